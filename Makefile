@@ -1,7 +1,7 @@
 # `make help` lists all targets. They need only Python 3.11 to 3.13, which make finds, or which `make PYTHON=...` names.
 
 .DELETE_ON_ERROR:
-.PHONY: help setup demo test lint quick learn everything test-oldest test-newest test-extras clean
+.PHONY: help setup demo test lint quick rest everything test-oldest test-newest test-extras clean
 
 # Python's compiled files are kept: without them, each process compiles rljax and its tests anew, which takes seconds.
 unexport PYTHONDONTWRITEBYTECODE
@@ -10,14 +10,15 @@ BIN := .venv/bin
 DEMO := runs/demo/$(shell date +%Y%m%d-%H%M%S)
 DEMO_STEPS := 30000
 PYTEST_FLAGS :=
-# K/N: of the slower tests and of those with other versions, only part K of N (from 0 on) runs.
+# K/N: of the rest, and of the tests with other versions, only part K of N (from 0 on) runs.
 SHARE := 0/1
 # Where a part is empty, pytest ends with 5.
 IN_PART = --share $(SHARE) $(PYTEST_FLAGS) || [ $$? -eq 5 ]
 # One process per core, up to four: most of a test's time is compilation, which uses only one core.
 PYTEST := -m pytest --numprocesses auto --maxprocesses 4 --dist loadfile
+REST := -m "slow or learn"
 # With other versions, only tests whose result may differ run: no tests that take minutes, and no tests of style.
-OTHER_VERSIONS := -m "not learn" --ignore=tests/agents/test_probes.py --ignore=tests/test_style.py -k "not killed"
+OTHER_VERSIONS := -m "not learn" --ignore=tests/agents/contract/test_probes.py --ignore=tests/test_style.py -k "not killed"
 
 # The first Python that runs (some are only shims), has a supported version and can make environments.
 PYENV := $(wildcard $(HOME)/.pyenv/versions/3.13.*/bin/python3) $(wildcard $(HOME)/.pyenv/versions/3.12.*/bin/python3) \
@@ -59,7 +60,7 @@ demo: setup  ## train SAC on Hopper-v5 for a few minutes; evaluate, draw and fil
 	@echo "Film of the policy: $(DEMO)/play.mp4"
 	@echo "Train on:           $(BIN)/rljax resume $(DEMO) --steps 300000"
 
-test: setup  ## lint, types and the quick tests, side by side
+test: setup  ## lint, types and the quick tests, in some minutes
 	@$(MAKE) --no-print-directory --jobs 2 lint quick
 
 lint: setup  ## style and types
@@ -70,19 +71,20 @@ lint: setup  ## style and types
 # With almost no optimisation, programs compile in a third of the time, and most of a test's time is compilation. Small
 # programs are not worth a split among threads. Tests that train for long are optimised. The newest packages are tested
 # as users have them. Only JAX 0.10 knows the last flag.
-TRAINED := tests/buffers/test_goals.py tests/agents/test_learning.py tests/agents/test_defaults.py
+TRAINED := tests/buffers/test_goals.py tests/agents/contract/test_learning.py tests/agents/contract/test_defaults.py
 unoptimised = XLA_FLAGS="--xla_backend_optimization_level=0 --xla_cpu_parallel_codegen_split_count=1 \
 	$(shell $(1) -c 'import importlib.metadata as m; \
 	print("--xla_cpu_use_fusion_emitters=false" if m.version("jax").startswith("0.10.") else "")') $(XLA_FLAGS)" $(1)
 
+# One or two agents stand for all in what agents share; tests marked `slow` or `learn` are the rest.
 quick: setup  ## the quick tests
-	$(call unoptimised,$(BIN)/python) $(PYTEST) -m "not learn" $(PYTEST_FLAGS)
+	$(call unoptimised,$(BIN)/python) $(PYTEST) -m "not slow and not learn" $(PYTEST_FLAGS)
 
-learn: setup  ## the slower tests; many of them train until an agent has learnt something
-	$(BIN)/python $(PYTEST) --dist worksteal -m learn $(TRAINED) $(IN_PART)
-	$(call unoptimised,$(BIN)/python) $(PYTEST) --dist worksteal -m learn $(addprefix --ignore=,$(TRAINED)) $(IN_PART)
+rest: setup  ## the other tests, many of which train; SHARE=0/16 runs the first sixteenth of them
+	$(BIN)/python $(PYTEST) --dist worksteal $(REST) $(TRAINED) $(IN_PART)
+	$(call unoptimised,$(BIN)/python) $(PYTEST) --dist worksteal $(REST) $(addprefix --ignore=,$(TRAINED)) $(IN_PART)
 
-everything: test test-oldest test-newest learn  ## all tests, with all versions; takes an hour
+everything: test rest test-oldest test-newest  ## all tests, with all versions; takes an hour or two
 
 test-oldest: .venv-oldest/installed  ## tests with the oldest supported packages
 	$(call unoptimised,.venv-oldest/bin/python) $(PYTEST) $(OTHER_VERSIONS) $(IN_PART)

@@ -40,7 +40,7 @@ class Config:
     critic_lr: float = 6.25e-5  # Adam learning rate of the critics; [2]
     batch_size: int = 32  # transitions per update; [2]
     # Experience
-    reward_transform: agent.RewardTransform = "none"  # of the data set's rewards, before any update; [2]
+    reward_transform: buffers.RewardTransform = "none"  # of the data set's rewards, before any update; [2]
     normalise_observations: bool = False  # by the data set's mean and std; [2]
     replay_size: int = 1_000_000  # online: transitions kept beside the data set; own choice
     warmup_steps: int = 0  # online: environment steps with uniform actions and no update; own choice

@@ -47,7 +47,7 @@ class Config:
     decay_steps: float | None = 1.0  # share of the run (above 1: updates) of actor_lr's cosine to 0; None: none; [2]
     batch_size: int = 1024  # transitions per update; [2], 256 in [3]
     # Experience
-    reward_transform: agent.RewardTransform = "none"  # of the data set's rewards, before any update; presets
+    reward_transform: buffers.RewardTransform = "none"  # of the data set's rewards, before any update; presets
     normalise_observations: bool = False  # by the data set's mean and std; CORL: True
     replay_size: int = 1_000_000  # online: transitions kept beside the data set; own choice
     warmup_steps: int = 0  # online: environment steps with uniform actions and no update; [2]

@@ -41,7 +41,7 @@ class Config:
     critic_lr: float = 3e-4  # Adam learning rate of the critics; own choice
     batch_size: int = 256  # transitions per update; [2]
     # Experience
-    reward_transform: agent.RewardTransform = "none"  # of the data set's rewards, before any update; own choice
+    reward_transform: buffers.RewardTransform = "none"  # of the data set's rewards, before any update; own choice
     normalise_observations: bool = True  # by the data set's mean and std; own choice
     num_updates: int = 1  # updates per iteration, each on a fresh batch
     # Targets

@@ -47,7 +47,7 @@ class Config:
     critic_lr: float = 3e-4  # Adam learning rate of the critics; [2]
     batch_size: int = 256  # transitions per update; [2]
     # Experience
-    reward_transform: agent.RewardTransform = "none"  # of the data set's rewards, before any update; presets
+    reward_transform: buffers.RewardTransform = "none"  # of the data set's rewards, before any update; presets
     normalise_observations: bool = False  # by the data set's mean and std; [2]
     replay_size: int = 1_000_000  # online: transitions kept beside the data set; own choice
     warmup_steps: int = 0  # online: environment steps with uniform actions and no update; [2]

@@ -181,7 +181,7 @@ def with_advantages(networks: ActorCritic, batch: Transition, config: Config) ->
     advantage = buffers.generalised_advantages(
         batch, batch.reward, value, next_value, config.discount, config.trace_decay
     )
-    return batch.replace(extras=batch.extras | {"advantage": advantage, "value": value})
+    return batch.replace(extras={**batch.extras, "advantage": advantage, "value": value})
 
 
 # [1, eq. 7]

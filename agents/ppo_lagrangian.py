@@ -181,7 +181,7 @@ def with_advantages(critics: ValueAndCost, batch: Transition, config: Config) ->
     advantage = buffers.generalised_advantages(
         batch, rewards, value, next_value, discount, trace_decay
     )
-    return batch.replace(extras=batch.extras | {"advantage": advantage, "value": value})
+    return batch.replace(extras={**batch.extras, "advantage": advantage, "value": value})
 
 
 # [3, eq. 7]

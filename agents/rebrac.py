@@ -41,7 +41,7 @@ class Config:
     critic_lr: float = 1e-3  # Adam learning rate of the critics; [2], 3e-4 on Adroit, 5e-5 on AntMaze
     batch_size: int = 1024  # transitions per update; [2], 256 on Adroit and AntMaze
     # Experience
-    reward_transform: agent.RewardTransform = "none"  # of the data set's rewards, before any update; [2]
+    reward_transform: buffers.RewardTransform = "none"  # of the data set's rewards, before any update; [2]
     normalise_observations: bool = False  # by the data set's mean and std; [2]
     replay_size: int = 1_000_000  # online: transitions kept beside the data set; own choice
     warmup_steps: int = 0  # online: environment steps with uniform actions and no update; own choice

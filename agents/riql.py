@@ -48,7 +48,7 @@ class Config:
     decay_steps: float | None = 1.0  # share of the run (above 1: updates) of actor_lr's cosine to 0; None: none; [2]
     batch_size: int = 256  # transitions per update; [2]
     # Experience
-    reward_transform: agent.RewardTransform = "none"  # of the data set's rewards, before any update; presets
+    reward_transform: buffers.RewardTransform = "none"  # of the data set's rewards, before any update; presets
     normalise_observations: bool = True  # by the data set's mean and std; [2]
     replay_size: int = 1_000_000  # online: transitions kept beside the data set; own choice
     warmup_steps: int = 0  # online: environment steps with uniform actions and no update; own choice

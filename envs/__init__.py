@@ -22,6 +22,7 @@ from __future__ import annotations
 import functools
 import importlib
 import re
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -64,8 +65,8 @@ def is_compiled(name: str) -> bool:
 def make(name: str) -> AutoReset:
     """Make the compiled environment called `name`, such as "brax/ant". It resets itself.
 
-    Raises `ValueError` where there is no such environment, where its package is not installed, and where its spaces
-    are not supported.
+    Raises `ValueError` if there is no such environment, if its package is not installed, or if its spaces are not
+    supported.
     """
     if name.startswith(_GOALS):
         raise ValueError(f"'{name.removeprefix(_GOALS)}' has no tasks with goals, as ogbench:cube-single-v0 has.")
@@ -73,16 +74,16 @@ def make(name: str) -> AutoReset:
         raise ValueError(f"'{name}' is not inside the program: such names begin with {_prefixes()}. Use make_hosted.")
     if name != without_arguments(name) and not _bare(name).startswith("gymnax/"):
         raise _without_arguments(name)
-    return _made.__wrapped__(name) if _is_file(name) else _made(name)
+    return _made.__wrapped__(name) if _is_file(name) else _made(name)  # a file may change
 
 
 @functools.lru_cache(maxsize=16)
 def _made(name: str) -> AutoReset:
-    """An environment is made once, since compiled programs belong to it. One of a file is made anew: it may change."""
+    """Make an environment once, because compiled programs belong to it."""
     from rljax.envs.autoreset import AutoReset
 
     prefix, bare = _split(name)
-    given, bare = without_signals(bare)
+    signals, bare = without_signals(bare)
     shown, bare = without_last_step(bare)
     hidden, bare = without_part(bare)
     adapter = _module("custom" if _is_file(bare) else _COMPILED[bare.partition("/")[0]])
@@ -95,10 +96,10 @@ def _made(name: str) -> AutoReset:
         from rljax.envs.last_step import WithLastStep
 
         environment = WithLastStep(environment)
-    if given:
+    if signals:
         from rljax.envs.signals import Signalling
 
-        environment = Signalling(environment, given)
+        environment = Signalling(environment, signals)
     if prefix == _TIMED:
         from rljax.envs.timed import Timed
 
@@ -119,15 +120,15 @@ def make_hosted(name: str, num_envs: int, **options: Any) -> Hosted:
     prefix, bare = _split(name)
     if prefix == _GOALS:
         return _module(_GYMNASIUM).make_hosted(bare, num_envs, goals=True, **options)
-    given, inside = without_signals(bare)
+    signals, inside = without_signals(bare)
     shown, within = without_last_step(inside)
     bare, inside = bare.removesuffix(inside) + within, within
     adapter = _HOSTED.get(inside.partition("/")[0], _GYMNASIUM)
     if adapter != _GYMNASIUM and bare != without_arguments(bare):
         raise _without_arguments(name)
-    if given and adapter == _HOSTED["atari"]:
+    if signals and adapter == _HOSTED["atari"]:
         raise ValueError(f"'{inside}' gives no signals. Remove: {bare.removesuffix(inside)}")
-    if given and inside.startswith("async/"):  # each process makes signals of its environment's numbers
+    if signals and inside.startswith("async/"):  # each process makes signals of its environment's numbers
         bare = "async/" + bare.removesuffix(inside) + inside.removeprefix("async/")
     hosted = _module(adapter).make_hosted(bare, num_envs, **options)
     if shown:
@@ -143,8 +144,17 @@ def with_time(name: str) -> str:
 
 
 def with_goals(name: str) -> str:
-    """The name of the same environment with the goal in the observation; see `rljax.envs.host.ogbench.WithGoal`."""
+    """The name of the same environment with the goal in the observation; see `rljax.envs.goals.WithGoal`."""
     return name if name.startswith(_GOALS) else _GOALS + name
+
+
+def observed(name: str, shown: Sequence[str]) -> str:
+    """The name of the environment as an agent observes it that declares `Experience.observes`; "none" stays."""
+    if name == "none":
+        return name
+    if "goals" in shown:
+        return with_goals(name)
+    return with_time(name) if "time" in shown else name
 
 
 def task(name: str) -> str:
@@ -161,19 +171,19 @@ def without_arguments(name: str) -> str:
 
 def without_part(name: str) -> tuple[str, str]:
     """The prefix that hides a part of observations, such as "without-velocities/", or ""; and the rest of the name."""
-    found = _PART.match(name)
-    return (found.group(), name[found.end() :]) if found else ("", name)
+    match = _PART.match(name)
+    return (match.group(), name[match.end() :]) if match else ("", name)
 
 
 def without_last_step(name: str) -> tuple[bool, str]:
-    """Whether a name asks for the last action and reward in observations, and the rest of the name."""
+    """Whether a name has the prefix for the last action and reward in observations, and the rest of the name."""
     return name.startswith(_LAST_STEP), name.removeprefix(_LAST_STEP)
 
 
 def without_signals(name: str) -> tuple[tuple[str, ...], str]:
-    """The signals that the prefix `signals-...` of a name asks for, () without it; and the rest of the name."""
-    found = _SIGNALS.match(name)
-    return (tuple(found.group(1).split(",")), name[found.end() :]) if found else ((), name)
+    """The signals in the prefix `signals-...` of a name, () without it; and the rest of the name."""
+    match = _SIGNALS.match(name)
+    return (tuple(match.group(1).split(",")), name[match.end() :]) if match else ((), name)
 
 
 def evaluated(name: str) -> str:
@@ -187,9 +197,9 @@ def evaluated(name: str) -> str:
 
 
 def code_of(name: str) -> str | None:
-    """The code that making the environment called `name` runs, beside rljax's own and that of packages it knows.
+    """The foreign code that runs when the environment called `name` is made; None if there is none.
 
-    That is the path of a file, or the name of a module. None where there is none.
+    The code is the path of a file, or the name of a module. rljax and the packages that it knows do not count.
     """
     code = without_arguments(name).rpartition(":")[0]
     while code.startswith((_TIMED, _GOALS)):
@@ -211,7 +221,7 @@ def short(name: str) -> str:
 def names() -> dict[str, list[str]]:
     """The names of all environments, by family.
 
-    A family whose package is not installed has an empty list, and its key says what to install.
+    A family whose package is not installed has an empty list, and its key names the command that installs it.
     """
     from rljax.envs.environment import MissingPackageError
 

@@ -12,10 +12,10 @@ from rljax.agent import Array, Step, choose
 from rljax.envs import signals
 from rljax.envs.environment import Environment
 
-LONGEST = 2**31 - 1  # steps that an episode counts, where it never ends
+LONGEST = 2**31 - 1  # the largest number of steps that is counted
 
-# How many environments are reset at a time. A large batch is not reset as a whole for the few episodes that end in one
-# step, and not in many small parts where all of them end.
+# Number of environments that are reset at a time. A large batch is not reset as a whole if few episodes end, and not
+# in many small parts if all of them end.
 CHUNK = 64  # the least number
 SHARE = 16  # or the batch divided by this, if that is more
 
@@ -62,15 +62,14 @@ class AutoReset:
     def step(self, keys: Array, state: AutoResetState, action: Array) -> tuple[Step, AutoResetState]:
         """Apply one action to each environment. Where an episode ends, the next one begins.
 
-        `keys` are N typed keys, new in every step. `action` is [N, A] in [-1, 1], or [N] int32. An episode ends where
-        the environment says so, and is truncated after `spec.max_episode_steps` steps. Where it
-        ends, `Step.observation` [N, O...] is the first of the new episode, and `Step.next_observation` is the last of
-        the old one.
+        `keys` are N typed keys, new in every step. `action` is [N, A] in [-1, 1], or [N] int32. An episode ends when
+        the environment says so, and is truncated after `spec.max_episode_steps` steps. At its end, `Step.observation`
+        [N, O...] is the first observation of the new episode, and `Step.next_observation` the last of the old one.
         """
-        next_observation, environment, reward, terminated, truncated, success, given = jax.vmap(self._step)(
+        next_observation, environment, reward, terminated, truncated, success, step_signals = jax.vmap(self._step)(
             _half(keys, 0), state.environment, action
         )
-        sums = {name: total + given[name] for name, total in state.episode_signals.items()}
+        sums = {name: total + step_signals[name] for name, total in state.episode_signals.items()}
         episode_return = state.episode_return + reward
         episode_length = jnp.minimum(state.episode_length, LONGEST - 1) + 1
         if self.spec.max_episode_steps is not None:
@@ -86,7 +85,7 @@ class AutoReset:
             episode_return=episode_return,
             episode_length=episode_length,
             success=success,
-            signals=given,
+            signals=step_signals,
             episode_signals=sums,
         )
         state = AutoResetState(

@@ -39,17 +39,17 @@ def is_gymnasium(name: str) -> bool:
     """
     if not Path(name.rpartition(":")[0]).is_file():
         return False
-    found = load(name)
+    made_by = load(name)
     gymnasium = sys.modules.get("gymnasium")  # where nothing has imported it, nothing derives from its classes
-    return gymnasium is not None and isinstance(found, type) and issubclass(found, gymnasium.Env)
+    return gymnasium is not None and isinstance(made_by, type) and issubclass(made_by, gymnasium.Env)
 
 
 def load(name: str) -> Any:
-    """What is called `Name` in the file of "path/to/file.py:Name".
+    """The object `Name` of the file in "path/to/file.py:Name".
 
-    A file is imported once as long as it does not change. Raises `ValueError` where there is no such file or name.
+    A file is imported again only if it has changed. Raises `ValueError` if there is no such file or name.
     """
-    file, _, wanted = name.rpartition(":")
+    file, _, class_name = name.rpartition(":")
     path = Path(file)
     if not path.is_file():
         raise ValueError(f"no file '{path}' for the environment '{name}'. What goes in it: docs/environments.md")
@@ -59,12 +59,12 @@ def load(name: str) -> Any:
         raise ValueError(f"'{name}' cannot be imported: {syntax(error)}") from error
     except (Exception, SystemExit) as error:
         raise _failed(name, "when its file was imported", error) from error
-    if not hasattr(module, wanted):
-        raise ValueError(f"'{path}' has no class '{wanted}'. Name the environment's class: {path}:Name")
-    return getattr(module, wanted)
+    if not hasattr(module, class_name):
+        raise ValueError(f"'{path}' has no class '{class_name}'. Name the environment's class: {path}:Name")
+    return getattr(module, class_name)
 
 
-@functools.lru_cache(maxsize=8)  # a second import would make other classes, of which saved environments are not
+@functools.lru_cache(maxsize=8)  # a second import would make new classes, which saved environments do not belong to
 def _module(path: Path, changed: int) -> Any:
     del changed
     spec = importlib.util.spec_from_file_location(f"rljax_user_environment_{path.stem}", path)
@@ -77,7 +77,7 @@ def _module(path: Path, changed: int) -> Any:
 
 
 def _failed(name: str, place: str, error: BaseException) -> EnvironmentFailed:
-    """The error with the traceback from the user's file on."""
+    """The error, with the part of the traceback that begins in the user's file."""
     file, frame = Path(name.rpartition(":")[0]).resolve(), error.__traceback__
     while frame is not None and Path(frame.tb_frame.f_code.co_filename).resolve() != file:
         frame = frame.tb_next
@@ -105,15 +105,15 @@ def _check(environment: Any, name: str) -> None:
             f"step of '{name}' must return six things: observation, state, reward, terminated, truncated, info."
         )
     after, later, *scalars, info = results
-    for origin, found in (("reset", observation), ("step", after)):
-        if jax.tree.map(jnp.shape, found) != jax.tree.map(jnp.shape, spec.observation):
+    for origin, value in (("reset", observation), ("step", after)):
+        if jax.tree.map(jnp.shape, value) != jax.tree.map(jnp.shape, spec.observation):
             raise ValueError(
-                f"{origin} of '{name}' returns an observation of shape {jax.tree.map(jnp.shape, found)}, its spec "
+                f"{origin} of '{name}' returns an observation of shape {jax.tree.map(jnp.shape, value)}, its spec "
                 f"promises {jax.tree.map(jnp.shape, spec.observation)}."
             )
-    for part, found in zip(("reward", "terminated", "truncated"), scalars, strict=True):
-        if jnp.shape(found) != ():
-            raise ValueError(f"step of '{name}' returns a {part} of shape {jnp.shape(found)}, it must be a scalar.")
+    for part, value in zip(("reward", "terminated", "truncated"), scalars, strict=True):
+        if jnp.shape(value) != ():
+            raise ValueError(f"step of '{name}' returns a {part} of shape {jnp.shape(value)}, it must be a scalar.")
     signals.check(spec.signals, name)
     jax.eval_shape(lambda info: signals.of_info(info, spec.signals, name), info)
     if jax.tree.map(jnp.shape, state) != jax.tree.map(jnp.shape, later):

@@ -1,4 +1,4 @@
-"""The protocol of environments that run inside the compiled program, and what all adapters share."""
+"""The protocol of environments that run inside the compiled program, and functions that all adapters share."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ class Environment(Protocol):
     def reset(self, key: Array, params: Any) -> tuple[Any, Any]:
         """Begin an episode. Returns the first observation and the state.
 
-        An observation is one array [O...], or a dictionary of the arrays that `spec.parts` names. Where not all
-        discrete actions are always allowed, it holds the part `rljax.agent.MASK`, bool [A], True where allowed.
+        An observation is one array [O...], or a dictionary of the arrays that `spec.parts` names. If some discrete
+        actions are not always allowed, it holds the part `rljax.agent.MASK`, bool [A], True for allowed actions.
         """
         ...
 
@@ -39,11 +39,11 @@ class Environment(Protocol):
     ) -> tuple[Any, Any, Array, Array, Array, dict[str, Any]]:
         """Apply one action. Returns `observation, state, reward, terminated, truncated, info`.
 
-        `action` is float32 [A] in [-1, 1], or int32 [] in [0, action_size); int32 [K] where `spec.choices` has K
-        numbers. `observation` is the true
-        successor, also where the episode ends. `terminated` [] says that the task itself has ended. `truncated` [] says
-        that the environment ends the episode for a reason outside the task; it is always False where there is no such
-        reason. `info` may hold "success" [] bool, whether the task is done: evaluations report its value in the last
+        `action` is float32 [A] in [-1, 1], or int32 [] in [0, action_size), or int32 [K] if `spec.choices` has K
+        numbers. `observation` is the true successor, also at the end of an episode. `terminated` []
+        says that the task itself has ended. `truncated` [] says that the environment ends the
+        episode for a reason outside the task; it is always False if there is no such reason.
+        `info` may hold "success" [] bool, whether the task is done: evaluations report its value in the last
         step of an episode. It holds the signals that `spec.signals` names, such as a cost.
         """
         ...
@@ -60,31 +60,6 @@ class Drawable(Environment, Protocol):
 
     def text(self, state: Any, params: Any, colours: bool) -> str:
         """One state as lines of text; with `colours`, coloured by a terminal's escape codes."""
-        ...
-
-
-class GoalConditioned(Environment, Protocol):
-    """An environment whose observations [..., O] hold a goal [..., G] that can be replaced in hindsight.
-
-    All are pure functions on any leading axes. To relabel a transition in hindsight: the new goal is `achieved` of a
-    later observation of the same episode, `relabelled` gives both observations of the transition this goal, and
-    `goal_reward` of what the next observation achieves is the new reward.
-    """
-
-    def achieved(self, observation: Array) -> Array:
-        """The goal [..., G] that observations [..., O] have reached."""
-        ...
-
-    def desired(self, observation: Array) -> Array:
-        """The goal [..., G] that observations [..., O] ask for."""
-        ...
-
-    def relabelled(self, observation: Array, goal: Array) -> Array:
-        """The observations [..., O] with `goal` [..., G] in place of their own goal."""
-        ...
-
-    def goal_reward(self, achieved: Array, goal: Array) -> Array:
-        """The reward [...] float32 of a step that reaches `achieved` [..., G], for `goal` [..., G]."""
         ...
 
 
@@ -123,7 +98,7 @@ class EnvironmentFailed(ValueError):
 
 
 def syntax(error: SyntaxError) -> str:
-    """What is wrong in which line of which file, and the line itself."""
+    """The error with its file and line, and the line itself."""
     where = "" if error.lineno is None else f" in line {error.lineno} of '{error.filename}'"
     line = (error.text or "").strip()
     return f"{type(error).__name__}{where}: {error.msg}." + (f"\n  {line}" if line else "")

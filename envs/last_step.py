@@ -1,11 +1,11 @@
-"""Environments that show their last action and reward: what agents with a memory learn from beside observations.
+"""Environments that show their last action and reward, for agents with a memory.
 
-`with-last-step/Hopper-v5` shows, beside an observation, the action and the reward that led to it: zeros where an
-episode begins. Actions are shown as agents give them: numbers in [-1, 1], and a 1 at each choice. A vector becomes
-longer: its own numbers, the action, the reward. Other observations become dictionaries with `last_action` and
+`with-last-step/Hopper-v5` adds to each observation the action and the reward before it, which are zeros at the
+beginning of an episode. Actions are shown as agents give them: numbers in [-1, 1], and a 1 at each choice. A vector
+becomes longer: its own numbers, the action, the reward. Other observations become dictionaries with `last_action` and
 `last_reward`; a single picture is their part `observation`.
 
-With them a policy can find out, within an episode, what its actions lead to: Wang et al., Learning to Reinforcement
+They let a policy learn within an episode what its actions lead to: Wang et al., Learning to Reinforcement
 Learn, arXiv:1611.05763; R2D2 sees them as well (Kapturowski et al., ICLR 2019). `WithLastStep` wraps a compiled
 environment. Environments on the host have `Hosted.observe_last_step`.
 """
@@ -40,22 +40,22 @@ def spec_with_last_step(spec: EnvSpec) -> EnvSpec:
     )
 
 
-def beside(observation: Any, action: Any, reward: Any, spec: EnvSpec, xp: Any = jnp) -> Any:
-    """Observations [..., O...] of an environment with this `spec`, with the step that led to them.
+def with_last_step(observation: Any, action: Any, reward: Any, spec: EnvSpec, xp: Any = jnp) -> Any:
+    """Observations [..., O...] of an environment with this `spec`, with the action and reward before them.
 
     `action` is [..., A] or [...], and `reward` [...]. `xp` is NumPy or its twin in JAX.
     """
     number = spec.numbers
     shown = [xp.clip(action[..., :number], -1.0, 1.0)] if number else []
     for index, choices in enumerate(spec.choices or ((spec.action_size,) if spec.discrete else ())):
-        chosen = action[..., number + index] if spec.choices else action
-        shown.append(xp.asarray(chosen)[..., None] == xp.arange(choices))
+        choice = action[..., number + index] if spec.choices else action
+        shown.append(xp.asarray(choice)[..., None] == xp.arange(choices))
     shown = [xp.asarray(x, np.float32) for x in (*shown, xp.asarray(reward)[..., None])]
     return _joined(observation, xp.concatenate(shown, axis=-1), spec, xp)
 
 
 def first(observation: Any, spec: EnvSpec, leading: tuple[int, ...] = (), xp: Any = jnp) -> Any:
-    """Observations [..., O...] with which episodes begin; `leading` are their leading axes."""
+    """First observations [..., O...] of episodes; `leading` are their leading axes."""
     return _joined(observation, xp.zeros((*leading, spec.action_size + 1), np.float32), spec, xp)
 
 
@@ -83,7 +83,7 @@ class WithLastStep:
     ) -> tuple[Any, Any, Array, Array, Array, dict[str, Any]]:
         """Apply one action; see `rljax.envs.environment.Environment`."""
         after = self.environment.step(key, state, action, params)
-        return (beside(self._cast(after[0]), action, after[2], self.environment.spec), *after[1:])
+        return (with_last_step(self._cast(after[0]), action, after[2], self.environment.spec), *after[1:])
 
     def _cast(self, observation: Any) -> Any:
         return self.environment.spec.cast(observation)

@@ -1,8 +1,8 @@
-"""Environments of which agents see only a part: vectors of observations without some of their numbers.
+"""Partially observed environments: vectors of observations without some of their numbers.
 
 `without-velocities/Hopper-v5` hides the velocities of a task that `VISIBLE` knows, and `without-5-10/Hopper-v5` hides
-the numbers 5 to 10, counted from 0. Commas separate several: `without-1,3/CartPole-v1`. An agent with a memory can make
-up for what is hidden.
+the numbers 5 to 10, counted from 0. Commas separate several: `without-1,3/CartPole-v1`. An agent with a memory can
+infer the hidden numbers.
 
 `Partial` wraps a compiled environment. Gymnasium's environments have a wrapper of Gymnasium, `WithoutPart` in
 rljax/envs/host/gymnasium.py.
@@ -20,8 +20,8 @@ import numpy as np
 from rljax.agent import Array, shown
 from rljax.envs.environment import Environment
 
-# The numbers that are no velocities, by the task's name in small letters without version: those of Gymnasium's tasks
-# and their twins inside the program. MuJoCo's observations begin with positions, but for the horizontal ones.
+# The indices of numbers that are not velocities, by the task's name in small letters without version, for Gymnasium's
+# tasks and their twins inside the program. MuJoCo's observations begin with all positions except the horizontal ones.
 VISIBLE: dict[str, tuple[int, ...]] = {
     "cartpole": (0, 2),
     "acrobot": (0, 1, 2, 3),
@@ -40,9 +40,9 @@ VISIBLE: dict[str, tuple[int, ...]] = {
 
 
 def visible(prefix: str, name: str, size: int) -> np.ndarray:
-    """The indices of the numbers that are seen with a prefix, of the observations [size] of the environment `name`.
+    """The indices of the numbers that remain visible in the observations [size] of the environment `name`.
 
-    Raises `ValueError` for a task whose velocities are not known, and where nothing is seen or hidden.
+    Raises `ValueError` for a task whose velocities are not known, and if no number would be visible or hidden.
     """
     what = prefix.removeprefix("without-").removesuffix("/")
     if what == "velocities":
@@ -57,35 +57,35 @@ def visible(prefix: str, name: str, size: int) -> np.ndarray:
     for part in what.split(","):
         first, _, last = part.partition("-")
         hidden |= set(range(int(first), int(last or first) + 1))
-    kept = [i for i in range(size) if i not in hidden]
-    if not kept or max(hidden, default=size) >= size:
+    remaining = [i for i in range(size) if i not in hidden]
+    if not remaining or max(hidden, default=size) >= size:
         raise ValueError(
             f"'{prefix}{name}' hides the numbers {what}: an observation has the numbers 0 to {size - 1}, and one of "
             "them must remain."
         )
-    return np.array(kept)
+    return np.array(remaining)
 
 
 class Partial:
-    """An environment inside the program of which only a part is seen."""
+    """An environment inside the program whose observations lack some numbers."""
 
     def __init__(self, environment: Environment, prefix: str) -> None:
-        """Raises what `visible` raises, and `ValueError` where observations are no vectors."""
+        """Raises what `visible` raises, and `ValueError` if observations are not vectors."""
         self.environment, self.params = environment, environment.params
         spec = environment.spec
         if not spec.is_vector:
             raise ValueError(f"'{spec.name}' shows {shown(spec)}: parts can be hidden in vectors only.")
-        self._seen = visible(prefix, spec.name, spec.observation_shape[0])
-        self.spec = dataclasses.replace(spec, name=prefix + spec.name, observation_shape=self._seen.shape)
+        self._visible = visible(prefix, spec.name, spec.observation_shape[0])
+        self.spec = dataclasses.replace(spec, name=prefix + spec.name, observation_shape=self._visible.shape)
 
     def reset(self, key: Array, params: Any) -> tuple[Array, Any]:
         """Begin an episode."""
         observation, state = self.environment.reset(key, params)
-        return observation[jnp.asarray(self._seen)], state
+        return observation[jnp.asarray(self._visible)], state
 
     def step(
         self, key: Array, state: Any, action: Array, params: Any
     ) -> tuple[Array, Any, Array, Array, Array, dict[str, Any]]:
         """Apply one action; see `rljax.envs.environment.Environment`."""
         after = self.environment.step(key, state, action, params)
-        return (after[0][jnp.asarray(self._seen)], *after[1:])
+        return (after[0][jnp.asarray(self._visible)], *after[1:])

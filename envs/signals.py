@@ -1,4 +1,4 @@
-"""Signals: what an environment gives beside the reward in every step, such as a cost or a vector of rewards.
+"""Signals: numbers that an environment gives in every step, besides the reward, such as a cost or several rewards.
 
 An environment declares its signals: one inside the program by `signals` in its spec, one of Gymnasium's by
 `metadata["signals"]`, a list of names or a dictionary of names and shapes. It gives their values in the `info` of each
@@ -28,19 +28,19 @@ TAKEN = ("return", "length", "count", "success", "score", "memory", "first", "ti
 Signals = tuple[Part, ...]
 
 
-def declared(given: Any, name: str) -> Signals:
-    """The signals that `metadata["signals"]` of the environment called `name` declares. Raises what `check` raises."""
+def declared(metadata: Any, name: str) -> Signals:
+    """The signals that `metadata["signals"]` of the environment called `name` declares, checked by `check`."""
     try:
-        shapes = dict(given) if isinstance(given, Mapping) else dict.fromkeys(given, ())
+        shapes = dict(metadata) if isinstance(metadata, Mapping) else dict.fromkeys(metadata, ())
         parts = [Part(signal, tuple(int(size) for size in shape)) for signal, shape in shapes.items()]
-        found = tuple(sorted(parts, key=lambda part: part.name))
+        signals = tuple(sorted(parts, key=lambda part: part.name))
     except (TypeError, ValueError):
         raise ValueError(
-            f"metadata['signals'] of '{name}' is {given!r}, it must be a list of names, such as ['cost'], or a "
+            f"metadata['signals'] of '{name}' is {metadata!r}, it must be a list of names, such as ['cost'], or a "
             "dictionary of names and shapes, such as {'objectives': (2,)}."
         ) from None
-    check(found, name)
-    return found
+    check(signals, name)
+    return signals
 
 
 def check(signals: Signals, name: str) -> None:
@@ -58,10 +58,10 @@ def check(signals: Signals, name: str) -> None:
         raise ValueError(f"the signals of '{name}' are {', '.join(names)}: order them by name.")
 
 
-def require(asked: Iterable[str], signals: Signals, agent: str, name: str) -> None:
-    """Raise `ValueError` where the environment called `name` lacks a signal that the agent asks for."""
+def require(signal_names: Iterable[str], signals: Signals, agent: str, name: str) -> None:
+    """Raise `ValueError` if the environment called `name` lacks a signal that the agent needs."""
     has = [part.name for part in signals]
-    for missing in (signal for signal in asked if signal not in has):
+    for missing in (signal for signal in signal_names if signal not in has):
         raise ValueError(
             f"agent '{agent}' learns from the signal '{missing}', and '{name}' gives "
             + (f"only {', '.join(has)}. " if has else "none. ")
@@ -80,15 +80,15 @@ def of_info(info: Mapping[str, Any], signals: Signals, name: str) -> dict[str, A
 
     Raises `ValueError` for one that is missing, or that has another shape.
     """
-    found = {}
+    values = {}
     for part in signals:
         if part.name not in info or jnp.shape(info[part.name]) != part.shape:
-            given = f"one of shape {jnp.shape(info[part.name])}" if part.name in info else "none"
+            present = f"one of shape {jnp.shape(info[part.name])}" if part.name in info else "none"
             raise ValueError(
-                f"'{name}' declares the signal '{part.name}' of shape {part.shape}, and its info has {given}."
+                f"'{name}' declares the signal '{part.name}' of shape {part.shape}, and its info has {present}."
             )
-        found[part.name] = jnp.asarray(info[part.name], jnp.float32)
-    return found
+        values[part.name] = jnp.asarray(info[part.name], jnp.float32)
+    return values
 
 
 def of_step(info: Mapping[str, Any], part: Part, environment: str) -> Any:
@@ -99,13 +99,13 @@ def of_step(info: Mapping[str, Any], part: Part, environment: str) -> Any:
     if type(value) is float and part.shape == ():
         return value
     try:
-        found = np.asarray(value, np.float64)
+        array = np.asarray(value, np.float64)
     except (TypeError, ValueError):
-        found = None
-    if found is None or found.shape != part.shape:
+        array = None
+    if array is None or array.shape != part.shape:
         kind = "one real number" if part.shape == () else f"numbers of shape {part.shape}"
         raise EnvironmentFailed(f"{environment} returned the signal '{part.name}' = {value!r}, it must be {kind}.")
-    return found
+    return array
 
 
 def of_batch(info: Mapping[str, Any], signals: Signals, ended: np.ndarray, name: str) -> dict[str, np.ndarray]:
@@ -113,32 +113,32 @@ def of_batch(info: Mapping[str, Any], signals: Signals, ended: np.ndarray, name:
 
     A vector environment that resets itself in the same step has the last `info` of those episodes in "final_info".
     """
-    found = zeros(signals, len(ended), np)
+    values = zeros(signals, len(ended), np)
     for part in signals:
         for row in range(len(ended)):
             whole = info["final_info"] if ended[row] and "final_info" in info else info
             mask = whole.get(f"_{part.name}")
             known = part.name in whole and (mask is None or bool(mask[row]))
-            own = {part.name: whole[part.name][row]} if known else {}
-            found[part.name][row] = of_step(own, part, f"environment {row} of '{name}'")
-    return found
+            row_info = {part.name: whole[part.name][row]} if known else {}
+            values[part.name][row] = of_step(row_info, part, f"environment {row} of '{name}'")
+    return values
 
 
 def names(signals: Signals) -> list[str]:
-    """The names of all numbers: "cost" of a signal that is one, "objectives/0" of the first of several."""
+    """The names of all numbers: "cost" for a signal of one number, "objectives/0" for the first of several."""
     return list(numbers(zeros(signals, 1, np), 1))
 
 
 def numbers(values: Mapping[str, Any], leading: int) -> dict[str, Any]:
     """Signals as single numbers [...] by name, from arrays [..., K...] with this number of `leading` axes."""
-    found = {}
+    columns = {}
     for name, value in values.items():
         if value.ndim == leading:
-            found[name] = value
+            columns[name] = value
             continue
         rows = value.reshape(*value.shape[:leading], -1)
-        found |= {f"{name}/{index}": rows[..., index] for index in range(rows.shape[-1])}
-    return found
+        columns |= {f"{name}/{index}": rows[..., index] for index in range(rows.shape[-1])}
+    return columns
 
 
 def packed(values: Mapping[str, Any]) -> list[Any]:
@@ -148,36 +148,36 @@ def packed(values: Mapping[str, Any]) -> list[Any]:
 
 def unpacked(columns: Array, signals: Signals) -> dict[str, Array]:
     """The signals [N, K...] whose columns are [N, numbers of all signals]."""
-    found, begin = {}, 0
+    values, begin = {}, 0
     for part in signals:
         size = int(np.prod(part.shape))
-        found[part.name] = columns[:, begin : begin + size].reshape(-1, *part.shape)
+        values[part.name] = columns[:, begin : begin + size].reshape(-1, *part.shape)
         begin += size
-    return found
+    return values
 
 
-def found(asked: Iterable[str], info: Mapping[str, Any], already: Signals, name: str) -> Signals:
-    """The signals `asked` for, with their shapes in the `info` of a step, and those that there are `already`.
+def from_info(signal_names: Iterable[str], info: Mapping[str, Any], declared: Signals, name: str) -> Signals:
+    """The signals called `signal_names`, with their shapes in the `info` of a step, and the `declared` ones.
 
-    Raises `ValueError` where `info` lacks one of them or holds no real numbers there, and what `check` raises.
+    Raises `ValueError` if `info` lacks real numbers for one of them, and for everything that `check` refuses.
     """
     numbers = {key: shape for key, value in info.items() if (shape := _shape(value)) is not None}
-    parts = list(already)
-    for signal in asked:
+    parts = list(declared)
+    for signal in signal_names:
         shape = numbers.get(_key(signal, numbers))
         if shape is None:
             has = ", ".join(sorted(numbers)) or "no numbers"
             raise ValueError(f"'{name}' is to give the signal '{signal}', and the info of its steps has {has}.")
-        if signal not in [part.name for part in already]:
+        if signal not in [part.name for part in declared]:
             parts.append(Part(signal, shape))
     signals = tuple(sorted(parts, key=lambda part: part.name))
     check(signals, name)
     return signals
 
 
-def renamed(asked: Iterable[str], info: Mapping[str, Any]) -> dict[str, Any]:
-    """The entries of `info`, and those `asked` for under their names with full stops in place of slashes."""
-    return {**info, **{name: info[_key(name, info)] for name in asked if _key(name, info) in info}}
+def renamed(signal_names: Iterable[str], info: Mapping[str, Any]) -> dict[str, Any]:
+    """The entries of `info`, and the signals under their names, which have full stops in place of slashes."""
+    return {**info, **{name: info[_key(name, info)] for name in signal_names if _key(name, info) in info}}
 
 
 def _key(signal: str, info: Mapping[str, Any]) -> str:
@@ -196,21 +196,21 @@ def _shape(value: Any) -> tuple[int, ...] | None:
 
 
 class Signalling:
-    """An environment inside the program with signals of numbers that it gives in its `info`."""
+    """An environment inside the program whose signals are numbers in its `info`."""
 
-    def __init__(self, environment: Environment, asked: tuple[str, ...]) -> None:
-        """Raises what `found` raises."""
-        self.environment, self.params, self._asked = environment, environment.params, asked
+    def __init__(self, environment: Environment, signal_names: tuple[str, ...]) -> None:
+        """Raises `ValueError` for signals that `from_info` refuses."""
+        self.environment, self.params, self._signal_names = environment, environment.params, signal_names
         spec = environment.spec
 
         def info(key: Array) -> Any:
             state = environment.reset(key, environment.params)[1]
             action = jnp.zeros(spec.action_shape, spec.action_dtype)
-            given = environment.step(key, state, action, environment.params)[5]
-            return {name: value for name, value in given.items() if _shape(value) is not None}
+            signals = environment.step(key, state, action, environment.params)[5]
+            return {name: value for name, value in signals.items() if _shape(value) is not None}
 
-        given = found(asked, jax.eval_shape(info, jax.random.key(0)), spec.signals, spec.name)
-        self.spec = dataclasses.replace(spec, name=f"signals-{','.join(asked)}/{spec.name}", signals=given)
+        signals = from_info(signal_names, jax.eval_shape(info, jax.random.key(0)), spec.signals, spec.name)
+        self.spec = dataclasses.replace(spec, name=f"signals-{','.join(signal_names)}/{spec.name}", signals=signals)
 
     def reset(self, key: Array, params: Any) -> tuple[Any, Any]:
         """Begin an episode."""
@@ -221,4 +221,4 @@ class Signalling:
     ) -> tuple[Any, Any, Array, Array, Array, dict[str, Any]]:
         """Apply one action; see `rljax.envs.environment.Environment`."""
         *others, info = self.environment.step(key, state, action, params)
-        return (*others, renamed(self._asked, info))  # type: ignore[return-value]
+        return (*others, renamed(self._signal_names, info))  # type: ignore[return-value]

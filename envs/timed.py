@@ -20,7 +20,7 @@ from rljax.envs.environment import Environment
 def spec_with_time(spec: EnvSpec) -> EnvSpec:
     """`spec` with one more number in the observation.
 
-    Raises `ValueError` where there is no time limit, and where observations are no vectors.
+    Raises `ValueError` if there is no time limit, or if observations are not vectors.
     """
     if spec.max_episode_steps is None or not spec.is_vector:
         why = "has no time limit" if spec.max_episode_steps is None else f"shows {shown(spec)}"

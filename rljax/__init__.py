@@ -14,15 +14,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from rljax.runs.policy import Policy, load
+    from rljax.runs.policies.loading import load
+    from rljax.runs.policies.policy import Policy
     from rljax.runs.run import resume, train
 
 __version__ = "0.1.0"
 __all__ = ["Policy", "__version__", "load", "resume", "train"]
 
 _HOMES = {
-    "Policy": "rljax.runs.policy",
-    "load": "rljax.runs.policy",
+    "Policy": "rljax.runs.policies.policy",
+    "load": "rljax.runs.policies.loading",
     "resume": "rljax.runs.run",
     "train": "rljax.runs.run",
 }

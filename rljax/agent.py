@@ -10,10 +10,9 @@ Axes, everywhere: `P` population (seeds x hyperparameters), `E` environments of 
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 import typing
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Literal, Protocol, TypeVar, dataclass_transform
+from typing import Any, Protocol, TypeVar, dataclass_transform
 
 import jax
 import jax.numpy as jnp
@@ -25,136 +24,25 @@ from rljax.requirements import (
     require_above,
     require_at_least,
     require_below,
+    require_continuous,
+    require_discrete,
+    require_fit,
+    require_one_action,
     require_order,
     require_range,
     require_subset,
+    require_unmixed,
+    require_vectors,
     require_widths,
 )
+from rljax.spec import MASK, EnvSpec, Part, difference, mask_of, shown
 
 Array = jax.Array
 Metrics = dict[str, Any]  # values are scalars [] or `Weighted`
 Loss = tuple[Array, Metrics]  # a scalar [] to be minimised
 T = TypeVar("T")
 
-# Transforms of a data set's rewards before any agent sees them; definitions and sources: `rljax.datasets.preprocess`.
-RewardTransform = Literal[
-    "none",
-    "return_range",
-    "minus_one",
-    "times_10_minus_5",
-    "times_4_minus_2",
-    "times_100",
-    "standardise",
-    "times_10_plus_5",
-    "minus_four",
-]
-
-
-MASK = "action_mask"  # the part of an observation that says which actions are allowed: bool [A], True where allowed
 MEMORY = "memory"  # in the `extras` of stored transitions: the memory before the action
-
-
-@dataclasses.dataclass(frozen=True)
-class Part:
-    """One named array of an observation that is a dictionary."""
-
-    name: str
-    shape: tuple[int, ...]
-    dtype: str = "float32"  # "uint8" for pictures of bytes, "bool" for a mask
-
-
-@dataclasses.dataclass(frozen=True)
-class EnvSpec:
-    """Everything that an agent may know about an environment. It is static: it never holds arrays.
-
-    An observation is one array, or a dictionary of arrays: its `parts`. Pictures are [H, W, K], their channels last.
-    Actions are normalised: each dimension of a continuous action lies in [-1, 1], and the environment's adapter
-    rescales it to the environment's own bounds. Discrete actions count from 0. An action of both holds first its
-    numbers and then its choices, as whole numbers of float32; then `discrete` is False, and there are `choices`.
-    """
-
-    name: str  # as given on the command line, e.g. "Hopper-v5" or "brax/ant"
-    observation_shape: tuple[int, ...]  # of one observation; () where it is a dictionary
-    action_size: int  # dimensions of a continuous action and the number of discrete ones: the sum of `choices`
-    discrete: bool = False  # True: actions are int32
-    max_episode_steps: int | None = None  # the time limit in environment steps; None where there is no limit
-    observation_dtype: str = "float32"  # "uint8" for pictures of bytes
-    parts: tuple[Part, ...] = ()  # the arrays of an observation that is a dictionary, ordered by name
-    choices: tuple[int, ...] = ()  # of an action of several discrete ones: how many choices each has; () for one action
-    signals: tuple[Part, ...] = ()  # what it gives beside the reward, such as a cost: float32, ordered by name
-    stack: int = 1  # frames in a picture: equal shares of its channels, the newest last; an episode repeats its first
-
-    @classmethod
-    def read(cls, described: Mapping[str, Any]) -> EnvSpec:
-        """The specification that JSON holds, of this version or of another one."""
-        known = [field.name for field in dataclasses.fields(cls) if field.name in described]
-        values: dict[str, Any] = {name: described[name] for name in known}
-        for name in ("parts", "signals"):
-            values[name] = tuple(Part(x["name"], tuple(x["shape"]), x["dtype"]) for x in values.get(name, ()))
-        tuples: dict[str, Any] = {name: tuple(x) if isinstance(x, list) else x for name, x in values.items()}
-        return cls(**tuples)
-
-    @property
-    def action_shape(self) -> tuple[int, ...]:
-        """Shape of one action: `()` for one discrete action, `(len(choices),)` for several, `(A,)` when continuous."""
-        return () if self.discrete and not self.choices else (self.numbers + len(self.choices),)
-
-    @property
-    def numbers(self) -> int:
-        """Dimensions of the continuous part of an action."""
-        return 0 if self.discrete else self.action_size - sum(self.choices)
-
-    @property
-    def action_dtype(self) -> Any:
-        """int32 when discrete, float32 when continuous."""
-        return jnp.int32 if self.discrete else jnp.float32
-
-    @property
-    def observation(self) -> Any:
-        """One observation as a tree of `jax.ShapeDtypeStruct`: one array [O...], or a dictionary of arrays."""
-        if not self.parts:
-            return jax.ShapeDtypeStruct(self.observation_shape, self.observation_dtype)
-        return {part.name: jax.ShapeDtypeStruct(part.shape, part.dtype) for part in self.parts}
-
-    @property
-    def masked(self) -> bool:
-        """Whether observations say which actions are allowed, in the part `MASK`."""
-        return any(part.name == MASK for part in self.parts)
-
-    @property
-    def is_vector(self) -> bool:
-        """Whether an observation is one vector of float32."""
-        return len(self.observation_shape) == 1 and self.observation_dtype == "float32" and not self.parts
-
-    def example(self, *leading: int) -> Any:
-        """Observations of zeros with these leading axes."""
-        return jax.tree.map(lambda x: jnp.zeros((*leading, *x.shape), x.dtype), self.observation)
-
-    def shaped(self, *leading: int) -> Any:
-        """The shapes and dtypes of observations with these leading axes."""
-        return jax.tree.map(lambda x: jax.ShapeDtypeStruct((*leading, *x.shape), x.dtype), self.observation)
-
-    def leading(self, observation: Any) -> tuple[int, ...]:
-        """The leading axes of observations [..., O...]."""
-        several, single = jax.tree.leaves(observation)[0], jax.tree.leaves(self.observation)[0]
-        return several.shape[: several.ndim - len(single.shape)]
-
-    def cast(self, observation: Any) -> Any:
-        """Observations as arrays of the promised dtypes."""
-        return jax.tree.map(lambda x, promised: jnp.asarray(x, promised.dtype), observation, self.observation)
-
-
-SPACES = ("observation_shape", "observation_dtype", "parts", "action_size", "discrete", "choices")  # fields of a spec
-
-
-def difference(one: EnvSpec, other: EnvSpec) -> str | None:
-    """The first field of the spaces in which two environments differ; None where their spaces are the same."""
-    return next((name for name in SPACES if getattr(one, name) != getattr(other, name)), None)
-
-
-def mask_of(observation: Any) -> Array | None:
-    """The mask of allowed actions [..., A] that observations hold; None where they hold none."""
-    return observation.get(MASK) if isinstance(observation, dict) else None
 
 
 class Transition(struct.PyTreeNode):
@@ -215,7 +103,7 @@ def float_fields(cls: Any) -> tuple[str, ...]:
 class Agent(Protocol):
     """An agent: a module (or any object) with these attributes. Nothing outside an agent reads a field of its `Config`.
 
-    Six more functions are optional. The presence of such a function declares that the agent can use it.
+    Seven more functions are optional. The presence of such a function declares that the agent can use it.
 
     - `remember(spec, config) -> memory` is for agents that remember earlier observations: the memory with which an
       episode begins, a tree of arrays of one environment, or None where these settings remember nothing. It depends on
@@ -229,6 +117,7 @@ class Agent(Protocol):
     - `value(state, observation, action, config) -> Array` is the critics' value [...] of actions [..., A]. Runs from a
       data set report its mean over terminal rows. Adversarial corruptions of data sets minimise this value.
     - `use_base(state, base, config) -> State` takes another run's policy, a `Base`: `rljax train ... --base RUN`.
+    - `acting(config) -> Acting` names the settings that an evaluation may change: `rljax eval RUN --config.X VALUE`.
     - `schedule(config, steps) -> Config` turns settings that are shares of the run into numbers of steps. `steps` is
       the run's length: environment steps of each learner, or updates where the agent learns from a data set. Learning
       and acting use the Config that it returns.
@@ -293,12 +182,39 @@ def act(
 
 
 def choose(first: Array, fresh: Any, memory: Any) -> Any:
-    """Memories, or other trees of arrays [..., M...]: those of `fresh` where `first` [...] is True."""
+    """Memories or other trees of arrays [..., M...]: `fresh` where `first` [...] is True, else `memory`."""
 
-    def chosen(one: Array, other: Array) -> Array:
-        return jnp.where(jnp.reshape(first, first.shape + (1,) * (one.ndim - first.ndim)), one, other)
+    def select(new: Array, old: Array) -> Array:
+        return jnp.where(jnp.reshape(first, first.shape + (1,) * (new.ndim - first.ndim)), new, old)
 
-    return jax.tree.map(chosen, fresh, memory)
+    return jax.tree.map(select, fresh, memory)
+
+
+@dataclasses.dataclass(frozen=True)
+class Acting:
+    """The settings of a trained agent that an evaluation may change: names of fields of its `Config`.
+
+    Thinking steps and a target return are such settings: the State's arrays keep their shapes, and
+    `act` follows the new value.
+    """
+
+    settings: tuple[str, ...] = ()
+    sequence: str | None = None  # of agents that emit sequences: how many actions follow one decision
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """All of these settings, the length of sequences last."""
+        return self.settings if self.sequence is None else (*self.settings, self.sequence)
+
+
+def acting(agent: Any, config: Any) -> Acting:
+    """The settings that an evaluation may change; none where the agent does not declare any.
+
+    A base class of Configs may declare them for all of its agents, as the class attribute `acting`.
+    """
+    if hasattr(agent, "acting"):
+        return agent.acting(config)
+    return getattr(type(config), "acting", Acting())
 
 
 class Base(struct.PyTreeNode):
@@ -318,19 +234,6 @@ class Base(struct.PyTreeNode):
         """Actions [..., A] for observations [..., O...] as the environment shows them."""
         seen_by_agent = self.inputs(self.statistics, observation)
         return act(self.agent, self.state, seen_by_agent, key, self.config, explore)[0]
-
-    def digest(self) -> str:
-        """A hash of all numbers of the policy."""
-        return digest((self.state, self.statistics, self.config))
-
-
-def digest(tree: Any) -> str:
-    """A hash of all numbers of a tree of arrays."""
-    found = hashlib.sha256()
-    for leaf in jax.tree.leaves(tree):
-        is_key = jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
-        found.update(np.asarray(jax.random.key_data(leaf) if is_key else leaf).tobytes())
-    return found.hexdigest()
 
 
 class Weighted(struct.PyTreeNode):
@@ -368,87 +271,5 @@ def in_steps(setting: Any, steps: float) -> Any:
     if setting is None:
         return None
     values = np.asarray(setting, np.float64)
-    found = np.where(values <= 1.0, values * steps, values)
-    return found.tolist() if found.ndim == 0 else tuple(found.tolist())
-
-
-def require_vectors(name: str, spec: EnvSpec) -> None:
-    """Raise `ValueError` unless observations are vectors, and all actions are allowed at all times."""
-    if not spec.is_vector:
-        raise ValueError(
-            f"agent '{name}' observes vectors, '{spec.name}' shows {shown(spec)}. "
-            "Choose an agent for any observation, such as ppo, or dqn for discrete actions; bc or iql from data."
-        )
-
-
-def shown(spec: EnvSpec) -> str:
-    """What an environment shows, in words."""
-    if spec.parts:
-        return f"a dictionary of {', '.join(f'{part.name} {part.dtype}{list(part.shape)}' for part in spec.parts)}"
-    kind = "pictures" if len(spec.observation_shape) == 3 else "arrays"
-    return f"{kind} of shape {spec.observation_shape} and dtype {spec.observation_dtype}"
-
-
-def require_fit(spec: EnvSpec, convolutions: tuple[tuple[int, int, int], ...]) -> None:
-    """Raise `ValueError` unless observations are large enough pictures [H, W, K], or vectors without convolutions."""
-    observation_shape = spec.observation_shape
-    if spec.parts:
-        raise ValueError(
-            f"'{spec.name}' shows {shown(spec)}, this agent takes one vector or picture. Choose an agent for any "
-            "observation, such as ppo, or dqn for discrete actions."
-        )
-    if not convolutions and len(observation_shape) != 1:
-        raise ValueError(
-            f"observations have shape {observation_shape}: give convolutions, as (channels, width, stride), for "
-            "example --config.convolutions 16 3 1"
-        )
-    if not convolutions:
-        return
-    if len(observation_shape) != 3:
-        raise ValueError(f"observations have shape {observation_shape}, --config.convolutions are for pictures.")
-    size = min(observation_shape[:2])
-    for channels, width, stride in convolutions:
-        if min(channels, width, stride) < 1 or size < width:
-            raise ValueError(f"--config.convolutions {channels} {width} {stride} do not fit a picture {size} wide.")
-        size = (size - width) // stride + 1
-
-
-def require_continuous(name: str, spec: EnvSpec, other: str | None = None) -> None:
-    """Raise `ValueError` unless actions are continuous; `other` names an agent for discrete actions, if it is near."""
-    if spec.discrete or spec.choices:
-        others = "dqn, sac_discrete or ppo in an environment, bc, iql or cql_discrete from data"
-        other = "ppo" if spec.numbers else other
-        raise ValueError(
-            f"agent '{name}' acts in a continuous space, '{spec.name}' has {spec.action_size - spec.numbers} discrete "
-            f"actions. For those there is {other or others}. Or choose an environment, or data, whose actions are "
-            "continuous (a Box), such as Pendulum-v1."
-        )
-
-
-def require_discrete(name: str, spec: EnvSpec, other: str) -> None:
-    """Raise `ValueError` unless an action is one discrete action; `other` names an agent for continuous actions."""
-    require_one_action(name, spec)
-    if not spec.discrete:
-        raise ValueError(
-            f"agent '{name}' chooses among discrete actions, those of '{spec.name}' are continuous. Use: "
-            f"rljax train {other} --env {spec.name}, or choose an environment such as CartPole-v1."
-        )
-
-
-def require_one_action(name: str, spec: EnvSpec) -> None:
-    """Raise `ValueError` where an action is several discrete ones, or has such a part."""
-    if spec.choices:
-        raise ValueError(
-            f"agent '{name}' takes one discrete action at a time, '{spec.name}' takes {len(spec.choices)}, with "
-            f"{' x '.join(map(str, spec.choices))} choices. Use: rljax train ppo --env {spec.name}, or bc or iql from "
-            "data."
-        )
-
-
-def require_unmixed(name: str, spec: EnvSpec) -> None:
-    """Raise `ValueError` where an action has both numbers and choices."""
-    if spec.numbers and spec.choices:
-        raise ValueError(
-            f"agent '{name}' takes numbers or choices, an action of '{spec.name}' has {spec.numbers} and "
-            f"{len(spec.choices)}. Use: rljax train ppo --env {spec.name}"
-        )
+    in_steps = np.where(values <= 1.0, values * steps, values)
+    return in_steps.tolist() if in_steps.ndim == 0 else tuple(in_steps.tolist())

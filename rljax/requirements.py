@@ -1,7 +1,8 @@
-"""Checks of an agent's settings: each raises `ValueError` that names the setting and says what it must be.
+"""Checks of an agent's settings and of its environment, which agents call as `agent.require_range` and so on.
 
-The type of a setting may say its range: `discount: agent.Share = 0.99` lies in [0, 1]. `check_types` checks all of
-them. What no type says, an agent checks itself with `agent.require_range` and so on.
+Each raises `ValueError`. The message names the setting and its limits, or says which agents fit the environment.
+The type of a setting may say its range: `discount: Share = 0.99` lies in [0, 1]. `check_types` checks all of them.
+What no type says, an agent checks itself with `agent.require_range` and so on.
 """
 
 from __future__ import annotations
@@ -13,6 +14,10 @@ import typing
 from typing import Annotated, Any
 
 import numpy as np
+
+from rljax.spec import EnvSpec, shown
+
+_OTHERS = "Choose another agent: rljax list agents"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -148,6 +153,72 @@ def require_widths(config: Any, *names: str) -> None:
     for name in names:
         if min(getattr(config, name), default=1) < 1:
             raise ValueError(f"{_flag(name)} is {getattr(config, name)}: each layer has at least 1 unit.")
+
+
+def require_vectors(name: str, spec: EnvSpec) -> None:
+    """Raise `ValueError` unless observations are vectors, and all actions are allowed at all times."""
+    if not spec.is_vector:
+        raise ValueError(f"agent '{name}' observes vectors, '{spec.name}' shows {shown(spec)}. {_OTHERS}")
+
+
+def require_fit(spec: EnvSpec, convolutions: tuple[tuple[int, int, int], ...]) -> None:
+    """Raise `ValueError` unless observations are large enough pictures [H, W, K], or vectors without convolutions."""
+    observation_shape = spec.observation_shape
+    if spec.parts:
+        raise ValueError(f"'{spec.name}' shows {shown(spec)}, this agent takes one vector or picture. {_OTHERS}")
+    if not convolutions and len(observation_shape) != 1:
+        raise ValueError(
+            f"observations have shape {observation_shape}: give convolutions, as (channels, width, stride), for "
+            "example --config.convolutions 16 3 1"
+        )
+    if not convolutions:
+        return
+    if len(observation_shape) != 3:
+        raise ValueError(f"observations have shape {observation_shape}, --config.convolutions are for pictures.")
+    size = min(observation_shape[:2])
+    for channels, width, stride in convolutions:
+        if min(channels, width, stride) < 1 or size < width:
+            raise ValueError(f"--config.convolutions {channels} {width} {stride} do not fit a picture {size} wide.")
+        size = (size - width) // stride + 1
+
+
+def require_continuous(name: str, spec: EnvSpec, other: str | None = None) -> None:
+    """Raise `ValueError` unless actions are continuous; `other` names a similar agent for discrete actions."""
+    if spec.discrete or spec.choices:
+        agents = f"Use agent {other}" if other and not spec.numbers else "Choose another agent (rljax list agents)"
+        raise ValueError(
+            f"agent '{name}' acts in a continuous space, '{spec.name}' has {spec.action_size - spec.numbers} discrete "
+            f"actions. {agents}. Or choose an environment, or data, whose actions are continuous (a Box), such as "
+            "Pendulum-v1."
+        )
+
+
+def require_discrete(name: str, spec: EnvSpec, other: str) -> None:
+    """Raise `ValueError` unless an action is one discrete action; `other` names an agent for continuous actions."""
+    require_one_action(name, spec)
+    if not spec.discrete:
+        raise ValueError(
+            f"agent '{name}' chooses among discrete actions, those of '{spec.name}' are continuous. Use: "
+            f"rljax train {other} --env {spec.name}, or choose an environment such as CartPole-v1."
+        )
+
+
+def require_one_action(name: str, spec: EnvSpec) -> None:
+    """Raise `ValueError` where an action is several discrete ones, or has such a part."""
+    if spec.choices:
+        raise ValueError(
+            f"agent '{name}' takes one discrete action at a time, '{spec.name}' takes {len(spec.choices)}, with "
+            f"{' x '.join(map(str, spec.choices))} choices. {_OTHERS}"
+        )
+
+
+def require_unmixed(name: str, spec: EnvSpec) -> None:
+    """Raise `ValueError` where an action has both numbers and choices."""
+    if spec.numbers and spec.choices:
+        raise ValueError(
+            f"agent '{name}' takes numbers or choices, an action of '{spec.name}' has {spec.numbers} and "
+            f"{len(spec.choices)}. {_OTHERS}"
+        )
 
 
 def _single(value: float) -> np.float32:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import ctypes
 import gc
 import os
@@ -84,10 +85,20 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--share", default="0/1", help="K/N: the tests in part K of N, from 0 on")
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out the tests of other parts."""
+    """Mark cases after the first ones as slow where a test says so, and leave out the tests of other parts."""
+    numbers: collections.Counter[str] = collections.Counter()
+    for item in items:
+        marker = item.get_closest_marker("slow_after")
+        if marker is not None:
+            function = item.nodeid.partition("[")[0]
+            numbers[function] += 1
+            if numbers[function] > marker.args[0]:
+                item.add_marker("slow")
     part, parts = map(int, config.getoption("--share").split("/"))
-    chosen = [item for item in items if zlib.crc32(item.nodeid.encode()) % parts == part]
-    kept = set(chosen)
-    config.hook.pytest_deselected(items=[item for item in items if item not in kept])
-    items[:] = chosen
+    others = [item for item in items if zlib.crc32(item.nodeid.encode()) % parts != part]
+    if others:
+        config.hook.pytest_deselected(items=others)
+        excluded = set(others)
+        items[:] = [item for item in items if item not in excluded]

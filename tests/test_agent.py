@@ -132,7 +132,10 @@ def test_branch_on_the_step_stays_a_branch_under_vmap() -> None:
 
 def test_discrete_actions_are_refused_where_continuous_ones_are_needed() -> None:
     agent.require_continuous("sac", EnvSpec("Pendulum-v1", (3,), 1))
-    message = r"agent 'sac' acts in a continuous space, 'CartPole-v1' has 2 discrete actions\. For those.*Pendulum-v1"
+    message = (
+        r"agent 'sac' acts in a continuous space, 'CartPole-v1' has 2 discrete actions\. "
+        r"Choose another agent.*Pendulum-v1"
+    )
     with pytest.raises(ValueError, match=message):
         agent.require_continuous("sac", EnvSpec("CartPole-v1", (4,), 2, discrete=True))
 

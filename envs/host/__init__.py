@@ -1,1 +1,1 @@
-"""Environments that run on the host, beside the compiled program."""
+"""Environments that run on the host, outside the compiled program."""

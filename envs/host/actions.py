@@ -1,7 +1,7 @@
 """Gymnasium's action spaces as agents see them: continuous actions in [-1, 1], or choices that count from 0.
 
 A Box is continuous. Discrete, MultiDiscrete and MultiBinary are choices. A Tuple or a Dict may hold several spaces:
-agents see one vector of all dimensions, or all choices side by side, or the dimensions and behind them the choices.
+agents see one vector of all dimensions, or all choices, or the dimensions followed by the choices.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class Actions:
 
     Attributes:
         space: Gymnasium's space of one environment.
-        discrete: whether actions are choices alone.
+        discrete: whether actions consist of choices only.
         size: dimensions of the continuous part and the number of all choices.
         choices: of several discrete actions, how many choices each has; () for one discrete action.
         bounds: low [A] and high [A] of the environment's own continuous actions; None where there are choices.
@@ -67,7 +67,7 @@ class Actions:
         return self._placed(self.space, scaled, 0)[0]
 
     def _places(self) -> np.ndarray:
-        """The column of an agent's action that each column of the environment's comes from, where both sorts mix."""
+        """For each column of the environment's action, the column of the agent's action, if both kinds are mixed."""
         number, choice, order = 0, self._low.size, []
         for leaf in self._leaves:
             width = max(1, math.prod(leaf.shape))
@@ -77,7 +77,7 @@ class Actions:
         return np.array(order)
 
     def _placed(self, space: spaces.Space, action: np.ndarray, first: int) -> tuple[Any, int]:
-        """The part of `action` from column `first` on that belongs to `space`, and the column behind it."""
+        """The part of `action` from column `first` on that belongs to `space`, and the next column."""
         if isinstance(space, (spaces.Tuple, spaces.Dict)):
             keys = list(space.spaces) if isinstance(space, spaces.Dict) else range(len(space.spaces))
             parts = []
@@ -94,7 +94,7 @@ class Actions:
 def box_bounds(space: spaces.Space, name: str) -> tuple[np.ndarray, np.ndarray]:
     """The lowest and the highest action of the environment `name`, [A] each.
 
-    Raises `TypeError` where actions are not a Box of floats, and `ValueError` where they have no finite bounds or no
+    Raises `TypeError` if actions are not a Box of floats, and `ValueError` if they have no finite bounds or no
     dimension.
     """
     if not isinstance(space, spaces.Box) or not np.issubdtype(space.dtype, np.floating):
@@ -129,7 +129,7 @@ def _leaves(space: spaces.Space, name: str, whole: spaces.Space) -> list[Any]:
 
 
 def _numbers(space: Any) -> tuple[np.ndarray, np.ndarray]:
-    """How many choices each action of a space has, and the first of them."""
+    """The number of choices of each action of a space, and its first choice."""
     if isinstance(space, spaces.Discrete):
         return np.array([space.n], np.int64), np.array([space.start], np.int64)
     if isinstance(space, spaces.MultiBinary):

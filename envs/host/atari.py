@@ -40,8 +40,8 @@ STICKY = 0.25  # probability that the console repeats its last action; Machado e
 class Preprocessed(gymnasium.Wrapper):
     """A game of the Arcade Learning Environment as agents see it: observations uint8 [84, 84, 4], the newest last.
 
-    With `whole_games`, an episode is a game: where a life is lost, the next one begins within the same step. With
-    `untouched`, it is a game, and no button is pressed but the agent's.
+    With `whole_games`, an episode is a game: after a lost life, the next one begins within the same step. With
+    `untouched`, an episode is a game too, and only the agent presses buttons.
     """
 
     def __init__(self, env: gymnasium.Env, whole_games: bool, untouched: bool = False) -> None:
@@ -140,7 +140,7 @@ def _averaged(picture: np.ndarray) -> np.ndarray:
 
 @functools.cache
 def _covered(length: int) -> tuple[np.ndarray, np.ndarray]:
-    """Which of `length` old pixels each of 84 new pixels covers, [K, 84], and their weights, [K, 84] float32."""
+    """The indices [K, 84] of the old pixels that each of 84 new pixels covers, and their weights [K, 84] float32."""
     ends = np.arange(SIZE + 1) * length / SIZE
     most = int(np.ceil(length / SIZE)) + 1
     rows = np.floor(ends[:-1]).astype(int) + np.arange(most)[:, None]

@@ -1,4 +1,4 @@
-"""Calls of a user's environment: what it raises or wrongly returns becomes one error that names it."""
+"""Checked calls of a user's environment. Its errors and wrong return values become one error that names it."""
 
 from __future__ import annotations
 
@@ -83,15 +83,15 @@ class Checks:
 
     def _number(self, reward: Any) -> float:
         if isinstance(reward, (int, float, np.number, np.bool_, np.ndarray)) or hasattr(reward, "__array__"):
-            found = np.asarray(reward)
-            if found.size == 1 and found.dtype.kind in "fiub":
-                return float(found.reshape(()))
+            array = np.asarray(reward)
+            if array.size == 1 and array.dtype.kind in "fiub":
+                return float(array.reshape(()))
         raise self._wrong(f"the reward {_shown(reward)}, it must be one real number, such as 1.0.")
 
     def _flag(self, value: Any, name: str) -> bool:
-        found = np.asarray(value)
-        if found.size == 1 and found.dtype.kind in "biuf" and found.reshape(()) in (0, 1):
-            return bool(found.reshape(()))
+        array = np.asarray(value)
+        if array.size == 1 and array.dtype.kind in "biuf" and array.reshape(()) in (0, 1):
+            return bool(array.reshape(()))
         raise self._wrong(f"{name} = {_shown(value)}, it must be True or False.")
 
     def _wrong(self, what: str) -> EnvironmentFailed:
@@ -99,7 +99,7 @@ class Checks:
 
 
 class Checked(gymnasium.Wrapper):
-    """An environment whose calls are checked, for a process of its own: its errors cross over to the training."""
+    """An environment with checked calls, for a process of its own: its errors reach the training process."""
 
     def __init__(self, environment: gymnasium.Env, name: str, index: int) -> None:
         super().__init__(environment)
@@ -119,19 +119,19 @@ class Checked(gymnasium.Wrapper):
 
 
 def failure(who: str, place: str, error: BaseException) -> EnvironmentFailed:
-    """The error that says what `who` raised, and where: `place` continues "raised ... "."""
-    own = _own_frames(error)
+    """The error for an exception that `who` raised; `place` continues the message after "raised ... "."""
+    frames = _own_frames(error)
     text = str(error).strip()
     message = f"{who} raised {type(error).__name__} {place}" + (f": {text}" if text else "")
     message += "" if message.endswith((".", "!", "?")) else "."
-    if own is None and isinstance(error, (TypeError, ValueError)):
-        message += f" {_INTERFACE}"  # a wrapper of Gymnasium could not use what the environment takes or returned
-    trace = [] if own is None else traceback.format_exception(type(error), error, own)
+    if frames is None and isinstance(error, (TypeError, ValueError)):
+        message += f" {_INTERFACE}"  # a wrapper of Gymnasium could not use the environment's arguments or return values
+    trace = [] if frames is None else traceback.format_exception(type(error), error, frames)
     return EnvironmentFailed(message, "".join(trace))
 
 
 def _own_frames(error: BaseException) -> Any:
-    """The traceback from the environment's own code on. None where Gymnasium's wrappers raised the error."""
+    """The part of the traceback in the environment's own code; None if Gymnasium's wrappers raised the error."""
     frame = error.__traceback__
     while frame is not None and _is_wrapper(frame.tb_frame.f_code.co_filename):
         frame = frame.tb_next

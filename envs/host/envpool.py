@@ -35,8 +35,8 @@ class EnvPool(VectorEnv):
     new ones.
     """
 
-    def __init__(self, name: str, num_envs: int, asked: tuple[str, ...] = ()) -> None:
-        """With signals of the numbers `asked` for in `info`, each environment is stepped once, to see their shapes."""
+    def __init__(self, name: str, num_envs: int, signal_names: tuple[str, ...] = ()) -> None:
+        """With `signal_names`, each environment is stepped once, to see the shapes of these numbers in `info`."""
         self.name, self.num_envs = name, num_envs
         with _quiet():
             self._pool = self._made(range(num_envs))
@@ -48,13 +48,13 @@ class EnvPool(VectorEnv):
         self.spec = EnvSpec(name, max_episode_steps=self._pool.spec.config.max_episode_steps)
         self.stack: int = getattr(self._pool.spec.config, "stack_num", 1)  # pictures in an observation
         self._observation: Any = None
-        self._asked = asked
-        if asked:
+        self._signal_names = signal_names
+        if signal_names:
             self._pool.reset()
             info = self._pool.step(np.zeros_like(self.action_space.sample()))[4]
             rows = {key: value[0] for key, value in info.items() if isinstance(value, np.ndarray) and value.ndim}
             self.metadata["signals"] = {
-                part.name: part.shape for part in signals.found(asked, rows, (), f"envpool/{name}")
+                part.name: part.shape for part in signals.from_info(signal_names, rows, (), f"envpool/{name}")
             }
 
     def reset(self, *, seed: Any = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
@@ -74,7 +74,7 @@ class EnvPool(VectorEnv):
     def step(self, actions: Any) -> tuple[Any, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:
         """Apply one action to each environment."""
         self._observation, reward, terminated, truncated, info = self._pool.step(actions)
-        return self._observation, reward, terminated, truncated & ~terminated, signals.renamed(self._asked, info)
+        return self._observation, reward, terminated, truncated & ~terminated, signals.renamed(self._signal_names, info)
 
     def close_extras(self, **kwargs: Any) -> None:
         """Close the environments."""
@@ -110,11 +110,11 @@ def make_hosted(name: str, num_envs: int, **options: Any) -> Hosted:
     """
     if options:
         raise ValueError(f"'{name}' takes no options and renders no pictures. Remove: {', '.join(options)}.")
-    asked, bare = envs.without_signals(name)
+    signal_names, bare = envs.without_signals(name)
     task = bare.removeprefix("envpool/")
     if task not in _envpool().list_all_envs():
         raise unknown(name, "EnvPool", names())
-    pool = EnvPool(task, num_envs, asked)
+    pool = EnvPool(task, num_envs, signal_names)
     hosted = Hosted(pool, name)
     hosted.spec = dataclasses.replace(hosted.spec, stack=pool.stack)
     return hosted

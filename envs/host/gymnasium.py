@@ -23,11 +23,13 @@ from gymnasium.envs.registration import EnvSpec
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode
 
 from rljax import envs
-from rljax.envs import custom, partial, signals, varied, velocity
+from rljax.envs import custom, partial, signals
 from rljax.envs.environment import EnvironmentFailed, parsed, silent_mujoco, syntax, unknown
+from rljax.envs.goals import with_goals
 from rljax.envs.host import ogbench, rendering
 from rljax.envs.host.checks import Checked, failure
 from rljax.envs.host.hosted import Hosted
+from rljax.envs.host.robots import varied, velocity
 from rljax.envs.host.serial import Serial
 from rljax.envs.host.spaces import Spaces
 
@@ -39,7 +41,7 @@ def make_hosted(name: str, num_envs: int, *, goals: bool = False, **make_kwargs:
     """Make `num_envs` environments called `name`, such as "Hopper-v5" or "module:Name-v0".
 
     They are stepped one after another. With the prefix "async/", as in "async/Hopper-v5", each runs in its own process:
-    that pays where a step takes longer than the communication, about 0.1 ms.
+    that pays if a step takes longer than the communication, about 0.1 ms.
 
     With `goals`, for environments that have goals, the goal follows the state in the observation. The first environment
     begins with the first task, the second with the second, and so on; after the last task comes the first again.
@@ -47,15 +49,15 @@ def make_hosted(name: str, num_envs: int, *, goals: bool = False, **make_kwargs:
     `make_kwargs` go to `gymnasium.make`; arguments in the name come before them. With `render_mode="rgb_array"`,
     `Hosted.render` works, also without a display.
 
-    Raises `ValueError` where `num_envs` < 1, where there is no such environment, where it needs a package that is not
-    installed, and where it refuses the arguments in its name. For spaces that are not supported, see `Hosted`.
+    Raises `ValueError` if `num_envs` < 1, if there is no such environment, if it needs a package that is not installed,
+    or if it refuses the arguments in its name. For spaces that are not supported, see `Hosted`.
     """
     if num_envs < 1:
         raise ValueError(f"num_envs is {num_envs}, '{name}' needs at least 1 environment. Set --config.num-envs 1.")
     if make_kwargs.get("render_mode") == "rgb_array":
         rendering.choose_renderer()
     if goals:
-        return Hosted(Serial(ogbench.with_goals(_make_all(name, num_envs, make_kwargs), name), name), name)
+        return Hosted(Serial(with_goals(_make_all(name, num_envs, make_kwargs), name), name), name)
     if name.startswith("async/"):
         return Hosted(_asynchronous(name.removeprefix("async/"), num_envs, make_kwargs), name)
     return Hosted(Serial(_make_all(name, num_envs, make_kwargs), name), name)
@@ -98,9 +100,9 @@ def _make_all(name: str, num_envs: int, make_kwargs: dict[str, Any]) -> list[Any
 
 
 def _make(name: str, make_kwargs: dict[str, Any]) -> Any:
-    given, name = envs.without_signals(name)
-    if given:
-        return WithSignals(_make(name, make_kwargs), given, name)
+    signal_names, name = envs.without_signals(name)
+    if signal_names:
+        return WithSignals(_make(name, make_kwargs), signal_names, name)
     hidden, name = envs.without_part(name)
     if hidden:
         return WithoutPart(_make(name, make_kwargs), hidden, name)
@@ -148,44 +150,44 @@ def _make(name: str, make_kwargs: dict[str, Any]) -> Any:
 
 
 class WithSignals(gymnasium.Wrapper):
-    """An environment with signals of numbers in its `info`. It is stepped once, to see their shapes."""
+    """An environment whose signals are numbers in its `info`. It is stepped once, to see their shapes."""
 
-    def __init__(self, env: gymnasium.Env, asked: tuple[str, ...], name: str) -> None:
-        """Raises what `signals.found` raises."""
+    def __init__(self, env: gymnasium.Env, signal_names: tuple[str, ...], name: str) -> None:
+        """Raises `ValueError` for signals that `signals.from_info` refuses."""
         super().__init__(env)
-        self._asked = asked
+        self._signal_names = signal_names
         env.reset(seed=0)
         space = env.action_space
         action = space.sample()
         if isinstance(space, gymnasium.spaces.Box):
             action = np.clip(np.zeros_like(action), space.low, space.high)
         info = env.step(action)[4]
-        already = signals.declared(env.metadata.get("signals", ()), name)
-        given = signals.found(asked, info, already, name)
-        self.metadata = {**env.metadata, "signals": {part.name: part.shape for part in given}}
+        declared = signals.declared(env.metadata.get("signals", ()), name)
+        parts = signals.from_info(signal_names, info, declared, name)
+        self.metadata = {**env.metadata, "signals": {part.name: part.shape for part in parts}}
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
         """Apply one action."""
         *others, info = self.env.step(action)
-        return (*others, signals.renamed(self._asked, info))  # type: ignore[return-value]
+        return (*others, signals.renamed(self._signal_names, info))  # type: ignore[return-value]
 
 
 class WithoutPart(gymnasium.ObservationWrapper):
-    """An environment of whose observations a part is hidden; see `rljax.envs.partial`."""
+    """An environment whose observations lack some numbers; see `rljax.envs.partial`."""
 
     def __init__(self, env: gymnasium.Env, prefix: str, name: str) -> None:
-        """Raises what `partial.visible` raises, and `ValueError` where observations are no vectors."""
+        """Raises what `partial.visible` raises, and `ValueError` if observations are not vectors."""
         super().__init__(env)
         space = env.observation_space
         if not isinstance(space, gymnasium.spaces.Box) or len(space.shape) != 1:
             raise ValueError(f"'{name}' shows {space}: parts can be hidden in vectors only.")
-        self._seen = partial.visible(prefix, name, space.shape[0])
-        low, high = space.low[self._seen], space.high[self._seen]
+        self._visible = partial.visible(prefix, name, space.shape[0])
+        low, high = space.low[self._visible], space.high[self._visible]
         self.observation_space = gymnasium.spaces.Box(low, high, dtype=space.dtype.type)
 
     def observation(self, observation: Any) -> Any:
-        """The numbers that are seen."""
-        return observation[self._seen]
+        """The visible numbers."""
+        return observation[self._visible]
 
 
 def _made_of_class(name: str, make_kwargs: dict[str, Any]) -> Any:

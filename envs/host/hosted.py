@@ -22,7 +22,8 @@ from gymnasium.vector.async_vector_env import AsyncState
 from rljax.agent import MASK, EnvSpec, Step, mask_of
 from rljax.envs import last_step, signals
 from rljax.envs.environment import EnvironmentFailed
-from rljax.envs.host import ogbench, rendering, saved_simulators
+from rljax.envs.goals import WithGoal
+from rljax.envs.host import rendering, saved_simulators
 from rljax.envs.host.checks import failure
 from rljax.envs.host.serial import SUCCESS, Serial
 from rljax.envs.host.spaces import Spaces
@@ -42,7 +43,7 @@ class Hosted:
         action_bounds: low [A] and high [A] of the environment's own actions; None where they are discrete.
         success: [N] float64, about the last episode that ended in each environment: 1 or 0 where it reported success
             or failure (by "success" or "is_success" in the `info` of its last step), NaN where it reported neither.
-        save_failure: why the last `save` returned None; None where it did not.
+        save_failure: why the last `save` returned None; None if it did not.
         frames_per_second: the rate of the pictures that `render` returns.
         num_tasks: how many tasks the environments play in turn; 1 where there is only one.
         tolerant: whether numbers that are not finite are accepted. Set it where other learners share the batch.
@@ -51,9 +52,9 @@ class Hosted:
     def __init__(self, vector_env: VectorEnv, name: str) -> None:
         """Wrap `vector_env`. Error messages and `spec` call it `name`.
 
-        `Spaces` says how agents see the observations; where they see others than the environment shows, a warning says
-        it. Where actions are discrete, the first environment is reset once, to see whether its `info` has a mask of
-        allowed actions. Raises what `Spaces` and `signals.declared` raise.
+        `Spaces` defines how agents see the observations. If it changes them, there is a warning. If actions are
+        discrete, the first environment is reset once, to see whether its `info` has a mask of allowed actions. Raises
+        what `Spaces` and `signals.declared` raise.
         """
         self.vector_env, self.name = vector_env, name
         self.num_envs: int = vector_env.num_envs
@@ -72,7 +73,7 @@ class Hosted:
         self.spec = dataclasses.replace(self.spaces.spec(limit), signals=declared)
         self.frames_per_second = float((vector_env.metadata or {}).get("render_fps", 30))
         self.num_tasks: int = next(
-            (first.num_tasks for first in self._environments or () if isinstance(first, ogbench.WithGoal)), 1
+            (first.num_tasks for first in self._environments or () if isinstance(first, WithGoal)), 1
         )
         self.save_failure: str | None = None
         self.tolerant = False
@@ -97,19 +98,19 @@ class Hosted:
 
         `seeds` are N integers, one per environment. Later episodes continue with the environment's own random numbers,
         and so do all episodes without `seeds`. A vector environment that accepts a single seed gets the first one.
-        Raises `ValueError` for another number of seeds, and for negative seeds, and `EnvironmentFailed` for what an
-        environment raises or wrongly returns.
+        Raises `ValueError` for another number of seeds and for negative seeds. Raises `EnvironmentFailed` for errors
+        and wrong return values of an environment.
         """
-        given = None if seeds is None else [int(seed) for seed in seeds]
-        if given is not None and (len(given) != self.num_envs or min(given) < 0):
-            raise ValueError(f"seeds are {given}, '{self.name}' needs {self.num_envs}, each at least 0.")
+        numbers = None if seeds is None else [int(seed) for seed in seeds]
+        if numbers is not None and (len(numbers) != self.num_envs or min(numbers) < 0):
+            raise ValueError(f"seeds are {numbers}, '{self.name}' needs {self.num_envs}, each at least 0.")
         try:
-            observation, info = self._call("reset", self.vector_env.reset, seed=given)
+            observation, info = self._call("reset", self.vector_env.reset, seed=numbers)
         except EnvironmentFailed as error:
             takes_all = isinstance(self.vector_env.unwrapped, (Serial, SyncVectorEnv, AsyncVectorEnv))
-            if given is None or takes_all or not isinstance(error.__cause__, (TypeError, gymnasium.error.Error)):
+            if numbers is None or takes_all or not isinstance(error.__cause__, (TypeError, gymnasium.error.Error)):
                 raise
-            observation, info = self._call("reset", self.vector_env.reset, seed=given[0])
+            observation, info = self._call("reset", self.vector_env.reset, seed=numbers[0])
         self._forget()
         self._observation = self._with_time(self._first(self._seen(observation, info)))
         self._require_finite(self._observation, "observation")
@@ -124,10 +125,10 @@ class Hosted:
 
         Raises `FloatingPointError` for an action, observation or reward that is not finite. If `tolerant` is set, it
         replaces such an action by 0 and returns the rest as it is. Raises `ValueError` for a wrong shape, and
-        `EnvironmentFailed` for what an environment raises or wrongly returns.
+        `EnvironmentFailed` for errors and wrong return values of an environment.
         """
-        own = self._denormalised(np.asarray(action))
-        raw, reward, terminated, truncated, info = self._call("step", self.vector_env.step, own)
+        environment_action = self._denormalised(np.asarray(action))
+        raw, reward, terminated, truncated, info = self._call("step", self.vector_env.step, environment_action)
         next_observation = observation = self._seen(raw, info)
         terminated, truncated = np.array(terminated, np.bool_), np.array(truncated, np.bool_)
         with np.errstate(over="ignore"):
@@ -137,7 +138,7 @@ class Hosted:
         self._length += 1
         episode_return, episode_length = self._return.astype(np.float32), self._length.copy()
         ended = terminated | truncated
-        given, sums = self._count_signals(info, ended)
+        step_signals, sums = self._count_signals(info, ended)
         if ended.any():
             self._return[ended] = 0
             self._length[ended] = 0
@@ -162,13 +163,13 @@ class Hosted:
             truncated=truncated,
             episode_return=episode_return,
             episode_length=episode_length,
-            signals=given,
+            signals=step_signals,
             episode_signals=sums,
         )
         return Step(**fields)
 
     def save(self, which: Sequence[int] | None = None) -> bytes | None:
-        """The exact state of all environments, or None where it cannot be saved. `save_failure` then says why.
+        """The exact state of all environments; None if it cannot be saved, and `save_failure` then says why.
 
         With `which`, the state of only those environments, in that order.
 
@@ -195,11 +196,11 @@ class Hosted:
             return None
 
     def restore(self, blob: bytes) -> Any:
-        """Continue bit for bit from what `save` returned. Returns the observations to act on next, [N, O...].
+        """Continue bit for bit from a state that `save` returned. Returns the observations to act on next, [N, O...].
 
         Make the environments as those that were saved. A state that is a pickle can run any code: it is restored only
         as `saved_simulators.Trusted(blob)`.
-        Raises `ValueError` for other environments, for another version of the simulator, for what is not a saved
+        Raises `ValueError` for other environments, for another version of the simulator, for anything but a saved
         state, and for a pickle that is not trusted.
         """
         failure = self._why_unsaveable()
@@ -244,7 +245,7 @@ class Hosted:
         return np.asarray(frame)
 
     def close(self, at_once: bool = False) -> None:
-        """Close the environments. A second call does nothing. Raises `EnvironmentFailed` for what one of them raises.
+        """Close the environments. A second call does nothing. Raises `EnvironmentFailed` if one raises an error.
 
         With `at_once`, for environments that do not return from a step: end their processes, and leave the others.
         """
@@ -326,19 +327,19 @@ class Hosted:
         return np.concatenate([observation, time[:, None].astype(np.float32)], axis=1)
 
     def _first(self, observation: Any) -> Any:
-        """Observations with which episodes begin, with no last step, if agents observe it."""
+        """First observations of episodes, with zeros for the last step, if agents observe it."""
         if self._bare_spec is None:
             return observation
         return last_step.first(observation, self._bare_spec, (self.num_envs,), np)
 
     def _after(self, observation: Any, action: np.ndarray, reward: np.ndarray) -> Any:
-        """Observations with the step that led to them, if agents observe it."""
+        """Observations with the action and reward before them, if agents observe these."""
         if self._bare_spec is None:
             return observation
-        return last_step.beside(observation, action, reward, self._bare_spec, np)
+        return last_step.with_last_step(observation, action, reward, self._bare_spec, np)
 
     def _begun(self, observation: Any, after: Any, ended: np.ndarray) -> Any:
-        """Observations to act on: those of new episodes where one `ended` [N], and those `after` the step elsewhere."""
+        """Observations to act on: first ones for environments whose episode `ended` [N], `after` for the others."""
         if self._bare_spec is None:
             return observation
         first = self._first(observation)
@@ -353,8 +354,8 @@ class Hosted:
         final = jax.tree.map(np.copy, observation)
         everything = np.ones(self.spec.action_size, np.bool_) if self.spaces.masked else None
         for index in np.flatnonzero(ended):
-            own = self.spaces.observe(info["final_obs"][index], (), everything)
-            jax.tree.map(lambda rows, row, index=index: rows.__setitem__(index, row), final, own)
+            last = self.spaces.observe(info["final_obs"][index], (), everything)
+            jax.tree.map(lambda rows, row, index=index: rows.__setitem__(index, row), final, last)
         return final
 
     def _begin_again(self, last: Any, ended: np.ndarray) -> Any:
@@ -373,14 +374,14 @@ class Hosted:
         """The signals of a step and their sums over episodes, [N, K...] float32. Sums begin anew where one `ended`."""
         if not self.spec.signals:
             return {}, {}
-        given = (
+        raw = (
             info if isinstance(self.vector_env, Serial) else signals.of_batch(info, self.spec.signals, ended, self.name)
         )
         values, sums = {}, {}
         for part in self.spec.signals:
-            values[part.name] = given[part.name].astype(np.float32)
+            values[part.name] = raw[part.name].astype(np.float32)
             self._require_finite(values[part.name], f"signal '{part.name}'")
-            self._signals[part.name] += given[part.name]
+            self._signals[part.name] += raw[part.name]
             sums[part.name] = self._signals[part.name].astype(np.float32)
             self._signals[part.name][ended] = 0
         return values, sums
@@ -437,9 +438,9 @@ def _autoreset_mode(vector_env: VectorEnv, name: str) -> AutoresetMode | None:
 
 
 def _rows_of_masks(info: dict[str, Any], before: np.ndarray | None) -> np.ndarray:
-    """The masks [N, A] of all environments: those in `info`, and those `before` where it has none."""
-    found, known = info[MASK], info.get(f"_{MASK}")
-    rows = [np.asarray(row) for row in found] if np.asarray(found).dtype == object else np.asarray(found)
+    """The masks [N, A] of all environments: those in `info`, and those `before` for environments without one."""
+    new, known = info[MASK], info.get(f"_{MASK}")
+    rows = [np.asarray(row) for row in new] if np.asarray(new).dtype == object else np.asarray(new)
     if known is None or before is None or np.all(known):
         return np.array(rows)
     masks = before.copy()

@@ -1,4 +1,4 @@
-"""What OGBench's environments need: cheap copies of its robot arms, and goals in the observation.
+"""OGBench's robot arms on the host: cheap copies, seeds and pictures.
 
 Each robot arm that OGBench makes takes 150 MB, and a second to compile. An arm with its cubes holds meshes, textures
 and XML that no episode changes. The copies of an arm share these, and each copy has its own simulator. Copies step bit
@@ -11,62 +11,14 @@ from __future__ import annotations
 
 import copy
 import importlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 import gymnasium
-import numpy as np
 
 # Environments that change only the colours of their model: copies can share it. A scene locks its drawer in its model.
 COLOURS_ONLY = ("CubeEnv", "PuzzleEnv")
 FIXED = ("dm_control", "mujoco", "ogbench.manipspace.controllers")  # objects of these modules are not copied
-
-
-class WithGoal(gymnasium.Wrapper):
-    """An environment that has tasks with goals. Its observations are [state; goal], [2 O] for states [O].
-
-    A goal is a state in which the task is done. A reset with a seed begins task `first` (counted from 1). Each later
-    reset begins the next task.
-    """
-
-    def __init__(self, environment: gymnasium.Env, first: int) -> None:
-        super().__init__(environment)
-        space: Any = environment.observation_space
-        low, high = (np.tile(bound, 2) for bound in (space.low, space.high))
-        self.observation_space = gymnasium.spaces.Box(low, high, dtype=space.dtype)
-        self.num_tasks = _number_of_tasks(environment)
-        self.first = self.task = first
-        self.goal: Any = None
-
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        """Begin an episode of the next task, or of task `first` where a seed is given."""
-        self.task = self.first if seed is not None else self.task % self.num_tasks + 1
-        observation, info = self.env.reset(seed=seed, options={**(options or {}), "task_id": self.task})
-        self.goal = np.array(info["goal"])
-        return np.concatenate([observation, self.goal]), info
-
-    def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
-        """Apply one action."""
-        observation, *rest = self.env.step(action)
-        return (np.concatenate([observation, self.goal]), *rest)  # pyright: ignore[reportReturnType]
-
-
-def with_goals(environments: Sequence[gymnasium.Env], name: str) -> list[gymnasium.Env]:
-    """Wrap environments in `WithGoal`: they begin with task 1, 2, ..., and after the last task with 1 again.
-
-    Raises `ValueError` where the environments, called `name`, have no goals.
-    """
-    number, space = _number_of_tasks(environments[0]), environments[0].observation_space
-    if not number or not isinstance(space, gymnasium.spaces.Box) or len(space.shape) != 1:
-        raise ValueError(
-            f"'{name}' has no tasks with goals that are states, as ogbench:cube-single-v0 has. Name an environment "
-            "that has such tasks with --env, or leave --env out to train without evaluations."
-        )
-    return [WithGoal(environment, index % number + 1) for index, environment in enumerate(environments)]
-
-
-def _number_of_tasks(environment: gymnasium.Env) -> int:
-    return len(getattr(environment.unwrapped, "task_infos", ()))
 
 
 def is_arm(environment: gymnasium.Env) -> bool:

@@ -1,10 +1,10 @@
 """Attributes of environments as plain data: numbers, texts, containers, arrays, random generators and spaces.
 
-Unlike a pickle, plain data name no code: decoding them makes values of the kinds below, and nothing else. What is
-shared stays shared, and cycles are kept.
+Unlike a pickle, plain data name no code: decoding them makes only values of the kinds below. Shared values stay shared,
+and cycles remain.
 
 A document is a list of nodes, a root, and buffers of bytes. A value is None, a truth value, a number, a text, or [i]
-for node i. A node is a kind and what it holds:
+for node i. A node is a kind and its content:
 
     list, tuple, set, frozenset, deque   values (deque: and its greatest length)
     dict                                 pairs of values
@@ -13,7 +13,7 @@ for node i. A node is a kind and what it holds:
     object                               one of Gymnasium's spaces or running means, and its attributes
     action                               a button of the Arcade Learning Environment
     part                                 a part of the environment: see `rljax.envs.host.saved_simulators`
-    same                                 a function or class, which the environment that is restored must have itself
+    same                                 a function or class, which the restored environment must have itself
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class NotPlainError(Exception):
     """A value is of another kind; the message says which."""
 
 
-class Encoder:
+class StateEncoder:
     """Turns a value into nodes and buffers.
 
     `parts` are encoded by their places. `named` are the places of the environment's attributes. `loses_state` says
@@ -125,11 +125,11 @@ class Encoder:
         return len(self.buffers) - 1
 
 
-class Decoder:
+class StateDecoder:
     """Turns nodes and buffers into values again.
 
-    `parts` and `named` are those of the environment that is restored. Errors of any type are raised for nodes that no
-    `Encoder` made.
+    `parts` and `named` are those of the restored environment. Errors of any type are raised for nodes that no
+    `StateEncoder` made.
     """
 
     def __init__(
@@ -154,15 +154,15 @@ class Decoder:
         return self._made[index]
 
     def _open(self, index: int, kind: str, held: list[Any]) -> Any:
-        """A container, which is known before its items are made: these may refer to it."""
+        """A container. It is stored before its items are made, because these may refer to it."""
         made: Any
         if kind == "dict":
             made = self._made[index] = {}
             for key, item in held[0]:
                 made[self.decode(key)] = self.decode(item)
         elif kind == "object":
-            kept: Any = _OBJECTS[held[0]]
-            made = self._made[index] = kept.__new__(kept)
+            kind_of_object: Any = _OBJECTS[held[0]]
+            made = self._made[index] = kind_of_object.__new__(kind_of_object)
             vars(made).update(self.decode(held[1]))
         else:
             made = self._made[index] = [] if kind == "list" else collections.deque(maxlen=held[1])
@@ -207,7 +207,7 @@ def _plain_dtype(dtype: np.dtype[Any]) -> np.dtype[Any]:
 
 
 def _dtype(name: str) -> np.dtype[Any]:
-    found = np.dtype(name)
-    if found.kind not in "biufcSU":
-        raise ValueError(f"there is no array of type {found}")
-    return found
+    dtype = np.dtype(name)
+    if dtype.kind not in "biufcSU":
+        raise ValueError(f"there is no array of type {dtype}")
+    return dtype

@@ -1,4 +1,4 @@
-"""How MuJoCo renders on a machine without a display."""
+"""MuJoCo's rendering on a machine without a display."""
 
 from __future__ import annotations
 

@@ -163,7 +163,7 @@ def _load_pickle(blob: bytes, parts: dict[Place, Any]) -> dict[str, Any]:
 
 
 def _dump_plain(state: dict[str, Any], parts: dict[Place, Any], named: dict[Place, Any]) -> bytes:
-    encoder = plain_state.Encoder(parts, named, _loses_state)
+    encoder = plain_state.StateEncoder(parts, named, _loses_state)
     roots = {key: encoder.encode(value) for key, value in state.items()}
     sizes = [len(buffer) for buffer in encoder.buffers]
     head = json.dumps({"roots": roots, "nodes": encoder.nodes, "sizes": sizes}).encode()
@@ -183,7 +183,7 @@ def _load_plain(blob: bytes, environments: Sequence[Any], parts: dict[Place, Any
             raise ValueError("it was cut")
         buffers.append(bytes(whole[start : start + size]))
         start += size
-    decoder = plain_state.Decoder(head["nodes"], buffers, parts, _named(_attributes(environments)))
+    decoder = plain_state.StateDecoder(head["nodes"], buffers, parts, _named(_attributes(environments)))
     roots = head["roots"]
     state = {key: decoder.decode(roots[key]) for key in ("layers", "versions", "simulators", "hosted")}
     return state | {"attributes": lambda: decoder.decode(roots["attributes"])}
@@ -270,7 +270,7 @@ def _loses_state(value: Any) -> bool:
 
 
 def _unsaveable_attribute(environments: Any, parts: dict[Place, Any]) -> str | None:
-    """Which attribute cannot be saved, and why."""
+    """The first attribute that cannot be saved, with the reason; None if there is none."""
     for layer, attributes in zip(_layers(environments), _attributes(environments), strict=True):
         for name, value in attributes.items():
             try:

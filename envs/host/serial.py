@@ -24,8 +24,9 @@ class Serial(VectorEnv):
     """Environments stepped one after another: `SyncVectorEnv` without autoreset.
 
     `SyncVectorEnv` gathers the whole `info` of every step, which can take as long as the simulation. This class keeps
-    only what `Hosted` reads of `info`: signals, and where an episode ends, success. It checks what environments return,
-    and raises `EnvironmentFailed` for what they raise or wrongly return.
+    only the entries of `info` that `Hosted` reads: signals, and at the end of an episode, success.
+    It checks the environments' return values, and raises `EnvironmentFailed` for wrong ones and
+    for the environments' errors.
     """
 
     def __init__(self, environments: Sequence[gymnasium.Env], name: str) -> None:
@@ -61,7 +62,7 @@ class Serial(VectorEnv):
         terminated = np.empty(self.num_envs, np.bool_)
         truncated = np.empty(self.num_envs, np.bool_)
         infos: dict[str, Any] = {}
-        given = signals.zeros(self.signals, self.num_envs, np)
+        step_signals = signals.zeros(self.signals, self.num_envs, np)
         scalar_box = isinstance(self.single_action_space, spaces.Box) and not self.single_action_space.shape
         for index, (checks, action) in enumerate(zip(self._checks, self._each(actions), strict=True)):
             action = np.asarray(action) if scalar_box else action
@@ -69,10 +70,10 @@ class Serial(VectorEnv):
             self._put(index, observation)
             self._note_mask(index, info)
             for part in self.signals:
-                given[part.name][index] = signals.of_step(info, part, f"environment {index} of '{self.name}'")
+                step_signals[part.name][index] = signals.of_step(info, part, f"environment {index} of '{self.name}'")
             if terminated[index] or truncated[index]:
                 infos = self._add_info(infos, {key: info[key] for key in SUCCESS if key in info}, index)
-        return self._gathered(), reward, terminated, truncated, self._masked(infos) | given
+        return self._gathered(), reward, terminated, truncated, self._masked(infos) | step_signals
 
     def continue_episodes(self, lengths: Sequence[int]) -> None:
         """Set the number of steps of the running episodes, for error messages."""
@@ -84,7 +85,7 @@ class Serial(VectorEnv):
         return tuple(environment.render() for environment in self.envs)
 
     def close_extras(self, **kwargs: Any) -> None:
-        """Close all environments. Raises `EnvironmentFailed` where one of them raised an error, after the last."""
+        """Close all environments. If some of them raise errors, raise the first as `EnvironmentFailed` at the end."""
         self.closed = True
         failures = []
         for checks in self._checks:
@@ -97,11 +98,11 @@ class Serial(VectorEnv):
 
     def _require_spaces(self, index: int, environment: gymnasium.Env) -> None:
         for space in ("observation_space", "action_space"):
-            found, expected = getattr(environment, space), getattr(self, f"single_{space}")
-            if found != expected:
+            present, expected = getattr(environment, space), getattr(self, f"single_{space}")
+            if present != expected:
                 raise ValueError(
-                    f"the {space} of environment {index} of '{self.name}' is {found}, it was {expected} when the first "
-                    "was made. Agents need spaces that do not change: set them in the environment's __init__."
+                    f"the {space} of environment {index} of '{self.name}' is {present}, it was {expected} when "
+                    "the first was made. Agents need spaces that do not change: set them in the environment's __init__."
                 )
 
     def _each(self, actions: Any) -> Any:
@@ -114,7 +115,7 @@ class Serial(VectorEnv):
             self._masks[index] = np.asarray(info[MASK])
 
     def _masked(self, infos: dict[str, Any]) -> dict[str, Any]:
-        """`infos` with the masks of all environments, where each of them has had one."""
+        """`infos` with the masks of all environments, if each of them has had one."""
         if self._masks is None or any(mask is None for mask in self._masks):
             return infos
         return {**infos, MASK: self._masks}

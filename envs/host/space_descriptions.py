@@ -1,4 +1,4 @@
-"""Descriptions of Gymnasium's spaces in JSON, as runs keep them."""
+"""Descriptions of Gymnasium's spaces in JSON, as runs store them. `rljax.envs.host.spaces` translates the spaces."""
 
 from __future__ import annotations
 
@@ -35,29 +35,29 @@ def described(space: spaces.Space) -> dict[str, Any]:
 
 
 def _bound(bound: np.ndarray) -> Any:
-    """A bound as a number where it is the same everywhere, otherwise as a list. JSON has no infinity: it is text."""
+    """A bound as a number if it is the same everywhere, otherwise as a list. Infinity becomes text: JSON has none."""
     values = [value if math.isfinite(value) else str(value) for value in bound.ravel().tolist()]
     return values[0] if len(set(values)) == 1 else values
 
 
-def read(found: Mapping[str, Any]) -> spaces.Space:
-    """The space of which `found` is the description. Of text, only that it is text is known."""
-    kind = found["kind"]
+def read(description: Mapping[str, Any]) -> spaces.Space:
+    """The space with this description. A space of text loses its limits."""
+    kind = description["kind"]
     if kind == "Dict":
-        return spaces.Dict([(key, read(part)) for key, part in found["spaces"]])
+        return spaces.Dict([(key, read(part)) for key, part in description["spaces"]])
     if kind == "Tuple":
-        return spaces.Tuple([read(part) for part in found["spaces"]])
+        return spaces.Tuple([read(part) for part in description["spaces"]])
     if kind == "Discrete":
-        return spaces.Discrete(found["n"], start=found["start"])
+        return spaces.Discrete(description["n"], start=description["start"])
     if kind == "MultiDiscrete":
-        return spaces.MultiDiscrete(np.array(found["nvec"]), start=np.array(found["start"]))
+        return spaces.MultiDiscrete(np.array(description["nvec"]), start=np.array(description["start"]))
     if kind == "MultiBinary":
-        shape = found["shape"]
+        shape = description["shape"]
         return spaces.MultiBinary(shape[0] if len(shape) == 1 else shape)
     if kind == "Text":
         return spaces.Text(2**16)
-    shape, dtype = tuple(found["shape"]), np.dtype(found["dtype"])
-    low, high = (_read_bound(found[side], shape, dtype) for side in ("low", "high"))
+    shape, dtype = tuple(description["shape"]), np.dtype(description["dtype"])
+    low, high = (_read_bound(description[side], shape, dtype) for side in ("low", "high"))
     return spaces.Box(low, high, shape, dtype.type)
 
 

@@ -1,8 +1,9 @@
-"""Gymnasium's spaces as agents see them.
+"""Gymnasium's spaces as agents see them. This module decides what an observation shows to agents.
 
 An observation is a vector of float32, a picture with its channels last in its own dtype, or a dictionary of arrays.
-`Spaces` translates in both directions. A run keeps its description, so that a policy can act on an environment's own
-observations and return its own actions, also where the environment is not installed.
+`Spaces` translates in both directions. A run stores a description of it (`space_descriptions`), so that a policy can
+act on an environment's own observations and return its own actions, even if the environment is not installed. Data sets
+of Minari are translated by it too, and `rljax.networks.encoders` turns the result into features.
 """
 
 from __future__ import annotations
@@ -36,15 +37,16 @@ class Spaces:
         discrete, choices: whether actions are discrete, and how many choices each of several has.
         bounds: low [A] and high [A] of the environment's own actions; None where they are discrete.
         masked: whether the environment says in `info` which actions are allowed.
-        note: how agents see other observations than the environment shows; None where they see the same.
+        note: how observations are changed for agents; None if they are not.
     """
 
     def __init__(self, observation: spaces.Space, action: spaces.Space, name: str, masked: bool = False) -> None:
         """Vectors stay vectors, and pictures stay pictures, with their channels last.
 
-        Dictionaries, tuples, discrete observations (one number for each choice) and other shapes become vectors. Where
-        such a structure holds pictures or a mask of actions, it becomes a dictionary of its pictures, its mask, and
-        one vector of all the rest. Text is left out.
+        Dictionaries, tuples, discrete observations (one number for each choice) and other shapes become vectors. A
+        structure with pictures or a mask of actions becomes a dictionary of its pictures, its mask, and one vector of
+        all the rest. Text is left out.
+
         Raises `TypeError` for spaces of other kinds, and `ValueError` for actions without finite bounds and for spaces
         that hold no number.
         """
@@ -61,14 +63,14 @@ class Spaces:
             self._rest = _free(REST, named)
             self.parts, self.note = _parts(observation, named, self._rest, name)
         else:
-            self.observation_shape, self._channels, self.note = _seen(observation, name)
+            self.observation_shape, self._channels, self.note = _agents_view(observation, name)
             if len(self.observation_shape) == 3 and observation.dtype == np.uint8:
                 self.observation_dtype = "uint8"
         self._names, self._dtype = named, self.observation_dtype
         if masked:
-            own = self.parts or (Part(ONLY, self.observation_shape, self.observation_dtype),)
+            parts = self.parts or (Part(ONLY, self.observation_shape, self.observation_dtype),)
             mask = Part(MASK, (self.action_size,), "bool")
-            self.parts = tuple(sorted((*own, mask), key=lambda part: part.name))
+            self.parts = tuple(sorted((*parts, mask), key=lambda part: part.name))
             self.observation_shape, self.observation_dtype = (), "float32"
 
     def spec(self, max_episode_steps: int | None = None) -> EnvSpec:
@@ -87,27 +89,27 @@ class Spaces:
     def observe(self, observation: Any, leading: tuple[int, ...], mask: Any = None) -> Any:
         """The environment's own observations with these leading axes, as new arrays [*leading, O...].
 
-        `mask` [*leading, A] says which actions are allowed, where the environment's `info` has it. Raises `ValueError`
-        for what does not belong to the space; the message continues "'NAME' returned".
+        `mask` [*leading, A] marks allowed actions, if the environment's `info` has it. Raises `ValueError` for values
+        outside the space; the message continues "'NAME' returned".
         """
         if not self.masked:
             return self._observed(observation, leading)
-        seen = self._observed(observation, leading)
-        return {**(seen if self._names else {ONLY: seen}), MASK: self._mask(mask, leading)}
+        result = self._observed(observation, leading)
+        return {**(result if self._names else {ONLY: result}), MASK: self._mask(mask, leading)}
 
     def _observed(self, observation: Any, leading: tuple[int, ...]) -> Any:
         if self._names:
-            seen = {}
+            parts = {}
             for path, (key, channels) in self._names.items():
                 part, space = _at(observation, path), _at(self.observation, path)
                 if key == MASK:
-                    seen[key] = as_array(space, part, leading, _shown(path)).reshape(*leading, -1) != 0
+                    parts[key] = as_array(space, part, leading, _shown(path)).reshape(*leading, -1) != 0
                 else:
                     dtype = "uint8" if space.dtype == np.uint8 else "float32"
-                    seen[key] = _copied(as_array(space, part, leading, _shown(path)), channels, dtype)
+                    parts[key] = _copied(as_array(space, part, leading, _shown(path)), channels, dtype)
             if any(part.name == self._rest for part in self.parts):
-                seen[self._rest] = flattened(self.observation, observation, leading, without=set(self._names))
-            return seen
+                parts[self._rest] = flattened(self.observation, observation, leading, without=set(self._names))
+            return parts
         if self._channels is None:
             return flattened(self.observation, observation, leading)
         return _copied(as_array(self.observation, observation, leading), self._channels, self._dtype)
@@ -116,16 +118,16 @@ class Spaces:
         """The mask of allowed actions [*leading, A]."""
         if mask is None:
             raise ValueError(f"an info without {MASK!r}, which the first reset had. {CORRECT}")
-        found = np.asarray(mask)
-        if found.shape != (*leading, self.action_size) or found.dtype.kind not in "biuf":
+        array = np.asarray(mask)
+        if array.shape != (*leading, self.action_size) or array.dtype.kind not in "biuf":
             raise ValueError(
-                f"info[{MASK!r}] of shape {found.shape} and dtype {found.dtype}, it must hold a truth value for each "
+                f"info[{MASK!r}] of shape {array.shape} and dtype {array.dtype}, it must hold a truth value for each "
                 f"of the {self.action_size} actions."
             )
-        return found != 0
+        return array != 0
 
     def leading(self, observation: Any) -> tuple[int, ...]:
-        """The leading axes of the environment's own observations: () for one, (N,) for N; () where it is not clear."""
+        """The leading axes of the environment's own observations: () for one, (N,) for N; () if that is unclear."""
         space: Any = self.observation
         while isinstance(space, (spaces.Dict, spaces.Tuple)):
             keys: Any = list(space.spaces) if isinstance(space, spaces.Dict) else range(len(space.spaces))
@@ -135,8 +137,8 @@ class Spaces:
             except (TypeError, KeyError, IndexError):
                 return ()
         shape = np.shape(observation)
-        own = space.shape or ()
-        return shape[:1] if len(shape) == len(own) + 1 else ()
+        single = space.shape or ()
+        return shape[:1] if len(shape) == len(single) + 1 else ()
 
     def act(self, action: np.ndarray) -> Any:
         """Actions [..., A] in [-1, 1], or [...] from 0, as the environment takes them; see `Actions.act`."""
@@ -148,15 +150,20 @@ class Spaces:
         return {**both, "masked": True} if self.masked else both
 
     @classmethod
-    def read(cls, found: Mapping[str, Any], name: str) -> Spaces:
-        """The spaces of which `found` is the description."""
-        return cls(read(found["observation"]), read(found["action"]), name, found.get("masked", False) is True)
+    def read(cls, description: Mapping[str, Any], name: str) -> Spaces:
+        """The spaces with this description."""
+        return cls(
+            read(description["observation"]),
+            read(description["action"]),
+            name,
+            description.get("masked", False) is True,
+        )
 
 
 def described_data(spec: EnvSpec, action_bounds: tuple[Any, Any]) -> dict[str, Any] | None:
     """The spaces, ready for JSON, of a data set that names no environment and has actions within bounds [A].
 
-    None where agents would see a dictionary of such spaces in another way.
+    None if agents would see a dictionary of such spaces differently.
     """
     low, high = (np.asarray(bound, np.float32) for bound in action_bounds)
 
@@ -173,10 +180,10 @@ def described_data(spec: EnvSpec, action_bounds: tuple[Any, Any]) -> dict[str, A
 
 
 def as_array(space: spaces.Space, value: Any, leading: tuple[int, ...] = (), part: str = "") -> np.ndarray:
-    """Observations of a space that is no dictionary and no tuple, as an array [*leading, *space.shape] of numbers.
+    """Observations of a space that is neither dictionary nor tuple, as an array [*leading, *space.shape] of numbers.
 
-    Raises `ValueError` for another shape, and for values that the space's dtype cannot hold. `part` says where in the
-    whole observation the value stands.
+    Raises `ValueError` for another shape, and for values that the space's dtype cannot hold. `part` is the place
+    of the value in the whole observation.
     """
     try:
         array = np.asarray(value)
@@ -212,7 +219,7 @@ def flattened(
 ) -> np.ndarray:
     """Observations of any supported space as vectors [*leading, K] float32, in the order of `gymnasium.spaces.flatten`.
 
-    Text is left out, and so are the parts at the paths `without`. Raises `ValueError` for what does not belong to the
+    Text is left out, and so are the parts at the paths `without`. Raises `ValueError` for values outside the
     space.
     """
     if path in without or is_text(space):
@@ -222,8 +229,8 @@ def flattened(
             shown = f"the keys {list(value)}" if isinstance(value, Mapping) else f"a {type(value).__name__}"
             raise ValueError(f"{_called(part, leading)} with {shown}, {_promise(space)}")
         parts = [
-            flattened(own, value[key], leading, f"{part}[{key!r}]", without, (*path, key))
-            for key, own in space.spaces.items()
+            flattened(below, value[key], leading, f"{part}[{key!r}]", without, (*path, key))
+            for key, below in space.spaces.items()
         ]
         return np.concatenate(parts, axis=-1) if parts else np.zeros((*leading, 0), np.float32)
     if isinstance(space, spaces.Tuple):
@@ -231,12 +238,13 @@ def flattened(
             shown = f"{len(value)} parts" if isinstance(value, (tuple, list)) else f"a {type(value).__name__}"
             raise ValueError(f"{_called(part, leading)} with {shown}, {_promise(space)}")
         parts = [
-            flattened(own, value[i], leading, f"{part}[{i}]", without, (*path, i)) for i, own in enumerate(space.spaces)
+            flattened(below, value[i], leading, f"{part}[{i}]", without, (*path, i))
+            for i, below in enumerate(space.spaces)
         ]
         return np.concatenate(parts, axis=-1) if parts else np.zeros((*leading, 0), np.float32)
     array = as_array(space, value, leading, part)
     if isinstance(space, (spaces.Discrete, spaces.MultiDiscrete)):
-        return _chosen(space, array, leading, part)
+        return _one_hot(space, array, leading, part)
     with np.errstate(over="ignore"):
         return array.reshape(*leading, -1).astype(np.float32)
 
@@ -244,37 +252,37 @@ def flattened(
 def cast(space: spaces.Space, value: Any) -> Any:
     """A copy of one observation in the dtypes of its space."""
     if isinstance(space, spaces.Dict):
-        return {key: cast(own, value[key]) for key, own in space.spaces.items()}
+        return {key: cast(below, value[key]) for key, below in space.spaces.items()}
     if isinstance(space, spaces.Tuple):
-        return tuple(cast(own, part) for own, part in zip(space.spaces, value, strict=True))
+        return tuple(cast(below, part) for below, part in zip(space.spaces, value, strict=True))
     return value if is_text(space) else np.array(value, space.dtype)
 
 
 def _walk(space: spaces.Space, path: Path = ()) -> Iterator[tuple[Path, Any]]:
-    """The paths and spaces of all parts of a space that are no dictionary and no tuple."""
+    """The paths and spaces of all parts of a space that are neither dictionaries nor tuples."""
     if isinstance(space, (spaces.Dict, spaces.Tuple)):
         named: Any = space.spaces.items() if isinstance(space, spaces.Dict) else enumerate(space.spaces)
-        for key, own in named:
-            yield from _walk(own, (*path, key))
+        for key, below in named:
+            yield from _walk(below, (*path, key))
     else:
         yield path, space
 
 
 def _named(space: spaces.Space, num_actions: int) -> dict[Path, tuple[str, Channels | None]]:
-    """The names of the pictures and of the mask in a dictionary or tuple, by path; empty where it holds neither.
+    """The names of the pictures and of the mask in a dictionary or tuple, by path; {} if it holds neither.
 
     A mask is called `MASK` and has one number for each of `num_actions` discrete actions.
     """
     if not isinstance(space, (spaces.Dict, spaces.Tuple)):
         return {}
-    found: dict[Path, tuple[str, Channels | None]] = {}
-    for path, own in _walk(space):
-        holds_bits = isinstance(own, (spaces.Box, spaces.MultiBinary))
-        if path == (MASK,) and num_actions and holds_bits and math.prod(own.shape) == num_actions:
-            found[path] = (MASK, None)
-        elif not is_text(own) and (channels := _place_of_channels(own)) is not None:
-            found[path] = ("/".join(map(str, path)), channels)
-    return found
+    names: dict[Path, tuple[str, Channels | None]] = {}
+    for path, leaf in _walk(space):
+        holds_bits = isinstance(leaf, (spaces.Box, spaces.MultiBinary))
+        if path == (MASK,) and num_actions and holds_bits and math.prod(leaf.shape) == num_actions:
+            names[path] = (MASK, None)
+        elif not is_text(leaf) and (channels := _place_of_channels(leaf)) is not None:
+            names[path] = ("/".join(map(str, path)), channels)
+    return names
 
 
 def _parts(
@@ -282,18 +290,18 @@ def _parts(
 ) -> tuple[tuple[Part, ...], str | None]:
     """The parts of a dictionary with the pictures and the mask `named`, ordered by name, and a note."""
     parts, size, texts = [], 0, []
-    for path, own in _walk(space):
+    for path, leaf in _walk(space):
         if path not in named:
-            texts += [_shown(path)] if is_text(own) else []
-            size += _flat_size(own, name)
+            texts += [_shown(path)] if is_text(leaf) else []
+            size += _flat_size(leaf, name)
             continue
         key, channels = named[path]
         if key == MASK:
-            parts.append(Part(key, (math.prod(own.shape),), "bool"))
+            parts.append(Part(key, (math.prod(leaf.shape),), "bool"))
             continue
-        first, second, third = own.shape
-        shape = (second, third, first) if channels == "first" else own.shape
-        parts.append(Part(key, shape, "uint8" if own.dtype == np.uint8 else "float32"))
+        first, second, third = leaf.shape
+        shape = (second, third, first) if channels == "first" else leaf.shape
+        parts.append(Part(key, shape, "uint8" if leaf.dtype == np.uint8 else "float32"))
     if size:
         parts.append(Part(rest, (size,)))
     kind = type(space).__name__
@@ -303,14 +311,14 @@ def _parts(
 
 
 def _free(name: str, named: dict[Path, tuple[str, Any]]) -> str:
-    """`name`, with underscores behind it until no picture has it."""
+    """`name`, followed by as many underscores as make it differ from the names of all pictures."""
     while any(key == name for key, _ in named.values()):
         name += "_"
     return name
 
 
 def _at(tree: Any, path: Path) -> Any:
-    """The part of an observation or space at a path. Raises `ValueError` where an observation has none."""
+    """The part of an observation or space at a path. Raises `ValueError` if an observation has none."""
     for key in path:
         try:
             tree = tree[key]
@@ -330,14 +338,14 @@ def _copied(array: np.ndarray, channels: Channels | None, dtype: str) -> np.ndar
     """A new array of a dtype, with a picture's channels last."""
     if channels == "first":
         array = np.moveaxis(array, -3, -1)
-    with np.errstate(over="ignore"):  # what float32 cannot hold is reported as not finite
+    with np.errstate(over="ignore"):  # values too large for float32 are reported as not finite
         return array.astype(dtype, order="C")
 
 
-def _seen(space: spaces.Space, name: str) -> tuple[tuple[int, ...], Channels | None, str | None]:
-    """The shape of observations as agents see them, where channels are (None: observations are flattened), a note.
+def _agents_view(space: spaces.Space, name: str) -> tuple[tuple[int, ...], Channels | None, str | None]:
+    """The shape of observations as agents see them, the place of channels, and a note.
 
-    For a vector "last" says that it stays as it is.
+    The place is None if observations are flattened, and "last" for vectors too: they do not change.
     """
     size = 0 if is_text(space) else _flat_size(space, name)
     if size == 0:
@@ -367,9 +375,9 @@ def _seen(space: spaces.Space, name: str) -> tuple[tuple[int, ...], Channels | N
 
 
 def _place_of_channels(space: spaces.Space) -> Channels | None:
-    """Where the channels of pictures are: on an axis much shorter than height and width. None: these are no pictures.
+    """The place of the channels of pictures: an axis much shorter than height and width. None for other spaces.
 
-    A Box of uint8 with three axes is always a picture. A Box of floats is one where its axes leave no doubt.
+    A Box of uint8 with three axes is always a picture. A Box of floats is one if its axes leave no doubt.
     """
     if not isinstance(space, spaces.Box) or len(space.shape) != 3:
         return None
@@ -383,7 +391,7 @@ def _place_of_channels(space: spaces.Space) -> Channels | None:
 
 
 def _flat_size(space: spaces.Space, name: str) -> int:
-    """The number of numbers in one observation as a vector. Raises `TypeError` where there is no fixed number."""
+    """The number of numbers in one observation as a vector. Raises `TypeError` if their number is not fixed."""
     if isinstance(space, (spaces.Dict, spaces.Tuple)):
         parts = space.spaces.values() if isinstance(space, spaces.Dict) else space.spaces
         return sum(_flat_size(part, name) for part in parts)
@@ -412,8 +420,8 @@ def _holds_numbers(space: spaces.Space) -> bool:
     return True
 
 
-def _chosen(space: Any, value: np.ndarray, leading: tuple[int, ...], part: str) -> np.ndarray:
-    """Choices as vectors [*leading, K] float32: for each choice 1 where it was made, and 0 where not."""
+def _one_hot(space: Any, value: np.ndarray, leading: tuple[int, ...], part: str) -> np.ndarray:
+    """Choices as one-hot vectors [*leading, K] float32."""
     sizes = np.atleast_1d(space.n if isinstance(space, spaces.Discrete) else space.nvec).ravel()
     choice = (value.astype(np.int64) - np.asarray(space.start)).reshape(*leading, len(sizes))
     if ((choice < 0) | (choice >= sizes)).any():

@@ -1,6 +1,6 @@
 """Small environments in pure JAX: probes whose values are known in closed form, a random walk, and a pendulum.
 
-Each probe tests one ability of an agent: the probe that an agent fails on tells what is wrong with the agent.
+Each probe tests one ability of an agent, so a failed probe points to the fault.
 
 | environment | observation | episode | reward | tests |
 |---|---|---|---|---|
@@ -177,7 +177,7 @@ class Action(Analytic):
         return jnp.full(observation.shape[:-1], 0.5)
 
 
-class Both(Analytic):
+class ObservationTimesAction(Analytic):
     """One step with reward o a: V(o) = |o|, a*(o) = sign(o)."""
 
     def first(self, key: Array) -> Array:
@@ -319,9 +319,19 @@ def _sign(key: Array) -> Array:
     return jax.random.rademacher(key, (1,), jnp.float32)
 
 
-_PROBES = (Constant, Delay, Endless, Finite, Observation, Action, Both, Follow, Memory)
+_PROBES: dict[str, type[Analytic]] = {
+    "Constant": Constant,
+    "Delay": Delay,
+    "Endless": Endless,
+    "Finite": Finite,
+    "Observation": Observation,
+    "Action": Action,
+    "Both": ObservationTimesAction,
+    "Follow": Follow,
+    "Memory": Memory,
+}
 _ENVIRONMENTS: dict[str, type[Analytic] | type[Pendulum] | type[RandomWalk]] = {
-    **{f"rljax/{probe.__name__}{suffix}": probe for suffix in ("", "-discrete") for probe in _PROBES},
+    **{f"rljax/{name}{suffix}": probe for suffix in ("", "-discrete") for name, probe in _PROBES.items()},
     "rljax/Pendulum": Pendulum,
     "rljax/RandomWalk": RandomWalk,
 }

@@ -26,7 +26,7 @@ No episode terminates. It is truncated after 100 steps, or after the most steps 
 more.
 
 For hindsight, `achieved`, `desired`, `relabelled` and `goal_reward` are functions of observations and goals alone: see
-`rljax.envs.environment.GoalConditioned`.
+`rljax.envs.goals.GoalConditioned`.
 
 These are the rules of Ghugare et al., On (the Role of Iterative) Computation and RL, arXiv:2602.05999, and of the code
 that they build on, by Bortkiewicz et al., Is Temporal Difference Learning the Gold Standard for Stitching in RL? The
@@ -233,12 +233,12 @@ class Solver:
             raise ValueError(f"{self.rows} x {self.columns} cells have too many states: search at most 7 x 7 of them.")
         # One action can undo each change: the distance from the solved states equals the distance to them.
         before, front = np.empty(0, np.int64), np.sort(self._pack(targets.ravel(), np.arange(self.cells), False))
-        found = [front]
+        fronts = [front]
         while len(front):
             reached = np.unique(np.concatenate([self._after(front, action) for action in range(6)]))
             before, front = front, np.setdiff1d(reached, np.concatenate([before, front]), assume_unique=True)
-            found.append(front)
-        states, steps = np.concatenate(found), np.repeat(np.arange(len(found)), [len(front) for front in found])
+            fronts.append(front)
+        states, steps = np.concatenate(fronts), np.repeat(np.arange(len(fronts)), [len(front) for front in fronts])
         order = np.argsort(states)
         self._states, self._steps = states[order], steps[order]
 

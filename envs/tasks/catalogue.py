@@ -1,7 +1,7 @@
 """All tasks of this suite by name, `rljax/<name>`.
 
-They are analytic, of MuJoCo and NeoRL-2, job shops, a point among hazards, a pendulum in pictures, combination locks,
-and problems on grids.
+Analytic tasks, tasks of MuJoCo and NeoRL-2, job shops, a point among hazards, a pendulum in pictures, combination
+locks, and problems on grids.
 """
 
 from __future__ import annotations

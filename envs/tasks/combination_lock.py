@@ -15,7 +15,7 @@ std 0.1 on the first H + 3 of its inputs. It has the next power of 2 above H + 3
 Actions are 10 numbers in [-1, 1]: the action is drawn from the softmax of (numbers + 1) / 0.2. With the suffix
 `-discrete` the action is one of 10 and is not drawn. The combination depends on H alone.
 
-`value` and `optimal_action` give the optimum in closed form, and `demonstrations` episodes by those who know it.
+`value` and `optimal_action` give the optimum in closed form, and `demonstrations` gives episodes of the optimal policy.
 
 After Zhou et al., Offline Data Enhanced On-Policy Policy Gradient with Provable Guarantees, arXiv:2311.08384, and their
 code, and Zhang et al., Efficient Reinforcement Learning in Block MDPs, arXiv:2202.00063. Their code draws the decoy in
@@ -116,7 +116,7 @@ class CombinationLock:
         return plain[..., :PLACES].argmax(axis=-1), plain[..., PLACES : PLACES + self.horizon + 1].argmax(axis=-1)
 
     def optimal_action(self, observation: Any) -> Array:
-        """The optimal action, [..., 10] float32 or [...] int32, for observations [..., O]; in C, that of B."""
+        """The optimal action, [..., 10] float32 or [...] int32, for observations [..., O]; in C, the action of B."""
         place, time = self.decoded(observation)
         right = jnp.asarray(self.combination)[jnp.minimum(place, 1), jnp.minimum(time, self.horizon - 1)]
         return right if self.spec.discrete else 2.0 * jax.nn.one_hot(right, ACTIONS) - 1.0
@@ -124,8 +124,7 @@ class CombinationLock:
     def demonstrations(self, key: Array, episodes: int, exploration: Any = None) -> Transition:
         """Episodes by the optimal policy, one after another: [episodes H, ...].
 
-        Each action is replaced by a uniform one with the probability `exploration`, or 1 / H where it is None, as in
-        the paper.
+        Each action is replaced by a uniform one with probability `exploration`. None is 1 / H, as in the paper.
         """
         share = 1.0 / self.horizon if exploration is None else exploration
 
@@ -137,9 +136,9 @@ class CombinationLock:
             if self.spec.discrete:
                 uniform = jax.random.randint(key_uniform, shape, 0, ACTIONS)
             action = jnp.where(jax.random.bernoulli(key_explore, share), uniform, action)
-            following, state, reward, terminated, truncated, _ = self.step(key_step, state, action)
-            row = Transition(observation, action, reward, terminated, truncated, following)
-            return (following, state), row
+            successor, state, reward, terminated, truncated, _ = self.step(key_step, state, action)
+            row = Transition(observation, action, reward, terminated, truncated, successor)
+            return (successor, state), row
 
         def episode(key: Array) -> Transition:
             key_reset, key_steps = jax.random.split(key)

@@ -1,4 +1,4 @@
-"""What tasks on a grid share: pictures of boards, boards as text, and random sets of cells."""
+"""Shared parts of tasks on a grid: pictures of boards, boards as text, and random sets of cells."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Grid:
 
 
 def lowest(numbers: Array, count: Any) -> Array:
-    """Which of K random numbers, uint32 [K], are the `count` [] lowest, 0 to K: [K] bool.
+    """The mask [K] of the `count` [] lowest of K random numbers, uint32 [K]; `count` is 0 to K.
 
     The index of each number replaces its last bits. No two numbers are then equal, and exactly `count` are chosen. For
     as many numbers as a grid has cells, in batches on the CPU, comparing all pairs is faster than sorting.

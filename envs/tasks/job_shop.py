@@ -187,13 +187,13 @@ class JobShop:
 
     def _bars(self, state: JobShopState, columns: int) -> list[tuple[int, int, int, int]]:
         """Machine, job, first and last column of all placed operations; `columns` are twice the optimum."""
-        starts, found = np.asarray(state.start), []
+        starts, bars = np.asarray(state.start), []
         for job, operation in np.argwhere(starts >= 0).tolist():
             first = int(starts[job, operation])
             both = (first, first + int(self.durations[job, operation]))
             start, end = (min(columns, time * columns // (2 * self.optimum)) for time in both)
-            found.append((int(self.machines[job, operation]), job, start, max(end, min(start + 1, columns))))
-        return found
+            bars.append((int(self.machines[job, operation]), job, start, max(end, min(start + 1, columns))))
+        return bars
 
     def _observe(self, state: JobShopState) -> dict[str, Array]:
         job, operation = jnp.arange(self.jobs), jnp.minimum(state.placed, self.operations - 1)

@@ -145,13 +145,13 @@ def solve(difference: Any) -> np.ndarray:
     """
     difference = np.asarray(difference, bool)
     rows, columns = difference.shape
-    left, found = sum(1 << int(cell) for cell in np.flatnonzero(difference)), 0
+    left, solution = sum(1 << int(cell) for cell in np.flatnonzero(difference)), 0
     for highest, (changes, presses) in _eliminate(rows, columns)[0].items():
         if left >> highest & 1:
-            left, found = left ^ changes, found ^ presses
+            left, solution = left ^ changes, solution ^ presses
     if left:
         raise ValueError(f"no presses on {rows} x {columns} cells make this difference: its matrix is singular.")
-    smallest = min((found ^ quiet for quiet in quiet_presses(rows, columns)), key=int.bit_count)
+    smallest = min((solution ^ quiet for quiet in quiet_presses(rows, columns)), key=int.bit_count)
     return np.array([smallest >> cell & 1 for cell in range(rows * columns)], bool).reshape(rows, columns)
 
 

@@ -1,9 +1,10 @@
 """Gymnasium's MuJoCo tasks on MJX: `rljax/HalfCheetah`, `rljax/Hopper` and `rljax/Walker2d`.
 
-With a limit on their velocity they are `rljax/velocity/HalfCheetah` and so on: the tasks of `rljax.envs.velocity`.
+With a limit on their velocity they are `rljax/velocity/HalfCheetah` and so on: the tasks of
+`rljax.envs.host.robots.velocity`.
 
 The models are Gymnasium's own files. Observations, rewards and ends are those of its version 5. MJX simulates in
-float32, MuJoCo in float64: scripts/parity_mjx.py measures how far the two differ. These tasks are meant for
+float32, MuJoCo in float64: scripts/checks/parity_mjx.py measures how far the two differ. These tasks are meant for
 accelerators. On the CPU, Gymnasium's are faster.
 
 Ant and Humanoid are left out. Where a capsule stands steeply on the ground, MJX rotates the friction pyramid
@@ -26,10 +27,10 @@ from rljax.agent import Array, EnvSpec, Part
 from rljax.envs.environment import Environment, foreign, silent_mujoco
 
 INFINITE = float("inf")
-LIMITED = "rljax/velocity/"  # how the names of tasks with a limit on their velocity begin
+LIMITED = "rljax/velocity/"  # prefix of tasks with a limit on their velocity
 
 
-class Task(NamedTuple):
+class RobotTask(NamedTuple):
     """The settings in which the tasks differ. The rest of Gymnasium's settings is the same for all tasks."""
 
     file: str  # in gymnasium/envs/mujoco/assets
@@ -45,16 +46,16 @@ class Task(NamedTuple):
 
 
 TASKS = {
-    "HalfCheetah": Task(
+    "HalfCheetah": RobotTask(
         "half_cheetah.xml", 5, 0.1, 0.0, (-INFINITE, INFINITE), (-INFINITE, INFINITE), INFINITE, INFINITE, 0.1, True
     ),
-    "Hopper": Task("hopper.xml", 4, 1e-3, 1.0, (0.7, INFINITE), (-0.2, 0.2), 100.0, 10.0, 5e-3, False),
-    "Walker2d": Task("walker2d_v5.xml", 4, 1e-3, 1.0, (0.8, 2.0), (-1.0, 1.0), INFINITE, 10.0, 5e-3, False),
+    "Hopper": RobotTask("hopper.xml", 4, 1e-3, 1.0, (0.7, INFINITE), (-0.2, 0.2), 100.0, 10.0, 5e-3, False),
+    "Walker2d": RobotTask("walker2d_v5.xml", 4, 1e-3, 1.0, (0.8, 2.0), (-1.0, 1.0), INFINITE, 10.0, 5e-3, False),
 }
 
 
 class MJXState(struct.PyTreeNode):
-    """Everything that the next step depends on."""
+    """The state of the simulator between steps."""
 
     qpos: Array  # [Q]; the first, along the track, is 0 before each step, because float32 is coarse far from 0
     qvel: Array  # [V]
@@ -129,7 +130,8 @@ class LimitedMJX(MJX):
 
     def __init__(self, name: str) -> None:
         super().__init__(name)
-        self.limit: float = importlib.import_module("rljax.envs.velocity").LIMITS[name.removeprefix(LIMITED)]
+        robots = importlib.import_module("rljax.envs.host.robots.velocity")
+        self.limit: float = robots.LIMITS[name.removeprefix(LIMITED)]
         self.spec = dataclasses.replace(self.spec, signals=(Part("cost", ()),))
 
     def step(

@@ -1,7 +1,7 @@
 """NeoRL-2's DMSD and Pipeline in pure JAX: `rljax/DMSD` and `rljax/Pipeline`.
 
-The published transitions replay here to float32's rounding. Data named `neorl2/DMSD-v0` and `neorl2/Pipeline-v0` are
-judged in these environments.
+The published transitions replay here to float32's rounding. Policies from `neorl2/DMSD-v0` and `neorl2/Pipeline-v0`
+are evaluated in these environments.
 
 Source: Gao et al., NeoRL-2, arXiv:2503.19267; the rules of polixir/NeoRL2 at b50d91d, envs/dmsd.py, envs/pipline.py and
 their rewards. DMSD is from Char et al., arXiv:2307.05891.
@@ -95,7 +95,7 @@ class DMSD:
 
 @struct.dataclass
 class PipelineState:
-    """The water in a pipe, and what was observed of it."""
+    """The water in a pipe, and its last observation."""
 
     flow: Array  # [20] the flow rates along the pipe, from the gate to the outlet
     observation: Array  # [52]

@@ -26,8 +26,8 @@ SCALE = 15  # pixels of a film for one of an observation
 
 
 @struct.dataclass
-class SeenState:
-    """The pendulum and what was seen of it."""
+class PicturesState:
+    """The pendulum and its last pictures."""
 
     pendulum: PendulumState
     pictures: Array  # [PIXELS, PIXELS, FRAMES] uint8
@@ -46,21 +46,21 @@ class PendulumPictures:
             self.pendulum.spec, observation_shape=shape, observation_dtype="uint8", stack=FRAMES
         )
 
-    def reset(self, key: Array, params: Any = None) -> tuple[Array, SeenState]:
+    def reset(self, key: Array, params: Any = None) -> tuple[Array, PicturesState]:
         """Begin at an angle uniform in [-pi, pi) with a velocity uniform in [-1, 1)."""
         _, pendulum = self.pendulum.reset(key)
         pictures = jnp.repeat(picture(pendulum.angle)[..., None], FRAMES, axis=-1)
-        return pictures, SeenState(pendulum, pictures)
+        return pictures, PicturesState(pendulum, pictures)
 
     def step(
-        self, key: Array, state: SeenState, action: Array, params: Any = None
-    ) -> tuple[Array, SeenState, Array, Array, Array, dict[str, Any]]:
+        self, key: Array, state: PicturesState, action: Array, params: Any = None
+    ) -> tuple[Array, PicturesState, Array, Array, Array, dict[str, Any]]:
         """Apply one torque for 0.05 seconds; see `rljax.envs.environment.Environment`."""
         _, pendulum, reward, terminated, truncated, info = self.pendulum.step(key, state.pendulum, action)
         pictures = jnp.concatenate([state.pictures[..., 1:], picture(pendulum.angle)[..., None]], axis=-1)
-        return pictures, SeenState(pendulum, pictures), reward, terminated, truncated, info
+        return pictures, PicturesState(pendulum, pictures), reward, terminated, truncated, info
 
-    def render(self, state: SeenState, params: Any = None) -> np.ndarray:
+    def render(self, state: PicturesState, params: Any = None) -> np.ndarray:
         """The newest picture, larger, [H, W, 3] uint8."""
         newest = np.asarray(state.pictures)[..., -1]
         return np.repeat(np.kron(newest, np.ones((SCALE, SCALE), np.uint8))[..., None], 3, axis=-1)

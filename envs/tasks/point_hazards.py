@@ -3,8 +3,8 @@
 The point moves in the square [-1, 1]^2, by the action times 0.08 in x and y. The reward of a step is the distance by
 which it comes nearer to the goal, in units of 0.08, and 10 more where it comes within 0.15 of it. A new goal then
 appears. The signal "cost" is 1 in a step that ends within 0.3 of one of 4 hazards, else 0. Hazards lie at random in
-each episode, and no goal lies in one. Who runs straight to the goals pays for about a quarter of all steps; who takes
-detours pays for none. An episode ends after 200 steps.
+each episode, and no goal lies in one. A straight way to the goals costs 1 in about a quarter of all steps; detours cost
+nothing. An episode ends after 200 steps.
 
 The observation is the position, the goal, and the hazards in the order of their distance: the latter five relative to
 the position, 12 numbers in all.
@@ -29,7 +29,7 @@ NAME = "rljax/PointHazards"
 HAZARDS, RADIUS = 4, 0.3
 GOAL_RADIUS, BONUS = 0.15, 10.0
 SPEED = 0.08  # per step
-CANDIDATES = 16  # random places of which the goal is the first outside of all hazards
+CANDIDATES = 16  # random places; the goal is the first one outside of all hazards
 PIXELS, ROWS, COLUMNS = 256, 20, 40  # of a picture, and of text
 
 
@@ -106,14 +106,14 @@ def _distances(place: Array, hazards: Array) -> Array:
 
 
 def _outside(key: Array, hazards: Array) -> Array:
-    """A random place [2]: the first of some that lies outside of all hazards, or the one farthest outside."""
+    """A random place [2]: the first candidate outside of all hazards, or the one farthest outside."""
     places = jax.random.uniform(key, (CANDIDATES, 2), minval=-1.0, maxval=1.0)
     clearance = _distances(places, hazards).min(axis=-1) - RADIUS
     return places[jnp.argmax(jnp.minimum(clearance, 0.0))]
 
 
 def _shapes(state: PointState) -> list[tuple[np.ndarray, float, tuple[int, int, int]]]:
-    """What is drawn, the lowest first: places [N, 2], their radius and colour."""
+    """The shapes in drawing order: places [N, 2], their radius and colour."""
     return [
         (np.asarray(state.hazards), RADIUS, (230, 110, 100)),
         (np.asarray(state.goal)[None], GOAL_RADIUS, (90, 180, 90)),

@@ -1,12 +1,12 @@
-"""Agents compared over several tasks: aggregates, profiles and probabilities of improvement, all with intervals.
+"""Which agent is better over several tasks? Aggregates, profiles, probabilities of improvement, with intervals.
 
 Scores are given by agent, as an array [runs, tasks], or as a mapping from task to [runs] where tasks have different
 numbers of runs. One run is one learner, with one score in a task. Normalise scores first, so that those of different
 tasks can be compared.
 
-Every estimate has a percentile bootstrap interval and the number of runs that it rests on. The bootstrap draws runs
-within each task. Each task counts the same, whatever its number of runs. Where all tasks have the same number of runs,
-the numbers are those of rliable, the library of the paper.
+Every estimate has a percentile bootstrap interval and its number of runs. The bootstrap draws runs within each task.
+Each task counts the same, whatever its number of runs. If all tasks have the same number of runs, the numbers equal
+those of rliable, the library of the paper.
 
 Source: Agarwal et al., Deep Reinforcement Learning at the Edge of the Statistical Precipice, arXiv:2108.13264,
 sections 4.1 to 4.3.
@@ -61,8 +61,13 @@ def median(tasks: TaskScores) -> Any:
     return np.median([statistics.mean(task, axis=-1) for task in tasks], axis=0)
 
 
+def median_of_runs(tasks: TaskScores) -> Any:
+    """Median of the runs of one task, the first of `tasks`."""
+    return np.median(tasks[0], axis=-1)
+
+
 def optimality_gap(tasks: TaskScores, target: float = 1.0) -> Any:
-    """How far runs stay below `target` on average. A run above it has a gap of 0. Less is better."""
+    """The mean distance of runs below `target`. A run above it has a gap of 0. Less is better."""
     return target - mean([np.minimum(task, target) for task in tasks])
 
 
@@ -101,18 +106,18 @@ def aggregate(
 
 def mean_interval(values: ArrayLike) -> list[float]:
     """The mean of one task's runs [runs] with its 95 % bootstrap interval: mean, low, high."""
-    found = aggregate({"all": {"task": values}}, {"mean": mean})["all"]["mean"]
-    return [float(x) for x in (found.value, found.low, found.high)]
+    estimate = aggregate({"all": {"task": values}}, {"mean": mean})["all"]["mean"]
+    return [float(x) for x in (estimate.value, estimate.low, estimate.high)]
 
 
 def mean_difference(x: ArrayLike, y: ArrayLike) -> list[float]:
-    """The mean of runs x minus that of runs y, of one task, with its 95 % bootstrap interval: difference, low, high.
+    """The mean of runs x minus the mean of runs y, with its 95 % bootstrap interval: difference, low, high.
 
-    x and y may have different numbers of runs, [runs] each. The bootstrap draws the runs of both, each within its own.
+    x and y [runs] are of one task, and may have different numbers of runs. The bootstrap draws from each separately.
     """
     groups = [_check({"all": {"task": values}}, 1)["all"] for values in (x, y)]
-    found = _estimate(groups, lambda x, y: mean(x) - mean(y), 0.95, 2000, 0)
-    return [float(z) for z in (found.value, found.low, found.high)]
+    estimate = _estimate(groups, lambda x, y: mean(x) - mean(y), 0.95, 2000, 0)
+    return [float(z) for z in (estimate.value, estimate.low, estimate.high)]
 
 
 def sample_efficiency(
@@ -164,12 +169,12 @@ def improvement(
     other arguments and the errors are those of `aggregate`. A pair with an unknown agent is an error too.
     """
     checked = _check(scores, 1)
-    chosen = list(itertools.permutations(checked, 2) if pairs is None else pairs)
-    unknown = [agent for pair in chosen for agent in pair if agent not in checked]
+    compared = list(itertools.permutations(checked, 2) if pairs is None else pairs)
+    unknown = [agent for pair in compared for agent in pair if agent not in checked]
     if unknown:
-        raise ValueError(f"there are no scores of agent '{unknown[0]}', there are those of {_listed(checked)}.")
+        raise ValueError(f"there are no scores of agent '{unknown[0]}'; there are scores of {_listed(checked)}.")
     estimates = {}
-    for x, y in chosen:
+    for x, y in compared:
         size = max(one.size * other.size for one, other in zip(checked[x], checked[y], strict=True))
         estimates[x, y] = _estimate([checked[x], checked[y]], _probability, level, resamples, seed, size)
     return estimates
@@ -214,11 +219,11 @@ def _check(scores: Mapping[str, Scores], ndim: int) -> dict[str, list[np.ndarray
         raise ValueError("there are no agents to compare: scores is empty.")
     shape = "[runs]" if ndim == 1 else "[runs, steps]"
     by_task: dict[str, dict[Any, np.ndarray]] = {}
-    for agent, given in scores.items():
-        if isinstance(given, Mapping):
-            tasks = {task: np.asarray(values, np.float64) for task, values in given.items()}
+    for agent, agent_scores in scores.items():
+        if isinstance(agent_scores, Mapping):
+            tasks = {task: np.asarray(values, np.float64) for task, values in agent_scores.items()}
         else:
-            array = np.asarray(given, np.float64)
+            array = np.asarray(agent_scores, np.float64)
             if array.ndim != ndim + 1:
                 expected = shape.replace("runs", "runs, tasks")
                 raise ValueError(f"the scores of '{agent}' have shape {array.shape}, they must be {expected}.")
@@ -232,8 +237,8 @@ def _check(scores: Mapping[str, Scores], ndim: int) -> dict[str, list[np.ndarray
                 )
             if not np.isfinite(values).all():
                 raise ValueError(
-                    f"a score of '{agent}' in task '{task}' is not finite. Leave that agent out, or give what diverged "
-                    "the score of its last good policy."
+                    f"a score of '{agent}' in task '{task}' is not finite. Leave that agent out, or give diverged runs "
+                    "the score of their last good policy."
                 )
         by_task[agent] = tasks
     first, reference = next(iter(by_task.items()))

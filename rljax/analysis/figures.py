@@ -23,7 +23,7 @@ from rljax.analysis.comparison import Estimate
 # line on white. Black is a little lighter here: an SVG does not name pure black, so a dark page could not change it.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#111111")
 INK, GRID, PAPER = "#222222", "#e5e5e5", "#ffffff"  # the report replaces them with the colours of its page
-MOST_SINGLE_LEARNERS = 10  # a curve of more learners has its band alone, which then says more than single learners
+MOST_SINGLE_LEARNERS = 10  # a curve of more learners shows only its band
 
 LineStyle = tuple[str, str]  # dashes and colour, as matplotlib names them
 

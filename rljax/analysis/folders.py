@@ -1,6 +1,6 @@
-"""Run folders as a comparison needs them: each run with its learners, each learner with its evaluations.
+"""Run folders as comparisons read them: each run with its learners, each learner with its evaluations.
 
-`read_all` finds the runs below some folders. It passes over folders that cannot be read and says why.
+`read_all` finds the runs below some folders. It skips folders that cannot be read, and says why.
 """
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ from rljax.runs import json_files, records, statistics
 from rljax.training.settings import WEIGHTS
 
 PROTOCOL = ("then_online", "offline_share")  # settings of a run that distinguish learners as hyperparameters do
-OTHER_RUNS = {"base": "base", "from": "from_run"}  # that distinguish learners too: settings, and keys of config.json
+OTHER_RUNS = {"base": "base", "from": "from_run"}  # names of settings -> keys of config.json: runs that learners use
 SWEEP_FILE, SWEEP_TEST = "sweep.json", "test"  # in the folder of a sweep: its description, and its final test
 T = TypeVar("T")
 
 
 @dataclasses.dataclass
-class Run:
-    """One run, as read from its folder."""
+class RunRecord:
+    """The files of one run."""
 
     folder: Path
     config: dict[str, Any]  # config.json
     summary: dict[str, Any]  # summary.json; empty until the run has ended once
     episodes: set[int]  # the numbers of episodes per evaluation
-    learners: list[Learner] = dataclasses.field(default_factory=list)
+    learners: list[LearnerRecord] = dataclasses.field(default_factory=list)
 
     @property
     def agent(self) -> str:
@@ -49,10 +49,10 @@ class Run:
 
 
 @dataclasses.dataclass
-class Learner:
+class LearnerRecord:
     """One learner and its S evaluations, each as the mean over its episodes."""
 
-    run: Run
+    run: RunRecord
     seed: int
     settings: dict[str, Any]  # its hyperparameters, and the settings of its run that are named in PROTOCOL
     steps: np.ndarray  # [S] ascending
@@ -63,9 +63,9 @@ class Learner:
     signals: dict[str, np.ndarray] = dataclasses.field(default_factory=dict)  # [S] sums over episodes, by name
 
     def index_at(self, step: int | None) -> int | None:
-        """The index of the evaluation that counts at `step`, or at the end of the budget where `step` is None.
+        """The index of the evaluation that counts at `step`; with `step` None, at the end of the budget.
 
-        The result is None where the learner has not come so far.
+        None if the learner has not come so far.
         """
         if step is None:
             return len(self.steps) - 1 if self.steps[-1] >= self.run.budget else None
@@ -74,7 +74,7 @@ class Learner:
         return index if index >= 0 and step - self.steps[index] < gap else None
 
 
-def read_all(paths: Sequence[Path]) -> tuple[list[Run], list[tuple[Path, str]]]:
+def read_all(paths: Sequence[Path]) -> tuple[list[RunRecord], list[tuple[Path, str]]]:
     """The runs in and below `paths`, and the folders that were skipped, each with the reason."""
     runs, skipped, searches = [], [], {}
     for folder in records.find(paths):
@@ -100,7 +100,7 @@ def read_all(paths: Sequence[Path]) -> tuple[list[Run], list[tuple[Path, str]]]:
 def _sweep_of_search(folder: Path, paths: Sequence[Path]) -> Path | None:
     """The sweep that trained a run during its search; None for other runs.
 
-    It is None too where one of the `paths` lies inside that sweep: whoever names it wants to see these runs.
+    It is also None if one of the `paths` lies inside that sweep: whoever names it wants to see these runs.
     """
     for parent in folder.parents:
         if (parent / SWEEP_FILE).exists() and folder.relative_to(parent).parts[0] != SWEEP_TEST:
@@ -109,7 +109,7 @@ def _sweep_of_search(folder: Path, paths: Sequence[Path]) -> Path | None:
     return None
 
 
-def read(folder: Path) -> Run:
+def read(folder: Path) -> RunRecord:
     """Read the run in `folder`.
 
     Raises:
@@ -121,7 +121,7 @@ def read(folder: Path) -> Run:
     if not evaluations:
         raise ValueError("it has no evaluations yet.")
     summary = records.read_summary(folder)
-    run = Run(folder, config, summary, {len(record["returns"]) for record in evaluations})
+    run = RunRecord(folder, config, summary, {len(record["returns"]) for record in evaluations})
     by_learner: dict[int, dict[int, dict[str, Any]]] = {}
     for record in evaluations:
         by_learner.setdefault(record["learner"], {})[record["step"]] = record
@@ -130,10 +130,10 @@ def read(folder: Path) -> Run:
     return run
 
 
-def _learner(run: Run, number: int, evaluations: list[dict[str, Any]]) -> Learner:
+def _learner(run: RunRecord, number: int, evaluations: list[dict[str, Any]]) -> LearnerRecord:
     """The learner with this number in its run, from its evaluations in the order of their steps."""
     has_scores = all(record.get("scores") for record in evaluations)
-    return Learner(
+    return LearnerRecord(
         run,
         evaluations[0]["seed"],
         _settings(run.config, number),
@@ -157,12 +157,12 @@ def shared_signals(evaluations: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def _episode_means(evaluations: Iterable[Mapping[str, Any]], field: str) -> np.ndarray:
-    """The mean over the episodes of each evaluation. JSON has None for a number that is not finite: it makes NaN."""
+    """The mean over the episodes of each evaluation. JSON's None, a number that is not finite, becomes NaN."""
     return np.array([float(statistics.mean(record[field])) for record in evaluations])
 
 
 def _settings(config: Mapping[str, Any], number: int) -> dict[str, Any]:
-    """The settings of one learner, with its own values where the learners of the run differ."""
+    """The settings of one learner, which may differ from those of the run's other learners."""
     settings = {name: config[name] for name in PROTOCOL if config.get("data") and name in config}
     if config.get("weights", "uniform") != "uniform":
         settings |= {name: config.get(name) for name in ("weights", WEIGHTS.get(config["weights"])) if name is not None}
@@ -177,7 +177,7 @@ def _settings(config: Mapping[str, Any], number: int) -> dict[str, Any]:
 
 
 def group_by(members: Iterable[T], key: Callable[[T], Any]) -> dict[Any, list[T]]:
-    """Runs or learners by a key of theirs, in the order in which they come."""
+    """Runs or learners by a key, in their order."""
     groups: dict[Any, list[T]] = {}
     for member in members:
         groups.setdefault(key(member), []).append(member)

@@ -1,4 +1,4 @@
-"""How numbers, steps, settings and lists of names are written, in tables, messages and the terminal."""
+"""Numbers, steps, settings and lists of names as text, for tables, messages and the terminal."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def quoted(names: Iterable[Any]) -> str:
 
 
 def distinct(values: Iterable[Any]) -> list[str]:
-    """The different values as text, in the order in which they come; None and empty values are left out."""
+    """The different values as text, in their order, without None and empty values."""
     return [printable(value) for value in dict.fromkeys(values) if value]
 
 
@@ -37,13 +37,13 @@ def seconds(value: float) -> str:
 
 
 def decimals(values: np.ndarray) -> int:
-    """The number of decimals that suits numbers as large as these."""
+    """The number of decimals for numbers of this size."""
     largest = np.max(np.abs(values), initial=0.0, where=np.isfinite(values))
     return 0 if largest >= 100 else 1 if largest >= 10 else 2 if largest >= 1 else 4
 
 
 def number(value: float, places: int) -> str:
-    """A number with so many decimals, and commas between thousands."""
+    """A number with `places` decimals, and commas between thousands."""
     return f"{value:,.{places}f}"
 
 

@@ -1,7 +1,7 @@
-"""What happens where learners go from what they have learnt before into an environment: dip, recovery, regret.
+"""Dip, recovery and regret when trained learners begin to learn in an environment.
 
-A run with `--then-online` hands over at the end of its updates, and a run with `--from` at its beginning. A run that
-begins with fresh learners has a hand-over too: its first evaluation.
+The hand-over of a run with `--then-online` is the end of its updates from data. The hand-over of any other run is its
+beginning, with the learners of another run (`--from`) or with new ones.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ NUMBERS = ("before", "dip", "average", "final")  # of `Handover`
 
 @dataclasses.dataclass(frozen=True)
 class Handover:
-    """One learner in its environment, from the hand-over on. Values are returns or scores."""
+    """The evaluations of one learner since the hand-over. Values are returns or scores."""
 
     steps: np.ndarray  # [S] environment steps since the hand-over, ascending
     values: np.ndarray  # [S] means over the episodes of an evaluation
@@ -33,12 +33,12 @@ class Handover:
 
     @property
     def dip(self) -> float:
-        """How far the value falls below that at the hand-over, at its lowest; at least 0."""
+        """The value at the hand-over minus the lowest value since then; at least 0."""
         return float(self.values[0] - self.values.min())
 
     @property
     def recovery(self) -> int | None:
-        """Steps until the value is back where it was, after its lowest point; None where it does not come back."""
+        """Steps until the value, after its lowest point, is as high as at the hand-over; None if it never is."""
         lowest = int(self.values.argmin())
         back = np.flatnonzero(self.values[lowest:] >= self.values[0])
         return int(self.steps[lowest + back[0]]) if len(back) else None
@@ -60,11 +60,11 @@ class Handover:
 def handovers(folder: Path, scores: bool = False) -> list[Handover]:
     """The hand-over of each learner of the run in `folder`, with its returns, or with its normalised scores.
 
-    Raises `ValueError` for a run that has not come to its hand-over, or has no scores.
+    Raises `ValueError` for a run that has not reached its hand-over, or has no scores.
     """
     run = folders.read(folder)
     begin = run.config["steps"] if run.config.get("then_online") else 0
-    found = []
+    learners = []
     for learner in run.learners:
         values = learner.scores if scores else learner.returns
         if values is None:
@@ -72,14 +72,14 @@ def handovers(folder: Path, scores: bool = False) -> list[Handover]:
         online = learner.steps >= begin
         if not online.any():
             raise ValueError(f"'{folder}' has not come to its hand-over at step {begin:,}.")
-        found.append(Handover(learner.steps[online] - begin, values[online]))
-    return found
+        learners.append(Handover(learner.steps[online] - begin, values[online]))
+    return learners
 
 
 def regret(learner: Handover) -> float:
-    """1 minus the mean score over the evaluations after the hand-over, in hundreds: that of CORL.
+    """CORL's regret: 1 minus a hundredth of the mean score over the evaluations after the hand-over.
 
-    Source: the tables of online fine-tuning in github.com/corl-team/CORL. Its evaluations come at equal distances.
+    Source: the tables of online fine-tuning in github.com/corl-team/CORL. Its evaluations are at equal distances.
     """
     return 1.0 - float(learner.values[1:].mean()) / 100.0
 
@@ -87,7 +87,7 @@ def regret(learner: Handover) -> float:
 def summary(learners: Sequence[Handover]) -> dict[str, Any]:
     """The mean over learners of each number with its 95 % bootstrap interval, ready for JSON.
 
-    `recovery` is the median over learners, and None where half of them or more do not come back.
+    `recovery` is the median over learners; None if half of the learners or more do not recover.
     """
     back = np.median([np.inf if each.recovery is None else each.recovery for each in learners])
     return {

@@ -26,12 +26,12 @@ References = Mapping[tuple[str, str], tuple[ArrayLike, ArrayLike, ArrayLike]]
 
 @dataclasses.dataclass
 class Curve:
-    """Evaluations of one curve. Those of all `Curve`s with the same name and panel are put together."""
+    """Evaluations of one curve. `draw` pools all `Curve`s with the same name and panel."""
 
     agent: str  # the curve's name: an agent, or an agent and its settings
     environment: str  # the panel's title: an environment, or a data set
     evaluations: list[dict[str, Any]]  # lines of evaluations.jsonl: learner, seed, step, returns
-    episodes: set[int]  # per evaluation; `returns` may be shorter, where only its mean was kept
+    episodes: set[int]  # per evaluation; `returns` may be shorter, if only their mean is known
     x_label: str = "environment steps"  # what the steps count
 
 
@@ -44,7 +44,7 @@ def plot(
 ) -> Path:
     """Draw the evaluation returns of runs, or sums of a signal, into a file, and return the file's path.
 
-    Learners with the same agent, settings and task are pooled, from however many runs they come. A curve is the mean
+    Learners with the same agent, settings and task are pooled over runs. A curve is the mean
     (or IQM) over learners. Its band is the 95 % bootstrap interval of that number over learners, and its thin lines
     are the single learners. The band of a single learner is over its episodes, and the legend says so.
 
@@ -64,7 +64,7 @@ def plot(
         raise ValueError("there is no run to plot. Name the folder of one or more: rljax plot runs/sac/Hopper-v5/*")
     file = "curve.png" if signal is None else f"curve-{signal.replace('/', '-')}.png"
     output = Path(output) if output is not None else Path(paths[0]) / file
-    distinct = {Path(path).resolve(): Path(path) for path in paths}  # a run that is named twice counts once
+    distinct = {Path(path).resolve(): Path(path) for path in paths}  # a run named twice counts once
     runs = [_read(path) for path in distinct.values()]
     names, label = labels.task_names(dict.fromkeys(run.task for run in runs)), labels.row_labels(runs)
     curves = [
@@ -75,8 +75,8 @@ def plot(
     return draw(curves, output, references, statistic, f"evaluation {signal or 'return'}")
 
 
-def _drawn(learner: folders.Learner, signal: str | None) -> list[dict[str, Any]]:
-    """The learner's evaluations, with sums of the signal in place of returns where one is given."""
+def _drawn(learner: folders.LearnerRecord, signal: str | None) -> list[dict[str, Any]]:
+    """The learner's evaluations; with a `signal`, its sums replace the returns."""
     if signal is None:
         return learner.evaluations
     if signal not in learner.signals:
@@ -117,19 +117,19 @@ def draw(
         for panel in panels[len(environments) :]:
             panel.set_axis_off()
         for panel, environment in zip(panels, environments, strict=False):
-            own = [curve for curve in curves if curve.environment == environment]
-            for curve in own:
+            in_panel = [curve for curve in curves if curve.environment == environment]
+            for curve in in_panel:
                 figures.draw_line(panel, _line(curve, statistic), styles[curve.agent])
             for (agent, where), reference in points.items():
                 if where == environment:
                     figures.draw_reference(panel, registry.agent_name(agent), styles[agent][1], *reference)
-            figures.finish_panel(panel, environment, _common_label(own), y_label)
+            figures.finish_panel(panel, environment, _common_label(in_panel), y_label)
         caption = textwrap.fill(_caption(curves, statistic), int(16 * width))
         figure.supxlabel(caption, fontsize=7.5, color="0.35")
     return figures.save(figure, output)
 
 
-def _read(path: Path) -> folders.Run:
+def _read(path: Path) -> folders.RunRecord:
     if not path.is_dir():
         raise ValueError(f"'{path}' is not a run: there is no such folder. Where runs are kept: ls -d runs/*/*/*")
     records.read_config(path)
@@ -141,8 +141,8 @@ def _read(path: Path) -> folders.Run:
     return folders.read(path)
 
 
-def _x_label(run: folders.Run) -> str:
-    """What the steps of a run count."""
+def _x_label(run: folders.RunRecord) -> str:
+    """The unit of a run's steps, as the label of an axis."""
     if run.config["data"] is None or run.config["storage"] != "dataset":
         return "environment steps"
     return "updates, then environment steps" if run.config["then_online"] else "updates"
@@ -155,7 +155,7 @@ def _common_label(curves: Sequence[Curve]) -> str:
 
 
 def _pool(curves: Sequence[Curve]) -> list[Curve]:
-    """One curve per agent and environment, in the order in which they first come."""
+    """One curve per agent and environment, in the order of their first occurrence."""
     pooled: dict[tuple[str, str], Curve] = {}
     for part, curve in enumerate(curves):
         empty = dataclasses.replace(curve, evaluations=[], episodes=set())
@@ -195,7 +195,7 @@ def _line(curve: Curve, statistic: str) -> figures.Line:
     if len(learners) == 1:
         label += ", band over its episodes" if np.isfinite(low).any() else ", no band"
         return figures.Line(label + ")", steps, centre, low, high)
-    single = [(sorted(own), [own[step] for step in sorted(own)]) for own in learners.values()]
+    single = [(sorted(by_step), [by_step[step] for step in sorted(by_step)]) for by_step in learners.values()]
     drawn = len(single) <= figures.MOST_SINGLE_LEARNERS or not len(steps)
     return figures.Line(label + ")", steps, centre, low, high, single if drawn else ())
 

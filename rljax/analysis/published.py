@@ -1,4 +1,4 @@
-"""Published results, which reports show beside ours. They are in published.csv, made by scripts/published.py.
+"""Published results, which reports show beside ours. They are in published.csv, made by scripts/results/published.py.
 
 Each point comes from one source (repository and commit) and has its own protocol: other seeds, often other versions of
 the environment, sometimes another way to evaluate. Its `note` says what is known about it.
@@ -41,9 +41,9 @@ def task_of(environment: str, data: str | None = None) -> str:
 
 
 def points(agent: str, task: str, metric: str, step: int) -> list[Point]:
-    """Published results of an agent in a task: of each source the point nearest to `step`.
+    """Published results of an agent in a task: for each source, the point nearest to `step`.
 
-    Points at less than half of `step`, or more than twice, are left out: they are no comparison.
+    Points at less than half of `step`, or more than twice, are left out: they cannot be compared.
     """
     nearest: dict[tuple[str, str], Point] = {}
     for point in _of(agent, task, metric):
@@ -56,19 +56,19 @@ def points(agent: str, task: str, metric: str, step: int) -> list[Point]:
 
 
 def curve(agent: str, task: str, metric: str) -> list[Point]:
-    """The points of one source in the order of their steps: of the first source in the table with more than one."""
+    """The points of the first source that has more than one, in the order of their steps; [] if there is none."""
     by_source: dict[tuple[str, str], list[Point]] = {}
     for point in _of(agent, task, metric):
         by_source.setdefault((point.source, point.environment), []).append(point)
-    found = next((own for own in by_source.values() if len(own) > 1), [])
-    return sorted(found, key=lambda point: point.step or 0)
+    points_of_source = next((source_points for source_points in by_source.values() if len(source_points) > 1), [])
+    return sorted(points_of_source, key=lambda point: point.step or 0)
 
 
 def reference(task: str) -> Point | None:
-    """The published return that counts as 1 in a task: that of SAC at 1M steps. None without one above 0."""
+    """The published return that counts as 1 in a task: that of SAC at 1M steps. None if there is none above 0."""
     agent, step = _REFERENCE
-    found = [point for point in points(agent, task, "return", step) if point.mean > 0]
-    return found[0] if found else None
+    positive = [point for point in points(agent, task, "return", step) if point.mean > 0]
+    return positive[0] if positive else None
 
 
 def _of(agent: str, task: str, metric: str) -> list[Point]:

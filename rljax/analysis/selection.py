@@ -1,7 +1,7 @@
-"""Which of several runs a number from the data alone would have chosen, and what that choice costs: `rljax select`.
+"""Selection among runs by criteria that need only data, and the cost of each choice: `rljax select`.
 
-A candidate is a run with evaluations. A judge is a run that judges a candidate, its base, by the metric
-`value/initial`, as FQE does. What counts of a candidate is its first learner, which is the one that judges see.
+A candidate is a run with evaluations. A judge is a run whose base is a candidate. It judges the candidate by the metric
+`value/initial`, as FQE does. Only the first learner of a candidate counts, because judges see only that learner.
 
 Regret and rank correlation: Paine et al., Hyperparameter Selection for Offline Reinforcement Learning,
 arXiv:2007.09055.
@@ -22,22 +22,22 @@ from rljax.analysis.validation import ACTION, ERROR, losses
 from rljax.runs import records
 
 JUDGED = "value/initial"  # the metric of a judge
-OWN = ("critic/q",)  # metrics of candidates that may tell something
-LOSSES = (ACTION, ERROR)  # of candidates on data that they have not learnt from: the smallest is the best
+OWN_METRICS = ("critic/q",)  # criteria from the candidates' own metrics
+LOSSES = (ACTION, ERROR)  # of candidates on held-out data: the smallest is the best
 
 
 @dataclasses.dataclass(frozen=True)
 class Choice:
-    """What one criterion makes of those candidates that it knows."""
+    """The candidate that one criterion prefers, compared with the other candidates that have a value of it."""
 
     criterion: str
-    runs: int  # candidates that it knows
-    chosen: Path
-    value: float  # of the criterion, for the run that is chosen
-    returned: float  # the return of the run that is chosen
-    best: float  # the largest return of these candidates
-    regret: float  # share, in [0, 1], of the range of their returns that the choice loses; NaN where all are equal
-    correlation: float  # Spearman's rank correlation of criterion and return; NaN where one of them is constant
+    candidates: int  # the number of candidates with a value
+    run: Path  # the preferred candidate
+    value: float  # of the criterion, for this run
+    final_return: float  # of this run
+    best_return: float  # the largest of all candidates with a value
+    regret: float  # share, in [0, 1], of the range of returns that the choice loses; NaN if all returns are equal
+    correlation: float  # Spearman's rank correlation of criterion and return; NaN if one of them is constant
 
 
 def correlation(one: np.ndarray, other: np.ndarray) -> float:
@@ -46,39 +46,48 @@ def correlation(one: np.ndarray, other: np.ndarray) -> float:
 
     if any((x == x[0]).all() for x in (one, other)):
         return float("nan")
-    found: Any = spearmanr(one, other)
-    return float(found.statistic)
+    result: Any = spearmanr(one, other)
+    return float(result.statistic)
 
 
 def choose(criterion: str, values: Mapping[Path, float], returns: Mapping[Path, float]) -> Choice:
-    """The candidate with the largest value, beside the returns of all that have one. Of equal ones, it is the first.
+    """Choose the candidate with the largest value of a criterion; among equal values, the first.
 
-    Of the criteria in `LOSSES`, the smallest value is chosen, and their correlation is that of the negative loss.
+    For a criterion in `LOSSES` the smallest value is chosen, and the correlation is that of the negative loss.
     """
-    known = [path for path in returns if path in values]
-    of, gained = (np.array([x[path] for path in known]) for x in (values, returns))
-    worth = -of if criterion in LOSSES else of
-    chosen = int(np.argmax(np.where(np.isfinite(worth), worth, -np.inf)))
-    spread = gained.max() - gained.min()
-    regret = float((gained.max() - gained[chosen]) / spread) if spread > 0 else float("nan")
-    numbers = (float(of[chosen]), float(gained[chosen]), float(gained.max()), regret, correlation(worth, gained))
-    return Choice(criterion, len(known), known[chosen], *numbers)
+    candidates = [path for path in returns if path in values]
+    value = np.array([values[path] for path in candidates])
+    final_return = np.array([returns[path] for path in candidates])
+    worth = -value if criterion in LOSSES else value
+    index = int(np.argmax(np.where(np.isfinite(worth), worth, -np.inf)))
+    best, worst = float(final_return.max()), float(final_return.min())
+    regret = float((best - final_return[index]) / (best - worst)) if best > worst else float("nan")
+    return Choice(
+        criterion,
+        len(candidates),
+        candidates[index],
+        float(value[index]),
+        float(final_return[index]),
+        best,
+        regret,
+        correlation(worth, final_return),
+    )
 
 
 def select(
     paths: Sequence[Path], validation: str | None = None, discount: float = 0.99, *, trust: bool = False
 ) -> tuple[list[Choice], dict[Path, dict[str, float]]]:
-    """The choice of each criterion, and the criteria and returns of each candidate, of runs in and below `paths`.
+    """Choose among the runs in and below `paths` by each criterion. Return the choices, and a table by candidate.
 
-    `validation` is the name or the file of a data set that no candidate has learnt from: see `losses`, also for
-    `discount` and `trust`. Raises `ValueError` where there are fewer than two candidates, where nothing judges them,
-    and all errors of `losses`.
+    The table holds the return and the criteria of each candidate. `validation` is the name or the file of a data set
+    that no candidate has learnt from. For `validation`, `discount` and `trust` see `losses`. Raises `ValueError` for
+    fewer than two candidates, if there is no criterion, and for all errors of `losses`.
     """
     if not 0.0 <= discount <= 1.0:
         raise ValueError(f"--discount is {discount:g}, it must be in [0, 1].")
     held_out = None if validation is None else datasets.load(validation)
     returns: dict[Path, float] = {}
-    found: dict[str, dict[Path, float]] = {}
+    criteria: dict[str, dict[Path, float]] = {}
     judges: dict[Path, float] = {}
     for folder in records.find(paths):
         config, last = records.read_config(folder), _last(folder)
@@ -88,25 +97,25 @@ def select(
         if not records.read(folder, "evaluations"):
             continue
         returns[folder] = float(folders.read(folder).learners[0].returns[-1])
-        for name in OWN:
+        for name in OWN_METRICS:
             if name in last:
-                found.setdefault(name, {})[folder] = last[name]
+                criteria.setdefault(name, {})[folder] = last[name]
         if held_out is not None:
             for name, loss in losses(folder, held_out, discount, trust=trust).items():
-                found.setdefault(name, {})[folder] = loss
-    found = {JUDGED: {path: judges[path.resolve()] for path in returns if path.resolve() in judges}, **found}
-    found = {name: values for name, values in found.items() if len(values) > 1}
-    if len(returns) < 2 or not found:
+                criteria.setdefault(name, {})[folder] = loss
+    criteria = {JUDGED: {path: judges[path.resolve()] for path in returns if path.resolve() in judges}, **criteria}
+    criteria = {name: values for name, values in criteria.items() if len(values) > 1}
+    if len(returns) < 2 or not criteria:
         raise ValueError(
             f"{len(returns)} evaluated runs, and {len(judges)} that judge one of them: a choice needs two runs or more "
             "and a criterion. Judge each run by: rljax train fqe --data DATA --base RUN, and name all folders; or name "
             "data that they have not learnt from: --validation DATA"
         )
     table = {
-        path: {"return": gained, **{name: values[path] for name, values in found.items() if path in values}}
-        for path, gained in returns.items()
+        path: {"return": final_return, **{name: values[path] for name, values in criteria.items() if path in values}}
+        for path, final_return in returns.items()
     }
-    return [choose(name, values, returns) for name, values in found.items()], table
+    return [choose(name, values, returns) for name, values in criteria.items()], table
 
 
 def _last(folder: Path) -> dict[str, float]:
@@ -118,15 +127,15 @@ def _last(folder: Path) -> dict[str, float]:
 
 
 def markdown(paths: Sequence[Path], **options: Any) -> str:
-    """Two tables: the choices, and the candidates by falling return. `options` are those of `select`."""
+    """Two tables: the choices, and the candidates by descending return. `options` are those of `select`."""
     choices, table = select(paths, **options)
     lines = [
         "| criterion | runs | chosen | its return | the best | regret | rank correlation |",
         "|---|---|---|---|---|---|---|",
     ]
     for x in choices:
-        numbers = f"{x.returned:,.1f} | {x.best:,.1f} | {x.regret:.2f} | {x.correlation:.2f}"
-        lines.append(f"| {x.criterion} | {x.runs} | {x.chosen.name} | {numbers} |")
+        numbers = f"{x.final_return:,.1f} | {x.best_return:,.1f} | {x.regret:.2f} | {x.correlation:.2f}"
+        lines.append(f"| {x.criterion} | {x.candidates} | {x.run.name} | {numbers} |")
     names = [x.criterion for x in choices]
     lines += ["", f"| run | return | {' | '.join(names)} |", "|---|---|" + "---|" * len(names)]
     for path, values in sorted(table.items(), key=lambda item: -item[1]["return"]):

@@ -19,7 +19,7 @@ class Suite:
 
     title: str
     axis: str  # the label of an axis with scores
-    explanation: str  # what scores of 0 and 1 are
+    explanation: str  # of the scores 0 and 1
     tables: list[Table]
     rows: dict[str, list[Row]]  # by label, one row of each table
     left_out: list[str]  # labels of rows, tasks that rows lack, tasks without a reference
@@ -62,17 +62,17 @@ class Suite:
 
 
 def find(tables: Sequence[Table]) -> tuple[list[Suite], list[str]]:
-    """The suites among the tables, and remarks on tables that make none.
+    """The suites among the tables, and remarks on tables that form no suite.
 
-    Data sets with reference scores make one suite, environments with a published reference another.
+    Data sets with reference scores form one suite, environments with a published reference another.
     """
     suites, remarks = [], []
     for kind, metric in (("data sets", "scores"), ("environments", "returns")):
-        own = [table for table in tables if table.metric == metric]
-        if len(own) < 2:
+        comparable = [table for table in tables if table.metric == metric]
+        if len(comparable) < 2:
             continue
-        found = _suite(kind, own)
-        (remarks if isinstance(found, str) else suites).append(found)
+        suite = _suite(kind, comparable)
+        (remarks if isinstance(suite, str) else suites).append(suite)
     return suites, remarks
 
 
@@ -85,14 +85,14 @@ def _suite(kind: str, tables: Sequence[Table]) -> Suite | str:
             f"No score over {', '.join(table.task for table in tables)} together: returns of different tasks cannot "
             f"be averaged, and there is no published reference to normalise those of {', '.join(unknown)}."
         )
-    chosen, labels = _largest(known)
-    if len(chosen) < 2:
+    shared, labels = _largest(known)
+    if len(shared) < 2:
         return f"No score over all {len(tables)} {kind}: no two of them have a complete row in common."
     others = sorted({row.label for table in known for row in table.rows} - set(labels))
-    left_out = [*others, *(table.task for table in known if table not in chosen), *unknown]
-    rows = {label: [_comparable(table)[label] for table in chosen] for label in labels}
+    left_out = [*others, *(table.task for table in known if table not in shared), *unknown]
+    rows = {label: [_comparable(table)[label] for table in shared] for label in labels}
     axis = "return / published SAC" if kind == "environments" else "score / 100"
-    return Suite(f"Over {len(chosen)} {kind}", axis, _explanation(kind, chosen), chosen, rows, left_out)
+    return Suite(f"Over {len(shared)} {kind}", axis, _explanation(kind, shared), shared, rows, left_out)
 
 
 def _has_reference(table: Table) -> bool:
@@ -103,7 +103,7 @@ def _has_reference(table: Table) -> bool:
 
 
 def _explanation(kind: str, tables: Sequence[Table]) -> str:
-    """What scores of 0 and 1 are."""
+    """The meaning of the scores 0 and 1."""
     if kind == "data sets":
         return "1 is the reference policy of each data set, 0 the random one."
     points = [(table.task, published.reference(table.published_task)) for table in tables]
@@ -123,17 +123,22 @@ def _comparable(table: Table) -> dict[str, Row]:
 def _largest(tables: Sequence[Table]) -> tuple[list[Table], list[str]]:
     """The largest choice of tables and labels in which every label has a comparable row in every table.
 
-    Its size is the number of tables times the number of labels; of equal choices the one with more tables is taken.
+    Its size is the number of tables times the number of labels. Among equal choices it is the one with more tables.
     """
-    places = {
+    tables_of = {
         label: {i for i, table in enumerate(tables) if label in _comparable(table)}
         for table in tables
         for label in _comparable(table)
     }
-    choices = {frozenset(one & other) for one in places.values() for other in places.values()}
+    choices = {frozenset(one & other) for one in tables_of.values() for other in tables_of.values()}
     best = max(
         (choice for choice in choices if len(choice) > 1),
-        key=lambda choice: (len(choice) * sum(choice <= own for own in places.values()), len(choice)),
+        key=lambda choice: (
+            len(choice) * sum(choice <= tables_of_label for tables_of_label in tables_of.values()),
+            len(choice),
+        ),
         default=frozenset(),
     )
-    return [tables[i] for i in sorted(best)], sorted(label for label, own in places.items() if best <= own)
+    return [tables[i] for i in sorted(best)], sorted(
+        label for label, tables_of_label in tables_of.items() if best <= tables_of_label
+    )

@@ -1,4 +1,6 @@
-"""One table per task: learners with the same agent and settings are one row, from however many runs they come.
+"""Which learners are one row of a task's table, and at which step do they count?
+
+Learners with the same agent and settings are one row, from however many runs they come. There is one table per task.
 
 The unit is the learner. Learners whose settings differ are in different rows.
 """
@@ -7,13 +9,12 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
 from rljax.analysis import comparison, formatting, labels, published
 from rljax.analysis.comparison import Estimate
-from rljax.analysis.folders import Learner, Run, group_by
+from rljax.analysis.folders import LearnerRecord, RunRecord, group_by
 
 
 @dataclasses.dataclass
@@ -22,9 +23,9 @@ class Row:
 
     agent: str
     label: str
-    learners: list[Learner]
-    counted: list[tuple[Learner, int]]  # the learners behind the row's numbers, each with the index of its evaluation
-    complete: bool  # whether learners have come to the step of comparison: `counted` has these, or else all
+    learners: list[LearnerRecord]
+    counted: list[tuple[LearnerRecord, int]]  # the learners that the numbers are of, and the index of their evaluation
+    complete: bool  # whether some learners reached the step of comparison: `counted` holds these, or else all
 
     def values(self, metric: str) -> np.ndarray:
         """The returns or scores of the counted learners: [learners]."""
@@ -41,7 +42,7 @@ class Row:
 
     @property
     def diverged(self) -> int:
-        """The number of counted learners that had diverged by then."""
+        """The number of counted learners that had diverged by that step."""
         return sum(
             bool(learner.diverged[: index + 1].any()) or not np.isfinite(learner.returns[index])
             for learner, index in self.counted
@@ -49,11 +50,11 @@ class Row:
 
     @property
     def cut(self) -> int:
-        """The number of episodes behind the row's numbers that were cut before their end."""
+        """The number of counted episodes that were cut before their end."""
         return sum(learner.evaluations[index].get("cut", 0) for learner, index in self.counted)
 
     @property
-    def runs(self) -> list[Run]:
+    def runs(self) -> list[RunRecord]:
         """The runs that the learners come from."""
         return list({id(learner.run): learner.run for learner in self.learners}.values())
 
@@ -82,7 +83,7 @@ class Table:
         return published.task_of(self.environment, self.data)
 
 
-def arrange(runs: Sequence[Run], at: int | None = None) -> list[Table]:
+def arrange(runs: Sequence[RunRecord], at: int | None = None) -> list[Table]:
     """The runs as tables of rows, one table per task.
 
     Args:
@@ -94,13 +95,13 @@ def arrange(runs: Sequence[Run], at: int | None = None) -> list[Table]:
     """
     tasks = group_by(runs, lambda run: run.task)
     names = labels.task_names(tasks)
-    for task, own in tasks.items():
-        _check_budgets(names[task], own, at)
-        _check_episodes(names[task], own)
+    for task, task_runs in tasks.items():
+        _check_budgets(names[task], task_runs, at)
+        _check_episodes(names[task], task_runs)
     label = labels.row_labels(runs)
     tables = []
-    for task, own in sorted(tasks.items(), key=lambda item: names[item[0]]):
-        learners = [learner for run in own for learner in run.learners]
+    for task, task_runs in sorted(tasks.items(), key=lambda item: names[item[0]]):
+        learners = [learner for run in task_runs for learner in run.learners]
         rows = group_by(learners, lambda learner: (learner.run.agent, label(learner)))
         tables.append(
             Table(
@@ -108,15 +109,15 @@ def arrange(runs: Sequence[Run], at: int | None = None) -> list[Table]:
                 task[0],
                 task[1],
                 "scores" if all(learner.scores is not None for learner in learners) else "returns",
-                min(run.budget for run in own) if at is None else at,
-                min(own[0].episodes),
+                min(run.budget for run in task_runs) if at is None else at,
+                min(task_runs[0].episodes),
                 [_row(agent, name, members, at) for (agent, name), members in sorted(rows.items())],
             )
         )
     return tables
 
 
-def _row(agent: str, label: str, learners: list[Learner], at: int | None) -> Row:
+def _row(agent: str, label: str, learners: list[LearnerRecord], at: int | None) -> Row:
     counted = [(learner, index) for learner in learners if (index := learner.index_at(at)) is not None]
     if counted:
         return Row(agent, label, learners, counted, True)
@@ -125,8 +126,8 @@ def _row(agent: str, label: str, learners: list[Learner], at: int | None) -> Row
     return Row(agent, label, learners, latest, False)
 
 
-def _check_budgets(task: str, runs: Sequence[Run], at: int | None) -> None:
-    """Raise `ValueError` where the runs of a task were not planned for the step of comparison."""
+def _check_budgets(task: str, runs: Sequence[RunRecord], at: int | None) -> None:
+    """Raise `ValueError` if the runs of a task were not planned for the step of comparison."""
     by_budget = group_by(runs, lambda run: run.budget)
     if at is not None and at < 1:
         raise ValueError(f"--at is {at}, it must be at least 1.")
@@ -139,26 +140,28 @@ def _check_budgets(task: str, runs: Sequence[Run], at: int | None) -> None:
     if at is None and len(by_budget) > 1:
         raise ValueError(
             f"runs of '{task}' have different budgets: "
-            + "; ".join(f"{budget} steps in {_folders(own)}" for budget, own in sorted(by_budget.items()))
+            + "; ".join(
+                f"{budget} steps in {_folders(budget_runs)}" for budget, budget_runs in sorted(by_budget.items())
+            )
             + f". To compare all at the same step: rljax report ... --at {min(by_budget)}. Or report them separately."
         )
 
 
-def _check_episodes(task: str, runs: Sequence[Run]) -> None:
+def _check_episodes(task: str, runs: Sequence[RunRecord]) -> None:
     """Raise `ValueError` where the evaluations of a task have different numbers of episodes."""
     by_episodes = group_by(runs, lambda run: tuple(sorted(run.episodes)))
     if len(by_episodes) > 1 or any(len(numbers) > 1 for numbers in by_episodes):
         raise ValueError(
             f"runs of '{task}' were evaluated in different ways: "
             + "; ".join(
-                f"{' or '.join(map(str, numbers))} episodes per evaluation in {_folders(own)}"
-                for numbers, own in sorted(by_episodes.items())
+                f"{' or '.join(map(str, numbers))} episodes per evaluation in {_folders(same_runs)}"
+                for numbers, same_runs in sorted(by_episodes.items())
             )
             + ". Report them separately: name the folders of one kind only."
         )
 
 
-def _folders(runs: Sequence[Run]) -> str:
+def _folders(runs: Sequence[RunRecord]) -> str:
     """The folders of runs, the first three by name."""
     names = formatting.quoted([run.folder for run in runs[:3]])
     return names if len(runs) <= 3 else f"{names} and {len(runs) - 3} more"
@@ -169,7 +172,7 @@ def estimates(row: Row, metric: str) -> dict[str, Estimate] | None:
     values = row.values(metric)
     if not np.isfinite(values).all():
         return None
-    measures = {"iqm": comparison.iqm, "median": _median, "mean": comparison.mean}
+    measures = {"iqm": comparison.iqm, "median": comparison.median_of_runs, "mean": comparison.mean}
     return comparison.aggregate({row.label: {"": values}}, measures)[row.label]
 
 
@@ -179,8 +182,3 @@ def of_signal(row: Row, signal: str) -> Estimate | None:
     if not np.isfinite(values).all():
         return None
     return comparison.aggregate({row.label: {"": values}}, {"iqm": comparison.iqm})[row.label]["iqm"]
-
-
-def _median(tasks: comparison.TaskScores) -> Any:
-    """The median over the learners of a single task; `comparison.median` is over tasks."""
-    return np.median(tasks[0], axis=-1)

@@ -1,6 +1,6 @@
 """A live table of running runs in the terminal, which `rljax watch` shows: one line for each run.
 
-A look at a run reads what its files have got since the last look, and nothing else.
+Each look at a run reads only the new lines of its files.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ STATES = ("running", "starting", "stalled", "stopped", "diverged", "unreadable",
 COLOURS = {"running": "green", "stalled": "yellow", "diverged": "red", "unreadable": "red", "complete": "dim"}
 STALLED_AFTER = 120.0  # seconds without a new line; ten times the duration of a chunk where that is longer
 START_LIMIT = 600.0  # seconds that a run may take to its first line, since it compiles before
-RECENT_CHUNKS = 20  # the time left is estimated from so many chunks
+RECENT_CHUNKS = 20  # number of chunks from which the time left is estimated
 NUMBER_COLUMNS = ("step", "steps/s", "IQM of the latest", "left")
 BAR_WIDTH = 12  # characters of the progress bar
 TASK_WIDTH = 16  # characters of a task's name; the table leaves out columns before it shortens names further
@@ -41,7 +41,7 @@ def follow(paths: Sequence[Path], once: bool = False, every: float = 2.0, output
         output: where to print, by default the standard output.
 
     Raises:
-        ValueError: a path that is no folder, no run in any of them, or a time that is not above 0.
+        ValueError: a path that is not a folder, no run in any of them, or a time that is not above 0.
     """
     if every <= 0:
         raise ValueError(f"--every is {every:g}, it must be above 0 seconds.")
@@ -70,7 +70,7 @@ def follow(paths: Sequence[Path], once: bool = False, every: float = 2.0, output
 
 @dataclasses.dataclass
 class WatchedRun:
-    """What is known about one run so far. `look` brings it up to date."""
+    """The state of one run. `look` updates it."""
 
     folder: Path
     config: dict[str, Any]  # config.json; empty where it cannot be read
@@ -115,7 +115,7 @@ class WatchedRun:
         return (self.total - last) * (now - began) / (last - first) if last > first else None
 
     def look(self, now: float) -> None:
-        """Read what is new. `now` is the time in seconds since the epoch."""
+        """Read the new lines. `now` is the time in seconds since the epoch."""
         if not self.config:
             self.state = "unreadable"
             return
@@ -204,7 +204,7 @@ def _table(runs: dict[Path, WatchedRun], width: int) -> Any:
 
 
 def _fit(rows: Sequence[dict[str, str]], width: int) -> tuple[list[str], int]:
-    """The columns that `width` characters have room for, and the characters that tasks may have."""
+    """The columns that fit into `width` characters, and the largest number of characters of a task."""
     widths = {name: max(len(name), *(len(row[name]) for row in rows)) for name in rows[0]} | {"": BAR_WIDTH}
     spare = width - sum(widths.values()) - 2 * len(widths)
     longest = widths["task"]
@@ -233,7 +233,7 @@ def _cells(run: WatchedRun) -> dict[str, str]:
 
 
 def _iqm(returns: np.ndarray) -> str:
-    """The IQM over learners, with its interval where it has one."""
+    """The IQM over learners, with its interval if there is one."""
     low, high = statistics.interval(returns)
     places = formatting.decimals(returns)
     centre = formatting.number(statistics.iqm(returns), places)

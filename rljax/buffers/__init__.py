@@ -5,21 +5,54 @@ def experience(config: Config) -> buffers.Replay:
 """
 
 from rljax.buffers.columns import NextAction, ReturnToGo, Source
-from rljax.buffers.dataset import PART, Dataset, DatasetSettings, PartRows, UniformRows, WeightedRows, with_weights
-from rljax.buffers.draws import Hindsight, NStep, Uniform
-from rljax.buffers.experience import Column, Experience, Stream, StreamSettings, rows_of
+from rljax.buffers.dataset import (
+    PART,
+    Dataset,
+    DatasetDraw,
+    DatasetSettings,
+    PartRows,
+    UniformRows,
+    WeightedRows,
+    with_weights,
+)
+from rljax.buffers.draws import Hindsight, NStep
+from rljax.buffers.experience import (
+    Column,
+    Experience,
+    RewardTransform,
+    Stream,
+    StreamSettings,
+    Supply,
+    declaration,
+)
 from rljax.buffers.goals import Goals
 from rljax.buffers.mixed import Mixed
-from rljax.buffers.prioritised import Prioritised, PrioritySettings, draw_of, priorities, replay_draw, weighted
-from rljax.buffers.replay import Replay, ReplaySettings
-from rljax.buffers.rollout import Rollout, beside, discounted_sums, generalised_advantages, minibatches
-from rljax.buffers.sequences import Sequences
+from rljax.buffers.prioritised import (
+    Prioritised,
+    PrioritySettings,
+    draw_of,
+    priorities,
+    replay_draw,
+    weighted,
+)
+from rljax.buffers.replay import Draw, Replay, ReplaySettings, Uniform
+from rljax.buffers.rollout import (
+    Rollout,
+    beside,
+    discounted_sums,
+    generalised_advantages,
+    minibatches,
+)
+from rljax.buffers.rows import rows_of
+from rljax.buffers.sequences import Sequences, n_step_returns
 
 __all__ = [
     "PART",
     "Column",
     "Dataset",
+    "DatasetDraw",
     "DatasetSettings",
+    "Draw",
     "Experience",
     "Goals",
     "Hindsight",
@@ -32,19 +65,23 @@ __all__ = [
     "Replay",
     "ReplaySettings",
     "ReturnToGo",
+    "RewardTransform",
     "Rollout",
     "Sequences",
     "Source",
     "Stream",
     "StreamSettings",
+    "Supply",
     "Uniform",
     "UniformRows",
     "WeightedRows",
     "beside",
+    "declaration",
     "discounted_sums",
     "draw_of",
     "generalised_advantages",
     "minibatches",
+    "n_step_returns",
     "priorities",
     "replay_draw",
     "rows_of",

@@ -10,7 +10,8 @@ import numpy as np
 
 from rljax.agent import Array, Transition
 from rljax.buffers.dataset import trajectory_ends
-from rljax.buffers.experience import Column, RingRows, declaration
+from rljax.buffers.experience import Column, declaration
+from rljax.buffers.rows import RingRows
 
 BLOCK = 16  # steps of an episode that are read at a time
 SAME = 1e-4  # rewards that differ by less are one
@@ -64,14 +65,14 @@ class ReturnToGo(Column):
         discount, failure = self._discount(), self._failure()
         reward, begin, sums = np.asarray(data.reward, np.float64), 0, []
         for end in np.flatnonzero(trajectory_ends(data)):
-            own = reward[begin : end + 1][::-1]
-            sums.append(lfilter([1.0], [1.0, -discount], own)[::-1])
+            backwards = reward[begin : end + 1][::-1]
+            sums.append(lfilter([1.0], [1.0, -discount], backwards)[::-1])
             if failure is not None and not data.terminated[end]:
-                fails = np.logical_and.accumulate(np.abs(own - failure) < SAME)[::-1]
+                fails = np.logical_and.accumulate(np.abs(backwards - failure) < SAME)[::-1]
                 sums[-1] = np.where(fails, failure / (1.0 - discount), sums[-1])
             begin = end + 1
-        found = np.concatenate(sums).astype(np.float32)
-        return {"return_to_go": found, "has_return_to_go": np.ones(len(found), np.bool_)}
+        returns = np.concatenate(sums).astype(np.float32)
+        return {"return_to_go": returns, "has_return_to_go": np.ones(len(returns), np.bool_)}
 
     def of_replay(self, data: Transition, at: RingRows) -> dict[str, Array]:
         """The column [...], and whether each row [...] has one. As many steps are read as the longest episode has."""
@@ -79,22 +80,23 @@ class ReturnToGo(Column):
         failure = None if self.failure is None else jnp.ravel(jnp.asarray(self.failure))[0]
         later = at._replace(row=at.row[..., None])
 
-        def goes_on(found: _Sum) -> Array:
-            return ((found.first <= at.later) & ~found.ended).any()
+        def goes_on(state: _Sum) -> Array:
+            return ((state.first <= at.later) & ~state.ended).any()
 
-        def block(found: _Sum) -> _Sum:
-            steps = found.first + jnp.arange(BLOCK)
+        def block(state: _Sum) -> _Sum:
+            steps = state.first + jnp.arange(BLOCK)
             rows = later.after(steps)  # [..., BLOCK]
             stored = steps <= at.later[..., None]
             ends = (data.terminated | data.truncated)[rows] & stored
             before = jnp.cumsum(ends, axis=-1) - ends  # ends before a step
-            own = stored & (before == 0) & ~found.ended[..., None]
+            in_episode = stored & (before == 0) & ~state.ended[..., None]
             reward = scale * data.reward[rows] + shift
-            fails = found.fails
+            fails = state.fails
             if failure is not None:
-                fails = fails & (~own | ((jnp.abs(reward - failure) < SAME) & ~data.terminated[rows])).all(axis=-1)
-            total = found.total + jnp.where(own, discount**steps * reward, 0.0).sum(axis=-1)
-            return _Sum(found.first + BLOCK, total, found.ended | ends.any(axis=-1), fails)
+                is_failure = (jnp.abs(reward - failure) < SAME) & ~data.terminated[rows]
+                fails = fails & (~in_episode | is_failure).all(axis=-1)
+            total = state.total + jnp.where(in_episode, discount**steps * reward, 0.0).sum(axis=-1)
+            return _Sum(state.first + BLOCK, total, state.ended | ends.any(axis=-1), fails)
 
         zero = jnp.zeros(at.row.shape)
         begun = _Sum(jnp.zeros((), jnp.int32), zero, zero > 0, zero == 0)

@@ -6,16 +6,29 @@ checkpoints therefore hold no copies of it.
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, NamedTuple
+import dataclasses
+from collections.abc import Iterator
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from rljax.agent import Array, RewardTransform, Transition, config
-from rljax.buffers.experience import D, Experience, declaration, random_rows, rows_of
-from rljax.buffers.replay import Replay, ReplaySettings
+from rljax.agent import Array, EnvSpec, Transition, config
+from rljax.buffers.experience import (
+    ON_HOST,
+    WITHOUT_ENVIRONMENT,
+    D,
+    Experience,
+    RewardTransform,
+    Supply,
+    declaration,
+    repeated_rows,
+)
+from rljax.buffers.replay import ReplaySettings
+from rljax.buffers.rows import TerminalRows, random_rows, rows_of, terminal_rows
 from rljax.networks.inputs import OfData, Raw
+from rljax.system.hardware import nbytes
 
 ALIAS = "alias_table"  # name in a data set's extras: its alias table [N, 2], see `with_weights`
 PART = "part"  # label of joined data: which of the joined data sets a row is from, counted from 0
@@ -29,13 +42,40 @@ class DatasetDraw:
     Only `take` reads the data. The data may therefore be NumPy arrays on the host, outside compiled programs.
     """
 
-    goals: ClassVar[bool] = False  # observations are [state; goal]
     has_columns: ClassVar[bool] = False  # batches carry the columns that the agent asks for
     labels: ClassVar[tuple[str, ...]] = ()  # columns of the data, beside signals, that the draw needs
+
+    @property
+    def observes(self) -> tuple[Literal["goals", "time"], ...]:
+        """What observations show because of this draw, behind those of the data set."""
+        return ()
+
+    def observed_spec(self, spec: EnvSpec, name: str) -> EnvSpec:
+        """The spaces of the data set `name` as the agent observes them, where it has the spaces `spec`."""
+        del name
+        return spec
+
+    def require_weights(self, supply: Supply) -> None:
+        """Raise `ValueError` for a data set whose rows have weights: this draw has probabilities of its own."""
+        raise ValueError(
+            f"agent '{supply.agent}' draws rows in its own way, and --weights {supply.weights} is for agents that draw "
+            "all rows alike: leave it out."
+        )
+
+    def require_all_tasks(self, supply: Supply) -> None:
+        """Raise `ValueError` where the data set is cut for one task, and the agent learns more than this."""
+
+    def only_from_data(self, agent: str) -> str:
+        """A sentence without its end: the agent cannot go on in an environment."""
+        return f"agent '{agent}' learns from data alone"
 
     def prepare(self, data: Transition) -> Transition:
         """A data set [N, ...] in NumPy with the additional arrays that `take` needs."""
         return data
+
+    def terminal_rows(self, data: Transition, most: int) -> TerminalRows | None:
+        """At most `most` rows of a data set [N, ...] that nothing follows, evenly spread; None where there are none."""
+        return terminal_rows(data, np.flatnonzero(np.asarray(data.terminated)), most)
 
     def random(self, keys: Array, number: int, experience: Dataset) -> Any:
         """The random draws for an iteration's batches from `number` rows: leaves [P, U, B]; `keys` are [P]."""
@@ -51,6 +91,9 @@ class UniformRows(DatasetDraw):
     """Uniform rows with replacement."""
 
     has_columns: ClassVar[bool] = True
+
+    def require_weights(self, supply: Supply) -> None:
+        """Rows that are drawn alike can have weights."""
 
     def random(self, keys: Array, number: int, experience: Dataset) -> Array:
         """Rows, int32 [P, U, B]."""
@@ -122,12 +165,11 @@ class Dataset(Experience):
     batch_size: int  # transitions of one update
     reward_transform: RewardTransform = "none"  # of the data set's rewards, before any update
     draw: DatasetDraw = UniformRows()  # how batches are drawn
-    online: Replay | None = None  # how the agent learns in an environment after the data set
+    online: Experience | None = None  # a replay: how the agent learns in an environment after the data set
     learns_until: float | None = None  # updates after which the learning rate is 0; None where it stays above 0
     counts_successors: bool = False  # the statistics of observations are those of next observations too
 
     kind: ClassVar[str] = "dataset"
-    needs_data: ClassVar[bool] = True
 
     @classmethod
     def of(cls: type[D], config: Any, **others: Any) -> D:
@@ -139,17 +181,12 @@ class Dataset(Experience):
         """Normalised by statistics of the data set, which never move, not even online after it."""
         if not self.normalise_observations:
             return Raw()
-        return OfData(self.counts_successors, self.goals)
+        return OfData(self.counts_successors, "goals" in self.observes)
 
     @property
-    def mixes_data(self) -> bool:
-        """True: its batches are from a data set."""
-        return True
-
-    @property
-    def goals(self) -> bool:
-        """Whether observations are [state; goal]."""
-        return self.draw.goals
+    def observes(self) -> tuple[Literal["goals", "time"], ...]:
+        """What observations show behind those of the data set."""
+        return self.draw.observes or super().observes
 
     @property
     def labels(self) -> tuple[str, ...]:
@@ -167,15 +204,95 @@ class Dataset(Experience):
         if self.online is not None:
             self.online.check_numbers()
 
+    def require_data(self, supply: Supply) -> None:
+        """Raise `ValueError` where there is no data set."""
+        if supply.data is None:
+            raise ValueError(
+                f"agent '{supply.agent}' learns from data: rljax train {supply.agent} --data d4rl/hopper-medium-v2"
+            )
+
+    def require_supply(self, supply: Supply) -> None:
+        """Raise `ValueError` for settings of a run that do not fit learning from a data set."""
+        if supply.weights != "uniform":
+            self.draw.require_weights(supply)
+        if supply.data_on_host and supply.then_online:
+            raise ValueError(ON_HOST)
+        if supply.then_online and self.online is None:
+            raise ValueError(f"{self.draw.only_from_data(supply.agent)}, without --then-online.")
+        if supply.all_tasks is not None:
+            self.draw.require_all_tasks(supply)
+        if supply.eval_env is not None and not supply.then_online:
+            raise ValueError(
+                "--eval-env is for agents that learn in an environment and are judged in another. Agent "
+                f"'{supply.agent}' learns from data alone: --env names the environment that judges it."
+            )
+        if supply.env == "none" and supply.then_online:
+            raise ValueError(WITHOUT_ENVIRONMENT)
+
+    def require_mixing(self, supply: Supply) -> None:
+        """Raise `ValueError` where no new experience is mixed with the data set."""
+        if not supply.then_online:
+            raise ValueError(
+                f"--offline-share {supply.offline_share} is of batches from a data set and new experience, which are "
+                "mixed with --then-online N."
+            )
+
+    def observed_spec(self, spec: EnvSpec, name: str) -> EnvSpec:
+        """The spaces of the data set `name` as the agent observes them, where it has the spaces `spec`."""
+        return self.draw.observed_spec(spec, name)
+
+    def stages(self, steps: int, then_online: int) -> tuple[int, int]:
+        """The number of updates from the data set alone, and the environment steps after them."""
+        return steps, then_online
+
+    def in_environment(self) -> Experience:
+        """The declaration for going on in an environment. There must be one."""
+        assert self.online is not None
+        return self.online
+
+    def weighted(self) -> Dataset:
+        """The declaration for a data set whose rows have weights."""
+        return dataclasses.replace(self, draw=WeightedRows())
+
+    def parallelism(self, num_learners: int, in_program: bool) -> Literal["threads", "one thread", "cores"]:
+        """Learners from data alone are computed by a core each."""
+        return "cores" if num_learners > 1 else "threads"
+
+    def oddities(self, rows: int | None, longest: int | None) -> Iterator[str]:
+        """A warning about a batch that is larger than the data set."""
+        del longest
+        yield from repeated_rows(self.batch_size, rows)
+
+    def batch_bytes(self, storage: Any, data: Any, num_learners: int) -> int:
+        """The bytes of all batches of an iteration. Pictures are stored once, and drawn as often as rows show them."""
+        row = nbytes(jax.eval_shape(lambda data: rows_of(data, jnp.zeros((), jnp.int32)), data))
+        return num_learners * self.num_updates * self.batch_size * row
+
+    def idle(self, steps: int, iteration: int, on_host: bool, flag: str) -> str | None:
+        """None: every step is an update."""
+        return None
+
     def prepare(self, data: Transition) -> Transition:
         """A data set [N, ...] in NumPy with its columns and the arrays that the draw needs."""
         return self.draw.prepare(super().prepare(data))
+
+    def terminal_rows(self, data: Transition, most: int) -> TerminalRows | None:
+        """At most `most` rows of a data set [N, ...] that nothing follows, evenly spread; None where there are none."""
+        return self.draw.terminal_rows(data, most)
+
+    def random(self, keys: Array, number: int) -> Any:
+        """The random draws for an iteration's batches from `number` rows: leaves [P, U, B]; `keys` are [P]."""
+        return self.draw.random(keys, number, self)
+
+    def take(self, data: Transition, drawn: Any) -> Transition:
+        """The batches [..., B, ...] from a data set [N, ...] for the random draws `drawn`."""
+        return self.draw.take(data, drawn)
 
     def sample(self, buffer: Any, data: Transition | None, keys: Array) -> Transition:
         """The batches of one iteration, [P, U, B, ...]."""
         del buffer
         assert data is not None
-        return self.draw.take(data, self.draw.random(keys, data.reward.shape[0], self))
+        return self.take(data, self.random(keys, data.reward.shape[0]))
 
 
 @config
@@ -242,18 +359,19 @@ def alias_table(probability: np.ndarray) -> np.ndarray:
     number = len(probability)
     weight = _whole(np.asarray(probability, np.float64), number)
     (light,), (heavy,) = np.nonzero(weight < WHOLE), np.nonzero(weight >= WHOLE)
-    kept, alias = np.full(number, WHOLE, np.int64), np.arange(number)
+    keep = np.full(number, WHOLE, np.int64)
+    alias = np.arange(number)
     taken = np.cumsum(WHOLE - weight[light])  # by light rows until now
-    given = np.cumsum(weight[heavy] - WHOLE)  # by heavy rows, at most
-    kept[light] = weight[light]
-    alias[light] = heavy[np.searchsorted(given, taken - (WHOLE - weight[light]), side="right")]
+    spare = np.cumsum(weight[heavy] - WHOLE)  # by heavy rows, at most
+    keep[light] = weight[light]
+    alias[light] = heavy[np.searchsorted(spare, taken - (WHOLE - weight[light]), side="right")]
     # The light row that takes the last of a heavy row takes too much, and the next heavy row makes up for it.
-    last = np.searchsorted(taken, given)
+    last = np.searchsorted(taken, spare)
     ends = last < len(taken)
-    kept[heavy[ends]] = WHOLE - (taken[last[ends]] - given[ends])
+    keep[heavy[ends]] = WHOLE - (taken[last[ends]] - spare[ends])
     alias[heavy[ends]] = heavy[np.minimum(np.flatnonzero(ends) + 1, len(heavy) - 1)]
-    alias[kept == WHOLE] = np.flatnonzero(kept == WHOLE)
-    return np.stack([np.minimum(kept, WHOLE - 1), alias], axis=-1).astype(np.uint32)
+    alias[keep == WHOLE] = np.flatnonzero(keep == WHOLE)
+    return np.stack([np.minimum(keep, WHOLE - 1), alias], axis=-1).astype(np.uint32)
 
 
 def _whole(probability: np.ndarray, number: int) -> np.ndarray:

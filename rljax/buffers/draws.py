@@ -1,78 +1,18 @@
-"""How batches are drawn from a replay: uniformly, with returns of several steps, with goals replaced in hindsight."""
+"""Draws from a replay beside uniform ones: returns of several steps, and goals replaced in hindsight."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, ClassVar
+import dataclasses
+from collections.abc import Iterator
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
 
-from rljax.agent import Array, Transition
-from rljax.buffers.experience import RingRows, declaration
-
-if TYPE_CHECKING:
-    from rljax.buffers.replay import Replay, ReplayBuffer
-
-
-@declaration
-class Draw:
-    """How batches are drawn from a replay."""
-
-    needs_time: ClassVar[bool] = False  # rows need `extras["time"]`, the number of their step in the episode
-    from_data: ClassVar[bool] = False  # batches can be mixed with rows of a data set
-    has_columns: ClassVar[bool] = False  # batches carry the columns that the agent asks for
-    flag: ClassVar[str] = ""  # name of the setting that asks for this draw
-
-    def check(self, experience: Replay) -> None:
-        """Raise `ValueError` where the replay is too small for this draw."""
-
-    def fewest(self, experience: Replay) -> int:
-        """Environment steps of each learner before anything can be drawn."""
-        del experience
-        return 1
-
-    def __call__(self, buffer: ReplayBuffer, keys: Array, experience: Replay) -> Transition:
-        """Batches [P, U, B, ...]; `keys` are [P]."""
-        raise NotImplementedError
-
-
-@declaration
-class Uniform(Draw):
-    """Uniform rows with replacement."""
-
-    from_data: ClassVar[bool] = True
-    has_columns: ClassVar[bool] = True
-
-    def __call__(self, buffer: ReplayBuffer, keys: Array, experience: Replay) -> Transition:
-        """Batches [P, U, B, ...]; `keys` are [P]."""
-        return uniform(buffer, keys, experience, experience.batch_size)
-
-
-def uniform(buffer: ReplayBuffer, keys: Array, experience: Replay, size: int) -> Transition:
-    """Batches of `size` rows, drawn uniformly, with the columns that the agent asks for."""
-
-    def draw(ring: ReplayBuffer, key: Array) -> Transition:
-        return with_columns(ring, ring.random_rows(key, (experience.num_updates, size)), experience)
-
-    return jax.vmap(draw, in_axes=(buffer.axes, 0))(buffer, keys)
-
-
-def with_columns(ring: ReplayBuffer, rows: Array, experience: Replay) -> Transition:
-    """The transitions in `rows` [...] of one learner's ring, with the columns that the agent asks for."""
-    batch = ring.transitions(rows)
-    if not experience.columns:
-        return batch
-    later, num_envs = later_rows(ring, rows, experience.num_envs), experience.num_envs
-    at = RingRows(rows, later, num_envs, ring.capacity, getattr(experience, "reward_affine", (1.0, 0.0)))
-    extras = dict(batch.extras)
-    for column in experience.columns:
-        extras |= column.of_replay(ring.data, at)
-    return batch.replace(extras=extras)
-
-
-def later_rows(buffer: ReplayBuffer, rows: Array, num_envs: int) -> Array:
-    """For each of `rows` of a ring: the number of newer rows of the same environment, with `num_envs` environments."""
-    return (buffer.position - 1 - rows) % buffer.capacity // num_envs
+from rljax.agent import Array, Step, Transition
+from rljax.buffers.experience import declaration
+from rljax.buffers.replay import Draw, Replay, later_rows
+from rljax.buffers.storage.ring import ReplayBuffer
 
 
 @declaration
@@ -97,6 +37,15 @@ class NStep(Draw):
                 f"--config.n-step is {self.steps:,}, and --config.replay-size {experience.replay_size:,} holds "
                 f"{held:,} steps of each environment. Lower the one or raise the other."
             )
+
+    def row_bytes(self, row: float) -> float:
+        """Bytes of a row of a batch, with the rows, rewards and ends of the steps that are summed."""
+        return row + 16 * self.steps
+
+    def oddities(self, longest: int | None) -> Iterator[str]:
+        """A warning about sums that are longer than an episode."""
+        if longest is not None and self.steps > longest:
+            yield f"--config.n-step {self.steps:,} is more than the {longest:,} steps of the longest episode."
 
     def __call__(self, buffer: ReplayBuffer, keys: Array, experience: Replay) -> Transition:
         """Batches [P, U, B, ...]; `keys` are [P]."""
@@ -124,7 +73,7 @@ def n_step_batch(ring: ReplayBuffer, rows: Array, num_envs: int, number: int, di
         reward=jnp.where(counts == 1, discount**steps * data.reward[following], 0.0).sum(axis=-1),
         terminated=data.terminated[last],
         truncated=data.truncated[last],
-        next_observation=ring.successors(last),
+        next_observation=ring.next_observations(last),
         extras={name: x[rows] for name, x in data.extras.items()} | {"discount": discount**length},
     )
 
@@ -143,8 +92,25 @@ class Hindsight(Draw):
     discount: float
     environment: Any = None  # `rljax.envs.environment.GoalConditioned`; the training's plan fills it in
 
-    needs_time: ClassVar[bool] = True
     flag: ClassVar[str] = "hindsight"
+
+    def extras(self, step: Step) -> dict[str, Array]:
+        """`time`: the number of the step in its episode, from 1 on."""
+        return {"time": step.episode_length}
+
+    def with_goals(self, goals: Any, env: str) -> Hindsight:
+        """The draw whose goals are replaced by `goals`; this may also be text that says why none can replace them.
+
+        Raises `ValueError` where nothing can.
+        """
+        if all(hasattr(goals, part) for part in ("achieved", "desired", "relabelled", "goal_reward")):
+            return dataclasses.replace(self, environment=goals)
+        reason = (
+            f"the observations of '{env}' hold none. Choose an environment whose observations hold goals, such as "
+            "rljax/BoxPick-4x4"
+        )
+        reason = goals if isinstance(goals, str) else reason
+        raise ValueError(f"--config.{self.flag} replaces goals, and {reason}, or --config.{self.flag} 0.")
 
     def __call__(self, buffer: ReplayBuffer, keys: Array, experience: Replay) -> Transition:
         """Batches [P, U, B, ...]; `keys` are [P]."""
@@ -163,7 +129,7 @@ class Hindsight(Draw):
                 )  # no step later, no other episode
                 return jnp.where(same, middle, low), jnp.where(same, high, middle - 1)
 
-            bounds = (jnp.zeros_like(rows), later_rows(buffer, rows, number))
+            bounds = (jnp.zeros_like(rows), later_rows(ring, rows, number))
             left, _ = jax.lax.fori_loop(0, (capacity // number).bit_length(), halve, bounds)
             decay = jnp.log(jnp.clip(discount, 1e-6, 1.0 - 1e-6))
             uniform = jax.random.uniform(key_future, shape)
@@ -176,8 +142,8 @@ class Hindsight(Draw):
             kind = jax.random.uniform(key_kind, shape)
             batch = ring.transitions(rows).replace(extras={})
             replaced = kind < share
-            chosen = jnp.where(kind < 0.5 * share, future, other)
-            goal = self.environment.achieved(ring.successors(chosen))
+            source = jnp.where(kind < 0.5 * share, future, other)
+            goal = self.environment.achieved(ring.next_observations(source))
             goal = jnp.where(replaced[..., None], goal, self.environment.desired(batch.observation))
             reward = self.environment.goal_reward(self.environment.achieved(batch.next_observation), goal)
             return batch.replace(

@@ -1,8 +1,9 @@
 """How an agent declares what it learns from, and the methods of every such declaration.
 
 An agent's `experience(config)` returns one of `Replay`, `Rollout`, `Stream` and `Dataset`. A declaration says how many
-transitions are kept, how batches are drawn, and how many updates follow how many steps. It is a pytree like a `Config`:
-its floats are leaves, one value per learner, and everything else shapes the program.
+transitions are stored, how batches are drawn, and how many updates follow how many steps. It acts, too: it makes its
+buffer, stores transitions, draws batches, tells the plan of a run what it needs, and refuses what it cannot use. It is
+a pytree like a `Config`: its floats are leaves, one value per learner, and everything else shapes the program.
 
 Axes: `P` learners, `E` environments of each, `U` updates of an iteration, `B` rows of a batch, `N` rows of a data set.
 """
@@ -10,27 +11,43 @@ Axes: `P` learners, `E` environments of each, `U` updates of an iteration, `B` r
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, ClassVar, NamedTuple, TypeVar, dataclass_transform
+from collections.abc import Callable, Iterator
+from typing import Any, ClassVar, Literal, NamedTuple, TypeVar, dataclass_transform
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from rljax.agent import (
     MEMORY,
     Array,
-    RewardTransform,
+    EnvSpec,
+    Step,
     Transition,
     config,
     float_fields,
     same_fields,
 )
-from rljax.buffers.frames import each
+from rljax.buffers.rows import RingRows, TerminalRows, terminal_rows
 from rljax.networks.inputs import OfStream, Raw, Running
 
 T = TypeVar("T")
 D = TypeVar("D", bound="Experience")
 
+# Transforms of a data set's rewards before any agent sees them. `rljax.datasets.tools.preprocess`
+# defines them and names their sources.
+RewardTransform = Literal[
+    "none",
+    "return_range",
+    "minus_one",
+    "times_10_minus_5",
+    "times_4_minus_2",
+    "times_100",
+    "standardise",
+    "times_10_plus_5",
+    "minus_four",
+]
+
+TRANSITION = "stream/transition"  # metric of a stream: 1 where the transition is finite
 LARGEST = 2**30  # of sizes: sums and products of two of them stay within int32
 
 
@@ -42,20 +59,6 @@ def declaration(cls: type[T]) -> type[T]:
     children = [name for name in names if name in (*float_fields(frozen), "draw", "columns", "online")]
     static = [name for name in names if name not in children]
     return jax.tree_util.register_dataclass(frozen, data_fields=children, meta_fields=static)
-
-
-class RingRows(NamedTuple):
-    """Rows [...] of one learner's ring, and what is known of those that come later in the same environment."""
-
-    row: Array  # int32
-    later: Array  # int32: the number of newer rows of the environment
-    num_envs: int
-    capacity: int
-    reward_affine: tuple[float, float]  # scale and shift that make the ring's rewards those that are learnt from
-
-    def after(self, steps: Any) -> Array:
-        """The rows `steps` later in the same environment."""
-        return (self.row + self.num_envs * steps) % self.capacity
 
 
 class Column:
@@ -73,9 +76,27 @@ class Column:
         raise NotImplementedError
 
 
+class Supply(NamedTuple):
+    """What a run offers its agent to learn from, as the command line names it."""
+
+    agent: str
+    env: str = ""  # "none" for a data set without an environment
+    data: str | None = None
+    all_tasks: str | None = None  # the whole of a data set that is cut where one task is done
+    then_online: int = 0  # environment steps after the updates from the data set
+    eval_env: str | None = None
+    weights: str = "uniform"  # of the data set's rows
+    data_on_host: bool = False
+    offline_share: Any = 0.5  # of the batches that mix a data set and new experience
+
+
 @declaration
 class Experience:
-    """The common part of all declarations. Error messages name a field as the flag `--config.FIELD`."""
+    """The common part of all declarations. Error messages name a field as the flag `--config.FIELD`.
+
+    Kinds of experience differ by their methods, and code elsewhere never asks for the kind. Some methods are given
+    several functions and use the one that fits: `iterate` is given a loop, and calls one of its three iterations.
+    """
 
     num_envs: int = 1  # environments of each learner, stepped side by side
     num_steps: int = 1  # steps of each environment in one iteration
@@ -87,7 +108,7 @@ class Experience:
     columns: tuple[Column, ...] = ()  # additional arrays in the `extras` of a batch
 
     kind: ClassVar[str]  # its name in run folders: "replay", "rollout", "stream" or "dataset"
-    needs_data: ClassVar[bool] = False  # training cannot begin without a data set
+    metrics: ClassVar[tuple[str, ...]] = ()  # those that the learner adds to the agent's
 
     @classmethod
     def of(cls: type[D], config: Any, **others: Any) -> D:
@@ -111,41 +132,6 @@ class Experience:
     def steps_per_iteration(self) -> int:
         """Environment steps of one learner in one iteration."""
         return self.num_steps * self.num_envs
-
-    @property
-    def mixes_data(self) -> bool:
-        """Whether a data set can be part of its batches."""
-        return False
-
-    @property
-    def waits_for_data(self) -> bool:
-        """Whether new experience is not enough: training begins only with a data set beside it."""
-        return False
-
-    @property
-    def streams(self) -> bool:
-        """Whether the agent learns from each transition at once, before it chooses the next action."""
-        return False
-
-    @property
-    def on_policy(self) -> bool:
-        """Whether all transitions must come from the newest policy: drivers then choose an action after learning."""
-        return False
-
-    @property
-    def goals(self) -> bool:
-        """Whether observations are [state; goal], with goals drawn from the data."""
-        return False
-
-    @property
-    def stores_time(self) -> bool:
-        """Whether transitions are stored with `extras["time"]`: the number of the step in its episode, from 1 on."""
-        return False
-
-    @property
-    def clips_rewards(self) -> bool:
-        """Whether rewards are stored clipped to [-1, 1]."""
-        return False
 
     @property
     def random_steps(self) -> int:
@@ -177,12 +163,7 @@ class Experience:
         """Steps of the run after which the learning rate is 0; None where it stays above 0."""
         return None
 
-    def prepare(self, data: Transition) -> Transition:
-        """A data set [N, ...] in NumPy with the columns that the agent asks for."""
-        extras = dict(data.extras)
-        for column in self.columns:
-            extras |= column.of_data(data)
-        return data.replace(extras=extras)
+    # Numbers that can never work
 
     def check(self) -> None:
         """Raise `ValueError` for numbers that can never work."""
@@ -196,9 +177,9 @@ class Experience:
             column.check()
         draw = getattr(self, "draw", None)
         if (self.columns or self.signals) and draw is not None and not draw.has_columns:
-            asked = ", ".join([*(type(column).__name__ for column in self.columns), *self.signals])
+            names = ", ".join([*(type(column).__name__ for column in self.columns), *self.signals])
             raise ValueError(
-                f"{type(draw).__name__} draws rows without columns, and the agent asks for {asked}. Let its "
+                f"{type(draw).__name__} draws rows without columns, and the agent asks for {names}. Let its "
                 "`experience` ask for the one or the other."
             )
 
@@ -212,6 +193,147 @@ class Experience:
             if value > LARGEST:
                 raise ValueError(f"{flag} is {value:,}, it must be at most {LARGEST:,}.")
 
+    # Sources that it cannot use
+
+    def require_data(self, supply: Supply) -> None:
+        """Raise `ValueError` where a data set is missing, or where there is one that cannot be used."""
+        if supply.data is not None:
+            raise ValueError(
+                f"agent '{supply.agent}' learns from what its own policy has just done, and cannot use --data. Agents "
+                "that can learn from a replay or a data set: rljax list agents"
+            )
+
+    def require_supply(self, supply: Supply) -> None:
+        """Raise `ValueError` for settings of a run that do not fit this way to learn."""
+        if supply.data_on_host:
+            raise ValueError(ON_HOST)
+        if supply.then_online:
+            raise ValueError(
+                f"--then-online continues an agent that learns from data alone, '{supply.agent}' is online already."
+            )
+        if supply.env == "none":
+            raise ValueError(WITHOUT_ENVIRONMENT)
+
+    def require_mixing(self, supply: Supply) -> None:
+        """Raise `ValueError` where a share of the data set in batches is set, and batches are not mixed."""
+        if supply.data is None:
+            raise ValueError(
+                f"--offline-share {supply.offline_share} is of batches from a data set and new experience, which are "
+                "mixed with --data DATA."
+            )
+
+    def require_replay(self, out: Any) -> None:
+        """Raise `ValueError` where the run in the folder `out` stores no replay."""
+        raise ValueError(f"'{out}' has no replay: its agent learns from a {self.kind}.")
+
+    # What a run needs for it
+
+    @property
+    def observes(self) -> tuple[Literal["goals", "time"], ...]:
+        """What observations show behind those of the environment itself."""
+        return ("time",) if self.time_feature else ()
+
+    def observed_spec(self, spec: EnvSpec, name: str) -> EnvSpec:
+        """The spaces of the data set `name` as the agent observes them, where it has the spaces `spec`."""
+        del name
+        return spec
+
+    def stages(self, steps: int, then_online: int) -> tuple[int, int]:
+        """The number of updates from a data set alone, and the environment steps after them, of each learner."""
+        del then_online
+        return 0, steps
+
+    def in_environment(self) -> Experience:
+        """The declaration for learning in an environment."""
+        return self
+
+    def with_policy(self) -> Experience:
+        """The declaration for learners that begin with a policy: it acts in the warm-up."""
+        return self
+
+    def weighted(self) -> Experience:
+        """The declaration for a data set whose rows have weights."""
+        return self
+
+    def mixed(self, mix: Callable[[Any], Experience]) -> Experience:
+        """The declaration for new experience beside a data set. `mix` makes one of a replay; rollouts stay whole."""
+        del mix
+        return self
+
+    def with_goals(self, goals: Any, env: str) -> Experience:
+        """The declaration where `goals` can replace goals in observations of the environment `env`; see `Hindsight`."""
+        del goals, env
+        return self
+
+    def parallelism(self, num_learners: int, in_program: bool) -> Literal["threads", "one thread", "cores"]:
+        """What a CPU does in parallel: the threads of a product, or the learners, a core for each.
+
+        `in_program` says that environments are stepped inside the program.
+        """
+        return "cores" if num_learners > 1 and in_program else "threads"
+
+    def spread(self, make: Callable[..., T], num_learners: int) -> T:
+        """The placement of learners and environments on devices, made by `rljax.distributed.devices.Spread`."""
+        return make(num_learners, self.num_envs)
+
+    def placed(self, storage: Any, spread: Any) -> Any:
+        """The buffer with each array on the devices that work on it."""
+        return spread.learners(storage)
+
+    def host_driver(self, within: T, beside: T, one_cpu: bool) -> T:
+        """The driver for environments on the host: `within` a compiled loop, or `beside` compiled calls.
+
+        `one_cpu` says that JAX computes on the CPU, as one device.
+        """
+        return within if one_cpu else beside
+
+    def batch_bytes(self, storage: Any, data: Any, num_learners: int) -> int:
+        """The bytes of all batches of an iteration, from a buffer and a data set, or their shapes."""
+        del storage, data, num_learners
+        return 0
+
+    def idle(self, steps: int, iteration: int, on_host: bool, flag: str) -> str | None:
+        """A warning where `steps` environment steps of each learner hold no update; None where they do.
+
+        On the host, an update comes with the iteration after the one that makes it possible. An `iteration` is so many
+        steps, and `flag` sets them.
+        """
+        needed = -(-self.steps_before_updates // iteration) * iteration + (iteration if on_host else 0)
+        if steps >= needed:
+            return None
+        return (
+            f"nothing will be learnt: the first update comes after {needed:,} environment steps of each learner, and "
+            f"there are {steps:,}. Give more with {flag}, or lower {self._flags_of_first_update()}."
+        )
+
+    def _flags_of_first_update(self) -> str:
+        """The flags that the first update waits for."""
+        return "--config.num-envs or --config.num-steps"
+
+    def oddities(self, rows: int | None, longest: int | None) -> Iterator[str]:
+        """Warnings about numbers that work, but hardly as they were meant.
+
+        `rows` is the size of the data set, if any, and `longest` the time limit of episodes.
+        """
+        del rows, longest
+        yield from ()
+
+    # Data
+
+    def prepare(self, data: Transition) -> Transition:
+        """A data set [N, ...] in NumPy with the columns that the agent asks for."""
+        extras = dict(data.extras)
+        for column in self.columns:
+            extras |= column.of_data(data)
+        return data.replace(extras=extras)
+
+    def terminal_rows(self, data: Transition, most: int) -> TerminalRows | None:
+        """At most `most` rows of a data set [N, ...] that nothing follows, evenly spread; None where there are none."""
+        (rows,) = np.nonzero(np.asarray(data.terminated))
+        return terminal_rows(data, rows, most)
+
+    # Storing and drawing
+
     def create(self, example: Transition, stack: int = 1) -> Any:
         """An empty buffer for transitions with the shapes of `example` [P, E, ...]; None where nothing is stored.
 
@@ -219,6 +341,28 @@ class Experience:
         """
         del example, stack
         return None
+
+    def transition(self, observation: Any, action: Array, extras: dict[str, Any], step: Step) -> Transition:
+        """The transition that `action` caused, as it is stored; `extras` came with the action. Leaves are [P, E, ...].
+
+        Of the memory in the extras only what was before the action is stored, where batches hold memories.
+        """
+        stored = {name: x for name, x in extras.items() if name != MEMORY}
+        if self.remembers and MEMORY in extras:
+            stored[MEMORY] = extras[MEMORY]["before"]
+        return Transition(
+            observation=observation,
+            action=action,
+            reward=step.reward,
+            terminated=step.terminated,
+            truncated=step.truncated,
+            next_observation=step.next_observation,
+            extras=stored | {name: step.signals[name] for name in self.signals},
+        )
+
+    def store(self, storage: Any, pending: Any, transitions: Transition) -> tuple[Any, Any]:
+        """Add transitions [P, E, ...] to the buffer, and write what is `pending` for its draws. Returns both."""
+        return storage.add(transitions), pending
 
     def ready(self, steps: Any) -> Any:
         """Whether updates may begin after `steps` environment steps of each learner. `steps` is never batched."""
@@ -232,17 +376,29 @@ class Experience:
         """
         raise NotImplementedError
 
+    def batches(self, storage: Any, data: Any, keys: Array, example: Transition) -> Transition:
+        """The shapes of the batches of one iteration, [P, U, B, ...].
+
+        `example` has the shapes of what is stored at each step, [P, E, ...].
+        """
+        del example
+        return jax.eval_shape(lambda *parts: parts[0].sample(*parts[1:]), self, storage, data, keys)
+
+    def iterate(self, loop: Any, *arguments: Any) -> Any:
+        """One iteration of a loop over environment steps: it learns from batches of what is stored."""
+        return loop.learn_from_batches(*arguments)
+
+
+ON_HOST = "--data-on-host is for learning from a data set alone: beside new experience it must fit."
+WITHOUT_ENVIRONMENT = "--env none is for learning from data alone; here an environment is needed."
+
 
 @declaration
 class Stream(Experience):
     """Each learner has one environment, and learns from each transition [O...] before it chooses the next action."""
 
     kind: ClassVar[str] = "stream"
-
-    @property
-    def streams(self) -> bool:
-        """True: a stream learns from each transition at once."""
-        return True
+    metrics: ClassVar[tuple[str, ...]] = (TRANSITION,)
 
     @property
     def inputs(self) -> Raw:
@@ -258,6 +414,26 @@ class Stream(Experience):
                     "one transition of one environment at a time. For N streams side by side: --seeds N"
                 )
 
+    def parallelism(self, num_learners: int, in_program: bool) -> Literal["threads", "one thread", "cores"]:
+        """One thread: the products of a single transition are too small to share."""
+        return "one thread"
+
+    def host_driver(self, within: T, beside: T, one_cpu: bool) -> T:
+        """The driver that learns before it acts."""
+        return within
+
+    def idle(self, steps: int, iteration: int, on_host: bool, flag: str) -> str | None:
+        """None: there is an update at each step."""
+        return None
+
+    def batches(self, storage: Any, data: Any, keys: Array, example: Transition) -> Transition:
+        """The shapes of a transition: it is the batch of an update."""
+        return example
+
+    def iterate(self, loop: Any, *arguments: Any) -> Any:
+        """One iteration of a loop: it learns from each transition before it chooses the next action."""
+        return loop.learn_from_each(*arguments)
+
 
 @config
 class StreamSettings:
@@ -270,28 +446,7 @@ class StreamSettings:
     time_feature: bool = True  # observe the passed share of the time limit; arXiv:2410.14606
 
 
-def random_rows(key: Array, capacity: Any, number: int, size: int) -> Array:
-    """Random rows [P, number, size] of a data set, with replacement; `key` is [P]."""
-    return jax.vmap(lambda key: jax.random.randint(key, (number, size), 0, capacity))(key)
-
-
-def spread_rows(number: int, most: int) -> np.ndarray:
-    """At most `most` of the rows 0 to `number` - 1, evenly spread."""
-    return np.linspace(0, number - 1, min(number, most)).round().astype(np.int64)
-
-
-def rows_of(data: T, rows: Any) -> T:
-    """The `rows` [...] of transitions, or of any other tree of arrays [N, ...], in one gather."""
-    return each(lambda x: x[rows], data)
-
-
-def apart(transitions: Transition) -> tuple[Transition, Any]:
-    """Transitions without the memory in their extras, and this memory; None where there is none."""
-    extras = dict(transitions.extras)
-    memory = extras.pop(MEMORY, None)
-    return transitions.replace(extras=extras), memory
-
-
-def beginnings(batch: Transition) -> Array:
-    """Which steps of a batch [N, T, ...] begin an episode, as the step before ended; the first step is never marked."""
-    return jnp.roll(batch.terminated | batch.truncated, 1, axis=1).at[:, 0].set(False)
+def repeated_rows(batch_size: int, rows: int | None) -> Iterator[str]:
+    """A warning where a batch has more rows than the data set, if there is one."""
+    if rows is not None and batch_size > rows:
+        yield f"--config.batch-size {batch_size:,} is more than the data set's {rows:,} rows, which repeat in it."

@@ -63,8 +63,8 @@ class Frames(struct.PyTreeNode):
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
         del copy  # all pictures together are always a new array
-        found = np.asarray(self[np.arange(len(self))])
-        return found if dtype is None else found.astype(dtype)
+        pictures = np.asarray(self[np.arange(len(self))])
+        return pictures if dtype is None else pictures.astype(dtype)
 
 
 def is_frames(x: Any) -> bool:

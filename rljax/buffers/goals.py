@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Literal, NamedTuple
+import dataclasses
+from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from rljax.agent import Array, Transition
+from rljax.agent import Array, EnvSpec, Transition, shown
 from rljax.buffers.dataset import Dataset, DatasetDraw, trajectory_ends
-from rljax.buffers.experience import declaration
+from rljax.buffers.experience import Supply, declaration
+from rljax.buffers.rows import TerminalRows, terminal_rows
 
 Times = Literal["geometric", "even"]
 LAST = "last_row"  # name in a data set's extras: the row [N] in which each row's trajectory ends
@@ -55,7 +57,37 @@ class Goals(DatasetDraw):
     actor_future: float
     actor_times: Times
 
-    goals: ClassVar[bool] = True
+    @property
+    def observes(self) -> tuple[Literal["goals", "time"], ...]:
+        """Observations are [state; goal]."""
+        return ("goals",)
+
+    def observed_spec(self, spec: EnvSpec, name: str) -> EnvSpec:
+        """The spaces with a goal behind the state. Raises `ValueError` for goals of anything else than vectors."""
+        if not spec.is_vector:
+            raise ValueError(
+                f"'{name}' shows {shown(spec)}, and goals are drawn from vectors alone: choose another agent."
+            )
+        return dataclasses.replace(spec, observation_shape=(2 * spec.observation_shape[0],))
+
+    def require_all_tasks(self, supply: Supply) -> None:
+        """Raise `ValueError` where the data set is cut for one task."""
+        raise ValueError(
+            f"'{supply.data}' is cut where one task is done, and agent '{supply.agent}' learns of all goals. Use: "
+            f"rljax train {supply.agent} --data {supply.all_tasks}"
+        )
+
+    def only_from_data(self, agent: str) -> str:
+        """A sentence without its end: the agent cannot go on in an environment."""
+        return f"agent '{agent}' learns of goals from data alone"
+
+    def terminal_rows(self, data: Transition, most: int) -> TerminalRows | None:
+        """At most `most` rows, evenly spread: each is terminal if its goal is its own state, and its reward is 0."""
+        rows = terminal_rows(data, np.arange(len(data.reward)), most)
+        if rows is None:
+            return None
+        both = np.concatenate([rows.observation, rows.observation], axis=-1)
+        return rows._replace(observation=both, reward=np.zeros_like(rows.reward))
 
     def prepare(self, data: Transition) -> Transition:
         """The data with the row in which each row's trajectory ends."""
@@ -77,13 +109,13 @@ class Goals(DatasetDraw):
             other = jax.random.randint(key_other, shape, 0, number)
             return GoalRows(other, jnp.where(later, steps, 0), jnp.where(later, share, 0.0), kind >= current + future)
 
-        def draw(key: Array, own: Any) -> GoalDraws:
+        def draw(key: Array, settings: Any) -> GoalDraws:
             key_row, key_value, key_actor = jax.random.split(key, 3)
             row = jax.random.randint(key_row, shape, 0, number)
-            value = (own.value_current, own.value_future, own.value_times)
-            actor = (own.actor_current, own.actor_future, own.actor_times)
+            value = (settings.value_current, settings.value_future, settings.value_times)
+            actor = (settings.actor_current, settings.actor_future, settings.actor_times)
             return GoalDraws(
-                row, goal_rows(key_value, *value, own.discount), goal_rows(key_actor, *actor, own.discount)
+                row, goal_rows(key_value, *value, settings.discount), goal_rows(key_actor, *actor, settings.discount)
             )
 
         return jax.vmap(draw)(keys, self)

@@ -10,9 +10,10 @@ import jax.numpy as jnp
 
 from rljax.agent import Array, Transition, choose
 from rljax.buffers.dataset import ALIAS, AliasDraws, aliased, drawn_rows, without_weights
-from rljax.buffers.draws import uniform, with_columns
-from rljax.buffers.experience import declaration, rows_of
-from rljax.buffers.replay import Replay, ReplayBuffer
+from rljax.buffers.experience import declaration
+from rljax.buffers.replay import Replay, uniform, with_columns
+from rljax.buffers.rows import rows_of
+from rljax.buffers.storage.ring import ReplayBuffer
 
 
 @declaration
@@ -80,7 +81,8 @@ class Mixed(Replay):
         """`offline` rows of the data set and `online` new ones, [P, U, ...] each."""
         key_offline, key_online = jnp.moveaxis(jax.vmap(jax.random.split)(keys), 1, 0)
         old = drawn_rows(data, key_offline, self.num_updates, offline)
-        return _alike(old, self._as_data(uniform(buffer, key_online, self, online)))
+        new = uniform(buffer, key_online, self, online, self.reward_affine)
+        return _alike(old, self._as_data(new))
 
     def _pooled(self, buffer: ReplayBuffer, data: Transition, keys: Array) -> Transition:
         number, weighted = data.reward.shape[0], ALIAS in data.extras
@@ -93,8 +95,9 @@ class Mixed(Replay):
             if weighted:
                 old_rows = aliased(data, AliasDraws(old_rows, jax.random.bits(key_bits, rows.shape)))
             old = rows_of(without_weights(data), old_rows)
-            new = self._as_data(with_columns(ring, ring.row(jnp.maximum(rows - number, 0)), self))
-            return choose(is_old, *_alike(old, new))
+            new_rows = ring.row(jnp.maximum(rows - number, 0))
+            new = with_columns(ring, new_rows, self, self.reward_affine)
+            return choose(is_old, *_alike(old, self._as_data(new)))
 
         return jax.vmap(draw, in_axes=(buffer.axes, 0))(buffer, keys)
 
@@ -106,5 +109,5 @@ class Mixed(Replay):
 def _alike(old: Transition, new: Transition) -> tuple[Transition, Transition]:
     """Both transitions, reduced to the extras that they have in common."""
     names = [name for name in old.extras if name in new.extras]
-    kept = [part.replace(extras={name: part.extras[name] for name in names}) for part in (old, new)]
-    return kept[0], kept[1]
+    old, new = (part.replace(extras={name: part.extras[name] for name in names}) for part in (old, new))
+    return old, new

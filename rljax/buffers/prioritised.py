@@ -15,7 +15,7 @@ Schaul et al., Prioritized Experience Replay, arXiv:1511.05952, algorithm 1 and 
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -23,19 +23,18 @@ import numpy as np
 from flax import struct
 
 from rljax.agent import Array, Metrics, Transition, config, same_fields
-from rljax.buffers import sum_tree
-from rljax.buffers.draws import Draw, Hindsight, NStep, Uniform, n_step_batch
+from rljax.buffers.draws import Hindsight, NStep, n_step_batch
 from rljax.buffers.experience import declaration
+from rljax.buffers.replay import Draw, Replay, Uniform
+from rljax.buffers.storage import sum_tree
+from rljax.buffers.storage.ring import ReplayBuffer
 from rljax.requirements import Share
-
-if TYPE_CHECKING:
-    from rljax.buffers.replay import Replay, ReplayBuffer
 
 SMALLEST = 1e-6  # added to all priorities, so that each row can be drawn again; OpenAI Baselines
 
 
 class Pending(struct.PyTreeNode):
-    """Priorities that an iteration's updates have found. The next step that is stored writes them to the tree.
+    """Priorities that an iteration's updates have returned. The next step that is stored writes them to the tree.
 
     Learning only reads the replay: on the CPU, a program that both writes to a donated buffer and gathers from it
     copies the whole buffer.
@@ -60,18 +59,18 @@ class Priorities(struct.PyTreeNode):
 
     @classmethod
     def create(cls, learners: int, rows: int) -> Priorities:
-        """Those of empty rows."""
+        """The priorities of empty rows."""
         return cls(jnp.zeros((learners, sum_tree.size(rows))), jnp.ones(learners), jnp.zeros((), jnp.uint32))
 
-    @classmethod
-    def axes(cls) -> Priorities:
-        """Which parts have the axis P, for `jax.vmap`."""
-        fields: Any = {"sums": 0, "largest": 0, "steps": None}
-        return cls(**fields)
+    @property
+    def axes(self) -> Priorities:
+        """The axes of all parts, for `jax.vmap` over P."""
+        parts: Any = {"sums": 0, "largest": 0, "steps": None}
+        return Priorities(**parts)
 
-    def of_learner(self, index: int) -> Priorities:
-        """Those of one of P learners."""
-        return self.replace(sums=self.sums[index], largest=self.largest[index])
+    def of_learner(self, learner: int) -> Priorities:
+        """The priorities of one of P learners."""
+        return self.replace(sums=self.sums[learner], largest=self.largest[learner])
 
     def written(self, pending: Pending, new: Array, exponent: Array) -> Priorities:
         """The priorities after those that are `pending`, and after a step that wrote the rows `new` [E].
@@ -79,15 +78,15 @@ class Priorities(struct.PyTreeNode):
         Priorities that are not finite are ignored: such a learner has diverged.
         """
 
-        def learnt(sums: Array, largest: Array, row: Array, priority: Array, exponent: Array) -> tuple[Array, Array]:
+        def of_one(sums: Array, largest: Array, row: Array, priority: Array, exponent: Array) -> tuple[Array, Array]:
             finite = jnp.isfinite(priority)
             largest = jnp.maximum(largest, jnp.where(finite, priority, 0.0).max())
             return sum_tree.write(sums, jnp.where(finite, row, -1), powered(priority, exponent)), largest
 
         row, priority = (x.reshape(len(x), -1) for x in (pending.row, pending.priority))
 
-        def write(_: Any, kept: tuple[Array, Array]) -> tuple[Array, Array]:
-            return jax.vmap(learnt)(kept[0], kept[1], row, priority, exponent)
+        def write(_: Any, stored: tuple[Array, Array]) -> tuple[Array, Array]:
+            return jax.vmap(of_one)(*stored, row, priority, exponent)
 
         # One round of a loop or none: a branch would copy the tree.
         rounds = pending.fresh.astype(jnp.int32)
@@ -119,20 +118,32 @@ class Prioritised(NStep):
 
     flag: ClassVar[str] = "prioritised"
 
+    def create(self, example: Transition, experience: Replay, stack: int) -> ReplayBuffer:
+        """An empty ring with the priorities of its rows."""
+        ring = super().create(example, experience, stack)
+        return ring.replace(index=Priorities.create(len(example.reward), ring.capacity))
+
+    def write_back(self, ring: ReplayBuffer, pending: Pending, experience: Replay) -> ReplayBuffer:
+        """The ring after a step of E environments was added: with the `pending` priorities, and those of its rows."""
+        new = (ring.position - experience.num_envs + jnp.arange(experience.num_envs)) % ring.capacity
+        return ring.replace(index=ring.index.written(pending, new, jnp.asarray(self.exponent)))
+
     def __call__(self, buffer: ReplayBuffer, keys: Array, experience: Replay) -> Transition:
         """Batches [P, U, B, ...]; `keys` are [P]."""
         shape = (experience.num_updates, experience.batch_size)
 
-        def draw(ring: Any, key: Array, own: Prioritised) -> Transition:
-            sums, passed = ring.priorities.sums, ring.priorities.steps.astype(jnp.float32) * experience.num_envs
+        def draw(ring: ReplayBuffer, key: Array, settings: Prioritised) -> Transition:
+            sums = ring.index.sums
+            steps = ring.index.steps.astype(jnp.float32) * experience.num_envs
             rows = sum_tree.draw(sums, key, shape, ring.window)
-            beta = own.correction + (1.0 - own.correction) * jnp.minimum(passed / own.correction_steps, 1.0)
+            rise = jnp.minimum(steps / settings.correction_steps, 1.0)
+            beta = settings.correction + (1.0 - settings.correction) * rise
             mass = sums[rows + len(sums) // 2]
             weight = (mass / mass.min(axis=-1, keepdims=True)) ** -beta
             if self.steps == 1:
                 batch = ring.transitions(rows)
             else:
-                batch = n_step_batch(ring, rows, experience.num_envs, self.steps, own.discount)
+                batch = n_step_batch(ring, rows, experience.num_envs, self.steps, settings.discount)
             return batch.replace(extras={**batch.extras, "row": rows, "weight": weight})
 
         return jax.vmap(draw, in_axes=(buffer.axes, 0, 0))(buffer, keys, self)  # type: ignore[arg-type]
@@ -166,8 +177,8 @@ def replay_draw(
     Raises `ValueError` for settings that do not go together, named as the flags of the agent's Config.
     """
     if np.max(hindsight) > 0:
-        for flag, asked, off in (("n-step", n_step > 1, 1), ("prioritised", np.max(prioritised) > 0, 0)):
-            if asked:
+        for flag, conflicts, off in (("n-step", n_step > 1, 1), ("prioritised", np.max(prioritised) > 0, 0)):
+            if conflicts:
                 what = "sums rewards" if flag == "n-step" else "draws by errors on rewards"
                 raise ValueError(
                     f"--config.{flag} {what} that --config.hindsight would have to replace: use one of them, with "

@@ -1,177 +1,127 @@
-"""Replay: the newest transitions of each learner in a ring, and batches drawn from it."""
+"""Replay: batches from the newest transitions of each learner, and how they are drawn."""
 
 from __future__ import annotations
 
+import dataclasses
+from collections.abc import Callable, Iterator
 from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
-from flax import struct
 
-from rljax.agent import Array, Transition, config
+from rljax.agent import Array, Step, Transition, config
 from rljax.buffers.augmentation import has_pictures, shifted
-from rljax.buffers.draws import Draw, Uniform
-from rljax.buffers.experience import Experience, apart, declaration, rows_of
-from rljax.buffers.prioritised import Pending, Priorities, Prioritised
-from rljax.buffers.sequences import Sequences, Windows
-from rljax.buffers.successors import Successors, is_large, newest_frame
+from rljax.buffers.experience import Experience, Supply, declaration, repeated_rows
+from rljax.buffers.rows import RingRows
+from rljax.buffers.storage.ring import ReplayBuffer
+from rljax.system.hardware import nbytes
 
 
-class ReplayBuffer(struct.PyTreeNode):
-    """A ring of transitions per learner: the newest overwrite the oldest.
+@declaration
+class Draw:
+    """How batches are drawn from a replay, and what is stored for this beside the transitions."""
 
-    All learners share `position` and `size`, which are never batched: a batched index would turn the slice update into
-    a scatter. Large observations are stored once: `data.next_observation` is then None, `data.observation` holds the
-    newest frame of each, and `beside` holds what the rows do not say of their successors. `priorities` is for
-    draws of rows by priority, and `windows` for draws of consecutive steps.
-    """
+    from_data: ClassVar[bool] = False  # batches can be mixed with rows of a data set
+    has_columns: ClassVar[bool] = False  # batches carry the columns that the agent asks for
+    flag: ClassVar[str] = ""  # name of the setting that asks for this draw
 
-    data: Transition  # [P, capacity, ...]
-    position: Array  # [] int32: the next row to write
-    size: Array  # [] int32: number of rows that hold a transition
-    beside: Successors | None = None
-    priorities: Priorities | None = None  # of rows
-    windows: Windows | None = None
+    def check(self, experience: Replay) -> None:
+        """Raise `ValueError` where the replay is too small for this draw."""
 
-    @classmethod
-    def create(cls, example: Transition, capacity: int, stack: int = 1) -> ReplayBuffer:
-        """An empty ring for transitions with the shapes of `example` [P, E, ...].
+    def fewest(self, experience: Replay) -> int:
+        """Environment steps of each learner before anything can be drawn."""
+        del experience
+        return 1
 
-        The capacity is rounded down to a multiple of E, so that one write never wraps in its middle. `stack` is the
-        number of frames in an observation.
-        """
-        num_envs, beside = example.reward.shape[1], None
-        rows = capacity // num_envs * num_envs
-        if is_large(example.observation):
-            whole = not isinstance(example.observation, dict) and rows >= 2 * stack * num_envs
-            stack = stack if whole else 1
-            beside = Successors.create(example, rows, stack)
-            frame = jax.eval_shape(lambda x: newest_frame(x, stack), example.observation)
-            example = example.replace(observation=frame, next_observation=None)
-        data = jax.tree.map(lambda x: jnp.zeros((x.shape[0], rows, *x.shape[2:]), x.dtype), example)
-        return cls(data, jnp.zeros((), jnp.int32), jnp.zeros((), jnp.int32), beside)
+    def extras(self, step: Step) -> dict[str, Array]:
+        """Additional arrays [P, E, ...] to store with the transition of a step, by their names in `extras`."""
+        del step
+        return {}
 
-    @property
-    def capacity(self) -> int:
-        """Rows per learner."""
-        return self.data.reward.shape[-1]
+    def with_goals(self, goals: Any, env: str) -> Draw:
+        """The draw where `goals` can replace goals in observations of the environment `env`; see `Hindsight`."""
+        del goals, env
+        return self
 
-    def add(self, transitions: Transition) -> ReplayBuffer:
+    def create(self, example: Transition, experience: Replay, stack: int) -> ReplayBuffer:
+        """An empty ring for transitions with the shapes of `example` [P, E, ...]."""
+        return ReplayBuffer.create(example, experience.replay_size, stack)
+
+    def add(self, ring: ReplayBuffer, transitions: Transition) -> ReplayBuffer:
         """Write transitions [P, E, ...] at the ring's position; in place where the ring is donated or carried."""
-        number = transitions.reward.shape[1]
-        beside, windows = self.beside, self.windows
-        if windows is not None:
-            transitions, memory = apart(transitions)
-            windows = windows.remembered(memory, self.position // number)
-        if beside is not None:
-            frame = newest_frame(transitions.observation, beside.stack)
-            beside = beside.add(transitions, self.position, self._grown(number))
-            transitions = transitions.replace(observation=frame, next_observation=None)
+        return ring.add(transitions)
 
-        def write(ring: Array, rows: Array) -> Array:
-            start = (0, self.position) + (0,) * (ring.ndim - 2)
-            return jax.lax.dynamic_update_slice(ring, rows.astype(ring.dtype), start)
+    def write_back(self, ring: ReplayBuffer, pending: Any, experience: Replay) -> ReplayBuffer:
+        """Write what the updates have returned for the next draws, after a step was added to the ring."""
+        del pending, experience
+        return ring
 
-        return self.replace(
-            data=jax.tree.map(write, self.data, transitions),
-            position=(self.position + number) % self.capacity,
-            size=self._grown(number),
-            beside=beside,
-            windows=windows,
-        )
+    def row_bytes(self, row: float) -> float:
+        """Bytes of a row of a batch, where a stored transition has `row` bytes."""
+        return row
 
-    def prioritised(self, pending: Pending, experience: Replay) -> ReplayBuffer:
-        """The ring with the `pending` priorities and those of its newest step of E environments."""
-        draw: Any = experience.draw
-        exponent = jnp.asarray(draw.exponent)
-        if self.windows is not None:
-            step = (self.position // experience.num_envs - 1) % (self.capacity // experience.num_envs)
-            return self.replace(windows=self.windows.written(pending, step, experience.num_envs, exponent))
-        assert self.priorities is not None
-        new = (self.position - experience.num_envs + jnp.arange(experience.num_envs)) % self.capacity
-        return self.replace(priorities=self.priorities.written(pending, new, exponent))
+    def oddities(self, longest: int | None) -> Iterator[str]:
+        """Warnings about numbers that hardly work as they were meant; `longest` is the time limit of episodes."""
+        del longest
+        yield from ()
 
-    def _grown(self, number: int) -> Array:
-        """The number of rows that hold a transition after `number` more."""
-        return jnp.minimum(self.size + number, self.capacity)
+    def __call__(self, buffer: ReplayBuffer, keys: Array, experience: Replay) -> Transition:
+        """Batches [P, U, B, ...]; `keys` are [P]."""
+        raise NotImplementedError
 
-    def cut_episodes(self, num_envs: int) -> ReplayBuffer:
-        """Mark the newest row of each environment as truncated, unless it has ended: the next row begins an episode."""
-        newest = (self.position - num_envs + jnp.arange(num_envs)) % self.capacity
-        cut = ~self.data.terminated[:, newest] & (self.size > 0)
-        beside = self.beside
-        if beside is not None:
-            beside = beside.cut(cut & ~self.data.truncated[:, newest], newest)
-        truncated = self.data.truncated.at[:, newest].set(self.data.truncated[:, newest] | cut)
-        return self.replace(data=self.data.replace(truncated=truncated), beside=beside)
 
-    # One learner's ring: the buffer without the axis P.
+@declaration
+class Uniform(Draw):
+    """Uniform rows with replacement."""
 
-    @property
-    def axes(self) -> ReplayBuffer:
-        """Which parts have the axis P, for `jax.vmap`."""
-        parts: dict[str, Any] = {"data": 0, "position": None, "size": None}
-        if self.beside is not None:
-            parts["beside"] = Successors.axes(self.beside.stack)
-        if self.priorities is not None:
-            parts["priorities"] = Priorities.axes()
-        if self.windows is not None:
-            parts["windows"] = self.windows.axes
-        return ReplayBuffer(**parts)
+    from_data: ClassVar[bool] = True
+    has_columns: ClassVar[bool] = True
 
-    def of_learner(self, index: int) -> ReplayBuffer:
-        """The ring of one of P learners."""
-        learner = lambda tree: jax.tree.map(lambda x: x[index], tree)  # noqa: E731
-        beside = None if self.beside is None else learner(self.beside.replace(steps=None))
-        beside = None if beside is None else beside.replace(steps=self.beside.steps)  # type: ignore[union-attr]
-        priorities = None if self.priorities is None else self.priorities.of_learner(index)
-        windows = None if self.windows is None else self.windows.of_learner(index)
-        return self.replace(data=learner(self.data), beside=beside, priorities=priorities, windows=windows)
+    def __call__(self, buffer: ReplayBuffer, keys: Array, experience: Replay) -> Transition:
+        """Batches [P, U, B, ...]; `keys` are [P]."""
+        return uniform(buffer, keys, experience, experience.batch_size)
 
-    @property
-    def drawable(self) -> Array:
-        """The number [] of newest rows of one learner's ring that may be drawn, a multiple of E."""
-        return self.size if self.beside is None else self.beside.usable
 
-    @property
-    def window(self) -> tuple[Array, Array] | None:
-        """The oldest and the newest row of those that may be drawn; None where all rows that are written may be."""
-        if self.beside is None:
-            return None
-        return (self.position - self.drawable) % self.capacity, (self.position - 1) % self.capacity
+AS_STORED = (1.0, 0.0)  # scale and shift of rewards that are learnt from as they are stored
 
-    def row(self, number: Array) -> Array:
-        """The row of a `number` [...] from 0 to `drawable` - 1."""
-        return number if self.beside is None else (self.position - 1 - number) % self.capacity
 
-    def row_of(self, step: Array, environment: Array, num_envs: int) -> Array:
-        """The row of an environment [...] at a `step` [...] from 0 to `drawable` / E - 1, in any order of time."""
-        if self.beside is None:
-            return step * num_envs + environment
-        return (self.position - (step + 1) * num_envs + environment) % self.capacity
+def uniform(
+    buffer: ReplayBuffer,
+    keys: Array,
+    experience: Replay,
+    size: int,
+    reward_affine: tuple[float, float] = AS_STORED,
+) -> Transition:
+    """Batches of `size` rows, drawn uniformly, with the columns that the agent asks for."""
 
-    def random_rows(self, key: Array, shape: tuple[int, ...]) -> Array:
-        """Rows of this shape, drawn uniformly with replacement from those that may be drawn."""
-        return self.row(jax.random.randint(key, shape, 0, self.drawable))
+    def draw(ring: ReplayBuffer, key: Array) -> Transition:
+        rows = ring.random_rows(key, (experience.num_updates, size))
+        return with_columns(ring, rows, experience, reward_affine)
 
-    def observations(self, rows: Array) -> Any:
-        """The observations of `rows` [...]."""
-        ring = self.data.observation
-        return rows_of(ring, rows) if self.beside is None else self.beside.observations(ring, rows)
+    return jax.vmap(draw, in_axes=(buffer.axes, 0))(buffer, keys)
 
-    def successors(self, rows: Array) -> Any:
-        """The true successors of `rows` [...]."""
-        if self.beside is None:
-            return rows_of(self.data.next_observation, rows)
-        is_newest = (self.position - 1 - rows) % self.capacity < self.beside.num_envs
-        return self.beside.successors(self.data.observation, rows, is_newest)
 
-    def transitions(self, rows: Array) -> Transition:
-        """The transitions in `rows` [...]."""
-        if self.beside is None:
-            return rows_of(self.data, rows)
-        rest = rows_of(self.data.replace(observation=None), rows)
-        return rest.replace(observation=self.observations(rows), next_observation=self.successors(rows))
+def with_columns(
+    ring: ReplayBuffer,
+    rows: Array,
+    experience: Replay,
+    reward_affine: tuple[float, float] = AS_STORED,
+) -> Transition:
+    """The transitions in `rows` [...] of one learner's ring, with the columns that the agent asks for."""
+    batch = ring.transitions(rows)
+    if not experience.columns:
+        return batch
+    later = later_rows(ring, rows, experience.num_envs)
+    at = RingRows(rows, later, experience.num_envs, ring.capacity, reward_affine)
+    extras = dict(batch.extras)
+    for column in experience.columns:
+        extras |= column.of_replay(ring.data, at)
+    return batch.replace(extras=extras)
+
+
+def later_rows(buffer: ReplayBuffer, rows: Array, num_envs: int) -> Array:
+    """For each of `rows` of a ring: the number of newer rows of the same environment, with `num_envs` environments."""
+    return (buffer.position - 1 - rows) % buffer.capacity // num_envs
 
 
 @declaration
@@ -188,26 +138,6 @@ class Replay(Experience):
     beside_data: bool = False  # training needs a data set, too: `--data`
 
     kind: ClassVar[str] = "replay"
-
-    @property
-    def mixes_data(self) -> bool:
-        """True: a data set can be part of its batches."""
-        return True
-
-    @property
-    def waits_for_data(self) -> bool:
-        """Whether there must be a data set, as `beside_data` says."""
-        return self.beside_data
-
-    @property
-    def stores_time(self) -> bool:
-        """Whether the draw needs the number of each transition's step in its episode."""
-        return self.draw.needs_time
-
-    @property
-    def clips_rewards(self) -> bool:
-        """Whether rewards are stored clipped to [-1, 1]."""
-        return self.clip_rewards
 
     @property
     def random_steps(self) -> int:
@@ -240,18 +170,21 @@ class Replay(Experience):
             raise ValueError(
                 f"--config.shift is {self.shift}, and no part of the observations is a picture: use --config.shift 0."
             )
-        if isinstance(self.draw, Sequences):
-            return self._of_sequences(example, self.draw, stack)
-        ring = ReplayBuffer.create(example, self.replay_size, stack)
-        if not isinstance(self.draw, Prioritised):
-            return ring
-        return ring.replace(priorities=Priorities.create(len(example.reward), ring.capacity))
+        return self.draw.create(example, self, stack)
 
-    def _of_sequences(self, example: Transition, draw: Sequences, stack: int) -> ReplayBuffer:
-        example, memory = apart(example)
-        learners, steps = len(example.reward), draw.steps(self)
-        ring = ReplayBuffer.create(example, steps * self.num_envs, stack)
-        return ring.replace(windows=Windows.create(memory, learners, self.num_envs, steps, draw))
+    def transition(self, observation: Any, action: Array, extras: dict[str, Any], step: Step) -> Transition:
+        """The transition that `action` caused, with what the draw needs in its extras, and its reward clipped if so."""
+        stored = super().transition(observation, action, extras, step)
+        stored = stored.replace(extras={**stored.extras, **self.draw.extras(step)})
+        return stored.replace(reward=jnp.clip(step.reward, -1.0, 1.0)) if self.clip_rewards else stored
+
+    def store(self, storage: ReplayBuffer, pending: Any, transitions: Transition) -> tuple[ReplayBuffer, Any]:
+        """Add transitions [P, E, ...] to the ring, and write what is `pending` for its draws. Returns both."""
+        ring = self.draw.add(storage, transitions)
+        if pending is None:
+            return ring, None
+        ring = self.draw.write_back(ring, pending, self)
+        return ring, pending.replace(fresh=jnp.zeros_like(pending.fresh))
 
     @property
     def steps_before_updates(self) -> int:
@@ -270,6 +203,47 @@ class Replay(Experience):
     def augmented(self, batches: Transition, keys: Array) -> Transition:
         """The batches [P, U, B, ...] with their pictures moved, where `shift` asks for it."""
         return shifted(batches, keys, self.shift) if self.shift else batches
+
+    # What a run needs for it
+
+    def require_data(self, supply: Supply) -> None:
+        """Raise `ValueError` where `beside_data` asks for a data set and there is none."""
+        if self.beside_data and supply.data is None:
+            raise ValueError(
+                f"agent '{supply.agent}' learns from a data set beside new experience. Name it: --data DATA."
+            )
+
+    def require_replay(self, out: Any) -> None:
+        """Every run of this kind stores a replay."""
+
+    def with_policy(self) -> Replay:
+        """The declaration for learners that begin with a policy, which acts in the warm-up."""
+        return dataclasses.replace(self, uniform_warmup=False)
+
+    def mixed(self, mix: Callable[[Any], Experience]) -> Experience:
+        """The declaration for new experience beside a data set; see `rljax.buffers.mixed.Mixed.of`."""
+        return mix(self)
+
+    def with_goals(self, goals: Any, env: str) -> Replay:
+        """The declaration whose draw replaces goals in observations of the environment `env`, if it does so at all."""
+        return dataclasses.replace(self, draw=self.draw.with_goals(goals, env))
+
+    def batch_bytes(self, storage: Any, data: Any, num_learners: int) -> int:
+        """The bytes of all batches of an iteration."""
+        del data
+        rows, successors = storage.data, storage.successors
+        row = nbytes(rows) / rows.reward.size
+        if successors is not None:  # of each observation, one frame is stored, and two stacks are drawn
+            row += (2 * successors.stack - 1) * nbytes(rows.observation) / rows.reward.size
+        return int(num_learners * self.num_updates * self.batch_size * self.draw.row_bytes(row))
+
+    def _flags_of_first_update(self) -> str:
+        return "--config.warmup-steps" if self.warmup_steps >= self.steps_before_updates else "--config.batch-size"
+
+    def oddities(self, rows: int | None, longest: int | None) -> Iterator[str]:
+        """Warnings about numbers that work, but hardly as they were meant."""
+        yield from repeated_rows(self.batch_size, rows)
+        yield from self.draw.oddities(longest)
 
 
 @config

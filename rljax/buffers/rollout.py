@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from collections.abc import Callable, Iterator
+from typing import Any, ClassVar, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -10,9 +11,13 @@ from flax import struct
 
 from rljax.agent import MEMORY, Array, Transition
 from rljax.buffers.dataset import drawn_rows
-from rljax.buffers.experience import Experience, apart, beginnings, declaration
+from rljax.buffers.experience import Experience, Supply, declaration, repeated_rows
+from rljax.buffers.rows import apart, beginnings
 from rljax.networks.distributions import permutation
 from rljax.networks.inputs import OfRollout, Raw
+from rljax.system.hardware import nbytes
+
+T = TypeVar("T")
 
 DATA = "data"  # in the extras of a rollout: rows of the data set
 
@@ -22,7 +27,7 @@ class RolloutBuffer(struct.PyTreeNode):
 
     data: Transition  # [P, T, E, ...]
     position: Array  # [] int32: the next step to write, shared by all learners
-    memory: Any = None  # [P, E, ...] before the first of the steps; None where the agent has none
+    memory: Any = None  # [P, E, M...] before the first step; None where batches hold no memories
 
     @staticmethod
     def create(example: Transition, num_steps: int) -> RolloutBuffer:
@@ -32,8 +37,8 @@ class RolloutBuffer(struct.PyTreeNode):
             return jnp.zeros((x.shape[0], num_steps, *x.shape[1:]), x.dtype)
 
         example, memory = apart(example)
-        data, zero = jax.tree.map(empty, example), jnp.zeros((), jnp.int32)
-        return RolloutBuffer(data, zero, jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), memory))
+        memory = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), memory)
+        return RolloutBuffer(jax.tree.map(empty, example), jnp.zeros((), jnp.int32), memory)
 
     def add(self, transitions: Transition) -> RolloutBuffer:
         """Write one step [P, E, ...]; in place where the rollout is donated or carried."""
@@ -42,11 +47,11 @@ class RolloutBuffer(struct.PyTreeNode):
             return jax.lax.dynamic_update_index_in_dim(rollout, step.astype(rollout.dtype), self.position, axis=1)
 
         transitions, memory = apart(transitions)
-        first = self.position == 0
-        memory = jax.tree.map(lambda new, old: jnp.where(first, new, old), memory, self.memory)
-        data = jax.tree.map(write, self.data, transitions)
-        position = (self.position + 1) % self.data.reward.shape[1]
-        return self.replace(data=data, position=position, memory=memory)
+        return self.replace(
+            data=jax.tree.map(write, self.data, transitions),
+            position=(self.position + 1) % self.data.reward.shape[1],
+            memory=jax.tree.map(lambda new, old: jnp.where(self.position == 0, new, old), memory, self.memory),
+        )
 
     def cut_episodes(self, num_envs: int) -> RolloutBuffer:
         """Mark the newest step of each environment as truncated, unless it has ended: the next begins an episode."""
@@ -137,21 +142,6 @@ class Rollout(Experience):
         """Normalised by statistics that move once per rollout: log-probabilities stay those of its policy."""
         return OfRollout() if self.normalise_observations else Raw()
 
-    @property
-    def on_policy(self) -> bool:
-        """True: the whole rollout comes from one policy, the newest."""
-        return True
-
-    @property
-    def mixes_data(self) -> bool:
-        """Whether rows of a data set come with each rollout."""
-        return self.data_size > 0
-
-    @property
-    def waits_for_data(self) -> bool:
-        """Whether there must be a data set, because rows of it come with each rollout."""
-        return self.mixes_data
-
     def check(self) -> None:
         """Raise `ValueError` where minibatches do not divide a rollout, or the data's rows beside it."""
         super().check()
@@ -204,3 +194,48 @@ class Rollout(Experience):
             return batch
         assert data is not None
         return batch.replace(extras={**batch.extras, DATA: drawn_rows(data, keys, 1, self.data_size)})
+
+    def iterate(self, loop: Any, *arguments: Any) -> Any:
+        """One iteration of a loop: it learns from a rollout, and then chooses the next action anew."""
+        return loop.learn_from_rollout(*arguments)
+
+    # What a run needs for it
+
+    def require_data(self, supply: Supply) -> None:
+        """Raise `ValueError` where `data_size` asks for a data set and there is none, or the other way round."""
+        if not self.data_size:
+            super().require_data(supply)
+        elif supply.data is None:
+            raise ValueError(
+                f"agent '{supply.agent}' learns from a data set beside new experience. Name it: --data DATA. Or learn "
+                "without one: --config.data-size 0."
+            )
+
+    def require_mixing(self, supply: Supply) -> None:
+        """Raise `ValueError`: a rollout is whole, and rows of the data set come beside it."""
+        if not self.data_size:
+            super().require_mixing(supply)
+            return
+        raise ValueError(
+            f"--offline-share {supply.offline_share} is of batches from a replay, agent '{supply.agent}' learns from "
+            "rollouts: --config.data-size sets the rows of the data set beside each."
+        )
+
+    def spread(self, make: Callable[..., T], num_learners: int) -> T:
+        """The placement on devices. Environments of one learner may be on several, which share its gradients."""
+        return make(num_learners, self.num_envs, split=True)
+
+    def placed(self, storage: RolloutBuffer, spread: Any) -> RolloutBuffer:
+        """The rollout with each environment's part on the device that steps this environment."""
+        memory = spread.environments(storage.memory)
+        return spread.rollouts(storage.replace(memory=None)).replace(memory=memory)
+
+    def oddities(self, rows: int | None, longest: int | None) -> Iterator[str]:
+        """A warning about a batch that is larger than the data set."""
+        del longest
+        yield from repeated_rows(self.batch_size, rows)
+
+    def batch_bytes(self, storage: Any, data: Any, num_learners: int) -> int:
+        """The bytes of the batches of an iteration: another order of the rollout, and the data set's rows beside it."""
+        rows = self.data_size * num_learners
+        return nbytes(storage) + (int(rows * nbytes(data) / data.reward.shape[0]) if rows else 0)

@@ -2,8 +2,8 @@
 
 A window has T consecutive steps of one environment and begins at every `every`-th step that is stored. So a step is in
 about T / `every` windows, and a memory is stored once per `every` steps. A window may contain the ends of episodes: it
-says where an episode begins, and nothing of it is padded. It is drawn once all of its steps are stored, and until the
-first of them is overwritten.
+says where an episode begins, and nothing of it is padded. It may be drawn from the time when all of its steps are
+stored until the first of them is overwritten.
 
 Probabilities and weights of windows are those of rows in `rljax.buffers.prioritised`: P(i) ~ (p_i + e)^alpha, with p_i
 the priority of window i.
@@ -15,24 +15,26 @@ their episode, and begin with it.
 from __future__ import annotations
 
 import functools
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
 from flax import struct
 
 from rljax.agent import MEMORY, Array, Transition
-from rljax.buffers import sum_tree
-from rljax.buffers.draws import Draw
-from rljax.buffers.experience import beginnings, declaration
+from rljax.buffers.experience import declaration
 from rljax.buffers.prioritised import Pending, Priorities
-
-if TYPE_CHECKING:
-    from rljax.buffers.replay import Replay, ReplayBuffer
+from rljax.buffers.replay import Draw, Replay
+from rljax.buffers.rows import apart, beginnings
+from rljax.buffers.storage import sum_tree
+from rljax.buffers.storage.ring import ReplayBuffer
 
 
 class Windows(struct.PyTreeNode):
-    """What a ring keeps of its W E windows. That of an environment e which begins at step w `every` is w E + e."""
+    """The memories and priorities of a ring's windows. There are W windows of each of E environments.
+
+    The window of environment e that begins at step w x `every` of the ring has the number w E + e.
+    """
 
     memory: Any  # [P, W, E, M...] before the first step of each window; None where none is stored
     priorities: Priorities | None  # of the windows; None where they are drawn uniformly
@@ -40,7 +42,7 @@ class Windows(struct.PyTreeNode):
 
     @classmethod
     def create(cls, memory: Any, learners: int, num_envs: int, steps: int, draw: Sequences) -> Windows:
-        """Those of an empty ring of `steps` steps, for memories with the shapes of `memory` [P, E, M...]."""
+        """The windows of an empty ring of `steps` steps. A memory has the shapes of `memory` [P, E, M...]."""
         number = steps // draw.every
         stored = jax.tree.map(lambda x: jnp.zeros((x.shape[0], number, *x.shape[1:]), x.dtype), memory)
         priorities = None if draw.exponent is None else Priorities.create(learners, number * num_envs)
@@ -48,31 +50,36 @@ class Windows(struct.PyTreeNode):
 
     @property
     def axes(self) -> Windows:
-        """Which parts have the axis P, for `jax.vmap`."""
-        priorities = None if self.priorities is None else Priorities.axes()
+        """The axes of all parts, for `jax.vmap` over P."""
+        priorities = None if self.priorities is None else self.priorities.axes
         return Windows(memory=0, priorities=priorities, every=self.every)
 
-    def of_learner(self, index: int) -> Windows:
-        """Those of one of P learners."""
-        memory = jax.tree.map(lambda x: x[index], self.memory)
-        priorities = None if self.priorities is None else self.priorities.of_learner(index)
-        return self.replace(memory=memory, priorities=priorities)
+    def of_learner(self, learner: int) -> Windows:
+        """The windows of one of P learners."""
+        return self.replace(
+            memory=jax.tree.map(lambda x: x[learner], self.memory),
+            priorities=None if self.priorities is None else self.priorities.of_learner(learner),
+        )
 
-    def remembered(self, memory: Any, step: Array) -> Windows:
-        """Those after the `memory` [P, E, M...] before a `step` [] of the ring, which may begin windows."""
-        begins, at = step % self.every == 0, step // self.every
+    def with_memory(self, memory: Any, step: Array) -> Windows:
+        """The windows after a step of the ring, whose number is `step` [].
+
+        Where windows begin at this step, `memory` [P, E, M...], which the agents had before it, becomes their memory.
+        """
+        begins = step % self.every == 0
+        at = step // self.every
 
         def write(stored: Array, new: Array) -> Array:
             old = jax.lax.dynamic_index_in_dim(stored, at, axis=1, keepdims=False)
-            kept = jnp.where(begins, new.astype(stored.dtype), old)
-            return jax.lax.dynamic_update_index_in_dim(stored, kept, at, axis=1)
+            memory = jnp.where(begins, new.astype(stored.dtype), old)
+            return jax.lax.dynamic_update_index_in_dim(stored, memory, at, axis=1)
 
         return self.replace(memory=jax.tree.map(write, self.memory, memory))
 
-    def written(self, pending: Pending, step: Array, num_envs: int, exponent: Array) -> Windows:
-        """Those after the priorities that are `pending`, and after a `step` [] of the ring, which may begin windows.
+    def with_priorities(self, pending: Pending, step: Array, num_envs: int, exponent: Array) -> Windows:
+        """The windows with the `pending` priorities, after the step of the ring whose number is `step` [].
 
-        A new window has the largest priority so far.
+        Windows that begin at this step have the largest priority so far.
         """
         assert self.priorities is not None
         new = jnp.where(step % self.every == 0, step // self.every * num_envs + jnp.arange(num_envs), -1)
@@ -81,17 +88,18 @@ class Windows(struct.PyTreeNode):
 
 @declaration
 class Sequences(Draw):
-    """Windows of `length` steps, one of which begins at every `every`-th step of each environment.
+    """Windows of `length` steps. In each environment, a window begins at every `every`-th step.
 
-    Batches are sequences [T, B] with T = `length`, but for what there is once for each window. `extras["first"]` [T, B]
-    marks steps, after the first one, that begin an episode. `extras["weight"]` [B] are the weights of the losses. With
-    `remembers`, `extras["memory"]` [B, M...] is the memory before the first step, as it was when the agent acted.
+    Batches are sequences [T, B, ...] with T = `length`. `extras["first"]` [T, B] marks steps, after the first one, that
+    begin an episode. These extras have no axis T, because there is one for each window: `extras["weight"]` [B], the
+    weights of the losses, and with `remembers` also `extras["memory"]` [B, M...], the memory before the first step, as
+    it was when the agent acted.
 
     With an exponent, windows are drawn by priority, and batches have `extras["row"]` [B] int32. The agent returns the
     priorities of all windows, `metrics["priorities"]` [B].
 
-    A weight is 0 where no window is stored whole. This only happens where observations are stored once, and so many
-    short episodes end that the ring may draw fewer than T steps: see `rljax.buffers.successors`.
+    A weight is 0 where no whole window may be drawn. This only happens where observations are stored once and many
+    short episodes end, so that fewer than T steps may be drawn: see `rljax.buffers.storage.successors`.
     """
 
     length: int  # T
@@ -120,6 +128,29 @@ class Sequences(Draw):
         if experience.shift:
             raise ValueError(f"--config.shift is {experience.shift}, it must be 0: sequences are drawn as they are.")
 
+    def create(self, example: Transition, experience: Replay, stack: int) -> ReplayBuffer:
+        """An empty ring with the memories and priorities of its windows."""
+        example, memory = apart(example)
+        steps = self.steps(experience)
+        ring = ReplayBuffer.create(example, steps * experience.num_envs, stack)
+        return ring.replace(index=Windows.create(memory, len(example.reward), experience.num_envs, steps, self))
+
+    def add(self, ring: ReplayBuffer, transitions: Transition) -> ReplayBuffer:
+        """Write transitions [P, E, ...] at the ring's position, and the memory in their extras where windows begin."""
+        transitions, memory = apart(transitions)
+        step = ring.position // transitions.reward.shape[1]
+        return ring.add(transitions).replace(index=ring.index.with_memory(memory, step))
+
+    def write_back(self, ring: ReplayBuffer, pending: Pending, experience: Replay) -> ReplayBuffer:
+        """The ring after a step of E environments was added: with the `pending` priorities, and new windows."""
+        step = (ring.position // experience.num_envs - 1) % (ring.capacity // experience.num_envs)
+        exponent = jnp.asarray(self.exponent)
+        return ring.replace(index=ring.index.with_priorities(pending, step, experience.num_envs, exponent))
+
+    def row_bytes(self, row: float) -> float:
+        """Bytes of a window."""
+        return row * self.length
+
     def __call__(self, buffer: ReplayBuffer, keys: Array, experience: Replay) -> Transition:
         """Batches [P, U, T, B, ...]; `keys` are [P]."""
         draw = functools.partial(self._draw, experience)
@@ -127,19 +158,19 @@ class Sequences(Draw):
 
     def _draw(self, experience: Replay, ring: ReplayBuffer, key: Array, correction: Array) -> Transition:
         """Batches [U, T, B, ...] of one learner."""
-        num_envs, kept = experience.num_envs, ring.windows
-        assert kept is not None
+        num_envs = experience.num_envs
+        windows: Windows = ring.index
         shape = (experience.num_updates, experience.batch_size)
         steps = ring.capacity // num_envs
         last, number = self.complete(ring, num_envs)
         whole = jnp.where(number > 0, 1.0, 0.0)
         number = jnp.maximum(number, 1)
-        if kept.priorities is None:
+        if windows.priorities is None:
             drawn = jax.random.randint(key, shape, 0, number * num_envs)
             window = (last - drawn // num_envs) % (steps // self.every) * num_envs + drawn % num_envs
             extras = {"weight": jnp.broadcast_to(whole, shape)}
         else:
-            sums, first = kept.priorities.sums, (last - number + 1) % (steps // self.every)
+            sums, first = windows.priorities.sums, (last - number + 1) % (steps // self.every)
             edges = (first * num_envs, last * num_envs + num_envs - 1)
             window = sum_tree.draw(sums, key, shape, edges)
             mass = sums[window + len(sums) // 2]
@@ -149,17 +180,39 @@ class Sequences(Draw):
         step = (begin[:, None] * self.every + jnp.arange(self.length)[:, None]) % steps  # [U, T, B]
         batch = ring.transitions(step * num_envs + environment[:, None])
         extras |= {"first": beginnings(batch)}
-        if kept.memory is not None:
-            extras |= {MEMORY: jax.tree.map(lambda x: x[begin, environment], kept.memory)}
+        if windows.memory is not None:
+            extras |= {MEMORY: jax.tree.map(lambda x: x[begin, environment], windows.memory)}
         return batch.replace(extras={**batch.extras, **extras})
 
     def complete(self, ring: ReplayBuffer, num_envs: int) -> tuple[Array, Array]:
-        """Of one learner's ring: where in time the newest window that is whole begins, and the number of whole ones.
+        """The newest whole window of each environment in one learner's ring, and the number of whole windows.
 
-        The first is counted in windows, from 0 to W - 1.
+        The first is w, from 0 to W - 1, for the window that begins at step w x `every`.
         """
-        steps, next_step = ring.capacity // num_envs, ring.position // num_envs
+        steps = ring.capacity // num_envs
+        next_step = ring.position // num_envs
         last = (next_step + steps - self.length) // self.every
         age = next_step + steps - last * self.every  # steps since it began
         number = (ring.drawable // num_envs - age) // self.every + 1
         return last % (steps // self.every), number
+
+
+def n_step_returns(
+    value: Array, batch: Transition, discount: Array | float, number: int
+) -> Array:
+    """Returns R^n_t [T, B] of sequences, for the values V_t [T, B] of their steps' successors.
+
+      R^1_t = r_t + gamma (1 - terminated_t) V_t
+      R^k_t = R^1_t where t ended, and in the last step;  r_t + gamma R^{k-1}_{t+1} elsewhere
+
+    n is `number`. Kapturowski et al., R2D2, ICLR 2019, section 2.3.
+    """
+    last = (batch.terminated | batch.truncated).at[-1].set(True)
+    following = (1.0 - batch.terminated) * value
+
+    def longer(_: Any, later: Array) -> Array:  # R^k of R^{k-1}
+        after = jnp.where(last, following, jnp.roll(later, -1, axis=0))
+        return batch.reward + discount * after
+
+    first = batch.reward + discount * following
+    return jax.lax.fori_loop(1, number, longer, first)

@@ -1,4 +1,4 @@
-"""Commands that show what runs came to: rljax plot | report | select | watch."""
+"""Commands that show the results of runs: rljax plot | report | select | watch."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ class Plot:
 
 @dataclasses.dataclass
 class Paths:
-    """Where to look for runs."""
+    """The folders of the runs."""
 
     paths: shared.Folders  # folders of runs, or folders with runs at any depth
 
 
 @dataclasses.dataclass
-class Report(Paths):
-    """Compare runs on one page, with figures and tables beside it. Every number has its interval over learners."""
+class ReportOptions(Paths):
+    """Compare runs on one page, with figures and tables in files. Every number has its interval over learners."""
 
     # the page; figures and tables.md go to the folder report/ beside it
     output: Annotated[Path, shared.OUTPUT] = Path("report.html")
@@ -36,17 +36,17 @@ class Report(Paths):
 
 @dataclasses.dataclass
 class Select(Paths, shared.Trust):
-    """Which of several runs each criterion from the data alone would have chosen, beside their returns."""
+    """Choose among runs by criteria that need only data, and compare the choices with the runs' returns."""
 
-    validation: str | None = None  # a data set that the runs have not learnt from: their losses on it are criteria too
+    validation: str | None = None  # a held-out data set: losses on it are criteria too
     discount: float = 0.99  # gamma of the critics' error on it
 
 
 @dataclasses.dataclass
 class Watch(Paths):
-    """Follow runs in the terminal: how far they are, how fast, and what the latest evaluation says."""
+    """Follow runs in the terminal: their progress, speed and latest evaluation."""
 
-    once: bool = False  # print once and leave, as always where the output is no terminal
+    once: bool = False  # print once and leave; always so if the output is not a terminal
     every: float = 2.0  # seconds between looks
 
 
@@ -60,7 +60,7 @@ def plot(arguments: list[str]) -> None:
 
 def report(arguments: list[str]) -> None:
     """rljax report"""
-    options = shared.parse(Report, arguments, "report")
+    options = shared.parse(ReportOptions, arguments, "report")
     from rljax.analysis import report
 
     print(report.write(options.paths, options.output, options.at))
@@ -71,8 +71,8 @@ def select(arguments: list[str]) -> None:
     options = shared.parse(Select, arguments, "select")
     from rljax.analysis import selection
 
-    chosen = {"validation": options.validation, "discount": options.discount, "trust": options.trust}
-    print(selection.markdown(options.paths, **chosen))
+    criteria = {"validation": options.validation, "discount": options.discount, "trust": options.trust}
+    print(selection.markdown(options.paths, **criteria))
 
 
 def watch(arguments: list[str]) -> None:

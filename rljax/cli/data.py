@@ -18,13 +18,13 @@ usage: rljax data COMMAND ...
 
   list [FAMILY]        known data sets: d4rl, minari, ogbench, neorl2
   info DATA            sizes, returns, lengths and scores, and a picture of them
-  check DATA           find what is wrong with it, and what that would do to learning; exit code 1 for errors
+  check DATA           find its faults and their effect on learning; exit code 1 for errors
   convert DATA FILE    write it as .npz, as .hdf5 in D4RL's layout, or as a Minari data set
   join FILE DATA...    write several one after the other, as D4RL's medium-expert sets are
   corrupt DATA FILE    write it with part of its rows corrupted, by RIQL's protocol
   correct SOURCE TARGET FILE   write data of other dynamics with the actions and rewards of the target's, by STC
-  record RUN FILE      play a run's policies, or take its replay, and write what they did as a data set
-  record NAME FILE     write what a task with a known solution shows: rljax/CombinationLock-10
+  record RUN FILE      act with a run's policies, or take its replay, and write the transitions as a data set
+  record NAME FILE     write episodes of the known solution of a task: rljax/CombinationLock-10
   record NAME [FILE]   make OGBench's data of cube, scene or puzzle, with its oracles: ogbench/cube-single-play-v0
 
 DATA is a name such as d4rl/hopper-medium-v2, or a .hdf5, .h5 or .npz file. Files are looked for, and downloaded to,
@@ -61,7 +61,7 @@ class Info(Input):
 
 @dataclasses.dataclass
 class Check(Input):
-    """Find what is wrong with a data set. Say what that would do to learning, and what to do about it."""
+    """Find the faults of a data set, their effect on learning, and remedies."""
 
 
 @dataclasses.dataclass
@@ -70,7 +70,7 @@ class Convert(Input):
 
     # file.npz, file.hdf5 (D4RL's layout), or minari/NAME-v0
     output: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="FILE")]
-    # environment that the data are of, such as Hopper-v5, with its bounds or number of actions; default: DATA's own
+    # environment of the data, such as Hopper-v5, with its bounds or number of actions; default: DATA's own
     env: str | None = None
     top: float = 1.0  # keep this fraction of the trajectories, the best by return: 0.1 is that of 10% BC
     discount: float = 1.0  # discount of the returns that rank the trajectories
@@ -82,7 +82,7 @@ class Join:
 
     output: shared.NewFile  # file.npz or file.hdf5
     data: Annotated[tyro.conf.Positional[tuple[str, ...]], tyro.conf.arg(metavar="DATA...")]  # names or files
-    mark_parts: bool = False  # write which of them each row is from, as the signal "part": ReCOIL asks for it
+    mark_parts: bool = False  # write the number of each row's data set as the signal "part", which ReCOIL needs
 
 
 @dataclasses.dataclass
@@ -113,10 +113,10 @@ class Correct:
 
 
 @dataclasses.dataclass
-class Record(shared.Trust, shared.Learner):
-    """Write a data set of what a run's policies do, or did while they were trained, or of oracles.
+class Record(shared.Trust, shared.LearnerOptions):
+    """Record a data set: with the policies of a run, from the replay of a run, or with scripted experts.
 
-    Oracles are OGBench's, and those of tasks with a known solution.
+    Scripted experts are OGBench's oracles, and the solutions of tasks that have a known one.
     """
 
     # folder of the run, or rljax/CombinationLock-10, or ogbench/cube-single-play-v0 and others of its arm
@@ -194,8 +194,8 @@ def _info(arguments: list[str]) -> None:
     actions = f"{described['action_size']} {'choices' if described['discrete'] else 'action dimensions'}"
     if described["choices"]:
         actions = f"actions of {' x '.join(map(str, described['choices']))} choices"
-    seen = f"{described['observation_size']} observation dimensions"
-    show(f"  {seen if dataset.spec.is_vector else printable(described['observation'])}, {actions}")
+    observation = f"{described['observation_size']} observation dimensions"
+    show(f"  {observation if dataset.spec.is_vector else printable(described['observation'])}, {actions}")
     show(f"  environment: {printable(described['env'] or 'none known')}")
     show(f"  {described['terminated']:,} terminal rows, {described['truncated']:,} truncated ones")
     show(f"  complete episodes: {described['episodes']:,}")
@@ -237,14 +237,14 @@ def _convert(arguments: list[str]) -> None:
 
 
 def _of_environment(options: Convert) -> Any:
-    """The data set of the environment that the user names, which says what the file leaves out about its actions."""
+    """The data set, with facts about its actions from the environment that the user names."""
     from rljax import datasets
-    from rljax.datasets import archive
+    from rljax.datasets.formats import dataset_files
 
     actions = _actions_of(options.env or "")
     path = Path(options.data)
     bounds = None if actions is None else actions.bounds
-    size = archive.unbounded_dimensions(path) if path.is_file() and options.action_bounds is None else None
+    size = dataset_files.unbounded_dimensions(path) if path.is_file() and options.action_bounds is None else None
     if bounds is not None and size == len(bounds[0]):
         low, high = (",".join(f"{x:.9g}" for x in bound) for bound in bounds)
         options = dataclasses.replace(options, action_bounds=(low, high))
@@ -269,7 +269,7 @@ class _Actions:
 
 
 def _actions_of(name: str) -> _Actions | None:
-    """What the environment called `name` says about its actions; None, with a warning, where it cannot be made."""
+    """The actions of the environment called `name`; None, with a warning, if it cannot be made."""
     from rljax import envs
 
     try:
@@ -298,8 +298,12 @@ def _corrupt(arguments: list[str]) -> None:
     options = _parse_with_bounds(Corrupt, arguments, "data corrupt")
     _require_new(options.output)
     from rljax import datasets
-    from rljax.runs import corruption
+    from rljax.datasets.tools import corruption
+    from rljax.runs.attackers import load_attacker
 
+    attacker = None
+    if options.attacker is not None:
+        attacker = load_attacker(options.attacker, options.learner, trust=options.trust)
     corrupted = corruption.corrupt(
         _load(options),
         what=options.what,
@@ -307,9 +311,7 @@ def _corrupt(arguments: list[str]) -> None:
         rate=options.rate,
         scale=options.scale,
         seed=options.seed,
-        attacker=options.attacker,
-        learner=options.learner,
-        trust=options.trust,
+        attacker=attacker,
     )
     print(datasets.write(corrupted, options.output))
 
@@ -320,26 +322,26 @@ def _correct(arguments: list[str]) -> None:
     if options.updates < 1 or min(options.hidden, default=1) < 1:
         raise ValueError(f"--updates is {options.updates} and --hidden {options.hidden}, all must be at least 1.")
     from rljax import datasets
-    from rljax.datasets.dynamics import correction, models
+    from rljax.datasets.tools import dynamics_correction, regression
 
-    made = correction.correct(
+    made = dynamics_correction.correct(
         datasets.load(options.source),
         datasets.load(options.target),
         str(options.output),
-        models.Settings(hidden=options.hidden, updates=options.updates),
+        regression.RegressionSettings(hidden=options.hidden, updates=options.updates),
         options.reward_limit,
         options.seed,
     )
     note = made.provenance["correction"]
     errors = ", ".join(f"{name} {error:.2f}" for name, error in note["errors"].items())
     print(f"{datasets.write(made, options.output)}: {note['corrected']:.0%} of {made.num:,} transitions corrected")
-    print(f"errors of the models on rows that they have not seen, in standard deviations: {errors}")
+    print(f"errors of the models on held-out rows, in standard deviations: {errors}")
 
 
 def _record(arguments: list[str]) -> None:
     options = shared.parse(Record, arguments, "data record")
     if options.source.startswith("ogbench/"):
-        _record_play(options)
+        _record_ogbench(options)
         return
     if options.output is None:
         raise ValueError(f"which file? rljax data record {options.source} FILE, a .npz or .hdf5 file.")
@@ -365,24 +367,27 @@ def _record(arguments: list[str]) -> None:
         )
     path = datasets.write(dataset, options.output)
     returns = dataset.returns()
-    played = (
+    outcome = (
         f"return {returns.mean():,.1f} over {len(returns)} complete episodes" if len(returns) else "no whole episode"
     )
-    print(f"{path}: {dataset.num:,} transitions, {played}")
+    print(f"{path}: {dataset.num:,} transitions, {outcome}")
 
 
 def _require_plain(options: Record) -> None:
-    """Raise `ValueError` for options that are of runs alone."""
+    """Raise `ValueError` for options that only runs have."""
     if (options.acting, options.learner, options.best) != ("policy", 0, False):
         raise ValueError(f"--from, --learner and --best are of runs; '{options.source}' is recorded by its oracles.")
 
 
-def _record_play(options: Record) -> None:
+def _record_ogbench(options: Record) -> None:
     _require_plain(options)
-    from rljax.datasets import archive, play
+    from rljax.datasets.formats import dataset_files
+    from rljax.datasets.recording import scripted_experts
 
     processes = 1 if options.envs is None else options.envs
-    path = play.record(options.source, options.output, steps=options.steps, seed=options.seed, processes=processes)
-    with archive.opened(path) as file:
+    path = scripted_experts.record(
+        options.source, options.output, steps=options.steps, seed=options.seed, processes=processes
+    )
+    with dataset_files.opened(path) as file:
         ends = file["terminals"]
     print(f"{path}: {(~ends).sum():,} transitions in {ends.sum():,} trajectories")

@@ -1,6 +1,6 @@
-"""The command line: which command runs, and what its errors and exit codes are.
+"""The command line: the commands, their errors and their exit codes.
 
-Nothing heavy is imported before a command has been chosen and its arguments understood.
+Nothing heavy is imported before the command is known and its arguments are parsed.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ looking at results
   play DIR                 write a video of the policy (and Brax's HTML view), or show it in the terminal
   plot DIR...              draw learning curves with intervals
   report DIR...            compare all runs in and below folders on one page:  rljax report runs/
-  select DIR...            which of several runs a criterion from the data alone would have chosen
+  select DIR...            choose among runs by criteria that need only data
   watch DIR...             follow running runs in the terminal
   list                     agents, environments and presets
 data
@@ -39,14 +39,14 @@ changing an agent
 """
 
 EXIT_USER, EXIT_RUN, EXIT_INTERRUPT = 2, 1, 130
-# Imports and tracing make many objects that stay. Looking through them for garbage would take a fifth of the start.
+# Imports and tracing make many lasting objects. Garbage collections would take a fifth of the start.
 COLLECT_AFTER = (100_000, 20, 100)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line. Exits with 2 for a mistake that the user can correct, with 1 for a run that failed."""
     gc.set_threshold(*COLLECT_AFTER)
-    is_own_process = arguments is None  # and not a call from Python
+    is_program = arguments is None  # not a call from Python
     arguments = list(sys.argv[1:] if arguments is None else arguments)
     if not arguments or arguments[0] in ("-h", "--help", "help"):
         print(USAGE, end="")
@@ -64,7 +64,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         _run(commands[arguments[0]], arguments[1:])
     except SystemExit as end:
         _leave_processes(end.code, arguments)
-        if end.code == EXIT_INTERRUPT and is_own_process:
+        if end.code == EXIT_INTERRUPT and is_program:
             from rljax.system import interruption
 
             interruption.leave_at_once(EXIT_INTERRUPT)
@@ -84,7 +84,7 @@ def _commands() -> dict[str, Callable[[list[str]], None]]:
         "sweep": training.sweep,
         "resume": training.resume,
         "extract": training.extract,
-        "eval": policies.evaluate,
+        "eval": policies.evaluate_run,
         "play": policies.play,
         "plot": analysis.plot,
         "report": analysis.report,
@@ -131,7 +131,7 @@ def _fail(message: str, code: int = EXIT_USER) -> None:
 
 
 def _leave_processes(code: object, arguments: list[str]) -> None:
-    """Leave the other processes of a run that failed, where there are any."""
+    """Leave the other processes of a failed run, if there are any."""
     from rljax.cli import options
 
     if isinstance(code, int) and code and options.value_of(arguments, "--coordinator") is not None:

@@ -1,4 +1,4 @@
-"""Options that several commands share, and how a command line becomes options and an agent's Config.
+"""Options that several commands share, and the parsing of command lines into options and an agent's Config.
 
 A command's options are a dataclass. A field's comment is what --help prints. Commands share options by inheritance;
 Python collects the fields from the last base class to the first, so --help shows those of the last base first.
@@ -27,8 +27,8 @@ NewFile = Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="FILE")]
 
 
 @dataclasses.dataclass
-class Task:
-    """An agent and what it learns from."""
+class TaskOptions:
+    """An agent, and the environment or data set that it learns from."""
 
     agent: Agent  # name (see rljax list) or path of your own agent file
     env: str | None = None  # environment, such as Hopper-v5, brax/ant, rljax/Pendulum; default: the data set's
@@ -38,8 +38,8 @@ class Task:
 
 
 @dataclasses.dataclass(kw_only=True)
-class Recording:
-    """Where a run writes, and how often."""
+class RecordingOptions:
+    """The folder of a run, and the steps between its records."""
 
     out: Annotated[Path | None, OUT] = None  # folder to write; default runs/AGENT/ENV/TIME
     log_every: int = Settings.log_every  # steps between lines of metrics
@@ -51,21 +51,21 @@ class Recording:
 
 @dataclasses.dataclass(kw_only=True)
 class Trust:
-    """What a folder of somebody else may do."""
+    """Trust in the folder of another user."""
 
-    trust: bool = False  # run code that the folder names and load its pickles, though another user's command made it
+    trust: bool = False  # run the folder's code and load its pickles, although another user's command made it
 
 
 @dataclasses.dataclass(kw_only=True)
 class Quiet:
-    """What the terminal shows."""
+    """The output in the terminal."""
 
     quiet: bool = False  # no live progress
 
 
 @dataclasses.dataclass(kw_only=True)
-class Cluster:
-    """Where the launches of a grid or a sweep run."""
+class ClusterOptions:
+    """The cluster for the launches of a grid or a sweep."""
 
     ray: str | None = None  # Ray cluster for the launches of a grid or a sweep: auto, or HOST:PORT
     ray_cpus: int = 1  # processors of each launch there
@@ -78,8 +78,8 @@ class Cluster:
 
 
 @dataclasses.dataclass(kw_only=True)
-class Launches(Cluster):
-    """How the learners of a grid or a sweep are shared out."""
+class Launches(ClusterOptions):
+    """The distribution of the learners of a grid or a sweep over launches."""
 
     learners_per_launch: int | None = None  # learners in one launch, at most; default: as many as memory holds
 
@@ -94,7 +94,7 @@ class Hosts:
     join_timeout: int = 300  # seconds to wait for the other processes
 
     def join(self) -> None:
-        """Become one of the processes that the options name, if any."""
+        """Join the processes that the options name, if any."""
         if self.coordinator is None:
             if self.num_processes is not None or self.process_id is not None:
                 raise ValueError("--num-processes and --process-id need --coordinator HOST:PORT.")
@@ -106,14 +106,14 @@ class Hosts:
 
 @dataclasses.dataclass(kw_only=True)
 class Best:
-    """Which policy of a learner."""
+    """The choice between the last and the best policy."""
 
     best: bool = False  # the policy of each learner's best evaluation, not the last one
 
 
 @dataclasses.dataclass(kw_only=True)
-class Learner(Best):
-    """Which policy of a run."""
+class LearnerOptions(Best):
+    """The choice of one policy of a run."""
 
     learner: int = 0  # which learner of the run
 
@@ -136,9 +136,9 @@ def _integer(info: tyro.constructors.PrimitiveTypeInfo) -> tyro.constructors.Pri
 
 
 def parse(options: Any, arguments: list[str], command: str) -> Any:
-    """The options of a command. Prints help or an error and leaves with `SystemExit`, where tyro does.
+    """Parse the options of a command. tyro raises `SystemExit` after it has printed help or an error.
 
-    Raises `ValueError` where both names of its output are given: tyro would take the last one.
+    Raises `ValueError` if both names of the output option are given: tyro would take the last one.
     """
     flags = (tyro.conf.FlagCreatePairsOff,)
     parsed = tyro.cli(options, args=arguments, prog=f"rljax {command}", config=flags, registry=integers)
@@ -150,7 +150,7 @@ def parse(options: Any, arguments: list[str], command: str) -> Any:
 def parse_with_agent(options: Any, arguments: list[str], command: str) -> tuple[Any, Any]:
     """The options of a command that begins with an agent, and the agent's Config."""
     if not arguments or arguments[0].startswith("-"):
-        parse(options, arguments, command)  # prints --help, or what is wrong
+        parse(options, arguments, command)  # prints --help, or the error
         raise ValueError(f"the agent comes first: rljax {command} sac --env Hopper-v5")
     from rljax.training import registry
 
@@ -187,14 +187,14 @@ def assignments(texts: Sequence[str], config: Any, flag: str) -> dict[str, Any]:
     """Settings of an agent's Config, each written as config.actor-lr=1e-4."""
     from rljax.training import configuration
 
-    found: dict[str, Any] = {}
+    settings: dict[str, Any] = {}
     for text in texts:
         name, equals, value = text.partition("=")
         if not name.startswith("config.") or not equals or not value:
             raise ValueError(f"{flag} {text}: write a setting and its value, such as config.actor-lr=1e-4.")
         known = configuration.setting(config, name.removeprefix("config.").replace("-", "_"))
-        found[known] = configuration.parse(config, known, value, f"{flag} {name}")
-    return found
+        settings[known] = configuration.parse(config, known, value, f"{flag} {name}")
+    return settings
 
 
 def config_flags(arguments: list[str], config: Any) -> set[str]:
@@ -202,6 +202,22 @@ def config_flags(arguments: list[str], config: Any) -> set[str]:
     flags = [_with_name_here(argument, config).partition("=")[0] for argument in arguments]
     names = {flag.removeprefix("--config.").replace("-", "_") for flag in flags if flag.startswith("--config.")}
     return names | {name.removeprefix("no_") for name in names}
+
+
+def split_config(arguments: list[str]) -> tuple[list[str], dict[str, list[str]]]:
+    """The arguments without --config.X VALUE ..., and the texts of the values, by the name of the setting X."""
+    rest: list[str] = []
+    values: dict[str, list[str]] = {}
+    target = rest
+    for argument in arguments:
+        if argument.startswith("--config."):
+            flag, equals, value = argument.removeprefix("--config.").partition("=")
+            target = values.setdefault(flag.replace("-", "_"), [])
+            target += [value] if equals else []
+        else:
+            target = rest if argument.startswith("--") else target
+            target.append(argument)
+    return rest, values
 
 
 def value_of(arguments: list[str], flag: str) -> str | None:

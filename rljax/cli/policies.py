@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import sys
 from pathlib import Path
 from typing import Annotated, Any
@@ -12,18 +13,21 @@ from rljax.cli import options as shared
 
 @dataclasses.dataclass
 class Evaluate(shared.Trust, shared.Best):
-    """Play complete episodes with the policy of a run, without exploration, and print their returns."""
+    """Play complete episodes with the policy of a run, without exploration, and print their returns.
+
+    --config.X VALUE ... changes a setting that the agent declares for evaluations, such as the thinking steps of
+    --config.compute. Several values are one evaluation each.
+    """
 
     run: shared.Folder  # folder of the run
     episodes: int = 10  # complete episodes of each learner
     env: str | None = None  # another environment of the same shapes; default: the run's
     seed: int = 0  # seed of the episodes
     hold: tuple[int, ...] = ()  # steps from one decision to the next, one evaluation each; default: as in training
-    compute: tuple[int, ...] = ()  # thinking steps of an action, one evaluation each; default: as in training
 
 
 @dataclasses.dataclass
-class Play(shared.Trust, shared.Learner):
+class PlayOptions(shared.Trust, shared.LearnerOptions):
     """Write a video of the policy, without exploration (MP4), and Brax's HTML view for brax/ environments."""
 
     run: shared.Folder  # folder of the run
@@ -33,26 +37,28 @@ class Play(shared.Trust, shared.Learner):
     terminal: bool = False  # print the episode as text instead: environments on grids
 
 
-def evaluate(arguments: list[str]) -> None:
+def evaluate_run(arguments: list[str]) -> None:
     """rljax eval"""
+    arguments, texts = shared.split_config(arguments)
     options = shared.parse(Evaluate, arguments, "eval")
-    from rljax.runs import policy
+    from rljax.runs.policies import evaluate, loading
     from rljax.system.terminal import show
 
     same: dict[str, Any] = {name: getattr(options, name) for name in ("episodes", "env", "best", "seed", "trust")}
-    for compute in options.compute or (None,):
-        results = []
+    changes = loading.read_changes(options.run, texts, trust=options.trust) if texts else {}
+    for values in itertools.product(*changes.values()):
+        config, results = dict(zip(changes, values, strict=True)), []
         for hold in options.hold or (None,):
-            results.append(policy.evaluate_run(options.run, **same, compute=compute, hold=hold))
-            show(policy.table(results[-1]))
+            results.append(evaluate.evaluate_run(options.run, **same, config=config, hold=hold))
+            show(evaluate.table(results[-1]))
         if len({result["hold"] for result in results}) > 1:
-            show(policy.averaged(results))
+            show(evaluate.line_over_holds(results))
 
 
 def play(arguments: list[str]) -> None:
     """rljax play"""
-    options = shared.parse(Play, arguments, "play")
-    from rljax.runs import videos
+    options = shared.parse(PlayOptions, arguments, "play")
+    from rljax.runs.policies import videos
 
     names = ("learner", "best", "seed", "max_steps", "trust")
     episode: dict[str, Any] = {name: getattr(options, name) for name in names}

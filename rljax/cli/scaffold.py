@@ -119,7 +119,7 @@ def command(file: Path) -> str:
 def page(source: str, name: str) -> str:
     """A page for an agent, filled in from its source as far as possible. "To be written" marks the rest.
 
-    `python scripts/document.py` fills in its table of hyperparameters.
+    `python scripts/results/agent_pages.py` fills in its table of hyperparameters.
     """
     tree = ast.parse(source)
     first, *paragraphs = (ast.get_docstring(tree) or "").split("\n\n")

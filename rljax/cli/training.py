@@ -15,18 +15,18 @@ from rljax.training.settings import Settings
 
 @dataclasses.dataclass(kw_only=True)
 class Learners:
-    """How many learners a training has, and how they use a data set."""
+    """The learners of a training, and their use of a data set."""
 
     seed: int = 0  # seed S of the first learner
     seeds: int = 1  # number of learners, with seeds S, S + 1, ..., as one program
     grid: tyro.conf.UseAppendAction[tuple[str, ...]] = ()  # train all values of a setting: config.actor-lr=1e-4,3e-4
-    dry_run: bool = False  # show the programs that a grid would be, and do nothing
+    dry_run: bool = False  # show the programs of a grid, and do nothing
     then_online: int = Settings.then_online  # environment steps of each learner after the updates from the data set
     # share of each batch that comes from the data set; pooled: drawn uniformly from the data set and new experience;
     # A:B:N: from A to B over N new transitions
     offline_share: float | str = 0.5
-    # draw rows of the data set more often, the better their trajectory is: by its return, by the advantage of that over
-    # a fit on first observations, or only from the top share
+    # draw rows of better trajectories more often: by return, by the advantage of the return over a fit on first
+    # observations, or only from the top share
     weights: Literal["uniform", "return", "advantage", "top"] = "uniform"
     weights_alpha: float = Settings.weights_alpha  # temperature of return and advantage; lower is greedier
     weights_share: float = Settings.weights_share  # share of the trajectories that top keeps
@@ -40,7 +40,9 @@ class Learners:
 
 
 @dataclasses.dataclass
-class Train(shared.Trust, shared.Hosts, shared.Launches, shared.Quiet, shared.Recording, Learners, shared.Task):
+class Train(
+    shared.Trust, shared.Hosts, shared.Launches, shared.Quiet, shared.RecordingOptions, Learners, shared.TaskOptions
+):
     """Train an agent. Steps are environment steps of each learner; from a data set alone, updates of each."""
 
     keep_checkpoints: int = Settings.keep_checkpoints  # newest checkpoints kept
@@ -50,13 +52,13 @@ class Train(shared.Trust, shared.Hosts, shared.Launches, shared.Quiet, shared.Re
 
 @dataclasses.dataclass(kw_only=True)
 class Search:
-    """How a sweep searches: the fields of `rljax.tuning.search_spaces.Protocol`, and its space."""
+    """The search of a sweep: the fields of `rljax.tuning.search_spaces.Protocol`, and the space."""
 
     method: Literal["random", "tpe", "hyperband", "pbt"] = "tpe"  # how trials are chosen
     trials: int = 64  # settings tried
     population: int = 16  # trials chosen together, or learners of pbt; hyperband's brackets set their own number
     tuning_seeds: tuple[int, ...] = (0, 1, 2)  # each trial is trained with all of them
-    test_seeds: tuple[int, ...] = tuple(range(100, 110))  # only the settings that are found are trained with them
+    test_seeds: tuple[int, ...] = tuple(range(100, 110))  # only the resulting settings are trained with them
     space: Path | None = None  # TOML file of the settings to search; default: the agent's own
     every: int | None = None  # steps between pbt's changes of settings; default: a twentieth of all
     eta: int = 3  # hyperband keeps one trial in ETA, and trains it ETA times as long
@@ -64,30 +66,30 @@ class Search:
     search_seed: int = 0  # seed of the search itself
     storage: str | None = None  # URL of Optuna's storage; default: an SQLite file in the folder
     study: str = "sweep"  # name of the study in that storage
-    limits: tuple[str, ...] = ()  # on signals per episode: cost=25; a trial beyond one is worse than all within
+    limits: tuple[str, ...] = ()  # on signals per episode: cost=25; a trial that exceeds one ranks below all others
 
 
 @dataclasses.dataclass
-class Sweep(shared.Launches, shared.Quiet, shared.Recording, Search, shared.Task):
+class Sweep(shared.Launches, shared.Quiet, shared.RecordingOptions, Search, shared.TaskOptions):
     """Search an agent's settings on tuning seeds, and train the best ones anew on test seeds."""
 
     steps: int = Settings.steps  # steps of each learner in a whole trial, and in the test
 
 
 @dataclasses.dataclass
-class Resume(shared.Trust, shared.Hosts, shared.Cluster, shared.Quiet):
+class Resume(shared.Trust, shared.Hosts, shared.ClusterOptions, shared.Quiet):
     """Continue a run exactly from its last checkpoint."""
 
     run: shared.Folder  # folder of the run, the grid or the sweep
     steps: int | None = None  # new total of environment steps; default: as first planned
     then_online: int | None = None  # let a run from a data set go on in its environment, for so many steps
     offline_share: float | str | None = None  # share of each batch from the data set then; default 0.5
-    accept_changed_records: bool = False  # go on though files of records have changed since the last checkpoint
+    accept_changed_records: bool = False  # continue although files of records have changed since the last checkpoint
 
 
 @dataclasses.dataclass
 class Extract(shared.Trust):
-    """Copy some learners of a run into a run of their own, which goes on exactly from where they stand."""
+    """Copy some learners of a run into a new run, which continues exactly from their state."""
 
     run: shared.Folder  # folder of the run
     learners: tuple[int, ...]  # numbers of the learners, from 0
@@ -194,7 +196,7 @@ def extract(arguments: list[str]) -> None:
 
 
 def _print_once(text: Any) -> None:
-    """Print in the first of several processes alone."""
+    """Print, but only in the first of several processes."""
     from rljax.distributed import processes
 
     if processes.is_first():

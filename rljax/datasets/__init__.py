@@ -6,17 +6,24 @@
     findings = datasets.check(dataset)
     scale, shift = datasets.reward_transform("return_range", dataset)
 
-Each family has a reader: `d4rl`, `minari`, `ogbench`, `neorl2`. `archive` reads files by path. See docs/datasets.md.
+`dataset` defines what a data set is. The rooms, each importing only those above it:
+
+    formats      files: reading them safely, checking their arrays, and our own layout
+    tools        checks, summaries, preprocessing, corruption, and correction of other dynamics
+    publishers   D4RL, Minari, OGBench, NeoRL-2: names, downloads, and each publisher's rules
+    recording    scripted experts that record data of a published form
+
+See docs/datasets.md.
 """
 
-from rljax.datasets.archive import write, write_archive, write_hdf5
-from rljax.datasets.catalogue import aliases, environment, identity, load, names, short
-from rljax.datasets.check import Finding, check
-from rljax.datasets.d4rl import reference
-from rljax.datasets.dataset import Dataset, cut, require_integers, score
-from rljax.datasets.info import describe, draw
-from rljax.datasets.minari import write_minari
-from rljax.datasets.preprocess import (
+from rljax.datasets.dataset import OfflineDataset, cut, require_integers, score
+from rljax.datasets.formats.dataset_files import write, write_archive, write_hdf5
+from rljax.datasets.publishers.catalogue import aliases, environment, identity, load, names, short
+from rljax.datasets.publishers.d4rl import reference
+from rljax.datasets.publishers.minari import write_minari
+from rljax.datasets.tools.check import Finding, check
+from rljax.datasets.tools.info import describe, draw
+from rljax.datasets.tools.preprocess import (
     effective_sizes,
     join,
     require_labels,
@@ -27,8 +34,8 @@ from rljax.datasets.preprocess import (
 )
 
 __all__ = [
-    "Dataset",
     "Finding",
+    "OfflineDataset",
     "aliases",
     "check",
     "cut",

@@ -1,4 +1,4 @@
-"""`Dataset`: recorded transitions with their metadata.
+"""`OfflineDataset`: recorded transitions with their metadata.
 
 Axes: `N` transitions, `O...` one observation, `A` dimensions of an action.
 """
@@ -36,7 +36,7 @@ def score(returns: Any, reference: Sequence[float] | None) -> Any:
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Dataset:
+class OfflineDataset:
     """Transitions of complete and cut trajectories, in recorded order.
 
     Actions are normalised to [-1, 1]. `terminated` marks the environment's own end, after which nothing is
@@ -46,7 +46,7 @@ class Dataset:
 
     An observation is one array, or a dictionary of arrays: pictures are uint8, masks of allowed actions bool, all else
     float32. Pictures of at least 1 kB are `rljax.buffers.frames.Frames`, in which each is stored once. They are indexed
-    as arrays are, `np.asarray` gives all of them at once, and `Dataset` makes them of arrays.
+    as arrays are, `np.asarray` gives all of them at once, and `OfflineDataset` makes them of arrays.
 
     Signals beside the reward, such as a cost, are the `extras` of the transitions: [N, K...] float32 by name.
     """
@@ -203,8 +203,8 @@ def nearest(name: str, names: Sequence[str], most: int = 3) -> str:
     import difflib
 
     spellings = {known.lower(): known for known in names}
-    found = [spellings[match] for match in difflib.get_close_matches(name.lower(), spellings, n=most, cutoff=0.5)]
-    return f" Nearest: {', '.join(repr(known) for known in found)}." if found else ""
+    names_near = [spellings[match] for match in difflib.get_close_matches(name.lower(), spellings, n=most, cutoff=0.5)]
+    return f" Nearest: {', '.join(repr(known) for known in names_near)}." if names_near else ""
 
 
 def as_bounds(bounds: Any, size: int) -> Bounds:
@@ -248,7 +248,7 @@ def columns(transitions: Transition, name: str) -> Iterator[tuple[str, Any]]:
         yield name, value
 
 
-def denormalised(dataset: Dataset) -> np.ndarray:
+def denormalised(dataset: OfflineDataset) -> np.ndarray:
     """Actions within the file's bounds [N, A], for writing. They are float64 unless the bounds are -1 and 1."""
     action = np.asarray(dataset.transitions.action)
     if dataset.action_bounds is None or is_unit(dataset.action_bounds):
@@ -257,7 +257,7 @@ def denormalised(dataset: Dataset) -> np.ndarray:
     return (low + high) / 2 + (high - low) / 2 * action
 
 
-def require_integers(dataset: Dataset, env: str, number: int) -> None:
+def require_integers(dataset: OfflineDataset, env: str, number: int) -> None:
     """Raise `ValueError` where the `number` discrete actions of the environment `env` are stored as real numbers."""
     if not dataset.discrete and are_whole(denormalised(dataset)):
         raise ValueError(

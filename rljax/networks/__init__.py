@@ -3,7 +3,6 @@
 The names of `layers` are also available here: `networks.MLP`, `networks.create`.
 """
 
-from rljax.agent import require_fit
 from rljax.networks.distributions import Actor
 from rljax.networks.ensembles import (
     DiscreteEnsemble,
@@ -41,6 +40,7 @@ from rljax.networks.layers import (
     mish,
     patches,
     polyak,
+    polyak_every,
 )
 from rljax.networks.optimisation.trained import Trained, clipped, cosine_rate, parameters_of
 
@@ -83,7 +83,7 @@ __all__ = [
     "parameters_of",
     "patches",
     "polyak",
-    "require_fit",
+    "polyak_every",
     "smallest",
     "smallest_of_subset",
     "values_and_slopes",

@@ -43,6 +43,15 @@ def squashed_gaussian(mean: Array, log_std: Array) -> SquashedGaussian:
     return distrax.Transformed(base, distrax.Block(distrax.Tanh(), ndims=1))
 
 
+def squashed(output: Array, settings: Any) -> SquashedGaussian:
+    """tanh of a Gaussian whose mean and log std are the halves of a network's output [..., 2 A].
+
+    The log std is clipped to `settings.log_std_min` and `settings.log_std_max`, of an agent's Config.
+    """
+    mean, log_std = jnp.split(output, 2, axis=-1)
+    return squashed_gaussian(mean, jnp.clip(log_std, settings.log_std_min, settings.log_std_max))
+
+
 def gaussian(mean: Array, std: Array) -> Distribution:
     """A diagonal Gaussian over [..., A]; its log-probability is summed over A."""
     import distrax

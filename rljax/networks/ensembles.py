@@ -112,14 +112,14 @@ def outputs_and_head(
     critic: Network | Trained, observation: Any, action: Array
 ) -> tuple[Array, heads.Scalar | heads.TwoHot]:
     """The outputs of critics for actions [..., A], [C, ...] or [C, ..., K], and the head that reads them."""
-    critic = parameters_of(critic)
-    body = _body(critic)
+    network: Any = parameters_of(critic)
+    body = _body(network)
     if not isinstance(body, BinnedEnsemble):
-        return critic(observation, action), heads.Scalar("squared")
-    return critic(observation, action, raw=True), body.head(critic.options["bounds"])
+        return network(observation, action), heads.Scalar("squared")
+    return network(observation, action, raw=True), body.head(network.options["bounds"])
 
 
-def _body(critic: Network) -> Any:
+def _body(critic: Any) -> Any:
     """The module of critics, without their encoder."""
     module = getattr(critic, "module", None)  # any function of (observation, action) may stand for critics
     return module.body if isinstance(module, Encoded) else module
@@ -147,7 +147,7 @@ def smallest_of_subset(values: Array, number: int | None, key: Array) -> Array:
     """
     if number is None:
         return values.min(axis=0)
-    chosen = jax.random.choice(jax.random.fold_in(key, 1), values.shape[0], (number,), replace=False)
+    chosen = jax.random.choice(key, values.shape[0], (number,), replace=False)
     return values[chosen].min(axis=0)
 
 

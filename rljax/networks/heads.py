@@ -25,14 +25,15 @@ The last two classify one number. Agents whose targets are numbers use them, and
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import Annotated, Any, Literal, NamedTuple, Protocol
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
 
-from rljax.agent import Array, Metrics, Transition, config, require_at_least, require_range, same_fields
+from rljax.agent import Array, Metrics, Transition, config, same_fields
+from rljax.requirements import AtLeast, require_at_least, require_range
 
 SMOOTHING = 0.75  # sigma of HL-Gauss in widths of a bin; [5]
 MARGIN = 0.1  # share of the range of returns by which bins from data go on, at either end; own choice
@@ -320,14 +321,27 @@ def bounds_of_bins(returns: Array, bins: int) -> Array:
 Name = Literal["none", "c51", "quantile"]
 
 
-def chosen(name: Name, loss: Any, atoms: int, quantiles: int, *, v_min: Any, v_max: Any, kappa: Any) -> Head:
+@config
+class WithDistribution:
+    """Settings of agents whose users choose what critics learn of the return: a base of their Config."""
+
+    loss: Literal["huber", "squared"] = "squared"  # of the error of a mean; huber in DQN
+    distribution: Name = "none"  # of returns: their mean, or arXiv:1707.06887, arXiv:1710.10044
+    atoms: Annotated[int, AtLeast(2)] = 51  # of c51; arXiv:1707.06887
+    v_min: float = -10.0  # the lowest atom; arXiv:1707.06887
+    v_max: float = 10.0  # the highest atom; arXiv:1707.06887
+    quantiles: Annotated[int, AtLeast(2)] = 200  # of quantile; arXiv:1710.10044
+    kappa: float = 1.0  # error up to which the quantiles' loss is quadratic; arXiv:1710.10044
+
+
+def of_returns(settings: WithDistribution) -> Head:
     """The head that an agent's settings ask for."""
-    match name:
+    match settings.distribution:
         case "c51":
-            return Categorical(atoms, v_min, v_max)
+            return Categorical(settings.atoms, settings.v_min, settings.v_max)
         case "quantile":
-            return Quantile(quantiles, kappa)
-    return Scalar(loss)
+            return Quantile(settings.quantiles, settings.kappa)
+    return Scalar(settings.loss)
 
 
 def check(head: Head, num_critics: int) -> None:
@@ -364,3 +378,25 @@ def of_action(outputs: Array, action: Array, head: Head) -> Array:
     if head.features == 1:
         return (outputs * action).sum(axis=-1)
     return (outputs * action[..., None]).sum(axis=-2)
+
+
+def rescaled(x: Array, slope: Array | float | None) -> Array:
+    """h(x) = sign(x) (sqrt(|x| + 1) - 1) + epsilon x, which makes large values small.
+
+    `slope` is epsilon; None: x itself. Pohlen et al., Observe and Look Further, arXiv:1805.11593.
+    """
+    if slope is None:
+        return x
+    return jnp.sign(x) * (jnp.sqrt(jnp.abs(x) + 1.0) - 1.0) + slope * x
+
+
+def unscaled(x: Array, slope: Array | float | None) -> Array:
+    """h^-1(x) = sign(x) (z^2 - 1), the inverse of `rescaled`.
+
+    z = (sqrt(1 + 4 epsilon u) - 1) / (2 epsilon) and u = |x| + 1 + epsilon.
+    """
+    if slope is None:
+        return x
+    u = jnp.abs(x) + 1.0 + slope
+    z = 2.0 * u / (jnp.sqrt(1.0 + 4.0 * slope * u) + 1.0)  # the same, and no small difference
+    return jnp.sign(x) * (jnp.square(z) - 1.0)

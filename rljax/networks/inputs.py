@@ -130,7 +130,7 @@ class OfData(Raw):
         batch, statistics = super().batch(statistics, batch)
         if self.goals:
             actor_observation = self(statistics, batch.extras["actor_observation"])
-            batch = batch.replace(extras=batch.extras | {"actor_observation": actor_observation})
+            batch = batch.replace(extras={**batch.extras, "actor_observation": actor_observation})
         return batch, statistics
 
 

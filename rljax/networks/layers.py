@@ -16,7 +16,7 @@ import jax
 import jax.numpy as jnp
 from flax import linen as nn
 
-from rljax.agent import Array
+from rljax.agent import Array, Metrics, every
 from rljax.networks.optimisation.trained import parameters_of
 
 Activation = Literal["relu", "tanh", "gelu", "gelu_tanh", "silu", "mish", "elu", "leaky_relu"]
@@ -446,6 +446,18 @@ def polyak(online: Any, target: Any, rate: Array | float) -> Any:
     """
     online = parameters_of(online)
     return jax.tree.map(lambda new, old: old + rate * (new - old), online, target)
+
+
+def polyak_every(period: int, step: Array, online: Any, target: Any, rate: Array | float) -> Any:
+    """Targets after `polyak` on every `period`-th update, and as they are on the others.
+
+    `step` [] counts the updates before this one. It is never batched.
+    """
+
+    def move(target: Any) -> tuple[Any, Metrics]:
+        return polyak(online, target, rate), {}
+
+    return every(period, step, move, target)[0]
 
 
 def copy(tree: Any) -> Any:

@@ -57,7 +57,18 @@ from rljax.networks.layers import create as create_network
 from rljax.networks.memory_layers import GRU, IRU, LRU, LSTM, GTrXL, Kind
 from rljax.networks.torsos import TorsoSettings
 
-__all__ = ["Kind", "Remembering", "create", "embedded", "following", "initial", "layers", "step", "successors"]
+__all__ = [
+    "Kind",
+    "Remembering",
+    "after_burn_in",
+    "create",
+    "embedded",
+    "following",
+    "initial",
+    "layers",
+    "step",
+    "successors",
+]
 
 PARTS = 8  # of the environments of a rollout: a part at a time is seen again, see `following`
 
@@ -207,6 +218,22 @@ def following(network: Network | None, batch: Transition) -> tuple[Any, Any]:
 
     found = jnp.concatenate([seen[1:], newest[None]])
     return seen, jax.lax.fori_loop(0, -(-several.sum() // size), compute, found)
+
+
+def after_burn_in(network: Network, batch: Transition, number: int) -> Transition:
+    """Sequences [T, B, ...] without their first `number` steps.
+
+    Where their extras hold a `memory` [B, M...], it becomes the memory that the network has after
+    those steps. Kapturowski et al., R2D2, ICLR 2019, section 3.
+    """
+    whole = (MEMORY, "weight", "row")  # of sequences, not of steps
+    extras = {name: x if name in whole else x[number:] for name, x in batch.extras.items()}
+    if number and MEMORY in extras:
+        observation = jax.tree.map(lambda x: x[:number], batch.observation)
+        _, memory, _ = network(observation, batch.extras["first"][:number], batch.extras[MEMORY])
+        extras[MEMORY] = jax.lax.stop_gradient(memory)
+    steps = jax.tree.map(lambda x: x[number:], batch.replace(extras={}))
+    return steps.replace(extras=extras)
 
 
 def _leading(settings: TorsoSettings, memory: Any) -> tuple[int, ...]:

@@ -152,7 +152,7 @@ class Imitation(NamedTuple):
         mean = self.mean(actor, observation, dropout)
         if actor.log_std is None:
             return jnp.square(mean - action).sum(axis=-1)
-        pi = distributions.gaussian(mean, self.std(actor))
+        pi = distributions.gaussian(mean, jnp.asarray(self.std(actor)))
         return jnp.negative(pi.log_prob(action))
 
 

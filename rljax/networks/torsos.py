@@ -43,13 +43,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any, Literal, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import jax
 from flax import linen as nn
 
 from rljax import agent, networks
-from rljax.agent import Array, EnvSpec, config, same_fields
+from rljax.agent import Acting, Array, EnvSpec, config, same_fields
 from rljax.networks import ACTIVATIONS, Activation, Dense, Initialisation, encoders, joined, memory_layers
 from rljax.networks.layers import LayerNorm, Module
 from rljax.networks.thinking import DRC, IRU, Recall, Span
@@ -93,6 +93,8 @@ class TorsoSettings(NamedTuple):
 class WithTorso:
     """Settings of agents whose users choose a torso: a base of their Config."""
 
+    acting: ClassVar[Acting] = Acting(settings=("compute",))
+
     encoder: encoders.Kind = "auto"  # convolutions, where pictures are observed
     torso: Kind = "mlp"  # of all networks: rljax/networks/torsos.py
     compute: int = 1  # T, thinking steps of torsos that take any number of them
@@ -101,13 +103,18 @@ class WithTorso:
 
 
 @config
-class WithMemory(WithTorso):
-    """Settings of agents whose users choose a memory, too: a base of their Config."""
+class WithMemoryAlone:
+    """Settings of a memory: a base of the Config of agents that have no progressive loss."""
 
     memory: memory_layers.Kind = "none"  # what is kept from step to step: rljax/networks/memories.py
     memory_hidden: tuple[int, ...] = (64,)  # widths of the memory's layers
     memory_length: int = 64  # steps that gtrxl sees
     memory_span: int | None = None  # steps that others bridge at the start; None: as published
+
+
+@config
+class WithMemory(WithTorso, WithMemoryAlone):
+    """Settings of agents whose users choose a memory, too: a base of their Config."""
 
 
 def check(spec: EnvSpec, settings: TorsoSettings, *hidden: tuple[int, ...]) -> None:

@@ -26,13 +26,13 @@ import numpy as np
 from rljax import datasets, envs
 from rljax.agent import EnvSpec, Transition, mask_of
 from rljax.buffers import frames
-from rljax.buffers.replay import ReplayBuffer
-from rljax.runs import checkpoints, console, policy
+from rljax.buffers.storage.ring import ReplayBuffer
+from rljax.runs import checkpoints, console
+from rljax.runs.policies import evaluate, loading, policy
 from rljax.runs.run import Run, read_config
 from rljax.system import hardware
 from rljax.training.drivers.driver import TRAIN, environment_seeds
-from rljax.training.plan import observed
-from rljax.training.sizes import require_room
+from rljax.training.plan.memory import require_room
 
 Source = Literal["policy", "exploring", "random", "replay"]
 SOURCES = ("policy", "exploring", "random", "replay")
@@ -49,7 +49,7 @@ def record(
     seed: int = 0,
     name: str = "recorded",
     trust: bool = False,
-) -> datasets.Dataset:
+) -> datasets.OfflineDataset:
     """A data set called `name` with `steps` transitions from the run in `out`, or fewer where a replay holds fewer.
 
     `source` is one of:
@@ -104,10 +104,10 @@ def record(
     if spec.stack > 1:
         provenance["stack"] = spec.stack
     reference = datasets.reference(envs.task(described["env"]))
-    return datasets.Dataset(name, transitions, described["env"], reference, bounds, provenance)
+    return datasets.OfflineDataset(name, transitions, described["env"], reference, bounds, provenance)
 
 
-def demonstrated(env: str, *, steps: int, seed: int = 0, name: str = "recorded") -> datasets.Dataset:
+def demonstrated(env: str, *, steps: int, seed: int = 0, name: str = "recorded") -> datasets.OfflineDataset:
     """A data set called `name` of whole episodes that the task `env` shows itself, with about `steps` transitions.
 
     Raises `ValueError` for a task that shows none, and for a number of steps below one episode.
@@ -126,7 +126,9 @@ def demonstrated(env: str, *, steps: int, seed: int = 0, name: str = "recorded")
     provenance = {"reader": "record", "source": "demonstrations", "environment": env, "seed": seed}
     provenance |= {"max_episode_steps": spec.max_episode_steps, "versions": hardware.versions()}
     provenance |= {"num_actions": spec.action_size} if spec.discrete else {}
-    return datasets.Dataset(name, transitions, env, None, None if spec.discrete else _unit_bounds(spec), provenance)
+    return datasets.OfflineDataset(
+        name, transitions, env, None, None if spec.discrete else _unit_bounds(spec), provenance
+    )
 
 
 def _played(
@@ -140,14 +142,14 @@ def _played(
     seed: int,
     trust: bool,
 ) -> tuple[Transition, Any, int]:
-    policies = policy.load_all(out, best=best, trust=trust, parts=("agent", "env"))
+    policies = loading.load_all(out, best=best, trust=trust, parts=("agent", "env"))
     act, generator = policy.Policy(policies, learner), np.random.default_rng(seed)
-    seen = observed(env, policies.experience)
-    hosted = envs.make_hosted(envs.evaluated(seen), num_envs)
+    name = envs.observed(env, policies.experience.observes)
+    hosted = envs.make_hosted(envs.evaluated(name), num_envs)
     size = None  # the data hold neither the time nor the goal
-    if seen != env:
+    if name != env:
         (whole,) = hosted.spec.observation_shape
-        size = whole // 2 if seen == envs.with_goals(env) else whole - 1
+        size = whole // 2 if name == envs.with_goals(env) else whole - 1
 
     def choose(observation: Any, step: np.ndarray) -> Any:
         if source == "random":
@@ -156,12 +158,12 @@ def _played(
 
     try:
         _require_room(hosted.spec, steps)
-        return play(hosted, choose, steps, seed, size), hosted.action_bounds, policies.step
+        return roll_out(hosted, choose, steps, seed, size), hosted.action_bounds, policies.step
     finally:
-        policy.close(hosted)
+        evaluate.close(hosted)
 
 
-def play(
+def roll_out(
     hosted: Any, choose: Callable[[Any, np.ndarray], Any], steps: int, seed: int, size: int | None = None
 ) -> Transition:
     """`steps` transitions of E environments on the host, environment by environment.
@@ -170,16 +172,17 @@ def play(
     the first `size` numbers are kept.
     """
     observation = hosted.reset(environment_seeds(seed, TRAIN, number=hosted.num_envs))
-    recording, rows, time = Recording(hosted.spec, observation), [], np.zeros(hosted.num_envs, np.int64)
+    store = PictureStore(hosted.spec, observation)
+    rows, time = [], np.zeros(hosted.num_envs, np.int64)
     for _ in range(-(-steps // hosted.num_envs)):
         action = choose(observation, time)
         step = hosted.step(action)
         time = np.where(step.terminated | step.truncated, 0, time + 1)
-        before, after = (x if size is None else x[:, :size] for x in recording.add(step))
+        before, after = (x if size is None else x[:, :size] for x in store.add(step))
         rows.append(Transition(before, action, step.reward, step.terminated, step.truncated, after, step.signals))
         observation = step.observation
     columns = jax.tree.map(lambda *column: np.stack(column), *rows)
-    return recording.finished(_in_turn(columns, steps))
+    return store.finished(_in_turn(columns, steps))
 
 
 def random_actions(generator: np.random.Generator, spec: EnvSpec, observation: Any) -> np.ndarray:
@@ -192,8 +195,8 @@ def random_actions(generator: np.random.Generator, spec: EnvSpec, observation: A
         most = np.asarray(spec.choices) if spec.choices else spec.action_size
         return generator.integers(most, size=(number, *spec.action_shape), dtype=np.int32)
     parts = np.split(np.asarray(mask), np.cumsum(spec.choices)[:-1], axis=1) if spec.choices else [np.asarray(mask)]
-    chosen = [(np.where(part, generator.random(part.shape), -1.0)).argmax(axis=1) for part in parts]
-    return np.stack(chosen, axis=1).astype(np.int32) if spec.choices else chosen[0].astype(np.int32)
+    actions = [(np.where(part, generator.random(part.shape), -1.0)).argmax(axis=1) for part in parts]
+    return np.stack(actions, axis=1).astype(np.int32) if spec.choices else actions[0].astype(np.int32)
 
 
 def _require_room(spec: EnvSpec, steps: int) -> None:
@@ -207,8 +210,8 @@ def _require_room(spec: EnvSpec, steps: int) -> None:
     require_room({name: 2 * steps * each}, hardware.available_memory(), "this machine", {name: "Lower --steps."})
 
 
-class Recording:
-    """The pictures of E environments side by side, each stored once. What is small stays in the rows."""
+class PictureStore:
+    """The pictures of E environments side by side, each stored once. Small arrays stay in the rows."""
 
     def __init__(self, spec: EnvSpec, observation: Any) -> None:
         """Begin with the first observations [E, O...]."""
@@ -224,7 +227,7 @@ class Recording:
             self._begin(np.arange(len(self._index)), observation)
 
     def add(self, step: Any) -> tuple[Any, Any]:
-        """Observations and successors of a step's rows [E, ...]: in place of large pictures, which frames they show."""
+        """Observations and successors of a step's rows [E, ...]; large pictures are the numbers of their frames."""
         if not self._pictures:
             before, self._next = self._next, step.observation
             return before, step.next_observation
@@ -241,9 +244,9 @@ class Recording:
     def finished(self, rows: Transition) -> Transition:
         """The rows [N, ...] with `Frames` in place of the numbers of frames."""
         pictures = {}
-        for i, kept in self._pictures.items():
-            pictures[i] = np.concatenate(kept)
-            kept.clear()  # frees memory before the next ones are joined
+        for i, parts in self._pictures.items():
+            pictures[i] = np.concatenate(parts)
+            parts.clear()  # frees memory before the next ones are joined
         both = []
         for field in (rows.observation, rows.next_observation):
             leaves, structure = jax.tree.flatten(field)
@@ -273,8 +276,8 @@ class Recording:
     def _keep(self, leaves: list[Any]) -> np.ndarray:
         """Keep the frames [n, ...] among the leaves, and return their numbers [n]."""
         number = 0
-        for i, kept in self._pictures.items():
-            kept.append(np.array(leaves[i]))
+        for i, parts in self._pictures.items():
+            parts.append(np.array(leaves[i]))
             number = len(leaves[i])
         self._number += number
         return np.arange(self._number - number, self._number, dtype=np.int32)
@@ -291,9 +294,8 @@ class Recording:
 def _stored(out: Path, learner: int, steps: int, trust: bool) -> tuple[Transition, Any, int]:
     run = Run.open(out, console.View(), trust=trust)
     try:
-        training, kind = run.training, run.experiment.experience.kind
-        if kind != "replay":
-            raise ValueError(f"'{out}' has no replay: its agent learns from a {kind}.")
+        training = run.training
+        run.experiment.experience.require_replay(out)
         policy.require_learner(training.settings, learner)
         path = checkpoints.newest(out / "checkpoints")
         notes = run.notes_of(path)
@@ -311,21 +313,20 @@ def _stored(out: Path, learner: int, steps: int, trust: bool) -> tuple[Transitio
 def of_ring(ring: ReplayBuffer, num_envs: int, steps: int, signals: Sequence[str] = ()) -> Transition:
     """The first `steps` transitions of a learner's ring, of E environments, environment by environment.
 
-    Of their extras only `signals` are kept, which are stored for agents that ask for them.
-
-    Where the ring stores large observations once, it is asked for the numbers of frames in place of pictures.
+    The rows keep `signals` and drop all other extras. Where the ring stores large observations once,
+    the rows have the numbers of frames in place of pictures.
     """
     size = int(ring.drawable)
     order: Any = ((int(ring.position) - size + np.arange(size)) % ring.capacity).reshape(-1, num_envs)
     order = order[: -(-steps // num_envs)]
-    kept = {name: ring.data.extras[name] for name in signals}
-    ring = ring.replace(data=ring.data.replace(extras=kept))
-    if ring.beside is None:
+    extras = {name: ring.data.extras[name] for name in signals}
+    ring = ring.replace(data=ring.data.replace(extras=extras))
+    if ring.successors is None:
         return _in_turn(jax.tree.map(np.asarray, ring.transitions(order)), steps)
-    beside, capacity = ring.beside, ring.capacity
+    successors, capacity = ring.successors, ring.capacity
     leaves, structure = jax.tree.flatten(ring.data.observation)
-    finals = jax.tree.leaves(beside.frames)
-    sides = [(*leaf.shape[1:-1], leaf.shape[-1] * beside.stack) for leaf in leaves]
+    finals = jax.tree.leaves(successors.frames)
+    sides = [(*leaf.shape[1:-1], leaf.shape[-1] * successors.stack) for leaf in leaves]
     once = [frames.is_stored_once(shape, leaf.dtype) for shape, leaf in zip(sides, leaves, strict=True)]
 
     def numbered(first: int, leaf: Any, frame: bool) -> Any:
@@ -334,7 +335,7 @@ def of_ring(ring: ReplayBuffer, num_envs: int, steps: int, signals: Sequence[str
 
     stored = structure.unflatten([numbered(0, *pair) for pair in zip(leaves, once, strict=True)])
     apart = structure.unflatten([numbered(capacity, *pair) for pair in zip(finals, once, strict=True)])
-    numbers = ring.replace(data=ring.data.replace(observation=stored), beside=beside.replace(frames=apart))
+    numbers = ring.replace(data=ring.data.replace(observation=stored), successors=successors.replace(frames=apart))
     rows = _in_turn(jax.tree.map(np.asarray, numbers.transitions(order)), steps)
     pictures = {i: np.concatenate([leaves[i], finals[i]]) for i in range(len(leaves)) if once[i]}
     both = []

@@ -77,9 +77,9 @@ class Terminal(View):
         from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
         learners = len(settings.seeds)
-        judged = "" if settings.eval_env is None else f", judged in [bold]{_plain(settings.eval_env)}[/bold]"
+        evaluated_in = "" if settings.eval_env is None else f", judged in [bold]{_plain(settings.eval_env)}[/bold]"
         self.console.print(
-            f"[bold]{_plain(settings.agent)}[/bold] on [bold]{_plain(settings.env)}[/bold]{judged}, "
+            f"[bold]{_plain(settings.agent)}[/bold] on [bold]{_plain(settings.env)}[/bold]{evaluated_in}, "
             f"{learners} learner{'s' if learners > 1 else ''} x {total:,} steps, "
             f"{needed / 1e6:,.0f} MB of state, in {_plain(folder)}"
         )
@@ -117,8 +117,8 @@ class Terminal(View):
     def evaluated(self, step: int, returns: np.ndarray, signals: Mapping[str, np.ndarray]) -> None:
         """Print the evaluation: the mean over learners, and the range where there are several learners."""
         spread = f" (learners {returns.min():,.1f} to {returns.max():,.1f})" if len(returns) > 1 else ""
-        beside = "".join(f", {_plain(name)} {means.mean():,.1f}" for name, means in signals.items())
-        self.console.print(f"step {step:>10,}  evaluation return {returns.mean():>10,.1f}{spread}{beside}")
+        sums = "".join(f", {_plain(name)} {means.mean():,.1f}" for name, means in signals.items())
+        self.console.print(f"step {step:>10,}  evaluation return {returns.mean():>10,.1f}{spread}{sums}")
         self.status("training")
 
     def say(self, text: str) -> None:
@@ -139,8 +139,8 @@ class Terminal(View):
             self.console.print(f"final return {_final(summary['final'])}")
         for entry in _best_first(summary.get("settings", [])):
             self.console.print(f"{_plain(population.label(entry['values']))}: final return {_final(entry['final'])}")
-        for found in summary["diverged"]:
-            self.console.print(f"[yellow]diverged:[/yellow] {_plain(found['cause'])}")
+        for learner in summary["diverged"]:
+            self.console.print(f"[yellow]diverged:[/yellow] {_plain(learner['cause'])}")
         self.console.print(
             f"{summary['wall_seconds']:,.0f} s, of which {summary['compile_seconds']:.1f} s compiling"
             + (f"; {speed:,.0f} steps/s in the training loop" if speed else "")
@@ -165,8 +165,8 @@ def _final(final: dict[str, Any]) -> str:
     number = len(final["learners"])
     from rljax.runs.statistics import shown
 
-    beside = "".join(f", {name} {shown(mean)}" for name, mean in final.get("signals", {}).items())
-    text = f"{final['mean']:,.1f}{beside} at {final['step']:,} steps"
+    sums = "".join(f", {name} {shown(mean)}" for name, mean in final.get("signals", {}).items())
+    text = f"{final['mean']:,.1f}{sums} at {final['step']:,} steps"
     if final["interval"] is None or number == 1:
         return text
     low, high = final["interval"]

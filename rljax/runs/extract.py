@@ -43,32 +43,32 @@ def extract(folder: str | Path, learners: Sequence[int], out: str | Path | None 
     if training.schedule is not None:
         settings = dataclasses.replace(settings, schedule=None)
         values = checkpoints.notes(checkpoints.newest(folder / "checkpoints"))["values"]
-        config = dataclasses.replace(config, **{name: tuple(own) for name, own in values.items()})
+        config = dataclasses.replace(config, **{name: tuple(value) for name, value in values.items()})
     config = population.of_learners(config, learners)
     partial = target.with_name(f".partial-{target.name}")  # so that a folder with the final name is always complete
     shutil.rmtree(partial, ignore_errors=True)
-    taken = dataclasses.replace(experiment, settings=settings, config=config)
-    own = run.Run(taken, partial, console.View())
+    part_experiment = dataclasses.replace(experiment, settings=settings, config=config)
+    part = run.Run(part_experiment, partial, console.View())
     try:
-        _write(source, own, learners, trust)
+        _write(source, part, learners, trust)
         partial.rename(target)
     finally:
         shutil.rmtree(partial, ignore_errors=True)
         source.close()
-        own.close()
+        part.close()
     return target
 
 
-def _write(source: run.Run, own: run.Run, learners: Sequence[int], trust: bool) -> None:
+def _write(source: run.Run, target: run.Run, learners: Sequence[int], trust: bool) -> None:
     path = checkpoints.newest(source.folder / "checkpoints")
     notes = source.notes_of(path)
-    own.notes_of(path)
-    whole, part = source.training, own.training
+    target.notes_of(path)
+    whole, part = source.training, target.training
     many, few = whole.driver.template(whole.settings.seeds), part.driver.template(part.settings.seeds)
     arrays = {name: checkpoints.restore(path, name, many[name]) for name in many}
-    items = {name: _taken(arrays[name], many[name], few[name], len(whole.members), learners) for name in many}
+    items = {name: _of_learners(arrays[name], many[name], few[name], len(whole.members), learners) for name in many}
     best = checkpoints.restore(path, "best", many["agent"])
-    items["best"] = _taken(best, many["agent"], few["agent"], len(whole.members), learners)
+    items["best"] = _of_learners(best, many["agent"], few["agent"], len(whole.members), learners)
     blobs = {}
     environments = trusting.environments(path, notes, trust)
     if environments is not None:
@@ -86,17 +86,17 @@ def _write(source: run.Run, own: run.Run, learners: Sequence[int], trust: bool) 
     described = records.read_config(source.folder) | {
         "schedule": None,
         "seeds": part.settings.seeds,
-        "config": configuration.as_json(own.experiment.config),
+        "config": configuration.as_json(target.experiment.config),
         "learners": [dataclasses.asdict(member) for member in part.members],
         "state_bytes": part.needed_bytes,
         "extracted": {"run": source.folder, "learners": learners, "step": notes["step"]},
     }
-    own.folder.mkdir(parents=True)
-    records.write_json(own.folder / "config.json", described)
-    with records.Recorder(own.folder) as recorder:
+    target.folder.mkdir(parents=True)
+    records.write_json(target.folder / "config.json", described)
+    with records.Recorder(target.folder) as recorder:
         for line in records.read(source.folder, "metrics"):
             if line["step"] <= notes["step"]:
-                recorder.metrics({name: _own(value, learners) for name, value in line.items()})
+                recorder.metrics({name: _entries(value, learners) for name, value in line.items()})
         lines = [line for line in records.read(source.folder, "evaluations") if line["learner"] in place]
         lines = [line | {"learner": place[line["learner"]]} for line in lines if line["step"] <= notes["step"]]
         for line in sorted(lines, key=lambda line: (line["step"], line["learner"])):
@@ -105,13 +105,13 @@ def _write(source: run.Run, own: run.Run, learners: Sequence[int], trust: bool) 
     summary = records.read_summary(source.folder)
     if summary:
         results = statistics.results(lines, population.settings(part.members), part.dataset is not None)
-        kept = {name: value for name, value in summary.items() if name != "settings"}
+        unchanged = {name: value for name, value in summary.items() if name != "settings"}
         changed = {"seeds": part.settings.seeds, "diverged": diverged, **results}
-        records.write_json(own.folder / records.SUMMARY, kept | changed)
-    checkpoints.save(own.folder / "checkpoints", notes["step"], items, blobs)
+        records.write_json(target.folder / records.SUMMARY, unchanged | changed)
+    checkpoints.save(target.folder / "checkpoints", notes["step"], items, blobs)
 
 
-def _taken(tree: Any, many: Any, few: Any, number: int, learners: Sequence[int]) -> Any:
+def _of_learners(tree: Any, many: Any, few: Any, number: int, learners: Sequence[int]) -> Any:
     """The rows of `learners` in every array of `tree`.
 
     `many` has the shapes for all `number` learners, `few` those for `learners`.
@@ -129,5 +129,5 @@ def _taken(tree: Any, many: Any, few: Any, number: int, learners: Sequence[int])
     return jax.tree.map(take, tree, many, few)
 
 
-def _own(value: Any, learners: Sequence[int]) -> Any:
+def _entries(value: Any, learners: Sequence[int]) -> Any:
     return [value[learner] for learner in learners] if isinstance(value, list) else value

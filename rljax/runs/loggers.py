@@ -140,8 +140,8 @@ def _scalars(record: Mapping[str, Any]) -> Iterator[tuple[int, str, float]]:
 def _evaluation_means(record: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
     names = {"returns": "return", "lengths": "length", "success": "success", "scores": "score"}
     fields = {name: record.get(field) for field, name in names.items()} | (record.get("signals") or {})
-    for name, given in fields.items():
-        values = np.asarray(plain(given) or np.nan, np.float64)
+    for name, entries in fields.items():
+        values = np.asarray(plain(entries) or np.nan, np.float64)
         if np.isfinite(values).all():
             yield f"evaluation/{name}", float(values.mean())
 

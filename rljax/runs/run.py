@@ -16,7 +16,18 @@ import jax
 
 from rljax.distributed import processes
 from rljax.envs.environment import EnvironmentFailed
-from rljax.runs import checkpoints, console, experiments, json_files, records, schema, statistics
+from rljax.runs import (
+    arguments,
+    checkpoints,
+    console,
+    experiments,
+    folders,
+    json_files,
+    records,
+    resumption,
+    schema,
+    statistics,
+)
 from rljax.runs.records import read_config
 from rljax.system import hardware, lock
 from rljax.system.interruption import Interrupt
@@ -80,8 +91,8 @@ def train(
     experiment = processes.on_all(
         lambda: experiments.prepare(agent, env, steps, data=data, seeds=seeds, config=config, trust=trust, **settings)
     )
-    default = processes.on_first(lambda: experiments.default_folder(experiment.settings))
-    folder = default if out is None else experiments.folder(out)
+    default = processes.on_first(lambda: folders.default_folder(experiment.settings))
+    folder = default if out is None else arguments.folder(out)
     return Run.begin(experiment, folder, console.create(quiet), command or shlex.join(sys.argv)).execute()
 
 
@@ -109,16 +120,9 @@ def resume(
     `RecordsChanged` (a `ValueError`) for changed records; `FolderInUse` (a `ValueError`) where another process writes
     this run; `CheckpointError` where no checkpoint is usable.
     """
-    folder = experiments.folder(out)
+    folder = arguments.folder(out)
     steps = None if steps is None else configuration.integer(steps, "steps", LARGEST)
-    given = experiments.checked({"then_online": then_online, "offline_share": offline_share}, optional=True)
-    then_online = given["then_online"]
-    online = {name: value for name, value in given.items() if value is not None}
-    if online and (then_online is None or then_online < 1 or steps is not None):
-        raise ValueError(
-            "to go on in an environment, give --then-online N of at least 1, with or without --offline-share; the "
-            "updates before it stay as planned, so without --steps."
-        )
+    online = arguments.online_stage(then_online, offline_share, steps)
     how = {"online": online, "accept_changed_records": accept_changed_records, "trust": trust}
     return Run.continued(folder, console.create(quiet), steps, command or shlex.join(sys.argv), **how).execute()
 
@@ -158,10 +162,10 @@ class Run:
             "command": command,
             **self._conditions(),
         }
-        json_files.dumps(described)  # raises what cannot be written before anything is
+        json_files.dumps(described)  # raises its errors before anything is written
         processes.on_first(lambda: self._make_folder(described))
         try:
-            processes.on_all(lambda: experiments.require_visible(self.folder))
+            processes.on_all(lambda: folders.require_visible(self.folder))
             self.recorder = processes.on_all(self._record)
         except (ValueError, OSError):
             processes.on_first(lambda: shutil.rmtree(self.folder))
@@ -171,12 +175,12 @@ class Run:
         training.start()
 
     def _conditions(self) -> dict[str, Any]:
-        """Everything beside the settings that can change a number: devices, versions, precision."""
+        """All conditions, apart from settings, that can change a number: devices, versions, precision."""
         used = [stage.driver.spread.num_devices for stage in self.training.stages]
         return {**hardware.provenance(), "devices_used": used}
 
     def _make_folder(self, described: Mapping[str, Any]) -> None:
-        self.lock = experiments.make_folder(self.folder)
+        self.lock = folders.make_folder(self.folder)
         records.write_json(self.folder / "config.json", described)
 
     @classmethod
@@ -204,16 +208,16 @@ class Run:
         trust: bool = False,
         wait: float = 0.0,
     ) -> Run:
-        """Continue the run in `folder`, to `steps` where given. config.json records `command`.
+        """Continue the run in `folder` to its end, or to `steps`. config.json records `command`.
 
-        Another process on a lost host is waited for, up to `wait` seconds. Raises all errors of `resume`.
+        This call waits up to `wait` seconds for the lock of a process on a lost host. Raises all errors of `resume`.
         """
         with contextlib.ExitStack() as undo:
-            own = experiments.lock_run(folder, wait)
-            if own is not None:
-                undo.callback(own.release)
+            folder_lock = folders.lock_run(folder, wait)
+            if folder_lock is not None:
+                undo.callback(folder_lock.release)
             run = processes.on_all(lambda: cls.open(folder, view, online, trust))
-            run.lock = own
+            run.lock = folder_lock
             undo.callback(run.close)
             processes.require_same(lambda: experiments.shared(run.experiment) | {"run": str(folder), "--steps": steps})
             run._resume(steps, command, accept_changed_records, trust)
@@ -258,20 +262,21 @@ class Run:
         self.recorder = processes.on_all(self._record)
         self.recorder.truncate(0)
         self._show_start()
-        processes.on_all(lambda: experiments.require_same_beginning(self.folder, self.training.inherited))
+        processes.on_all(lambda: resumption.require_same_beginning(self.folder, self.training.inherited))
         self.view.say(f"'{self.folder}' has no checkpoint yet: the run begins anew.")
         self.training.start()
 
     def _show_start(self) -> None:
-        """Show that the run goes on, and the warnings that it goes on with."""
-        needed = read_config(self.folder)["state_bytes"]
+        """Show that the run goes on, and its warnings."""
+        needed = read_config(self.folder).get("state_bytes", 0)
         self.view.start(self.folder, self.training.total, self.training.settings, needed)
         self._warn()
 
     def _continued(self, path: Path, steps: int | None) -> dict[str, Any]:
-        """Check that the run can go on from checkpoint `path`, to `steps` where given; return the checkpoint's notes.
+        """Check that the run can go on from checkpoint `path`; return the checkpoint's notes.
 
-        Raises `ValueError` where it cannot continue, and where the run is complete.
+        `steps` is the run's new end, None for the same one. Raises `ValueError` where the run cannot
+        go on, and where it is complete.
         """
         notes, training = self.notes_of(path), self.training
         if steps is not None:
@@ -281,7 +286,7 @@ class Run:
                 f"'{self.folder}' is complete at {notes['step']} steps. To go on: "
                 f"rljax resume {self.folder} --steps {2 * notes['step']}"
             )
-        experiments.require_structure(self.folder, notes["structure"], training.structure())
+        resumption.require_structure(self.folder, notes["structure"], training.structure())
         return notes
 
     def notes_of(self, path: Path) -> dict[str, Any]:
@@ -302,7 +307,7 @@ class Run:
         if changed_records:
             entry["changed_records"] = changed_records
         settings, conditions = self.training.settings, self._conditions()
-        self.training.warnings += experiments.note_resumption(self.folder, settings, entry, conditions, state_bytes)
+        self.training.warnings += resumption.note_resumption(self.folder, settings, entry, conditions, state_bytes)
 
     def execute(self) -> Path:
         """Train to the end or to an interruption. In both cases the folder holds everything."""

@@ -1,4 +1,6 @@
-"""Statistics of evaluations: means, interquartile means, bootstrap intervals, and the summary of a run.
+"""How good are the policies of one run? Statistics of its evaluations, and their bootstrap intervals.
+
+Which of several agents is better over tasks: `rljax.analysis.comparison`.
 
 The unit of every statement about an agent is the learner (one seed), not the episode. All episodes of one learner use
 the same weights, so that they do not show how another seed would perform. Each learner therefore counts once, with the
@@ -51,9 +53,23 @@ def iqm(values: ArrayLike, axis: int | None = None, counts: ArrayLike | None = N
             ordered, cumulative = np.take_along_axis(values, order, -1), np.cumsum(np.asarray(counts)[order], axis=-1)
             total = cumulative[..., -1:]
             cut = total // 4
-            kept = np.diff(np.clip(cumulative, cut, total - cut), axis=-1, prepend=cut)
-            middle = (kept * ordered).sum(axis=-1) / kept.sum(axis=-1)
+            weights = np.diff(np.clip(cumulative, cut, total - cut), axis=-1, prepend=cut)
+            middle = (weights * ordered).sum(axis=-1) / weights.sum(axis=-1)
     return np.where(np.isnan(ordered[..., -1]), np.nan, middle)[()]  # sorting puts NaN last
+
+
+def frequency_averaged(returns: Sequence[float], holds: Sequence[int]) -> float:
+    """The frequency-averaged return: the mean of `returns` over the lengths `holds`, which ascend.
+
+    It is the area under the returns, by trapezoids, divided by the range of lengths. Divided by the
+    largest known return in the environment, it is the frequency-averaged score of Patel and
+    Siegelmann, arXiv:2410.08979.
+    """
+    lengths = np.asarray(holds, np.float64)
+    if len(lengths) == 1:
+        return float(returns[0])
+    widths, heights = np.diff(lengths), np.asarray(returns, np.float64)
+    return float((widths * (heights[:-1] + heights[1:]) / 2.0).sum() / widths.sum())
 
 
 def interval(
@@ -130,13 +146,15 @@ def summarise(evaluations: Sequence[Record]) -> dict[str, Any]:
     shared = sorted(set.intersection(*(set(records) for records in table.values()))) if table else []
     if not shared:
         return {"final": None, "best": None}
-    means = {learner: {step: _mean_return(record) for step, record in own.items()} for learner, own in table.items()}
-    best = _highest({step: float(mean([own[step] for own in means.values()])) for step in shared})
-    own_best = {learner: _highest(own) for learner, own in means.items()}
+    means = {
+        learner: {step: _mean_return(record) for step, record in records.items()} for learner, records in table.items()
+    }
+    best = _highest({step: float(mean([returns[step] for returns in means.values()])) for step in shared})
+    best_steps = {learner: _highest(returns) for learner, returns in means.items()}
     last = shared[-1]
     return {
         "final": _summary_entry(table, last, {learner: last for learner in table}),
-        "best": _summary_entry(table, best, own_best),
+        "best": _summary_entry(table, best, best_steps),
     }
 
 
@@ -150,10 +168,14 @@ def last_three(evaluations: Sequence[Record]) -> dict[str, float | None]:
     None where a return behind it is not finite.
     """
     table = _by_learner(evaluations)
-    recent = [list(own.values())[-3:] for own in table.values()]
-    fields = {name: field for name, field in FIELDS.items() if all(each.get(field) for own in recent for each in own)}
+    recent = [list(records.values())[-3:] for records in table.values()]
+    fields = {
+        name: field
+        for name, field in FIELDS.items()
+        if all(record.get(field) for records in recent for record in records)
+    }
     return {
-        name: _finite_or_none(np.mean([np.mean([mean(record[field]) for record in own]) for own in recent]))
+        name: _finite_or_none(np.mean([np.mean([mean(record[field]) for record in records]) for records in recent]))
         for name, field in fields.items()
         if recent
     }
@@ -176,17 +198,18 @@ def expected_best(
     arXiv:2110.04156.
     """
     table = _by_learner(evaluations)
-    if not table or not all(record.get(field) for own in table.values() for record in own.values()):
+    if not table or not all(record.get(field) for records in table.values() for record in records.values()):
         return {}
-    values = [np.sort([float(mean(_floats(r[field]))) for r in own.values()]) for own in table.values()]
-    most = min(len(own) for own in values)
+    values = [np.sort([float(mean(_floats(r[field]))) for r in records.values()]) for records in table.values()]
+    most = min(len(rising) for rising in values)
     if numbers is None:
         round_ones = (digit * 10**power for power in range(7) for digit in (1, 2, 5))
         numbers = sorted({n for n in round_ones if n < most} | {most})
     expected = {}
     for n in numbers:
         each = [
-            sum(math.comb(i, n - 1) / math.comb(len(own), n) * own[i] for i in range(n - 1, len(own))) for own in values
+            sum(math.comb(i, n - 1) / math.comb(len(rising), n) * rising[i] for i in range(n - 1, len(rising)))
+            for rising in values
         ]
         expected[n] = float(np.mean(each))
     return expected
@@ -206,13 +229,15 @@ def learning_curve(
     """
     table = _by_learner(evaluations)
     if len(table) != 1:
-        learners = [(list(own), [_mean_return(record) for record in own.values()]) for own in table.values()]
+        learners = [
+            (list(records), [_mean_return(record) for record in records.values()]) for records in table.values()
+        ]
         return curve_over_learners(learners, statistic, level)
-    (own,) = table.values()
-    samples = [_floats(record["returns"]) for record in own.values()]
+    (records,) = table.values()
+    samples = [_floats(record["returns"]) for record in records.values()]
     bounds = np.array([interval(sample, statistic, level) for sample in samples])
     centre = np.array([statistic(sample) for sample in samples], np.float64)
-    return np.array(list(own), np.float64), centre, bounds[:, 0], bounds[:, 1]
+    return np.array(list(records), np.float64), centre, bounds[:, 0], bounds[:, 1]
 
 
 def curve_over_learners(
@@ -224,13 +249,15 @@ def curve_over_learners(
     """
     if not learners:
         return np.empty(0), np.empty(0), np.empty(0), np.empty(0)
-    axes, values = [_floats(own) for own, _ in learners], [_floats(own) for _, own in learners]
-    first, last = max(own[0] for own in axes), min(own[-1] for own in axes)
+    axes = [_floats(steps) for steps, _ in learners]
+    values = [_floats(returns) for _, returns in learners]
+    first = max(axis[0] for axis in axes)
+    last = min(axis[-1] for axis in axes)
     steps = np.unique(np.concatenate(axes))
     steps = steps[(first <= steps) & (steps <= last)]
     if not len(steps):
         return steps, steps, steps, steps
-    samples = np.stack([np.interp(steps, *own) for own in zip(axes, values, strict=True)], axis=1)  # [S, learners]
+    samples = np.stack([np.interp(steps, *curve) for curve in zip(axes, values, strict=True)], axis=1)  # [S, learners]
     return steps, statistic(samples, axis=1), *_intervals(samples, statistic, level)
 
 
@@ -257,9 +284,9 @@ def _by_learner(evaluations: Sequence[Record]) -> Records:
     return {learner: dict(sorted(table[learner].items())) for learner in sorted(table)}  # type: ignore[type-var]
 
 
-def _summary_entry(table: Records, step: int, own_steps: Mapping[Hashable, int]) -> dict[str, Any]:
-    """An entry of the summary: over learners at `step`, and for each learner at its own of `own_steps`."""
-    records = [own[step] for own in table.values()]
+def _summary_entry(table: Records, step: int, steps: Mapping[Hashable, int]) -> dict[str, Any]:
+    """An entry of the summary: over learners at `step`, and for each learner at its step of `steps`."""
+    records = [by_step[step] for by_step in table.values()]
     means = np.array([_mean_return(record) for record in records])
     return {
         "step": step,
@@ -277,7 +304,7 @@ def _summary_entry(table: Records, step: int, own_steps: Mapping[Hashable, int])
                 "success": _mean_of([record], "success"),
                 **_mean_signals([record]),
             }
-            for record in (own[own_steps[learner]] for learner, own in table.items())
+            for record in (by_step[steps[learner]] for learner, by_step in table.items())
         ],
     }
 
@@ -301,8 +328,8 @@ def _mean_signals(records: Sequence[Record]) -> dict[str, dict[str, float | None
         name for name in records[0].get("signals") or {} if all(name in (r.get("signals") or {}) for r in records)
     ]
     each = [record["signals"] for record in records if shared]
-    found = {name: _mean_of([{"sums": signals[name]} for signals in each], "sums") for name in shared}
-    return {"signals": found} if found else {}
+    means = {name: _mean_of([{"sums": signals[name]} for signals in each], "sums") for name in shared}
+    return {"signals": means} if means else {}
 
 
 def shown(value: float | None) -> str:
@@ -343,18 +370,20 @@ def results(
     """
 
     def of(learners: Sequence[int]) -> dict[str, Any]:
-        own = [line for line in evaluations if line["learner"] in learners]
-        found: dict[str, Any] = summarise(own) if own else {"final": None, "best": None}
-        found = found | {"last_three": last_three(own)}
-        return found | _after_evaluations(own) if offline else found
+        lines = [line for line in evaluations if line["learner"] in learners]
+        summary: dict[str, Any] = summarise(lines) if lines else {"final": None, "best": None}
+        summary = summary | {"last_three": last_three(lines)}
+        return summary | _after_evaluations(lines) if offline else summary
 
     if len(settings) == 1:
         return of(settings[0][1])
-    each = [{"values": dict(values), "learners": own, **of(own)} for values, own in settings]
+    each = [{"values": dict(values), "learners": learners, **of(learners)} for values, learners in settings]
     return {"final": None, "best": None, "settings": each}
 
 
 def _after_evaluations(evaluations: Sequence[Record]) -> dict[str, Any]:
     """The expected best return and score where n policies are evaluated online and the best of them is chosen."""
-    found = {name: expected_best(evaluations, field) for name, field in FIELDS.items()}
-    return {"expected_best": {name: {str(n): x for n, x in values.items()} for name, values in found.items() if values}}
+    expected = {name: expected_best(evaluations, field) for name, field in FIELDS.items()}
+    return {
+        "expected_best": {name: {str(n): x for n, x in values.items()} for name, values in expected.items() if values}
+    }

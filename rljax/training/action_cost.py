@@ -23,13 +23,13 @@ def of_action(agent: Agent, state: Any, spec: EnvSpec, config: Any) -> dict[str,
     `flops_per_action` is XLA's cost analysis of a batch, divided by the batch size; None where XLA gives no count.
     """
 
-    def chosen(state: Any, observation: Any, key: Any, config: Any) -> Any:
+    def action_of(state: Any, observation: Any, key: Any, config: Any) -> Any:
         memory = first_memory(agent, spec, config, BATCH)
         return agent_state.act(agent, state, observation, key, config, explore=False, memory=memory)[0]
 
     state, config = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape[1:], x.dtype), (state, config))
     arguments = (state, spec.shaped(BATCH), jax.eval_shape(lambda: jax.random.key(0)), config)
-    program = jax.make_jaxpr(chosen)(*arguments)
+    program = jax.make_jaxpr(action_of)(*arguments)
     leaves = jax.tree_util.tree_leaves_with_path(arguments)
     read = {id(variable) for equation in program.jaxpr.eqns for variable in equation.invars}
     parameters = sum(

@@ -1,4 +1,4 @@
-"""Operations on a Config: find settings by name, read them from text and JSON, write JSON, stack over learners."""
+"""Settings by name and type: values of Python, JSON and text become fields of a Config or of a run's `Settings`."""
 
 from __future__ import annotations
 
@@ -33,6 +33,11 @@ ELSEWHERE = {
 }
 
 
+def flag(name: str) -> str:
+    """The command line's flag of a setting of an agent's Config: --config.actor-lr for `actor_lr`."""
+    return f"--config.{name.replace('_', '-')}"
+
+
 def nearest(name: str, known: Sequence[str]) -> str:
     """ "Nearest: 'a', 'b'. ", or an empty text where no known name is similar."""
     close = difflib.get_close_matches(name, known, n=3, cutoff=0.5)
@@ -62,20 +67,24 @@ def integer(value: Any, what: str, most: int = INT32) -> int:
     """
     value = native(value)
     if not _is_whole(value):
-        raise TypeError(f"{what} is {value!r}, it must be int: a whole number, such as 300000 or 3e5.")
+        raise _wrong(what, value, (int,))
     if abs(value) > most:
         raise ValueError(f"{what} is {value:,}, it must be {'at most ' if value > 0 else 'at least -'}{most:,}.")
     return int(value)
 
 
+def _is_number(value: Any) -> bool:
+    return isinstance(value, Real) and not isinstance(value, bool)
+
+
 def _is_whole(value: Any) -> bool:
-    return isinstance(value, Real) and not isinstance(value, bool) and value == value // 1
+    return _is_number(value) and value == value // 1
 
 
 def require_integers(config: Any) -> None:
     """Raise `ValueError` for integers of a Config that compiled programs cannot count to."""
     for field in dataclasses.fields(config):
-        _require_small(getattr(config, field.name), f"--config.{field.name.replace('_', '-')}")
+        _require_small(getattr(config, field.name), flag(field.name))
 
 
 def _require_small(value: Any, flag: str) -> None:
@@ -98,10 +107,10 @@ def setting(config: Any, name: str) -> str:
 
 
 def replace(config: Any, values: Mapping[str, Any], origin: str) -> Any:
-    """`config` with `values`. Lists become tuples and whole numbers become floats where the field's type asks for it.
+    """`config` with `values`, each coerced to the type of its field. A float may have one value per learner.
 
-    Raises `ValueError` for a name that is no field (the message suggests similar names), and `TypeError` for a value of
-    the wrong type.
+    `origin` begins the messages. Raises `ValueError` for a name that is no field (the message
+    suggests similar names), and the errors of `coerce`.
     """
     hints = typing.get_type_hints(type(config))
     fields = [field.name for field in dataclasses.fields(config)]
@@ -109,84 +118,137 @@ def replace(config: Any, values: Mapping[str, Any], origin: str) -> Any:
     for name, value in values.items():
         if name not in fields:
             raise ValueError(f"{origin}: no setting '{name}'. {nearest(name, fields)}All of them: {', '.join(fields)}")
-        changes[name] = _convert(name, value, hints[name], origin)
+        label = f"{origin}: '{name}'"
+        several = float in _kinds(hints[name]) and (isinstance(value, list | tuple) or hasattr(value, "dtype"))
+        if several:
+            _require_numbers(label, value)
+        changes[name] = value if several and not isinstance(value, Real) else coerce(label, value, hints[name])
     return dataclasses.replace(config, **changes)
 
 
+def _require_numbers(label: str, value: Any) -> None:
+    """Raise `TypeError` unless all entries of a list are numbers. Arrays hold nothing else."""
+    if isinstance(value, list | tuple) and not all(map(_is_number, value)):
+        raise TypeError(f"{label} is {value!r}, it must be a number.")
+
+
 def parse(config: Any, name: str, text: str, origin: str) -> Any:
-    """Read a value of the setting `name` from the command line's text: "3e-4", "true", "none", "256x256".
+    """A value of the setting `name` from the command line's text: "3e-4", "true", "none", "256x256".
 
     Raises `ValueError` for a name that is no setting of `config`, and for a text that is no value of the setting.
     """
     hints = typing.get_type_hints(type(config))
     if name not in hints:
         replace(config, {name: text}, origin)  # raises an error that lists all settings
-    hint = hints[name]
-    kinds = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
+    kinds = _kinds(hints[name])
     if text.lower() == "none" and type(None) in kinds:
         return None
-    hint = _given(hint)
+    if any(typing.get_origin(kind) is typing.Literal and text in typing.get_args(kind) for kind in kinds):
+        return text
     readers: dict[Any, Any] = {float: float, int: whole_number, bool: {"true": True, "false": False}.__getitem__}
+    main = next((kind for kind in kinds if typing.get_origin(kind) is tuple), kinds[0])
     try:
         for kind in kinds:
             if kind in readers:
                 return readers[kind](text)
-        if typing.get_origin(hint) is tuple and typing.get_args(hint)[0] is int:
+        if typing.get_origin(main) is tuple and typing.get_args(main)[0] is int:
             return tuple(whole_number(part) for part in text.split("x"))
     except (ValueError, KeyError) as error:
         why = f" ({error})" if "too large" in str(error) else ""
-        raise ValueError(f"{origin}: '{text}' is no value of '{name}', which is {_described(hint)}{why}.") from None
-    if typing.get_origin(hint) is tuple:
+        raise ValueError(f"{origin}: '{text}' is no value of '{name}', which is {_described(main)}{why}.") from None
+    if typing.get_origin(main) is tuple:
         raise ValueError(f"{origin}: '{name}' is a list of lists, which cannot be written here.")
-    replace(config, {name: text}, origin)
-    return text
+    return coerce(f"{origin}: '{name}'", text, hints[name])
 
 
-def _given(hint: Any) -> Any:
-    """The tuple type of a hint such as `tuple[int, ...] | None`; any other hint unchanged."""
-    kinds = typing.get_args(hint) if isinstance(hint, types.UnionType) else ()
-    return next((kind for kind in kinds if typing.get_origin(kind) is tuple), hint)
-
-
-def _described(hint: Any) -> str:
-    if typing.get_origin(hint) is tuple:
+def _described(kind: Any) -> str:
+    if typing.get_origin(kind) is tuple:
         return "integers such as 256x256"
-    return getattr(hint, "__name__", str(hint))
+    return getattr(kind, "__name__", str(kind))
 
 
-def _convert(name: str, value: Any, hint: Any, origin: str) -> Any:
-    kinds = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
-    if value is None and type(None) in kinds:
-        return None
-    hint = _given(hint)
-    if float in kinds:
-        several = value if isinstance(value, list | tuple) else (value,)  # one per learner
-        if not hasattr(value, "dtype") and any(isinstance(x, bool) or not isinstance(x, Real) for x in several):
-            raise TypeError(f"{origin}: '{name}' is {value!r}, it must be a number.")
-        return float(value) if isinstance(value, Real) else value
-    if typing.get_origin(hint) is typing.Literal:
-        choices = typing.get_args(hint)
-        if value not in choices:
-            raise ValueError(f"{origin}: '{name}' is {value!r}, it must be one of {', '.join(map(str, choices))}.")
-        return value
-    if typing.get_origin(hint) is tuple:
-        inner = typing.get_args(hint)[0]
-        length = len(typing.get_args(inner)) or None  # of each inner tuple, in a tuple of tuples
-        rows: Any = [value] if length is None else value
-        if not isinstance(value, list | tuple) or not all(_are_integers(row, length) for row in rows or ()):
-            what = "integers" if length is None else f"lists of {length} integers"
-            raise TypeError(f"{origin}: '{name}' is {value!r}, it must be a list of {what}.")
-        read = [tuple(integer(x, f"{origin}: '{name}'") for x in row) for row in rows or ()]
-        return read[0] if length is None else tuple(read)
-    if hint is int:
-        return integer(value, f"{origin}: '{name}'")
-    if hint in (bool, str) and type(value) is not hint:
-        raise TypeError(f"{origin}: '{name}' is {value!r}, it must be {hint.__name__}.")
-    return value
+def _kinds(hint: Any) -> tuple[Any, ...]:
+    """The types of a hint: those of a union, or the hint itself."""
+    return typing.get_args(hint) if typing.get_origin(hint) in (types.UnionType, typing.Union) else (hint,)
+
+
+def coerce(label: str, value: Any, hint: Any, most: int = INT32) -> Any:
+    """`value` as the type `hint` of a field; `label` names it in messages, `most` is the largest integer.
+
+    Values of Python's callers, of presets and of JSON all become settings here. Numbers of NumPy
+    and JAX become Python's, whole numbers become int or float, and lists become tuples. Hints are
+    bool, int, float, str, `Literal`, `Mapping`, tuples of names or integers, tuples of tuples of
+    integers, and unions of these with None.
+
+    Raises `TypeError` for a value of another type, and `ValueError` for an integer beyond `most`
+    and for a text that is no choice of a `Literal`.
+    """
+    native_value = native(value)
+    kinds = _kinds(hint)
+    for kind in kinds:
+        origin, arguments = typing.get_origin(kind), typing.get_args(kind)
+        if kind is type(None) and value is None:
+            return None
+        if kind is bool and isinstance(native_value, bool):
+            return native_value
+        if kind is int and _is_whole(native_value):
+            return integer(native_value, label, most)
+        if kind is float and _is_number(native_value):
+            return float(native_value)
+        if kind is str and isinstance(value, str | os.PathLike):
+            return text(label, value)
+        if origin is typing.Literal and value in arguments:
+            return value
+        if origin is tuple and isinstance(native_value, list | tuple):
+            return _tuple(label, native_value, arguments[0], most)
+        if origin is Mapping and isinstance(value, Mapping):
+            return native_value
+    raise _wrong(label, value, kinds)
+
+
+def _tuple(label: str, value: Sequence[Any], kind: Any, most: int) -> tuple[Any, ...]:
+    """A tuple of names, of integers, or of tuples of integers of the same length, as `kind` says."""
+    if kind is str:
+        return tuple(text(label, part) for part in value)
+    length = len(typing.get_args(kind)) or None  # of each inner tuple, in a tuple of tuples
+    rows: Any = [value] if length is None else value
+    if not all(_are_integers(row, length) for row in rows):
+        raise _wrong(label, value, (tuple[kind, ...],))
+    integers = [tuple(integer(x, label, most) for x in row) for row in rows]
+    return integers[0] if length is None else tuple(integers)
 
 
 def _are_integers(value: Any, length: int | None) -> bool:
     return isinstance(value, list | tuple) and all(map(_is_whole, value)) and (length is None or len(value) == length)
+
+
+def _wrong(label: str, value: Any, kinds: Sequence[Any]) -> Exception:
+    """The error for a value that is none of these types."""
+    is_choice = any(typing.get_origin(kind) is typing.Literal for kind in kinds)
+    error = ValueError if is_choice else TypeError
+    return error(f"{label} is {value!r}, it must be {' or '.join(map(_name, kinds))}.")
+
+
+def _name(kind: Any) -> str:
+    """A type in words."""
+    if typing.get_origin(kind) is typing.Literal:
+        return f"one of {', '.join(map(str, typing.get_args(kind)))}"
+    if typing.get_origin(kind) is tuple:
+        inner = typing.get_args(kind)[0]
+        if inner is str:
+            return "a sequence of names"
+        length = len(typing.get_args(inner))
+        return f"a list of lists of {length} integers" if length else "a list of integers"
+    return _WORDS.get(kind, "a mapping")
+
+
+_WORDS = {
+    int: "int: a whole number, such as 300000 or 3e5",
+    float: "a number",
+    bool: "True or False",
+    str: "text",
+    type(None): "None",
+}
 
 
 def stack(config: Any, num_learners: int) -> Any:
@@ -219,6 +281,32 @@ def varied(config: Any) -> dict[str, tuple[float, ...]]:
     return {name: tuple(map(float, value)) for name, value in values.items() if hasattr(value, "__len__")}
 
 
+def flags_behind(module: Any, config: Any, name: str) -> str:
+    """The flags of the agent's settings on which the field `name` of its declaration depends, as text.
+
+    Each number of the Config is changed in turn, and `experience` is asked again.
+    """
+    import numpy as np
+
+    def declared(config: Any) -> Any:
+        return np.asarray(getattr(module.experience(config), name))
+
+    from rljax.agent import float_fields
+
+    floats, before, names = float_fields(type(config)), declared(config), []
+    for field in dataclasses.fields(config):
+        value: Any = getattr(config, field.name)
+        if field.name in floats and value is not None:
+            other = np.add(value, 1.0).tolist()
+        elif isinstance(value, int) and not isinstance(value, bool):
+            other = value + 1
+        else:
+            continue
+        if np.any(declared(dataclasses.replace(config, **{field.name: other})) != before):
+            names.append(field.name)
+    return " and ".join(map(flag, names)) or "a setting of the agent"
+
+
 def as_json(config: Any) -> dict[str, Any]:
     """A Config's fields, ready for JSON: arrays and tuples become lists."""
     return {field.name: _listed(getattr(config, field.name)) for field in dataclasses.fields(config)}
@@ -248,7 +336,7 @@ def text(name: str, value: Any) -> str:
     """A text, or a path as text. Raises `TypeError` for other values, and for null bytes."""
     if not isinstance(value, str | os.PathLike):
         raise TypeError(f"{name} is {value!r}, it must be text or a path.")
-    found = os.fspath(value)
-    if isinstance(found, bytes) or "\0" in found:
+    path = os.fspath(value)
+    if isinstance(path, bytes) or "\0" in path:
         raise TypeError(f"{name} is {value!r}, it must be text without null bytes.")
-    return found
+    return path

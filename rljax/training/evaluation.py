@@ -21,7 +21,7 @@ import numpy as np
 
 from rljax import agent as contract
 from rljax import envs
-from rljax.agent import Agent, Array, EnvSpec, Step, choose, first_memory
+from rljax.agent import Agent, Array, EnvSpec, Step, acting, choose, first_memory
 from rljax.distributed import processes
 from rljax.distributed.devices import local
 from rljax.envs import signals
@@ -33,7 +33,6 @@ from rljax.training.learner import per_learner
 from rljax.training.programs import Contents, compiled, shared
 from rljax.training.settings import Settings
 
-SEQUENCE = "sequence_length"  # the setting of agents that emit sequences: actions from one decision to the next
 LIMIT = 10_000  # time limit of an evaluated episode, in environment steps, where the environment has no limit
 
 
@@ -48,15 +47,18 @@ class Episodes:
     signals: Mapping[str, np.ndarray] = dataclasses.field(default_factory=dict)  # [P, N] sums of each, by name
 
     def details(self, learner: int) -> dict[str, Any]:
-        """What there is to record of one learner's episodes beside returns and lengths, ready for JSON."""
-        found: dict[str, Any] = {}
+        """The entries of one learner's record besides returns and lengths, ready for JSON.
+
+        Entries without content are left out: `cut`, `success` and `signals`.
+        """
+        entries: dict[str, Any] = {}
         if self.cut[learner].any():
-            found["cut"] = int(self.cut[learner].sum())
+            entries["cut"] = int(self.cut[learner].sum())
         if self.success is not None:
-            found["success"] = self.success[learner].tolist()
+            entries["success"] = self.success[learner].tolist()
         if self.signals:
-            found["signals"] = {name: sums[learner].tolist() for name, sums in self.signals.items()}
-        return found
+            entries["signals"] = {name: sums[learner].tolist() for name, sums in self.signals.items()}
+        return entries
 
 
 def policy(agent: Agent) -> Callable[[Any, Any, Any, Any, Any, Any], tuple[Array, Any]]:
@@ -74,56 +76,47 @@ def policy(agent: Agent) -> Callable[[Any, Any, Any, Any, Any, Any], tuple[Array
     return jax.vmap(decide, in_axes=(0, 0, 0, None, 0, 0))
 
 
-def sequence_length(config: Any) -> int | None:
-    """Actions that an agent plays from one decision to the next; None where it emits no sequences."""
-    return getattr(config, SEQUENCE, None)
+def sequence_length(agent: Agent, config: Any) -> int | None:
+    """The number of actions that follow one decision; None where the agent emits no sequences."""
+    name = acting(agent, config).sequence
+    return None if name is None else getattr(config, name)
 
 
 def deciding(agent: Agent, config: Any, steps: int | None) -> tuple[Any, Any]:
-    """The agent and its Config, such that it decides in every `steps` steps; None is as in training.
+    """The agent and its Config for one decision in every `steps` steps; None changes nothing.
 
-    An agent that emits sequences plays so many actions of one. Any other holds its action.
+    An agent that emits sequences emits them in this length: `acting` names the setting. Other
+    agents hold each action.
     """
-    if steps is not None and sequence_length(config) is not None:
-        return agent, dataclasses.replace(config, **{SEQUENCE: steps})
-    return (agent if steps in (None, 1) else Held(agent, steps)), config
+    name = acting(agent, config).sequence
+    if steps is not None and name is not None:
+        return agent, dataclasses.replace(config, **{name: steps})
+    return (agent if steps in (None, 1) else HeldActions(agent, steps)), config
 
 
 @dataclasses.dataclass(frozen=True)
-class Held:
-    """An agent whose actions are held: it chooses one in every `steps` steps, and sees nothing in between.
+class HeldActions:
+    """An agent that decides once in every `steps` steps, repeats its action and sees nothing meanwhile.
 
-    Patel and Siegelmann, Overcoming Slow Decision Frequencies in Continuous Control, arXiv:2410.08979, judge agents so.
+    Source: Patel and Siegelmann, Overcoming Slow Decision Frequencies in Continuous Control,
+    arXiv:2410.08979.
     """
 
     agent: Agent
     steps: int
 
     def remember(self, spec: EnvSpec, config: Any) -> Any:
-        """What the agent remembers, the action that is held, and how many steps it has lasted."""
+        """The agent's own memory, the repeated action, and the number of steps it has lasted."""
         action = jnp.zeros(spec.action_shape, spec.action_dtype)
         return {"agent": first_memory(self.agent, spec, config), "action": action, "lasted": jnp.zeros((), jnp.int32)}
 
     def act(self, state: Any, observation: Any, key: Array, config: Any, explore: bool, memory: Any) -> Any:
-        """The action that is held, or a new one."""
+        """The repeated action, or a new one after `steps` steps."""
         action, _, after = contract.act(self.agent, state, observation, key, config, explore, memory["agent"])
         ends = memory["lasted"] % self.steps == 0
-        chosen = {"agent": after, "action": action, "lasted": jnp.zeros_like(memory["lasted"])}
-        memory = choose(ends, chosen, memory)
+        decided = {"agent": after, "action": action, "lasted": jnp.zeros_like(memory["lasted"])}
+        memory = choose(ends, decided, memory)
         return memory["action"], {}, memory | {"lasted": memory["lasted"] + 1}
-
-
-def averaged(returns: Sequence[float], holds: Sequence[int]) -> float:
-    """The mean return over lengths of holding: the area under returns, by trapezoids, over the range of lengths.
-
-    `returns` belong to `holds` in ascending order. Divided by the largest return that is known in the environment, this
-    is the frequency-averaged score of arXiv:2410.08979.
-    """
-    lengths = np.asarray(holds, np.float64)
-    if len(lengths) == 1:
-        return float(returns[0])
-    widths, heights = np.diff(lengths), np.asarray(returns, np.float64)
-    return float((widths * (heights[:-1] + heights[1:]) / 2.0).sum() / widths.sum())
 
 
 def _keys(seeds: Any, num_learners: int) -> Array:
@@ -132,8 +125,8 @@ def _keys(seeds: Any, num_learners: int) -> Array:
 
 
 @dataclasses.dataclass(frozen=True)
-class Policies:
-    """The compiled policy of an agent. Evaluators of the same agent share its programs."""
+class PolicyProgram:
+    """The compiled policy of an agent. Evaluators of the same agent share it."""
 
     agent: Contents
 
@@ -150,7 +143,7 @@ class HostedEvaluator:
         """`environments` holds P x N environments, in the order of the learners."""
         self.hosted, self.num_learners, self.spec = environments, num_learners, environments.spec
         self.hosted.tolerant = num_learners > 1
-        self.policies = Policies(Contents(agent))
+        self.policy = PolicyProgram(Contents(agent))
 
     def __call__(self, state: Any, seeds: Sequence[int], config: Any) -> Episodes:
         """Play one episode in each environment, started from `seeds` [P x N]. Only the first process plays."""
@@ -160,8 +153,8 @@ class HostedEvaluator:
     def _episodes(self, state: Any, seeds: Sequence[int], config: Any) -> Episodes:
         rows = (self.num_learners, self.hosted.num_envs // self.num_learners)
         keys = _keys(seeds, self.num_learners)
-        decide = shared(self.policies, (state, config)).act
-        memory = first_memory(self.policies.agent.module, self.hosted.spec, config, *rows)
+        decide = shared(self.policy, (state, config)).act
+        memory = first_memory(self.policy.agent.module, self.hosted.spec, config, *rows)
         observation = self.hosted.reset(seeds)
         done = np.zeros(self.hosted.num_envs, np.bool_)
         returns, lengths = np.zeros(self.hosted.num_envs), np.zeros(self.hosted.num_envs, np.int64)
@@ -170,8 +163,8 @@ class HostedEvaluator:
         for time in range(self.hosted.spec.max_episode_steps or LIMIT):
             if done.all():
                 break
-            given = per_learner(observation, rows)
-            action, memory = decide(state, given, keys, np.int32(time), config, memory)
+            observations = per_learner(observation, rows)
+            action, memory = decide(state, observations, keys, np.int32(time), config, memory)
             action = np.asarray(action)
             step = self.hosted.step(action.reshape(-1, *action.shape[2:]))
             ended = (step.terminated | step.truncated) & ~done
@@ -192,7 +185,7 @@ class HostedEvaluator:
 
 
 @dataclasses.dataclass(frozen=True)
-class Play:
+class EpisodeProgram:
     """A program that plays episodes. Evaluators of the same agent in the same environment share it."""
 
     agent: Contents
@@ -200,10 +193,11 @@ class Play:
     num_learners: int
 
     @compiled()
-    def episodes(self, state: Any, keys: Array, drawn: Array, config: Any) -> tuple[Any, ...]:
-        """The returns, lengths and cuts of episodes, whether they succeeded, and sums of signals, [P x N].
+    def episodes(self, state: Any, keys: Array, policy_keys: Array, config: Any) -> tuple[Any, ...]:
+        """The returns, lengths, cuts, successes and sums of signals of episodes, [P x N] each.
 
-        Success is None where it is not reported.
+        Success is None where the environment does not report it. `keys` [P x N] are of the
+        environments, `policy_keys` [P] of the learners' policies.
         """
         number = keys.shape[0]
         rows = (self.num_learners, number // self.num_learners)
@@ -212,8 +206,8 @@ class Play:
 
         def body(carry: Any) -> Any:
             time, observation, environment, done, returns, lengths, success, sums, memory = carry
-            given = per_learner(observation, rows)
-            action, memory = decide(state, given, drawn, time, config, memory)
+            observations = per_learner(observation, rows)
+            action, memory = decide(state, observations, policy_keys, time, config, memory)
             steps = jax.vmap(jax.random.fold_in, in_axes=(0, None))(key_step, time)
             step, environment = self.environment.step(steps, environment, action.reshape(number, *action.shape[2:]))
             ended = (step.terminated | step.truncated) & ~done
@@ -247,15 +241,15 @@ class CompiledEvaluator:
 
     def __init__(self, agent: Agent, environment: AutoReset, num_learners: int) -> None:
         self.num_learners, self.spec = num_learners, environment.spec
-        self.play = Play(Contents(agent), environment, num_learners)
+        self.program = EpisodeProgram(Contents(agent), environment, num_learners)
 
     def __call__(self, state: Any, seeds: Sequence[int], config: Any) -> Episodes:
         """Play one episode in each environment, started from `seeds` [P x N]."""
         keys = jax.vmap(jax.random.key)(np.asarray(seeds, np.uint32))
-        drawn = _keys(seeds, self.num_learners)
-        play = shared(self.play, (state, config)).episodes
-        played = jax.device_get(local(play(state, keys, drawn, config)))
-        return Episodes(*jax.tree.map(lambda x: x.reshape(self.num_learners, -1), played))
+        policy_keys = _keys(seeds, self.num_learners)
+        play = shared(self.program, (state, config)).episodes
+        columns = jax.device_get(local(play(state, keys, policy_keys, config)))
+        return Episodes(*jax.tree.map(lambda x: x.reshape(self.num_learners, -1), columns))
 
     def close(self) -> None:
         """Do nothing: there are no simulators to close."""
@@ -269,9 +263,10 @@ def make(
     limit: Mapping[str, int],
     inside: AutoReset | None = None,
 ) -> HostedEvaluator | CompiledEvaluator:
-    """What plays `episodes` episodes of each learner in the environment `name`, which `inside` is where it is given.
+    """An evaluator that plays `episodes` episodes of each learner in the environment `name`.
 
-    `limit` may hold "max_episode_steps", for an environment on the host.
+    `inside` is that environment, if it is inside the program and was made before. `limit` may hold
+    "max_episode_steps" for an environment on the host.
     """
     if envs.is_compiled(name):
         return CompiledEvaluator(agent, envs.make(name) if inside is None else inside, num_learners)
@@ -281,7 +276,7 @@ def make(
 
 
 def evaluate(evaluator: Any, state: Any, settings: Settings, step: int, config: Any) -> Episodes:
-    """Play `eval_episodes` episodes with each learner, on seeds that depend on its seed and the step."""
+    """Play `eval_episodes` episodes with each learner, on seeds that depend on the learner's seed and the step."""
     number = settings.eval_episodes
     seeds = [s for seed in settings.seeds for s in environment_seeds(seed, EVALUATE, step, number=number)]
     return evaluator(state, seeds, config)

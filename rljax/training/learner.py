@@ -30,6 +30,7 @@ from rljax.agent import (
     mask_of,
 )
 from rljax.buffers import Experience
+from rljax.buffers.experience import TRANSITION
 from rljax.buffers.prioritised import Pending
 from rljax.networks import distributions
 from rljax.networks.inputs import Raw
@@ -39,8 +40,6 @@ from rljax.training.programs import Contents
 
 LARGEST = 2**31 - 1  # of int32
 CYCLE = 2**30  # a counter that would pass LARGEST goes back by this number
-
-TRANSITION = "stream/transition"  # metric of a stream: 1 where the transition is finite
 
 
 def counted(counter: Any, by: Any = 1) -> Any:
@@ -138,9 +137,7 @@ class Learner:
         example = self._example(fresh_agent, key_act, hyper)
         stored = experience.create(example, self.spec.stack)
         zero = jnp.zeros((), jnp.int32)
-        batches = example
-        if not experience.streams:
-            batches = jax.eval_shape(lambda *of: of[3].sample(*of[:3]), stored, data, key_update, experience)
+        batches = experience.batches(stored, data, key_update, example)
         batch = jax.tree.map(lambda x: jax.ShapeDtypeStruct((x.shape[0], *x.shape[2:]), x.dtype), batches)
         metrics = jax.eval_shape(self._update_agents, fresh_agent, batch, key_update, zero, config)[1]
         rows = batches.extras.get("row")
@@ -149,8 +146,7 @@ class Learner:
                 "an agent's `update` returns metrics['priorities'] exactly where its experience draws with "
                 "`Prioritised`: let it use `rljax.buffers.priorities`."
             )
-        if experience.streams:
-            metrics[TRANSITION] = zero
+        metrics |= dict.fromkeys(experience.metrics, zero)
         return LearnerState(
             agent=fresh_agent,
             storage=stored,
@@ -171,7 +167,8 @@ class Learner:
 
         Drivers call this once for every observation, and only where the learner `perceives`.
         """
-        if hyper.experience.streams:  # after a value that is not finite no episode begins: learning has ended
+        if TRANSITION in state.tally.first_bad:
+            # After a value that is not finite no episode begins: learning has ended.
             first = first & (state.tally.first_bad[TRANSITION] < 0)[:, None]
         perceive = self.over_learners(functools.partial(agent_state.perceive, self.agent))
         return state.replace(agent=perceive(state.agent, observation, first, hyper.config))
@@ -225,46 +222,24 @@ class Learner:
         state: LearnerState,
         observation: Any,
         action: Array,
-        extras: dict[str, Array],
+        extras: dict[str, Any],
         step: Step,
         experience: Experience,
     ) -> LearnerState:
         """Store the transition that `action` caused, and count the step; all leaves are [P, E, ...]."""
-        kept = (state.storage, state.pending)
-        stored, pending = self.store(kept, observation, action, extras, step, experience)
-        state = state.replace(storage=stored, steps=counted(state.steps))
+        transition = experience.transition(observation, action, extras, step)
+        storage, pending = experience.store(state.storage, state.pending, transition)
+        state = state.replace(storage=storage, steps=counted(state.steps))
         return state if pending is None else state.replace(pending=pending)
-
-    def store(
-        self,
-        kept: tuple[Any, Pending | None],
-        observation: Any,
-        action: Array,
-        extras: dict[str, Array],
-        step: Step,
-        experience: Experience,
-    ) -> tuple[Any, Pending | None]:
-        """Add transitions to a buffer, and write pending priorities; all leaves are [P, E, ...]. Returns both."""
-        storage, pending = kept
-        extras = stored_extras(extras, experience.remembers)
-        if experience.stores_time:
-            extras = extras | {"time": step.episode_length}
-        extras = extras | {name: step.signals[name] for name in experience.signals}
-        if experience.clips_rewards:
-            step = step.replace(reward=jnp.clip(step.reward, -1.0, 1.0))
-        storage = storage.add(_transition(observation, action, extras, step))
-        if pending is None:
-            return storage, None
-        return storage.prioritised(pending, experience), pending.replace(fresh=jnp.zeros_like(pending.fresh))
 
     def learn_from_step(
         self,
         state: LearnerState,
         observation: Any,
         action: Array,
-        extras: dict[str, Array],
+        extras: dict[str, Any],
         step: Step,
-        config: Any,
+        hyper: Hyperparameters,
         intact: Array | bool = True,
     ) -> LearnerState:
         """Learn at once from the transition that `action` caused, and count the step; all leaves are [P, 1, ...].
@@ -274,12 +249,14 @@ class Learner:
         unchanged where `intact` [] is False. While other learners are still finite, a learner with such a value learns
         from it and is spoiled.
         """
-        transition = _transition(observation, action, stored_extras(extras), step)
+        transition = hyper.experience.transition(observation, action, extras, step)
         inputs = jax.tree.leaves((transition.observation, transition.next_observation, transition.reward))
         floats = [x for x in inputs if jnp.issubdtype(x.dtype, jnp.inexact)]
         finite = jnp.stack([jnp.isfinite(x).reshape(self.num_learners, -1).all(axis=1) for x in floats]).all(axis=0)
         intact = intact & (finite & (state.tally.first_bad[TRANSITION] < 0)).any()
-        learnt = jax.lax.cond(intact, lambda state: self.learn(state, transition, config), lambda state: state, state)
+        learnt = jax.lax.cond(
+            intact, lambda state: self.learn(state, transition, hyper.config), lambda state: state, state
+        )
         tally = add_to_tally(learnt.tally, {TRANSITION: jnp.where(finite, 1.0, jnp.nan)}, state.updates)
         return learnt.replace(tally=tally, steps=counted(state.steps))
 
@@ -322,8 +299,8 @@ class Learner:
             state, priorities = jax.lax.scan(one, state, inputs)
         if priorities is None:
             return state
-        found = Pending(batches.extras["row"], jnp.moveaxis(priorities, 0, 1), jnp.ones((), jnp.bool_))
-        return state.replace(pending=found)
+        pending = Pending(batches.extras["row"], jnp.moveaxis(priorities, 0, 1), jnp.ones((), jnp.bool_))
+        return state.replace(pending=pending)
 
     def over_learners(self, function: Callable[..., Any], in_axes: Any = 0) -> Callable[..., Any]:
         """`vmap` over P. For a single learner the axis is squeezed instead, so that products have no batch axis."""
@@ -356,53 +333,33 @@ class Learner:
         return jax.jit(self.over_learners(update, (0, 0, 0, None, 0)), inline=True)
 
     def _example(self, fresh_agent: Any, keys: Array, hyper: Hyperparameters) -> Transition:
-        def shaped(shape: tuple[int, ...], dtype: Any) -> Any:
-            return jax.ShapeDtypeStruct((self.num_learners, hyper.experience.num_envs, *shape), dtype)
-
-        observation = self.spec.shaped(self.num_learners, hyper.experience.num_envs)
+        """The shapes of what is stored at each step, [P, E, ...]."""
         rows = (self.num_learners, hyper.experience.num_envs)
+
+        def shaped(shape: tuple[int, ...], dtype: Any) -> Any:
+            return jax.ShapeDtypeStruct((*rows, *shape), dtype)
+
+        observation = self.spec.shaped(*rows)
         memory = jax.eval_shape(lambda: first_memory(self.agent, self.spec, hyper.config, *rows))
         action, extras, _ = jax.eval_shape(self._explore, fresh_agent, observation, keys, hyper.config, memory)
-        if hyper.experience.remembers:
-            extras = extras | {MEMORY: memory}
-        if hyper.experience.stores_time:
-            extras = extras | {"time": shaped((), jnp.int32)}
-        shapes = {part.name: part.shape for part in self.spec.signals}
-        extras = extras | {name: shaped(shapes[name], jnp.float32) for name in hyper.experience.signals}
-        return Transition(
+        if memory is not None:
+            extras = extras | {MEMORY: {"before": memory, "after": memory}}
+        step = Step(
             observation=observation,
-            action=action,
+            next_observation=observation,
             reward=shaped((), jnp.float32),
             terminated=shaped((), jnp.bool_),
             truncated=shaped((), jnp.bool_),
-            next_observation=observation,
-            extras=extras,
+            episode_return=shaped((), jnp.float32),
+            episode_length=shaped((), jnp.int32),
+            signals={part.name: shaped(part.shape, jnp.float32) for part in self.spec.signals},
         )
+        return jax.eval_shape(hyper.experience.transition, observation, action, extras, step)
 
 
 def before(extras: Any) -> Any:
     """The memory before the action that came with these extras; None where the agent remembers nothing."""
     return extras[MEMORY]["before"] if MEMORY in extras else None
-
-
-def stored_extras(extras: dict[str, Any], remembers: bool = False) -> dict[str, Any]:
-    """The extras to store with a transition: of the memory only what was before the action, where it `remembers`."""
-    if MEMORY not in extras:
-        return extras
-    kept = {name: x for name, x in extras.items() if name != MEMORY}
-    return kept | {MEMORY: extras[MEMORY]["before"]} if remembers else kept
-
-
-def _transition(observation: Any, action: Array, extras: dict[str, Array], step: Step) -> Transition:
-    return Transition(
-        observation=observation,
-        action=action,
-        reward=step.reward,
-        terminated=step.terminated,
-        truncated=step.truncated,
-        next_observation=step.next_observation,
-        extras=extras,
-    )
 
 
 def empty_tally(names: tuple[str, ...], num_learners: int) -> Tally:

@@ -12,15 +12,15 @@ import jax
 import numpy as np
 
 from rljax import envs
-from rljax.agent import digest, float_fields
+from rljax.agent import float_fields
 from rljax.distributed import devices
 from rljax.envs.environment import EnvironmentFailed
 from rljax.system import hardware, runtime
-from rljax.training import action_cost, configuration, population, schedules, sizes
-from rljax.training.drivers.driver import Driver, Report
+from rljax.training import action_cost, configuration, population, schedules
+from rljax.training.drivers.driver import ChunkReport, Driver
 from rljax.training.evaluation import LIMIT, Episodes, evaluate
 from rljax.training.learner import CYCLE, TRANSITION
-from rljax.training.plan import Experiment, inheritance, plan, round_up
+from rljax.training.plan import Experiment, memory, plan, refusals, require_same_spaces, round_up
 from rljax.training.settings import Settings, check_settings
 
 
@@ -30,10 +30,10 @@ class NoLearnerLeft(Exception):
 
 def prefer_devices(experiment: Experiment, num_learners: int) -> None:
     """Choose JAX's threads and devices for this number of learners on a CPU. Call it before JAX computes anything."""
-    experience = experiment.experience
-    if experience.streams:
+    parallelism = experiment.experience.parallelism(num_learners, envs.is_compiled(experiment.settings.env))
+    if parallelism == "one thread":
         runtime.prefer_one_thread()
-    elif num_learners > 1 and (experience.needs_data or envs.is_compiled(experiment.settings.env)):
+    elif parallelism == "cores":
         devices.prefer_cores()
 
 
@@ -58,8 +58,8 @@ class Training:
         self.stages, self.stage, self.spec, self.spaces = made.stages, made.stages[0], made.spec, made.spaces
         self.evaluator, self.terminal, self.weights = made.evaluator, made.terminal, made.weights
         rows, on_host = None if self.dataset is None else self.dataset.num, not envs.is_compiled(settings.env)
-        self.warnings = [*made.warnings, *sizes.warnings(made.stages, settings, self.spec, rows, on_host)]
-        periods = (settings.log_every, settings.eval_every, settings.checkpoint_every, sizes.LONGEST_CHUNK)
+        self.warnings = [*made.warnings, *refusals.warnings(made.stages, settings, self.spec, rows, on_host)]
+        periods = (settings.log_every, settings.eval_every, settings.checkpoint_every, memory.LONGEST_CHUNK)
         self.log_every = round_up(min(every for every in periods if every is not None), made.multiple)
         self.eval_every = self._rounded("eval_every", made.multiple)
         self.checkpoint_every: int | None = None  # by time
@@ -78,16 +78,16 @@ class Training:
         self.last_signals: dict[str, np.ndarray] = {}  # [P] means over the last evaluation's episodes
         self.frozen = population.Frozen(len(settings.seeds))
         self.latest = float("nan")  # mean return of the latest episodes or evaluation
-        self._told: set[str] = set()  # warnings that were given once
+        self._told: set[str] = set()  # warnings that appear once
 
     def _rounded(self, name: str, multiple: int) -> int:
         """A setting rounded to a multiple of `log_every`. A warning reports a changed number."""
-        asked = getattr(self.settings, name)
-        kept = round_up(asked, self.log_every)
-        if kept > round_up(asked, multiple):
+        steps = getattr(self.settings, name)
+        rounded = round_up(steps, self.log_every)
+        if rounded > round_up(steps, multiple):
             flag = f"--{name.replace('_', '-')}"
-            self.warnings.append(f"{flag} {asked:,} is {kept:,} here, a multiple of --log-every {self.log_every:,}.")
-        return kept
+            self.warnings.append(f"{flag} {steps:,} is {rounded:,} here, a multiple of --log-every {self.log_every:,}.")
+        return rounded
 
     @property
     def driver(self) -> Driver:
@@ -161,7 +161,7 @@ class Training:
             "spec": dataclasses.asdict(self.spec),
             "spaces": self.spaces,
             "state_bytes": self.needed_bytes,
-            "base_digest": None if self.experiment.base is None else self.experiment.base.digest(),
+            "base_digest": population.digest_of_base(self.experiment.base),
             "inherited": self.inherited,
             **action_cost.of_action(self.module, self.templates[0]["agent"], self.spec, self.stacked),
         }
@@ -169,19 +169,23 @@ class Training:
     @functools.cached_property
     def _inheritance(self) -> dict[str, Any]:
         """The parts of another run's State with which the learners begin, by name; see `population.inheritance`."""
-        read = self.experiment.load_start
-        return {} if read is None else inheritance(read(), self.settings, self.spec, self.templates[0]["agent"])
+        if self.experiment.load_start is None:
+            return {}
+        policies, settings = self.experiment.load_start(), self.settings
+        require_same_spaces(policies.spec, f"--from {settings.from_run}", self.spec)
+        shapes, source = self.templates[0]["agent"], str(settings.from_run)
+        return population.inheritance(shapes, policies.state, settings.from_parts, source)
 
     @property
     def inherited(self) -> dict[str, str] | None:
         """A hash of each part with which learners begin because another run has it; None without another run."""
-        return {name: digest(part) for name, part in self._inheritance.items()} or None
+        return {name: population.digest(part) for name, part in self._inheritance.items()} or None
 
     def check_memory(self) -> None:
         """Raise `ValueError` where the device cannot hold this process's part of the state and the data set."""
         limit, kind = hardware.device_memory(), jax.local_devices()[0].device_kind
         for stage, template in zip(self.stages, self.templates, strict=True):
-            sizes.check_stage(stage.driver, template, self.shared_bytes, limit, kind)
+            memory.check_stage(stage.driver, template, self.shared_bytes, limit, kind)
 
     # Going on
 
@@ -222,16 +226,15 @@ class Training:
         if np.isfinite(metrics["episode/return"]).any():
             self.latest = float(np.nanmean(metrics["episode/return"]))
             self._told.add("endless")
-        elif not (self.experiment.experience.needs_data and self.stage is self.stages[0]):
+        elif self.stage.num_envs:
             self._warn_of_endless_episodes()
         line = {"step": self.step, "update": self.updates, "wall_seconds": None, "steps_per_second": speed}
         return line | {name: value.tolist() for name, value in metrics.items()}
 
     def _warn_of_endless_episodes(self) -> None:
         """Warn once where no episode has ended although it should have, or where the run ends without one."""
-        num_envs = self.stage.driver.hyper.experience.num_envs  # type: ignore[attr-defined]
         before = sum(stage.end for stage in self.stages[:-1][-1:])
-        steps, limit = (self.step - before) // num_envs, self.spec.max_episode_steps
+        steps, limit = (self.step - before) // self.stage.num_envs, self.spec.max_episode_steps
         if steps > (limit or LIMIT) or (limit is None and self.complete):
             self._warn_once(
                 "endless",
@@ -308,17 +311,17 @@ class Training:
         """Give the learners these settings, one value each, from here on. A later stage keeps its own changes."""
         index = self.stages.index(self.stage)
         for number, stage in enumerate(self.stages):
-            kept = self.settings.online or {} if number > index else {}
-            changes = {name: tuple(own) for name, own in values.items() if name not in kept}
+            fixed = self.settings.online or {} if number > index else {}
+            changes = {name: tuple(value) for name, value in values.items() if name not in fixed}
             self.stages[number] = dataclasses.replace(stage, config=dataclasses.replace(stage.config, **changes))
         self.stage = self.stages[index]
         for stage in self.stages:
             stage.driver.reconfigure(self._stacked(stage.config))
 
-    def _freeze_diverged(self, report: Report, step: int) -> None:
+    def _freeze_diverged(self, report: ChunkReport, step: int) -> None:
         """Freeze learners with a metric that is not finite; raise `NoLearnerLeft` where all learners are frozen."""
         for learner in np.flatnonzero(~self.frozen.mask):
-            bad = [(int(found[learner]), name) for name, found in report.first_bad.items() if found[learner] >= 0]
+            bad = [(int(first[learner]), name) for name, first in report.first_bad.items() if first[learner] >= 0]
             if bad:
                 update, name = min(bad)
                 cause, remedy = self._explain(int(learner), name, update, step)
@@ -358,11 +361,11 @@ class Training:
     def warn_of_schedule(self, before: Settings) -> None:
         """Add warnings where settings follow another length of the run than `before`, and where learning ends early."""
         config = self.experiment.config
-        found = schedules.differences(self.module, config, before, self.settings)
-        if found:
+        changes = schedules.differences(self.module, config, before, self.settings)
+        if changes:
             self.warnings.append(
-                f"settings that follow the run's length have changed from here on ({', '.join(found)}): this run will "
-                "differ from one of the new length."
+                f"settings that follow the run's length have changed from here on ({', '.join(changes)}): "
+                "this run will differ from one of the new length."
             )
         early = schedules.early_end(self.module, config, self.settings)
         if early is not None and early not in self.warnings:
@@ -384,19 +387,19 @@ class Training:
 
     def structure(self) -> dict[str, Any]:
         """The settings that determine the structure of a checkpoint's arrays, ready for JSON."""
-        found: dict[str, Any] = {}
+        static: dict[str, Any] = {}
         for prefix, stage in zip(("config", "online"), self.stages, strict=False):
             traced, settings = float_fields(type(stage.config)), configuration.as_json(stage.config)
-            own = {name: value for name, value in settings.items() if name not in traced}
-            found |= {f"{prefix}.{name}": x for name, x in own.items() if found.get(f"config.{name}") != x}
-        return found | {
+            values = {name: value for name, value in settings.items() if name not in traced}
+            static |= {f"{prefix}.{name}": x for name, x in values.items() if static.get(f"config.{name}") != x}
+        return static | {
             "seeds": list(self.settings.seeds),
             "observation_shape": list(self.spec.observation_shape),
             "action_size": self.spec.action_size,
         }
 
     def arrays(self) -> dict[str, Any]:
-        """The part of the state that is arrays: "agent", "training", and "best", the agents of the best evaluations."""
+        """The arrays of the state: "agent", "training", and "best", the agents of the best evaluations."""
         state = self.driver.agent_state
         best = population.choose(self.best_return < 0, state, None) if self.best is None else self.best
         return self.driver.arrays() | {"best": best}

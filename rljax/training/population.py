@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -10,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from rljax.agent import Array
+from rljax.agent import Array, Base
 from rljax.training import configuration
 from rljax.training.agent_state import parts_of
 
@@ -87,8 +88,8 @@ class Frozen:
     def remember(self, state: Any) -> None:
         """Copy the agents' State [P, ...], except for learners that are frozen or not finite."""
         leaves, structure = jax.tree.flatten(state)
-        kept = leaves if self._kept is None else jax.tree.leaves(self._kept)
-        self._kept = structure.unflatten(_remember(~self.mask, leaves, kept))
+        copies = leaves if self._kept is None else jax.tree.leaves(self._kept)
+        self._kept = structure.unflatten(_remember(~self.mask, leaves, copies))
 
     def put_back(self, state: Any) -> Any:
         """The agents' State, in which the kept copies replace the frozen learners."""
@@ -169,10 +170,24 @@ def inheritance(wanted: Any, given: Any, parts: Sequence[str], source: str) -> d
     return found
 
 
+def digest(tree: Any) -> str:
+    """The SHA-256 of all numbers of a tree of arrays, in hexadecimal digits."""
+    sha256 = hashlib.sha256()
+    for leaf in jax.tree.leaves(tree):
+        is_key = jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
+        sha256.update(np.asarray(jax.random.key_data(leaf) if is_key else leaf).tobytes())
+    return sha256.hexdigest()
+
+
+def digest_of_base(base: Base | None) -> str | None:
+    """The digest of another run's policy, which config.json keeps; None where there is none."""
+    return None if base is None else digest((base.state, base.statistics, base.config))
+
+
 def of_learners(config: Any, learners: Sequence[int]) -> Any:
     """The Config of some learners of a population. A float is one number where these learners agree."""
     changes = {}
     for name, values in configuration.varied(config).items():
-        own = [values[learner] for learner in learners]
-        changes[name] = own[0] if len(set(own)) == 1 else tuple(own)
+        numbers = [values[learner] for learner in learners]
+        changes[name] = numbers[0] if len(set(numbers)) == 1 else tuple(numbers)
     return dataclasses.replace(config, **changes)

@@ -16,7 +16,7 @@ import jax
 
 T = TypeVar("T", bound=Hashable)
 
-MOST = 16  # objects kept: programs take memory maps, of which Linux allows a process 65,530
+MOST = 16  # objects in the cache: programs take memory maps, and Linux allows a process 65,530
 
 
 def compiled(**options: Any) -> Callable[[Callable[..., Any]], Any]:
@@ -31,7 +31,7 @@ def compiled(**options: Any) -> Callable[[Callable[..., Any]], Any]:
 def shared(owner: T, arguments: Any) -> T:
     """`owner`, or an equal object that was given before for arguments of the same structure.
 
-    `owner` holds compiled functions that depend only on what it is compared by. `arguments` is a pytree, such as an
+    Compiled functions of `owner` depend only on the fields by which it is compared. `arguments` is a pytree, such as an
     agent's Config: its structure holds the settings that shape programs.
     """
     return _first(owner, jax.tree.structure(arguments))
@@ -44,7 +44,7 @@ def _first(owner: T, structure: Any) -> T:
 
 
 class Contents:
-    """What a module holds at this moment. A module that was changed or reloaded since is not equal to it."""
+    """The attributes of a module at this moment. They differ from those after a change or a reload of the module."""
 
     def __init__(self, module: Any) -> None:
         """`module` may be any object; objects that are not modules are compared by identity."""

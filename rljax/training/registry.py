@@ -49,8 +49,8 @@ def load_agent(name: str) -> types.ModuleType:
 
 def file_of(name: str) -> str | None:
     """The path of the file that holds an agent of the user's own; None for an agent that ships with rljax."""
-    own = name.endswith(".py") and Path(name).resolve().parent != AGENTS.resolve()
-    return name if own else None
+    is_file = name.endswith(".py") and Path(name).resolve().parent != AGENTS.resolve()
+    return name if is_file else None
 
 
 def source(name: str) -> str:
@@ -99,7 +99,7 @@ def _load_file(path: Path) -> types.ModuleType:
 
 
 def _cause(error: BaseException, path: Path) -> str:
-    """What went wrong when the file at `path` was imported, and in which line of which file."""
+    """The error of importing the file at `path`, with its line in that file."""
     kind = type(error).__name__
     if isinstance(error, SyntaxError):
         from rljax.envs.environment import syntax
@@ -121,8 +121,8 @@ def presets(agent: str, variant: str | None = None) -> dict[str, dict[str, Any]]
     The presets of a user's own file are in a .toml file of the same name beside it.
     """
     ending = ".toml" if variant is None else f".{variant}.toml"
-    beside = Path(agent).with_suffix(ending)
-    path = beside if agent.endswith(".py") and beside.exists() else PRESETS / f"{agent_name(agent)}{ending}"
+    neighbour = Path(agent).with_suffix(ending)
+    path = neighbour if agent.endswith(".py") and neighbour.exists() else PRESETS / f"{agent_name(agent)}{ending}"
     return tomllib.loads(path.read_text()) if path.exists() else {}
 
 
@@ -143,13 +143,13 @@ def preset(
     after all others. Raises `ValueError` where the agent has no such variant, or none for this environment.
     """
     config = module.Config()
-    for chosen in (None, variant) if variant is not None else (None,):
-        sections = presets(agent, chosen)
+    for name in (None, variant) if variant is not None else (None,):
+        sections = presets(agent, name)
         matching = _matching(sections, environment, *data)
-        if chosen is not None and not matching:
-            raise _no_variant(agent, chosen, environment, sections)
+        if name is not None and not matching:
+            raise _no_variant(agent, name, environment, sections)
         for pattern in matching:
-            values = {name: value for name, value in sections[pattern].items() if name not in ("source", "online")}
+            values = {key: value for key, value in sections[pattern].items() if key not in ("source", "online")}
             config = replace(config, values, f"preset '{pattern}' of agent '{agent}'")
     return config
 
@@ -167,10 +167,10 @@ def _no_variant(agent: str, variant: str, environment: str | None, sections: Map
 
 def preset_online(agent: str, environment: str | None, *data: str | None) -> dict[str, Any]:
     """The settings that the same presets change when a run goes on online: their tables `online`."""
-    sections, found = presets(agent), {}
+    sections, changes = presets(agent), {}
     for pattern in _matching(sections, environment, *data):
-        found |= sections[pattern].get("online", {})
-    return found
+        changes |= sections[pattern].get("online", {})
+    return changes
 
 
 def _matching(sections: Mapping[str, Any], environment: str | None, *data: str | None) -> list[str]:

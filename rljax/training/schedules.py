@@ -1,6 +1,6 @@
-"""Settings that change during training: those that follow a run's length, and population-based training.
+"""Settings that change during training: by the run's length, by a given schedule, by population-based training.
 
-The schedule that population-based training finds is piecewise constant.
+Population-based training leads to a piecewise constant schedule for each learner.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from rljax.buffers import Experience
 from rljax.training import configuration
 from rljax.training.settings import Settings
 
@@ -21,7 +20,9 @@ BROKEN = -1e9  # the value of a policy that breaks a limit, times 1 plus its exc
 
 
 def constrained(value: float, sums: Mapping[str, float], most: Mapping[str, float]) -> float:
-    """A policy's value: its return, or a number below all returns that falls with the excess, where a limit is broken.
+    """A policy's value: its return. A policy beyond a limit has a number below all returns instead.
+
+    This number falls with the excess over the limits.
 
     `sums` are the means of signals per episode, `most` their limits. The excess is the sum of all excesses, each as a
     share of its limit.
@@ -38,7 +39,7 @@ class Change:
     parents: np.ndarray  # [P] the learner whose agent each learner continues; its own index where it keeps its agent
 
 
-class Schedule(Protocol):
+class SettingsSchedule(Protocol):
     """Says when settings change, and to which values."""
 
     @property
@@ -92,8 +93,8 @@ class PopulationBased:
         parents = np.arange(number)
         parents[worst] = generator.choice(best, size)
         changed = {}
-        for name, own in values.items():
-            new = np.asarray(own, np.float64)[parents]
+        for name, value in values.items():
+            new = np.asarray(value, np.float64)[parents]
             if name in self.ranges:
                 perturbed = new[worst] * generator.choice(self.factors, size)
                 new[worst] = np.clip(perturbed, *self.ranges[name])
@@ -101,14 +102,14 @@ class PopulationBased:
         return Change(changed, parents)
 
 
-def scores(schedule: Schedule, returns: np.ndarray, signals: Mapping[str, np.ndarray]) -> np.ndarray:
+def scores(schedule: SettingsSchedule, returns: np.ndarray, signals: Mapping[str, np.ndarray]) -> np.ndarray:
     """The learners' scores [P]: their mean returns, or numbers below all returns where they break a limit.
 
     `signals` are means per episode by name, [P] each.
     """
     sums = [{name: float(signals[name][p]) for name in schedule.limits} for p in range(len(returns))]
     pairs = zip(returns, sums, strict=True)
-    return np.array([constrained(float(value), own, schedule.limits) for value, own in pairs])
+    return np.array([constrained(float(value), totals, schedule.limits) for value, totals in pairs])
 
 
 @dataclasses.dataclass(frozen=True)
@@ -142,14 +143,14 @@ def in_steps(module: Any, config: Any, settings: Settings) -> Any:
 
 
 def differences(module: Any, config: Any, before: Settings, after: Settings) -> list[str]:
-    """Texts such as "decay_steps 1,000 -> 2,000": the settings that follow the run's length where this changes."""
+    """The settings that follow the run's length, where it changes: texts such as "decay_steps 1,000 -> 2,000"."""
     old, new = (in_steps(module, config, settings) for settings in (before, after))
     names = [field.name for field in dataclasses.fields(config)]
-    found = [(name, np.ravel(getattr(old, name)), np.ravel(getattr(new, name))) for name in names]
-    return [f"{name} {left[0]:,.0f} -> {right[0]:,.0f}" for name, left, right in found if (left != right).any()]
+    pairs = [(name, np.ravel(getattr(old, name)), np.ravel(getattr(new, name))) for name in names]
+    return [f"{name} {left[0]:,.0f} -> {right[0]:,.0f}" for name, left, right in pairs if (left != right).any()]
 
 
-def schedule(described: Mapping[str, Any] | None) -> Schedule | None:
+def schedule(described: Mapping[str, Any] | None) -> SettingsSchedule | None:
     """The schedule that JSON describes: {"schedule": [[step, settings]]}, or the fields of `PopulationBased`."""
     if described is None:
         return None
@@ -166,13 +167,14 @@ def schedule_of_learner(
 
     `initial` has the settings of all learners at the beginning. `changes` are a run's records of changes, in order.
     """
-    found = []
+    entries: list[tuple[int, dict[str, float]]] = []
     for change in reversed(list(changes)):
-        found.append((change["step"], {name: values[learner] for name, values in change["values"].items()}))
+        entries.append((change["step"], {name: values[learner] for name, values in change["values"].items()}))
         learner = change["parents"][learner]
-    found.append((0, {name: values[learner] for name, values in initial.items()}))
-    found.reverse()
-    return [entry for entry, before in zip(found, [None, *found], strict=False) if not before or entry[1] != before[1]]
+    entries.append((0, {name: values[learner] for name, values in initial.items()}))
+    entries.reverse()
+    pairs = zip(entries, [None, *entries], strict=False)
+    return [entry for entry, before in pairs if before is None or entry[1] != before[1]]
 
 
 def early_end(module: Any, config: Any, settings: Settings) -> str | None:
@@ -182,16 +184,19 @@ def early_end(module: Any, config: Any, settings: Settings) -> str | None:
         return None
     return (
         f"the learning rate of '{settings.agent}' falls to 0 at step {np.min(until):,.0f}, and the run has "
-        f"{settings.steps:,} steps: nothing is learnt after it. --config.decay-steps 1 follows the run's length."
+        f"{settings.steps:,} steps: nothing is learnt after it. The setting behind this: "
+        f"{configuration.flags_behind(module, config, 'learns_until')}."
     )
 
 
-def require_rate(settings: Settings, experience: Experience) -> None:
+def require_rate(module: Any, config: Any, settings: Settings) -> None:
     """Raise `ValueError` where the learning rate falls to 0 before the end of the online stage."""
-    until = np.inf if experience.learns_until is None else np.min(experience.learns_until)
+    learns_until = module.experience(in_steps(module, config, settings)).learns_until
+    until = np.inf if learns_until is None else np.min(learns_until)
     if until < settings.steps + settings.then_online:
         raise ValueError(
             f"the actor's learning rate of '{settings.agent}' falls to 0 at update {until:,.0f}, before the end of "
             f"{settings.steps:,} updates and {settings.then_online:,} steps online, after which it would learn "
-            "nothing. Train it from the first update on with --config.decay-steps None, which keeps the rate."
+            "nothing. Train it from the first update on with a rate that does not fall to 0, by "
+            f"{configuration.flags_behind(module, config, 'learns_until')}."
         )

@@ -13,7 +13,7 @@ from rljax.training import configuration
 LARGEST = 10**18  # of whole numbers
 MOST_LEARNERS = 1_000_000  # of one program
 POOLED = "pooled"  # an offline share: batches are drawn uniformly from data set and new experience together
-WEIGHTS = {  # of a data set's rows, and which of the two settings below each has
+WEIGHTS = {  # weights of a data set's rows, and the setting of each
     "uniform": None,
     "return": "weights_alpha",
     "advantage": "weights_alpha",
@@ -60,11 +60,11 @@ class Settings:
         return self.eval_env or self.env
 
     def __post_init__(self) -> None:
-        """Turn whole numbers of other types, such as 1e6 and NumPy's, into int; raise `ValueError` for others."""
-        for name, kind in typing.get_type_hints(Settings).items():
-            value = getattr(self, name)
-            if kind is int or (kind == int | None and value is not None):
-                value = configuration.integer(value, f"--{name.replace('_', '-')}", LARGEST)
+        """Turn whole numbers of other types, such as 1e6 and NumPy's, into int; see `configuration.coerce`."""
+        for name, hint in typing.get_type_hints(Settings).items():
+            if hint in (int, int | None):
+                label = f"--{name.replace('_', '-')}"
+                value = configuration.coerce(label, getattr(self, name), hint, LARGEST)
                 object.__setattr__(self, name, value)
         seeds = tuple(configuration.integer(seed, "a seed", LARGEST) for seed in self.seeds)
         object.__setattr__(self, "seeds", seeds)
@@ -112,25 +112,26 @@ def check_settings(settings: Settings) -> None:
         raise ValueError("no seeds: give --seeds K for K learners, whose seeds begin with --seed S, by default 0.")
     if min(settings.seeds) < 0 or max(settings.seeds) >= 2**32:
         low, high = min(settings.seeds), max(settings.seeds)
-        given = f"the seed is {low}, it" if low == high else f"seeds are {low} to {high}, they"
-        raise ValueError(f"{given} must lie in [0, 2^32).")
+        subject = f"the seed is {low}, it" if low == high else f"seeds are {low} to {high}, they"
+        raise ValueError(f"{subject} must lie in [0, 2^32).")
 
 
 def share_of(text: float | str) -> float | str | tuple[float, float, int]:
     """The share of the data set in batches: a number in [0, 1), "pooled", or "A:B:N" as (A, B, N).
 
-    The latter goes linearly from A to B over N new transitions of each learner. Raises `ValueError` for anything else.
+    A:B:N goes linearly from A to B over N new transitions of each learner. Raises `ValueError` for anything else.
     """
     if text == POOLED or (not isinstance(text, str) and 0 <= text < 1):
         return text
     try:
         begin, end, steps = str(text).split(":")
-        found = float(begin), float(end), configuration.integer(configuration.whole_number(steps), "N", LARGEST)
-        valid = 0 <= found[0] <= 1 and 0 <= found[1] <= 1 and found[2] >= 1
+        number = configuration.integer(configuration.whole_number(steps), "N", LARGEST)
+        line = float(begin), float(end), number
+        valid = 0 <= line[0] <= 1 and 0 <= line[1] <= 1 and number >= 1
     except (TypeError, ValueError):
         valid = False
     if valid:
-        return found
+        return line
     raise ValueError(
         f"--offline-share is {text}, it must lie in [0, 1), be '{POOLED}', or change from A to B over N new "
         "transitions: A:B:N, such as 0.5:0:20000."
@@ -145,7 +146,7 @@ def _check_weights(settings: Settings) -> None:
         raise ValueError(f"--weights {weights} is of the rows of a data set: give --data DATA.")
     for name, value in (("weights_alpha", alpha), ("weights_share", share)):
         if value != getattr(Settings, name) and WEIGHTS[weights] != name:
-            used = " or ".join(f"--weights {weights}" for weights, own in WEIGHTS.items() if own == name)
+            used = " or ".join(f"--weights {weights}" for weights, setting in WEIGHTS.items() if setting == name)
             raise ValueError(f"--{name.replace('_', '-')} is for {used}.")
     if not 0 < alpha < math.inf:
         raise ValueError(f"--weights-alpha is {alpha:g}, it must be above 0: 0.1 is its authors'.")

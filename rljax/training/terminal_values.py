@@ -8,45 +8,20 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import numpy as np
 
 from rljax.agent import Array, Transition
-from rljax.buffers.experience import rows_of, spread_rows
+from rljax.buffers.experience import Experience
+from rljax.buffers.rows import TerminalRows
 from rljax.distributed.devices import Spread, local
 from rljax.training import agent_state
 from rljax.training.programs import Contents, compiled, shared
 
 MOST_ROWS = 1_024  # a larger sample would cost more and tell no more
 PARAMETERS = ["state", "observation", "action", "config"]  # of the optional part `value`
-
-
-class TerminalRows(NamedTuple):
-    """The terminal rows [N] of a data set, as an agent sees them."""
-
-    observation: Any  # [N, O...]
-    action: Any  # [N, A], or [N] where actions are discrete
-    reward: Any  # [N] their true values, in the unit from which the agent learns
-
-
-def terminal_rows(data: Transition, goals: bool) -> TerminalRows | None:
-    """At most `MOST_ROWS` terminal rows of a data set [N, ...], evenly spread over it; None where there are none.
-
-    With `goals`, observations are [state; goal], and a row is terminal where its goal is its own state: every row can
-    be, with a reward of 0.
-    """
-    terminated = np.ones(len(data.reward), np.bool_) if goals else np.asarray(data.terminated)
-    (rows,) = np.nonzero(terminated)
-    if not len(rows):
-        return None
-    rows = rows[spread_rows(len(rows), MOST_ROWS)]
-    observation = jax.tree.map(np.asarray, rows_of(data.observation, rows))
-    reward = np.asarray(data.reward, np.float32)[rows]
-    if goals:
-        observation, reward = np.concatenate([observation, observation], axis=-1), np.zeros_like(reward)
-    return TerminalRows(observation, np.asarray(data.action)[rows], reward)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -84,9 +59,11 @@ class TerminalValues:
         }
 
 
-def terminal_values(agent: Any, data: Transition | None, goals: bool) -> TerminalValues | None:
+def terminal_values(agent: Any, data: Transition | None, experience: Experience) -> TerminalValues | None:
     """The metrics for an agent and a data set [N, ...]; None without terminal rows, or without critics."""
-    rows = terminal_rows(data, goals) if data is not None and has_values(agent) else None
+    if data is None or not has_values(agent):
+        return None
+    rows = experience.terminal_rows(data, MOST_ROWS)
     return None if rows is None else TerminalValues(agent, rows)
 
 

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from rljax import envs
-from rljax.datasets.formats import arguments
+from rljax.datasets.formats import environment_arguments
 from rljax.envs.host import saved_simulators
 from rljax.system.files import safe
 from rljax.training import registry
@@ -36,16 +36,17 @@ PARTS = ("agent", "env", "eval_env")  # the settings of a run that can name code
 def code(settings: Mapping[str, Any], part: str) -> str | None:
     """The code that a run's setting `part` names: the absolute path of a file, or "module NAME". None if it is none.
 
-    An argument of an environment counts as code if it may be the path of a file: `rljax.datasets.formats.arguments`.
+    An argument of an environment counts as code if it may be the path of a file: see
+    `rljax.datasets.formats.environment_arguments`.
     """
     name = settings.get(part)
     if not isinstance(name, str):
         return None
-    found = registry.file_of(name) if part == "agent" else envs.code_of(name)
-    argument = arguments.outside(name) if part != "agent" else None
-    if found is not None:
-        found = os.path.abspath(found) if found.endswith(".py") else f"module {found}"
-    return ", ".join(filter(None, (found, argument))) or None
+    source = registry.file_of(name) if part == "agent" else envs.code_of(name)
+    argument = environment_arguments.outside(name) if part != "agent" else None
+    if source is not None:
+        source = os.path.abspath(source) if source.endswith(".py") else f"module {source}"
+    return ", ".join(filter(None, (source, argument))) or None
 
 
 def seals(settings: Mapping[str, Any]) -> dict[str, str]:
@@ -54,8 +55,8 @@ def seals(settings: Mapping[str, Any]) -> dict[str, str]:
     Empty where no code is named, and where no key can be made.
     """
     named = {part: code(settings, part) for part in PARTS}
-    made = {part: seal(part, name.encode()) for part, name in named.items() if name is not None}
-    return {part: made_here for part, made_here in made.items() if made_here is not None}
+    signatures = {part: seal(part, name.encode()) for part, name in named.items() if name is not None}
+    return {part: signature for part, signature in signatures.items() if signature is not None}
 
 
 def require(settings: Mapping[str, Any], sealed: Any, where: Path, trusted: bool, parts: Sequence[str] = PARTS) -> None:
@@ -65,8 +66,8 @@ def require(settings: Mapping[str, Any], sealed: Any, where: Path, trusted: bool
     """
     for part in () if trusted else parts:
         name = code(settings, part)
-        found = sealed.get(part) if isinstance(sealed, Mapping) else None
-        if name is not None and not is_sealed(part, name.encode(), found):
+        signature = sealed.get(part) if isinstance(sealed, Mapping) else None
+        if name is not None and not is_sealed(part, name.encode(), signature):
             raise ValueError(
                 f"'{where}' names code as its {part}, {name!r}, and no command of yours on this machine did. It could "
                 "do everything that you can. Look at it first; if you trust it, add --trust (in Python: trust=True)."
@@ -113,10 +114,10 @@ def seal(kind: str, content: bytes) -> str | None:
     return None if key is None else hmac.new(key, kind.encode() + b"\0" + content, "sha256").hexdigest()
 
 
-def is_sealed(kind: str, content: bytes, found: Any) -> bool:
-    """Whether `found` is what `seal` returned to this user."""
-    right = seal(kind, content) if isinstance(found, str) else None
-    return right is not None and hmac.compare_digest(right.encode(), found.encode("utf-8", "replace"))
+def is_sealed(kind: str, content: bytes, signature: Any) -> bool:
+    """Whether `signature` is the one that `seal` made for this user."""
+    right = seal(kind, content) if isinstance(signature, str) else None
+    return right is not None and hmac.compare_digest(right.encode(), signature.encode("utf-8", "replace"))
 
 
 def _key() -> bytes | None:

@@ -21,7 +21,7 @@ from typing import Any
 from rljax import agent as contract
 from rljax.agent import float_fields
 from rljax.distributed import ray_cluster
-from rljax.runs import checkpoints, console, experiments, json_files, records, run
+from rljax.runs import checkpoints, console, experiments, folders, json_files, records, run
 from rljax.system import hardware, lock
 from rljax.system.lock import Lock
 from rljax.training import configuration, population
@@ -31,7 +31,7 @@ from rljax.training.plan import Experiment
 from rljax.training.settings import MOST_LEARNERS, settings_of
 
 PLAN = "plan.json"
-NEEDED = {  # in it
+NEEDED = {  # in plan.json
     "settings": json_files.OBJECT,
     "points": json_files.list_of(json_files.SETTINGS, least=1),
     "launches": json_files.list_of(
@@ -43,7 +43,7 @@ NEEDED = {  # in it
     "command": json_files.TEXT,
 }
 LOST_AFTER = 2 * lock.STALE_AFTER  # seconds for which a task waits for a machine of a cluster that may be lost
-SHARE = 0.8  # of the available memory: a program's needs beside its state are known only after compilation
+SHARE = 0.8  # of the available memory: the memory that a program needs beyond its state is known only after compilation
 
 
 @dataclasses.dataclass(frozen=True)
@@ -57,7 +57,7 @@ class Launch:
 
 
 @dataclasses.dataclass(frozen=True)
-class Plan:
+class GridPlan:
     """The launches that will run, one after the other."""
 
     experiment: Experiment
@@ -81,7 +81,7 @@ class Plan:
             gigabytes = launch.bytes_needed / 1e9
             text += f"\n  program {number}: {_count(len(launch.seeds), 'learner')}, {gigabytes:.2f} GB of state{shape}"
         if self.bytes_available is not None:
-            text += f"\n  {self.bytes_available / 1e9:.1f} GB of memory are there, of which plans use {SHARE:.0%}"
+            text += f"\n  {self.bytes_available / 1e9:.1f} GB of memory are free; plans use {SHARE:.0%} of it"
         return text
 
 
@@ -132,12 +132,12 @@ def launches(config: Any, points: Sequence[Mapping[str, Any]], seeds: Sequence[i
         names = [name for name in members[0] if name not in dict(shape)]
         floats = {name: tuple(float(m[name]) for m in members for _ in seeds) for name in names}
         single = {name: values[0] if len(set(values)) == 1 else values for name, values in floats.items()}
-        own = configuration.replace(config, dict(shape) | single, "grid")
-        made.append(Launch(own, tuple(seeds) * len(members), dict(shape)))
+        launch_config = configuration.replace(config, dict(shape) | single, "grid")
+        made.append(Launch(launch_config, tuple(seeds) * len(members), dict(shape)))
     return made
 
 
-def plan(experiment: Experiment, points: Sequence[Mapping[str, Any]], most: int | None = None) -> Plan:
+def plan(experiment: Experiment, points: Sequence[Mapping[str, Any]], most: int | None = None) -> GridPlan:
     """Plan and check `experiment` at all `points` of a grid, in launches of at most `most` learners.
 
     Nothing is written or compiled. Raises `ValueError` or `TypeError` for settings that cannot work.
@@ -161,7 +161,7 @@ def plan(experiment: Experiment, points: Sequence[Mapping[str, Any]], most: int 
             config = population.of_learners(launch.config, which)
             seeds = tuple(launch.seeds[i] for i in which)
             split.append(Launch(config, seeds, launch.shape, shared + each * len(seeds)))
-    return Plan(experiment, points, split, available)
+    return GridPlan(experiment, points, split, available)
 
 
 def train(
@@ -181,7 +181,7 @@ def train(
     Raises all errors of `plan` and `rljax.train`. A launch whose learners have all diverged does not stop the next one.
     """
     made = plan(experiment, points, most)
-    folder = Path(out) if out is not None else experiments.default_folder(experiment.settings)
+    folder = Path(out) if out is not None else folders.default_folder(experiment.settings)
     if not quiet:
         console.create(quiet).say(str(made))
     command = command or shlex.join(sys.argv)
@@ -193,7 +193,7 @@ def train(
         return _finish(folder, None, quiet, workers, trust=True)
 
 
-def write(plan: Plan, folder: Path, command: str) -> None:
+def write(plan: GridPlan, folder: Path, command: str) -> None:
     """Create `folder` and write the plan into it. `execute` then trains its launches.
 
     Raises `FileExistsError` where the folder is not empty.
@@ -246,8 +246,8 @@ def resume(
 ) -> Path:
     """Continue the launches of the grid in `folder`, to `steps` where given. `trust` is that of `rljax.resume`.
 
-    Raises `ValueError` where all launches are done, and where another process trains them. Raises `RunError` at the
-    end, where all learners of a launch have diverged.
+    Raises `ValueError` if all launches are done, or if another process trains them. Raises `RunError` at the end if all
+    learners of a launch have diverged.
     """
     with Lock(folder):
         return _finish(folder, steps, quiet, workers, trust)
@@ -289,13 +289,13 @@ def execute(
 def _execute(folder: Path, steps: int | None, quiet: bool, workers: ray_cluster.RayCluster | None, trust: bool) -> bool:
     left = [inside.name for inside in runs(folder) if state(inside, steps) in ("new", "begun")]
     if workers is not None and left:
-        _require_trust(folder, left, trust)  # here: other machines have no key of this user
+        _require_trust(folder, left, trust)  # here, because other machines have no key of this user
         return workers.run(launch, [(folder.resolve(), name, steps, True, True, LOST_AFTER) for name in left])
     return all(launch(folder, name, steps, quiet, trust) for name in left)
 
 
 def _require_trust(folder: Path, names: Sequence[str], trust: bool) -> None:
-    """Raise `ValueError` for launches that name code which nobody vouches for."""
+    """Raise `ValueError` for launches that name untrusted code."""
     plan = read(folder)
     trusting.require(plan["settings"], plan.get("seals"), folder / PLAN, trust)
     for name in names:
@@ -314,8 +314,8 @@ def launch(
 ) -> bool:
     """Train one launch of the grid in `folder`, or continue it. Returns False where it was interrupted.
 
-    A machine that had this launch and may be lost is given `wait` seconds. Where all learners of the launch diverge,
-    only its summary says so.
+    If another machine had this launch and may be lost, wait for it for `wait` seconds. If all learners of the launch
+    diverge, only its summary says so.
     """
     if not is_grid(folder):
         raise run.RunError(

@@ -1,4 +1,4 @@
-"""Population-based training as a search: it finds the schedule of settings of its best learner and its ancestors."""
+"""Population-based training as a search. Its result is the schedule of settings of its best learner and ancestors."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ import numpy as np
 from rljax.runs import records, run, statistics
 from rljax.training import configuration, schedules
 from rljax.tuning import grids, search_spaces
-from rljax.tuning.trials import Found, Task, require_optuna
+from rljax.tuning.trials import SearchResult, SearchTask, require_optuna
 
 
 class PopulationBasedSearch:
     """One population whose learners take over from each other; see `rljax.training.schedules.PopulationBased`.
 
     The tuning seeds are assigned to the learners in turn. The result is tested by training anew from the beginning,
-    with the settings that the best learner and its ancestors had. The weights that the search selected by their score
-    are not tested, because that score is biased by the selection.
+    with the settings that the best learner and its ancestors had. The weights of the best learner are not tested: the
+    search selected them by their score, which biases the score.
     """
 
-    def __init__(self, task: Task) -> None:
+    def __init__(self, task: SearchTask) -> None:
         """Raises `ValueError` where the space has settings other than traced numbers, or Optuna is not installed."""
         require_optuna()
         for name, entry in task.space.entries.items():
@@ -50,7 +50,7 @@ class PopulationBasedSearch:
         every = self.task.protocol.every
         return max(1, self.task.experiment.settings.steps // 20) if every is None else every
 
-    def search(self) -> Found | None:
+    def search(self) -> SearchResult | None:
         """Train the population, or continue it. Returns None where this was interrupted.
 
         Raises `RunError` where all learners have diverged.
@@ -73,9 +73,9 @@ class PopulationBasedSearch:
         initial = {name: records.read_config(inside)["config"][name] for name in task.space.entries}
         schedule = schedules.schedule_of_learner(best, initial, records.read(inside, "changes"))
         counts = {"learners": len(last), "diverged": len(last) - len(scores)}
-        return Found(schedule[0][1], scores[best], f"learner {best}", counts, schedule[1:])
+        return SearchResult(schedule[0][1], scores[best], f"learner {best}", counts, schedule[1:])
 
-    def _launch(self) -> grids.Plan:
+    def _launch(self) -> grids.GridPlan:
         """The plan of the population: random settings for each learner, in one program."""
         import optuna
 
@@ -83,15 +83,15 @@ class PopulationBasedSearch:
         optuna.logging.set_verbosity(optuna.logging.WARNING)
         study = optuna.create_study(sampler=search_spaces.sampler("random", task.protocol.search_seed, 0))
         points = [task.space.settings(study.ask(task.space.distributions()).params) for _ in range(number)]
-        own = {name: tuple(point[name] for point in points) for name in task.space.entries}
-        config = configuration.replace(task.experiment.config, own, "space")
+        values = {name: tuple(point[name] for point in points) for name in task.space.entries}
+        config = configuration.replace(task.experiment.config, values, "space")
         seeds = tuple(task.protocol.tuning_seeds[p % len(task.protocol.tuning_seeds)] for p in range(number))
         ranges = {name: (entry["low"], entry["high"]) for name, entry in task.space.entries.items()}
         schedule = {"ranges": ranges, "every": self.every, "seed": task.protocol.search_seed}
         schedule |= {"limits": search_spaces.limits(task.protocol)}
         settings = dataclasses.replace(task.experiment.settings, seeds=seeds, schedule=schedule)
         experiment = dataclasses.replace(task.experiment, settings=settings)
-        return grids.Plan(experiment, points, [grids.Launch(config, seeds, {})], None)
+        return grids.GridPlan(experiment, points, [grids.Launch(config, seeds, {})], None)
 
 
 def _score(line: Mapping[str, Any], most: Mapping[str, float]) -> float:

@@ -22,11 +22,11 @@ METHODS = ("random", "tpe", "hyperband", "pbt")
 
 @dataclasses.dataclass(frozen=True)
 class Protocol:
-    """How a sweep searches."""
+    """The protocol of a sweep: its method, budget and seeds."""
 
     method: str = "tpe"  # one of METHODS
     trials: int = 64  # number of settings that are tried
-    population: int = 16  # trials asked together, or pbt's learners; hyperband takes the number from its bracket
+    population: int = 16  # trials of a generation, or pbt's learners; hyperband's brackets have numbers of their own
     tuning_seeds: tuple[int, ...] = (0, 1, 2)  # seeds of learners; every trial is trained with each of them
     test_seeds: tuple[int, ...] = tuple(range(100, 110))  # seeds of learners; only the result is trained with them
     every: int | None = None  # steps between pbt's changes of settings; None: a twentieth of all steps
@@ -59,17 +59,17 @@ def check(protocol: Protocol) -> None:
 
 
 def limits(protocol: Protocol) -> dict[str, float]:
-    """The limits on signals by name. Raises `ValueError` for text that is no limit."""
-    found = {}
+    """The limits on signals by name. Raises `ValueError` for text that is not a limit."""
+    limit_of = {}
     for text in protocol.limits:
         name, sign, value = text.partition("=")
         try:
-            found[name] = float(value)
+            limit_of[name] = float(value)
         except ValueError:
             sign = ""
-        if not (sign and name and math.isfinite(found[name])):
-            raise ValueError(f"--limits is '{text}', it must be a signal and the most it may be: --limits cost=25")
-    return found
+        if not (sign and name and math.isfinite(limit_of[name])):
+            raise ValueError(f"--limits is '{text}', it must be a signal and its largest value: --limits cost=25")
+    return limit_of
 
 
 def listed(seeds: Sequence[int]) -> str:
@@ -137,15 +137,15 @@ def space(agent: str, config: Any, file: Path | None = None) -> Space:
     if not path.exists():
         raise ValueError(f"there is no search space '{path}'. Write one and name it: --space FILE (docs/sweeps.md)")
     try:
-        found = tomllib.loads(path.read_text())
+        entries = tomllib.loads(path.read_text())
     except tomllib.TOMLDecodeError as error:
         raise ValueError(f"search space '{path}' is not TOML: {error}.") from None
-    found.pop("source", None)
-    if not found:
+    entries.pop("source", None)
+    if not entries:
         raise ValueError(f"search space '{path}' names no setting: there is nothing to search.")
-    for name, entry in found.items():
+    for name, entry in entries.items():
         _check(name, entry, config, f"search space '{path}'")
-    return Space(found, config)
+    return Space(entries, config)
 
 
 def _check(name: str, entry: Any, config: Any, origin: str) -> None:
@@ -171,16 +171,16 @@ def sampler(method: str, seed: int, generation: int) -> Any:
     """Optuna's sampler for a generation. After a restart it draws the same trials."""
     import optuna
 
-    own = int(np.random.SeedSequence([seed, generation]).generate_state(1)[0])
+    generation_seed = int(np.random.SeedSequence([seed, generation]).generate_state(1)[0])
     if method == "random":
-        return optuna.samplers.RandomSampler(own)
+        return optuna.samplers.RandomSampler(generation_seed)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)  # older versions warn about both
-        return optuna.samplers.TPESampler(seed=own, multivariate=True, constant_liar=True)
+        return optuna.samplers.TPESampler(seed=generation_seed, multivariate=True, constant_liar=True)
 
 
 def brackets(most: int, least: int, eta: int) -> Iterator[tuple[int, list[int]]]:
-    """Hyperband's brackets: how many trials begin, and the steps (rungs) after which one trial of `eta` goes on.
+    """Hyperband's brackets: the number of trials, and the steps (rungs) after which one trial of `eta` continues.
 
     Raises `ValueError` unless `least` lies in [1, most]. Source: Li et al., Hyperband: A Novel Bandit-Based Approach to
     Hyperparameter Optimization, JMLR 18 (2018), algorithm 1, for a resource of `most` / `least`.

@@ -16,7 +16,7 @@ from typing import Any
 from rljax import envs
 from rljax.distributed import ray_cluster
 from rljax.envs import signals
-from rljax.runs import console, experiments, json_files, records, statistics
+from rljax.runs import console, experiments, folders, json_files, records, statistics
 from rljax.system import hardware
 from rljax.system.lock import Lock
 from rljax.training import configuration, population
@@ -25,7 +25,7 @@ from rljax.training.plan import Experiment
 from rljax.training.settings import settings_of
 from rljax.tuning import grids, search_spaces
 from rljax.tuning.population_based import PopulationBasedSearch
-from rljax.tuning.trials import Found, Task, Trials
+from rljax.tuning.trials import SearchResult, SearchTask, Trials
 
 SWEEP, RESULT = "sweep.json", "result.json"
 SEEDS = json_files.list_of(json_files.WHOLE, least=1)
@@ -59,9 +59,9 @@ def begin(
     _require_signals(experiment.settings.evaluated_in, search_spaces.limits(protocol))
     settings = dataclasses.replace(experiment.settings, seeds=protocol.tuning_seeds)
     experiment = dataclasses.replace(experiment, settings=settings)
-    folder = Path(out) if out is not None else experiments.default_folder(settings)
+    folder = Path(out) if out is not None else folders.default_folder(settings)
     command = command or shlex.join(sys.argv)
-    task = Task(folder, experiment, protocol, space, command, quiet, workers, most)
+    task = SearchTask(folder, experiment, protocol, space, command, quiet, workers, most)
     method = _method(task)
     shapes = [name.replace("_", "-") for name in space.entries if not space.is_traced(name)]
     (first, *_) = grids.plan(experiment, [space.corner(0), space.corner(-1)], most).launches
@@ -91,12 +91,12 @@ def _require_signals(env: str, limits: Mapping[str, float]) -> None:
     if not limits:
         return
     if envs.is_compiled(env):
-        given = envs.make(env).spec.signals
+        declared = envs.make(env).spec.signals
     else:
         hosted = envs.make_hosted(envs.evaluated(env), 1)
-        given = hosted.spec.signals
+        declared = hosted.spec.signals
         hosted.close()
-    names = signals.names(given)
+    names = signals.names(declared)
     for name in limits:
         if name not in names:
             has = f"only {', '.join(names)}" if names else "none"
@@ -104,9 +104,9 @@ def _require_signals(env: str, limits: Mapping[str, float]) -> None:
 
 
 def _made(folder: Path) -> Lock:
-    """Make the folder of a sweep and lock it. It may exist if it is empty. Raises `FileExistsError` for any other."""
+    """Make the folder of a sweep and lock it. Raises `FileExistsError` if it exists and is not empty."""
     try:
-        return experiments.make_folder(folder)
+        return folders.make_folder(folder)
     except FileExistsError:
         raise FileExistsError(
             f"'{folder}' exists. Choose another --out, or continue that sweep: rljax resume {folder}"
@@ -126,19 +126,19 @@ def resume(
     workers: ray_cluster.RayCluster | None = None,
     trust: bool = False,
 ) -> Path:
-    """Continue the sweep in `folder`. `trust` vouches for its agent and environment, and not for those of its launches.
+    """Continue the sweep in `folder`. `trust` is for its agent and environment, not for those of its launches.
 
     Raises `ValueError` where the sweep is complete.
     """
     if steps is not None:
         raise ValueError("a sweep cannot have more steps: its trials would not compare. Begin another: rljax sweep")
     if (folder / RESULT).exists():
-        raise ValueError(f"the sweep in '{folder}' is complete: {folder / RESULT} is what it found.")
+        raise ValueError(f"the sweep in '{folder}' is complete: its result is {folder / RESULT}.")
     with Lock(folder):
         return _go_on(_task_in(folder, quiet, workers, trust))
 
 
-def _task_in(folder: Path, quiet: bool, workers: ray_cluster.RayCluster | None, trust: bool) -> Task:
+def _task_in(folder: Path, quiet: bool, workers: ray_cluster.RayCluster | None, trust: bool) -> SearchTask:
     """The task that sweep.json in `folder` describes. Raises `ValueError` where the file is damaged."""
     try:
         described = json_files.read_fitting(folder / SWEEP, NEEDED, NEEDED)
@@ -150,44 +150,44 @@ def _task_in(folder: Path, quiet: bool, workers: ray_cluster.RayCluster | None, 
     listed |= {name: tuple(listed.get(name, ())) for name in ("tuning_seeds", "test_seeds", "limits")}
     space = search_spaces.Space(described["space"], experiment.config)
     protocol, most = search_spaces.Protocol(**listed), described["learners_per_launch"]
-    return Task(folder, experiment, protocol, space, described["command"], quiet, workers, most)
+    return SearchTask(folder, experiment, protocol, space, described["command"], quiet, workers, most)
 
 
-def _go_on(task: Task) -> Path:
+def _go_on(task: SearchTask) -> Path:
     """Search and test, from the beginning or from where it was interrupted. The folder holds all results."""
-    found = _method(task).search()
-    places = [] if found is None else _tests(task, found)
+    result = _method(task).search()
+    places = [] if result is None else _tests(task, result)
     how = {"quiet": task.quiet, "workers": task.workers}
-    if found is not None and all(grids.execute(place, **how) for place in places):
-        _conclude(task, found, places)
+    if result is not None and all(grids.execute(place, **how) for place in places):
+        _conclude(task, result, places)
     else:
         console.create(task.quiet).say(f"To go on with the sweep: rljax resume {task.folder}")
     return task.folder
 
 
-def _method(task: Task) -> Any:
+def _method(task: SearchTask) -> Any:
     return PopulationBasedSearch(task) if task.protocol.method == "pbt" else Trials(task)
 
 
-def _tests(task: Task, found: Found) -> list[Path]:
-    """The grids that train the settings found, and the settings without a search, on the test seeds."""
+def _tests(task: SearchTask, result: SearchResult) -> list[Path]:
+    """The grids that train on the test seeds, with the settings of the search and with those without a search."""
     settings = dataclasses.replace(task.experiment.settings, seeds=task.protocol.test_seeds)
     experiment = dataclasses.replace(task.experiment, settings=settings)
     untuned = task.space.untuned()
-    if found.schedule is None:
-        points = [untuned] if found.settings == untuned else [untuned, found.settings]
+    if result.schedule is None:
+        points = [untuned] if result.settings == untuned else [untuned, result.settings]
         tests = {"test": (experiment, points)}  # one program, where possible
     else:
-        changed = dataclasses.replace(settings, schedule={"schedule": found.schedule})
+        changed = dataclasses.replace(settings, schedule={"schedule": result.schedule})
         scheduled = dataclasses.replace(experiment, settings=changed)
-        tests = {"test/untuned": (experiment, [untuned]), "test/tuned": (scheduled, [found.settings])}
+        tests = {"test/untuned": (experiment, [untuned]), "test/tuned": (scheduled, [result.settings])}
     for name, (tested, points) in tests.items():
         if not grids.is_grid(task.folder / name):
             grids.write(grids.plan(tested, points, task.most), task.folder / name, task.command)
     return [task.folder / name for name in tests]
 
 
-def _conclude(task: Task, found: Found, places: list[Path]) -> None:
+def _conclude(task: SearchTask, search: SearchResult, places: list[Path]) -> None:
     """Write the result and show it."""
     lines, learners = [], []
     for inside in (inside for place in places for inside in grids.runs(place)):
@@ -195,19 +195,21 @@ def _conclude(task: Task, found: Found, places: list[Path]) -> None:
         learners += task.learners(inside)
         lines += [line | {"learner": first + line["learner"]} for line in records.read(inside, "evaluations")]
     tested = {}
-    for name, point in (("untuned", task.space.untuned()), ("tuned", found.settings)):
-        own = [p for p, (_, settings) in enumerate(learners) if settings == point]
-        final = statistics.summarise([line for line in lines if line["learner"] in own])["final"]
+    for name, point in (("untuned", task.space.untuned()), ("tuned", search.settings)):
+        of_point = [p for p, (_, settings) in enumerate(learners) if settings == point]
+        final = statistics.summarise([line for line in lines if line["learner"] in of_point])["final"]
         tested[name] = {"settings": population.label(point), "final": final}
         between = "" if final["interval"] is None else " [{:,.1f}, {:,.1f}]".format(*final["interval"])
         between += "".join(f", {name} {statistics.shown(sum)}" for name, sum in final.get("signals", {}).items())
-        task.say(f"{name}: IQM {final['iqm']:,.1f}{between} over {len(own)} test seeds, at {final['step']:,} steps")
-    flags = " ".join(_flag(name, value) for name, value in found.settings.items())
-    task.say(f"the settings found{'' if found.schedule is None else ', at the beginning'}: {flags}")
+        task.say(
+            f"{name}: IQM {final['iqm']:,.1f}{between} over {len(of_point)} test seeds, at {final['step']:,} steps"
+        )
+    flags = " ".join(_flag(name, value) for name, value in search.settings.items())
+    task.say(f"the settings found{'' if search.schedule is None else ', at the beginning'}: {flags}")
     result = {
-        "incumbent": {"of": found.origin, "value": found.value, "flags": flags, "schedule": found.schedule},
+        "incumbent": {"of": search.origin, "value": search.value, "flags": flags, "schedule": search.schedule},
         "test": tested,
-        "trials": found.counts,
+        "trials": search.counts,
         "steps": _method(task).steps,
         "protocol": dataclasses.asdict(task.protocol),
         "space": task.space.entries,

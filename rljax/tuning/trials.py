@@ -1,9 +1,9 @@
 """Trials of a search. Optuna suggests them in generations, they train as populations, and Optuna learns their values.
 
 A generation's trials, with all tuning seeds, are the learners of as few programs as possible. A trial's value is the
-interquartile mean, over its seeds, of the return of its last evaluation. Where signals have limits, a trial counts as
-worse than all that keep them if the interquartile mean of a signal is beyond its limit. A trial with a diverged learner
-counts as worse than any other. With hyperband, the better trials continue from their current state.
+interquartile mean, over its seeds, of the return of its last evaluation. Signals may have limits. A trial in which the
+interquartile mean of a signal exceeds its limit ranks below all trials that keep the limits. A trial with a diverged
+learner ranks last. With hyperband, the better trials continue from their current state.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 @dataclasses.dataclass(frozen=True)
-class Task:
+class SearchTask:
     """The task of a search. Every trial trains `experiment`, with the trial's settings and the tuning seeds."""
 
     folder: Path
@@ -47,10 +47,10 @@ class Task:
         """The seed and the searched settings of each learner of a run, at the run's beginning."""
         described = records.read_config(inside)
         config = configuration.replace(self.experiment.module.Config(), described["config"], f"'{inside}'")
-        own = [population.of_learners(config, [p]) for p in range(len(described["seeds"]))]
+        configs = [population.of_learners(config, [p]) for p in range(len(described["seeds"]))]
         return [
             (seed, {name: getattr(config, name) for name in self.space.entries})
-            for seed, config in zip(described["seeds"], own, strict=True)
+            for seed, config in zip(described["seeds"], configs, strict=True)
         ]
 
     def say(self, text: str) -> None:
@@ -60,7 +60,7 @@ class Task:
 
 
 @dataclasses.dataclass(frozen=True)
-class Found:
+class SearchResult:
     """The result of a search."""
 
     settings: Mapping[str, Any]  # the settings at the beginning of training
@@ -81,12 +81,12 @@ class Trial:
 class Trials:
     """The trials of a search, in the task's folder and in Optuna's study."""
 
-    def __init__(self, task: Task) -> None:
+    def __init__(self, task: SearchTask) -> None:
         """Raises `ValueError` where Optuna is not installed."""
         require_optuna()
         self.task = task
 
-    def search(self) -> Found | None:
+    def search(self) -> SearchResult | None:
         """Ask, train and tell all trials, from the beginning or from where it was interrupted.
 
         Returns None where this was interrupted. Raises `ValueError` for a study that cannot be opened, or that belongs
@@ -113,20 +113,20 @@ class Trials:
         return sum(self._steps(size, rungs) for size, rungs in self.generations())
 
     def generations(self) -> list[tuple[int, list[int]]]:
-        """For each generation: the number of its trials, and the steps after which only the better trials go on."""
+        """For each generation, the number of its trials, and the steps after which only the better trials continue."""
         protocol, settings = self.task.protocol, self.task.experiment.settings
         brackets = [(protocol.population, [settings.steps])]
         if protocol.method == "hyperband":
             least = protocol.min_steps or -(-settings.steps // 27)
             brackets = list(search_spaces.brackets(settings.steps, least, protocol.eta))
-        found, left = [], protocol.trials
+        generations, left = [], protocol.trials
         while left > 0:
-            size, rungs = brackets[len(found) % len(brackets)]
+            size, rungs = brackets[len(generations) % len(brackets)]
             # Every rung must end with an evaluation, which ranks its trials. The end of training always has one.
             steps = [min(round_up(steps, settings.eval_every), settings.steps) for steps in rungs]
-            found.append((min(size, left), steps))
+            generations.append((min(size, left), steps))
             left -= size
-        return found
+        return generations
 
     def _steps(self, size: int, rungs: Sequence[int]) -> int:
         """The steps of all learners of a generation together."""
@@ -141,7 +141,7 @@ class Trials:
         folder = self.task.folder / f"generation-{number:03d}"
         if (folder / "told.json").exists():
             return True
-        trials = self._asked(study, folder, number, size)
+        trials = self._ask(study, folder, number, size)
         values: dict[int, dict[int, float]] = {trial.number: {} for trial in trials}
         alive = list(trials)
         for level, steps in enumerate(rungs):
@@ -157,28 +157,30 @@ class Trials:
             for trial in alive:
                 values[trial.number][steps] = scores[trial.number]
             ranked = sorted(alive, key=lambda trial: -scores[trial.number])
-            kept = len(ranked) if level == len(rungs) - 1 else max(1, len(ranked) // self.task.protocol.eta)
-            alive = [trial for trial in ranked[:kept] if np.isfinite(scores[trial.number])]
+            survivors = len(ranked) if level == len(rungs) - 1 else max(1, len(ranked) // self.task.protocol.eta)
+            alive = [trial for trial in ranked[:survivors] if np.isfinite(scores[trial.number])]
             if not alive:
                 break
         finished = {trial.number for trial in alive}
         for trial in trials:
             self._tell(study, trial, values[trial.number], trial.number in finished)
-        records.write_json(folder / "told.json", [{"trial": n, "values": found} for n, found in values.items()])
-        best = max((found[max(found)], n) for n, found in values.items() if n in finished) if finished else None
+        records.write_json(folder / "told.json", [{"trial": n, "values": value_at} for n, value_at in values.items()])
+        best = (
+            max((value_at[max(value_at)], n) for n, value_at in values.items() if n in finished) if finished else None
+        )
         if best is not None:
             settings = next(trial.settings for trial in trials if trial.number == best[1])
             self.task.say(f"generation {number}: best {best[0]:,.1f} by {population.label(settings)}")
         return True
 
-    def _asked(self, study: optuna.Study, folder: Path, number: int, size: int) -> list[Trial]:
-        """The generation's trials: the ones asked before an interruption, or new ones."""
+    def _ask(self, study: optuna.Study, folder: Path, number: int, size: int) -> list[Trial]:
+        """The generation's trials: those from before an interruption, or new ones from Optuna."""
         path = folder / "trials.json"
         if not path.exists():
             study.sampler = search_spaces.sampler(self.task.protocol.method, self.task.protocol.search_seed, number)
-            asked = [study.ask(self.task.space.distributions()) for _ in range(size)]
+            trials = [study.ask(self.task.space.distributions()) for _ in range(size)]
             folder.mkdir(exist_ok=True)
-            records.write_json(path, [{"trial": trial.number, "params": trial.params} for trial in asked])
+            records.write_json(path, [{"trial": trial.number, "params": trial.params} for trial in trials])
         try:
             listed = json.loads(safe(path).read_text())
             return [Trial(entry["trial"], self.task.space.settings(entry["params"])) for entry in listed]
@@ -207,13 +209,13 @@ class Trials:
         entries = []
         for inside in grids.runs(before):
             learners = self.task.learners(inside)
-            chosen = [p for p, (_, settings) in enumerate(learners) if any(settings == t.settings for t in alive)]
-            if not chosen:
+            numbers = [p for p, (_, settings) in enumerate(learners) if any(settings == t.settings for t in alive)]
+            if not numbers:
                 continue
-            if len(chosen) == len(learners):
+            if len(numbers) == len(learners):
                 shutil.copytree(inside, partial / inside.name)
             else:
-                extract(inside, chosen, partial / inside.name)
+                extract(inside, numbers, partial / inside.name)
             described = records.read_config(partial / inside.name)
             entries.append({"folder": inside.name, "seeds": described["seeds"], "config": described["config"]})
         records.write_json(partial / grids.PLAN, grids.read(before) | {"launches": entries})
@@ -222,19 +224,21 @@ class Trials:
     def _scores(self, alive: Sequence[Trial], place: Path) -> dict[int, float]:
         """The value of each trial, by the last evaluation of its learners; -inf where one of them has diverged."""
         most = search_spaces.limits(self.task.protocol)
-        found: list[tuple[Mapping[str, Any], list[float]]] = []  # settings; return and sums of the signals with limits
+        learners: list[
+            tuple[Mapping[str, Any], list[float]]
+        ] = []  # settings; return and sums of the signals with limits
         for inside in grids.runs(place):
             last = {line["learner"]: line for line in records.read(inside, "evaluations")}
             lost = {entry["learner"] for entry in records.read_summary(inside).get("diverged", [])}
             for p, (_, settings) in enumerate(self.task.learners(inside)):
                 bad = p in lost or p not in last
                 lists = [] if bad else [last[p]["returns"], *(last[p]["signals"][name] for name in most)]
-                found.append((settings, [float(statistics.mean(x)) for x in lists] or [-math.inf] * (1 + len(most))))
+                learners.append((settings, [float(statistics.mean(x)) for x in lists] or [-math.inf] * (1 + len(most))))
         scores = {}
         for trial in alive:
-            own = [score for settings, score in found if settings == trial.settings]
-            fine = np.isfinite(own).all() and len(own) == len(self.task.protocol.tuning_seeds)
-            value, *sums = map(float, statistics.iqm(own, axis=0)) if fine else (-math.inf,)
+            of_trial = [score for settings, score in learners if settings == trial.settings]
+            fine = np.isfinite(of_trial).all() and len(of_trial) == len(self.task.protocol.tuning_seeds)
+            value, *sums = map(float, statistics.iqm(of_trial, axis=0)) if fine else (-math.inf,)
             by_name = dict(zip(most, sums, strict=False))
             scores[trial.number] = schedules.constrained(value, by_name, most) if fine else value
         return scores
@@ -255,7 +259,7 @@ class Trials:
         else:
             study.tell(trial.number, state=TrialState.PRUNED)
 
-    def _best(self, study: optuna.Study) -> Found:
+    def _best(self, study: optuna.Study) -> SearchResult:
         from optuna.trial import TrialState
 
         trials = study.get_trials(deepcopy=False)
@@ -270,7 +274,7 @@ class Trials:
         states = [trial.state.name.lower() for trial in trials]
         counts = {state: states.count(state) for state in sorted(set(states))}
         assert best.value is not None, "complete"
-        return Found(self.task.space.settings(best.params), best.value, f"trial {best.number}", counts)
+        return SearchResult(self.task.space.settings(best.params), best.value, f"trial {best.number}", counts)
 
     def _study(self) -> optuna.Study:
         optuna = require_optuna()

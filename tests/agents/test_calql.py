@@ -15,8 +15,8 @@ from rljax import buffers, datasets
 from rljax.agent import EnvSpec, Transition
 from rljax.agents import calql, cql
 from rljax.runs import records, run
-from tests import fakes, small_runs
 from tests.agents import reference, test_cql
+from tests.helpers import counting, small_runs
 
 SPEC = EnvSpec("test/Example-v0", (3,), 2)
 CONFIG = calql.Config(
@@ -160,7 +160,7 @@ def test_both_sources_have_returns_to_go_unless_it_is_turned_off() -> None:
 @pytest.mark.learn
 def test_it_goes_on_online_and_is_resumed_there(tmp_path: Path) -> None:
     """New rows are bounded once their episode has ended, and the bound is that of the transformed rewards."""
-    data = str(datasets.write(fakes.recorded("Pendulum-v1"), tmp_path / "data.npz"))
+    data = str(datasets.write(counting.recorded("Pendulum-v1"), tmp_path / "data.npz"))
     small = {"hidden": (16,), "critic_hidden": (16,), "batch_size": 32, "num_parts": 1, "num_actions": 2}
     config = small | {"replay_size": 300, "reward_transform": "times_10_plus_5"}
     every = small_runs.EVERY | {"data": data, "config": config}

@@ -16,9 +16,11 @@ from rljax import datasets
 from rljax.agent import EnvSpec, Transition
 from rljax.agents import famo2o, iql
 from rljax.networks import Actor, Network
-from rljax.runs import policy, records, run
-from tests import fakes, reach, small_runs
+from rljax.runs import records, run
+from rljax.runs.policies import loading
 from tests.agents import reference
+from tests.environments import reach
+from tests.helpers import counting, small_runs
 
 SPEC = EnvSpec("test/Example-v0", (3,), 2)
 RATES: dict[str, Any] = {
@@ -334,7 +336,7 @@ def test_refuses_a_range_that_is_upside_down() -> None:
 @pytest.mark.learn
 def test_it_goes_on_online_and_is_resumed_there(tmp_path: Path) -> None:
     """Two learners with ranges of their own; both learn that they are online, and a resumed run still knows it."""
-    data = str(datasets.write(fakes.recorded("Pendulum-v1"), tmp_path / "data.npz"))
+    data = str(datasets.write(counting.recorded("Pendulum-v1"), tmp_path / "data.npz"))
     config = {"hidden": (16,), "batch_size": 32, "replay_size": 300, "inverse_temperature_max": (2.0, 5.0)}
     every = small_runs.EVERY | {"data": data, "config": config, "seeds": 2}
     whole = run.train("famo2o", "Pendulum-v1", 100, out=tmp_path / "whole", then_online=200, **every)
@@ -342,7 +344,7 @@ def test_it_goes_on_online_and_is_resumed_there(tmp_path: Path) -> None:
     alone = run.train("famo2o", "Pendulum-v1", 100, out=tmp_path / "alone", **every)
     run.resume(half, 300)
     small_runs.assert_same(whole, half)
-    assert [policy.load_all(out).state.online.tolist() for out in (whole, alone)] == [[True, True], [False, False]]
+    assert [loading.load_all(out).state.online.tolist() for out in (whole, alone)] == [[True, True], [False, False]]
     betas = [line["balance/beta"] for line in records.read(whole, "metrics")]
     assert all(1.0 < first < 2.0 < second < 5.0 for first, second in betas)
 

@@ -17,8 +17,8 @@ from rljax.agent import Base, EnvSpec, Transition, Weighted
 from rljax.agents import bc, fqe
 from rljax.buffers import NextAction
 from rljax.runs import records, run
-from tests import reach
 from tests.agents import reference
+from tests.environments import reach
 
 SPEC = EnvSpec("test/Example-v0", (3,), 2)
 CONFIG = fqe.Config(

@@ -13,9 +13,10 @@ import pytest
 
 from rljax.agent import EnvSpec, Transition
 from rljax.agents import h2o
-from rljax.runs import policy, records, run
-from tests import reach
+from rljax.runs import records, run
+from rljax.runs.policies import evaluate
 from tests.agents import reference
+from tests.environments import reach
 
 SPEC = EnvSpec("test/Example-v0", (3,), 2)
 RATES = {"actor_lr": 1e-2, "critic_lr": 2e-2, "temperature_lr": 3e-2, "discriminator_lr": 4e-2, "target_rate": 0.1}
@@ -203,7 +204,7 @@ def test_wrong_dynamics_are_found_and_weigh_less(tmp_path: Path) -> None:
     data = str(reach.journeys(tmp_path / "journeys.npz"))
     settings: dict[str, Any] = {"data": data, "seeds": 2, "eval_every": 4_000, "config": {"hidden": (64, 64)}}
     out = run.train("h2o", f"{reach.__file__}:ReachReversed", 4_000, out=tmp_path / "run", **settings)
-    real = policy.evaluate_run(out, episodes=30, env=f"{reach.__file__}:Reach")
+    real = evaluate.evaluate_run(out, episodes=30, env=f"{reach.__file__}:Reach")
     assert real["summary"]["mean"] > -5.0
     last = records.read(out, "metrics")[-1]
     assert max(last["dynamics/weight"]) < 0.6

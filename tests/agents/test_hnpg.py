@@ -16,8 +16,8 @@ from rljax.agent import EnvSpec, Transition
 from rljax.agents import hnpg
 from rljax.networks import distributions
 from rljax.runs import collect, run
-from tests import reach
 from tests.agents import reference, test_ppo_lagrangian
+from tests.environments import reach
 
 SPEC = EnvSpec("test/Example-v0", (3,), 2)
 STEPS, ENVS, ROWS = test_ppo_lagrangian.STEPS, test_ppo_lagrangian.ENVS, 10

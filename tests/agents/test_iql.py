@@ -100,6 +100,7 @@ def constant(v: Any) -> Any:
     return lambda observation: jnp.full((observation.shape[0], 1), v)
 
 
+@pytest.mark.slow_after(2)
 @pytest.mark.parametrize("changes", CASES.values(), ids=CASES)
 def test_updates_equal_the_papers(changes: dict[str, Any]) -> None:
     config = dataclasses.replace(CONFIG, **changes)

@@ -188,6 +188,7 @@ CASES: dict[str, dict[str, Any]] = {
 }
 
 
+@pytest.mark.slow_after(2)
 @pytest.mark.parametrize("changes", CASES.values(), ids=CASES)
 def test_updates_equal_the_papers(changes: dict[str, Any]) -> None:
     config = dataclasses.replace(CONFIG, **changes)
@@ -211,6 +212,7 @@ def test_the_cases_clip_some_and_not_all() -> None:
     assert 0 < metrics["actor/clipped"] < 1
 
 
+@pytest.mark.slow_after(1)
 @pytest.mark.parametrize("changes", [{}, {"policy": "tanh_gaussian"}], ids=["gaussian", "tanh_gaussian"])
 def test_ratio_is_one_for_the_policy_that_gathered(changes: dict[str, Any]) -> None:
     config = dataclasses.replace(CONFIG, **changes, num_epochs=1, batch_size=STEPS * ENVS)
@@ -257,6 +259,7 @@ def test_discrete_actions_are_drawn_from_the_softmax() -> None:
     assert best == probability.argmax()
 
 
+@pytest.mark.slow
 def test_discrete_updates_move_towards_what_paid() -> None:
     config = dataclasses.replace(CONFIG, normalise_rewards=False, num_epochs=20, trace_decay=0.0, discount=0.0)
     state, batch = fresh(config, DISCRETE), rollout(discrete=True)
@@ -284,6 +287,7 @@ def test_truncation_bootstraps_and_termination_does_not() -> None:
         np.testing.assert_allclose(advantage, batch.reward + bootstrap * value - here, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_learning_rate_falls_to_nothing() -> None:
     config = dataclasses.replace(CONFIG, decay_steps=100.0)
     state = fresh(config)

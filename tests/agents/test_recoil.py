@@ -13,8 +13,8 @@ import pytest
 from rljax.agent import EnvSpec, Transition
 from rljax.agents import recoil
 from rljax.runs import records, run
-from tests import reach
 from tests.agents import reference
+from tests.environments import reach
 
 SPEC = EnvSpec("test/Example-v0", (3,), 2)
 CONFIG = recoil.Config(hidden=(8, 8), batch_size=5, actor_lr=1e-2, critic_lr=2e-2, value_lr=3e-2, target_rate=0.1)

@@ -15,8 +15,8 @@ from rljax.agent import EnvSpec, Transition
 from rljax.agents import ro2o
 from rljax.networks import encoders
 from rljax.runs import records, run
-from tests import reach
 from tests.agents import reference
+from tests.environments import reach
 
 SPEC = EnvSpec("test/Example-v0", (3,), 2)
 RATES = {"actor_lr": 1e-2, "critic_lr": 2e-2, "temperature_lr": 3e-2, "target_rate": 0.1}

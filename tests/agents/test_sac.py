@@ -13,6 +13,7 @@ import pytest
 from rljax import networks
 from rljax.agent import EnvSpec, Transition, Weighted
 from rljax.agents import sac
+from rljax.networks import distributions
 from tests.agents import reference
 
 SPEC = EnvSpec("test/Example-v0", (3,), 2)
@@ -136,6 +137,7 @@ def critic_loss(state: sac.State, batch: Transition, config: sac.Config) -> tupl
     return jax.value_and_grad(loss, argnums=(0, 1, 2, 3), has_aux=True)(*parts)
 
 
+@pytest.mark.slow_after(2)
 @pytest.mark.parametrize("changes", CASES.values(), ids=CASES)
 def test_updates_equal_the_papers(changes: dict[str, Any]) -> None:
     config = dataclasses.replace(CONFIG, **changes)
@@ -224,18 +226,13 @@ def test_delayed_actor_and_temperature_rest() -> None:
 @jax.jit
 def sampled(output: jax.Array, key: jax.Array) -> Any:
     """Actions with their log-probabilities, of a policy whose network puts out `output`."""
-    return sac.policy(fixed(output), output, CONFIG).sample_and_log_prob(seed=key)
-
-
-def fixed(output: jax.Array) -> Any:
-    """A network that always puts out the same."""
-    return lambda observation: output
+    return distributions.squashed(output, CONFIG).sample_and_log_prob(seed=key)
 
 
 def test_density_integrates_to_one() -> None:
     action = np.tanh(np.linspace(-7.0, 7.0, 4_001))
     output = jnp.asarray([0.3, np.log(0.8)], jnp.float32)
-    log_prob = jax.jit(lambda action: sac.policy(fixed(output), output, CONFIG).log_prob(action))
+    log_prob = jax.jit(lambda action: distributions.squashed(output, CONFIG).log_prob(action))
     density = np.exp(log_prob(action[:, None].astype(np.float32)))
     np.testing.assert_allclose(np.trapezoid(density, action), 1.0, rtol=1e-3)
 

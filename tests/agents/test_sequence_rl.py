@@ -14,11 +14,12 @@ import pytest
 from rljax import cli, networks
 from rljax.agent import EnvSpec, Transition, first_memory
 from rljax.agents import sequence_rl
-from rljax.runs import policy, run
+from rljax.runs import run
+from rljax.runs.policies import evaluate
 from rljax.training import evaluation
-from tests import small_runs
 from tests.agents import reference
-from tests.agents.test_memory import sigmoid
+from tests.agents.features.test_memory import sigmoid
+from tests.helpers import small_runs
 
 LENGTH, SIZE, WIDTH = 3, 5, 4
 SPEC = EnvSpec("test/Example-v0", (3,), 2)
@@ -250,7 +251,7 @@ def test_runs_resume_and_are_evaluated_at_other_rates(tmp_path: Path, capsys: py
     half = small_runs.train("sequence_rl", "rljax/Pendulum", 100, tmp_path / "half", config, seeds=2)
     run.resume(half, 200)
     small_runs.assert_same(tmp_path / "whole", half)
-    plain, same, other = (policy.evaluate_run(half, episodes=2, hold=hold) for hold in (None, 3, 1))
+    plain, same, other = (evaluate.evaluate_run(half, episodes=2, hold=hold) for hold in (None, 3, 1))
     assert plain == same
     assert plain["hold"] == 3
     assert plain["episodes"] != other["episodes"]
@@ -258,6 +259,10 @@ def test_runs_resume_and_are_evaluated_at_other_rates(tmp_path: Path, capsys: py
     cli.main(["eval", str(half), "--episodes", "2", "--hold", "1", "4"])
     shown = capsys.readouterr().out
     assert "a decision in every 4 steps" in shown
+    longer = evaluate.evaluate_run(half, episodes=2, config={"sequence_length": 1})
+    assert longer["episodes"] == other["episodes"], "held and set: the same"
+    with pytest.raises(ValueError, match=r"^--hold sets --config\.sequence-length for this agent: give one of them\.$"):
+        evaluate.evaluate_run(half, config={"sequence_length": 1}, hold=2)
     assert "frequency-averaged return over holds of 1 to 4 steps: -" in shown
 
 

@@ -48,6 +48,7 @@ def log_prob_and_entropy(output: np.ndarray, action: Any, discrete: bool) -> tup
     return density.sum(), (0.5 + 0.5 * np.log(2 * np.pi) + np.log(std)).sum()
 
 
+@pytest.mark.slow_after(1)
 @pytest.mark.parametrize("discrete", [False, True])
 def test_a_stream_equals_the_paper(discrete: bool) -> None:
     spec, config = DISCRETE if discrete else SPEC, dataclasses.replace(CONFIG, entropy_cost=0.1)
@@ -74,6 +75,7 @@ def test_a_stream_equals_the_paper(discrete: bool) -> None:
     assert np.any(stream.truncated)
 
 
+@pytest.mark.slow
 def test_without_traces_it_is_one_step_actor_critic() -> None:
     config = dataclasses.replace(CONFIG, trace_decay=0.0, entropy_cost=0.0, learning_rate=1e-3, time_feature=False)
     row = example()[2]

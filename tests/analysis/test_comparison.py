@@ -48,6 +48,7 @@ def same_draws(monkeypatch):
 # Beside rliable
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shape", [(1, 1), (2, 3), (3, 1), (5, 6), (10, 4), (7, 13)])
 def test_estimates_equal_those_of_rliable(rliable, shape):
     _, metrics = rliable
@@ -218,7 +219,7 @@ def test_scores_that_cannot_be_compared(given, message):
 
 def test_other_errors():
     given = {"a": scores(), "b": scores(seed=1)}
-    with pytest.raises(ValueError, match="there are no scores of agent 'c', there are those of 'a', 'b'"):
+    with pytest.raises(ValueError, match="there are no scores of agent 'c'; there are scores of 'a', 'b'"):
         comparison.improvement(given, [("a", "c")])
     with pytest.raises(ValueError, match=r"thresholds have shape \(\), a profile needs one or more: \[T\]"):
         comparison.profiles(given, 0.5)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 from rljax.analysis import folders
-from tests import folders as run_folders
+from tests.helpers import run_folders
 
 
 def test_runs_are_found_at_any_depth_and_once(tmp_path):

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from rljax.analysis import handover
-from tests.folders import write
+from tests.helpers.run_folders import write
 
 
 def curve(*values: float) -> handover.Handover:

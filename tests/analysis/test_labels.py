@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from rljax.analysis import folders, labels, tables
-from tests import folders as run_folders
+from tests.helpers import run_folders
 
 
 def rows(paths):

@@ -12,14 +12,14 @@ import pytest
 from rljax.analysis import figures, learning_curves
 from rljax.runs.records import Recorder, write_json
 from rljax.runs.schema import FORMAT
-from tests import folders
+from tests.helpers import run_folders
 
 STEPS = [*range(0, 50_001, 10_000)]
 
 
 def run(path, agent="sac", environment="Hopper-v5", seeds=(0, 1, 2), steps=STEPS, episodes=5, **described):
     generator = np.random.default_rng(sum(seeds))
-    write_json_in(path, folders.described(agent, environment, seeds, STEPS[-1], **described))
+    write_json_in(path, run_folders.described(agent, environment, seeds, STEPS[-1], **described))
     with Recorder(path) as recorder:
         for step in steps:
             for learner, seed in enumerate(seeds):
@@ -158,6 +158,7 @@ def test_references_are_dashed_and_keep_their_agents_colour(tmp_path, panels):
         learning_curves.plot([path], references={("sac", "Hopper-v5"): ([0, 1], [0], [0, 1])})
 
 
+@pytest.mark.slow_after(2)
 @pytest.mark.parametrize("suffix", ["png", "svg", "pdf", "SVG"])
 def test_the_same_runs_are_the_same_file(tmp_path, suffix):
     path = run(tmp_path / "a")

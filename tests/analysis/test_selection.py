@@ -10,7 +10,7 @@ import pytest
 from rljax import cli
 from rljax.analysis import selection
 from rljax.runs.records import Recorder
-from tests.folders import write
+from tests.helpers.run_folders import write
 
 PATHS = [Path(name) for name in "abcd"]
 
@@ -18,13 +18,19 @@ PATHS = [Path(name) for name in "abcd"]
 def test_a_choice_by_hand() -> None:
     returns = dict(zip(PATHS, (10.0, 30.0, 20.0, 50.0), strict=True))
     found = selection.choose("x", {PATHS[0]: 1.0, PATHS[1]: 2.0, PATHS[2]: 3.0}, returns)
-    assert (found.runs, found.chosen, found.value, found.returned, found.best) == (3, PATHS[2], 3.0, 20.0, 30.0)
+    assert (found.candidates, found.run, found.value, found.final_return, found.best_return) == (
+        3,
+        PATHS[2],
+        3.0,
+        20.0,
+        30.0,
+    )
     assert found.regret == pytest.approx(0.5), "d is not known to the criterion"
     assert found.correlation == pytest.approx(0.5)
     diverged = selection.choose("x", {PATHS[0]: float("nan"), PATHS[1]: -2.0}, returns)
-    assert diverged.chosen == PATHS[1]
+    assert diverged.run == PATHS[1]
     equal = selection.choose("x", {PATHS[0]: 1.0, PATHS[1]: 1.0}, dict.fromkeys(PATHS, 2.0))
-    assert equal.chosen == PATHS[0]
+    assert equal.run == PATHS[0]
     assert np.isnan([equal.regret, equal.correlation]).all()
 
 
@@ -47,9 +53,9 @@ def test_runs_are_judged_by_their_judges_and_by_their_own_critics(
 ) -> None:
     folder = runs(tmp_path, {"a": 100.0, "b": 200.0, "c": 300.0}, {"a": 1.0, "b": 3.0, "c": 2.0})
     judged, own = selection.select([folder])[0]
-    assert (judged.criterion, judged.chosen.name, judged.regret) == ("value/initial", "b", pytest.approx(0.5))
+    assert (judged.criterion, judged.run.name, judged.regret) == ("value/initial", "b", pytest.approx(0.5))
     assert judged.correlation == pytest.approx(0.5)
-    assert (own.criterion, own.chosen.name, own.regret, own.correlation) == ("critic/q", "a", 1.0, pytest.approx(-1.0))
+    assert (own.criterion, own.run.name, own.regret, own.correlation) == ("critic/q", "a", 1.0, pytest.approx(-1.0))
     cli.main(["select", str(folder)])
     shown = capsys.readouterr().out
     assert "| value/initial | 3 | b | 200.0 | 300.0 | 0.50 | 0.50 |" in shown

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from rljax.analysis import folders, suites, tables
-from tests import folders as run_folders
+from tests.helpers import run_folders
 
 
 def suite(paths):

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from rljax.analysis import folders, tables
-from tests import folders as run_folders
+from tests.helpers import run_folders
 
 
 def only(path, at=None):

@@ -12,9 +12,10 @@ import rljax
 from agents import iql
 from rljax import cli, datasets
 from rljax.analysis import validation
-from rljax.runs import policy, run
+from rljax.runs import run
+from rljax.runs.policies import loading
 from rljax.runs.records import Recorder
-from tests import reach
+from tests.environments import reach
 
 SMALL = {"hidden": (8,), "batch_size": 16, "decay_steps": None, "reward_transform": "times_4_minus_2"}
 
@@ -31,11 +32,12 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
+@pytest.mark.slow
 def test_losses_are_those_of_the_policy_and_its_critics(folder: Path) -> None:
     data = datasets.load(str(folder / "other.npz"))
     found = validation.losses(folder / "iql", data, discount=0.9)
     chosen = rljax.load(folder / "iql")
-    policies = policy.load_all(folder / "iql")
+    policies = loading.load_all(folder / "iql")
     state, config = jax.tree.map(lambda x: x[0], (policies.state, policies.config))
     rows = {
         name: np.asarray(getattr(data.transitions, name), np.float64) for name in ("reward", "terminated", "action")
@@ -50,11 +52,13 @@ def test_losses_are_those_of_the_policy_and_its_critics(folder: Path) -> None:
     assert set(validation.losses(folder / "bc", data, 0.9)) == {"validation/action"}, "BC has no critics"
 
 
+@pytest.mark.slow
 def test_data_of_other_spaces_are_refused(folder: Path) -> None:
     with pytest.raises(ValueError, match=r"the policy of '.*iql' was trained with "):
         validation.losses(folder / "iql", datasets.load(str(folder / "choices.npz")), 0.9)
 
 
+@pytest.mark.slow
 def test_the_smallest_loss_is_chosen(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     data = str(folder / "other.npz")
     found = {name: validation.losses(folder / name, datasets.load(data), 0.99) for name in ("iql", "bc")}

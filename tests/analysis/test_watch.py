@@ -14,7 +14,7 @@ from rljax import cli
 from rljax.analysis import watch
 from rljax.runs import statistics
 from rljax.runs.records import FILES, Recorder
-from tests import folders
+from tests.helpers import run_folders
 
 
 def seen(path, seconds=0.0):
@@ -27,7 +27,7 @@ def seen(path, seconds=0.0):
 
 def unfinished(path, **options):
     """A run that has come to two thirds of its budget, and has not ended."""
-    folders.write(path, steps=(10_000, 20_000), **options)
+    run_folders.write(path, steps=(10_000, 20_000), **options)
     (path / "summary.json").unlink()
     return path
 
@@ -53,11 +53,11 @@ def test_a_single_learner_has_no_interval(tmp_path):
 
 
 def test_states(tmp_path):
-    assert seen(folders.write(tmp_path / "done")).state == "complete"
-    assert seen(folders.write(tmp_path / "stopped", steps=(10_000,))).state == "stopped"
+    assert seen(run_folders.write(tmp_path / "done")).state == "complete"
+    assert seen(run_folders.write(tmp_path / "stopped", steps=(10_000,))).state == "stopped"
     path = unfinished(tmp_path / "silent")
     assert [seen(path, seconds).state for seconds in (100, 900, 1100)] == ["running", "running", "stalled"]
-    new = folders.write(tmp_path / "new", steps=())
+    new = run_folders.write(tmp_path / "new", steps=())
     assert [seen(new, seconds).state for seconds in (300, 700)] == ["starting", "stalled"]
     lost = seen(unfinished(tmp_path / "lost", evaluation={"diverged": True}))
     assert (lost.state, lost.diverged) == ("diverged", 3)
@@ -67,7 +67,7 @@ def test_states(tmp_path):
 
 
 def test_a_run_that_goes_on_is_no_longer_stopped(tmp_path):
-    path = folders.write(tmp_path / "a", steps=(10_000,))
+    path = run_folders.write(tmp_path / "a", steps=(10_000,))
     with Recorder(path) as recorder:
         recorder.metrics({"step": 11_000, "wall_seconds": 110.0, "steps_per_second": 50.0})
     later = (path / "summary.json").stat().st_mtime + 5
@@ -87,7 +87,7 @@ def test_some_learners_have_diverged(tmp_path):
 
 
 def test_a_run_whose_learners_have_all_diverged(tmp_path):
-    path = folders.write(tmp_path / "a", seeds=(0, 1), steps=(10_000,))
+    path = run_folders.write(tmp_path / "a", seeds=(0, 1), steps=(10_000,))
     with Recorder(path) as recorder:
         lost = [{"learner": learner, "step": 11_000, "cause": "a metric is not finite"} for learner in range(2)]
         recorder.summary({"complete": False, "diverged": lost})
@@ -144,7 +144,7 @@ def printed(paths, **options):
 
 
 def test_one_line_for_each_run_and_running_ones_first(tmp_path):
-    folders.write(tmp_path / "runs" / "done", "td3", "Ant-v5", seeds=(0,))
+    run_folders.write(tmp_path / "runs" / "done", "td3", "Ant-v5", seeds=(0,))
     unfinished(tmp_path / "runs" / "now", agent="./my/own.py", data="sets/mine.hdf5")
     text = printed([tmp_path / "runs"])
     lines = text.splitlines()
@@ -196,7 +196,7 @@ def test_ctrl_c_leaves_quietly(tmp_path, monkeypatch):
 
 
 def test_command(tmp_path, capsys):
-    folders.write(tmp_path / "a")
+    run_folders.write(tmp_path / "a")
     cli.main(["watch", str(tmp_path), "--once"])
     assert "complete" in row(capsys.readouterr().out, "sac")
 

@@ -11,8 +11,8 @@ import pytest
 
 from rljax import buffers
 from rljax.agent import Transition
-from rljax.buffers.replay import ReplayBuffer
-from tests.rings import LEARNERS, begin, keys, sample
+from rljax.buffers.storage.ring import ReplayBuffer
+from tests.helpers.replay_buffers import LEARNERS, begin, keys, sample
 
 SIZE, MOST = 6, 2
 
@@ -54,6 +54,7 @@ def shift_of(found: np.ndarray, original: np.ndarray) -> tuple[int, int]:
     return shift
 
 
+@pytest.mark.slow
 def test_shifts_are_crops_of_padded_pictures_each_equally_often() -> None:
     declared = buffers.Replay(replay_size=8, batch_size=400, num_updates=2, shift=MOST)
     plain = buffers.Replay(replay_size=8, batch_size=400, num_updates=2)
@@ -79,6 +80,7 @@ def test_shifts_are_crops_of_padded_pictures_each_equally_often() -> None:
     assert 0.01 < (now.reshape(LEARNERS, -1)[0] == now.reshape(LEARNERS, -1)[1]).mean() < 0.08
 
 
+@pytest.mark.slow
 def test_pictures_of_a_data_set_move_too() -> None:
     plain = buffers.Mixed(replay_size=8, batch_size=60, offline_share=0.5)
     moving = buffers.Mixed(replay_size=8, batch_size=60, offline_share=0.5, shift=MOST)

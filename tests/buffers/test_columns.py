@@ -11,9 +11,9 @@ import pytest
 
 from rljax import buffers
 from rljax.agent import Transition
-from rljax.buffers.experience import RingRows
-from rljax.buffers.replay import ReplayBuffer
-from tests.rings import LEARNERS, drawn, history, keys, of_all_kinds, of_episodes
+from rljax.buffers.rows import RingRows
+from rljax.buffers.storage.ring import ReplayBuffer
+from tests.helpers.replay_buffers import LEARNERS, drawn, history, keys, of_all_kinds, of_episodes
 
 sample = jax.jit(lambda declared, buffer, data, keys: declared.sample(buffer, data, keys))
 
@@ -56,6 +56,7 @@ def test_next_actions_of_a_data_set_equal_a_loop(discrete: bool) -> None:
     np.testing.assert_array_equal(data.action, before)
 
 
+@pytest.mark.slow_after(1)
 @pytest.mark.parametrize("discrete", [False, True])
 @of_all_kinds
 def test_next_actions_of_a_ring_equal_a_loop(num_envs: int, slots: int, steps: int, discrete: bool) -> None:
@@ -104,6 +105,7 @@ def test_columns_change_no_draw() -> None:
 # Returns to go.
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("discount", [0.0, 0.9, 0.99, 1.0])
 def test_returns_to_go_equal_a_loop_in_float64(discount: float) -> None:
     data = recorded(500, seed=2)
@@ -138,6 +140,7 @@ def test_returns_to_go_are_the_same_for_all_learners() -> None:
         other.of_data(data)
 
 
+@pytest.mark.slow
 @of_all_kinds
 def test_returns_to_go_of_a_ring_equal_a_loop(num_envs: int, slots: int, steps: int) -> None:
     """Of rewards as they are learnt from, also round the seam; none where the episode has not ended in the ring."""
@@ -170,6 +173,7 @@ def test_returns_to_go_of_a_ring_equal_a_loop(num_envs: int, slots: int, steps: 
     assert False in without
 
 
+@pytest.mark.slow
 def test_a_failure_goes_on_for_ever() -> None:
     """Rewards of -5 until a limit return -5 / (1 - 0.9) = -50; until an end, or beside another reward, their sum."""
     reward = np.array([-5, -5, -5, 5, -5, -5, -5, -5], np.float32)
@@ -243,6 +247,7 @@ def new_experience(data: Transition, number: int = 7) -> ReplayBuffer:
     return buffer
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("share", [0.25, 0.5, "pooled"])
 def test_rows_say_whether_they_are_of_the_data_set(share: Any) -> None:
     data = recorded()

@@ -10,7 +10,7 @@ import pytest
 
 from rljax import buffers
 from rljax.buffers.dataset import WHOLE, alias_table, trajectory_ends
-from tests.fakes import ROWS, dataset
+from tests.helpers.counting import ROWS, dataset
 
 KEY = jax.random.key(0)
 
@@ -53,8 +53,8 @@ def test_trajectories_end_at_ends_at_limits_and_with_the_data() -> None:
 
 def test_a_data_set_says_what_it_is() -> None:
     declared = buffers.Dataset(batch_size=8, num_updates=3, reward_transform="minus_one", learns_until=100.0)
-    assert (declared.kind, declared.needs_data, declared.mixes_data) == ("dataset", True, True)
-    assert (declared.steps_per_iteration, declared.goals, declared.online) == (3, False, None)
+    assert (declared.kind, declared.stages(10, 0), declared.observes) == ("dataset", (10, 0), ())
+    assert (declared.steps_per_iteration, declared.online) == (3, None)
     assert declared.create(None) is None  # type: ignore[arg-type]
     assert declared.ready(0)
     prepared = declared.prepare(dataset())
@@ -131,6 +131,7 @@ def test_rows_are_drawn_as_often_as_their_weights_say_and_whole() -> None:
     jax.tree.map(np.testing.assert_array_equal, on_host, batches)
 
 
+@pytest.mark.slow
 def test_half_of_a_batch_is_of_one_part() -> None:
     part = np.repeat(np.arange(3, dtype=np.float32), (10, 4, ROWS - 14))
     declared = buffers.Dataset(batch_size=32, num_updates=60, draw=buffers.PartRows(part=1))

@@ -12,12 +12,12 @@ import pytest
 
 from rljax import buffers
 from rljax.agent import Transition
-from rljax.buffers.draws import Draw
-from rljax.buffers.replay import ReplayBuffer
+from rljax.buffers.replay import Draw
+from rljax.buffers.storage.ring import ReplayBuffer
 from rljax.training import configuration, registry
 from rljax.training.plan import Experiment, plan
 from rljax.training.settings import Settings
-from tests.rings import (
+from tests.helpers.replay_buffers import (
     DISCOUNT,
     LEARNERS,
     Row,
@@ -81,6 +81,7 @@ def test_batches_learners_and_keys_differ() -> None:
     assert (drawn != other).mean() > 0.9
 
 
+@pytest.mark.slow
 def test_learner_draws_the_same_rows_alone_and_in_a_population() -> None:
     replay = filled(30, 3, 25)
     together = uniform(replay, keys(), 2, 8)
@@ -143,6 +144,7 @@ def along(replay: ReplayBuffer, num_envs: int, kind: Draw, own: Any = None, **ch
     return sample(declare(num_envs, kind, **changes), replay, keys() if own is None else own)
 
 
+@pytest.mark.slow_after(1)
 @of_all_kinds
 @pytest.mark.parametrize(
     "n", [pytest.param(1, marks=pytest.mark.learn), pytest.param(2, marks=pytest.mark.learn), 4, 30]
@@ -211,6 +213,7 @@ def relabelled(
     return along(replay, num_envs, hindsight(share, discount), **changes)
 
 
+@pytest.mark.slow_after(1)
 @of_all_kinds
 def test_goals_are_of_the_same_episodes_future_or_of_others(num_envs: int, slots: int, steps: int) -> None:
     rows = history(num_envs, steps)
@@ -237,6 +240,7 @@ def test_goals_are_of_the_same_episodes_future_or_of_others(num_envs: int, slots
         np.testing.assert_allclose(future / (LEARNERS * 600), 0.5, atol=0.06)
 
 
+@pytest.mark.slow
 def test_future_goals_are_geometric_up_to_the_end() -> None:
     """Of one episode of 5 steps, all of it in the ring, and of one that goes on beyond its newest row."""
     lasting = [Row(0, 0, t, 0.0, t == 4, False) for t in range(5)] + [Row(0, 1, t, 0.0, False, False) for t in range(4)]
@@ -255,6 +259,7 @@ def test_future_goals_are_geometric_up_to_the_end() -> None:
                 np.testing.assert_allclose(shares, expected / expected.sum(), atol=0.03)
 
 
+@pytest.mark.slow
 def test_the_oldest_rows_do_not_go_on_with_the_newest() -> None:
     """Of an episode of 8 steps the last 4 are left, right behind the first 4 of the next, as if they were its own."""
     row = [Row(0, 0, t, 0.0, t == 7, False) for t in range(8)] + [Row(0, 1, t, 0.0, False, False) for t in range(4)]
@@ -266,6 +271,7 @@ def test_the_oldest_rows_do_not_go_on_with_the_newest() -> None:
     np.testing.assert_array_equal(own[:, 2], own[:, 6])
 
 
+@pytest.mark.slow_after(1)
 @pytest.mark.parametrize("discount", [0.0, 1.0])
 def test_future_goals_at_the_discounts_limits(discount: float) -> None:
     row = [Row(0, 0, t, 0.0, False, False) for t in range(8)]
@@ -277,6 +283,7 @@ def test_future_goals_at_the_discounts_limits(discount: float) -> None:
     np.testing.assert_allclose(shares, np.eye(8)[0] if discount == 0 else np.full(8, 1 / 8), atol=0.05)
 
 
+@pytest.mark.slow
 def test_a_share_of_goals_is_replaced() -> None:
     rows = history(3, 17)
     replay = of_episodes(rows, 7)
@@ -298,6 +305,7 @@ def of_kind(kind: str, share: Any = 1.0, discount: Any = DISCOUNT) -> Draw:
     return buffers.NStep(steps=3, discount=each(discount)) if kind == "n_step" else hindsight(share, discount)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_learner_draws_the_same_alone_and_in_a_population(kind: str) -> None:
     replay, share = of_episodes(history(3, 17), 7), np.array([1.0, 0.5], np.float32)
@@ -310,6 +318,7 @@ def test_learner_draws_the_same_alone_and_in_a_population(kind: str) -> None:
         jax.tree.map(lambda x, y, one=one: np.testing.assert_allclose(x[one], y, rtol=1e-6), together, alone)
 
 
+@pytest.mark.slow_after(1)
 @pytest.mark.parametrize("kind", KINDS)
 def test_nothing_that_is_computed_grows_with_the_capacity(kind: str) -> None:
     declared, temporary = declare(1, of_kind(kind)), []
@@ -329,7 +338,7 @@ def test_rewards_of_box_pick_in_hindsight_are_the_environments() -> None:
     config = configuration.replace(dqn.Config(), changes | {"hindsight": 1.0}, "test")
     planned = plan(Experiment(asked, dqn, config, None))
     driver: Any = planned.stages[0].driver
-    goals: Any = driver.loop.environment.environment
+    goals: Any = driver.loop.simulators.environment.environment
     assert driver.hyper.experience.draw.environment is goals, "the plan names the environment to the draw"
     driver.start([0])
     driver.advance(7)  # 350 steps: round the ring

@@ -12,10 +12,9 @@ import pytest
 from rljax import buffers, datasets
 from rljax.agent import EnvSpec, Transition
 from rljax.buffers import frames
-from rljax.buffers.experience import rows_of
+from rljax.buffers.rows import rows_of
 from rljax.distributed.devices import Spread
 from rljax.networks import normalise
-from rljax.training import sizes
 
 ROWS, SHAPE, STACK = 40, (8, 32, 6), 3
 
@@ -72,13 +71,13 @@ def test_successors_that_follow_are_not_stored_again() -> None:
     assert frames.stored_once(small, small)[0] is small, "small ones stay arrays"
 
 
-def dataset(seed: int = 0) -> datasets.Dataset:
+def dataset(seed: int = 0) -> datasets.OfflineDataset:
     """A data set of such pictures."""
     before, after, ends = pictures(seed)
     nothing, reward = np.zeros(ROWS, bool), np.random.default_rng(seed).normal(size=ROWS).astype(np.float32)
     action: Any = np.random.default_rng(seed).integers(3, size=ROWS).astype(np.int32)
     transitions: Any = Transition(before, action, reward, nothing, ends, after)
-    return datasets.Dataset(f"made {seed}", transitions, None, None, None, {"num_actions": 3})
+    return datasets.OfflineDataset(f"made {seed}", transitions, None, None, None, {"num_actions": 3})
 
 
 def test_subsets_and_joins() -> None:
@@ -95,7 +94,7 @@ def test_subsets_and_joins() -> None:
         finding for finding in datasets.check(both) if finding.name in ("no_terminals", "open_end")
     ]
     with pytest.raises(ValueError, match=r"differ: they show pictures of shape \(8, 32, 6\).* and pictures of shape"):
-        datasets.join([one, datasets.Dataset("x", smaller(one.transitions), None, None, None, {"num_actions": 3})], "b")
+        datasets.join([one, datasets.OfflineDataset("x", smaller(one.transitions), None, None, None, {"num_actions": 3})], "b")
 
 
 def smaller(transitions: Transition) -> Transition:
@@ -110,7 +109,7 @@ def test_faults_of_pictures_are_found() -> None:
     t = made.transitions
     index = np.array(t.next_observation.index)
     index[3] = index[5]
-    broken = datasets.Dataset(
+    broken = datasets.OfflineDataset(
         "x", t.replace(next_observation=t.next_observation.replace(index=index)), None, None, None, {}
     )
     found = {finding.name: finding for finding in datasets.check(broken)}
@@ -144,7 +143,7 @@ def test_the_estimate_of_batches_counts_both_pictures() -> None:
     one, other = indexed()
     data = dataset().transitions.replace(observation=one, next_observation=other, extras={})
     expected = 3 * 2 * 7 * (2 * np.prod(SHAPE) + 4 + 4 + 1 + 1)
-    assert sizes._batches(experience, None, data, 3) == expected
+    assert experience.batch_bytes(None, data, 3) == expected
 
 
 def test_statistics_are_of_numbers_alone() -> None:

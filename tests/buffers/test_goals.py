@@ -18,10 +18,12 @@ from rljax.buffers import goals
 from rljax.runs import collect, policy, records, run
 from rljax.training import configuration, plan
 from rljax.training.settings import Settings
-from tests import field, small_runs
+from tests.environments import goal_field
+from tests.helpers import small_runs
 
 LENGTHS = (1, 7, 40, 2, 130)  # of trajectories
 DISCOUNT = 0.9
+ENV = "tests.environments.goal_field:Field-v0"
 
 
 def data(lengths: tuple[int, ...] = LENGTHS) -> Transition:
@@ -133,6 +135,7 @@ def test_goals_from_the_future_are_in_the_same_trajectory() -> None:
         np.testing.assert_array_equal(goal[row == last[row]], row[row == last[row]])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("times", ["geometric", "even"])
 def test_how_much_later_goals_are(times: str) -> None:
     always: dict[str, Any] = {"value_goal_current": 0.0, "value_goal_future": 1.0, "value_goal_times": times}
@@ -180,31 +183,30 @@ def test_rows_are_the_same_wherever_the_data_lie() -> None:
 
 def test_who_conditions_on_goals() -> None:
     with_goals, without = gciql.experience(gciql.Config()), iql.experience(iql.Config())
-    assert with_goals.goals
-    assert not without.goals
-    assert plan.observed("tests.field:Field-v0", with_goals) == "goals/tests.field:Field-v0"
-    assert plan.observed("none", with_goals) == "none"
-    assert plan.observed("tests.field:Field-v0", without) == "tests.field:Field-v0"
+    assert (with_goals.observes, without.observes) == (("goals",), ())
+    assert envs.observed(ENV, with_goals.observes) == f"goals/{ENV}"
+    assert envs.observed("none", with_goals.observes) == "none"
+    assert envs.observed(ENV, without.observes) == ENV
 
 
 # Environments with goals.
 
 
 def test_tasks_are_dealt_round_and_round() -> None:
-    hosted = envs.make_hosted("goals/tests.field:Field-v0", 7)
+    hosted = envs.make_hosted(f"goals/{ENV}", 7)
     assert (hosted.spec.observation_shape, hosted.spec.max_episode_steps, hosted.num_tasks) == ((4,), 40, 5)
     first = hosted.reset(range(7))
-    np.testing.assert_allclose(first[:, 2:], field.PLACES[[0, 1, 2, 3, 4, 0, 1]], rtol=1e-6)
+    np.testing.assert_allclose(first[:, 2:], goal_field.PLACES[[0, 1, 2, 3, 4, 0, 1]], rtol=1e-6)
     assert np.abs(first[:, :2]).max() <= 0.3
     np.testing.assert_array_equal(hosted.reset(range(7)), first)
     toward: Any = first[:, 2:] - first[:, :2]
     for _ in range(10):
-        step: Any = hosted.step(np.sign(toward) * np.minimum(np.abs(toward) / field.STEP, 1.0))
+        step: Any = hosted.step(np.sign(toward) * np.minimum(np.abs(toward) / goal_field.STEP, 1.0))
         toward = step.observation[:, 2:] - step.observation[:, :2]
         if step.terminated.any():
             ended = np.flatnonzero(step.terminated)
-            np.testing.assert_allclose(step.next_observation[ended, 2:], field.PLACES[ended % 5], rtol=1e-6)
-            np.testing.assert_allclose(step.observation[ended, 2:], field.PLACES[(ended + 1) % 5], rtol=1e-6)
+            np.testing.assert_allclose(step.next_observation[ended, 2:], goal_field.PLACES[ended % 5], rtol=1e-6)
+            np.testing.assert_allclose(step.observation[ended, 2:], goal_field.PLACES[(ended + 1) % 5], rtol=1e-6)
             break
     else:
         pytest.fail("no episode ended")
@@ -223,13 +225,10 @@ SMALL: dict[str, Any] = {"hidden": (16, 16), "batch_size": 32}
 EVERY: dict[str, Any] = {"log_every": 50, "eval_every": 100, "eval_episodes": 5, "checkpoint_every": 100}
 
 
-ENV = "tests.field:Field-v0"
-
-
 @pytest.fixture(scope="module")
 def walks(tmp_path_factory: pytest.TempPathFactory) -> str:
     """The data set of most tests."""
-    return str(field.walks(tmp_path_factory.mktemp("data") / "walks.npz", number=20))
+    return str(goal_field.walks(tmp_path_factory.mktemp("data") / "walks.npz", number=20))
 
 
 def train(steps: int, out: Path, data: str, config: dict[str, Any] | None = None, **settings: Any) -> Path:
@@ -243,7 +242,10 @@ def test_a_run_is_judged_on_all_tasks_and_resumed_exactly(tmp_path: Path, walks:
     thinking: dict[str, Any] = {"torso": "iru", "compute": 2, "hidden": (16,)}
     whole = train(200, tmp_path / "whole", walks, thinking)
     described = json.loads((whole / "config.json").read_text())
-    assert (described["env"], described["spec"]["observation_shape"]) == ("tests.field:Field-v0", [4])
+    assert (described["env"], described["spec"]["observation_shape"]) == (
+        ENV,
+        [4],
+    )
     line = records.read(whole, "evaluations")[-1]
     assert len(line["success"]) == 5
     assert line["success"] == line["returns"]
@@ -253,7 +255,7 @@ def test_a_run_is_judged_on_all_tasks_and_resumed_exactly(tmp_path: Path, walks:
     assert policy.load(whole)(np.zeros(4)).shape == (2,)
     assert len(policy.evaluate_run(whole, episodes=5, compute=4)["episodes"][0]["success"]) == 5
     played = collect.record(whole, steps=50, num_envs=5)
-    assert (played.observation_size, played.env) == (2, "tests.field:Field-v0")
+    assert (played.observation_size, played.env) == (2, ENV)
 
 
 @pytest.mark.learn
@@ -273,9 +275,15 @@ def test_what_is_learnt_does_not_depend_on_where_the_data_lie(tmp_path: Path, wa
     [
         ({"then_online": 100}, r"'gciql' learns of goals from data alone, without --then-online"),
         ({"weights": "top"}, r"'gciql' draws rows in its own way, and --weights top is for agents"),
-        ({"eval_episodes": 12}, r"--eval-episodes is 12, and 'tests.field:Field-v0' has 5 tasks .* such as 15"),
+        (
+            {"eval_episodes": 12},
+            rf"--eval-episodes is 12, and '{ENV}' has 5 tasks .* such as 15",
+        ),
         ({"env": "CartPole-v1"}, r"'CartPole-v1' has no tasks with goals"),
-        ({"data": None, "env": "tests.field:Field-v0"}, r"'gciql' learns from data: rljax train gciql --data"),
+        (
+            {"data": None, "env": ENV},
+            r"'gciql' learns from data: rljax train gciql --data",
+        ),
     ],
 )
 def test_what_cannot_work_is_said_before_anything_is_written(
@@ -294,6 +302,7 @@ def test_data_of_one_task_are_refused(walks: str) -> None:
         plan.plan(experiment)
 
 
+@pytest.mark.slow
 def test_agents_without_goals_learn_from_the_same_file(tmp_path: Path, walks: str) -> None:
     out = run.train("bc", ENV, steps=100, data=walks, config=SMALL, out=tmp_path / "run", **EVERY)
     assert json.loads((out / "config.json").read_text())["spec"]["observation_shape"] == [2]
@@ -303,7 +312,7 @@ def test_agents_without_goals_learn_from_the_same_file(tmp_path: Path, walks: st
 @pytest.mark.parametrize("torso", ["mlp", "iru"])
 def test_learns_to_go_where_it_is_sent(torso: str, tmp_path: Path) -> None:
     """From walks that go nowhere in particular, of which imitation keeps too much to arrive."""
-    walks = str(field.walks(tmp_path / "walks.npz"))
+    walks = str(goal_field.walks(tmp_path / "walks.npz"))
     size: dict[str, Any] = {"hidden": (128, 128)} if torso == "mlp" else {"hidden": (64,), "compute": 3, "torso": "iru"}
     rates = {f"{name}_lr": 1e-3 for name in ("actor", "critic", "value")}
     config = {"batch_size": 256, "discount": 0.95, "imitation_weight": 0.03, "actor_goal_future": 0.5} | rates | size

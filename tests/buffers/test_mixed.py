@@ -11,9 +11,9 @@ import pytest
 
 from rljax import buffers
 from rljax.agent import Transition
-from rljax.buffers.replay import ReplayBuffer
+from rljax.buffers.storage.ring import ReplayBuffer
 from tests.buffers.test_dataset import WEIGHTS, assert_drawn
-from tests.fakes import ROWS, dataset
+from tests.helpers.counting import ROWS, dataset
 
 NEW = [-6.0, -5.0, -4.0, -3.0, -2.0, -1.0]  # rewards of the ring's rows
 
@@ -47,6 +47,7 @@ def batches(declared: buffers.Mixed, buffer: ReplayBuffer | None = None, data: T
     return jax.tree.map(lambda x: np.asarray(x)[0], found)
 
 
+@pytest.mark.slow_after(1)
 @pytest.mark.parametrize(("share", "rows"), [(0.5, 8), (0.25, 4), (0.0, 0)])
 def test_a_fixed_share_of_a_batch_is_old(share: float, rows: int) -> None:
     reward = batches(mixed(num_updates=30, offline_share=share)).reward
@@ -95,6 +96,7 @@ def test_pooled_old_and_new_are_one_storage() -> None:
 both_kinds = pytest.mark.parametrize("share", [0.5, "pooled"])
 
 
+@pytest.mark.slow_after(1)
 @both_kinds
 def test_new_rewards_are_transformed_as_the_old_ones_were(share: Any) -> None:
     plain, changed = (
@@ -144,4 +146,4 @@ def test_a_mixture_is_all_that_the_replay_was() -> None:
     replay = buffers.Replay(replay_size=20, batch_size=16, columns=(buffers.Source(),), **changes)
     made = buffers.Mixed.of(replay, "pooled", (2.0, 1.0))
     assert made == mixed(columns=(buffers.Source(),), offline_share="pooled", reward_affine=(2.0, 1.0), **changes)
-    assert (made.kind, made.needs_data, made.mixes_data, made.steps_per_iteration) == ("mixed", False, True, 6)
+    assert (made.kind, made.steps_per_iteration) == ("mixed", 6)

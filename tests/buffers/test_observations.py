@@ -13,7 +13,7 @@ from rljax import buffers
 from rljax.agent import MASK, EnvSpec, Part, Step, Transition
 from rljax.buffers.experience import Experience
 from rljax.training.learner import TRANSITION, Learner, empty_tally
-from tests.rings import LEARNERS, begin, keys, sample
+from tests.helpers.replay_buffers import LEARNERS, begin, keys, sample
 
 SPEC = EnvSpec(
     "Dictionary", (), 3, True, parts=(Part(MASK, (3,), "bool"), Part("picture", (2, 2, 1), "uint8"), Part("pole", (2,)))
@@ -131,6 +131,7 @@ def learners(declared: Experience, number: int = LEARNERS) -> tuple[Learner, Any
     return learner, hyper, learner.init(keys()[:number], hyper)
 
 
+@pytest.mark.slow
 def test_the_warm_up_takes_only_allowed_actions() -> None:
     learner, hyper, state = learners(replay(replay_size=1_000, num_envs=500, warmup_steps=10**6))
     mask = jnp.asarray(np.random.default_rng(0).integers(1, 8, (LEARNERS, 500)))
@@ -148,6 +149,7 @@ def test_a_replay_has_the_specs_dtypes() -> None:
         assert {name: x.dtype for name, x in tree.items()} == DTYPES
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("value", "learnt"), [(0.5, 1), (np.nan, 0)])
 def test_a_stream_of_dictionaries_learns_from_finite_numbers_alone(value: float, learnt: int) -> None:
     learner, hyper, state = learners(buffers.Stream(), 1)
@@ -155,7 +157,7 @@ def test_a_stream_of_dictionaries_learns_from_finite_numbers_alone(value: float,
     following = shown | {"pole": np.full((1, 1, 2), value, np.float32)}
     one = jnp.ones((1, 1))
     step: Any = Step(following, following, one, one < 0, one < 0, one, one.astype(jnp.int32))  # pyright: ignore
-    state = learner.learn_from_step(state, shown, one.astype(jnp.int32), {}, step, hyper.config)
+    state = learner.learn_from_step(state, shown, one.astype(jnp.int32), {}, step, hyper)
     assert float(state.agent[0]) == learnt
     assert (int(state.tally.first_bad[TRANSITION][0]) < 0) == bool(learnt)
     assert set(empty_tally(("picture", TRANSITION), 1).total) == set(state.tally.total)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import jax
@@ -10,17 +11,17 @@ import numpy as np
 import pytest
 
 from rljax import buffers
-from rljax.buffers import successors, sum_tree
 from rljax.buffers.prioritised import Pending
-from rljax.buffers.replay import ReplayBuffer
+from rljax.buffers.storage import successors, sum_tree
+from rljax.buffers.storage.ring import ReplayBuffer
 from rljax.training.drivers.compiled import CompiledDriver
 from rljax.training.drivers.embedded import EmbeddedDriver
 from rljax.training.drivers.hosted import HostedDriver
 from rljax.training.learner import Learner
-from tests import rings
-from tests.buffers.test_sum_tree import chi_square
-from tests.fakes import Counter, Fake, HostedCounter, assert_equal, driven, replay, settings
-from tests.rings import DISCOUNT, LEARNERS, assert_in_place, keys, numbered, transitions
+from tests.buffers.storage.test_sum_tree import chi_square
+from tests.helpers import replay_buffers
+from tests.helpers.counting import Counter, Fake, HostedCounter, assert_equal, driven, replay, settings
+from tests.helpers.replay_buffers import DISCOUNT, LEARNERS, assert_in_place, keys, numbered, transitions
 
 ALPHA = np.array([0.6, 1.0], np.float32)  # of each learner
 BETA = np.array([0.4, 0.7], np.float32)
@@ -52,7 +53,7 @@ def nothing() -> Pending:
 @jax.jit
 def step(ring: ReplayBuffer, rows: Any, pending: Pending, declared: buffers.Replay) -> ReplayBuffer:
     """The ring after a step and pending priorities."""
-    return ring.add(rows).prioritised(pending, declared)
+    return declared.store(ring, pending, rows)[0]
 
 
 written = jax.jit(lambda priorities, *arguments: priorities.written(*arguments))
@@ -60,14 +61,14 @@ written = jax.jit(lambda priorities, *arguments: priorities.written(*arguments))
 
 def filled(declared: buffers.Replay, steps: int) -> tuple[ReplayBuffer, np.ndarray]:
     """A ring after so many steps, each row with a priority of its own; and the priorities [P, capacity]."""
-    ring = rings.begin(declared, transitions(np.zeros((LEARNERS, declared.num_envs))))
+    ring = replay_buffers.begin(declared, transitions(np.zeros((LEARNERS, declared.num_envs))))
     for time in range(steps):
         ring = step(ring, transitions(numbered(time, declared.num_envs)), nothing(), declared)
     priority = np.random.default_rng(0).exponential(size=(LEARNERS, ring.capacity)).astype(np.float32)
     rows = np.broadcast_to(np.arange(int(ring.size)), (LEARNERS, int(ring.size)))
     pending = Pending(jnp.asarray(rows[:, None]), jnp.asarray(priority[:, None, : int(ring.size)]), jnp.asarray(True))
-    kept = written(ring.priorities, pending, np.full(declared.num_envs, -1), each(ALPHA))
-    return ring.replace(priorities=kept), priority
+    kept = written(ring.index, pending, np.full(declared.num_envs, -1), each(ALPHA))
+    return ring.replace(index=kept), priority
 
 
 sample = jax.jit(lambda declared, ring, keys: declared.sample(ring, None, keys))
@@ -90,6 +91,7 @@ def test_draws_have_the_papers_probabilities_and_weights(steps: int) -> None:
         np.testing.assert_array_equal(batch.action[learner], np.asarray(ring.data.action)[learner][rows])
 
 
+@pytest.mark.slow
 def test_rows_that_may_not_be_drawn_never_are(monkeypatch: pytest.MonkeyPatch) -> None:
     """Observations that are stored once: only the newest rows may be drawn, fewer where many episodes end."""
     monkeypatch.setattr(successors, "LARGE", 0)
@@ -100,7 +102,7 @@ def test_rows_that_may_not_be_drawn_never_are(monkeypatch: pytest.MonkeyPatch) -
         ring, priority = filled(declared, steps)
         batch, stored = sample(declared, ring, keys()), int(ring.size)
         for learner in range(LEARNERS):
-            usable = int(ring.beside.usable[learner])
+            usable = int(ring.successors.usable[learner])
             assert 0 < usable < stored
             newest = (int(ring.position) - 1 - np.arange(usable)) % 30
             mass = np.zeros(30)
@@ -112,11 +114,11 @@ def test_the_correction_rises_to_one_with_the_steps() -> None:
     declared = declare(30, 3, batch_size=20, correction_steps=60.0)
     for steps, beta in ((10, BETA + (1 - BETA) * 30 / 60), (25, np.ones(2))):
         ring, _ = filled(declared, steps)
-        ring = ring.replace(priorities=ring.priorities.replace(steps=jnp.asarray(steps, jnp.uint32)))
+        ring = ring.replace(index=ring.index.replace(steps=jnp.asarray(steps, jnp.uint32)))
         batch = sample(declared, ring, keys())
         for learner in range(LEARNERS):
             row = batch.extras["row"][learner]
-            mass = np.asarray(ring.priorities.sums)[learner, 32 + row].astype(np.float64)
+            mass = np.asarray(ring.index.sums)[learner, 32 + row].astype(np.float64)
             expected = (mass / mass.min(axis=-1, keepdims=True)) ** -beta[learner]
             np.testing.assert_allclose(batch.extras["weight"][learner], expected, rtol=1e-4)
 
@@ -124,12 +126,12 @@ def test_the_correction_rises_to_one_with_the_steps() -> None:
 def test_priorities_reach_the_drawn_rows_and_no_others() -> None:
     declared = declare(12, 2)
     ring, priority = filled(declared, 9)
-    before = np.asarray(ring.priorities.sums)[:, 16:28]
+    before = np.asarray(ring.index.sums)[:, 16:28]
     row = np.array([[[3, 5], [3, 7]], [[0, 0], [0, 9]]], np.int32)  # the last of equal ones counts
     found = np.array([[[1.0, 2.0], [9.0, np.nan]], [[4.0, 5.0], [6.0, 0.0]]], np.float32)
     fresh = Pending(jnp.asarray(row), jnp.asarray(found), jnp.asarray(True))
     after = step(ring, transitions(numbered(9, 2)), fresh, declared)
-    sums, largest = np.asarray(after.priorities.sums), np.asarray(after.priorities.largest)
+    sums, largest = np.asarray(after.index.sums), np.asarray(after.index.largest)
     np.testing.assert_allclose(largest, np.maximum([9.0, 6.0], np.maximum(priority.max(axis=1), 1.0)))
     expected = before.copy()
     for learner, values in enumerate([{3: 9.0, 5: 2.0}, {0: 6.0, 9: 0.0}]):
@@ -140,19 +142,20 @@ def test_priorities_reach_the_drawn_rows_and_no_others() -> None:
     np.testing.assert_array_equal(sums[:, 1:16], sums[:, 2::2] + sums[:, 3::2])
     stale = step(ring, transitions(numbered(9, 2)), fresh.replace(fresh=jnp.asarray(False)), declared)
     others = np.delete(np.arange(12), [6, 7])
-    np.testing.assert_array_equal(np.asarray(stale.priorities.sums)[:, 16 + others], before[:, others])
+    np.testing.assert_array_equal(np.asarray(stale.index.sums)[:, 16 + others], before[:, others])
 
 
+@pytest.mark.slow
 def test_several_steps_are_summed_as_without_priorities() -> None:
     """With equal priorities, draws are of all rows, and each is what `NStep` makes of it."""
-    rows = rings.history(3, 17)
-    ring = rings.of_episodes(rows, 7, timed=False)
+    rows = replay_buffers.history(3, 17)
+    ring = replay_buffers.of_episodes(rows, 7, timed=False)
     declared = declare(21, 3, steps=3, batch_size=200)
     empty = declared.create(jax.tree.map(lambda x: x[:, :3], ring.data))
     ring = empty.replace(data=ring.data, position=ring.position, size=ring.size)
     for place in range(7):
         new = jnp.arange(3) + 3 * place
-        ring = ring.replace(priorities=ring.priorities.written(nothing(), new, each(ALPHA)))
+        ring = ring.replace(index=ring.index.written(nothing(), new, each(ALPHA)))
     batch = sample(declared, ring, keys())
     for learner in range(LEARNERS):
         one = ring.of_learner(learner)
@@ -185,6 +188,7 @@ class ByReward(Fake):
 CHANGES: dict[str, Any] = {"num_envs": 3, "num_steps": 2, "num_updates": 2, "warmup_steps": 30, "replay_size": 60}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", [HostedDriver, EmbeddedDriver])
 def test_drivers_agree(kind: Any) -> None:
     """On the host an iteration begins with learning, whose priorities its first step writes."""
@@ -196,13 +200,14 @@ def test_drivers_agree(kind: Any) -> None:
     assert_equal(inside.learners.storage, outside.learners.storage, rtol=1e-5, atol=1e-6)
     assert bool(inside.learners.pending.fresh)
     assert not bool(outside.learners.pending.fresh)
-    sums = np.asarray(inside.learners.storage.priorities.sums)
+    sums = np.asarray(inside.learners.storage.index.sums)
     assert len(np.unique(sums[0, 64:])) > 20
     outside.advance(1)
     assert int(inside.learners.updates) == int(outside.learners.updates)
     assert_equal(inside.agent_state, outside.agent_state, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("num_updates", [1, 2])
 def test_learners_write_what_their_updates_found(num_updates: int) -> None:
     """The tree against a record of all priorities in plain Python."""
@@ -210,18 +215,19 @@ def test_learners_write_what_their_updates_found(num_updates: int) -> None:
     for _ in range(10):
         before = jax.tree.map(np.array, driver.learners.replace(key_act=None, key_update=None))
         driver.advance(1)
-        found = np.asarray(driver.learners.storage.priorities.sums)
+        found = np.asarray(driver.learners.storage.index.sums)
         for learner in range(2):
-            mass = before.storage.priorities.sums[learner, 64:124].copy()
+            mass = before.storage.index.sums[learner, 64:124].copy()
             rows, values = (np.ravel(x[learner]) for x in (before.pending.row, before.pending.priority))
-            largest = max(before.storage.priorities.largest[learner], values.max())
+            largest = max(before.storage.index.largest[learner], values.max())
             for row, value in zip(rows, values, strict=True):
                 mass[row] = value + 1e-6
             mass[(int(before.storage.position) + np.arange(3)) % 60] = largest + 1e-6
             np.testing.assert_allclose(found[learner, 64:124], mass, rtol=1e-6)
-            np.testing.assert_allclose(driver.learners.storage.priorities.largest[learner], largest)
+            np.testing.assert_allclose(driver.learners.storage.index.largest[learner], largest)
 
 
+@pytest.mark.slow
 def test_a_checkpoint_holds_the_priorities() -> None:
     once, again = (driven([1, 2], number, ByReward(), Counter(5), **CHANGES) for number in (20, 7))
     again.restore(jax.tree.map(jnp.copy, once.arrays()), None)
@@ -233,10 +239,13 @@ def test_a_checkpoint_holds_the_priorities() -> None:
     assert_equal(first, second)
 
 
+@pytest.mark.slow
 def test_other_learners_have_nothing_to_write() -> None:
+    """Checkpoints of older versions know of no such fields."""
     learners = driven([0], 12).learners
     assert learners.pending is None
-    assert learners.storage.priorities is None
+    fields = {field.name for part in (learners, learners.storage) for field in dataclasses.fields(part)}
+    assert not fields & {"pending", "priorities"}
 
 
 def test_agents_return_priorities_where_they_are_asked_for() -> None:
@@ -266,19 +275,20 @@ def test_the_draw_follows_the_settings() -> None:
     assert found == expected
 
 
+@pytest.mark.slow
 def test_driver_inside_the_program_copies_no_ring() -> None:
     changes: Any = CHANGES | {"replay_size": 200_000}
-    environment = driven([0, 1], 1, ByReward(), Counter(5), **CHANGES).loop.environment
+    environment = driven([0, 1], 1, ByReward(), Counter(5), **CHANGES).loop.simulators.environment
     driver = CompiledDriver(Learner(ByReward(), environment.spec, 2), environment, settings(2, **changes))
     driver.start([0, 1])
     advance = driver.loop.advance.lower(driver.carry, jnp.asarray(1, jnp.int32), driver.hyper, None).compile()
-    assert_in_place(advance, (driver.learners.storage.data, driver.learners.storage.priorities))
+    assert_in_place(advance, (driver.learners.storage.data, driver.learners.storage.index))
 
 
 def test_a_donated_tree_is_written_in_place() -> None:
     declared = declare(300_000, 3)
     ring = declared.create(transitions(np.zeros((LEARNERS, 3))))
-    write = jax.jit(lambda ring, rows, pending: ring.add(rows).prioritised(pending, declared), donate_argnums=0)
+    write = jax.jit(lambda ring, rows, pending: declared.store(ring, pending, rows)[0], donate_argnums=0)
     compiled = write.lower(ring, transitions(numbered(0, 3)), nothing()).compile()
-    assert_in_place(compiled, (ring.data, ring.priorities))
-    assert ring.priorities.sums.shape == (LEARNERS, sum_tree.size(300_000))
+    assert_in_place(compiled, (ring.data, ring.index))
+    assert ring.index.sums.shape == (LEARNERS, sum_tree.size(300_000))

@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 
 from rljax import buffers, envs
-from rljax.buffers.replay import ReplayBuffer
+from rljax.buffers.storage.ring import ReplayBuffer
 from rljax.training.drivers.compiled import CompiledDriver
 from rljax.training.learner import Learner
-from tests import fakes
-from tests.rings import LEARNERS, assert_in_place, keys, numbered, transitions
-from tests.rings import empty as ring
+from tests.helpers import counting
+from tests.helpers.replay_buffers import LEARNERS, assert_in_place, keys, numbered, transitions
+from tests.helpers.replay_buffers import empty as ring
 
 
 def replay_of(replay_size: int = 10, batch_size: int = 4, warmup_steps: int = 0, num_envs: int = 1) -> buffers.Replay:
@@ -87,8 +87,7 @@ def test_impossible_sizes() -> None:
 
 def test_the_declaration_makes_the_ring() -> None:
     declared = replay_of(replay_size=11, warmup_steps=7, num_envs=3)
-    assert (declared.kind, declared.needs_data, declared.mixes_data) == ("replay", False, True)
-    assert (declared.random_steps, declared.steps_per_iteration, declared.streams) == (7, 3, False)
+    assert (declared.kind, declared.random_steps, declared.steps_per_iteration) == ("replay", 7, 3)
     buffer = declared.create(transitions(np.zeros((LEARNERS, 3))))
     jax.tree.map(np.testing.assert_array_equal, buffer, ring(11, 3))
 
@@ -127,11 +126,14 @@ def test_copy_would_be_noticed() -> None:
         assert_in_place(jax.jit(ReplayBuffer.add).lower(replay, new).compile(), replay.data)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("num_learners", "num_steps", "num_updates"), [(1, 1, 1), (2, 2, 3)])
 def test_driver_inside_the_program_copies_no_ring(num_learners: int, num_steps: int, num_updates: int) -> None:
     environment = envs.make("rljax/Endless")
-    config = fakes.settings(num_learners, replay_size=200_000, num_envs=2, num_steps=num_steps, num_updates=num_updates)
-    learner = Learner(fakes.Fake(), environment.spec, num_learners)
+    config = counting.settings(
+        num_learners, replay_size=200_000, num_envs=2, num_steps=num_steps, num_updates=num_updates
+    )
+    learner = Learner(counting.Fake(), environment.spec, num_learners)
     driver = CompiledDriver(learner, environment, config)
     driver.start(range(num_learners))
     advance = driver.loop.advance.lower(driver.carry, jnp.asarray(1, jnp.int32), driver.hyper, None).compile()

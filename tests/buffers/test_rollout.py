@@ -11,7 +11,7 @@ import pytest
 
 from rljax import buffers
 from rljax.buffers.rollout import RolloutBuffer
-from tests.rings import LEARNERS, assert_in_place, keys, numbered, transitions
+from tests.helpers.replay_buffers import LEARNERS, assert_in_place, keys, numbered, transitions
 
 ROWS = 50_000
 
@@ -59,16 +59,17 @@ def test_minibatches_that_do_not_divide_a_rollout_are_refused() -> None:
 
 def test_a_rollout_mixes_with_no_data_set() -> None:
     declared = rollout()
-    assert (declared.kind, declared.needs_data, declared.mixes_data) == ("rollout", False, False)
-    assert (declared.steps_per_iteration, declared.random_steps, declared.streams) == (12, 0, False)
+    assert (declared.kind, declared.random_steps, declared.steps_per_iteration) == ("rollout", 0, 12)
 
 
 def test_rows_of_a_data_set_come_beside_a_rollout() -> None:
     """Each learner has its own, with the probabilities of the data's weights where it has any."""
     declared = dataclasses.replace(rollout(), data_size=400)
     declared.check()
-    assert declared.mixes_data
-    assert not rollout().mixes_data
+    with pytest.raises(ValueError, match=r"^agent 'mine' learns from a data set beside new experience\. Name it"):
+        declared.require_data(buffers.Supply("mine"))
+    with pytest.raises(ValueError, match=r"^agent 'mine' learns from what its own policy has just done, and cannot"):
+        rollout().require_data(buffers.Supply("mine", data="data.npz"))
     rows: Any = transitions(np.arange(8))
     for data, shares in (
         (rows, [1 / 8] * 8),

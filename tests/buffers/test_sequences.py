@@ -11,15 +11,15 @@ import pytest
 
 from rljax import buffers
 from rljax.agent import MEMORY, Transition
-from rljax.buffers import successors
 from rljax.buffers.prioritised import Pending
-from rljax.buffers.replay import ReplayBuffer
+from rljax.buffers.storage import successors
+from rljax.buffers.storage.ring import ReplayBuffer
 from rljax.training.drivers.embedded import EmbeddedDriver
 from rljax.training.drivers.hosted import HostedDriver
 from rljax.training.learner import Learner
-from tests.buffers.test_sum_tree import chi_square
-from tests.fakes import Counter, HostedCounter, assert_equal, driven, replay, settings
-from tests.rings import LEARNERS, assert_in_place, keys, numbered, transitions
+from tests.buffers.storage.test_sum_tree import chi_square
+from tests.helpers.counting import Counter, HostedCounter, assert_equal, driven, replay, settings
+from tests.helpers.replay_buffers import LEARNERS, assert_in_place, keys, numbered, transitions
 from tests.training.drivers.test_memory import STEPS, Remembering
 
 LENGTH, EVERY, ENVS = 5, 2, 3
@@ -42,25 +42,18 @@ def remembering(numbers: np.ndarray) -> Transition:
 
 
 @jax.jit
-def add(ring: ReplayBuffer, rows: Any) -> Any:
-    """The ring after a step."""
-    return ring.add(rows)
-
-
-@jax.jit
-def prioritise(ring: ReplayBuffer, pending: Pending, declared: buffers.Replay) -> ReplayBuffer:
-    """The ring after a step was added and pending priorities were written."""
-    return ring.prioritised(pending, declared)
+def store(ring: ReplayBuffer, rows: Any, pending: Pending | None, declared: buffers.Replay) -> ReplayBuffer:
+    """The ring after a step, and after the pending priorities were written."""
+    return declared.store(ring, pending, rows)[0]
 
 
 def filled(declared: buffers.Replay, steps: int, memory: bool = True) -> ReplayBuffer:
     """A ring after so many steps."""
     make = remembering if memory else transitions
     ring: Any = declared.create(make(np.zeros((LEARNERS, ENVS))))
-    none = Pending.none(jnp.zeros((LEARNERS, 1, 1)))
+    none = None if ring.index.priorities is None else Pending.none(jnp.zeros((LEARNERS, 1, 1)))
     for time in range(steps):
-        ring = add(ring, make(numbered(time, ENVS)))
-        ring = ring if ring.windows.priorities is None else prioritise(ring, none, declared)
+        ring = store(ring, make(numbered(time, ENVS)), none, declared)
     return ring
 
 
@@ -119,6 +112,7 @@ def test_windows_are_consecutive_steps_with_the_memory_before_them(slots: int, s
     assert "row" not in batch.extras
 
 
+@pytest.mark.slow
 def test_large_observations_are_stored_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Fewer rows may be drawn where many episodes end, and none where too many do."""
     monkeypatch.setattr(successors, "LARGE", 0)
@@ -129,7 +123,7 @@ def test_large_observations_are_stored_once(monkeypatch: pytest.MonkeyPatch) -> 
         ring = filled(declared, steps)
         assert ring.data.next_observation is None
         batch = sample(declared, ring, keys())
-        usable = np.asarray(ring.beside.usable) // ENVS  # type: ignore[union-attr]
+        usable = np.asarray(ring.successors.usable) // ENVS  # type: ignore[union-attr]
         assert (usable < LENGTH).all() == (share == 100)
         np.testing.assert_array_equal(batch.extras["weight"], float(share == 2))
         if share == 2:
@@ -146,6 +140,7 @@ def test_windows_are_drawn_evenly() -> None:
         assert abs(chi_square(begin, probability / probability.sum())) < 5
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("steps", [7, 8, 13, 30])
 def test_priorities_are_those_of_whole_windows(steps: int) -> None:
     declared = declare(8, ALPHA, batch_size=200)
@@ -154,8 +149,8 @@ def test_priorities_are_those_of_whole_windows(steps: int) -> None:
     priority = np.random.default_rng(0).exponential(size=(LEARNERS, windows)).astype(np.float32)
     rows = jnp.broadcast_to(jnp.arange(windows), (LEARNERS, 1, windows))
     pending = Pending(rows, jnp.asarray(priority[:, None]), jnp.asarray(True))
-    kept = ring.windows.priorities.written(pending, jnp.full(ENVS, -1), ALPHA)  # type: ignore[union-attr]
-    ring = ring.replace(windows=ring.windows.replace(priorities=kept))
+    kept = ring.index.priorities.written(pending, jnp.full(ENVS, -1), ALPHA)  # type: ignore[union-attr]
+    ring = ring.replace(index=ring.index.replace(priorities=kept))
     batch = jax.tree.map(np.asarray, sample(declared, ring, keys()))
     assert_windows(batch, beginnings(8, steps))
     for learner in range(LEARNERS):
@@ -169,12 +164,13 @@ def test_priorities_are_those_of_whole_windows(steps: int) -> None:
         np.testing.assert_allclose(batch.extras["weight"][learner], weight / weight.max(-1, keepdims=True), rtol=1e-4)
 
 
+@pytest.mark.slow
 def test_a_new_window_has_the_largest_priority_and_an_old_one_is_written_before_it() -> None:
     declared = declare(8, ALPHA)
     ring = filled(declared, 8)  # the next step begins the window of row 0 anew
     pending = Pending(jnp.asarray([[[0, 4]]] * LEARNERS), jnp.asarray([[[7.0, 3.0]]] * LEARNERS), jnp.asarray(True))
-    ring = prioritise(add(ring, remembering(numbered(8, ENVS))), pending, declared)
-    sums = np.asarray(ring.windows.priorities.sums)  # type: ignore[union-attr]
+    ring = store(ring, remembering(numbered(8, ENVS)), pending, declared)
+    sums = np.asarray(ring.index.priorities.sums)  # type: ignore[union-attr]
     first = sums.shape[1] // 2
     for learner in range(LEARNERS):
         alpha = float(ALPHA[learner])
@@ -182,22 +178,22 @@ def test_a_new_window_has_the_largest_priority_and_an_old_one_is_written_before_
         np.testing.assert_allclose(sums[learner, first + 4], 3.0**alpha, rtol=1e-5)
         np.testing.assert_allclose(sums[learner, first + 5], 1.0, rtol=1e-5)
     before = sums
-    ring = prioritise(add(ring, remembering(numbered(9, ENVS))), Pending.none(pending.row), declared)
-    np.testing.assert_array_equal(ring.windows.priorities.sums, before)  # type: ignore[union-attr]
+    ring = store(ring, remembering(numbered(9, ENVS)), Pending.none(pending.row), declared)
+    np.testing.assert_array_equal(ring.index.priorities.sums, before)  # type: ignore[union-attr]
 
 
 def test_without_a_memory_none_is_stored() -> None:
     declared = declare(8, remembers=False)
     ring = filled(declared, 9, memory=False)
-    assert jax.tree.leaves(ring.windows) == []
+    assert jax.tree.leaves(ring.index) == []
     assert MEMORY not in sample(declared, ring, keys()).extras
 
 
 def test_one_learner_has_its_own_windows() -> None:
     ring = filled(declare(8, ALPHA), 9)
     one: Any = ring.of_learner(1)
-    np.testing.assert_array_equal(one.windows.memory["one"], np.asarray(ring.windows.memory["one"])[1])
-    np.testing.assert_array_equal(one.windows.priorities.sums, np.asarray(ring.windows.priorities.sums)[1])  # type: ignore[union-attr]
+    np.testing.assert_array_equal(one.index.memory["one"], np.asarray(ring.index.memory["one"])[1])
+    np.testing.assert_array_equal(one.index.priorities.sums, np.asarray(ring.index.priorities.sums)[1])  # type: ignore[union-attr]
     np.testing.assert_array_equal(one.data.reward, np.asarray(ring.data.reward)[1])
 
 
@@ -205,15 +201,15 @@ def test_a_step_is_written_in_place() -> None:
     declared = declare(20_000)
     ring = declared.create(remembering(np.zeros((LEARNERS, ENVS))))
     rows = remembering(numbered(0, ENVS))
-    program = jax.jit(lambda ring, rows: ring.add(rows), donate_argnums=0).lower(ring, rows).compile()
-    assert_in_place(program, ring)
+    program = jax.jit(lambda ring, rows: declared.store(ring, None, rows)[0], donate_argnums=0)
+    assert_in_place(program.lower(ring, rows).compile(), ring)
 
 
 def test_cut_episodes_begin_anew_inside_of_a_window() -> None:
     declared = declare(8)
     ring = filled(declared, 3).cut_episodes(ENVS)
     for time in range(3, 6):
-        ring = add(ring, remembering(numbered(time, ENVS)))
+        ring = store(ring, remembering(numbered(time, ENVS)), None, declared)
     batch = sample(declared, ring, keys())
     time = (number_of(batch) - 1) % 100_000 // ENVS
     assert np.asarray(batch.extras["first"])[time == 3].all()
@@ -253,6 +249,7 @@ def tallied(driver: Any) -> dict[str, np.ndarray]:
     return {name: np.asarray(x) for name, x in driver.report().metrics.items() if not name.startswith("episode/")}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", [HostedDriver, pytest.param(EmbeddedDriver, marks=pytest.mark.learn)])
 def test_drivers_store_the_memory_before_each_window(kind: Any) -> None:
     inside = driven([1, 2], 25, Replaying(), Counter(5), **CHANGES)
@@ -268,6 +265,7 @@ def test_drivers_store_the_memory_before_each_window(kind: Any) -> None:
             np.testing.assert_array_equal(found[name], 0.0, name)
 
 
+@pytest.mark.slow
 def test_a_checkpoint_holds_the_windows() -> None:
     once, again = (driven([1, 2], number, Replaying(), Counter(5), **CHANGES) for number in (20, 7))
     again.restore(jax.tree.map(jnp.copy, once.arrays()), None)

@@ -7,6 +7,7 @@ import pytest
 from rljax import cli
 
 
+@pytest.mark.slow
 def test_list_names_agents_environments_and_presets(capsys: pytest.CaptureFixture[str]) -> None:
     cli.main(["list"])
     printed = capsys.readouterr().out

@@ -19,6 +19,7 @@ def foreign(tmp_path: Path) -> Path:
     return npz(tmp_path / "foreign.npz", arrays([5, 4, 6], "tot"))
 
 
+@pytest.mark.slow_after(1)
 @pytest.mark.parametrize("name", ["mine.npz", "mine.hdf5"])
 def test_the_environment_is_kept(foreign: Path, name: str, capsys: pytest.CaptureFixture[str]) -> None:
     path = foreign.with_name(name)
@@ -118,6 +119,7 @@ def test_the_environment_says_what_the_file_leaves_out(tmp_path: Path, capsys: p
     assert "'Unknown-v0' cannot be made here" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_tasks_with_a_known_solution_are_recorded_by_name(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     task, path = "rljax/CombinationLock-3-discrete", tmp_path / "lock.npz"
     data.main(["record", task, str(path), "--steps", "32"])

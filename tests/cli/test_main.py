@@ -13,7 +13,7 @@ from rljax.cli.main import EXIT_INTERRUPT, EXIT_RUN, EXIT_USER
 from rljax.distributed import processes
 from rljax.envs.environment import EnvironmentFailed
 from rljax.runs import checkpoints, run
-from tests import small_runs
+from tests.helpers import small_runs
 
 COMMANDS = [
     "train",

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from rljax import cli
-from tests import small_runs
+from tests.helpers import small_runs
 
 
 @pytest.fixture(scope="module")
@@ -20,6 +20,30 @@ def test_eval_prints_each_learner(trained: Path, capsys: pytest.CaptureFixture[s
     assert "learner 0 (seed 0): return" in capsys.readouterr().out
 
 
+def test_eval_refuses_settings_that_are_not_for_evaluations(trained: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as exit:
+        cli.main(["eval", str(trained), "--config.hidden", "3"])
+    assert exit.value.code == 2
+    assert "--config.hidden cannot change once agent 'td3' is trained" in capsys.readouterr().err
+
+
+@pytest.mark.learn
+def test_eval_changes_declared_settings(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    config = {"torso": "iru", "compute": 2, "actor_hidden": (8,), "critic_hidden": (8,), "num_envs": 2, "num_steps": 8}
+    out = small_runs.train("ppo", "rljax/Pendulum", 100, tmp_path / "run", config | {"batch_size": 16})
+    capsys.readouterr()
+    cli.main(["eval", str(out), "--config.compute", "1", "2", "--episodes", "1"])
+    shown = capsys.readouterr().out
+    assert [f"--config.compute {steps}, " in shown for steps in (1, 2, 3)] == [True, True, False]
+    for words, message in {
+        ("--config.compute",): "--config.compute needs a value",
+        ("--config.compute=some",): "--config.compute: 'some' is no value of 'compute', which is int",
+    }.items():
+        with pytest.raises(SystemExit):
+            cli.main(["eval", str(out), *words])
+        assert message in capsys.readouterr().err
+
+
 @pytest.mark.learn
 def test_play_films_without_a_display(trained: Path) -> None:
     done = small_runs.command("play", trained, "--max-steps", "20")
@@ -29,6 +53,7 @@ def test_play_films_without_a_display(trained: Path) -> None:
     assert (trained / "play.mp4").stat().st_size > 1_000
 
 
+@pytest.mark.slow
 def test_play_refuses_what_has_no_pictures(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = small_runs.trained("td3", "rljax/Pendulum", 100, tmp_path / "run")
     with pytest.raises(SystemExit) as exit:

@@ -72,7 +72,7 @@ def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name, source in (("newdata", "td3_bc"), ("newchoice", "dqn")):
         done = inside(copy, "-m", "rljax", "new", f"agents/{name}.py", "--from", source)
         assert f"Train it: rljax train {name} --" in done.stdout, done.stderr
-    inside(copy, "scripts/document.py")
+    inside(copy, "scripts/results/agent_pages.py")
     return copy
 
 
@@ -96,7 +96,7 @@ def test_everything_that_belongs_to_an_agent_is_written_under_its_name(checkout:
 
 @pytest.mark.learn  # as long as the quick tests of two agents
 def test_what_is_written_passes_the_tests_of_all_agents(checkout: Path) -> None:
-    files = ["tests/test_style.py", "tests/test_imports.py", "tests/scripts/test_document.py"]
+    files = ["tests/test_style.py", "tests/test_imports.py", "tests/scripts/test_agent_pages.py"]
     files += ["tests/tuning/test_search_spaces.py", "tests/training/test_registry.py", "tests/agents"]
     done = inside(checkout, "-m", "pytest", "-q", "-m", "not learn", "-k", "newdata or newchoice", *files)
     assert done.returncode == 0, done.stdout[-3000:]
@@ -109,6 +109,7 @@ def test_linters_have_nothing_to_say_of_what_is_written(checkout: Path) -> None:
     assert done.returncode == 0, done.stdout[-3000:]
 
 
+@pytest.mark.slow
 def test_a_checkout_without_symbolic_links_works(checkout: Path, tmp_path: Path) -> None:
     copy = tmp_path / "rljax"
     shutil.copytree(checkout, copy, symlinks=True)

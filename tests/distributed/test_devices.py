@@ -15,7 +15,7 @@ import pytest
 
 from rljax.distributed.devices import Spread
 from rljax.runs import records
-from tests import small_runs
+from tests.helpers import small_runs
 
 TWO = {"JAX_NUM_CPU_DEVICES": "2"}
 EIGHT = {"JAX_NUM_CPU_DEVICES": "8"}
@@ -83,7 +83,7 @@ def test_every_array_is_on_its_learners_device_and_nothing_recompiles() -> None:
         from jax.sharding import PartitionSpec as S
         from rljax.runs import experiments
         from rljax.training.loop import Training
-        from tests import small_runs
+        from tests.helpers import small_runs
 
         compiled = []
 
@@ -195,6 +195,7 @@ def test_launches_of_a_grid_use_all_cores(tmp_path: Path) -> None:
     assert [devices_used(tmp_path / "grid" / f"launch-00{i}") for i in (0, 1)] == [4, 4]
 
 
+@pytest.mark.slow
 def test_devices_of_a_cpu_share_the_memory_of_whole_arrays() -> None:
     program = """
         import numpy as np

@@ -21,7 +21,7 @@ import pytest
 
 from rljax.distributed import processes
 from rljax.runs import records
-from tests import small_runs
+from tests.helpers import small_runs
 
 TIMEOUT = 240.0  # seconds for both processes; the machine may be busy
 WORDS = ["train", "ppo", "--env", "rljax/Pendulum", "--quiet", *small_runs.flags("ppo")]
@@ -198,6 +198,7 @@ def test_both_processes_refuse_a_folder_that_one_cannot_see(tmp_path: Path) -> N
     assert not (tmp_path / "a" / "run").exists()
 
 
+@pytest.mark.slow
 def test_processes_exchange_values_and_errors(tmp_path: Path) -> None:
     program = textwrap.dedent(
         """

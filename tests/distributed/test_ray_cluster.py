@@ -13,7 +13,7 @@ import pytest
 from rljax.distributed.ray_cluster import RayCluster
 from rljax.runs import experiments, run
 from rljax.tuning import grids
-from tests import small_runs
+from tests.helpers import small_runs
 
 pytest.importorskip("ray")
 SIZES = {"launch-000": 16, "launch-001": 32}

@@ -71,6 +71,7 @@ def test_true_final_observation_and_next_episode():
     assert len(np.unique(np.asarray(start)[[0, 2, 5]])) == 6  # fresh starts, for each environment and episode
 
 
+@pytest.mark.slow
 def test_totals_run_and_end():
     _, step = jax.jit(lambda: roll(AutoReset(Counter()), keys_of(1), 5))()
     np.testing.assert_array_equal(step.reward[:, 0], [2, 2, 2, 2, 2])
@@ -78,6 +79,7 @@ def test_totals_run_and_end():
     np.testing.assert_array_equal(step.episode_length[:, 0], [1, 2, 3, 1, 2])
 
 
+@pytest.mark.slow_after(1)
 @pytest.mark.parametrize(
     ("limit", "terminated", "truncated"),
     [
@@ -93,6 +95,7 @@ def test_the_limit_truncates_and_never_terminates(limit, terminated, truncated):
     np.testing.assert_array_equal(step.truncated[:, 1], np.array(truncated, bool))
 
 
+@pytest.mark.slow
 def test_an_environments_own_truncation_is_kept():
     class Truncating(Counter):
         def step(self, key, state, action, params) -> Any:
@@ -104,6 +107,7 @@ def test_an_environments_own_truncation_is_kept():
     assert not step.terminated.any()
 
 
+@pytest.mark.slow
 def test_dtypes_and_shapes_follow_the_contract_and_do_not_change():
     environment = AutoReset(Counter())
     keys = keys_of(3)
@@ -126,6 +130,7 @@ def test_dtypes_and_shapes_follow_the_contract_and_do_not_change():
     assert not any(weak for _, _, weak in describe)
 
 
+@pytest.mark.slow
 def test_a_step_and_the_reset_after_it_have_keys_of_their_own():
     class Noisy(Counter):
         params = 1
@@ -152,6 +157,7 @@ def test_stepping_compiles_once():
     assert step._cache_size() == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name", ["rljax/Observation", "rljax/Endless-discrete", "rljax/LightsOut-2x2", "rljax/BoxPick-4x4-vertical"]
 )
@@ -166,6 +172,7 @@ def test_a_trajectory_does_not_depend_on_the_batch(name):
             np.testing.assert_array_equal(a[:, 0], b[:, row])
 
 
+@pytest.mark.slow
 def test_more_episodes_end_than_are_reset_at_a_time():
     number = 2 * CHUNK + 3
     environment = AutoReset(Counter())

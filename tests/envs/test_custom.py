@@ -17,7 +17,7 @@ from rljax.envs.environment import EnvironmentFailed
 from rljax.envs.host import saved_simulators
 from rljax.runs import experiments, records, run
 from rljax.training.loop import Training
-from tests import small_runs
+from tests.helpers import small_runs
 
 PAGE = Path(__file__).parents[2] / "docs" / "environments.md"
 RECIPE = next(block for block in re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.S) if "Corridor" in block)

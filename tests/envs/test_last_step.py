@@ -13,17 +13,17 @@ import rljax
 from rljax import envs
 from rljax.agent import EnvSpec, Part
 from rljax.envs import last_step
-from tests import small_runs
+from tests.helpers import small_runs
 
 
 def test_actions_of_all_kinds_are_shown() -> None:
     """Numbers within their bounds, and a 1 at each choice, in an independent loop."""
     both = EnvSpec("Both", (2,), 7, choices=(3, 2))
     action = np.array([[0.5, -3.0, 2.0, 0.0]], np.float32)
-    shown = last_step.beside(np.zeros((1, 2), np.float32), action, np.array([4.0]), both, np)
+    shown = last_step.with_last_step(np.zeros((1, 2), np.float32), action, np.array([4.0]), both, np)
     np.testing.assert_array_equal(shown, [[0, 0, 0.5, -1, 0, 0, 1, 1, 0, 4]])
     several = EnvSpec("Several", (2,), 5, discrete=True, choices=(3, 2))
-    shown = last_step.beside(np.zeros((1, 2), np.float32), np.array([[1, 1]]), np.array([-1.0]), several, np)
+    shown = last_step.with_last_step(np.zeros((1, 2), np.float32), np.array([[1, 1]]), np.array([-1.0]), several, np)
     np.testing.assert_array_equal(shown, [[0, 0, 0, 1, 0, 0, 1, -1]])
     assert shown.dtype == np.float32
 
@@ -34,7 +34,9 @@ def test_what_is_no_vector_becomes_a_dictionary() -> None:
     beside = (Part("last_action", (2,), "float32"), Part("last_reward", (1,), "float32"))
     assert spec.parts == (*beside, Part("observation", (4, 4, 3), "uint8"))
     assert (spec.observation_shape, spec.stack, spec.name) == ((), 1, "with-last-step/Picture")
-    shown = last_step.beside(np.ones((2, 4, 4, 3), np.uint8), np.array([0, 1]), np.array([1.0, 2.0]), picture, np)
+    shown = last_step.with_last_step(
+        np.ones((2, 4, 4, 3), np.uint8), np.array([0, 1]), np.array([1.0, 2.0]), picture, np
+    )
     assert {name: (x.shape[1:], x.dtype.name) for name, x in shown.items()} == {
         part.name: (part.shape, part.dtype) for part in spec.parts
     }
@@ -43,6 +45,7 @@ def test_what_is_no_vector_becomes_a_dictionary() -> None:
     assert [part.name for part in again.parts] == ["action_mask", "last_action", "last_reward"]
 
 
+@pytest.mark.slow_after(1)
 @pytest.mark.parametrize("name", ["rljax/Pendulum", "rljax/LightsOut-3x3"])
 def test_inside_the_program(name: str) -> None:
     whole, more = envs.make(name), envs.make(f"with-last-step/{name}")

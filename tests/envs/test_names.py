@@ -20,6 +20,7 @@ def test_other_names_are_on_the_host(name):
     assert not envs.is_compiled(name)
 
 
+@pytest.mark.slow
 def test_importing_imports_no_simulator():
     code = (
         "import sys, rljax.envs.autoreset, rljax.envs.simulators.brax, rljax.envs.simulators.gymnax;"

@@ -15,6 +15,7 @@ pytest.importorskip("gymnax")
 CHAIN = 'gymnax/MemoryChain-bsuite?{"memory_length": 3}'
 
 
+@pytest.mark.slow_after(1)
 @pytest.mark.parametrize(
     ("prefix", "name", "seen"),
     [
@@ -62,6 +63,7 @@ def test_names_with_hidden_parts() -> None:
     assert envs.code_of("without-1/mine.py:Env") == "mine.py"
 
 
+@pytest.mark.slow
 def test_gymnax_takes_arguments() -> None:
     environment = envs.make(CHAIN)
     keys = jax.random.split(jax.random.key(0), 1)

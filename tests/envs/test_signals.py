@@ -13,10 +13,11 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 from rljax import envs
 from rljax.agent import EnvSpec, Part
-from rljax.envs import signals, velocity
+from rljax.envs import signals
 from rljax.envs.autoreset import AutoReset
 from rljax.envs.environment import EnvironmentFailed
 from rljax.envs.host.hosted import Hosted
+from rljax.envs.host.robots import velocity
 from rljax.envs.host.serial import Serial
 
 DECLARED = (Part("cost", ()), Part("objectives", (2,)))
@@ -229,6 +230,7 @@ def test_robots_pay_for_speed(robot: str) -> None:
     assert any(costs[21:])
 
 
+@pytest.mark.slow
 def test_processes_give_the_same_signals() -> None:
     both = [envs.make_hosted(name, 2) for name in ("velocity/Swimmer-v5", "async/velocity/Swimmer-v5")]
     actions = np.random.default_rng(1).uniform(-1, 1, (30, 2, 2)).astype(np.float32)
@@ -254,6 +256,7 @@ PLAYED = [
 ]
 
 
+@pytest.mark.slow_after(2)
 @pytest.mark.parametrize(("name", "expected"), PLAYED)
 def test_numbers_of_any_adapter_become_signals(name: str, expected: tuple[str, ...]) -> None:
     for package, adapter in {"brax": "/brax/", "mujoco_playground": "/playground/"}.items():
@@ -311,7 +314,10 @@ def test_numbers_that_an_environment_does_not_give_are_refused(name: str, messag
 
 def test_a_full_stop_stands_for_a_slash() -> None:
     info = {"reward/upright": np.float32(2.0), "text": "no number", "pair": np.zeros(2)}
-    assert signals.found(("reward.upright", "pair"), info, (), "x") == (Part("pair", (2,)), Part("reward.upright", ()))
+    assert signals.from_info(("reward.upright", "pair"), info, (), "x") == (
+        Part("pair", (2,)),
+        Part("reward.upright", ()),
+    )
     assert signals.renamed(("reward.upright",), info)["reward.upright"] == 2.0
 
 

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 from rljax import envs
-from rljax.runs import collect, policy, run
+from rljax.runs import collect, run
+from rljax.runs.policies import evaluate
 
 LIMIT = 200
 
@@ -35,6 +36,7 @@ def test_time_inside_the_program() -> None:
         np.testing.assert_array_equal(told.truncated, known.truncated)
 
 
+@pytest.mark.slow_after(1)
 @pytest.mark.parametrize("prefix", ["", "async/"])
 def test_time_on_the_host(prefix: str) -> None:
     timed, plain = envs.make_hosted(f"timed/{prefix}Pendulum-v1", 2), envs.make_hosted("Pendulum-v1", 2)
@@ -90,6 +92,6 @@ def test_runs_whose_agent_observes_the_time(tmp_path: Any) -> None:
     settings: dict[str, Any] = {"eval_every": 200, "eval_episodes": 2, "config": config}
     out = run.train("stream_ac", "Pendulum-v1", 400, out=tmp_path / "run", **settings)
     assert run.read_config(out)["environment"] == "Pendulum-v1"
-    assert len(policy.evaluate_run(out, episodes=2)["episodes"][0]["returns"]) == 2
+    assert len(evaluate.evaluate_run(out, episodes=2)["episodes"][0]["returns"]) == 2
     data = collect.record(out, source="exploring", steps=250, num_envs=1)
     assert data.observation_size == 3, "the time is no part of the data"

@@ -123,6 +123,7 @@ def test_each_order_is_equally_likely() -> None:
     assert 23 - 3 * np.sqrt(46) < chi_square < 23 + 5 * np.sqrt(46)
 
 
+@pytest.mark.slow
 def test_numbers_and_choices_are_independent() -> None:
     """Log-density and entropy are sums, in float64; samples and modes have whole numbers behind the numbers."""
     generator = np.random.default_rng(0)

@@ -87,6 +87,7 @@ def test_vectors_leave_the_body_itself() -> None:
     assert encoders.encoded(pictures(5, 5, 1), EncoderSettings(), body) is not body
 
 
+@pytest.mark.slow
 def test_dictionaries_are_concatenated_by_name_without_the_mask() -> None:
     module = encoders.encoder(MIXED, EncoderSettings())
     observation = drawn(MIXED, 3)
@@ -110,6 +111,7 @@ def test_bytes_are_divided_by_255() -> None:
     assert (of_floats(observation / 1.0) != network(observation)).any()
 
 
+@pytest.mark.slow
 def test_leading_axes_are_rows() -> None:
     observation = drawn(MIXED, 2, 3)
     network = filled(encoders.encoder(MIXED, EncoderSettings()), observation)
@@ -117,6 +119,7 @@ def test_leading_axes_are_rows() -> None:
     np.testing.assert_allclose(network(observation).reshape(6, -1), rows, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.slow_after(4)
 @pytest.mark.parametrize(
     ("size", "channels", "width", "stride"),
     [(10, 4, 3, 1), (11, 2, 3, 2), (21, 3, 8, 4), (20, 3, 8, 4), (9, 3, 4, 2), (8, 2, 2, 2), (7, 2, 5, 3)],
@@ -143,6 +146,7 @@ def test_convolutions_equal_those_of_xla(size: int, channels: int, width: int, s
     jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-4, atol=1e-4), found, expected)
 
 
+@pytest.mark.slow_after(1)
 @pytest.mark.parametrize("norm", [False, True, "plain", "last"])
 def test_small_equals_numpy(norm: Any) -> None:
     """16 3x3, then a dense layer of 128; each normalised over its channels, before or after relu."""
@@ -174,6 +178,7 @@ def test_small_equals_numpy(norm: Any) -> None:
     assert names == ({"convolution_0_norm", "dense_norm"} if norm in (True, "last") else set())
 
 
+@pytest.mark.slow
 def test_initial_kernels_depend_on_the_fan_in() -> None:
     spec = pictures(5, 5, 2)
     params = encoders.encoder(spec, EncoderSettings("small")).init(KEY, spec.example(1))["params"]["pictures"]

@@ -32,6 +32,7 @@ def test_a_subset_is_drawn_anew_for_each_key_and_serves_the_batch() -> None:
     assert min(counts) > 20, "all ten pairs are drawn"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("module", [sac, td3, td3_bc], ids=lambda module: module.__name__.rpartition(".")[2])
 def test_targets_use_a_subset(module: object) -> None:
     agent, batch = module, transitions()
@@ -51,6 +52,7 @@ def test_a_subset_of_other_sizes_is_refused(number: int) -> None:
         sac.check(SPEC, sac.Config(min_critics=number))
 
 
+@pytest.mark.slow
 def test_a_member_behind_an_encoder_keeps_the_encoder() -> None:
     spec = EnvSpec("test/Pictures-v0", (6, 7, 2), 2, observation_dtype="uint8")
     module = encoders.encoded(spec, encoders.EncoderSettings("small"), networks.Ensemble(3, (4,)))

@@ -51,6 +51,7 @@ def test_denoising_inverts_noising() -> None:
     assert np.abs(denoised(50.0 * noisy, step, noise)).max() == 1.0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "steps"), [("vp", 500), pytest.param("linear", 1000, marks=pytest.mark.learn)])
 def test_reverse_process_draws_from_the_data(name: Any, steps: int) -> None:
     schedule = generative.schedule(name, steps)
@@ -201,6 +202,7 @@ def test_chosen_takes_one_of_each() -> None:
     np.testing.assert_array_equal(found[..., 0], [[0, 5, 10], [15, 16, 21]])
 
 
+@pytest.mark.slow_after(1)
 @pytest.mark.parametrize("embedding", [0, 8])
 def test_field_takes_any_leading_axes_and_times(embedding: int) -> None:
     module = generative.Field((16,), 2, embedding=embedding)
@@ -214,6 +216,7 @@ def test_field_takes_any_leading_axes_and_times(embedding: int) -> None:
     assert np.any(field(one, other) != field(other, one))
 
 
+@pytest.mark.slow
 def test_bfloat16_is_close_and_kept_in_float32() -> None:
     observation, action = jax.random.normal(KEY, (64, 7)), jax.random.normal(KEY, (64, 3))
     outputs = []

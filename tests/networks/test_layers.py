@@ -62,12 +62,14 @@ def test_orthogonal_initialisation_is_orthogonal_times_its_gain(fan_in: int, fea
     np.testing.assert_allclose(product, 1.5**2 * np.eye(min(fan_in, features)), atol=1e-5)
 
 
+@pytest.mark.slow_after(1)
 @pytest.mark.parametrize("shape", [(32, 32), (64, 16), (16, 64)])
 def test_orthogonal_initialisation_is_flaxs(shape: tuple[int, int]) -> None:
     kernel = networks.initialisers("orthogonal", shape[0], 1.5)[0](KEY, shape)
     np.testing.assert_allclose(kernel, jax.nn.initializers.orthogonal(1.5)(KEY, shape), atol=1e-5)
 
 
+@pytest.mark.slow
 def test_orthogonal_initialisation_of_many_learners_does_not_deadlock() -> None:
     # Three calls of QR in one program, each on a batch of eight, deadlocked with two threads.
     module = Ensemble(2, (256, 256), initialisation="orthogonal")
@@ -134,6 +136,7 @@ def inputs(seed: int = 0, *shape: int) -> np.ndarray:
     return np.random.default_rng(seed).normal(size=shape or (5, 3)).astype(np.float32)
 
 
+@pytest.mark.slow_after(2)
 @pytest.mark.parametrize("activation", networks.ACTIVATIONS)
 def test_mlp_equals_a_loop(activation: Any) -> None:
     network = create(MLP((6, 7), 2, activation), jnp.zeros(3))
@@ -177,6 +180,7 @@ def thinned(network: Network, x: Any, rate: float) -> jax.Array:
     return network(x, dropout=networks.Dropout(KEY, rate))
 
 
+@pytest.mark.slow
 def test_convolutions_equal_a_loop() -> None:
     """Two convolutions, with strides that leave a remainder, against loops in float64; alone and in a batch."""
     module = networks.Convolutional(((3, 4, 2), (5, 2, 3)), (6,), 2, initialisation="torch")
@@ -297,6 +301,7 @@ def test_network_learns_with_grad_and_optax() -> None:
     assert float(loss(learn(network))) < 0.02 * float(loss(network))
 
 
+@pytest.mark.slow
 def test_networks_are_stacked_and_mapped_over() -> None:
     module = MLP((4,), 2)
     stacked = jax.jit(jax.vmap(lambda key: networks.create(module, key, jnp.zeros(3))))(jax.random.split(KEY, 2))
@@ -307,6 +312,7 @@ def test_networks_are_stacked_and_mapped_over() -> None:
         np.testing.assert_allclose(outputs[i], apply(alone, x[i]), rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_members_have_inputs_of_their_own() -> None:
     ensemble = create(Ensemble(3, (4,)), jnp.zeros(2))
     x = inputs(0, 3, 5, 2)

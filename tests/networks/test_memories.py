@@ -109,6 +109,7 @@ def lru(p: Any, layer: int, x: np.ndarray, memory: np.ndarray) -> tuple[np.ndarr
 CELLS = {"gru": gru, "lstm": lstm, "lru": lru}
 
 
+@pytest.mark.slow_after(1)
 @pytest.mark.parametrize("kind", CELLS)
 def test_layers_equal_their_equations(kind: str) -> None:
     network, cell = drawn(kind), CELLS[kind]
@@ -187,6 +188,7 @@ def test_the_first_step_of_an_iru_is_that_of_the_torso() -> None:
     assert np.abs(np.asarray(remembered) - np.asarray(output)).min(axis=-1).max() > 1e-3
 
 
+@pytest.mark.slow_after(2)
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_sequence_equals_its_single_steps(kind: str) -> None:
     network = drawn(kind)
@@ -208,6 +210,7 @@ def test_a_sequence_equals_its_single_steps(kind: str) -> None:
     np.testing.assert_allclose(*again, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.slow_after(2)
 @pytest.mark.parametrize("kind", KINDS)
 def test_nothing_crosses_the_beginning_of_an_episode(kind: str) -> None:
     network = drawn(kind)
@@ -226,6 +229,7 @@ def test_nothing_crosses_the_beginning_of_an_episode(kind: str) -> None:
     assert all(np.all(np.asarray(leaf) == 0) for leaf in jax.tree.leaves(of_memory))
 
 
+@pytest.mark.slow_after(1)
 @pytest.mark.parametrize("kind", ["gru", "gtrxl"])
 def test_successors_follow_from_the_next_row_unless_the_step_was_truncated(kind: str) -> None:
     network, memory = drawn(kind), used(kind, drawn(kind))
@@ -245,6 +249,7 @@ def test_successors_follow_from_the_next_row_unless_the_step_was_truncated(kind:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["gru", "lstm"])
 def test_gradients_of_recurrent_layers_are_those_of_single_steps(kind: str) -> None:
     network, weight = drawn(kind), jnp.asarray(numbers(STEPS, ENVS, WIDTH, seed=4))
@@ -307,6 +312,7 @@ def test_batches_without_a_memory_are_seen_row_by_row() -> None:
     np.testing.assert_array_equal(memories.embedded(None, batch), X)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["gru", "lstm", "lru", "iru"])
 def test_at_the_start_units_forget_within_the_span(kind: str) -> None:
     """Inputs are switched off. After how many steps 1/e is left is spread evenly from 1 to the span."""

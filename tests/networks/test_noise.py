@@ -45,6 +45,7 @@ def test_every_dense_layer_has_deviations() -> None:
     assert set(layers["norm_0"]) == {"scale", "bias"}
 
 
+@pytest.mark.slow
 def test_weights_have_their_means_and_deviations() -> None:
     plain, drawn = (
         network(),
@@ -67,6 +68,7 @@ def test_weights_have_their_means_and_deviations() -> None:
         assert np.abs(np.corrcoef(bias[:, 0, 0], bias[:, 0, 1])[0, 1]) < 0.03
 
 
+@pytest.mark.slow
 def test_means_are_used_without_noise() -> None:
     observation = jnp.asarray(np.random.default_rng(0).normal(size=(7, 3)), jnp.float32)
     noisy_one, silent = network(), network(0.0)
@@ -76,6 +78,7 @@ def test_means_are_used_without_noise() -> None:
     assert np.abs(np.asarray(other) - np.asarray(plain(observation))).min() > 0
 
 
+@pytest.mark.slow
 def test_networks_of_a_tree_have_noise_of_their_own() -> None:
     first, second, plain = sampled((network(), network(), network().params["members"]["output"]), jax.random.key(0))
     one, two = (x.params["members"]["output"]["kernel"] for x in (first, second))
@@ -83,6 +86,7 @@ def test_networks_of_a_tree_have_noise_of_their_own() -> None:
     np.testing.assert_array_equal(plain["kernel"], network().params["members"]["output"]["kernel"])
 
 
+@pytest.mark.slow
 def test_learning_reaches_means_and_deviations() -> None:
     def loss(network: networks.Network) -> Any:
         return jnp.square(noise.sampled(network, jax.random.key(0))(jnp.ones((4, 3))) - 3.0).sum()
@@ -98,6 +102,7 @@ def test_learning_reaches_means_and_deviations() -> None:
     np.testing.assert_allclose(gradient["bias_deviation"], exact["bias"] * units, rtol=1e-3)
 
 
+@pytest.mark.slow
 def test_convolutions_have_no_noise_and_the_dense_layer_behind_them_has() -> None:
     pictures = EnvSpec("test/Pictures-v0", (10, 10, 4), 4, discrete=True, observation_dtype="uint8")
     layers = network(size=1, spec=pictures).params["encoder"]["pictures"]
@@ -121,6 +126,7 @@ def series(kind: Any, limit: int | None = STEPS) -> np.ndarray:
     return np.asarray(jax.jit(lambda keys: jax.lax.scan(step, memory, keys))(jax.random.split(KEY, STEPS))[1])
 
 
+@pytest.mark.slow_after(1)
 @pytest.mark.parametrize("kind", ["white", "held", "pink"])
 def test_every_step_of_an_episode_is_standard_normal(kind: Any) -> None:
     drawn = series(kind)
@@ -146,6 +152,7 @@ def test_holds_have_the_lengths_of_a_truncated_zeta_distribution() -> None:
     assert len({tuple(column) for column in changes.T}) == ENVS, "environments hold for times of their own"
 
 
+@pytest.mark.slow_after(2)
 @pytest.mark.parametrize(("kind", "slope", "limit"), [("white", 0, STEPS), ("pink", -1, STEPS), ("pink", -1, 200)])
 def test_the_power_falls_as_the_kind_says(kind: Any, slope: float, limit: int) -> None:
     drawn = series(kind, limit)[-limit:]

@@ -31,6 +31,7 @@ def test_chunks_of_uneven_sizes_are_as_everything_at_once(mean: float, std: floa
     np.testing.assert_allclose(statistics.variance, samples.var(axis=0), rtol=1e-5)
 
 
+@pytest.mark.slow_after(1)
 @pytest.mark.parametrize("shape", [(), (4,), (2, 3)])
 def test_any_shape_of_observations(shape: tuple[int, ...]) -> None:
     (part,) = chunks([50], shape)
@@ -140,6 +141,7 @@ def test_count_stops_where_float32_would() -> None:
     assert float(statistics.variance[0]) > 1.0
 
 
+@pytest.mark.slow
 def test_each_learner_has_its_own() -> None:
     parts = jnp.asarray(np.stack(chunks([20, 20])))  # [P, N, O]
     stacked = jax.tree.map(lambda x: jnp.stack([x, x]), normalise.create((3,)))
@@ -150,6 +152,7 @@ def test_each_learner_has_its_own() -> None:
         np.testing.assert_allclose(together.variance[i], alone.variance, rtol=1e-6)
 
 
+@pytest.mark.slow_after(1)
 @pytest.mark.parametrize(("mean", "std"), [(0.0, 1.0), (30.0, 1.0), (-1e-3, 1e-4), (5e4, 3e3)])
 def test_a_stream_is_as_exact_after_ten_million_samples(mean: float, std: float) -> None:
     number, block = 10_000_000, 1_000

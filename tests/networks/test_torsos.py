@@ -17,10 +17,11 @@ from rljax.agent import EnvSpec, check
 from rljax.agents import ppo
 from rljax.networks import torsos
 from rljax.networks.inputs import Raw
-from rljax.runs import policy
+from rljax.runs import records
+from rljax.runs.policies import evaluate, loading, policy
 from rljax.training import action_cost, agent_state
-from tests import small_runs
 from tests.agents import reference
+from tests.helpers import small_runs
 
 SPEC = EnvSpec("test/Grid-v0", (12,), 6, discrete=True)
 CONFIG = ppo.Config(activation="silu", grid=None)
@@ -164,6 +165,7 @@ CASES = [
 ]
 
 
+@pytest.mark.slow_after(2)
 @pytest.mark.parametrize(("kind", "compute", "hidden"), CASES)
 def test_outputs_equal_a_loop(kind: str, compute: int, hidden: tuple[int, ...]) -> None:
     network, observation = example(kind, compute, hidden)
@@ -173,6 +175,7 @@ def test_outputs_equal_a_loop(kind: str, compute: int, hidden: tuple[int, ...]) 
     np.testing.assert_allclose(forward(network, observation), expected, rtol=2e-4, atol=2e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "compute"), [("iru", 3), ("recall", 3), pytest.param("drc", 2, marks=pytest.mark.learn), ("iru", 17)]
 )
@@ -203,6 +206,7 @@ def test_gradients_equal_differences_of_a_loop(kind: str, compute: int) -> None:
             np.testing.assert_allclose(found[where], (sides[0] - sides[1]) / 2e-6, rtol=2e-3, atol=2e-5)
 
 
+@pytest.mark.slow
 def test_the_forget_gate_begins_open_and_initialisations_are_those_of_the_settings() -> None:
     module = torsos.torso(SPEC, torsos.TorsoSettings.of(config("iru", initialisation="orthogonal")), (16, 16))
     params = networks.create(module, jax.random.key(0), jnp.zeros(12)).params
@@ -213,6 +217,7 @@ def test_the_forget_gate_begins_open_and_initialisations_are_those_of_the_settin
         np.testing.assert_allclose(kernel.T @ kernel, np.eye(16), atol=1e-5)
 
 
+@pytest.mark.slow
 def test_an_mlp_torso_has_the_parameters_of_a_plain_mlp() -> None:
     key, x = jax.random.key(1), jnp.ones((2, 12))
     made = networks.create(torsos.network(SPEC, torsos.TorsoSettings.of(CONFIG), (8, 8), 3, 0.01), key, x)
@@ -220,6 +225,7 @@ def test_an_mlp_torso_has_the_parameters_of_a_plain_mlp() -> None:
     jax.tree.map(np.testing.assert_array_equal, made.params, plain.params)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", HIDDEN)
 def test_members_of_an_ensemble_are_independent_networks(kind: Any) -> None:
     settings, x = config(kind, 1), OBSERVATION
@@ -233,6 +239,7 @@ def test_members_of_an_ensemble_are_independent_networks(kind: Any) -> None:
     assert jax.eval_shape(forward, single, x).shape == (2, 5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["iru", "recall", pytest.param("drc", marks=pytest.mark.learn)])
 def test_a_span_is_steps_without_gradient_then_steps_with(kind: Any) -> None:
     long, x = example(kind, 6)
@@ -265,6 +272,7 @@ def test_spans_are_drawn_as_deep_thinking_draws_them() -> None:
         assert count / 20_000 == pytest.approx(expected[tuple(map(int, pair))], abs=0.012)
 
 
+@pytest.mark.slow
 def test_the_progressive_loss_mixes_both() -> None:
     network, x = example("iru", 5)
     key = jax.random.key(3)
@@ -283,6 +291,7 @@ def test_the_progressive_loss_mixes_both() -> None:
     np.testing.assert_allclose(metrics["loss"], alone, rtol=1e-6)
 
 
+@pytest.mark.slow
 def test_memory_of_gradients_grows_with_the_square_root_of_steps() -> None:
     def needed(compute: int) -> int:
         network, _ = example("iru", compute)
@@ -354,32 +363,36 @@ THINKER = {"torso": "iru", "compute": 3, "shared": True, "actor_hidden": (8,), "
 @pytest.mark.learn
 def test_acting_with_other_steps_and_with_the_same(tmp_path: Path) -> None:
     out = small_runs.train("ppo", "rljax/LightsOut-2x2", 600, tmp_path / "run", THINKER, seeds=2)
-    known = policy.evaluate_run(out, episodes=20)
-    same = policy.evaluate_run(out, episodes=20, compute=3)
+    known = evaluate.evaluate_run(out, episodes=20)
+    same = evaluate.evaluate_run(out, episodes=20, config={"compute": 3})
     assert [row["returns"] for row in known["episodes"]] == [row["returns"] for row in same["episodes"]]
-    assert "3 thinking steps" in policy.table(same)
-    assert "success" in policy.table(same)
+    assert "  --config.compute 3, " in evaluate.table(same)
+    assert "success" in evaluate.table(same)
     actions = []
     for compute in (None, 3, 16):
-        found = policy.Policy(policy.load_all(out, compute=compute), 0)
-        logits = found._state.state.actor_critic.parameters.torso(jnp.eye(8))
+        config = {} if compute is None else {"compute": compute}
+        thinker = policy.Policy(loading.load_all(out, config=config), 0)
+        logits = thinker._state.state.actor_critic.parameters.torso(jnp.eye(8))
         actions.append(np.asarray(logits))
     np.testing.assert_array_equal(actions[0], actions[1])
     assert np.abs(actions[0] - actions[2]).max() > 0.1
     with pytest.raises(ValueError, match="must be at least 1"):
-        policy.evaluate_run(out, compute=0)
+        evaluate.evaluate_run(out, config={"compute": 0})
 
 
 @pytest.mark.learn
-def test_policies_without_thinking_steps_refuse_a_number_of_steps(tmp_path: Path) -> None:
+def test_settings_that_are_not_declared_for_acting_are_refused(tmp_path: Path) -> None:
     out = small_runs.train("sac", "rljax/Pendulum", 200, tmp_path / "run")
-    with pytest.raises(ValueError, match="does not think in steps"):
-        policy.evaluate_run(out, compute=3)
-    described = policy.read_config(out)
+    for name in ("compute", "hidden"):
+        message = rf"^--config\.{name} cannot change once agent 'sac' is trained\. .*: none\.$"
+        with pytest.raises(ValueError, match=message):
+            evaluate.evaluate_run(out, config={name: 3})
+    described = records.read_config(out)
     assert described["parameters"] == 3 * 16 + 16 + 16 * 16 + 16 + 16 * 2 + 2
     assert described["flops_per_action"] > 2 * (3 * 16 + 16 * 16 + 16 * 2)
 
 
+@pytest.mark.slow
 def test_a_shared_torso_learns_from_both_losses() -> None:
     """The gradient of PPO's loss, a tenth of which is Adam's first moment after one step, against differences."""
     settings = ppo.Config(

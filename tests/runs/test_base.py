@@ -12,10 +12,11 @@ import pytest
 
 import rljax
 from rljax import cli
-from rljax.runs import policy, run
-from rljax.training import registry
-from tests import small_runs
+from rljax.runs import run
+from rljax.runs.policies import evaluate, loading
+from rljax.training import population, registry
 from tests.distributed.test_devices import devices_used, on_four_cores
+from tests.helpers import small_runs
 
 SIZE = 0.1  # of the correction to the base's actions
 OBSERVATIONS = np.random.default_rng(0).normal(size=(20, 3)).astype(np.float32)
@@ -86,7 +87,7 @@ def test_learns_and_leaves_the_base_as_it_was(agent: str, base: Path, tmp_path: 
             assert array[learner].tobytes() == expected[place][0].tobytes(), place
     described = json.loads((out / "config.json").read_text())
     assert described["base"] == str(base)
-    assert described["base_digest"] == policy.base(base).digest()
+    assert described["base_digest"] == population.digest_of_base(loading.base(base))
     corrections = []
     for learner in range(2):
         act, before = rljax.load(out, learner=learner), rljax.load(base)
@@ -115,11 +116,11 @@ def test_stopped_and_resumed_equals_uninterrupted(agent: str, base: Path, env: s
 @pytest.mark.learn
 def test_evaluations_and_policies_need_nothing_more(agent: str, base: Path, tmp_path: Path) -> None:
     out = train(agent, base, 100, tmp_path / "run")
-    one, two = policy.evaluate_run(out, episodes=2), policy.evaluate_run(out, episodes=2)
+    one, two = evaluate.evaluate_run(out, episodes=2), evaluate.evaluate_run(out, episodes=2)
     assert one["episodes"] == two["episodes"]
     own, of_base = (3 + 1) * 16 + (16 + 1) * 16 + (16 + 1), (3 + 1) * 8 + (8 + 1)
     assert one["parameters"] == own + of_base, "an action depends on both networks"
-    table = policy.table(policy.evaluate_run(out, episodes=1, best=True))
+    table = evaluate.table(evaluate.evaluate_run(out, episodes=1, best=True))
     assert "learner 0 (seed 0, of step 100)" in table
     assert rljax.load(out, best=True)(OBSERVATIONS).shape == (20, 1)
 

@@ -165,6 +165,7 @@ checkpoints.save(Path(sys.argv[1]), 2, {"agent": {"weight": jnp.zeros(5)}}, {"bl
 """
 
 
+@pytest.mark.slow
 def test_killed_writer_leaves_what_was_there(tmp_path: Path) -> None:
     write(tmp_path, 1)
     before = sorted(path.name for path in tmp_path.iterdir())
@@ -199,6 +200,7 @@ def fails_at(monkeypatch: pytest.MonkeyPatch, where: str) -> None:
         monkeypatch.setattr(Path, where, full)
 
 
+@pytest.mark.slow_after(3)
 @pytest.mark.parametrize("where", ["space", "arrays", "write_bytes", "write_text", "mkdir", "rename"])
 def test_full_disk_is_one_message_and_earlier_checkpoints_stay(
     where: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

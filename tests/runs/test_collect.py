@@ -14,12 +14,12 @@ import pytest
 
 from rljax import datasets, envs
 from rljax.agents import sac, sac_lagrangian
-from rljax.buffers.replay import ReplayBuffer
+from rljax.buffers.storage.ring import ReplayBuffer
 from rljax.cli import data
 from rljax.runs import collect, records, run
 from rljax.training import plan
 from rljax.training.drivers.driver import TRAIN, environment_seeds
-from tests import rings, small_runs
+from tests.helpers import replay_buffers, small_runs
 
 
 @pytest.fixture(scope="module")
@@ -43,6 +43,7 @@ def replayed(seed: int, actions: np.ndarray) -> tuple[list[Any], list[float]]:
     return successors, rewards
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("source", ["policy", "exploring", "random"])
 def test_played_episodes_are_the_environments(trained: Path, source: Any) -> None:
     dataset = collect.record(trained, steps=500, source=source, num_envs=2, seed=3)
@@ -60,6 +61,7 @@ def test_played_episodes_are_the_environments(trained: Path, source: Any) -> Non
     assert spread > 400
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("steps", "lengths"), [(403, [200, 2, 200, 1]), (5, [2, 2, 1]), (2, [1, 1]), (1, [1])])
 def test_no_more_is_recorded_than_was_asked_for(trained: Path, steps: int, lengths: list[int]) -> None:
     num_envs = 2 if steps > 5 else 3
@@ -72,6 +74,7 @@ def test_no_more_is_recorded_than_was_asked_for(trained: Path, steps: int, lengt
     assert "open_end" not in found
 
 
+@pytest.mark.slow
 def test_same_seed_records_the_same(trained: Path) -> None:
     first, second = (collect.record(trained, steps=100, source="exploring", seed=5) for _ in range(2))
     np.testing.assert_array_equal(first.transitions.action, second.transitions.action)
@@ -79,6 +82,7 @@ def test_same_seed_records_the_same(trained: Path) -> None:
     assert np.any(other.transitions.action != first.transitions.action)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("learner", [0, 1])
 def test_a_replay_is_what_the_learner_has_seen_last(trained: Path, learner: int) -> None:
     dataset = collect.record(trained, source="replay", learner=learner)
@@ -220,7 +224,7 @@ def test_signals_are_recorded_and_reach_agents_from_data(tmp_path: Path) -> None
         chosen.append(collect.random_actions(generator, hosted.spec, observation))
         return chosen[-1]
 
-    rows = collect.play(hosted, choose, 60, 0)
+    rows = collect.roll_out(hosted, choose, 60, 0)
     hosted.close()
     plain: Any = gymnasium.make("velocity/HalfCheetah-v5")
     plain.reset(seed=environment_seeds(0, TRAIN, number=2)[1])
@@ -229,7 +233,7 @@ def test_signals_are_recorded_and_reach_agents_from_data(tmp_path: Path) -> None
     cost = np.arange(60.0, dtype=np.float32)  # random actions are never too fast
     rows = rows.replace(extras={"cost": cost})
     bounds = (-np.ones(6, np.float32), np.ones(6, np.float32))
-    dataset = datasets.Dataset("a", rows, "velocity/HalfCheetah-v5", None, bounds, {})
+    dataset = datasets.OfflineDataset("a", rows, "velocity/HalfCheetah-v5", None, bounds, {})
     path = str(datasets.write_archive(dataset, tmp_path / "a.npz"))
     loaded = datasets.load(path)
     mixed, others = (agent.experience(agent.Config()) for agent in (sac_lagrangian, sac))
@@ -242,8 +246,9 @@ def test_signals_are_recorded_and_reach_agents_from_data(tmp_path: Path) -> None
         run.train("sac_lagrangian", "velocity/HalfCheetah-v5", 100, data=str(without), out=tmp_path / "run")
 
 
+@pytest.mark.slow
 def test_the_signals_of_a_replay_are_recorded() -> None:
-    rows = jax.tree.map(jnp.asarray, rings.transitions(rings.numbered(0, 2)))  # [P, E, ...]
+    rows = jax.tree.map(jnp.asarray, replay_buffers.transitions(replay_buffers.numbered(0, 2)))  # [P, E, ...]
     shape = rows.reward.shape
     replay = ReplayBuffer.create(rows.replace(extras={"cost": rows.reward, "time": rows.reward}), 6)
     for step in range(4):  # of 6 rows in all; the oldest are overwritten

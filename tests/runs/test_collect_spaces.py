@@ -16,8 +16,8 @@ from rljax.buffers import frames
 from rljax.cli import data
 from rljax.runs import collect
 from rljax.training.drivers.driver import TRAIN, environment_seeds
-from tests import panels
-from tests.buffers import test_successors
+from tests.buffers.storage import test_successors
+from tests.environments import every_space
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*observes a Dict")
 STEPS, ENVS, SEED = 90, 3, 4
@@ -25,17 +25,17 @@ PAIRS = [("picture", "one"), ("dictionary", "several"), ("picture", "masked"), (
 PAIRS += [("dictionary", "continuous"), ("vector", "several"), ("vector", "masked")]
 
 
-def recorded(shows: str, takes: str) -> datasets.Dataset:
+def recorded(shows: str, takes: str) -> datasets.OfflineDataset:
     """Random actions in three environments side by side."""
-    hosted, generator = envs.make_hosted(panels.name(shows, takes), ENVS), np.random.default_rng(SEED)
+    hosted, generator = envs.make_hosted(every_space.name(shows, takes), ENVS), np.random.default_rng(SEED)
     try:
         choose = lambda observation, step: collect.random_actions(generator, hosted.spec, observation)  # noqa: E731
-        transitions, bounds = collect.play(hosted, choose, STEPS, SEED), hosted.action_bounds
+        transitions, bounds = collect.roll_out(hosted, choose, STEPS, SEED), hosted.action_bounds
     finally:
         hosted.close()
     known: dict[str, Any] = {"num_actions": hosted.spec.action_size} if hosted.spec.discrete else {}
     known = {"choices": list(hosted.spec.choices)} if hosted.spec.choices else known
-    dataset = datasets.Dataset("made", transitions, hosted.spec.name, None, bounds, known)
+    dataset = datasets.OfflineDataset("made", transitions, hosted.spec.name, None, bounds, known)
     assert difference(dataset.spec, hosted.spec) is None
     return dataset
 
@@ -91,7 +91,7 @@ def test_what_is_recorded_is_what_happened(tmp_path: Path, shows: str, takes: st
         np.testing.assert_allclose(t.action, actions, atol=1e-6 if takes == "continuous" else 0)
         assert t.action.dtype == made.transitions.action.dtype
         assert difference(dataset.spec, made.spec) is None
-        assert dataset.env == panels.name(shows, takes)
+        assert dataset.env == every_space.name(shows, takes)
         assert not [finding for finding in datasets.check(dataset) if finding.severity == "error"]
 
 
@@ -104,6 +104,7 @@ def test_pictures_are_stored_once(shows: str) -> None:
     assert dataset.nbytes < 1.2 * picture.pictures.nbytes + 100 * STEPS
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stack", [1, 3])
 def test_a_replay_of_pictures(stack: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Rows, successors and stacks are those of the history, and no frame is there twice."""
@@ -117,7 +118,7 @@ def test_a_replay_of_pictures(stack: int, monkeypatch: pytest.MonkeyPatch) -> No
 def assert_recorded(ring: Any, history: list[Any], stack: int, steps: int) -> None:
     """Assert that so many transitions of a ring are those of the history."""
     found = collect.of_ring(ring.of_learner(1), 2, steps)
-    held = int(ring.beside.usable[1]) // 2
+    held = int(ring.successors.usable[1]) // 2
     rows = [history[len(history) - held + t][1][env] for env in range(2) for t in range(min(held, -(-steps // 2)))]
     rows = rows[:steps]
     assert len(found.reward) == len(rows)
@@ -138,6 +139,7 @@ def test_masks_hold_while_actions_are_random() -> None:
     assert not mask.all()
 
 
+@pytest.mark.slow
 def test_stacks_of_atari_are_stored_frame_by_frame() -> None:
     pytest.importorskip("ale_py")
     steps, generator, actions = 200, np.random.default_rng(0), []
@@ -148,7 +150,7 @@ def test_stacks_of_atari_are_stored_frame_by_frame() -> None:
         actions.append(collect.random_actions(generator, hosted.spec, observation))
         return actions[-1]
 
-    found = collect.play(hosted, choose, steps, SEED)
+    found = collect.roll_out(hosted, choose, steps, SEED)
     observation = again.reset(environment_seeds(SEED, TRAIN, number=2))
     for time, action in enumerate(actions):
         step = again.step(action)
@@ -183,7 +185,7 @@ def test_commands_on_pictures(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     assert_rows(after.observation, rows_of(arrays(both), range(STEPS)))
 
 
-def arrays(dataset: datasets.Dataset) -> Any:
+def arrays(dataset: datasets.OfflineDataset) -> Any:
     """The observations of a data set as plain arrays."""
     return frames.each(np.asarray, dataset.transitions.observation)
 

@@ -14,7 +14,7 @@ from rljax.analysis import report, watch
 from rljax.runs import console
 from rljax.system.terminal import printable
 from rljax.training.settings import Settings
-from tests import folders
+from tests.helpers import run_folders
 
 EVIL = "a\x1b[2Jb\x9b1mc\x1b]0;title\x07d\ne\rf\u202eg\x7f"
 
@@ -36,9 +36,9 @@ def test_views_show_no_control_characters(view: Any, capsys: pytest.CaptureFixtu
 @pytest.fixture
 def evil(tmp_path: Path) -> Path:
     """A folder with a run whose folder and settings have control characters, and one whose config.json is damaged."""
-    out = folders.write(tmp_path / "a\x1b[2Jb\ne", command=f"rljax train {EVIL}", config={"kind": EVIL})
-    folders.write(tmp_path / "other", config={"kind": "plain"})
-    damaged = folders.write(tmp_path / "c\x1b[2Jd")
+    out = run_folders.write(tmp_path / "a\x1b[2Jb\ne", command=f"rljax train {EVIL}", config={"kind": EVIL})
+    run_folders.write(tmp_path / "other", config={"kind": "plain"})
+    damaged = run_folders.write(tmp_path / "c\x1b[2Jd")
     (damaged / "config.json").write_text(json.dumps({"agent": EVIL}))
     assert (out / "config.json").exists()
     return tmp_path

@@ -11,26 +11,28 @@ import pytest
 
 from rljax import cli
 from rljax.analysis import folders
-from rljax.runs import policy, records
+from rljax.runs import records
+from rljax.runs.policies import evaluate, loading
 from rljax.training import evaluation
-from tests import small_runs
+from tests.helpers import small_runs
 
 LEARNS_IN, HEAVY = "rljax/Pendulum", 'Pendulum-v1?{"g": 30.0}'  # inside the program, and on the host
 
 
+@pytest.mark.slow
 def test_evaluations_play_in_the_other_environment(tmp_path: Path) -> None:
     there = small_runs.train("td3", LEARNS_IN, 200, tmp_path / "there", eval_env=HEAVY)
     here = small_runs.train("td3", LEARNS_IN, 200, tmp_path / "here")
     assert not [x for x in small_runs.different_arrays(there, here) if not x.startswith("['state']['best']")]
-    policies = policy.load_all(there)
+    policies = loading.load_all(there)
     evaluator = evaluation.make(policies.module, HEAVY, 1, 2, {})
     played = evaluation.evaluate(evaluator, policies.state, policies.settings, 200, policies.config)
     evaluator.close()
     lines, others = (records.read(run, "evaluations")[-1] for run in (there, here))
     assert lines["returns"] == played.returns[0].tolist()
     assert np.mean(lines["returns"]) < np.mean(others["returns"]) - 100.0, "three times the weight costs more"
-    assert policy.evaluate_run(there, episodes=2)["environment"] == HEAVY
-    assert policy.evaluate_run(there, episodes=2, env=LEARNS_IN)["environment"] == LEARNS_IN
+    assert evaluate.evaluate_run(there, episodes=2)["environment"] == HEAVY
+    assert evaluate.evaluate_run(there, episodes=2, env=LEARNS_IN)["environment"] == LEARNS_IN
     described = records.read_config(there)
     assert (described["env"], described["environment"], described["eval_env"]) == (LEARNS_IN, HEAVY, HEAVY)
     assert described["spaces"] is None, "agents see what the environment inside the program shows"
@@ -40,6 +42,7 @@ def test_evaluations_play_in_the_other_environment(tmp_path: Path) -> None:
     small_runs.assert_same(there, small_runs.train("td3", LEARNS_IN, 200, tmp_path / "again", eval_env=HEAVY))
 
 
+@pytest.mark.slow
 def test_it_resumes(tmp_path: Path) -> None:
     words = ["train", "td3", "--env", HEAVY, "--eval-env", LEARNS_IN, "--quiet", *small_runs.flags("td3")]
     cli.main([*words, "--steps", "200", "--out", str(tmp_path / "whole")])
@@ -83,4 +86,4 @@ def test_code_in_its_name_is_refused_from_others(tmp_path: Path) -> None:
     file = run / "config.json"
     file.write_text(json.dumps(json.loads(file.read_text()) | {"eval_env": "evil_module:Evil-v0"}))
     with pytest.raises(ValueError, match="names code as its eval_env, 'module evil_module'"):
-        policy.evaluate_run(run)
+        evaluate.evaluate_run(run)

@@ -10,9 +10,10 @@ import numpy as np
 import pytest
 
 from rljax import cli
-from rljax.runs import policy, records, run
+from rljax.runs import records, run
 from rljax.runs.extract import extract
-from tests import small_runs
+from rljax.runs.policies import loading
+from tests.helpers import small_runs
 
 CASES = [
     pytest.param("sac", "rljax/Pendulum", id="compiled", marks=pytest.mark.learn),
@@ -64,8 +65,8 @@ def test_what_is_taken_out_is_what_was_there_to_the_bit(tmp_path: Path) -> None:
         expected = inside[place] if value.shape == inside[place].shape else inside[place][2:]
         np.testing.assert_array_equal(value, expected, err_msg=place)
     observation = np.array([0.5, 0.5, 1.0], np.float32)
-    expected = policy.load(whole, learner=2)(observation)
-    np.testing.assert_allclose(policy.load(part)(observation), expected, rtol=1e-6)
+    expected = loading.load(whole, learner=2)(observation)
+    np.testing.assert_allclose(loading.load(part)(observation), expected, rtol=1e-6)
     summary = json.loads((part / "summary.json").read_text())
     assert summary["final"]["mean"] == json.loads((whole / "summary.json").read_text())["final"]["learners"][2]["mean"]
     assert summary["seeds"] == [2]
@@ -104,6 +105,7 @@ def test_learners_of_an_offline_run_are_taken_out(tmp_path: Path) -> None:
     np.testing.assert_allclose([line["returns"] for line in records.read(part, "evaluations")], expected, rtol=2e-3)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("learners", "message"),
     [

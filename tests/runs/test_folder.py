@@ -14,10 +14,10 @@ from typing import Any
 import pytest
 
 from rljax import cli
-from rljax.runs import checkpoints, experiments, records, run
+from rljax.runs import checkpoints, folders, records, run
 from rljax.system import lock
 from rljax.system.lock import FolderInUse, Lock
-from tests import small_runs
+from tests.helpers import small_runs
 
 TASK = ("td3", "rljax/Pendulum")
 
@@ -54,6 +54,7 @@ def test_the_lock_is_released_where_a_run_cannot_go_on(half: Path) -> None:
     assert not (half / lock.FILE).exists()
 
 
+@pytest.mark.slow
 def test_a_run_whose_lock_was_taken_stops_before_it_writes(half: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     chunk = run.Training.chunk
 
@@ -104,10 +105,10 @@ def test_a_run_killed_before_its_first_checkpoint_begins_anew(whole: Path, tmp_p
 def test_a_folder_without_config_is_begun_anew(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text("{}")
     with pytest.raises(FileExistsError):
-        experiments.make_folder(tmp_path)
+        folders.make_folder(tmp_path)
     (tmp_path / "config.json").rename(tmp_path / ".config.json.7.tmp")  # killed while it was written
     (tmp_path / lock.FILE).write_text("{}")
-    with experiments.make_folder(tmp_path):
+    with folders.make_folder(tmp_path):
         assert [path.name for path in tmp_path.iterdir()] == [lock.FILE]
 
 
@@ -123,6 +124,7 @@ def test_a_run_whose_checkpoints_were_deleted_does_not_begin_anew(half: Path) ->
     assert (half / "metrics.jsonl").read_bytes() == before
 
 
+@pytest.mark.slow
 def test_checkpoints_come_by_time_unless_steps_are_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(run, "CHECKPOINT_SECONDS", 0.0)
     monkeypatch.setattr(run, "MOST_SAVING", 1e-9)  # after the first one, saving has taken too much of the time
@@ -157,6 +159,7 @@ def test_changed_records_are_refused(half: Path, damage: Any, file: str, message
     assert (half / "config.json").read_bytes() == before
 
 
+@pytest.mark.slow
 def test_changed_records_are_accepted_on_demand_and_it_is_kept(half: Path, capsys: pytest.CaptureFixture[str]) -> None:
     change(half / "metrics.jsonl")
     run.resume(half, 200, accept_changed_records=True)
@@ -182,6 +185,7 @@ def test_marks_are_those_of_the_whole_file(tmp_path: Path) -> None:
 # Conditions
 
 
+@pytest.mark.slow
 def test_other_devices_and_versions_are_said(
     half: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

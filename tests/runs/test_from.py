@@ -20,7 +20,7 @@ from rljax.training.agent_state import AgentState, with_parts
 from rljax.training.loop import Training
 from rljax.training.population import inheritance
 from rljax.training.registry import load_agent, preset
-from tests import small_runs
+from tests.helpers import small_runs
 
 
 class Old(struct.PyTreeNode):
@@ -111,6 +111,7 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return small_runs.train("td3", "rljax/Pendulum", 100, tmp_path_factory.mktemp("source") / "run")
 
 
+@pytest.mark.slow
 def test_learners_begin_with_it_and_their_policy_warms_up(source: Path) -> None:
     how: dict[str, Any] = {"from_run": str(source), "config": small_runs.SMALL, **small_runs.EVERY}
     training = Training(experiments.prepare("td3", "rljax/Pendulum", 100, seeds=2, **how))

@@ -14,9 +14,10 @@ import numpy as np
 import pytest
 
 from rljax.agent import EnvSpec
-from rljax.runs import checkpoints, policy, records
+from rljax.runs import checkpoints, records
+from rljax.runs.policies import loading
 from rljax.training import registry
-from tests import folders
+from tests.helpers import run_folders
 
 SPEC = {"name": "a", "observation_shape": [3], "action_size": 1, "discrete": False, "max_episode_steps": None}
 
@@ -29,7 +30,9 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     spec = EnvSpec("a", (3,), 1)
     state = jax.jit(jax.vmap(lambda key: module.init(key, spec, config)))(jax.random.split(jax.random.key(0), 1))
     changes = {"hidden": [4]}
-    folder = folders.write(tmp_path_factory.mktemp("whole") / "run", "bc", "none", seeds=[0], spec=SPEC, config=changes)
+    folder = run_folders.write(
+        tmp_path_factory.mktemp("whole") / "run", "bc", "none", seeds=[0], spec=SPEC, config=changes
+    )
     records.write_json(folder / "config.json", records.read_config(folder) | {"config": changes})
     checkpoints.save(folder / "checkpoints", 100, {"agent": state, "best": state}, {"run.json": b'{"values": null}'})
     return folder
@@ -46,7 +49,7 @@ def refused(folder: Path) -> str:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # "checkpoint ... is damaged: falling back to the one before it"
-            policy.load(folder)
+            loading.load(folder)
     except (ValueError, TypeError, checkpoints.CheckpointError) as error:
         return str(error) or "an error without words"
     return ""

@@ -1,6 +1,7 @@
 import errno
 import json
 import sys
+import time
 import types
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ import pytest
 from rljax.runs import records
 from rljax.runs.records import Recorder, read, write_json
 from rljax.runs.schema import FORMAT
-from tests import folders as run_folders
+from tests.helpers import run_folders as run_folders
 
 
 def chunk(step):
@@ -311,8 +312,11 @@ def test_tensorboard_has_one_folder_per_learner(tmp_path):
     with Recorder(tmp_path, tensorboard=True) as recorder:
         recorder.metrics({"step": 10, "wall_seconds": 0.5, "critic/loss": [1.0, 2.0]})
         recorder.evaluation(evaluation(10, learner=1))
-        recorder.sync()
-        assert scalars(tmp_path, 0) == {("critic/loss", 10): 1.0, ("wall_seconds", 10): 0.5}
+        expected = {("critic/loss", 10): 1.0, ("wall_seconds", 10): 0.5}
+        deadline = time.monotonic() + 30.0
+        while scalars(tmp_path, 0) != expected and time.monotonic() < deadline:
+            recorder.sync()  # which writes what tensorboardX's own thread has taken up by then
+        assert scalars(tmp_path, 0) == expected
         recorder.metrics({"step": 20, "critic/loss": [None, float("nan")]})
     assert scalars(tmp_path, 0) == {("critic/loss", 10): 1.0, ("wall_seconds", 10): 0.5}
     evaluated = {("evaluation/return", 10): np.float32((1 + 10 / 7) / 2), ("evaluation/length", 10): 3.5}

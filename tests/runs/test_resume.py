@@ -15,7 +15,7 @@ import pytest
 
 from rljax.runs import checkpoints, records, run
 from rljax.training import loop
-from tests import small_runs
+from tests.helpers import small_runs
 
 CASES = [
     pytest.param("sac", "rljax/Pendulum", 1, id="compiled", marks=pytest.mark.learn),
@@ -47,6 +47,7 @@ def killed(agent: str, env: str, seeds: int, out: Path, after: int, steps: int) 
     assert checkpoints.steps(out / "checkpoints")[0] >= after
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("agent", "env", "seeds"), CASES)
 def test_killed_and_resumed_equals_uninterrupted(agent: str, env: str, seeds: int, tmp_path: Path) -> None:
     small_runs.train(agent, env, 400, tmp_path / "whole", seeds=seeds)
@@ -70,7 +71,6 @@ def test_killed_between_the_last_checkpoint_and_the_summary(tmp_path: Path) -> N
         run.resume(out)
 
 
-@pytest.mark.learn
 def test_longer_run_continues_a_finished_one(tmp_path: Path) -> None:
     small_runs.train("td3", "rljax/Pendulum", 400, tmp_path / "whole")
     small_runs.trained("td3", "rljax/Pendulum", 200, tmp_path / "half")
@@ -140,6 +140,7 @@ def test_damaged_newest_checkpoint_falls_back(tmp_path: Path) -> None:
     small_runs.assert_same(tmp_path / "whole", out)
 
 
+@pytest.mark.slow
 def test_half_written_checkpoint_is_ignored(tmp_path: Path) -> None:
     out = small_runs.trained("td3", "rljax/Pendulum", 200, tmp_path / "run")
     (out / "checkpoints" / ".partial-000000000300").mkdir()

@@ -21,12 +21,13 @@ import pytest
 import rljax
 from rljax import cli
 from rljax.agents import td3
-from rljax.runs import checkpoints, console, policy, records, run
+from rljax.runs import checkpoints, console, records, run
+from rljax.runs.policies import evaluate
 from rljax.system.runtime import CompileClock
 from rljax.training import configuration, registry
 from rljax.training.plan import Experiment
 from rljax.training.settings import Settings
-from tests import small_runs
+from tests.helpers import small_runs
 
 
 def test_run_folder_holds_what_the_guide_says(tmp_path: Path) -> None:
@@ -50,10 +51,12 @@ def test_run_folder_holds_what_the_guide_says(tmp_path: Path) -> None:
         assert summary[name] > 0, name
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("env", ["rljax/Pendulum", pytest.param("Pendulum-v1", marks=pytest.mark.learn)])
 def test_nothing_compiles_after_the_first_chunks(env: str, tmp_path: Path) -> None:
     module = registry.load_agent("td3")
-    config = configuration.replace(module.Config(), small_runs.SMALL, "test")
+    sizes = small_runs.SMALL | {"hidden": (17, 16)}  # which no other test has compiled
+    config = configuration.replace(module.Config(), sizes, "test")
     settings = Settings("td3", env, 400, (0, 1), **small_runs.EVERY)
     begun = run.Run.begin(Experiment(settings, module, config, None), tmp_path / "run", console.View(), "test")
     began = {}
@@ -99,6 +102,7 @@ def test_seed_gives_the_same_curve_alone_and_in_a_population(env: str, tmp_path:
         np.testing.assert_allclose(a[name][1], b[name][0], rtol=1e-3)
 
 
+@pytest.mark.slow
 def test_floats_per_learner(tmp_path: Path) -> None:
     rates = [1e-2, 1e-4]
     both = small_runs.train("td3", "rljax/Pendulum", 150, tmp_path / "both", {"critic_lr": rates}, seeds=2)
@@ -120,6 +124,7 @@ def test_evaluations_come_as_often_as_asked(tmp_path: Path, capsys: pytest.Captu
     assert "--eval-every 75 is 100 here, a multiple of --log-every 50." in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_the_best_policies_are_named_by_their_steps(tmp_path: Path) -> None:
     out = small_runs.train("sac", "rljax/Pendulum", 150, tmp_path / "run", seeds=2, log_every=50, eval_every=50)
     evaluations = records.read(out, "evaluations")
@@ -127,7 +132,7 @@ def test_the_best_policies_are_named_by_their_steps(tmp_path: Path) -> None:
         max((line for line in evaluations if line["learner"] == i), key=lambda line: np.mean(line["returns"]))["step"]
         for i in range(2)
     ]
-    text = policy.table(policy.evaluate_run(out, episodes=1, best=True))
+    text = evaluate.table(evaluate.evaluate_run(out, episodes=1, best=True))
     assert "best policies until step 150" in text
     for learner, step in enumerate(best):
         assert f"learner {learner} (seed {learner}, of step {step})" in text
@@ -161,13 +166,14 @@ def test_policy_acts_on_numpy(tmp_path: Path) -> None:
         rljax.load(out, learner=2)
 
 
+@pytest.mark.slow
 def test_eval_of_a_run_repeats(tmp_path: Path) -> None:
     out = small_runs.train("sac", "Pendulum-v1", 100, tmp_path / "run")
-    one, two = policy.evaluate_run(out, episodes=3), policy.evaluate_run(out, episodes=3)
+    one, two = evaluate.evaluate_run(out, episodes=3), evaluate.evaluate_run(out, episodes=3)
     assert one["episodes"] == two["episodes"]
-    assert "learner 0 (seed 0)" in policy.table(one)
+    assert "learner 0 (seed 0)" in evaluate.table(one)
     with pytest.raises(ValueError, match=r"trained with observation_shape = \(3,\)"):
-        policy.evaluate_run(out, env="Hopper-v5")
+        evaluate.evaluate_run(out, env="Hopper-v5")
 
 
 @pytest.mark.learn
@@ -239,7 +245,7 @@ MISTAKES = [
     (["train", "sac", "--env", "CartPole-v1"], r"acts in a continuous space, 'CartPole-v1' has 2 discrete actions"),
     (
         ["train", "dsact", "--env", "atari/Pong"],
-        r"agent 'dsact' observes vectors, 'atari/Pong' shows pictures of shape \(84, 84, 4\).* such as ppo",
+        r"agent 'dsact' observes vectors, 'atari/Pong' shows pictures of shape \(84, 84, 4\).* rljax list agents",
     ),
     (["train", "sac", "--env", "Hopper-v5", "--config.num-envs", "0"], r"--config\.num-envs is 0"),
     (["train", "sac", "--env", "Hopper-v5", "--steps", "0"], r"--steps is 0, it must be at least 1"),
@@ -265,6 +271,7 @@ MISTAKES = [
 ]
 
 
+@pytest.mark.slow_after(5)
 @pytest.mark.parametrize(("arguments", "message"), MISTAKES, ids=[" ".join(a)[:60] for a, _ in MISTAKES])
 def test_mistakes_are_one_message_and_exit_code_2(
     arguments: list[str], message: str, capfd: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: Any
@@ -289,6 +296,7 @@ def test_existing_out_is_refused(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["notes.txt"]
 
 
+@pytest.mark.slow
 def test_divergence_stops_names_the_metric_and_keeps_the_last_checkpoint(tmp_path: Path) -> None:
     out = tmp_path / "run"
     with pytest.raises(

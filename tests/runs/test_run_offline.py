@@ -16,9 +16,10 @@ from rljax import cli, datasets
 from rljax.agent import Transition
 from rljax.agents import fql, iql
 from rljax.cli import scaffold
-from rljax.runs import experiments, policy, records, run
+from rljax.runs import experiments, records, run
+from rljax.runs.policies import evaluate, loading
 from rljax.training import registry
-from tests import small_runs
+from tests.helpers import small_runs
 
 SMALL: dict[str, Any] = {"hidden": (16, 16), "batch_size": 32}
 EVERY: dict[str, Any] = {"log_every": 50, "eval_every": 100, "eval_episodes": 2, "checkpoint_every": 100}
@@ -39,7 +40,7 @@ def written(path: Path, rows: int = 400, observations: int = 3, reference: tuple
         next_observation=observation[1:],
     )
     bounds = (np.full(1, -2, np.float32), np.full(1, 2, np.float32))
-    made = datasets.Dataset("test", Transition(**fields), "Pendulum-v1", reference, bounds, {})
+    made = datasets.OfflineDataset("test", Transition(**fields), "Pendulum-v1", reference, bounds, {})
     return datasets.write(made, path)
 
 
@@ -57,6 +58,7 @@ def train(agent: str, steps: int, out: Path, data: str, config: dict[str, Any] |
 trained = small_runs.once(train)
 
 
+@pytest.mark.slow
 def test_a_data_set_is_enough(tmp_path: Path, data: str) -> None:
     out = train("td3_bc", 200, tmp_path / "run", data, seeds=2)
     described = json.loads((out / "config.json").read_text())
@@ -81,14 +83,15 @@ def test_a_data_set_is_enough(tmp_path: Path, data: str) -> None:
         "score": pytest.approx(np.mean([line["scores"] for line in evaluations])),
     }
     assert summary["expected_best"]["score"]["1"] == pytest.approx(np.mean([line["scores"] for line in evaluations]))
-    assert policy.load(out)(np.zeros(3)).shape == (1,)
-    played = policy.evaluate_run(out, episodes=2)
+    assert loading.load(out)(np.zeros(3)).shape == (1,)
+    played = evaluate.evaluate_run(out, episodes=2)
     for entry in played["episodes"]:
         np.testing.assert_allclose(entry["scores"], 100 * (np.array(entry["returns"]) + 1500) / 1350, rtol=1e-6)
-    assert policy.table(played).count(", score ") == 3, "of each learner and of all"
-    assert "score" not in policy.table(policy.evaluate_run(out, episodes=1, env="Pendulum-v1"))
+    assert evaluate.table(played).count(", score ") == 3, "of each learner and of all"
+    assert "score" not in evaluate.table(evaluate.evaluate_run(out, episodes=1, env="Pendulum-v1"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "changes",
     [
@@ -115,6 +118,7 @@ def test_on_into_an_environment_and_resumed_there(tmp_path: Path, data: str) -> 
     small_runs.assert_same(whole, half)
 
 
+@pytest.mark.slow
 def test_a_stop_between_the_stages_changes_nothing(tmp_path: Path, data: str) -> None:
     whole = trained("td3_bc", 100, tmp_path / "whole", data, ONLINE, then_online=100)
     half = trained("td3_bc", 100, tmp_path / "half", data, ONLINE, then_online=100)
@@ -222,6 +226,7 @@ def test_changes_online_that_cannot_be_are_refused_at_once(
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.slow
 def test_what_cannot_go_on_online_says_why_and_stays_as_it_is(tmp_path: Path, data: str) -> None:
     out = trained("td3_bc", 100, tmp_path / "run", data, env="none")
     before = (out / "config.json").read_text()
@@ -245,14 +250,15 @@ def test_replay_agents_learn_from_both(tmp_path: Path, data: str, env: str) -> N
     small_runs.assert_same(out, again)
 
 
+@pytest.mark.slow
 def test_without_an_environment_nothing_is_evaluated(tmp_path: Path, data: str) -> None:
     out = trained("td3_bc", 100, tmp_path / "run", data, env="none")
     assert records.read(out, "evaluations") == []
     assert json.loads((out / "summary.json").read_text())["final"] is None
     with pytest.raises(ValueError, match=r"has no environment to play in. Name one that fits: --env"):
-        policy.evaluate_run(out)
-    assert len(policy.evaluate_run(out, env="Pendulum-v1", episodes=2)["episodes"][0]["returns"]) == 2
-    assert policy.load(out)(np.zeros(3)).shape == (1,)
+        evaluate.evaluate_run(out)
+    assert len(evaluate.evaluate_run(out, env="Pendulum-v1", episodes=2)["episodes"][0]["returns"]) == 2
+    assert loading.load(out)(np.zeros(3)).shape == (1,)
 
 
 @pytest.mark.parametrize(
@@ -267,7 +273,7 @@ def test_without_an_environment_nothing_is_evaluated(tmp_path: Path, data: str) 
         (
             "iql",
             {"then_online": 100, "config": {"decay_steps": 199}},
-            r"learning rate of 'iql' falls to 0 at update 199, before the end .*--config.decay-steps None",
+            r"learning rate of 'iql' falls to 0 at update 199, before the end .*--config.decay-steps",
         ),
         ("td3_bc", {"offline_share": 1.0, "then_online": 100}, r"--offline-share is 1.0, it must lie in \[0, 1\)"),
         ("td3_bc", {"then_online": -1}, r"--then-online is -1"),
@@ -291,12 +297,13 @@ def test_episodes_are_as_long_as_those_of_the_data(tmp_path: Path) -> None:
     assert all(length == 30 for line in records.read(out, "evaluations") for length in line["lengths"])
     ended = [line["episode/length"][0] for line in records.read(out, "metrics")[2:]]
     assert ended == [30.0, 30.0], "in training too"
-    again = policy.evaluate_run(out, episodes=2)["episodes"]
+    again = evaluate.evaluate_run(out, episodes=2)["episodes"]
     assert [line["lengths"] for line in again] == [[30, 30]], "and when the run is evaluated again"
     other = train("td3_bc", 100, tmp_path / "other", data, env="async/Pendulum-v1")
     assert records.read(other, "evaluations")[0]["lengths"] == [200, 200], "one that was asked for is as it is"
 
 
+@pytest.mark.slow
 def test_a_data_set_that_has_changed_is_not_resumed(tmp_path: Path) -> None:
     path = written(tmp_path / "data.npz")
     out = train("td3_bc", 100, tmp_path / "run", str(path))
@@ -305,6 +312,7 @@ def test_a_data_set_that_has_changed_is_not_resumed(tmp_path: Path) -> None:
         run.resume(out, 200)
 
 
+@pytest.mark.slow
 def test_a_run_goes_on_where_other_versions_read_its_data_set(tmp_path: Path) -> None:
     out = train("td3_bc", 100, tmp_path / "run", str(written(tmp_path / "data.npz")))
     described = records.read_config(out)
@@ -335,6 +343,7 @@ def test_too_large_for_the_device(tmp_path: Path, data: str, monkeypatch: pytest
         np.testing.assert_allclose(kept[name], array, rtol=1e-5, atol=1e-6, err_msg=name)
 
 
+@pytest.mark.slow
 def test_actions_read_in_other_bounds_are_pointed_out(
     tmp_path: Path, data: str, capsys: pytest.CaptureFixture[str]
 ) -> None:

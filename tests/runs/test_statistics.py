@@ -299,3 +299,9 @@ def test_a_summary_has_the_means_of_signals():
     final = statistics.summarise(lines)["final"]
     assert "signals" not in final
     assert "signals" not in final["learners"][1]
+
+
+def test_returns_are_averaged_over_lengths_of_holding() -> None:
+    assert statistics.frequency_averaged([4.0], [1]) == 4.0
+    assert statistics.frequency_averaged([4.0, 2.0], [1, 2]) == 3.0
+    assert statistics.frequency_averaged([4.0, 2.0, 0.0], [1, 2, 4]) == pytest.approx((3.0 * 1 + 1.0 * 2) / 3)

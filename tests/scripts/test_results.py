@@ -2,24 +2,28 @@
 
 from __future__ import annotations
 
-import importlib
+import csv
+import gzip
+import json
 import re
+import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from rljax.runs import run as runs
+from scripts.results import default_runs, offline, online, pages, published, shared, spaces, terminal_values
+from tests.helpers import run_folders
+
 ROOT = Path(__file__).parents[2]
-PAGES = sorted((ROOT / "results").glob("*.md"))
+RESULTS = ROOT / "results"
+PAGES = [
+    *sorted(RESULTS.rglob("README.md")),
+    *(RESULTS / name for name in ("online/streaming.md", "offline/generative.md", "speed/sweeps.md")),
+]
 LINKING = [*PAGES, ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 LINK = re.compile(r"\]\(([^)\s:]+)\)")
-
-
-@pytest.fixture
-def results_pages(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """The script that writes the tables; no script is a part of the package."""
-    monkeypatch.syspath_prepend(str(ROOT / "scripts"))
-    return importlib.import_module("results_pages")
 
 
 def anchors(page: Path) -> set[str]:
@@ -28,27 +32,26 @@ def anchors(page: Path) -> set[str]:
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
-def test_tables_are_what_the_files_say(results_pages):
-    tables = results_pages.tables()
+def test_tables_are_what_the_files_say():
+    tables = pages.tables()
     for (page, name), lines in tables.items():
-        text = (ROOT / "results" / f"{page}.md").read_text()
-        assert f"<!-- {name} -->\n\n{lines}\n\n<!-- /{name} -->" in text, f"{page}.md: run scripts/results_pages.py"
-    marks = {(page.stem, name) for page in PAGES for name in re.findall(r"<!-- ([^/ ]\S*) -->", page.read_text())}
-    assert marks == set(tables), "every mark has its table"
+        text = shared.file_of(page).read_text()
+        assert f"<!-- {name} -->\n\n{lines}\n\n<!-- /{name} -->" in text, f"{page}: run scripts/results/pages.py"
+    marks = {(page, name) for page in PAGES for name in re.findall(r"<!-- ([^/ ]\S*) -->", page.read_text())}
+    assert marks == {(shared.file_of(page), name) for page, name in tables}, "every mark has its table"
 
 
-def test_every_file_of_runs_belongs_to_a_table(results_pages):
-    folders = {path.parent.name for path in (ROOT / "results" / "offline").glob("**/*.json")}
-    assert folders == set(results_pages.results_offline.PAGES)
+def test_every_file_of_runs_belongs_to_a_table():
+    folders = {path.parent.name for path in (RESULTS / "offline").glob("**/*.json")}
+    assert folders == set(offline.PAGES)
 
 
-def test_runs_of_a_table_have_one_protocol(results_pages):
-    offline = results_pages.results_offline
+def test_runs_of_a_table_have_one_protocol():
     for name in set(offline.TABLES) - {"ogbench"}:
-        runs = offline.kept(name)
+        runs = offline.runs_of(name)
         stopped = name == "million"  # one of its runs, before its end
-        shared = min(len(run["steps_evaluated"]) for run in runs) if stopped else None
-        assert len({(tuple(run["steps_evaluated"][:shared]), run["episodes_per_evaluation"]) for run in runs}) == 1, (
+        number = min(len(run["steps_evaluated"]) for run in runs) if stopped else None
+        assert len({(tuple(run["steps_evaluated"][:number]), run["episodes_per_evaluation"]) for run in runs}) == 1, (
             name
         )
         for data in {run["data"] for run in runs}:
@@ -57,16 +60,119 @@ def test_runs_of_a_table_have_one_protocol(results_pages):
 
 
 def test_the_first_page_fits_on_a_screen():
-    assert len((ROOT / "results" / "README.md").read_text().splitlines()) <= 60
+    assert len((RESULTS / "README.md").read_text().splitlines()) <= 60
 
 
-@pytest.mark.parametrize("page", LINKING, ids=lambda page: str(page.relative_to(ROOT)))
-def test_links_to_results_lead_somewhere(page):
-    for link in LINK.findall(page.read_text()):
-        target, _, anchor = link.partition("#")
-        path = (page.parent / target).resolve() if target else page
-        if page not in PAGES and ROOT / "results" not in path.parents:
-            continue
-        assert path.exists(), link
-        if anchor and path.suffix == ".md":
-            assert anchor in anchors(path), link
+def leads_somewhere(page: Path, link: str) -> bool:
+    """Whether a link's file has its anchor; true of links between pages that are not of results/."""
+    target, _, anchor = link.partition("#")
+    path = (page.parent / target).resolve() if target else page
+    if page not in PAGES and ROOT / "results" not in path.parents:
+        return True
+    return path.exists() and (not anchor or path.suffix != ".md" or anchor in anchors(path))
+
+
+def test_links_to_results_lead_somewhere():
+    links = [(page, link) for page in LINKING for link in LINK.findall(page.read_text())]
+    assert [f"{page}: {link}" for page, link in links if not leads_somewhere(page, link)] == []
+
+
+# The scripts themselves, on a copy of the pages and on runs that nobody trained.
+
+
+@pytest.fixture
+def results(monkeypatch, tmp_path):
+    """A copy of results/, into which scripts write."""
+    copy = tmp_path / "results"
+    shutil.copytree(RESULTS, copy, ignore=shutil.ignore_patterns("*.png"))
+    monkeypatch.setattr(shared, "RESULTS", copy)
+    monkeypatch.setattr(online, "RESULTS", copy)
+    monkeypatch.setattr(offline, "FOLDER", copy / "offline")
+    monkeypatch.setattr(terminal_values, "FOLDER", copy / "studies" / "terminal_values")
+    return copy
+
+
+def test_all_pages_are_written(results, command):
+    command(pages)
+    for page in PAGES:
+        assert (results / page.relative_to(RESULTS)).read_text() == page.read_text()
+
+
+@pytest.mark.learn
+def test_an_online_run_is_collected(results, command, tmp_path):
+    run = run_folders.write(tmp_path / "sac-Hopper-v5-new", seeds=(0, 1))
+    command(online, run)
+    assert json.loads((results / "online" / "runs" / "sac-Hopper-v5-new.json").read_text())["seeds"] == [0, 1]
+    assert (results / "online" / "replay.png").exists()
+    assert "hidden [256, 256]" not in (results / "online" / "README.md").read_text(), "the agent's own"
+
+
+def test_runs_from_data_are_collected(results, command, data, untrained, tmp_path):
+    out = tmp_path / "bc-new"
+    for seed in (0, 1):
+        sizes: dict[str, Any] = {"data": str(data), "seeds": [seed], "eval_every": 4}
+        runs.train("bc", None, 20, out=out / str(seed), quiet=True, **sizes)
+    command(offline, "--table", "pendulum", out)
+    collected = json.loads((results / "offline" / "pendulum" / "bc-new.json").read_text())
+    assert collected["seeds"] == [0, 1]
+    assert collected["score"] == 1.0
+
+
+def test_values_of_ends_are_collected(results, command, data, untrained, tmp_path):
+    out = tmp_path / "iql"
+    sizes: dict[str, Any] = {"data": str(data), "seeds": 2, "eval_every": 10}
+    runs.train("iql", None, 20, out=out, quiet=True, **sizes)
+    values = {"terminal/value": [1.0, 2.0], "critic/q": [3.0, 4.0], "terminal/reward": [5.0, 5.0]}
+    lines = [json.loads(line) | values for line in (out / "metrics.jsonl").read_text().splitlines()]
+    (out / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    command(terminal_values, out)
+    collected = json.loads((results / "studies" / "terminal_values" / "iql.json").read_text())
+    assert collected["terminal_value"] == [[1.0, 1.0], [2.0, 2.0]]
+    assert collected["data"] == "recorded.hdf5"
+
+
+def test_a_run_has_the_defaults_of_its_file(monkeypatch, untrained, command, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    command(default_runs, "dqn", "gymnax/CartPole-v1", 100, "--seeds", 1, "--eval-every", 50)
+    (run,) = Path("runs", "results").iterdir()
+    assert run.name == "dqn-gymnax-CartPole-v1-defaults"
+    assert json.loads((run / "config.json").read_text())["config"]["batch_size"] == 128
+
+
+def test_published_numbers_are_read(monkeypatch, command, tmp_path):
+    curve = {"algo": "TD3", "repo": "sfujim/TD3", "env": "Hopper-v1", "commit": "0123456789", "metric": "return"}
+    rows = [curve | {"step": step, "value": value} for step in (100_000, 300_000) for value in (1.0, 3.0)]
+    with gzip.open(tmp_path / "online_curves.csv.gz", "wt", newline="") as file:
+        write_csv(file, rows)
+    place = {"repo": "corl-team/CORL", "commit": "0123456789", "path": "README.md", "table": "1"}
+    with (tmp_path / "readme_tables.csv").open("w", newline="") as file:
+        write_csv(file, [place | {"row": "hopper-medium-v2", "column": "IQL", "cell": "67.5 ± 3.8"}])
+    neorl2 = {"repo": "polixir/NeoRL2", "commit": "0123456789", "metric": "score_0_100", "algo": "bc"}
+    with (tmp_path / "offline_final.csv").open("w", newline="") as file:
+        write_csv(file, [neorl2 | {"dataset": "NeoRL2-Pipeline", "mean": 1.0, "std": 0.5, "n": 3}])
+    monkeypatch.setattr(published.published, "FILE", tmp_path / "published.csv")
+    command(published, tmp_path)
+    points = list(csv.DictReader((tmp_path / "published.csv").read_text().splitlines()))
+    assert [(point["agent"], point["task"], point["mean"]) for point in points] == [
+        ("td3", "Hopper", "2.0"),
+        ("td3", "Hopper", "2.0"),
+        ("bc", "Pipeline-v0", "1.0"),
+        ("iql", "hopper-medium-v2", "67.5"),
+    ]
+
+
+def write_csv(file: Any, rows: list[dict[str, Any]]) -> None:
+    """The rows with a header."""
+    writer = csv.DictWriter(file, list(rows[0]))
+    writer.writeheader()
+    writer.writerows(rows)
+
+
+def test_the_table_of_spaces_is_written(monkeypatch, command, tmp_path):
+    monkeypatch.setattr(spaces.registry, "names", lambda: ["sac", "bc"])
+    monkeypatch.setattr(spaces, "PAGE", tmp_path / "spaces.md")
+    spaces.PAGE.write_text(f"# Spaces\n{spaces.BEGIN}old\n{spaces.END}the end\n")
+    command(spaces)
+    text = spaces.PAGE.read_text()
+    assert "| [bc](agents/bc.md) | yes |" in text
+    assert "old" not in text

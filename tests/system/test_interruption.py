@@ -39,6 +39,7 @@ def test_the_first_asks_and_the_second_stops() -> None:
     assert signal.set_wakeup_fd(-1) == -1
 
 
+@pytest.mark.slow
 def test_code_that_does_not_return_is_left() -> None:
     done = subprocess.run([sys.executable, "-c", STUCK], capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 130

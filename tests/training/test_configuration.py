@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from typing import Any
 
@@ -11,7 +12,7 @@ import numpy as np
 import pytest
 
 from rljax.training import configuration, registry
-from tests.settings import Config
+from tests.helpers.example_config import Config
 
 
 def replaced(**values: Any) -> Config:
@@ -96,8 +97,8 @@ def test_a_name_of_its_own_an_unknown_one_and_one_of_two_meanings_stay() -> None
         ),
         ({"batch_size": True}, TypeError, r"'batch_size' is True, it must be int"),
         ({"batch_size": None}, TypeError, r"'batch_size' is None, it must be int"),
-        ({"layer_norm": 1}, TypeError, r"'layer_norm' is 1, it must be bool"),
-        ({"title": 1}, TypeError, r"'title' is 1, it must be str"),
+        ({"layer_norm": 1}, TypeError, r"'layer_norm' is 1, it must be True or False"),
+        ({"title": 1}, TypeError, r"'title' is 1, it must be text"),
         ({"hidden": 256}, TypeError, r"'hidden' is 256, it must be a list of integers"),
         ({"hidden": [256.5]}, TypeError, r"'hidden' is \[256\.5\], it must be a list of integers"),
         ({"hidden": [True]}, TypeError, r"'hidden' is \[True\], it must be a list of integers"),
@@ -135,10 +136,9 @@ def test_stacking_another_number_of_values(values: list[float]) -> None:
         configuration.stack(replaced(learning_rate=values), 3)
 
 
-@pytest.mark.parametrize("name", registry.names())
-def test_json_and_back(name: str) -> None:
-    module = registry.load_agent(name)
-    for environment in ("Hopper-v5", "brax/ant"):
+def test_json_and_back() -> None:
+    for name, environment in itertools.product(registry.names(), ("Hopper-v5", "brax/ant")):
+        module = registry.load_agent(name)
         config = registry.preset(name, module, environment)
         written = json.loads(json.dumps(configuration.as_json(config), allow_nan=False))
         assert configuration.replace(module.Config(), written, "config.json") == config
@@ -170,8 +170,17 @@ def test_integers_that_may_be_none() -> None:
     assert replaced(grid=None).grid is None
     assert configuration.parse(Config(), "grid", "5x6", "here") == (5, 6)
     assert configuration.parse(Config(), "grid", "none", "here") is None
-    with pytest.raises(TypeError, match=r"^here: 'grid' is 5, it must be a list of integers\.$"):
+    with pytest.raises(TypeError, match=r"^here: 'grid' is 5, it must be a list of integers or None\.$"):
         replaced(grid=5)
+
+
+def test_choices_beside_a_bool() -> None:
+    config = registry.load_agent("rebrac").Config()
+    for text, value in (("true", True), ("false", False), ("last", "last")):
+        assert configuration.parse(config, "layer_norm", text, "here") == value
+        assert configuration.replace(config, {"layer_norm": value}, "here").layer_norm == value
+    with pytest.raises(ValueError, match=r"^here: 'layer_norm' is 'first', it must be True or False or one of last"):
+        configuration.replace(config, {"layer_norm": "first"}, "here")
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ import pytest
 
 from rljax import envs
 from rljax.agent import Array, EnvSpec, Transition, Weighted
-from rljax.buffers.draws import Draw, NStep
+from rljax.buffers import Draw, NStep
 from rljax.buffers.experience import declaration
 from rljax.envs.autoreset import AutoReset
 from rljax.training import configuration, learner, registry
@@ -21,7 +21,7 @@ from rljax.training.drivers.driver import report
 from rljax.training.drivers.embedded import EmbeddedDriver
 from rljax.training.drivers.hosted import HostedDriver
 from rljax.training.learner import Learner
-from tests.fakes import (
+from tests.helpers.counting import (
     UPDATES,
     Counter,
     Fake,
@@ -49,6 +49,7 @@ def acting(num_envs: int, warmup_steps: int, module: Any, spec: EnvSpec) -> Any:
     return lambda steps: jax.tree.map(np.asarray, act(jnp.asarray(steps, jnp.int32)))
 
 
+@pytest.mark.slow
 def test_warm_up_acts_uniformly_within_the_bounds() -> None:
     act = acting(2000, 4000, Fake(), EnvSpec("Some", (2,), 1))
     action, extras = act(0)
@@ -79,6 +80,7 @@ def test_exploration_differs_between_environments_learners_and_steps() -> None:
     assert np.unique(drawn).size == drawn.size
 
 
+@pytest.mark.slow
 def test_warm_up_with_discrete_actions() -> None:
     class Discrete(Fake):
         def act(self, state: State, observation: Any, key: Any, config: Any, explore: bool) -> tuple[Any, dict]:
@@ -103,6 +105,7 @@ def test_warm_up_stays_a_branch() -> None:
     assert any(equation.primitive.name == "cond" for equation in program.jaxpr.eqns)
 
 
+@pytest.mark.slow_after(1)
 @pytest.mark.parametrize(
     ("changes", "first", "updates"),
     [
@@ -159,6 +162,7 @@ def test_counters_neither_overflow_nor_become_small_again(as_type: Any) -> None:
         assert int(learner.environment_steps(as_type(steps), num_envs)) == number
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("driver_of", "num_envs"), [(CompiledDriver, 64), (EmbeddedDriver, 1), (HostedDriver, 64)])
 def test_learning_goes_on_beyond_2_to_the_31_environment_steps(driver_of: Any, num_envs: int) -> None:
     """The product of steps and environments passes 2^31, or the steps themselves do."""
@@ -197,6 +201,7 @@ def expected(state: Any, rate: float, weight: np.ndarray, updates: int) -> list[
     return weights
 
 
+@pytest.mark.slow
 def test_updates_of_one_iteration_follow_each_other_on_batches_of_their_own() -> None:
     driver = driven([0, 1], 0, num_updates=4)
     fresh = jax.tree.map(np.array, driver.agent_state.state)
@@ -231,6 +236,7 @@ class Scripted(Draw):
         return example.replace(reward=jnp.asarray(REWARDS[:, self.start : self.start + number]))
 
 
+@pytest.mark.slow
 def test_several_updates_are_as_many_single_ones() -> None:
     """On the same batches: whatever the draw, it is asked for all at once."""
 
@@ -291,6 +297,7 @@ def test_floats_per_learner() -> None:
     np.testing.assert_array_equal(weights[2], fresh)  # a rate of 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("num_learners", [1, 2])
 def test_a_number_in_a_declaration_is_every_learners(num_learners: int) -> None:
     class Told(Fake):
@@ -318,6 +325,7 @@ def test_same_seed_same_bits_in_chunks_of_any_length() -> None:
     assert not np.array_equal(driven([9], 30, num_envs=2).agent_state.state.weight[0], first.agent_state.state.weight[0])
 
 
+@pytest.mark.slow_after(1)
 @pytest.mark.parametrize("kind", [HostedDriver, EmbeddedDriver])
 def test_drivers_agree(kind: Any) -> None:
     """The same deterministic environment inside the program and on the host teaches the same.
@@ -341,6 +349,7 @@ def test_drivers_agree(kind: Any) -> None:
     assert_equal(inside.agent_state, outside.agent_state, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.slow_after(1)
 @pytest.mark.parametrize("kind", [CompiledDriver, HostedDriver, EmbeddedDriver])
 def test_rollouts_are_whole_in_order_and_learnt_from_once(kind: Any) -> None:
     changes: Any = {"num_envs": 3, "num_steps": 4, "batch_size": 12, "warmup_steps": 10**6}
@@ -361,6 +370,7 @@ def test_rollouts_are_whole_in_order_and_learnt_from_once(kind: Any) -> None:
 # Metrics.
 
 
+@pytest.mark.slow
 def test_report_is_the_mean_of_the_updates_since_the_last() -> None:
     driver = driven([0, 1], 8 + 3, delay=2)
     losses = np.asarray(driver.agent_state.state.losses)
@@ -376,6 +386,7 @@ def test_report_is_the_mean_of_the_updates_since_the_last() -> None:
     assert result.updates == 7
 
 
+@pytest.mark.slow
 def test_report_of_nothing_is_not_a_number() -> None:
     result = driven([0, 1], 3, environment=Counter(limit=5)).report()
     assert result.updates == 0
@@ -385,6 +396,7 @@ def test_report_of_nothing_is_not_a_number() -> None:
     assert all((x == -1).all() for x in result.first_bad.values())
 
 
+@pytest.mark.slow
 def test_report_has_the_episodes_that_ended() -> None:
     result = driven([0], 11, environment=Counter(limit=5), num_envs=2).report()
     assert result.metrics["episode/length"] == [5.0]
@@ -422,6 +434,7 @@ def test_tally_counts_weights(value: float) -> None:
 # Perceiving.
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", [CompiledDriver, HostedDriver, EmbeddedDriver])
 def test_each_observation_is_perceived_once(kind: Any) -> None:
     """What is acted on is stored one step later: all that is stored, and the newest."""
@@ -460,6 +473,7 @@ def test_learner_is_frozen() -> None:
 # What is stored.
 
 
+@pytest.mark.slow
 def test_rewards_are_stored_clipped_and_reported_whole() -> None:
     class Clipped(Fake):
         def experience(self, config: Any) -> Any:

@@ -13,7 +13,7 @@ from rljax.system import runtime
 from rljax.training.loop import Training
 from rljax.training.plan import Experiment
 from rljax.training.settings import Settings
-from tests.fakes import recorded
+from tests.helpers.counting import recorded
 
 
 def test_compilations_are_kept_in_the_users_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,7 +14,7 @@ from rljax.agents import td3
 from rljax.runs import checkpoints, records, run
 from rljax.training import population
 from rljax.training.population import Member
-from tests import small_runs
+from tests.helpers import small_runs
 
 # Of three learners the second has a learning rate that no critic survives; it learns from step 150 on.
 DIVERGES = {"critic_lr": [1e-3, 1e18, 1e-3], "warmup_steps": 150}
@@ -89,6 +89,7 @@ def test_where_all_have_diverged_the_run_stops_and_the_summary_says_so(tmp_path:
     assert checkpoints.steps(tmp_path / "run" / "checkpoints") == [100]
 
 
+@pytest.mark.slow
 def test_what_is_kept_was_finite() -> None:
     frozen = population.Frozen(2)
     frozen.remember({"weights": jnp.array([[1.0, 2.0], [3.0, 4.0]]), "count": jnp.array([1, 1])})

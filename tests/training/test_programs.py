@@ -17,22 +17,22 @@ from rljax.training.drivers.offline import OfflineDriver
 from rljax.training.learner import Learner
 from rljax.training.plan import OnlineExperience
 from rljax.training.programs import Contents
-from tests import fakes
+from tests.helpers import counting
 
 
 def driver(kind: Any, module: Any, declare: Any = None, **changes: Any) -> Any:
-    source = {CompiledDriver: envs.make("rljax/Pendulum"), EmbeddedDriver: fakes.HostedCounter(5)}.get(kind)
-    learner = Learner(module, fakes.HostedCounter(5).spec if source is None else source.spec, 2, declare)
-    return kind(learner, fakes.dataset() if source is None else source, fakes.settings(2, **changes))
+    source = {CompiledDriver: envs.make("rljax/Pendulum"), EmbeddedDriver: counting.HostedCounter(5)}.get(kind)
+    learner = Learner(module, counting.HostedCounter(5).spec if source is None else source.spec, 2, declare)
+    return kind(learner, counting.dataset() if source is None else source, counting.settings(2, **changes))
 
 
 @pytest.mark.parametrize("kind", [CompiledDriver, EmbeddedDriver, OfflineDriver])
 def test_drivers_that_compute_the_same_share_their_programs(kind: Any) -> None:
-    module = fakes.Fake()
+    module = counting.Fake()
     first, second = driver(kind, module), driver(kind, module, learning_rate=0.2)
     assert first.loop is second.loop, "a float is an input of the program"
     assert driver(kind, module, batch_size=8).loop is not first.loop
-    assert driver(kind, fakes.Fake()).loop is not first.loop
+    assert driver(kind, counting.Fake()).loop is not first.loop
     online = OnlineExperience(module, None, "rljax/Pendulum", None)
     assert driver(kind, module, online).loop is driver(kind, module, OnlineExperience(*vars(online).values())).loop
 
@@ -46,18 +46,20 @@ def test_a_changed_or_reloaded_module_is_another() -> None:
     assert before != Contents(module)
 
 
+@pytest.mark.slow
 def test_a_shared_program_steps_the_simulators_of_the_driver_that_calls_it() -> None:
-    module, drivers = fakes.Fake(), []
+    module, drivers = counting.Fake(), []
     for _ in range(2):
         drivers.append(driver(EmbeddedDriver, module))
         drivers[-1].start([1, 2])
     for iterations, one in ((3, drivers[0]), (5, drivers[1]), (2, drivers[0])):
         one.advance(iterations)
     assert [int(one.learners.steps) for one in drivers] == [5, 5]
-    fakes.assert_equal(*((one.learners.agent, one.learners.storage) for one in drivers))
+    counting.assert_equal(*((one.learners.agent, one.learners.storage) for one in drivers))
     assert drivers[0].loop.advance._cache_size() == 1
 
 
+@pytest.mark.slow
 def test_two_runs_of_an_agent_compile_once() -> None:
     """The second one neither traces nor compiles the loop."""
     module = registry.load_agent("sac")

@@ -10,7 +10,7 @@ import pytest
 from rljax.runs import extract, records, run
 from rljax.training import schedules
 from rljax.training.schedules import Piecewise, PopulationBased
-from tests import small_runs
+from tests.helpers import small_runs
 
 VALUES = {"rate": [1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 9.0, 10.0], "other": [0.5] * 10}
 

@@ -16,8 +16,13 @@ from rljax.distributed.devices import Spread
 from rljax.training.loop import Training
 from rljax.training.plan import Experiment
 from rljax.training.settings import Settings
-from rljax.training.terminal_values import MOST_ROWS, terminal_rows, terminal_values
-from tests.fakes import ROWS, Config, Fake, dataset, recorded
+from rljax.training.terminal_values import MOST_ROWS, terminal_values
+from tests.helpers.counting import ROWS, Config, Fake, dataset, recorded
+
+PLAIN = buffers.Dataset(batch_size=4)
+TIMES: dict[str, Any] = {"value_times": "even", "actor_times": "even"}
+SHARES = {"value_current": 0.2, "value_future": 0.5, "actor_current": 0.0, "actor_future": 1.0}
+GOALS = buffers.Dataset(batch_size=4, draw=buffers.Goals(discount=0.9, **SHARES, **TIMES))
 
 
 def ended(*rows: int) -> Any:
@@ -31,24 +36,24 @@ def value(state: Any, observation: Any, action: Any, config: Any) -> Any:
 
 
 def test_terminal_rows_are_those_of_the_data() -> None:
-    rows = terminal_rows(ended(3, 7), goals=False)
+    rows = PLAIN.terminal_rows(ended(3, 7), MOST_ROWS)
     assert rows is not None
     np.testing.assert_array_equal(rows.observation, [[4, -4], [8, -8]])
     np.testing.assert_array_equal(rows.action, [[4], [8]])
     np.testing.assert_array_equal(rows.reward, [4, 8])
-    assert terminal_rows(dataset(), goals=False) is None, "no row is terminal"
+    assert PLAIN.terminal_rows(dataset(), MOST_ROWS) is None, "no row is terminal"
 
 
 def test_many_terminal_rows_are_sampled_evenly() -> None:
     many = dataset(3 * MOST_ROWS)
-    rows = terminal_rows(many.replace(terminated=np.ones(3 * MOST_ROWS, np.bool_)), goals=False)
+    rows = PLAIN.terminal_rows(many.replace(terminated=np.ones(3 * MOST_ROWS, np.bool_)), MOST_ROWS)
     assert rows is not None
     assert (len(rows.reward), rows.reward[0], rows.reward[-1]) == (MOST_ROWS, 1, 3 * MOST_ROWS)
     assert set(np.diff(rows.reward)) <= {2, 3, 4}
 
 
 def test_a_row_whose_goal_is_its_own_state_is_terminal() -> None:
-    rows = terminal_rows(dataset(), goals=True)
+    rows = GOALS.terminal_rows(dataset(), MOST_ROWS)
     assert rows is not None
     np.testing.assert_array_equal(rows.observation[4], [5, -5, 5, -5])
     np.testing.assert_array_equal(rows.reward, np.zeros(ROWS))
@@ -56,7 +61,7 @@ def test_a_row_whose_goal_is_its_own_state_is_terminal() -> None:
 
 def test_values_and_rewards_are_means_for_each_learner() -> None:
     agent: Any = SimpleNamespace(value=value)
-    found = terminal_values(agent, ended(3, 7), goals=False)
+    found = terminal_values(agent, ended(3, 7), PLAIN)
     assert found is not None
     metrics = found(jnp.asarray([0.0, 100.0]), jnp.asarray([1.0, 2.0]), Spread(2))
     np.testing.assert_allclose(metrics["terminal/value"], [61, 162])
@@ -76,7 +81,7 @@ def test_values_and_rewards_are_means_for_each_learner() -> None:
 )
 def test_there_is_no_metric_without_rows_or_critics(part: Any, data: Any) -> None:
     agent: Any = SimpleNamespace() if part is None else SimpleNamespace(value=part)
-    assert terminal_values(agent, data, goals=False) is None
+    assert terminal_values(agent, data, PLAIN) is None
 
 
 class Valued(Fake):
@@ -91,6 +96,7 @@ class Valued(Fake):
         return observation @ state.weight
 
 
+@pytest.mark.slow
 def test_a_line_holds_the_values_in_the_unit_of_learning() -> None:
     """Rewards that are transformed for learning are transformed here, and learning is the same to the bit."""
     terminated = np.arange(ROWS) % 10 == 9

@@ -11,10 +11,11 @@ from typing import Any
 import pytest
 
 from rljax import envs
-from rljax.runs import checkpoints, collect, experiments, extract, policy, records, run, videos
+from rljax.runs import checkpoints, collect, experiments, extract, records, run
+from rljax.runs.policies import evaluate, loading, videos
 from rljax.training import registry, trust
 from rljax.tuning import grids
-from tests import fakes, folders
+from tests.helpers import counting, run_folders
 
 SETTINGS = {"agent": "./mine.py", "env": "./walk.py:Walk"}
 
@@ -38,7 +39,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
         ("ogbench:cube-single-v0", None),
         ("goals/ogbench:cube-single-v0", None),
         ("gymnasium_robotics:AdroitHandPen-v1", None),
-        ("rljax.envs.neorl2:SafetyHalfCheetah-v0", None),
+        ("rljax.envs.host.robots.neorl2:SafetyHalfCheetah-v0", None),
         ("evil:Env-v0", "evil"),
         ("async/evil:Env-v0", "evil"),
         ("timed/async/evil:Env-v0", "evil"),
@@ -104,7 +105,7 @@ def test_names_of_rljax_itself_need_no_seal(home: Path, tmp_path: Path) -> None:
     "env", ["evil.py:Env", "evil:Env-v0", "timed/evil.py:Env", 'Hopper-v5?{"xml_file": "/dev/zero"}', "Hopper-v5?["]
 )
 def test_a_data_set_does_not_choose_code(env: str) -> None:
-    data = dataclasses.replace(fakes.recorded(), name="a.npz", env=env)
+    data = dataclasses.replace(counting.recorded(), name="a.npz", env=env)
     with pytest.raises(ValueError, match=r"the file of 'a.npz' names the environment .*name it yourself: --env"):
         experiments._environment("sac", None, data)
     assert experiments._environment("sac", env, data) == env  # the user's own command names it
@@ -129,7 +130,7 @@ def strangers(tmp_path: Path) -> Path:
     """A run whose agent is a file, which leaves a canary when it is imported."""
     spec = {"name": "a", "observation_shape": [3], "action_size": 1, "discrete": False, "max_episode_steps": 200}
     env = "gymnax/Pendulum-v1"
-    folder = folders.write(tmp_path / "run", environment=env, config={"replay_size": 100}, spec=spec, dataset=None)
+    folder = run_folders.write(tmp_path / "run", environment=env, config={"replay_size": 100}, spec=spec, dataset=None)
     source = registry.source("sac").replace("import jax\n", f"import jax\n{CANARY.format(canary='canary')}", 1)
     (tmp_path / "mine.py").write_text(source)
     described = records.read_config(folder)
@@ -138,10 +139,10 @@ def strangers(tmp_path: Path) -> Path:
 
 
 WAYS = {
-    "load": policy.load,
-    "load as a base": policy.base,
+    "load": loading.load,
+    "load as a base": loading.base,
     "resume": lambda out, **trusting: run.resume(out, 150, **trusting),
-    "eval": lambda out, **trusting: policy.evaluate_run(out, episodes=1, **trusting),
+    "eval": lambda out, **trusting: evaluate.evaluate_run(out, episodes=1, **trusting),
     "play": videos.play,
     "text": videos.tell,
     "record": lambda out, **trusting: collect.record(out, source="replay", **trusting),
@@ -173,7 +174,7 @@ def test_a_strangers_grid_runs_nothing(strangers: Path) -> None:
 
 def test_trust_lets_it_run(strangers: Path) -> None:
     with pytest.raises((ValueError, checkpoints.CheckpointError)):  # the folder has no checkpoint
-        policy.load(strangers, trust=True)
+        loading.load(strangers, trust=True)
     assert Path("canary").exists()
 
 

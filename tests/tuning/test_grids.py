@@ -18,7 +18,7 @@ from rljax.system import hardware
 from rljax.training.loop import Training
 from rljax.training.plan import Experiment
 from rljax.tuning import grids
-from tests import small_runs
+from tests.helpers import small_runs
 
 AXES = {"actor_lr": (1e-4, 3e-4), "hidden": ((16, 16), (8, 8)), "discount": (0.9, 0.99)}
 
@@ -93,6 +93,7 @@ def test_a_plan_says_what_will_run() -> None:
     assert "program 1: 8 learners, 0.00 GB of state, hidden=8x8\n" in text
 
 
+@pytest.mark.slow
 def test_a_plan_fills_the_memory_and_no_more(monkeypatch: Any) -> None:
     axes = {"actor_lr": (1e-4, 2e-4, 3e-4, 4e-4, 5e-4)}
     (whole,) = grids.plan(experiment(seeds=1), grids.points(axes)).launches
@@ -117,6 +118,7 @@ def test_a_plan_refuses_what_a_run_would() -> None:
         grids.plan(experiment(), grids.points(AXES), most=0)
 
 
+@pytest.mark.slow
 def test_a_grid_in_one_program_is_a_run_whose_learners_are_those_of_runs_alone(tmp_path: Path) -> None:
     out = grids.train(experiment(), [{"actor_lr": 1e-4}, {"actor_lr": 3e-4}], out=tmp_path / "grid")
     lines = [line for line in records.read(out, "evaluations") if (line["seed"], line["learner"]) == (1, 3)]

@@ -11,11 +11,12 @@ import numpy as np
 import pytest
 
 from rljax import cli
-from rljax.runs import experiments, policy, records, run
+from rljax.runs import experiments, records, run
+from rljax.runs.policies import evaluate
 from rljax.training.plan import Experiment
 from rljax.tuning import grids, search_spaces, sweeps
 from rljax.tuning import trials as trials_of_search
-from tests import small_runs
+from tests.helpers import small_runs
 
 optuna = pytest.importorskip("optuna")
 
@@ -72,7 +73,7 @@ def test_a_sweep_trains_tells_and_tests(tmp_path: Path) -> None:
         assert entry["final"]["interval"] is not None
     assert found["trials"] == {"complete": 3}
     assert found["steps"] == 3 * 2 * 200
-    with pytest.raises(ValueError, match=r"the sweep in '.*' is complete: .*result\.json is what it found"):
+    with pytest.raises(ValueError, match=r"the sweep in '.*' is complete: its result is .*result\.json"):
         sweeps.resume(out)
 
 
@@ -222,7 +223,7 @@ def test_population_based_training_tests_the_schedule_that_it_found(tmp_path: Pa
     for step, settings in found["incumbent"]["schedule"]:
         assert values[step] == {name: [value] * 2 for name, value in settings.items()}
     assert [learner["seed"] for learner in found["test"]["tuned"]["final"]["learners"]] == [5, 6]
-    assert policy.evaluate_run(whole / "population/launch-000", episodes=1)["summary"]["mean"] < 0
+    assert evaluate.evaluate_run(whole / "population/launch-000", episodes=1)["summary"]["mean"] < 0
 
 
 def test_population_based_training_needs_settings_of_the_program(tmp_path: Path) -> None:
@@ -241,7 +242,7 @@ def test_population_based_training_needs_settings_of_the_program(tmp_path: Path)
         ({"trials": 0}, r"--trials is 0, it must be at least 1"),
         ({"eta": 1}, r"--eta is 1, it must be at least 2"),
         ({"limits": ("cost=25",)}, r"--limits has 'cost', and 'rljax/Pendulum' gives none: name a signal"),
-        ({"limits": ("cost",)}, r"--limits is 'cost', it must be a signal and the most it may be: --limits cost=25"),
+        ({"limits": ("cost",)}, r"--limits is 'cost', it must be a signal and its largest value: --limits cost=25"),
         ({"limits": ("cost=25",), "method": "pbt"}, r"--limits has 'cost', and 'rljax/Pendulum' gives none"),
         ({"method": "hyperband", "min_steps": 300}, r"--min-steps is 300, it must lie in \[1, 200\]"),
         ({"storage": "sqlite:////no/such/place/study.db"}, r"the study's storage 'sqlite:.*' cannot be used"),
@@ -260,6 +261,7 @@ def test_a_corner_that_the_agent_refuses_is_refused_at_once(tmp_path: Path) -> N
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.slow
 def test_a_study_of_something_else_is_refused(tmp_path: Path) -> None:
     storage = f"sqlite:///{tmp_path / 'shared.db'}"
     study = optuna.create_study(storage=storage, study_name="sweep")
@@ -292,7 +294,7 @@ def test_the_command_line_sweeps(tmp_path: Path, capsys: Any) -> None:
 @pytest.mark.parametrize("text", ["", "[" * 100_000, '{"trial": 0}', '[{"trial": 0}]', "[3]"])
 def test_trials_that_were_damaged_are_refused(text: str, tmp_path: Path) -> None:
     made = experiment()
-    task = trials_of_search.Task(tmp_path, made, SHORT, search_spaces.Space(FLOATS, made.config), "", True)
+    task = trials_of_search.SearchTask(tmp_path, made, SHORT, search_spaces.Space(FLOATS, made.config), "", True)
     (tmp_path / "trials.json").write_text(text)
     with pytest.raises(ValueError, match=r"trials.json' does not hold the trials of its generation .* from a copy"):
-        trials_of_search.Trials(task)._asked(None, tmp_path, 0, 1)  # pyright: ignore[reportArgumentType]
+        trials_of_search.Trials(task)._ask(None, tmp_path, 0, 1)  # pyright: ignore[reportArgumentType]

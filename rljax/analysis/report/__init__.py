@@ -1,4 +1,8 @@
-"""The page of `rljax report`: `results` computes, `drawings` draws, `sections` and `provenance` say, `page` writes."""
+"""The page of `rljax report`.
+
+`results` computes the numbers, `drawings` draws the figures, `sections` and `provenance` make the sections from
+`elements`, and `page` writes the files.
+"""
 
 from rljax.analysis.report.page import write
 

@@ -13,7 +13,7 @@ from rljax.analysis.report.results import RowResult, SuiteResult, TaskResult
 
 @dataclasses.dataclass
 class Drawing:
-    """A figure and what is said of it."""
+    """A figure with its caption and its description."""
 
     name: str  # within its section; empty for the only or the main figure
     figure: Any
@@ -62,13 +62,13 @@ def _sample_efficiency(result: SuiteResult, styles: Mapping[str, LineStyle]) -> 
 def _improvement(result: SuiteResult, styles: Mapping[str, LineStyle]) -> Any:
     """The probabilities of improvement, each in the colour of the better agent."""
     estimates = {f"{x} > {y}": estimate for (x, y), estimate in result.improvement.items()}
-    own_styles = {f"{x} > {y}": styles[x] for x, y in result.improvement}
+    pair_styles = {f"{x} > {y}": styles[x] for x, y in result.improvement}
     title = "Probability of improvement"
-    return figures.intervals(estimates, own_styles, "P(X > Y), mean over tasks", title, 0.5)
+    return figures.intervals(estimates, pair_styles, "P(X > Y), mean over tasks", title, 0.5)
 
 
 def of_task(result: TaskResult, styles: Mapping[str, LineStyle]) -> Iterator[Drawing]:
-    """The learning curves of a task, and the IQM of its rows where there are two or more to compare."""
+    """The learning curves of a task; and the IQM of its rows, if there are two or more to compare."""
     table = result.table
     values = "; ".join(f"{each.row.label} {_iqm(each, result.decimals)}" for each in result.rows)
     description = f"Interquartile mean at the end: {values}."
@@ -99,7 +99,7 @@ def _iqm(result: RowResult, decimals: int) -> str:
 
 
 def _references(result: TaskResult) -> dict[str, tuple[str, Any, Any, Any]]:
-    """Published curves for a panel, by the row whose colour they take; one for all rows of an agent."""
+    """Published curves for a panel, by the label of the row whose colour they take; one curve per agent."""
     references: dict[str, tuple[str, Any, Any, Any]] = {}
     if not result.detailed:
         return references

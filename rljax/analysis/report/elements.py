@@ -15,21 +15,21 @@ from rljax.system.terminal import printable
 
 
 @dataclasses.dataclass
-class Cell:
+class TableCell:
     """One cell of a table: lines of text, each with a detail in small print."""
 
     lines: Sequence[tuple[str, str]]
-    text: bool = False  # words, aligned to the left, where other cells hold a number
+    text: bool = False  # words, aligned to the left; other cells hold a number
     points: bool = False  # several numbers, each on one line with its detail
     flag: bool = False  # marks something to notice
 
     @classmethod
-    def of(cls, main: str, detail: str = "", text: bool = False, flag: bool = False) -> Cell:
+    def of(cls, main: str, detail: str = "", text: bool = False, flag: bool = False) -> TableCell:
         """A cell with a single line."""
         return cls([(main, detail)], text=text, flag=flag)
 
     @classmethod
-    def of_estimate(cls, estimate: Estimate, decimals: int) -> Cell:
+    def of_estimate(cls, estimate: Estimate, decimals: int) -> TableCell:
         """A cell with a number, and its interval in small print."""
         return cls.of(formatting.number(estimate.value, decimals), formatting.interval(estimate, decimals))
 
@@ -59,7 +59,7 @@ class CaptionedTable:
 
     caption: str
     columns: Sequence[str]
-    rows: list[list[Cell]]
+    rows: list[list[TableCell]]
 
     def html(self, styles: Mapping[str, figures.LineStyle]) -> str:
         """A table in a box that scrolls. A row that begins with a name of `styles` has a swatch of its curve."""

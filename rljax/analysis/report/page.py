@@ -15,7 +15,7 @@ from pathlib import Path
 
 from rljax import __version__
 from rljax.analysis import figures, folders, formatting, suites, tables
-from rljax.analysis.folders import Run
+from rljax.analysis.folders import RunRecord
 from rljax.analysis.formatting import count
 from rljax.analysis.report import elements, provenance, results, sections
 from rljax.analysis.report.elements import Section
@@ -29,15 +29,15 @@ TEMPLATE = Path(__file__).with_name("report.html")
 def write(paths: Sequence[Path], output: Path = Path("report.html"), at: int | None = None) -> Path:
     """Write a report over runs and return the page's path.
 
-    Every number has its interval over learners, and the number of learners that it rests on.
+    Every number has its interval over learners, and its number of learners.
 
     Args:
         paths: folders of runs, or folders with runs at any depth below them.
         output: the page. Its figures and tables.md go to a folder of the same name without suffix.
-        at: a step at which all runs are compared, instead of at their ends: each by its last evaluation until then.
+        at: the step at which all runs are compared, each by its last evaluation until then; by default their ends.
 
     Raises:
-        ValueError: a path that is no folder, no run that can be read, runs of one task with different budgets or
+        ValueError: a path that is not a folder, no run that can be read, runs of one task with different budgets or
             numbers of episodes per evaluation, a step that not all of them were planned to reach, or an output whose
             suffix is not .html.
     """
@@ -60,7 +60,7 @@ def _write_page(
     """Compute the results, and write the page, its figures and its tables."""
     rows = [row for table in arranged for row in table.rows]
     runs = list({id(run): run for row in rows for run in row.runs}.values())
-    found, remarks = suites.find(arranged)
+    suites_of_tables, remarks = suites.find(arranged)
     task_results = [results.task_result(table, at) for table in arranged]
     sources = results.number_sources(task_results)
     styles = figures.line_styles(dict.fromkeys(row.label for row in rows))
@@ -69,7 +69,7 @@ def _write_page(
     page.add_notices([*_skipped(skipped), *_changed(runs), *_incomplete(arranged, at), *remarks])
     if (glance := sections.at_a_glance(task_results)) is not None:
         page.add(glance)
-    for suite in found:
+    for suite in suites_of_tables:
         page.add(sections.of_suite(results.suite_result(suite), styles))
     for result in task_results:
         page.add(sections.of_task(result, styles, sources))
@@ -86,13 +86,13 @@ def _title(arranged: Sequence[Table]) -> str:
     agents = list(dict.fromkeys(registry.agent_name(row.agent) for table in arranged for row in table.rows))
     tasks = [table.task for table in arranged]
     names = [
-        ", ".join(own) if len(own) <= 3 else f"{len(own)} {kind}"
-        for own, kind in ((agents, "agents"), (tasks, "tasks"))
+        ", ".join(names_of_kind) if len(names_of_kind) <= 3 else f"{len(names_of_kind)} {kind}"
+        for names_of_kind, kind in ((agents, "agents"), (tasks, "tasks"))
     ]
     return " on ".join(names)
 
 
-def _lead(arranged: Sequence[Table], runs: Sequence[Run], at: int | None) -> str:
+def _lead(arranged: Sequence[Table], runs: Sequence[RunRecord], at: int | None) -> str:
     """The sentence below the title."""
     learners = sum(len(row.learners) for table in arranged for row in table.rows)
     facts = [count(len(runs), "run"), count(learners, "learner"), count(len(arranged), "task")]
@@ -105,8 +105,8 @@ def _skipped(skipped: Sequence[tuple[Path, str]]) -> list[str]:
     return [f"Skipped: {folder}: {reason}" for folder, reason in skipped]
 
 
-def _changed(runs: Sequence[Run]) -> list[str]:
-    """Notices on runs that went on though their records had changed."""
+def _changed(runs: Sequence[RunRecord]) -> list[str]:
+    """Notices on runs that were resumed although their records had changed."""
     return [
         f"Changed records: {run.folder}, before it went on from step {entry['step']:,}: {'; '.join(changed)}"
         for run in runs
@@ -116,7 +116,7 @@ def _changed(runs: Sequence[Run]) -> list[str]:
 
 
 def _incomplete(arranged: Sequence[Table], at: int | None) -> Iterator[str]:
-    """Notices on runs that have not come to the step of comparison, and on learners that diverged, on cut episodes."""
+    """Notices on runs that have not reached the step of comparison, on diverged learners, and on cut episodes."""
     for table in arranged:
         for row in table.rows:
             behind = [run for run in row.runs if not all(each.index_at(at) is not None for each in run.learners)]
@@ -142,7 +142,7 @@ def _diverged(row: Row, table: Table) -> str:
 
 
 class _Page:
-    """The page and tables.md, put together from top to bottom. Figures are saved as they come."""
+    """The page and tables.md, written from top to bottom. Each figure is saved when it is added."""
 
     def __init__(self, folder: Path, styles: Mapping[str, figures.LineStyle]) -> None:
         """`folder` is for figures and tables.md; `styles` has the line style of each row's label."""
@@ -152,7 +152,7 @@ class _Page:
         self._slugs: dict[str, str] = {}  # by the title of a section, in the order of the page
 
     def add_notices(self, notices: Sequence[str]) -> None:
-        """Add what readers must know before the results. They name folders."""
+        """Add notices that readers must see before the results."""
         notices = list(map(printable, notices))
         if notices:
             heading = '<aside aria-label="Notices"><h2>Before you read</h2>'
@@ -178,7 +178,7 @@ class _Page:
         self._markdown += ["## Commands", *provenance.commands_markdown(arranged)]
 
     def add_method(self, at: int | None, sources: Mapping[str, int], command: str) -> None:
-        """Add how the numbers were made, and the footer with the command that wrote the report."""
+        """Add the method, and the footer with the command that wrote the report."""
         points = _method(at, sources)
         section = elements.section_html(self._slug("Method"), "Method", elements.bullets_html(points))
         self._html.append(
@@ -212,7 +212,7 @@ class _Page:
 
 
 def _method(at: int | None, sources: Mapping[str, int]) -> list[str]:
-    """How the numbers of a report were made."""
+    """The method of a report, as a list of points."""
     last = "at its budget" if at is None else f"until step {at:,}"
     points = [
         "The unit is the learner: the episodes of one evaluation share its weights, and are averaged first. "

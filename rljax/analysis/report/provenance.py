@@ -1,4 +1,4 @@
-"""Where the results come from: the settings of the rows, what the runs cost, and the commands that made them."""
+"""The provenance of the results: settings of the rows, costs of the runs, and their commands."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from html import escape
 from typing import Any
 
 from rljax.analysis import formatting, labels
-from rljax.analysis.folders import Run
+from rljax.analysis.folders import RunRecord
 from rljax.analysis.formatting import count, distinct
-from rljax.analysis.report.elements import CaptionedTable, Cell, Section, markdown
+from rljax.analysis.report.elements import CaptionedTable, Section, TableCell, markdown
 from rljax.analysis.tables import Row, Table
 from rljax.system.terminal import printable
 
 
 def settings(tables: Sequence[Table]) -> Section | None:
-    """All settings in which rows of one agent differ; None where there is none."""
+    """All settings in which rows of one agent differ; None if there are none."""
     sections = []
     rows = {row.label: row for table in tables for row in table.rows}
     for agent in dict.fromkeys(row.agent for row in rows.values()):
@@ -23,7 +23,10 @@ def settings(tables: Sequence[Table]) -> Section | None:
         names = labels.differing_settings(learners)
         if names:
             lines = [
-                [Cell.of(label), *(Cell.of(formatting.setting(row.learners[0].settings[name])) for name in names)]
+                [
+                    TableCell.of(label),
+                    *(TableCell.of(formatting.setting(row.learners[0].settings[name])) for name in names),
+                ]
                 for label, row in rows.items()
                 if row.agent == agent
             ]
@@ -32,7 +35,7 @@ def settings(tables: Sequence[Table]) -> Section | None:
     return Section("Settings", sections) if sections else None
 
 
-def cost(tables: Sequence[Table], runs: Sequence[Run]) -> Section:
+def cost(tables: Sequence[Table], runs: Sequence[RunRecord]) -> Section:
     """The time and memory of the runs behind each row, and the hardware and versions that they ran with."""
     columns = ["agent", "task", "runs", "steps/s", "compiling", "wall", "memory", "processor and devices"]
     caption = (
@@ -45,19 +48,19 @@ def cost(tables: Sequence[Table], runs: Sequence[Run]) -> Section:
     return Section("Cost", [CaptionedTable(caption, columns, rows)], note=note)
 
 
-def _cost_row(row: Row, task: str) -> list[Cell]:
+def _cost_row(row: Row, task: str) -> list[TableCell]:
     summaries = [run.summary for run in row.runs]
     processors = distinct(run.config.get("processor") for run in row.runs)
     devices = distinct(device for run in row.runs for device in run.config.get("devices") or ())
     return [
-        Cell.of(row.label),
-        Cell.of(task, text=True),
-        Cell.of(str(len(row.runs)), count(len(row.learners), "learner")),
-        Cell.of(_range(summaries, "steps_per_second", lambda x: f"{x:,.0f}")),
-        Cell.of(_range(summaries, "compile_seconds", formatting.seconds)),
-        Cell.of(_range(summaries, "wall_seconds", formatting.seconds)),
-        Cell.of(_range(summaries, "peak_memory_bytes", lambda x: f"{x / 1e9:.1f} GB")),
-        Cell.of(", ".join(processors) or "-", ", ".join(devices), text=True),
+        TableCell.of(row.label),
+        TableCell.of(task, text=True),
+        TableCell.of(str(len(row.runs)), count(len(row.learners), "learner")),
+        TableCell.of(_range(summaries, "steps_per_second", lambda x: f"{x:,.0f}")),
+        TableCell.of(_range(summaries, "compile_seconds", formatting.seconds)),
+        TableCell.of(_range(summaries, "wall_seconds", formatting.seconds)),
+        TableCell.of(_range(summaries, "peak_memory_bytes", lambda x: f"{x / 1e9:.1f} GB")),
+        TableCell.of(", ".join(processors) or "-", ", ".join(devices), text=True),
     ]
 
 
@@ -67,12 +70,12 @@ def _range(summaries: Iterable[Mapping[str, Any]], name: str, write: Callable[[f
     return formatting.span(write(min(values)), write(max(values))) if values else "-"
 
 
-def _versions(runs: Sequence[Run]) -> list[str]:
+def _versions(runs: Sequence[RunRecord]) -> list[str]:
     """The versions of packages that the runs recorded, and the revisions of rljax."""
     recorded = [run.config.get("versions") or {} for run in runs]
     versions = [
-        f"{printable(name)} {' or '.join(distinct(own.get(name) for own in recorded))}"
-        for name in dict.fromkeys(name for own in recorded for name in own)
+        f"{printable(name)} {' or '.join(distinct(packages.get(name) for packages in recorded))}"
+        for name in dict.fromkeys(name for packages in recorded for name in packages)
     ]
     revisions = distinct((run.config.get("git_revision") or "")[:12] for run in runs)
     if revisions:
@@ -112,7 +115,7 @@ def commands_markdown(tables: Sequence[Table]) -> list[str]:
     ]
 
 
-def _commands(run: Run) -> list[str]:
+def _commands(run: RunRecord) -> list[str]:
     """The command that began a run, and those that resumed it."""
     resumed = run.config.get("resumed") or []
     commands = [
@@ -122,7 +125,7 @@ def _commands(run: Run) -> list[str]:
     return list(map(printable, commands))
 
 
-def progress(run: Run) -> str:
-    """How far a run has come."""
+def progress(run: RunRecord) -> str:
+    """The progress of a run, in words."""
     steps = max(int(learner.steps[-1]) for learner in run.learners)
     return "complete" if steps >= run.budget else f"evaluated up to {steps:,} of {run.budget:,} steps"

@@ -37,11 +37,11 @@ class TaskResult:
 
     table: Table
     rows: list[RowResult]  # the leaders first, then the rows that are not compared
-    detailed: bool  # whether there are few enough curves for single learners and published curves beside them
+    detailed: bool  # whether there are few enough curves to show single learners and published curves too
 
     @property
     def leaders(self) -> list[tuple[Row, Estimate]]:
-        """The rows that have come to the step of comparison, with their IQM, the highest first."""
+        """The rows that have reached the step of comparison, with their IQM, the highest first."""
         return [
             (each.row, each.estimates["iqm"]) for each in self.rows if each.row.complete and each.estimates is not None
         ]
@@ -62,7 +62,7 @@ class TaskResult:
 
 
 def task_result(table: Table, at: int | None) -> TaskResult:
-    """Compute what a report shows of a task. `at` is the step of comparison, None for the end of the budget."""
+    """Compute the results of a task. `at` is the step of comparison, None for the end of the budget."""
     rows = sorted((_row_result(row, table, at) for row in table.rows), key=_rank)
     learners = sum(len(row.counted) for row in table.rows)
     detailed = len(rows) <= MOST_ROWS and learners <= 2 * figures.MOST_SINGLE_LEARNERS
@@ -132,7 +132,7 @@ class SuiteResult:
 
 
 def suite_result(suite: Suite) -> SuiteResult:
-    """Compute what a report shows of a suite."""
+    """Compute the results of a suite."""
     scores = suite.scores()
     aggregates = comparison.aggregate(scores)
     order = sorted(aggregates, key=lambda label: -aggregates[label]["iqm"].value)
@@ -141,7 +141,7 @@ def suite_result(suite: Suite) -> SuiteResult:
     low = min(values.min() for tasks in scores.values() for values in tasks.values())
     thresholds = np.linspace(min(0.0, low), high, THRESHOLDS)
     steps, values = suite.scores_over_time()
-    finite = all(np.isfinite(own).all() for tasks in values.values() for own in tasks.values())
+    finite = all(np.isfinite(array).all() for tasks in values.values() for array in tasks.values())
     return SuiteResult(
         suite,
         aggregates,

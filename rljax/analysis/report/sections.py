@@ -1,4 +1,4 @@
-"""The sections with results: at a glance, over several tasks, one per task. Their tables and what is said of them."""
+"""The sections with results: at a glance, over several tasks, one per task. Each has tables, captions and notes."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from rljax.analysis import formatting, tables
 from rljax.analysis.figures import LineStyle
 from rljax.analysis.formatting import count
 from rljax.analysis.report import drawings, results
-from rljax.analysis.report.elements import CaptionedTable, Cell, Section
+from rljax.analysis.report.elements import CaptionedTable, Section, TableCell
 from rljax.analysis.report.results import RowResult, SuiteResult, TaskResult
 from rljax.analysis.tables import Row
 
@@ -16,7 +16,7 @@ PUBLISHED = "published, mean ± std"
 
 
 def at_a_glance(task_results: Sequence[TaskResult]) -> Section | None:
-    """The best row of each task beside the next one; None where no task has two rows to compare."""
+    """The best row of each task and the next one; None if no task has two rows to compare."""
     rows = [_leaders(result) for result in task_results if len(result.leaders) > 1]
     if not rows:
         return None
@@ -29,15 +29,15 @@ def at_a_glance(task_results: Sequence[TaskResult]) -> Section | None:
     return Section("At a glance", [CaptionedTable(caption, columns, rows)])
 
 
-def _leaders(result: TaskResult) -> list[Cell]:
+def _leaders(result: TaskResult) -> list[TableCell]:
     """The first two rows of a task."""
     (first, estimate), (second, _), *_ = result.leaders
     return [
-        Cell.of(result.table.task, f"{result.table.budget:,} steps"),
-        Cell.of(first.label, count(len(first.counted), "learner"), text=True),
-        Cell.of_estimate(estimate, result.decimals),
-        Cell.of(second.label, count(len(second.counted), "learner"), text=True),
-        Cell.of_estimate(result.lead, 2),
+        TableCell.of(result.table.task, f"{result.table.budget:,} steps"),
+        TableCell.of(first.label, count(len(first.counted), "learner"), text=True),
+        TableCell.of_estimate(estimate, result.decimals),
+        TableCell.of(second.label, count(len(second.counted), "learner"), text=True),
+        TableCell.of_estimate(result.lead, 2),
     ]
 
 
@@ -56,9 +56,9 @@ def _aggregates(result: SuiteResult) -> CaptionedTable:
     measures = ("iqm", "median", "mean", "optimality_gap")
     rows = [
         [
-            Cell.of(label),
-            *(Cell.of_estimate(result.aggregates[label][name], 2) for name in measures),
-            Cell.of(str(sum(len(row.counted) for row in suite.rows[label])), f"{len(suite.tables)} tasks"),
+            TableCell.of(label),
+            *(TableCell.of_estimate(result.aggregates[label][name], 2) for name in measures),
+            TableCell.of(str(sum(len(row.counted) for row in suite.rows[label])), f"{len(suite.tables)} tasks"),
         ]
         for label in result.order
     ]
@@ -73,9 +73,9 @@ def _aggregates(result: SuiteResult) -> CaptionedTable:
 def _improvement(result: SuiteResult) -> CaptionedTable:
     rows = [
         [
-            Cell.of(f"{x} > {y}"),
-            Cell.of_estimate(estimate, 2),
-            Cell.of(formatting.span(*estimate.runs), "in each task"),
+            TableCell.of(f"{x} > {y}"),
+            TableCell.of_estimate(estimate, 2),
+            TableCell.of(formatting.span(*estimate.runs), "in each task"),
         ]
         for (x, y), estimate in result.improvement.items()
     ]
@@ -95,36 +95,36 @@ def of_task(result: TaskResult, styles: Mapping[str, LineStyle], sources: Mappin
             row.append(_published(each, result, sources))
         note = (
             "Published numbers are the points nearest to the row's step. They come from other seeds, and from the "
-            "versions of the environment that stand beside them. Where a version differs from ours, returns differ too."
+            "environment versions that are named with them. If a version differs from ours, returns differ too."
         )
     table = CaptionedTable(_task_caption(result), columns, rows)
     return Section(result.table.task, [table], drawings.of_task(result, styles), note)
 
 
-def _task_row(result: RowResult, task: TaskResult, signals: Sequence[str]) -> list[Cell]:
+def _task_row(result: RowResult, task: TaskResult, signals: Sequence[str]) -> list[TableCell]:
     row, estimates = result.row, result.estimates
     if estimates is None:
-        numbers = [Cell.of("not finite", flag=True)] * 3
+        numbers = [TableCell.of("not finite", flag=True)] * 3
     else:
-        numbers = [Cell.of_estimate(estimates[name], task.decimals) for name in ("iqm", "median", "mean")]
+        numbers = [TableCell.of_estimate(estimates[name], task.decimals) for name in ("iqm", "median", "mean")]
     seeds = len({learner.seed for learner, _ in row.counted})
     state = "" if row.complete else f"incomplete: of {task.table.budget:,}"
     return [
-        Cell.of(row.label),
+        TableCell.of(row.label),
         *numbers,
         *(_of_signal(row, name) for name in signals),
-        Cell.of(str(len(row.counted)), f"{seeds} seeds" if seeds < len(row.counted) else ""),
-        Cell.of(str(row.diverged), flag=row.diverged > 0),
-        Cell.of(f"{row.step:,}", state, flag=not row.complete),
+        TableCell.of(str(len(row.counted)), f"{seeds} seeds" if seeds < len(row.counted) else ""),
+        TableCell.of(str(row.diverged), flag=row.diverged > 0),
+        TableCell.of(f"{row.step:,}", state, flag=not row.complete),
     ]
 
 
-def _of_signal(row: Row, signal: str) -> Cell:
+def _of_signal(row: Row, signal: str) -> TableCell:
     estimate = tables.of_signal(row, signal)
-    return Cell.of("not finite", flag=True) if estimate is None else Cell.of_estimate(estimate, 1)
+    return TableCell.of("not finite", flag=True) if estimate is None else TableCell.of_estimate(estimate, 1)
 
 
-def _published(result: RowResult, task: TaskResult, sources: Mapping[str, int]) -> Cell:
+def _published(result: RowResult, task: TaskResult, sources: Mapping[str, int]) -> TableCell:
     """Published results of the same agent in the same task, one per line."""
     lines = []
     for point in result.published:
@@ -138,7 +138,7 @@ def _published(result: RowResult, task: TaskResult, sources: Mapping[str, int]) 
                 f"{step}, {count(point.seeds, 'seed')}{environment} [{number}]",
             )
         )
-    return Cell(lines or [("-", "")], text=True, points=True)
+    return TableCell(lines or [("-", "")], text=True, points=True)
 
 
 def _task_caption(result: TaskResult) -> str:
@@ -147,8 +147,12 @@ def _task_caption(result: TaskResult) -> str:
         "return" if table.metric == "returns" else "score (100: the data set's reference policy, 0: the random one)"
     )
     environment = f", in {table.environment}" if table.data else ""
-    beside = f" Beside it the interquartile mean of {' and '.join(table.signals)} per episode." if table.signals else ""
+    signals = (
+        f" The table also has the interquartile mean of {' and '.join(table.signals)} per episode."
+        if table.signals
+        else ""
+    )
     return (
         f"Evaluation {metric} over {count(table.episodes, 'episode')} without exploration{environment}. Below each "
-        f"number is its 95 % bootstrap interval over learners; a single learner has none.{beside}"
+        f"number is its 95 % bootstrap interval over learners; a single learner has none.{signals}"
     )

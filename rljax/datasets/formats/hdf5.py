@@ -45,10 +45,10 @@ class Group(Mapping[str, Any]):
 
     def __getitem__(self, key: str) -> Group | Array:
         with text.guarded(self.path, KIND):
-            found = self._find(key, MOST_LINKS)
-        if found is None:
+            member = self._find(key, MOST_LINKS)
+        if member is None:
             raise KeyError(key)
-        return found
+        return member
 
     def __contains__(self, key: object) -> bool:
         with text.guarded(self.path, KIND):
@@ -65,11 +65,11 @@ class Group(Mapping[str, Any]):
 
     def text(self, key: str) -> str | None:
         """The text under `key`; None for anything else. Raises `RefusedFileError` for a text that is too long."""
-        found = self.get(key)
-        return found.text() if isinstance(found, Array) else None
+        value = self.get(key)
+        return value.text() if isinstance(value, Array) else None
 
     def _find(self, key: str, links: int) -> Group | Array | None:
-        """What lies at the path `key`, after at most `links` soft links. None if there is nothing."""
+        """The group or array at the path `key`, after at most `links` soft links; None if there is none."""
         here: Group | Array | None = self._root() if key.startswith("/") else self
         for name in key.split("/"):
             if not isinstance(here, Group):

@@ -1,8 +1,9 @@
 """The schema of all readers: which arrays and which facts a data set may hold.
 
-Arrays: numbers of at least one per row; observations are vectors, rewards and marks have one value per row, marks are 0
-or 1, discrete actions are int32 from 0. `facts` says what is accepted beside the arrays. All functions raise
-`ValueError` for everything else, with the row or the entry that is wrong.
+Each row of an array holds at least one number. Observations are vectors, rewards and marks have
+one value per row, marks are 0 or 1, and discrete actions are int32 from 0. `facts` says which other
+facts are accepted. All functions raise `ValueError` for everything else, and name the row or the
+entry that is wrong.
 """
 
 from __future__ import annotations
@@ -21,12 +22,9 @@ from rljax.envs.signals import check as check_signals
 INT32 = np.iinfo(np.int32)
 SIGNALS = "signals/"  # before the name of a signal, in the key of its column
 LONGEST_NAME = 10_000  # characters of an environment's name, with its arguments
-DEEPEST = 8  # levels of spaces within spaces
-DTYPES = ("bool", *(f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)))
-DTYPES += ("float16", "float32", "float64")  # of a Box
+DEEPEST = 8  # levels of spaces within spaces, and of groups within groups
 MOST_CHOICES = 100_000  # all choices of several discrete actions together
 MOST_STACK = 1_000  # frames in a picture
-KNOWN_SPACES = ("Box", "Discrete", "MultiDiscrete", "MultiBinary", "Dict", "Tuple", "Text")
 
 
 def stored(array: Any, dtype: Any = None) -> np.ndarray:
@@ -75,15 +73,15 @@ def vectors(array: Any, file: str, key: str) -> np.ndarray:
 
 
 def observed(array: Any, file: str, key: str) -> np.ndarray:
-    """Observations [M, ...]: pictures of bytes as they are, with their channels last, all else as `vectors`.
+    """Observations [M, ...]: pictures of uint8 with their channels last, everything else as `vectors`.
 
     Channels come first where that axis is at most half as long as the two others.
     """
     if numbers(array, file, key).dtype != np.uint8 or array.ndim != 4:
         return vectors(array, file, key)
-    found = stored(array)
-    first, *sides = found.shape[1:]
-    return np.ascontiguousarray(np.moveaxis(found, 1, -1)) if 2 * first <= min(sides) else found
+    pictures = stored(array)
+    first, *sides = pictures.shape[1:]
+    return np.ascontiguousarray(np.moveaxis(pictures, 1, -1)) if 2 * first <= min(sides) else pictures
 
 
 def column(array: Any, file: str, key: str, dtype: Any) -> np.ndarray:
@@ -236,55 +234,6 @@ def mapping(value: Any, file: str, key: str) -> Mapping[str, Any]:
     return value
 
 
-def space(value: Any, file: str, key: str, depth: int = 0) -> Mapping[str, Any] | None:
-    """A space in a file's JSON, as Minari writes spaces; None for None. Raises `ValueError` for another value."""
-    if value is None:
-        return None
-    kind = value.get("type") if isinstance(value, Mapping) else None
-    if kind not in KNOWN_SPACES or depth > DEEPEST:
-        raise wrong(file, key, value, f"a space: its 'type' is one of {', '.join(KNOWN_SPACES)}")
-    value = mapping(value, file, key)
-    if kind == "Box" and not all(_is_numbers(value.get(name)) for name in ("low", "high")):
-        raise wrong(file, key, value, "a Box with numbers as 'low' and 'high'")
-    if kind == "Box":
-        shape = value.get("shape", [])
-        if not isinstance(shape, list) or len(shape) > DEEPEST or not all(map(_is_size, shape)):
-            raise wrong(file, key, value, "a Box whose 'shape' is a list of whole numbers")
-        if value.get("dtype", "float32") not in DTYPES:
-            raise wrong(file, key, value, f"a Box whose 'dtype' is one of {', '.join(DTYPES)}")
-    if kind in ("MultiDiscrete", "MultiBinary"):
-        _require_choices_of(value, file, key)
-    if kind == "Discrete" and not (is_count(value.get("n")) and isinstance(value.get("start", 0), int)):
-        raise wrong(file, key, value, "a Discrete space with a whole number 'n' of at least 1")
-    if kind in ("Dict", "Tuple"):
-        parts = value.get("subspaces")
-        if not isinstance(parts, Mapping if kind == "Dict" else list) or not parts:
-            raise wrong(file, key, value, "a space with 'subspaces'")
-        named = parts.items() if isinstance(parts, Mapping) else enumerate(parts)
-        for name, part in named:
-            space(part, file, f"{key}/{name}", depth + 1)
-    return value
-
-
-def _require_choices_of(value: Mapping[str, Any], file: str, key: str) -> None:
-    """Raise `ValueError` unless a space of several choices says how many there are, and they are few enough."""
-    name = "nvec" if value["type"] == "MultiDiscrete" else "n"
-    right = all(map(_is_numbers, (value.get(name), value.get("start", 0))))
-    if right:
-        found, start = np.asarray(value[name]), np.asarray(value.get("start", 0))
-        total = found.sum(dtype=np.float64) if name == "nvec" else found.prod(dtype=np.float64)
-        right = found.size > 0 and {found.dtype.kind, start.dtype.kind} <= {"i"} and found.min() >= 1
-        right = right and total <= MOST_CHOICES and found.max() <= MOST_CHOICES and (name == "nvec" or found.ndim < 2)
-        right = right and start.shape in ((), found.shape) and bool((np.abs(start) < INT32.max // 2).all())
-    if not right:
-        what = f"whole numbers as '{name}', with at most {MOST_CHOICES:,} choices"
-        raise wrong(file, key, value, f"a {value['type']} space with {what}")
-
-
-def _is_size(value: Any) -> bool:
-    return value == 0 or is_count(value)
-
-
 def is_count(value: Any) -> bool:
     """Whether `value` is a whole number from 1 to the largest of int32."""
     return isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= INT32.max
@@ -297,7 +246,7 @@ def _is_number(value: Any) -> bool:
         return False
 
 
-def _is_numbers(value: Any) -> bool:
+def is_numbers(value: Any) -> bool:
     """Whether `value` is a number or an array of numbers."""
     try:
         return np.asarray(value).dtype.kind in "iuf"
@@ -306,7 +255,7 @@ def _is_numbers(value: Any) -> bool:
 
 
 def wrong(file: str, key: str, value: Any, right: str) -> RefusedFileError:
-    """The error for an entry of a file's metadata that is not what is `right`."""
+    """The error for an entry of a file's metadata. `right` says what it must be."""
     return RefusedFileError(
         f"'{file}': '{shortened(key)}' is {shortened(repr(value), 80)}, it must be {right}. "
         "Correct the file's metadata."
@@ -330,6 +279,6 @@ def signals(file: Mapping[str, Any], name: str) -> dict[str, np.ndarray]:
     if costs is not None and "cost" not in keys:
         keys["cost"] = costs
     with np.errstate(over="ignore"):  # values too large for float32 are reported as not finite
-        found = {signal: stored(numbers(file[key], name, key), np.float32) for signal, key in sorted(keys.items())}
-    check_signals(tuple(Part(signal, column.shape[1:]) for signal, column in found.items()), name)
-    return found
+        columns = {signal: stored(numbers(file[key], name, key), np.float32) for signal, key in sorted(keys.items())}
+    check_signals(tuple(Part(signal, column.shape[1:]) for signal, column in columns.items()), name)
+    return columns

@@ -78,10 +78,10 @@ def parse_json(text: str | bytes, name: str) -> Any:
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     """A JSON object. Raises `ValueError` if it has a key twice: readers differ in which one counts."""
-    found = dict(pairs)
-    if len(found) < len(pairs):
+    entries = dict(pairs)
+    if len(entries) < len(pairs):
         raise ValueError("an object has a key more than once")
-    return found
+    return entries
 
 
 def read_json(path: Path, name: str | None = None) -> Any:
@@ -114,7 +114,7 @@ def require_content(path: Path) -> None:
 
 
 def annexed(path: Path) -> str:
-    """What to do about a missing file that is a link into git-annex; "" for all others."""
+    """A remedy for a missing file that is a link into git-annex; "" for all other files."""
     if path.is_symlink() and ".git/annex/" in path.readlink().as_posix():
         return f" It is a link of git-annex to data that are not here: git annex get {path.name}"
     return ""

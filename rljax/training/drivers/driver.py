@@ -9,7 +9,7 @@ from typing import Any, Literal, Protocol, TypeAlias
 import jax
 import numpy as np
 
-from rljax.agent import EnvSpec
+from rljax.agent import Array, EnvSpec
 from rljax.distributed.devices import Spread, local
 from rljax.networks import normalise
 from rljax.networks.optimisation import traces
@@ -31,8 +31,18 @@ def environment_seeds(seed: int, purpose: Literal[0, 1], *path: int, number: int
     return [int(x) for x in np.random.SeedSequence([seed, purpose, *path]).generate_state(number)]
 
 
+def training_seeds(seeds: Sequence[int], number: int) -> list[int]:
+    """The seeds of the environments of training, `number` for each learner's seed."""
+    return [s for seed in seeds for s in environment_seeds(seed, TRAIN, number=number)]
+
+
+def keys_of(seeds: Sequence[int]) -> Array:
+    """One typed key for each of the seeds, [N]."""
+    return jax.vmap(jax.random.key)(np.asarray(seeds, np.uint32))
+
+
 @dataclasses.dataclass(frozen=True)
-class Report:
+class ChunkReport:
     """Means and counts since the last report, on the host; one value per learner."""
 
     metrics: dict[str, np.ndarray]  # [P] means; NaN where there was no value
@@ -40,7 +50,7 @@ class Report:
     updates: int  # updates of each learner since the beginning, as `rljax.training.learner.counted` counts them
 
 
-def report(tally: Tally, updates: Any, episodes: dict[str, Any]) -> Report:
+def report(tally: Tally, updates: Any, episodes: dict[str, Any]) -> ChunkReport:
     """Bring a tally and the episodes' sums to the host and average them."""
     host: Any = jax.device_get(local((tally, updates, episodes)))
     tally, updates, episodes = host
@@ -49,7 +59,7 @@ def report(tally: Tally, updates: Any, episodes: dict[str, Any]) -> Report:
         ended = np.asarray(episodes["count"], np.float64)
         for name in ("return", "length", *sorted(set(episodes) - {"return", "length", "count"})):
             metrics[f"episode/{name}"] = episodes[name] / ended
-    return Report(metrics, {name: np.asarray(x) for name, x in tally.first_bad.items()}, int(updates))
+    return ChunkReport(metrics, {name: np.asarray(x) for name, x in tally.first_bad.items()}, int(updates))
 
 
 def key_shapes(number: int) -> Any:
@@ -111,7 +121,7 @@ class Driver(Protocol):
         anew, by the new policy.
         """
 
-    def report(self) -> Report:
+    def report(self) -> ChunkReport:
         """Return the means since the last report, and begin new ones."""
         ...
 

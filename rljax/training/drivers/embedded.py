@@ -29,19 +29,17 @@ from rljax.distributed.devices import Spread
 from rljax.envs import signals
 from rljax.envs.host.hosted import Hosted
 from rljax.training.drivers.callbacks import cached_with_callbacks, called_from_within
-from rljax.training.drivers.compiled import Carry, CompiledDriver, Loop, no_episodes
 from rljax.training.drivers.driver import (
-    TRAIN,
     Learnt,
-    continued,
     cut_episodes,
     environment_rows,
-    environment_seeds,
     key_shapes,
+    keys_of,
     split,
+    training_seeds,
 )
-from rljax.training.learner import Hyperparameters, Learner, LearnerState, per_learner
-from rljax.training.programs import compiled
+from rljax.training.drivers.iteration import Carry, CompiledLoop, LoopDriver, flat
+from rljax.training.learner import Learner, per_learner
 
 # Seconds between checks whether a chunk has ended: the first wait and the longest. Each wait is twice the one before.
 POLL = 1e-3, 2e-2
@@ -57,8 +55,11 @@ class Link(struct.PyTreeNode):
 
 
 @dataclasses.dataclass(frozen=True)
-class EmbeddedLoop(Loop):
-    """A compiled loop that steps the simulators of a driver. Its programs serve several drivers, one after another."""
+class HostSimulators:
+    """The simulators of a driver, called from within the program: `rljax.training.drivers.iteration.Simulators`.
+
+    The program serves several drivers, one after another.
+    """
 
     spec: EnvSpec
     num_envs: int  # of all learners, P x E
@@ -66,76 +67,54 @@ class EmbeddedLoop(Loop):
         default_factory=WeakValueDictionary, compare=False
     )
 
-    @compiled(donate_argnums=0)
-    def begin(self, carry: Carry, hyper: Hyperparameters) -> Carry:
-        """The state with an action for its observation."""
-        return self._act(carry, hyper)
+    def reset(self, start: tuple[Array, Any]) -> tuple[Any, Link]:
+        """The link to a driver, from its number [] and its simulators' first observations [P x E, O...]."""
+        number, observation = start
+        return observation, link(number)
 
-    def _start(  # pyright: ignore[reportIncompatibleMethodOverride]
-        self,
-        keys: Array,
-        number: Array,
-        observation: Any,
-        hyper: Hyperparameters,
-        data: Any,
-        learnt: Learnt = None,
-    ) -> Carry:
-        learners = continued(self.learner.init(keys, hyper, data), learnt)
-        return self._act(self.carry(learners, number, observation), hyper)
+    def works(self, environment: Link) -> Array:
+        """Whether the simulators have not failed."""
+        return environment.works
 
-    def carry(self, learners: LearnerState, number: Array, observation: Any) -> Carry:
-        """The loop's first state, without an action yet; `number` [] is the driver's, `observation` is [P, E, O...]."""
-        return Carry(
-            learners=learners,
-            environment=Link(number, jnp.ones((), jnp.bool_)),
-            keys=None,  # pyright: ignore[reportArgumentType]
-            observation=observation,
-            first=jnp.ones(jax.tree.leaves(observation)[0].shape[:2], jnp.bool_),
-            action=None,
-            extras=None,
-            episodes=no_episodes(self.learner),
-        )
-
-    @compiled(donate_argnums=0)
-    def advance(self, carry: Carry, iterations: Array, hyper: Hyperparameters, data: Transition | None) -> Carry:
-        """The state after a number of iterations, or where the simulators have failed."""
+    def repeat(self, iterations: Array, one: Callable[[Carry], Carry], carry: Carry) -> Carry:
+        """The carry after a number of iterations, or where the simulators have failed."""
 
         def going(state: tuple[Array, Carry]) -> Array:
             return (state[0] < iterations) & state[1].environment.works
 
-        def one(state: tuple[Array, Carry]) -> tuple[Array, Carry]:
-            return state[0] + 1, self._iterate(state[1], hyper, data)
+        def advance(state: tuple[Array, Carry]) -> tuple[Array, Carry]:
+            return state[0] + 1, one(state[1])
 
-        return jax.lax.while_loop(going, one, (jnp.zeros_like(iterations), carry))[1]
+        return jax.lax.while_loop(going, advance, (jnp.zeros_like(iterations), carry))[1]
 
-    def _iterate(self, carry: Carry, hyper: Hyperparameters, data: Transition | None) -> Carry:
-        """As in `HostedDriver`: the simulators begin a step, the learners learn, and then the step is stored.
-
-        Rollouts are the exception: the learners learn before they choose the action of that step.
-        """
-        if hyper.experience.streams:
-            return super()._iterate(carry, hyper, data)
-        num_steps = hyper.experience.num_steps
-        if hyper.experience.on_policy:
-            carry = self._act_anew(carry.replace(learners=self._learn(carry.learners, hyper, data)), hyper)
-            return jax.lax.fori_loop(0, num_steps, lambda _, carry: self._step(carry, hyper), carry)
+    def iterate(
+        self, carry: Carry, num_steps: int, step: Callable[[Carry], Carry], learn: Callable[..., Carry]
+    ) -> Carry:
+        """As in `HostedDriver`: the simulators begin a step, the learners learn, and then the step is stored."""
         # Learning depends on the first call, and the second call depends on learning. Without these dependencies XLA
         # could run them in any order.
         begin = called_from_within(self._begin_step, jax.ShapeDtypeStruct((), np.bool_))
-        begun = begin(carry.environment.driver, _flat(carry.action))
-        carry = self._step(carry.replace(learners=self._learn(carry.learners, hyper, data, begun)), hyper)
+        begun = begin(carry.environment.driver, flat(carry.action))
+        carry = step(learn(carry, begun))
         if num_steps > 1:
-            carry = jax.lax.fori_loop(1, num_steps, lambda _, carry: self._step(carry, hyper), carry)
+            carry = jax.lax.fori_loop(1, num_steps, lambda _, carry: step(carry), carry)
         return carry
 
-    def _simulate(self, carry: Carry, action: Array) -> tuple[Carry, Step]:
+    def iterate_on_policy(
+        self, carry: Carry, num_steps: int, step: Callable[[Carry], Carry], learn: Callable[[Carry], Carry]
+    ) -> Carry:
+        """The learners learn, and choose the action anew, before the simulators begin a step."""
+        return jax.lax.fori_loop(0, num_steps, lambda _, carry: step(carry), learn(carry))
+
+    def step(self, carry: Carry, action: Array) -> tuple[Carry, Step]:
+        """Let the simulators take the step that was begun, or a new one; actions are [P x E, ...]."""
         step_within = called_from_within(self._end_step, self.results)
         packed, others = step_within(carry.environment.driver, action, carry.learners.updates)
         begin, middle = self.columns
         if self.spec.is_vector:
             observations = packed[:, :begin].reshape(-1, 2, *self.spec.observation_shape)
             others = (observations[:, 0], observations[:, 1])
-        given, sums = jnp.split(packed[:, begin:middle], 2, axis=1)
+        of_step, sums = jnp.split(packed[:, begin:middle], 2, axis=1)
         reward, terminated, truncated, episode_return, episode_length, going = packed[:, middle:].T
         step = Step(
             observation=others[0],
@@ -145,7 +124,7 @@ class EmbeddedLoop(Loop):
             truncated=truncated > 0,
             episode_return=episode_return,
             episode_length=episode_length.astype(jnp.int32),
-            signals=signals.unpacked(given, self.spec.signals),
+            signals=signals.unpacked(of_step, self.spec.signals),
             episode_signals=signals.unpacked(sums, self.spec.signals),
         )
         going = carry.environment.works & (going > 0).all()
@@ -153,11 +132,8 @@ class EmbeddedLoop(Loop):
         # the storage before it has read another, and would copy the whole storage.
         before = (carry.observation, carry.action, carry.extras)
         observation, action, extras = jax.tree.map(lambda x: jnp.where(going, x, jnp.zeros_like(x)), before)
-        link = carry.environment.replace(works=going)
-        return carry.replace(environment=link, observation=observation, action=action, extras=extras), step
-
-    def _intact(self, environment: Link) -> Array:
-        return environment.works
+        environment = carry.environment.replace(works=going)
+        return carry.replace(environment=environment, observation=observation, action=action, extras=extras), step
 
     @property
     def results(self) -> Any:
@@ -186,16 +162,20 @@ class EmbeddedLoop(Loop):
         return np.ones((), np.bool_)
 
     def _end_step(self, number: np.ndarray, action: np.ndarray, updates: np.ndarray) -> Any:
-        """What the step of a driver's simulators led to. Zeros, as after a failure, where the driver is gone."""
+        """The results of the step of a driver's simulators; zeros, as after a failure, where the driver is gone."""
         del updates
         driver = self.drivers.get(int(number))
         return self.nothing() if driver is None else driver.end_step(action)
 
 
-class EmbeddedDriver(CompiledDriver):
+def link(number: Array) -> Link:
+    """The link to the driver with this number [], whose simulators work."""
+    return Link(number, jnp.ones((), jnp.bool_))
+
+
+class EmbeddedDriver(LoopDriver):
     """Moves P learners through P x E environments on the host; see `rljax.training.drivers.driver.Driver`."""
 
-    loop: EmbeddedLoop
     without_environments = "lost"
 
     def __init__(self, learner: Learner, environments: Hosted, config: Any, data: Transition | None = None) -> None:
@@ -205,11 +185,12 @@ class EmbeddedDriver(CompiledDriver):
         """
         self.spec = environments.spec
         hyper = learner.hyperparameters(config)
-        number = learner.num_learners * hyper.experience.num_envs
+        simulators = HostSimulators(environments.spec, learner.num_learners * hyper.experience.num_envs)
         # All learners are on one device, since the program waits for the host.
-        self._use(EmbeddedLoop(learner, None, Spread(1), environments.spec, number), hyper, data)
+        self.use(CompiledLoop(learner, simulators, Spread(1)), hyper, data)
+        self.simulators: HostSimulators = self.loop.simulators  # those of an equal loop, where there is one
         self.number = jnp.asarray(next(_NUMBERS), jnp.int32)
-        self.loop.drivers[int(self.number)] = self
+        self.simulators.drivers[int(self.number)] = self
         self.hosted = environments
         self.hosted.tolerant = learner.num_learners > 1
         self.failure: BaseException | None = None
@@ -221,10 +202,8 @@ class EmbeddedDriver(CompiledDriver):
     def start(self, seeds: Sequence[int], learnt: Learnt = None) -> None:
         """Start fresh learners and environments, one learner per seed. Learners continue `learnt` where given."""
         self.data = self.spread.everywhere(self.data)
-        number = self.hyper.experience.num_envs
-        starts = [s for seed in seeds for s in environment_seeds(seed, TRAIN, number=number)]
-        observation = self._per_learner(self.hosted.reset(starts))
-        self.carry = self.loop.init(self._keys(seeds)[0], self.number, observation, self.hyper, self.data, learnt)
+        observation = self.hosted.reset(training_seeds(seeds, self.hyper.experience.num_envs))
+        self.carry = self.loop.init(keys_of(seeds), (self.number, observation), self.hyper, self.data, learnt)
 
     def advance(self, iterations: int) -> None:
         """Run iterations of `num_steps` environment steps and, once warm, `num_updates` updates.
@@ -233,7 +212,7 @@ class EmbeddedDriver(CompiledDriver):
         """
         self.failure = None
         with cached_with_callbacks():
-            super().advance(iterations)
+            self.run(iterations)
         pause, longest = POLL
         try:
             while not self.carry.learners.steps.is_ready():  # pyright: ignore[reportAttributeAccessIssue]
@@ -241,7 +220,7 @@ class EmbeddedDriver(CompiledDriver):
                 pause = min(2 * pause, longest)
         except BaseException as error:
             self.failure = error  # makes the program end with its next step
-            self._results.put(self.loop.nothing())  # or at once, where the simulators do not return
+            self._results.put(self.simulators.nothing())  # or at once, where the simulators do not return
             raise
         if self.failure is not None:
             raise self.failure
@@ -252,11 +231,8 @@ class EmbeddedDriver(CompiledDriver):
 
     def template(self, seeds: Sequence[int]) -> dict[str, Any]:
         """The structure, shapes and dtypes of `arrays`."""
-        rows = (self.learner.num_learners, self.hyper.experience.num_envs)
-        observation = self.spec.shaped(*rows)
-        carry = jax.eval_shape(
-            self.loop.init, key_shapes(len(seeds)), self.number, observation, self.hyper, self.data, None
-        )
+        start = (self.number, self.spec.shaped(self.simulators.num_envs))
+        carry = jax.eval_shape(self.loop.init, key_shapes(len(seeds)), start, self.hyper, self.data, None)
         return split(carry.learners, carry.action, carry.extras)
 
     def environments(self, learners: Sequence[int] | None = None) -> bytes | None:
@@ -264,7 +240,7 @@ class EmbeddedDriver(CompiledDriver):
         return self.hosted.save(environment_rows(learners, self.hyper.experience.num_envs))
 
     @property
-    def save_failure(self) -> str | None:  # pyright: ignore[reportIncompatibleVariableOverride]
+    def save_failure(self) -> str | None:
         """The reason why the simulators' state cannot be saved, or None."""
         return self.hosted.save_failure
 
@@ -272,12 +248,16 @@ class EmbeddedDriver(CompiledDriver):
         """Continue exactly from a checkpoint; without `environments`, fresh episodes begin."""
         self.data = self.spread.everywhere(self.data)
         learners, action, extras = arrays["training"]
-        seen = self.hosted.reset(None) if environments is None else self.hosted.restore(environments)
-        learners, known = learners.replace(agent=arrays["agent"]), environments is not None
-        if not known:
+        learners = learners.replace(agent=arrays["agent"])
+        if environments is None:
             learners = cut_episodes(learners, self.hyper.experience.num_envs)
-        carry = self.loop.carry(learners, self.number, jax.tree.map(jnp.asarray, self._per_learner(seen)))
-        self.carry = carry.replace(action=action, extras=extras) if known else self.loop.begin(carry, self.hyper)
+        rows = self.hosted.reset(None) if environments is None else self.hosted.restore(environments)
+        rows = per_learner(rows, (self.learner.num_learners, self.hyper.experience.num_envs))
+        carry = self.loop.without_action(learners, link(self.number), jax.tree.map(jnp.asarray, rows))
+        if environments is None:
+            self.carry = self.loop.begin(carry, self.hyper)
+        else:
+            self.carry = carry.replace(action=action, extras=extras)
 
     def close(self) -> None:
         """Close the simulators. After an interruption they may hang in a step, and are left as they are."""
@@ -297,8 +277,8 @@ class EmbeddedDriver(CompiledDriver):
         return self._results.get()
 
     def _step_simulators(self, action: np.ndarray) -> Any:
-        """Take one step; see `EmbeddedLoop.results`. The last column is 1, and 0 from a failure on."""
-        nothing = packed, others = self.loop.nothing()
+        """Take one step; see `HostSimulators.results`. The last column is 1, and 0 from a failure on."""
+        nothing = packed, others = self.simulators.nothing()
         if self.failure is not None:
             return nothing
         try:
@@ -306,7 +286,7 @@ class EmbeddedDriver(CompiledDriver):
         except BaseException as error:  # `advance` raises it after the program's end: an error must not interrupt it
             self.failure = error
             return nothing
-        begin, _ = self.loop.columns
+        begin, _ = self.simulators.columns
         if self.spec.is_vector:
             packed[:, : begin // 2] = step.observation
             packed[:, begin // 2 : begin] = step.next_observation
@@ -318,17 +298,9 @@ class EmbeddedDriver(CompiledDriver):
             packed[:, column] = values
         return packed, others
 
-    def _per_learner(self, rows: Any) -> Any:
-        return per_learner(rows, (self.learner.num_learners, self.hyper.experience.num_envs))
-
 
 def _perform(tasks: SimpleQueue[Callable[[], Any] | None], results: SimpleQueue[Any]) -> None:
     """Do `tasks` until one is None. An executor could do this, but needs three times as long to pass on a task."""
     while (task := tasks.get()) is not None:
         results.put(task())
         del task  # it holds a reference to the driver
-
-
-def _flat(rows: Array) -> Array:
-    """Reshape [P, E, ...] to [P x E, ...]."""
-    return rows.reshape(-1, *rows.shape[2:])

@@ -19,20 +19,21 @@ import jax.numpy as jnp
 import numpy as np
 
 from rljax.agent import Array, EnvSpec, Step, Transition
+from rljax.buffers import Experience
 from rljax.distributed.devices import Spread
 from rljax.envs import signals
 from rljax.envs.host.hosted import Hosted
 from rljax.training.drivers.driver import (
-    TRAIN,
+    ChunkReport,
     Learnt,
-    Report,
     continued,
     cut_episodes,
     environment_rows,
-    environment_seeds,
     key_shapes,
+    keys_of,
     report,
     split,
+    training_seeds,
 )
 from rljax.training.learner import Hyperparameters, Learner, LearnerState, before, counted, empty_tally, per_learner
 from rljax.training.programs import compiled, shared
@@ -51,9 +52,9 @@ class Calls:
         return self.learner.init(keys, hyper, data)
 
     @compiled(donate_argnums=0)
-    def store(self, storage: Any, pending: Any, *of_step: Any) -> Any:
-        """The buffer with new transitions, and what is still pending."""
-        return self.learner.store((storage, pending), *of_step)
+    def store(self, storage: Any, pending: Any, experience: Experience, *of_step: Any) -> Any:
+        """The buffer with new transitions, and what is still pending; see `Experience.transition`."""
+        return experience.store(storage, pending, experience.transition(*of_step))
 
     @compiled(donate_argnums=0)
     def perceive(self, learnt: Any, observation: Array, first: Array, hyper: Hyperparameters) -> Any:
@@ -106,11 +107,10 @@ class HostedDriver:
     def start(self, seeds: Sequence[int], learnt: Learnt = None) -> None:
         """Start fresh learners and environments, one learner per seed. Learners continue `learnt` where given."""
         self.data = self.spread.everywhere(self.data)
-        learners = self.calls.init(jax.vmap(jax.random.key)(np.asarray(seeds, np.uint32)), self.hyper, self.data)
+        learners = self.calls.init(keys_of(seeds), self.hyper, self.data)
         learners = self.spread.learners(continued(learners, learnt))
         self.learnt, self.storage = learners.replace(storage=None), learners.storage
-        number = self.hyper.experience.num_envs
-        starts = [s for seed in seeds for s in environment_seeds(seed, TRAIN, number=number)]
+        starts = training_seeds(seeds, self.hyper.experience.num_envs)
         observation = self._per_learner(self.hosted.reset(starts))
         self.steps, self.extras = 0, None  # the number of steps of each environment; see `counted`
         self._forget()
@@ -118,17 +118,38 @@ class HostedDriver:
 
     def advance(self, iterations: int) -> None:
         """Run iterations of `num_steps` environment steps and, once warm, `num_updates` updates."""
+        for _ in range(iterations):
+            self.hyper.experience.iterate(self)
+
+    # One iteration: the agent's declaration calls one of these.
+
+    def learn_from_batches(self) -> None:
+        """Updates on batches of what is stored, and steps. The simulators step while the device learns."""
+        self._learn()
+        self._step()
+
+    def learn_from_rollout(self) -> None:
+        """Updates on a rollout, and steps of the new policy."""
+        if self._learn():
+            self._act(before(self.extras))
+        self._step()
+
+    def _learn(self) -> bool:
+        """Submit the updates of an iteration where there are enough steps for it. Returns whether there are."""
+        ready = bool(self.learner.ready(self.steps, self.hyper.experience))
+        if ready:
+            self.learnt = self.calls.learn(self.learnt, self.storage, self.hyper, self.data)
+        return ready
+
+    def _step(self) -> None:
+        """Take the steps of an iteration, and store them."""
         experience = self.hyper.experience
-        for _ in range(iterations * experience.num_steps):
-            if self.steps % experience.num_steps == 0 and self.learner.ready(self.steps, experience):
-                self.learnt = self.calls.learn(self.learnt, self.storage, self.hyper, self.data)
-                if experience.on_policy:  # a whole rollout comes from one policy
-                    self._act(before(self.extras))
+        for _ in range(experience.num_steps):
             step = self.hosted.step(self._flat(np.asarray(self.action)))
             step = self._per_learner(step)
-            sent = step.replace(observation=None, episode_return=None, episode_length=None, episode_signals={})
+            sent = step.replace(observation=None, episode_return=None, episode_signals={})
             happened = (self.observation, self.action, self.extras, sent)
-            self.storage, pending = self.calls.store(self.storage, self.learnt.pending, *happened, experience)
+            self.storage, pending = self.calls.store(self.storage, self.learnt.pending, experience, *happened)
             if pending is not None:
                 self.learnt = self.learnt.replace(pending=pending)
             self.steps = counted(self.steps)
@@ -151,7 +172,7 @@ class HostedDriver:
     def agent_state(self, state: Any) -> None:
         self.learnt = self.learnt.replace(agent=self.spread.learners(state))
 
-    def report(self) -> Report:
+    def report(self) -> ChunkReport:
         """Return the means since the last report, and begin new ones."""
         result = report(self.learnt.tally, self.learnt.updates, self.episodes)
         tally = empty_tally(tuple(self.learnt.tally.total), self.learner.num_learners)

@@ -16,10 +16,10 @@ import numpy as np
 
 from rljax.agent import Array, EnvSpec, Transition
 from rljax.buffers import Dataset
-from rljax.buffers.experience import rows_of
+from rljax.buffers.rows import rows_of
 from rljax.distributed.devices import Spread
 from rljax.system import hardware
-from rljax.training.drivers.driver import Learnt, Report, continued, key_shapes, report
+from rljax.training.drivers.driver import ChunkReport, Learnt, continued, key_shapes, keys_of, report
 from rljax.training.learner import Hyperparameters, Learner, LearnerState, counted, empty_tally
 from rljax.training.programs import compiled, shared
 
@@ -28,7 +28,7 @@ GROUP_BYTES = 1 << 28  # of the batches of a group: those of pictures are large
 
 
 @dataclasses.dataclass(frozen=True)
-class Loop:
+class OfflineLoop:
     """Pure functions on learners and their data. Drivers with equal loops share their programs."""
 
     learner: Learner
@@ -50,11 +50,11 @@ class Loop:
     @compiled(static_argnums=0)
     def draw(self, number: int, key_update: Array, updates: Array, hyper: Hyperparameters) -> Any:
         """The random draws of `number` rows for the next iterations, leaves [group, P, U, B]."""
-        experience = hyper.experience
+        experience: Any = hyper.experience
 
         def draw(iteration: Array) -> Any:
             keys = self.learner.batch_keys(key_update, counted(updates, iteration * experience.num_updates))
-            return experience.draw.random(keys, number, experience)  # type: ignore[attr-defined]
+            return experience.random(keys, number)
 
         return jax.vmap(draw)(jnp.arange(self.group))
 
@@ -84,7 +84,7 @@ class OfflineDriver:
         self.spread = Spread(learner.num_learners)
         self.reconfigure(config)
         self.data: Transition = data  # moved to the device by `start`, after the check that it fits
-        self.loop = shared(Loop(learner, self.spread, self._group()), self.hyper)
+        self.loop = shared(OfflineLoop(learner, self.spread, self._group()), self.hyper)
 
     def reconfigure(self, config: Any) -> None:
         """Continue with other settings, which are stacked over P like the first ones."""
@@ -100,7 +100,7 @@ class OfflineDriver:
         self._place()
         host = jax.devices("cpu")[0] if self.on_host else None
         with jax.default_device(host):
-            fresh = continued(self.loop.init(_keys(seeds), self.data, self.hyper), learnt)
+            fresh = continued(self.loop.init(keys_of(seeds), self.data, self.hyper), learnt)
         placed = jax.device_put(fresh, jax.devices()[0]) if self.on_host else fresh
         self.learnt: LearnerState = self.spread.learners(placed)
 
@@ -114,7 +114,7 @@ class OfflineDriver:
         for done in range(0, iterations, group):
             first = np.int32(counted(updates, done * self.experience.num_updates))
             drawn = jax.tree.map(np.asarray, self.loop.draw(number, self.learnt.key_update, first, self.hyper))
-            batches = self.experience.draw.take(self.data, drawn)
+            batches = self.experience.take(self.data, drawn)
             self.learnt = self.loop.learn(self.learnt, batches, np.int32(min(group, iterations - done)), self.hyper)
 
     @property
@@ -131,7 +131,7 @@ class OfflineDriver:
     def agent_state(self, state: Any) -> None:
         self.learnt = self.learnt.replace(agent=self.spread.learners(state))
 
-    def report(self) -> Report:
+    def report(self) -> ChunkReport:
         """Return the means since the last report, and begin new ones."""
         none = {name: np.zeros(self.learner.num_learners) for name in ("return", "length", "count")}
         result = report(self.learnt.tally, self.learnt.updates, none)
@@ -164,15 +164,11 @@ class OfflineDriver:
     def _group(self) -> int:
         """The iterations whose batches the host sends together: as many as `GROUP_BYTES` hold, up to `GROUP`."""
         row = hardware.nbytes(jax.eval_shape(lambda data: rows_of(data, jnp.zeros((), jnp.int32)), self.data))
-        each = row * self.learner.num_learners * self.experience.num_updates * self.experience.batch_size
-        return max(1, min(GROUP, GROUP_BYTES // max(1, each)))
+        size = row * self.learner.num_learners * self.experience.num_updates * self.experience.batch_size
+        return max(1, min(GROUP, GROUP_BYTES // max(1, size)))
 
     def _place(self) -> None:
         self.data = jax.tree.map(np.asarray, self.data) if self.on_host else self.spread.everywhere(self.data)
-
-
-def _keys(seeds: Sequence[int]) -> Array:
-    return jax.vmap(jax.random.key)(np.asarray(seeds, np.uint32))
 
 
 def _split(learnt: LearnerState) -> dict[str, Any]:

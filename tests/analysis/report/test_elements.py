@@ -9,7 +9,7 @@ import numpy as np
 from rljax.analysis import figures
 from rljax.analysis.comparison import Estimate
 from rljax.analysis.report import elements
-from rljax.analysis.report.elements import CaptionedTable, Cell, Section
+from rljax.analysis.report.elements import CaptionedTable, Section, TableCell
 
 
 def test_an_inline_figure_has_the_pages_colours_and_identifiers_of_its_own(tmp_path):
@@ -32,24 +32,26 @@ def test_an_inline_figure_has_the_pages_colours_and_identifiers_of_its_own(tmp_p
 
 
 def test_a_cell_of_an_estimate_has_its_interval_in_small_print():
-    cell = Cell.of_estimate(Estimate(1234.5, 1000.0, 1500.0, (3, 3), 1), 0)
+    cell = TableCell.of_estimate(Estimate(1234.5, 1000.0, 1500.0, (3, 3), 1), 0)
     assert cell.html() == "<span>1,234</span> <small>1,000 to 1,500</small>"
     assert cell.markdown() == "1,234 (1,000 to 1,500)"
-    assert Cell.of_estimate(Estimate(0.5, np.nan, np.nan, (1, 1), 1), 2).markdown() == "0.50 (no interval)"
+    assert TableCell.of_estimate(Estimate(0.5, np.nan, np.nan, (1, 1), 1), 2).markdown() == "0.50 (no interval)"
 
 
 def test_cells_are_text_whatever_they_hold():
-    cell = Cell([("a|b", "<i>"), ("c", "")], text=True, points=True, flag=True)
+    cell = TableCell([("a|b", "<i>"), ("c", "")], text=True, points=True, flag=True)
     assert cell.markdown() == r"a\|b (&lt;i>); c"
     assert "<i>" not in cell.html()
     assert cell.html().count('class="flag"') == 3
     assert cell.css_class == ' class="text lines"'
-    assert Cell.of("1").css_class == ""
+    assert TableCell.of("1").css_class == ""
 
 
 def test_a_table_has_a_swatch_before_names_with_a_curve():
     table = CaptionedTable(
-        "A caption", ["agent", "IQM"], [[Cell.of("sac"), Cell.of("1")], [Cell.of("td3"), Cell.of("2")]]
+        "A caption",
+        ["agent", "IQM"],
+        [[TableCell.of("sac"), TableCell.of("1")], [TableCell.of("td3"), TableCell.of("2")]],
     )
     assert table.html({"td3": (":", figures.COLOURS[1])}).count('class="swatch"') == 1
     assert "var(--series-2)" in table.html({"td3": (":", figures.COLOURS[1])})
@@ -64,7 +66,7 @@ def test_a_table_has_a_swatch_before_names_with_a_curve():
 
 
 def test_a_section_has_its_note_last():
-    section = Section("A & B", [CaptionedTable("c", ["x"], [[Cell.of("1")]])], note="Read this.")
+    section = Section("A & B", [CaptionedTable("c", ["x"], [[TableCell.of("1")]])], note="Read this.")
     html = section.html("a-b", "", {})
     assert html.startswith('<section aria-labelledby="a-b"><h2 id="a-b">A &amp; B</h2>')
     assert html.endswith('<p class="soft">Read this.</p></section>')

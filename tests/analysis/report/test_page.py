@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import re
 from html.parser import HTMLParser
 from pathlib import Path
@@ -12,9 +11,9 @@ import pytest
 
 from rljax import cli
 from rljax.analysis import report
-from tests import folders
+from scripts.checks import screenshot_report
+from tests.helpers import run_folders
 
-ROOT = Path(__file__).parents[3]
 VOID = {"meta", "br", "line", "use", "path", "rect", "link", "input", "img"}
 
 
@@ -75,13 +74,13 @@ def many(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A report over two agents on two tasks, with a diverged, an incomplete and a damaged run."""
     folder = tmp_path_factory.mktemp("report")
     for task in ("Hopper-v5", "HalfCheetah-v5"):
-        folders.write(folder / "runs" / "sac" / task, "sac", task, seeds=range(5), level=2000)
-        folders.write(folder / "runs" / "td3" / task, "td3", task, seeds=range(4), level=1000)
+        run_folders.write(folder / "runs" / "sac" / task, "sac", task, seeds=range(5), level=2000)
+        run_folders.write(folder / "runs" / "td3" / task, "td3", task, seeds=range(4), level=1000)
     diverged = {"diverged": True}
-    folders.write(
+    run_folders.write(
         folder / "runs" / "ppo" / "a", "ppo", evaluation=diverged, seeds=(0,), command="rljax train ppo '<b>'"
     )
-    folders.write(folder / "runs" / "dsact" / "a", "dsact", steps=(10_000, 20_000))
+    run_folders.write(folder / "runs" / "dsact" / "a", "dsact", steps=(10_000, 20_000))
     (folder / "runs" / "broken").mkdir()
     (folder / "runs" / "broken" / "config.json").write_text("{")
     return report.write([folder / "runs"], folder / "out" / "report.html")
@@ -108,12 +107,12 @@ def test_published_numbers_at_distant_steps_are_left_out(page: Page) -> None:
 
 
 def test_published_numbers_name_step_seeds_environment_and_source(tmp_path: Path) -> None:
-    folders.write(tmp_path / "a", "td3", steps=(150_000, 300_000), budget=300_000)
+    run_folders.write(tmp_path / "a", "td3", steps=(150_000, 300_000), budget=300_000)
     page = Page(report.write([tmp_path / "a"], tmp_path / "report.html"))
     cell = page.table("published, mean ± std")["td3"]["published, mean ± std"]
     assert "2,410 ± 949 at 300k, 10 seeds, Hopper-v1 [1]" in cell
     assert "[1] sfujim/TD3@34770cc: noise-free evaluation" in page.text
-    assert "versions of the environment that stand beside them" in page.text
+    assert "environment versions that are named with them" in page.text
 
 
 def test_a_single_learner_has_no_interval_and_diverged_ones_are_counted(page: Page) -> None:
@@ -207,14 +206,14 @@ def test_figures_and_tables_lie_beside_the_page(many: Path) -> None:
 
 
 def test_the_same_runs_give_the_same_page(tmp_path: Path) -> None:
-    folders.write(tmp_path / "a")
+    run_folders.write(tmp_path / "a")
     first = report.write([tmp_path / "a"], tmp_path / "report.html").read_bytes()
     assert report.write([tmp_path / "a"], tmp_path / "report.html").read_bytes() == first
 
 
 def test_names_with_special_characters_are_shown_as_text(tmp_path: Path) -> None:
-    folders.write(tmp_path / "a", environment="my/<i>$x_1$&-v0")
-    folders.write(tmp_path / "b", environment="my/-i-x-1-v0")
+    run_folders.write(tmp_path / "a", environment="my/<i>$x_1$&-v0")
+    run_folders.write(tmp_path / "b", environment="my/-i-x-1-v0")
     path = report.write([tmp_path], tmp_path / "report.html")
     page = Page(path)
     assert "my/<i>$x_1$&-v0" in page.text
@@ -222,27 +221,29 @@ def test_names_with_special_characters_are_shown_as_text(tmp_path: Path) -> None
 
 
 def test_settings_that_differ_are_listed(tmp_path: Path) -> None:
-    folders.write(tmp_path / "grid", seeds=(0, 1, 0, 1), own={"actor_lr": [1e-3, 1e-3, 3e-4, 3e-4]})
+    run_folders.write(tmp_path / "grid", seeds=(0, 1, 0, 1), own={"actor_lr": [1e-3, 1e-3, 3e-4, 3e-4]})
     page = Page(report.write([tmp_path], tmp_path / "report.html"))
     assert page.table("agent", "actor_lr")["sac actor-lr=0.001"]["actor_lr"] == "0.001"
     assert page.table("agent", "diverged")["sac actor-lr=0.0003"]["learners"] == "2"
 
 
+@pytest.mark.slow
 def test_a_crowded_panel_leaves_single_learners_and_published_curves_out(tmp_path: Path) -> None:
-    folders.write(tmp_path / "few", "sac", seeds=range(3), steps=(500_000, 1_000_000), budget=1_000_000)
+    run_folders.write(tmp_path / "few", "sac", seeds=range(3), steps=(500_000, 1_000_000), budget=1_000_000)
     page = Page(report.write([tmp_path], tmp_path / "report.html"))
     assert "thin: single learners" in page.text
     assert "sac by SimbaV2, published" in page.text
-    folders.write(tmp_path / "many", "td3", seeds=range(30), steps=(500_000, 1_000_000), budget=1_000_000)
+    run_folders.write(tmp_path / "many", "td3", seeds=range(30), steps=(500_000, 1_000_000), budget=1_000_000)
     page = Page(report.write([tmp_path], tmp_path / "report.html"))
     assert "thin: single learners" not in page.text
     assert "by SimbaV2, published" not in page.text
     assert "2,787 ± 868 at 1M, 10 seeds, Hopper-v4" in page.text  # in the table still
 
 
+@pytest.mark.slow
 def test_an_early_evaluation_that_is_not_finite_spoils_only_its_step(tmp_path: Path) -> None:
     for task in ("Hopper-v5", "HalfCheetah-v5"):
-        path = folders.write(tmp_path / task, environment=task) / "evaluations.jsonl"
+        path = run_folders.write(tmp_path / task, environment=task) / "evaluations.jsonl"
         lines = path.read_text().splitlines()
         lines[3] = '{"step": 20000, "learner": 0, "seed": 0, "returns": [null, 1.0, 1.0, 1.0]}'
         path.write_text("\n".join(lines) + "\n")
@@ -253,8 +254,8 @@ def test_an_early_evaluation_that_is_not_finite_spoils_only_its_step(tmp_path: P
 
 
 def test_repeated_seeds_are_counted(tmp_path: Path) -> None:
-    folders.write(tmp_path / "a")
-    folders.write(tmp_path / "b", seeds=(2, 3))
+    run_folders.write(tmp_path / "a")
+    run_folders.write(tmp_path / "b", seeds=(2, 3))
     page = Page(report.write([tmp_path], tmp_path / "report.html"))
     assert page.table("agent", "diverged")["sac"]["learners"] == "5 4 seeds"
 
@@ -264,7 +265,7 @@ def test_repeated_seeds_are_counted(tmp_path: Path) -> None:
 
 def test_command_writes_the_page(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: Any) -> None:
     monkeypatch.chdir(tmp_path)
-    folders.write(tmp_path / "runs" / "a", steps=(10_000, 20_000, 30_000))
+    run_folders.write(tmp_path / "runs" / "a", steps=(10_000, 20_000, 30_000))
     cli.main(["report", "runs", "--at", "20000"])
     assert capsys.readouterr().out == "report.html\n"
     page = Page(tmp_path / "report.html")
@@ -273,8 +274,8 @@ def test_command_writes_the_page(tmp_path: Path, capsys: pytest.CaptureFixture[s
 
 
 def test_errors_are_one_sentence_and_nothing_is_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    folders.write(tmp_path / "a", steps=(10_000,), budget=10_000)
-    folders.write(tmp_path / "b")
+    run_folders.write(tmp_path / "a", steps=(10_000,), budget=10_000)
+    run_folders.write(tmp_path / "b")
     with pytest.raises(SystemExit):
         cli.main(["report", str(tmp_path), "--output", str(tmp_path / "out" / "report.html")])
     assert re.match(r"error: runs of 'Hopper-v5' have different budgets: .* --at 10000", capsys.readouterr().err)
@@ -286,40 +287,29 @@ def test_nothing_to_report_on(tmp_path: Path) -> None:
         report.write([tmp_path / "nowhere"])
     with pytest.raises(ValueError, match=r"there is no run to report on in '.*'\.$"):
         report.write([tmp_path])
-    folders.write(tmp_path / "young", steps=())
+    run_folders.write(tmp_path / "young", steps=())
     with pytest.raises(ValueError, match=r"there is no run to report on in .*\n  .*young: it has no evaluations yet"):
         report.write([tmp_path])
 
 
 def test_an_output_with_another_suffix(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"output is 'report\.pdf', it must end in \.html: --output report\.html"):
-        report.write([folders.write(tmp_path / "a")], Path("report.pdf"))
+        report.write([run_folders.write(tmp_path / "a")], Path("report.pdf"))
 
 
 # As a browser shows it
 
 
-def screenshots() -> Any:
-    """`scripts/screenshot_report.py`, which is no part of the package."""
-    spec = importlib.util.spec_from_file_location("screenshots", ROOT / "scripts" / "screenshot_report.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
 @pytest.mark.parametrize("width", [360, 1440])
 def test_page_is_never_wider_than_the_window(many: Path, width: int) -> None:
-    script = screenshots()
-    if script.chromium() is None:
+    if screenshot_report.chromium() is None:
         pytest.skip("Chromium is not installed: apt-get install chromium")
-    assert script.size(many, width)[0] <= width
+    assert screenshot_report.size(many, width)[0] <= width
 
 
 def test_signals_stand_beside_the_returns(tmp_path: Path) -> None:
     for agent, cost in (("ppo", 40.0), ("ppo_lagrangian", 20.0)):
-        folders.write(tmp_path / agent, agent, evaluation={"signals": {"cost": [cost] * 4}})
+        run_folders.write(tmp_path / agent, agent, evaluation={"signals": {"cost": [cost] * 4}})
     page = Page(report.write([tmp_path], tmp_path / "page.html"))
     (table,) = [rows for rows in page.tables if rows and "cost" in rows[0]]
     column = table[0].index("cost")

@@ -7,7 +7,7 @@ import pytest
 
 from rljax.analysis import folders, suites, tables
 from rljax.analysis.report import results
-from tests import folders as run_folders
+from tests.helpers import run_folders
 
 
 def arranged(path):

@@ -20,7 +20,8 @@ import numpy as np
 import pytest
 
 from rljax import datasets
-from rljax.datasets import formats, minari
+from rljax.datasets import formats
+from rljax.datasets.publishers import minari
 from rljax.system import hardware
 from tests.datasets.files import arrays, hdf5, npz, without
 

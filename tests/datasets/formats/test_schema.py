@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rljax.datasets.formats import schema
+from rljax.datasets.formats import minari_spaces, schema
 
 KINDS = (np.bool_, np.uint8, np.int64, np.float32, np.float64)
 
@@ -107,7 +107,7 @@ def test_other_facts_are_refused(key: str, value: Any) -> None:
 )
 def test_spaces_that_are_none_are_refused(space: Any) -> None:
     with pytest.raises(ValueError, match=r"'action_space(/0)?' is .*, it must be a"):
-        schema.space(space, "a", "action_space")
+        minari_spaces.checked(space, "a", "action_space")
 
 
 def test_spaces_within_spaces_have_an_end() -> None:
@@ -115,4 +115,4 @@ def test_spaces_within_spaces_have_an_end() -> None:
     for _ in range(20):
         deep = {"type": "Tuple", "subspaces": [deep]}
     with pytest.raises(ValueError, match="it must be a space"):
-        schema.space(deep, "a", "action_space")
+        minari_spaces.checked(deep, "a", "action_space")

@@ -63,6 +63,7 @@ def test_observations_are_those_of_a_console_driven_by_hand() -> None:
     assert len({observation.tobytes() for observation in ours}) > 20
 
 
+@pytest.mark.slow
 def test_a_life_ends_an_episode_in_training_and_a_game_in_evaluation() -> None:
     lives, games = envs.make_hosted("atari/Breakout", 1), envs.make_hosted("atari-games/Breakout", 1)
     np.testing.assert_array_equal(lives.reset([1]), games.reset([1]))
@@ -85,6 +86,7 @@ def test_a_life_ends_an_episode_in_training_and_a_game_in_evaluation() -> None:
     assert all(number == 5 for number, _ in lengths), "Breakout has 5 lives"
 
 
+@pytest.mark.slow
 def test_sticky_games_are_a_console_driven_by_hand_from_its_first_frame() -> None:
     """The console repeats actions at random, 4 frames are a step, and an episode is a game, with all of its lives."""
     hosted = envs.make_hosted("atari-sticky/Breakout", 1)
@@ -119,6 +121,7 @@ def test_sticky_games_are_a_console_driven_by_hand_from_its_first_frame() -> Non
     assert float(step.episode_return[0]) == score
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("family", ["atari", "atari-sticky"])
 def test_games_continue_exactly(family: str) -> None:
     hosted = envs.make_hosted(f"{family}/Breakout", 2)
@@ -154,6 +157,7 @@ def test_an_absent_package_says_what_to_install(monkeypatch: pytest.MonkeyPatch)
         envs.make_hosted("atari/Pong", 1)
 
 
+@pytest.mark.slow
 def test_says_nothing_of_its_own() -> None:
     code = "from rljax import envs; envs.make_hosted('atari/Pong', 1).reset([0])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -127,6 +127,7 @@ def test_what_environments_raise(file: Path, kind: str, message: str, trace: str
     assert "checks.py" not in error.trace, "it begins with the user's own code"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "message"),
     [

@@ -85,6 +85,7 @@ def test_same_steps_whatever_the_autoreset(kind, mode):
     assert_same(record, roll(hosted, actions_for(hosted, 80)))
 
 
+@pytest.mark.slow_after(1)
 @pytest.mark.parametrize("mode", AutoresetMode)
 def test_same_steps_in_processes(mode):
     functions = [functools.partial(gymnasium.make, "Pendulum-v1", max_episode_steps=7)] * 2

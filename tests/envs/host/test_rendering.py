@@ -66,6 +66,7 @@ def test_how_mujoco_draws_without_a_display(monkeypatch, libraries, given, chose
     assert os.environ.get("MUJOCO_GL") == chosen
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(ctypes.util.find_library("EGL") is None, reason="needs EGL")
 def test_pictures_of_mujoco_without_a_display():
     program = "from rljax.envs import make_hosted; h = make_hosted('Hopper-v5', 1, render_mode='rgb_array');"

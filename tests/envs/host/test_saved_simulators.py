@@ -64,6 +64,7 @@ def hosted_observation(make: Any, actions: np.ndarray) -> np.ndarray:
     return roll(hosted, actions)["observation"][-1]
 
 
+@pytest.mark.slow_after(3)
 @pytest.mark.parametrize("name", SAVED)
 def test_restored_continues_bit_for_bit(name):
     blob = check_continuation(functools.partial(make_hosted, name, 2, max_episode_steps=35), before=23, after=40)
@@ -144,6 +145,7 @@ def test_all_of_a_simulator_is_restored():
     assert limits > 0
 
 
+@pytest.mark.slow
 def test_restored_continues_in_another_process(tmp_path):
     program = """
 import sys, numpy as np
@@ -285,9 +287,9 @@ def test_plain_data_keep_types_sharing_and_cycles():
     value["generators"][0].bit_generator.seed_seq.spawn(2)
     value["generators"][0].random(3)
     value["itself"] = value
-    encoder = plain_state.Encoder({}, {}, lambda value: False)
+    encoder = plain_state.StateEncoder({}, {}, lambda value: False)
     root = encoder.encode(value)
-    found = plain_state.Decoder(json.loads(json.dumps(encoder.nodes)), encoder.buffers, {}, {}).decode(root)
+    found = plain_state.StateDecoder(json.loads(json.dumps(encoder.nodes)), encoder.buffers, {}, {}).decode(root)
     assert found["itself"] is found
     assert found["arrays"][0] is found["arrays"][1]
     assert found["arrays"][0].flags.f_contiguous
@@ -306,7 +308,7 @@ def test_plain_data_keep_types_sharing_and_cycles():
 @pytest.mark.parametrize("value", [Canary("x"), print, collections.Counter(), [object()], np.array([object()])])
 def test_other_objects_are_not_plain_data(value):
     with pytest.raises(plain_state.NotPlainError):
-        plain_state.Encoder({}, {}, lambda value: False).encode(value)
+        plain_state.StateEncoder({}, {}, lambda value: False).encode(value)
 
 
 HOSTILE = [

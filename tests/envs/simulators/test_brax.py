@@ -14,6 +14,7 @@ from rljax.envs.simulators import brax as adapter
 pytest.importorskip("brax")
 
 
+@pytest.mark.slow
 def test_spec_names_the_space():
     spec = envs.make("brax/inverted_pendulum").spec
     assert (spec.name, spec.observation_shape) == ("brax/inverted_pendulum", (4,))
@@ -98,6 +99,7 @@ def test_a_falling_pole_terminates():
     assert abs(float(observation[1])) > 0.2  # radians
 
 
+@pytest.mark.slow
 def test_making_one_is_quiet(tmp_path, monkeypatch, capfd):
     monkeypatch.chdir(tmp_path)
     with warnings.catch_warnings():

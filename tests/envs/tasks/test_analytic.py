@@ -68,6 +68,7 @@ def test_conformance(name):
     check_environment(environment.environment)
 
 
+@pytest.mark.slow_after(2)
 @pytest.mark.parametrize("name", ["rljax/Endless", "rljax/Finite", "rljax/Pendulum"])
 def test_truncated_at_the_limit_only(name):
     environment = envs.make(name)
@@ -238,6 +239,7 @@ def test_pendulum_wraps_the_angle_and_limits_the_velocity_as_gymnasiums():
         np.testing.assert_allclose(ours_reward, reward, atol=1e-4)
 
 
+@pytest.mark.slow
 def test_pendulum_begins_anywhere():
     pendulum = envs.make("rljax/Pendulum").environment
     keys = jax.random.split(jax.random.key(0), 2000)

@@ -78,6 +78,7 @@ def busy_actions(number: int, seed: int = 0) -> np.ndarray:
     return np.random.default_rng(seed).choice(6, number, p=[0.125] * 4 + [0.25] * 2)
 
 
+@pytest.mark.slow_after(1)
 @pytest.mark.parametrize("name", ["4x4", "3x5-test", "4x4-quarter", "6x6-horizontal", "4x6-vertical"])
 def test_rules_are_those_of_a_plain_simulation(name: str) -> None:
     environment = made(name)
@@ -323,6 +324,7 @@ def test_the_search_visits_every_state() -> None:
     assert (solver._steps == 0).sum() == 9
 
 
+@pytest.mark.slow_after(1)
 @pytest.mark.parametrize("name", ["3x3-test", "4x4", "4x4-quarter"])
 def test_optimal_episodes_earn_what_is_predicted(name: str) -> None:
     environment, number = envs.make(f"rljax/BoxPick-{name}"), 4

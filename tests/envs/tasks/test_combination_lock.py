@@ -54,6 +54,7 @@ def test_the_right_actions_differ_in_both_good_states() -> None:
     assert LOCK.combination.max() < 10
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("horizon", [1, 4, 5, 12, 13, 100])
 def test_observations_hold_place_and_time_under_noise(horizon: int) -> None:
     lock = CombinationLock("lock", horizon)
@@ -89,6 +90,7 @@ def test_values_are_those_of_the_best_plan(lock: CombinationLock) -> None:
     assert lock.optimum == lock.value(0) <= 1.0
 
 
+@pytest.mark.slow
 def test_those_who_know_reach_the_optimum() -> None:
     """And actions of numbers are drawn from their softmax: all are, but one in 2,446, the largest."""
     shown = jax.jit(NUMBERS.demonstrations, static_argnums=1)

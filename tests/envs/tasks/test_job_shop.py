@@ -92,6 +92,7 @@ def test_the_optimal_order_reaches_the_optimum(instance: str) -> None:
     assert not truncated.any()
 
 
+@pytest.mark.slow_after(1)
 @instances
 def test_schedules_equal_dispatching_in_plain_python(instance: str) -> None:
     environment, order = made(instance), random_order(instance, forbidden=20)
@@ -157,6 +158,7 @@ def test_charts_show_the_schedule() -> None:
     assert "\x1b[48;2;" in environment.text(state, colours=True)
 
 
+@pytest.mark.slow
 def test_episodes_begin_again() -> None:
     environment = envs.make("rljax/JobShop-ft06")
     first, state = environment.reset(jax.random.split(jax.random.key(0), 2))

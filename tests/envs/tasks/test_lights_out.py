@@ -72,6 +72,7 @@ def rolled(environment: LightsOut, actions: np.ndarray) -> tuple[np.ndarray, Any
     return play(jax.random.key(11))
 
 
+@pytest.mark.slow_after(1)
 @pytest.mark.parametrize("name", ["2x2", "3x4", "5x5", "6x7-test"])  # 6 x 7 cells are two words
 def test_rules_are_those_of_a_plain_loop(name: str) -> None:
     environment = made(name)
@@ -102,6 +103,7 @@ def test_dense_rewards_are_changes_of_the_fewest_presses(name: str, solvable: in
     assert len(np.unique(reward)) > 1
 
 
+@pytest.mark.slow_after(3)
 @pytest.mark.parametrize(
     ("name", "low", "high"),
     [("2x2", 1, 1), ("2x2-test", 2, 3), ("3x3", 1, 3), ("3x3-test", 4, 8), ("5x5", 1, 11), ("5x5-dense-test", 12, 24)],
@@ -125,6 +127,7 @@ def test_goals_are_so_many_presses_away(name: str, low: int, high: int) -> None:
     np.testing.assert_allclose(chosen.sum(axis=0), chosen.sum() / environment.cells, atol=expected)
 
 
+@pytest.mark.slow_after(4)
 @pytest.mark.parametrize("name", ["2x2", "2x3-test", "3x3-test", "4x4-test", "5x5", "5x5-test", "6x6-test"])
 def test_every_problem_can_be_solved_in_time(name: str) -> None:
     environment = made(name)
@@ -165,6 +168,7 @@ def test_quiet_presses_change_nothing(rows: int, columns: int, nullity: int) -> 
         assert not lights.any()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["2x3-test", "2x3-dense-test", "3x3-test", "3x3-dense", "4x4", "5x5-dense-test"])
 def test_optimal_episodes_earn_what_is_predicted(name: str) -> None:
     environment, number = envs.make(f"rljax/LightsOut-{name}"), 32
@@ -234,6 +238,7 @@ def test_large_sizes_are_refused_for_dense_rewards_only() -> None:
     assert envs.make("rljax/LightsOut-19x19").spec.action_size == 361
 
 
+@pytest.mark.slow
 def test_pictures_and_text_show_lights_and_goal() -> None:
     environment = made("2x3")
     observation, state = environment.reset(jax.random.key(1))

@@ -1,8 +1,5 @@
 """MuJoCo's tasks on MJX, compared with Gymnasium's own."""
 
-import importlib.util
-from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import gymnasium
@@ -13,8 +10,8 @@ import pytest
 
 from rljax import envs
 from rljax.envs.tasks import mjx
+from scripts.checks import parity_mjx
 
-ROOT = Path(__file__).parents[3]
 tasks = pytest.mark.parametrize("task", mjx.TASKS)
 
 
@@ -33,6 +30,7 @@ def test_spec_is_gymnasiums(task: str) -> None:
     assert mjx.MJX(f"rljax/{task}").dt == pytest.approx(gymnasiums(task).dt)
 
 
+@pytest.mark.slow_after(1)
 @tasks
 def test_episodes_begin_as_gymnasiums(task: str) -> None:
     environment, theirs = mjx.MJX(f"rljax/{task}"), gymnasiums(task)
@@ -67,26 +65,15 @@ def test_health_and_observation_are_gymnasiums(task: str) -> None:
     assert task == "HalfCheetah" or 0 < np.mean(healthy) < 1, "both kinds of state were seen"
 
 
-def parity() -> ModuleType:
-    """`scripts/parity_mjx.py`, which is no part of the package."""
-    spec = importlib.util.spec_from_file_location("parity_mjx", ROOT / "scripts" / "parity_mjx.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
 @pytest.mark.learn
 @pytest.mark.parametrize("task", ["HalfCheetah", "Hopper", "Walker2d"])
-def test_steps_are_gymnasiums(task: str) -> None:
-    script = parity()
-    script.STEPS = 10
-    recording = script.recorded(task, starts=16)
-    observation, reward, terminated = script.replayed(task, recording, np.float32)
+def test_steps_are_gymnasiums(task: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(parity_mjx, "STEPS", 10)
+    recording = parity_mjx.recorded(task, starts=16)
+    observation, reward, terminated = parity_mjx.replayed(task, recording, np.float32)
     np.testing.assert_allclose(observation[:, 0], recording["observation"][:, 0], atol=1e-2)
     np.testing.assert_allclose(reward[:, 0], recording["reward"][:, 0], atol=1e-3)
-    error = script.apart(recording, observation, reward, terminated)
+    error = parity_mjx.apart(recording, observation, reward, terminated)
     assert np.median(error["observation"][:, -1]) < 1e-4
     assert np.median(error["reward"][:, -1]) < 1e-5
     assert error["ends"].mean() > 0.9

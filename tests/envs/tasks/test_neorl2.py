@@ -78,6 +78,7 @@ def test_dmsd_begins_as_published() -> None:
     assert changes.all(axis=1).mean() == pytest.approx(0.25, abs=0.03), "each mass draws alone"
 
 
+@pytest.mark.slow
 def test_pipeline_begins_and_changes_as_published() -> None:
     task = Pipeline("rljax/Pipeline")
 

@@ -13,6 +13,7 @@ from rljax.envs.tasks.pendulum_pictures import PIXELS, REACH, picture
 KEY = jax.random.key(0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("angle", [0.0, 0.8, -1.5, 2.5, 3.1])
 def test_the_rod_points_along_its_angle(angle: float) -> None:
     seen = np.asarray(picture(jnp.float32(angle)), np.float64) / 255

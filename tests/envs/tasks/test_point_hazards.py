@@ -7,6 +7,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
 from rljax import envs
 from rljax.envs.tasks import point_hazards
@@ -20,6 +21,7 @@ def keys(number: int) -> Any:
     return jax.random.split(jax.random.key(0), number)
 
 
+@pytest.mark.slow
 def test_rewards_and_costs_follow_the_rules() -> None:
     _, states = jax.vmap(TASK.reset)(keys(300))
     actions = jax.random.uniform(jax.random.key(1), (300, 2), minval=-1.5, maxval=1.5)
@@ -43,6 +45,7 @@ def test_rewards_and_costs_follow_the_rules() -> None:
     assert (np.diff(distances, axis=1) >= 0).all()
 
 
+@pytest.mark.slow
 def test_nothing_begins_in_a_hazard_where_there_is_room() -> None:
     _, states = jax.vmap(TASK.reset)(keys(300))
     for places in (states.position, states.goal):
@@ -55,6 +58,7 @@ def straight(state: PointState) -> jax.Array:
     return (state.goal - state.position) / jnp.linalg.norm(state.goal - state.position)
 
 
+@pytest.mark.slow
 def test_who_runs_straight_pays() -> None:
     def one(key: Any) -> Any:
         def body(state: Any, key: Any) -> Any:

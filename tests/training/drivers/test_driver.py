@@ -13,14 +13,14 @@ import pytest
 from rljax import buffers
 from rljax.agent import EnvSpec, Transition
 from rljax.agents import stream_q
-from rljax.buffers.replay import ReplayBuffer
+from rljax.buffers.storage.ring import ReplayBuffer
 from rljax.networks.optimisation import traces
 from rljax.training.drivers.driver import cut_episodes
 from rljax.training.drivers.embedded import EmbeddedDriver
 from rljax.training.drivers.hosted import HostedDriver
 from rljax.training.learner import Learner, LearnerState
-from tests import rings
-from tests.fakes import Fake, HostedCounter, OnPolicy, settings
+from tests.helpers import replay_buffers
+from tests.helpers.counting import Fake, HostedCounter, OnPolicy, settings
 
 NONE: Any = None
 ENVS = 2
@@ -37,8 +37,9 @@ def step(number: int, terminated: Sequence[bool] = (False, False)) -> Transition
     return Transition(observation, observation, reward, ends, np.zeros((1, ENVS), bool), observation + 1, {})
 
 
+@pytest.mark.slow
 def test_n_steps_do_not_cross_the_seam() -> None:
-    buffer, add = rings.create(step(0), 8), jax.jit(ReplayBuffer.add)
+    buffer, add = replay_buffers.create(step(0), 8), jax.jit(ReplayBuffer.add)
     for number in range(6):  # it has wrapped
         buffer = add(buffer, step(number, (number == 5, False)))
     cut: Any = cut_episodes(state(NONE, buffer), ENVS).storage
@@ -50,13 +51,14 @@ def test_n_steps_do_not_cross_the_seam() -> None:
         cut = add(cut, step(number))
     three: Any = buffers.NStep(steps=3, discount=jnp.ones(1))  # type: ignore[arg-type]
     declared = buffers.Replay(replay_size=8, batch_size=200, num_envs=ENVS, draw=three)
-    batch = rings.sample(declared, cut, None, jax.random.split(jax.random.key(0), 1))
+    batch = replay_buffers.sample(declared, cut, None, jax.random.split(jax.random.key(0), 1))
     begun, after, reward = (np.asarray(x).ravel() for x in (batch.observation, batch.next_observation, batch.reward))
     assert set(zip(begun, after, strict=True)) == {(4, 6), (5, 6), (6, 8), (7, 8)}
     steps = {4: 2, 5: 1, 6: 2, 7: 1}
     assert set(zip(begun, reward, strict=True)) == {(row, r * steps[row]) for row in steps for r in (1, 10)}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("adaptive", [False, True])
 def test_traces_begin_anew(adaptive: bool) -> None:
     config = stream_q.Config(hidden=(8,), adaptive=adaptive)
@@ -90,6 +92,7 @@ class Forgetful(HostedCounter):
         return super().reset(range(self.num_envs) if seeds is None else seeds)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", [HostedDriver, EmbeddedDriver])
 @pytest.mark.parametrize("module", [Fake, OnPolicy])
 def test_drivers_cut_what_they_cannot_restore(kind: Any, module: Any) -> None:

@@ -13,7 +13,7 @@ import pytest
 from rljax.training.drivers.embedded import EmbeddedDriver
 from rljax.training.drivers.hosted import HostedDriver
 from rljax.training.learner import Learner
-from tests.fakes import Fake, HostedCounter, OnPolicy, assert_equal, settings
+from tests.helpers.counting import Fake, HostedCounter, OnPolicy, assert_equal, settings
 
 
 def embedded(iterations: int, hosted: Any, module: Any = None, **changes: Any) -> EmbeddedDriver:
@@ -24,6 +24,7 @@ def embedded(iterations: int, hosted: Any, module: Any = None, **changes: Any) -
     return driver
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("module", [Fake, OnPolicy])
 def test_teaches_what_many_calls_do(module: Any) -> None:
     changes: Any = {"num_envs": 3, "num_steps": 4, "batch_size": 12, "warmup_steps": 30, "counts": True}
@@ -39,6 +40,7 @@ def test_teaches_what_many_calls_do(module: Any) -> None:
     assert_equal(first.metrics, second.metrics, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_simulators_step_while_the_loop_learns() -> None:
     learning = threading.Event()
 
@@ -60,6 +62,7 @@ def test_simulators_step_while_the_loop_learns() -> None:
     assert int(embedded(20, Waiting(100), Telling()).learners.updates) == 12
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("changes", [{}, {"num_envs": 3, "num_steps": 4, "num_updates": 2}])
 def test_a_storage_is_never_copied(changes: Any) -> None:
     class Reading(Fake):
@@ -86,6 +89,7 @@ class Failing(HostedCounter):
         return super().step(action)
 
 
+@pytest.mark.slow
 def test_what_a_simulator_raises_comes_out_at_once() -> None:
     hosted = Failing(100)
     with pytest.raises(RuntimeError, match=r"^the simulator broke\.$"):
@@ -109,6 +113,7 @@ def test_an_interrupt_ends_the_program() -> None:
     assert hosted.steps == 20
 
 
+@pytest.mark.slow
 def test_callbacks_of_arrays_do_the_same(monkeypatch: Any) -> None:
     """Where memory is not the host's, a slower way leads to the same place."""
     expected = embedded(9, HostedCounter(5)).agent_state

@@ -15,14 +15,15 @@ import rljax
 from rljax import buffers, cli
 from rljax.agent import Step
 from rljax.envs.autoreset import AutoReset
-from rljax.runs import checkpoints, policy, run
+from rljax.runs import checkpoints, run
+from rljax.runs.policies import evaluate
 from rljax.training.drivers.compiled import CompiledDriver
 from rljax.training.drivers.embedded import EmbeddedDriver
 from rljax.training.drivers.hosted import HostedDriver
-from rljax.training.evaluation import CompiledEvaluator, Held, HostedEvaluator, averaged
+from rljax.training.evaluation import CompiledEvaluator, HeldActions, HostedEvaluator
 from rljax.training.learner import Learner
-from tests import small_runs
-from tests.fakes import Counter, Fake, HostedCounter, assert_equal, settings
+from tests.helpers import small_runs
+from tests.helpers.counting import Counter, Fake, HostedCounter, assert_equal, settings
 
 LIMIT, STEPS, ENVS = 5, 3, 2  # of an episode and of a rollout, which do not divide each other
 SIZES: dict[str, Any] = {"num_envs": ENVS, "num_steps": STEPS, "batch_size": STEPS * ENVS}
@@ -95,6 +96,7 @@ def driver(kind: Any, num_learners: int = 2) -> Any:
 KINDS = [CompiledDriver, HostedDriver, EmbeddedDriver]
 
 
+@pytest.mark.slow_after(1)
 @pytest.mark.parametrize("kind", KINDS)
 def test_memories_follow_episodes(kind: Any) -> None:
     made = driver(kind)
@@ -107,6 +109,7 @@ def test_memories_follow_episodes(kind: Any) -> None:
     assert np.all(metrics["firsts"] > 0.1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_memories_are_restored(kind: Any) -> None:
     whole, broken = driver(kind), driver(kind)
@@ -127,6 +130,7 @@ def test_memories_are_restored(kind: Any) -> None:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", [HostedDriver, EmbeddedDriver])
 def test_fresh_episodes_begin_without_memory(kind: Any) -> None:
     made = driver(kind)
@@ -139,6 +143,7 @@ def test_fresh_episodes_begin_without_memory(kind: Any) -> None:
     assert np.max(metrics["action"]) == np.max(metrics["memory"]) == 0
 
 
+@pytest.mark.slow_after(1)
 @pytest.mark.parametrize("hold", [1, 2, 7])
 @pytest.mark.parametrize("inside", [True, False])
 def test_evaluation_remembers(inside: bool, hold: int) -> None:
@@ -148,16 +153,10 @@ def test_evaluation_remembers(inside: bool, hold: int) -> None:
     agent, config = Remembering(), settings(2, **SIZES)
     keys = jax.random.split(jax.random.key(0), 2)
     state = jax.vmap(lambda key: agent.init(key, environment.spec, Fake.Config(**SIZES)))(keys)
-    held: Any = agent if hold == 1 else Held(agent, hold)
+    held: Any = agent if hold == 1 else HeldActions(agent, hold)
     played = kind(held, environment, 2)(state, range(4), config)
     actions = [1 + time // hold for time in range(LIMIT)]  # the number of decisions so far: nothing is seen in between
     np.testing.assert_array_equal(played.returns, np.full((2, 2), sum(range(LIMIT + 1)) + sum(actions)))
-
-
-def test_returns_are_averaged_over_lengths_of_holding() -> None:
-    assert averaged([4.0], [1]) == 4.0
-    assert averaged([4.0, 2.0], [1, 2]) == 3.0
-    assert averaged([4.0, 2.0, 0.0], [1, 2, 4]) == pytest.approx((3.0 * 1 + 1.0 * 2) / 3)
 
 
 def trained(env: str, steps: int, out: Path, **changes: Any) -> Path:
@@ -200,4 +199,4 @@ def test_actions_are_held_by_command(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert "each action held for 4 steps" in shown
     assert "frequency-averaged return over holds of 1 to 4 steps: -" in shown
     with pytest.raises(ValueError, match="--hold is 0, it must be at least 1"):
-        policy.evaluate_run(out, hold=0)
+        evaluate.evaluate_run(out, hold=0)

@@ -8,6 +8,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
 from rljax import buffers
 from rljax.agent import EnvSpec, Transition
@@ -16,7 +17,7 @@ from rljax.training import configuration
 from rljax.training.drivers.compiled import CompiledDriver
 from rljax.training.drivers.offline import GROUP, OfflineDriver
 from rljax.training.learner import Learner
-from tests.fakes import ROWS, Config, Counter, Fake, assert_equal, dataset, replay
+from tests.helpers.counting import ROWS, Config, Counter, Fake, assert_equal, dataset, replay
 
 
 class Prepared(Fake):
@@ -43,6 +44,7 @@ def driver(seeds: list[int], agent: Any = None, on_host: bool = False, **changes
     return result
 
 
+@pytest.mark.slow
 def test_updates_are_the_agents_on_the_drawn_batches() -> None:
     trained = driver([3])
     start = jax.tree.map(np.asarray, driver([3]).agent_state.state)
@@ -59,6 +61,7 @@ def test_updates_are_the_agents_on_the_drawn_batches() -> None:
     assert np.isnan(report.metrics["episode/return"]).all(), "there were no episodes"
 
 
+@pytest.mark.slow
 def test_several_updates_of_an_iteration_come_from_one_gather() -> None:
     trained = driver([0], num_updates=3)
     trained.advance(2)
@@ -66,6 +69,7 @@ def test_several_updates_of_an_iteration_come_from_one_gather() -> None:
     assert np.asarray(trained.agent_state.state.rewards)[0, :6].min() >= 1
 
 
+@pytest.mark.slow
 def test_agents_are_prepared_once_by_the_whole_data_set() -> None:
     trained = driver([0, 1])
     trained.advance(3)
@@ -73,6 +77,7 @@ def test_agents_are_prepared_once_by_the_whole_data_set() -> None:
     np.testing.assert_array_equal(trained.agent_state.state.total, np.tile(dataset().observation.sum(axis=0), (2, 1)))
 
 
+@pytest.mark.slow
 def test_seed_learns_the_same_alone_and_in_company() -> None:
     together, alone = driver([5, 2]), driver([2])
     for trained in (together, alone):
@@ -100,6 +105,7 @@ def test_continues_exactly_and_saves_no_data() -> None:
     assert_equal(second.arrays(), whole.arrays())
 
 
+@pytest.mark.slow
 def test_where_the_data_lie_does_not_matter() -> None:
     here, there = driver([0, 1], num_updates=2), driver([0, 1], num_updates=2, on_host=True)
     for trained in (here, there):

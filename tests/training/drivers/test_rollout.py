@@ -16,7 +16,7 @@ from rljax.training.drivers.compiled import CompiledDriver
 from rljax.training.drivers.embedded import EmbeddedDriver
 from rljax.training.drivers.hosted import HostedDriver
 from rljax.training.learner import Learner
-from tests.fakes import HostedCounter, OnPolicy, State, driven, settings
+from tests.helpers.counting import HostedCounter, OnPolicy, State, driven, settings
 
 NUMBER, STEPS = 5, 4
 SIZES: dict[str, Any] = {"num_envs": 1, "num_steps": STEPS, "batch_size": STEPS}
@@ -50,6 +50,7 @@ def on_the_host(kind: Any, counts: bool) -> Any:
     return driver
 
 
+@pytest.mark.slow_after(1)
 @pytest.mark.parametrize("where", ["compiled", "embedded", "hosted"])
 def test_a_rollout_comes_from_one_policy(where: str) -> None:
     if where == "compiled":
@@ -66,6 +67,7 @@ def test_an_observation_is_perceived_once(kind: Any) -> None:
     assert driver.agent_state.count[0] == (NUMBER + 1) * STEPS + 1
 
 
+@pytest.mark.slow
 def test_the_first_minibatch_of_each_rollout_has_ratio_1() -> None:
     sizes: dict[str, Any] = {"num_envs": 2, "num_steps": 4, "batch_size": 8, "num_epochs": 1}  # the only minibatch
     config = ppo.Config(**sizes, learning_rate=0.1, actor_hidden=(4,), critic_hidden=(4,))

@@ -21,7 +21,7 @@ from rljax.training.drivers.hosted import HostedDriver
 from rljax.training.evaluation import CompiledEvaluator, HostedEvaluator
 from rljax.training.learner import Learner
 from tests.envs.test_signals import DECLARED, Costly, Paying
-from tests.fakes import Fake, OnPolicy, settings
+from tests.helpers.counting import Fake, OnPolicy, settings
 
 SIZES: Any = {"num_envs": 3, "num_steps": 4, "batch_size": 12, "warmup_steps": 0}
 SEEDS = [1, 2]
@@ -56,6 +56,7 @@ def driver(kind: str, module: Any) -> Any:
     return made
 
 
+@pytest.mark.slow_after(1)
 @pytest.mark.parametrize("kind", ["compiled", "embedded", "hosted"])
 def test_agents_and_metrics_get_the_signals(kind: str) -> None:
     moved = driver(kind, Asking())
@@ -72,6 +73,7 @@ def test_agents_and_metrics_get_the_signals(kind: str) -> None:
     np.testing.assert_allclose(found["second"], [-3 * np.mean(costs)] * 2)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["compiled", "embedded", "hosted"])
 def test_others_store_no_signal(kind: str) -> None:
     moved = driver(kind, OnPolicy())
@@ -81,6 +83,7 @@ def test_others_store_no_signal(kind: str) -> None:
     moved.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["compiled", "embedded", "hosted"])
 def test_a_state_continues_with_its_sums(kind: str) -> None:
     whole, broken, resumed = (driver(kind, Asking()) for _ in range(3))

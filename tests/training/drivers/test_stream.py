@@ -20,7 +20,7 @@ from rljax.training.drivers.compiled import CompiledDriver
 from rljax.training.drivers.embedded import EmbeddedDriver
 from rljax.training.learner import TRANSITION, Learner
 from rljax.training.settings import Settings
-from tests.fakes import Counter, Fake, HostedCounter, State, assert_equal, settings
+from tests.helpers.counting import Counter, Fake, HostedCounter, State, assert_equal, settings
 
 LIMIT = 5
 
@@ -87,6 +87,7 @@ def test_each_transition_is_learnt_from_once_and_before_the_next_action(where: s
     np.testing.assert_array_equal(metrics[TRANSITION], [1.0, 1.0])
 
 
+@pytest.mark.slow
 def test_drivers_agree() -> None:
     config = stack(stream_ac.Config(hidden=(8,), time_feature=False), 2)
     first = inside(Counter(LIMIT), 23, module=stream_ac, config=config)
@@ -129,6 +130,7 @@ class Broken(Counter):
         return observation, state, reward, *rest
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("what", ["reward", "observation"])
 def test_what_is_not_finite_teaches_nothing_inside_the_program(what: str) -> None:
     config = stack(stream_ac.Config(hidden=(8,), time_feature=False), 2)
@@ -151,6 +153,7 @@ class Failing(HostedCounter):
         return step
 
 
+@pytest.mark.slow
 def test_what_is_not_finite_teaches_nothing_on_the_host() -> None:
     config = stack(stream_ac.Config(hidden=(8,), time_feature=False), 2)
     before = outside(HostedCounter(LIMIT), 3, module=stream_ac, config=config)
@@ -160,6 +163,7 @@ def test_what_is_not_finite_teaches_nothing_on_the_host() -> None:
     assert_equal(driver.agent_state, before.agent_state)
 
 
+@pytest.mark.slow
 def test_a_run_says_what_was_not_finite(tmp_path: Any) -> None:
     file = tmp_path / "mine.py"
     file.write_text(
@@ -183,6 +187,7 @@ def test_a_stream_is_one_transition_at_a_time(name: str, tmp_path: Any) -> None:
         run.train("stream_ac", "rljax/Pendulum", 100, out=tmp_path / "run", config={name: 4})
 
 
+@pytest.mark.slow
 def test_a_stream_keeps_parameters_and_traces_alone(tmp_path: Any) -> None:
     assert buffers.Stream().create(None) is None  # type: ignore[arg-type]
     asked = Settings("stream_ac", "HalfCheetah-v5", 100, eval_episodes=1)

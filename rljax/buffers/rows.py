@@ -1,0 +1,72 @@
+"""Rows of transitions: drawn, gathered, told apart, and what is known of them."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple, TypeVar
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from rljax.agent import MEMORY, Array, Transition
+from rljax.buffers.frames import each
+
+T = TypeVar("T")
+
+
+class RingRows(NamedTuple):
+    """Rows [...] of one learner's ring, and what is known of those that come later in the same environment."""
+
+    row: Array  # int32
+    later: Array  # int32: the number of newer rows of the environment
+    num_envs: int
+    capacity: int
+    reward_affine: tuple[float, float]  # scale and shift that make the ring's rewards those that are learnt from
+
+    def after(self, steps: Any) -> Array:
+        """The rows `steps` later in the same environment."""
+        return (self.row + self.num_envs * steps) % self.capacity
+
+
+class TerminalRows(NamedTuple):
+    """The terminal rows [N] of a data set, as an agent sees them."""
+
+    observation: Any  # [N, O...]
+    action: Any  # [N, A], or [N] where actions are discrete
+    reward: Any  # [N] their true values, in the unit from which the agent learns
+
+
+def random_rows(key: Array, capacity: Any, number: int, size: int) -> Array:
+    """Random rows [P, number, size] of a data set, with replacement; `key` is [P]."""
+    return jax.vmap(lambda key: jax.random.randint(key, (number, size), 0, capacity))(key)
+
+
+def spread_rows(number: int, most: int) -> np.ndarray:
+    """At most `most` of the rows 0 to `number` - 1, evenly spread."""
+    return np.linspace(0, number - 1, min(number, most)).round().astype(np.int64)
+
+
+def terminal_rows(data: Transition, rows: np.ndarray, most: int) -> TerminalRows | None:
+    """At most `most` of the `rows` of a data set [N, ...], evenly spread; None where there are no rows."""
+    if not len(rows):
+        return None
+    rows = rows[spread_rows(len(rows), most)]
+    observation = jax.tree.map(np.asarray, rows_of(data.observation, rows))
+    return TerminalRows(observation, np.asarray(data.action)[rows], np.asarray(data.reward, np.float32)[rows])
+
+
+def rows_of(data: T, rows: Any) -> T:
+    """The `rows` [...] of transitions, or of any other tree of arrays [N, ...], in one gather."""
+    return each(lambda x: x[rows], data)
+
+
+def apart(transitions: Transition) -> tuple[Transition, Any]:
+    """Transitions without the memory in their extras, and this memory; None where there is none."""
+    extras = dict(transitions.extras)
+    memory = extras.pop(MEMORY, None)
+    return transitions.replace(extras=extras), memory
+
+
+def beginnings(batch: Transition) -> Array:
+    """Which steps of a batch [N, T, ...] begin an episode, as the step before ended; the first step is never marked."""
+    return jnp.roll(batch.terminated | batch.truncated, 1, axis=1).at[:, 0].set(False)

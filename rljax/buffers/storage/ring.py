@@ -1,0 +1,151 @@
+"""The ring: the newest transitions of each learner, written in place."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import struct
+
+from rljax.agent import Array, Transition
+from rljax.buffers.rows import rows_of
+from rljax.buffers.storage.successors import Successors, is_large, newest_frame
+
+
+class ReplayBuffer(struct.PyTreeNode):
+    """A ring of transitions per learner: the newest overwrite the oldest.
+
+    All learners share `position` and `size`, which are never batched: a batched index would turn the slice update into
+    a scatter. Large observations are stored once: `data.next_observation` is then None, `data.observation` holds the
+    newest frame of each, and `successors` holds the observations that are the successors of no stored row.
+
+    `index` belongs to the draw, such as the priorities of rows. It has a property `axes` and a method `of_learner`.
+    """
+
+    data: Transition  # [P, capacity, ...]
+    position: Array  # [] int32: the next row to write
+    size: Array  # [] int32: number of rows that hold a transition
+    successors: Successors | None = None
+    index: Any = None  # what the draw looks up before it reads rows; None where it needs nothing
+
+    @classmethod
+    def create(cls, example: Transition, capacity: int, stack: int = 1) -> ReplayBuffer:
+        """An empty ring for transitions with the shapes of `example` [P, E, ...].
+
+        The capacity is rounded down to a multiple of E, so that one write never wraps in its middle. `stack` is the
+        number of frames in an observation.
+        """
+        num_envs = example.reward.shape[1]
+        successors = None
+        rows = capacity // num_envs * num_envs
+        if is_large(example.observation):
+            whole = not isinstance(example.observation, dict) and rows >= 2 * stack * num_envs
+            stack = stack if whole else 1
+            successors = Successors.create(example, rows, stack)
+            frame = jax.eval_shape(lambda x: newest_frame(x, stack), example.observation)
+            example = example.replace(observation=frame, next_observation=None)
+        data = jax.tree.map(lambda x: jnp.zeros((x.shape[0], rows, *x.shape[2:]), x.dtype), example)
+        return cls(data, jnp.zeros((), jnp.int32), jnp.zeros((), jnp.int32), successors)
+
+    @property
+    def capacity(self) -> int:
+        """Rows per learner."""
+        return self.data.reward.shape[-1]
+
+    def add(self, transitions: Transition) -> ReplayBuffer:
+        """Write transitions [P, E, ...] at the ring's position; in place where the ring is donated or carried."""
+        number = transitions.reward.shape[1]
+        successors = self.successors
+        if successors is not None:
+            frame = newest_frame(transitions.observation, successors.stack)
+            successors = successors.add(transitions, self.position, self._grown(number))
+            transitions = transitions.replace(observation=frame, next_observation=None)
+
+        def write(ring: Array, rows: Array) -> Array:
+            start = (0, self.position) + (0,) * (ring.ndim - 2)
+            return jax.lax.dynamic_update_slice(ring, rows.astype(ring.dtype), start)
+
+        return self.replace(
+            data=jax.tree.map(write, self.data, transitions),
+            position=(self.position + number) % self.capacity,
+            size=self._grown(number),
+            successors=successors,
+        )
+
+    def _grown(self, number: int) -> Array:
+        """The number of rows that hold a transition after `number` more."""
+        return jnp.minimum(self.size + number, self.capacity)
+
+    def cut_episodes(self, num_envs: int) -> ReplayBuffer:
+        """Mark the newest row of each environment as truncated, unless it has ended: the next row begins an episode."""
+        newest = (self.position - num_envs + jnp.arange(num_envs)) % self.capacity
+        cut = ~self.data.terminated[:, newest] & (self.size > 0)
+        successors = self.successors
+        if successors is not None:
+            successors = successors.cut(cut & ~self.data.truncated[:, newest], newest)
+        truncated = self.data.truncated.at[:, newest].set(self.data.truncated[:, newest] | cut)
+        return self.replace(data=self.data.replace(truncated=truncated), successors=successors)
+
+    # One learner's ring: the buffer without the axis P.
+
+    @property
+    def axes(self) -> ReplayBuffer:
+        """The axes of all parts, for `jax.vmap` over P."""
+        successors = None if self.successors is None else self.successors.axes
+        index = None if self.index is None else self.index.axes
+        parts: Any = {"data": 0, "position": None, "size": None, "successors": successors, "index": index}
+        return ReplayBuffer(**parts)
+
+    def of_learner(self, learner: int) -> ReplayBuffer:
+        """The ring of one of P learners."""
+        return self.replace(
+            data=jax.tree.map(lambda x: x[learner], self.data),
+            successors=None if self.successors is None else self.successors.of_learner(learner),
+            index=None if self.index is None else self.index.of_learner(learner),
+        )
+
+    @property
+    def drawable(self) -> Array:
+        """The number [] of newest rows of one learner's ring that may be drawn, a multiple of E."""
+        return self.size if self.successors is None else self.successors.usable
+
+    @property
+    def window(self) -> tuple[Array, Array] | None:
+        """The oldest and the newest row of those that may be drawn; None where all rows that are written may be."""
+        if self.successors is None:
+            return None
+        return (self.position - self.drawable) % self.capacity, (self.position - 1) % self.capacity
+
+    def row(self, number: Array) -> Array:
+        """The row of a `number` [...] from 0 to `drawable` - 1."""
+        return number if self.successors is None else (self.position - 1 - number) % self.capacity
+
+    def row_of(self, step: Array, environment: Array, num_envs: int) -> Array:
+        """The row of an environment [...] at a `step` [...] from 0 to `drawable` / E - 1, in any order of time."""
+        if self.successors is None:
+            return step * num_envs + environment
+        return (self.position - (step + 1) * num_envs + environment) % self.capacity
+
+    def random_rows(self, key: Array, shape: tuple[int, ...]) -> Array:
+        """Rows of this shape, drawn uniformly with replacement from those that may be drawn."""
+        return self.row(jax.random.randint(key, shape, 0, self.drawable))
+
+    def observations(self, rows: Array) -> Any:
+        """The observations of `rows` [...]."""
+        ring = self.data.observation
+        return rows_of(ring, rows) if self.successors is None else self.successors.observations(ring, rows)
+
+    def next_observations(self, rows: Array) -> Any:
+        """The true next observations of `rows` [...]."""
+        if self.successors is None:
+            return rows_of(self.data.next_observation, rows)
+        is_newest = (self.position - 1 - rows) % self.capacity < self.successors.num_envs
+        return self.successors.next_observations(self.data.observation, rows, is_newest)
+
+    def transitions(self, rows: Array) -> Transition:
+        """The transitions in `rows` [...]."""
+        if self.successors is None:
+            return rows_of(self.data, rows)
+        rest = rows_of(self.data.replace(observation=None), rows)
+        return rest.replace(observation=self.observations(rows), next_observation=self.next_observations(rows))

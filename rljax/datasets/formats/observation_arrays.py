@@ -1,0 +1,155 @@
+"""Observations that are not vectors in our own files: dictionaries, pictures and masks, in their own dtypes.
+
+The metadata describe the arrays of an observation under `observation`, a list of {"name", "shape", "dtype", "once"}.
+The name is null where an observation is one array. A file holds, for such an array,
+
+    observations, next_observations              [N, ...]
+    frames/pictures                              [M, H, W, c] uint8, where "once" is true: each picture is there once
+    frames/observations, frames/successors       [N, K] int32: the K frames of each row, the newest last
+
+and for the part NAME of a dictionary, `observations/NAME`, `next_observations/NAME` and `frames/NAME/pictures` and so
+on, with NAME percent-encoded.
+"""
+
+from __future__ import annotations
+
+import urllib.parse
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from rljax.buffers import frames
+from rljax.datasets.formats import schema
+from rljax.datasets.formats.text import RefusedFileError, listed, shortened
+
+DTYPES = ("float32", "uint8", "bool")
+MOST_PARTS, MOST_AXES, LONGEST = 1_000, 8, 200  # parts of an observation, axes of one, characters of its name
+
+
+class ArrayDescription(NamedTuple):
+    """One array of an observation, as a file's metadata describe it."""
+
+    name: str | None  # None where the observation is this array alone
+    shape: tuple[int, ...]  # without the axis of rows
+    dtype: str
+    once: bool  # whether its pictures are stored once
+
+    @property
+    def suffix(self) -> str:
+        """The end of the array's key, after the field's name."""
+        return "" if self.name is None else f"/{encoded(self.name)}"
+
+
+def encoded(name: str) -> str:
+    """A part's name as a part of a key: without slashes and dots, which HDF5 would read as paths."""
+    return urllib.parse.quote(name, safe="").replace(".", "%2E") or "%"
+
+
+def described(observation: Any) -> list[dict[str, Any]]:
+    """The metadata's description of observations [N, ...]; `written` returns their arrays."""
+    return [
+        {"name": name, "shape": list(x.shape[1:]), "dtype": _dtype(x), "once": frames.is_frames(x)}
+        for name, x in _named(observation)
+    ]
+
+
+def written(observation: Any, following: Any) -> dict[str, np.ndarray]:
+    """The arrays of observations and successors by their keys in a file."""
+    arrays = {}
+    for (name, one), (_, other) in zip(_named(observation), _named(following), strict=True):
+        suffix = "" if name is None else f"/{encoded(name)}"
+        if frames.is_frames(one):
+            arrays[f"frames{suffix}/pictures"] = np.asarray(one.pictures)
+            arrays[f"frames{suffix}/observations"] = np.asarray(one.index)
+            arrays[f"frames{suffix}/successors"] = np.asarray(other.index)
+        else:
+            arrays[f"observations{suffix}"] = np.asarray(one, _dtype(one))
+            arrays[f"next_observations{suffix}"] = np.asarray(other, _dtype(other))
+    return arrays
+
+
+def read(file: str, arrays: Mapping[str, Any], description: Any, total: int, stack: int) -> tuple[Any, Any]:
+    """Observations and successors of the `total` rows of a file, as trees for `OfflineDataset`.
+
+    `description` is the entry `observation` of the metadata, and `stack` the number of frames in a picture. Raises
+    `ValueError` if the arrays do not match the description.
+    """
+    columns = list(_columns(file, description))
+    pairs = {column.name: _read(file, arrays, column, total, stack) for column in columns}
+    if columns[0].name is None:
+        return pairs[None]
+    return tuple({name: pair[i] for name, pair in pairs.items()} for i in (0, 1))  # pyright: ignore[reportReturnType]
+
+
+def _dtype(column: Any) -> str:
+    return column.dtype.name if column.dtype.name in DTYPES else "float32"
+
+
+def _named(observation: Any) -> list[tuple[str | None, Any]]:
+    return sorted(observation.items()) if isinstance(observation, dict) else [(None, observation)]
+
+
+def _columns(file: str, description: Any) -> Iterator[ArrayDescription]:
+    """The described columns, checked."""
+    right = "a list of the arrays of an observation, each with 'name', 'shape', 'dtype' and 'once'"
+    if not isinstance(description, list) or not 0 < len(description) <= MOST_PARTS:
+        raise schema.wrong(file, "observation", description, right)
+    names: list[Any] = [entry.get("name") if isinstance(entry, Mapping) else () for entry in description]
+    for entry, name in zip(description, names, strict=True):
+        is_name = isinstance(name, str) and len(name) <= LONGEST and name.isprintable()
+        shape = entry.get("shape") if isinstance(entry, Mapping) else None
+        if (
+            not (is_name or (name is None and len(names) == 1))
+            or not isinstance(shape, list)
+            or len(shape) > MOST_AXES
+            or not all(map(schema.is_count, shape))
+            or entry.get("dtype") not in DTYPES
+            or not isinstance(entry.get("once"), bool)
+            or (entry["once"] and (len(shape) != 3 or entry["dtype"] != "uint8"))
+        ):
+            raise schema.wrong(file, "observation", entry, f"one entry of {right}")
+        yield ArrayDescription(name, tuple(shape), entry["dtype"], entry["once"])
+    if len(set(names)) < len(names):
+        raise schema.wrong(file, "observation", names, "without a name that occurs twice")
+
+
+def _read(file: str, arrays: Mapping[str, Any], column: ArrayDescription, total: int, stack: int) -> tuple[Any, Any]:
+    if not column.once:
+        both = (f"{field}{column.suffix}" for field in ("observations", "next_observations"))
+        observation, following = (_array(file, arrays, key, (total, *column.shape), column.dtype) for key in both)
+        return observation, following
+    *sides, channels = column.shape
+    key = f"frames{column.suffix}"
+    if channels % stack:
+        raise schema.wrong(file, "stack", stack, f"a divisor of the {channels} channels of the pictures")
+    pictures = _array(file, arrays, f"{key}/pictures", (None, *sides, channels // stack), "uint8")
+    index = []
+    for name in ("observations", "successors"):
+        indices = _array(file, arrays, f"{key}/{name}", (total, stack), "int32")
+        if indices.min(initial=0) < 0 or indices.max(initial=0) >= len(pictures):
+            raise RefusedFileError(
+                f"'{file}': '{shortened(key)}/{name}' are from {indices.min()} to {indices.max()}, rows of the "
+                f"{len(pictures)} pictures that the file holds. It is damaged: record or download it again."
+            )
+        index.append(indices)
+    return frames.Frames(pictures, index[0]), frames.Frames(pictures, index[1])
+
+
+def _array(file: str, arrays: Mapping[str, Any], key: str, shape: tuple[Any, ...], dtype: str) -> np.ndarray:
+    """The array under a key, which must have this shape and dtype; None in the shape is any number from 1 on."""
+    if key not in arrays:
+        raise RefusedFileError(f"'{file}' has no '{shortened(key)}'; it has: {listed(arrays)}. Record it again.")
+    array = arrays[key]
+    actual = getattr(array, "shape", ())
+    promised = "x".join("?" if size is None else str(size) for size in shape)
+    right = len(actual) == len(shape) and all(
+        size > 0 if expected is None else size == expected for size, expected in zip(actual, shape, strict=True)
+    )
+    if not right or array.dtype != dtype:
+        kind = f"{array.dtype}{list(actual)}" if hasattr(array, "dtype") else "a group of arrays"
+        raise RefusedFileError(
+            f"'{file}': '{shortened(key)}' is {kind}, its metadata promise {dtype} of {promised}. It is "
+            "damaged, or was assembled wrongly: record or download it again."
+        )
+    return schema.stored(array)

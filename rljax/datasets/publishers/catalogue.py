@@ -1,0 +1,168 @@
+"""Datasets by name: the list of names, and the reader for each of them."""
+
+from __future__ import annotations
+
+import importlib
+from pathlib import Path
+from typing import Any
+
+from rljax.datasets.dataset import FAMILIES, OfflineDataset
+from rljax.datasets.formats import dataset_files
+from rljax.datasets.formats.dataset_files import SUFFIXES
+from rljax.datasets.publishers import d4rl, minari_environments, ogbench
+from rljax.datasets.publishers.download import Progress, known, root
+
+
+def names() -> dict[str, list[str]]:
+    """The known ids of each family, in the form that `load` accepts."""
+    return {family: _reader(family).names() for family in FAMILIES}
+
+
+def load(
+    name: str,
+    folder: Path | None = None,
+    *,
+    download: bool = True,
+    clip_actions: bool = False,
+    strict: bool = False,
+    action_bounds: Any = None,
+    progress: Progress | None = None,
+) -> OfflineDataset:
+    """The dataset called `name`, in the memory of the host.
+
+    Args:
+        name: "d4rl/hopper-medium-v2", "minari/mujoco/hopper/medium-v0", "ogbench/cube-single-play-singletask-v0",
+            "neorl2/Pipeline-v0", or the path of a .hdf5, .h5 or .npz file, for example "./file.npz".
+        folder: where datasets are kept and downloaded to, in one folder per family. The default is $RLJAX_DATA, or
+            else ~/.rljax/data. The folders of the families' own libraries are searched after it.
+        download: whether a missing file may be downloaded.
+        clip_actions: whether actions beyond their bounds are clipped (True) or refused (False).
+        strict: for D4RL's files: D4RL's own `next_observations`, leak included (see `rljax.datasets.publishers.d4rl`).
+        action_bounds: low and high of the actions in a file given by its path, each a number or one per dimension; by
+            default those of the file's metadata, or else -1 and 1. Also for Minari's data whose actions have no bounds.
+        progress: called while downloading with the file's name, the bytes so far and the bytes in all. A progress bar
+            is the default.
+
+    Raises:
+        ValueError: an unknown name (the message suggests the nearest names); a missing file that cannot be downloaded
+            (the message says which file to put where); a file that is cut, lacks an array, is empty, has arrays of
+            unequal lengths, has values that are not finite, or has actions that lie beyond their bounds by more than
+            1e-3 half ranges.
+    """
+    name = str(name)
+    if _is_id(name):
+        family = name.partition("/")[0]
+        if action_bounds is not None and family != "minari":
+            raise ValueError(f"action_bounds is for files given by their path; those of '{name}' are known.")
+        if family == "d4rl":
+            return d4rl.load(
+                name, folder, download=download, clip_actions=clip_actions, strict=strict, progress=progress
+            )
+        reader = _reader(family)
+        bounds = {"action_bounds": action_bounds} if family == "minari" else {}
+        return reader.load(name, folder, download=download, clip_actions=clip_actions, progress=progress, **bounds)
+    path = _located(name, folder)
+    if path.suffix.lower() not in SUFFIXES:
+        prefixes = ", ".join(f"{prefix}/" for prefix in FAMILIES)
+        hint = ""
+        if path.is_dir():
+            hint = f" Files in '{name}': {', '.join(sorted(child.name for child in path.iterdir())[:5]) or 'none'}."
+        raise ValueError(
+            f"'{name}' names no dataset: names begin with {prefixes} and files end in {', '.join(SUFFIXES)}.{hint} "
+            "All names: rljax data list"
+        )
+    if not path.is_file():
+        raise ValueError(f"there is no file '{name}', neither here nor in the folder of datasets.")
+    if _is_of_d4rl(path):
+        return d4rl.read(path, name, clip_actions=clip_actions, strict=strict)
+    recorded = _recorded(path)
+    if recorded is not None:
+        return ogbench.read(path, name, recorded, clip_actions=clip_actions)
+    return dataset_files.read(path, name, action_bounds=action_bounds, clip_actions=clip_actions)
+
+
+def environment(name: str) -> str | None:
+    """The environment of the dataset called `name`, without reading its rows. None if it is not known that way."""
+    if _is_id(name):
+        return _reader(name.partition("/")[0]).environment(name)
+    path = _located(name)
+    return _of_file(path) if path.suffix.lower() in SUFFIXES and path.is_file() else None
+
+
+def identity(data: str) -> str | None:
+    """The id of the published dataset that `data`, an id or a path, stands for. None for other data. No rows are read.
+
+    An id is returned as it is. D4RL's files are recognised by their names, recordings of OGBench's data by the file
+    NAME.json beside them, and copies of published datasets that `write` made by their metadata.
+    """
+    if _is_id(data):
+        return data
+    path = _located(data)
+    if path.suffix.lower() not in SUFFIXES:
+        return None
+    described = dataset_files.description(path) if path.is_file() else {}
+    if described:
+        name = str(described.get("name"))
+        return name if _is_id(name) else None
+    entry = d4rl.of_file(path)
+    if entry is not None:
+        return f"d4rl/{entry.id}"
+    recorded = known(path).get("recorded")
+    return None if recorded is None else f"ogbench/{recorded['id']}"
+
+
+def aliases(data: str) -> tuple[str, ...]:
+    """All ids of the published dataset that `data`, an id or a path, stands for, D4RL's own before others.
+
+    "minari/D4RL/antmaze/umaze-v1" is "d4rl/antmaze-umaze-v2" too: see `minari_environments.original`. Other data have
+    none. No rows are read.
+    """
+    name = identity(data)
+    if name is None:
+        return ()
+    original = minari_environments.original(name)
+    return (name,) if original is None else (original, name)
+
+
+def short(name: str) -> str:
+    """The name of a dataset as a part of a path."""
+    return Path(name).stem if Path(name).suffix.lower() in SUFFIXES else name.replace("/", "-")
+
+
+def _is_id(name: str) -> bool:
+    """Whether `name` has the form of an id of a family, known or not. If not, it is a path."""
+    family, _, rest = name.partition("/")
+    return family in FAMILIES and bool(rest) and Path(name).suffix.lower() not in SUFFIXES
+
+
+def _located(name: str, folder: Path | None = None) -> Path:
+    """The path `name`. If there is no such file, the folder of datasets is searched too."""
+    path = Path(name).expanduser()
+    inside = root(folder) / path  # `path` itself if it is absolute
+    return inside if not path.is_file() and inside.is_file() else path
+
+
+def _reader(family: str) -> Any:
+    return importlib.import_module(f"{__package__}.{family}")
+
+
+def _of_file(path: Path) -> str | None:
+    entry = d4rl.of_file(path) if _is_of_d4rl(path) else _recorded(path)
+    return dataset_files.description(path).get("env") if entry is None else entry.env
+
+
+def _recorded(path: Path) -> ogbench.Name | None:
+    """The data set of OGBench that `path` records; None for all other files.
+
+    `rljax.datasets.recording.scripted_experts` makes such recordings.
+    """
+    recorded = known(path).get("recorded")
+    return None if recorded is None else ogbench.parse(recorded["id"])
+
+
+def _is_of_d4rl(path: Path) -> bool:
+    """Whether `path` has the name of one of D4RL's files and was not written by us."""
+    if d4rl.of_file(path) is None:
+        return False
+    with dataset_files.opened(path) as file:
+        return "metadata/rljax" not in file

@@ -1,0 +1,251 @@
+"""D4RL's datasets, read exactly by its rules, but without its leak at terminals.
+
+A file holds `observations` [M, O], `actions` [M, A], `rewards` [M] or [M, 1], `terminals` [M], mostly `timeouts` [M],
+and, of the locomotion sets v1 and v2, `next_observations` [M, O]. Everyone trains on the transitions that D4RL's
+`qlearning_dataset` makes of them [1, d4rl/__init__.py]:
+
+    rows            i = 0 .. M-2; the last row is dropped, as it has no successor
+    end by time     e_i = timeouts_i, or, without `timeouts`, by counting up to the time limit: see `time_limits`
+    dropped         rows with e_i, also those that are terminal
+    s', d           observations_{i+1}, terminals_i
+
+`read` keeps exactly these rows, with the same s, a, r and d. It differs in s':
+
+- If the file stores `next_observations`, they are s'. They differ from the next row where a trajectory was cut without
+  a mark, and at terminals.
+- The row after a terminal row is the first observation of another episode. No value is bootstrapped there, but a
+  dynamics model, statistics of successors and a corruption of successors would use it as a successor. Here s' is the
+  row's own observation instead.
+
+Also, `truncated` marks the last kept row of a trajectory that is not terminal; D4RL does not return such a mark.
+`strict=True` gives D4RL's own arrays, shift and leak included, bit for bit.
+
+Scores are 100 (R - min) / (max - min) with the references of [1, d4rl/infos.py], kept in d4rl.csv beside file names and
+time limits. They were measured in mujoco-py's v2 environments. `env` names v5 environments, whose dynamics and returns
+differ: their scores are not comparable with those of the published tables.
+
+[1] Fu et al., D4RL: Datasets for Deep Data-Driven Reinforcement Learning, arXiv:2004.07219; Farama-Foundation/D4RL
+at 89141a6.
+"""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+import functools
+import os
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from rljax.datasets import dataset as base
+from rljax.datasets.dataset import OfflineDataset
+from rljax.datasets.formats import assembly, opened, schema, text
+from rljax.datasets.formats.assembly import Rows
+from rljax.datasets.formats.fingerprints import fingerprint
+from rljax.datasets.publishers import download as files
+
+URL = "http://rail.eecs.berkeley.edu/datasets/offline_rl/"
+REQUIRED = ("observations", "actions", "rewards", "terminals")
+
+# Current environments with the observations, actions and rewards of D4RL's, up to the version of MuJoCo. The others
+# have no current equivalent: Ant-v5 adds contact forces to the observation, Gymnasium-Robotics' AntMaze and PointMaze
+# observe dictionaries and differ in mazes and goals, its FrankaKitchen has other observations and rewards, and
+# MiniGrid, Flow, CARLA and PyBullet's tasks are no longer maintained in the recorded form.
+ENVIRONMENTS = {
+    "halfcheetah": "HalfCheetah-v5",
+    "hopper": "Hopper-v5",
+    "walker2d": "Walker2d-v5",
+    "pen": "gymnasium_robotics:AdroitHandPen-v1",
+    "hammer": "gymnasium_robotics:AdroitHandHammer-v1",
+    "door": "gymnasium_robotics:AdroitHandDoor-v1",
+    "relocate": "gymnasium_robotics:AdroitHandRelocate-v1",
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Entry:
+    """D4RL's registration of one of its datasets."""
+
+    id: str  # "hopper-medium-v2"
+    file: str  # path below `URL`
+    reference: tuple[float, float] | None  # returns of score 0 and 100
+    max_episode_steps: int
+
+    @property
+    def url(self) -> str:
+        """The address of the file."""
+        return URL + self.file
+
+    @property
+    def env(self) -> str | None:
+        """The matching Gymnasium environment; None if there is none."""
+        return ENVIRONMENTS.get(self.id.partition("-")[0])
+
+
+@functools.cache
+def entries() -> dict[str, Entry]:
+    """All of D4RL's datasets by id."""
+    text = resources.files(__package__ or "").joinpath("d4rl.csv").read_text(encoding="utf-8")
+    table = {}
+    for row in csv.DictReader(text.splitlines()):
+        low, high = row["reference_minimum"], row["reference_maximum"]
+        reference = (float(low), float(high)) if low else None
+        table[row["id"]] = Entry(row["id"], row["file"], reference, int(row["max_episode_steps"]))
+    return table
+
+
+def of_file(path: Path) -> Entry | None:
+    """The dataset whose file has the name of `path`; None if there is none.
+
+    The datasets "human" and "human-longhorizon" of a hand share a file. The result is then the former.
+    """
+    sharing = [entry for entry in entries().values() if Path(entry.file).name == path.name]
+    return min(sharing, key=lambda entry: (entry.id != path.stem, "longhorizon" in entry.id), default=None)
+
+
+def names() -> list[str]:
+    """All ids, in the form that `load` accepts."""
+    return [f"d4rl/{name}" for name in entries()]
+
+
+def environment(name: str) -> str | None:
+    """The environment of the dataset called `name`. None if there is no current equivalent, and for unknown names."""
+    entry = entries().get(name.removeprefix("d4rl/"))
+    return None if entry is None else entry.env
+
+
+def reference(environment: str) -> tuple[float, float] | None:
+    """Returns of score 0 and 100 of the D4RL task that matches a Gymnasium environment; None if there is none."""
+    return next((entry.reference for entry in entries().values() if entry.env == environment), None)
+
+
+def load(
+    name: str,
+    folder: Path | None = None,
+    *,
+    download: bool = True,
+    clip_actions: bool = False,
+    strict: bool = False,
+    progress: files.Progress | None = None,
+) -> OfflineDataset:
+    """The dataset called `name`, such as "d4rl/hopper-medium-v2"; the arguments are those of `rljax.datasets.load`."""
+    entry = entries().get(name.removeprefix("d4rl/"))
+    if entry is None:
+        raise base.unknown(name, "D4RL", names())
+    library = Path(os.environ.get("D4RL_DATASET_DIR") or Path.home() / ".d4rl" / "datasets")
+    path = files.find(
+        "d4rl", Path(entry.file).name, folder, [library], url=entry.url, download=download, progress=progress
+    )
+    return read(path, name, entry, clip_actions=clip_actions, strict=strict)
+
+
+def read(
+    path: Path, name: str | None = None, entry: Entry | None = None, *, clip_actions: bool = False, strict: bool = False
+) -> OfflineDataset:
+    """The dataset in the HDF5 file `path`, by D4RL's rules (see the top of this module).
+
+    Args:
+        name: the name of the dataset; the path by default.
+        entry: environment, references and time limit; by default of the dataset whose file has this name, if any.
+        clip_actions: whether actions beyond [-1, 1], the bounds of all D4RL tasks, are clipped or (False) refused.
+        strict: D4RL's own `next_observations`: always the next row's observation, also across episodes at terminals.
+
+    Raises:
+        ValueError: a file that is incomplete, lacks an array, has arrays of unequal lengths or is empty; neither
+            `timeouts` nor a known time limit; values that are not finite; actions beyond their bounds.
+    """
+    path = Path(path)
+    entry = entry or of_file(path)
+    limit = None if entry is None else entry.max_episode_steps
+    with opened(path) as file:
+        for key in REQUIRED:
+            if key not in file:
+                raise _missing(path.name, key, list(file))
+        reward = schema.column(file["rewards"], path.name, "rewards", np.float32)
+        terminated = schema.marks(file["terminals"], path.name, "terminals")
+        timed = "timeouts" in file
+        if timed:
+            timeouts = schema.marks(file["timeouts"], path.name, "timeouts")
+        elif limit is None:
+            raise ValueError(
+                f"'{path.name}' has no 'timeouts', and its time limit is not known: episodes that end by time "
+                "cannot be recognised. Name it by its id, such as d4rl/hopper-medium-v0, or add 'timeouts' to the file."
+            )
+        else:
+            timeouts = time_limits(terminated, limit)
+        stored = "next_observations" in file and not strict
+        rows = Rows(
+            path.name,
+            dict(zip(("observation", "action", "reward", "terminated"), REQUIRED, strict=True))
+            | {"truncated": "timeouts", "next_observation": "next_observations" if stored else "observations"},
+            schema.vectors(file["observations"], path.name, "observations"),
+            schema.actions(file["actions"], path.name, "actions"),
+            reward,
+            terminated,
+            timeouts,
+            schema.vectors(file["next_observations"], path.name, "next_observations") if stored else None,
+            types={key: file[key].dtype.name for key in REQUIRED},
+        )
+    rows.check_lengths()
+    complete = bool(terminated[-1] or timeouts[-1])
+    keep = ~timeouts
+    rows.dropped["timed out"] = int((timeouts & ~terminated).sum())
+    rows.dropped["timed out and terminal"] = int((timeouts & terminated).sum())
+    rows.dropped["last row of the file"] = int(keep[-1])
+    keep[-1] = False
+    rules = [
+        "D4RL's qlearning_dataset: timed-out rows and the last row are dropped",
+        "timeouts: as stored" if timed else f"timeouts: not stored, every {limit} rows since the last end",
+        "successors: stored" if stored else "successors: the next row's observation",
+    ]
+    if not stored:
+        rules.append("successors of terminal rows: " + ("the next row's observation (leak)" if strict else "their own"))
+    provenance: dict[str, Any] = {
+        "reader": "d4rl",
+        "files": [fingerprint(path)],
+        "url": files.source(path) or (entry.url if entry else None),
+        "id": entry.id if entry else None,
+        "rules": rules,
+        "strict": strict,
+        "rows_in_file": len(reward),
+        "max_episode_steps": limit,
+        "versions": base.versions("h5py"),
+    }
+    return assembly.assemble(
+        name or str(path),
+        assembly.successors(rows, keep, leak=strict),
+        env=entry.env if entry else None,
+        reference=entry.reference if entry else None,
+        clip_actions=clip_actions,
+        complete=complete,
+        provenance=provenance,
+    )
+
+
+def time_limits(terminated: np.ndarray, limit: int) -> np.ndarray:
+    """[M] bool: the rows that D4RL treats as timed out in a file without `timeouts`.
+
+    D4RL counts the rows of an episode and times out at `limit - 1`. The count begins at 0 at the file's first row and
+    after a timed-out row, but at 1 after a terminal row. An episode after a terminal row is thus cut one row early.
+    """
+    ends = np.flatnonzero(terminated)
+    starts = np.append(0, ends + 1)
+    first = np.zeros(len(starts), np.int64)  # the count at each of `starts`
+    for index, (start, end) in enumerate(zip(starts.tolist(), ends.tolist(), strict=False)):
+        first[index + 1] = 0 if (first[index] + end - start) % limit == limit - 1 else 1
+    lengths = np.diff(np.append(starts, len(terminated)))
+    count = np.arange(len(terminated)) - np.repeat(starts - first, lengths)
+    return count % limit == limit - 1
+
+
+def _missing(file: str, key: str, present: list[str]) -> ValueError:
+    if "episode_0" in present:
+        return ValueError(f"'{file}' is a Minari file. Name the folder above 'data/', or the dataset: minari/...")
+    consequence = " Without them every end of an episode would be bootstrapped." if key == "terminals" else ""
+    return ValueError(
+        f"'{file}' has no '{key}'; it has: {text.listed(present)}. D4RL's layout needs "
+        f"{', '.join(REQUIRED)}.{consequence} Add it to the file, or record the file again."
+    )

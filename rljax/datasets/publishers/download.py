@@ -1,0 +1,238 @@
+"""Files of datasets: where they are kept, and how they are downloaded.
+
+An interrupted download continues where it stopped (HTTP Range on a `.part` file). Its length is checked, and its
+checksum if one is known. It gets its final name only when it is complete. A side file, `NAME.json`, stores its length
+and SHA-256, so that a file that is cut or changed later is noticed. The package `pooch` begins
+an interrupted download again from its first byte, which is too much for files of many gigabytes.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Sequence
+from http.client import HTTPException
+from pathlib import Path
+from typing import Any
+
+from rljax.datasets.formats import text
+from rljax.datasets.formats.fingerprints import digest, fingerprint
+
+Progress = Callable[[str, int, int | None], None]  # file name, bytes so far, bytes in all or None
+BLOCK = 1 << 20  # bytes
+ATTEMPTS = 3  # consecutive connections that may break without receiving any data
+
+
+def root(folder: Path | None = None) -> Path:
+    """The folder of datasets: `folder`, or else $RLJAX_DATA, or else ~/.rljax/data."""
+    return Path(folder or os.environ.get("RLJAX_DATA") or Path.home() / ".rljax" / "data")
+
+
+def find(
+    family: str,
+    file: str,
+    folder: Path | None = None,
+    others: Sequence[Path] = (),
+    *,
+    url: str | None = None,
+    checksum: str | None = None,
+    download: bool = True,
+    progress: Progress | None = None,
+) -> Path:
+    """The path of `file` of `family` ("d4rl", ...). The file is downloaded from `url` if it is missing.
+
+    The search covers `root(folder)/family`, `root(folder)` and the folders `others`, where the family's own library
+    keeps files.
+
+    Args:
+        file: the file's name, or its path below the family's folder.
+        checksum: "md5:..." or "sha256:..." of the file. A file that exists already is not checked.
+        download: whether the file may be downloaded.
+        progress: called during the download. The default is a bar, if standard error is a terminal.
+
+    Raises:
+        ValueError: the file is missing and cannot be downloaded (the message says which file to put where), or its
+            length has changed since the download.
+    """
+    home = root(folder) / family
+    for candidate in (home / file, root(folder) / file, *(Path(other) / file for other in others)):
+        if candidate.is_file():
+            _check_length(candidate)
+            return candidate
+    instruction = f"Put it there by hand: {url or file} as {_short(home / file)}"
+    if url is None:
+        raise ValueError(f"'{file}' is not in {_short(home)}, and no address of it is known. {instruction}")
+    if not download:
+        raise ValueError(f"'{file}' is not in {_short(home)}, and is not to be downloaded. {instruction}")
+    try:
+        return fetch(url, home / file, checksum=checksum, progress=progress)
+    except OSError as error:
+        raise ValueError(f"'{file}' could not be downloaded from {url}: {_reason(error)}. {instruction}") from error
+
+
+def fetch(url: str, path: Path, *, checksum: str | None = None, progress: Progress | None = None) -> Path:
+    """Download `url` to `path`. If an earlier attempt left `path.part`, continue with it.
+
+    Raises `OSError` for errors of the network or the server, and if the connection breaks three times in a row without
+    receiving any data; the data so far are kept. Raises `ValueError` if the file's checksum is not `checksum`
+    ("md5:..." or "sha256:..."); the file is removed.
+    """
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    part = path.with_name(path.name + ".part")
+    close = None
+    if progress is None:
+        progress, close = _bar()
+    failures = 0
+    try:
+        while True:
+            before = part.stat().st_size if part.exists() else 0
+            try:
+                _receive(url, part, path.name, progress)
+                break
+            except urllib.error.HTTPError:
+                raise
+            except (OSError, HTTPException) as error:
+                received = part.stat().st_size if part.exists() else 0
+                failures = failures + 1 if received <= before else 0
+                if failures >= ATTEMPTS:
+                    hint = (
+                        f"; {received:,} bytes are kept, and the next attempt continues from there" if received else ""
+                    )
+                    raise OSError(f"{_reason(error)}{hint}") from error
+                time.sleep(min(0.2 * 2**failures, 5))
+    finally:
+        if close is not None:
+            close()
+    entry = fingerprint(part)
+    if checksum is not None:
+        kind, _, expected = checksum.partition(":")
+        actual = entry["sha256"] if kind == "sha256" else digest(part, kind)
+        if actual != expected:
+            part.unlink()
+            raise ValueError(
+                f"'{path.name}' from {url} has the {kind} checksum {actual}, it should be {expected}; it was removed. "
+                "Load it again; if that does not help, the server holds another file."
+            )
+    return place(part, path, {"url": url} | entry)
+
+
+def place(whole: Path, path: Path, facts: dict[str, Any]) -> Path:
+    """Rename the whole file `whole` to `path`, and write `facts` beside it; they include its `fingerprint`."""
+    _side(path).write_text(json.dumps(facts | {"file": path.name}, indent=1), encoding="utf-8")
+    os.replace(whole, path)
+    return path
+
+
+def source(path: Path) -> str | None:
+    """The address from which `path` was downloaded; None if it is not known."""
+    return known(path).get("url")
+
+
+def known(path: Path) -> dict[str, Any]:
+    """The facts that `place` wrote beside `path`; {} if there are none.
+
+    Raises `ValueError` for a side file that holds something else.
+    """
+    side = _side(path)
+    if not side.is_file():
+        return {}
+    facts = text.read_json(side)
+    recorded = facts.get("recorded") if isinstance(facts, dict) else None
+    if not isinstance(facts, dict) or not (
+        isinstance(facts.get("bytes", 0), int)
+        and isinstance(facts.get("url", ""), str)
+        and (recorded is None or (isinstance(recorded, dict) and isinstance(recorded.get("id"), str)))
+    ):
+        raise ValueError(f"'{side.name}' does not describe the file beside it, as rljax writes it. Delete it.")
+    return facts
+
+
+def _receive(url: str, part: Path, name: str, progress: Progress) -> None:
+    """Append the missing rest of `url` to `part`. Raises `OSError` if the connection ends too early."""
+    have = part.stat().st_size if part.exists() else 0
+    request = urllib.request.Request(
+        url, headers={"User-Agent": "rljax"} | ({"Range": f"bytes={have}-"} if have else {})
+    )
+    try:
+        response = urllib.request.urlopen(request, timeout=60)
+    except urllib.error.HTTPError as error:
+        if error.code == 416 and _total(error.headers.get("Content-Range")) == have:
+            return  # nothing is missing
+        if error.code != 416:
+            raise
+        part.unlink()  # it belongs to another file, or is longer than the server's file
+        response = urllib.request.urlopen(urllib.request.Request(url, headers={"User-Agent": "rljax"}), timeout=60)
+    with response:
+        resumed = response.status == 206
+        have = have if resumed and part.exists() else 0
+        length = response.headers.get("Content-Length")
+        total = have + int(length) if length else None
+        with part.open("ab" if resumed else "wb") as file:
+            while block := response.read(BLOCK):
+                file.write(block)
+                have += len(block)
+                progress(name, have, total)
+    if total is not None and have != total:
+        raise OSError(f"the connection ended after {have:,} of {total:,} bytes")
+
+
+def _total(content_range: str | None) -> int | None:
+    """The length of the whole file, from a header such as "bytes */123"."""
+    total = (content_range or "").rpartition("/")[2]
+    return int(total) if total.isdigit() else None
+
+
+def _check_length(path: Path) -> None:
+    side = _side(path)
+    expected, length = known(path).get("bytes"), path.stat().st_size
+    if expected is not None and expected != length:
+        raise ValueError(
+            f"'{path.name}' has {length:,} bytes, it had {expected:,} when it was downloaded: it was cut or replaced. "
+            f"Delete it and load it again. If you replaced it on purpose, delete '{side.name}' beside it."
+        )
+
+
+def _side(path: Path) -> Path:
+    return path.with_name(path.name + ".json")
+
+
+def _reason(error: BaseException) -> str:
+    if isinstance(error, urllib.error.HTTPError):
+        return f"the server answers {error.code} ({error.reason})"
+    if isinstance(error, urllib.error.URLError):
+        return f"no connection ({error.reason})"
+    return str(error) or type(error).__name__
+
+
+def _short(path: Path) -> str:
+    """A path for a message, with ~ for the user's home."""
+    home = str(Path.home())
+    text = str(path)
+    return "~" + text[len(home) :] if text.startswith(home + os.sep) else text
+
+
+def _bar() -> tuple[Progress, Callable[[], None]]:
+    """A progress bar on standard error, if that is a terminal, and a function that removes the bar."""
+    from rich.console import Console
+    from rich.progress import BarColumn, DownloadColumn, TextColumn, TimeRemainingColumn, TransferSpeedColumn
+    from rich.progress import Progress as Bars
+
+    console = Console(stderr=True)
+    if not console.is_terminal or shutil.get_terminal_size().columns < 40:
+        return lambda name, have, total: None, lambda: None
+    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
+    bars = Bars(*columns, TimeRemainingColumn(), console=console, transient=True)
+    tasks: dict[str, Any] = {}
+
+    def show(name: str, have: int, total: int | None) -> None:
+        if name not in tasks:
+            bars.start()
+            tasks[name] = bars.add_task(name, total=total)
+        bars.update(tasks[name], completed=have, total=total)
+
+    return show, bars.stop

@@ -1,0 +1,431 @@
+"""Minari's datasets: read with h5py, written through the `minari` package.
+
+A dataset is a folder `ID/data` with `metadata.json` and `main_data.hdf5`, in which each `episode_<i>` holds
+`observations` (T+1 rows), `actions`, `rewards`, `terminations` and `truncations` (T rows each). Every successor is
+stored, also the one of the last action: no row is dropped, and none leaks from one episode into another. Observations
+that are dictionaries or tuples are flattened like Gymnasium's `flatten`, with a warning. Dictionaries keep the order of
+their space, which Gymnasium sorts by key. Where they hold pictures or a mask of actions, or `infos` holds such a mask,
+they become the dictionary that agents see in the environment, see `rljax.datasets.formats.minari_arrays`. `infos/cost`
+and the arrays of `infos/signals` are signals beside the reward.
+
+"minari/mujoco/hopper/medium-v0" is the dataset that Minari calls "mujoco/hopper/medium-v0". Its metadata may hold
+references. They also name the environment of the recording, and maybe another one for evaluation: see
+`rljax.datasets.publishers.minari_environments`.
+
+Source: Younis et al., Minari, https://zenodo.org/records/13767625; Farama-Foundation/Minari at 1880118.
+"""
+
+from __future__ import annotations
+
+import importlib
+import math
+import os
+import re
+import warnings
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from rljax.buffers import frames
+from rljax.datasets import dataset as base
+from rljax.datasets.dataset import OfflineDataset
+from rljax.datasets.formats import assembly, minari_arrays, minari_spaces, opened, schema, text
+from rljax.datasets.formats.assembly import Rows
+from rljax.datasets.formats.fingerprints import fingerprint
+from rljax.datasets.publishers import download as files
+from rljax.datasets.publishers import minari_environments as environments
+from rljax.datasets.tools.check import not_following
+
+REMOTE = "https://huggingface.co/datasets/farama-minari"
+# They register environments of published data.
+PACKAGES = ("gymnasium_robotics", "ogbench", "rljax.envs.host.robots.neorl2")
+MAIN, METADATA = "data/main_data.hdf5", "data/metadata.json"
+MUJOCO = (
+    *("ant", "halfcheetah", "hopper", "humanoid", "humanoidstandup", "inverteddoublependulum", "invertedpendulum"),
+    *("pusher", "reacher", "swimmer", "walker2d"),
+)
+SIMPLE = ("ant", "halfcheetah", "hopper", "humanoid", "humanoidstandup", "walker2d")  # these have a third level
+ADROIT = ("door", "hammer", "pen", "relocate")
+ANTMAZE = ("umaze", "umaze-diverse", "medium-play", "medium-diverse", "large-play", "large-diverse")
+POINTMAZE = ("open", "umaze", "medium", "large")
+
+
+def names() -> list[str]:
+    """Ids on Minari's server, in the form that `load` accepts. The server may have more by now."""
+    adroit = [f"D4RL/{task}/{kind}-v2" for task in ADROIT for kind in ("human", "cloned", "expert")]
+    maze = [f"D4RL/antmaze/{kind}-v1" for kind in ANTMAZE]
+    point = [f"D4RL/pointmaze/{kind}{dense}-v2" for kind in POINTMAZE for dense in ("", "-dense")]
+    kitchen = [f"D4RL/kitchen/{kind}-v2" for kind in ("complete", "partial", "mixed")]
+    mujoco = [f"mujoco/{task}/{kind}-v0" for task in MUJOCO for kind in ("medium", "expert")]
+    mujoco += [f"mujoco/{task}/simple-v0" for task in SIMPLE]
+    return [f"minari/{name}" for name in (*adroit, *maze, *point, *kitchen, *mujoco)]
+
+
+def load(
+    name: str,
+    folder: Path | None = None,
+    *,
+    download: bool = True,
+    clip_actions: bool = False,
+    action_bounds: Any = None,
+    progress: files.Progress | None = None,
+) -> OfflineDataset:
+    """The dataset called `name`, such as "minari/mujoco/hopper/medium-v0"; see `rljax.datasets.load`.
+
+    For ids that `names` does not list, only the local folders are searched. So a user's own datasets load by name too.
+    """
+    identity = _identity(name)
+    known = f"minari/{identity}" in names()
+    space, _, rest = identity.partition("/")
+    paths = {}
+    for file in (METADATA, MAIN):
+        try:
+            paths[file] = files.find(
+                "minari",
+                f"{identity}/{file}",
+                folder,
+                [_library()],
+                url=f"{REMOTE}/{space}/resolve/main/{rest}/{file}" if known else None,
+                download=download,
+                progress=progress,
+            )
+        except ValueError as error:
+            if not known and "no address" in str(error):
+                raise base.unknown(name, "Minari or the local folders", names()) from error
+            raise
+    return read(paths[MAIN].parents[1], name, clip_actions=clip_actions, action_bounds=action_bounds)
+
+
+def environment(name: str) -> str | None:
+    """The environment in the metadata of the dataset called `name`; None if it is not on this machine."""
+    try:
+        path = files.find("minari", f"{_identity(name)}/{METADATA}", None, [_library()], download=False)
+        recording, evaluation = _specs(_metadata(path.parents[1]))
+        return environments.named(evaluation or recording)
+    except ValueError:  # `load` reports what is wrong
+        return None
+
+
+def read(
+    folder: Path, name: str | None = None, *, clip_actions: bool = False, action_bounds: Any = None
+) -> OfflineDataset:
+    """The dataset in `folder`, which holds `data/metadata.json` and `data/main_data.hdf5`.
+
+    `action_bounds` are for data whose action space has no bounds: low and high, each a number or one per dimension.
+
+    Raises `ValueError` for a folder or a file that is incomplete, for encoded images, for spaces that agents cannot
+    see, and for everything that `rljax.datasets.load` refuses.
+    """
+    folder = Path(folder)
+    metadata = _metadata(folder)
+    recording, evaluation = _specs(metadata)
+    env, reason = None, None
+    try:
+        env = environments.named(evaluation or recording)
+    except ValueError as error:
+        reason = str(error)
+    hand = environments.hand(str(metadata.get("dataset_id")))
+    main = folder / MAIN
+    file_name = f"{folder.name}/{MAIN}"
+    action_space = minari_spaces.checked(_json(metadata.get("action_space")), file_name, "action_space")
+    observation_space = minari_spaces.checked(_json(metadata.get("observation_space")), file_name, "observation_space")
+    kind = "Box" if action_space is None else action_space["type"]
+    if kind not in ("Box", "Discrete", "MultiDiscrete", "MultiBinary"):
+        raise ValueError(
+            f"'{file_name}' has actions of the space {kind}; rljax takes Box, Discrete, MultiDiscrete and MultiBinary. "
+            "Choose another dataset."
+        )
+    with opened(main) as file:
+        rows = _rows(file_name, file, observation_space, action_space)
+    rows.check_lengths()
+    bounds = _bounds(action_space, action_bounds, name or str(folder))
+    low, high = metadata.get("ref_min_score"), metadata.get("ref_max_score")
+    if (low is None or high is None) and hand is not None and hand.reference is not None:
+        low, high = hand.reference
+    provenance: dict[str, Any] = {
+        "reader": "minari",
+        "files": [fingerprint(main)],
+        "url": files.source(main),
+        "id": metadata.get("dataset_id"),
+        "rules": ["every row is kept: successors are stored"],
+        "rows_in_file": len(rows.reward),
+        "max_episode_steps": environments.limit(recording, evaluation, hand),
+        "recorded_max_episode_steps": environments.steps(recording),
+        "no_environment": reason,
+        "algorithm": metadata.get("algorithm_name"),
+        "versions": base.versions("h5py") | {"minari": metadata.get("minari_version")},
+    }
+    if action_space and action_space.get("type") == "Discrete":
+        provenance["num_actions"] = int(action_space["n"])
+    if minari_spaces.choices(action_space):
+        provenance["choices"] = list(minari_spaces.choices(action_space))
+    return assembly.assemble(
+        name or str(folder),
+        assembly.successors(rows, np.ones(len(rows.reward), np.bool_)),
+        env=env,
+        reference=None if low is None or high is None else (low, high),
+        bounds=bounds,
+        clip_actions=clip_actions,
+        provenance=provenance,
+    )
+
+
+def write_minari(
+    dataset: OfflineDataset,
+    identity: str,
+    *,
+    env: str | None = None,
+    author: str | None = None,
+    author_email: str | None = None,
+    code_permalink: str | None = None,
+    algorithm_name: str | None = None,
+    description: str | None = None,
+) -> Path:
+    """Write `dataset` as the Minari dataset `identity`, such as "hopper/medium-v0", and return its folder.
+
+    The folder lies where Minari keeps its datasets: $MINARI_DATASETS_PATH or ~/.minari/datasets. Environment and
+    references are those of the dataset. Actions are written within the environment's bounds. Each episode's last
+    observation is the successor of its last row, so reading gives back the same transitions. If a terminal state's
+    successor was not recorded, it is the terminal row's own observation.
+
+    The package makes the environment. `env` names it in place of the data set, whose file may be somebody else's.
+
+    Raises `ValueError` if the package is missing, if `identity` is taken, if a successor within an episode is not the
+    next observation (Minari stores each observation once), and if the data set names an environment of an unknown
+    module, which would be imported: give it as `env`.
+    """
+    module = (dataset.env or "").rpartition(":")[0]
+    if env is None and module not in ("", *PACKAGES):
+        raise ValueError(
+            f"'{dataset.name}' names the environment {dataset.env!r}, and Minari would import {module!r}. If you trust "
+            f"that code, name it yourself: --env {dataset.env!r} (in Python: env=...)."
+        )
+    try:
+        package: Any = importlib.import_module("minari")  # not this module, which is rljax.datasets.publishers.minari
+        buffer: Any = importlib.import_module("minari.data_collector").EpisodeBuffer
+        from gymnasium import spaces
+    except ImportError as error:
+        raise ValueError("writing Minari datasets needs its package: pip install 'minari[hdf5,create]'") from error
+    folder = _library() / identity
+    if folder.exists():
+        raise ValueError(
+            f"there is a Minari dataset '{identity}' already. Choose another, or: minari delete {identity}"
+        )
+    transitions = dataset.transitions
+    broken = not_following(dataset, tolerance=0.0)
+    if len(broken):
+        raise ValueError(
+            f"the successor of row {broken[0]} of '{dataset.name}' is not the next row's observation ({len(broken)} "
+            "rows), and Minari stores each observation once. Write an archive instead: rljax.datasets.write_archive."
+        )
+    action = base.denormalised(dataset)
+    if dataset.choices:
+        action_space: Any = spaces.MultiDiscrete(list(dataset.choices))
+    elif dataset.action_bounds is None:
+        action_space = spaces.Discrete(dataset.action_size)
+    else:
+        action = action.astype(np.float32)
+        action_space = spaces.Box(*dataset.action_bounds, dtype=np.float32)
+    observation_space, split = minari_arrays.written(dataset.spec, action_space)
+    starts, both = dataset.episode_starts, (transitions.observation, transitions.next_observation)
+
+    def observations_in(start: int, end: int) -> Any:
+        return frames.each(lambda x, y: np.concatenate([x[start:end], y[end - 1 : end]]), *both)
+
+    def signals_in(start: int, end: int) -> dict[str, np.ndarray]:
+        return {name: np.asarray(column)[start:end] for name, column in transitions.extras.items()}
+
+    buffers = [
+        buffer(
+            id=index,
+            **minari_arrays.with_signals(split(observations_in(start, end)), signals_in(start, end)),
+            actions=action[start:end],
+            rewards=np.asarray(transitions.reward)[start:end],
+            terminations=np.asarray(transitions.terminated)[start:end],
+            truncations=np.asarray(transitions.truncated)[start:end],
+        )
+        for index, (start, end) in enumerate(zip(starts, np.append(starts[1:], dataset.num), strict=True))
+    ]
+    low, high = dataset.reference or (None, None)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # about optional arguments
+        written = package.create_dataset_from_buffers(
+            identity,
+            buffers,
+            env=environments.registered(env or dataset.env),
+            observation_space=observation_space,
+            action_space=action_space,
+            author=author,
+            author_email=author_email,
+            code_permalink=code_permalink,
+            algorithm_name=algorithm_name or dataset.provenance.get("algorithm"),
+            description=description,
+            data_format="hdf5",
+        )
+        if low is not None:  # as arguments above, the package would create the environment and run a random policy
+            written.storage.update_metadata({"ref_min_score": low, "ref_max_score": high})
+    return folder
+
+
+def _identity(name: str) -> str:
+    return name.removeprefix("minari/").strip("/")
+
+
+def _library() -> Path:
+    return Path(os.environ.get("MINARI_DATASETS_PATH") or Path.home() / ".minari" / "datasets")
+
+
+def _rows(name: str, file: Any, observation_space: Any, action_space: Any) -> Rows:
+    """All episodes in the order of their numbers, read into preallocated arrays."""
+    numbered = (key for key in file if re.fullmatch(r"episode_[0-9]{1,18}", key))
+    episodes = sorted(numbered, key=lambda key: int(key[8:]))
+    if not episodes:
+        raise ValueError(f"'{name}' has no episodes; it has: {text.listed(file)}.")
+    for episode in episodes:
+        for key in ("observations", "actions", "rewards", "terminations", "truncations"):
+            if not hasattr(file[episode], "keys") or key not in file[episode]:
+                present = text.listed(file[episode]) if hasattr(file[episode], "keys") else "no arrays"
+                raise ValueError(f"'{name}' has no '{key}' in {episode}; it has: {present}.")
+    steps = [len(schema.numbers(file[episode]["rewards"], name, f"{episode}/rewards")) for episode in episodes]
+    total, offset = sum(steps), 0
+    masked = minari_arrays.has_masks([file[episode] for episode in episodes])
+    observations = minari_arrays.Observations(name, observation_space, action_space, masked)
+    reward, terminated, truncated = np.empty(total, np.float32), np.empty(total, np.bool_), np.empty(total, np.bool_)
+    columns: list[ObservationArray] = []
+    signals: list[dict[str, np.ndarray]] = []
+    structure = action = None
+    for number, (episode, length) in enumerate(zip(episodes, steps, strict=True)):
+        group = file[episode]
+        rows = slice(offset, offset + length)
+        leaves, tree = jax.tree.flatten(observations.read(group, episode))
+        part = minari_arrays.actions(group["actions"], action_space, name, f"{episode}/actions")
+        marks = [schema.marks(group[key], name, f"{episode}/{key}") for key in ("terminations", "truncations")]
+        if {len(leaf) for leaf in leaves} != {length + 1} or {len(part), *(len(mark) for mark in marks)} != {length}:
+            raise ValueError(
+                f"'{name}': {episode} has {length} rewards, {len(leaves[0])} observations (it must be {length + 1}), "
+                f"{len(part)} actions, {len(marks[0])} terminations and {len(marks[1])} truncations. "
+                "Download it again."
+            )
+        if action is None:
+            structure = tree
+            columns = [ObservationArray(leaf, total, len(episodes)) for leaf in leaves]
+            row = sum(column.nbytes for column in columns) + total * (part[0:1].nbytes + 1)
+            text.require_memory(name, "observations", row)
+            action = np.empty((total, *part.shape[1:]), part.dtype)
+        shapes = [leaf.shape[1:] for leaf in leaves]
+        if shapes != [column.shape for column in columns] or part.shape[1:] != action.shape[1:]:
+            raise ValueError(
+                f"'{name}': {episode} has observations {_shown(shapes)} and actions {list(part.shape[1:])}, the "
+                f"episodes before it {_shown([column.shape for column in columns])} and {list(action.shape[1:])}. "
+                "Download it again."
+            )
+        for column, leaf in zip(columns, leaves, strict=True):
+            column.put(leaf, offset, number)
+        action[rows] = part
+        signals.append(minari_arrays.signals(group, name, episode, length))
+        reward[rows] = schema.column(group["rewards"], name, f"{episode}/rewards", np.float32)
+        terminated[rows], truncated[rows] = marks
+        if length:
+            truncated[offset + length - 1] |= not terminated[offset + length - 1]
+        offset += length
+    note = observations.note(sum(math.prod(column.shape) for column in columns))
+    if note is not None:
+        warnings.warn(note, stacklevel=4)
+    assert structure is not None
+    assert action is not None
+    observation, successor = (structure.unflatten(side) for side in zip(*(c.finished() for c in columns), strict=True))
+    keys = ("observations", "actions", "rewards", "terminations", "truncations", "observations")
+    fields: Mapping[str, str] = dict[str, str](zip(base.FIELDS, keys, strict=True))
+    joined = minari_arrays.joined_signals(signals)
+    return Rows(name, fields, observation, action, reward, terminated, truncated, successor, signals=joined)
+
+
+class ObservationArray:
+    """An array of the observations of all episodes, filled episode by episode. Large pictures are stored once."""
+
+    def __init__(self, example: np.ndarray, total: int, episodes: int) -> None:
+        """Room for the `total` rows of so many episodes, in which each has one observation more than rows."""
+        self.shape, self.once = example.shape[1:], frames.is_stored_once(example.shape[1:], example.dtype)
+        self.nbytes = text.nbytes_of((total + episodes if self.once else 2 * total, *self.shape), example.itemsize)
+        self._dtype, self._size = example.dtype, total + episodes if self.once else total
+        self._index = np.empty(total if self.once else 0, np.int32)
+        self._arrays: tuple[np.ndarray, ...] = ()
+
+    def put(self, observations: np.ndarray, offset: int, number: int) -> None:
+        """The observations [T+1, ...] of the episode with this number, whose first row is `offset`."""
+        if not self._arrays:  # after the check of the memory
+            self._arrays = tuple(np.empty((self._size, *self.shape), self._dtype) for _ in range(1 if self.once else 2))
+        length = len(observations) - 1
+        if self.once:
+            self._arrays[0][offset + number : offset + number + length + 1] = observations
+            self._index[offset : offset + length] = np.arange(offset + number, offset + number + length)
+        else:
+            self._arrays[0][offset : offset + length], self._arrays[1][offset : offset + length] = (
+                observations[:-1],
+                observations[1:],
+            )
+
+    def finished(self) -> tuple[Any, Any]:
+        """Observations and successors of all rows."""
+        if not self.once:
+            return self._arrays[0], self._arrays[1]
+        index = self._index[:, None]
+        (pictures,) = self._arrays
+        return frames.Frames(pictures=pictures, index=index), frames.Frames(pictures=pictures, index=index + 1)
+
+
+def _shown(shapes: list[tuple[int, ...]]) -> str:
+    return ", ".join(str(list(shape)) for shape in shapes)
+
+
+def _metadata(folder: Path) -> dict[str, Any]:
+    path = folder / METADATA
+    if not path.is_file() or not (folder / MAIN).is_file():
+        raise ValueError(
+            f"'{folder.name}' is not a Minari dataset in HDF5: it needs {METADATA} and {MAIN}. "
+            "The minari package converts one in Arrow's format to HDF5: data_format='hdf5'."
+        )
+    return dict(schema.mapping(text.read_json(path, f"{folder.name}/{METADATA}"), folder.name, METADATA))
+
+
+def _specs(metadata: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The specifications of the environments of recording and of evaluation; {} for those that are not there."""
+    specs = [schema.mapping(_json(metadata.get(key)), METADATA, key) for key in ("env_spec", "eval_env_spec")]
+    for spec in specs:
+        if not isinstance(spec.get("id"), str | None):
+            raise ValueError(f"'{METADATA}': the 'id' of the environment is {spec['id']!r:.80}, it must be a text.")
+    return dict(specs[0]), dict(specs[1])
+
+
+def _json(value: Any) -> Any:
+    if not isinstance(value, str):
+        return value
+    try:
+        return text.parse_json(value, METADATA)
+    except text.RefusedFileError:
+        raise
+    except ValueError as error:
+        raise ValueError(f"'{METADATA}' holds what is not JSON: {error}. Download the dataset again.") from error
+
+
+def _bounds(action_space: Any, action_bounds: Any, name: str) -> Any:
+    """The bounds of the actions: those of their space, or those `action_bounds` if the space has none.
+
+    Raises `ValueError` if both are there, or neither.
+    """
+    if not action_space or action_space["type"] != "Box":
+        return action_bounds
+    low, high = np.ravel(action_space["low"]), np.ravel(action_space["high"])
+    if np.isfinite(low).all() and np.isfinite(high).all():
+        if action_bounds is not None:
+            raise ValueError(f"action_bounds is for data without bounds; those of '{name}' are known.")
+        return low, high
+    if action_bounds is None:
+        raise ValueError(
+            f"the actions of '{name}' have no bounds in its action space. Name them: action_bounds=(low, high), or "
+            "rljax data convert DATA NEW --action-bounds LOW HIGH"
+        )
+    return action_bounds

@@ -1,0 +1,151 @@
+"""The environments of Minari's datasets: which one evaluates, with which arguments, and for how many steps.
+
+The metadata specify the environment of the recording, `env_spec`, and maybe another one for evaluation,
+`eval_env_spec`. The latter counts if it is there, with its arguments (`kwargs`): AntMaze and PointMaze evaluate with
+fixed goals in mazes of their own. The time limit is that of evaluation. A recording may have had another one: 1e6 steps
+in PointMaze, which would never end.
+
+A file must not run code. Of the modules that metadata name, only those in `PACKAGES` are imported, and only arguments
+that cannot be paths are used (`rljax.datasets.formats.environment_arguments`).
+
+The datasets "D4RL/..." are D4RL's (Farama-Foundation/minari-dataset-generation-scripts). Those of the Adroit hands and
+of the kitchen replay D4RL's recordings in present environments. Those of the mazes were recorded anew, by a protocol
+like D4RL's. The hands keep D4RL's time limits and references. The returns of the others have another meaning, because
+the present mazes and kitchens go on after a success.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+import re
+from typing import Any
+
+from rljax.datasets.formats import environment_arguments as safety
+from rljax.datasets.publishers import d4rl
+
+# Packages that may be imported because metadata name them: importing one registers its environments. An environment of
+# any other package must be registered already, or the user names it.
+PACKAGES = ("ale_py", "gymnasium_robotics", "minigrid")
+# Wrappers that change neither observations, actions, rewards nor ends, or that rljax replaces by its own.
+HARMLESS = (
+    *("DataCollector", "FlattenObservation", "OrderEnforcing", "PassiveEnvChecker", "RecordEpisodeStatistics"),
+    *("RecordVideo", "TimeLimit"),
+)
+HANDS = ("door", "hammer", "pen", "relocate")
+RENAMED = {"pointmaze": "maze2d"}  # Minari's name of a task -> D4RL's
+
+
+def named(spec: dict[str, Any]) -> str | None:
+    """The name of the environment with this specification, with its package and arguments. None if it has no id.
+
+    Raises `ValueError` if rljax cannot make this very environment.
+    """
+    identity, arguments = spec.get("id"), spec.get("kwargs") or {}
+    if not identity:
+        return None
+    if not isinstance(identity, str) or not isinstance(arguments, dict):
+        raise ValueError("its environment's 'id' must be a text, and its 'kwargs' must be a JSON object.")
+    known, entry = _registration(identity), str(spec.get("entry_point") or "")
+    package = (identity if ":" in identity else entry).partition(":")[0].partition(".")[0]
+    if known is None and package not in (*PACKAGES, "gymnasium"):
+        raise ValueError(
+            f"its environment '{identity}' ({entry or package or 'without an entry point'}) is not registered with "
+            "Gymnasium, and rljax imports no module because a file names it. Name it yourself: --env MODULE:NAME."
+        )
+    _require_no_wrappers(spec, known)
+    name = f"{package}:{identity}" if package in PACKAGES and ":" not in identity else identity
+    defaults = {} if known is None or package in PACKAGES else known.kwargs  # a package may not be imported yet
+    arguments = {key: value for key, value in arguments.items() if key not in defaults or defaults[key] != value}
+    arguments.pop("render_mode", None)
+    unsafe = safety.unsafe(arguments)
+    if unsafe is not None:
+        raise ValueError(
+            f"its environment '{identity}' has {unsafe}, and a file may set only numbers, truth values and plain words "
+            "that are no paths. Look at it first; if you trust it, name the environment yourself: --env 'NAME?{...}'."
+        )
+    return f"{name}?{json.dumps(arguments)}" if arguments else name
+
+
+def limit(recording: dict[str, Any], evaluation: dict[str, Any], hand: d4rl.Entry | None) -> int | None:
+    """The time limit of evaluation, in environment steps.
+
+    It is that of `evaluation`, the specification of the environment for evaluation. If there is none, it is D4RL's for
+    data of a hand, or else the registered one. None for environments that are not registered yet: making the
+    environment then applies its own.
+    """
+    time_limit = steps(evaluation)
+    if time_limit is not None:
+        return time_limit
+    if hand is not None:
+        return hand.max_episode_steps
+    known = _registration((evaluation or recording).get("id"))
+    return None if known is None else known.max_episode_steps
+
+
+def steps(spec: dict[str, Any]) -> int | None:
+    """The time limit in a specification; None if it has none. Some are floats, such as 1e6."""
+    number = spec.get("max_episode_steps")
+    if number is None:
+        return None
+    whole = isinstance(number, int | float) and not isinstance(number, bool) and number == number // 1
+    if not whole or not 1 <= number < 2**31:
+        raise ValueError(
+            f"'max_episode_steps' of an environment is {number!r:.80}, it must be a whole number from 1 on."
+        )
+    return int(number)
+
+
+def original(name: str) -> str | None:
+    """D4RL's newest id of the dataset called `name`: "d4rl/pen-human-v1" for "minari/D4RL/pen/human-v2".
+
+    None for datasets that are not D4RL's. "mujoco/..." are not: other policies recorded them in other environments.
+    """
+    match = re.fullmatch(r"(?:minari/)?D4RL/([^/]+)/(.+)-v\d+", name)
+    if match is None:
+        return None
+    task, kind = match.groups()
+    beginning = re.escape(f"{RENAMED.get(task, task)}-{kind}")
+    ids = [entry for entry in d4rl.entries() if re.fullmatch(rf"{beginning}-v\d", entry)]
+    return f"d4rl/{max(ids)}" if ids else None
+
+
+def hand(identity: str) -> d4rl.Entry | None:
+    """D4RL's entry of the dataset `identity`, if it is of an Adroit hand; None for all others."""
+    name = original(identity)
+    entry = None if name is None else d4rl.entries()[name.removeprefix("d4rl/")]
+    return entry if entry is not None and entry.id.partition("-")[0] in HANDS else None
+
+
+def registered(env: str | None) -> Any:
+    """Gymnasium's specification of the environment called `env`, with its arguments. None if it does not know it."""
+    import gymnasium
+
+    name, _, arguments = (env or "").partition("?")
+    try:
+        spec = copy.deepcopy(gymnasium.spec(name))
+    except (gymnasium.error.Error, ImportError):
+        return None
+    spec.kwargs |= json.loads(arguments or "{}")
+    return spec
+
+
+def _registration(identity: Any) -> Any:
+    """Gymnasium's registration of an environment; None if there is none. Nothing is imported for it."""
+    import gymnasium
+
+    return gymnasium.registry.get(str(identity))
+
+
+def _require_no_wrappers(spec: dict[str, Any], known: Any) -> None:
+    """Raise `ValueError` if a specification has wrappers that change the task and that are not registered with it."""
+    recorded = spec.get("additional_wrappers") or []
+    if not isinstance(recorded, list) or not all(isinstance(wrapper, dict) for wrapper in recorded):
+        raise ValueError("its environment's 'additional_wrappers' must be a JSON array of objects.")
+    wrappers = {str(wrapper.get("name")) for wrapper in recorded}
+    wrappers -= {wrapper.name for wrapper in getattr(known, "additional_wrappers", ())} | set(HARMLESS)
+    if wrappers:
+        raise ValueError(
+            f"its environment '{spec['id']}' has the wrappers {', '.join(sorted(wrappers))}, and rljax runs no code "
+            "because a file names it. Register the environment with them, and name it: --env MODULE:NAME."
+        )

@@ -1,0 +1,278 @@
+"""OGBench's datasets: trajectories without a task, and the single tasks that the package defines on them.
+
+A file holds `observations` [M, O], `actions` [M, A] and `terminals` [M]. `terminals` is 1 at the last row of a
+trajectory, which holds its last observation and no transition. That row is dropped. The successor of every other row
+is the next row's observation. These terminals are ends of trajectories, never of the environment: they become
+`truncated`. Files of manipulation and locomotion also hold the simulator's `qpos` [M, ...], and `button_states`
+[M, buttons] if there are buttons.
+
+"ogbench/cube-single-play-v0" is the unchanged file, for goal-conditioned learning: all rewards are 0, and no row
+is terminal.
+"ogbench/cube-single-play-singletask-task2-v0" is one of its five tasks, "ogbench/cube-single-play-singletask-v0" the
+default task. Rewards and masks depend on the state in which the action is taken (since ogbench 1.2.0):
+
+    mazes, soccer        r = 1[position within the goal's tolerance] - 1
+    cubes, scene, puzzle r = (parts in place) - (parts); a cube is in place within 4 cm, as are drawer and window
+    terminated           all parts are in place, whether the trajectory continues or not
+
+Hence an episode of `returns` and `lengths` ends at the goal, and a trajectory that stays at the goal gives many
+episodes of length 1. A name with "-val" at its end is the validation file: "ogbench/cube-single-play-v0-val".
+
+Goals and tolerances in ogbench.json were read from the environments of ogbench 1.2.2, and the rules from its
+relabel_utils.py. The package's environments score policies (pip install ogbench). There an episode ends one step after
+the state in which all parts are in place, or at the time limit, and `success` is that of its last step.
+
+"ogbench/visual-cube-single-play-v0" and others with "visual-" have pictures [64, 64, 3] of uint8 in place of states.
+
+Files of cube, scene and puzzle need no download: `rljax.datasets.recording.scripted_experts` records them.
+
+Source: Park et al., OGBench: Benchmarking Offline Goal-Conditioned RL, arXiv:2410.20092; seohongpark/ogbench.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import json
+import re
+from collections.abc import Mapping
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from rljax.datasets import dataset as base
+from rljax.datasets.dataset import OfflineDataset
+from rljax.datasets.formats import assembly, opened, schema, text
+from rljax.datasets.formats.assembly import Rows
+from rljax.datasets.formats.fingerprints import fingerprint
+from rljax.datasets.publishers import download as files
+
+URL = "https://rail.eecs.berkeley.edu/datasets/ogbench"
+CUBES = 14  # index in qpos of the first cube's position, after the arm's joints
+CUBE = 7  # numbers of a cube in qpos: position and quaternion
+BALL = 15  # index in qpos of the ball, after the ant
+NEAR = 0.04  # metres from a goal at which a cube, a drawer or a window is in place
+KEYS = ("observations", "actions", "rewards", "terminals", "terminals", "observations")  # of Transition's fields
+
+# The kinds of data that were published for each environment.
+KINDS = {
+    "pointmaze": ("navigate", "stitch"),
+    "antmaze": ("navigate", "stitch", "explore"),
+    "humanoidmaze": ("navigate", "stitch"),
+    "antsoccer": ("navigate", "stitch"),
+    "cube": ("play", "noisy"),
+    "scene": ("play", "noisy"),
+    "puzzle": ("play", "noisy"),
+}
+UNSEEN = ("pointmaze", "antsoccer", "cube-octuple")  # environments without pictures
+
+
+@functools.cache
+def tasks() -> dict[str, Any]:
+    """For each environment: `default` task (from 1), time limit `steps`, `tolerance`, and the goals of its `tasks`."""
+    return json.loads(resources.files(__package__ or "").joinpath("ogbench.json").read_text(encoding="utf-8"))
+
+
+@dataclasses.dataclass(frozen=True)
+class Name:
+    """The parts of an id such as "cube-single-play-singletask-task2-v0-val"."""
+
+    environment: str  # "cube-single"
+    kind: str  # "play"
+    task: int | None  # 1 to 5; 0: the default one; None: without a task
+    split: str  # "train" or "val"
+    visual: bool = False  # whether observations are pictures
+
+    @property
+    def shown(self) -> str:
+        """The environment's name: "visual-cube-single" where it shows pictures."""
+        return f"visual-{self.environment}" if self.visual else self.environment
+
+    @property
+    def file(self) -> str:
+        """The name of the file, which all tasks share."""
+        return f"{self.shown}-{self.kind}-v0{'-val' if self.split == 'val' else ''}.npz"
+
+    @property
+    def env(self) -> str:
+        """The Gymnasium environment that scores policies. For data without a task, it is the one with goals."""
+        task = "" if self.task is None else "-singletask" + (f"-task{self.task}" if self.task else "")
+        return f"ogbench:{self.shown}{task}-v0"
+
+    @property
+    def number(self) -> int | None:
+        """The number of the task; that of the default task if `task` is 0."""
+        return tasks()[self.environment]["default"] if self.task == 0 else self.task
+
+
+def names() -> list[str]:
+    """All ids, in the form that `load` accepts, without those of validation files ("-val")."""
+    sets = [
+        f"ogbench/{form}{environment}-{kind}"
+        for form in ("", "visual-")
+        for environment in tasks()
+        for kind in KINDS[environment.partition("-")[0]]
+        if (environment, kind) != ("antmaze-giant", "explore") and not (form and environment.startswith(UNSEEN))
+    ]
+    return [
+        f"{name}{task}-v0"
+        for name in sets
+        for task in ("", "-singletask", *(f"-singletask-task{number}" for number in range(1, 6)))
+    ]
+
+
+def load(
+    name: str,
+    folder: Path | None = None,
+    *,
+    download: bool = True,
+    clip_actions: bool = False,
+    progress: files.Progress | None = None,
+) -> OfflineDataset:
+    """The dataset called `name`, such as "ogbench/cube-single-play-singletask-v0"; see `rljax.datasets.load`."""
+    parts = parse(name)
+    path = files.find(
+        "ogbench",
+        parts.file,
+        folder,
+        [Path.home() / ".ogbench" / "data"],
+        url=f"{URL}/{parts.file}",
+        download=download,
+        progress=progress,
+    )
+    return read(path, name, parts, clip_actions=clip_actions)
+
+
+def environment(name: str) -> str | None:
+    """The environment that scores policies from the dataset called `name`; None for unknown names."""
+    try:
+        return parse(name).env
+    except ValueError:
+        return None
+
+
+def parse(name: str) -> Name:
+    """The parts of an id. Raises `ValueError` for an unknown id, and suggests the nearest."""
+    rest = name.removeprefix("ogbench/")
+    if rest.startswith("powderworld-"):
+        raise ValueError(f"'{name}' is of Powderworld, which is not read here. All of OGBench: rljax data list ogbench")
+    match = re.fullmatch(r"(visual-)?(.+?)-(\w+?)(-singletask(?:-task([1-5]))?)?-v0(-val)?", rest)
+    if match is None or f"ogbench/{match[1] or ''}{match[2]}-{match[3]}-v0" not in names():
+        raise base.unknown(name.removesuffix("-val"), "OGBench", names())
+    task = None if match[4] is None else int(match[5] or 0)
+    if task is not None and task > len(tasks()[match[2]]["tasks"]):
+        raise ValueError(f"'{match[2]}' of OGBench has tasks 1 to {len(tasks()[match[2]]['tasks'])}, not {task}.")
+    return Name(match[2], match[3], task, "val" if match[6] else "train", match[1] is not None)
+
+
+def read(path: Path, name: str, parts: Name, *, clip_actions: bool = False) -> OfflineDataset:
+    """The dataset in the .npz file `path`, relabelled if `parts` names a task.
+
+    Raises `ValueError` for a file that is incomplete or lacks an array that is needed, also for relabelling, and for
+    everything that `rljax.datasets.load` refuses.
+    """
+    path = Path(path)
+    with opened(path) as file:
+        needed = ["observations", "actions", "terminals", *(_needed(parts) if parts.task is not None else ())]
+        for key in needed:
+            if key not in file:
+                raise ValueError(
+                    f"'{path.name}' has no '{key}'; it has: {text.listed(file)}. '{name}' needs "
+                    f"{', '.join(needed)}. Download the file again, or record it with the simulator's state."
+                )
+        ends = schema.marks(file["terminals"], path.name, "terminals")
+        rewards, terminated = np.zeros(len(ends), np.float32), np.zeros(len(ends), np.bool_)
+        if parts.task is not None:
+            rewards, terminated = _relabelled(parts, file, path.name)
+        rows = Rows(
+            path.name,
+            dict(zip(base.FIELDS, KEYS, strict=True)),
+            (schema.observed if parts.visual else schema.vectors)(file["observations"], path.name, "observations"),
+            schema.actions(file["actions"], path.name, "actions"),
+            rewards,
+            terminated,
+            ends,
+        )
+    rows.check_lengths()
+    recorded = files.known(path).get("recorded")
+    # The last row of a trajectory is no transition, nor is the last row of the file, marked or not.
+    keep = ~np.append(ends[:-1], True)
+    rows.dropped["last observation of a trajectory"] = int((~keep).sum())
+    rows.truncated = np.zeros_like(ends)
+    # The next row is always the true successor of a kept row, also after a goal was reached.
+    return assembly.assemble(
+        name,
+        assembly.successors(rows, keep, leak=True),
+        env=parts.env,
+        reference=None,  # the package reports success, not returns
+        clip_actions=clip_actions,
+        complete=bool(ends[-1]),
+        provenance={
+            "reader": "ogbench",
+            "files": [fingerprint(path)],
+            "url": None if recorded else files.source(path) or f"{URL}/{parts.file}",
+            "recorded": recorded,  # by `rljax data record`, with which settings
+            "id": f"{parts.shown}-{parts.kind}-v0",
+            "task": parts.number,
+            "split": parts.split,
+            "rules": [
+                "the last row of a trajectory is dropped; the next row's observation is the successor",
+                "rewards: 0, the file has none" if parts.task is None else f"rewards: of task {parts.number}, at s",
+            ],
+            "rows_in_file": len(ends),
+            "max_episode_steps": tasks()[parts.environment]["steps"],
+            "versions": base.versions(),
+        },
+    )
+
+
+def relabel(parts: Name, file: Mapping[str, Any]) -> tuple[np.ndarray, np.ndarray]:
+    """Rewards [M] float32 and whether the goal is reached [M] bool, of the states in `file` for the task of `parts`."""
+    environment = tasks()[parts.environment]
+    assert parts.number is not None
+    goal = environment["tasks"][parts.number - 1]
+    if "position" in goal:
+        start = BALL if parts.environment.startswith("antsoccer") else 0
+        position = file["qpos"][:, start : start + 2]
+        placed = (np.linalg.norm(position - np.array(goal["position"]), axis=-1) <= environment["tolerance"])[:, None]
+    else:
+        placed = np.concatenate([*_placed(goal, file)], axis=1)
+    count = placed.sum(axis=1)
+    return (count - placed.shape[1]).astype(np.float32), count == placed.shape[1]
+
+
+def _relabelled(parts: Name, file: Mapping[str, Any], name: str) -> tuple[np.ndarray, np.ndarray]:
+    """`relabel` of the arrays in the file called `name`. Raises `ValueError` if their shapes are not the task's."""
+    states = {key: schema.stored(schema.numbers(file[key], name, key)) for key in _needed(parts)}
+    try:
+        return relabel(parts, states)
+    except (IndexError, ValueError) as error:
+        shapes = ", ".join(f"'{key}' {list(state.shape)}" for key, state in states.items())
+        raise ValueError(
+            f"'{name}': the simulator's states ({shapes}) are not those of '{parts.environment}'. Download it again."
+        ) from error
+
+
+def _placed(goal: Mapping[str, Any], file: Mapping[str, Any]) -> Any:
+    """Whether each part is in place: one array [M, parts] per kind of part."""
+    if "cubes" in goal:
+        qpos, cubes = file["qpos"], np.array(goal["cubes"])
+        after_cubes = CUBES + CUBE * len(cubes)
+        columns = CUBES + CUBE * np.arange(len(cubes))[:, None] + np.arange(3)
+        yield np.linalg.norm(cubes - qpos[:, columns], axis=-1) <= NEAR
+        if "drawer" in goal:
+            after_cubes += len(goal["buttons"])
+            yield file["button_states"] == np.array(goal["buttons"])
+            yield np.abs(qpos[:, [after_cubes]] - goal["drawer"]) <= NEAR
+            yield np.abs(qpos[:, [after_cubes + 1]] - goal["window"]) <= NEAR
+    else:
+        yield file["button_states"] == np.array(goal["buttons"])
+
+
+def _needed(parts: Name) -> tuple[str, ...]:
+    """The keys of the file from which the task's rewards are computed."""
+    goal = tasks()[parts.environment]["tasks"][0]
+    qpos = ("qpos",) if "position" in goal or "cubes" in goal else ()
+    return qpos + (("button_states",) if "buttons" in goal else ())

@@ -1,0 +1,332 @@
+"""Scripted experts that record OGBench's arm data: they move cubes, press buttons, and open drawers and windows.
+
+    rljax data record ogbench/cube-single-play-v0
+
+writes the file that `rljax.datasets.publishers.ogbench` reads, by the protocol of the published files:
+
+    trajectory  1001 states of the simulator, 1000 transitions, starting in a random scene. When the expert finishes a
+                task, a new random one follows, without an end or a reset.
+    play        a plan through key frames with random times, and noise of 0.1 that is smoothed over half a step
+    noisy       a closed loop whose actions have Gaussian noise of [1, 1, 1, 3, 10] x, with x uniform in [0, 0.1] per
+                trajectory. One in ten actions (one in five for puzzles) is uniformly random instead.
+    stacking    the share of cube tasks that stack a cube on another, drawn per trajectory: uniform in 0 to 0.25
+                with two cubes, 0.05 to 0.35 with three, 0.1 to 0.5 with four, 0 to 0.35 with eight
+    scene       a trajectory in which the cube leaves the view of the camera is recorded again
+    number      1000 trajectories; 3000 for cube-triple and puzzle-4x5; 5000 for cube-quadruple and puzzle-4x6. The
+                validation file has a tenth as many.
+
+Departs from the protocol: each trajectory has its own random numbers, derived from the seed and the trajectory's
+number. So it does not depend on the number of processes or on interruptions, and "-val" never repeats trajectories of
+training. Actions are rounded to float32 before the environment takes them, as they are stored. Data of mazes and soccer
+need trained policies, and cannot be recorded here.
+
+Source: Park et al., arXiv:2410.20092; seohongpark/ogbench, data_gen_scripts/generate_manipspace.py and commands.sh.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import functools
+import importlib
+import json
+import math
+import multiprocessing
+import shutil
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from rljax.datasets import dataset as base
+from rljax.datasets.formats import opened, text
+from rljax.datasets.formats.dataset_files import atomic
+from rljax.datasets.formats.fingerprints import fingerprint
+from rljax.datasets.publishers import download as files
+from rljax.datasets.publishers import ogbench
+
+LENGTH = 1000  # transitions of a trajectory
+EPISODES = {"cube-triple": 3000, "cube-quadruple": 5000, "puzzle-4x5": 3000, "puzzle-4x6": 5000}  # others: 1000
+PARTS = {"cube": ("cube",), "scene": ("cube", "button", "drawer", "window"), "puzzle": ("button",)}  # oracles
+STACKING = {  # range of the share of new cube tasks that stack
+    "cube-single": (0.0, 0.0),
+    "cube-double": (0.0, 0.25),
+    "cube-triple": (0.05, 0.35),
+    "cube-quadruple": (0.1, 0.5),
+    "cube-octuple": (0.0, 0.35),
+}
+NOISE, SPREAD = 0.1, np.array([1.0, 1.0, 1.0, 3.0, 10.0])
+RANDOM = {"cube": 0.1, "scene": 0.1, "puzzle": 0.2}  # share of random actions in noisy data
+TYPES = {"terminals": np.bool_, "button_states": np.int64}  # others: float32, pictures uint8
+
+Progress = Callable[[int, int], None]  # trajectories so far, trajectories in all
+
+
+@dataclasses.dataclass(frozen=True)
+class RecordingTask:
+    """Everything that determines a trajectory, except its number."""
+
+    environment: str  # "cube-single"
+    kind: str  # "play" or "noisy"
+    split: str  # "train" or "val"
+    length: int  # transitions
+    seed: int
+    visual: bool = False  # observations are pictures [64, 64, 3]
+
+    def seeds(self, number: int) -> list[int]:
+        """Three seeds of trajectory `number`: for the environment, for the oracle, and for the draws of this module."""
+        entropy = (self.seed, int(self.split == "val"), number)
+        return [int(word) for word in np.random.SeedSequence(entropy).generate_state(3)]
+
+
+def record(
+    name: str,
+    path: str | Path | None = None,
+    *,
+    steps: int | None = None,
+    seed: int = 0,
+    processes: int = 1,
+    length: int = LENGTH,
+    progress: Progress | None = None,
+) -> Path:
+    """Record a dataset such as "ogbench/cube-single-play-v0", or its "-val", to the .npz file `path`. Return the path.
+
+    The arrays have M = trajectories x (length + 1) rows, like the published ones: `observations` [M, O], `actions`
+    [M, 5], `qpos` and `qvel` [M, ...] float32, `terminals` [M] bool, `button_states` [M, buttons] int64 if there are
+    buttons. Finished trajectories are kept in the folder `path.parts` until all are complete. After an interruption,
+    the same call continues.
+
+    Args:
+        path: by default the place where `rljax.datasets.load` finds the published file: $RLJAX_DATA or ~/.rljax/data.
+        steps: number of transitions, rounded up to whole trajectories; by default that of the published file.
+        seed: trajectories depend only on the seed and on their number.
+        processes: the number of processes that record in parallel.
+        length: transitions of a trajectory.
+        progress: called with the trajectories so far and in all. The default is a bar, or lines without a terminal.
+
+    Raises:
+        ValueError: a name without an oracle, a missing package, an existing file, another suffix, numbers below 1, or
+            parts that were recorded with other settings.
+    """
+    if steps is not None and steps < 1:
+        raise ValueError(f"--steps is {steps}, it must be at least 1.")
+    if processes < 1 or length < 1 or seed < 0:
+        raise ValueError(
+            f"{processes} processes, {length} transitions and seed {seed}: at least 1, 1 and 0 are needed."
+        )
+    parts = _parse(name)
+    task = RecordingTask(parts.environment, parts.kind, parts.split, length, seed, parts.visual)
+    path = files.root() / "ogbench" / parts.file if path is None else Path(path)
+    if path.suffix != ".npz":
+        raise ValueError(f"the file is '{path.name}', its suffix must be .npz.")
+    if path.exists():
+        raise ValueError(f"there is a file '{path}' already. Delete it first, or name another.")
+    versions = _versions(name)
+    total = EPISODES.get(task.environment, 1000) // (10 if task.split == "val" else 1)
+    total = total if steps is None else math.ceil(steps / length)
+    settings = {"id": name.removeprefix("ogbench/"), "length": length, "seed": seed, "versions": versions}
+    folder = path.with_name(path.name + ".parts")
+    _continue(folder, settings)
+    pieces = [folder / f"{number:05d}.npz" for number in range(total)]
+    _collect(task, pieces, processes, progress)
+    whole = folder / "whole.npz"
+    arrays: Any = _joined(pieces)
+    with whole.open("wb") as stream:
+        np.savez_compressed(stream, **arrays)
+    files.place(whole, path, {"recorded": settings | {"trajectories": total}} | fingerprint(whole))
+    shutil.rmtree(folder)
+    return path
+
+
+class Collector:
+    """An environment, and the scripted experts that act in it. OGBench calls them oracles."""
+
+    def __init__(self, task: RecordingTask) -> None:
+        """Create the environment and its oracles. Raises `ImportError` if the package is missing."""
+        importlib.import_module("ogbench")  # registers the environments
+        gymnasium = importlib.import_module("gymnasium")
+        self.task, self.family = task, task.environment.partition("-")[0]
+        self.environment = gymnasium.make(
+            f"{'visual-' if task.visual else ''}{task.environment}-v0",
+            terminate_at_goal=False,
+            mode="data_collection",
+            max_episode_steps=task.length + 1,
+            disable_env_checker=True,
+        )
+        self.oracles = {part: self._oracle(part) for part in PARTS[self.family]}
+
+    def trajectory(self, number: int) -> dict[str, np.ndarray]:
+        """The arrays of trajectory `number`, [length + 1, ...] each."""
+        first, second, third = self.task.seeds(number)
+        before = np.random.get_state()  # the oracles draw from NumPy's global generator
+        np.random.seed(second)
+        generator = np.random.default_rng(third)
+        try:
+            rows = self._rows(generator, seed=first)
+            while self.family == "scene" and _out_of_view(np.stack(rows["qpos"])):
+                rows = self._rows(generator)
+        finally:
+            np.random.set_state(before)
+        types = TYPES | ({"observations": np.uint8} if self.task.visual else {})
+        return {key: np.asarray(values, types.get(key, np.float32)) for key, values in rows.items()}
+
+    def _rows(self, generator: np.random.Generator, seed: int | None = None) -> dict[str, list[Any]]:
+        noisy = self.task.kind == "noisy"
+        stacking = generator.uniform(*STACKING.get(self.task.environment, (0.5, 0.5)))
+        noise = generator.uniform(0, NOISE) * SPREAD
+        observation, info = self.environment.reset(seed=seed)
+        oracle = self.oracles[info["privileged/target_task"]]
+        oracle.reset(observation, info)
+        keys = ("observations", "actions", "terminals", "qpos", "qvel")
+        rows: dict[str, list[Any]] = {key: [] for key in keys}
+        ended = False
+        while not ended:
+            if noisy and generator.random() < RANDOM[self.family]:
+                action = generator.uniform(-1, 1, 5)
+            else:
+                action = np.asarray(oracle.select_action(observation, info))
+                if noisy:
+                    action = action + noise * generator.normal(size=5)
+            action = np.clip(action, -1, 1).astype(np.float32)
+            successor, _, terminated, truncated, info = self.environment.step(action)
+            ended = bool(terminated or truncated)
+            if oracle.done:
+                # The oracle acts next on the `info` of the step, which still names the finished task.
+                new_target = self.environment.unwrapped.set_new_target(p_stack=stacking)
+                oracle = self.oracles[new_target[1]["privileged/target_task"]]
+                oracle.reset(*new_target)
+            row = (observation, action, ended, info["prev_qpos"], info["prev_qvel"])
+            for key, value in zip(keys, row, strict=True):
+                rows[key].append(value)
+            if "prev_button_states" in info:
+                rows.setdefault("button_states", []).append(info["prev_button_states"])
+            observation = successor
+        return rows
+
+    def _oracle(self, part: str) -> Any:
+        form = "plan" if self.task.kind == "play" else "markov"
+        module = importlib.import_module(f"ogbench.manipspace.oracles.{form}.{part}_{form}")
+        options: dict[str, Any] = {"noise": NOISE, "noise_smoothing": 0.5} if form == "plan" else {"min_norm": 0.4}
+        if self.family == "puzzle":
+            options["gripper_always_closed"] = True
+        if (form, self.family, part) == ("markov", "scene", "cube"):
+            options["max_step"] = 100
+        return getattr(module, f"{part.title()}{form.title()}Oracle")(env=self.environment, **options)
+
+
+def _parse(name: str) -> ogbench.Name:
+    parts = ogbench.parse(name)
+    if parts.kind not in ("play", "noisy"):
+        raise ValueError(
+            f"'{name}' needs trained policies, which OGBench's package does not contain: only data of cube, scene and "
+            "puzzle are recorded here."
+        )
+    if parts.task is not None:
+        plain = f"ogbench/{parts.file.removesuffix('.npz')}"
+        raise ValueError(f"a file holds no task, it is added when '{name}' is loaded: rljax data record {plain}")
+    return parts
+
+
+def _versions(name: str) -> dict[str, str]:
+    try:
+        importlib.import_module("ogbench")
+    except ImportError as error:
+        raise ValueError(f"'{name}' is recorded by OGBench's package: pip install ogbench ({error}).") from error
+    return base.versions("ogbench", "mujoco")
+
+
+def _out_of_view(qpos: np.ndarray) -> bool:
+    """Whether the cube was ever outside the picture while it was not in the drawer; `qpos` is [M, ...]."""
+    side, height = qpos[:, ogbench.CUBES + 1], qpos[:, ogbench.CUBES + 2]
+    drawer = (height >= 0.06) & (height <= 0.08)
+    return bool(((side >= 0.29) | ((side <= -0.3) & ~drawer)).any())
+
+
+def _continue(folder: Path, settings: dict[str, Any]) -> None:
+    """Create `folder`, or check that its trajectories were recorded with `settings`."""
+    note = folder / "settings.json"
+    if not note.is_file():
+        with atomic(note) as temporary:
+            temporary.write_text(json.dumps(settings, indent=1), encoding="utf-8")
+        return
+    earlier = text.read_json(note)
+    if earlier != settings:
+        raise ValueError(
+            f"'{folder}' holds trajectories of {earlier}, not of {settings}. Finish it with those settings, or "
+            "delete it."
+        )
+
+
+def _collect(task: RecordingTask, pieces: list[Path], processes: int, progress: Progress | None) -> None:
+    """Record the trajectories whose files among `pieces` are missing."""
+    missing = [number for number, piece in enumerate(pieces) if not piece.is_file()]
+    done, total = len(pieces) - len(missing), len(pieces)
+    with contextlib.ExitStack() as stack:
+        if progress is None:
+            progress = stack.enter_context(_shown(task))
+        progress(done, total)
+        if processes == 1:
+            for number in missing:
+                _write(task, number, pieces[number])
+                progress(done := done + 1, total)
+            return
+        context = multiprocessing.get_context("spawn")
+        pool = ProcessPoolExecutor(min(processes, max(len(missing), 1)), context, _ignore_interrupts)
+        try:
+            for future in as_completed([pool.submit(_write, task, number, pieces[number]) for number in missing]):
+                future.result()
+                progress(done := done + 1, total)
+        finally:
+            pool.shutdown(cancel_futures=True)
+
+
+def _write(task: RecordingTask, number: int, piece: Path) -> None:
+    arrays: Any = _collector(task).trajectory(number)
+    with atomic(piece) as temporary, temporary.open("wb") as stream:
+        np.savez(stream, **arrays)
+
+
+@functools.lru_cache(maxsize=1)
+def _collector(task: RecordingTask) -> Collector:
+    """The collector, created once per process: that takes seconds."""
+    return Collector(task)
+
+
+def _ignore_interrupts() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the main process handles them
+
+
+def _joined(pieces: list[Path]) -> dict[str, np.ndarray]:
+    columns: dict[str, list[np.ndarray]] = {}
+    for piece in pieces:
+        with opened(piece) as arrays:
+            for key in arrays:
+                columns.setdefault(key, []).append(arrays[key])
+    return {key: np.concatenate(values) for key, values in columns.items()}
+
+
+@contextlib.contextmanager
+def _shown(task: RecordingTask) -> Iterator[Progress]:
+    """A bar on standard error. Without a terminal, a line after each twentieth of the trajectories."""
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+    from rich.progress import Progress as Bars
+
+    title = f"{task.environment}-{task.kind}"
+    console = Console(stderr=True)
+    if not console.is_terminal:
+
+        def lines(done: int, total: int) -> None:
+            if done * 20 // total != (done - 1) * 20 // total:
+                print(f"{title}: {done:,} of {total:,} trajectories", file=sys.stderr, flush=True)
+
+        yield lines
+        return
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("trajectories"))
+    with Bars(*columns, TimeElapsedColumn(), TextColumn("left"), TimeRemainingColumn(), console=console) as bars:
+        bar = bars.add_task(title, total=None)
+        yield lambda done, total: bars.update(bar, completed=done, total=total)

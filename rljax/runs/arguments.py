@@ -1,0 +1,95 @@
+"""Arguments of Python's callers, as `rljax.train` and `rljax.resume` take them."""
+
+from __future__ import annotations
+
+import typing
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from rljax.training import configuration
+from rljax.training.settings import LARGEST, Settings, seeds_of
+
+
+def folder(out: Any) -> Path:
+    """The folder of a run as a path. Raises `TypeError` for what names no folder."""
+    return Path(configuration.text("the folder of a run", out))
+
+
+def checked(values: Mapping[str, Any], optional: bool = False) -> dict[str, Any]:
+    """Fields of `Settings` as Python's types. With `optional`, each may also be None.
+
+    Raises `TypeError` for a name that is no field, and the errors of `configuration.coerce`.
+    """
+    hints = typing.get_type_hints(Settings)
+    settings = {}
+    for name, value in values.items():
+        if name not in hints:
+            known = [known for known in hints if known not in ("agent", "env", "steps", "seeds", "data")]
+            raise TypeError(
+                f"there is no argument '{name}'. {configuration.nearest(name, known)}All settings: {', '.join(known)}"
+            )
+        absent = value is None and optional
+        settings[name] = None if absent else configuration.coerce(name, value, hints[name], LARGEST)
+    return settings
+
+
+def online_stage(then_online: Any, offline_share: Any, steps: int | None) -> dict[str, Any]:
+    """The settings of an online stage that `rljax.resume` adds to a run from data; empty without one.
+
+    Raises `ValueError` for an online stage without a length, or together with `steps`.
+    """
+    stage = checked({"then_online": then_online, "offline_share": offline_share}, optional=True)
+    stage = {name: value for name, value in stage.items() if value is not None}
+    if stage and (stage.get("then_online", 0) < 1 or steps is not None):
+        raise ValueError(
+            "to go on in an environment, give --then-online N of at least 1, with or without --offline-share; the "
+            "updates before it stay as planned, so without --steps."
+        )
+    return stage
+
+
+def seeds_from(argument: Any) -> tuple[int, ...]:
+    """The seeds of the learners, from their number or a collection of them."""
+    seeds = argument if isinstance(argument, range) else configuration.native(argument)
+    if isinstance(seeds, list | tuple | set | frozenset):
+        return seeds_of([configuration.integer(seed, "a seed", LARGEST) for seed in seeds])
+    return seeds_of(seeds if isinstance(seeds, range) else configuration.integer(seeds, "seeds", LARGEST))
+
+
+def environment_name(env: Any) -> str | None:
+    """The name of an environment. A registered environment of Gymnasium, or a function that makes one, has a name too.
+
+    Raises `TypeError` for an environment that its name does not make again: a run must be able to.
+    """
+    if env is None or isinstance(env, str):
+        return env
+    import gymnasium
+    from gymnasium.envs.registration import EnvSpec
+
+    made = env
+    if not isinstance(env, gymnasium.Env | EnvSpec) and callable(env):
+        try:
+            made = env()
+        except Exception as error:
+            raise TypeError(f"env is {env!r}, which does not make an environment: {error}. {_REGISTER}") from error
+    spec = made if isinstance(made, EnvSpec) else getattr(made, "spec", None)
+    if made is not env and isinstance(made, gymnasium.Env):
+        made.close()
+    if not isinstance(spec, EnvSpec):
+        raise TypeError(f"env is {env!r}, it must be the name of an environment. {_REGISTER}")
+    registered = gymnasium.registry.get(spec.id)
+    same = ("entry_point", "max_episode_steps", "additional_wrappers")
+    if registered is None or any(getattr(spec, name) != getattr(registered, name) for name in same):
+        raise TypeError(f"env is {env!r}, and its name '{spec.id}' makes another environment. {_REGISTER}")
+    kwargs, usual = ({**x.kwargs, "render_mode": None} for x in (spec, registered))
+    if kwargs != usual:
+        raise TypeError(f"env is {env!r} with other arguments than its name '{spec.id}' has. {_REGISTER}")
+    return spec.id
+
+
+_REGISTER = (
+    "A run makes its environment again, when it copies it, evaluates and resumes. So register it under a name: "
+    "gymnasium.register('Mine-v0', entry_point=MyEnv, kwargs={...}), and train in 'Mine-v0'. Where this is done in a "
+    "file mine.py, 'mine:Mine-v0' works everywhere, also on the command line."
+)

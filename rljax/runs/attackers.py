@@ -1,0 +1,61 @@
+"""The critics of a run, which attack data sets: see `rljax.datasets.tools.corruption`."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import jax
+
+from rljax.agent import Array
+from rljax.datasets.tools.corruption import Attacker
+from rljax.runs.policies import loading, policy
+from rljax.training import agent_state
+from rljax.training.agent_state import AgentState
+
+
+@dataclasses.dataclass(frozen=True)
+class AttackedAgent:
+    """An agent's `value` and `act` for observations as the data have them."""
+
+    module: Any  # the agent
+
+    @property
+    def has_value(self) -> bool:
+        """Whether the agent gives values of actions."""
+        return hasattr(self.module, "value")
+
+    def value(self, state: AgentState, observation: Any, action: Array, config: Any) -> Array:
+        """The critics' values [...] of actions [..., A]."""
+        return agent_state.value(self.module, state, observation, action, config)
+
+    def act(
+        self, state: AgentState, observation: Any, key: Array, config: Any, explore: bool
+    ) -> tuple[Array, dict]:
+        """Actions [..., A] and extras for observations [..., O...]."""
+        action, extras, _ = agent_state.act(
+            self.module, state, observation, key, config, explore
+        )
+        return action, extras
+
+
+def load_attacker(folder: str | Path, learner: int = 0, *, best: bool = False, trust: bool = False) -> Attacker:
+    """One learner of the run in `folder`, from its last checkpoint, or with `best` from its best evaluation.
+
+    `trust` is that of `rljax.load`. Raises `ValueError` where the run has no such learner, and for everything that
+    `rljax.load` refuses.
+    """
+    policies = loading.load_all(folder, best=best, trust=trust)
+    settings = policies.settings
+    policy.require_learner(settings, learner)
+    state, config = jax.tree.map(lambda x: x[learner], (policies.state, policies.config))
+    note = {
+        "run": Path(folder).resolve().name,
+        "agent": settings.agent,
+        "data": settings.data,
+        "training_step": policies.step,
+        "training_seed": settings.seeds[learner],
+    }
+    module = AttackedAgent(policies.module)
+    return Attacker(module, state, config, policies.spec, str(folder), note)

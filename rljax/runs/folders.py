@@ -1,0 +1,79 @@
+"""The folder of a run: its default name, its making, its lock."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from pathlib import Path
+
+from rljax import datasets, envs
+from rljax.distributed import processes
+from rljax.runs import records
+from rljax.system.lock import FILE as LOCK_FILE
+from rljax.system.lock import Lock
+from rljax.training import registry
+from rljax.training.settings import Settings
+
+_HALF_WRITTEN = ".config.json.*.tmp"
+
+
+def default_folder(settings: Settings) -> Path:
+    """A new folder runs/<agent>/<environment or data set>/<time>."""
+    stamp = time.strftime("%Y%m%d-%H%M%S")
+    task = envs.short(settings.env) if settings.data is None else datasets.short(settings.data)
+    parent = Path("runs", registry.agent_name(settings.agent), task)
+    folder, number = parent / stamp, 1
+    while folder.exists():
+        folder, number = parent / f"{stamp}-{number}", number + 1
+    return folder
+
+
+def make_folder(folder: Path) -> Lock:
+    """Make the folder of a run, and lock it.
+
+    A folder that holds nothing is also fine: whoever made it was killed before it had written config.json. Raises
+    `FileExistsError` for any other folder or file.
+    """
+    with contextlib.suppress(FileExistsError):  # the next line says more
+        folder.mkdir(parents=True)
+    _require_unused(folder)
+    lock = Lock(folder)
+    try:
+        _require_unused(folder)
+        for left_over in folder.glob(_HALF_WRITTEN):
+            left_over.unlink()
+    except BaseException:
+        lock.release()
+        raise
+    return lock
+
+
+def lock_run(folder: Path, wait: float) -> Lock | None:
+    """Lock the run in `folder` for the first process of this run, which alone gets the lock. All raise its errors."""
+    taken: list[Lock] = []
+
+    def take() -> None:
+        records.read_config(folder)  # only the folders of runs are locked
+        taken.append(Lock(folder, wait))
+
+    processes.on_first(take)
+    return taken[0] if taken else None
+
+
+def _require_unused(folder: Path) -> None:
+    if not folder.is_dir() or any(
+        path.name != LOCK_FILE and not path.match(_HALF_WRITTEN) for path in folder.iterdir()
+    ):
+        raise FileExistsError(f"'{folder}' exists. Choose another --out, or continue that run: rljax resume {folder}")
+
+
+def require_visible(folder: Path) -> None:
+    """Raise `ValueError` where this process does not see the folder that the first process of the run has made."""
+    for _ in range(10):  # on network disks a new folder appears with a delay
+        if (folder / "config.json").exists():
+            return
+        time.sleep(0.5)
+    raise ValueError(
+        f"process 0 has made '{folder}', and this process does not see it. The processes of a run write its "
+        "checkpoints together: give --out a folder on a disk that all hosts share."
+    )

@@ -1,0 +1,1 @@
+"""The trained policies of a run: loaded, evaluated, filmed, attacked."""

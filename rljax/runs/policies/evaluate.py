@@ -1,0 +1,161 @@
+"""Evaluate the trained policies of a run: complete episodes without exploration, and a text of them."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from rljax import datasets, envs
+from rljax.agent import EnvSpec, acting, difference
+from rljax.envs.environment import EnvironmentFailed
+from rljax.runs import records, statistics
+from rljax.runs.policies.loading import load_all
+from rljax.training import action_cost, configuration, evaluation
+from rljax.training.drivers.driver import EVALUATE, environment_seeds
+from rljax.training.trust import PARTS
+
+
+def evaluate_run(
+    out: str | Path,
+    *,
+    episodes: int = 10,
+    env: str | None = None,
+    best: bool = False,
+    seed: int = 0,
+    config: Mapping[str, Any] | None = None,
+    hold: int | None = None,
+    trust: bool = False,
+) -> dict[str, Any]:
+    """Play `episodes` complete episodes with each learner.
+
+    Returns the learners' records, their summary, and the cost of an action, ready for JSON.
+
+    `config` has new values of settings that the agent's `acting` names. With `hold`, the policy
+    decides once in `hold` steps and sees nothing in between: it emits a sequence of so many actions
+    if it emits sequences, and repeats its action if not. Both are as in training by default.
+
+    Scores are given where the run learnt from data with reference returns and plays in its own
+    environment. Raises `ValueError` where the environment does not fit the policy, and all errors
+    of `load_all`.
+    """
+    episodes = configuration.integer(episodes, "episodes")
+    seed = configuration.integer(seed, "seed", 2**63)
+    if env is not None:
+        env = configuration.text("env", env)
+    changes: dict[str, Any] = configuration.native(config or {})
+    hold = None if hold is None else configuration.integer(hold, "hold")
+    for flag, number in {"--episodes": episodes, "--hold": 1 if hold is None else hold}.items():
+        if number < 1:
+            raise ValueError(f"{flag} is {number}, it must be at least 1.")
+    parts = PARTS if env is None else ("agent",)
+    policies = load_all(out, best=best, config=changes, trust=trust, parts=parts)
+    changeable = acting(policies.module, policies.config)
+    if hold is not None and changeable.sequence in changes:
+        flag = configuration.flag(str(changeable.sequence))
+        raise ValueError(f"--hold sets {flag} for this agent: give one of them.")
+    agent, used = evaluation.deciding(policies.module, policies.config, hold)
+    name, number = env or policies.settings.evaluated_in, len(policies.settings.seeds)
+    if name == "none":
+        raise ValueError(f"the run in '{out}' has no environment to play in. Name one that fits: --env NAME")
+    limit = policies.spec.max_episode_steps if policies.settings.data and name == policies.settings.env else None
+    limits = {} if limit is None else {"max_episode_steps": limit}  # of the data's environment, as in training
+    evaluator = evaluation.make(agent, envs.observed(name, policies.experience.observes), number, episodes, limits)
+    _require_fit(policies.spec, evaluator.spec)
+    seeds = [s for _ in range(number) for s in environment_seeds(seed, EVALUATE, number=episodes)]
+    played = evaluator(policies.state, seeds, used)
+    close(evaluator)
+    scores = None if env else datasets.score(played.returns, policies.reference)
+    lines = [
+        {
+            "step": policies.step,
+            "learner": i,
+            "seed": policies.settings.seeds[i],
+            "returns": played.returns[i].tolist(),
+            "lengths": played.lengths[i].tolist(),
+            **played.details(i),
+            **({} if scores is None else {"scores": scores[i].tolist()}),
+        }
+        for i in range(number)
+    ]
+    emitted = evaluation.sequence_length(policies.module, used)
+    return {
+        "environment": name,
+        "steps": _steps_of_best(Path(out), policies.step) if best else None,
+        "config": changes,
+        "hold": hold or emitted or 1,
+        "emits": emitted is not None,
+        **action_cost.of_action(policies.module, policies.state, policies.spec, policies.config),
+        "episodes": lines,
+        "summary": statistics.summarise(lines)["final"],
+    }
+
+
+def close(environments: Any) -> None:
+    """Close environments or an evaluator after their last result. Their errors become warnings."""
+    try:
+        environments.close()
+    except EnvironmentFailed as error:
+        warnings.warn(f"{error} The result is not affected.\n{error.trace}", stacklevel=2)
+
+
+def table(result: Mapping[str, Any]) -> str:
+    """An evaluation as text: one line per learner, and one line for all learners."""
+    kind = "checkpoint of step" if result["steps"] is None else "best policies until step"
+    lines = [f"{result['environment']}, {kind} {result['summary']['step']:,}"]
+    changes = "".join(f"{configuration.flag(name)} {value}, " for name, value in result["config"].items())
+    operations = "" if result["flops_per_action"] is None else f", {result['flops_per_action']:,} FLOPs an action"
+    decisions = "a decision in every {} steps, " if result["emits"] else "each action held for {} steps, "
+    hold = decisions.format(result["hold"]) if result["hold"] > 1 else ""
+    lines.append(f"  {changes}{hold}{result['parameters']:,} parameters{operations}")
+    for entry in result["episodes"]:
+        returns, lengths = np.array(entry["returns"]), np.array(entry["lengths"])
+        step = f", of step {result['steps'][entry['learner']]:,}" if result["steps"] else ""
+        lines.append(
+            f"  learner {entry['learner']} (seed {entry['seed']}{step}): "
+            f"return {returns.mean():,.1f} +- {returns.std():,.1f} over {len(returns)} episodes, "
+            f"length {lengths.mean():,.0f}"
+            + (f", {entry['cut']} of them cut before their end" if "cut" in entry else "")
+            + (f", success {np.mean(entry['success']):.1%}" if "success" in entry else "")
+            + (f", score {np.mean(entry['scores']):.1f}" if "scores" in entry else "")
+            + "".join(f", {name} {np.mean(sums):,.1f}" for name, sums in entry.get("signals", {}).items())
+        )
+    summary = result["summary"]
+    if summary["interval"] is not None:
+        low, high = summary["interval"]
+        lines.append(
+            f"  all learners: mean {summary['mean']:,.1f}, IQM {summary['iqm']:,.1f} [{low:,.1f}, {high:,.1f}]"
+            + ("" if summary["success"] is None else f", success {summary['success']:.1%}")
+            + ("" if summary["score"] is None else f", score {summary['score']:.1f}")
+            + "".join(f", {name} {statistics.shown(mean)}" for name, mean in summary.get("signals", {}).items())
+        )
+    return "\n".join(lines)
+
+
+def line_over_holds(results: Sequence[Mapping[str, Any]]) -> str:
+    """A line of text: the mean return over several values of `hold`, one result of `evaluate_run` each."""
+    ordered = sorted(results, key=lambda result: result["hold"])
+    holds = [result["hold"] for result in ordered]
+    means = [[float(np.mean(entry["returns"])) for entry in result["episodes"]] for result in ordered]
+    each = [statistics.frequency_averaged(returns, holds) for returns in zip(*means, strict=True)]
+    spread = f" +- {np.std(each):,.1f} over {len(each)} learners" if len(each) > 1 else ""
+    return f"frequency-averaged return over holds of {min(holds)} to {max(holds)} steps: {np.mean(each):,.1f}{spread}"
+
+
+def _steps_of_best(folder: Path, until: int) -> list[int]:
+    """The steps [P] of the learners' best evaluations in a run, up to step `until`."""
+    evaluations = [line for line in records.read(folder, "evaluations") if line["step"] <= until]
+    best = statistics.summarise(evaluations)["best"]
+    return [] if best is None else [learner["step"] for learner in best["learners"]]
+
+
+def _require_fit(trained: EnvSpec, other: EnvSpec) -> None:
+    name = difference(trained, other)
+    if name is not None:
+        raise ValueError(
+            f"the policy was trained with {name} = {getattr(trained, name)} on '{trained.name}', "
+            f"'{other.name}' has {getattr(other, name)}. Evaluate on an environment of the same shapes."
+        )

@@ -1,0 +1,144 @@
+"""Load the trained policies of a run, with settings that an evaluation may change."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from rljax import agent as contract
+from rljax.agent import Base, EnvSpec, acting
+from rljax.runs import checkpoints
+from rljax.runs.policies.policy import Policies, Policy
+from rljax.runs.records import read_config
+from rljax.training import agent_state, configuration, registry, schedules
+from rljax.training import trust as trusting
+from rljax.training.settings import Settings, settings_of
+
+
+def load_all(
+    out: str | Path,
+    *,
+    best: bool = False,
+    config: Mapping[str, Any] | None = None,
+    trust: bool = False,
+    parts: Sequence[str] = ("agent",),
+) -> Policies:
+    """The policies of all learners of the run in `out`: the last ones, or the `best` by evaluation.
+
+    `config` has new values of settings that the agent's `acting` names. `parts` are the settings of
+    the run that may name code, of `rljax.training.trust.PARTS` those that the caller uses.
+
+    Raises `ValueError` where `out` is not a run, where it names code that another user's command
+    named (unless `trust`), and for settings in `config` that an evaluation may not change. Raises
+    `CheckpointError` where there is no usable checkpoint.
+    """
+    folder = Path(configuration.text("the folder of a run", out))
+    described, settings, module, trained = _read(folder, trust, parts)
+    spec = EnvSpec.read(described["spec"])
+    changed = changed_for_acting(module, trained, config or {}, settings.agent)
+    if config:
+        contract.check(module, spec, changed)
+    path = checkpoints.newest(folder / "checkpoints")
+    values = checkpoints.notes(path)["values"] or {}
+    scheduled = {name: value for name, value in values.items() if name not in (config or {})}
+    in_steps = schedules.in_steps(module, dataclasses.replace(changed, **scheduled), settings)
+    stacked = configuration.stack(in_steps, len(settings.seeds))
+    keys = jax.vmap(jax.random.key)(np.asarray(settings.seeds, np.uint32))
+    other = None if settings.base is None else base(settings.base, trust=trust)
+
+    inputs = module.experience(config).inputs
+
+    def create(key: Any, config: Any) -> Any:
+        return agent_state.create(module, key, spec, config, inputs, other)
+
+    template = jax.eval_shape(jax.vmap(create), keys, stacked)
+    state = checkpoints.restore(path, "best" if best else "agent", template)
+    others = (int(path.name), described["reference"], described["spaces"])
+    return Policies(settings, spec, module, stacked, state, *others)
+
+
+def base(out: str | Path, *, trust: bool = False) -> Base:
+    """The policy of the first learner of the run in `out`, as another agent's input.
+
+    Raises `ValueError` where `out` is not a run, or has no usable checkpoint.
+    """
+    try:
+        policies = load_all(out, trust=trust)
+    except (ValueError, checkpoints.CheckpointError) as error:
+        raise ValueError(
+            f"--base {out} cannot be read: {error} Name the folder of a run that has a checkpoint. A run reads its "
+            "base whenever it goes on: where that folder is gone, restore it."
+        ) from error
+    state, config = jax.tree.map(lambda x: x[0], (policies.state, policies.config))
+    if policies.remembers:
+        raise ValueError(f"--base {out} is a policy that remembers, and a base acts on single observations.")
+    return Base(
+        state.state, config, policies.module, policies.spec, state.inputs, state.statistics
+    )
+
+
+def load(
+    out: str | Path,
+    *,
+    learner: int = 0,
+    best: bool = False,
+    config: Mapping[str, Any] | None = None,
+    trust: bool = False,
+) -> Policy:
+    """The policy of one learner of the run in `out`: a function of observations, see `Policy`.
+
+    `best` and `config` are those of `load_all`, and so are the errors.
+    """
+    return Policy(load_all(out, best=best, config=config, trust=trust), learner)
+
+
+def read_changes(out: str | Path, texts: Mapping[str, Sequence[str]], *, trust: bool = False) -> dict[str, list[Any]]:
+    """New values of settings for acting, read from the command line's texts, by the setting's name.
+
+    `texts` has one or several values of each setting. Raises `ValueError` for settings that the
+    agent's `acting` does not name, for texts that are no values of a setting, and where `out` is
+    not a run.
+    """
+    _, settings, module, config = _read(Path(out), trust, ("agent",))
+    values: dict[str, list[Any]] = {}
+    for typed, words in texts.items():
+        name = configuration.setting(config, typed)
+        _require_changeable(module, config, name, settings.agent)
+        flag = configuration.flag(typed)
+        if not words:
+            raise ValueError(f"{flag} needs a value, or several: one evaluation for each.")
+        values[name] = [configuration.parse(config, name, word, flag) for word in words]
+    return values
+
+
+def changed_for_acting(module: Any, config: Any, changes: Mapping[str, Any], agent: str) -> Any:
+    """`config` with these changes; raises `ValueError` for settings that `acting` does not name."""
+    for name in changes:
+        _require_changeable(module, config, name, agent)
+    return configuration.replace(config, configuration.native(changes), "config")
+
+
+def _require_changeable(module: Any, config: Any, name: str, agent: str) -> None:
+    names = acting(module, config).names
+    if name not in names:
+        listed = ", ".join(map(configuration.flag, names)) or "none"
+        raise ValueError(
+            f"{configuration.flag(name)} cannot change once agent '{agent}' is trained. "
+            f"Settings that an evaluation can change: {listed}."
+        )
+
+
+def _read(folder: Path, trust: bool, parts: Sequence[str]) -> tuple[Mapping[str, Any], Settings, Any, Any]:
+    """A run's config.json, its settings, its agent's module and the agent's Config."""
+    described = read_config(folder)
+    file = folder / "config.json"
+    trusting.require(described, described["seals"], file, trust, parts)
+    settings = settings_of(described)
+    module = registry.load_agent(settings.agent)
+    config = configuration.replace(module.Config(), described["config"], f"'{file}'")
+    return described, settings, module, config

@@ -1,0 +1,188 @@
+"""Views of episodes: MP4 files, Brax's HTML view, and text for terminals."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from rljax import envs
+from rljax.envs.autoreset import AutoReset
+from rljax.envs.environment import Drawable
+from rljax.envs.host import rendering
+from rljax.envs.timed import Timed
+from rljax.runs.policies.evaluate import close
+from rljax.runs.policies.loading import load_all
+from rljax.runs.policies.policy import Policy
+from rljax.training.drivers.driver import EVALUATE, environment_seeds
+from rljax.training.trust import PARTS
+
+
+def play(
+    out: str | Path,
+    *,
+    learner: int = 0,
+    best: bool = False,
+    seed: int = 0,
+    max_steps: int = 1_000,
+    output: Path | None = None,
+    trust: bool = False,
+) -> Sequence[Path]:
+    """Film one episode: an MP4 file, and for brax/ environments also Brax's HTML view. Returns the written files.
+
+    Raises `ValueError` for an environment that cannot be rendered.
+    """
+    rendering.choose_renderer()
+    name, observed_name, policy, start = _player(out, learner, best, seed, trust)
+    output = output or Path(out) / "play.mp4"
+    if envs.is_compiled(name):
+        filmed = brax if name.startswith("brax/") else drawn
+        return filmed(envs.make(observed_name), policy, start, max_steps, output)
+    hosted = envs.make_hosted(envs.evaluated(observed_name), 1, render_mode="rgb_array")
+    frames = []
+    observation = hosted.reset([start])
+    for time in range(max_steps):
+        frames.append(hosted.render())
+        step: Any = hosted.step(policy(observation, normalised=True, step=time))
+        if step.terminated[0] or step.truncated[0]:
+            break
+        observation = step.observation
+    close(hosted)
+    return [write(frames, output, hosted.frames_per_second)]
+
+
+def tell(
+    out: str | Path,
+    *,
+    learner: int = 0,
+    best: bool = False,
+    seed: int = 0,
+    max_steps: int = 1_000,
+    colours: bool = False,
+    trust: bool = False,
+) -> Iterator[str]:
+    """One episode as text, state by state, for environments on grids and for your own environments with a `text`.
+
+    Raises `ValueError` for all other environments.
+    """
+    name, observed_name, policy, start = _player(out, learner, best, seed, trust)
+    if not envs.is_compiled(name):
+        raise ValueError(f"'{name}' cannot be shown as text. As a video: rljax play {out}")
+    return told(envs.make(observed_name), policy, start, max_steps, colours)
+
+
+def _player(out: str | Path, learner: int, best: bool, seed: int, trust: bool) -> tuple[str, str, Policy, int]:
+    """The run's environment, the environment as its agent observes it, a learner's policy, and the episode's seed."""
+    policies = load_all(out, best=best, trust=trust, parts=PARTS)
+    policy = Policy(policies, learner)
+    name = policies.settings.evaluated_in
+    if name == "none":
+        raise ValueError(f"the run in '{out}' has no environment to play in.")
+    (start,) = environment_seeds(seed, EVALUATE, number=1)
+    return name, envs.observed(name, policies.experience.observes), policy, start
+
+
+def write(frames: Sequence[np.ndarray], path: Path, frames_per_second: float) -> Path:
+    """Write frames [H, W, 3] uint8 as a video. The suffix of `path` determines the format (.mp4, .gif).
+
+    Raises `ValueError` for another suffix.
+    """
+    if path.suffix not in (".mp4", ".gif"):
+        raise ValueError(f"'{path}' is not the name of a video: it must end in .mp4 or .gif.")
+    try:
+        import imageio.v3 as imageio
+        import imageio_ffmpeg  # noqa: F401
+    except ImportError as error:
+        raise ValueError(
+            f"writing a video needs a package that is not installed ({error.name}): pip install 'rljax[video]'"
+        ) from None
+    path.parent.mkdir(parents=True, exist_ok=True)
+    even = [frame[: frame.shape[0] // 2 * 2, : frame.shape[1] // 2 * 2] for frame in frames]  # H.264 needs even sizes
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "os.fork", RuntimeWarning)  # ffmpeg is a separate program and shares no lock
+        if path.suffix == ".gif":
+            imageio.imwrite(path, even, duration=1000 / frames_per_second, loop=0)
+        else:
+            imageio.imwrite(path, even, fps=frames_per_second, macro_block_size=1)
+    return path
+
+
+def episode(environment: AutoReset, policy: Callable[..., np.ndarray], seed: int, max_steps: int) -> Iterator[Any]:
+    """All states of one episode of an environment inside the program, including the first and the last."""
+    adapter: Any = environment.environment
+    timed = isinstance(adapter, Timed)
+    reset, step = jax.jit(adapter.reset), jax.jit(adapter.step)
+    key = jax.random.key(seed)
+    observation, state = reset(key, adapter.params)
+    yield state.environment if timed else state
+    for time in range(min(max_steps, environment.spec.max_episode_steps or max_steps)):
+        observation, state, _, terminated, truncated, _ = step(
+            jax.random.fold_in(key, time), state, policy(observation, step=time), adapter.params
+        )
+        yield state.environment if timed else state
+        if terminated or truncated:
+            break
+
+
+def drawn(
+    environment: AutoReset, policy: Callable[..., np.ndarray], seed: int, max_steps: int, path: Path
+) -> list[Path]:
+    """Film one episode of an environment that draws its own pictures; raises `ValueError` where it cannot."""
+    drawer = _drawer(environment, "render")
+    frames = [drawer.render(state, drawer.params) for state in episode(environment, policy, seed, max_steps)]
+    return [write(frames, path, drawer.frames_per_second)]
+
+
+def told(
+    environment: AutoReset, policy: Callable[..., np.ndarray], seed: int, max_steps: int, colours: bool
+) -> Iterator[str]:
+    """One episode as text, state by state; raises `ValueError` where the environment has no text."""
+    drawer = _drawer(environment, "text")
+    for time, state in enumerate(episode(environment, policy, seed, max_steps)):
+        yield f"step {time}\n{drawer.text(state, drawer.params, colours)}\n"
+
+
+def brax(
+    environment: AutoReset, policy: Callable[..., np.ndarray], seed: int, max_steps: int, path: Path
+) -> list[Path]:
+    """Play one episode of a Brax environment; write the video to `path` and Brax's HTML view beside it.
+
+    Without a display, call `rendering.choose_renderer` before anything imports Brax. Raises `ValueError` where the
+    video cannot be drawn; the HTML view is then still written.
+    """
+    from brax.io import html, image
+
+    simulator = _bare(environment).simulator
+    states = [state.pipeline_state for state in episode(environment, policy, seed, max_steps)]
+    system = simulator.sys.tree_replace({"opt.timestep": simulator.dt})
+    path.parent.mkdir(parents=True, exist_ok=True)
+    page = path.with_suffix(".html")
+    page.write_text(html.render(system, states))
+    try:
+        frames: Any = image.render_array(simulator.sys, states, height=240, width=320)
+    except Exception as error:
+        raise ValueError(
+            f"'{environment.spec.name}' could not be rendered, with {type(error).__name__}: {error}.{rendering.HINT} "
+            f"Its HTML view is in {page}"
+        ) from error
+    return [page, write(frames, path, 1.0 / float(simulator.dt))]
+
+
+def _bare(environment: AutoReset) -> Any:
+    """The environment without the wrapper that adds the time to observations."""
+    inside = environment.environment
+    return inside.environment if isinstance(inside, Timed) else inside
+
+
+def _drawer(environment: AutoReset, part: str) -> Drawable:
+    drawer = _bare(environment)
+    if not hasattr(drawer, part):
+        raise ValueError(
+            f"'{environment.spec.name}' has no pictures: `rljax play` films Gymnasium's and Brax's environments and "
+            f"those with a `render` of their own, such as rljax/LightsOut-5x5, and prints those with a `text`."
+        )
+    return drawer

@@ -1,0 +1,123 @@
+"""The specification of an environment that agents see: shapes of its observations, actions and signals."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+MASK = "action_mask"  # the part of an observation that says which actions are allowed: bool [A], True where allowed
+
+
+@dataclasses.dataclass(frozen=True)
+class Part:
+    """One named array of an observation that is a dictionary."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str = "float32"  # "uint8" for pictures of bytes, "bool" for a mask
+
+
+@dataclasses.dataclass(frozen=True)
+class EnvSpec:
+    """Everything that an agent may know about an environment. It is static: it never holds arrays.
+
+    An observation is one array, or a dictionary of arrays: its `parts`. Pictures are [H, W, K], their channels last.
+    Actions are normalised: each dimension of a continuous action lies in [-1, 1], and the environment's adapter
+    rescales it to the environment's own bounds. Discrete actions count from 0. An action of both holds first its
+    numbers and then its choices, as whole numbers of float32; then `discrete` is False, and there are `choices`.
+    """
+
+    name: str  # as given on the command line, e.g. "Hopper-v5" or "brax/ant"
+    observation_shape: tuple[int, ...]  # of one observation; () where it is a dictionary
+    action_size: int  # dimensions of a continuous action and the number of discrete ones: the sum of `choices`
+    discrete: bool = False  # True: actions are int32
+    max_episode_steps: int | None = None  # the time limit in environment steps; None where there is no limit
+    observation_dtype: str = "float32"  # "uint8" for pictures of bytes
+    parts: tuple[Part, ...] = ()  # the arrays of an observation that is a dictionary, ordered by name
+    choices: tuple[int, ...] = ()  # of an action of several discrete ones: how many choices each has; () for one action
+    signals: tuple[Part, ...] = ()  # what it gives beside the reward, such as a cost: float32, ordered by name
+    stack: int = 1  # frames in a picture: equal shares of its channels, the newest last; an episode repeats its first
+
+    @classmethod
+    def read(cls, described: Mapping[str, Any]) -> EnvSpec:
+        """The specification that JSON holds, of this version or of another one."""
+        known = [field.name for field in dataclasses.fields(cls) if field.name in described]
+        values: dict[str, Any] = {name: described[name] for name in known}
+        for name in ("parts", "signals"):
+            values[name] = tuple(Part(x["name"], tuple(x["shape"]), x["dtype"]) for x in values.get(name, ()))
+        tuples: dict[str, Any] = {name: tuple(x) if isinstance(x, list) else x for name, x in values.items()}
+        return cls(**tuples)
+
+    @property
+    def action_shape(self) -> tuple[int, ...]:
+        """Shape of one action: `()` for one discrete action, `(len(choices),)` for several, `(A,)` when continuous."""
+        return () if self.discrete and not self.choices else (self.numbers + len(self.choices),)
+
+    @property
+    def numbers(self) -> int:
+        """Dimensions of the continuous part of an action."""
+        return 0 if self.discrete else self.action_size - sum(self.choices)
+
+    @property
+    def action_dtype(self) -> Any:
+        """int32 when discrete, float32 when continuous."""
+        return jnp.int32 if self.discrete else jnp.float32
+
+    @property
+    def observation(self) -> Any:
+        """One observation as a tree of `jax.ShapeDtypeStruct`: one array [O...], or a dictionary of arrays."""
+        if not self.parts:
+            return jax.ShapeDtypeStruct(self.observation_shape, self.observation_dtype)
+        return {part.name: jax.ShapeDtypeStruct(part.shape, part.dtype) for part in self.parts}
+
+    @property
+    def masked(self) -> bool:
+        """Whether observations say which actions are allowed, in the part `MASK`."""
+        return any(part.name == MASK for part in self.parts)
+
+    @property
+    def is_vector(self) -> bool:
+        """Whether an observation is one vector of float32."""
+        return len(self.observation_shape) == 1 and self.observation_dtype == "float32" and not self.parts
+
+    def example(self, *leading: int) -> Any:
+        """Observations of zeros with these leading axes."""
+        return jax.tree.map(lambda x: jnp.zeros((*leading, *x.shape), x.dtype), self.observation)
+
+    def shaped(self, *leading: int) -> Any:
+        """The shapes and dtypes of observations with these leading axes."""
+        return jax.tree.map(lambda x: jax.ShapeDtypeStruct((*leading, *x.shape), x.dtype), self.observation)
+
+    def leading(self, observation: Any) -> tuple[int, ...]:
+        """The leading axes of observations [..., O...]."""
+        several, single = jax.tree.leaves(observation)[0], jax.tree.leaves(self.observation)[0]
+        return several.shape[: several.ndim - len(single.shape)]
+
+    def cast(self, observation: Any) -> Any:
+        """Observations as arrays of the promised dtypes."""
+        return jax.tree.map(lambda x, promised: jnp.asarray(x, promised.dtype), observation, self.observation)
+
+
+SPACES = ("observation_shape", "observation_dtype", "parts", "action_size", "discrete", "choices")  # fields of a spec
+
+
+def difference(one: EnvSpec, other: EnvSpec) -> str | None:
+    """The first field of the spaces in which two environments differ; None where their spaces are the same."""
+    return next((name for name in SPACES if getattr(one, name) != getattr(other, name)), None)
+
+
+def mask_of(observation: Any) -> jax.Array | None:
+    """The mask of allowed actions [..., A] that observations hold; None where they hold none."""
+    return observation.get(MASK) if isinstance(observation, dict) else None
+
+
+def shown(spec: EnvSpec) -> str:
+    """The observations of an environment in words, for messages."""
+    if spec.parts:
+        return f"a dictionary of {', '.join(f'{part.name} {part.dtype}{list(part.shape)}' for part in spec.parts)}"
+    kind = "pictures" if len(spec.observation_shape) == 3 else "arrays"
+    return f"{kind} of shape {spec.observation_shape} and dtype {spec.observation_dtype}"

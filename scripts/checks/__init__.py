@@ -1,0 +1,1 @@
+"""Comparisons whose outcome is known: with another revision, with other people's files, under attacks and kills."""

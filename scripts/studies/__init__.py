@@ -1,0 +1,1 @@
+"""Experiments: each script trains, and writes the files behind one page of results/studies/."""

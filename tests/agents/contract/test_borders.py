@@ -1,0 +1,163 @@
+"""Hyperparameters at the borders of their ranges: each is refused before anything compiles, or learns finite numbers.
+
+All floats of an agent are inputs of one compiled program, so that each try costs two calls of it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import typing
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from rljax import agent as contract
+from rljax.agent import float_fields
+from tests.agents.contract.representatives import quick
+from tests.agents.contract.test_contract import AGENTS, KEY, last_step, scalars, subject
+
+FLOATS = (-100.0, -1.0, -1e-6, 0.0, 1e-30, 1.0 - 1e-9, 1.0, 1.0 + 1e-6, 1e39, np.nan, np.inf, -np.inf)
+INTEGERS = (-1, 0)
+# Settings under which a part of an agent computes that rests by default.
+VARIANTS: dict[str, list[dict[str, Any]]] = {
+    "bc": [{"loss": "squared"}],
+    "cql": [{"lagrange": True, "gap_min": -1.0, "gap_max": 5.0, "target_entropy": -1.0}],
+    "dqn": [
+        {"exploration": "softmax", "target_entropy": 0.5},
+        {"max_grad_norm": 1.0, "loss": "huber", "dueling": True, "double": True},
+    ],
+    "dsact": [{"critic_loss": "v1", "num_critics": 1}],
+    "edac": [{"diversity_weight": None}],
+    "gciql": [{"policy_loss": "awr"}],
+    "ppo": [{"policy": "tanh_gaussian", "clip_values": True}],
+    "sac": [{"temperature_loss": "alpha", "target_entropy": -1.0}, {"num_critics": 3, "min_critics": 2}],
+    "sac_discrete": [
+        {"temperature_loss": "alpha", "reduction": "mean"},
+        {"clip_q": 0.5, "entropy_penalty": 0.5},
+    ],
+    **{name: [{"adaptive": True}] for name in ("stream_ac", "stream_q", "stream_sarsa", "stream_td")},
+}
+CASES = [
+    pytest.param(name, changes, id=f"{name}-{number}", marks=pytest.mark.learn if name != "td3" else pytest.mark.slow)
+    for name in AGENTS
+    for number, changes in enumerate([{}, *VARIANTS.get(name, [])])
+]
+
+
+def configured(name: str, changes: dict[str, Any]) -> Any:
+    """The Config of an agent's example, with those changes that it knows."""
+    config = subject(name).config
+    return dataclasses.replace(config, **changes)
+
+
+@functools.cache
+def programs(name: str) -> tuple[Any, Any]:
+    """The agent's `init` and `update`, compiled once for all floats."""
+    module, spec = subject(name).module, subject(name).spec
+    init = jax.jit(lambda config: module.init(KEY, spec, config))
+    return init, jax.jit(lambda *of: module.update(*of))
+
+
+def is_refused(name: str, config: Any) -> bool:
+    """Whether an agent or its declaration refuses a Config, in a message that names the flag."""
+    module, spec = subject(name).module, subject(name).spec
+    try:
+        contract.check(module, spec, config)
+        module.experience(config).check()
+    except ValueError as error:
+        return "--config." in str(error)
+    return False
+
+
+def followed(name: str, config: Any) -> Any:
+    """A Config whose schedules are in steps, with every float in float32."""
+    module = subject(name).module
+    config = module.schedule(config, 10.0) if hasattr(module, "schedule") else config
+    given = {field: getattr(config, field) for field in float_fields(type(config))}
+    return dataclasses.replace(
+        config, **{field: None if x is None else jnp.asarray(x, jnp.float32) for field, x in given.items()}
+    )
+
+
+def assert_finite(name: str, config: Any) -> None:
+    """Two updates change nothing into a value that is not finite, and neither do actions."""
+    init, update = programs(name)
+    config, batch = followed(name, config), subject(name).batch
+    state = init(config)
+    for step in (last_step(config), 2 * last_step(config) + 1):
+        state, metrics = update(state, batch, KEY, jnp.asarray(step, jnp.int32), config)
+        for metric, value in scalars(metrics).items():
+            assert np.isfinite(value), f"{metric} after update {step}"
+    for path, leaf in jax.tree_util.tree_leaves_with_path(state):
+        assert np.isfinite(leaf).all(), jax.tree_util.keystr(path)
+
+
+def wrong_floats(name: str, changes: dict[str, Any]) -> list[str]:
+    """The values of floats that are accepted and do not learn finite numbers."""
+    base, wrong = configured(name, changes), []
+    assert not is_refused(name, base)
+    for field in float_fields(type(base)):
+        if getattr(base, field) is None and field != "dropout":
+            continue
+        for value in FLOATS:
+            config = dataclasses.replace(base, **{field: value})
+            try:
+                if not is_refused(name, config):
+                    assert np.isfinite(np.float32(value)), "it is not finite"
+                    assert_finite(name, config)
+            except AssertionError as error:
+                wrong.append(f"{field} = {value}: {error}")
+    return wrong
+
+
+@pytest.mark.parametrize(("name", "changes"), CASES)
+def test_floats_at_their_borders_are_refused_or_finite(name: str, changes: dict[str, Any]) -> None:
+    assert wrong_floats(name, changes) == []
+
+
+def integers(config: Any) -> list[str]:
+    """The names of integer settings, and of those that are lists of integers."""
+    hints = typing.get_type_hints(type(config))
+    return [name for name, hint in hints.items() if hint in (int, tuple[int, ...]) or int in typing.get_args(hint)]
+
+
+def wrong_integers(name: str) -> list[str]:
+    """The values of integers that are accepted and cannot be, or do not fit."""
+    config, wrong, accepted = subject(name).config, [], {}
+    for field in integers(config):
+        several = isinstance(getattr(config, field), tuple)
+        for value in INTEGERS:
+            change = {field: (value,) if several else value}
+            if is_refused(name, dataclasses.replace(config, **change)):
+                continue
+            if value < 0:
+                wrong.append(f"{field} = {value} is accepted")
+            else:
+                accepted |= change
+    together = dataclasses.replace(config, **accepted)  # traced once, and one by one only where that fails
+    if is_refused(name, together) or misfit(name, together):
+        for field, value in accepted.items():
+            error = misfit(name, dataclasses.replace(config, **{field: value}))
+            wrong += [f"{field} = {value}: {error}"] if error else []
+    return wrong
+
+
+def misfit(name: str, config: Any) -> str:
+    """The error with which an agent cannot be traced with a Config; "" where it can."""
+    module, spec, _, batch = subject(name)[:4]
+    try:
+        state = jax.eval_shape(lambda: module.init(KEY, spec, config))
+        step = jax.ShapeDtypeStruct((), jnp.int32)
+        jax.eval_shape(lambda *of: module.update(*of, config), state, batch, KEY, step)
+    except Exception as error:
+        return f"{type(error).__name__}: {str(error)[:80]}"
+    return ""
+
+
+@pytest.mark.parametrize("name", quick(AGENTS, ["sac"]))
+def test_integers_at_their_borders_are_refused_or_fit(name: str) -> None:
+    assert wrong_integers(name) == []

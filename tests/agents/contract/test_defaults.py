@@ -1,0 +1,172 @@
+"""Each agent learns a task that has no preset with the defaults of its file, in about a minute of one core."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+
+import rljax
+from rljax.agents import stream_td
+from rljax.runs import run
+from rljax.runs.policies import loading
+from rljax.training import registry
+from tests.environments import reach
+
+# Environment steps: warm-ups are long, and learning takes a few thousand updates.
+ONLINE = {
+    "sac": 13_000,
+    "td3": 29_000,
+    "dsact": 13_000,
+    "sequence_rl": 11_000,
+    "sac_discrete": 13_000,
+    "ppo": 80_000,
+    "dqn": 60_000,
+    "pqn": 160_000,
+    "r2d2": 60_000,
+    "stream_ac": 100_000,
+    "stream_q": 100_000,
+    "stream_sarsa": 100_000,
+}
+DISCRETE = {"cql_discrete", "dqn", "pqn", "r2d2", "sac_discrete", "stream_q", "stream_sarsa"}
+FROM_DATA = {  # updates
+    "bc": 1_500,
+    "td3_bc": 3_000,
+    "rebrac": 250,
+    "iql": 2_000,
+    "riql": 2_000,
+    "fdvl": 300,
+    "cql": 500,
+    "cql_discrete": 10_000,
+    "edac": 2_000,
+    "dql": 1_500,
+    "ofql": 1_000,
+    "ifql": 500,
+    "fql": 800,
+}
+OTHERS = {
+    "calql",
+    "famo2o",
+    "fqe",
+    "gciql",
+    "h2o",
+    "hnpg",
+    "moorl",
+    "recoil",
+    "ro2o",
+    "stream_td",
+}  # which have tests of their own, h2o beside its others
+COSTLY = {"cpo", "ppo_lagrangian", "sac_lagrangian"}  # which need a cost: their tests stand beside their numeric ones
+LEARNT = -8.0  # above the data's mean, -9, far above that of uniform actions, -14, and far below the best, -1 or -2
+
+
+def environment(agent: str) -> str:
+    """The task, in a file of its own."""
+    return f"{reach.__file__}:{'ReachDiscrete' if agent in DISCRETE else 'Reach'}"
+
+
+def final(out: Path) -> float:
+    """The mean return of the last policies of a run."""
+    return json.loads((out / "summary.json").read_text())["final"]["mean"]
+
+
+@pytest.mark.parametrize("task", reach.LEVELS)
+def test_levels_are_those_of_the_task(task: str) -> None:
+    generator = np.random.default_rng(0)
+    position, goal = generator.uniform(-1, 1, (2, 20_000))
+    for uniform, level in zip((True, False), reach.LEVELS[task], strict=True):
+        at, total = position, np.zeros(20_000)
+        for _ in range(reach.LIMIT):
+            action = np.clip((goal - at) / reach.STRIDE, -1, 1)
+            if uniform:
+                action = generator.uniform(-1, 1, 20_000)
+            if task == "ReachDiscrete":
+                action = generator.integers(-1, 2, 20_000) if uniform else np.round(action)
+            at = reach.moved(at, action, np)
+            total -= np.abs(at - goal)
+        assert total.mean() == pytest.approx(level, abs=0.15)
+
+
+def test_every_agent_has_its_budget() -> None:
+    assert set(ONLINE) | set(FROM_DATA) | OTHERS | COSTLY == set(registry.names())
+
+
+def test_no_preset_applies() -> None:
+    for agent in (*ONLINE, *FROM_DATA, *sorted(OTHERS)):
+        module: Any = registry.load_agent(agent)
+        assert registry.preset(agent, module, environment(agent), "reach.npz") == module.Config()
+
+
+@pytest.mark.learn
+@pytest.mark.parametrize("agent", ONLINE)
+def test_defaults_learn_in_an_environment(agent: str, tmp_path: Path) -> None:
+    steps = ONLINE[agent]
+    out = run.train(agent, environment(agent), steps, seeds=2, out=tmp_path / "run", eval_every=steps, eval_episodes=30)
+    assert final(out) >= LEARNT
+
+
+@pytest.mark.learn
+@pytest.mark.parametrize("agent", FROM_DATA)
+def test_defaults_learn_from_data(agent: str, tmp_path: Path) -> None:
+    recorded = reach.choices if agent in DISCRETE else reach.journeys
+    data, updates = str(recorded(tmp_path / "reach.npz")), FROM_DATA[agent]
+    settings: dict[str, Any] = {"seeds": 2, "data": data, "eval_every": updates, "eval_episodes": 30}
+    out = run.train(agent, environment(agent), updates, out=tmp_path / "run", **settings)
+    assert final(out) >= LEARNT
+
+
+@pytest.mark.learn
+@pytest.mark.parametrize("agent", ["bc", "iql"])
+def test_defaults_learn_from_choices(agent: str, tmp_path: Path) -> None:
+    """From data with discrete actions, of which half are uniform: their mean return is -5.0."""
+    settings: dict[str, Any] = {"seeds": 2, "data": str(reach.choices(tmp_path / "reach.npz")), "eval_episodes": 30}
+    task = f"{reach.__file__}:ReachDiscrete"
+    out = run.train(agent, task, 1_500, out=tmp_path / "run", eval_every=1_500, **settings)
+    assert final(out) >= -3.2
+
+
+@pytest.mark.learn
+def test_defaults_learn_to_reach_goals_from_walks(tmp_path: Path) -> None:
+    """The networks and batches are smaller than the defaults, with which 400 updates take four minutes of two cores."""
+    data, smaller = str(reach.walks(tmp_path / "reach.npz")), {"hidden": (128, 128), "batch_size": 256}
+    settings: dict[str, Any] = {"data": data, "seeds": 2, "eval_every": 2_000, "config": smaller}
+    out = run.train("gciql", "none", 2_000, out=tmp_path / "run", **settings)
+    act, generator = rljax.load(out), np.random.default_rng(1)
+    position, goal = generator.uniform(-1, 1, (2, 200, 2)).astype(np.float32)
+    before = np.linalg.norm(position - goal, axis=1).mean()
+    for _ in range(reach.LIMIT):
+        position = reach.moved(position, act(np.concatenate([position, goal], axis=1)), np).astype(np.float32)
+    assert np.linalg.norm(position - goal, axis=1).mean() < before / 2
+
+
+@pytest.mark.learn
+def test_defaults_learn_from_data_with_calibrated_critics(tmp_path: Path) -> None:
+    """Cal-QL's networks and candidates are fewer than the defaults, with which 500 updates take some minutes."""
+    smaller = {"hidden": (128, 128), "critic_hidden": (128, 128), "num_actions": 4}
+    settings: dict[str, Any] = {"seeds": 2, "data": str(reach.journeys(tmp_path / "reach.npz")), "config": smaller}
+    out = run.train("calql", environment("calql"), 1_000, out=tmp_path / "run", eval_every=1_000, **settings)
+    assert final(out) >= LEARNT
+
+
+@pytest.mark.learn
+def test_defaults_learn_from_rollouts_beside_data(tmp_path: Path) -> None:
+    settings: dict[str, Any] = {"seeds": 2, "data": str(reach.journeys(tmp_path / "reach.npz")), "eval_episodes": 30}
+    out = run.train("hnpg", environment("hnpg"), 24_000, out=tmp_path / "run", eval_every=24_000, **settings)
+    assert final(out) >= LEARNT
+
+
+@pytest.mark.learn
+def test_defaults_learn_the_values_of_uniform_actions(tmp_path: Path) -> None:
+    """Values correlate with returns almost as well as the distance to the goal does. Their level swings by a lot."""
+    out = run.train("stream_td", environment("stream_td"), 100_000, seeds=2, out=tmp_path / "run", eval_every=100_000)
+    observation, returns = reach.uniform_walks(4_000, discount=0.99)
+    policies = loading.load_all(out)
+    best = np.corrcoef(-np.abs(observation[:, 0] - observation[:, 1]), returns)[0, 1]
+    for learner in range(2):
+        state, config = jax.tree.map(lambda x, learner=learner: x[learner], (policies.state, policies.config))
+        value = np.asarray(stream_td.values(state, observation, config))
+        assert np.corrcoef(value, returns)[0, 1] > 0.85 * best

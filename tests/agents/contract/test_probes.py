@@ -1,0 +1,292 @@
+"""Agents on environments with known values: the first probe that fails names the broken part."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import types
+from collections.abc import Iterable
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+
+from rljax import envs
+from rljax.agent import Transition
+from rljax.training import configuration, registry
+from rljax.training.drivers.compiled import CompiledDriver
+from rljax.training.drivers.offline import OfflineDriver
+from rljax.training.learner import Learner
+from tests.agents.reference import own_constant
+
+
+def kind(name: str) -> str:
+    """What an agent learns from."""
+    module: Any = registry.load_agent(name)
+    return module.experience(module.Config()).kind
+
+
+DISCOUNT = 0.9
+QUICK: dict[str, Any] = {
+    "hidden": (32, 32),
+    "actor_lr": 3e-3,
+    "critic_lr": 3e-3,
+    "target_rate": 0.05,
+    "batch_size": 64,
+    "replay_size": 4_000,
+    "warmup_steps": 1_000,
+    "num_envs": 4,
+    "discount": DISCOUNT,
+}
+ON_POLICY: dict[str, Any] = {
+    "actor_hidden": (32, 32),
+    "critic_hidden": (32, 32),
+    "learning_rate": 3e-3,
+    "num_envs": 16,
+    "num_steps": 16,
+    "batch_size": 64,
+    "discount": DISCOUNT,
+    "init_log_std": -1.0,
+    "entropy_cost": 1e-2,  # and a rate that falls: a std near 0 is left to drift by advantages that are noise
+    "decay_steps": 100 * 16 * 16.0,
+    "normalise_rewards": False,
+    "normalise_observations": False,
+}
+# From a data set: nothing is normalised, as a probe's few observations hardly vary, and critics are not held low.
+FROM_DATA: dict[str, Any] = {
+    **{key: value for key, value in QUICK.items() if key not in ("replay_size", "warmup_steps", "num_envs")},
+    "value_lr": 3e-3,
+    "decay_steps": None,
+    "normalise_observations": False,
+}
+# Agents whose tests have a `PROBE`, the settings with which they solve probes: those that replay, and those from data.
+SETTINGS = {name: own_constant(name, "PROBE", None) for name in registry.names()}
+REPLAY, OFFLINE = (
+    {name: changes for name, changes in SETTINGS.items() if changes is not None and kind(name) == of}
+    for of in ("replay", "dataset")
+)
+CHOOSES = {name for name in REPLAY if "require_discrete(" in registry.source(name)}
+VALUES = ("Constant", "Delay", "Finite", "Observation")
+OBSERVATIONS = {
+    "Constant": [[0.0]],
+    "Delay": [[0.0], [1.0]],
+    "Endless": [[0.0]],
+    "Finite": [[0.0], [0.4], [0.8]],
+    "Observation": [[-1.0], [1.0]],
+    "Action": [[0.0]],
+    "Both": [[-1.0], [1.0]],
+    "Follow": [[-1.0], [1.0]],
+    "Memory": [[0.0, 0.0]],
+}
+ACTS = {"Action", "Both", "Follow", "Memory"}
+
+
+def quick(names: Iterable[str], these: set[str]) -> list[Any]:
+    """Parameters of which all but `these` take longer."""
+    return [pytest.param(name, marks=() if name in these else pytest.mark.learn) for name in names]
+
+
+PROBES = quick(OBSERVATIONS, {"Follow"})
+
+
+def trained(module: Any, name: str, changes: dict[str, Any], iterations: int = 2_500) -> tuple[Any, Any]:
+    """One learner's State after training on a probe, and its Config."""
+    config = configuration.replace(module.Config(), changes, "test")
+    stacked = configuration.stack(config, 1)
+    environment = envs.make(name)
+    driver = CompiledDriver(Learner(module, environment.spec, 1), environment, stacked)
+    driver.start([0])
+    driver.advance(iterations)
+    return jax.tree.map(lambda x: x[0], (driver.agent_state, stacked))
+
+
+def solution(module: Any, name: str, changes: dict[str, Any]) -> tuple[np.ndarray, np.ndarray, Any]:
+    """The learnt values and greedy actions at the probe's observations, and the probe."""
+    state, config = trained(module, name, QUICK | changes)
+    observations = np.array(OBSERVATIONS[name.partition("/")[2].removesuffix("-discrete")], np.float32)
+    action, *_ = module.act(state, observations, jax.random.key(0), config, explore=False)
+    q = state.critic(observations, action)  # [C, B], or [C, B, 2]: mean and std
+    return np.asarray(q if q.ndim == 2 else q[..., 0]).min(axis=0), np.asarray(action), observations
+
+
+@pytest.mark.parametrize("probe", PROBES)
+def test_probe_on_policy(probe: str) -> None:
+    module, name = registry.load_agent("ppo"), f"rljax/{probe}"
+    state, config = trained(module, name, ON_POLICY, 100)
+    observations = np.array(OBSERVATIONS[probe], np.float32)
+    known: Any = envs.make(name).environment
+    if probe in ACTS:  # values are those of a noisy policy: the actions are what is known
+        action, *_ = module.act(state, observations, jax.random.key(0), config, explore=False)
+        np.testing.assert_allclose(action, known.optimal_action(observations), atol=0.1)
+    else:
+        expected = np.asarray(known.value(observations, DISCOUNT))
+        value = np.asarray(state.parameters.critic(observations))[:, 0]
+        np.testing.assert_allclose(value, expected, atol=0.05 * max(1.0, np.abs(expected).max()))
+
+
+@pytest.mark.parametrize("agent", quick(REPLAY, {"sac"}))
+@pytest.mark.parametrize("probe", PROBES)
+def test_probe(agent: str, probe: str) -> None:
+    module, name = registry.load_agent(agent), f"rljax/{probe}{'-discrete' if agent in CHOOSES else ''}"
+    value, action, observations = solution(module, name, REPLAY[agent])
+    known: Any = envs.make(name).environment
+    expected = np.asarray(known.value(observations, DISCOUNT))
+    np.testing.assert_allclose(value, expected, atol=0.05 * max(1.0, np.abs(expected).max()))
+    if probe in ACTS:
+        np.testing.assert_allclose(action, known.optimal_action(observations), atol=0.1)
+
+
+CHOOSING: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "double, dueling": {"double": True, "dueling": True, "num_critics": 2},
+    "3 steps": {"n_step": 3},
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("variant", quick(CHOOSING, {"plain"}))
+@pytest.mark.parametrize("probe", PROBES)
+def test_probe_of_values_of_actions(probe: str, variant: str) -> None:
+    module, name, changes = registry.load_agent("dqn"), f"rljax/{probe}-discrete", CHOOSING[variant]
+    common = {key: value for key, value in QUICK.items() if key not in ("actor_lr", "critic_lr")}
+    learning = {"learning_rate": 3e-3, "target_every": 1, "num_steps": 1, "epsilon_steps": 6_000.0}
+    state, config = trained(module, name, common | learning | changes)
+    observations = np.array(OBSERVATIONS[probe], np.float32)
+    known: Any = envs.make(name).environment
+    q = module.reduced(module.values(state.critic, observations, state, config), config)
+    expected = np.asarray(known.value(observations, DISCOUNT))
+    if probe != "Memory" or "n_step" not in changes:  # there a second step sums what came of an action that explored
+        np.testing.assert_allclose(q.max(axis=-1), expected, atol=0.05 * max(1.0, np.abs(expected).max()))
+    if probe in ACTS:
+        action, *_ = module.act(state, observations, jax.random.key(0), config, explore=False)
+        np.testing.assert_allclose(action, known.optimal_action(observations), atol=0.1)
+
+
+OF_ROLLOUTS: dict[str, Any] = {
+    "hidden": (32, 32),
+    "learning_rate": 3e-3,
+    "num_envs": 16,
+    "num_steps": 16,
+    "batch_size": 64,
+    "discount": DISCOUNT,
+    "decay_steps": 100 * 16 * 16.0,
+    "epsilon_steps": 50 * 16 * 16.0,
+    "num_epochs": 10,
+    "initialisation": "torch",  # with biases: an observation of zeros is nothing but zeros without them
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("probe", PROBES)
+def test_probe_of_values_of_actions_on_policy(probe: str) -> None:
+    module, name = registry.load_agent("pqn"), f"rljax/{probe}-discrete"
+    state, config = trained(module, name, OF_ROLLOUTS, 100)
+    observations = np.array(OBSERVATIONS[probe], np.float32)
+    known: Any = envs.make(name).environment
+    if probe in ACTS:  # returns count actions that explored: the greedy actions are what is known
+        action, *_ = module.act(state, observations, jax.random.key(0), config, explore=False)
+        np.testing.assert_allclose(action, known.optimal_action(observations), atol=0.1)
+    else:
+        expected = np.asarray(known.value(observations, DISCOUNT))
+        value = np.asarray(state.critic(observations)).max(axis=-1)
+        np.testing.assert_allclose(value, expected, atol=0.05 * max(1.0, np.abs(expected).max()))
+
+
+def recorded(name: str, steps: int = 2_000, num_envs: int = 8) -> Transition:
+    """What uniform actions do in a probe, environment by environment."""
+    environment = envs.make(name)
+    keys = jax.random.split(jax.random.key(0), num_envs)
+    observation, state = environment.reset(keys)
+    shape = (num_envs, *environment.spec.action_shape)
+
+    def one(carry: Any, key: jax.Array) -> Any:
+        observation, state = carry
+        key_action, key_step = jax.random.split(key)
+        action = jax.random.uniform(key_action, shape, minval=-1.0, maxval=1.0)
+        step, state = environment.step(jax.random.split(key_step, num_envs), state, action)
+        ends = (step.terminated, step.truncated)
+        return (step.observation, state), Transition(observation, action, step.reward, *ends, step.next_observation)
+
+    _, rows = jax.lax.scan(one, (observation, state), jax.random.split(jax.random.key(1), steps // num_envs))
+    return jax.tree.map(lambda x: np.asarray(x).swapaxes(0, 1).reshape(-1, *x.shape[2:]), rows)
+
+
+@functools.cache
+def learnt_from_data(agent: str, probe: str) -> tuple[Any, Any]:
+    """One learner's State after training on a probe's data, and its Config."""
+    module: Any = registry.load_agent(agent)
+    known = {field.name for field in dataclasses.fields(module.Config)}
+    changes = {key: value for key, value in FROM_DATA.items() if key in known} | OFFLINE[agent]
+    config = configuration.replace(module.Config(), changes, "test")
+    stacked = configuration.stack(config, 1)
+    learner = Learner(module, envs.make(f"rljax/{probe}").spec, 1)
+    driver = OfflineDriver(learner, module.experience(config).prepare(recorded(f"rljax/{probe}")), stacked)
+    driver.start([0])
+    driver.advance(2_500)
+    return jax.tree.map(lambda x: x[0], (driver.agent_state, stacked))
+
+
+@pytest.mark.parametrize("agent", quick(OFFLINE, {"iql"}))
+@pytest.mark.parametrize("probe", quick(("Endless", *VALUES), {"Endless"}))
+def test_probe_from_data(agent: str, probe: str) -> None:
+    """Where no action matters, the values of the data's policy are the known ones."""
+    module = registry.load_agent(agent)
+    state, config = learnt_from_data(agent, probe)
+    observations = np.array(OBSERVATIONS[probe], np.float32)
+    action, *_ = module.act(state, observations, jax.random.key(0), config, explore=False)
+    value = np.asarray(state.critic(observations, action)).min(axis=0)
+    environment: Any = envs.make(f"rljax/{probe}").environment
+    expected = np.asarray(environment.value(observations, DISCOUNT))
+    np.testing.assert_allclose(value, expected, atol=0.05 * max(1.0, np.abs(expected).max()))
+
+
+@pytest.mark.slow
+def test_bootstrap_that_stops_at_truncation_is_caught() -> None:
+    """The probe can fail: the same agent with the usual mistake is far off."""
+    td3 = registry.load_agent("td3")
+    wrong = types.ModuleType("wrong")
+    wrong.__dict__.update(td3.__dict__)
+
+    def update(state: Any, batch: Any, *arguments: Any) -> Any:
+        return td3.update(state, batch.replace(terminated=batch.terminated | batch.truncated), *arguments)
+
+    wrong.__dict__["update"] = update
+    value, _, _ = solution(wrong, "rljax/Endless", REPLAY["td3"])
+    assert value.max() < 0.6 / (1 - DISCOUNT)
+
+
+# Of streams: inputs and rewards as they are, since a probe's few observations hardly vary, and ends as elsewhere.
+STREAM: dict[str, Any] = {
+    "hidden": (32, 32),
+    "discount": DISCOUNT,
+    "time_feature": False,
+    "normalise_observations": False,
+    "normalise_rewards": False,
+    "bootstrap_truncated": True,
+}
+STREAMS: dict[str, dict[str, Any]] = {
+    "stream_ac": {},
+    "stream_q": {"epsilon_steps": 6_000.0},
+    "stream_sarsa": {"epsilon_steps": 6_000.0},
+    "stream_td": {},
+}
+
+
+@pytest.mark.parametrize("agent", quick(STREAMS, {"stream_q"}))
+@pytest.mark.parametrize("probe", PROBES)
+def test_probe_of_streams(agent: str, probe: str) -> None:
+    module = registry.load_agent(agent)
+    if probe in ACTS and agent == "stream_td":
+        pytest.skip("it predicts, and chooses no action")
+    discrete = agent in ("stream_q", "stream_sarsa")
+    name = f"rljax/{probe}{'-discrete' if discrete else ''}"
+    state, config = trained(module, name, STREAM | STREAMS[agent], 10_000)
+    observations = np.array(OBSERVATIONS[probe], np.float32)
+    known: Any = envs.make(name).environment
+    expected = np.asarray(known.value(observations, DISCOUNT))
+    value = np.asarray(state.critic(observations)).max(axis=-1)
+    np.testing.assert_allclose(value, expected, atol=0.05 * max(1.0, np.abs(expected).max()))
+    if probe in ACTS:
+        action, *_ = module.act(state, observations, jax.random.key(0), config, explore=False)
+        np.testing.assert_allclose(action, known.optimal_action(observations), atol=0.1)

@@ -1,0 +1,188 @@
+"""BC, IQL and RIQL with discrete actions, against float64 NumPy; their gradients are by central differences."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+
+from rljax.agent import EnvSpec, Transition
+from rljax.agents import bc, iql, riql
+from tests.agents import reference
+
+ACTIONS = 4
+SPEC = EnvSpec("test/Example-v0", (3,), ACTIONS, discrete=True)
+SEVERAL = EnvSpec("test/Several-v0", (3,), 5, discrete=True, choices=(3, 2))
+KEY = jax.random.key(0)
+SMALL: dict[str, Any] = {"hidden": (8, 8), "batch_size": 5, "actor_lr": 1e-2, "normalise_observations": False}
+VALUES: dict[str, Any] = {**SMALL, "critic_lr": 2e-2, "value_lr": 3e-2, "target_rate": 0.1, "num_critics": 2}
+AGENTS: dict[str, tuple[Any, Any]] = {
+    "bc": (bc, bc.Config(**SMALL)),
+    "iql": (iql, iql.Config(**VALUES, decay_steps=3.0)),
+    "riql": (riql, riql.Config(**VALUES, huber_sigma=1.5, decay_steps=3.0)),
+}
+OLD = dataclasses.replace(AGENTS["iql"][1], values="old", normalise_observations=True)
+CASES = AGENTS | {"iql, values before their step, normalised": (iql, OLD)}
+agents = pytest.mark.parametrize("name", AGENTS)
+
+
+def likelihood(actor: reference.MLP, observation: np.ndarray, action: np.ndarray) -> np.ndarray:
+    """-log pi(a|s) [B] of a softmax of the actor's outputs, or the sum over those of several actions [B, 2]."""
+    logits = reference.forward(actor, observation)[0]
+    if action.ndim == 1:
+        return np.log(np.exp(logits).sum(axis=1)) - logits[np.arange(len(action)), action]
+    each = zip(np.split(logits, [SEVERAL.choices[0]], axis=1), action.T, strict=True)
+    return sum(np.log(np.exp(x).sum(axis=1)) - x[np.arange(len(a)), a] for x, a in each)  # pyright: ignore
+
+
+def batch_of(spec: EnvSpec, seed: int) -> Transition:
+    """A batch of actions of an environment."""
+    if not spec.choices:
+        return reference.choices(spec.action_size, seed)
+    action = np.random.default_rng(seed).integers(spec.choices, size=(5, 2))
+    return reference.transitions(seed, 5).replace(action=np.asarray(action, np.int32))
+
+
+class Reference:
+    """The three agents in float64: imitation, which IQL and RIQL weigh by advantages."""
+
+    def __init__(self, module: Any, state: Any, config: Any, seen: np.ndarray | None) -> None:
+        self.module, self.config, self.seen = module, config, seen
+        self.actor, self.actor_adam = reference.mlp(state.actor.mean), reference.Adam(config.actor_lr)
+        if module is not bc:
+            self.value = reference.mlp(state.value)
+            self.critics, self.targets = reference.critics(state.critic), reference.critics(state.target_critic)
+            self.critic_adam, self.value_adam = reference.Adam(config.critic_lr), reference.Adam(config.value_lr)
+
+    def imitate(self, observation: np.ndarray, action: np.ndarray, weight: Any, step: int) -> float:
+        """Move the actor, and return its loss."""
+
+        def loss(actor: reference.MLP) -> float:
+            return float((weight * likelihood(actor, observation, action)).mean())
+
+        before = loss(self.actor)
+        self.actor_adam.rate = reference.cosine(self.config.actor_lr, step, self.config.decay_steps)
+        self.actor = self.actor_adam.step(self.actor, reference.differences(loss, self.actor))
+        return before
+
+    def update(self, batch: Transition, step: int) -> dict[str, float]:
+        """One update; its losses."""
+        config, row = self.config, np.arange(len(batch.reward))
+        observation, successor = (
+            reference.standardised(self.seen, x) for x in (batch.observation, batch.next_observation)
+        )
+        action, reward = np.asarray(batch.action), np.asarray(batch.reward, np.float64)
+        if self.module is bc:
+            return {"actor/loss": self.imitate(observation, action, 1.0, step)}
+        robust, bound = self.module is riql, float(self.config.max_weight)
+
+        def taken(critics: Any) -> np.ndarray:
+            if action.ndim == 2:
+                chosen = [np.eye(number)[action[:, i]] for i, number in enumerate(SEVERAL.choices)]
+                inputs = np.concatenate([observation, *chosen], axis=1)
+                return np.stack([reference.forward(critic, inputs)[0][:, 0] for critic in critics])
+            return np.stack([reference.forward(critic, observation)[0][row, action] for critic in critics])
+
+        each = taken(self.targets)
+        q = np.quantile(each, config.quantile, axis=0) if robust else each.min(axis=0)
+        value_loss, _, gradient = reference.expectile(self.value, observation, q, config.expectile)
+        value = self.value_adam.step(self.value, gradient)
+        judge = self.value if robust or config.values == "old" else value
+        v, next_v = (reference.forward(judge, x)[0][:, 0] for x in (observation, successor))
+        self.value = value
+        actor_loss = self.imitate(
+            observation, action, np.minimum(np.exp(config.inverse_temperature * (q - v)), bound), step
+        )
+        y = reward + config.discount * (1.0 - np.asarray(batch.terminated)) * next_v
+
+        def critic_loss(critics: Any) -> float:
+            error = np.abs(taken(critics) - y)
+            if not robust:
+                return float((error**2).mean(axis=1).sum())
+            limit = config.huber_sigma**-2.0
+            return float(np.where(error < limit, error**2 / (2.0 * limit), error - limit / 2.0).mean())
+
+        losses = {"value/loss": value_loss, "actor/loss": actor_loss, "critic/loss": critic_loss(self.critics)}
+        self.critics = self.critic_adam.step(self.critics, reference.differences(critic_loss, self.critics))
+        self.targets = reference.towards(self.critics, self.targets, config.target_rate)
+        return losses
+
+
+@pytest.mark.slow_after(3)
+@pytest.mark.parametrize(
+    ("case", "spec"), [*((case, SPEC) for case in CASES), *((case, SEVERAL) for case in AGENTS)], ids=str
+)
+def test_updates_equal_float64(case: str, spec: EnvSpec) -> None:
+    module, config = CASES[case]
+    module.check(spec, config)
+    data = reference.transitions(9, 12)
+    state = module.prepare(reference.state(module, spec, config), data, config)
+    seen = np.asarray(data.observation, np.float64) if config.normalise_observations else None
+    expected, update = Reference(module, state, config, seen), jax.jit(module.update)
+    for step in range(3):
+        batch = batch_of(spec, step)
+        state, metrics = update(state, batch, KEY, step, config)
+        losses = expected.update(batch, step)
+        reference.assert_metrics({name: metrics[name] for name in losses}, losses)
+    reference.assert_same(reference.mlp(state.actor.mean), expected.actor, "actor")
+    if module is not bc:
+        reference.assert_same(reference.mlp(state.value), expected.value, "value")
+        reference.assert_same(reference.critics(state.critic), expected.critics, "critic")
+        reference.assert_same(reference.critics(state.target_critic), expected.targets, "target_critic")
+
+
+@agents
+def test_acts_by_the_policy(name: str) -> None:
+    module, config = AGENTS[name]
+    state, seen = reference.state(module, SPEC, config), reference.observed()[:2]
+    assert state.actor.log_std is None
+    logits = reference.forward(reference.mlp(state.actor.mean), np.asarray(seen, np.float64))[0]
+    p = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
+    act = jax.jit(module.act, static_argnames="explore")
+    several = np.broadcast_to(seen, (5_000, 2, 3))
+    for explore, expected in ((True, p), (False, np.eye(ACTIONS)[p.argmax(axis=1)])):
+        action, extras = act(state, several, KEY, config, explore=explore)
+        assert (action.shape, action.dtype, extras) == ((5_000, 2), np.int32, {})
+        share = np.stack([(np.asarray(action) == a).mean(axis=0) for a in range(ACTIONS)], axis=1)
+        np.testing.assert_allclose(share, expected, atol=0.03)
+
+
+@pytest.mark.parametrize("name", ["iql", "riql"])
+def test_values_are_those_of_the_action(name: str) -> None:
+    module, config = AGENTS[name]
+    state, batch = reference.state(module, SPEC, config), reference.choices(ACTIONS)
+    each = [reference.forward(critic, np.asarray(batch.observation, np.float64))[0] for critic in
+            reference.critics(state.critic)]  # fmt: skip
+    expected = np.mean(each, axis=0)[np.arange(5), np.asarray(batch.action)]
+    found = module.value(state, batch.observation, batch.action, config)
+    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
+
+
+@agents
+def test_dropout_also_serves_discrete_actions(name: str) -> None:
+    module, config = AGENTS[name]
+    config = dataclasses.replace(config, dropout=0.5)
+    actor, batch = reference.state(module, SPEC, config).actor, reference.choices(ACTIONS)
+    losses = [float(module.distance(actor, batch, key, config).mean()) for key in jax.random.split(KEY, 3)]
+    assert len(set(losses)) == 3
+
+
+@agents
+def test_several_actions_are_chosen_side_by_side(name: str) -> None:
+    module, config = AGENTS[name]
+    state, seen = reference.state(module, SEVERAL, config), reference.observed()[:2]
+    logits = reference.forward(reference.mlp(state.actor.mean), np.asarray(seen, np.float64))[0]
+    parts = np.split(logits, [SEVERAL.choices[0]], axis=1)
+    greedy, *_ = module.act(state, seen, KEY, config, explore=False)
+    np.testing.assert_array_equal(greedy, np.stack([part.argmax(axis=1) for part in parts], axis=1))
+    assert greedy.dtype == np.int32
+    drawn, _ = jax.jit(module.act, static_argnames="explore")(
+        state, np.broadcast_to(seen, (5_000, 2, 3)), KEY, config, explore=True
+    )
+    for i, part in enumerate(parts):
+        p = np.exp(part) / np.exp(part).sum(axis=1, keepdims=True)
+        share = np.stack([(np.asarray(drawn)[..., i] == a).mean(axis=0) for a in range(part.shape[1])], axis=1)
+        np.testing.assert_allclose(share, p, atol=0.03)

@@ -1,0 +1,393 @@
+"""Corruption is RIQL's protocol, against plain NumPy, and what was corrupted can be written, read and learnt from."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import json
+import types
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from rljax import datasets
+from rljax.agent import Transition
+from rljax.datasets.tools import corruption
+from rljax.networks import normalise
+from rljax.runs import run
+from rljax.runs.attackers import load_attacker
+from rljax.training import registry
+from tests.agents import reference
+from tests.datasets.files import same
+
+ELEMENTS: Any = ("observation", "action", "reward", "dynamics")
+FIELDS: dict[str, str] = dict(zip(ELEMENTS, ("observation", "action", "reward", "next_observation"), strict=True))
+STD = np.array([0.2, 1.0, 4.0], np.float32)  # one above 1, where the start of an attack may lie outside the box
+
+
+@functools.cache
+def dataset(rows: int = 500, actions: int = 2, bound: float = 2.0) -> datasets.OfflineDataset:
+    """Episodes of 50 steps, terminal and truncated by turns."""
+    generator = np.random.default_rng(0)
+    observation = (generator.normal(size=(rows + 1, 3)) * STD).astype(np.float32)
+    ends = np.arange(rows) % 50 == 49
+    fields: dict[str, Any] = dict(
+        observation=observation[:-1],
+        action=generator.uniform(-1, 1, size=(rows, actions)).astype(np.float32),
+        reward=generator.normal(size=rows).astype(np.float32),
+        terminated=ends & (np.arange(rows) % 100 == 49),
+        truncated=ends & (np.arange(rows) % 100 == 99),
+        next_observation=observation[1:],
+    )
+    bounds = (np.full(actions, -bound, np.float32), np.full(actions, bound, np.float32))
+    return datasets.OfflineDataset(
+        "test", Transition(**fields), "Test-v0", (-20.0, 3000.0), bounds, {"max_episode_steps": 50}
+    )
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The data set in a file."""
+    return str(datasets.write(dataset(), tmp_path_factory.mktemp("data") / "clean.npz"))
+
+
+def learn(agent: str, data: str, out: Path, **config: Any) -> Path:
+    """A run of seconds, without evaluations."""
+    changes = {"hidden": (16, 16), "batch_size": 32} | config
+    return run.train(agent, "none", 50, data=data, config=changes, out=out, log_every=50, checkpoint_every=50)
+
+
+@pytest.fixture(scope="module")
+def folder(data: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run of EDAC, which has learnt enough for its values to have slopes."""
+    changes = {"num_critics": 3, "critic_lr": 1e-2, "actor_lr": 1e-2, "initialisation": "torch"}
+    return learn("edac", data, tmp_path_factory.mktemp("runs") / "edac", **changes)
+
+
+@pytest.fixture(scope="module")
+def attacker(folder: Path) -> corruption.Attacker:
+    """The critics of that run."""
+    return load_attacker(folder)
+
+
+def changed(before: datasets.OfflineDataset, after: datasets.OfflineDataset, element: str) -> np.ndarray:
+    """[N] bool: rows in which an element differs."""
+    old, new = (np.asarray(getattr(x.transitions, FIELDS[element])) for x in (before, after))
+    return (old != new).reshape(len(old), -1).any(axis=1)
+
+
+def randomly(
+    before: datasets.OfflineDataset, elements: Any, rate: float, scale: float, seed: int
+) -> dict[str, np.ndarray]:
+    """RIQL's random corruption as its attack.py does it, in the order in which its random numbers are drawn."""
+    generator = np.random.RandomState(seed)
+    result = {name: np.array(getattr(before.transitions, FIELDS[name])) for name in ELEMENTS}
+    for name in elements:
+        attacked = np.where(generator.random(before.num) < rate)[0]
+        original = result[name][attacked].copy()
+        noise = generator.uniform(-scale, scale, size=original.shape)
+        new = 30 * noise if name == "reward" else original + noise * np.std(result[name], axis=0, keepdims=True)
+        result[name][attacked] = new
+    return result
+
+
+@pytest.mark.parametrize("element", ELEMENTS)
+@pytest.mark.parametrize(("rate", "scale", "seed"), [(0.3, 1.0, 0), (0.7, 0.5, 3), (1.0, 2.0, 1)])
+def test_random_corruption_is_the_protocols(element: Any, rate: float, scale: float, seed: int) -> None:
+    before = dataset()
+    after = corruption.corrupt(before, what=element, how="random", rate=rate, scale=scale, seed=seed)
+    expected = randomly(before, [element], rate, scale, seed)
+    for name in ELEMENTS:
+        array = np.asarray(getattr(after.transitions, FIELDS[name]))
+        np.testing.assert_array_equal(array, expected[name])
+        assert array.dtype == np.float32
+    for name in ("terminated", "truncated"):
+        assert getattr(after.transitions, name) is getattr(before.transitions, name)
+    for name in ("name", "env", "reference", "action_bounds", "complete", "max_episode_steps"):
+        assert getattr(after, name) is getattr(before, name)
+
+
+@pytest.mark.parametrize("what", [("action", "reward"), ("dynamics", "observation"), ELEMENTS])
+def test_several_elements_have_masks_of_their_own(what: Any) -> None:
+    before = dataset()
+    after = corruption.corrupt(before, what=what, how="random", seed=5)
+    expected = randomly(before, [name for name in ELEMENTS if name in what], 0.3, 1.0, 5)
+    for name in ELEMENTS:
+        np.testing.assert_array_equal(getattr(after.transitions, FIELDS[name]), expected[name])
+    assert [note["what"] for note in after.provenance["corruptions"]] == [name for name in ELEMENTS if name in what]
+
+
+def test_masks_have_their_rate_and_are_independent() -> None:
+    before = dataset(40_000)
+    after = corruption.corrupt(before, what=ELEMENTS, how="random", rate=0.3)
+    masks = np.stack([changed(before, after, name) for name in ELEMENTS])
+    np.testing.assert_allclose(masks.mean(axis=1), 0.3, atol=0.01)
+    np.testing.assert_allclose(np.corrcoef(masks) - np.eye(4), 0.0, atol=0.02)
+    np.testing.assert_allclose((masks[:, 1:] & masks[:, :-1]).mean(axis=1), 0.09, atol=0.006)
+
+
+def test_the_one_given_stays_as_it_is() -> None:
+    before, copy = dataset(), jax.tree.map(np.array, dataset().transitions)
+    corruption.corrupt(before, what=ELEMENTS, how="random", rate=1.0)
+    for left, right in zip(*map(jax.tree.leaves, (before.transitions, copy)), strict=True):
+        np.testing.assert_array_equal(left, right)
+    assert "corruptions" not in before.provenance
+
+
+def test_seeds_and_rates_of_zero_and_one() -> None:
+    before = dataset()
+    one, again, other = (corruption.corrupt(before, what="reward", how="random", seed=seed) for seed in (1, 1, 2))
+    np.testing.assert_array_equal(one.transitions.reward, again.transitions.reward)
+    assert np.any(changed(one, other, "reward"))
+    assert not changed(before, corruption.corrupt(before, what="reward", how="random", rate=0.0), "reward").any()
+    assert changed(before, corruption.corrupt(before, what="reward", how="random", rate=1.0), "reward").all()
+
+
+def test_adversarial_rewards_turn_their_sign_without_an_attacker() -> None:
+    before = dataset()
+    after = corruption.corrupt(before, what="reward", how="adversarial", scale=2.0, seed=4)
+    mask = np.random.RandomState(4).random(before.num) < 0.3
+    reward = np.asarray(before.transitions.reward)
+    np.testing.assert_array_equal(after.transitions.reward, np.where(mask, -2.0 * reward, reward))
+
+
+class Critics:
+    """The attacker's values in float64, with slopes by hand."""
+
+    def __init__(self, attacker: corruption.Attacker) -> None:
+        state: Any = attacker.state
+        self.actor, self.critics = reference.mlp(state.actor), reference.critics(state.critic)
+
+    def value(self, element: str, observation: np.ndarray, action: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Mean value [B] and its slope in what an attack moves [B, D]."""
+        size = observation.shape[1]
+        if element == "dynamics":
+            output, inputs = reference.forward(self.actor, observation)
+            action = np.tanh(output[:, : output.shape[1] // 2])
+        q, slopes = [], []
+        for critic in self.critics:
+            value, rows = reference.forward(critic, np.concatenate([observation, action], axis=1))
+            q.append(value[:, 0])
+            slopes.append(reference.backward(critic, rows, np.ones_like(value))[1])
+        slope = np.mean(slopes, axis=0)
+        if element == "dynamics":
+            change = np.concatenate([slope[:, size:] * (1.0 - action**2), np.zeros_like(action)], axis=1)
+            return np.mean(q, axis=0), slope[:, :size] + reference.backward(self.actor, inputs, change)[1]
+        return np.mean(q, axis=0), slope[:, size:] if element == "action" else slope[:, :size]
+
+
+def attacked(
+    critics: Critics, before: datasets.OfflineDataset, element: str, scale: float, seed: int
+) -> tuple[Any, ...]:
+    """Rows, start and end of z, and std, by section 12.3: a fresh Adam for each of 100 steps, in ten chunks."""
+    rows = np.flatnonzero(np.random.RandomState(seed).random(before.num) < 0.3)
+    fields = before.transitions
+    where = fields.next_observation if element == "dynamics" else fields.observation
+    observation, action = (np.asarray(x, np.float64)[rows] for x in (where, fields.action))
+    std = np.std(np.asarray(getattr(fields, FIELDS[element]), np.float64), axis=0)
+    uniform = np.random.default_rng([seed, ELEMENTS.index(element)]).random((len(rows), len(std)), np.float32)
+    start = 2 * scale * std * (uniform - 0.5)
+    ends, pointer = [], 0
+    for i in range(10):
+        number = len(rows) // 10 if i < 9 else len(rows) - pointer
+        part, z = slice(pointer, pointer + number), start[pointer : pointer + number]
+        for _ in range(100):
+            noise = z * std
+            moved = (observation[part], action[part] + noise) if element == "action" else (observation[part] + noise,)
+            slope = critics.value(element, *(moved if element == "action" else (*moved, action[part])))[1] * std
+            slope = slope / number  # of the mean over the chunk; that over critics is in it
+            first, second = 0.1 * slope, 0.001 * slope**2
+            step = 0.01 * scale * (first / 0.1) / (np.sqrt(second / 0.001) + 1e-8)
+            z = np.clip(z - step, -scale, scale)
+        ends.append(z)
+        pointer += number
+    return rows, start, np.concatenate(ends), std
+
+
+@pytest.mark.learn
+@pytest.mark.parametrize("element", ["observation", "action", "dynamics"])
+@pytest.mark.parametrize(("scale", "seed"), [(1.0, 0), (0.5, 2)])
+def test_attacks_are_the_protocols(attacker: corruption.Attacker, element: Any, scale: float, seed: int) -> None:
+    before, critics = dataset(), Critics(attacker)
+    after = corruption.corrupt(before, what=element, how="adversarial", scale=scale, seed=seed, attacker=attacker)
+    rows, start, z, std = attacked(critics, before, element, scale, seed)
+    old, new = (np.asarray(getattr(x.transitions, FIELDS[element]), np.float64) for x in (before, after))
+    np.testing.assert_array_equal(np.delete(old, rows, axis=0), np.delete(new, rows, axis=0))
+    found = (new[rows] - old[rows]) / std
+    assert np.abs(found).max() <= scale * (1 + 1e-4), "inside the box"
+    # At a kink, float32 and float64 may step to different sides, and stay apart by a step.
+    assert (np.abs(found - z) < 1e-3 * scale).mean() > 0.95
+    if element != "action":
+        assert np.abs(start).max() > scale, "the std is in the start already"
+
+    where = np.asarray(before.transitions.next_observation if element == "dynamics" else before.transitions.observation)
+    action = np.asarray(before.transitions.action, np.float64)[rows]
+
+    def worth(moved: np.ndarray) -> np.ndarray:
+        observation = np.asarray(where, np.float64)[rows]
+        pair = (observation, moved) if element == "action" else (moved, action)
+        return critics.value(element, *pair)[0]
+
+    noise = np.random.default_rng(0).uniform(-scale, scale, size=z.shape) * std
+    assert (worth(new[rows]) < worth(old[rows])).mean() > 0.9
+    assert (worth(new[rows]) < worth(old[rows] + noise)).mean() > 0.8, "random noise of the same scale does less"
+    assert worth(new[rows]).mean() < min(worth(old[rows] + noise).mean(), worth(old[rows]).mean())
+
+
+@pytest.mark.slow
+def test_later_attacks_meet_what_was_corrupted_before(attacker: corruption.Attacker) -> None:
+    before = dataset()
+    after = corruption.corrupt(before, what=["action", "observation"], how="adversarial", attacker=attacker)
+    alone = corruption.corrupt(before, what="observation", how="adversarial", attacker=attacker)
+    np.testing.assert_array_equal(after.transitions.observation, alone.transitions.observation)
+    generator = np.random.RandomState(0)
+    rows = [np.flatnonzero(generator.random(before.num) < 0.3) for _ in range(2)][1]
+    np.testing.assert_array_equal(np.flatnonzero(changed(before, after, "action")), rows)
+    both = np.intersect1d(rows, np.flatnonzero(changed(before, after, "observation")))
+    q = Critics(attacker).value
+    new, old = (np.asarray(x.transitions.action, np.float64)[both] for x in (after, before))
+    met = np.asarray(after.transitions.observation, np.float64)[both]
+    assert (q("action", met, new)[0] < q("action", met, old)[0]).mean() > 0.9
+
+
+@pytest.mark.slow
+def test_calls_of_any_size_give_the_same(attacker: corruption.Attacker, monkeypatch: pytest.MonkeyPatch) -> None:
+    attack = functools.partial(corruption.corrupt, dataset(), what="action", how="adversarial", attacker=attacker)
+    whole = attack().transitions.action
+    monkeypatch.setattr(corruption, "ROWS", 64)
+    np.testing.assert_allclose(attack().transitions.action, whole, atol=1e-5)
+
+
+WITH_VALUES = [name for name in registry.names() if hasattr(registry.load_agent(name), "value")]
+
+
+def test_agents_of_all_kinds_but_streams_have_values() -> None:
+    kinds = {registry.load_agent(name).experience(registry.load_agent(name).Config()).kind for name in WITH_VALUES}
+    assert kinds == {"dataset", "replay", "rollout"}
+
+
+@pytest.mark.parametrize("name", WITH_VALUES)
+def test_attackers_see_observations_as_their_updates_do(name: str) -> None:
+    module = registry.load_agent(name)
+    statistics = normalise.Statistics(jnp.ones(()), jnp.full(3, 0.5), jnp.full(3, 0.01))
+    observation, seen = jnp.array([[0.6, 0.4, 9.0]]), []
+
+    def critic(observation: Any, action: Any) -> Any:
+        seen.append(observation)
+        return jnp.zeros((2, len(action)))
+
+    class Namespace:
+        def __init__(self, **names: Any) -> None:
+            self.__dict__.update(names)
+
+    for normalised in (False, True):
+        state = Namespace(statistics=statistics, critic=critic, meta_critic=critic)
+        config = Namespace(normalise_observations=normalised)
+        assert module.value(state, observation, jnp.zeros((1, 2)), config).shape == (1,)
+    np.testing.assert_array_equal(seen[0], observation)
+    from_data = module.experience(module.Config()).kind == "dataset"
+    expected = [0.1 / 0.101, -0.1 / 0.101, 8.5 / 0.101] if from_data else [1.0, -1.0, 10.0]
+    np.testing.assert_allclose(seen[1][0], expected, rtol=1e-4)
+
+
+def test_what_was_done_is_noted(attacker: corruption.Attacker) -> None:
+    after = corruption.corrupt(dataset(), what=["action", "reward"], how="adversarial", seed=7, attacker=attacker)
+    action, reward = after.provenance["corruptions"]
+    assert (action["how"], action["rate"], action["scale"], action["seed"]) == ("adversarial", 0.3, 1.0, 7)
+    assert action["rows"] == changed(dataset(), after, "action").sum()
+    assert action["rows_beyond_bounds"] == (np.abs(after.transitions.action) > 1).any(axis=1).sum() > 0
+    assert action["attacker"] | {"run": "edac", "agent": "edac", "training_step": 50} == action["attacker"]
+    assert "attacker" not in reward
+    json.dumps(after.provenance)
+    twice = corruption.corrupt(after, what="reward", how="random")
+    assert [note["how"] for note in twice.provenance["corruptions"]] == ["adversarial", "adversarial", "random"]
+
+
+@pytest.mark.parametrize("name", ["corrupted.npz", "corrupted.hdf5"])
+@pytest.mark.parametrize("bound", [1.0, 2.0])
+def test_corrupted_files_read_back_as_the_same(tmp_path: Path, name: str, bound: float) -> None:
+    after = corruption.corrupt(dataset(bound=bound), what=ELEMENTS, how="random")
+    assert np.abs(after.transitions.action).max() > 1.1
+    path = datasets.write(after, tmp_path / name)
+    copy = datasets.load(str(path))
+    same(copy, after)
+    np.testing.assert_array_equal(copy.action_bounds, after.action_bounds)
+    assert copy.provenance["corruptions"] == after.provenance["corruptions"]
+    same(datasets.load(str(datasets.write(copy, tmp_path / f"again-{name}"))), after)
+    part = datasets.join([copy, dataset(bound=bound)], "joined")
+    same(datasets.load(str(datasets.write(part, tmp_path / f"joined-{name}"))), part)
+    assert np.abs(datasets.load(str(path), clip_actions=True).transitions.action).max() == 1.0
+    assert "actions_out_of_bounds" in [finding.name for finding in datasets.check(copy)]
+
+
+def test_actions_beyond_bounds_are_refused_where_nothing_corrupted_them(tmp_path: Path) -> None:
+    after = corruption.corrupt(dataset(), what="observation", how="random")
+    wide = after.transitions.replace(action=2.0 * np.asarray(after.transitions.action))
+    path = datasets.write(dataclasses.replace(after, transitions=wide), tmp_path / "a.npz")
+    with pytest.raises(ValueError, match="outside"):
+        datasets.load(str(path))
+
+
+@pytest.mark.learn
+def test_corrupted_files_are_learnt_from(tmp_path: Path) -> None:
+    after = corruption.corrupt(dataset(), what=["action", "dynamics"], how="random")
+    out = learn("riql", str(datasets.write(after, tmp_path / "a.npz")), tmp_path / "run")
+    assert json.loads((out / "summary.json").read_text())["data"].endswith("a.npz")
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"rate": 1.1}, r"^rate is 1\.1, it must be in \[0, 1\]: 0\.3 corrupts about three rows of ten\.$"),
+        ({"rate": float("nan")}, r"^rate is nan, it must be in"),
+        ({"scale": -1.0}, r"^scale is -1, it must be finite and at least 0\.$"),
+        ({"scale": float("inf")}, r"^scale is inf, it must be finite"),
+        ({"how": "adversary"}, r"^how is 'adversary', it must be 'random' or 'adversarial'\.$"),
+        ({"what": "actions"}, r"^what is 'actions', it must be one of observation, action, reward, dynamics, or sev"),
+        ({"what": []}, r"^what is \[\], it must be one of"),
+        ({"what": ["reward", "reward"]}, r"or several of them, each once\.$"),
+        (
+            {"how": "adversarial"},
+            r"^how is 'adversarial', which needs an attacker: .* rljax train edac --data test$",
+        ),
+    ],
+)
+def test_refuses(changes: dict[str, Any], message: str) -> None:
+    options: Any = {"what": "action", "how": "random"} | changes
+    with pytest.raises(ValueError, match=message):
+        corruption.corrupt(dataset(), **options)
+
+
+def test_refuses_an_attacker_of_other_dimensions(attacker: corruption.Attacker, folder: Path) -> None:
+    attack = functools.partial(corruption.corrupt, what="action", how="adversarial", attacker=attacker)
+    with pytest.raises(ValueError, match=r"observes \(3,\) and acts in 2 dimensions, 'test' has .* and 1 action dim"):
+        attack(dataset(actions=1))
+    with pytest.raises(ValueError, match=r"^no learner 1: the run has 1, 0 to 0\.$"):
+        load_attacker(folder, 1)
+    with pytest.raises(ValueError, match="nowhere"):
+        load_attacker("nowhere")
+
+
+@pytest.mark.parametrize("value", [None, lambda *inputs: jnp.zeros((2, 5)), lambda *inputs: jnp.zeros((4, 2, 2))])
+def test_refuses_an_attacker_without_values(attacker: corruption.Attacker, value: Any) -> None:
+    module = types.SimpleNamespace(act=attacker.module.act, **({} if value is None else {"value": value}))
+    with pytest.raises(ValueError, match=r"is of agent 'edac', which has no `value` that gives one number for an"):
+        corruption.corrupt(
+            dataset(), what="action", how="adversarial", attacker=dataclasses.replace(attacker, module=module)
+        )
+
+
+def test_refuses_choices() -> None:
+    clean = dataset()
+    choices = clean.transitions.replace(action=np.zeros(clean.num, np.int32))
+    discrete = dataclasses.replace(clean, transitions=choices, action_bounds=None)
+    cases: Any = [("action", "random"), ("observation", "adversarial")]
+    for what, how in cases:
+        with pytest.raises(ValueError, match=r"^actions of 'test' are choices, which have neither a std nor a slope"):
+            corruption.corrupt(discrete, what=what, how=how)
+    assert changed(discrete, corruption.corrupt(discrete, what="dynamics", how="random"), "dynamics").any()
+    assert changed(discrete, corruption.corrupt(discrete, what="reward", how="adversarial"), "reward").any()

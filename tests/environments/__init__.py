@@ -1,0 +1,1 @@
+"""Environments for tests, and data sets that are recorded in them."""

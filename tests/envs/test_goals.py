@@ -1,0 +1,233 @@
+"""Goals of environments on the host: read, replaced and rewarded as the environment itself does."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from gymnasium import spaces
+
+from rljax import buffers, envs
+from rljax.agents import sac
+from rljax.envs.environment import EnvironmentFailed
+from rljax.envs.goals import FetchReward, VectorGoals, goals_of, has_goals
+from rljax.envs.host.saved_simulators import Trusted
+from rljax.runs import records, run
+from rljax.training.plan import Experiment, plan
+from rljax.training.settings import Settings
+
+
+def box(size: int) -> spaces.Box:
+    return spaces.Box(-10.0, 10.0, (size,), np.float64)
+
+
+class Reach(gymnasium.Env):
+    """Move a point to a goal: a goal environment without a known reward."""
+
+    def __init__(self) -> None:
+        self.observation_space = spaces.Dict(observation=box(3), achieved_goal=box(2), desired_goal=box(2))
+        self.action_space = spaces.Box(-1.0, 1.0, (2,), np.float32)
+        self.library = np  # Fetch's environments hold MuJoCo's module
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.point, self.goal = np.zeros(2), self.np_random.uniform(-1, 1, 2)
+        return self.seen(), {}
+
+    def step(self, action):
+        self.point = self.point + 0.1 * action
+        return self.seen(), self.compute_reward(self.point, self.goal, {}), False, False, {}
+
+    def seen(self):
+        rest = np.append(self.point, 7.0)
+        return {"observation": rest, "achieved_goal": self.point.copy(), "desired_goal": self.goal.copy()}
+
+    def compute_reward(self, achieved, goal, info):
+        return -np.abs(achieved - goal).sum(axis=-1)
+
+
+class Known(Reach):
+    """The same, with its reward in JAX."""
+
+    def goal_reward(self, achieved, goal):
+        return -jnp.abs(achieved - goal).sum(axis=-1)
+
+
+class Turned(Known):
+    """The same, with the parts of its observations in another order."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.observation_space = spaces.Dict(desired_goal=box(2), observation=box(3), achieved_goal=box(2))
+
+
+class Sparse(Reach):
+    """The same, with -1 in each step until the goal is near."""
+
+    def step(self, action):
+        observation, reward, *others, _ = super().step(action)
+        return observation, reward, *others, {"is_success": bool(reward == 0)}
+
+    def compute_reward(self, achieved, goal, info):
+        return float(self.goal_reward(achieved, goal))
+
+    def goal_reward(self, achieved, goal):
+        return -(jnp.linalg.norm(achieved - goal, axis=-1) > 0.1).astype(jnp.float32)
+
+
+class InNumPy(Reach):
+    """The same, with a reward that JAX cannot trace."""
+
+    def goal_reward(self, achieved, goal):
+        return np.asarray(achieved - goal).sum(axis=-1)
+
+
+class ForAll(Reach):
+    """The same, with one reward for all goals."""
+
+    def goal_reward(self, achieved, goal):
+        return -jnp.abs(achieved - goal).sum()
+
+
+@pytest.fixture(autouse=True)
+def registered() -> Iterator[None]:
+    """Registers the environments above for a test. Those of a package stay registered: it is imported once."""
+    register: Any = gymnasium.register
+    made = {f"{made_by.__name__}-v0": made_by for made_by in (Reach, Known, Turned, Sparse, InNumPy, ForAll)}
+    for name, made_by in made.items():
+        register(name, made_by, max_episode_steps=20)
+    yield
+    for name in made:
+        del gymnasium.registry[name]
+
+
+def planned(name: str, **changes: Any) -> Any:
+    config = sac.Config(**{"hindsight": 0.5, "hidden": (8,), "replay_size": 100, "batch_size": 8} | changes)
+    settings: Any = dict(agent="sac", env=name, steps=100, eval_episodes=1)
+    return plan(Experiment(Settings(**settings), sac, config, None))
+
+
+def fetch(name: str) -> Any:
+    """One of Fetch's environments. Skips the test where the package is missing or does not know this MuJoCo."""
+    if importlib.util.find_spec("gymnasium_robotics") is None:
+        pytest.skip("gymnasium_robotics is not installed: pip install 'rljax[robotics]'")
+    try:
+        return envs.make_hosted(f"gymnasium_robotics:{name}", 2)
+    except EnvironmentFailed as error:
+        pytest.skip(f"gymnasium_robotics does not work with this version of MuJoCo: {error}")
+
+
+@pytest.mark.filterwarnings("ignore:.*observes a Dict")
+@pytest.mark.parametrize("name", ["Known-v0", "Turned-v0"])
+def test_goals_are_found_read_and_replaced(name: str) -> None:
+    hosted = envs.make_hosted(name, 3)
+    goals = goals_of(hosted)
+    assert isinstance(goals, VectorGoals)
+    hosted.reset([1, 2, 3])
+    step = hosted.step(np.full((3, 2), 0.5, np.float32))
+    observation = step.next_observation
+    assert observation.shape == (3, 7)
+    np.testing.assert_allclose(goals.achieved(observation), np.full((3, 2), 0.05), rtol=1e-6)
+    np.testing.assert_allclose(
+        goals.goal_reward(goals.achieved(observation), goals.desired(observation)), step.reward, rtol=1e-5
+    )
+    new = np.array([[1.0, 2.0]] * 3, np.float32)
+    changed = goals.relabelled(observation, new)
+    np.testing.assert_array_equal(goals.desired(changed), new)
+    np.testing.assert_array_equal(goals.achieved(changed), goals.achieved(observation))
+    places = [goals.desired_at, goals.desired_at + 1]
+    np.testing.assert_array_equal(np.delete(changed, places, axis=1), np.delete(observation, places, axis=1))
+    hosted.close()
+
+
+@pytest.mark.filterwarnings("ignore:.*observes a Dict")
+def test_environments_that_hold_a_module_are_saved() -> None:
+    first, second = envs.make_hosted("Reach-v0", 2), envs.make_hosted("Reach-v0", 2)
+    first.reset([1, 2])
+    first.step(np.ones((2, 2), np.float32))
+    saved = first.save()
+    assert saved is not None, first.save_failure
+    second.restore(Trusted(saved))
+    actions = np.full((2, 2), -0.5, np.float32)
+    np.testing.assert_array_equal(first.step(actions).observation, second.step(actions).observation)
+
+
+def test_goal_environments_are_recognised_by_their_space() -> None:
+    goals: Any = {"achieved_goal": box(2), "desired_goal": box(2), "observation": box(3)}
+    assert has_goals(spaces.Dict(goals))
+    assert not has_goals(spaces.Dict(goals | {"more": box(1)}))
+    assert not has_goals(spaces.Dict(goals | {"desired_goal": box(3)}))
+    assert not has_goals(spaces.Dict(goals | {"observation": spaces.Box(0, 255, (8, 8, 3), np.uint8)}))
+    assert not has_goals(spaces.Dict({name: goals[name] for name in ("achieved_goal", "desired_goal")}))
+    assert not has_goals(box(7))
+
+
+@pytest.mark.filterwarnings("ignore:.*observes a Dict")
+def test_sac_draws_with_the_goals_of_the_environment() -> None:
+    draw = planned("Known-v0").stages[0].driver.hyper.experience.draw
+    assert isinstance(draw, buffers.Hindsight)
+    assert isinstance(draw.environment, VectorGoals)
+    assert isinstance(planned("Reach-v0", hindsight=0.0).stages[0].driver.hyper.experience.draw, buffers.Uniform)
+
+
+@pytest.mark.filterwarnings("ignore:.*observes a Dict")
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("Reach-v0", r"reward of 'Reach-v0' is not known for other goals\. Give its class a method goal_reward"),
+        ("InNumPy-v0", r"goal_reward of 'InNumPy-v0' cannot be traced by JAX \(TracerArrayConversionError\)"),
+        ("ForAll-v0", r"goal_reward of 'ForAll-v0' returns \(\) for goals \(2, 2\)"),
+        ("Pendulum-v1", "the observations of 'Pendulum-v1' hold none"),
+    ],
+)
+def test_other_environments_are_refused(name: str, message: str) -> None:
+    with pytest.raises(ValueError, match=rf"^--config\.hindsight replaces goals, and (the )?{message}.*hindsight 0\.$"):
+        planned(name)
+
+
+def test_equal_rewards_share_a_program() -> None:
+    assert VectorGoals(3, 0, 3, FetchReward(0.05, True)) == VectorGoals(3, 0, 3, FetchReward(0.05, True))
+    assert hash(VectorGoals(3, 0, 3, FetchReward(0.05, True))) == hash(VectorGoals(3, 0, 3, FetchReward(0.05, True)))
+    assert VectorGoals(3, 0, 3, FetchReward(0.05, True)) != VectorGoals(3, 0, 3, FetchReward(0.05, False))
+
+
+@pytest.mark.filterwarnings("ignore:.*observes a Dict")
+@pytest.mark.parametrize("name", ["FetchReach-v4", "FetchReachDense-v4", "FetchPush-v4", "FetchPushDense-v4"])
+def test_rewards_of_fetch_are_those_of_the_environment(name: str) -> None:
+    hosted = fetch(name)
+    goals = goals_of(hosted)
+    assert isinstance(goals, VectorGoals)
+    random = np.random.default_rng(0)
+    achieved = random.uniform(-1, 1, (1000, 3))
+    goal = achieved + random.normal(size=(1000, 3)) * 0.03  # about half of them are reached
+    environment: Any = hosted.vector_env.unwrapped
+    own = environment.envs[0].unwrapped.compute_reward(achieved, goal, {})
+    if "Dense" not in name:
+        assert 100 < (own == 0).sum() < 900
+    found = goals.goal_reward(jnp.asarray(achieved, jnp.float32), jnp.asarray(goal, jnp.float32))
+    clear = np.abs(np.linalg.norm(achieved - goal, axis=1) - 0.05) > 1e-6
+    np.testing.assert_allclose(np.asarray(found)[clear], own[clear], atol=1e-6)
+    hosted.reset([0, 1])
+    for _ in range(5):
+        step = hosted.step(np.ones((2, 4), np.float32))
+        own_goals = (goals.achieved(step.next_observation), goals.desired(step.next_observation))
+        np.testing.assert_allclose(goals.goal_reward(*map(jnp.asarray, own_goals)), step.reward, atol=1e-6)
+    hosted.close()
+
+
+@pytest.mark.learn
+@pytest.mark.filterwarnings("ignore:.*observes a Dict")
+def test_sac_reaches_goals_from_sparse_rewards(tmp_path: Path) -> None:
+    config: dict[str, Any] = {
+        "hindsight": 0.8, "discount": 0.95, "hidden": (32, 32), "warmup_steps": 500, "num_steps": 2,
+        "actor_lr": 2e-3, "critic_lr": 2e-3, "temperature_lr": 2e-3, "replay_size": 10_000, "init_temperature": 0.1,
+    }  # fmt: skip
+    out = run.train("sac", "Sparse-v0", 4_000, seeds=3, config=config, out=tmp_path / "run", eval_every=4_000)
+    lines = records.read(out, "evaluations")
+    assert min(np.mean(line["success"]) for line in lines) >= 0.9

@@ -1,0 +1,234 @@
+"""An agent, environments and a data set that can be counted by hand, for tests of what moves agents through them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import chex
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import struct
+
+from rljax import agent, buffers, datasets
+from rljax.agent import EnvSpec, Step, Transition
+from rljax.envs.autoreset import AutoReset
+from rljax.training import configuration
+from rljax.training.drivers.compiled import CompiledDriver
+from rljax.training.learner import Learner
+
+UPDATES = 8  # that a Fake remembers
+ROWS = 40  # of the data set
+
+
+@agent.config
+class Config:
+    """What a Fake and its experience read."""
+
+    learning_rate: float = 0.1
+    bad_from: float = 1e9  # the first update with a metric that is not finite
+    batch_size: int = 4
+    replay_size: int = 256
+    warmup_steps: int = 8
+    num_envs: int = 1
+    num_steps: int = 1
+    num_updates: int = 1
+    delay: int = 1  # updates between those with the second metric
+    counts: bool = False  # whether it perceives
+
+
+def replay(config: Any, **changes: Any) -> buffers.Replay:
+    """The replay that a Fake's Config describes."""
+    return buffers.Replay(
+        replay_size=config.replay_size,
+        batch_size=config.batch_size,
+        warmup_steps=config.warmup_steps,
+        num_envs=config.num_envs,
+        num_steps=config.num_steps,
+        num_updates=config.num_updates,
+        **changes,
+    )
+
+
+class State(struct.PyTreeNode):
+    """What a Fake has learnt, and what it remembers of learning it."""
+
+    weight: Any  # [O]
+    rewards: Any  # [UPDATES, B] of the batches
+    noise: Any  # [UPDATES] drawn with the updates' keys
+    losses: Any  # [UPDATES]
+    count: Any  # [] observations perceived
+    firsts: Any  # [] of them, first ones
+    total: Any  # [O] their sum
+
+
+class Fake:
+    """An agent that follows the rewards of its batches and remembers what it was given."""
+
+    Config = Config
+
+    def experience(self, config: Any) -> Any:
+        """A replay with all that the Config says."""
+        return replay(config)
+
+    def check(self, spec: EnvSpec, config: Any) -> None:
+        """Everything is fine."""
+
+    def init(self, key: Any, spec: EnvSpec, config: Any) -> State:
+        """A weight that depends on the key."""
+        weight = jax.random.normal(key, spec.observation_shape)
+        remembered, zero = jnp.zeros(UPDATES), jnp.zeros(())
+        rewards = jnp.zeros((UPDATES, config.batch_size))
+        return State(weight, rewards, remembered, remembered, zero, zero, jnp.zeros(spec.observation_shape))
+
+    def perceive(self, state: State, observation: Any, first: Any, config: Any) -> State:
+        """Count observations [E, O]."""
+        if not config.counts:
+            return state
+        return state.replace(
+            count=state.count + first.shape[0],
+            firsts=state.firsts + first.sum(),
+            total=state.total + observation.sum(axis=0),
+        )
+
+    def act(self, state: State, observation: Any, key: Any, config: Any, explore: bool) -> tuple[Any, dict]:
+        """Actions [..., 1] within [0, 1], never below: uniform ones can be told apart."""
+        action = jax.nn.sigmoid(observation @ state.weight)[..., None]
+        noise = jax.random.uniform(key, action.shape) if explore else 0.5
+        return 0.5 * action + 0.5 * noise, {"acted": jnp.ones(observation.shape[:-1])}
+
+    def update(self, state: State, batch: Any, key: Any, step: Any, config: Any) -> tuple[State, dict]:
+        """Halve the weight and add the mean reward: the order of batches matters."""
+        weight = state.weight + config.learning_rate * (batch.reward.mean() * (step + 1.0) - state.weight)
+        loss = jnp.where(step >= config.bad_from, jnp.inf, weight.sum())
+        row = step % UPDATES
+        state = state.replace(
+            weight=weight,
+            rewards=state.rewards.at[row].set(batch.reward),
+            noise=state.noise.at[row].set(jax.random.uniform(key)),
+            losses=state.losses.at[row].set(loss),
+        )
+        state, delayed = agent.every(config.delay, step, lambda state: (state, {"delayed": step * 1.0}), state)
+        return state, {"loss": loss} | delayed
+
+
+class OnPolicy(Fake):
+    """A Fake that is handed whole rollouts; it remembers which steps they held."""
+
+    def experience(self, config: Any) -> Any:
+        """A rollout, whatever warm-up and size a replay would have."""
+        sizes = {name: getattr(config, name) for name in ("num_envs", "num_steps", "batch_size")}
+        return buffers.Rollout(**sizes)
+
+    def update(self, state: State, batch: Any, key: Any, step: Any, config: Any) -> tuple[State, dict]:
+        """Remember the times [T, E] of a rollout."""
+        flat = jax.tree.map(lambda x: x.reshape(config.batch_size, *x.shape[2:]), batch)
+        new, metrics = super().update(state, flat, key, step, config)
+        times = flat.next_observation[:, 0]
+        return new.replace(rewards=state.rewards.at[step % UPDATES].set(times)), metrics
+
+
+class Counter:
+    """An environment whose observation is (steps done, last action), and the reward their sum."""
+
+    params = None
+
+    def __init__(self, limit: int | None = None) -> None:
+        self.spec = EnvSpec("Counter", (2,), 1, max_episode_steps=limit)
+
+    def reset(self, key: Any, params: Any) -> tuple[Any, Any]:
+        """Nothing done yet."""
+        return jnp.zeros(2), jnp.zeros(2)
+
+    def step(self, key: Any, state: Any, action: Any, params: Any) -> Any:
+        """Count."""
+        state = jnp.stack([state[0] + 1, action[0]])
+        return state, state, state.sum(), jnp.zeros((), bool), jnp.zeros((), bool), {}
+
+
+class HostedCounter:
+    """The same on the host, as many side by side as it is given seeds."""
+
+    save_failure = None
+
+    def __init__(self, limit: int) -> None:
+        self.num_envs = 0  # as many as seeds
+        self.spec, self.limit = EnvSpec("Counter", (2,), 1, max_episode_steps=limit), limit
+
+    def reset(self, seeds: Sequence[int] | None) -> np.ndarray:
+        """Nothing done yet."""
+        assert seeds is not None
+        self.num_envs = len(seeds)
+        self.time, self.returns = np.zeros(len(seeds), np.int32), np.zeros(len(seeds), np.float32)
+        return np.zeros((len(seeds), 2), np.float32)
+
+    def step(self, action: np.ndarray) -> Step:
+        """Count."""
+        self.time += 1
+        following = np.stack([self.time.astype(np.float32), action[:, 0]], axis=-1)
+        reward = following.sum(axis=-1)
+        self.returns += reward
+        ended = self.time >= self.limit
+        observation = np.where(ended[:, None], np.float32(0), following)
+        step: Any = (observation, following, reward, np.zeros_like(ended), ended, self.returns.copy(), self.time.copy())
+        self.time[ended], self.returns[ended] = 0, 0
+        return Step(*step)
+
+
+def dataset(rows: int = ROWS) -> Transition:
+    """Transitions whose fields all tell their row's number, from 1 on."""
+    number = np.arange(1, rows + 1, dtype=np.float32)
+    flags = np.zeros(rows, np.bool_)
+    observation = np.stack([number, -number], axis=1)
+    fields: dict[str, Any] = dict(observation=observation, action=number[:, None], reward=number, terminated=flags)
+    return Transition(**fields, truncated=flags, next_observation=observation + 0.5)
+
+
+def recorded(env: str = "rljax/Pendulum", size: int = 3, discrete: bool = False) -> datasets.OfflineDataset:
+    """A data set that fits an environment with one continuous action or two discrete ones; episodes of 10 steps."""
+    generator = np.random.default_rng(0)
+    observation = generator.normal(size=(ROWS + 1, size)).astype(np.float32)
+    action = generator.uniform(-1, 1, (ROWS, 1)).astype(np.float32)
+    if discrete:
+        action = generator.integers(0, 2, ROWS).astype(np.int32)
+    reward, ends = -generator.random(ROWS).astype(np.float32), np.arange(ROWS) % 10 == 9
+    fields: Any = (observation[:-1], action, reward, np.zeros(ROWS, np.bool_), ends, observation[1:])
+    return datasets.OfflineDataset("recorded.npz", Transition(*fields), env, None, None, {})
+
+
+def settings(num_learners: int, **changes: Any) -> Any:
+    """A Fake's Config for P learners."""
+    return configuration.stack(Config(**changes), num_learners)
+
+
+def driven(
+    seeds: Sequence[int], iterations: int, module: Any = None, environment: Any = None, **changes: Any
+) -> CompiledDriver:
+    """A driver after some iterations."""
+    config = settings(len(seeds), **changes)
+    environment = AutoReset(environment or Counter())
+    driver = CompiledDriver(Learner(module or Fake(), environment.spec, len(seeds)), environment, config)
+    driver.start(seeds)
+    driver.advance(iterations)
+    return driver
+
+
+def one(tree: Any, index: int) -> Any:
+    """One learner's part of what has the axis P."""
+    return jax.tree.map(lambda x: np.asarray(x[index]), tree)
+
+
+def assert_equal(first: Any, second: Any, **tolerance: float) -> None:
+    """Two pytrees have the same structure and numbers, random keys included, or are close."""
+    trees = jax.tree.map(_numbers, (first, second))
+    if tolerance:
+        chex.assert_trees_all_close(*trees, **tolerance)
+    else:
+        chex.assert_trees_all_equal(*trees)
+
+
+def _numbers(leaf: Any) -> Any:
+    """A leaf; of random keys their data."""
+    is_key = jax.dtypes.issubdtype(getattr(leaf, "dtype", None), jax.dtypes.prng_key)
+    return jax.random.key_data(leaf) if is_key else leaf

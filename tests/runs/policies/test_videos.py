@@ -1,0 +1,90 @@
+"""Films of environments inside the program; those of Gymnasium's are tested with the command that makes them."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from rljax import envs
+from rljax.runs.policies import videos
+
+# A process of its own: MuJoCo reads how to draw as it is imported.
+PROGRAM = """
+import sys
+from pathlib import Path
+import numpy as np
+from rljax.envs.host import rendering as drawing
+drawing.choose_renderer()
+from rljax import envs
+from rljax.runs.policies import videos
+environment = envs.make("brax/inverted_pendulum")
+videos.brax(environment, lambda observation, step: np.zeros(1, np.float32), 0, 3, Path(sys.argv[1]))
+"""
+
+
+@pytest.mark.learn
+def test_brax_is_filmed_without_a_display(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM, str(tmp_path / "play.mp4")], capture_output=True, text=True, check=False
+    )
+    assert "brax" in (tmp_path / "play.html").read_text()
+    if "could not be rendered" in done.stderr:
+        pytest.skip("no library to draw with, such as libegl1")
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "play.mp4").stat().st_size > 1_000
+
+
+def test_other_suffixes_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"it must end in \.mp4 or \.gif"):
+        videos.write([np.zeros((8, 8, 3), np.uint8)], tmp_path / "play.avi", 30.0)
+
+
+def press_first(observation: np.ndarray, step: int) -> np.ndarray:
+    """A policy for lights out."""
+    del observation, step
+    return np.zeros((), np.int32)
+
+
+@pytest.mark.parametrize("name", ["rljax/LightsOut-3x3", "timed/rljax/LightsOut-3x3"])
+def test_what_draws_itself_is_filmed_to_its_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    written = {}
+    monkeypatch.setattr(videos, "write", lambda frames, path, rate: written.update({path: (frames, rate)}) or path)
+    assert videos.drawn(envs.make(name), press_first, 0, 1_000, tmp_path / "play.mp4") == [tmp_path / "play.mp4"]
+    frames, rate = written[tmp_path / "play.mp4"]
+    assert rate == 4.0
+    assert len(frames) == 10, "the first state, and one for each of 9 steps"
+    np.testing.assert_array_equal(frames[0], frames[2])  # a cell pressed twice
+    assert (frames[0] != frames[1]).any()
+
+
+def test_episodes_end_where_the_environment_says_so() -> None:
+    alone = envs.make("rljax/BoxPick-4x4-vertical")
+    states = list(
+        videos.episode(alone, lambda observation, step: np.int32(3), 0, 1_000)
+    )  # to the right, until it is out
+    assert len(states) <= 3
+    cells = [int(state.agent) for state in states]
+    assert [bool(state.allowed[cell]) for state, cell in zip(states, cells, strict=True)][-2:] == [True, False]
+    assert len(list(videos.episode(alone, lambda observation, step: np.int32(0), 0, 7))) == 8
+
+
+def test_text_is_told_state_by_state() -> None:
+    told = list(videos.told(envs.make("rljax/LightsOut-2x2"), press_first, 0, 2, colours=False))
+    assert [part.split("\n")[0] for part in told] == ["step 0", "step 1", "step 2"]
+    before, after = (part.split("\n")[1:] for part in told[:2])
+    flipped = {".": "#", "#": "."}
+    assert after[0] == f"{flipped[before[0][0]]} {flipped[before[0][2]]}{before[0][3:]}"
+    assert after[1] == f"{flipped[before[1][0]]}{before[1][1:]}"
+
+
+@pytest.mark.parametrize("show", [videos.drawn, videos.told])
+def test_what_does_not_draw_itself_is_refused(tmp_path: Path, show: Any) -> None:
+    with pytest.raises(
+        ValueError, match=r"'rljax/Pendulum' has no pictures: `rljax play` films Gymnasium's and Brax's"
+    ):
+        list(show(envs.make("rljax/Pendulum"), press_first, 0, 2, tmp_path / "play.mp4"))

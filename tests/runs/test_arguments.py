@@ -1,0 +1,94 @@
+"""Arguments of Python's callers become an experiment, or one clear message."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from rljax.runs import experiments, records, run
+from rljax.runs.policies import evaluate, loading
+
+# Numbers of NumPy
+
+
+def test_numbers_of_numpy_are_those_of_python(tmp_path: Path) -> None:
+    given = {
+        "seeds": np.arange(2),
+        "log_every": np.int32(50),
+        "eval_every": np.array(100),
+        "keep_checkpoints": 2.0,
+        "offline_share": np.float64(0.5),
+        "tensorboard": np.bool_(False),
+        "config": {"hidden": np.array([16, 16]), "batch_size": np.int64(32), "actor_lr": np.array([1e-3, 1e-4])},
+    }
+    made = experiments.prepare("td3", "rljax/Pendulum", np.int64(100), **given)
+    assert (made.settings.steps, made.settings.seeds, made.settings.eval_every) == (100, (0, 1), 100)
+    assert (made.config.hidden, made.config.batch_size, made.config.actor_lr) == ((16, 16), 32, (1e-3, 1e-4))
+    records.write_json(tmp_path / "config.json", experiments.described(made))
+
+
+WRONG: list[tuple[dict[str, Any], str]] = [
+    ({"agent": 3}, "agent is 3, it must be text or a path"),
+    ({"steps": "100"}, "steps is '100', it must be int: a whole number"),
+    ({"steps": 1.5}, "steps is 1.5, it must be int: a whole number"),
+    ({"steps": True}, "steps is True, it must be int: a whole number"),
+    ({"seeds": "12"}, "seeds is '12', it must be int: a whole number"),
+    ({"seeds": [0, 0.5]}, "a seed is 0.5, it must be int: a whole number"),
+    ({"data": 3}, "data is 3, it must be text or a path"),
+    ({"config": "fast"}, "config is 'fast', it must be a mapping of changes, or a Config of agent 'td3'"),
+    ({"config": {"actor_lr": "fast"}}, "'actor_lr' is 'fast', it must be a number"),
+    ({"log_every": None}, "log_every is None, it must be int: a whole number"),
+    ({"tensorboard": 1}, "tensorboard is 1, it must be True or False"),
+    ({"wandb": 1}, "wandb is 1, it must be text or None"),
+    ({"online": 1}, "online is 1, it must be a mapping or None"),
+    ({"eval_evry": 1}, "there is no argument 'eval_evry'. Nearest: 'eval_every'"),
+    ({"env": 3}, "env is 3, it must be the name of an environment"),
+]
+
+
+@pytest.mark.parametrize(("change", "message"), WRONG, ids=[str(change) for change, _ in WRONG])
+def test_arguments_of_other_types_are_one_message(change: dict[str, Any], message: str) -> None:
+    arguments = {"agent": "td3", "env": "rljax/Pendulum", "steps": 100} | change
+    with pytest.raises(TypeError) as raised:
+        experiments.prepare(**arguments)
+    assert message in str(raised.value)
+
+
+@pytest.mark.parametrize("out", [None, 3, b"run", "a\0b"])
+def test_a_folder_of_another_type_is_one_message(out: Any) -> None:
+    for function in (run.resume, loading.load, evaluate.evaluate_run):
+        with pytest.raises(TypeError, match=r"the folder of a run is .*, it must be text"):
+            function(out)
+
+
+# Environments
+
+
+def test_an_environment_or_a_function_that_makes_one_stands_for_its_name() -> None:
+    import gymnasium
+
+    made = gymnasium.make("Pendulum-v1")
+    for env in ("Pendulum-v1", made, lambda: gymnasium.make("Pendulum-v1"), gymnasium.spec("Pendulum-v1")):
+        assert experiments.prepare("td3", env, 100).settings.env == "Pendulum-v1"
+    made.close()
+
+
+def test_an_environment_that_cannot_be_made_again_is_told_to_register() -> None:
+    import gymnasium
+    from gymnasium.envs.classic_control import PendulumEnv
+
+    others = [
+        gymnasium.make("Pendulum-v1", g=1.0),
+        gymnasium.make("Pendulum-v1", max_episode_steps=10),
+        gymnasium.wrappers.ClipAction(gymnasium.make("Pendulum-v1")),
+        PendulumEnv(),
+        PendulumEnv,
+        lambda: None,
+        lambda x: x,
+    ]
+    for env in others:
+        with pytest.raises(TypeError, match=r"^env is .*gymnasium\.register\('Mine-v0'"):
+            experiments.prepare("td3", env, 100)
