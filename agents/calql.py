@@ -52,7 +52,7 @@ class Config(buffers.DatasetSettings, conservatism.WithConservatism):
     # Targets
     discount: Share = 0.99  # gamma, per environment step; [2]
     target_rate: Share = 0.005  # rho, per update; [2]
-    backup: conservatism.Backup = "deterministic"  # of Q'; [2]
+    backup: conservatism.Backup = "deterministic"  # of Q' in the target; [2]
     # Conservatism
     calibrate: bool = True  # bound by returns to go; False is CQL; [1]
     failure_reward: Real | None = None  # of a step without success; [2]
@@ -71,12 +71,12 @@ class Config(buffers.DatasetSettings, conservatism.WithConservatism):
     # Networks
     encoder: encoders.Kind = "auto"  # of observations that are no vectors
     hidden: Widths = (256, 256)  # of the actor; [2] for antmaze
-    critic_hidden: Widths = (256, 256, 256, 256)  # [2] for antmaze
+    critic_hidden: Widths = (256, 256, 256, 256)  # of the critics; [2] for antmaze
     num_critics: Count = 2  # C; the smallest value counts; [2]
-    activation: networks.Activation = "relu"  # [2]
+    activation: networks.Activation = "relu"  # of hidden layers; [2]
     layer_norm: bool = False  # of the critics; True in WSRL
     initialisation: networks.Initialisation = "torch"  # of the actor; own choice
-    critic_initialisation: networks.Initialisation = "torch"  # own choice
+    critic_initialisation: networks.Initialisation = "torch"  # of the critics
 
 
 class State(struct.PyTreeNode):

@@ -58,7 +58,7 @@ class Config(buffers.DatasetSettings, heads.WithHead, conservatism.WithConservat
     # Targets
     discount: Share = 0.99  # gamma, per environment step; [2]
     target_rate: Share = 0.005  # rho, per update; [2]
-    backup: conservatism.Backup = "deterministic"  # of Q'; [2]
+    backup: conservatism.Backup = "deterministic"  # of Q' in the target; [2]
     # Policy
     bc_steps: Whole = 40_000  # first updates that clone; [2], 0 in [3], [4]
     update_order: Literal["critic_first", "together"] = "critic_first"  # actor by new critics; [2]
@@ -72,10 +72,10 @@ class Config(buffers.DatasetSettings, heads.WithHead, conservatism.WithConservat
     hidden: Widths = (256, 256, 256)  # of the actor; [2]
     critic_hidden: Widths = (256, 256, 256)  # of the critics; [2]
     num_critics: Count = 2  # C; the smallest value counts; [2]
-    activation: networks.Activation = "relu"  # [2]
+    activation: networks.Activation = "relu"  # of hidden layers; [2]
     layer_norm: bool = False  # of the critics; True in WSRL
     initialisation: networks.Initialisation = "torch"  # of the actor; [3]
-    critic_initialisation: networks.Initialisation = "torch"  # close to [2]
+    critic_initialisation: networks.Initialisation = "torch"  # of the critics
 
 
 class State(struct.PyTreeNode):

@@ -55,7 +55,7 @@ class Config(buffers.DatasetSettings):
     # Diversity
     diversity_weight: NonNegative | None = 1.0  # eta; None: SAC-N; [2]
     # Policy
-    update_order: Literal["together", "actor_first"] = "together"  # [2]; [3]: actor_first
+    update_order: Literal["together", "actor_first"] = "together"  # of losses; [2], other in [3]
     init_temperature: Temperature = 1.0  # alpha at the start; [2]
     target_entropy: Real | None = None  # in nats; None: -A, [2]
     log_std_min: LogStd = -5.0  # lower clip of log std; [2]
@@ -64,8 +64,8 @@ class Config(buffers.DatasetSettings):
     encoder: encoders.Kind = "auto"  # of observations that are no vectors
     hidden: Widths = (256, 256, 256)  # of all networks; [2]
     num_critics: Count = 10  # C; the smallest value counts; [2], 50 on Hopper
-    activation: networks.Activation = "relu"  # [2]
-    initialisation: networks.Initialisation = "edac"  # [3], close to [2]
+    activation: networks.Activation = "relu"  # of hidden layers; [2]
+    initialisation: networks.Initialisation = "edac"  # of all layers; [3]
 
 
 class State(struct.PyTreeNode):
@@ -116,7 +116,7 @@ def act(
     if not explore:
         mean, _ = jnp.split(state.actor(observation), 2, axis=-1)
         return jnp.tanh(mean), {}
-    return policy(state.actor, observation, config).sample(seed=key), {}
+    return distributions.squashed(state.actor(observation), config).sample(seed=key), {}
 
 
 def value(state: State, observation: Array, action: Array, config: Config) -> Array:
@@ -124,21 +124,12 @@ def value(state: State, observation: Array, action: Array, config: Config) -> Ar
     return state.critic(observation, action).mean(axis=0)
 
 
-def policy(
-    actor: networks.AnyNetwork, observation: Array, config: Config
-) -> distributions.SquashedGaussian:
-    """pi(.|s) for observations [..., O]."""
-    mean, log_std = jnp.split(actor(observation), 2, axis=-1)
-    log_std = jnp.clip(log_std, config.log_std_min, config.log_std_max)
-    return distributions.squashed_gaussian(mean, log_std)
-
-
 # [1, algorithm 1]
 def critic_loss(
     critic: networks.Network, state: State, batch: Transition, key: Array, config: Config
 ) -> Loss:
     """Squared error of all critics, summed over critics, plus the diversity penalty."""
-    pi = policy(state.actor, batch.next_observation, config)
+    pi = distributions.squashed(state.actor(batch.next_observation), config)
     next_action, next_log_prob = pi.sample_and_log_prob(seed=key)
     next_q = state.target_critic(batch.next_observation, next_action).min(axis=0)  # [B]
     next_q -= jnp.exp(state.log_temperature.parameters) * next_log_prob
@@ -179,7 +170,7 @@ def actor_loss(
     actor: networks.Network, state: State, batch: Transition, key: Array, config: Config
 ) -> Loss:
     """Temperature-weighted log-probability minus the smallest critic's value."""
-    pi = policy(actor, batch.observation, config)
+    pi = distributions.squashed(actor(batch.observation), config)
     action, log_prob = pi.sample_and_log_prob(seed=key)
     q = networks.smallest(state.critic(batch.observation, action))  # [B]
     loss = (jnp.exp(state.log_temperature.parameters) * log_prob - q).mean()

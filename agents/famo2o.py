@@ -68,9 +68,9 @@ class Config(buffers.DatasetSettings):
     encoder: encoders.Kind = "auto"  # of observations that are no vectors
     hidden: Widths = (256, 256)  # of all networks; [2]
     num_critics: Count = 2  # C; the smallest value counts; [2]
-    activation: networks.Activation = "relu"  # [2]
+    activation: networks.Activation = "relu"  # of hidden layers; [2]
     num_frequencies: Count = 3  # of sines and cosines of beta; [2]
-    initialisation: networks.Initialisation = "orthogonal"  # gain sqrt 2; [2]
+    initialisation: networks.Initialisation = "orthogonal"  # of all layers, gain sqrt 2; [2]
 
 
 class State(struct.PyTreeNode):

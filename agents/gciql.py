@@ -77,9 +77,9 @@ class Config:
     # Networks
     hidden: Widths = (512, 512, 512)  # parts of each torso; [2]
     num_critics: Count = 2  # C; the smallest value counts; [2]
-    activation: networks.Activation = "gelu_tanh"  # [2]
+    activation: networks.Activation = "gelu_tanh"  # of hidden layers; [2]
     layer_norm: bool = True  # of values and critics, after activation; [2]
-    initialisation: networks.Initialisation = "glorot_uniform"  # [2]
+    initialisation: networks.Initialisation = "glorot_uniform"  # of all layers; [2]
     torso: Literal["mlp", "resnet", "iru", "recall"] = "mlp"  # of all networks; [2]
     compute: int = 1  # T, thinking steps of a torso; arXiv:2602.05999: 3
     progressive: float | None = None  # weight of the loss after some steps; arXiv:2202.05826

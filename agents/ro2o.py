@@ -77,8 +77,8 @@ class Config(buffers.DatasetSettings):
     encoder: encoders.Kind = "auto"  # of observations that are no vectors
     hidden: Widths = (256, 256, 256)  # of all networks; [2]
     num_critics: Count = 10  # C; the smallest value counts; [2]
-    activation: networks.Activation = "relu"  # [2]
-    initialisation: networks.Initialisation = "edac"  # close to [2], as in EDAC
+    activation: networks.Activation = "relu"  # of hidden layers; [2]
+    initialisation: networks.Initialisation = "edac"  # of all layers; close to [2]
 
 
 class State(struct.PyTreeNode):
@@ -133,21 +133,12 @@ def act(
     if not explore:
         mean, _ = jnp.split(state.actor(observation), 2, axis=-1)
         return jnp.tanh(mean), {}
-    return policy(state.actor, observation, config).sample(seed=key), {}
+    return distributions.squashed(state.actor(observation), config).sample(seed=key), {}
 
 
 def value(state: State, observation: Array, action: Array, config: Config) -> Array:
     """The critics' mean value [...] of actions [..., A] for observations [..., O]."""
     return state.critic(observation, action).mean(axis=0)
-
-
-def policy(
-    actor: networks.AnyNetwork, observation: Array, config: Config
-) -> distributions.SquashedGaussian:
-    """pi(.|s) for observations [..., O]."""
-    mean, log_std = jnp.split(actor(observation), 2, axis=-1)
-    log_std = jnp.clip(log_std, config.log_std_min, config.log_std_max)
-    return distributions.squashed_gaussian(mean, log_std)
 
 
 # [1, section 4.1]
@@ -161,7 +152,7 @@ def critic_loss(
 ) -> Loss:
     """Squared error of all critics, summed over critics, plus the terms around s."""
     key_next, key_smooth, key_near, key_action = jax.random.split(key, 4)
-    pi = policy(state.actor, batch.next_observation, config)
+    pi = distributions.squashed(state.actor(batch.next_observation), config)
     next_action, next_log_prob = pi.sample_and_log_prob(seed=key_next)
     next_q = state.target_critic(batch.next_observation, next_action).min(axis=0)  # [B]
     next_q -= jnp.exp(state.log_temperature.parameters) * next_log_prob
@@ -179,7 +170,7 @@ def critic_loss(
     smoothness = networks.largest((weight * jnp.square(change)).mean(axis=0)).mean()
 
     near = encoders.perturbed(key_near, batch.observation, config.ood_radius, number)
-    near_action = policy(state.actor, near, config).sample(seed=key_action)
+    near_action = distributions.squashed(state.actor(near), config).sample(seed=key_action)
     near_q = critic(near, near_action)  # [C, n, B]
     deviation = near_q.std(axis=0, ddof=1)
     lower = jax.lax.stop_gradient(near_q - ood_penalty(step, config) * deviation)
@@ -207,7 +198,7 @@ def actor_loss(
 ) -> Loss:
     """SAC's loss by the smallest critic, plus the policy's change nearby."""
     key_action, key_near = jax.random.split(key)
-    pi = policy(actor, batch.observation, config)
+    pi = distributions.squashed(actor(batch.observation), config)
     action, log_prob = pi.sample_and_log_prob(seed=key_action)
     q = networks.smallest(state.critic(batch.observation, action))  # [B]
     number = config.num_perturbed

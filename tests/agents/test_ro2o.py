@@ -13,7 +13,7 @@ import pytest
 
 from rljax.agent import EnvSpec, Transition
 from rljax.agents import ro2o
-from rljax.networks import encoders
+from rljax.networks import distributions, encoders
 from rljax.runs import records, run
 from tests.agents import reference
 from tests.environments import reach
@@ -201,7 +201,7 @@ def test_the_uncertain_are_lowered_as_far_as_kappa_says() -> None:
     of_uncertainty = jax.tree.map(lambda x, y: x - y, *parts)
     keys = jax.random.split(KEY, 4)
     near = encoders.perturbed(keys[2], batch.observation, config.ood_radius, config.num_perturbed)
-    action = ro2o.policy(state.actor, near, config).sample(seed=keys[3])
+    action = distributions.squashed(state.actor(near), config).sample(seed=keys[3])
     q = state.critic(near, action)
     slope = 2.0 * config.ood_penalty * q.std(axis=0, ddof=1) / q.size
     gradient = jax.grad(lambda critic: (critic(near, action) * slope).sum())
