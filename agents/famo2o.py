@@ -17,7 +17,7 @@ x ~ b(.|s), a~ ~ pi(.|s, beta(x)), x^ ~ U(-1, 1), online x^ ~ b(.|s)
   L(Q)     = sum_c mean (Q_c(s, a) - y)^2
   Q'_c    <- (1 - rho) Q'_c + rho Q_c  rho: target_rate
 
-Departs from the authors' code [2]: a row's weight is that of its own beta.
+Departs from the paper: this is its form on IQL [2], with each row's own beta in w.
 
 [1] Wang et al., Train Once, Get a Family, arXiv:2310.17966
 [2] github.com/LeapLabTHU/FamO2O, jax_iql

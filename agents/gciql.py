@@ -16,8 +16,10 @@ Q'_c targets, pi(.|s, h) = N(mu(s, h), 1) with the actor mu, tau expectile
   L(Q)         = sum_c mean (Q_c(s, a, g) - y)^2  [3, eq. 6]
   Q'_c        <- (1 - rho) Q'_c + rho Q_c  rho: target_rate
 
-All losses use the networks from before the update. Departs from the authors' code [2]:
-evenly drawn goals are all equally likely, and targets follow the new critics.
+All losses use the networks from before the update.
+
+Departs from the paper's code [2]: evenly drawn goals are all equally likely,
+and targets follow the new critics.
 
 [1] Park et al., OGBench, arXiv:2410.20092; [2] github.com/seohongpark/ogbench
 [3] Kostrikov et al., Implicit Q-Learning, arXiv:2110.06169
