@@ -49,7 +49,7 @@ OUTPUT_SCALE = 0.1  # factor on the actor's last layer at the start; [2]
 
 
 @agent.config
-class Config:
+class Config(torsos.WithThinking):
     """Hyperparameters; floats can differ between the learners of one program."""
 
     # Optimisation
@@ -83,8 +83,6 @@ class Config:
     layer_norm: bool = True  # of values and critics, after activation; [2]
     initialisation: networks.Initialisation = "glorot_uniform"  # of all layers; [2]
     torso: Literal["mlp", "resnet", "iru", "recall"] = "mlp"  # of all networks; [2]
-    compute: int = 1  # T, thinking steps of a torso; arXiv:2602.05999: 3
-    progressive: float | None = None  # weight of the loss after some steps; arXiv:2202.05826
 
 
 class State(struct.PyTreeNode):
