@@ -15,6 +15,7 @@ from rljax.networks.ensembles import (
     outputs_and_head,
     smallest,
     smallest_of_subset,
+    values_and_slopes,
 )
 from rljax.networks.layers import (
     ACTIVATIONS,
@@ -85,4 +86,5 @@ __all__ = [
     "polyak_every",
     "smallest",
     "smallest_of_subset",
+    "values_and_slopes",
 ]

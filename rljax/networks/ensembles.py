@@ -163,6 +163,29 @@ def members(ensemble: Network | Trained) -> Network:
     return _of_one(parameters_of(ensemble), lambda x: x[:, None])
 
 
+def values_and_slopes(
+    ensemble: Network | Trained, observation: Any, action: Array
+) -> tuple[Array, Array]:
+    """Q_c(s, a) [C, B] and its slope in the action [C, B, A], in one pass."""
+    stack = members(ensemble)
+
+    def total(critic: Network, action: Array) -> tuple[Array, Array]:
+        q = critic(observation, action)[0]
+        return q.sum(), q
+
+    slopes = jax.value_and_grad(total, argnums=1, has_aux=True)
+    (_, q), slope = jax.vmap(slopes, in_axes=(_member_axes(stack), None))(stack, action)
+    return q, slope
+
+
+def _member_axes(stack: Network) -> Network:
+    """For `jax.vmap`, which leaves of a stack of members have the axis [C]: not the encoder's."""
+    axes = jax.tree.map(lambda _: 0, stack)
+    if isinstance(stack.module, Encoded):
+        axes = axes.replace(params={**axes.params, "encoder": None})
+    return axes
+
+
 def _of_one(ensemble: Network, select: Callable[[Array], Array]) -> Network:
     """An ensemble of size 1, or a stack of them, with `select` of each leaf of the ensemble; its encoder is shared."""
     if isinstance(ensemble.module, Encoded):

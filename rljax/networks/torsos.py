@@ -90,6 +90,16 @@ class TorsoSettings(NamedTuple):
 
 
 @config
+class WithThinking:
+    """Settings of agents with torsos that may think, but see no pictures: a base of their Config."""
+
+    acting: ClassVar[Acting] = Acting(settings=("compute",))
+
+    compute: int = 1  # T, thinking steps of torsos that take any number of them
+    progressive: float | None = None  # weight of the loss after some steps; arXiv:2202.05826
+
+
+@config
 class WithTorso:
     """Settings of agents whose users choose a torso: a base of their Config."""
 

@@ -2,7 +2,7 @@
 
 The script watch_authors_file.py keeps the other file's first and last parameters, its batches, its losses and the
 numbers that it draws. Our agent begins with the same parameters and learns from the same rows of the recorded file,
-normalised by our own statistics, with the same numbers in place of random ones. What is left is arithmetic: the losses of
+which it normalises by itself, with the same numbers in place of random ones. What is left is arithmetic: the losses of
 each update, and the parameters at the end. TD3+BC and ReBRAC have no noise on target actions here. IQL, BC and RIQL
 have none at all.
 
@@ -44,7 +44,6 @@ def compared(agent: str, data: Path, arrays: Mapping[str, np.ndarray]) -> dict[s
 
     from rljax import buffers, datasets, networks
     from rljax.agent import EnvSpec
-    from rljax.networks.inputs import normalised
     from rljax.training import registry
 
     pair, module = PAIRS[agent], registry.load_agent(agent)
@@ -55,9 +54,11 @@ def compared(agent: str, data: Path, arrays: Mapping[str, np.ndarray]) -> dict[s
     if hasattr(module, "schedule"):
         config = module.schedule(config, UPDATES)
     spec = EnvSpec("data", rows.observation.shape[1:], rows.action.shape[1])
+    inputs = module.experience(config).inputs
+    statistics = inputs.prepare(inputs.create(spec), rows)
     state = module.init(jax.random.key(0), spec, config)
     if hasattr(module, "prepare"):
-        state = module.prepare(state, rows, config)
+        state = module.prepare(state, inputs.batch(statistics, rows)[0], config)
     columns = {"rebrac": (buffers.NextAction(),), "calql": (buffers.ReturnToGo(discount=0.99),)}
     for column in columns.get(agent, ()):
         rows = rows.replace(extras=column.of_data(rows))
@@ -68,16 +69,13 @@ def compared(agent: str, data: Path, arrays: Mapping[str, np.ndarray]) -> dict[s
         if hasattr(state, target):
             online = networks.parameters_of(getattr(state, network))
             state = state.replace(**{target: networks.copy(online)})
-    inputs = module.experience(config).inputs
-    statistics = inputs.prepare(inputs.create(spec), rows)
-    rows = normalised(lambda x: inputs(statistics, x), rows)
-    observations = rows.observation[places[0]]
+    observations = inputs(statistics, rows.observation[places[0]])
 
     @jax.jit
     def learn(state: Any, rows: Any, places: Any, noise: Any) -> Any:
         def update(state: Any, inputs: Any) -> Any:
             step, places, noise = inputs
-            batch = jax.tree.map(lambda x: x[places], rows)
+            batch = inputs.batch(statistics, jax.tree.map(lambda x: x[places], rows))[0]
             with given_noise(noise):
                 return module.update(state, batch, jax.random.key(0), step, config)
 
@@ -131,8 +129,8 @@ def network_of(state: Any, name: str) -> Any:
     """Our network 'critic', or 'actor.flow' where the actor has several."""
     from rljax import networks
 
-    for part in name.split("."):
-        state = networks.parameters_of(getattr(state, part))
+    for each in name.split("."):
+        state = networks.parameters_of(getattr(state, each))
     return state
 
 
@@ -156,8 +154,6 @@ def replaced(state: Any, name: str, arrays: Mapping[str, np.ndarray]) -> Any:
     """The state with one network's parameters from the arrays."""
     import jax
 
-    from rljax import networks
-
     params = parameters_of(state, name)
     several = "members" in params
 
@@ -171,12 +167,11 @@ def replaced(state: Any, name: str, arrays: Mapping[str, np.ndarray]) -> Any:
     parts = getattr(network, "mean", network).replace(params={"members": taken} if several else taken)
     parts = network.replace(mean=parts) if hasattr(network, "mean") else parts
     outer, _, inner = name.partition(".")
-    trained = getattr(state, outer)
     if inner:
-        parts = networks.parameters_of(trained).replace(**{inner: parts})
-    if isinstance(trained, networks.Trained):
-        parts = trained.replace(parameters=parts)
-    return state.replace(**{outer: parts})
+        parts = network_of(state, outer).replace(**{inner: parts})
+    before = getattr(state, outer)
+    is_trained = hasattr(before, "optimiser_state")
+    return state.replace(**{outer: before.replace(parameters=parts) if is_trained else parts})
 
 
 def described(data: Path, agents: Mapping[str, Any]) -> dict[str, Any]:

@@ -81,28 +81,25 @@ PAIRS: dict[tuple[str, str], Pair] = {
         own={"Config", "experience", "check", "value_loss", "critic_loss", "update"},
     ),
     ("iql", "famo2o"): Pair(
-        lines=190,
-        own={"Config", "State", "experience", "check", "init", "prepare", "act", "policy", "std", "critic_loss"}
-        | {"actor_loss", "update"},
+        lines=204,
+        own={"Config", "State", "experience", "check", "init", "act", "critic_loss", "actor_loss", "update"},
     ),
     ("iql", "gciql"): Pair(
-        lines=244,
-        own={"Config", "State", "experience", "check", "init", "prepare", "act", "value_loss", "critic_loss", "update"},
+        lines=211,
+        own={"Config", "State", "experience", "check", "init", "act", "value_loss", "critic_loss", "update"},
     ),
     ("sac", "cql"): Pair(
-        lines=290,
-        own={"Config", "State", "experience", "check", "init", "act", "value", "policy", "update"}
-        | {"critic_loss", "actor_loss", "temperature_loss"},
+        lines=209,
+        own={"Config", "State", "experience", "check", "init", "act", "critic_loss", "actor_loss", "update"},
         moved=frozenset({"Config.normalise_observations"}),
     ),
-    ("cql", "calql"): Pair(lines=75, own={"init", "prepare", "Config", "experience", "check", "critic_loss"}),
+    ("cql", "calql"): Pair(lines=68, own={"init", "Config", "experience", "check", "critic_loss"}),
     ("sac", "edac"): Pair(
-        lines=204,
-        own={"Config", "experience", "check", "init", "act", "value", "critic_loss", "actor_loss"}
-        | {"temperature_loss", "update"},
+        lines=146,
+        own={"Config", "experience", "check", "init", "act", "critic_loss", "actor_loss", "update"},
         moved=frozenset({"Config.normalise_observations"}),
     ),
-    ("edac", "ro2o"): Pair(lines=113, own={"Config", "check", "critic_loss", "actor_loss", "update"}),
+    ("edac", "ro2o"): Pair(lines=115, own={"Config", "check", "critic_loss", "actor_loss", "update"}),
     ("dql", "ofql"): Pair(
         lines=90,
         own={"Config", "State", "check", "init", "policy", "imitation_loss", "actor_loss"},

@@ -35,10 +35,10 @@ def reader(kind: str) -> Any:
 def fresh(agent: Any, config: Any) -> Any:
     """A State to start from."""
     state = reference.state(agent, SPEC, config)
-    critic = state.critic.parameters.replace(options={"bounds": jnp.array(ENDS)})
+    options = {"bounds": jnp.array(ENDS)}
+    critic = state.critic.replace(parameters=state.critic.parameters.replace(options=options))
     return state.replace(
-        critic=state.critic.replace(parameters=critic),
-        target_critic=state.target_critic.replace(options={"bounds": jnp.array(ENDS)}),
+        critic=critic, target_critic=state.target_critic.replace(options=dict(options))
     )
 
 
@@ -103,9 +103,9 @@ def test_td3_bc_is_the_papers(kind: Any) -> None:
     new, metrics = jax.jit(td3_bc.update)(state, batch, KEY, 0, config)
     reference.assert_same(reference.critics(new.critic), critics, "critic")
     policy_action = np.tanh(reference.forward(reference.mlp(state.actor), observation)[0])
-    q = values(critics[:1], support, observation, policy_action)  # by the first critic, after its step
+    first_values = values(critics[:1], support, observation, policy_action)  # by the first critic, after its step
     expected = {"critic/loss": loss, "critic/target": y.mean(), "critic/clipped": clipped(y)}
-    expected["actor/value_scale"] = config.value_weight / np.abs(q).mean()
+    expected["actor/value_scale"] = config.value_weight / np.abs(first_values).mean()
     reference.assert_metrics({name: metrics[name] for name in expected}, expected)
 
 
@@ -116,14 +116,16 @@ def test_cql_is_the_papers(kind: Any) -> None:
     state, batch = fresh(cql, config), reference.transitions(1)
     observation, action, following, reward, alive = inputs(batch)
     samples = cql.candidates(state, batch, KEY, config)
-    loss, metrics = jax.jit(cql.critic_loss)(state.critic.parameters, state, batch, samples, config)
-    of = jax.tree.map(lambda x: np.asarray(x, np.float64).swapaxes(0, 1), samples)
+    loss, metrics = jax.jit(cql.critic_loss)(
+        state.critic.parameters, state, batch, samples, config
+    )
+    of = {name: np.asarray(x, np.float64) for name, x in samples.actions_first()._asdict().items()}
     support = np.asarray(reader(kind).support, np.float64)
     critics, targets = reference.critics(state.critic), reference.critics(state.target_critic)
-    y = reward + config.discount * alive * values(targets, support, following, of.next_action[0]).min(axis=0)
-    actions = np.concatenate([of.uniform, of.action[1:], of.next_action[1:]])
-    density = [np.full((3, 5), -2 * np.log(2.0)), of.log_prob[1:], of.next_log_prob[1:]]
-    q = values(critics, support, np.broadcast_to(observation, (9, *observation.shape)), actions)  # [C, 3 N, B]
+    y = reward + config.discount * alive * values(targets, support, following, of["next_action"][0]).min(axis=0)
+    candidates = np.concatenate([of["uniform"], of["action"][1:], of["next_action"][1:]])
+    density = [np.full((3, 5), -2 * np.log(2.0)), of["log_prob"][1:], of["next_log_prob"][1:]]
+    q = values(critics, support, np.broadcast_to(observation, (9, *observation.shape)), candidates)  # [C, 3 N, B]
     gap = logsumexp(q - np.concatenate(density), axis=1) - values(critics, support, observation, action)
     error = learnt(critics, y, kind, observation, action)[0]
     expected = {"critic/error": error, "critic/gap": gap.mean(), "critic/clipped": clipped(y)}
