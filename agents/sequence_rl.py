@@ -43,7 +43,6 @@ class Config(buffers.ReplaySettings, buffers.PrioritySettings, temperatures.With
     """Hyperparameters; floats can differ between the learners of one program."""
 
     acting = agent.Acting(sequence="sequence_length")
-
     # Optimisation
     actor_lr: NonNegative = 3e-4  # of Adam; [2]
     critic_lr: NonNegative = 3e-4  # of Adam; [2]
