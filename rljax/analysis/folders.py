@@ -13,8 +13,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from rljax.analysis import formatting
-from rljax.runs import records, statistics
-from rljax.system import json_files
+from rljax.runs import json_files, records, statistics
 from rljax.training.settings import WEIGHTS
 
 PROTOCOL = ("then_online", "offline_share")  # settings of a run that distinguish learners as hyperparameters do

@@ -36,7 +36,7 @@ from rljax.buffers.rollout import (
     minibatches,
 )
 from rljax.buffers.rows import rows_of
-from rljax.buffers.sequences import Sequences
+from rljax.buffers.sequences import Sequences, n_step_returns
 from rljax.buffers.stream import Stream, StreamSettings
 
 __all__ = [
@@ -74,6 +74,7 @@ __all__ = [
     "draw_of",
     "generalised_advantages",
     "minibatches",
+    "n_step_returns",
     "priorities",
     "replay_draw",
     "rows_of",

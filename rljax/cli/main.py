@@ -106,7 +106,7 @@ def _run(command: Callable[[list[str]], None], arguments: list[str]) -> None:
         if os.environ.get("RLJAX_TRACEBACK"):
             raise
         if isinstance(error, OSError) and error.errno is not None:
-            from rljax.system.json_files import explain
+            from rljax.runs.json_files import explain
 
             _fail(f"{explain(error)}.")
         trace = getattr(error, "trace", "")  # of an environment's own code
@@ -124,7 +124,7 @@ def _run(command: Callable[[list[str]], None], arguments: list[str]) -> None:
 
 
 def _fail(message: str, code: int = EXIT_USER) -> None:
-    from rljax.system.terminal import LINES, printable
+    from rljax.trust import LINES, printable
 
     print(f"error: {printable(message, keep=LINES)}", file=sys.stderr)
     raise SystemExit(code)

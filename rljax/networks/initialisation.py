@@ -64,8 +64,8 @@ def _sparse(bound: float, key: Array, shape: Sequence[int], dtype: Any = jnp.flo
     key_weights, key_zeros = jax.random.split(key)
     fan_in = math.prod(shape[:-1])
     order = jax.random.permutation(key_zeros, jnp.tile(jnp.arange(fan_in)[:, None], shape[-1]), independent=True)
-    kept = order >= math.ceil(SPARSITY * fan_in)
-    return jnp.where(kept.reshape(shape), _uniform(bound, key_weights, shape, dtype), 0.0)
+    mask = order >= math.ceil(SPARSITY * fan_in)
+    return jnp.where(mask.reshape(shape), _uniform(bound, key_weights, shape, dtype), 0.0)
 
 
 def _orthogonal(scale: float, key: Array, shape: Sequence[int], dtype: Any = jnp.float32) -> Array:

@@ -91,6 +91,16 @@ class TorsoSettings(NamedTuple):
 
 
 @config
+class WithThinking:
+    """Settings of agents with torsos that may think, but see no pictures: a base of their Config."""
+
+    acting: ClassVar[Acting] = Acting(settings=("compute",))
+
+    compute: int = 1  # T, thinking steps of torsos that take any number of them
+    progressive: float | None = None  # weight of the loss after some steps; arXiv:2202.05826
+
+
+@config
 class WithTorso:
     """Settings of agents whose users choose a torso: a base of their Config."""
 
@@ -104,13 +114,18 @@ class WithTorso:
 
 
 @config
-class WithMemory(WithTorso):
-    """Settings of agents whose users choose a memory, too: a base of their Config."""
+class WithMemoryAlone:
+    """Settings of a memory: a base of the Config of agents that have no progressive loss."""
 
     memory: memory_layers.Kind = "none"  # what is kept from step to step: rljax/networks/memories.py
     memory_hidden: tuple[int, ...] = (64,)  # widths of the memory's layers
     memory_length: int = 64  # steps that gtrxl sees
     memory_span: int | None = None  # steps that others bridge at the start; None: as published
+
+
+@config
+class WithMemory(WithTorso, WithMemoryAlone):
+    """Settings of agents whose users choose a memory, too: a base of their Config."""
 
 
 def check(spec: EnvSpec, settings: TorsoSettings, *hidden: tuple[int, ...]) -> None:

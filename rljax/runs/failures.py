@@ -8,8 +8,7 @@ import jax
 
 from rljax.distributed import processes
 from rljax.envs.environment import EnvironmentFailed
-from rljax.runs import checkpoints
-from rljax.system import json_files
+from rljax.runs import checkpoints, json_files
 from rljax.system.lock import LockLost
 from rljax.training.loop import NoLearnerLeft, Training
 

@@ -9,8 +9,8 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from rljax.system.files import safe
-from rljax.system.json_files import plain
+from rljax.runs.json_files import plain
+from rljax.trust import safe
 
 
 class Logger(Protocol):

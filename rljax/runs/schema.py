@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from rljax.system import json_files
-from rljax.system.json_files import FLAG, LISTS, NAME, NULL, NUMBER, OBJECT, SETTINGS, TEXT, WHOLE
+from rljax.runs import json_files
+from rljax.runs.json_files import FLAG, LISTS, NAME, NULL, NUMBER, OBJECT, SETTINGS, TEXT, WHOLE
 
 FORMAT = 1  # of a run's folder; a change that this version could not read gets the next number
 

@@ -28,7 +28,8 @@ import numpy as np
 
 from rljax import datasets
 from rljax.analysis import comparison
-from rljax.runs import collect, run
+from rljax.runs import run
+from rljax.runs.policies import collect
 from rljax.system.hardware import provenance
 from scripts.studies import shared
 

@@ -15,8 +15,8 @@ from rljax import datasets, envs
 from rljax.agent import Transition
 from rljax.agents import gciql, iql
 from rljax.buffers import goals
-from rljax.runs import collect, records, run
-from rljax.runs.policies import evaluate, loading
+from rljax.runs import records, run
+from rljax.runs.policies import collect, evaluate, loading
 from rljax.training import configuration, plan
 from rljax.training.settings import Settings
 from tests.environments import goal_field

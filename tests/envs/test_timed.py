@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from rljax import envs
-from rljax.runs import collect, run
-from rljax.runs.policies import evaluate
+from rljax.runs import run
+from rljax.runs.policies import collect, evaluate
 
 LIMIT = 200
 

@@ -185,3 +185,24 @@ def test_initial_kernels_depend_on_the_fan_in() -> None:
     bound = 1.0 / math.sqrt(3 * 3 * 2)  # the initialisation "torch"
     largest = np.abs(params["convolution_0_kernel"]).max()
     assert 0.9 * bound < largest <= bound
+
+
+def test_neighbours_lie_within_the_radius_and_are_the_same_for_all_rows() -> None:
+    observation = np.random.default_rng(0).normal(size=(5, 3)).astype(np.float32)
+    near = np.asarray(encoders.perturbed(KEY, jnp.asarray(observation), 0.3, 50)) - observation
+    assert 0.25 < np.abs(near).max() <= 0.3 + 1e-6
+    np.testing.assert_allclose(near, np.broadcast_to(near[:, :1], near.shape), atol=1e-6)
+    np.testing.assert_allclose(near.mean(), 0.0, atol=0.03)
+
+
+def test_neighbours_of_pictures_are_in_units_of_networks() -> None:
+    observation = {
+        "camera": jnp.full((2, 4, 4, 1), 51, jnp.uint8),
+        "joints": jnp.full((2, 3), 51.0),
+    }
+    near = encoders.perturbed(KEY, observation, 0.1, 20)
+    assert near["camera"].shape == (20, 2, 4, 4, 1)
+    assert near["joints"].shape == (20, 2, 3)
+    np.testing.assert_allclose(near["camera"], 0.2, atol=0.1 + 1e-6)
+    np.testing.assert_allclose(near["joints"], 51.0, atol=0.1 + 1e-5)
+    np.testing.assert_allclose(np.asarray(near["camera"]).mean(), 0.2, atol=0.02)

@@ -30,8 +30,8 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     spec = EnvSpec("a", (3,), 1)
     inputs = module.experience(config).inputs
 
-    def create(key: Any) -> agent_state.AgentState:
-        return agent_state.create(module, key, spec, config, inputs)
+    def create(key: Any) -> Any:
+        return agent_state.create(module, key, spec, config, inputs, None)
 
     state = jax.jit(jax.vmap(create))(jax.random.split(jax.random.key(0), 1))
     changes = {"hidden": [4]}
@@ -64,8 +64,8 @@ def described(**changed: Any) -> Callable[[Path], Any]:
     """A config.json with other entries; None removes one."""
 
     def change(folder: Path) -> None:
-        entries = records.read_config(folder) | changed
-        text = json.dumps({name: value for name, value in entries.items() if value is not None})
+        found = records.read_config(folder) | changed
+        text = json.dumps({name: value for name, value in found.items() if value is not None})
         (folder / "config.json").write_text(text)
 
     return change

@@ -53,16 +53,16 @@ class GTrXL(Module):
             itself = jnp.broadcast_to(itself, (2 * steps, steps, *allowed.shape[2:]))
             allowed = jnp.concatenate([allowed, itself], axis=1)
             distance = jnp.concatenate([distance, jnp.zeros((2 * steps, steps), jnp.int32)], axis=1)
-        kept = []
+        newest = []
         for layer, inputs in enumerate(memory["inputs"]):
             past = jnp.moveaxis(jax.lax.stop_gradient(inputs), -2, 0)  # [L, ..., m]
-            kept.append(jnp.moveaxis(jnp.concatenate([past, tokens[:steps]])[-length:], 0, -2))
+            newest.append(jnp.moveaxis(jnp.concatenate([past, tokens[:steps]])[-length:], 0, -2))
             block = GTrXLBlock(width, length, self.initialisation, name=f"block_{layer}")
             tokens = block(tokens, jnp.concatenate([past, tokens]), distance, allowed)
         known = jnp.minimum(steps - begins[-1], length)
         return (
             tokens[:steps],
-            {"inputs": tuple(kept), "known": known},
+            {"inputs": tuple(newest), "known": known},
             tokens[steps:] if successor is not None else None,
         )
 
@@ -100,9 +100,9 @@ class GTrXLBlock(Module):
         index = index.reshape(*index.shape, *[1] * (by_place.ndim - 2))
         logits = (by_content + jnp.take_along_axis(by_place, index, axis=1)) / math.sqrt(size)
         weight = jax.nn.softmax(jnp.where(allowed[..., None], logits, -1e9), axis=1)
-        found = jnp.einsum("nk...h,k...hd->n...hd", weight, value)
-        found = dense(width, name="attended")(found.reshape(x.shape))
-        x = Gate(width, self.initialisation, name="gate_attention")(x, jax.nn.relu(found))
+        attended = jnp.einsum("nk...h,k...hd->n...hd", weight, value)
+        attended = dense(width, name="attended")(attended.reshape(x.shape))
+        x = Gate(width, self.initialisation, name="gate_attention")(x, jax.nn.relu(attended))
         hidden = jax.nn.relu(dense(2 * width, name="hidden")(LayerNorm(name="norm_hidden")(x)))
         return Gate(width, self.initialisation, name="gate_hidden")(x, jax.nn.relu(dense(width, name="output")(hidden)))
 

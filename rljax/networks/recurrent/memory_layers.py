@@ -125,10 +125,10 @@ class Recurrent(Module):
     def __call__(self, x: Array, first: Array, memory: Any, successor: Array | None = None) -> tuple[Any, Any, Any]:
         """See the top of this file."""
         after = []
-        for layer, kept in enumerate(memory):
+        for layer, before in enumerate(memory):
             prepare, kernels, biases, gates = self.cell(layer, x.shape[-1])
-            found: Any = recurrence(gates, kernels, biases, prepare(x), first, kept)
-            last, each = found
+            result: Any = recurrence(gates, kernels, biases, prepare(x), first, before)
+            last, each = result
             after.append(last)
             x = hidden(each)
             if successor is not None:
@@ -236,18 +236,18 @@ class IRU(thinking.ThinkingIRU):
     ) -> tuple[Any, Any, Any]:
         """See the top of this file."""
         steps = len(x)
-        seen, weights = self.prepared(x if successor is None else jnp.concatenate([x, successor]))
+        projected, weights = self.prepared(x if successor is None else jnp.concatenate([x, successor]))
 
         def body(cells: Any, inputs: Any) -> Any:
-            seen, first = inputs
-            h, cells = self.thought(seen, weights, forgotten(first, cells))
+            projected, first = inputs
+            h, cells = self.thought(projected, weights, forgotten(first, cells))
             return cells, (h, cells)
 
-        inputs = (jax.tree.map(lambda x: x[:steps], seen), first)
+        inputs = (jax.tree.map(lambda x: x[:steps], projected), first)
         cells, (outputs, each) = jax.lax.scan(body, memory, inputs, unroll=steps == 1)
         following = None
         if successor is not None:
-            following = self.thought(jax.tree.map(lambda x: x[steps:], seen), weights, each)[0]
+            following = self.thought(jax.tree.map(lambda x: x[steps:], projected), weights, each)[0]
         return outputs, cells, following
 
 
@@ -264,10 +264,10 @@ class LRU(Module):
         width, last = self.hidden[0], []
         project = Dense(width, self.initialisation, name="input")
         x, successor = project(x), None if successor is None else project(successor)
-        for layer, kept in enumerate(memory):
+        for layer, state in enumerate(memory):
             block = LRUBlock(width, self.initialisation, self.span, name=f"block_{layer}")
-            x, kept, successor = block(x, first, kept, successor)
-            last.append(kept)
+            x, state, successor = block(x, first, state, successor)
+            last.append(state)
         return x, tuple(last), successor
 
 
@@ -300,21 +300,21 @@ class LRUBlock(Module):
             z = norm(x)
             return z, scale * jax.lax.complex(z @ inputs[0], z @ inputs[1])
 
-        def seen(x: Array, z: Array, state: Array) -> Array:
+        def read_out(x: Array, z: Array, state: Array) -> Array:
             y = jax.nn.gelu(state.real @ outputs[0] - state.imag @ outputs[1] + skip * z)
             return x + value(y) * jax.nn.sigmoid(gate(y))
 
         z, drive = driven(x)
-        kept = jnp.where(first[..., None], 0.0, decay)  # of the state before each step, [T, ..., m]
+        decays = jnp.where(first[..., None], 0.0, decay)  # of the state before each step, [T, ..., m]
         before = jax.lax.complex(memory[..., 0, :], memory[..., 1, :])
-        drive = drive.at[0].add(kept[0] * before)
+        drive = drive.at[0].add(decays[0] * before)
         _, states = jax.lax.associative_scan(
-            lambda one, two: (two[0] * one[0], two[0] * one[1] + two[1]), (kept, drive)
+            lambda one, two: (two[0] * one[0], two[0] * one[1] + two[1]), (decays, drive)
         )
-        output, following = seen(x, z, states), None
+        output, following = read_out(x, z, states), None
         if successor is not None:
             z_after, drive_after = driven(successor)
-            following = seen(successor, z_after, decay * states + drive_after)
+            following = read_out(successor, z_after, decay * states + drive_after)
         return output, jnp.stack([states[-1].real, states[-1].imag], axis=-2), following
 
 

@@ -15,7 +15,8 @@ import pytest
 
 from rljax import datasets, envs
 from rljax.cli import data as commands
-from rljax.runs import collect, run
+from rljax.runs import run
+from rljax.runs.policies import collect
 from tests.environments import every_space
 from tests.helpers import small_runs
 

@@ -11,7 +11,7 @@ import pytest
 
 from rljax import datasets
 from tests.datasets.files import hdf5, npz
-from tests.runs.test_collect_spaces import recorded
+from tests.runs.policies.test_collect_spaces import recorded
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*observes a Dict")
 

@@ -18,7 +18,7 @@ from rljax.envs.host.spaces import Spaces
 from tests.datasets.files import arrays, hdf5, npz, same, without
 from tests.environments import every_space
 from tests.helpers import counting
-from tests.runs import test_collect_spaces
+from tests.runs.policies import test_collect_spaces
 
 BOX = {"type": "Box", "dtype": "float32", "shape": [3], "low": [-1e9] * 3, "high": [1e9] * 3}
 ACTIONS = {"type": "Box", "dtype": "float32", "shape": [2], "low": [-2.0, 0.0], "high": [2.0, 4.0]}

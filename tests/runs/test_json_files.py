@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 
-from rljax.runs import records
-from rljax.system import json_files
+from rljax.runs import json_files, records
 
 
 @pytest.mark.parametrize(
