@@ -12,17 +12,8 @@ from typing import Any
 import pytest
 
 from rljax import envs, trust
-from rljax.runs import (
-    arguments,
-    attackers,
-    checkpoints,
-    collect,
-    experiments,
-    extract,
-    records,
-    run,
-)
-from rljax.runs.policies import evaluate, loading, videos
+from rljax.runs import arguments, checkpoints, experiments, extract, records, run
+from rljax.runs.policies import attackers, collect, evaluate, loading, videos
 from rljax.training import registry
 from rljax.training.named_code import named_code
 from rljax.training.settings import Settings

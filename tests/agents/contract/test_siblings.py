@@ -56,7 +56,7 @@ PAIRS: dict[tuple[str, str], Pair] = {
         lines=88, own={"Config", "State", "experience", "check", "init", "act", "value", "critic_loss", "update"}
     ),
     ("sac", "sequence_rl"): Pair(
-        lines=153,
+        lines=154,
         own={"Config", "State", "check", "init", "remember", "act", "critic_loss", "actor_loss", "update"},
     ),
     ("td3", "td3_bc"): Pair(
