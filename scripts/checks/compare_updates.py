@@ -2,7 +2,7 @@
 
 The script watch_authors_file.py keeps the other file's first and last parameters, its batches, its losses and the
 numbers that it draws. Our agent begins with the same parameters and learns from the same rows of the recorded file,
-which it normalises by itself, with the same numbers in place of random ones. What is left is arithmetic: the losses of
+which the suite normalises, with the same numbers in place of random ones. What is left is arithmetic: the losses of
 each update, and the parameters at the end. TD3+BC and ReBRAC have no noise on target actions here. IQL, BC and RIQL
 have none at all.
 
@@ -44,7 +44,7 @@ def compared(agent: str, data: Path, arrays: Mapping[str, np.ndarray]) -> dict[s
 
     from rljax import buffers, datasets, networks
     from rljax.agent import EnvSpec
-    from rljax.training import registry
+    from rljax.training import agent_state, registry
 
     pair, module = PAIRS[agent], registry.load_agent(agent)
     rows = datasets.load(str(data)).transitions
@@ -55,37 +55,37 @@ def compared(agent: str, data: Path, arrays: Mapping[str, np.ndarray]) -> dict[s
         config = module.schedule(config, UPDATES)
     spec = EnvSpec("data", rows.observation.shape[1:], rows.action.shape[1])
     inputs = module.experience(config).inputs
-    statistics = inputs.prepare(inputs.create(spec), rows)
-    state = module.init(jax.random.key(0), spec, config)
-    if hasattr(module, "prepare"):
-        state = module.prepare(state, inputs.batch(statistics, rows)[0], config)
+    trained = agent_state.create(module, jax.random.key(0), spec, config, inputs)
+    trained = agent_state.prepare(module, trained, rows, config)
     columns = {"rebrac": (buffers.NextAction(),), "calql": (buffers.ReturnToGo(discount=0.99),)}
     for column in columns.get(agent, ()):
         rows = rows.replace(extras=column.of_data(rows))
     names = list(dict.fromkeys(name.split("/")[0] for name in pair.networks))
+    state = trained.state
     for name in names:
         state = replaced(state, name, arrays)
     for target, network in TARGETS.items():
         if hasattr(state, target):
-            online = networks.parameters_of(getattr(state, network))
-            state = state.replace(**{target: networks.copy(online)})
-    observations = inputs(statistics, rows.observation[places[0]])
+            parameters = networks.parameters_of(getattr(state, network))
+            state = state.replace(**{target: networks.copy(parameters)})
+    trained = trained.replace(state=state)
+    observations = trained.see(rows.observation[places[0]])
 
     @jax.jit
     def learn(state: Any, rows: Any, places: Any, noise: Any) -> Any:
         def update(state: Any, inputs: Any) -> Any:
             step, places, noise = inputs
-            batch = inputs.batch(statistics, jax.tree.map(lambda x: x[places], rows))[0]
+            batch = jax.tree.map(lambda x: x[places], rows)
             with given_noise(noise):
-                return module.update(state, batch, jax.random.key(0), step, config)
+                return agent_state.update(module, state, batch, jax.random.key(0), step, config)
 
         return jax.lax.scan(update, state, (jnp.arange(len(places)) + pair.offset, places, noise))
 
     noise = {kind: [arrays[name] for name in arrays if name.startswith(f"{kind}/")] for kind in DRAWS}
-    end, metrics = learn(state, jax.tree.map(jnp.asarray, rows), jnp.asarray(places), noise)
+    end, metrics = learn(trained, jax.tree.map(jnp.asarray, rows), jnp.asarray(places), noise)
     moved, apart = 0.0, 0.0
     for name in names:
-        for key, value in leaves(parameters_of(end, name)):
+        for key, value in leaves(parameters_of(end.state, name)):
             first, last = (arrays[f"{when}/{name}/{key}"] for when in ("first", "last"))
             moved, apart = moved + np.square(last - first).sum(), apart + np.square(last - value).sum()
     return {
@@ -129,9 +129,9 @@ def network_of(state: Any, name: str) -> Any:
     """Our network 'critic', or 'actor.flow' where the actor has several."""
     from rljax import networks
 
-    for each in name.split("."):
-        state = networks.parameters_of(getattr(state, each))
-    return state
+    outer, _, inner = name.partition(".")
+    network = networks.parameters_of(getattr(state, outer))
+    return getattr(network, inner) if inner else network
 
 
 def parameters_of(state: Any, name: str) -> Any:
@@ -154,6 +154,8 @@ def replaced(state: Any, name: str, arrays: Mapping[str, np.ndarray]) -> Any:
     """The state with one network's parameters from the arrays."""
     import jax
 
+    from rljax import networks
+
     params = parameters_of(state, name)
     several = "members" in params
 
@@ -167,11 +169,11 @@ def replaced(state: Any, name: str, arrays: Mapping[str, np.ndarray]) -> Any:
     parts = getattr(network, "mean", network).replace(params={"members": taken} if several else taken)
     parts = network.replace(mean=parts) if hasattr(network, "mean") else parts
     outer, _, inner = name.partition(".")
-    if inner:
-        parts = network_of(state, outer).replace(**{inner: parts})
-    before = getattr(state, outer)
-    is_trained = hasattr(before, "optimiser_state")
-    return state.replace(**{outer: before.replace(parameters=parts) if is_trained else parts})
+    field = getattr(state, outer)
+    parameters = networks.parameters_of(field).replace(**{inner: parts}) if inner else parts
+    if isinstance(field, networks.Trained):
+        parameters = field.replace(parameters=parameters)
+    return state.replace(**{outer: parameters})
 
 
 def described(data: Path, agents: Mapping[str, Any]) -> dict[str, Any]:
