@@ -1,12 +1,13 @@
-"""OFQL: one-step flow Q-learning. Diffusion-QL with a policy of one step from noise.
+"""OFQL: one-step flow Q-learning, Diffusion-QL with a policy of one step.
 
-The policy is the average velocity of a flow between data and noise. It learns from the
-data by an identity, without a teacher (MeanFlow [2]). Noise minus that velocity is an
-action. The critics' gradient passes through that one step.
+The policy is the average velocity of a flow between data and noise.
+It learns from the data by an identity, without a teacher [2].
+Noise minus that velocity is an action.
 
-gamma discount, u average velocity, u' its moving average, Q_c two critics, Q'_c targets,
-eta value_weight, beta inverse_temperature, e standard normal, sg without a gradient,
-(i, j) = (1, 2) or (2, 1) by a coin
+gamma discount, u average velocity, u' its moving average
+Q_c two critics, Q'_c targets, (i, j) = (1, 2) or (2, 1) by a coin
+eta value_weight, beta inverse_temperature
+e standard normal, sg without a gradient
   a(s)     = e - u(e, s, 0, 1)  [1, one-step generation]
   a'       = a(s') of u', the best of max_q_backup for each critic
   y        = r + gamma (1 - terminated) min_c Q'_c(s', a')
@@ -20,8 +21,8 @@ eta value_weight, beta inverse_temperature, e standard normal, sg without a grad
   u'      <- (1 - rho') u' + rho' u  rho': average_rate, now and then
   acts by one of num_candidates a(s), with weights exp(beta min_c Q'_c(s, a))
 
-Departs from the paper: nowhere that it is explicit. The rest is Diffusion-QL's code [3],
-but for the average, which acts [4]: docs/agents/ofql.md. The authors have no public code.
+Departs from the paper: nowhere that it is explicit.
+The rest is Diffusion-QL's code [3], but the average acts [4].
 
 [1] Nguyen and Yoo, One-Step Flow Q-Learning, arXiv:2508.13904
 [2] Geng et al., Mean Flows for One-step Generative Modeling, arXiv:2505.13447
@@ -47,39 +48,39 @@ from rljax.requirements import Count, NonNegative, Share, Whole, Widths
 
 @agent.config
 class Config(buffers.DatasetSettings):
-    """Hyperparameters; floats can differ between the learners of one program."""
+    """Hyperparameters; floats can differ between learners."""
 
     # Optimisation
     actor_lr: NonNegative = 3e-4  # of Adam; [1]
     critic_lr: NonNegative = 3e-4  # of Adam; [1]
-    max_gradient_norm: NonNegative | None = None  # of actor, of critics; None: no limit
+    max_gradient_norm: NonNegative | None = None  # None: no limit
     batch_size: int = 256  # transitions per update; [1]
     # Targets
-    discount: Share = 0.99  # gamma, per environment step; [3]
+    discount: Share = 0.99  # gamma, per step; [3]
     target_rate: Share = 0.005  # rho, per update; [3]
     average_rate: Share = 0.005  # rho', per move of the average; [3]
     average_every: Count = 5  # updates between moves of the average; [3]
     average_from: Whole = 1_000  # updates before its first move; [3]
-    max_q_backup: Count = 1  # actions per next state; 10 on AntMaze; [1]
+    max_q_backup: Count = 1  # per next state; [1], AntMaze: 10
     # Policy
     value_weight: NonNegative = 0.1  # eta: 0 imitates the data; 0.001 to 0.5 in [1]
     flow_ratio: Share = 0.5  # share of rows with r = t; [1]
-    num_candidates: Count = 50  # actions drawn to act by one of them; [3]
-    inverse_temperature: NonNegative = 1.0  # beta: 0 draws them uniformly; [3]
+    num_candidates: Count = 50  # actions drawn; [3]
+    inverse_temperature: NonNegative = 1.0  # beta: 0 is uniform; [3]
     average_acts: bool = True  # act by the average of the policy; [4]
     # Networks
-    encoder: encoders.Kind = "auto"  # of observations that are no vectors
+    encoder: encoders.Kind = "auto"  # of other than vectors
     hidden: Widths = (256, 256, 256)  # of all networks; [1]
-    activation: networks.Activation = "mish"  # [1]
+    activation: networks.Activation = "mish"  # of hidden layers; [1]
     embedding: generative.Embedding = 64  # features of each time; [1]
-    initialisation: networks.Initialisation = "torch"  # [3]
+    initialisation: networks.Initialisation = "torch"  # of all layers; [3]
     precision: networks.Precision = "float32"  # of products forwards; own choice
 
 
 class State(struct.PyTreeNode):
     """Everything that learning changes."""
 
-    actor: networks.Trained  # a_t [A], s [O], r [], t [] -> [A]: average velocity
+    actor: networks.Trained  # a_t, s, r, t -> u [A]
     critic: networks.Trained  # [O], [A] -> [2]
     average_actor: networks.Network
     target_critic: networks.Network
@@ -87,18 +88,18 @@ class State(struct.PyTreeNode):
 
 
 def experience(config: Config) -> buffers.Dataset:
-    """Uniform batches of a data set; online, half of each batch is new experience."""
+    """Uniform batches; online, half are new experience."""
     return buffers.Dataset.of(config, online=buffers.Replay.of(config))
 
 
 def check(spec: EnvSpec, config: Config) -> None:
-    """Raise `ValueError` for discrete actions or pictures that do not fit."""
+    """Raise `ValueError` for what does not fit."""
     agent.require_continuous("ofql", spec)
     encoders.check(spec, EncoderSettings.of(config))
 
 
 def init(key: Array, spec: EnvSpec, config: Config) -> State:
-    """Fresh parameters, the average equal to the actor and targets to the critics."""
+    """Fresh parameters; average and targets are copies."""
     key_actor, key_critic = jax.random.split(key)
     action = jnp.zeros(spec.action_shape)
     encoding = EncoderSettings.of(config)
@@ -128,16 +129,17 @@ def init(key: Array, spec: EnvSpec, config: Config) -> State:
 
 
 def optimiser(rate: Array | float, config: Config) -> optax.GradientTransformation:
-    """Adam on gradients whose norm is limited to `max_gradient_norm`."""
+    """Adam on gradients of limited norm."""
     if config.max_gradient_norm is None:
         return optax.adam(rate)
-    return optax.chain(optax.clip_by_global_norm(config.max_gradient_norm), optax.adam(rate))
+    clip = optax.clip_by_global_norm(config.max_gradient_norm)
+    return optax.chain(clip, optax.adam(rate))
 
 
 def act(
     state: State, observation: Array, key: Array, config: Config, explore: bool
 ) -> tuple[Array, dict]:
-    """Actions [..., A] for observations [..., O]: drawn by value from `num_candidates`."""
+    """Actions [..., A] for observations [..., O]."""
     key_candidates, key_choice = jax.random.split(key)
     spec = state.spec
     observation = generative.repeated(spec, observation, config.num_candidates)  # [..., N, O]
@@ -149,14 +151,14 @@ def act(
 
 
 def value(state: State, observation: Array, action: Array, config: Config) -> Array:
-    """The critics' mean value [...] of actions [..., A] for observations [..., O]."""
+    """The critics' mean value [...] of actions [..., A]."""
     return state.critic(observation, action).mean(axis=0)
 
 
 def policy(
     actor: networks.AnyNetwork, spec: EnvSpec, observation: Array, key: Array, config: Config
 ) -> Array:
-    """Actions a(s) [..., A] for observations [..., O], made from noise."""
+    """Actions [..., A] for observations [..., O], from noise."""
     noise = generative.action_noise(spec, observation, key)
     start = jnp.zeros(noise.shape[:-1])
     velocity = actor(noise, observation, start, jnp.ones(noise.shape[:-1]))
@@ -167,7 +169,7 @@ def policy(
 def critic_loss(
     critic: networks.Network, state: State, batch: Transition, key: Array, config: Config
 ) -> Loss:
-    """Squared error of both critics to the average policy's value, summed over critics."""
+    """Squared error of both critics to the target."""
     spec, number = state.spec, config.max_q_backup
     next_observation = generative.repeated(spec, batch.next_observation, number)  # [B, N, O]
     next_action = policy(state.average_actor, spec, next_observation, key, config)
@@ -184,7 +186,7 @@ def critic_loss(
 
 
 def times(key: Array, number: int, config: Config) -> tuple[Array, Array]:
-    """r and t [number], r <= t; the first rows, a share `flow_ratio`, have r = t."""
+    """r <= t [number]; r = t in a share of the first rows."""
     draws = generative.logit_normal(key, (2, number))
     time = draws.max(axis=0)
     is_flow = jnp.arange(number) < config.flow_ratio * number
@@ -193,7 +195,7 @@ def times(key: Array, number: int, config: Config) -> tuple[Array, Array]:
 
 # [2, eqs. 6 and 9]
 def imitation_loss(actor: networks.Network, batch: Transition, key: Array, config: Config) -> Array:
-    """Squared distance [] of u from u*, which follows from u's change along the flow."""
+    """Squared distance [] of u from u*."""
     key_times, key_noise = jax.random.split(key)
     start, time = times(key_times, batch.reward.size, config)
     noise = jax.random.normal(key_noise, batch.action.shape)
@@ -209,7 +211,7 @@ def imitation_loss(actor: networks.Network, batch: Transition, key: Array, confi
 def actor_loss(
     actor: networks.Network, state: State, batch: Transition, key: Array, config: Config
 ) -> Loss:
-    """The imitation loss minus one critic's value over the other's mean absolute value."""
+    """The imitation loss minus one critic's scaled value."""
     key_imitation, key_policy, key_coin = jax.random.split(key, 3)
     imitation = imitation_loss(actor, batch, key_imitation, config)
     action = policy(actor, state.spec, batch.observation, key_policy, config)
@@ -227,7 +229,7 @@ def actor_loss(
 def update(
     state: State, batch: Transition, key: Array, step: Array, config: Config
 ) -> tuple[State, Metrics]:
-    """One update of critics, actor and targets and, if due, of the actor's average."""
+    """One update of the networks and, if due, the average."""
     key_critic, key_actor = jax.random.split(key)
     adam = optimiser(config.critic_lr, config)
     critic, metrics = state.critic.step(adam, critic_loss, state, batch, key_critic, config)

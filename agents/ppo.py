@@ -1,4 +1,4 @@
-"""PPO: on-policy actor-critic. A clipped ratio keeps the policy near the last one.
+"""PPO: on-policy actor-critic whose policy stays near the last one.
 
 gamma discount, lambda trace decay, epsilon clip range, V critic
 pi actor, pi_old the rollout's actor, ended: terminated or truncated
@@ -8,8 +8,7 @@ pi actor, pi_old the rollout's actor, ended: terminated or truncated
   L(pi)   = -mean min(ratio A, clip(ratio, 1 +- epsilon) A)      [1, eq. 7]
   L(V)    = mean (V(s) - (A + V_old(s)))^2 / 2                   [1, eq. 9]
   L       = L(pi) + value_cost L(V) - entropy_cost mean H(pi)    [1, eq. 9]
-
-Departs from the paper in what [3] found to matter, mostly by settings.
+Departs from the paper in what [3] found to matter.
 
 [1] Schulman et al., Proximal Policy Optimization, arXiv:1707.06347
 [2] Schulman et al., Generalized Advantage Estimation, arXiv:1506.02438
@@ -38,20 +37,20 @@ from rljax.requirements import Count, LogStd, NonNegative, Positive, Real, Share
 
 @agent.config
 class Config(torsos.WithMemory):
-    """Hyperparameters; floats can differ between the learners of one program."""
+    """Hyperparameters; floats can differ between learners."""
 
     # Optimisation
     learning_rate: NonNegative = 3e-4  # of Adam; [1]
-    decay_steps: Positive | None = None  # share of the run to a rate of 0; [3]: 1
-    adam_epsilon: Positive = 1e-5  # in Adam's denominator; [3]
-    max_grad_norm: NonNegative = 0.5  # of all parameters, 0: no limit; [3]
+    decay_steps: Positive | None = None  # share of the run to rate 0; [3]: 1
+    adam_epsilon: Positive = 1e-5  # of Adam; [3]
+    max_grad_norm: NonNegative = 0.5  # 0: no limit; [3]
     num_epochs: Count = 10  # passes over each rollout; [1]
     batch_size: int = 64  # transitions per minibatch; [1]
     # Experience
-    num_envs: int = 8  # environments stepped side by side; Tianshou
-    num_steps: int = 256  # of each environment; [1]: 2,048 in all
+    num_envs: int = 8  # side by side; Tianshou
+    num_steps: int = 256  # per environment; [1]: 2,048 in all
     # Targets
-    discount: Share = 0.99  # gamma, per environment step; [1]
+    discount: Share = 0.99  # gamma, per step; [1]
     trace_decay: Share = 0.95  # lambda of the advantages; [1]
     recompute_advantages: bool = True  # in each epoch; Tianshou
     normalise_advantages: bool = True  # per minibatch; [3]
@@ -59,12 +58,12 @@ class Config(torsos.WithMemory):
     normalise_rewards: bool = True  # by the std of returns; [3]
     # Losses
     clip_ratio: NonNegative = 0.2  # epsilon; [1]
-    clip_values: bool = False  # limit V's change to +-epsilon; [3]
+    clip_values: bool = False  # of V too, by epsilon; [3]
     value_cost: NonNegative = 0.5  # weight of L(V); [3]
-    entropy_cost: Real = 0.0  # weight of the entropy bonus; [1]
+    entropy_cost: Real = 0.0  # weight of entropy; [1]
     # Policy and networks
     policy: policies.Kind = "gaussian"  # if continuous; Brax: tanh_gaussian
-    init_log_std: LogStd = 0.0  # in all states (gaussian only); [3]
+    init_log_std: LogStd = 0.0  # in all states (gaussian); [3]
     shared: bool = False  # one torso for both; arXiv:2602.05999
     actor_hidden: Widths = (64, 64)  # widths of layers; [1]
     critic_hidden: Widths = (64, 64)  # widths of layers; [1]
@@ -76,7 +75,7 @@ class Config(torsos.WithMemory):
 class ActorCritic(struct.PyTreeNode):
     """The networks that the one optimiser moves."""
 
-    torso: networks.Network | None  # [O] -> [m] if shared, for the two below
+    torso: networks.Network | None  # [O] -> [m] if shared
     actor: networks.Network  # [O] -> [A]: mean or logits; [2 A] if squashed
     critic: networks.Network  # [O] -> [1]
     log_std: Array | None  # [A] for gaussian
@@ -86,7 +85,7 @@ class State(struct.PyTreeNode):
     """Everything that learning changes."""
 
     actor_critic: networks.Trained  # ActorCritic
-    returns: normalise.Returns  # discounted, of running episodes [E]
+    returns: normalise.Returns  # of running episodes [E]
     actions: policies.RawActions = struct.field(pytree_node=False)
 
 
@@ -97,12 +96,12 @@ def experience(config: Config) -> buffers.Rollout:
 
 
 def schedule(config: Config, steps: float) -> Config:
-    """Turn a share of the run's `steps` into a number of environment steps."""
+    """Turn shares of the run into numbers of steps."""
     return dataclasses.replace(config, decay_steps=agent.in_steps(config.decay_steps, steps))
 
 
 def check(spec: EnvSpec, config: Config) -> None:
-    """Raise `ValueError` for torsos and memories that do not fit."""
+    """Raise `ValueError` for what does not fit."""
     critic_hidden = config.actor_hidden if shares(config) else config.critic_hidden
     torsos.check(spec, TorsoSettings.of(config), config.actor_hidden, critic_hidden)
 
@@ -113,7 +112,7 @@ def shares(config: Config) -> bool:
 
 
 def init(key: Array, spec: EnvSpec, config: Config) -> State:
-    """Fresh parameters: small actions (or equal logits) at first."""
+    """Fresh parameters: small actions, or equal logits."""
     key_actor, key_critic = jax.random.split(key)
     settings = TorsoSettings.of(config)
     actions = policies.RawActions.of(spec, config.policy)
@@ -137,7 +136,7 @@ def init(key: Array, spec: EnvSpec, config: Config) -> State:
 
 
 def optimiser(step: Array | int, config: Config) -> optax.GradientTransformation:
-    """Adam on gradients of limited norm, after `step` [] rollouts."""
+    """Adam on limited gradients, after `step` [] rollouts."""
     steps = config.num_envs * config.num_steps  # of a rollout
     rate = rates.decayed(config.learning_rate, step, steps, config.decay_steps)
     adam = optax.adam(rate, eps=config.adam_epsilon)
@@ -145,7 +144,7 @@ def optimiser(step: Array | int, config: Config) -> optax.GradientTransformation
 
 
 def remember(spec: EnvSpec, config: Config) -> Any:
-    """The memory of one environment where an episode begins."""
+    """What lasts from one step of an episode to the next."""
     return memories.initial(TorsoSettings.of(config))
 
 
@@ -166,7 +165,7 @@ def act(
 def policy(
     state: State, networks: ActorCritic, features: Any, observation: Any
 ) -> distributions.Distribution:
-    """pi(.|s) over raw actions, from features [..., m] of observations."""
+    """pi(.|s) over raw actions, from features [..., m]."""
     output = networks.actor(features)
     mask = agent.mask_of(observation)
     return state.actions.distribution(output, networks.log_std, mask)
@@ -174,14 +173,15 @@ def policy(
 
 # [2, eq. 16]
 def with_advantages(networks: ActorCritic, batch: Transition, config: Config) -> Transition:
-    """A rollout with A_t and V(s_t), [T, E] each, in its extras."""
+    """A rollout with A and V, [T, E] each, in its extras."""
     features, next_features = memories.following(networks.torso, batch)
     value = networks.critic(features).squeeze(-1)
     next_value = networks.critic(next_features).squeeze(-1)
     advantage = buffers.generalised_advantages(
         batch, batch.reward, value, next_value, config.discount, config.trace_decay
     )
-    return batch.replace(extras={**batch.extras, "advantage": advantage, "value": value})
+    extras = {**batch.extras, "advantage": advantage, "value": value}
+    return batch.replace(extras=extras)
 
 
 # [1, eq. 7]

@@ -1,4 +1,4 @@
-"""PPO-Lagrangian: PPO that keeps a cost per episode below a limit, by a multiplier.
+"""PPO-Lagrangian: PPO that keeps a cost per episode below a limit.
 
 gamma discount, lambda trace decay, epsilon clip range, V critic
 pi actor, pi_old the rollout's actor, ended: terminated or truncated
@@ -12,8 +12,8 @@ c cost, d its limit, V_c critic of costs, nu multiplier, J_c mean cost of episod
   L(V)    = mean (V(s) - (A + V_old(s)))^2 / 2                   L(V_c) likewise
   L       = L(pi) + value_cost (L(V) + L(V_c)) - entropy_cost mean H(pi)
 
-The environment gives c as its signal "cost". Departs from the paper: it is our PPO,
-and V_c learns costs that are scaled.
+The environment's signal "cost" is c.
+Departs from the paper: it is our PPO, and V_c's costs are scaled.
 
 [1] Ray et al., Benchmarking Safe Exploration in Deep RL, 2019
 [2] Stooke et al., Responsive Safety by PID Lagrangian Methods, arXiv:2007.03964
@@ -45,40 +45,40 @@ from rljax.requirements import Count, LogStd, NonNegative, Positive, Real, Share
 
 @agent.config
 class Config(torsos.WithTorso):
-    """Hyperparameters; floats can differ between the learners of one program."""
+    """Hyperparameters; floats can differ between learners."""
 
     # Optimisation
     learning_rate: NonNegative = 3e-4  # of Adam; [3]
-    decay_steps: Positive | None = None  # share of the run to a rate of 0; [5]: 1
-    adam_epsilon: Positive = 1e-5  # in Adam's denominator; [5]
-    max_grad_norm: NonNegative = 0.5  # of all parameters, 0: no limit; [5]
+    decay_steps: Positive | None = None  # share of the run to rate 0; [5]: 1
+    adam_epsilon: Positive = 1e-5  # of Adam; [5]
+    max_grad_norm: NonNegative = 0.5  # 0: no limit; [5]
     num_epochs: Count = 10  # passes over each rollout; [3]
     batch_size: int = 64  # transitions per minibatch; [3]
     # Experience
-    num_envs: int = 8  # environments stepped side by side; Tianshou
-    num_steps: int = 256  # of each environment; [3]: 2,048 in all
+    num_envs: int = 8  # side by side; Tianshou
+    num_steps: int = 256  # per environment; [3]: 2,048 in all
     # Targets
-    discount: Share = 0.99  # gamma, per environment step; [3]
+    discount: Share = 0.99  # gamma, per step; [3]
     trace_decay: Share = 0.95  # lambda of the advantages; [3]
     recompute_advantages: bool = True  # in each epoch; Tianshou
     normalise_advantages: bool = True  # per minibatch; [5]
     reward_scale: Real = 1.0  # factor on rewards; Brax: 0.1 to 10
     normalise_rewards: bool = True  # by the std of returns; [5]
     # Costs
-    cost_limit: NonNegative = 25.0  # d, per episode, without discount; [1]
+    cost_limit: NonNegative = 25.0  # d, sum per episode; [1]
     cost_discount: Share = 0.99  # gamma of costs; [1]
     cost_trace_decay: Share = 0.95  # lambda of costs; OmniSafe, [1]: 0.97
-    normalise_costs: bool = True  # for V_c, by the std of their sums; own choice
+    normalise_costs: bool = True  # by std, for V_c; own choice
     multiplier: multipliers.Kind = "gradient"  # how nu moves; [1], [2]: pid
-    init_multiplier: NonNegative = 0.001  # nu at first (gradient only); OmniSafe
-    multiplier_rate: NonNegative = 0.035  # of Adam (gradient only); OmniSafe
-    gain_p: NonNegative = 0.1  # of J_c - d (pid only); OmniSafe
-    gain_i: NonNegative = 0.01  # of its sum (pid only); OmniSafe
-    gain_d: NonNegative = 0.01  # of the growth of J_c (pid only); OmniSafe
+    init_multiplier: NonNegative = 0.001  # nu at first (gradient); OmniSafe
+    multiplier_rate: NonNegative = 0.035  # of Adam (gradient); OmniSafe
+    gain_p: NonNegative = 0.1  # of J_c - d (pid); OmniSafe
+    gain_i: NonNegative = 0.01  # of its sum (pid); OmniSafe
+    gain_d: NonNegative = 0.01  # of J_c's growth (pid); OmniSafe
     # Losses
     clip_ratio: NonNegative = 0.2  # epsilon; [3]
     value_cost: NonNegative = 0.5  # weight of L(V) and L(V_c); [5]
-    entropy_cost: Real = 0.0  # weight of the entropy bonus; [3]
+    entropy_cost: Real = 0.0  # weight of entropy; [3]
     # Policy and networks
     init_log_std: LogStd = 0.0  # in all states; [5]
     actor_hidden: Widths = (64, 64)  # widths of layers; [3]
@@ -100,7 +100,7 @@ class State(struct.PyTreeNode):
     """Everything that learning changes."""
 
     actor_critic: networks.Trained  # ActorCritic
-    returns: normalise.Returns  # discounted, of running episodes [E]
+    returns: normalise.Returns  # of running episodes [E]
     cost_returns: multipliers.Costs  # of running episodes [E]
     multiplier: multipliers.Multiplier  # nu
     actions: policies.RawActions = struct.field(pytree_node=False)
@@ -112,17 +112,17 @@ def experience(config: Config) -> buffers.Rollout:
 
 
 def schedule(config: Config, steps: float) -> Config:
-    """Turn a share of the run's `steps` into a number of environment steps."""
+    """Turn shares of the run into numbers of steps."""
     return dataclasses.replace(config, decay_steps=agent.in_steps(config.decay_steps, steps))
 
 
 def check(spec: EnvSpec, config: Config) -> None:
-    """Raise `ValueError` for torsos that do not fit."""
+    """Raise `ValueError` for what does not fit."""
     torsos.check(spec, TorsoSettings.of(config), config.actor_hidden, config.critic_hidden)
 
 
 def init(key: Array, spec: EnvSpec, config: Config) -> State:
-    """Fresh parameters: small actions (or equal logits) at first."""
+    """Fresh parameters: small actions, or equal logits."""
     key_actor, key_critic = jax.random.split(key)
     settings = TorsoSettings.of(config)
     actions = policies.RawActions.of(spec)
@@ -144,7 +144,7 @@ def init(key: Array, spec: EnvSpec, config: Config) -> State:
 
 
 def optimiser(step: Array | int, config: Config) -> optax.GradientTransformation:
-    """Adam on gradients of limited norm, after `step` [] rollouts."""
+    """Adam on limited gradients, after `step` [] rollouts."""
     steps = config.num_envs * config.num_steps  # of a rollout
     rate = rates.decayed(config.learning_rate, step, steps, config.decay_steps)
     adam = optax.adam(rate, eps=config.adam_epsilon)
@@ -172,7 +172,7 @@ def policy(state: State, networks: ActorCritic, observation: Any) -> distributio
 
 # [4, eq. 16]
 def with_advantages(critics: ValueAndCost, batch: Transition, config: Config) -> Transition:
-    """A rollout with A and A_c, and with V and V_c, [T, E, 2] each, in its extras."""
+    """A rollout with A and V of rewards and costs, [T, E, 2]."""
     value = critics(batch.observation)
     next_value = critics(batch.next_observation)
     rewards = jnp.stack([batch.reward, batch.extras["cost"]], axis=-1)
@@ -181,7 +181,8 @@ def with_advantages(critics: ValueAndCost, batch: Transition, config: Config) ->
     advantage = buffers.generalised_advantages(
         batch, rewards, value, next_value, discount, trace_decay
     )
-    return batch.replace(extras={**batch.extras, "advantage": advantage, "value": value})
+    extras = {**batch.extras, "advantage": advantage, "value": value}
+    return batch.replace(extras=extras)
 
 
 # [3, eq. 7]

@@ -1,16 +1,18 @@
-"""PQN: Q-learning in many environments at once, without replay and target network.
+"""PQN: Q-learning in many environments, without replay and target.
 
-gamma discount, lambda trace decay, Q critic, s'_t the true successor of s_t
+gamma discount, lambda trace decay, Q critic
+s'_t the true successor of s_t
   V'_t = max_a Q(s'_t, a)                               over the allowed actions
   G_t  = r_t + gamma (1 - terminated_t) V'_t            at ends and in the last step
        = r_t + gamma ((1 - lambda) V'_t + lambda G_{t+1})    elsewhere [1, 2]
   L(Q) = mean (Q(s_t, a_t) - G_t)^2 / 2                 by RAdam [3]
 
-G is computed once for all passes over a rollout. Actions are greedy but for a share
-epsilon of uniform ones. With a `memory`, s_t is what the episode has shown until t.
+G is computed once for all passes over a rollout.
+A share epsilon of actions is uniform, and others are greedy.
+With a `memory`, s_t is what the episode has shown until t.
 
-Departs from the paper: it bootstraps at time limits, and the learning rate falls once
-per rollout.
+Departs from the paper: it bootstraps at time limits.
+The learning rate falls once per rollout.
 
 [1] Gallici et al., Simplifying Deep Temporal Difference Learning, arXiv:2407.04811
 [2] Peng and Williams, Incremental Multi-Step Q-Learning, Machine Learning 22, 1996
@@ -39,34 +41,34 @@ from rljax.requirements import Count, NonNegative, Positive, Real, Share, Widths
 
 @agent.config
 class Config:
-    """Hyperparameters; floats can differ between the learners of one program."""
+    """Hyperparameters; floats can differ between learners."""
 
     # Optimisation
-    learning_rate: NonNegative = 5e-4  # of RAdam; [1], for Atari 2.5e-4
-    decay_steps: Positive | None = None  # share of the run to a rate of 0; [1]: 1
-    max_grad_norm: NonNegative = 10.0  # of all parameters, 0: no limit; [1]
+    learning_rate: NonNegative = 5e-4  # of RAdam; [1], Atari: 2.5e-4
+    decay_steps: Positive | None = None  # share of the run to rate 0; [1]: 1
+    max_grad_norm: NonNegative = 10.0  # 0: no limit; [1]
     num_epochs: Count = 2  # passes over each rollout; [1]
     batch_size: int = 128  # transitions per minibatch; [1]
     # Experience
-    num_envs: int = 128  # environments stepped side by side; [1]
-    num_steps: int = 32  # of each environment per rollout; [1]
+    num_envs: int = 128  # side by side; [1]
+    num_steps: int = 32  # per environment; [1]
     # Targets
-    discount: Share = 0.99  # gamma, per environment step; [1]
+    discount: Share = 0.99  # gamma, per step; [1]
     trace_decay: Share = 0.65  # lambda; [1]
     reward_scale: Real = 1.0  # factor on rewards; [1]: 0.1 for CartPole
     # Policy
-    epsilon_start: Share = 1.0  # share of uniform actions at first; [1]
-    epsilon_end: Share = 0.05  # and at the end; [1], for Atari 0.001
-    epsilon_steps: Positive = 0.1  # share of the run over which it falls; [1]
+    epsilon_start: Share = 1.0  # uniform actions at first; [1]
+    epsilon_end: Share = 0.05  # and at the end; [1], Atari: 0.001
+    epsilon_steps: Positive = 0.1  # share of the run until then; [1]
     # Networks
-    encoder: encoders.Kind = "auto"  # convolutions, where pictures are observed
+    encoder: encoders.Kind = "auto"  # of other than vectors
     hidden: Widths = (256, 256)  # widths of layers; [1] for CartPole
-    memory: memories.Kind = "none"  # after the hidden layers; [1]: gru for Craftax
-    memory_hidden: tuple[int, ...] = (128,)  # widths of the memory's layers
+    memory: memories.Kind = "none"  # after them; [1], Craftax: gru
+    memory_hidden: tuple[int, ...] = (128,)  # widths of its layers
     memory_length: int = 64  # steps that gtrxl sees
-    memory_span: int | None = None  # steps that others bridge at the start
+    memory_span: int | None = None  # steps others bridge at first
     activation: networks.Activation = "relu"  # of hidden layers; [1]
-    layer_norm: networks.Norm = True  # of all hidden layers; [1]
+    layer_norm: networks.Norm = True  # of hidden layers; [1]
     initialisation: networks.Initialisation = "lecun_uniform"  # [1]: normal, as large
     normalise_observations: bool = False  # by running statistics; [1]: off
 
@@ -86,20 +88,20 @@ def experience(config: Config) -> buffers.Rollout:
 
 
 def schedule(config: Config, steps: float) -> Config:
-    """Turn shares of the run's `steps` into numbers of environment steps."""
+    """Turn shares of the run into numbers of steps."""
     decay_steps = agent.in_steps(config.decay_steps, steps)
     epsilon_steps = agent.in_steps(config.epsilon_steps, steps)
     return dataclasses.replace(config, decay_steps=decay_steps, epsilon_steps=epsilon_steps)
 
 
 def check(spec: EnvSpec, config: Config) -> None:
-    """Raise `ValueError` for continuous or several actions and too small pictures."""
+    """Raise `ValueError` for what does not fit."""
     agent.require_discrete("pqn", spec, "ppo")
     torsos.check(spec, layers(config))
 
 
 def layers(config: Config) -> TorsoSettings:
-    """The settings of the layers before the values of actions."""
+    """The layers before the values of actions."""
     return TorsoSettings.of(config, torso="mlp", compute=1, progressive=None)
 
 
@@ -118,21 +120,26 @@ def init(key: Array, spec: EnvSpec, config: Config) -> State:
 
 
 def optimiser(step: Array | int, config: Config) -> optax.GradientTransformation:
-    """RAdam on gradients of limited norm, after `step` [] rollouts."""
+    """RAdam on limited gradients, after `step` [] rollouts."""
     steps = config.num_envs * config.num_steps  # of a rollout
     rate = rates.decayed(config.learning_rate, step, steps, config.decay_steps)
     return networks.clipped(optax.radam(rate), config.max_grad_norm)
 
 
 def remember(spec: EnvSpec, config: Config) -> Any:
-    """The memory of one environment where an episode begins."""
+    """What lasts from one step of an episode to the next."""
     return memories.initial(layers(config))
 
 
 def act(
-    state: State, observation: Any, key: Array, config: Config, explore: bool, memory: Any = None
+    state: State,
+    observation: Any,
+    key: Array,
+    config: Config,
+    explore: bool,
+    memory: Any = None,
 ) -> tuple[Array, dict, Any]:
-    """Actions [...] for observations [..., O...], with the greedy ones' values."""
+    """Actions [...] for observations [..., O...]."""
     q, memory = memories.step(state.critic.parameters, observation, memory)
     mask = agent.mask_of(observation)
     greedy = distributions.allowed(q, mask).argmax(axis=-1).astype(jnp.int32)
@@ -147,11 +154,12 @@ def act(
 def epsilon(state: State, config: Config) -> Array:
     """The share of uniform actions []."""
     steps = state.steps * jnp.float32(config.num_envs * config.num_steps)
-    return rates.linear(config.epsilon_start, config.epsilon_end, steps, config.epsilon_steps)
+    start, end = config.epsilon_start, config.epsilon_end
+    return rates.linear(start, end, steps, config.epsilon_steps)
 
 
 def best(q: Array, mask: Array | None) -> Array:
-    """max_a Q(s, a) [...] over the allowed ones of `q` [..., A]; 0 where none is."""
+    """max_a Q(s, a) [...] of allowed actions; 0 without any."""
     largest = distributions.allowed(q, mask).max(axis=-1)
     return largest if mask is None else jnp.where(mask.any(axis=-1), largest, 0.0)
 
@@ -159,9 +167,10 @@ def best(q: Array, mask: Array | None) -> Array:
 def next_values(critic: networks.Network, batch: Transition) -> Array:
     """V'_t [T, E] of a rollout.
 
-    Where the next row begins with s'_t, acting has computed it. It is missing where t was
-    truncated and in the last row. A pass of the loop computes it once per environment, so
-    that there is seldom more than one pass. A critic with a memory does likewise.
+    Acting has computed it where the next row begins with
+    s'_t. It is missing where t was truncated, and in the
+    last row. A pass of the loop computes one per
+    environment. With a memory, it computes all.
     """
     if agent.MEMORY in batch.extras:
         q = memories.following(critic, batch)[1]
@@ -202,7 +211,11 @@ def critic_loss(critic: networks.Network, batch: Transition, target: Array) -> L
     q = memories.embedded(critic, batch)
     q = jnp.take_along_axis(q, batch.action[..., None], axis=-1).squeeze(-1)
     loss = 0.5 * jnp.square(q - target).mean()
-    return loss, {"critic/loss": loss, "critic/q": q.mean(), "critic/target": target.mean()}
+    return loss, {
+        "critic/loss": loss,
+        "critic/q": q.mean(),
+        "critic/target": target.mean(),
+    }
 
 
 def update(

@@ -1,8 +1,9 @@
-"""R2D2: Q-learning with a memory, from replayed sequences with stored memories.
+"""R2D2: Q-learning with a memory, from replayed sequences.
 
-gamma discount, Q critic, Q' its target, s'_t the true successor of t
-m_t what the episode has shown until t: the memory of Q or Q', which has first seen
-burn_in steps from the memory that is stored;  m'_t: m_t and s'_t
+gamma discount, Q critic, Q' its target
+s'_t the true successor of t
+m_t what the episode has shown until t: the memory of Q or Q'
+It first sees burn_in steps from a stored memory;  m'_t: m_t and s'_t
   V_t     = h^-1( Q'(m'_t, argmax_a Q(m'_t, a)) )  double [2]
   R^1_t   = r_t + gamma (1 - terminated_t) V_t
   R^k_t   = R^1_t  where t ended, and in the last step of the sequence
@@ -14,12 +15,13 @@ burn_in steps from the memory that is stored;  m'_t: m_t and s'_t
   h(x)    = sign(x) (sqrt(|x| + 1) - 1) + epsilon x  [5]
   Q'     <- (1 - rho) Q' + rho Q  every target_every-th update
 
-A share of actions is uniform: epsilon^(1 + 7 i / (N - 1)) in environment i of N [6],
-or one that falls in a line.
+A share of actions is uniform: epsilon^(1 + 7 i / (N - 1)) in
+environment i of N [6], or one that falls in a line.
 
-Departs from the paper: sequences go on beyond the end of an episode, where the memory
-begins anew; it bootstraps at time limits; new sequences have the largest priority;
-the last action and reward are inputs of `with-last-step/...` environments alone.
+Departs from the paper: sequences go on beyond an episode's end, and
+the memory begins anew; it bootstraps at time limits; new sequences
+have the largest priority; last actions and rewards are inputs of
+`with-last-step/...` environments alone.
 
 [1] Kapturowski et al., Recurrent Experience Replay (R2D2), ICLR 2019
 [2] van Hasselt et al., Double Q-learning, arXiv:1509.06461
@@ -51,45 +53,45 @@ from rljax.requirements import Count, NonNegative, Positive, Share, Whole, Width
 
 @agent.config
 class Config(buffers.ReplaySettings, noise.WithEpsilon, torsos.WithMemoryAlone):
-    """Hyperparameters; floats can differ between the learners of one program."""
+    """Hyperparameters; floats can differ between learners."""
 
     # Optimisation
     learning_rate: NonNegative = 1e-3  # of Adam; 1e-4 in [1]
-    adam_epsilon: Positive = 1e-3  # in Adam's denominator; [1]
-    max_grad_norm: NonNegative = 40.0  # of the gradient, 0: no limit; Acme
+    adam_epsilon: Positive = 1e-3  # of Adam; [1]
+    max_grad_norm: NonNegative = 40.0  # 0: no limit; Acme
     batch_size: int = 32  # sequences per update; 64 in [1]
     # Experience
-    replay_size: int = 100_000  # newest transitions that are kept; 4M in [1]
+    replay_size: int = 100_000  # newest transitions kept; 4M in [1]
     warmup_steps: int = 2_000  # uniform actions, no update; own choice
-    num_envs: int = 16  # environments stepped side by side; 256 in [1]
-    num_steps: int = 4  # of each environment per iteration; own choice
-    length: Count = 20  # steps of a sequence that are learnt from; 80 in [1]
-    burn_in: Whole = 10  # steps before them, for the memory alone; 40 in [1]
-    overlap: Whole = 10  # steps shared with the next sequence; 40 in [1]
-    stored_memory: bool = True  # begin with the memory of then, not with 0; [1]
-    priority_exponent: Share = 0.9  # of errors, 0: uniform draws; [1]
-    priority_max: Share = 0.9  # eta, share of the largest error; [1]
-    correction: Share = 0.6  # exponent of weights that correct it; [1]
+    num_envs: int = 16  # side by side; 256 in [1]
+    num_steps: int = 4  # per environment; own choice
+    length: Count = 20  # steps learnt from; 80 in [1]
+    burn_in: Whole = 10  # steps before, for memory; 40 in [1]
+    overlap: Whole = 10  # with the next sequence; 40 in [1]
+    stored_memory: bool = True  # begin with it, not with 0; [1]
+    priority_exponent: Share = 0.9  # of errors, 0: uniform; [1]
+    priority_max: Share = 0.9  # eta, of the largest error; [1]
+    correction: Share = 0.6  # exponent of weights; [1]
     # Targets
-    discount: Share = 0.99  # gamma, per environment step; 0.997 in [1]
-    n_step: Count = 5  # n, rewards summed before the bootstrap; [1]
+    discount: Share = 0.99  # gamma, per step; 0.997 in [1]
+    n_step: Count = 5  # n, rewards in R; [1]
     target_rate: Share = 1.0  # rho: 1 is a copy; [1]
-    target_every: Count = 200  # updates per update of the target; 2,500 in [1]
+    target_every: Count = 200  # updates per copy; 2,500 in [1]
     double: bool = True  # choose by Q, evaluate by Q'; [1]
-    rescale: bool = True  # learn h(Q) in place of Q; [1]
+    rescale: bool = True  # learn h(Q), not Q; [1]
     rescale_slope: NonNegative = 1e-3  # epsilon of h; [1]
     # Policy
     exploration: Literal["ladder", "falling"] = "ladder"  # of uniform actions; [6]
     epsilon_base: Share = 0.4  # epsilon of the ladder; [6]
     # Networks
-    encoder: encoders.Kind = "auto"  # of observations that are no vectors
-    torso: torsos.Kind = "mlp"  # before the memory: rljax/networks/torsos.py
-    compute: int = 1  # T, steps of torsos that think; own choice
-    grid: tuple[int, int] | None = None  # rows and columns a drc sees in a vector
-    hidden: Widths = (64,)  # of the torso's parts; 512 after pictures in [1]
-    memory: memories.Kind = "gru"  # what is kept from step to step; lstm in [1]
-    head_hidden: Widths = ()  # of layers after the memory; 512 in [1]
-    dueling: bool = True  # a value and advantages in place of Q; [1]
+    encoder: encoders.Kind = "auto"  # of other than vectors
+    torso: torsos.Kind = "mlp"  # before the memory
+    compute: int = 1  # T, thinking steps; own choice
+    grid: tuple[int, int] | None = None  # rows, columns of a drc
+    hidden: Widths = (64,)  # of the torso; 512 in [1]
+    memory: memories.Kind = "gru"  # kept between steps; lstm in [1]
+    head_hidden: Widths = ()  # after the memory; 512 in [1]
+    dueling: bool = True  # value and advantages; [1]
     activation: networks.Activation = "relu"  # of hidden layers; [1]
     layer_norm: bool = False  # of an mlp; own choice
     initialisation: networks.Initialisation = "torch"  # of all layers; own choice
@@ -98,14 +100,14 @@ class Config(buffers.ReplaySettings, noise.WithEpsilon, torsos.WithMemoryAlone):
 class State(struct.PyTreeNode):
     """Everything that learning changes."""
 
-    critic: networks.Trained  # [O...] and a memory -> h(Q): [A], or [1 + A] dueling
+    critic: networks.Trained  # [O...], memory -> h(Q): [A], or [1 + A] dueling
     target_critic: networks.Network
     steps: Array  # [] int32: updates so far, for epsilon
     spec: EnvSpec = struct.field(pytree_node=False)
 
 
 def experience(config: Config) -> buffers.Replay:
-    """Batches of sequences, each of `burn_in` + `length` steps."""
+    """Sequences of `burn_in` + `length` steps."""
     prioritised = np.max(config.priority_exponent) > 0
     draw = buffers.Sequences(
         length=config.burn_in + config.length,
@@ -118,12 +120,12 @@ def experience(config: Config) -> buffers.Replay:
 
 
 def schedule(config: Config, steps: float) -> Config:
-    """Turn a share of the run's `steps` into a number of environment steps."""
+    """Turn shares of the run into numbers of steps."""
     return dataclasses.replace(config, epsilon_steps=agent.in_steps(config.epsilon_steps, steps))
 
 
 def check(spec: EnvSpec, config: Config) -> None:
-    """Raise `ValueError` for continuous or several actions, or settings that do not fit."""
+    """Raise `ValueError` for what does not fit."""
     agent.require_discrete("r2d2", spec, "ppo")
     if config.overlap >= config.length:
         raise ValueError(
@@ -134,12 +136,12 @@ def check(spec: EnvSpec, config: Config) -> None:
 
 
 def settings_of(config: Config) -> TorsoSettings:
-    """Those of torso and memory; the loss is never progressive."""
+    """Of torso and memory; the loss is never progressive."""
     return TorsoSettings.of(config, progressive=None)
 
 
 def init(key: Array, spec: EnvSpec, config: Config) -> State:
-    """Fresh parameters, the target equal to the critic."""
+    """Fresh parameters; the target equals the critic."""
     style = (config.activation, config.initialisation)
     features = spec.action_size + config.dueling
     head = networks.MLP(config.head_hidden, features, *style, layer_norm=config.layer_norm)
@@ -161,16 +163,16 @@ def optimiser(config: Config) -> optax.GradientTransformation:
 
 
 def remember(spec: EnvSpec, config: Config) -> Any:
-    """The memory of one environment where an episode begins."""
+    """What lasts from one step of an episode to the next."""
     return memories.initial(settings_of(config))
 
 
 def act(
     state: State, observation: Array, key: Array, config: Config, explore: bool, memory: Any = None
 ) -> tuple[Array, dict, Any]:
-    """Actions [...] for observations [..., O...]: greedy, with some uniform ones when exploring.
+    """Actions [...] for observations [..., O...].
 
-    Without a memory it is that with which an episode begins.
+    Without a memory, an episode begins.
     """
     leading = state.spec.leading(observation)
     if memory is None:
@@ -186,7 +188,7 @@ def act(
 
 
 def epsilon(state: State, shape: tuple[int, ...], config: Config) -> Array:
-    """The share of uniform actions in N environments, [N], or [] where it is one; `shape`: (N,)."""
+    """The share of uniform actions, in `shape` (N,) or ()."""
     if config.exploration == "falling":
         return noise.falling_epsilon(state.steps, config)
     rank = jnp.arange(shape[0]) / max(shape[0] - 1, 1) if shape else jnp.zeros(())
@@ -202,7 +204,7 @@ def of_actions(outputs: Array, config: Config) -> Array:
 def critic_loss(
     critic: networks.Network, state: State, online: Transition, other: Transition, config: Config
 ) -> Loss:
-    """Half the squared error; `online` and `other` hold the memories of critic and target."""
+    """Half the squared error; `other` is for the target."""
     slope = config.rescale_slope if config.rescale else None
     outputs, next_outputs = memories.successors(critic, online)
     _, target_outputs = memories.successors(state.target_critic, other)
@@ -232,7 +234,7 @@ def critic_loss(
 def update(
     state: State, batch: Transition, key: Array, step: Array, config: Config
 ) -> tuple[State, Metrics]:
-    """One update of the critic from sequences [T, B, ...] and, if due, of the target."""
+    """Learn from sequences [T, B, ...]; if due, the target."""
     del key
     if config.memory != "none" and MEMORY not in batch.extras:
         memory = memories.initial(settings_of(config), batch.reward.shape[1])

@@ -1,19 +1,20 @@
-"""ReBRAC: TD3+BC whose critics are also penalised, for actions that the data do not have.
+"""ReBRAC: TD3+BC whose critics are also penalised.
 
-Four changes to TD3+BC: the critics' target has a penalty of its own, both penalties have
-their own weights, the actor follows the smallest critic, and critics are deep and have
-normalised layers.
+Four changes to TD3+BC: the critics' target has its own penalty.
+Both penalties have their own weights. The actor follows the
+smallest critic. Critics are deep, with normalised layers.
 
-beta_1 actor's penalty, beta_2 critics' penalty, mu actor, a'_data next action of the data;
-targets as in TD3
+beta_1 actor's penalty, beta_2 critics' penalty, mu actor
+a'_data next action of the data; targets as in TD3
   a'       = clip(mu'(s') + clip(noise))
   y        = r + gamma (1 - terminated) [ min_c Q'_c(s', a') - beta_2 |a' - a'_data|^2 ]
   L(Q)     = sum_c mean (Q_c(s, a) - y)^2  [1, eq. 5]
   lambda   = 1 / mean |min_c Q_c(s, mu(s))|  [2], without a gradient
   L(mu)    = mean [ beta_1 |mu(s) - a|^2 - lambda min_c Q_c(s, mu(s)) ]  [1, eq. 6]
 
-Departs from the paper: the value is scaled by lambda, as in the authors' code [2]. Rows
-whose trajectory is cut have no penalty, as no next action is known; the authors drop them.
+Departs from the paper: lambda scales the value, as in the code [2].
+Rows whose trajectory is cut have no next action, and no penalty.
+The authors drop them.
 
 [1] Tarasov et al., Revisiting the Minimalist Approach to Offline RL, arXiv:2305.09836
 [2] github.com/DT6A/ReBRAC
@@ -38,28 +39,28 @@ from rljax.requirements import Count, NonNegative, Share, Widths
 
 @agent.config
 class Config(buffers.DatasetSettings):
-    """Hyperparameters; floats can differ between the learners of one program."""
+    """Hyperparameters; floats can differ between learners."""
 
     # Optimisation
-    actor_lr: NonNegative = 1e-3  # of Adam; [2], 3e-4 on Adroit and AntMaze
-    critic_lr: NonNegative = 1e-3  # of Adam; [2], 5e-5 on AntMaze
-    batch_size: int = 1024  # transitions per update; [2], 256 on AntMaze
+    actor_lr: NonNegative = 1e-3  # of Adam; [2], Adroit, AntMaze: 3e-4
+    critic_lr: NonNegative = 1e-3  # of Adam; [2], AntMaze: 5e-5
+    batch_size: int = 1024  # transitions per update; [2], AntMaze: 256
     # Targets
-    discount: Share = 0.99  # gamma, per environment step; [2]
-    target_rate: Share = 0.005  # rho, per update of the targets; [2]
+    discount: Share = 0.99  # gamma, per step; [2]
+    target_rate: Share = 0.005  # rho, per update; [2]
     critic_penalty: NonNegative = 0.01  # beta_2, tuned in [2]; online 0 in [3]
-    target_noise: NonNegative = 0.2  # std of noise on target actions; [2]
+    target_noise: NonNegative = 0.2  # std on target actions; [2]
     target_noise_clip: NonNegative = 0.5  # bound of that noise; [2]
     # Policy
-    actor_penalty: NonNegative = 0.01  # beta_1, tuned: more imitates the data; [2]
-    exploration_noise: NonNegative = 0.1  # online: std of noise on actions; TD3
+    actor_penalty: NonNegative = 0.01  # beta_1, tuned; [2]
+    exploration_noise: NonNegative = 0.1  # std of noise on actions; TD3
     policy_delay: Count = 2  # updates per update of actor and targets; [2]
     # Networks
-    encoder: encoders.Kind = "auto"  # of observations that are no vectors
+    encoder: encoders.Kind = "auto"  # of other than vectors
     hidden: Widths = (256, 256, 256)  # of all networks; [2]
-    num_critics: Count = 2  # C; the smallest value counts; [2]
+    num_critics: Count = 2  # C; the smallest counts; [2]
     min_critics: int | None = None  # random ones that count; 2 in REDQ
-    activation: networks.Activation = "relu"  # [2]
+    activation: networks.Activation = "relu"  # of hidden layers; [2]
     layer_norm: networks.Norm = "last"  # of the critics, after activation; [2]
     initialisation: networks.Initialisation = "edac"  # close to [2]
 
@@ -74,21 +75,21 @@ class State(struct.PyTreeNode):
 
 
 def experience(config: Config) -> buffers.Dataset:
-    """Uniform batches with the next actions; online, half of each is new experience."""
+    """Uniform batches with next actions; half new online."""
     columns = (buffers.NextAction(),)
     online = buffers.Replay.of(config, columns=columns)
     return buffers.Dataset.of(config, columns=columns, online=online)
 
 
 def check(spec: EnvSpec, config: Config) -> None:
-    """Raise `ValueError` for discrete actions or settings that do not fit."""
+    """Raise `ValueError` for what does not fit."""
     agent.require_continuous("rebrac", spec)
     agent.require_subset(config.min_critics, config.num_critics)
     encoders.check(spec, EncoderSettings.of(config))
 
 
 def init(key: Array, spec: EnvSpec, config: Config) -> State:
-    """Fresh parameters, targets equal to the actor and the critics."""
+    """Fresh parameters; targets equal actor and critics."""
     key_actor, key_critic = jax.random.split(key)
     encoding = EncoderSettings.of(config)
     style = (config.activation, config.initialisation)
@@ -108,7 +109,7 @@ def init(key: Array, spec: EnvSpec, config: Config) -> State:
 def act(
     state: State, observation: Array, key: Array, config: Config, explore: bool
 ) -> tuple[Array, dict]:
-    """Actions [..., A] for observations [..., O]: mu(s), with noise when exploring."""
+    """Actions [..., A] for observations [..., O]."""
     action = policy(state.actor, observation)
     if not explore:
         return action, {}
@@ -117,7 +118,7 @@ def act(
 
 
 def value(state: State, observation: Array, action: Array, config: Config) -> Array:
-    """The critics' mean value [...] of actions [..., A] for observations [..., O]."""
+    """The critics' mean value [...] of actions [..., A]."""
     return state.critic(observation, action).mean(axis=0)
 
 
@@ -130,7 +131,7 @@ def policy(actor: networks.AnyNetwork, observation: Array) -> Array:
 def critic_loss(
     critic: networks.Network, state: State, batch: Transition, key: Array, config: Config
 ) -> Loss:
-    """Squared error of all critics to the penalised target, summed over critics."""
+    """Squared error of the critics to the target."""
     smoothing = config.target_noise * jax.random.normal(key, batch.action.shape)
     smoothing = jnp.clip(smoothing, -config.target_noise_clip, config.target_noise_clip)
     next_action = policy(state.target_actor, batch.next_observation)
@@ -157,7 +158,7 @@ def critic_loss(
 
 # [1, eq. 6]
 def actor_loss(actor: networks.Network, state: State, batch: Transition, config: Config) -> Loss:
-    """Squared distance to the data's actions minus the smallest critic's scaled value."""
+    """Distance to the data minus the smallest value."""
     action = policy(actor, batch.observation)
     q = networks.smallest(state.critic(batch.observation, action))  # [B]
     scale = 1.0 / jax.lax.stop_gradient(jnp.abs(q).mean())
@@ -173,7 +174,7 @@ def actor_loss(actor: networks.Network, state: State, batch: Transition, config:
 def update(
     state: State, batch: Transition, key: Array, step: Array, config: Config
 ) -> tuple[State, Metrics]:
-    """One update of the critics and, if due, of the actor and all targets."""
+    """One update of critics and, if due, of the rest."""
     adam = optax.adam(config.critic_lr)
     critic, metrics = state.critic.step(adam, critic_loss, state, batch, key, config)
     state = state.replace(critic=critic)

@@ -1,12 +1,13 @@
-"""ReCOIL: imitation of an expert from few of its episodes and many of anybody.
+"""ReCOIL: imitation of an expert from few of its episodes and any others.
 
-Actions of the expert have the largest value. Actions of everybody have the value of the
-next state, minus a penalty for each step. So an action is worth much if it leads to
-states that the expert visited. There is no discriminator.
+Actions of the expert have the largest value L.
+All actions have the next state's value, minus a penalty per step.
+So an action is worth much if it leads to the expert's states.
 
-V value, Q_c critics, Q'_c targets, r expert_reward, L = r / (1 - gamma) the largest value,
-T temperature, tau expectile, alpha value_gap; s, a and s' are rows of all the data, the
-mixture, s_e and a_e rows of the expert; pi and beta as in agents/iql.py
+V value, Q_c critics, Q'_c targets, T temperature, tau expectile
+r expert_reward, L = r / (1 - gamma), alpha value_gap
+s, a, s' rows of all the data, the mixture; s_e, a_e of the expert
+pi and beta as in agents/iql.py
   u        = min_c Q'_c(s, a) - V(s)
   L(V)     = mean [ exp(z) - z - 1 ], z = min(u / T, max_exponent)  reverse KL
            = mean [ |tau - 1(u < 0)| u^2 ] + alpha (mean V(s) - mean V(s_e))  expectile
@@ -15,8 +16,8 @@ mixture, s_e and a_e rows of the expert; pi and beta as in agents/iql.py
   L(Q)     = sum_c [ mean (Q_c(s_e, a_e) - L)^2 + mean (Q_c(s, a) - y)^2 ] / 2
 L(pi) and y take V after its step.
 
-Departs from the paper: it follows the authors' code [2], which bounds values as LS-IQ
-does [3] in place of pushing the expert's up without a bound.
+Departs from the paper: it follows the authors' code [2], which
+bounds values as LS-IQ does [3]. The paper's have no bound.
 
 [1] Sikchi et al., Dual RL, arXiv:2302.08560
 [2] critic_imitate.py and train_imitate.py of the authors' code, from github.com/Div99/XQL
@@ -52,37 +53,37 @@ AboveZero = Annotated[float, Between(1e-8, None)]
 
 @agent.config
 class Config(policies.WithImitation):
-    """Hyperparameters; floats can differ between the learners of one program."""
+    """Hyperparameters; floats can differ between learners."""
 
     # Optimisation
     actor_lr: NonNegative = 3e-4  # of Adam, at the start; [2]
     critic_lr: NonNegative = 3e-4  # of Adam; [2]
     value_lr: NonNegative = 3e-4  # of Adam; [2]
-    decay_steps: Positive | None = 1.0  # share of the run until actor_lr is 0; [2]
-    batch_size: int = 1024  # rows of the mixture per update, and of the expert; [2]
+    decay_steps: Positive | None = 1.0  # share of the run to rate 0; [2]
+    batch_size: int = 1024  # rows of each part; [2]
     # Experience
-    expert_part: Whole = 0  # the expert's place among the joined data sets, from 0
-    normalise_observations: bool = False  # by the data set's mean and std
-    num_updates: int = 1  # updates per iteration, each on a fresh batch
+    expert_part: Whole = 0  # the expert's data set, from 0
+    normalise_observations: bool = False  # by mean and std
+    num_updates: int = 1  # updates per iteration
     # Targets
-    discount: Discount = 0.99  # gamma, per environment step; [2]
+    discount: Discount = 0.99  # gamma, per step; [2]
     target_rate: Share = 0.005  # rho, per update; [2]
-    expert_reward: NonNegative = 2.0  # r of the expert's steps, -r of others; [2]
-    value_loss: Literal["reverse_kl", "expectile"] = "reverse_kl"  # [2]
-    temperature: AboveZero = 1.0  # T of reverse_kl: towards 0 the maximum; [2]
-    max_exponent: Exponent = 7.0  # bound of u / T in reverse_kl; [2]
+    expert_reward: NonNegative = 2.0  # r of the expert, else -r; [2]
+    value_loss: Literal["reverse_kl", "expectile"] = "reverse_kl"  # form of L(V); [2]
+    temperature: AboveZero = 1.0  # T of reverse_kl; [2]
+    max_exponent: Exponent = 7.0  # bound of u / T; [2]
     expectile: Expectile = 0.8  # tau: towards 1 the maximum; [2]
     value_gap: NonNegative = 0.1  # alpha of expectile; [2]
     # Policy
-    inverse_temperature: NonNegative = 3.0  # beta: 0 imitates the mixture; [2]
+    inverse_temperature: NonNegative = 3.0  # beta: 0 imitates all; [2]
     max_weight: NonNegative = 100.0  # bound of the weights; [2]
-    policy: Literal["gaussian", "deterministic"] = "gaussian"  # [2]
+    policy: Literal["gaussian", "deterministic"] = "gaussian"  # form of pi; [2]
     # Networks
-    encoder: encoders.Kind = "auto"  # of observations that are no vectors
+    encoder: encoders.Kind = "auto"  # of other than vectors
     hidden: Widths = (256, 256)  # of all networks; [2]
-    num_critics: Count = 2  # C; the smallest value counts; [2]
-    activation: networks.Activation = "relu"  # [2]
-    layer_norm: bool = True  # of critics and value, before activation; [2]
+    num_critics: Count = 2  # C; the smallest counts; [2]
+    activation: networks.Activation = "relu"  # of hidden layers; [2]
+    layer_norm: bool = True  # of critics and value; [2]
     initialisation: networks.Initialisation = "orthogonal"  # gain sqrt 2; [2]
 
 
@@ -96,25 +97,25 @@ class State(struct.PyTreeNode):
 
 
 def experience(config: Config) -> buffers.Dataset:
-    """Batches of 2 B rows: B of all the data, the mixture, then B of the expert."""
+    """B rows of all the data, then B of the expert."""
     draw = buffers.PartRows(part=config.expert_part)
     return buffers.Dataset.of(config, draw=draw, learns_until=config.decay_steps)
 
 
 def schedule(config: Config, steps: float) -> Config:
-    """Turn a share of the run's `steps` into a number of updates."""
+    """Turn shares of the run into numbers of steps."""
     return dataclasses.replace(config, decay_steps=agent.in_steps(config.decay_steps, steps))
 
 
 def check(spec: EnvSpec, config: Config) -> None:
-    """Raise `ValueError` for settings that do not fit each other or the environment."""
+    """Raise `ValueError` for what does not fit."""
     agent.require_unmixed("recoil", spec)
     Imitation.of(config).check()
     encoders.check(spec, EncoderSettings.of(config))
 
 
 def init(key: Array, spec: EnvSpec, config: Config) -> State:
-    """Fresh parameters, targets equal to the critics."""
+    """Fresh parameters; targets equal the critics."""
     key_actor, key_critic, key_value = jax.random.split(key, 3)
     action = jnp.zeros(spec.action_shape, spec.action_dtype)
     encoding = EncoderSettings.of(config)
@@ -140,25 +141,25 @@ def init(key: Array, spec: EnvSpec, config: Config) -> State:
 
 
 def actor_rate(step: Array, config: Config) -> Array | float:
-    """The actor's learning rate [] after `step` updates: half a cosine."""
+    """The actor's rate [] after `step` updates."""
     return networks.cosine_rate(config.actor_lr, step, config.decay_steps)
 
 
 def act(
     state: State, observation: Array, key: Array, config: Config, explore: bool
 ) -> tuple[Array, dict]:
-    """Actions [..., A] or [...] for observations [..., O]: the mean or mode, or a sample."""
+    """Actions [..., A] or [...] for observations [..., O]."""
     policy = Imitation.of(config)
     return policy.act(state.actor.parameters, observation, key, explore), {}
 
 
 def value(state: State, observation: Array, action: Array, config: Config) -> Array:
-    """The critics' mean value [...] of actions [..., A] or [...] for observations [..., O]."""
+    """The critics' mean value [...] of actions [..., A] or [...]."""
     return state.critic(observation, action).mean(axis=0)
 
 
 def halves(batch: Any) -> tuple[Any, Any]:
-    """The mixture's rows [B, ...] and the expert's [B, ...] of arrays [2 B, ...]."""
+    """The halves [B, ...]: the mixture and the expert."""
     mixture = jax.tree.map(lambda x: x[: len(x) // 2], batch)
     expert = jax.tree.map(lambda x: x[len(x) // 2 :], batch)
     return mixture, expert
@@ -166,7 +167,7 @@ def halves(batch: Any) -> tuple[Any, Any]:
 
 # [2], critic_imitate.py
 def value_loss(value: networks.Network, q: Array, batch: Transition, config: Config) -> Loss:
-    """Distance of V(s) to a soft maximum of the mixture's values q [B]; a batch of 2 B."""
+    """Distance of V(s) to a soft maximum of values q [B]."""
     v, expert_v = halves(value(batch.observation)[:, 0])  # [B]
     surplus = q - v
     if config.value_loss == "reverse_kl":
@@ -188,7 +189,7 @@ def value_loss(value: networks.Network, q: Array, batch: Transition, config: Con
 def actor_loss(
     actor: Actor, advantage: Array, batch: Transition, key: Array, config: Config
 ) -> Loss:
-    """Distance to the data's actions, weighted by the exponential of their advantage [B]."""
+    """Distance to the actions, weighted by advantage [B]."""
     weight = jnp.exp(config.inverse_temperature * advantage)
     weight = jnp.minimum(weight, config.max_weight)
     policy = Imitation.of(config)
@@ -203,7 +204,7 @@ def actor_loss(
 
 # LS-IQ's, [3]
 def critic_loss(critic: networks.Network, next_v: Array, batch: Transition, config: Config) -> Loss:
-    """Squared errors, summed over critics: of the mixture to y, of the expert to L; V(s') [B]."""
+    """Squared errors: the mixture to y, the expert to L."""
     largest = config.expert_reward / (1.0 - config.discount)
     terminated, _ = halves(batch.terminated)
     value = jnp.where(terminated, -largest, next_v)
@@ -222,7 +223,7 @@ def critic_loss(critic: networks.Network, next_v: Array, batch: Transition, conf
 def update(
     state: State, batch: Transition, key: Array, step: Array, config: Config
 ) -> tuple[State, Metrics]:
-    """One update of the value, the actor, the critics and their targets."""
+    """One update of value, actor, critics and targets."""
     mixture, _ = halves(batch)
     q = state.target_critic(mixture.observation, mixture.action).min(axis=0)  # [B]
     adam = optax.adam(config.value_lr)

@@ -1,11 +1,12 @@
 """RIQL: IQL for corrupted data.
 
-Corrupted successors give targets heavy tails; a Huber loss limits their effect. Data on
-which critics disagree may be corrupted: a low quantile of several critics penalises
-disagreement, less than the minimum does. Observations are normalised.
+A Huber loss limits the heavy tails of corrupted successors.
+Critics may disagree on corrupted data: a low quantile of several
+penalises it, less than the minimum does.
 
-gamma discount, V value, Q_c critics, Q'_c targets, mu actor, tau expectile, beta
-inverse_temperature, alpha quantile, t = 1 / huber_sigma^2
+gamma discount, V value, Q_c critics, Q'_c targets, mu actor
+tau expectile, beta inverse_temperature, alpha quantile
+t = 1 / huber_sigma^2
   Q(s, a)  = quantile_alpha over c of Q'_c(s, a),  u = Q(s, a) - V(s)  [1, section 5]
   L(V)     = mean [ |tau - 1(u < 0)| u^2 ]  IQL's
   w        = min(exp(beta u), max_weight)
@@ -16,8 +17,9 @@ inverse_temperature, alpha quantile, t = 1 / huber_sigma^2
   Q'_c    <- (1 - rho) Q'_c + rho Q_c  rho: target_rate
 u and y take V from before its step.
 
-Departs from the paper: it follows the authors' code [2], which clips the targets and has
-this threshold and scale of the Huber loss. Discrete actions, as in iql, are ours.
+Departs from the paper: it follows the authors' code [2], which
+clips the targets and has this scale and threshold of the Huber loss.
+Discrete actions, as in iql, are ours.
 
 [1] Yang et al., Offline RL under Diverse Data Corruption, arXiv:2310.12955
 [2] github.com/YangRui2015/RIQL
@@ -47,34 +49,34 @@ Sigma = Annotated[float, Between(1e-3, 1e3)]
 
 @agent.config
 class Config(buffers.DatasetSettings, policies.WithImitation):
-    """Hyperparameters; floats can differ between the learners of one program."""
+    """Hyperparameters; floats can differ between learners."""
 
     # Optimisation
     actor_lr: NonNegative = 3e-4  # of Adam, at the start; [2]
     critic_lr: NonNegative = 3e-4  # of Adam; [2]
     value_lr: NonNegative = 3e-4  # of Adam; [2]
-    decay_steps: Positive | None = 1.0  # share of the run until actor_lr is 0; [2]
+    decay_steps: Positive | None = 1.0  # share of the run to rate 0; [2]
     batch_size: int = 256  # transitions per update; [2]
     # Data
-    normalise_observations: bool = True  # by the data set's mean and std; [2]
+    normalise_observations: bool = True  # by mean and std; [2]
     # Targets
-    discount: Share = 0.99  # gamma, per environment step; [2]
+    discount: Share = 0.99  # gamma, per step; [2]
     target_rate: Share = 0.005  # rho, per update; [2]
     expectile: Share = 0.7  # tau: 0.5 is the mean; [2]
-    quantile: Share = 0.25  # alpha, of the target critics: 0 is the smallest; [2]
-    huber_sigma: Sigma = 1.0  # errors beyond 1 / sigma^2 count linearly; [2]
-    target_min: Real = -100.0  # lower clip of the critics' targets; [2]
-    target_max: Real = 1000.0  # upper clip of the critics' targets; [2]
+    quantile: Share = 0.25  # alpha: 0 is the smallest; [2]
+    huber_sigma: Sigma = 1.0  # linear past 1 / sigma^2; [2]
+    target_min: Real = -100.0  # lower clip of y; [2]
+    target_max: Real = 1000.0  # upper clip of y; [2]
     # Policy
     inverse_temperature: NonNegative = 3.0  # beta; [2]
     max_weight: NonNegative = 100.0  # bound of the weights; [2]
-    policy: Literal["gaussian", "deterministic"] = "deterministic"  # [2]
+    policy: Literal["gaussian", "deterministic"] = "deterministic"  # form of pi; [2]
     # Networks
-    encoder: encoders.Kind = "auto"  # of observations that are no vectors
+    encoder: encoders.Kind = "auto"  # of other than vectors
     hidden: Widths = (256, 256)  # of all networks; [2]
-    num_critics: Count = 5  # C; the quantile of their values counts; [2]
-    activation: networks.Activation = "relu"  # [2]
-    layer_norm: bool = False  # of the critics, before activation; own choice
+    num_critics: Count = 5  # C; their quantile counts; [2]
+    activation: networks.Activation = "relu"  # of hidden layers; [2]
+    layer_norm: bool = False  # of the critics; own choice
     initialisation: networks.Initialisation = "torch"  # of actor and value; [2]
     critic_initialisation: networks.Initialisation = "edac"  # of the critics; [2]
 
@@ -89,7 +91,7 @@ class State(struct.PyTreeNode):
 
 
 def experience(config: Config) -> buffers.Dataset:
-    """Uniform batches of a data set; online, half of each batch is new experience."""
+    """Uniform batches; online, half are new experience."""
     online = buffers.Replay.of(config)
     return buffers.Dataset.of(
         config, counts_successors=True, learns_until=config.decay_steps, online=online
@@ -97,12 +99,12 @@ def experience(config: Config) -> buffers.Dataset:
 
 
 def schedule(config: Config, steps: float) -> Config:
-    """Turn a share of the run's `steps` into a number of updates."""
+    """Turn shares of the run into numbers of steps."""
     return dataclasses.replace(config, decay_steps=agent.in_steps(config.decay_steps, steps))
 
 
 def check(spec: EnvSpec, config: Config) -> None:
-    """Raise `ValueError` for settings that do not fit each other or the environment."""
+    """Raise `ValueError` for what does not fit."""
     agent.require_unmixed("riql", spec)
     agent.require_order(config, "target_min", "target_max")
     Imitation.of(config).check()
@@ -110,7 +112,7 @@ def check(spec: EnvSpec, config: Config) -> None:
 
 
 def init(key: Array, spec: EnvSpec, config: Config) -> State:
-    """Fresh parameters, targets equal to the critics."""
+    """Fresh parameters; targets equal the critics."""
     key_actor, key_critic, key_value = jax.random.split(key, 3)
     action = jnp.zeros(spec.action_shape, spec.action_dtype)
     encoding = EncoderSettings.of(config)
@@ -132,26 +134,26 @@ def init(key: Array, spec: EnvSpec, config: Config) -> State:
 
 
 def actor_rate(step: Array, config: Config) -> Array | float:
-    """The actor's learning rate [] after `step` updates: half a cosine."""
+    """The actor's rate [] after `step` updates."""
     return networks.cosine_rate(config.actor_lr, step, config.decay_steps)
 
 
 def act(
     state: State, observation: Array, key: Array, config: Config, explore: bool
 ) -> tuple[Array, dict]:
-    """Actions [..., A] or [...] for observations [..., O]: the mean or mode, or a sample."""
+    """Actions [..., A] or [...] for observations [..., O]."""
     policy = Imitation.of(config, squashes=False)
     return policy.act(state.actor.parameters, observation, key, explore), {}
 
 
 def value(state: State, observation: Array, action: Array, config: Config) -> Array:
-    """The critics' mean value [...] of actions [..., A] or [...] for observations [..., O]."""
+    """The critics' mean value [...] of actions [..., A] or [...]."""
     return state.critic(observation, action).mean(axis=0)
 
 
 # IQL's, arXiv:2110.06169, eq. 5
 def value_loss(value: networks.Network, q: Array, batch: Transition, config: Config) -> Loss:
-    """Squared distance to the actions' values q [B], weighted by the expectile."""
+    """Expectile loss of V to the actions' values q [B]."""
     v = value(batch.observation)[:, 0]  # [B]
     weight = jnp.where(q < v, 1.0 - config.expectile, config.expectile)
     loss = (weight * jnp.square(q - v)).mean()
@@ -162,7 +164,7 @@ def value_loss(value: networks.Network, q: Array, batch: Transition, config: Con
 def actor_loss(
     actor: Actor, advantage: Array, batch: Transition, key: Array, config: Config
 ) -> Loss:
-    """Distance to the data's actions, weighted by the exponential of their advantage [B]."""
+    """Distance to the actions, weighted by advantage [B]."""
     weight = jnp.exp(config.inverse_temperature * advantage)
     weight = jnp.minimum(weight, config.max_weight)
     policy = Imitation.of(config, squashes=False)
@@ -177,7 +179,7 @@ def actor_loss(
 
 # [1, section 5]
 def critic_loss(critic: networks.Network, next_v: Array, batch: Transition, config: Config) -> Loss:
-    """Huber loss of all critics to the target from V(s') [B], the mean over critics."""
+    """Huber's loss of the critics, from V(s') [B]."""
     bootstrap = config.discount * (1.0 - batch.terminated)  # [B]
     target = batch.reward + bootstrap * next_v
     target = jnp.clip(target, config.target_min, config.target_max)
@@ -198,7 +200,7 @@ def critic_loss(critic: networks.Network, next_v: Array, batch: Transition, conf
 def update(
     state: State, batch: Transition, key: Array, step: Array, config: Config
 ) -> tuple[State, Metrics]:
-    """One update of the value, the actor, the critics and their targets."""
+    """One update of value, actor, critics and targets."""
     q = state.target_critic(batch.observation, batch.action)  # [C, B]
     q = jnp.quantile(q, config.quantile, axis=0)  # [B]
     v = state.value(batch.observation)[:, 0]

@@ -1,11 +1,13 @@
-"""RO2O: SAC from a data set with many critics, smooth around the data, then online.
+"""RO2O: SAC from a data set, smooth around the data, then online.
 
-The minimum of many critics is low wherever they disagree, as in SAC-N. Around each
-observation, critics and policy are held to their values there, and critics are lowered
-where they disagree. The losses stay the same online.
+The minimum of many critics is low where they disagree, as in SAC-N.
+Around each observation, critics and policy are held to their values.
+Critics are lowered where they disagree there.
 
-gamma discount, alpha temperature, Q_c critics, Q'_c targets, pi actor
-a' ~ pi(.|s'), a~ ~ pi(.|s), s^ = s + u of n u ~ U(-eps, eps)^O, a^ ~ pi(.|s^)
+gamma discount, alpha temperature, pi actor
+Q_c critics, Q'_c targets
+a' ~ pi(.|s'), a~ ~ pi(.|s), a^ ~ pi(.|s^)
+s^ = s + u of n u ~ U(-eps, eps)^O
   D_c      = Q_c(s^, a) - Q_c(s, a)
   S        = mean_s max_s^ mean_c [ (1 - tau) max(D_c, 0)^2 + tau min(D_c, 0)^2 ]
   U        = mean [ Q_c(s^, a^) - y^ ]^2  y^ = Q_c - kappa std_c Q_c, a constant
@@ -14,8 +16,8 @@ a' ~ pi(.|s'), a~ ~ pi(.|s), s^ = s + u of n u ~ U(-eps, eps)^O, a^ ~ pi(.|s^)
   L(pi)    = mean [ alpha log pi(a~|s) - min_c Q_c(s, a~) ] + eta_3 P
   L(alpha), Q'_c: agents/edac.py
 
-Departs from the paper: the actor sees the temperature from before its step. As in the
-authors' code [2], all rows of a batch have the same u.
+Departs from the paper: the actor sees the temperature from before
+its step. As in the code [2], all rows of a batch have the same u.
 
 [1] Wen et al., Towards Robust Offline-to-Online RL, arXiv:2309.16973, section 4.1
 [2] github.com/BattleWen/RO2O
@@ -43,40 +45,40 @@ from rljax.requirements import Count, LogStd, NonNegative, Positive, Real, Share
 
 @agent.config
 class Config(buffers.DatasetSettings):
-    """Hyperparameters; floats can differ between the learners of one program."""
+    """Hyperparameters; floats can differ between learners."""
 
     # Optimisation
     actor_lr: NonNegative = 3e-4  # of Adam; [2]
     critic_lr: NonNegative = 3e-4  # of Adam; [2]
-    temperature_lr: NonNegative = 3e-4  # of Adam, for log alpha; [2]
+    temperature_lr: NonNegative = 3e-4  # of Adam; [2]
     batch_size: int = 256  # transitions per update; [2]
     # Data
-    normalise_observations: bool = True  # by the data set's mean and std; [2]
+    normalise_observations: bool = True  # by mean and std; [2]
     # Targets
-    discount: Share = 0.99  # gamma, per environment step; [2]
+    discount: Share = 0.99  # gamma, per step; [2]
     target_rate: Share = 0.005  # rho, per update; [2]
     # Smoothness
-    num_perturbed: Count = 20  # n, observations around each one; [2]
+    num_perturbed: Count = 20  # n, around each one; [2]
     value_weight: NonNegative = 1e-4  # eta_1, of S; [2]
-    value_radius: NonNegative = 0.01  # eps of S; [2], 0 on AntMaze
-    value_asymmetry: Share = 0.2  # tau, weight of values that fall; [2]
+    value_radius: NonNegative = 0.01  # eps of S; [2], AntMaze: 0
+    value_asymmetry: Share = 0.2  # tau, weight of falls; [2]
     policy_weight: NonNegative = 1.0  # eta_3, of P; [2]
-    policy_radius: NonNegative = 0.01  # eps of P; [2], 0.005 on AntMaze
+    policy_radius: NonNegative = 0.01  # eps of P; [2], AntMaze: 0.005
     # Uncertainty
-    ood_weight: NonNegative = 0.1  # eta_2, of U; [2], 0.3 or 0.5 on AntMaze
+    ood_weight: NonNegative = 0.1  # eta_2, of U; [2], AntMaze: 0.3, 0.5
     ood_radius: NonNegative = 0.01  # eps of U; [2]
     ood_penalty: NonNegative = 1.0  # kappa at the start; [2]
     ood_penalty_end: NonNegative = 0.1  # kappa at the end; [2]
-    ood_steps: Positive = 0.72  # share of the run in which kappa falls; [2]
+    ood_steps: Positive = 0.72  # share of the run until then; [2]
     # Policy
     init_temperature: Temperature = 1.0  # alpha at the start; [2]
     target_entropy: Real | None = None  # in nats; None: -A, [2]
     log_std_min: LogStd = -5.0  # lower clip of log std; [2]
     log_std_max: LogStd = 2.0  # upper clip of log std; [2]
     # Networks
-    encoder: encoders.Kind = "auto"  # of observations that are no vectors
+    encoder: encoders.Kind = "auto"  # of other than vectors
     hidden: Widths = (256, 256, 256)  # of all networks; [2]
-    num_critics: Count = 10  # C; the smallest value counts; [2]
+    num_critics: Count = 10  # C; the smallest counts; [2]
     activation: networks.Activation = "relu"  # of hidden layers; [2]
     initialisation: networks.Initialisation = "edac"  # of all layers; close to [2]
 
@@ -91,17 +93,17 @@ class State(struct.PyTreeNode):
 
 
 def experience(config: Config) -> buffers.Dataset:
-    """Uniform batches of a data set; online, half of each batch is new experience."""
+    """Uniform batches; online, half are new experience."""
     return buffers.Dataset.of(config, online=buffers.Replay.of(config))
 
 
 def schedule(config: Config, steps: float) -> Config:
-    """Turn a share of the run's `steps` into a number of updates."""
+    """Turn shares of the run into numbers of steps."""
     return dataclasses.replace(config, ood_steps=agent.in_steps(config.ood_steps, steps))
 
 
 def check(spec: EnvSpec, config: Config) -> None:
-    """Raise `ValueError` for discrete actions or settings that do not fit."""
+    """Raise `ValueError` for what does not fit."""
     agent.require_continuous("ro2o", spec)
     agent.require_order(config, "log_std_min", "log_std_max")
     agent.require_at_least(config, num_critics=2)
@@ -109,7 +111,7 @@ def check(spec: EnvSpec, config: Config) -> None:
 
 
 def init(key: Array, spec: EnvSpec, config: Config) -> State:
-    """Fresh parameters, targets equal to the critics."""
+    """Fresh parameters; targets equal the critics."""
     key_actor, key_critic = jax.random.split(key)
     encoding = EncoderSettings.of(config)
     style = (config.activation, config.initialisation)
@@ -129,7 +131,7 @@ def init(key: Array, spec: EnvSpec, config: Config) -> State:
 def act(
     state: State, observation: Array, key: Array, config: Config, explore: bool
 ) -> tuple[Array, dict]:
-    """Actions [..., A] for observations [..., O]: sampled, or tanh of the mean."""
+    """Actions [..., A] for observations [..., O]."""
     if not explore:
         mean, _ = jnp.split(state.actor(observation), 2, axis=-1)
         return jnp.tanh(mean), {}
@@ -137,7 +139,7 @@ def act(
 
 
 def value(state: State, observation: Array, action: Array, config: Config) -> Array:
-    """The critics' mean value [...] of actions [..., A] for observations [..., O]."""
+    """The critics' mean value [...] of actions [..., A]."""
     return state.critic(observation, action).mean(axis=0)
 
 
@@ -150,7 +152,7 @@ def critic_loss(
     step: Array,
     config: Config,
 ) -> Loss:
-    """Squared error of all critics, summed over critics, plus the terms around s."""
+    """Squared error of the critics, plus the terms S and U."""
     key_next, key_smooth, key_near, key_action = jax.random.split(key, 4)
     pi = distributions.squashed(state.actor(batch.next_observation), config)
     next_action, next_log_prob = pi.sample_and_log_prob(seed=key_next)
@@ -196,7 +198,7 @@ def ood_penalty(step: Array, config: Config) -> Array:
 def actor_loss(
     actor: networks.Network, state: State, batch: Transition, key: Array, config: Config
 ) -> Loss:
-    """SAC's loss by the smallest critic, plus the policy's change nearby."""
+    """SAC's loss, plus the policy's change nearby."""
     key_action, key_near = jax.random.split(key)
     pi = distributions.squashed(actor(batch.observation), config)
     action, log_prob = pi.sample_and_log_prob(seed=key_action)
@@ -215,7 +217,7 @@ def actor_loss(
 
 
 def divergence(output: Array, other: Array, config: Config) -> Array:
-    """KL of policies in both directions, summed, of their outputs [..., 2 A]."""
+    """KL of policies [..., 2 A] both ways, summed."""
     mean, log_std = jnp.split(output, 2, axis=-1)
     other_mean, other_log_std = jnp.split(other, 2, axis=-1)
     log_std = jnp.clip(log_std, config.log_std_min, config.log_std_max)
@@ -226,7 +228,7 @@ def divergence(output: Array, other: Array, config: Config) -> Array:
 def update(
     state: State, batch: Transition, key: Array, step: Array, config: Config
 ) -> tuple[State, Metrics]:
-    """One update of the actor, the temperature, the critics and the targets."""
+    """One update of the networks and alpha."""
     key_critic, key_actor = jax.random.split(key)
     adam = optax.adam(config.actor_lr)
     actor, actor_metrics = state.actor.step(adam, actor_loss, state, batch, key_actor, config)

@@ -1,6 +1,7 @@
-"""SAC: off-policy maximum-entropy actor-critic with a learned temperature.
+"""SAC: off-policy actor-critic of maximum entropy.
 
-gamma discount, alpha temperature, Q_c critics, Q'_c targets, pi actor
+gamma discount, alpha temperature, pi actor
+Q_c critics, Q'_c targets
 a' ~ pi(.|s'),  a~ ~ pi(.|s)
   y        = r + gamma (1 - terminated) (min_c Q'_c(s', a') - alpha log pi(a'|s'))
   L(Q)     = sum_c mean (Q_c(s, a) - y)^2  [1, eq. 5, without its 1/2]
@@ -8,11 +9,12 @@ a' ~ pi(.|s'),  a~ ~ pi(.|s)
   L(alpha) = mean (-log alpha (log pi(a~|s) + target_entropy))  [1, eq. 18]
   Q'_c    <- (1 - rho) Q'_c + rho Q_c  rho: target_rate
 
-pi(.|s) is tanh of a Gaussian. Its log-probabilities are those of actions in [-1, 1].
-With `min_critics`, y takes the smallest of some random critics, and the actor
-follows the mean of all [2]. With `hindsight`, goals in batches are replaced [3].
+pi(.|s) is tanh of a Gaussian, with the density of actions in [-1, 1].
+With `min_critics`, y takes the smallest of some random critics.
+The actor then follows the mean of all [2].
+With `hindsight`, goals in batches are replaced [3].
 
-Departs from the paper: log alpha for alpha in L(alpha), as in Stable-Baselines3.
+Departs from the paper: log alpha for alpha in L(alpha), as in SB3.
 
 [1] Haarnoja et al., Soft Actor-Critic Algorithms, arXiv:1812.05905
 [2] Chen et al., Randomized Ensembled Double Q-Learning, arXiv:2101.05982
@@ -40,7 +42,7 @@ from rljax.requirements import Count, LogStd, NonNegative, Real, Share, Widths
 
 @agent.config
 class Config(buffers.ReplaySettings, buffers.PrioritySettings, temperatures.WithTemperature):
-    """Hyperparameters; floats can differ between the learners of one program."""
+    """Hyperparameters; floats can differ between learners."""
 
     # Optimisation
     actor_lr: NonNegative = 3e-4  # of Adam; [1]
@@ -49,10 +51,10 @@ class Config(buffers.ReplaySettings, buffers.PrioritySettings, temperatures.With
     # Experience
     replay_size: int = 1_000_000  # newest transitions that are kept; [1]
     warmup_steps: int = 10_000  # uniform actions, no update; Spinning Up
-    shift: int = 0  # most pixels by which pictures move; 4 in DrQ-v2
-    hindsight: Share = 0.0  # share of goals that are replaced; 0.8 in [3]
+    shift: int = 0  # pixels, at most; 4 in DrQ-v2
+    hindsight: Share = 0.0  # goals replaced; 0.8 in [3]
     # Targets
-    discount: Share = 0.99  # gamma, per environment step; [1]
+    discount: Share = 0.99  # gamma, per step; [1]
     target_rate: Share = 0.005  # rho, per update; [1]
     reward_scale: Real = 1.0  # factor on rewards; Brax: 5 to 30
     entropy_backup: bool = True  # entropy in the target; False in SERL
@@ -63,9 +65,9 @@ class Config(buffers.ReplaySettings, buffers.PrioritySettings, temperatures.With
     log_std_max: LogStd = 2.0  # upper clip of log std; Spinning Up
     policy_delay: Count = 1  # updates per update of the actor
     # Networks
-    encoder: encoders.Kind = "auto"  # of observations that are no vectors
+    encoder: encoders.Kind = "auto"  # of other than vectors
     hidden: Widths = (256, 256)  # of all networks; [1]
-    num_critics: Count = 2  # C; the smallest value counts; [1]
+    num_critics: Count = 2  # C; the smallest counts; [1]
     min_critics: int | None = None  # random ones that count; 2 in [2]
     activation: networks.Activation = "relu"  # of hidden layers; [1]
     layer_norm: bool = False  # of the critics; True in RLPD
@@ -82,12 +84,12 @@ class State(struct.PyTreeNode):
 
 
 def experience(config: Config) -> buffers.Replay:
-    """Batches of new experience, or half of them from a data set."""
+    """Batches of new experience."""
     return buffers.Replay.of(config, draw=buffers.draw_of(config))
 
 
 def check(spec: EnvSpec, config: Config) -> None:
-    """Raise `ValueError` for discrete actions or settings that do not fit."""
+    """Raise `ValueError` for what does not fit."""
     agent.require_continuous("sac", spec, "sac_discrete")
     agent.require_order(config, "log_std_min", "log_std_max")
     agent.require_subset(config.min_critics, config.num_critics)
@@ -95,7 +97,7 @@ def check(spec: EnvSpec, config: Config) -> None:
 
 
 def init(key: Array, spec: EnvSpec, config: Config) -> State:
-    """Fresh parameters, targets equal to the critics."""
+    """Fresh parameters; targets equal the critics."""
     key_actor, key_critic = jax.random.split(key)
     encoding = EncoderSettings.of(config)
     style = (config.activation, config.initialisation)
@@ -113,7 +115,7 @@ def init(key: Array, spec: EnvSpec, config: Config) -> State:
 
 
 def remember(spec: EnvSpec, config: Config) -> Any:
-    """The noise of one environment where an episode begins, if it lasts."""
+    """What lasts from one step of an episode to the next."""
     return noise.initial(config.exploration, spec)
 
 
@@ -125,7 +127,7 @@ def act(
     explore: bool,
     memory: Any = None,
 ) -> tuple[Array, dict, Any]:
-    """Actions [..., A] for observations [..., O]: sampled, or tanh of the mean."""
+    """Actions [..., A] for observations [..., O]."""
     if not explore:
         mean, _ = jnp.split(state.actor(observation), 2, axis=-1)
         return jnp.tanh(mean), {}, memory
@@ -135,7 +137,7 @@ def act(
 
 
 def value(state: State, observation: Array, action: Array, config: Config) -> Array:
-    """The critics' mean value [...] of actions [..., A] for observations [..., O]."""
+    """The critics' mean value [...] of actions [..., A]."""
     return state.critic(observation, action).mean(axis=0)
 
 
@@ -143,7 +145,7 @@ def value(state: State, observation: Array, action: Array, config: Config) -> Ar
 def critic_loss(
     critic: networks.Network, state: State, batch: Transition, key: Array, config: Config
 ) -> Loss:
-    """Squared error of all critics to the soft target, summed over critics."""
+    """Squared error of the critics to the soft target."""
     pi = distributions.squashed(state.actor(batch.next_observation), config)
     next_action, next_log_prob = pi.sample_and_log_prob(seed=key)
     next_q = state.target_critic(batch.next_observation, next_action)  # [C, B]
@@ -168,7 +170,7 @@ def critic_loss(
 def actor_loss(
     actor: networks.Network, state: State, batch: Transition, key: Array, config: Config
 ) -> Loss:
-    """Temperature-weighted log-probability minus the critics' value."""
+    """Weighted log-probability minus the critics' value."""
     pi = distributions.squashed(actor(batch.observation), config)
     action, log_prob = pi.sample_and_log_prob(seed=key)
     q = state.critic(batch.observation, action)  # [C, B]
@@ -180,7 +182,7 @@ def actor_loss(
 def update(
     state: State, batch: Transition, key: Array, step: Array, config: Config
 ) -> tuple[State, Metrics]:
-    """One update of critics and targets and, if due, of actor and temperature."""
+    """One update of critics and, if due, of the rest."""
     key_critic, key_actor = jax.random.split(key)
     adam = optax.adam(config.critic_lr)
     critic, metrics = state.critic.step(adam, critic_loss, state, batch, key_critic, config)

@@ -1,6 +1,7 @@
-"""SAC for discrete actions: sums over the actions take the place of samples.
+"""SAC for discrete actions: sums over actions replace samples.
 
-gamma discount, alpha temperature, Q_c critics, Q'_c targets, pi actor
+gamma discount, alpha temperature, pi actor
+Q_c critics, Q'_c targets
 H the entropy of pi, n(s) the number of allowed actions
   V(s')    = sum_a pi(a|s') min_c Q'_c(s', a) + alpha H(pi(.|s'))  [1, eq. 10]
   y        = r + gamma (1 - terminated) V(s')
@@ -13,8 +14,9 @@ Settings add the parts of [2]: means over critics in place of min_c, and
   L(Q)     = sum_c mean max((Q_c - y)^2, (Q'_c + clip(Q_c - Q'_c, +-clip_q) - y)^2)
   L(pi)   += entropy_penalty mean (H_old - H(pi(.|s)))^2 / 2  H_old: when it acted
 
-Departs from the paper: entropy_share is 0.7, not 0.98; log alpha for alpha in
-L(alpha); defaults are SAC's; masks of actions are ours.
+Departs from the paper: entropy_share is 0.7, not 0.98.
+L(alpha) has log alpha for alpha. Defaults are SAC's.
+Masks of actions are ours.
 
 [1] Christodoulou, SAC for Discrete Action Settings, arXiv:1910.07207
 [2] Zhou et al., Revisiting Discrete Soft Actor-Critic, arXiv:2209.10081
@@ -39,37 +41,37 @@ from rljax.networks.optimisation import temperatures
 from rljax.networks.optimisation.temperatures import Temperature, TemperatureSettings
 from rljax.requirements import Count, NonNegative, Real, Share, Widths
 
-LACK = "entropy_lack"  # stored with actions: how far the entropy was from its largest value
+LACK = "entropy_lack"  # with actions: the largest entropy minus theirs
 
 
 @agent.config
 class Config(buffers.ReplaySettings, buffers.PrioritySettings):
-    """Hyperparameters; floats can differ between the learners of one program."""
+    """Hyperparameters; floats can differ between learners."""
 
     # Optimisation
     actor_lr: NonNegative = 3e-4  # of Adam; [1]
     critic_lr: NonNegative = 3e-4  # of Adam; [1]
-    temperature_lr: NonNegative = 3e-4  # of Adam, for log alpha; [1]
+    temperature_lr: NonNegative = 3e-4  # of Adam; [1]
     batch_size: int = 256  # transitions per update; SAC, 64 in [1]
     # Experience
     replay_size: int = 1_000_000  # newest transitions that are kept; [1]
     warmup_steps: int = 10_000  # uniform actions, no update; SAC
-    shift: int = 0  # most pixels by which pictures move; 4 in DrQ-v2
+    shift: int = 0  # pixels, at most; 4 in DrQ-v2
     # Targets
-    discount: Share = 0.99  # gamma, per environment step; [1]
+    discount: Share = 0.99  # gamma, per step; [1]
     target_rate: Share = 0.005  # rho, per update; SAC
     reward_scale: Real = 1.0  # factor on rewards; own choice
     reduction: Literal["min", "mean"] = "min"  # over critics; mean in [2]
     clip_q: NonNegative | None = None  # bound of Q - Q'; None: none; 0.5 in [2]
     # Policy
     init_temperature: Temperature = 1.0  # alpha at the start; SB3, CleanRL
-    entropy_share: Share = 0.7  # target entropy, of log n; 0.98 in [1]
+    entropy_share: Share = 0.7  # target, of log n; 0.98 in [1]
     entropy_penalty: NonNegative | None = None  # of its change; 0.5 in [2]
-    learn_temperature: bool = True  # False: alpha stays as it starts
+    learn_temperature: bool = True  # False: alpha stays
     temperature_loss: temperatures.Form = "log_alpha"  # SB3; "alpha" in [1]
     policy_delay: Count = 1  # updates per update of the actor; [1]
     # Networks
-    encoder: encoders.Kind = "auto"  # of observations that are no vectors
+    encoder: encoders.Kind = "auto"  # of other than vectors
     hidden: Widths = (256, 256)  # of all networks; SAC
     num_critics: Count = 2  # C; [1]
     activation: networks.Activation = "relu"  # of hidden layers; [1]
@@ -88,18 +90,18 @@ class State(struct.PyTreeNode):
 
 
 def experience(config: Config) -> buffers.Replay:
-    """Batches of new experience, or half of them from a data set."""
+    """Batches of new experience."""
     return buffers.Replay.of(config, draw=buffers.draw_of(config))
 
 
 def check(spec: EnvSpec, config: Config) -> None:
-    """Raise `ValueError` for continuous actions or settings that do not fit."""
+    """Raise `ValueError` for what does not fit."""
     agent.require_discrete("sac_discrete", spec, "sac")
     encoders.check(spec, EncoderSettings.of(config))
 
 
 def init(key: Array, spec: EnvSpec, config: Config) -> State:
-    """Fresh parameters, targets equal to the critics."""
+    """Fresh parameters; targets equal the critics."""
     key_actor, key_critic = jax.random.split(key)
     encoding = EncoderSettings.of(config)
     style = (config.activation, config.initialisation)
@@ -120,7 +122,7 @@ def init(key: Array, spec: EnvSpec, config: Config) -> State:
 def act(
     state: State, observation: Array, key: Array, config: Config, explore: bool
 ) -> tuple[Array, dict]:
-    """Actions [...] for observations [..., O...]: sampled, or the most likely ones."""
+    """Actions [...] for observations [..., O...]."""
     pi = policy(state.actor, observation)
     if not explore:
         return jnp.asarray(pi.mode(), jnp.int32), {}
@@ -132,17 +134,17 @@ def act(
 
 
 def value(state: State, observation: Array, action: Array, config: Config) -> Array:
-    """The critics' mean value [...] of actions [...] for observations [..., O...]."""
+    """The critics' mean value [...] of actions [...]."""
     return state.critic(observation, action).mean(axis=0)
 
 
 def policy(actor: networks.AnyNetwork, observation: Array) -> distributions.Categorical:
-    """pi(.|s) over the allowed actions, for observations [..., O...]."""
+    """pi(.|s) over the allowed actions."""
     return distributions.categorical(actor(observation), agent.mask_of(observation))
 
 
 def most_entropy(observation: Array, action_size: int) -> Array:
-    """The entropy of uniform actions: log n(s) [...], or log A [] without masks."""
+    """log n(s) [...], or log A [] without masks."""
     mask = agent.mask_of(observation)
     if mask is None:
         return jnp.log(float(action_size))
@@ -150,7 +152,7 @@ def most_entropy(observation: Array, action_size: int) -> Array:
 
 
 def soft_value(pi: distributions.Categorical, q: Array, state: State, config: Config) -> Array:
-    """sum_a pi(a|s) Q(s, a) + alpha H(pi) [B], for values [C, B, A]."""
+    """sum_a pi Q + alpha H(pi) [B], of values [C, B, A]."""
     q = q.min(axis=0) if config.reduction == "min" else q.mean(axis=0)
     temperature = jnp.exp(state.log_temperature.parameters)
     return (pi.probs * q).sum(axis=-1) + temperature * pi.entropy()
@@ -158,7 +160,7 @@ def soft_value(pi: distributions.Categorical, q: Array, state: State, config: Co
 
 # [1, eq. 10], [2]
 def critic_loss(critic: networks.Network, state: State, batch: Transition, config: Config) -> Loss:
-    """Squared error of all critics to the soft target, summed over critics."""
+    """Squared error of the critics to the soft target."""
     pi = policy(state.actor, batch.next_observation)
     next_q = state.target_critic(batch.next_observation)  # [C, B, A]
     next_v = soft_value(pi, next_q, state, config)  # [B]
@@ -183,7 +185,7 @@ def critic_loss(critic: networks.Network, state: State, batch: Transition, confi
 
 # [1, eq. 12], [2]
 def actor_loss(actor: networks.Network, state: State, batch: Transition, config: Config) -> Loss:
-    """Minus the soft value of the policy, plus the penalty on its entropy's changes."""
+    """Minus the soft value, plus the entropy's penalty."""
     pi = policy(actor, batch.observation)
     entropy = pi.entropy()  # [B]
     q = state.critic(batch.observation)  # [C, B, A]
@@ -202,7 +204,7 @@ def actor_loss(actor: networks.Network, state: State, batch: Transition, config:
 def update(
     state: State, batch: Transition, key: Array, step: Array, config: Config
 ) -> tuple[State, Metrics]:
-    """One update of critics and targets and, if due, of actor and temperature."""
+    """One update of critics and, if due, of the rest."""
     del key  # expectations over the actions are exact
     most = most_entropy(batch.observation, state.action_size).mean()
     settings = TemperatureSettings.of(config, target_entropy=config.entropy_share * most)

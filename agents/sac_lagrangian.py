@@ -1,8 +1,9 @@
 """SAC-Lagrangian: SAC that keeps a cost per episode below a limit.
 
-alpha temperature, Q_c critics, pi actor as in agents/sac.py [2];  a' ~ pi(.|s')
-k cost, d cost limit of an episode of T steps, gamma_k discount of costs
-C critic of costs, C' its target, nu multiplier;  a~ ~ pi(.|s)
+alpha temperature, Q_c critics, pi actor as in agents/sac.py [2]
+k cost, d cost limit of an episode of T steps
+C critic of costs, C' its target, gamma_k discount, nu multiplier
+a' ~ pi(.|s'),  a~ ~ pi(.|s)
   L(C)     = mean (C(s, a) - k - gamma_k (1 - terminated) C'(s', a'))^2
   L(pi)    = mean (alpha log pi(a~|s) - min_c Q_c(s, a~) + nu C(s, a~)) / (1 + nu)
   d_k      = d / T (1 - gamma_k^T) / (1 - gamma_k)  the limit in units of C [1]
@@ -10,7 +11,8 @@ C critic of costs, C' its target, nu multiplier;  a~ ~ pi(.|s)
   C'      <- (1 - rho) C' + rho C  rho: target_rate
 The losses of Q and alpha are SAC's. The environment's signal "cost" is k.
 
-Departs from the paper [1]: L(pi) is divided by 1 + nu [3]; nu moves, not its soft plus.
+Departs from the paper [1]: L(pi) is divided by 1 + nu [3].
+nu moves, and not its soft plus.
 
 [1] Ray et al., Benchmarking Safe Exploration in Deep RL, 2019, and its code
 [2] Haarnoja et al., Soft Actor-Critic Algorithms, arXiv:1812.05905
@@ -39,7 +41,7 @@ from rljax.requirements import Count, LogStd, NonNegative, Real, Share, Widths
 
 @agent.config
 class Config(buffers.ReplaySettings, temperatures.WithTemperature):
-    """Hyperparameters; floats can differ between the learners of one program."""
+    """Hyperparameters; floats can differ between learners."""
 
     # Optimisation
     actor_lr: NonNegative = 3e-4  # of Adam; [2]
@@ -48,30 +50,30 @@ class Config(buffers.ReplaySettings, temperatures.WithTemperature):
     # Experience
     replay_size: int = 1_000_000  # newest transitions that are kept; [2]
     warmup_steps: int = 10_000  # uniform actions, no update; Spinning Up
-    shift: int = 0  # most pixels by which pictures move; 4 in DrQ-v2
+    shift: int = 0  # pixels, at most; 4 in DrQ-v2
     # Targets
-    discount: Share = 0.99  # gamma, per environment step; [2]
+    discount: Share = 0.99  # gamma, per step; [2]
     target_rate: Share = 0.005  # rho, per update; [2]
     reward_scale: Real = 1.0  # factor on rewards; Brax: 5 to 30
     # Costs
-    cost_limit: Real = 25.0  # d, per episode, without discount; [1]
+    cost_limit: Real = 25.0  # d, sum per episode; [1]
     cost_discount: Share = 0.99  # gamma_k of costs; [1]
-    cost_lr: NonNegative = 3e-4  # of Adam, for C; own choice
+    cost_lr: NonNegative = 3e-4  # of Adam; own choice
     multiplier: multipliers.Kind = "gradient"  # how nu moves; pid: [3]
-    init_multiplier: NonNegative = 0.0  # nu at the start (gradient)
-    multiplier_rate: NonNegative = 1e-3  # of Adam, for nu (gradient); [1]
+    init_multiplier: NonNegative = 0.0  # nu at first (gradient)
+    multiplier_rate: NonNegative = 1e-3  # of Adam (gradient); [1]
     gain_p: NonNegative = 0.1  # K_P, of the excess (pid); own choice
     gain_i: NonNegative = 1e-5  # K_I, of its sum (pid); own choice
-    gain_d: NonNegative = 0.01  # K_D, of the cost's growth (pid)
+    gain_d: NonNegative = 0.01  # K_D, of its growth (pid)
     # Policy
     exploration: noise.Kind = "white"  # "held" in arXiv:2604.04539
     log_std_min: LogStd = -20.0  # lower clip of log std; Spinning Up
     log_std_max: LogStd = 2.0  # upper clip of log std; Spinning Up
     policy_delay: Count = 1  # updates per update of the actor
     # Networks
-    encoder: encoders.Kind = "auto"  # of observations that are no vectors
+    encoder: encoders.Kind = "auto"  # of other than vectors
     hidden: Widths = (256, 256)  # of all networks; [2]
-    num_critics: Count = 2  # C; the smallest value counts; [2]
+    num_critics: Count = 2  # C; the smallest counts; [2]
     activation: networks.Activation = "relu"  # of hidden layers; [2]
     layer_norm: bool = False  # of the critics; True in RLPD
     initialisation: networks.Initialisation = "glorot_uniform"  # of all layers; code of [2]
@@ -91,12 +93,12 @@ class State(struct.PyTreeNode):
 
 
 def experience(config: Config) -> buffers.Replay:
-    """Uniform batches of new experience, with its costs."""
+    """Batches of new experience, with its costs."""
     return buffers.Replay.of(config, signals=("cost",))
 
 
 def check(spec: EnvSpec, config: Config) -> None:
-    """Raise `ValueError` for discrete actions, no time limit or settings that do not fit."""
+    """Raise `ValueError` for what does not fit."""
     agent.require_continuous("sac_lagrangian", spec)
     agent.require_order(config, "log_std_min", "log_std_max")
     if spec.max_episode_steps is None:
@@ -109,7 +111,7 @@ def check(spec: EnvSpec, config: Config) -> None:
 
 
 def init(key: Array, spec: EnvSpec, config: Config) -> State:
-    """Fresh parameters, targets equal to the critics."""
+    """Fresh parameters; targets equal the critics."""
     key_actor, key_critic, key_cost = jax.random.split(key, 3)
     encoding = EncoderSettings.of(config)
     style = (config.activation, config.initialisation)
@@ -133,14 +135,14 @@ def init(key: Array, spec: EnvSpec, config: Config) -> State:
 
 
 def limit(spec: EnvSpec, config: Config) -> Array:
-    """d_k []: the discounted cost of an episode of equal costs that sum to d."""
+    """d_k []: the discounted sum of equal costs."""
     steps = spec.max_episode_steps or 1
     discount = jnp.minimum(config.cost_discount, 1.0 - 1e-6)
     return config.cost_limit / steps * (1.0 - discount**steps) / (1.0 - discount)
 
 
 def remember(spec: EnvSpec, config: Config) -> Any:
-    """The noise of one environment where an episode begins, if it lasts."""
+    """What lasts from one step of an episode to the next."""
     return noise.initial(config.exploration, spec)
 
 
@@ -152,7 +154,7 @@ def act(
     explore: bool,
     memory: Any = None,
 ) -> tuple[Array, dict, Any]:
-    """Actions [..., A] for observations [..., O]: sampled, or tanh of the mean."""
+    """Actions [..., A] for observations [..., O]."""
     if not explore:
         mean, _ = jnp.split(state.actor(observation), 2, axis=-1)
         return jnp.tanh(mean), {}, memory
@@ -162,7 +164,7 @@ def act(
 
 
 def value(state: State, observation: Array, action: Array, config: Config) -> Array:
-    """The critics' mean value [...] of actions [..., A] for observations [..., O]."""
+    """The critics' mean value [...] of actions [..., A]."""
     return state.critic(observation, action).mean(axis=0)
 
 
@@ -170,7 +172,7 @@ def value(state: State, observation: Array, action: Array, config: Config) -> Ar
 def critic_loss(
     critic: networks.Network, state: State, batch: Transition, key: Array, config: Config
 ) -> Loss:
-    """Squared error of all critics to the soft target, summed over critics."""
+    """Squared error of the critics to the soft target."""
     pi = distributions.squashed(state.actor(batch.next_observation), config)
     next_action, next_log_prob = pi.sample_and_log_prob(seed=key)
     next_q = state.target_critic(batch.next_observation, next_action)  # [C, B]
@@ -191,7 +193,7 @@ def critic_loss(
 def cost_loss(
     cost_critic: networks.Network, state: State, batch: Transition, key: Array, config: Config
 ) -> Loss:
-    """Squared error of the critic of costs, without entropy."""
+    """Squared error of the critic of costs."""
     pi = distributions.squashed(state.actor(batch.next_observation), config)
     next_action = pi.sample(seed=key)
     next_cost = state.target_cost_critic(batch.next_observation, next_action)[0]  # [B]
@@ -221,7 +223,7 @@ def actor_loss(
 def update(
     state: State, batch: Transition, key: Array, step: Array, config: Config
 ) -> tuple[State, Metrics]:
-    """One update of critics and targets and, if due, of all others."""
+    """One update of critics and, if due, of the rest."""
     key_critic, key_actor, key_cost = jax.random.split(key, 3)
     adam = optax.adam(config.critic_lr)
     critic, metrics = state.critic.step(adam, critic_loss, state, batch, key_critic, config)

@@ -1,9 +1,10 @@
-"""Sequence RL: a recurrent policy that decides once and acts several times.
+"""Sequence RL: SAC whose policy decides once and acts several times.
 
-A model imagines the states between them, so that SAC's critics value every action.
+A model imagines the states between, and critics value every action.
 
-gamma discount, alpha temperature, Q_c critics, Q'_c targets, M model, pi actor
-h the memory of its GRU, a' the first action of a sequence from s', sg: no gradient
+gamma discount, alpha temperature, Q_c critics, Q'_c targets, M model
+pi actor, h the memory of its GRU, sg: no gradient
+a' the first action of a sequence from s'
   a_k      ~ pi(.|h_k),  h_k = GRU(h_{k-1}, [s, sg a_{k-1}])  h_-1, a_-1 = 0
   s_{k+1}  = sg (s_k + M(s_k, a_k))  s_0 = s, k = 0 ... J - 1
   L(M)     = mean |s + M(s, a) - s'|^2 / O  O: numbers of an observation
@@ -12,8 +13,7 @@ h the memory of its GRU, a' the first action of a sequence from s', sg: no gradi
   L(pi)    = mean 1/J sum_k (alpha log pi(a_k|h_k) - min_c Q_c(s_k, a_k))
 The temperature's loss is SAC's, of the mean entropy over k.
 
-Departs from the paper: no code is published. A GRU, a model and critics at imagined
-states are the paper's; the page lists what is our reading.
+Departs from the paper: no code is published; its page has our reading.
 
 [1] Patel and Siegelmann, Overcoming Slow Decision Frequencies, arXiv:2410.08979
 [2] Haarnoja et al., Soft Actor-Critic Algorithms, arXiv:1812.05905
@@ -40,7 +40,7 @@ from rljax.requirements import Count, LogStd, NonNegative, Real, Share, Widths
 
 @agent.config
 class Config(buffers.ReplaySettings, buffers.PrioritySettings, temperatures.WithTemperature):
-    """Hyperparameters; floats can differ between the learners of one program."""
+    """Hyperparameters; floats can differ between learners."""
 
     acting = agent.Acting(sequence="sequence_length")
     # Optimisation
@@ -52,19 +52,19 @@ class Config(buffers.ReplaySettings, buffers.PrioritySettings, temperatures.With
     replay_size: int = 1_000_000  # newest transitions that are kept; [2]
     warmup_steps: int = 10_000  # uniform actions, no update; code of [2]
     # Targets
-    discount: Share = 0.99  # gamma, per environment step; [2]
+    discount: Share = 0.99  # gamma, per step; [2]
     target_rate: Share = 0.005  # rho, per update; [2]
     reward_scale: Real = 1.0  # factor on rewards; own choice
     # Policy
-    sequence_length: Count = 4  # J, actions between two decisions; own choice
+    sequence_length: Count = 4  # J, actions per decision; own choice
     target_entropy_share: Real = 1.0  # of -A, the target; RLPD, Brax: 0.5
     log_std_min: LogStd = -20.0  # lower clip of log std; Spinning Up
     log_std_max: LogStd = 2.0  # upper clip of log std; Spinning Up
     policy_delay: Count = 1  # updates per update of the actor; own choice
     # Networks
-    hidden: Widths = (256, 256)  # of critics, model, and actor before the GRU
+    hidden: Widths = (256, 256)  # of all networks, before the GRU
     memory_hidden: Widths = (64,)  # of the GRU's layers; own choice
-    num_critics: Count = 2  # C; the smallest value counts; [2]
+    num_critics: Count = 2  # C; the smallest counts; [2]
     activation: networks.Activation = "relu"  # of hidden layers; [2]
     layer_norm: bool = False  # of the critics; own choice
     initialisation: networks.Initialisation = "glorot_uniform"  # of all layers; code of [2]
@@ -76,17 +76,17 @@ class State(struct.PyTreeNode):
     actor: networks.Trained  # [O + A] and a memory -> [2 A]: mean and log std
     critic: networks.Trained  # [O], [A] -> [C]
     target_critic: networks.Network
-    model: networks.Trained  # [O], [A] -> [O]: difference to the next observation
+    model: networks.Trained  # [O], [A] -> [O]: s' - s
     log_temperature: networks.Trained  # []
 
 
 def experience(config: Config) -> buffers.Replay:
-    """Batches of new experience, or half of them from a data set."""
+    """Batches of new experience."""
     return buffers.Replay.of(config, draw=buffers.draw_of(config))
 
 
 def check(spec: EnvSpec, config: Config) -> None:
-    """Raise `ValueError` for spaces or settings that do not fit."""
+    """Raise `ValueError` for what does not fit."""
     agent.require_vectors("sequence_rl", spec)
     agent.require_continuous("sequence_rl", spec)
     agent.require_order(config, "log_std_min", "log_std_max")
@@ -94,13 +94,13 @@ def check(spec: EnvSpec, config: Config) -> None:
 
 
 def layers(config: Config) -> TorsoSettings:
-    """The settings of the actor's layers: a GRU after the hidden ones."""
+    """The actor's: a GRU after the hidden layers."""
     fixed = {"torso": "mlp", "compute": 1, "progressive": None, "memory": "gru"}
     return TorsoSettings.of(config, **fixed, layer_norm=False)
 
 
 def init(key: Array, spec: EnvSpec, config: Config) -> State:
-    """Fresh parameters, targets equal to the critics."""
+    """Fresh parameters; targets equal the critics."""
     key_actor, key_critic, key_model = jax.random.split(key, 3)
     observation, action = spec.example(), jnp.zeros(spec.action_shape)
     style = (config.activation, config.initialisation)
@@ -122,7 +122,7 @@ def init(key: Array, spec: EnvSpec, config: Config) -> State:
 
 
 def remember(spec: EnvSpec, config: Config) -> Any:
-    """The sequence of one environment, and how many of its actions were played: all."""
+    """A sequence of actions, all of them played."""
     actions = jnp.zeros((config.sequence_length, *spec.action_shape))
     return {"actions": actions, "played": jnp.asarray(config.sequence_length, jnp.int32)}
 
@@ -130,7 +130,7 @@ def remember(spec: EnvSpec, config: Config) -> Any:
 def act(
     state: State, observation: Array, key: Array, config: Config, explore: bool, memory: Any = None
 ) -> tuple[Array, dict, Any]:
-    """The next actions [..., A] of sequences; of new ones where they are used up, or unknown."""
+    """The next actions [..., A], of new sequences if used up."""
     actor, length = state.actor.parameters, config.sequence_length
 
     def decide() -> Array:  # [..., J, A]
@@ -149,7 +149,7 @@ def act(
 
 
 def value(state: State, observation: Array, action: Array, config: Config) -> Array:
-    """The critics' mean value [...] of actions [..., A] for observations [..., O]."""
+    """The critics' mean value [...] of actions [..., A]."""
     return state.critic(observation, action).mean(axis=0)
 
 
@@ -161,7 +161,7 @@ def sequence(
     number: int,
     explore: bool = True,
 ) -> tuple[Array, Array]:
-    """The first `number` actions [K, ..., A] from observations [..., O], and log pi [K, ...]."""
+    """The first actions [K, ..., A], and log pi [K, ...]."""
 
     def emit(carry: tuple[Array, Any], key: Array) -> Any:
         action, memory = carry
@@ -182,7 +182,7 @@ def sequence(
 
 
 def imagined(model: networks.AnyNetwork, observation: Array, actions: Array) -> Array:
-    """The states s_k [K, B, O] before each of the actions [K, B, A]."""
+    """The states s_k [K, B, O] before actions [K, B, A]."""
 
     def move(state: Array, action: Array) -> tuple[Array, Array]:
         return state + model(state, action), state
@@ -201,7 +201,7 @@ def model_loss(model: networks.Network, batch: Transition) -> Loss:
 def critic_loss(
     critic: networks.Network, state: State, batch: Transition, key: Array, config: Config
 ) -> Loss:
-    """Squared error of all critics to the soft target, summed over critics."""
+    """Squared error of the critics to the soft target."""
     actions, log_prob = sequence(state.actor.parameters, batch.next_observation, key, config, 1)
     next_q = networks.smallest(state.target_critic(batch.next_observation, actions[0]))  # [B]
     next_q -= jnp.exp(state.log_temperature.parameters) * log_prob[0]
@@ -221,7 +221,7 @@ def critic_loss(
 def actor_loss(
     actor: networks.Network, state: State, batch: Transition, key: Array, config: Config
 ) -> Loss:
-    """Temperature-weighted log-probability minus the critics' value, along imagined sequences."""
+    """SAC's loss along imagined sequences."""
     actions, log_prob = sequence(actor, batch.observation, key, config, config.sequence_length)
     states = imagined(state.model, batch.observation, actions)  # [J, B, O]
     q = networks.smallest(state.critic(states, actions))  # [J, B]
@@ -232,7 +232,7 @@ def actor_loss(
 def update(
     state: State, batch: Transition, key: Array, step: Array, config: Config
 ) -> tuple[State, Metrics]:
-    """One update of model, critics, targets and, if due, actor and temperature."""
+    """One update of model, critics and, if due, the rest."""
     key_critic, key_actor = jax.random.split(key)
     model, model_metrics = state.model.step(optax.adam(config.model_lr), model_loss, batch)
     state = state.replace(model=model)

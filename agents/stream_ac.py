@@ -1,7 +1,7 @@
-"""Stream AC(lambda): actor-critic that learns from each transition once, without replay.
+"""Stream AC(lambda): actor-critic from each transition once.
 
-V critic, pi actor, gamma discount, lambda trace decay, tau entropy cost
-end_t: the episode ended with s'_t
+V critic, pi actor, gamma discount, lambda trace decay
+tau entropy cost, end_t: the episode ended with s'_t
   delta_t = r_t + gamma (1 - end_t) V(s'_t) - V(s_t)     [1, stream AC]
   e_V     <- gamma lambda e_V  + grad V(s_t)
   e_pi    <- gamma lambda e_pi + grad [log pi(a_t|s_t) + tau sign(delta_t) H(pi(.|s_t))]
@@ -35,23 +35,23 @@ from rljax.requirements import NonNegative, Real, Share, Widths
 
 @agent.config
 class Config(buffers.StreamSettings):
-    """Hyperparameters; floats can differ between the learners of one program."""
+    """Hyperparameters; floats can differ between learners."""
 
     # Optimisation
-    learning_rate: NonNegative = 1.0  # alpha before it is bounded; [1]
-    actor_kappa: NonNegative = 3.0  # larger values: smaller steps; [1]
-    critic_kappa: NonNegative = 2.0  # larger values: smaller steps; [1]
-    adaptive: bool = False  # traces by the root mean square of steps; [1]
-    second_moment_decay: NonNegative = 0.999  # beta of it (adaptive), below 1; [1]
+    learning_rate: NonNegative = 1.0  # alpha, before its bound; [1]
+    actor_kappa: NonNegative = 3.0  # larger: smaller steps; [1]
+    critic_kappa: NonNegative = 2.0  # larger: smaller steps; [1]
+    adaptive: bool = False  # traces by the RMS of steps; [1]
+    second_moment_decay: NonNegative = 0.999  # beta, below 1 (adaptive); [1]
     # Targets
-    discount: Share = 0.99  # gamma, per environment step; [1]
+    discount: Share = 0.99  # gamma, per step; [1]
     trace_decay: Share = 0.8  # lambda; [1]
-    bootstrap_truncated: bool = False  # with V(s') at a time limit; [1]: no
+    bootstrap_truncated: bool = False  # V(s') at time limits; [1]: no
     entropy_cost: Real = 0.01  # tau; [1]
     # Inputs
-    normalise_rewards: bool = True  # by the std of their discounted sum; [1]
+    normalise_rewards: bool = True  # by the std of returns; [1]
     # Networks
-    hidden: Widths = (128, 128)  # widths of layers, with LayerNorm; [1]
+    hidden: Widths = (128, 128)  # with LayerNorm; [1]
     convolutions: tuple[tuple[int, int, int], ...] = ()  # of pictures
     activation: networks.Activation = "leaky_relu"  # of hidden layers; [1]
     initialisation: networks.Initialisation = "sparse"  # of all layers; [1]
@@ -72,14 +72,14 @@ def experience(config: Config) -> buffers.Stream:
 
 
 def check(spec: EnvSpec, config: Config) -> None:
-    """Raise `ValueError` for a `second_moment_decay` of 1 and unfit pictures."""
+    """Raise `ValueError` for what does not fit."""
     agent.require_below(config, second_moment_decay=1)
     agent.require_one_action("stream_ac", spec)
     agent.require_fit(spec, config.convolutions)
 
 
 def init(key: Array, spec: EnvSpec, config: Config) -> State:
-    """Fresh parameters, most of them 0; empty traces."""
+    """Fresh parameters; empty traces."""
     key_actor, key_critic = jax.random.split(key)
     observation = spec.example()
     style = (config.activation, config.initialisation)
@@ -121,7 +121,7 @@ def act(
 def policy(
     actor: networks.AnyNetwork, observation: Array, discrete: bool
 ) -> distributions.Distribution:
-    """pi(.|s) for observations [..., O], over actions that are not yet clipped."""
+    """pi(.|s) over actions that are not yet clipped."""
     output = actor(observation)
     if discrete:
         return distributions.categorical(output)
@@ -151,7 +151,7 @@ def actor_gain(
 def update(
     state: State, batch: Transition, key: Array, step: Array, config: Config
 ) -> tuple[State, Metrics]:
-    """Learn from one transition, whose observations are [O]."""
+    """Learn from one transition, of observations [O]."""
     ended = batch.terminated | batch.truncated
     final = batch.terminated if config.bootstrap_truncated else ended
     if config.normalise_rewards:

@@ -1,18 +1,19 @@
-"""Stream SARSA(lambda): on-policy control from each transition once, without replay.
+"""Stream SARSA(lambda): on-policy control from each transition once.
 
-Q critic, gamma discount, lambda trace decay, end_t: the episode ended with s'_t
+Q critic, gamma discount, lambda trace decay
+end_t: the episode ended with s'_t
   delta_t = r_t + gamma (1 - end_t) Q(s'_t, a_{t+1}) - Q(s_t, a_t)    [1, stream SARSA]
   e       <- gamma lambda e + grad Q(s_t, a_t)
   Q       <- Q + alpha delta_t e                  ObGD: optimisation/traces.py
   e       <- 0 where end_t
 
-a_{t+1} is drawn before this update: a transition waits for its successor's action, unless
-it is an episode's last one.
+a_{t+1} is drawn before this update: a transition waits for it,
+unless it is an episode's last one.
 
-Actions are greedy except for a share epsilon of uniform ones, which falls linearly.
+A share epsilon of actions is uniform, and falls linearly.
 Observations and rewards are scaled by statistics of all so far.
 
-Departs from the paper only in how Atari's pictures are scaled: docs/agents/stream_sarsa.md.
+Departs from the paper only in how Atari's pictures are scaled.
 
 [1] Elsayed et al., Streaming Deep RL Finally Works, arXiv:2410.14606
 
@@ -37,25 +38,25 @@ from rljax.requirements import NonNegative, Positive, Share, Widths
 
 @agent.config
 class Config(buffers.StreamSettings):
-    """Hyperparameters; floats can differ between the learners of one program."""
+    """Hyperparameters; floats can differ between learners."""
 
     # Optimisation
-    learning_rate: NonNegative = 1.0  # alpha before it is bounded; [1]
-    critic_kappa: NonNegative = 2.0  # larger values: smaller steps; [1]
-    adaptive: bool = False  # traces by the root mean square of steps; [1]
-    second_moment_decay: NonNegative = 0.999  # beta of it (adaptive), below 1; [1]
+    learning_rate: NonNegative = 1.0  # alpha, before its bound; [1]
+    critic_kappa: NonNegative = 2.0  # larger: smaller steps; [1]
+    adaptive: bool = False  # traces by the RMS of steps; [1]
+    second_moment_decay: NonNegative = 0.999  # beta, below 1 (adaptive); [1]
     # Policy
-    epsilon_start: Share = 1.0  # share of uniform actions at first; [1]
+    epsilon_start: Share = 1.0  # uniform actions at first; [1]
     epsilon_end: Share = 0.01  # and at the end; [1]
-    epsilon_steps: Positive = 0.05  # share of the run over which it falls; [1]
+    epsilon_steps: Positive = 0.05  # share of the run until then; [1]
     # Targets
-    discount: Share = 0.99  # gamma, per environment step; [1]
+    discount: Share = 0.99  # gamma, per step; [1]
     trace_decay: Share = 0.8  # lambda; [1]
-    bootstrap_truncated: bool = False  # with Q(s', .) at a time limit; [1]: no
+    bootstrap_truncated: bool = False  # Q(s', .) at time limits; [1]: no
     # Inputs
-    normalise_rewards: bool = True  # by the std of their discounted sum; [1]
+    normalise_rewards: bool = True  # by the std of returns; [1]
     # Networks
-    hidden: Widths = (32, 32)  # widths of layers, with LayerNorm; [1]
+    hidden: Widths = (32, 32)  # with LayerNorm; [1]
     convolutions: tuple[tuple[int, int, int], ...] = ()  # of pictures
     activation: networks.Activation = "leaky_relu"  # of hidden layers; [1]
     initialisation: networks.Initialisation = "sparse"  # of all layers; [1]
@@ -85,22 +86,23 @@ def experience(config: Config) -> buffers.Stream:
 
 
 def schedule(config: Config, steps: float) -> Config:
-    """Turn a share of the run's `steps` into a number of environment steps."""
+    """Turn shares of the run into numbers of steps."""
     epsilon_steps = agent.in_steps(config.epsilon_steps, steps)
     return dataclasses.replace(config, epsilon_steps=epsilon_steps)
 
 
 def check(spec: EnvSpec, config: Config) -> None:
-    """Raise `ValueError` for continuous actions and unfit pictures."""
+    """Raise `ValueError` for what does not fit."""
     agent.require_discrete("stream_sarsa", spec, "stream_ac")
     agent.require_below(config, second_moment_decay=1)
     agent.require_fit(spec, config.convolutions)
 
 
 def init(key: Array, spec: EnvSpec, config: Config) -> State:
-    """Fresh parameters, most of them 0; an empty trace."""
+    """Fresh parameters; an empty trace."""
     style = (config.activation, config.initialisation)
-    critic = networks.feedforward(config.convolutions, config.hidden, spec.action_size, *style)
+    layers = (config.convolutions, config.hidden)
+    critic = networks.feedforward(*layers, spec.action_size, *style)
     critic = networks.create(critic, key, spec.example())
     nothing = Waiting(
         observation=jnp.zeros(spec.observation_shape),
@@ -129,7 +131,7 @@ def optimiser(config: Config) -> optax.GradientTransformationExtraArgs:
 
 
 def perceive(state: State, observation: Array, first: Array, config: Config) -> State:
-    """Drop the transition that waits where `first` [1] begins an episode."""
+    """Drop what waits where `first` [1] begins an episode."""
     valid = state.waiting.valid & ~first[0]
     return state.replace(waiting=state.waiting.replace(valid=valid))
 
@@ -150,7 +152,8 @@ def act(
 
 def epsilon(state: State, config: Config) -> Array:
     """The share of uniform actions []."""
-    return rates.linear(config.epsilon_start, config.epsilon_end, state.steps, config.epsilon_steps)
+    start, end = config.epsilon_start, config.epsilon_end
+    return rates.linear(start, end, state.steps, config.epsilon_steps)
 
 
 def critic_gain(critic: networks.Network, observation: Array, action: Array) -> Array:
@@ -161,7 +164,7 @@ def critic_gain(critic: networks.Network, observation: Array, action: Array) -> 
 def learn(
     state: State, waiting: Waiting, next_q: Array, ended: Array, config: Config
 ) -> tuple[State, Array]:
-    """Learn from a transition and return its error []; `next_q` [] is Q(s', a')."""
+    """Learn from a transition; `next_q` [], its error []."""
     inputs = (waiting.observation, waiting.action)
     q, gradient = jax.value_and_grad(critic_gain)(state.critic.parameters, *inputs)
     error = waiting.reward + config.discount * next_q - q
@@ -170,7 +173,7 @@ def learn(
 
 
 def last_q(state: State, batch: Transition, config: Config) -> Array:
-    """Q(s', .) [] after an episode's last transition: 0, or the mean at a time limit."""
+    """Q(s', .) [] at an episode's end: 0, or the mean."""
     if not config.bootstrap_truncated:
         return jnp.zeros(())
     q = state.critic(batch.next_observation)
@@ -182,7 +185,7 @@ def last_q(state: State, batch: Transition, config: Config) -> Array:
 def update(
     state: State, batch: Transition, key: Array, step: Array, config: Config
 ) -> tuple[State, Metrics]:
-    """Learn from the transition that waited, and from this one where an episode ends."""
+    """Learn from what waited; from an episode's end at once."""
     ended = batch.terminated | batch.truncated
     if config.normalise_rewards:
         returns, batch = normalise.scale_transition(state.returns, batch, config.discount)

@@ -1,6 +1,7 @@
-"""Stream TD(lambda): the values of states under a given behaviour, transition by transition.
+"""Stream TD(lambda): the values of states from each transition once.
 
-V critic, gamma discount, lambda trace decay, end_t: the episode ended with s'_t
+V critic, gamma discount, lambda trace decay
+end_t: the episode ended with s'_t
   delta_t = r_t + gamma (1 - end_t) V(s'_t) - V(s_t)     [1, stream TD]
   e       <- gamma lambda e + grad V(s_t)
   V       <- V + alpha delta_t e                         ObGD: optimisation/traces.py
@@ -9,7 +10,7 @@ V critic, gamma discount, lambda trace decay, end_t: the episode ended with s'_t
 It predicts and does not control: actions are uniform, also in evaluation.
 Observations and rewards are scaled by statistics of all so far.
 
-Departs from the paper: nowhere. `values` are in the units of the environment's rewards.
+Departs from the paper: nowhere. `values` are in units of rewards.
 
 [1] Elsayed et al., Streaming Deep RL Finally Works, arXiv:2410.14606
 
@@ -32,22 +33,22 @@ from rljax.requirements import NonNegative, Share, Widths
 
 @agent.config
 class Config(buffers.StreamSettings):
-    """Hyperparameters; floats can differ between the learners of one program."""
+    """Hyperparameters; floats can differ between learners."""
 
     # Optimisation
-    learning_rate: NonNegative = 1.0  # alpha before it is bounded; [1]
-    critic_kappa: NonNegative = 2.0  # larger values: smaller steps; [1]
-    adaptive: bool = False  # traces by the root mean square of steps; [1]
-    second_moment_decay: NonNegative = 0.999  # beta of it (adaptive), below 1; [1]
+    learning_rate: NonNegative = 1.0  # alpha, before its bound; [1]
+    critic_kappa: NonNegative = 2.0  # larger: smaller steps; [1]
+    adaptive: bool = False  # traces by the RMS of steps; [1]
+    second_moment_decay: NonNegative = 0.999  # beta, below 1 (adaptive); [1]
     # Targets
-    discount: Share = 0.99  # gamma, per environment step; [1]
+    discount: Share = 0.99  # gamma, per step; [1]
     trace_decay: Share = 0.8  # lambda; [1]
-    bootstrap_truncated: bool = False  # with V(s') at a time limit; [1]: no
+    bootstrap_truncated: bool = False  # V(s') at time limits; [1]: no
     # Inputs
-    normalise_rewards: bool = True  # by the std of their discounted sum; [1]
-    time_feature: bool = False  # observe the passed share of the time limit; [1]: control
+    normalise_rewards: bool = True  # by the std of returns; [1]
+    time_feature: bool = False  # observe the time passed; [1]: control
     # Networks
-    hidden: Widths = (128, 128)  # widths of layers, with LayerNorm; [1]
+    hidden: Widths = (128, 128)  # with LayerNorm; [1]
     convolutions: tuple[tuple[int, int, int], ...] = ()  # of pictures
     activation: networks.Activation = "leaky_relu"  # of hidden layers; [1]
     initialisation: networks.Initialisation = "sparse"  # of all layers; [1]
@@ -67,14 +68,14 @@ def experience(config: Config) -> buffers.Stream:
 
 
 def check(spec: EnvSpec, config: Config) -> None:
-    """Raise `ValueError` for a `second_moment_decay` of 1 and unfit pictures."""
+    """Raise `ValueError` for what does not fit."""
     agent.require_below(config, second_moment_decay=1)
     agent.require_one_action("stream_td", spec)
     agent.require_fit(spec, config.convolutions)
 
 
 def init(key: Array, spec: EnvSpec, config: Config) -> State:
-    """Fresh parameters, most of them 0; an empty trace."""
+    """Fresh parameters; an empty trace."""
     style = (config.activation, config.initialisation)
     critic = networks.feedforward(config.convolutions, config.hidden, 1, *style)
     critic = networks.create(critic, key, spec.example())
@@ -100,13 +101,13 @@ def optimiser(config: Config) -> optax.GradientTransformationExtraArgs:
 def act(
     state: State, observation: Array, key: Array, config: Config, explore: bool
 ) -> tuple[Array, dict]:
-    """Uniform actions [..., A] or [...] for observations [..., O]."""
+    """Uniform actions [..., A] or [...]."""
     leading = state.spec.leading(observation)
     return distributions.uniform(key, state.spec, leading), {}
 
 
 def values(state: State, observation: Array, config: Config) -> Array:
-    """V(s) [...] of observations [..., O] in units of the environment's rewards."""
+    """V(s) [...] in the units of the rewards."""
     value = critic_gain(state.critic.parameters, observation)
     if not config.normalise_rewards:
         return value
@@ -121,7 +122,7 @@ def critic_gain(critic: networks.Network, observation: Array) -> Array:
 def update(
     state: State, batch: Transition, key: Array, step: Array, config: Config
 ) -> tuple[State, Metrics]:
-    """Learn from one transition, whose observations are [O]."""
+    """Learn from one transition, of observations [O]."""
     ended = batch.terminated | batch.truncated
     final = batch.terminated if config.bootstrap_truncated else ended
     if config.normalise_rewards:

@@ -1,8 +1,10 @@
 """TD3: off-policy deterministic actor-critic with a delayed actor.
 
-Noise on the target action smooths the critics. The smaller critic makes the targets.
+Noise on the target action smooths the critics.
+The smaller critic makes the targets.
 
-gamma discount, mu actor, Q_c critics, mu' and Q'_c their targets
+gamma discount, mu actor, Q_c critics
+mu' and Q'_c their targets
 e ~ clip(N(0, target_noise^2), +-target_noise_clip)
   a'       = clip(mu'(s') + e, -1, 1)  [1, algorithm 1]
   y        = r + gamma (1 - terminated) min_c Q'_c(s', a')
@@ -13,8 +15,8 @@ e ~ clip(N(0, target_noise^2), +-target_noise_clip)
 
 Actions are in [-1, 1], and so is all noise.
 
-Departs from the paper: the smoothed action is clipped. Sizes, learning rates and
-the batch are those of the authors' later code [2].
+Departs from the paper: the smoothed action is clipped.
+Sizes, rates and the batch are of the authors' later code [2].
 
 [1] Fujimoto et al., Addressing Function Approximation Error, arXiv:1802.09477
 [2] github.com/sfujim/TD3
@@ -40,7 +42,7 @@ from rljax.requirements import Count, NonNegative, Real, Share, Widths
 
 @agent.config
 class Config(buffers.ReplaySettings, buffers.PrioritySettings):
-    """Hyperparameters; floats can differ between the learners of one program."""
+    """Hyperparameters; floats can differ between learners."""
 
     # Optimisation
     actor_lr: NonNegative = 3e-4  # of Adam; [2]
@@ -49,21 +51,21 @@ class Config(buffers.ReplaySettings, buffers.PrioritySettings):
     # Experience
     replay_size: int = 1_000_000  # newest transitions that are kept; [2]
     warmup_steps: int = 25_000  # uniform actions, no update; [2]
-    shift: int = 0  # most pixels by which pictures move; 4 in DrQ-v2
+    shift: int = 0  # pixels, at most; 4 in DrQ-v2
     # Targets
-    discount: Share = 0.99  # gamma, per environment step; [2]
-    target_rate: Share = 0.005  # rho, per update of the targets; [2]
+    discount: Share = 0.99  # gamma, per step; [2]
+    target_rate: Share = 0.005  # rho, per update; [2]
     reward_scale: Real = 1.0  # factor on rewards; own choice
-    target_noise: NonNegative = 0.2  # std of noise on target actions; [2]
+    target_noise: NonNegative = 0.2  # std on target actions; [2]
     target_noise_clip: NonNegative = 0.5  # bound of that noise; [2]
     # Policy
     exploration_noise: NonNegative = 0.1  # std of noise on actions; [2]
     exploration: noise.Kind = "white"  # "held" in arXiv:2604.04539
     policy_delay: Count = 2  # updates per update of actor and targets; [2]
     # Networks
-    encoder: encoders.Kind = "auto"  # of observations that are no vectors
+    encoder: encoders.Kind = "auto"  # of other than vectors
     hidden: Widths = (256, 256)  # of all networks; [2]
-    num_critics: Count = 2  # C; the smallest value counts; [2]
+    num_critics: Count = 2  # C; the smallest counts; [2]
     min_critics: int | None = None  # random ones that count; 2 in REDQ
     activation: networks.Activation = "relu"  # of hidden layers; [2]
     layer_norm: bool = False  # of the critics; own choice
@@ -80,19 +82,19 @@ class State(struct.PyTreeNode):
 
 
 def experience(config: Config) -> buffers.Replay:
-    """Batches of new experience, or half of them from a data set."""
+    """Batches of new experience."""
     return buffers.Replay.of(config, draw=buffers.draw_of(config))
 
 
 def check(spec: EnvSpec, config: Config) -> None:
-    """Raise `ValueError` for discrete actions or settings that do not fit."""
+    """Raise `ValueError` for what does not fit."""
     agent.require_continuous("td3", spec)
     agent.require_subset(config.min_critics, config.num_critics)
     encoders.check(spec, EncoderSettings.of(config))
 
 
 def init(key: Array, spec: EnvSpec, config: Config) -> State:
-    """Fresh parameters, targets equal to the actor and the critics."""
+    """Fresh parameters; targets equal actor and critics."""
     key_actor, key_critic = jax.random.split(key)
     encoding = EncoderSettings.of(config)
     style = (config.activation, config.initialisation)
@@ -110,7 +112,7 @@ def init(key: Array, spec: EnvSpec, config: Config) -> State:
 
 
 def remember(spec: EnvSpec, config: Config) -> Any:
-    """The noise of one environment where an episode begins, if it lasts."""
+    """What lasts from one step of an episode to the next."""
     return noise.initial(config.exploration, spec)
 
 
@@ -122,7 +124,7 @@ def act(
     explore: bool,
     memory: Any = None,
 ) -> tuple[Array, dict, Any]:
-    """Actions [..., A] for observations [..., O]: mu(s), with noise when exploring."""
+    """Actions [..., A] for observations [..., O]."""
     action = policy(state.actor, observation)
     if not explore:
         return action, {}, memory
@@ -132,7 +134,7 @@ def act(
 
 
 def value(state: State, observation: Array, action: Array, config: Config) -> Array:
-    """The critics' mean value [...] of actions [..., A] for observations [..., O]."""
+    """The critics' mean value [...] of actions [..., A]."""
     return state.critic(observation, action).mean(axis=0)
 
 
@@ -145,7 +147,7 @@ def policy(actor: networks.AnyNetwork, observation: Array) -> Array:
 def critic_loss(
     critic: networks.Network, state: State, batch: Transition, key: Array, config: Config
 ) -> Loss:
-    """Squared error of all critics to the smoothed target, summed over critics."""
+    """Squared error of the critics to the target."""
     smoothing = config.target_noise * jax.random.normal(key, batch.action.shape)
     smoothing = jnp.clip(smoothing, -config.target_noise_clip, config.target_noise_clip)
     next_action = policy(state.target_actor, batch.next_observation)
@@ -168,7 +170,7 @@ def critic_loss(
 
 # [1, algorithm 1]
 def actor_loss(actor: networks.Network, state: State, batch: Transition) -> Loss:
-    """Minus the first critic's value; the first critic alone, not the smallest."""
+    """Minus the first critic's value."""
     first_critic = networks.member(state.critic, 0)
     action = policy(actor, batch.observation)
     q = first_critic(batch.observation, action)  # [1, B]
@@ -179,7 +181,7 @@ def actor_loss(actor: networks.Network, state: State, batch: Transition) -> Loss
 def update(
     state: State, batch: Transition, key: Array, step: Array, config: Config
 ) -> tuple[State, Metrics]:
-    """One update of the critics and, if due, of the actor and all targets."""
+    """One update of critics and, if due, of the rest."""
     adam = optax.adam(config.critic_lr)
     critic, metrics = state.critic.step(adam, critic_loss, state, batch, key, config)
     state = state.replace(critic=critic)

@@ -1,7 +1,7 @@
-"""TD3+BC: TD3 on a data set, with an actor that regression holds near the data's actions.
+"""TD3+BC: TD3 on a data set, with an actor near the data's actions.
 
-The actor's loss has a term that imitates the data, beside a critic's value that is
-scaled to one size for any rewards. Observations are normalised by the data.
+The actor's loss imitates the data, beside a critic's scaled value.
+Observations are normalised by the data.
 
 alpha value weight, Q_0 first critic, mu actor, A action dimensions
 critics and targets as in TD3
@@ -9,9 +9,10 @@ critics and targets as in TD3
   lambda   = alpha / mean |Q_0(s, mu(s))|  [1, eq. 5], without a gradient
   L(mu)    = mean [ |mu(s) - a|^2 / A - lambda Q_0(s, mu(s)) ]  [1, eq. 3]
 
-Departs from the paper where the authors' code [2] does: it has 1 / A, where eq. 3 has
-the sum over dimensions (`imitation = "sum"`), and its lambda is a mean over the policy's
-actions. With `value_head`, the error of Q_c is the cross-entropy to classes [3].
+Departs from the paper where the authors' code [2] does: it has 1 / A,
+where eq. 3 has the sum over dimensions (`imitation = "sum"`).
+Its lambda is a mean over the policy's actions.
+With `value_head`, the error of Q_c is a cross-entropy [3].
 
 [1] Fujimoto and Gu, A Minimalist Approach to Offline RL, arXiv:2106.06860
 [2] github.com/sfujim/TD3_BC
@@ -39,33 +40,33 @@ from rljax.requirements import Count, NonNegative, Real, Share, Widths
 
 @agent.config
 class Config(buffers.DatasetSettings, heads.WithHead):
-    """Hyperparameters; floats can differ between the learners of one program."""
+    """Hyperparameters; floats can differ between learners."""
 
     # Optimisation
     actor_lr: NonNegative = 3e-4  # of Adam; [2]
     critic_lr: NonNegative = 3e-4  # of Adam; [2]
     batch_size: int = 256  # transitions per update; [2]
     # Data
-    normalise_observations: bool = True  # by the data set's mean and std; [2]
+    normalise_observations: bool = True  # by mean and std; [2]
     # Targets
-    discount: Share = 0.99  # gamma, per environment step; [2]
-    target_rate: Share = 0.005  # rho, per update of the targets; [2]
+    discount: Share = 0.99  # gamma, per step; [2]
+    target_rate: Share = 0.005  # rho, per update; [2]
     reward_scale: Real = 1.0  # factor on rewards; own choice
-    target_noise: NonNegative = 0.2  # std of noise on target actions; [2]
+    target_noise: NonNegative = 0.2  # std on target actions; [2]
     target_noise_clip: NonNegative = 0.5  # bound of that noise; [2]
     # Policy
     value_weight: NonNegative = 2.5  # alpha: 0 imitates the data; [2]
     imitation: Literal["mean", "sum"] = "mean"  # over dimensions; [2], sum in [1]
-    exploration_noise: NonNegative = 0.1  # online: std of noise on actions; [2]
+    exploration_noise: NonNegative = 0.1  # std of noise on actions; [2]
     policy_delay: Count = 2  # updates per update of actor and targets; [2]
     # Networks
-    encoder: encoders.Kind = "auto"  # of observations that are no vectors
+    encoder: encoders.Kind = "auto"  # of other than vectors
     hidden: Widths = (256, 256)  # of all networks; [2]
-    num_critics: Count = 2  # C; the smallest value makes the target; [2]
+    num_critics: Count = 2  # C; the smallest counts; [2]
     min_critics: int | None = None  # random ones that count; 2 in REDQ
-    activation: networks.Activation = "relu"  # [2]
+    activation: networks.Activation = "relu"  # of hidden layers; [2]
     layer_norm: bool = False  # of the critics; own choice
-    initialisation: networks.Initialisation = "torch"  # [2]
+    initialisation: networks.Initialisation = "torch"  # of all layers; [2]
 
 
 class State(struct.PyTreeNode):
@@ -78,12 +79,12 @@ class State(struct.PyTreeNode):
 
 
 def experience(config: Config) -> buffers.Dataset:
-    """Uniform batches of a data set; online, half of each batch is new experience."""
+    """Uniform batches; online, half are new experience."""
     return buffers.Dataset.of(config, online=buffers.Replay.of(config))
 
 
 def check(spec: EnvSpec, config: Config) -> None:
-    """Raise `ValueError` for discrete actions or settings that do not fit."""
+    """Raise `ValueError` for what does not fit."""
     agent.require_continuous("td3_bc", spec)
     agent.require_subset(config.min_critics, config.num_critics)
     heads.check_bins(HeadSettings.of(config))
@@ -91,7 +92,7 @@ def check(spec: EnvSpec, config: Config) -> None:
 
 
 def init(key: Array, spec: EnvSpec, config: Config) -> State:
-    """Fresh parameters, targets equal to the actor and the critics."""
+    """Fresh parameters; targets equal actor and critics."""
     key_actor, key_critic = jax.random.split(key)
     encoding = EncoderSettings.of(config)
     style = (config.activation, config.initialisation)
@@ -110,7 +111,7 @@ def init(key: Array, spec: EnvSpec, config: Config) -> State:
 
 
 def prepare(state: State, data: Transition, config: Config) -> State:
-    """Fit the critics' bins, where they have some, to the returns of data [N, ...]."""
+    """Fit any bins to the returns of the data [N, ...]."""
     settings = (data, config.discount, config.reward_scale)
     return state.replace(
         critic=networks.fit_bins(state.critic, *settings),
@@ -121,7 +122,7 @@ def prepare(state: State, data: Transition, config: Config) -> State:
 def act(
     state: State, observation: Array, key: Array, config: Config, explore: bool
 ) -> tuple[Array, dict]:
-    """Actions [..., A] for observations [..., O]: mu(s), with noise when exploring."""
+    """Actions [..., A] for observations [..., O]."""
     action = policy(state.actor, observation)
     if not explore:
         return action, {}
@@ -130,7 +131,7 @@ def act(
 
 
 def value(state: State, observation: Array, action: Array, config: Config) -> Array:
-    """The critics' mean value [...] of actions [..., A] for observations [..., O]."""
+    """The critics' mean value [...] of actions [..., A]."""
     return state.critic(observation, action).mean(axis=0)
 
 
@@ -143,7 +144,7 @@ def policy(actor: networks.AnyNetwork, observation: Array) -> Array:
 def critic_loss(
     critic: networks.Network, state: State, batch: Transition, key: Array, config: Config
 ) -> Loss:
-    """Error of all critics to the smoothed target, summed over critics."""
+    """Error of the critics to the target."""
     smoothing = config.target_noise * jax.random.normal(key, batch.action.shape)
     smoothing = jnp.clip(smoothing, -config.target_noise_clip, config.target_noise_clip)
     next_action = policy(state.target_actor, batch.next_observation)
@@ -168,7 +169,7 @@ def critic_loss(
 
 # [1, eq. 3]
 def actor_loss(actor: networks.Network, state: State, batch: Transition, config: Config) -> Loss:
-    """Squared distance to the data's actions minus the first critic's scaled value."""
+    """Distance to the data minus the first critic's value."""
     first_critic = networks.member(state.critic, 0)
     action = policy(actor, batch.observation)
     q = first_critic(batch.observation, action)  # [1, B]
@@ -186,7 +187,7 @@ def actor_loss(actor: networks.Network, state: State, batch: Transition, config:
 def update(
     state: State, batch: Transition, key: Array, step: Array, config: Config
 ) -> tuple[State, Metrics]:
-    """One update of the critics and, if due, of the actor and all targets."""
+    """One update of critics and, if due, of the rest."""
     adam = optax.adam(config.critic_lr)
     critic, metrics = state.critic.step(adam, critic_loss, state, batch, key, config)
     state = state.replace(critic=critic)
