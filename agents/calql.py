@@ -1,4 +1,4 @@
-"""Cal-QL: CQL whose critics are held low at actions of the policy only down to the return that the data have.
+"""Cal-QL [hybrid]: CQL whose critics stay above the returns that the data have.
 
 Each critic's penalty lowers values at candidate actions. Those of the policy's candidates count at least as much as the
 discounted return from the row on, R, so that values stay on the scale of returns when the agent goes on online.

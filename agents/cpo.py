@@ -1,4 +1,4 @@
-"""CPO: constrained policy optimisation. Each step of the policy improves rewards, and keeps a limit to first order.
+"""CPO [constrained]: each step improves rewards, and keeps a limit on costs to first order.
 
 gamma discount, lambda trace decay, pi actor with parameters theta, pi_old the rollout's actor, V critic; c cost,
 d cost limit, V_c critic of costs, J_c and T mean cost and length of the episodes that ended last, KL mean over states

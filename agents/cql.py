@@ -1,4 +1,4 @@
-"""CQL: SAC from a data set, with critics that are held low at actions outside the data.
+"""CQL [offline]: SAC from a data set, with critics that are held low at actions outside the data.
 
 Each critic's loss has a penalty: the gap between its soft maximum over all actions and its value at the data's action.
 

@@ -1,4 +1,4 @@
-"""CQL for discrete actions: double Q-learning from a data set, with values held low at actions outside the data.
+"""CQL for discrete actions [offline]: double Q-learning, with low values outside the data.
 
 The critics' loss has a penalty beside its error: the gap between the soft maximum over all actions and the value of the
 data's action. It lowers actions that the greedy policy would choose and the data lack.

@@ -1,4 +1,4 @@
-"""DQN: Q-learning from replayed transitions with a target network; settings add later extensions.
+"""DQN [off-policy]: Q-learning from replayed transitions; settings add later extensions.
 
 gamma discount, Q_c critics, Q'_c their targets, Q and Q' the means (or the smallest) of them;  s' is k <= n steps ahead
   R        = sum_{i<k} gamma^i r_i                       k = n, fewer where the episode ends: `buffers.NStep`     [4]

@@ -1,4 +1,4 @@
-"""EDAC: SAC from a data set, with many critics whose smallest value counts, and a penalty that keeps them diverse.
+"""EDAC [offline]: SAC with many critics, whose smallest value counts, kept diverse.
 
 The minimum of many critics is low wherever they disagree, which is where data are missing. A penalty on critics with
 similar slopes lets fewer of them disagree as much. Without the penalty it is SAC-N.

@@ -1,4 +1,4 @@
-"""FamO2O: IQL with a family of policies, one for each inverse temperature, and a second policy that chooses among them.
+"""FamO2O [hybrid]: IQL with a family of policies, and a second policy that chooses one.
 
 The actor sees the inverse temperature beta, and learns for a whole range of it at once. The balance policy b chooses
 beta for each state. It learns as SAC's actor does: which beta leads to the action with the highest value?

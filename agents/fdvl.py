@@ -1,4 +1,4 @@
-"""f-DVL: IQL whose values come from the dual of learning under an f-divergence, with XQL as one of its divergences.
+"""f-DVL [offline]: IQL whose values are those of a dual under an f-divergence; also XQL.
 
 A state's value is pushed up by actions of the data that are worth more and down by all; the divergence says how much.
 Total variation makes it a quantile, chi-square and reverse KL weigh a large surplus by more.

@@ -1,4 +1,4 @@
-"""FQL: flow Q-learning. A flow imitates the data, and a one-step policy learns from the flow and the critics.
+"""FQL [generative]: a flow imitates the data; a one-step policy learns from it and the critics.
 
 The flow can be as multimodal as the data, and maximises nothing. The policy maps noise to actions in one step. It stays
 near the flow's actions from the same noise, and follows the critics' gradient. Only the policy acts.

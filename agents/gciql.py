@@ -1,4 +1,4 @@
-"""GCIQL: IQL for goals. Values, critics and policy see a goal beside the state, and any state of the data can be one.
+"""GCIQL [goals]: IQL for goals, which can be any state of the data.
 
 The data need no rewards. Each transition gets a new goal, another state of its own trajectory or of any other, and the
 agent learns how many steps away that goal is.

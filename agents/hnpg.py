@@ -1,4 +1,4 @@
-"""HNPG: natural policy gradient from rollouts and a data set. The critic learns from both, and so does the policy.
+"""HNPG [hybrid]: natural policy gradient, with critic and policy from rollouts and data.
 
 gamma discount, lambda trace decay, pi actor with parameters theta, pi_old the rollout's actor, Q critic; s, a, r, s' of
 the rollout, o, u, q, o' the same of rows of the data set; KL mean over all s and o

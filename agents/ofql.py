@@ -1,4 +1,4 @@
-"""OFQL: one-step flow Q-learning. Diffusion-QL with a policy that turns noise into an action in one step.
+"""OFQL [generative]: Diffusion-QL with a flow that turns noise into an action in one step.
 
 The policy is the average velocity of a flow between data and noise. It learns from the data by an identity, without a
 teacher (MeanFlow [2]). Noise minus that velocity is an action. The critics' gradient passes through that one step.

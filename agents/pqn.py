@@ -1,4 +1,4 @@
-"""PQN: Q-learning in many environments at once with normalised networks, without replay and without a target network.
+"""PQN [on-policy]: Q-learning in many environments, without replay and target networks.
 
 gamma discount, lambda trace decay, Q critic, t a step of the rollout;  s'_t the true successor, also where t ended
   V'_t   = max_a Q(s'_t, a)                                            over the allowed actions, before any step below

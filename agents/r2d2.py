@@ -1,4 +1,4 @@
-"""R2D2: deep Q-learning with a memory, from replayed sequences with stored memories and burn-in.
+"""R2D2 [off-policy]: Q-learning with a memory, from replayed sequences with burn-in.
 
 gamma discount, Q critic, Q' its target, m_t what the episode has shown until t: the memory of Q or Q', which has first
 seen burn_in steps from the memory that is stored;  s'_t the true successor, also where t ended

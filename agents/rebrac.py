@@ -1,4 +1,4 @@
-"""ReBRAC: TD3+BC whose critics are also penalised, for next actions that the data do not have.
+"""ReBRAC [offline]: TD3+BC whose critics are penalised as well.
 
 Four changes to TD3+BC: the critics' target has a penalty of its own, both penalties have their own weights, the actor
 follows the smallest critic, and critics are deep and have normalised layers.

@@ -1,4 +1,4 @@
-"""ReCOIL: imitation of an expert from few of its episodes and many of anybody, without a discriminator.
+"""ReCOIL [offline]: imitation of an expert from few of its episodes and many of anybody.
 
 Actions of the expert have the largest value. Actions of everybody have the value of the next state, minus a penalty for
 each step. So an action is worth much if it leads to states that the expert visited.

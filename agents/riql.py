@@ -1,4 +1,4 @@
-"""RIQL: IQL for corrupted data, with a Huber loss, a low quantile of several critics and normalised observations.
+"""RIQL [offline]: IQL for corrupted data, with a Huber loss and a low quantile of critics.
 
 Corrupted successors give targets heavy tails; a Huber loss limits their effect. Data on which critics disagree may be
 corrupted: a low quantile of the critics penalises disagreement, less than the minimum does.

@@ -1,4 +1,4 @@
-"""RO2O: SAC from a data set with many critics, smooth around the data, that goes on online with the same losses.
+"""RO2O [hybrid]: SAC with many critics, smooth around the data, that goes on online.
 
 The minimum of many critics is low wherever they disagree, as in SAC-N. Around each observation of the data, critics
 and policy are held to their values there, and critics are lowered where they disagree about the policy's actions. So

@@ -1,4 +1,4 @@
-"""SAC: off-policy maximum-entropy actor-critic with a learned temperature.
+"""SAC [off-policy]: off-policy maximum-entropy actor-critic with a learned temperature.
 
 gamma discount, alpha temperature, Q_c critics, Q'_c targets, pi actor
 a' ~ pi(.|s'),  a~ ~ pi(.|s)

@@ -1,4 +1,4 @@
-"""SAC for discrete actions: sums over the actions take the place of samples.
+"""SAC for discrete actions [off-policy]: sums over the actions take the place of samples.
 
 gamma discount, alpha temperature, Q_c critics, Q'_c targets, pi actor
 H the entropy of pi, n(s) the number of allowed actions

@@ -1,4 +1,4 @@
-"""Sequence RL: a recurrent policy that decides once and acts several times.
+"""Sequence RL [off-policy]: a recurrent policy that decides once and acts several times.
 
 A model imagines the states between them, so that SAC's critics value every action.
 

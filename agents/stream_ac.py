@@ -1,4 +1,4 @@
-"""Stream AC(lambda): actor-critic that learns from each transition once, without replay, batches or target networks.
+"""Stream AC(lambda) [streaming]: actor-critic that learns from each transition once.
 
 V critic, pi actor, gamma discount, lambda trace decay, tau entropy cost, end_t: the episode ended with s'_t
   delta_t = r_t + gamma (1 - end_t) V(s'_t) - V(s_t)                         [1, algorithm of stream AC]

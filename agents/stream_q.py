@@ -1,4 +1,4 @@
-"""Stream Q(lambda): Watkins' Q-learning from each transition once, without replay, batches or target networks.
+"""Stream Q(lambda) [streaming]: Watkins' Q-learning from each transition once.
 
 Q critic, gamma discount, lambda trace decay, end_t: the episode ended with s'_t
   delta_t = r_t + gamma (1 - end_t) max_a Q(s'_t, a) - Q(s_t, a_t)           [1, algorithm of stream Q]

@@ -1,4 +1,4 @@
-"""Stream SARSA(lambda): on-policy control from each transition once, without replay, batches or target networks.
+"""Stream SARSA(lambda) [streaming]: on-policy control from each transition once.
 
 Q critic, gamma discount, lambda trace decay, end_t: the episode ended with s'_t
   delta_t = r_t + gamma (1 - end_t) Q(s'_t, a_{t+1}) - Q(s_t, a_t)           [1, algorithm of stream SARSA]

@@ -1,4 +1,4 @@
-"""Stream TD(lambda): the values of states under a given behaviour, from each transition once.
+"""Stream TD(lambda) [streaming]: the values of states under a given behaviour.
 
 V critic, gamma discount, lambda trace decay, end_t: the episode ended with s'_t
   delta_t = r_t + gamma (1 - end_t) V(s'_t) - V(s_t)                         [1, algorithm of stream TD]

@@ -1,4 +1,4 @@
-"""TD3+BC: TD3 on a data set, with an actor that regression holds near the data's actions.
+"""TD3+BC [offline]: TD3 on a data set, with an actor that regression holds near the data's actions.
 
 The actor's loss has a term that imitates the data, beside a critic's value that is
 scaled to one size for any rewards. Observations are normalised by the data.
