@@ -34,9 +34,9 @@ def list_names(arguments: list[str]) -> None:
     if options.what not in (None, "agents", "environments", "presets"):
         raise ValueError(f"nothing called '{options.what}' to list: agents, environments or presets.")
     if options.what in (None, "agents"):
-        print("agents")
-        for name in registry.names():
-            print(f"  {name:<12} {registry.summary(name)}")
+        for family, names in registry.families().items():
+            print(f"agents, {registry.heading(family)}")
+            print("\n".join(f"  {name:<15} {registry.summary(name)}" for name in names))
     if options.what in (None, "environments"):
         for family, names in envs.names().items():
             print(f"environments: {family}")
