@@ -32,7 +32,7 @@ PACKAGES = [
     "analysis",
     "cli",
 ]
-ALONE = {"agents": {"agent", "networks", "buffers"}, "envs": {"agent", "envs"}}  # an agent imports no other
+ALONE = {"agents": {"agent", "requirements", "networks", "buffers"}, "envs": {"agent", "envs"}}  # an agent imports no other
 FACES = {"__init__", "__main__"}  # the public names, and the program
 MODULES = 14  # of one folder, at most
 PACKAGES_OF_AGENTS = {"jax", "flax", "optax", "chex", "distrax", "numpy"}

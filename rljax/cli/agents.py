@@ -19,7 +19,7 @@ class List:
 
 @dataclasses.dataclass
 class New:
-    """Copy an agent to a file of your own, with its presets; in a checkout's agents/ also its test and its page."""
+    """Copy an agent to a file of your own, with presets to fill in; in agents/ also with a test and a page."""
 
     file: shared.NewFile  # file to write: ./mine.py, or agents/foo.py in a checkout
     source: Annotated[str, tyro.conf.arg(name="from")] = "sac"  # agent to start from

@@ -25,12 +25,18 @@ def require_parts(agent: Any, function: str, returned: Any, *names: str) -> Any:
     Raises `ValueError` for anything else.
     """
     if not isinstance(returned, tuple) or len(returned) != len(names):
-        number = f"a tuple of {len(returned)}" if isinstance(returned, tuple) else f"a {type(returned).__name__}"
+        number = (
+            f"a tuple of {len(returned)}"
+            if isinstance(returned, tuple)
+            else f"a {type(returned).__name__}"
+        )
         raise _error(agent, function, f"returns {number}", f"it must return ({', '.join(names)})")
     return returned
 
 
-def require_action(agent: Any, spec: EnvSpec, action: Any, extras: Any, rows: tuple[int, int]) -> None:
+def require_action(
+    agent: Any, spec: EnvSpec, action: Any, extras: Any, rows: tuple[int, int]
+) -> None:
     """Raise `ValueError` unless actions are [P, E, A...] and all extras [P, E, ...]; `rows` is (P, E)."""
     expected = (*rows, *spec.action_shape)
     environments = "one row for each of the observations [E, O...]"
@@ -49,7 +55,12 @@ def require_action(agent: Any, spec: EnvSpec, action: Any, extras: Any, rows: tu
         f"those of '{spec.name}' are {jnp.dtype(spec.action_dtype)}",
     )
     if not isinstance(extras, dict):
-        raise _error(agent, "act", f"returns extras of type {type(extras).__name__}", "they must be a dictionary")
+        raise _error(
+            agent,
+            "act",
+            f"returns extras of type {type(extras).__name__}",
+            "they must be a dictionary",
+        )
     for name, extra in extras.items():
         shapes = ", ".join(str(tuple(leaf.shape[1:])) for leaf in jax.tree.leaves(extra))
         _require(
@@ -91,7 +102,12 @@ def require_metrics(agent: Any, metrics: Any, num_learners: int, batch_size: int
     `batch_size` is None where batches are not drawn by priorities.
     """
     if not isinstance(metrics, dict):
-        raise _error(agent, "update", f"returns metrics of type {type(metrics).__name__}", "they must be a dictionary")
+        raise _error(
+            agent,
+            "update",
+            f"returns metrics of type {type(metrics).__name__}",
+            "they must be a dictionary",
+        )
     for name, metric in metrics.items():
         is_scalar = name != "priorities" or batch_size is None
         expected = (num_learners,) if is_scalar else (num_learners, batch_size)
@@ -106,7 +122,9 @@ def require_metrics(agent: Any, metrics: Any, num_learners: int, batch_size: int
         )
 
 
-def _require(assertion: Callable[[], Any], agent: Any, function: str, returned: str, expected: str) -> None:
+def _require(
+    assertion: Callable[[], Any], agent: Any, function: str, returned: str, expected: str
+) -> None:
     """Raise a `ValueError` of one sentence where an assertion of `chex` fails, whose own words name no function."""
     try:
         assertion()
@@ -130,10 +148,17 @@ def _difference(before: Any, after: Any) -> str:
             return f"it has {path} besides"
         if one[path] != other[path]:
             return f"{path} was {one[path]} and becomes {other[path]}"
-    return "its classes or static fields differ" if jax.tree.structure(before) != jax.tree.structure(after) else ""
+    return (
+        "its classes or static fields differ"
+        if jax.tree.structure(before) != jax.tree.structure(after)
+        else ""
+    )
 
 
 def _leaves(tree: Any) -> list[tuple[str, str]]:
     """Each leaf's path, and its type and shape without P."""
     leaves = jax.tree_util.tree_leaves_with_path(tree)
-    return [(jax.tree_util.keystr(path).strip("."), f"{x.dtype}{list(x.shape[1:])}") for path, x in leaves]
+    return [
+        (jax.tree_util.keystr(path).strip("."), f"{x.dtype}{list(x.shape[1:])}")
+        for path, x in leaves
+    ]

@@ -44,9 +44,13 @@ def config_table(source: str) -> str:
     Raises `ValueError` for a source without a `Config`, or a field without a default or a comment.
     """
     tree = ast.parse(source)
-    configs = [node for node in tree.body if isinstance(node, ast.ClassDef) and node.name == "Config"]
+    configs = [
+        node for node in tree.body if isinstance(node, ast.ClassDef) and node.name == "Config"
+    ]
     if not configs:
-        raise ValueError("the source has no class 'Config'. An agent's hyperparameters are its fields.")
+        raise ValueError(
+            "the source has no class 'Config'. An agent's hyperparameters are its fields."
+        )
     (config,) = configs
     names = set(fields(config))
     rows = [*HEADER, *rows_of(config, source)]
@@ -61,13 +65,19 @@ def config_table(source: str) -> str:
 
 def fields(node: ast.ClassDef) -> dict[str, int]:
     """A class's own fields, with the lines that they stand on, counted from the one after `class`."""
-    annotated = [x for x in node.body if isinstance(x, ast.AnnAssign) and isinstance(x.target, ast.Name)]
+    annotated = [
+        x for x in node.body if isinstance(x, ast.AnnAssign) and isinstance(x.target, ast.Name)
+    ]
     return {
-        ast.unparse(x.target): x.lineno - node.lineno - 1 for x in annotated if "ClassVar" not in ast.unparse(x.annotation)
+        ast.unparse(x.target): x.lineno - node.lineno - 1
+        for x in annotated
+        if "ClassVar" not in ast.unparse(x.annotation)
     }
 
 
-def rows_of(node: ast.ClassDef, source: str, without: set[str] | None = None, module: Any = None) -> Iterator[str]:
+def rows_of(
+    node: ast.ClassDef, source: str, without: set[str] | None = None, module: Any = None
+) -> Iterator[str]:
     """The rows of a class's own fields, with headings, or without headings and without some fields.
 
     `module` is the one that names of types are looked up in; None: they are those of `rljax.requirements`.
@@ -83,7 +93,12 @@ def rows_of(node: ast.ClassDef, source: str, without: set[str] | None = None, mo
                     "Write: name: kind = default  # what it means; where the default is from"
                 )
             if match["name"] not in (without or ()):
-                cells = (f"`{match['name']}`", kind_shown(match["kind"], module), f"`{match['default']}`", match["text"])
+                cells = (
+                    f"`{match['name']}`",
+                    kind_shown(match["kind"], module),
+                    f"`{match['default']}`",
+                    match["text"],
+                )
                 yield f"| {' | '.join(cell.replace('|', ESCAPED) for cell in cells)} |"
         elif line.strip().startswith("# ") and without is None:
             yield f"| **{line.strip()[2:]}** | | | |"
@@ -105,7 +120,8 @@ def imported(tree: ast.Module, path: str) -> Any:
     for node in tree.body:
         names = [x.asname or x.name for x in node.names] if isinstance(node, ast.ImportFrom) else []
         if first in names:
-            assert isinstance(node, ast.ImportFrom) and node.module is not None
+            assert isinstance(node, ast.ImportFrom)
+            assert node.module is not None
             name = node.names[names.index(first)].name
             try:
                 value = getattr(importlib.import_module(node.module), name)
@@ -114,7 +130,9 @@ def imported(tree: ast.Module, path: str) -> Any:
             for part in rest:
                 value = getattr(value, part)
             return value
-    raise ValueError(f"the base '{path}' of 'Config' is not imported: the table cannot show its fields.")
+    raise ValueError(
+        f"the base '{path}' of 'Config' is not imported: the table cannot show its fields."
+    )
 
 
 def kind_shown(kind: str, module: Any = None) -> str:
@@ -154,7 +172,10 @@ def index(links: str) -> str:
     parts = []
     for family, names in registry.families().items():
         parts += [f"## {registry.heading(family)}", "", "| agent | what it is |", "|---|---|"]
-        parts += [f"| [{registry.title(name)}]({links}{name}.md) | {registry.summary(name)} |" for name in names]
+        parts += [
+            f"| [{registry.title(name)}]({links}{name}.md) | {registry.summary(name)} |"
+            for name in names
+        ]
         parts.append("")
     return "\n".join(parts[:-1])
 
@@ -172,7 +193,9 @@ def filled(page: str, markers: tuple[str, str], text: str) -> str:
     """A page with `text` between its two markers. Raises `ValueError` for a page without them."""
     begin, end = markers
     if page.count(begin) != 1 or page.count(end) != 1 or page.index(begin) > page.index(end):
-        raise ValueError(f"the page needs the lines {begin} and {end}, in this order and once: the text goes between.")
+        raise ValueError(
+            f"the page needs the lines {begin} and {end}, in this order and once: the text goes between."
+        )
     before, rest = page.split(begin)
     return f"{before}{begin}\n{text}\n{end}{rest.split(end)[1]}"
 
@@ -186,8 +209,14 @@ def pages() -> Iterator[tuple[Path, str]]:
     """Every page, with its text as it should be."""
     for path in sorted(PAGES.glob("*.md")):
         if path.stem != INDEX:
-            yield path, documented(path.read_text(), (ROOT / "agents" / f"{path.stem}.py").read_text())
-    for path, text in ((PAGES / f"{INDEX}.md", index("")), (ROOT / "README.md", short_index("docs/agents/"))):
+            yield (
+                path,
+                documented(path.read_text(), (ROOT / "agents" / f"{path.stem}.py").read_text()),
+            )
+    for path, text in (
+        (PAGES / f"{INDEX}.md", index("")),
+        (ROOT / "README.md", short_index("docs/agents/")),
+    ):
         if path.exists():
             yield path, filled(path.read_text(), AGENTS, text)
 
@@ -195,7 +224,9 @@ def pages() -> Iterator[tuple[Path, str]]:
 def main() -> None:
     """Rewrite the pages, or check them."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--check", action="store_true", help="change nothing; fail if a page is out of date")
+    parser.add_argument(
+        "--check", action="store_true", help="change nothing; fail if a page is out of date"
+    )
     check = parser.parse_args().check
     stale = []
     for path, text in pages():

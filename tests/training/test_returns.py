@@ -43,7 +43,9 @@ class Remembering(Fake):
         """Two numbers."""
         return {"hidden": jnp.zeros(2)}
 
-    def act(self, state: Any, observation: Any, key: Any, config: Any, explore: bool, memory: Any) -> Any:
+    def act(
+        self, state: Any, observation: Any, key: Any, config: Any, explore: bool, memory: Any
+    ) -> Any:
         """With another memory."""
         return *super().act(state, observation, key, config, explore), self.after
 
@@ -66,7 +68,10 @@ def begin(agent: Any, num_learners: int) -> None:
 
 
 CASES: dict[str, tuple[Any, str]] = {
-    "no extras": (Altered(act=lambda action, extras: action), r"`act` of Altered returns a \w+; it must return "),
+    "no extras": (
+        Altered(act=lambda action, extras: action),
+        r"`act` of Altered returns a \w+; it must return ",
+    ),
     "only a tuple of one": (
         Altered(act=lambda action, extras: (action,)),
         r"`act` of Altered returns a tuple of 1; it must return \(action, extras\)",
@@ -104,7 +109,8 @@ CASES: dict[str, tuple[Any, str]] = {
     ),
     "a metric per row": (
         Altered(update=lambda state, metrics: (state, {"q": state.rewards[0]})),
-        r"`update` of Altered returns metrics\['q'\] of shape \(\d+,\); its shape must be \(\), a scalar such as a mean",
+        r"`update` of Altered returns metrics\['q'\] of shape \(\d+,\); its shape must be \(\), "
+        r"a scalar such as a mean",
     ),
     "a State of another shape": (
         Altered(update=lambda state, metrics: (state.replace(weight=jnp.zeros(3)), metrics)),
@@ -112,7 +118,9 @@ CASES: dict[str, tuple[Any, str]] = {
         r"float32\[3\]; each field keeps its structure, shape and type",
     ),
     "a State of another type": (
-        Altered(update=lambda state, metrics: (state.replace(count=jnp.zeros((), jnp.int32)), metrics)),
+        Altered(
+            update=lambda state, metrics: (state.replace(count=jnp.zeros((), jnp.int32)), metrics)
+        ),
         r"`update` .*: count was float32\[\] and becomes int32\[\]; ",
     ),
     "a State with less": (
@@ -125,15 +133,17 @@ CASES: dict[str, tuple[Any, str]] = {
     ),
     "one priority for all": (
         Prioritised(update=lambda state, metrics: (state, metrics | {"priorities": jnp.ones(())})),
-        r"`update` of Prioritised returns metrics\['priorities'\] of shape \(\); its shape must be \(\d+,\), one for each "
-        r"row of the batch",
+        r"`update` of Prioritised returns metrics\['priorities'\] of shape \(\); its shape must be \(\d+,\), "
+        r"one for each row of the batch",
     ),
 }
 
 
 @pytest.mark.parametrize("num_learners", [1, 2])
 @pytest.mark.parametrize(("agent", "message"), CASES.values(), ids=CASES)
-def test_what_is_returned_in_another_form_is_refused(agent: Any, message: str, num_learners: int) -> None:
+def test_what_is_returned_in_another_form_is_refused(
+    agent: Any, message: str, num_learners: int
+) -> None:
     with pytest.raises(ValueError, match=rf"^{message}") as error:
         begin(agent, num_learners)
     assert str(error.value).endswith(".")
@@ -145,4 +155,9 @@ def test_what_the_contract_says_is_accepted(num_learners: int) -> None:
     begin(Altered(), num_learners)
     begin(Remembering({"hidden": jnp.zeros((4, 2))}), num_learners)
     batch = settings(1).batch_size
-    begin(Prioritised(update=lambda state, metrics: (state, metrics | {"priorities": jnp.ones(batch)})), num_learners)
+    begin(
+        Prioritised(
+            update=lambda state, metrics: (state, metrics | {"priorities": jnp.ones(batch)})
+        ),
+        num_learners,
+    )

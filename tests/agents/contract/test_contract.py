@@ -221,7 +221,7 @@ def test_declaration_is_a_frozen_pytree_of_its_floats(name: str) -> None:
 
 def test_declarations_with_floats_are_tried() -> None:
     having = {name for name in AGENTS if any(jax.tree.leaves(experience) for _, experience in declared(name))}
-    assert having == {"bc", "calql", "dqn", "fdvl", "gciql", "iql", "r2d2", "recoil", "riql"}
+    assert having >= {"bc", "calql", "dqn", "fdvl", "gciql", "iql", "r2d2", "recoil", "riql"}
 
 
 @every_agent
