@@ -13,6 +13,7 @@ from rljax.buffers.dataset import (
     PartRows,
     UniformRows,
     WeightedRows,
+    trajectory_ends,
     with_weights,
 )
 from rljax.buffers.draws import Hindsight, NStep
@@ -43,7 +44,7 @@ from rljax.buffers.rollout import (
     generalised_advantages,
     minibatches,
 )
-from rljax.buffers.rows import rows_of
+from rljax.buffers.rows import random_rows, rows_of
 from rljax.buffers.sequences import Sequences
 
 __all__ = [
@@ -82,8 +83,10 @@ __all__ = [
     "generalised_advantages",
     "minibatches",
     "priorities",
+    "random_rows",
     "replay_draw",
     "rows_of",
+    "trajectory_ends",
     "weighted",
     "with_weights",
 ]

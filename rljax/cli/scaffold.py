@@ -224,10 +224,11 @@ def _imports(tree: ast.Module, used: set[str]) -> str:
 
 
 def command(file: Path) -> str:
-    """The first `rljax train` command in the docstring of an agent's file."""
+    """The first `rljax train` command in the docstring of an agent's file, with its path from here."""
     match = re.search(r"^  (rljax train .+)$", file.read_text(), re.MULTILINE)
     assert match is not None, "every agent's docstring has one"
-    return match[1]
+    nested = file.parent != Path() and not file.is_absolute()
+    return match[1].replace(f"./{file.name}", str(file)) if nested else match[1]
 
 
 def page(source: str, name: str) -> str:

@@ -32,6 +32,15 @@ def test_a_file_of_ones_own_has_empty_presets_beside_it(tmp_path: Path) -> None:
     assert not file.exists()
 
 
+def test_the_command_has_the_path_from_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "docs").mkdir()
+    for path in ("mine.py", "docs/mine.py"):
+        scaffold.write("sac", Path(path))
+        assert scaffold.command(Path(path)).endswith(f"{path} --env Hopper-v5")
+    assert "train ./mine.py" in (tmp_path / "docs" / "mine.py").read_text()
+
+
 def test_no_source_is_renamed(tmp_path: Path) -> None:
     """Whoever wrote a setting down wrote it of the copied agent."""
     scaffold.write("dqn", tmp_path / "mine.py")

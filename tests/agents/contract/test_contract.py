@@ -17,6 +17,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from flax import linen as nn
 from jax.interpreters import partial_eval
 
 from rljax import agent as contract
@@ -257,7 +258,8 @@ def test_value_is_the_critics_mean(name: str) -> None:
         action = jax.ShapeDtypeStruct((*shape, *spec.action_shape), spec.action_dtype)
         arrays = [spec.shaped(*shape), action]
         assert jax.eval_shape(module.value, state, *arrays, config).shape == shape
-    each = np.asarray(applied(state.critic, batch.observation, batch.action))  # [C, B]
+    each = np.asarray(applied(state.critic, batch.observation, batch.action))  # [C, B], or [C, B, M] quantiles
+    each = each.mean(axis=tuple(range(2, each.ndim)))
     mean = jax.jit(module.value)(state, batch.observation, batch.action, config)
     assert mean.shape == batch.reward.shape
     np.testing.assert_allclose(mean, each.sum(axis=0) / each.shape[0], rtol=1e-5, atol=1e-6)
@@ -304,13 +306,15 @@ def test_config_is_a_frozen_pytree_of_its_floats(name: str) -> None:
 def test_no_two_agents_define_equal_pytrees() -> None:
     """JAX mixes up dataclasses with equal fields, where a compiled function of a library gets one and then the other.
 
-    A State goes to its own agent alone.
+    A State goes to its own agent alone. Flax modules are no pytrees.
     """
     found: dict[Any, str] = {}
     for name in AGENTS:
         module = importlib.import_module(f"rljax.agents.{name}")
         for part, kind in vars(module).items():
-            if isinstance(kind, type) and kind.__module__ == module.__name__ and part not in ("Config", "State"):
+            if not isinstance(kind, type) or issubclass(kind, nn.Module) or part in ("Config", "State"):
+                continue
+            if dataclasses.is_dataclass(kind) and kind.__module__ == module.__name__:
                 fields = tuple((field.name, field.metadata.get("pytree_node")) for field in dataclasses.fields(kind))
                 assert found.setdefault(fields, f"{name}.{part}") == f"{name}.{part}", "share it, as `networks.Actor`"
 
