@@ -1,23 +1,24 @@
-"""CQL [offline]: SAC from a data set, with critics that are held low at actions outside the data.
+"""CQL [offline]: SAC from a data set, with critics held low at actions that the data lack.
 
-Each critic's loss has a penalty: the gap between its soft maximum over all actions and its value at the data's action.
+Each critic's loss has a penalty on the gap between its soft maximum over all actions
+and its value at the data's action (rljax/networks/optimisation/conservatism.py).
 
-gamma discount, alpha temperature, Q_c critics, Q'_c their targets, pi actor;  a' ~ pi(.|s'),  a~ ~ pi(.|s)
-a_k, p_k: 3 N candidates and their densities;  a_k ~ U[-1, 1]^A, where p_k = 2^-A,  a_k ~ pi(.|s),  a_k ~ pi(.|s')
-  y        = r + gamma (1 - terminated) min_c Q'_c(s', a')              without entropy: `backup`
-  G_c      = mean [ T log sum_k exp((Q_c(s, a_k) - log p_k) / T) - Q_c(s, a) ]        T gap_temperature
-  P_c      = w G_c, or with a multiplier m:  m (w G_c - tau)            w penalty_weight, tau target_gap
-  L(Q)     = sum_c [ mean (Q_c(s, a) - y)^2 + P_c ]                     [1, eq. 4, without its 1/2]
-  L(m)     = -mean_c P_c                                                [1, eq. 30], learnt as log m
-  L(pi)    = mean [ alpha log pi(a~|s) - min_c Q_c(s, a~) ]             log pi(a|s) in place of Q for bc_steps
+gamma discount, alpha temperature, Q_c critics, Q'_c targets, pi actor, m multiplier
+a' ~ pi(.|s'), a~ ~ pi(.|s), a_k candidates of density p_k
+  y        = r + gamma (1 - terminated) min_c Q'_c(s', a')  see `backup`
+  G_c      = mean [ T log sum_k exp((Q_c(s, a_k) - log p_k) / T) - Q_c(s, a) ]
+  P_c      = w G_c, or m (w G_c - tau)  [1, eq. 4 and 30]
+  L(Q)     = sum_c [ mean (Q_c(s, a) - y)^2 + P_c ]
+  L(pi)    = mean [ alpha log pi(a~|s) - min_c Q_c(s, a~) ]
   L(alpha) = mean [ -log alpha (log pi(a~|s) + target_entropy) ]
-  Q'_c    <- (1 - rho) Q'_c + rho Q_c                                   rho target_rate
+  L(m)     = -mean_c P_c
+  Q'_c    <- (1 - rho) Q'_c + rho Q_c
 
-Departs from the paper: defaults are those of the authors' code [2]. It fixes w, begins by cloning, takes candidates of
-pi(.|s') too, and does not divide by their number in G. Where it, CORL [3] and JaxCQL [4] differ, settings choose.
+Departs from the paper as its code [2] does: fixed w, at first log pi(a|s) in place
+of Q in L(pi), candidates of pi(.|s') too, no division by their number in G.
 
-[1] Kumar et al., Conservative Q-Learning for Offline Reinforcement Learning, arXiv:2006.04779
-[2] github.com/aviralkumar2907/CQL, [3] github.com/corl-team/CORL, [4] github.com/young-geng/JaxCQL
+[1] Kumar et al., Conservative Q-Learning, arXiv:2006.04779; its code [2], and others'
+[3, 4]: github.com/aviralkumar2907/CQL, corl-team/CORL, young-geng/JaxCQL
 
   rljax train cql --data d4rl/hopper-medium-v2
 """
@@ -32,286 +33,216 @@ import optax
 from flax import struct
 
 from rljax import agent, buffers, networks
-from rljax.agent import Array, EnvSpec, Metrics, Transition
-from rljax.networks import distributions, heads, normalise
+from rljax.agent import Array, EnvSpec, Loss, Metrics, Transition
+from rljax.networks import distributions, encoders, heads
+from rljax.networks.encoders import EncoderSettings
+from rljax.networks.heads import HeadSettings
+from rljax.networks.optimisation import conservatism, temperatures
+from rljax.networks.optimisation.conservatism import Candidates
+from rljax.networks.optimisation.temperatures import Temperature
+from rljax.requirements import Count, LogStd, NonNegative, Real, Share, Whole, Widths
 
 
 @agent.config
-class Config:
+class Config(buffers.DatasetSettings, heads.WithHead, conservatism.WithConservatism):
     """Hyperparameters; floats can differ between the learners of one program."""
 
     # Optimisation
-    actor_lr: float = 1e-4  # Adam learning rate of the actor; [2], 3e-5 in [1]
-    critic_lr: float = 3e-4  # Adam learning rate of the critics and of log m; [2]
-    temperature_lr: float = 1e-4  # Adam learning rate of log alpha; [2], the actor's
+    actor_lr: NonNegative = 1e-4  # of Adam; [2], 3e-5 in [1]
+    critic_lr: NonNegative = 3e-4  # of Adam, for log m too; [2]
+    temperature_lr: NonNegative = 1e-4  # of Adam, for log alpha; [2]
     batch_size: int = 256  # transitions per update; [2]
-    num_parts: int = 4  # parts of a batch, in turn: speed alone; faster in a CPU's cache, use 1 on a GPU; own choice
-    # Experience
-    reward_transform: buffers.RewardTransform = "none"  # of the data set's rewards, before any update; [2]
-    normalise_observations: bool = False  # by the data set's mean and std; [2], True in [3] but for antmaze
-    replay_size: int = 1_000_000  # online: transitions kept beside the data set; own choice
-    warmup_steps: int = 0  # online: environment steps with uniform actions and no update; own choice
-    num_envs: int = 1  # online: environments stepped side by side
-    num_steps: int = 1  # online: steps of each environment per iteration
-    num_updates: int = 1  # updates per iteration, each on a fresh batch
+    num_parts: Count = 4  # parts of a batch, in turn: speed alone; 1 on a GPU
+    # Data
+    normalise_observations: bool = False  # by the data's mean, std; True in [3]
     # Targets
-    discount: float = 0.99  # gamma, per environment step, in [0, 1]; [2]
-    target_rate: float = 0.005  # rho, share of the online critics in the targets per update; [2]
-    backup: Literal["deterministic", "entropy", "max", "max_of_min"] = "deterministic"  # of Q'; [2], see the page
-    value_head: heads.Kind = "squared"  # how critics learn values: by squared error, or by classes of them; own choice
-    bins: int = 101  # of two_hot and hl_gauss: classes of values; own choice
-    v_min: float | None = None  # lower end of the bins; None: a margin below the data's returns; own choice
-    v_max: float | None = None  # upper end of the bins; None: a margin above the data's returns; own choice
-    # Conservatism
-    penalty_weight: float = 10.0  # w, alpha in [1, eq. 4]; [2] and [3] for gym without a multiplier
-    num_actions: int = 10  # N, candidates of each kind per state; [2]
-    importance_sampling: bool = True  # False: p_k = 1, and the data's action is a candidate too; [2], CQL(rho)
-    gap_temperature: float = 1.0  # T, of the soft maximum; [2]
-    gap_min: float | None = None  # lower clip of a transition's gap; None in [2], -200 in [3] for antmaze
-    gap_max: float | None = None  # upper clip of a transition's gap; None in [2] and [3]
-    lagrange: bool = False  # learn the multiplier m that keeps the gap at tau; [2] for gym, True in [1]
-    target_gap: float = 5.0  # tau, the weighted gap above which m rises; [2] for antmaze
-    weighted_target: bool = False  # P_c = m w (G_c - tau): tau is a gap without w; [2], True in [3] and [4]
-    init_multiplier: float = 1.0  # m at the start; [2], e in [3] and [4]
+    discount: Share = 0.99  # gamma, per environment step; [2]
+    target_rate: Share = 0.005  # rho, per update; [2]
+    backup: conservatism.Backup = "deterministic"  # of Q' in the target; [2]
     # Policy
-    bc_steps: int = 40_000  # first updates, where the actor clones the data set's actions; [2], 0 in [3] and [4]
-    update_order: Literal["critic_first", "together"] = "critic_first"  # actor by new critics [2], by old ones [3], [4]
-    init_temperature: float = 1.0  # alpha at the start; [2]
-    target_entropy: float | None = None  # in nats of the normalised action; None is -A, [2]
-    log_std_min: float = -5.0  # lower clip of log std; [2], -20 in [3] and [4]
-    log_std_max: float = 2.0  # upper clip of log std; [2]
-    log_std_offset: float = 0.0  # added to the network's log std; [2], -1 in [3] and [4], which learn it
+    bc_steps: Whole = 40_000  # first updates that clone; [2], 0 in [3], [4]
+    update_order: Literal["critic_first", "together"] = "critic_first"  # actor by new critics; [2]
+    init_temperature: Temperature = 1.0  # alpha at the start; [2]
+    target_entropy: Real | None = None  # in nats; None: -A, [2]
+    log_std_min: LogStd = -5.0  # lower clip of log std; [2], -20 in [3], [4]
+    log_std_max: LogStd = 2.0  # upper clip of log std; [2]
+    log_std_offset: Real = 0.0  # added to log std; [2], -1 in [3], [4]
     # Networks
-    hidden: tuple[int, ...] = (256, 256, 256)  # widths of the actor's hidden layers; [2]
-    critic_hidden: tuple[int, ...] = (256, 256, 256)  # widths of the critics' hidden layers; [2]
-    num_critics: int = 2  # C; the smallest value counts; [2]
-    activation: networks.Activation = "relu"  # of the hidden layers; [2]
-    layer_norm: bool = False  # normalise the critics' hidden layers before activation; True in WSRL
-    initialisation: networks.Initialisation = "torch"  # of the actor's layers; [3], close to [2]
-    critic_initialisation: networks.Initialisation = "torch"  # of the critics' layers; close to [2], orthogonal in [3]
+    encoder: encoders.Kind = "auto"  # of observations that are no vectors
+    hidden: Widths = (256, 256, 256)  # of the actor; [2]
+    critic_hidden: Widths = (256, 256, 256)  # of the critics; [2]
+    num_critics: Count = 2  # C; the smallest value counts; [2]
+    activation: networks.Activation = "relu"  # of hidden layers; [2]
+    layer_norm: bool = False  # of the critics; True in WSRL
+    initialisation: networks.Initialisation = "torch"  # of the actor; [3]
+    critic_initialisation: networks.Initialisation = "torch"  # of the critics
 
 
 class State(struct.PyTreeNode):
     """Everything that learning changes."""
 
-    actor: networks.Network  # [O] -> [2 A]: mean and log std
-    critic: networks.Network  # [O], [A] -> [C]
+    actor: networks.Trained  # [O] -> [2 A]: mean and log std
+    critic: networks.Trained  # [O], [A] -> [C]
     target_critic: networks.Network
-    log_temperature: Array  # []
-    log_multiplier: Array  # []
-    actor_optimiser: optax.OptState
-    critic_optimiser: optax.OptState
-    temperature_optimiser: optax.OptState
-    multiplier_optimiser: optax.OptState
-    statistics: normalise.Statistics  # of observations [O]
+    log_temperature: networks.Trained  # []
+    log_multiplier: networks.Trained  # []
 
 
 def experience(config: Config) -> buffers.Dataset:
     """Uniform batches of a data set; online, half of each batch is new experience."""
-    online = buffers.Replay(
-        replay_size=config.replay_size,
-        batch_size=config.batch_size,
-        warmup_steps=config.warmup_steps,
-        num_envs=config.num_envs,
-        num_steps=config.num_steps,
-        num_updates=config.num_updates,
-    )
-    return buffers.Dataset(
-        batch_size=config.batch_size,
-        num_updates=config.num_updates,
-        reward_transform=config.reward_transform,
-        online=online,
-    )
+    return buffers.Dataset.of(config, online=buffers.Replay.of(config))
 
 
 def check(spec: EnvSpec, config: Config) -> None:
-    """Raise `ValueError` for a discrete action space or a hyperparameter out of range."""
-    agent.require_vectors("cql", spec)
-    agent.require_widths(config, "hidden", "critic_hidden")
+    """Raise `ValueError` for discrete actions or settings that do not fit."""
     agent.require_continuous("cql", spec, "cql_discrete")
-    agent.require_range(config, discount=(0, 1), target_rate=(0, 1), actor_lr=(0, None), critic_lr=(0, None))
-    agent.require_range(config, temperature_lr=(0, None), init_temperature=(1e-8, None), init_multiplier=(1e-8, 1e6))
-    agent.require_range(config, penalty_weight=(0, None), gap_temperature=(1e-8, None), target_gap=(None, None))
-    agent.require_range(config, log_std_min=(-30, 30), log_std_max=(-30, 30), log_std_offset=(None, None))
     agent.require_order(config, "log_std_min", "log_std_max")
-    given = [name for name in ("target_entropy", "gap_min", "gap_max") if getattr(config, name) is not None]
-    agent.require_range(config, **dict.fromkeys(given, (None, None)))
-    agent.require_order(config, "gap_min", "gap_max")
-    agent.require_at_least(config, num_actions=1, num_critics=1, bc_steps=0, num_parts=1)
-    heads.check_bins(heads.HeadSettings(config.value_head, config.bins, config.v_min, config.v_max))
+    conservatism.check(config)
+    heads.check_bins(HeadSettings.of(config))
+    encoders.check(spec, EncoderSettings.of(config))
     if config.batch_size % config.num_parts:
-        raise ValueError(f"--config.num-parts is {config.num_parts}, it must divide the batch of {config.batch_size}.")
+        batch = f"the batch of {config.batch_size}"
+        raise ValueError(f"--config.num-parts is {config.num_parts}, it must divide {batch}.")
 
 
 def init(key: Array, spec: EnvSpec, config: Config) -> State:
     """Fresh parameters, targets equal to the critics."""
     key_actor, key_critic = jax.random.split(key)
-    observation, action = jnp.zeros(spec.observation_shape), jnp.zeros(spec.action_shape)
-    style, critic_style = ((config.activation, x) for x in (config.initialisation, config.critic_initialisation))
-    actor = networks.create(networks.MLP(config.hidden, 2 * spec.action_size, *style), key_actor, observation)
-    head = heads.HeadSettings(config.value_head, config.bins, config.v_min, config.v_max)
-    ensemble = networks.Ensemble(config.num_critics, config.critic_hidden, *critic_style, config.layer_norm)
-    critic = networks.create_critic(ensemble, head, spec, key_critic, observation, action)
-    start = (config.init_temperature, config.init_multiplier)
-    log_temperature, log_multiplier = (jnp.log(jnp.asarray(x, jnp.float32)) for x in start)
+    encoding = EncoderSettings.of(config)
+    style = (config.activation, config.initialisation)
+    net = networks.MLP(config.hidden, 2 * spec.action_size, *style)
+    actor = encoders.create(spec, encoding, net, key_actor)
+    encoding = encoding._replace(initialisation=config.critic_initialisation)
+    style = (config.activation, config.critic_initialisation)
+    net = networks.Ensemble(config.num_critics, config.critic_hidden, *style, config.layer_norm)
+    net = encoders.encoded(spec, encoding, net)
+    head, action = HeadSettings.of(config), jnp.zeros(spec.action_shape)
+    critic = networks.create_critic(net, head, spec, key_critic, spec.example(), action)
     return State(
-        actor=actor,
-        critic=critic,
+        actor=networks.Trained.create(actor, optax.adam(config.actor_lr)),
+        critic=networks.Trained.create(critic, optax.adam(config.critic_lr)),
         target_critic=networks.copy(critic),
-        log_temperature=log_temperature,
-        log_multiplier=log_multiplier,
-        actor_optimiser=optax.adam(config.actor_lr).init(actor),
-        critic_optimiser=optax.adam(config.critic_lr).init(critic),
-        temperature_optimiser=optax.adam(config.temperature_lr).init(log_temperature),
-        multiplier_optimiser=optax.adam(config.critic_lr).init(log_multiplier),
-        statistics=normalise.create(spec.observation_shape),
+        log_temperature=temperatures.create(config),
+        log_multiplier=conservatism.create_multiplier(config, config.critic_lr),
     )
 
 
 def prepare(state: State, data: Transition, config: Config) -> State:
-    """Count the observations of a data set [N, O] into the input statistics; its returns bound the critics' bins."""
-    state = networks.fitted(state, data, config.discount)
-    if not config.normalise_observations:
-        return state
-    return state.replace(statistics=normalise.of_data(data.observation))
+    """Fit the critics' bins, where they have some, to the returns of data [N, ...]."""
+    return state.replace(
+        critic=networks.fit_bins(state.critic, data, config.discount),
+        target_critic=networks.fit_bins(state.target_critic, data, config.discount),
+    )
 
 
-def act(state: State, observation: Array, key: Array, config: Config, explore: bool) -> tuple[Array, dict]:
-    """Actions [..., A] for observations [..., O]: sampled, or the tanh of the mean when not exploring."""
-    if config.normalise_observations:
-        observation = normalise.standardise(state.statistics, observation)
+def act(
+    state: State, observation: Array, key: Array, config: Config, explore: bool
+) -> tuple[Array, dict]:
+    """Actions [..., A] for observations [..., O]: sampled, or tanh of the mean."""
     if not explore:
-        return jnp.tanh(jnp.split(state.actor(observation), 2, axis=-1)[0]), {}
+        mean, _ = jnp.split(state.actor(observation), 2, axis=-1)
+        return jnp.tanh(mean), {}
     return policy(state.actor, observation, config).sample(seed=key), {}
 
 
 def value(state: State, observation: Array, action: Array, config: Config) -> Array:
     """The critics' mean value [...] of actions [..., A] for observations [..., O]."""
-    if config.normalise_observations:
-        observation = normalise.standardise(state.statistics, observation)
     return state.critic(observation, action).mean(axis=0)
 
 
-def policy(actor: networks.Network, observation: Array, config: Config) -> distributions.SquashedGaussian:
+def policy(
+    actor: networks.AnyNetwork, observation: Array, config: Config
+) -> distributions.SquashedGaussian:
     """pi(.|s) for observations [..., O]."""
-    mean, raw = jnp.split(actor(observation), 2, axis=-1)
-    log_std = jnp.clip(raw + config.log_std_offset, config.log_std_min, config.log_std_max)
+    mean, log_std = jnp.split(actor(observation), 2, axis=-1)
+    log_std = jnp.clip(log_std + config.log_std_offset, config.log_std_min, config.log_std_max)
     return distributions.squashed_gaussian(mean, log_std)
 
 
-def candidates(state: State, batch: Transition, key: Array, config: Config) -> dict[str, Array]:
-    """Actions of the policy in s and s', [B, 1 + N, A], uniform ones [B, N, A], and the policy's log-probabilities."""
-    key_policy, key_uniform = jax.random.split(key)
-    both = jnp.concatenate([batch.observation, batch.next_observation])  # [2 B, O], in one pass
-    drawn = policy(state.actor, both, config).sample_and_log_prob(seed=key_policy, sample_shape=1 + config.num_actions)
-    (action, next_action), (log_prob, next_log_prob) = (jnp.split(x, 2, 1) for x in drawn)
-    uniform = jax.random.uniform(key_uniform, action[1:].shape, minval=-1.0, maxval=1.0)
-    found = {"action": action, "next_action": next_action, "uniform": uniform}
-    found |= {"log_prob": log_prob, "next_log_prob": next_log_prob}
-    return {name: x.swapaxes(0, 1) for name, x in found.items()}
+def candidates(state: State, batch: Transition, key: Array, config: Config) -> Candidates:
+    """Actions of the policy in s and s', and uniform ones."""
+    pair = (batch.observation, batch.next_observation)
+    both = jax.tree.map(lambda *x: jnp.concatenate(x), *pair)  # [2 B, O], in one pass
+    pi = policy(state.actor, both, config)
+    return conservatism.candidates(pi, key, config.num_actions)
 
 
 # [1, eq. 4]
 def critic_loss(
-    critic: networks.Network, state: State, batch: Transition, drawn: dict[str, Array], config: Config
-) -> tuple[Array, Metrics]:
-    """Squared error of all critics to the target, plus the penalty on their gaps, summed over critics."""
-    drawn = {name: jax.lax.stop_gradient(x.swapaxes(0, 1)) for name, x in drawn.items()}  # [1 + N, B, ...]
-    action, next_action, uniform = drawn["action"], drawn["next_action"], drawn["uniform"]
-    log_prob, next_log_prob = drawn["log_prob"], drawn["next_log_prob"]
-
-    tried = next_action[1:] if config.backup in ("max", "max_of_min") else next_action[:1]  # [N, B, A] or [1, B, A]
-    next_q = state.target_critic(batch.next_observation, tried)  # [C, N or 1, B]
-    next_q = next_q.max(axis=1).min(axis=0) if config.backup == "max" else next_q.min(axis=0).max(axis=0)  # [B]
+    critic: networks.Network, state: State, batch: Transition, samples: Candidates, config: Config
+) -> Loss:
+    """Error of all critics to the target, plus the penalty, summed over critics."""
+    samples = samples.actions_first()
+    next_q = conservatism.next_values(state.target_critic, batch, samples, config.backup)  # [B]
     if config.backup == "entropy":
-        next_q -= jnp.exp(state.log_temperature) * next_log_prob[0]
+        next_q -= jnp.exp(state.log_temperature.parameters) * samples.next_log_prob[0]
     target = batch.reward + config.discount * (1.0 - batch.terminated) * next_q
-
-    uniform_log_prob = jnp.full_like(log_prob[1:], -uniform.shape[-1] * jnp.log(2.0))
-    log_density = jnp.concatenate([uniform_log_prob, log_prob[1:], next_log_prob[1:]])  # [3 N, B]
-    tried = jnp.concatenate([batch.action[None], uniform, action[1:], next_action[1:]])  # [1 + 3 N, B, A]
-    outputs, head = networks.judged(critic, batch.observation, tried)
+    actions = jnp.concatenate([batch.action[None], samples.actions()])  # [1 + 3 N, B, A]
+    outputs, head = networks.outputs_and_head(critic, batch.observation, actions)
     q = head.mean(outputs)  # [C, 1 + 3 N, B]
-    logits = q[:, 1:] - log_density if config.importance_sampling else q
-    soft_maximum = config.gap_temperature * jax.nn.logsumexp(logits / config.gap_temperature, axis=1)  # [C, B]
-    gap = jnp.clip(soft_maximum - q[:, 0], config.gap_min, config.gap_max).mean(axis=-1)  # [C]
+    gap = conservatism.gap(q, samples, config)  # [C]
+    penalty = conservatism.penalty(state.log_multiplier.parameters, gap, config)
     error = head.loss(outputs[:, 0], head.encode(target)).mean(axis=-1)  # [C]
-    loss = (error + penalty(state.log_multiplier, gap, config)).sum()
-    metrics = {"critic/loss": loss, "critic/error": error.sum(), "critic/gap": gap.mean()}
-    return loss, metrics | head.clipped(target) | {"critic/q": q[:, 0].mean(), "critic/target": target.mean()}
-
-
-def penalty(log_multiplier: Array, gap: Array, config: Config) -> Array:
-    """P, the penalty on gaps [...]."""
-    if not config.lagrange:
-        return config.penalty_weight * gap
-    multiplier = jnp.clip(jnp.exp(log_multiplier), 0.0, 1e6)
-    target_gap = config.penalty_weight * config.target_gap if config.weighted_target else config.target_gap
-    return multiplier * (config.penalty_weight * gap - target_gap)
-
-
-# [1, eq. 30]
-def multiplier_loss(log_multiplier: Array, gap: Array, config: Config) -> tuple[Array, Metrics]:
-    """Minus the penalty on the mean gap []: the multiplier rises while the gap is above its target."""
-    loss = -penalty(log_multiplier, gap, config)
-    return loss, {"multiplier/loss": loss, "multiplier/value": jnp.exp(log_multiplier)}
+    loss = (error + penalty).sum()
+    metrics = {
+        "critic/loss": loss,
+        "critic/error": error.sum(),
+        "critic/gap": gap.mean(),
+        "critic/q": q[:, 0].mean(),
+        "critic/target": target.mean(),
+    }
+    return loss, metrics | head.clipped(target)
 
 
 def actor_loss(
-    actor: networks.Network, state: State, batch: Transition, key: Array, step: Array, config: Config
-) -> tuple[Array, Metrics]:
-    """Temperature-weighted log-probability minus the smallest critic's value, at first minus the data's log pi(a|s)."""
-    distribution = policy(actor, batch.observation, config)
-    action, log_prob = distribution.sample_and_log_prob(seed=key)
-    inside = jnp.clip(batch.action, -1.0 + 1e-5, 1.0 - 1e-5)  # at the bounds a density can be infinite
-    judged = lambda: networks.smallest(state.critic(batch.observation, action))  # noqa: E731
-    merit = jax.lax.cond(step < config.bc_steps, lambda: distribution.log_prob(inside), judged)  # [B]
-    loss = (jnp.exp(state.log_temperature) * log_prob - merit).mean()
+    actor: networks.Network,
+    state: State,
+    batch: Transition,
+    key: Array,
+    step: Array,
+    config: Config,
+) -> Loss:
+    """Temperature-weighted log-probability minus the smallest value, or log pi(a|s)."""
+    pi = policy(actor, batch.observation, config)
+    action, log_prob = pi.sample_and_log_prob(seed=key)
+    inside = jnp.clip(batch.action, -1.0 + 1e-5, 1.0 - 1e-5)  # densities at bounds are infinite
+    merit = jax.lax.cond(
+        step < config.bc_steps,
+        lambda: pi.log_prob(inside),
+        lambda: networks.smallest(state.critic(batch.observation, action)),
+    )  # [B]
+    loss = (jnp.exp(state.log_temperature.parameters) * log_prob - merit).mean()
     return loss, {"actor/loss": loss, "actor/entropy": -log_prob.mean()}
 
 
-def temperature_loss(
-    log_temperature: Array, entropy: Array, batch: Transition, config: Config
-) -> tuple[Array, Metrics]:
-    """The policy's entropy [] minus the target, times log alpha."""
-    target_entropy = -batch.action.shape[-1] if config.target_entropy is None else config.target_entropy
-    loss = log_temperature * (entropy - target_entropy)
-    return loss, {"temperature/loss": loss, "temperature/value": jnp.exp(log_temperature)}
-
-
-def update(state: State, batch: Transition, key: Array, step: Array, config: Config) -> tuple[State, Metrics]:
-    """One update of the critics, the multiplier, the actor, the temperature and the targets."""
+def update(
+    state: State, batch: Transition, key: Array, step: Array, config: Config
+) -> tuple[State, Metrics]:
+    """One update of critics, targets, actor, temperature and multiplier."""
     key_critic, key_actor = jax.random.split(key)
-    if config.normalise_observations:
-        batch = normalise.standardise_batch(state.statistics, batch)
+    samples = candidates(state, batch, key_critic, config)
 
-    # All candidates at once exceed a CPU's cache. The loss is a mean over the batch: so is the gradient over the parts.
-    drawn, slope = candidates(state, batch, key_critic, config), jax.grad(critic_loss, has_aux=True)
-    parts = jax.tree.map(lambda x: x.reshape(config.num_parts, -1, *x.shape[1:]), (batch, drawn))
-    slopes = jax.lax.map(lambda part: slope(state.critic, state, *part, config), parts)
-    gradient, metrics = jax.tree.map(lambda x: x.mean(axis=0), slopes)
-    changes, critic_optimiser = optax.adam(config.critic_lr).update(gradient, state.critic_optimiser)
-    critic = optax.apply_updates(state.critic, changes)
+    def part_loss(critic: networks.Network, part: tuple[Transition, Candidates]) -> Loss:
+        return critic_loss(critic, state, *part, config)
+
+    adam = optax.adam(config.critic_lr)
+    pair = (batch, samples)
+    critic, metrics = state.critic.step_in_parts(adam, part_loss, pair, config.num_parts)
     target_critic = networks.polyak(critic, state.target_critic, config.target_rate)
-    new = state.replace(critic=critic, critic_optimiser=critic_optimiser, target_critic=target_critic)
-
-    judge = new if config.update_order == "critic_first" else state
-    gradient, actor_metrics = jax.grad(actor_loss, has_aux=True)(state.actor, judge, batch, key_actor, step, config)
-    changes, actor_optimiser = optax.adam(config.actor_lr).update(gradient, state.actor_optimiser)
-    new = new.replace(actor=optax.apply_updates(state.actor, changes), actor_optimiser=actor_optimiser)
-    inputs = (state.log_temperature, actor_metrics["actor/entropy"], batch, config)
-    gradient, temperature_metrics = jax.grad(temperature_loss, has_aux=True)(*inputs)
-    changes, temperature_optimiser = optax.adam(config.temperature_lr).update(gradient, state.temperature_optimiser)
-    log_temperature = optax.apply_updates(state.log_temperature, changes)
-    new = new.replace(log_temperature=log_temperature, temperature_optimiser=temperature_optimiser)
-    metrics = metrics | actor_metrics | temperature_metrics
-    if config.lagrange:
-        gradient, own = jax.grad(multiplier_loss, has_aux=True)(state.log_multiplier, metrics["critic/gap"], config)
-        changes, multiplier_optimiser = optax.adam(config.critic_lr).update(gradient, state.multiplier_optimiser)
-        log_multiplier = optax.apply_updates(state.log_multiplier, changes)
-        new = new.replace(log_multiplier=log_multiplier, multiplier_optimiser=multiplier_optimiser)
-        metrics = metrics | own
-    return new, metrics
+    teacher = state
+    if config.update_order == "critic_first":
+        teacher = state.replace(critic=critic)
+    adam = optax.adam(config.actor_lr)
+    inputs = (teacher, batch, key_actor, step, config)
+    actor, actor_metrics = state.actor.step(adam, actor_loss, *inputs)
+    log_temperature, temperature_metrics = temperatures.step(
+        state.log_temperature, actor_metrics["actor/entropy"], batch.action.shape[-1], config
+    )
+    log_multiplier, multiplier_metrics = conservatism.step_multiplier(
+        state.log_multiplier, metrics["critic/gap"], config, config.critic_lr
+    )
+    state = State(actor, critic, target_critic, log_temperature, log_multiplier)
+    return state, metrics | actor_metrics | temperature_metrics | multiplier_metrics
 
 
 if __name__ == "__main__":

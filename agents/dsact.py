@@ -73,9 +73,9 @@ class Config(buffers.ReplaySettings, buffers.PrioritySettings, temperatures.With
     encoder: encoders.Kind = "auto"  # of observations that are no vectors
     hidden: Widths = (256, 256, 256)  # of all networks; [1]
     num_critics: Count = 2  # C; the smallest mean counts; 1 in [2]
-    activation: networks.Activation = "gelu"  # [1]
+    activation: networks.Activation = "gelu"  # of hidden layers; [1]
     layer_norm: bool = False  # of the critics; own choice
-    initialisation: networks.Initialisation = "torch"  # [3]
+    initialisation: networks.Initialisation = "torch"  # of all layers; [3]
 
 
 class State(struct.PyTreeNode):
@@ -127,24 +127,20 @@ def remember(spec: EnvSpec, config: Config) -> Any:
 
 
 def act(
-    state: State, observation: Array, key: Array, config: Config, explore: bool, memory: Any = None
+    state: State,
+    observation: Array,
+    key: Array,
+    config: Config,
+    explore: bool,
+    memory: Any = None,
 ) -> tuple[Array, dict, Any]:
     """Actions [..., A] for observations [..., O]: sampled, or tanh of the mean."""
     if not explore:
         mean, _ = jnp.split(state.actor(observation), 2, axis=-1)
         return jnp.tanh(mean), {}, memory
-    pi = policy(state.actor, observation, config)
+    pi = distributions.squashed(state.actor(observation), config)
     action, memory = noise.sample(pi, key, memory)
     return action, {}, memory
-
-
-def policy(
-    actor: networks.AnyNetwork, observation: Array, config: Config
-) -> distributions.SquashedGaussian:
-    """pi(.|s) for observations [..., O]."""
-    mean, log_std = jnp.split(actor(observation), 2, axis=-1)
-    log_std = jnp.clip(log_std, config.log_std_min, config.log_std_max)
-    return distributions.squashed_gaussian(mean, log_std)
 
 
 def returns(critic: networks.AnyNetwork, observation: Array, action: Array) -> tuple[Array, Array]:
@@ -156,7 +152,7 @@ def returns(critic: networks.AnyNetwork, observation: Array, action: Array) -> t
 def targets(state: State, batch: Transition, key: Array, config: Config) -> tuple[Array, Array]:
     """The expected target y and the random one y_z, [B] each."""
     key_action, key_return = jax.random.split(key)
-    pi = policy(state.target_actor, batch.next_observation, config)
+    pi = distributions.squashed(state.target_actor(batch.next_observation), config)
     next_action, next_log_prob = pi.sample_and_log_prob(seed=key_action)
     next_q, next_std = returns(state.target_critic, batch.next_observation, next_action)
     smallest = next_q.argmin(axis=0, keepdims=True)
@@ -216,7 +212,7 @@ def actor_loss(
     actor: networks.Network, state: State, batch: Transition, key: Array, config: Config
 ) -> Loss:
     """Temperature-weighted log-probability minus the smallest critic's mean."""
-    pi = policy(actor, batch.observation, config)
+    pi = distributions.squashed(actor(batch.observation), config)
     action, log_prob = pi.sample_and_log_prob(seed=key)
     q, _ = returns(state.critic, batch.observation, action)  # [C, B]
     q = networks.smallest(q)  # [B]

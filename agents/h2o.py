@@ -69,9 +69,9 @@ class Config(buffers.ReplaySettings):
     # Networks
     hidden: Widths = (256, 256)  # of all networks; [2]
     num_critics: Count = 2  # C; the smallest value counts; [2]
-    activation: networks.Activation = "relu"  # [2]
+    activation: networks.Activation = "relu"  # of hidden layers; [2]
     layer_norm: bool = False  # of the critics; own choice
-    initialisation: networks.Initialisation = "torch"  # [2], but for last layers
+    initialisation: networks.Initialisation = "torch"  # of all layers; [2], but for last layers
 
 
 class State(struct.PyTreeNode):

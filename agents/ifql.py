@@ -1,26 +1,26 @@
 """IFQL [generative]: IQL's values and a flow; acts by the best of several flow actions.
 
-The values are learnt without the policy, and the policy without the values. They meet only in acting: the critics
-choose the best of num_candidates actions of the flow.
+The values are learnt without the policy, and the policy without the values. They meet
+in acting: the critics choose the best of num_candidates actions of the flow.
 
-gamma discount, V value, Q_c critics, Q'_c their targets, v flow, tau expectile, x and z standard normal noise,
-flow(s, z) the action that flow_steps Euler steps along v reach from z
+gamma discount, tau expectile, V value, Q_c critics, Q'_c targets, v flow, x and z
+standard normal, flow(s, z) where flow_steps Euler steps along v lead from z
   u        = min_c Q'_c(s, a) - V(s)
-  L(V)     = mean [ |tau - 1(u < 0)| u^2 ]                              [3, eq. 5]
+  L(V)     = mean [ |tau - 1(u < 0)| u^2 ]  [3, eq. 5]
   t        ~ U(0, 1),  a_t = (1 - t) x + t a
-  L(v)     = mean (v(s, a_t, t) - (a - x))^2                            [1, eq. 4]
-  y        = r + gamma (1 - terminated) V(s')                           V before its step
-  L(Q)     = sum_c mean (Q_c(s, a) - y)^2                               [3, eq. 6]
-  Q'_c    <- (1 - rho) Q'_c + rho Q_c                                   rho target_rate
-  acts by a(s) = flow(s, z_i) with the largest min_c Q_c(s, a), i = 1..num_candidates
+  L(v)     = mean (v(s, a_t, t) - (a - x))^2  [1, eq. 4]
+  y        = r + gamma (1 - terminated) V(s')  V before its step
+  L(Q)     = sum_c mean (Q_c(s, a) - y)^2  [3, eq. 6]
+  Q'_c    <- (1 - rho) Q'_c + rho Q_c  rho: target_rate
+  acts by the flow(s, z_i) with the largest min_c Q_c, i = 1..num_candidates
 
-Departs from the paper: IDQL [4] has a diffusion model, and samples from IQL's implicit policy. This is the baseline of
-FQL's authors, in their paper [1] and code [2], but for its targets, which follow the critics from before their step.
+Departs from the paper: IDQL [4] has a diffusion model. This is FQL's baseline [1, 2],
+with targets that follow the critics after their step.
 
 [1] Park et al., Flow Q-Learning, arXiv:2502.02538
 [2] github.com/seohongpark/fql
-[3] Kostrikov et al., Offline Reinforcement Learning with Implicit Q-Learning, arXiv:2110.06169
-[4] Hansen-Estruch et al., IDQL: Implicit Q-Learning as an Actor-Critic Method with Diffusion Policies, arXiv:2304.10573
+[3] Kostrikov et al., Offline RL with Implicit Q-Learning, arXiv:2110.06169
+[4] Hansen-Estruch et al., IDQL, arXiv:2304.10573
 
   rljax train ifql --data ogbench/cube-single-play-singletask-v0
 """
@@ -33,137 +33,111 @@ import optax
 from flax import struct
 
 from rljax import agent, buffers, networks
-from rljax.agent import Array, EnvSpec, Metrics, Transition
-from rljax.networks import generative, normalise
+from rljax.agent import Array, EnvSpec, Loss, Metrics, Transition
+from rljax.networks import encoders, generative
+from rljax.networks.encoders import EncoderSettings
+from rljax.requirements import Count, NonNegative, Share, Widths
 
 
 @agent.config
-class Config:
+class Config(buffers.DatasetSettings):
     """Hyperparameters; floats can differ between the learners of one program."""
 
     # Optimisation
-    actor_lr: float = 3e-4  # Adam learning rate of the flow; [2]
-    critic_lr: float = 3e-4  # Adam learning rate of the critics; [2]
-    value_lr: float = 3e-4  # Adam learning rate of the value; [2]
+    actor_lr: NonNegative = 3e-4  # of Adam, of the flow; [2]
+    critic_lr: NonNegative = 3e-4  # of Adam; [2]
+    value_lr: NonNegative = 3e-4  # of Adam; [2]
     batch_size: int = 256  # transitions per update; [2]
-    # Experience
-    reward_transform: buffers.RewardTransform = "none"  # of the data set's rewards, before any update; presets
-    normalise_observations: bool = False  # by the data set's mean and std; [2]
-    replay_size: int = 1_000_000  # online: transitions kept beside the data set; own choice
-    warmup_steps: int = 0  # online: environment steps with uniform actions and no update; [2]
-    num_envs: int = 1  # online: environments stepped side by side
-    num_steps: int = 1  # online: steps of each environment per iteration
-    num_updates: int = 1  # updates per iteration, each on a fresh batch
     # Targets
-    discount: float = 0.99  # gamma, per environment step, in [0, 1]; [2]
-    target_rate: float = 0.005  # rho, share of the online critics in the targets per update; [2]
-    expectile: float = 0.9  # tau, in [0, 1]: 0.5 is the mean, towards 1 the maximum; [2]
+    discount: Share = 0.99  # gamma, per environment step; [2]
+    target_rate: Share = 0.005  # rho, per update; [2]
+    expectile: Share = 0.9  # tau: 0.5 is the mean; [2]
     # Policy
-    num_candidates: int = 32  # actions of the flow; the best one is taken; [2]
-    flow_steps: int = 10  # steps of Euler from noise to an action; [2]
+    num_candidates: Count = 32  # actions of the flow; the best one is taken; [2]
+    flow_steps: Count = 10  # steps of Euler from noise to an action; [2]
     # Networks
-    hidden: tuple[int, ...] = (512, 512, 512, 512)  # widths of the hidden layers, of all networks; [2]
-    num_critics: int = 2  # C; the smallest value counts; [2]
-    activation: networks.Activation = "gelu_tanh"  # of the hidden layers; [2]
-    layer_norm: bool = True  # normalise the critics' and value's hidden layers, after their activation; [2]
-    initialisation: networks.Initialisation = "glorot_uniform"  # of all layers; [2]
-    precision: networks.Precision = "float32"  # of the factors of products on the way forward; own choice
+    encoder: encoders.Kind = "auto"  # of observations that are no vectors
+    hidden: Widths = (512, 512, 512, 512)  # of all networks; [2]
+    num_critics: Count = 2  # C; the smallest value counts; [2]
+    activation: networks.Activation = "gelu_tanh"  # [2]
+    layer_norm: bool = True  # of critics and value, after activation; [2]
+    initialisation: networks.Initialisation = "glorot_uniform"  # [2]
+    precision: networks.Precision = "float32"  # of products forwards; own choice
 
 
 class State(struct.PyTreeNode):
     """Everything that learning changes."""
 
-    actor: networks.Network  # a_t [A], s [O], t [] -> [A]: velocity at t
-    critic: networks.Network  # [O], [A] -> [C]
-    value: networks.Network  # [O] -> [1]
+    actor: networks.Trained  # a_t [A], s [O], t [] -> [A]: velocity at t
+    critic: networks.Trained  # [O], [A] -> [C]
+    value: networks.Trained  # [O] -> [1]
     target_critic: networks.Network
-    actor_optimiser: optax.OptState
-    critic_optimiser: optax.OptState
-    value_optimiser: optax.OptState
-    statistics: normalise.Statistics  # of observations [O]
+    spec: EnvSpec = struct.field(pytree_node=False)
 
 
 def experience(config: Config) -> buffers.Dataset:
     """Uniform batches of a data set; online, half of each batch is new experience."""
-    online = buffers.Replay(
-        replay_size=config.replay_size,
-        batch_size=config.batch_size,
-        warmup_steps=config.warmup_steps,
-        num_envs=config.num_envs,
-        num_steps=config.num_steps,
-        num_updates=config.num_updates,
-    )
-    return buffers.Dataset(
-        batch_size=config.batch_size,
-        num_updates=config.num_updates,
-        reward_transform=config.reward_transform,
-        online=online,
-    )
+    return buffers.Dataset.of(config, online=buffers.Replay.of(config))
 
 
 def check(spec: EnvSpec, config: Config) -> None:
-    """Raise `ValueError` for a discrete action space or a hyperparameter out of range."""
-    agent.require_vectors("ifql", spec)
-    agent.require_widths(config, "hidden")
+    """Raise `ValueError` for discrete actions or pictures that do not fit."""
     agent.require_continuous("ifql", spec)
-    agent.require_range(config, discount=(0, 1), target_rate=(0, 1), actor_lr=(0, None), critic_lr=(0, None))
-    agent.require_range(config, value_lr=(0, None), expectile=(0, 1))
-    agent.require_at_least(config, num_critics=1, flow_steps=1, num_candidates=1)
+    encoders.check(spec, EncoderSettings.of(config))
 
 
 def init(key: Array, spec: EnvSpec, config: Config) -> State:
     """Fresh parameters, targets equal to the critics."""
     key_actor, key_critic, key_value = jax.random.split(key, 3)
-    observation, action = jnp.zeros(spec.observation_shape), jnp.zeros(spec.action_shape)
-    style = (config.activation, config.initialisation)
-    field = generative.Field(config.hidden, spec.action_size, *style, precision=config.precision)
+    observation = spec.example()
+    action = jnp.zeros(spec.action_shape)
+    encoding = EncoderSettings.of(config)
+    style = {
+        "activation": config.activation,
+        "initialisation": config.initialisation,
+        "precision": config.precision,
+    }
+    field = generative.Field(
+        config.hidden,
+        spec.action_size,
+        encoder=encoders.encoder_or_none(spec, encoding),
+        **style,
+    )
     actor = networks.create(field, key_actor, action, observation, jnp.zeros(()))
-    layer_norm = "last" if config.layer_norm else False
-    ensemble = networks.Ensemble(config.num_critics, config.hidden, *style, layer_norm, precision=config.precision)
-    critic = networks.create(ensemble, key_critic, observation, action)
-    mlp = networks.MLP(config.hidden, 1, *style, layer_norm=layer_norm, precision=config.precision)
-    value = networks.create(mlp, key_value, observation)
+    norm = "last" if config.layer_norm else False
+    net = networks.Ensemble(config.num_critics, config.hidden, layer_norm=norm, **style)
+    critic = encoders.create(spec, encoding, net, key_critic, action)
+    net = networks.MLP(config.hidden, 1, layer_norm=norm, **style)
+    value = encoders.create(spec, encoding, net, key_value)
     return State(
-        actor=actor,
-        critic=critic,
-        value=value,
+        actor=networks.Trained.create(actor, optax.adam(config.actor_lr)),
+        critic=networks.Trained.create(critic, optax.adam(config.critic_lr)),
+        value=networks.Trained.create(value, optax.adam(config.value_lr)),
         target_critic=networks.copy(critic),
-        actor_optimiser=optax.adam(config.actor_lr).init(actor),
-        critic_optimiser=optax.adam(config.critic_lr).init(critic),
-        value_optimiser=optax.adam(config.value_lr).init(value),
-        statistics=normalise.create(spec.observation_shape),
+        spec=spec,
     )
 
 
-def prepare(state: State, data: Transition, config: Config) -> State:
-    """Count the observations of a data set [N, O] into the input statistics."""
-    if not config.normalise_observations:
-        return state
-    return state.replace(statistics=normalise.of_data(data.observation))
-
-
-def act(state: State, observation: Array, key: Array, config: Config, explore: bool) -> tuple[Array, dict]:
-    """Actions [..., A] for observations [..., O], the best of `num_candidates`, whether exploring or not."""
-    del explore
-    if config.normalise_observations:
-        observation = normalise.standardise(state.statistics, observation)
-    candidates = generative.repeated(observation, config.num_candidates)  # [..., N, O]
-    noise = jax.random.normal(key, (*candidates.shape[:-1], state.actor.module.features))
-    action = generative.euler(lambda a, t: state.actor(a, candidates, t), noise, config.flow_steps)
-    q = state.critic(candidates, action).min(axis=0)  # [..., N]
-    return generative.chosen(action, q.argmax(axis=-1)), {}
+def act(
+    state: State, observation: Array, key: Array, config: Config, explore: bool
+) -> tuple[Array, dict]:
+    """Actions [..., A] for observations [..., O]: the best of `num_candidates` samples."""
+    spec = state.spec
+    observation = generative.repeated(spec, observation, config.num_candidates)  # [..., N, O]
+    noise = generative.action_noise(spec, observation, key)
+    action = generative.euler(lambda a, t: state.actor(a, observation, t), noise, config.flow_steps)
+    q = state.critic(observation, action).min(axis=0)  # [..., N]
+    return generative.candidate(action, q.argmax(axis=-1)), {}
 
 
 def value(state: State, observation: Array, action: Array, config: Config) -> Array:
     """The critics' mean value [...] of actions [..., A] for observations [..., O]."""
-    if config.normalise_observations:
-        observation = normalise.standardise(state.statistics, observation)
     return state.critic(observation, action).mean(axis=0)
 
 
 # [3, eq. 5]
-def value_loss(value: networks.Network, q: Array, batch: Transition, config: Config) -> tuple[Array, Metrics]:
-    """Squared distance to the actions' values q [B]; weight `expectile` above V, 1 - `expectile` below."""
+def value_loss(value: networks.Network, q: Array, batch: Transition, config: Config) -> Loss:
+    """Squared distance to the actions' values q [B], weighted by the expectile."""
     v = value(batch.observation)[:, 0]  # [B]
     weight = jnp.where(q < v, 1.0 - config.expectile, config.expectile)
     loss = (weight * jnp.square(q - v)).mean()
@@ -171,50 +145,42 @@ def value_loss(value: networks.Network, q: Array, batch: Transition, config: Con
 
 
 # [1, eq. 4]
-def actor_loss(actor: networks.Network, batch: Transition, key: Array) -> tuple[Array, Metrics]:
-    """Squared error of the flow's velocity to the straight line from noise to the data's actions."""
-    loss = generative.flow_matching_loss(lambda a, t: actor(a, batch.observation, t), batch.action, key)
+def actor_loss(actor: networks.Network, batch: Transition, key: Array) -> Loss:
+    """Squared error of the velocity to straight lines from noise to the data's actions."""
+    loss = generative.flow_matching_loss(
+        lambda a, t: actor(a, batch.observation, t), batch.action, key
+    )
     return loss, {"actor/loss": loss}
 
 
 # [3, eq. 6]
-def critic_loss(critic: networks.Network, next_v: Array, batch: Transition, config: Config) -> tuple[Array, Metrics]:
+def critic_loss(critic: networks.Network, next_v: Array, batch: Transition, config: Config) -> Loss:
     """Squared error of all critics to the target from V(s') [B], summed over critics."""
     bootstrap = config.discount * (1.0 - batch.terminated)  # [B]
     target = batch.reward + bootstrap * next_v
     q = critic(batch.observation, batch.action)  # [C, B]
     loss = jnp.square(q - target).mean(axis=-1).sum()
-    return loss, {"critic/loss": loss, "critic/q": q.mean(), "critic/target": target.mean()}
+    return loss, {
+        "critic/loss": loss,
+        "critic/q": q.mean(),
+        "critic/target": target.mean(),
+    }
 
 
-def update(state: State, batch: Transition, key: Array, step: Array, config: Config) -> tuple[State, Metrics]:
-    """One update of the value, the flow, the critics and the targets; each uses the others from before the update."""
-    del step
-    if config.normalise_observations:
-        batch = normalise.standardise_batch(state.statistics, batch)
+def update(
+    state: State, batch: Transition, key: Array, step: Array, config: Config
+) -> tuple[State, Metrics]:
+    """One update of value, flow, critics and targets; all losses see the State before it."""
     q = state.target_critic(batch.observation, batch.action).min(axis=0)  # [B]
     next_v = state.value(batch.next_observation)[:, 0]
-
-    gradient, value_metrics = jax.grad(value_loss, has_aux=True)(state.value, q, batch, config)
-    changes, value_optimiser = optax.adam(config.value_lr).update(gradient, state.value_optimiser)
-    value = optax.apply_updates(state.value, changes)
-
-    gradient, actor_metrics = jax.grad(actor_loss, has_aux=True)(state.actor, batch, key)
-    changes, actor_optimiser = optax.adam(config.actor_lr).update(gradient, state.actor_optimiser)
-    actor = optax.apply_updates(state.actor, changes)
-
-    gradient, metrics = jax.grad(critic_loss, has_aux=True)(state.critic, next_v, batch, config)
-    changes, critic_optimiser = optax.adam(config.critic_lr).update(gradient, state.critic_optimiser)
-    critic = optax.apply_updates(state.critic, changes)
-    state = state.replace(
-        actor=actor,
-        critic=critic,
-        value=value,
-        target_critic=networks.polyak(critic, state.target_critic, config.target_rate),
-        actor_optimiser=actor_optimiser,
-        critic_optimiser=critic_optimiser,
-        value_optimiser=value_optimiser,
-    )
+    adam = optax.adam(config.value_lr)
+    value, value_metrics = state.value.step(adam, value_loss, q, batch, config)
+    adam = optax.adam(config.actor_lr)
+    actor, actor_metrics = state.actor.step(adam, actor_loss, batch, key)
+    adam = optax.adam(config.critic_lr)
+    critic, metrics = state.critic.step(adam, critic_loss, next_v, batch, config)
+    target_critic = networks.polyak(critic, state.target_critic, config.target_rate)
+    state = State(actor, critic, value, target_critic, state.spec)
     return state, metrics | value_metrics | actor_metrics
 
 

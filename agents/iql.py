@@ -41,6 +41,7 @@ from rljax.agent import Array, EnvSpec, Loss, Metrics, Transition
 from rljax.networks import Actor, encoders, heads, policies
 from rljax.networks.encoders import EncoderSettings
 from rljax.networks.heads import HeadSettings
+from rljax.networks.optimisation import expectiles
 from rljax.networks.policies import Imitation
 from rljax.requirements import Count, NonNegative, Positive, Share, Widths
 
@@ -104,27 +105,23 @@ def check(spec: EnvSpec, config: Config) -> None:
 def init(key: Array, spec: EnvSpec, config: Config) -> State:
     """Fresh parameters, targets equal to the critics."""
     key_actor, key_critic, key_value = jax.random.split(key, 3)
-    observation = spec.example()
     action = jnp.zeros(spec.action_shape, spec.action_dtype)
+    encoding = EncoderSettings.of(config)
     style = {
         "activation": config.activation,
         "initialisation": config.initialisation,
         "output_scale": 2.0**0.5,
     }
-    encoding = EncoderSettings.of(config)
-    mean_net = networks.MLP(config.hidden, spec.action_size, **style)
-    value_net = networks.MLP(config.hidden, 1, **style)
-    critic_net = networks.ensemble(
-        spec, config.num_critics, config.hidden, layer_norm=config.layer_norm, **style
-    )
-    mean_net = encoders.encoded(spec, encoding, mean_net)
-    value_net = encoders.encoded(spec, encoding, value_net)
-    critic_net = encoders.encoded(spec, encoding, critic_net)
-    actor = policies.create_actor(spec, mean_net, key_actor, config.policy == "gaussian")
-    critic = networks.create_critic(
-        critic_net, HeadSettings.of(config), spec, key_critic, observation, action
-    )
-    value = networks.create(value_net, key_value, observation)
+    net = networks.MLP(config.hidden, spec.action_size, **style)
+    net = encoders.encoded(spec, encoding, net)
+    actor = policies.create_actor(spec, net, key_actor, config.policy == "gaussian")
+    norm = config.layer_norm
+    net = networks.ensemble(spec, config.num_critics, config.hidden, layer_norm=norm, **style)
+    net = encoders.encoded(spec, encoding, net)
+    head = HeadSettings.of(config)
+    critic = networks.create_critic(net, head, spec, key_critic, spec.example(), action)
+    net = networks.MLP(config.hidden, 1, **style)
+    value = encoders.create(spec, encoding, net, key_value)
     return State(
         actor=networks.Trained.create(actor, optax.adam(config.actor_lr)),
         critic=networks.Trained.create(critic, optax.adam(config.critic_lr)),
@@ -157,14 +154,6 @@ def act(
 def value(state: State, observation: Array, action: Array, config: Config) -> Array:
     """The critics' mean value [...] of actions [..., A] or [...] for observations [..., O]."""
     return state.critic(observation, action).mean(axis=0)
-
-
-def state_values(value: networks.AnyNetwork, batch: Transition) -> tuple[Array, Array]:
-    """V(s) and V(s') [B] of a batch, in one pass."""
-    pair = (batch.observation, batch.next_observation)
-    both = jax.tree.map(lambda *x: jnp.concatenate(x), *pair)
-    v = value(both)[:, 0]
-    return v[: batch.reward.size], v[batch.reward.size :]
 
 
 # [1, eq. 5]
@@ -217,7 +206,7 @@ def update(
     q = state.target_critic(batch.observation, batch.action).min(axis=0)  # [B]
     adam = optax.adam(config.value_lr)
     value, value_metrics = state.value.step(adam, value_loss, q, batch, config)
-    v, next_v = state_values(value if config.values == "new" else state.value, batch)
+    v, next_v = expectiles.state_values(value if config.values == "new" else state.value, batch)
     adam = optax.adam(actor_rate(step, config))
     actor, actor_metrics = state.actor.step(adam, actor_loss, q - v, batch, key, config)
     adam = optax.adam(config.critic_lr)

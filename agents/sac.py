@@ -67,9 +67,9 @@ class Config(buffers.ReplaySettings, buffers.PrioritySettings, temperatures.With
     hidden: Widths = (256, 256)  # of all networks; [1]
     num_critics: Count = 2  # C; the smallest value counts; [1]
     min_critics: int | None = None  # random ones that count; 2 in [2]
-    activation: networks.Activation = "relu"  # [1]
+    activation: networks.Activation = "relu"  # of hidden layers; [1]
     layer_norm: bool = False  # of the critics; True in RLPD
-    initialisation: networks.Initialisation = "glorot_uniform"  # its code
+    initialisation: networks.Initialisation = "glorot_uniform"  # of all layers; code of [1]
 
 
 class State(struct.PyTreeNode):
@@ -118,13 +118,18 @@ def remember(spec: EnvSpec, config: Config) -> Any:
 
 
 def act(
-    state: State, observation: Array, key: Array, config: Config, explore: bool, memory: Any = None
+    state: State,
+    observation: Array,
+    key: Array,
+    config: Config,
+    explore: bool,
+    memory: Any = None,
 ) -> tuple[Array, dict, Any]:
     """Actions [..., A] for observations [..., O]: sampled, or tanh of the mean."""
     if not explore:
         mean, _ = jnp.split(state.actor(observation), 2, axis=-1)
         return jnp.tanh(mean), {}, memory
-    pi = policy(state.actor, observation, config)
+    pi = distributions.squashed(state.actor(observation), config)
     action, memory = noise.sample(pi, key, memory)
     return action, {}, memory
 
@@ -132,15 +137,6 @@ def act(
 def value(state: State, observation: Array, action: Array, config: Config) -> Array:
     """The critics' mean value [...] of actions [..., A] for observations [..., O]."""
     return state.critic(observation, action).mean(axis=0)
-
-
-def policy(
-    actor: networks.AnyNetwork, observation: Array, config: Config
-) -> distributions.SquashedGaussian:
-    """pi(.|s) for observations [..., O]."""
-    mean, log_std = jnp.split(actor(observation), 2, axis=-1)
-    log_std = jnp.clip(log_std, config.log_std_min, config.log_std_max)
-    return distributions.squashed_gaussian(mean, log_std)
 
 
 # [1, eq. 5]
@@ -152,7 +148,7 @@ def critic_loss(
     config: Config,
 ) -> Loss:
     """Squared error of all critics to the soft target, summed over critics."""
-    pi = policy(state.actor, batch.next_observation, config)
+    pi = distributions.squashed(state.actor(batch.next_observation), config)
     next_action, next_log_prob = pi.sample_and_log_prob(seed=key)
     next_q = state.target_critic(batch.next_observation, next_action)  # [C, B]
     key_subset = jax.random.fold_in(key, 1)
@@ -177,7 +173,7 @@ def actor_loss(
     actor: networks.Network, state: State, batch: Transition, key: Array, config: Config
 ) -> Loss:
     """Temperature-weighted log-probability minus the critics' value."""
-    pi = policy(actor, batch.observation, config)
+    pi = distributions.squashed(actor(batch.observation), config)
     action, log_prob = pi.sample_and_log_prob(seed=key)
     q = state.critic(batch.observation, action)  # [C, B]
     q = networks.smallest(q) if config.min_critics is None else q.mean(axis=0)  # [B]

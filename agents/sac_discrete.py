@@ -72,9 +72,9 @@ class Config(buffers.ReplaySettings, buffers.PrioritySettings):
     encoder: encoders.Kind = "auto"  # of observations that are no vectors
     hidden: Widths = (256, 256)  # of all networks; SAC
     num_critics: Count = 2  # C; [1]
-    activation: networks.Activation = "relu"  # [1]
+    activation: networks.Activation = "relu"  # of hidden layers; [1]
     layer_norm: bool = False  # of the critics; own choice
-    initialisation: networks.Initialisation = "glorot_uniform"  # SAC
+    initialisation: networks.Initialisation = "glorot_uniform"  # of all layers; SAC
 
 
 class State(struct.PyTreeNode):

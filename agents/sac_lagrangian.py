@@ -72,9 +72,9 @@ class Config(buffers.ReplaySettings, temperatures.WithTemperature):
     encoder: encoders.Kind = "auto"  # of observations that are no vectors
     hidden: Widths = (256, 256)  # of all networks; [2]
     num_critics: Count = 2  # C; the smallest value counts; [2]
-    activation: networks.Activation = "relu"  # [2]
+    activation: networks.Activation = "relu"  # of hidden layers; [2]
     layer_norm: bool = False  # of the critics; True in RLPD
-    initialisation: networks.Initialisation = "glorot_uniform"  # code of [2]
+    initialisation: networks.Initialisation = "glorot_uniform"  # of all layers; code of [2]
 
 
 class State(struct.PyTreeNode):
@@ -145,13 +145,18 @@ def remember(spec: EnvSpec, config: Config) -> Any:
 
 
 def act(
-    state: State, observation: Array, key: Array, config: Config, explore: bool, memory: Any = None
+    state: State,
+    observation: Array,
+    key: Array,
+    config: Config,
+    explore: bool,
+    memory: Any = None,
 ) -> tuple[Array, dict, Any]:
     """Actions [..., A] for observations [..., O]: sampled, or tanh of the mean."""
     if not explore:
         mean, _ = jnp.split(state.actor(observation), 2, axis=-1)
         return jnp.tanh(mean), {}, memory
-    pi = policy(state.actor, observation, config)
+    pi = distributions.squashed(state.actor(observation), config)
     action, memory = noise.sample(pi, key, memory)
     return action, {}, memory
 
@@ -161,21 +166,12 @@ def value(state: State, observation: Array, action: Array, config: Config) -> Ar
     return state.critic(observation, action).mean(axis=0)
 
 
-def policy(
-    actor: networks.AnyNetwork, observation: Array, config: Config
-) -> distributions.SquashedGaussian:
-    """pi(.|s) for observations [..., O]."""
-    mean, log_std = jnp.split(actor(observation), 2, axis=-1)
-    log_std = jnp.clip(log_std, config.log_std_min, config.log_std_max)
-    return distributions.squashed_gaussian(mean, log_std)
-
-
 # [2, eq. 5]
 def critic_loss(
     critic: networks.Network, state: State, batch: Transition, key: Array, config: Config
 ) -> Loss:
     """Squared error of all critics to the soft target, summed over critics."""
-    pi = policy(state.actor, batch.next_observation, config)
+    pi = distributions.squashed(state.actor(batch.next_observation), config)
     next_action, next_log_prob = pi.sample_and_log_prob(seed=key)
     next_q = state.target_critic(batch.next_observation, next_action)  # [C, B]
     next_q = networks.smallest(next_q)  # [B]
@@ -196,7 +192,7 @@ def cost_loss(
     cost_critic: networks.Network, state: State, batch: Transition, key: Array, config: Config
 ) -> Loss:
     """Squared error of the critic of costs, without entropy."""
-    pi = policy(state.actor, batch.next_observation, config)
+    pi = distributions.squashed(state.actor(batch.next_observation), config)
     next_action = pi.sample(seed=key)
     next_cost = state.target_cost_critic(batch.next_observation, next_action)[0]  # [B]
     bootstrap = config.cost_discount * (1.0 - batch.terminated)  # [B]
@@ -211,7 +207,7 @@ def actor_loss(
     actor: networks.Network, state: State, batch: Transition, key: Array, config: Config
 ) -> Loss:
     """SAC's loss plus the weighted cost, over 1 + nu."""
-    pi = policy(actor, batch.observation, config)
+    pi = distributions.squashed(actor(batch.observation), config)
     action, log_prob = pi.sample_and_log_prob(seed=key)
     q = networks.smallest(state.critic(batch.observation, action))  # [B]
     cost = state.cost_critic(batch.observation, action)[0]  # [B]

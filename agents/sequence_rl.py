@@ -64,9 +64,9 @@ class Config(buffers.ReplaySettings, buffers.PrioritySettings, temperatures.With
     hidden: Widths = (256, 256)  # of critics, model, and actor before the GRU
     memory_hidden: Widths = (64,)  # of the GRU's layers; own choice
     num_critics: Count = 2  # C; the smallest value counts; [2]
-    activation: networks.Activation = "relu"  # [2]
+    activation: networks.Activation = "relu"  # of hidden layers; [2]
     layer_norm: bool = False  # of the critics; own choice
-    initialisation: networks.Initialisation = "glorot_uniform"  # code of [2]
+    initialisation: networks.Initialisation = "glorot_uniform"  # of all layers; code of [2]
 
 
 class State(struct.PyTreeNode):
@@ -171,12 +171,11 @@ def sequence(
         action, memory = carry
         inputs = jnp.concatenate([observation, jax.lax.stop_gradient(action)], axis=-1)
         output, memory = memories.step(actor, inputs, memory)
-        mean, log_std = jnp.split(output, 2, axis=-1)
-        log_std = jnp.clip(log_std, config.log_std_min, config.log_std_max)
-        pi = distributions.squashed_gaussian(mean, log_std)
         if explore:
+            pi = distributions.squashed(output, config)
             action, log_prob = pi.sample_and_log_prob(seed=key)
         else:
+            mean, _ = jnp.split(output, 2, axis=-1)
             action, log_prob = jnp.tanh(mean), mean[..., 0]  # no log-probability
         return (action, memory), (action, log_prob)
 

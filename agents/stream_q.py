@@ -1,17 +1,17 @@
-"""Stream Q(lambda) [streaming]: Watkins' Q-learning from each transition once.
+"""Stream Q(lambda) [streaming]: Watkins' Q-learning from each transition once, without replay.
 
 Q critic, gamma discount, lambda trace decay, end_t: the episode ended with s'_t
-  delta_t = r_t + gamma (1 - end_t) max_a Q(s'_t, a) - Q(s_t, a_t)           [1, algorithm of stream Q]
+  delta_t = r_t + gamma (1 - end_t) max_a Q(s'_t, a) - Q(s_t, a_t)    [1, stream Q]
   e       <- gamma lambda e + grad Q(s_t, a_t)
-  Q       <- Q + alpha delta_t e                                             ObGD, rljax/networks/optimisation/traces.py
+  Q       <- Q + alpha delta_t e                  ObGD: optimisation/traces.py
   e       <- 0 where end_t, and where a_t was not the greedy action
 
-Actions are greedy except for a share epsilon of uniform ones, which falls linearly. Observations are standardised by
-statistics of all so far, this one included. Rewards are divided by the std of their discounted sum.
+Actions are greedy except for a share epsilon of uniform ones, which falls linearly.
+Observations and rewards are scaled by statistics of all so far.
 
-Departs from the paper: only in how pictures of Atari are scaled (see docs/agents/stream_q.md).
+Departs from the paper only in how Atari's pictures are scaled: docs/agents/stream_q.md.
 
-[1] Elsayed et al., Streaming Deep Reinforcement Learning Finally Works, arXiv:2410.14606
+[1] Elsayed et al., Streaming Deep RL Finally Works, arXiv:2410.14606
 
   rljax train stream_q --env CartPole-v1
 """
@@ -27,75 +27,60 @@ from flax import struct
 
 from rljax import agent, buffers, networks
 from rljax.agent import Array, EnvSpec, Metrics, Transition
-from rljax.networks import normalise, traces
+from rljax.networks import normalise
+from rljax.networks.optimisation import rates, traces
+from rljax.requirements import NonNegative, Positive, Share, Widths
 
 
 @agent.config
-class Config:
+class Config(buffers.StreamSettings):
     """Hyperparameters; floats can differ between the learners of one program."""
 
     # Optimisation
-    learning_rate: float = 1.0  # alpha before it is bounded; [1]
-    critic_kappa: float = 2.0  # kappa: larger values allow only smaller steps; [1]
-    adaptive: bool = False  # divide traces by the root mean square of their steps; [1] adaptive ObGD
-    second_moment_decay: float = 0.999  # beta of that mean (adaptive only), in [0, 1); [1]
-    # Experience
-    num_envs: int = 1  # a stream is one environment: for N streams, --seeds N
-    num_steps: int = 1  # transitions between updates; a stream has one
-    num_updates: int = 1  # updates per transition; a stream has one
-    epsilon_start: float = 1.0  # share of uniform actions at first; [1]
-    epsilon_end: float = 0.01  # and at the end; [1]
-    epsilon_steps: float = 0.05  # share of the run (above 1: environment steps) over which it falls; [1]
+    learning_rate: NonNegative = 1.0  # alpha before it is bounded; [1]
+    critic_kappa: NonNegative = 2.0  # larger values: smaller steps; [1]
+    adaptive: bool = False  # traces by the root mean square of steps; [1]
+    second_moment_decay: NonNegative = 0.999  # beta of it (adaptive), below 1; [1]
+    # Policy
+    epsilon_start: Share = 1.0  # share of uniform actions at first; [1]
+    epsilon_end: Share = 0.01  # and at the end; [1]
+    epsilon_steps: Positive = 0.05  # share of the run over which it falls; [1]
     # Targets
-    discount: float = 0.99  # gamma, per environment step, in [0, 1]; [1]
-    trace_decay: float = 0.8  # lambda, in [0, 1]; [1]
-    bootstrap_truncated: bool = False  # bootstrap with Q(s', .) at a time limit; [1] does not, and observes the time
+    discount: Share = 0.99  # gamma, per environment step; [1]
+    trace_decay: Share = 0.8  # lambda; [1]
+    bootstrap_truncated: bool = False  # with Q(s', .) at a time limit; [1]: no
     # Inputs
-    normalise_observations: bool = True  # by mean and std of all observations so far, no clip; [1]
-    normalise_rewards: bool = True  # divide by the std of their discounted sum, no clip; [1]
-    time_feature: bool = True  # observe the passed share of the time limit, minus 0.5; [1]
+    normalise_rewards: bool = True  # by the std of their discounted sum; [1]
     # Networks
-    hidden: tuple[int, ...] = (32, 32)  # widths of hidden layers, each with LayerNorm; [1] for classic control
-    convolutions: tuple[tuple[int, int, int], ...] = ()  # channels, width and stride of each layer, for pictures
-    activation: networks.Activation = "leaky_relu"  # of the hidden layers; [1]
+    hidden: Widths = (32, 32)  # widths of layers, with LayerNorm; [1]
+    convolutions: tuple[tuple[int, int, int], ...] = ()  # of pictures
+    activation: networks.Activation = "leaky_relu"  # of hidden layers; [1]
     initialisation: networks.Initialisation = "sparse"  # of all layers; [1]
 
 
 class State(struct.PyTreeNode):
     """Everything that learning changes."""
 
-    critic: networks.Network  # [O] -> [A]: Q of each action
-    critic_optimiser: optax.OptState
-    statistics: normalise.Moments  # of observations [O]
+    critic: networks.Trained  # [O] -> [A]: Q of each action
     returns: normalise.DiscountedSum  # of rewards []
     steps: Array  # [] int32: environment steps so far, for epsilon
 
 
 def experience(config: Config) -> buffers.Stream:
     """One transition at a time."""
-    return buffers.Stream(
-        num_envs=config.num_envs,
-        num_steps=config.num_steps,
-        num_updates=config.num_updates,
-        perceives=config.normalise_observations,
-        time_feature=config.time_feature,
-    )
+    return buffers.Stream.of(config)
 
 
 def schedule(config: Config, steps: float) -> Config:
     """Turn a share of the run's `steps` into a number of environment steps."""
-    return dataclasses.replace(config, epsilon_steps=agent.in_steps(config.epsilon_steps, steps))
+    epsilon_steps = agent.in_steps(config.epsilon_steps, steps)
+    return dataclasses.replace(config, epsilon_steps=epsilon_steps)
 
 
 def check(spec: EnvSpec, config: Config) -> None:
-    """Raise `ValueError` for continuous actions, a hyperparameter out of range, and pictures without convolutions."""
-    agent.require_widths(config, "hidden")
+    """Raise `ValueError` for continuous actions and unfit pictures."""
     agent.require_discrete("stream_q", spec, "stream_ac")
-    agent.require_range(config, learning_rate=(0, None), critic_kappa=(0, None), second_moment_decay=(0, None))
     agent.require_below(config, second_moment_decay=1)
-    agent.require_range(config, discount=(0, 1), trace_decay=(0, 1))
-    agent.require_above(config, epsilon_steps=0)
-    agent.require_range(config, epsilon_start=(0, 1), epsilon_end=(0, 1))
     agent.require_fit(spec, config.convolutions)
 
 
@@ -103,11 +88,9 @@ def init(key: Array, spec: EnvSpec, config: Config) -> State:
     """Fresh parameters, most of them 0; an empty trace."""
     style = (config.activation, config.initialisation)
     critic = networks.feedforward(config.convolutions, config.hidden, spec.action_size, *style)
-    critic = networks.create(critic, key, jnp.zeros(spec.observation_shape))
+    critic = networks.create(critic, key, spec.example())
     return State(
-        critic=critic,
-        critic_optimiser=optimiser(config).init(critic),
-        statistics=normalise.create_moments(spec.observation_shape),
+        critic=networks.Trained.create(critic, optimiser(config)),
         returns=normalise.create_discounted_sum(),
         steps=jnp.zeros((), jnp.int32),
     )
@@ -115,41 +98,34 @@ def init(key: Array, spec: EnvSpec, config: Config) -> State:
 
 def optimiser(config: Config) -> optax.GradientTransformationExtraArgs:
     """ObGD with traces."""
-    settings = (config.critic_kappa, config.discount, config.trace_decay, config.learning_rate)
-    return traces.adaptive_obgd(*settings, config.second_moment_decay) if config.adaptive else traces.obgd(*settings)
+    return traces.optimiser(
+        adaptive=config.adaptive,
+        kappa=config.critic_kappa,
+        discount=config.discount,
+        trace_decay=config.trace_decay,
+        learning_rate=config.learning_rate,
+        second_moment_decay=config.second_moment_decay,
+    )
 
 
-def perceive(state: State, observation: Array, first: Array, config: Config) -> State:
-    """Count the first observation [1, O] of an episode; `update` counts the others, as successors."""
-    if not config.normalise_observations:
-        return state
-    return state.replace(statistics=normalise.count_where(first[0], state.statistics, observation[0]))
-
-
-def act(state: State, observation: Array, key: Array, config: Config, explore: bool) -> tuple[Array, dict]:
-    """Actions [...] for observations [..., O]: the greedy ones, except for a share epsilon when exploring."""
-    q = state.critic(scaled(state, observation, config))
+def act(
+    state: State, observation: Array, key: Array, config: Config, explore: bool
+) -> tuple[Array, dict]:
+    """Actions [...] for observations [..., O]."""
+    q = state.critic(observation)
     greedy = q.argmax(axis=-1).astype(jnp.int32)
     if not explore:
         return greedy, {}
     key_choice, key_action = jax.random.split(key)
     uniform = jax.random.randint(key_action, greedy.shape, 0, q.shape[-1])
-    action = jnp.where(jax.random.uniform(key_choice, greedy.shape) < epsilon(state, config), uniform, greedy)
+    explores = jax.random.uniform(key_choice, greedy.shape) < epsilon(state, config)
+    action = jnp.where(explores, uniform, greedy)
     return action, {"greedy": action == greedy}
 
 
 def epsilon(state: State, config: Config) -> Array:
-    """The share of uniform actions, []."""
-    passed = jnp.minimum(state.steps / config.epsilon_steps, 1.0)
-    return config.epsilon_start + (config.epsilon_end - config.epsilon_start) * passed
-
-
-def scaled(state: State, observation: Array, config: Config) -> Array:
-    """Observations [..., O] as the network sees them; their last element, the time, is not scaled."""
-    if not config.normalise_observations:
-        return observation
-    score = normalise.standard_score(state.statistics, observation)
-    return score.at[..., -1].set(observation[..., -1]) if config.time_feature else score
+    """The share of uniform actions []."""
+    return rates.linear(config.epsilon_start, config.epsilon_end, state.steps, config.epsilon_steps)
 
 
 def critic_gain(critic: networks.Network, observation: Array, action: Array) -> Array:
@@ -157,33 +133,26 @@ def critic_gain(critic: networks.Network, observation: Array, action: Array) -> 
     return critic(observation)[action]
 
 
-def update(state: State, batch: Transition, key: Array, step: Array, config: Config) -> tuple[State, Metrics]:
+def update(
+    state: State, batch: Transition, key: Array, step: Array, config: Config
+) -> tuple[State, Metrics]:
     """Learn from one transition, whose observations are [O]."""
-    del key, step
     ended = batch.terminated | batch.truncated
     final = batch.terminated if config.bootstrap_truncated else ended
-    observation = scaled(state, batch.observation, config)
-    if config.normalise_observations:
-        state = state.replace(statistics=normalise.count(state.statistics, batch.next_observation))
-    next_observation = scaled(state, batch.next_observation, config)
-    reward = batch.reward
     if config.normalise_rewards:
-        returns, reward = normalise.scale_reward(state.returns, reward, ended, config.discount)
+        returns, batch = normalise.scale_transition(state.returns, batch, config.discount)
         state = state.replace(returns=returns)
-
-    q, gradient = jax.value_and_grad(critic_gain)(state.critic, observation, batch.action)
-    error = reward + config.discount * (1.0 - final) * state.critic(next_observation).max() - q
+    critic = state.critic.parameters
+    q, gradient = jax.value_and_grad(critic_gain)(critic, batch.observation, batch.action)
+    next_q = critic(batch.next_observation).max()
+    error = batch.reward + config.discount * (1.0 - final) * next_q - q
     reset = ended | ~batch.extras["greedy"]
-    change, critic_optimiser = optimiser(config).update(gradient, state.critic_optimiser, error=error, reset=reset)
-    state = state.replace(
-        critic=optax.apply_updates(state.critic, change),
-        critic_optimiser=critic_optimiser,
-        steps=optax.safe_increment(state.steps),
-    )
+    trained = state.critic.apply(optimiser(config), gradient, error=error, reset=reset)
+    state = state.replace(critic=trained, steps=optax.safe_increment(state.steps))
     return state, {
         "critic/q": q,
         "critic/error": jnp.abs(error),
-        "critic/reward": reward,
+        "critic/reward": batch.reward,
         "critic/epsilon": epsilon(state, config),
     }
 

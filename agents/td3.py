@@ -65,9 +65,9 @@ class Config(buffers.ReplaySettings, buffers.PrioritySettings):
     hidden: Widths = (256, 256)  # of all networks; [2]
     num_critics: Count = 2  # C; the smallest value counts; [2]
     min_critics: int | None = None  # random ones that count; 2 in REDQ
-    activation: networks.Activation = "relu"  # [2]
+    activation: networks.Activation = "relu"  # of hidden layers; [2]
     layer_norm: bool = False  # of the critics; own choice
-    initialisation: networks.Initialisation = "torch"  # [2]
+    initialisation: networks.Initialisation = "torch"  # of all layers; [2]
 
 
 class State(struct.PyTreeNode):
@@ -115,7 +115,12 @@ def remember(spec: EnvSpec, config: Config) -> Any:
 
 
 def act(
-    state: State, observation: Array, key: Array, config: Config, explore: bool, memory: Any = None
+    state: State,
+    observation: Array,
+    key: Array,
+    config: Config,
+    explore: bool,
+    memory: Any = None,
 ) -> tuple[Array, dict, Any]:
     """Actions [..., A] for observations [..., O]: mu(s), with noise when exploring."""
     action = policy(state.actor, observation)

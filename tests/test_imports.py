@@ -13,6 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from rljax import trust
+
 ROOT = Path(__file__).parents[1]
 
 # Packages of rljax from the ground up: each imports those above it in this list, and itself.
@@ -21,6 +23,7 @@ PACKAGES = [
     "requirements",
     "agent",
     "system",
+    "trust",
     "distributed",
     "networks",
     "buffers",
@@ -32,7 +35,11 @@ PACKAGES = [
     "analysis",
     "cli",
 ]
-ALONE = {"agents": {"agent", "requirements", "networks", "buffers"}, "envs": {"agent", "envs"}}  # an agent imports no other
+# An agent imports no other agent.
+ALONE = {
+    "agents": {"agent", "requirements", "networks", "buffers"},
+    "envs": {"agent", "envs", "trust"},
+}
 FACES = {"__init__", "__main__"}  # the public names, and the program
 MODULES = 14  # of one folder, at most
 PACKAGES_OF_AGENTS = {"jax", "flax", "optax", "chex", "distrax", "numpy"}
@@ -132,6 +139,14 @@ def test_agents_import_the_field_and_no_more() -> None:
         assert packages - sys.stdlib_module_names <= PACKAGES_OF_AGENTS | {"rljax"}, path
         (main,) = [node for node in tree(path).body if is_main(node)] or [ast.Module([], [])]
         assert set(imported(main)) <= {"rljax.cli"}, path
+
+
+def test_trust_is_entered_by_its_names() -> None:
+    """Others use what `rljax.trust` lists, and the one module there that imports Gymnasium."""
+    for package, path in modules():
+        names = [name for name in imported(tree(path)) if package_of(name) == "trust"]
+        parts = {name.split(".")[2] for name in names if name.count(".") > 1}
+        assert package == "trust" or parts <= {*trust.__all__, "plain_state"}, path
 
 
 def test_environments_import_simulators_where_they_need_them() -> None:

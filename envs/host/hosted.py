@@ -198,8 +198,8 @@ class Hosted:
     def restore(self, blob: bytes) -> Any:
         """Continue bit for bit from a state that `save` returned. Returns the observations to act on next, [N, O...].
 
-        Make the environments as those that were saved. A state that is a pickle can run any code: it is restored only
-        as `saved_simulators.Trusted(blob)`.
+        Make the environments as those that were saved. A state that is a pickle can run any code: it
+        is restored only as `rljax.trust.TrustedState(blob)`.
         Raises `ValueError` for other environments, for another version of the simulator, for anything but a saved
         state, and for a pickle that is not trusted.
         """

@@ -1,23 +1,23 @@
 """The exact state of Gymnasium environments as bytes: simulators, random generators, and all other attributes.
 
-An environment is a stack of layers: wrappers, and the environment itself inside them. Some attributes of a layer are
-kept: a fresh environment has its own, such as a renderer, and they are not saved. The layers and the kept attributes
-are the parts, and saved states refer to a part by its place: (index of the layer, name of the attribute, or None for
-the layer itself). What was shared between attributes stays shared.
+An environment is a stack of layers: wrappers, and the environment itself inside them. Some attributes
+of a layer are fixtures, such as a renderer: a fresh environment has its own, and they are not saved.
+The layers and the fixtures are the parts, and saved states refer to a part by its place: (index of
+the layer, name of the attribute, or None for the layer itself). What was shared between attributes
+stays shared.
 
-There are two formats. Where all attributes are plain data (`rljax.envs.host.plain_state`), the state is plain too, and
-simulators are saved by their own packages' formats. Restoring it runs no code from the state. Where an attribute is an
-object of another class, all attributes are pickled in one go. Restoring a pickle runs whatever code it names, so that
-`restore` takes it only as a `Trusted` state.
+There are two formats. Where all attributes are plain data (`rljax.trust.plain_state`), the state is
+plain too, and simulators are saved by their own packages' formats. Restoring it runs no code from the
+state. Where an attribute is an object of another class, all attributes are pickled in one go.
+Restoring a pickle runs whatever code it names, so that `restore` takes it only as a
+`rljax.trust.TrustedState`.
 """
 
 from __future__ import annotations
 
 import importlib
 import io
-import json
 import pickle
-import struct
 import sys
 import types
 import zlib
@@ -28,28 +28,28 @@ import gymnasium
 import numpy as np
 from gymnasium.utils import EzPickle
 
-from rljax.envs.host import plain_state
+from rljax import trust
+from rljax.trust import plain_state
 
-_KEPT = {"env", "spec", "_cached_spec", "metadata", "_metadata", "_saved_kwargs", "_ezpickle_args", "_ezpickle_kwargs"}
+_FIXTURES = {
+    "env",
+    "spec",
+    "_cached_spec",
+    "metadata",
+    "_metadata",
+    "_saved_kwargs",
+    "_ezpickle_args",
+    "_ezpickle_kwargs",
+}
 _SIMPLE = (types.NoneType, bool, int, float, str, bytes, tuple)
 
 Place = plain_state.Place
 
-PLAIN = b"rljax: plain state of simulators 1\n"  # the first bytes of a plain state
 MOST = 1 << 26  # bytes of one environment's plain state, when it is no longer compressed
-
-
-class Trusted(bytes):
-    """A saved state that the user trusts: it may be a pickle, which can run any code."""
 
 
 class CannotSaveError(Exception):
     """Some attribute cannot be saved; the message says which."""
-
-
-def is_plain(blob: bytes) -> bool:
-    """Whether restoring this state runs no code from it."""
-    return blob.startswith(PLAIN)
 
 
 def save(environments: Sequence[Any], batch: tuple[np.ndarray, ...]) -> bytes:
@@ -67,7 +67,8 @@ def save(environments: Sequence[Any], batch: tuple[np.ndarray, ...]) -> bytes:
     }
     attributes = _attributes(environments)
     try:
-        return _dump_plain({**state, "attributes": attributes}, parts, _named(attributes))
+        encoder = plain_state.StateEncoder(parts, _by_place(attributes), _loses_state)
+        return plain_state.dump({**state, "attributes": attributes}, encoder)
     except (plain_state.NotPlainError, RecursionError):
         pass
     try:
@@ -81,16 +82,16 @@ def save(environments: Sequence[Any], batch: tuple[np.ndarray, ...]) -> bytes:
 def restore(blob: bytes, environments: Sequence[Any], name: str) -> tuple[np.ndarray, ...]:
     """Give `environments`, called `name` in messages, the state that `save` returned; the arrays of its `batch`.
 
-    Raises `ValueError` for other environments, for another version of the simulator, for what is not a saved state, and
-    for a pickle that is not `Trusted`.
+    Raises `ValueError` for other environments, for another version of the simulator, for what is not
+    a saved state, and for a pickle that is no `TrustedState`.
     """
+    trust.require_no_pickle(blob, name)
     parts = _parts(environments)
     try:
-        state = _load_plain(blob, environments, parts) if is_plain(blob) else _load_pickle(blob, parts)
+        load = _load_pickle if trust.is_pickle(blob) else _load_plain
+        state = load(blob, environments, parts)
         layers, simulators, versions = state["layers"], state["simulators"], state["versions"]
         first, package_versions = layers[0], list(versions.items())
-    except _UntrustedError as error:
-        raise ValueError(f"the state of '{name}' is a pickle, which can run any code, and is not trusted.") from error
     except Exception as error:
         raise ValueError(f"this is not a state of '{name}' saved by Hosted.save: {error}.") from error
     present = _layer_names(environments)
@@ -146,61 +147,43 @@ class _Unpickler(pickle.Unpickler):
         return self.parts[pid]
 
 
-class _UntrustedError(Exception):
-    """A pickle that is not `Trusted`."""
+def _load_pickle(
+    blob: bytes, environments: Sequence[Any], parts: dict[Place, Any]
+) -> dict[str, Any]:
+    """The state in a pickle. Its simulators are pickles as well.
 
-
-def _load_pickle(blob: bytes, parts: dict[Place, Any]) -> dict[str, Any]:
-    """The state in a pickle. Its simulators are pickles as well, and `attributes` is a function that loads them."""
-    if not isinstance(blob, Trusted):
-        raise _UntrustedError
+    `attributes` is a function that loads them.
+    """
     state = pickle.loads(zlib.decompress(blob))
     state["simulators"] = {
-        place: (saved[0] if isinstance(saved[0], tuple) else pickle.loads(saved[0]), saved[1])
-        for place, saved in state["simulators"].items()
+        place: (content if isinstance(content, tuple) else pickle.loads(content), fields)
+        for place, (content, fields) in state["simulators"].items()
     }
     return state | {"attributes": _Unpickler(io.BytesIO(state["attributes"]), parts).load}
 
 
-def _dump_plain(state: dict[str, Any], parts: dict[Place, Any], named: dict[Place, Any]) -> bytes:
-    encoder = plain_state.StateEncoder(parts, named, _loses_state)
-    roots = {key: encoder.encode(value) for key, value in state.items()}
-    sizes = [len(buffer) for buffer in encoder.buffers]
-    head = json.dumps({"roots": roots, "nodes": encoder.nodes, "sizes": sizes}).encode()
-    return PLAIN + zlib.compress(b"".join([struct.pack("<Q", len(head)), head, *encoder.buffers]), level=1)
-
-
-def _load_plain(blob: bytes, environments: Sequence[Any], parts: dict[Place, Any]) -> dict[str, Any]:
+def _load_plain(
+    blob: bytes, environments: Sequence[Any], parts: dict[Place, Any]
+) -> dict[str, Any]:
     """The state in a plain one. `attributes` is a function that decodes them."""
-    unpacking, most = zlib.decompressobj(), MOST * len(environments)
-    whole = memoryview(unpacking.decompress(blob[len(PLAIN) :], most))
-    if not unpacking.eof:
-        raise ValueError(f"it was cut, or has more than {most:,} bytes")
-    (length,) = struct.unpack("<Q", whole[:8])
-    head, start, buffers = json.loads(bytes(whole[8 : 8 + length])), 8 + length, []
-    for size in head["sizes"]:
-        if not 0 <= size <= len(whole) - start:
-            raise ValueError("it was cut")
-        buffers.append(bytes(whole[start : start + size]))
-        start += size
-    decoder = plain_state.StateDecoder(head["nodes"], buffers, parts, _named(_attributes(environments)))
-    roots = head["roots"]
-    state = {key: decoder.decode(roots[key]) for key in ("layers", "versions", "simulators", "hosted")}
-    return state | {"attributes": lambda: decoder.decode(roots["attributes"])}
+    attributes = _by_place(_attributes(environments))
+    value = plain_state.load(blob, MOST * len(environments), parts, attributes)
+    state = {name: value(name) for name in ("layers", "versions", "simulators", "hosted")}
+    return state | {"attributes": lambda: value("attributes")}
 
 
-def _named(attributes: Sequence[dict[str, Any]]) -> dict[Place, Any]:
+def _by_place(attributes: Sequence[dict[str, Any]]) -> dict[Place, Any]:
     """All attributes by their places."""
     return {(index, name): value for index, values in enumerate(attributes) for name, value in values.items()}
 
 
 def _replace_attributes(layer: Any, values: dict[str, Any]) -> None:
-    """Give a layer the saved attributes, and no others but those that are kept."""
-    for attribute in [attribute for attribute, value in vars(layer).items() if not _is_kept(attribute, value)]:
+    """Give a layer the saved attributes, and no others but fixtures."""
+    for attribute in [attribute for attribute, value in vars(layer).items() if not _is_fixture(attribute, value)]:
         if attribute not in values:
             delattr(layer, attribute)
-    if not all(isinstance(name, str) and name not in _KEPT for name in values):
-        raise ValueError("it replaces what an environment keeps")
+    if not all(isinstance(name, str) and name not in _FIXTURES for name in values):
+        raise ValueError("it replaces fixtures of an environment")
     vars(layer).update(values)
 
 
@@ -229,21 +212,21 @@ def _parts(environments: Any) -> dict[Place, Any]:
     for index, layer in enumerate(_layers(environments)):
         parts[index, None] = layer
         for name, value in vars(layer).items():
-            if _is_kept(name, value) and not isinstance(value, _SIMPLE):
+            if _is_fixture(name, value) and not isinstance(value, _SIMPLE):
                 parts[index, name] = value
     return parts
 
 
 def _attributes(environments: Any) -> list[dict[str, Any]]:
-    """The attributes that are not kept, by layer."""
+    """The attributes that are no fixtures, by layer."""
     return [
-        {name: value for name, value in vars(layer).items() if not _is_kept(name, value)}
+        {name: value for name, value in vars(layer).items() if not _is_fixture(name, value)}
         for layer in _layers(environments)
     ]
 
 
-def _is_kept(name: str, value: Any) -> bool:
-    if name in _KEPT or is_native(value) or isinstance(value, types.ModuleType):
+def _is_fixture(name: str, value: Any) -> bool:
+    if name in _FIXTURES or is_native(value) or isinstance(value, types.ModuleType):
         return True
     if isinstance(value, types.FunctionType):
         return "<" in value.__qualname__  # pickle finds all other functions by their names
@@ -284,12 +267,15 @@ def _save_simulator(data: Any) -> tuple[tuple[str, bytes], dict[str, Any]]:
     """An MjData with its model, and the fields that MuJoCo leaves out of it; or a whole Atari console."""
     if is_native(data, "ALEInterface"):
         return ("ALEState", data.cloneState(include_rng=True).__getstate__()), {}
-    fields = {name: getattr(data, name) for name in _forgotten(data)}
-    copied = {name: value.copy() if isinstance(value, np.ndarray) else value for name, value in fields.items()}
-    return ("MjData", data.__getstate__()), copied
+    fields = {name: getattr(data, name) for name in _unsaved_fields(data)}
+    copies = {
+        name: value.copy() if isinstance(value, np.ndarray) else value
+        for name, value in fields.items()
+    }
+    return ("MjData", data.__getstate__()), copies
 
 
-def _forgotten(data: Any) -> list[str]:
+def _unsaved_fields(data: Any) -> list[str]:
     """Fields of an MjData that its own format leaves out."""
     return [name for name in dir(data) if name.startswith(("flg_", "solver_")) or name in ("ne", "nf", "nl")]
 
@@ -303,7 +289,7 @@ def _restore_simulator(saved: tuple[Any, dict[str, Any]], present: Any) -> None:
     data = _native(content, "mujoco", "MjData")
     _copy_fields(data.model, present.model)
     importlib.import_module("mujoco").mj_copyData(present, present.model, data)
-    for name in _forgotten(present):
+    for name in _unsaved_fields(present):
         if name in fields:
             setattr(present, name, fields[name])  # arrays too: the setter copies
 
@@ -315,10 +301,10 @@ def _native(content: Any, package: str, kind: str) -> Any:
     name, state = content
     if name != kind:
         raise ValueError(f"a {name} where a {kind} is needed")
-    made = getattr(importlib.import_module(package), kind)
-    made = made.__new__(made)
-    made.__setstate__(state)
-    return made
+    simulator_class = getattr(importlib.import_module(package), kind)
+    simulator = simulator_class.__new__(simulator_class)
+    simulator.__setstate__(state)
+    return simulator
 
 
 def _copy_fields(saved: Any, present: Any) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from rljax.analysis.comparison import Estimate
-from rljax.system.terminal import printable
+from rljax.trust import printable
 
 
 def quoted(names: Iterable[Any]) -> str:

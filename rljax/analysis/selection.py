@@ -20,6 +20,7 @@ from rljax import datasets
 from rljax.analysis import folders
 from rljax.analysis.validation import ACTION, ERROR, losses
 from rljax.runs import records
+from rljax.trust import Folder
 
 JUDGED = "value/initial"  # the metric of a judge
 OWN_METRICS = ("critic/q",)  # criteria from the candidates' own metrics
@@ -80,8 +81,9 @@ def select(
     """Choose among the runs in and below `paths` by each criterion. Return the choices, and a table by candidate.
 
     The table holds the return and the criteria of each candidate. `validation` is the name or the file of a data set
-    that no candidate has learnt from. For `validation`, `discount` and `trust` see `losses`. Raises `ValueError` for
-    fewer than two candidates, if there is no criterion, and for all errors of `losses`.
+    that no candidate has learnt from. For `validation` and `discount` see `losses`. With `trust`, the user vouches for
+    the code that the candidates name. Raises `ValueError` for fewer than two candidates, if there is no criterion, and
+    for all errors of `losses`.
     """
     if not 0.0 <= discount <= 1.0:
         raise ValueError(f"--discount is {discount:g}, it must be in [0, 1].")
@@ -101,7 +103,7 @@ def select(
             if name in last:
                 criteria.setdefault(name, {})[folder] = last[name]
         if held_out is not None:
-            for name, loss in losses(folder, held_out, discount, trust=trust).items():
+            for name, loss in losses(Folder(folder, trust), held_out, discount).items():
                 criteria.setdefault(name, {})[folder] = loss
     criteria = {JUDGED: {path: judges[path.resolve()] for path in returns if path.resolve() in judges}, **criteria}
     criteria = {name: values for name, values in criteria.items() if len(values) > 1}

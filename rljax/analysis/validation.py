@@ -13,17 +13,21 @@ import jax.numpy as jnp
 from rljax import datasets
 from rljax.buffers import RewardTransform
 from rljax.buffers.rows import rows_of, spread_rows
+from rljax.runs import arguments
 from rljax.runs.policies import loading
 from rljax.training import agent_state
 from rljax.training.plan import require_same_spaces
 from rljax.training.terminal_values import has_values
+from rljax.trust import Folder
 
 ACTION, ERROR = "validation/action", "validation/error"  # the names of the losses
 MOST_ROWS = 10_000  # a larger sample would cost more and say no more
 
 
-def losses(folder: Path, dataset: datasets.OfflineDataset, discount: float, *, trust: bool = False) -> dict[str, float]:
-    """The losses of the last policy and critics of the run in `folder` on evenly spread rows of `dataset`.
+def losses(
+    out: Path | Folder, dataset: datasets.OfflineDataset, discount: float
+) -> dict[str, float]:
+    """The losses of the last policy and critics of the run in `out` on evenly spread rows of `dataset`.
 
     `validation/action` is the mean squared difference between the actions of the data and those of the policy without
     exploration, per dimension in [-1, 1]. With discrete actions it is the share of choices that differ.
@@ -34,13 +38,14 @@ def losses(folder: Path, dataset: datasets.OfflineDataset, discount: float, *, t
 
     Raises `ValueError` where the data have other spaces, and all errors of `loading.load_all`.
     """
-    policies = loading.load_all(folder, trust=trust, parts=("agent",))
+    folder = arguments.run_folder(out)
+    policies = loading.load_all(folder)
     if policies.remembers or policies.observes_time or policies.experience.observes:
         return {}
     module, spec, data_spec = policies.module, policies.spec, dataset.spec
     if spec.discrete and data_spec.discrete and not spec.choices:  # the data may lack the last actions
         data_spec = dataclasses.replace(data_spec, action_size=max(data_spec.action_size, spec.action_size))
-    require_same_spaces(spec, f"'{folder}'", data_spec)
+    require_same_spaces(spec, f"'{folder.path}'", data_spec)
     state, config = jax.tree.map(lambda x: x[0], (policies.state, policies.config))
     data = rows_of(dataset.transitions, spread_rows(dataset.num, MOST_ROWS))
     key = jax.random.key(0)

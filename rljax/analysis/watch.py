@@ -17,8 +17,8 @@ import numpy as np
 
 from rljax.analysis import formatting, labels
 from rljax.runs import records, statistics
-from rljax.system.terminal import printable
 from rljax.training import registry
+from rljax.trust import printable
 
 STATES = ("running", "starting", "stalled", "stopped", "diverged", "unreadable", "complete")  # in the table's order
 COLOURS = {"running": "green", "stalled": "yellow", "diverged": "red", "unreadable": "red", "complete": "dim"}

@@ -45,7 +45,7 @@ from rljax.buffers.rollout import (
     minibatches,
 )
 from rljax.buffers.rows import random_rows, rows_of
-from rljax.buffers.sequences import Sequences
+from rljax.buffers.sequences import Sequences, n_step_returns
 
 __all__ = [
     "PART",
@@ -82,6 +82,7 @@ __all__ = [
     "draw_of",
     "generalised_advantages",
     "minibatches",
+    "n_step_returns",
     "priorities",
     "random_rows",
     "replay_draw",

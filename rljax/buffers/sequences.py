@@ -195,3 +195,24 @@ class Sequences(Draw):
         age = next_step + steps - last * self.every  # steps since it began
         number = (ring.drawable // num_envs - age) // self.every + 1
         return last % (steps // self.every), number
+
+
+def n_step_returns(
+    value: Array, batch: Transition, discount: Array | float, number: int
+) -> Array:
+    """Returns R^n_t [T, B] of sequences, for the values V_t [T, B] of their steps' successors.
+
+      R^1_t = r_t + gamma (1 - terminated_t) V_t
+      R^k_t = R^1_t where t ended, and in the last step;  r_t + gamma R^{k-1}_{t+1} elsewhere
+
+    n is `number`. Kapturowski et al., R2D2, ICLR 2019, section 2.3.
+    """
+    last = (batch.terminated | batch.truncated).at[-1].set(True)
+    following = (1.0 - batch.terminated) * value
+
+    def longer(_: Any, later: Array) -> Array:  # R^k of R^{k-1}
+        after = jnp.where(last, following, jnp.roll(later, -1, axis=0))
+        return batch.reward + discount * after
+
+    first = batch.reward + discount * following
+    return jax.lax.fori_loop(1, number, longer, first)

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import tyro
 
 from rljax.cli import options as shared
-from rljax.system.terminal import printable, show
+from rljax.trust import printable, show
 
 USAGE = """\
 usage: rljax data COMMAND ...
@@ -303,7 +303,7 @@ def _corrupt(arguments: list[str]) -> None:
 
     attacker = None
     if options.attacker is not None:
-        attacker = load_attacker(options.attacker, options.learner, trust=options.trust)
+        attacker = load_attacker(options.folder(options.attacker), options.learner)
     corrupted = corruption.corrupt(
         _load(options),
         what=options.what,
@@ -355,7 +355,7 @@ def _record(arguments: list[str]) -> None:
         dataset = collect.demonstrated(options.source, steps=steps, seed=options.seed, name=str(options.output))
     else:
         dataset = collect.record(
-            options.source,
+            options.folder(options.source),
             steps=steps,
             source=options.acting,
             learner=options.learner,
@@ -363,7 +363,6 @@ def _record(arguments: list[str]) -> None:
             num_envs=10 if options.envs is None else options.envs,
             seed=options.seed,
             name=str(options.output),
-            trust=options.trust,
         )
     path = datasets.write(dataset, options.output)
     returns = dataset.returns()

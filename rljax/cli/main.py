@@ -124,7 +124,7 @@ def _run(command: Callable[[list[str]], None], arguments: list[str]) -> None:
 
 
 def _fail(message: str, code: int = EXIT_USER) -> None:
-    from rljax.system.terminal import LINES, printable
+    from rljax.trust import LINES, printable
 
     print(f"error: {printable(message, keep=LINES)}", file=sys.stderr)
     raise SystemExit(code)

@@ -55,6 +55,12 @@ class Trust:
 
     trust: bool = False  # run the folder's code and load its pickles, although another user's command made it
 
+    def folder(self, path: str | Path) -> Any:
+        """The folder that a command opens, with the user's word on it."""
+        from rljax.trust import Folder
+
+        return Folder(Path(path), self.trust)
+
 
 @dataclasses.dataclass(kw_only=True)
 class Quiet:

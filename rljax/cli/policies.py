@@ -42,14 +42,15 @@ def evaluate_run(arguments: list[str]) -> None:
     arguments, texts = shared.split_config(arguments)
     options = shared.parse(Evaluate, arguments, "eval")
     from rljax.runs.policies import evaluate, loading
-    from rljax.system.terminal import show
+    from rljax.trust import show
 
-    same: dict[str, Any] = {name: getattr(options, name) for name in ("episodes", "env", "best", "seed", "trust")}
-    changes = loading.read_changes(options.run, texts, trust=options.trust) if texts else {}
+    same: dict[str, Any] = {name: getattr(options, name) for name in ("episodes", "env", "best", "seed")}
+    folder = options.folder(options.run)
+    changes = loading.read_changes(folder, texts) if texts else {}
     for values in itertools.product(*changes.values()):
         config, results = dict(zip(changes, values, strict=True)), []
         for hold in options.hold or (None,):
-            results.append(evaluate.evaluate_run(options.run, **same, config=config, hold=hold))
+            results.append(evaluate.evaluate_run(folder, **same, config=config, hold=hold))
             show(evaluate.table(results[-1]))
         if len({result["hold"] for result in results}) > 1:
             show(evaluate.line_over_holds(results))
@@ -60,11 +61,12 @@ def play(arguments: list[str]) -> None:
     options = shared.parse(PlayOptions, arguments, "play")
     from rljax.runs.policies import videos
 
-    names = ("learner", "best", "seed", "max_steps", "trust")
+    names = ("learner", "best", "seed", "max_steps")
     episode: dict[str, Any] = {name: getattr(options, name) for name in names}
+    folder = options.folder(options.run)
     if options.terminal:
-        shown = videos.tell(options.run, **episode, colours=sys.stdout.isatty())
+        lines = videos.tell(folder, **episode, colours=sys.stdout.isatty())
     else:
-        shown = videos.play(options.run, **episode, output=options.output)
-    for part in shown:
-        print(part)
+        lines = videos.play(folder, **episode, output=options.output)
+    for line in lines:
+        print(line)

@@ -48,7 +48,7 @@ def test_updates_equal_the_papers() -> None:
     raise NotImplementedError
 '''
 # What the tests of all agents read in an agent's own test.
-READ_BY_OTHERS = ("example", "PROBE", "POLICY_IS_A_DRAW", "NORMALISES_ITSELF")
+READ_BY_OTHERS = ("example", "PROBE", "POLICY_IS_A_DRAW", "NORMALISES_ITSELF", "AVERAGES")
 
 PAGE = """\
 # {title}

@@ -175,16 +175,16 @@ def resume(arguments: list[str]) -> None:
     if many is not None and options.coordinator is not None:
         raise ValueError(f"--coordinator joins hosts for one run, '{options.run}' holds many: --ray spreads them.")
     if many is not None:
-        how = {"quiet": options.quiet, "workers": options.workers(), "trust": options.trust}
-        print(many.resume(options.run, options.steps, **how))
+        how = {"quiet": options.quiet, "workers": options.workers()}
+        print(many.resume(options.folder(options.run), options.steps, **how))
     elif options.ray is not None:
         raise ValueError(f"--ray is for a grid or a sweep, '{options.run}' is a run.")
     else:
         options.join()
         command = shlex.join(["rljax", "resume", *arguments])
-        how = {**online, "quiet": options.quiet, "command": command, "trust": options.trust}
+        how = {**online, "quiet": options.quiet, "command": command}
         how["accept_changed_records"] = options.accept_changed_records
-        _print_once(run.resume(options.run, options.steps, **how))
+        _print_once(run.resume(options.folder(options.run), options.steps, **how))
 
 
 def extract(arguments: list[str]) -> None:
@@ -192,7 +192,7 @@ def extract(arguments: list[str]) -> None:
     options = shared.parse(Extract, arguments, "extract")
     from rljax.runs import extract
 
-    print(extract.extract(options.run, options.learners, options.out, trust=options.trust))
+    print(extract.extract(options.folder(options.run), options.learners, options.out))
 
 
 def _print_once(text: Any) -> None:

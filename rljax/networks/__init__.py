@@ -15,6 +15,7 @@ from rljax.networks.ensembles import (
     outputs_and_head,
     smallest,
     smallest_of_subset,
+    values_and_slopes,
 )
 from rljax.networks.layers import (
     ACTIVATIONS,
@@ -39,6 +40,7 @@ from rljax.networks.layers import (
     mish,
     patches,
     polyak,
+    polyak_every,
 )
 from rljax.networks.optimisation.trained import Trained, clipped, cosine_rate, parameters_of
 
@@ -81,6 +83,8 @@ __all__ = [
     "parameters_of",
     "patches",
     "polyak",
+    "polyak_every",
     "smallest",
     "smallest_of_subset",
+    "values_and_slopes",
 ]

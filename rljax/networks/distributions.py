@@ -43,11 +43,28 @@ def squashed_gaussian(mean: Array, log_std: Array) -> SquashedGaussian:
     return distrax.Transformed(base, distrax.Block(distrax.Tanh(), ndims=1))
 
 
+def squashed(output: Array, settings: Any) -> SquashedGaussian:
+    """tanh of a Gaussian whose mean and log std are the halves of a network's output [..., 2 A].
+
+    The log std is clipped to `settings.log_std_min` and `settings.log_std_max`, of an agent's Config.
+    """
+    mean, log_std = jnp.split(output, 2, axis=-1)
+    return squashed_gaussian(mean, jnp.clip(log_std, settings.log_std_min, settings.log_std_max))
+
+
 def gaussian(mean: Array, std: Array) -> Distribution:
     """A diagonal Gaussian over [..., A]; its log-probability is summed over A."""
     import distrax
 
     return distrax.MultivariateNormalDiag(mean, jnp.broadcast_to(std, mean.shape))
+
+
+def symmetric_kl(mean: Array, log_std: Array, other_mean: Array, other_log_std: Array) -> Array:
+    """KL(p || q) + KL(q || p) [...] of Gaussians [..., A]; a tanh after both changes nothing."""
+    ratio = jnp.exp(2.0 * (log_std - other_log_std))
+    precision = jnp.exp(-2.0 * log_std) + jnp.exp(-2.0 * other_log_std)
+    spread = jnp.square(mean - other_mean) * precision
+    return 0.5 * (ratio + 1.0 / ratio + spread - 2.0).sum(axis=-1)
 
 
 FORBIDDEN = -1e9  # logit and value of an action that is not allowed: finite, so that gradients stay finite

@@ -78,9 +78,7 @@ def encoder_or_none(spec: EnvSpec, settings: EncoderSettings) -> Encoder | None:
     return encoder(spec, settings) if needed(spec) else None
 
 
-def create(
-    spec: EnvSpec, settings: EncoderSettings, body: nn.Module, key: Array, *inputs: Any
-) -> networks.Network:
+def create(spec: EnvSpec, settings: EncoderSettings, body: nn.Module, key: Array, *inputs: Any) -> networks.Network:
     """A fresh network: `body` behind an encoder, for one observation and the example `inputs`."""
     return networks.create(encoded(spec, settings, body), key, spec.example(), *inputs)
 
@@ -189,6 +187,24 @@ class Pictures(Module):
             side = width // 2
             x = jnp.pad(x, ((0, 0), (side, side), (side, side), (0, 0)))
         return convolve(x, kernel, stride) + bias
+
+
+def perturbed(key: Array, observation: Any, radius: Array | float, number: int) -> Any:
+    """Observations [n, B, O...] around those of a batch [B, O...]: the same n steps from each row.
+
+    Each number moves by U(-radius, radius), in the units of networks: bytes of pictures are divided
+    by 255 first, as an encoder does.
+    """
+
+    def around(key: Array, x: Array) -> Array:
+        is_bytes = x.ndim == 4 and x.dtype == jnp.uint8
+        x = x.astype(jnp.float32) / 255.0 if is_bytes else x
+        steps = jax.random.uniform(key, (number, 1, *x.shape[1:]), minval=-1.0, maxval=1.0)
+        return x + radius * steps
+
+    parts, structure = jax.tree.flatten(observation)
+    keys = jax.random.split(key, len(parts)) if len(parts) > 1 else [key]
+    return jax.tree.unflatten(structure, [around(*pair) for pair in zip(keys, parts, strict=True)])
 
 
 def convolve(pictures: Array, kernel: Array, stride: int = 1) -> Array:

@@ -47,8 +47,8 @@ class ChoicesEnsemble(Ensemble):
 
     def __call__(self, observation: Array, action: Array) -> Array:
         """The values [C, ...] of actions int32 [..., K] for observations [..., O]."""
-        chosen = [jax.nn.one_hot(action[..., i], number) for i, number in enumerate(self.choices)]
-        return super().__call__(observation, *chosen)
+        vectors = [jax.nn.one_hot(action[..., i], number) for i, number in enumerate(self.choices)]
+        return super().__call__(observation, *vectors)
 
 
 class BinnedEnsemble(Ensemble):
@@ -131,8 +131,10 @@ def smallest(values: Array, axis: int = 0) -> Array:
     The gradient of `values.min(axis)` is divided by the number of values that equal the minimum. If XLA computes the
     values twice and rounds them differently, that number can be 0, and the gradient is 0 / 0.
     """
-    chosen = jnp.argmin(jax.lax.stop_gradient(values), axis=axis)
-    return jnp.where(jax.nn.one_hot(chosen, values.shape[axis], axis=axis, dtype=bool), values, 0.0).sum(axis=axis)
+    smallest_index = jnp.argmin(jax.lax.stop_gradient(values), axis=axis)
+    return jnp.where(jax.nn.one_hot(smallest_index, values.shape[axis], axis=axis, dtype=bool), values, 0.0).sum(
+        axis=axis
+    )
 
 
 def largest(values: Array, axis: int = 0) -> Array:
@@ -147,8 +149,8 @@ def smallest_of_subset(values: Array, number: int | None, key: Array) -> Array:
     """
     if number is None:
         return values.min(axis=0)
-    chosen = jax.random.choice(jax.random.fold_in(key, 1), values.shape[0], (number,), replace=False)
-    return values[chosen].min(axis=0)
+    subset = jax.random.choice(key, values.shape[0], (number,), replace=False)
+    return values[subset].min(axis=0)
 
 
 def member(ensemble: Network | Trained, index: int) -> Network:
@@ -159,6 +161,29 @@ def member(ensemble: Network | Trained, index: int) -> Network:
 def members(ensemble: Network | Trained) -> Network:
     """An `Ensemble` network as a stack [C, ...] of ensembles of one: under `vmap` each member has its own inputs."""
     return _of_one(parameters_of(ensemble), lambda x: x[:, None])
+
+
+def values_and_slopes(
+    ensemble: Network | Trained, observation: Any, action: Array
+) -> tuple[Array, Array]:
+    """Q_c(s, a) [C, B] and its slope in the action [C, B, A], in one pass."""
+    stack = members(ensemble)
+
+    def total(critic: Network, action: Array) -> tuple[Array, Array]:
+        q = critic(observation, action)[0]
+        return q.sum(), q
+
+    slopes = jax.value_and_grad(total, argnums=1, has_aux=True)
+    (_, q), slope = jax.vmap(slopes, in_axes=(_member_axes(stack), None))(stack, action)
+    return q, slope
+
+
+def _member_axes(stack: Network) -> Network:
+    """For `jax.vmap`, which leaves of a stack of members have the axis [C]: not the encoder's."""
+    axes = jax.tree.map(lambda _: 0, stack)
+    if isinstance(stack.module, Encoded):
+        axes = axes.replace(params={**axes.params, "encoder": None})
+    return axes
 
 
 def _of_one(ensemble: Network, select: Callable[[Array], Array]) -> Network:

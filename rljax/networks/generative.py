@@ -12,7 +12,7 @@ noise at 1 [3].
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -20,10 +20,12 @@ import numpy as np
 from flax import linen as nn
 
 from rljax import networks
-from rljax.agent import Array
+from rljax.agent import Array, EnvSpec
 from rljax.networks.layers import Module
+from rljax.requirements import AtLeast
 
 Noising = Literal["vp", "linear"]
+Embedding = Annotated[int, AtLeast(4)]  # features of a time: two sines and two cosines at least
 
 
 def sinusoidal(time: Array, size: int) -> Array:
@@ -64,14 +66,14 @@ class Field(Module):
         return networks.MLP(self.hidden, self.features, *style, name="body")(action, *inputs, observation)
 
 
-class Schedule(NamedTuple):
+class NoiseSchedule(NamedTuple):
     """The share of an action that remains after each of T steps of noise; constants of the program."""
 
-    kept: Array  # [T] alpha_t: the share of the variance that step t keeps
+    alpha: Array  # [T] alpha_t: the share of the variance that step t keeps
     signal: Array  # [T] abar_t, their product: the remaining share of the action's variance
 
 
-def schedule(name: Noising, steps: int) -> Schedule:
+def schedule(name: Noising, steps: int) -> NoiseSchedule:
     """The schedule called `name`, in `steps` steps.
 
     - vp: alpha_t = exp(-b_min / T - (b_max - b_min) (2t - 1) / (2 T^2)) for t = 1..T, with b from 0.1 to 10: a
@@ -80,42 +82,42 @@ def schedule(name: Noising, steps: int) -> Schedule:
     """
     t = np.arange(1, steps + 1)
     if name == "vp":
-        kept = np.exp(-0.1 / steps - 0.5 * (10.0 - 0.1) * (2 * t - 1) / steps**2)
+        alpha = np.exp(-0.1 / steps - 0.5 * (10.0 - 0.1) * (2 * t - 1) / steps**2)
     else:
-        kept = 1.0 - np.linspace(1e-4, 2e-2, steps)
-    return Schedule(jnp.asarray(kept, jnp.float32), jnp.asarray(np.cumprod(kept), jnp.float32))
+        alpha = 1.0 - np.linspace(1e-4, 2e-2, steps)
+    return NoiseSchedule(jnp.asarray(alpha, jnp.float32), jnp.asarray(np.cumprod(alpha), jnp.float32))
 
 
-def noised(schedule: Schedule, action: Array, step: Array, noise: Array) -> Array:
+def noised(schedule: NoiseSchedule, action: Array, step: Array, noise: Array) -> Array:
     """Actions [..., A] after steps [...] of noise [..., A]: sqrt(abar) a + sqrt(1 - abar) e."""
     signal = schedule.signal[step][..., None]
     return jnp.sqrt(signal) * action + jnp.sqrt(1.0 - signal) * noise
 
 
-def denoised(schedule: Schedule, noisy: Array, step: Array, noise: Array) -> Array:
+def denoised(schedule: NoiseSchedule, noisy: Array, step: Array, noise: Array) -> Array:
     """The inverse of `noised`: the clean actions [..., A], clipped to [-1, 1]."""
     signal = schedule.signal[step][..., None]
     return jnp.clip((noisy - jnp.sqrt(1.0 - signal) * noise) / jnp.sqrt(signal), -1.0, 1.0)
 
 
 def ancestral(
-    schedule: Schedule, denoiser: Callable[[Array, Array], Array], key: Array, shape: tuple[int, ...]
+    schedule: NoiseSchedule, denoiser: Callable[[Array, Array], Array], key: Array, shape: tuple[int, ...]
 ) -> Array:
     """Actions of `shape` [..., A] from noise, by the reverse process of DDPM [1, algorithm 2].
 
     `denoiser(noisy, step)` predicts the noise [..., A] in actions at `step` [...]. Each step draws from the Gaussian
     q(a_{t-1} | a_t, a_0), where a_0 is `denoised` with the predicted noise. The last step adds no noise.
     """
-    kept, signal = schedule
+    alpha, signal = schedule
     before = jnp.concatenate([jnp.ones(1), signal[:-1]])  # abar_{t-1}
-    weight_clean = (1.0 - kept) * jnp.sqrt(before) / (1.0 - signal)
-    weight_noisy = (1.0 - before) * jnp.sqrt(kept) / (1.0 - signal)
-    std = jnp.sqrt((1.0 - kept) * (1.0 - before) / (1.0 - signal))  # 0 in the last step
-    steps = kept.size
+    weight_clean = (1.0 - alpha) * jnp.sqrt(before) / (1.0 - signal)
+    weight_noisy = (1.0 - before) * jnp.sqrt(alpha) / (1.0 - signal)
+    std = jnp.sqrt((1.0 - alpha) * (1.0 - before) / (1.0 - signal))  # 0 in the last step
+    steps = alpha.size
     noise = jax.random.normal(key, (steps + 1, *shape))
 
-    def reverse(action: Array, given: tuple[Array, Array]) -> tuple[Array, None]:
-        t, noise = given
+    def reverse(action: Array, inputs: tuple[Array, Array]) -> tuple[Array, None]:
+        t, noise = inputs
         step = jnp.full(shape[:-1], t)
         clean = denoised(schedule, action, step, denoiser(action, step))
         return weight_clean[t] * clean + weight_noisy[t] * action + std[t] * noise, None
@@ -165,11 +167,19 @@ def logit_normal(key: Array, shape: tuple[int, ...], mean: float = -0.4, std: fl
     return jax.nn.sigmoid(mean + std * jax.random.normal(key, shape))
 
 
-def repeated(observation: Array, number: int) -> Array:
-    """Observations [..., O] repeated as [..., number, O], for `number` candidates each."""
-    return jnp.repeat(observation[..., None, :], number, axis=-2)
+def repeated(spec: EnvSpec, observation: Any, number: int) -> Any:
+    """Observations [..., O...] repeated as [..., number, O...], for `number` candidates each."""
+    axis = len(spec.leading(observation))
+    return jax.tree.map(
+        lambda x: jnp.repeat(jnp.expand_dims(x, axis), number, axis=axis), observation
+    )
 
 
-def chosen(candidates: Array, index: Array) -> Array:
+def action_noise(spec: EnvSpec, observation: Any, key: Array) -> Array:
+    """Standard normal noise [..., A], an action for each of the observations [..., O...]."""
+    return jax.random.normal(key, (*spec.leading(observation), spec.action_size))
+
+
+def candidate(candidates: Array, index: Array) -> Array:
     """The candidates at `index` [...] from [..., N, A]: [..., A]."""
     return jnp.take_along_axis(candidates, index[..., None, None], axis=-2)[..., 0, :]

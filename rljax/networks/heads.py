@@ -25,14 +25,15 @@ The last two classify one number. Agents whose targets are numbers use them, and
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import Annotated, Any, Literal, NamedTuple, Protocol
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
 
-from rljax.agent import Array, Metrics, Transition, config, require_at_least, require_range, same_fields
+from rljax.agent import Array, Metrics, Transition, config, same_fields
+from rljax.requirements import AtLeast, require_at_least, require_range
 
 SMOOTHING = 0.75  # sigma of HL-Gauss in widths of a bin; [5]
 MARGIN = 0.1  # share of the range of returns by which bins from data go on, at either end; own choice
@@ -271,11 +272,11 @@ class WithHead:
 def check_bins(settings: HeadSettings) -> None:
     """Raise `ValueError` for bins that cannot work."""
     require_at_least(settings, bins=2 * OUTER + 3)
-    given = [name for name in ("v_min", "v_max") if getattr(settings, name) is not None]
-    require_range(settings, **dict.fromkeys(given, (None, None)))
-    if len(given) == 1:
+    ends = [name for name in ("v_min", "v_max") if getattr(settings, name) is not None]
+    require_range(settings, **dict.fromkeys(ends, (None, None)))
+    if len(ends) == 1:
         raise ValueError("--config.v-min and --config.v-max go together: give both, or neither for those of the data.")
-    if given and not np.all(np.asarray(settings.v_min) < np.asarray(settings.v_max)):
+    if ends and not np.all(np.asarray(settings.v_min) < np.asarray(settings.v_max)):
         raise ValueError(f"--config.v-min is {settings.v_min}, it must be below --config.v-max {settings.v_max}.")
 
 
@@ -299,8 +300,8 @@ def range_of_returns(data: Transition, discount: Array | float, scale: Array | f
 
 def _sums(left: Any, right: Any) -> Any:
     """Sums of two neighbouring spans of rows: what lies before a start does not count."""
-    kept = [jnp.where(right[2], new, old + new) for old, new in zip(left[:2], right[:2], strict=True)]
-    return (*kept, left[2] | right[2])
+    sums = [jnp.where(right[2], new, old + new) for old, new in zip(left[:2], right[:2], strict=True)]
+    return (*sums, left[2] | right[2])
 
 
 def _backwards(later: Any, earlier: Any) -> Any:
@@ -320,14 +321,27 @@ def bounds_of_bins(returns: Array, bins: int) -> Array:
 Name = Literal["none", "c51", "quantile"]
 
 
-def chosen(name: Name, loss: Any, atoms: int, quantiles: int, *, v_min: Any, v_max: Any, kappa: Any) -> Head:
+@config
+class WithDistribution:
+    """Settings of agents whose users choose what critics learn of the return: a base of their Config."""
+
+    loss: Literal["huber", "squared"] = "squared"  # of the error of a mean; huber in DQN
+    distribution: Name = "none"  # of returns: their mean, or arXiv:1707.06887, arXiv:1710.10044
+    atoms: Annotated[int, AtLeast(2)] = 51  # of c51; arXiv:1707.06887
+    v_min: float = -10.0  # the lowest atom; arXiv:1707.06887
+    v_max: float = 10.0  # the highest atom; arXiv:1707.06887
+    quantiles: Annotated[int, AtLeast(2)] = 200  # of quantile; arXiv:1710.10044
+    kappa: float = 1.0  # error up to which the quantiles' loss is quadratic; arXiv:1710.10044
+
+
+def of_returns(settings: WithDistribution) -> Head:
     """The head that an agent's settings ask for."""
-    match name:
+    match settings.distribution:
         case "c51":
-            return Categorical(atoms, v_min, v_max)
+            return Categorical(settings.atoms, settings.v_min, settings.v_max)
         case "quantile":
-            return Quantile(quantiles, kappa)
-    return Scalar(loss)
+            return Quantile(settings.quantiles, settings.kappa)
+    return Scalar(settings.loss)
 
 
 def check(head: Head, num_critics: int) -> None:
@@ -364,3 +378,25 @@ def of_action(outputs: Array, action: Array, head: Head) -> Array:
     if head.features == 1:
         return (outputs * action).sum(axis=-1)
     return (outputs * action[..., None]).sum(axis=-2)
+
+
+def rescaled(x: Array, slope: Array | float | None) -> Array:
+    """h(x) = sign(x) (sqrt(|x| + 1) - 1) + epsilon x, which makes large values small.
+
+    `slope` is epsilon; None: x itself. Pohlen et al., Observe and Look Further, arXiv:1805.11593.
+    """
+    if slope is None:
+        return x
+    return jnp.sign(x) * (jnp.sqrt(jnp.abs(x) + 1.0) - 1.0) + slope * x
+
+
+def unscaled(x: Array, slope: Array | float | None) -> Array:
+    """h^-1(x) = sign(x) (z^2 - 1), the inverse of `rescaled`.
+
+    z = (sqrt(1 + 4 epsilon u) - 1) / (2 epsilon) and u = |x| + 1 + epsilon.
+    """
+    if slope is None:
+        return x
+    u = jnp.abs(x) + 1.0 + slope
+    z = 2.0 * u / (jnp.sqrt(1.0 + 4.0 * slope * u) + 1.0)  # the same, and no small difference
+    return jnp.sign(x) * (jnp.square(z) - 1.0)

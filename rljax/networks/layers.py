@@ -16,7 +16,7 @@ import jax
 import jax.numpy as jnp
 from flax import linen as nn
 
-from rljax.agent import Array
+from rljax.agent import Array, Metrics, every
 from rljax.networks.optimisation.trained import parameters_of
 
 Activation = Literal["relu", "tanh", "gelu", "gelu_tanh", "silu", "mish", "elu", "leaky_relu"]
@@ -224,8 +224,8 @@ def _sparse(bound: float, key: Array, shape: Sequence[int], dtype: Any = jnp.flo
     key_weights, key_zeros = jax.random.split(key)
     fan_in = math.prod(shape[:-1])
     order = jax.random.permutation(key_zeros, jnp.tile(jnp.arange(fan_in)[:, None], shape[-1]), independent=True)
-    kept = order >= math.ceil(SPARSITY * fan_in)
-    return jnp.where(kept.reshape(shape), _uniform(bound, key_weights, shape, dtype), 0.0)
+    mask = order >= math.ceil(SPARSITY * fan_in)
+    return jnp.where(mask.reshape(shape), _uniform(bound, key_weights, shape, dtype), 0.0)
 
 
 def _orthogonal(scale: float, key: Array, shape: Sequence[int], dtype: Any = jnp.float32) -> Array:
@@ -329,8 +329,8 @@ class MLP(Module):
             if self.layer_norm == "last":
                 x = LayerNorm(name=f"norm_{i}")(x)
             if dropout is not None:
-                kept = jax.random.bernoulli(jax.random.fold_in(dropout.key, i), 1.0 - dropout.rate, x.shape)
-                x = jnp.where(kept, x / (1.0 - dropout.rate), 0.0)
+                mask = jax.random.bernoulli(jax.random.fold_in(dropout.key, i), 1.0 - dropout.rate, x.shape)
+                x = jnp.where(mask, x / (1.0 - dropout.rate), 0.0)
         if self.features is None:
             return x
         output = Dense(self.features, self.initialisation, self.output_scale, True, self.precision, name="output")
@@ -378,8 +378,8 @@ def patches(pictures: Array, width: int, stride: int) -> Array:
         parts = [jax.lax.slice_in_dim(x, i, i + last + 1, stride, axis) for i in range(width)]
         return jnp.stack(parts, axis=axis + 1)
 
-    seen = windows(windows(pictures, 1), 3).swapaxes(2, 3)  # [N, H', W', width, width, K]
-    return seen.reshape(*seen.shape[:3], -1)
+    neighbours = windows(windows(pictures, 1), 3).swapaxes(2, 3)  # [N, H', W', width, width, K]
+    return neighbours.reshape(*neighbours.shape[:3], -1)
 
 
 def feedforward(
@@ -446,6 +446,18 @@ def polyak(online: Any, target: Any, rate: Array | float) -> Any:
     """
     online = parameters_of(online)
     return jax.tree.map(lambda new, old: old + rate * (new - old), online, target)
+
+
+def polyak_every(period: int, step: Array, online: Any, target: Any, rate: Array | float) -> Any:
+    """Targets after `polyak` on every `period`-th update, and as they are on the others.
+
+    `step` [] counts the updates before this one. It is never batched.
+    """
+
+    def move(target: Any) -> tuple[Any, Metrics]:
+        return polyak(online, target, rate), {}
+
+    return every(period, step, move, target)[0]
 
 
 def copy(tree: Any) -> Any:

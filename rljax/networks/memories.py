@@ -57,7 +57,18 @@ from rljax.networks.layers import create as create_network
 from rljax.networks.memory_layers import GRU, IRU, LRU, LSTM, GTrXL, Kind
 from rljax.networks.torsos import TorsoSettings
 
-__all__ = ["Kind", "Remembering", "create", "embedded", "following", "initial", "layers", "step", "successors"]
+__all__ = [
+    "Kind",
+    "Remembering",
+    "after_burn_in",
+    "create",
+    "embedded",
+    "following",
+    "initial",
+    "layers",
+    "step",
+    "successors",
+]
 
 PARTS = 8  # of the environments of a rollout: a part at a time is seen again, see `following`
 
@@ -124,8 +135,9 @@ class Remembering(Module):
             return jax.tree.map(lambda x: x.reshape(*shape, *x.shape[1:]), network(rows))
 
         core = layers(self.settings)
-        seen, after = each(self.body, observation), each(self.body, successor)
-        features, memory, following = core(seen, first, memory, after)
+        encoded = each(self.body, observation)
+        encoded_successor = each(self.body, successor)
+        features, memory, following = core(encoded, first, memory, encoded_successor)
         return each(self.head, features), memory, each(self.head, following)
 
 
@@ -178,35 +190,51 @@ def successors(network: Network | None, batch: Transition) -> tuple[Any, Any]:
         return batch.observation, batch.next_observation
     if MEMORY not in batch.extras:
         return network(batch.observation), network(batch.next_observation)
-    found = network(batch.observation, batch.extras["first"], batch.extras[MEMORY], batch.next_observation)
-    return found[0], found[2]
+    outputs = network(batch.observation, batch.extras["first"], batch.extras[MEMORY], batch.next_observation)
+    return outputs[0], outputs[2]
 
 
 def following(network: Network | None, batch: Transition) -> tuple[Any, Any]:
     """The outputs of `embedded` for a rollout, and those for `next_observation`, where it did not terminate.
 
     Both equal those of `successors`, but cost less: the row after a step holds its successor, unless the step was
-    truncated. Only the environments in which this happened are seen a second time, a few of them at once. Where a step
+    truncated. Only the environments in which this happened are seen a second time, a few at once. Where a step
     terminated, the second output belongs to another episode. Take no gradients of it.
     """
     if network is None or MEMORY not in batch.extras:
         return successors(network, batch)
     first, memory = batch.extras["first"], batch.extras[MEMORY]
-    seen, after, _ = network(batch.observation, first, memory)
+    features, after, _ = network(batch.observation, first, memory)
     newest = step(network, jax.tree.map(lambda x: x[-1], batch.next_observation), after)[0]
     missing = batch.truncated.at[-1].set(False)  # [T, E]
     several = missing.any(axis=0)
     order, size = jnp.argsort(~several), max(1, several.size // PARTS)
 
-    def compute(part: Array, found: Array) -> Array:
-        chosen = jax.lax.dynamic_slice(order, (part * size,), (size,))
-        inputs = jax.tree.map(lambda x: x[:, chosen], (batch.observation, first, batch.next_observation))
-        kept = jax.tree.map(lambda x: x[chosen], memory)
-        output = network(*inputs[:2], kept, inputs[2])[2]
-        return found.at[:, chosen].set(jnp.where(missing[:, chosen, None], output, found[:, chosen]))
+    def compute(part: Array, outputs: Array) -> Array:
+        columns = jax.lax.dynamic_slice(order, (part * size,), (size,))
+        inputs = jax.tree.map(lambda x: x[:, columns], (batch.observation, first, batch.next_observation))
+        part_memory = jax.tree.map(lambda x: x[columns], memory)
+        output = network(*inputs[:2], part_memory, inputs[2])[2]
+        return outputs.at[:, columns].set(jnp.where(missing[:, columns, None], output, outputs[:, columns]))
 
-    found = jnp.concatenate([seen[1:], newest[None]])
-    return seen, jax.lax.fori_loop(0, -(-several.sum() // size), compute, found)
+    outputs = jnp.concatenate([features[1:], newest[None]])
+    return features, jax.lax.fori_loop(0, -(-several.sum() // size), compute, outputs)
+
+
+def after_burn_in(network: Network, batch: Transition, number: int) -> Transition:
+    """Sequences [T, B, ...] without their first `number` steps.
+
+    Where their extras hold a `memory` [B, M...], it becomes the memory that the network has after
+    those steps. Kapturowski et al., R2D2, ICLR 2019, section 3.
+    """
+    whole = (MEMORY, "weight", "row")  # of sequences, not of steps
+    extras = {name: x if name in whole else x[number:] for name, x in batch.extras.items()}
+    if number and MEMORY in extras:
+        observation = jax.tree.map(lambda x: x[:number], batch.observation)
+        _, memory, _ = network(observation, batch.extras["first"][:number], batch.extras[MEMORY])
+        extras[MEMORY] = jax.lax.stop_gradient(memory)
+    steps = jax.tree.map(lambda x: x[number:], batch.replace(extras={}))
+    return steps.replace(extras=extras)
 
 
 def _leading(settings: TorsoSettings, memory: Any) -> tuple[int, ...]:

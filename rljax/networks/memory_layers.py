@@ -129,10 +129,10 @@ class Recurrent(Module):
     def __call__(self, x: Array, first: Array, memory: Any, successor: Array | None = None) -> tuple[Any, Any, Any]:
         """See the top of this file."""
         after = []
-        for layer, kept in enumerate(memory):
+        for layer, before in enumerate(memory):
             prepare, kernels, biases, gates = self.cell(layer, x.shape[-1])
-            found: Any = recurrence(gates, kernels, biases, prepare(x), first, kept)
-            last, each = found
+            result: Any = recurrence(gates, kernels, biases, prepare(x), first, before)
+            last, each = result
             after.append(last)
             x = hidden(each)
             if successor is not None:
@@ -221,14 +221,14 @@ def lstm(memory: tuple[Array, Array], x: tuple[Array, ...], y: tuple[Array, ...]
     return c, jax.nn.sigmoid(o) * jnp.tanh(c)
 
 
-class IRU(thinking.IRU):
+class IRU(thinking.ThinkingIRU):
     """The interpolation recurrent unit whose cells are kept. Its memory has the cells c [..., m]."""
 
     span: int | None = None
 
     @nn.nowrap
     def forget_bias(self) -> Callable[..., Array]:
-        """See `thinking.IRU`. A span is one of observations, and each is thought about several times."""
+        """See `thinking.ThinkingIRU`. A span is one of observations, and each is thought about several times."""
         if self.span is None:
             return super().forget_bias()
         longest = self.span * self.compute
@@ -240,18 +240,18 @@ class IRU(thinking.IRU):
     ) -> tuple[Any, Any, Any]:
         """See the top of this file."""
         steps = len(x)
-        seen, weights = self.prepared(x if successor is None else jnp.concatenate([x, successor]))
+        projected, weights = self.prepared(x if successor is None else jnp.concatenate([x, successor]))
 
         def body(cells: Any, inputs: Any) -> Any:
-            seen, first = inputs
-            h, cells = self.thought(seen, weights, forgotten(first, cells))
+            projected, first = inputs
+            h, cells = self.thought(projected, weights, forgotten(first, cells))
             return cells, (h, cells)
 
-        inputs = (jax.tree.map(lambda x: x[:steps], seen), first)
+        inputs = (jax.tree.map(lambda x: x[:steps], projected), first)
         cells, (outputs, each) = jax.lax.scan(body, memory, inputs, unroll=steps == 1)
         following = None
         if successor is not None:
-            following = self.thought(jax.tree.map(lambda x: x[steps:], seen), weights, each)[0]
+            following = self.thought(jax.tree.map(lambda x: x[steps:], projected), weights, each)[0]
         return outputs, cells, following
 
 
@@ -268,10 +268,10 @@ class LRU(Module):
         width, last = self.hidden[0], []
         project = Dense(width, self.initialisation, name="input")
         x, successor = project(x), None if successor is None else project(successor)
-        for layer, kept in enumerate(memory):
+        for layer, state in enumerate(memory):
             block = LRUBlock(width, self.initialisation, self.span, name=f"block_{layer}")
-            x, kept, successor = block(x, first, kept, successor)
-            last.append(kept)
+            x, state, successor = block(x, first, state, successor)
+            last.append(state)
         return x, tuple(last), successor
 
 
@@ -304,21 +304,21 @@ class LRUBlock(Module):
             z = norm(x)
             return z, scale * jax.lax.complex(z @ inputs[0], z @ inputs[1])
 
-        def seen(x: Array, z: Array, state: Array) -> Array:
+        def read_out(x: Array, z: Array, state: Array) -> Array:
             y = jax.nn.gelu(state.real @ outputs[0] - state.imag @ outputs[1] + skip * z)
             return x + value(y) * jax.nn.sigmoid(gate(y))
 
         z, drive = driven(x)
-        kept = jnp.where(first[..., None], 0.0, decay)  # of the state before each step, [T, ..., m]
+        decays = jnp.where(first[..., None], 0.0, decay)  # of the state before each step, [T, ..., m]
         before = jax.lax.complex(memory[..., 0, :], memory[..., 1, :])
-        drive = drive.at[0].add(kept[0] * before)
+        drive = drive.at[0].add(decays[0] * before)
         _, states = jax.lax.associative_scan(
-            lambda one, two: (two[0] * one[0], two[0] * one[1] + two[1]), (kept, drive)
+            lambda one, two: (two[0] * one[0], two[0] * one[1] + two[1]), (decays, drive)
         )
-        output, following = seen(x, z, states), None
+        output, following = read_out(x, z, states), None
         if successor is not None:
             z_after, drive_after = driven(successor)
-            following = seen(successor, z_after, decay * states + drive_after)
+            following = read_out(successor, z_after, decay * states + drive_after)
         return output, jnp.stack([states[-1].real, states[-1].imag], axis=-2), following
 
 
@@ -370,16 +370,16 @@ class GTrXL(Module):
             itself = jnp.broadcast_to(itself, (2 * steps, steps, *allowed.shape[2:]))
             allowed = jnp.concatenate([allowed, itself], axis=1)
             distance = jnp.concatenate([distance, jnp.zeros((2 * steps, steps), jnp.int32)], axis=1)
-        kept = []
+        newest = []
         for layer, inputs in enumerate(memory["inputs"]):
             past = jnp.moveaxis(jax.lax.stop_gradient(inputs), -2, 0)  # [L, ..., m]
-            kept.append(jnp.moveaxis(jnp.concatenate([past, tokens[:steps]])[-length:], 0, -2))
+            newest.append(jnp.moveaxis(jnp.concatenate([past, tokens[:steps]])[-length:], 0, -2))
             block = GTrXLBlock(width, length, self.initialisation, name=f"block_{layer}")
             tokens = block(tokens, jnp.concatenate([past, tokens]), distance, allowed)
         known = jnp.minimum(steps - begins[-1], length)
         return (
             tokens[:steps],
-            {"inputs": tuple(kept), "known": known},
+            {"inputs": tuple(newest), "known": known},
             tokens[steps:] if successor is not None else None,
         )
 
@@ -417,9 +417,9 @@ class GTrXLBlock(Module):
         index = index.reshape(*index.shape, *[1] * (by_place.ndim - 2))
         logits = (by_content + jnp.take_along_axis(by_place, index, axis=1)) / math.sqrt(size)
         weight = jax.nn.softmax(jnp.where(allowed[..., None], logits, -1e9), axis=1)
-        found = jnp.einsum("nk...h,k...hd->n...hd", weight, value)
-        found = dense(width, name="attended")(found.reshape(x.shape))
-        x = Gate(width, self.initialisation, name="gate_attention")(x, jax.nn.relu(found))
+        attended = jnp.einsum("nk...h,k...hd->n...hd", weight, value)
+        attended = dense(width, name="attended")(attended.reshape(x.shape))
+        x = Gate(width, self.initialisation, name="gate_attention")(x, jax.nn.relu(attended))
         hidden = jax.nn.relu(dense(2 * width, name="hidden")(LayerNorm(name="norm_hidden")(x)))
         return Gate(width, self.initialisation, name="gate_hidden")(x, jax.nn.relu(dense(width, name="output")(hidden)))
 

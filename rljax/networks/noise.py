@@ -36,8 +36,10 @@ import jax
 import jax.numpy as jnp
 from flax import struct
 
-from rljax.agent import Array, EnvSpec
+from rljax.agent import Array, EnvSpec, config
+from rljax.networks import distributions
 from rljax.networks.layers import Network
+from rljax.requirements import Positive, Share
 
 if TYPE_CHECKING:
     from distrax import Transformed as SquashedGaussian
@@ -66,8 +68,8 @@ def noisy(network: Network, deviation: Array | float) -> Network:
 
 def sampled(networks: Any, key: Array) -> Any:
     """A tree of networks, in which those with noisy layers have one draw of noise each; others are as they were."""
-    found, structure = jax.tree.flatten(networks, is_leaf=lambda x: isinstance(x, Network))
-    return structure.unflatten([_sampled(network, jax.random.fold_in(key, i)) for i, network in enumerate(found)])
+    nodes, structure = jax.tree.flatten(networks, is_leaf=lambda x: isinstance(x, Network))
+    return structure.unflatten([_sampled(network, jax.random.fold_in(key, i)) for i, network in enumerate(nodes)])
 
 
 def _sampled(network: Any, key: Array) -> Any:
@@ -159,3 +161,32 @@ def sample(policy: SquashedGaussian, key: Array, memory: Any = None) -> tuple[Ar
     gaussian: Any = policy.distribution
     drawn, memory = draw(key, gaussian.loc.shape, memory)
     return jnp.tanh(gaussian.loc + gaussian.scale_diag * drawn), memory
+
+
+@config
+class WithEpsilon:
+    """Settings of agents with a share of uniform actions that falls: a base of their Config."""
+
+    epsilon_start: Share = 1.0  # share of uniform actions at first; DQN
+    epsilon_end: Share = 0.05  # and at the end; CleanRL, 0.1 in DQN
+    epsilon_steps: Positive = 0.5  # share of the run (above 1: steps) until then; CleanRL
+
+
+def falling_epsilon(updates: Array, settings: Any) -> Array:
+    """The share of uniform actions [] after so many `updates`, by a Config with `WithEpsilon`.
+
+    It falls in a line with the environment steps that came with the updates.
+    """
+    steps = updates * (settings.num_envs * settings.num_steps / settings.num_updates)
+    passed = jnp.minimum(steps / settings.epsilon_steps, 1.0)
+    return settings.epsilon_start + (settings.epsilon_end - settings.epsilon_start) * passed
+
+
+def epsilon_greedy(key: Array, greedy: Array, epsilon: Array, spec: EnvSpec, mask: Array | None = None) -> Array:
+    """Discrete actions [...]: the `greedy` ones, except for a share `epsilon` of uniform ones.
+
+    `epsilon` is [], or has the last axes of the actions. `mask` [..., A] says which are allowed.
+    """
+    key_choice, key_action = jax.random.split(key)
+    uniform = distributions.uniform(key_action, spec, greedy.shape, mask)
+    return jnp.where(jax.random.uniform(key_choice, greedy.shape) < epsilon, uniform, greedy)

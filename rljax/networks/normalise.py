@@ -138,9 +138,7 @@ def scale_rewards(
     return returns, scaled_rewards(returns, reward, limit)
 
 
-def scale_rollout(
-    returns: Returns, batch: Transition, discount: Array | float
-) -> tuple[Returns, Transition]:
+def scale_rollout(returns: Returns, batch: Transition, discount: Array | float) -> tuple[Returns, Transition]:
     """A rollout [T, E, ...] with its rewards counted and scaled; see `scale_rewards`."""
     ended = batch.terminated | batch.truncated
     returns, reward = scale_rewards(returns, batch.reward, ended, discount)

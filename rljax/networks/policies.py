@@ -19,6 +19,7 @@ from rljax import networks
 from rljax.agent import Array, EnvSpec, config, mask_of, same_fields
 from rljax.networks import distributions
 from rljax.networks.distributions import Actor
+from rljax.networks.layers import Network
 from rljax.requirements import LogStd, NonNegative, require_order, require_range
 
 Kind = Literal["gaussian", "tanh_gaussian"]  # of continuous actions
@@ -62,6 +63,16 @@ class RawActions:
             return distributions.discrete(output, self.spec.choices, mask)
         return distributions.gaussian_beside(output, jnp.exp(log_std), self.spec.choices)
 
+    def actor(self, network: Network, log_std: Array | float) -> Actor:
+        """The parameters of a policy: `network` maps [O] to [`features`], `log_std` is of all states."""
+        return Actor(
+            network, self.log_std(log_std), self.spec.discrete, self.spec.choices
+        )
+
+    def policy(self, actor: Actor, observation: Any) -> distributions.Distribution:
+        """pi(.|s) over raw actions for observations [..., O...], which may hold a mask."""
+        return self.distribution(actor.mean(observation), actor.log_std, mask_of(observation))
+
     def emit(self, raw: Any) -> Array:
         """The action that the environment gets."""
         return jnp.tanh(raw) if self.squashed else distributions.clipped(raw, self.spec)
@@ -94,18 +105,20 @@ class Imitation(NamedTuple):
     """A policy that imitates actions of data, by settings of `WithImitation`.
 
     It is a Gaussian around tanh of the actor's output with one std for all states, a softmax of it
-    for discrete actions, or deterministic. All functions take an `Actor`.
+    for discrete actions, or deterministic. Without `squashes` the Gaussian lies around the output
+    itself, and actions are clipped to [-1, 1]. All functions take an `Actor`.
     """
 
     log_std_min: Any
     log_std_max: Any
     exploration_noise: Any
     dropout: Any
+    squashes: bool = True  # a Gaussian's mean is tanh of the output; a deterministic one always is
 
     @classmethod
-    def of(cls, config: Any) -> Imitation:
-        """The policy of a Config's settings."""
-        return cls(**same_fields(config, cls._fields))
+    def of(cls, config: Any, **others: Any) -> Imitation:
+        """The policy of a Config's settings; `others` are fields that differ from them."""
+        return cls(**same_fields(config, cls._fields) | others)
 
     def check(self) -> None:
         """Raise `ValueError` for settings that do not fit each other."""
@@ -113,11 +126,11 @@ class Imitation(NamedTuple):
         if self.dropout is not None:
             require_range(self, dropout=(0, 0.99))
 
-    def mean(
-        self, actor: Actor, observation: Any, dropout: networks.Dropout | None = None
-    ) -> Array:
+    def mean(self, actor: Actor, observation: Any, dropout: networks.Dropout | None = None) -> Array:
         """mu(s) [..., A] of continuous actions for observations [..., O...]."""
-        return jnp.tanh(actor.mean(observation, dropout=dropout))
+        mean = actor.mean(observation, dropout=dropout)
+        is_squashed = self.squashes or actor.log_std is None
+        return jnp.tanh(mean) if is_squashed else mean
 
     def choice(
         self, actor: Actor, observation: Any, dropout: networks.Dropout | None = None
@@ -140,7 +153,7 @@ class Imitation(NamedTuple):
             return jnp.asarray(action, jnp.int32)
         action = self.mean(actor, observation)
         if not explore:
-            return action
+            return action if self.squashes else jnp.clip(action, -1.0, 1.0)
         noise = self.std(actor) * jax.random.normal(key, action.shape)
         return jnp.clip(action + noise, -1.0, 1.0)
 

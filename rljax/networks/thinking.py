@@ -58,7 +58,7 @@ def think(step: Callable[[Any], Any], state: Any, compute: int, span: Span | Non
     return jax.lax.scan(jax.checkpoint(steps), state, times[rest:].reshape(-1, segment))[0]
 
 
-class Seen(NamedTuple):
+class ProjectedInputs(NamedTuple):
     """The part of an `IRU`'s computation that depends on its input x alone: it is the same in all steps."""
 
     gates: tuple[Array, ...]  # of x, per cell, [..., 2 m]
@@ -66,7 +66,7 @@ class Seen(NamedTuple):
     spread: Array  # of x, [..., 1]
 
 
-class IRU(Module):
+class ThinkingIRU(Module):
     """The interpolation recurrent unit."""
 
     hidden: tuple[int, ...]  # the width m, once per cell
@@ -76,27 +76,29 @@ class IRU(Module):
     @nn.compact
     def __call__(self, *inputs: Array, span: Span | None = None) -> Array:
         """Map inputs [..., I_1], [..., I_2], ... to h [..., m]."""
-        seen, weights = self.prepared(joined(inputs))
-        cells = tuple(jnp.zeros_like(gates[..., : self.hidden[0]]) for gates in seen.gates)
-        return self.thought(seen, weights, cells, span)[0]
+        projected, weights = self.prepared(joined(inputs))
+        cells = tuple(jnp.zeros_like(gates[..., : self.hidden[0]]) for gates in projected.gates)
+        return self.thought(projected, weights, cells, span)[0]
 
-    def prepared(self, inputs: Array) -> tuple[Seen, list[Any]]:
+    def prepared(self, inputs: Array) -> tuple[ProjectedInputs, list[Any]]:
         """What the steps need of inputs [..., I], and the weights of all cells."""
         x = LayerNorm(name="norm")(Dense(self.hidden[0], self.initialisation, name="input")(inputs))
         cells = [self._cell(i, x) for i in range(len(self.hidden))]
-        return Seen(tuple(of_x for of_x, *_ in cells), *spread(x)), [weights for _, *weights in cells]
+        return ProjectedInputs(tuple(of_x for of_x, *_ in cells), *spread(x)), [weights for _, *weights in cells]
 
-    def thought(self, seen: Seen, weights: list[Any], cells: tuple[Array, ...], span: Span | None = None) -> Any:
+    def thought(
+        self, projected: ProjectedInputs, weights: list[Any], cells: tuple[Array, ...], span: Span | None = None
+    ) -> Any:
         """h [..., m] and the cells c [..., m] after T steps from h = 0 and `cells`."""
         width = self.hidden[0]
 
         def step(state: tuple[Array, tuple[Array, ...]]) -> tuple[Array, tuple[Array, ...]]:
             h, memory = state
             below, after = h, []
-            for of_x, (kernel, total, bias), c in zip(seen.gates, weights, memory, strict=True):
+            for of_x, (kernel, total, bias), c in zip(projected.gates, weights, memory, strict=True):
                 h_mean, h_spread = spread(below)
-                mean = 0.5 * (seen.mean + h_mean)
-                variance = (seen.spread + h_spread) / (2 * width) + jnp.square(0.5 * (seen.mean - h_mean))
+                mean = 0.5 * (projected.mean + h_mean)
+                variance = (projected.spread + h_spread) / (2 * width) + jnp.square(0.5 * (projected.mean - h_mean))
                 gates = jax.lax.rsqrt(variance + 1e-5) * (of_x + below @ kernel - mean * total) + bias
                 f, i = jax.nn.sigmoid(gates[..., :width]), jnp.tanh(gates[..., width:])
                 after.append(f * c + (1.0 - f) * i)
@@ -149,13 +151,13 @@ class Recall(Module):
     def __call__(self, *inputs: Array, span: Span | None = None) -> Array:
         """Map inputs [..., I_1], [..., I_2], ... to h [..., m]."""
         width, act = self.hidden[0], ACTIVATIONS[self.activation]
-        seen = joined(inputs)
-        first = act(Dense(width, self.initialisation, math.sqrt(2.0), name="input")(seen))
-        recall = dense(self, "recall", width + seen.shape[-1], width, 1.0)
+        observed = joined(inputs)
+        first = act(Dense(width, self.initialisation, math.sqrt(2.0), name="input")(observed))
+        recall = dense(self, "recall", width + observed.shape[-1], width, 1.0)
         blocks = [[dense(self, f"hidden_{i}_{j}", width, width) for j in range(2)] for i in range(len(self.hidden))]
 
         def step(h: Array) -> Array:
-            h = recall(jnp.concatenate([h, seen], axis=-1))
+            h = recall(jnp.concatenate([h, observed], axis=-1))
             for one, two in blocks:
                 h = act(h + two(act(one(h))))
             return h
@@ -195,12 +197,12 @@ class DRC(Module):
         def step(state: tuple[tuple[Array, ...], tuple[Array, ...]]) -> Any:
             hidden, memory = list(state[0]), list(state[1])
             for d in layers:
-                own = hidden[d]
-                largest = networks.largest(own.reshape(len(own), -1, own.shape[-1]), axis=1)
-                pooled = pools[d](jnp.concatenate([own.mean(axis=(1, 2)), largest], axis=-1))
-                pooled = jnp.broadcast_to(pooled[:, None, None], own.shape)
-                seen = around(jnp.concatenate([encoded, hidden[d - 1], own, pooled], axis=-1))
-                f, i, j, o = jnp.split(gates[d](jnp.concatenate([seen, edge], axis=-1)), 4, axis=-1)
+                cell = hidden[d]
+                largest = networks.largest(cell.reshape(len(cell), -1, cell.shape[-1]), axis=1)
+                pooled = pools[d](jnp.concatenate([cell.mean(axis=(1, 2)), largest], axis=-1))
+                pooled = jnp.broadcast_to(pooled[:, None, None], cell.shape)
+                neighbourhood = around(jnp.concatenate([encoded, hidden[d - 1], cell, pooled], axis=-1))
+                f, i, j, o = jnp.split(gates[d](jnp.concatenate([neighbourhood, edge], axis=-1)), 4, axis=-1)
                 memory[d] = jax.nn.sigmoid(f) * memory[d] + jax.nn.sigmoid(i) * jnp.tanh(j)
                 hidden[d] = jax.nn.sigmoid(o) * jnp.tanh(memory[d])
             return tuple(hidden), tuple(memory)

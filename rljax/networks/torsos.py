@@ -52,7 +52,7 @@ from rljax import agent, networks
 from rljax.agent import Acting, Array, EnvSpec, config, same_fields
 from rljax.networks import ACTIVATIONS, Activation, Dense, Initialisation, encoders, joined, memory_layers
 from rljax.networks.layers import LayerNorm, Module
-from rljax.networks.thinking import DRC, IRU, Recall, Span
+from rljax.networks.thinking import DRC, Recall, Span, ThinkingIRU
 
 Kind = Literal["mlp", "resnet", "iru", "recall", "drc"]
 THINKING = ("iru", "recall", "drc")  # torsos that use `compute`
@@ -90,6 +90,16 @@ class TorsoSettings(NamedTuple):
 
 
 @config
+class WithThinking:
+    """Settings of agents with torsos that may think, but see no pictures: a base of their Config."""
+
+    acting: ClassVar[Acting] = Acting(settings=("compute",))
+
+    compute: int = 1  # T, thinking steps of torsos that take any number of them
+    progressive: float | None = None  # weight of the loss after some steps; arXiv:2202.05826
+
+
+@config
 class WithTorso:
     """Settings of agents whose users choose a torso: a base of their Config."""
 
@@ -103,13 +113,18 @@ class WithTorso:
 
 
 @config
-class WithMemory(WithTorso):
-    """Settings of agents whose users choose a memory, too: a base of their Config."""
+class WithMemoryAlone:
+    """Settings of a memory: a base of the Config of agents that have no progressive loss."""
 
     memory: memory_layers.Kind = "none"  # what is kept from step to step: rljax/networks/memories.py
     memory_hidden: tuple[int, ...] = (64,)  # widths of the memory's layers
     memory_length: int = 64  # steps that gtrxl sees
     memory_span: int | None = None  # steps that others bridge at the start; None: as published
+
+
+@config
+class WithMemory(WithTorso, WithMemoryAlone):
+    """Settings of agents whose users choose a memory, too: a base of their Config."""
 
 
 def check(spec: EnvSpec, settings: TorsoSettings, *hidden: tuple[int, ...]) -> None:
@@ -190,7 +205,7 @@ def _torso(settings: TorsoSettings, hidden: tuple[int, ...]) -> nn.Module:
         case "resnet":
             return ResNet(hidden, *style)
         case "iru":
-            return IRU(hidden, settings.compute, settings.initialisation)
+            return ThinkingIRU(hidden, settings.compute, settings.initialisation)
         case "recall":
             return Recall(hidden, settings.compute, *style)
         case "drc":
@@ -218,7 +233,7 @@ def ensemble(
     if settings.torso == "mlp":
         style = (settings.activation, settings.initialisation, settings.layer_norm, features, output_scale)
         return settings.before(spec, networks.Ensemble(size, hidden, *style))
-    return settings.before(spec, Ensemble(size, _network(settings, hidden, features, output_scale)))
+    return settings.before(spec, TorsoEnsemble(size, _network(settings, hidden, features, output_scale)))
 
 
 def last(settings: TorsoSettings, features: int, output_scale: float = 1.0) -> nn.Module:
@@ -242,7 +257,7 @@ class Headed(Module):
         return output(self.torso(*inputs, **options))
 
 
-class Ensemble(Module):
+class TorsoEnsemble(Module):
     """`size` independent copies of a network as one batched product."""
 
     size: int
@@ -298,7 +313,7 @@ def during(networks_: Any, span: Span) -> Any:
         module = getattr(network, "module", None)
         for part in ("body", "member", "torso"):
             module = getattr(module, part, module)
-        thinks = isinstance(module, IRU | Recall | DRC)
+        thinks = isinstance(module, ThinkingIRU | Recall | DRC)
         return network.replace(options={"span": span}) if thinks else network
 
     return jax.tree.map(bind, networks_, is_leaf=lambda x: isinstance(x, networks.Network))

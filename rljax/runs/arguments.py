@@ -9,11 +9,22 @@ from typing import Any
 
 from rljax.training import configuration
 from rljax.training.settings import LARGEST, Settings, seeds_of
+from rljax.trust import Folder
 
 
 def folder(out: Any) -> Path:
     """The folder of a run as a path. Raises `TypeError` for what names no folder."""
     return Path(configuration.text("the folder of a run", out))
+
+
+def run_folder(out: Any, trusted: bool = False) -> Folder:
+    """The folder of a run: `out` itself if it is a `Folder`, or the folder of this name.
+
+    With `trusted`, the user vouches for what is in it. Raises `TypeError` for what names no folder.
+    """
+    if isinstance(out, Folder):
+        return Folder(out.path, out.trusted or trusted)
+    return Folder(folder(out), trusted)
 
 
 def checked(values: Mapping[str, Any], optional: bool = False) -> dict[str, Any]:

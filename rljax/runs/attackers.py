@@ -10,9 +10,11 @@ import jax
 
 from rljax.agent import Array
 from rljax.datasets.tools.corruption import Attacker
+from rljax.runs import arguments
 from rljax.runs.policies import loading, policy
 from rljax.training import agent_state
 from rljax.training.agent_state import AgentState
+from rljax.trust import Folder
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,22 +42,25 @@ class AttackedAgent:
         return action, extras
 
 
-def load_attacker(folder: str | Path, learner: int = 0, *, best: bool = False, trust: bool = False) -> Attacker:
+def load_attacker(
+    folder: str | Path | Folder, learner: int = 0, *, best: bool = False
+) -> Attacker:
     """One learner of the run in `folder`, from its last checkpoint, or with `best` from its best evaluation.
 
-    `trust` is that of `rljax.load`. Raises `ValueError` where the run has no such learner, and for everything that
-    `rljax.load` refuses.
+    Raises `ValueError` where the run has no such learner, and for everything that `rljax.load`
+    refuses.
     """
-    policies = loading.load_all(folder, best=best, trust=trust)
+    run_folder = arguments.run_folder(folder)
+    policies = loading.load_all(run_folder, best=best)
     settings = policies.settings
     policy.require_learner(settings, learner)
     state, config = jax.tree.map(lambda x: x[learner], (policies.state, policies.config))
     note = {
-        "run": Path(folder).resolve().name,
+        "run": run_folder.path.resolve().name,
         "agent": settings.agent,
         "data": settings.data,
         "training_step": policies.step,
         "training_seed": settings.seeds[learner],
     }
     module = AttackedAgent(policies.module)
-    return Attacker(module, state, config, policies.spec, str(folder), note)
+    return Attacker(module, state, config, policies.spec, str(run_folder.path), note)

@@ -26,9 +26,9 @@ from typing import Any
 
 import jax
 
+from rljax import trust
 from rljax.distributed import processes
 from rljax.runs.json_files import explain
-from rljax.system import files
 from rljax.system.hardware import nbytes
 
 FOLDER = "checkpoints"  # in the folder of a run
@@ -177,10 +177,10 @@ def how_to_resume(run: Path) -> str:
 
 def damage(path: Path) -> str | None:
     """Describe the damage of a checkpoint; None if every file is as it was written."""
-    for link in files.links(path):
+    for link in trust.links(path):
         return f"'{link}' is a link"
     try:
-        manifest = json.loads(files.safe(path / MANIFEST).read_text())
+        manifest = json.loads(trust.safe(path / MANIFEST).read_text())
     except (OSError, ValueError, RecursionError):
         manifest = None
     if not isinstance(manifest, dict) or not manifest:
@@ -190,11 +190,11 @@ def damage(path: Path) -> str | None:
         if name not in inside and (path / name).is_file():
             return f"{MANIFEST} names a file outside of it"
         try:
-            if _fingerprint(files.safe(path / name, copies=1)) != fingerprint:
+            if _fingerprint(trust.safe(path / name, copies=1)) != fingerprint:
                 return f"{name!r} has changed"
         except FileNotFoundError:
             return f"{name!r} is missing"
-        except files.RefusedFileError as error:
+        except trust.RefusedFileError as error:
             return str(error)
         except (OSError, ValueError) as error:
             return f"{name!r} cannot be read: {explain(error)}"
@@ -204,12 +204,22 @@ def damage(path: Path) -> str | None:
 def notes(path: Path) -> dict[str, Any]:
     """The notes in checkpoint `path`. Raises `CheckpointError` where they cannot be read."""
     try:
-        notes = json.loads(files.safe(path / "run.json").read_text(encoding="utf-8"))
+        notes = json.loads(trust.safe(path / "run.json").read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:
         raise CheckpointError(f"'{path / 'run.json'}' cannot be read: {explain(error)}.") from error
     if not isinstance(notes, dict) or not isinstance(notes.get("values", ()), dict | None):
         raise CheckpointError(f"'{path / 'run.json'}' does not hold the notes of a checkpoint.")
     return notes
+
+
+def environments(folder: trust.Folder, path: Path, notes: Mapping[str, Any]) -> bytes | None:
+    """The state of the environments in checkpoint `path` of a folder, with these notes.
+
+    None where it has none. Raises `ValueError` for a pickle that this folder may not load.
+    """
+    if notes["environments"] != "saved":
+        return None
+    return folder.read_state(path / "environments", notes.get("seal"))
 
 
 def not_notes(path: Path, error: Exception) -> CheckpointError:

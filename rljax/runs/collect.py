@@ -27,19 +27,20 @@ from rljax import datasets, envs
 from rljax.agent import EnvSpec, Transition, mask_of
 from rljax.buffers import frames
 from rljax.buffers.storage.ring import ReplayBuffer
-from rljax.runs import checkpoints, console
+from rljax.runs import arguments, checkpoints, console
 from rljax.runs.policies import evaluate, loading, policy
 from rljax.runs.run import Run, read_config
 from rljax.system import hardware
 from rljax.training.drivers.driver import TRAIN, environment_seeds
 from rljax.training.plan.memory import require_room
+from rljax.trust import Folder
 
 Source = Literal["policy", "exploring", "random", "replay"]
 SOURCES = ("policy", "exploring", "random", "replay")
 
 
 def record(
-    out: str | Path,
+    out: str | Path | Folder,
     *,
     steps: int = 1_000_000,
     source: Source = "policy",
@@ -48,7 +49,6 @@ def record(
     num_envs: int = 10,
     seed: int = 0,
     name: str = "recorded",
-    trust: bool = False,
 ) -> datasets.OfflineDataset:
     """A data set called `name` with `steps` transitions from the run in `out`, or fewer where a replay holds fewer.
 
@@ -64,14 +64,14 @@ def record(
     task of the same name, where there is one.
 
     Raises `ValueError` for a run that does not fit, for an unknown source, for environments inside the program, which
-    cannot be played, and for more transitions than fit in memory. Code that the run names is run if this user began it,
-    or with `trust`.
+    cannot be played, for more transitions than fit in memory, and for code that this folder may not run.
     """
     if source not in SOURCES:
         raise ValueError(f"--from is '{source}', it must be one of {', '.join(SOURCES)}.")
     if steps < 1 or num_envs < 1:
         raise ValueError(f"--steps is {steps} and --envs {num_envs}, both must be at least 1.")
-    described = read_config(Path(out))
+    folder = arguments.run_folder(out)
+    described = read_config(folder.path)
     if described["env"] == "none":
         raise ValueError("the run learnt from data alone, without an environment that could be recorded.")
     if source != "replay" and envs.is_compiled(described["env"]):
@@ -83,10 +83,12 @@ def record(
     if spec.numbers and spec.choices:
         raise ValueError("actions of the run's environment have numbers and choices, data sets hold one of them.")
     if source == "replay":
-        transitions, bounds, step = _stored(Path(out), learner, steps, trust)
+        transitions, bounds, step = _stored(folder, learner, steps)
     else:
+        policies = loading.load_all(folder, best=best, parts=("agent", "env"))
         env = described["env"]
-        transitions, bounds, step = _played(out, env, source, learner, best, steps, num_envs, seed, trust)
+        transitions, bounds = _played(policies, env, source, learner, steps, num_envs, seed)
+        step = policies.step
     provenance = {
         "reader": "record",
         "source": source,
@@ -132,17 +134,14 @@ def demonstrated(env: str, *, steps: int, seed: int = 0, name: str = "recorded")
 
 
 def _played(
-    out: str | Path,
+    policies: policy.Policies,
     env: str,
     source: str,
     learner: int,
-    best: bool,
     steps: int,
     num_envs: int,
     seed: int,
-    trust: bool,
-) -> tuple[Transition, Any, int]:
-    policies = loading.load_all(out, best=best, trust=trust, parts=("agent", "env"))
+) -> tuple[Transition, Any]:
     act, generator = policy.Policy(policies, learner), np.random.default_rng(seed)
     name = envs.observed(env, policies.experience.observes)
     hosted = envs.make_hosted(envs.evaluated(name), num_envs)
@@ -158,7 +157,7 @@ def _played(
 
     try:
         _require_room(hosted.spec, steps)
-        return roll_out(hosted, choose, steps, seed, size), hosted.action_bounds, policies.step
+        return roll_out(hosted, choose, steps, seed, size), hosted.action_bounds
     finally:
         evaluate.close(hosted)
 
@@ -291,13 +290,13 @@ class PictureStore:
         return structure.unflatten([index if i in self._pictures else x for i, x in enumerate(leaves)])
 
 
-def _stored(out: Path, learner: int, steps: int, trust: bool) -> tuple[Transition, Any, int]:
-    run = Run.open(out, console.View(), trust=trust)
+def _stored(folder: Folder, learner: int, steps: int) -> tuple[Transition, Any, int]:
+    run = Run.open(folder, console.View())
     try:
         training = run.training
-        run.experiment.experience.require_replay(out)
+        run.experiment.experience.require_replay(folder.path)
         policy.require_learner(training.settings, learner)
-        path = checkpoints.newest(out / "checkpoints")
+        path = checkpoints.newest(folder.path / "checkpoints")
         notes = run.notes_of(path)
         template = training.driver.template(training.settings.seeds)["training"]
         stored = checkpoints.restore(path, "training", template)

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rljax.system.terminal import LINES, printable
+from rljax.trust import LINES, printable
 
 if TYPE_CHECKING:
     import numpy as np

@@ -17,10 +17,11 @@ from rljax.runs.policies import loading
 from rljax.runs.policies.policy import Policies
 from rljax.system import hardware
 from rljax.training import configuration, population, registry
-from rljax.training import trust as trusting
 from rljax.training.loop import prefer_devices
+from rljax.training.named_code import environment_code, named_code
 from rljax.training.plan import Experiment
 from rljax.training.settings import LARGEST, Settings, settings_of
+from rljax.trust import Folder, require_no_code
 
 
 def prepare(
@@ -54,56 +55,62 @@ def prepare(
         config = configuration.replace(config, values, "config")
     else:
         raise TypeError(f"config is {config!r}, it must be a mapping of changes, or a Config of agent '{agent}'.")
-    experiment = Experiment(run_settings, module, config, dataset, *_other_runs(run_settings, trust))
+    here = Folder(Path(), trust)  # the command itself names the other runs
+    other_runs = _other_runs(run_settings, here)
+    experiment = Experiment(run_settings, module, config, dataset, *other_runs)
     _require_mixing(experiment)
     return experiment
 
 
 def restored(
-    settings: Settings, config: Mapping[str, Any], file: Path, *, seals: Any = None, trust: bool = False
+    settings: Settings, config: Mapping[str, Any], folder: Folder, file: str, seals: Any
 ) -> Experiment:
-    """The experiment with these settings and `config`, which were read as JSON from `file`.
+    """The experiment with these settings and `config`, read as JSON from a file of the folder.
 
-    Raises `ValueError` if the settings name code that neither the file's `seals` nor `trust` vouch
-    for; see `rljax.training.trust`.
+    `seals` are those in the file. Raises `ValueError` for code of which this folder may run none:
+    see `Folder.require_code`.
     """
-    trusting.require(dataclasses.asdict(settings), seals, file, trust)
+    folder.require_code(file, named_code(settings), seals)
     module = registry.load_agent(settings.agent)
-    restored_config = configuration.replace(module.Config(), config, f"'{file}'")
+    restored_config = configuration.replace(module.Config(), config, f"'{folder.path / file}'")
     dataset = None if settings.data is None else datasets.load(settings.data)
-    return Experiment(settings, module, restored_config, dataset, *_other_runs(settings, trust))
+    return Experiment(settings, module, restored_config, dataset, *_other_runs(settings, folder))
 
 
 def reopened(
-    folder: Path, described: Mapping[str, Any], online: Mapping[str, Any] | None = None, *, trust: bool = False
+    folder: Folder, described: Mapping[str, Any], online: Mapping[str, Any] | None = None
 ) -> Experiment:
     """The experiment of the run in `folder`, whose config.json is `described`, with an added stage for `online`.
 
-    Raises `ValueError` where the run has such a stage, where its data set or its base has changed, and where it names
-    code that nobody vouches for; see `rljax.training.trust`.
+    Raises `ValueError` where the run has such a stage, where its data set or its base has changed,
+    and all errors of `restored`.
     """
     settings = dataclasses.replace(settings_of(described), **(online or {}))
     if online and described["then_online"]:
-        raise ValueError(f"'{folder}' goes on online already. For another number of steps in all: --steps N")
+        raise ValueError(
+            f"'{folder.path}' goes on online already. For another number of steps in all: --steps N"
+        )
     if online:
         changes = preset_online(settings.agent, settings.env, settings.data)
         settings = dataclasses.replace(settings, online=changes)
-    file, seals = folder / "config.json", described["seals"]
-    experiment = restored(settings, described["config"], file, seals=seals, trust=trust)
+    experiment = restored(
+        settings, described["config"], folder, "config.json", described.get("seals")
+    )
     then, now = described["dataset"] or {}, described_data(experiment.dataset) or {}
     # The versions are those of the packages that read it: a run may go on with others, which is noted.
     changed = sorted(name for name in {**then, **now} if name != "versions" and now.get(name) != then.get(name))
     if changed:
         differences = "; ".join(f"{name}: {then.get(name)} then, {now.get(name)} now" for name in changed)
         raise ValueError(
-            f"data set '{settings.data}' is not what the run in '{folder}' began with: its files have changed. "
-            f"{differences}."
+            f"data set '{settings.data}' is not what the run in '{folder.path}' began with: its files "
+            f"have changed. {differences}."
         )
     prefer_devices(experiment, len(settings.seeds))
     if population.digest_of_base(experiment.base) != described["base_digest"]:
         raise ValueError(
-            f"the policy in '{settings.base}' is not the one that the run in '{folder}' began with: it has changed "
-            "since, as when it is trained on. Restore that folder, or start a new run."
+            f"the policy in '{settings.base}' is not the one that the run in '{folder.path}' began "
+            "with: it has changed since, as when it is trained on. Restore that folder, or start a "
+            "new run."
         )
     return experiment
 
@@ -173,29 +180,33 @@ def _environment(agent: str, env: str | None, dataset: datasets.OfflineDataset |
             f"data set '{dataset.name}' names no environment to evaluate in: {reason} "
             "To train without evaluations: --env none."
         )
-    trusting.require_named(dataset.env, dataset.name)
+    require_no_code(dataset.env, environment_code(dataset.env), dataset.name)
     return dataset.env
 
 
-def _other_runs(settings: Settings, trust: bool) -> tuple[Callable[[], Any] | None, ...]:
-    """Two functions: one reads the policy of --base, one the policies of --from; None without the option.
+def _other_runs(settings: Settings, folder: Folder) -> tuple[Callable[[], Any] | None, ...]:
+    """Two functions: one reads the policy of --base, one the policies of --from.
 
-    Each function reads only once for all trainings of a grid.
+    None without the option. Each function reads only once for all trainings of a grid. `folder` is
+    the one whose files name the other runs.
     """
 
-    def reader(read: Callable[..., Any], folder: str | None) -> Callable[[], Any] | None:
-        return None if folder is None else functools.cache(functools.partial(read, folder, trust=trust))
+    def reader(read: Callable[[Folder], Any], path: str | None) -> Callable[[], Any] | None:
+        if path is None:
+            return None
+        return functools.cache(functools.partial(read, folder.other(path)))
 
     return reader(loading.base, settings.base), reader(_beginning, settings.from_run)
 
 
-def _beginning(out: str, *, trust: bool) -> Policies:
-    """The last policies of the run in `out`, for --from. Raises `ValueError` where there are none."""
+def _beginning(folder: Folder) -> Policies:
+    """The last policies of the run in `folder`, for --from. Raises `ValueError` without any."""
     try:
-        return loading.load_all(out, trust=trust)
+        return loading.load_all(folder)
     except (ValueError, checkpoints.CheckpointError) as error:
         raise ValueError(
-            f"--from {out} cannot be read: {error} Name the folder of a run that has a checkpoint."
+            f"--from {folder.path} cannot be read: {error} Name the folder of a run that has a "
+            "checkpoint."
         ) from error
 
 

@@ -10,25 +10,28 @@ from typing import Any
 
 import jax
 
-from rljax.runs import checkpoints, console, records, run, statistics
+from rljax import trust
+from rljax.runs import arguments, checkpoints, console, records, run, statistics
 from rljax.training import configuration, population
-from rljax.training import trust as trusting
 from rljax.training.drivers.driver import environment_rows
 
 
-def extract(folder: str | Path, learners: Sequence[int], out: str | Path | None = None, *, trust: bool = False) -> Path:
+def extract(
+    folder: str | Path | trust.Folder, learners: Sequence[int], out: str | Path | None = None
+) -> Path:
     """Extract some learners of the run in `folder` into a new run in `out`, and return its folder.
 
     The new run has their records and a checkpoint with their complete state: agents, storage, random numbers and
     environments. It can be resumed, evaluated, filmed and plotted. Settings that changed during the run keep their
-    current values. By default `out` is the folder's name and the learners' numbers. With `trust`, code that the run
-    names and pickles in its checkpoint are run, whoever began it.
+    current values. By default `out` is the folder's name and the learners' numbers.
 
-    Raises `ValueError` for learners that the run does not have, and for all of its learners; `FileExistsError` where
-    `out` exists; `CheckpointError` without a usable checkpoint.
+    Raises `ValueError` for learners that the run does not have, and for all of its learners, and
+    where this folder may not run its code or load its pickle; `FileExistsError` where `out` exists;
+    `CheckpointError` without a usable checkpoint.
     """
-    folder, learners = Path(folder), list(learners)
-    source = run.Run.open(folder, console.View(), trust=trust)
+    source_folder, learners = arguments.run_folder(folder), list(learners)
+    folder = source_folder.path
+    source = run.Run.open(source_folder, console.View())
     number = len(source.training.members)
     if not learners or len(set(learners)) < len(learners) or not set(learners) <= set(range(number)):
         raise ValueError(f"learners {learners}: the run in '{folder}' has {number}, 0 to {number - 1}, name each once.")
@@ -50,7 +53,7 @@ def extract(folder: str | Path, learners: Sequence[int], out: str | Path | None 
     part_experiment = dataclasses.replace(experiment, settings=settings, config=config)
     part = run.Run(part_experiment, partial, console.View())
     try:
-        _write(source, part, learners, trust)
+        _write(source, source_folder, part, learners)
         partial.rename(target)
     finally:
         shutil.rmtree(partial, ignore_errors=True)
@@ -59,7 +62,9 @@ def extract(folder: str | Path, learners: Sequence[int], out: str | Path | None 
     return target
 
 
-def _write(source: run.Run, target: run.Run, learners: Sequence[int], trust: bool) -> None:
+def _write(
+    source: run.Run, folder: trust.Folder, target: run.Run, learners: Sequence[int]
+) -> None:
     path = checkpoints.newest(source.folder / "checkpoints")
     notes = source.notes_of(path)
     target.notes_of(path)
@@ -70,13 +75,13 @@ def _write(source: run.Run, target: run.Run, learners: Sequence[int], trust: boo
     best = checkpoints.restore(path, "best", many["agent"])
     items["best"] = _of_learners(best, many["agent"], few["agent"], len(whole.members), learners)
     blobs = {}
-    environments = trusting.environments(path, notes, trust)
+    environments = checkpoints.environments(folder, path, notes)
     if environments is not None:
         whole.driver.restore(arrays, environments)
         state = whole.driver.environments(learners)
         assert state is not None, "what was saved can be saved again"
         blobs["environments"] = state
-        notes["seal"] = trusting.seal("environments", state)
+        notes["seal"] = trust.state_seal(state)
 
     place = {learner: number for number, learner in enumerate(learners)}
     diverged = [x | {"learner": place[x["learner"]]} for x in notes["diverged"] if x["learner"] in place]

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from rljax.system.files import RefusedFileError, safe
+from rljax.trust import RefusedFileError, safe
 
 
 def write_json(path: Path, value: Any) -> None:

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from rljax.runs.json_files import plain
-from rljax.system.files import safe
+from rljax.trust import safe
 
 
 class Logger(Protocol):

@@ -19,7 +19,7 @@ from rljax.runs import json_files
 from rljax.runs.json_files import dumps, write_json
 from rljax.runs.loggers import Logger, TensorBoard, WandB, require
 from rljax.runs.schema import CONFIG, FORMAT, LINES, NEEDED, NEEDED_IN_LINES, RESULTS
-from rljax.system.files import safe
+from rljax.trust import safe
 
 FILES = {
     "metrics": "metrics.jsonl",

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from rljax import trust
 from rljax.runs import records
 from rljax.system import hardware
-from rljax.training import trust as trusting
+from rljax.training.named_code import named_code
 from rljax.training.settings import Settings
 
 
@@ -33,7 +33,7 @@ def note_resumption(
     if state_bytes is not None and not described["then_online"]:
         described["state_bytes"] = state_bytes
     described |= {name: getattr(settings, name) for name in ("steps", "then_online", "offline_share", "online")}
-    described["seals"] = trusting.seals(dataclasses.asdict(settings))
+    described["seals"] = trust.seals(named_code(settings))
     different = hardware.differences(described, conditions)
     if different:
         entry = entry | {"different": different}
@@ -47,13 +47,16 @@ def note_resumption(
     ]
 
 
-def require_structure(folder: Path, saved: Mapping[str, Any], wanted: Mapping[str, Any]) -> None:
-    """Raise `ValueError` where the `saved` settings of a checkpoint, which shape its arrays, are not those `wanted`.
+def require_structure(
+    folder: Path, saved: Mapping[str, Any], structure: Mapping[str, Any]
+) -> None:
+    """Raise `ValueError` where the `saved` settings of a checkpoint are not those in `structure`.
 
-    A setting that neither the checkpoint nor the run's config.json has is newer than the run, and has its default.
+    Both shape its arrays. A setting that neither the checkpoint nor the run's config.json has is
+    newer than the run, and has its default.
     """
     written = records.read_config(folder)["config"]
-    for name, value in wanted.items():
+    for name, value in structure.items():
         is_new = name.startswith("online.") or name.removeprefix("config.") not in written
         if saved.get(name, value if is_new else None) != value:
             raise ValueError(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import shlex
 import shutil
 import sys
@@ -33,10 +32,11 @@ from rljax.system import hardware, lock
 from rljax.system.interruption import Interrupt
 from rljax.system.lock import Lock
 from rljax.training import configuration, population
-from rljax.training import trust as trusting
 from rljax.training.loop import NoLearnerLeft, Training
+from rljax.training.named_code import named_code
 from rljax.training.plan import Experiment
 from rljax.training.settings import LARGEST, settings_of
+from rljax.trust import PICKLED, Folder, is_pickle, seals, state_seal
 
 CHECKPOINT_SECONDS = 600.0  # between checkpoints, where no number of steps is set
 MOST_SAVING = 0.05  # of the time, at most: where saving takes long, checkpoints are fewer
@@ -97,7 +97,7 @@ def train(
 
 
 def resume(
-    out: str | Path,
+    out: str | Path | Folder,
     steps: int | None = None,
     *,
     then_online: int | None = None,
@@ -120,11 +120,18 @@ def resume(
     `RecordsChanged` (a `ValueError`) for changed records; `FolderInUse` (a `ValueError`) where another process writes
     this run; `CheckpointError` where no checkpoint is usable.
     """
-    folder = arguments.folder(out)
+    folder = arguments.run_folder(out, trust)
     steps = None if steps is None else configuration.integer(steps, "steps", LARGEST)
     online = arguments.online_stage(then_online, offline_share, steps)
-    how = {"online": online, "accept_changed_records": accept_changed_records, "trust": trust}
-    return Run.continued(folder, console.create(quiet), steps, command or shlex.join(sys.argv), **how).execute()
+    run = Run.continued(
+        folder,
+        console.create(quiet),
+        steps,
+        command or shlex.join(sys.argv),
+        online=online,
+        accept_changed_records=accept_changed_records,
+    )
+    return run.execute()
 
 
 class Run:
@@ -158,7 +165,7 @@ class Run:
             "format": schema.FORMAT,
             **experiments.described(self.experiment),
             **training.described(),
-            "seals": trusting.seals(dataclasses.asdict(settings)),
+            "seals": seals(named_code(settings)),
             "command": command,
             **self._conditions(),
         }
@@ -185,11 +192,14 @@ class Run:
 
     @classmethod
     def open(
-        cls, folder: Path, view: console.View, online: Mapping[str, Any] | None = None, trust: bool = False
+        cls, folder: Folder, view: console.View, online: Mapping[str, Any] | None = None
     ) -> Run:
-        """The run in `folder` with the settings in its config.json, and with an added online stage for `online`."""
-        described = read_config(folder)
-        run = cls(experiments.reopened(folder, described, online, trust=trust), folder, view)
+        """The run in `folder` with the settings in its config.json.
+
+        It has an added online stage for `online`.
+        """
+        described = read_config(folder.path)
+        run = cls(experiments.reopened(folder, described, online), folder.path, view)
         if online:
             run.training.warn_of_schedule(settings_of(described))
             run.training.check_memory()
@@ -198,14 +208,13 @@ class Run:
     @classmethod
     def continued(
         cls,
-        folder: Path,
+        folder: Folder,
         view: console.View,
         steps: int | None,
         command: str,
         *,
         online: Mapping[str, Any] | None = None,
         accept_changed_records: bool = False,
-        trust: bool = False,
         wait: float = 0.0,
     ) -> Run:
         """Continue the run in `folder` to its end, or to `steps`. config.json records `command`.
@@ -213,25 +222,28 @@ class Run:
         This call waits up to `wait` seconds for the lock of a process on a lost host. Raises all errors of `resume`.
         """
         with contextlib.ExitStack() as undo:
-            folder_lock = folders.lock_run(folder, wait)
+            folder_lock = folders.lock_run(folder.path, wait)
             if folder_lock is not None:
                 undo.callback(folder_lock.release)
-            run = processes.on_all(lambda: cls.open(folder, view, online, trust))
+            run = processes.on_all(lambda: cls.open(folder, view, online))
             run.lock = folder_lock
             undo.callback(run.close)
-            processes.require_same(lambda: experiments.shared(run.experiment) | {"run": str(folder), "--steps": steps})
-            run._resume(steps, command, accept_changed_records, trust)
+            command_line = {"run": str(folder.path), "--steps": steps}
+            processes.require_same(lambda: experiments.shared(run.experiment) | command_line)
+            run._resume(folder, steps, command, accept_changed_records)
             undo.pop_all()
         return run
 
-    def _resume(self, steps: int | None, command: str, accept_changed_records: bool, trust: bool) -> None:
+    def _resume(
+        self, folder: Folder, steps: int | None, command: str, accept_changed_records: bool
+    ) -> None:
         """Continue from the newest undamaged checkpoint, or from the beginning where none was saved yet."""
         path = processes.on_first(lambda: checkpoints.last(self.folder))
         if path is None:
             self._begin_anew(steps, command)
             return
         notes = processes.on_all(lambda: self._continued(path, steps))
-        environments = processes.on_all(lambda: trusting.environments(path, notes, trust))
+        environments = processes.on_all(lambda: checkpoints.environments(folder, path, notes))
         changed = processes.on_first(lambda: records.require_unchanged(self.folder, notes, accept_changed_records))
         if changed:
             self.view.warn(f"the records have changed since the checkpoint: {'; '.join(changed)}.")
@@ -423,11 +435,11 @@ class Run:
         environments = training.driver.environments()
         if environments is not None:
             blobs["environments"] = environments
-            if trusting.is_pickle(environments) and not self.warned_of_pickle:
+            if is_pickle(environments) and not self.warned_of_pickle:
                 self.warned_of_pickle = True
-                self.view.warn(trusting.PICKLED.format(env=training.settings.env))
+                self.view.warn(PICKLED.format(env=training.settings.env))
         notes = training.notes(environments) | {"wall_seconds": time.perf_counter() - self.began}
-        notes["seal"] = None if environments is None else trusting.seal("environments", environments)
+        notes["seal"] = state_seal(environments)
         blobs["run.json"] = json_files.dumps(notes | {"records": self.recorder.marks()}).encode()
         keep = training.settings.keep_checkpoints
         checkpoints.save(self.folder / "checkpoints", training.step, training.arrays(), blobs, keep=keep)

@@ -21,14 +21,24 @@ from typing import Any
 from rljax import agent as contract
 from rljax.agent import float_fields
 from rljax.distributed import ray_cluster
-from rljax.runs import checkpoints, console, experiments, folders, json_files, records, run
+from rljax.runs import (
+    arguments,
+    checkpoints,
+    console,
+    experiments,
+    folders,
+    json_files,
+    records,
+    run,
+)
 from rljax.system import hardware, lock
 from rljax.system.lock import Lock
 from rljax.training import configuration, population
-from rljax.training import trust as trusting
 from rljax.training.loop import Training, prefer_devices
+from rljax.training.named_code import named_code
 from rljax.training.plan import Experiment
 from rljax.training.settings import MOST_LEARNERS, settings_of
+from rljax.trust import Folder, seals
 
 PLAN = "plan.json"
 NEEDED = {  # in plan.json
@@ -190,7 +200,7 @@ def train(
     folder.mkdir(parents=True, exist_ok=True)
     with Lock(folder):
         write(made, folder, command)
-        return _finish(folder, None, quiet, workers, trust=True)
+        return _finish(Folder(folder, trusted=True), None, quiet, workers)
 
 
 def write(plan: GridPlan, folder: Path, command: str) -> None:
@@ -209,7 +219,7 @@ def write(plan: GridPlan, folder: Path, command: str) -> None:
             for i, launch in enumerate(plan.launches)
         ],
         "command": command,
-        "seals": trusting.seals(dataclasses.asdict(plan.experiment.settings)),
+        "seals": seals(named_code(plan.experiment.settings)),
     }
     records.write_json(folder / PLAN, described)
 
@@ -237,26 +247,29 @@ def read(folder: Path) -> dict[str, Any]:
 
 
 def resume(
-    folder: Path,
+    out: str | Path | Folder,
     steps: int | None = None,
     *,
     quiet: bool = True,
     workers: ray_cluster.RayCluster | None = None,
-    trust: bool = False,
 ) -> Path:
-    """Continue the launches of the grid in `folder`, to `steps` where given. `trust` is that of `rljax.resume`.
+    """Continue the launches of the grid in `out`, to `steps` if there is such a number.
 
-    Raises `ValueError` if all launches are done, or if another process trains them. Raises `RunError` at the end if all
-    learners of a launch have diverged.
+    Raises `ValueError` if all launches are done, if another process trains them, or if this folder
+    may not run their code. Raises `RunError` at the end if all learners of a launch have diverged.
     """
-    with Lock(folder):
-        return _finish(folder, steps, quiet, workers, trust)
+    folder = arguments.run_folder(out)
+    with Lock(folder.path):
+        return _finish(folder, steps, quiet, workers)
 
 
-def _finish(folder: Path, steps: int | None, quiet: bool, workers: ray_cluster.RayCluster | None, trust: bool) -> Path:
+def _finish(
+    source: Folder, steps: int | None, quiet: bool, workers: ray_cluster.RayCluster | None
+) -> Path:
+    folder = source.path
     if all(state(inside, steps) in ("complete", "diverged") for inside in runs(folder)):
         raise ValueError(f"the grid in '{folder}' is complete. To go on: rljax resume {folder} --steps N")
-    if not _execute(folder, steps, quiet, workers, trust):
+    if not _execute(source, steps, quiet, workers):
         console.create(quiet).say(f"To go on with all of the grid: rljax resume {folder}")
         return folder
     lost = [inside.name for inside in runs(folder) if state(inside, steps) == "diverged"]
@@ -273,65 +286,74 @@ def execute(
     *,
     quiet: bool = True,
     workers: ray_cluster.RayCluster | None = None,
-    trust: bool = False,
 ) -> bool:
-    """Train the unfinished launches in `folder`, to `steps` where given. Returns False where this was interrupted.
+    """Train the unfinished launches in `folder`, to `steps` if there is such a number.
 
-    Raises `ValueError` where another process trains them.
+    Returns False where this was interrupted. Raises `ValueError` where another process trains them.
 
     The launches run one after the other, or at the same time on the `workers`, which must see the folder under the same
     name.
     """
     with Lock(folder):
-        return _execute(folder, steps, quiet, workers, trust)
+        return _execute(Folder(folder), steps, quiet, workers)
 
 
-def _execute(folder: Path, steps: int | None, quiet: bool, workers: ray_cluster.RayCluster | None, trust: bool) -> bool:
-    left = [inside.name for inside in runs(folder) if state(inside, steps) in ("new", "begun")]
-    if workers is not None and left:
-        _require_trust(folder, left, trust)  # here, because other machines have no key of this user
-        return workers.run(launch, [(folder.resolve(), name, steps, True, True, LOST_AFTER) for name in left])
-    return all(launch(folder, name, steps, quiet, trust) for name in left)
+def _execute(
+    folder: Folder, steps: int | None, quiet: bool, workers: ray_cluster.RayCluster | None
+) -> bool:
+    paths = [path for path in runs(folder.path) if state(path, steps) in ("new", "begun")]
+    names = [path.name for path in paths]
+    if workers is not None and names:
+        _require_code(folder, names)  # here, because other machines have no key of this user
+        checked = Folder(folder.path.resolve(), trusted=True)
+        return workers.run(launch, [(checked, name, steps, True, LOST_AFTER) for name in names])
+    return all(launch(folder, name, steps, quiet) for name in names)
 
 
-def _require_trust(folder: Path, names: Sequence[str], trust: bool) -> None:
-    """Raise `ValueError` for launches that name untrusted code."""
-    plan = read(folder)
-    trusting.require(plan["settings"], plan.get("seals"), folder / PLAN, trust)
+def _require_code(folder: Folder, names: Sequence[str]) -> None:
+    """Raise `ValueError` for a grid, or launches of it, with code that this folder may not run."""
+    plan = read(folder.path)
+    settings = settings_of({**plan["settings"], "seeds": ()})
+    folder.require_code(PLAN, named_code(settings), plan.get("seals"))
     for name in names:
-        if (folder / name / "config.json").exists():
-            described = records.read_config(folder / name)
-            trusting.require(described, described.get("seals"), folder / name / "config.json", trust)
+        inside = folder.other(folder.path / name)
+        if (inside.path / "config.json").exists():
+            described = records.read_config(inside.path)
+            code = named_code(settings_of(described))
+            inside.require_code("config.json", code, described.get("seals"))
 
 
 def launch(
-    folder: Path,
+    out: Path | Folder,
     name: str,
     steps: int | None = None,
     quiet: bool = True,
-    trust: bool = False,
     wait: float = 0.0,
 ) -> bool:
-    """Train one launch of the grid in `folder`, or continue it. Returns False where it was interrupted.
+    """Train one launch of the grid in `out`, or continue it. Returns False where it was interrupted.
 
     If another machine had this launch and may be lost, wait for it for `wait` seconds. If all learners of the launch
     diverge, only its summary says so.
     """
-    if not is_grid(folder):
+    folder = arguments.run_folder(out)
+    if not is_grid(folder.path):
         raise run.RunError(
-            f"there is no grid in '{folder}' on '{platform.node()}': the machines of a cluster must share the folder."
+            f"there is no grid in '{folder.path}' on '{platform.node()}': the machines of a cluster "
+            "must share the folder."
         )
-    described = read(folder)
-    inside, view = folder / name, console.create(quiet)
-    if (inside / "config.json").exists():
-        going = run.Run.continued(inside, view, steps, shlex.join(sys.argv), wait=wait, trust=trust)
+    described = read(folder.path)
+    inside = folder.other(folder.path / name)
+    view = console.create(quiet)
+    if (inside.path / "config.json").exists():
+        going = run.Run.continued(inside, view, steps, shlex.join(sys.argv), wait=wait)
     else:
         (entry,) = [entry for entry in described["launches"] if entry["folder"] == name]
         settings = settings_of({**described["settings"], "seeds": entry["seeds"]})
         settings = settings if steps is None else dataclasses.replace(settings, steps=steps)
-        seals = described.get("seals")
-        experiment = experiments.restored(settings, entry["config"], folder / PLAN, seals=seals, trust=trust)
-        going = run.Run.begin(experiment, inside, view, described["command"])
+        experiment = experiments.restored(
+            settings, entry["config"], folder, PLAN, described.get("seals")
+        )
+        going = run.Run.begin(experiment, inside.path, view, described["command"])
     with contextlib.suppress(run.Diverged):  # a diverged launch does not stop the next one
         going.execute()
         return going.training.complete

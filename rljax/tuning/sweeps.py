@@ -16,13 +16,14 @@ from typing import Any
 from rljax import envs
 from rljax.distributed import ray_cluster
 from rljax.envs import signals
-from rljax.runs import console, experiments, folders, json_files, records, statistics
+from rljax.runs import arguments, console, experiments, folders, json_files, records, statistics
 from rljax.system import hardware
 from rljax.system.lock import Lock
 from rljax.training import configuration, population
-from rljax.training import trust as trusting
+from rljax.training.named_code import named_code
 from rljax.training.plan import Experiment
 from rljax.training.settings import settings_of
+from rljax.trust import Folder, seals
 from rljax.tuning import grids, search_spaces
 from rljax.tuning.population_based import PopulationBasedSearch
 from rljax.tuning.trials import SearchResult, SearchTask, Trials
@@ -78,7 +79,7 @@ def begin(
         "space": space.entries,
         "learners_per_launch": most,
         "command": command,
-        "seals": trusting.seals(dataclasses.asdict(settings)),
+        "seals": seals(named_code(settings)),
         **hardware.provenance(),
     }
     with _made(folder):
@@ -119,33 +120,39 @@ def is_sweep(folder: Path) -> bool:
 
 
 def resume(
-    folder: Path,
+    out: str | Path | Folder,
     steps: int | None = None,
     *,
     quiet: bool = True,
     workers: ray_cluster.RayCluster | None = None,
-    trust: bool = False,
 ) -> Path:
-    """Continue the sweep in `folder`. `trust` is for its agent and environment, not for those of its launches.
+    """Continue the sweep in `out`. Trust in its folder is not trust in those of its launches.
 
-    Raises `ValueError` where the sweep is complete.
+    Raises `ValueError` where the sweep is complete, and for code that this folder may not run.
     """
+    source = arguments.run_folder(out)
+    folder = source.path
     if steps is not None:
         raise ValueError("a sweep cannot have more steps: its trials would not compare. Begin another: rljax sweep")
     if (folder / RESULT).exists():
         raise ValueError(f"the sweep in '{folder}' is complete: its result is {folder / RESULT}.")
     with Lock(folder):
-        return _go_on(_task_in(folder, quiet, workers, trust))
+        return _go_on(_task_in(source, quiet, workers))
 
 
-def _task_in(folder: Path, quiet: bool, workers: ray_cluster.RayCluster | None, trust: bool) -> SearchTask:
-    """The task that sweep.json in `folder` describes. Raises `ValueError` where the file is damaged."""
+def _task_in(
+    source: Folder, quiet: bool, workers: ray_cluster.RayCluster | None
+) -> SearchTask:
+    """The task that a folder's sweep.json describes. Raises `ValueError` for a damaged file."""
+    folder = source.path
     try:
         described = json_files.read_fitting(folder / SWEEP, NEEDED, NEEDED)
     except ValueError as error:
         raise ValueError(f"'{folder}' is not a sweep: its {error}.") from None
-    settings, seals = settings_of(described["settings"]), described.get("seals")
-    experiment = experiments.restored(settings, described["config"], folder / SWEEP, seals=seals, trust=trust)
+    settings = settings_of(described["settings"])
+    experiment = experiments.restored(
+        settings, described["config"], source, SWEEP, described.get("seals")
+    )
     listed = described["protocol"]
     listed |= {name: tuple(listed.get(name, ())) for name in ("tuning_seeds", "test_seeds", "limits")}
     space = search_spaces.Space(described["space"], experiment.config)

@@ -21,9 +21,9 @@ import numpy as np
 from rljax.distributed import ray_cluster
 from rljax.runs import console, records, run, statistics
 from rljax.runs.extract import extract
-from rljax.system.files import RefusedFileError, safe
 from rljax.training import configuration, population, schedules
 from rljax.training.plan import Experiment, round_up
+from rljax.trust import RefusedFileError, safe
 from rljax.tuning import grids, search_spaces
 
 if TYPE_CHECKING:

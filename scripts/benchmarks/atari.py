@@ -32,7 +32,7 @@ def ours(environment: str, steps: int) -> dict[str, Any]:
     with prepared("dqn", 1, WARMUP + 2 * steps, changes, environment) as training:
         timed(training.driver, (WARMUP + steps // 4) // GAMES)
         seconds = timed(training.driver, steps // GAMES)
-        weights = _size(training.driver.agent_state.critic)
+        weights = _size(training.driver.agent_state.critic.parameters)
     return {"steps_per_second": steps / seconds, "weights": weights}
 
 

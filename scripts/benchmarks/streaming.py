@@ -46,13 +46,21 @@ def python_loop(steps: int) -> dict[str, Any]:
 
     from rljax.agent import EnvSpec, Transition
     from rljax.agents import stream_q
+    from rljax.training import agent_state
 
     config, spec = stream_q.Config(), EnvSpec("CartPole-v1", (5,), 2, discrete=True, max_episode_steps=500)
     environment = gymnasium.make("CartPole-v1")
-    state = stream_q.init(jax.random.key(0), spec, config)
-    act = jax.jit(lambda state, observation, key: stream_q.act(state, observation, key, config, explore=True))
-    update = jax.jit(lambda state, batch, key, step: stream_q.update(state, batch, key, step, config))
-    perceive = jax.jit(lambda state, observation, first: stream_q.perceive(state, observation, first, config))
+    inputs = stream_q.experience(config).inputs
+    state = agent_state.create(stream_q, jax.random.key(0), spec, config, inputs)
+    act = jax.jit(
+        lambda state, observation, key: agent_state.act(stream_q, state, observation, key, config, explore=True)[:2]
+    )
+    update = jax.jit(
+        lambda state, batch, key, step: agent_state.update(stream_q, state, batch, key, step, config)
+    )
+    perceive = jax.jit(
+        lambda state, observation, first: agent_state.perceive(stream_q, state, observation, first, config)
+    )
     key = jax.random.key(1)
 
     def begin(state: Any) -> tuple[Any, np.ndarray]:

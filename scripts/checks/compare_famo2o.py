@@ -62,19 +62,32 @@ def of_authors(learner: Any) -> dict[str, Any]:
 
 def of_ours(state: famo2o.State) -> dict[str, Any]:
     """The same of our State."""
-    networks = {name: getattr(state, name).params for name in ("value", "critic", "target_critic")}
-    actors = {name: getattr(state, name) for name in ("balance", "actor")}
+    networks = {name: getattr(state, name).parameters.params for name in ("value", "critic")}
+    networks["target_critic"] = state.target_critic.params
+    actors = {name: getattr(state, name).parameters for name in ("balance", "actor")}
     policies = {name: (actor.mean.params, actor.log_std) for name, actor in actors.items()}
-    return networks | policies | {"log_temperature": state.log_temperature}
+    return networks | policies | {"log_temperature": state.log_temperature.parameters}
 
 
 def with_parameters(state: famo2o.State, known: dict[str, Any]) -> famo2o.State:
     """Our State with the parameters of `of_authors`."""
-    changes = {name: getattr(state, name).replace(params=known[name]) for name in ("value", "critic", "target_critic")}
+
+    def trained(name: str, parameters: Any) -> Any:
+        return getattr(state, name).replace(parameters=parameters)
+
+    changes = {}
+    for name in ("value", "critic"):
+        network = getattr(state, name).parameters
+        changes[name] = trained(name, network.replace(params=known[name]))
     for name in ("balance", "actor"):
-        actor, (params, log_std) = getattr(state, name), known[name]
-        changes[name] = actor.replace(mean=actor.mean.replace(params=params), log_std=log_std)
-    return state.replace(**changes, log_temperature=known["log_temperature"])
+        actor, (params, log_std) = getattr(state, name).parameters, known[name]
+        actor = actor.replace(mean=actor.mean.replace(params=params), log_std=log_std)
+        changes[name] = trained(name, actor)
+    return state.replace(
+        **changes,
+        target_critic=state.target_critic.replace(params=known["target_critic"]),
+        log_temperature=trained("log_temperature", known["log_temperature"]),
+    )
 
 
 def matrix_loss(actor: Any, advantage: Any, beta: Any, batch: Transition, config: famo2o.Config) -> Any:

@@ -44,7 +44,6 @@ def compared(agent: str, data: Path, arrays: Mapping[str, np.ndarray]) -> dict[s
 
     from rljax import buffers, datasets, networks
     from rljax.agent import EnvSpec
-    from rljax.networks import normalise
     from rljax.training import registry
 
     pair, module = PAIRS[agent], registry.load_agent(agent)
@@ -55,7 +54,11 @@ def compared(agent: str, data: Path, arrays: Mapping[str, np.ndarray]) -> dict[s
     if hasattr(module, "schedule"):
         config = module.schedule(config, UPDATES)
     spec = EnvSpec("data", rows.observation.shape[1:], rows.action.shape[1])
-    state = module.prepare(module.init(jax.random.key(0), spec, config), rows, config)
+    inputs = module.experience(config).inputs
+    statistics = inputs.prepare(inputs.create(spec), rows)
+    state = module.init(jax.random.key(0), spec, config)
+    if hasattr(module, "prepare"):
+        state = module.prepare(state, inputs.batch(statistics, rows)[0], config)
     columns = {"rebrac": (buffers.NextAction(),), "calql": (buffers.ReturnToGo(discount=0.99),)}
     for column in columns.get(agent, ()):
         rows = rows.replace(extras=column.of_data(rows))
@@ -64,16 +67,15 @@ def compared(agent: str, data: Path, arrays: Mapping[str, np.ndarray]) -> dict[s
         state = replaced(state, name, arrays)
     for target, network in TARGETS.items():
         if hasattr(state, target):
-            state = state.replace(**{target: networks.copy(getattr(state, network))})
-    observations = rows.observation[places[0]]
-    if config.normalise_observations:
-        observations = normalise.standardise(state.statistics, observations)
+            online = networks.parameters_of(getattr(state, network))
+            state = state.replace(**{target: networks.copy(online)})
+    observations = inputs(statistics, rows.observation[places[0]])
 
     @jax.jit
     def learn(state: Any, rows: Any, places: Any, noise: Any) -> Any:
         def update(state: Any, inputs: Any) -> Any:
             step, places, noise = inputs
-            batch = jax.tree.map(lambda x: x[places], rows)
+            batch = inputs.batch(statistics, jax.tree.map(lambda x: x[places], rows))[0]
             with given_noise(noise):
                 return module.update(state, batch, jax.random.key(0), step, config)
 
@@ -125,8 +127,10 @@ def relative(ours: np.ndarray, theirs: np.ndarray) -> dict[str, float]:
 
 def network_of(state: Any, name: str) -> Any:
     """Our network 'critic', or 'actor.flow' where the actor has several."""
+    from rljax import networks
+
     for each in name.split("."):
-        state = getattr(state, each)
+        state = networks.parameters_of(getattr(state, each))
     return state
 
 
@@ -163,7 +167,11 @@ def replaced(state: Any, name: str, arrays: Mapping[str, np.ndarray]) -> Any:
     parts = getattr(network, "mean", network).replace(params={"members": taken} if several else taken)
     parts = network.replace(mean=parts) if hasattr(network, "mean") else parts
     outer, _, inner = name.partition(".")
-    return state.replace(**{outer: getattr(state, outer).replace(**{inner: parts}) if inner else parts})
+    if inner:
+        parts = network_of(state, outer).replace(**{inner: parts})
+    before = getattr(state, outer)
+    is_trained = hasattr(before, "optimiser_state")
+    return state.replace(**{outer: before.replace(parameters=parts) if is_trained else parts})
 
 
 def described(data: Path, agents: Mapping[str, Any]) -> dict[str, Any]:

@@ -88,7 +88,7 @@ def state(agent: Any, spec: EnvSpec, config: Any, **known: Any) -> Any:
     return shapes.replace(**{name: part(name, getattr(shapes, name)) for name in names})
 
 
-def mlp(network: networks.Network) -> MLP:
+def mlp(network: networks.AnyNetwork) -> MLP:
     """The parameters of a network with two hidden layers, in float64."""
     params = networks.parameters_of(network).params
     layers = [params[name] for name in ("hidden_0", "hidden_1", "output")]
@@ -101,7 +101,7 @@ def layers(params: Any) -> MLP:
     return [np.asarray(params[name][part], np.float64) for name in [*names, "output"] for part in ("kernel", "bias")]
 
 
-def field(network: networks.Network) -> list[MLP]:
+def field(network: networks.AnyNetwork) -> list[MLP]:
     """The parameters of a `generative.Field`: its body, and what embeds each time, if anything does."""
     params = networks.parameters_of(network).params
     return [layers(params[name]) for name in ("body", "time_0", "time_1") if name in params]
@@ -144,10 +144,10 @@ def limited(gradient: Any, limit: float | None) -> Any:
     return gradient if limit is None or norm <= limit else zip_map(lambda x: x * limit / norm, gradient)
 
 
-def critics(network: networks.Network) -> list[MLP]:
+def critics(network: networks.AnyNetwork) -> list[MLP]:
     """The parameters of each member of an ensemble."""
-    network = networks.parameters_of(network)
-    stacked = mlp(networks.Network(network.params["members"], network.module))
+    parameters = networks.parameters_of(network)
+    stacked = mlp(networks.Network(parameters.params["members"], parameters.module))
     return [[array[c] for array in stacked] for c in range(len(stacked[0]))]
 
 
@@ -249,8 +249,8 @@ Imitation = Callable[[Any], tuple[float, np.ndarray | None]]
 class Guided:
     """What Diffusion-QL and OFQL have in common, in float64: equations 3 and 4 of arXiv:2208.06193 and its code."""
 
-    def __init__(self, state: Any, config: Any, seen: np.ndarray | None) -> None:
-        self.config, self.seen = config, seen
+    def __init__(self, state: Any, config: Any) -> None:
+        self.config = config
         self.actor, self.average = field(state.actor), field(state.average_actor)
         self.critics, self.targets = critics(state.critic), critics(state.target_critic)
         self.actor_adam, self.critic_adam = Adam(config.actor_lr), Adam(config.critic_lr)
@@ -270,7 +270,8 @@ class Guided:
     def update(self, batch: Transition, key: jax.Array, step: int) -> dict[str, float]:
         """One update, and its metrics."""
         config, size = self.config, len(batch.reward)
-        observation, successor = (standardised(self.seen, x) for x in (batch.observation, batch.next_observation))
+        observation = np.asarray(batch.observation, np.float64)
+        successor = np.asarray(batch.next_observation, np.float64)
         action = np.asarray(batch.action, np.float64)
         key_critic, key_actor = jax.random.split(key)
 

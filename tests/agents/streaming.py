@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -10,6 +11,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from rljax.agent import EnvSpec, Transition
+from rljax.networks import parameters_of
+from rljax.training import agent_state
+from rljax.training.agent_state import AgentState
 from tests.agents import reference
 
 LEAK = 0.01
@@ -44,32 +48,45 @@ def state(module: Any, spec: EnvSpec, config: Any) -> Any:
     """A State as `init` makes it, but for its networks: no parameter is 0."""
     generator = np.random.default_rng(0)
     fresh = jax.jit(lambda key: module.init(key, spec, config))(jax.random.key(0))
-    names = [name for name in ("actor", "critic") if hasattr(fresh, name)]
-    drawn = {
-        name: jax.tree.map(lambda x: jnp.asarray(generator.normal(0.0, 0.3, size=x.shape), x.dtype), network)
-        for name, network in ((name, getattr(fresh, name)) for name in names)
-    }
+    drawn = {}
+    for name in ("actor", "critic"):
+        if hasattr(fresh, name):
+            trained = getattr(fresh, name)
+            parameters = jax.tree.map(
+                lambda x: jnp.asarray(generator.normal(0.0, 0.3, size=x.shape), x.dtype),
+                trained.parameters,
+            )
+            drawn[name] = trained.replace(parameters=parameters)
     return fresh.replace(**drawn)
+
+
+def follow_agent(module: Any, state: Any, stream: Transition, config: Any) -> list[AgentState]:
+    """The agent after each transition of a stream, with the moments of its observations."""
+    update = jax.jit(functools.partial(agent_state.update, module))
+    perceive = jax.jit(functools.partial(agent_state.perceive, module))
+    inputs = module.experience(config).inputs
+    spec = EnvSpec("test/Stream-v0", stream.observation.shape[1:], 1)
+    agent = AgentState(state, inputs.create(spec), inputs)
+    agents, first = [], True
+    for t in range(len(stream.reward)):
+        row = jax.tree.map(lambda x, t=t: jnp.asarray(x[t]), stream)
+        agent = perceive(agent, row.observation[None], jnp.asarray([first]), config)
+        agent, _ = update(agent, row, jax.random.key(t), t, config)
+        first = bool(row.terminated | row.truncated)
+        agents.append(agent)
+    return agents
 
 
 def follow(module: Any, state: Any, stream: Transition, config: Any) -> list[Any]:
     """The States after each transition of a stream, seen as drivers show them."""
-    update, perceive = jax.jit(module.update), jax.jit(module.perceive)
-    states, first = [], True
-    for t in range(len(stream.reward)):
-        row = jax.tree.map(lambda x, t=t: jnp.asarray(x[t]), stream)
-        state = perceive(state, row.observation[None], jnp.asarray([first]), config)
-        state, _ = update(state, row, jax.random.key(t), t, config)
-        first = bool(row.terminated | row.truncated)
-        states.append(state)
-    return states
+    return [agent.state for agent in follow_agent(module, state, stream, config)]
 
 
 class Network:
     """Dense layers, each hidden one normalised and then leaky."""
 
     def __init__(self, network: Any) -> None:
-        self.parameters = reference.layers(network.params)
+        self.parameters = reference.layers(parameters_of(network).params)
 
     def __call__(self, x: np.ndarray, parameters: Any = None) -> np.ndarray:
         """Outputs for one input."""
@@ -165,5 +182,5 @@ def rows(stream: Transition, config: Any) -> Any:
 
 def assert_network(found: Any, expected: Network) -> None:
     """Parameters of a network equal those of its float64 counterpart."""
-    for actual, known in zip(reference.layers(found.params), expected.parameters, strict=True):
+    for actual, known in zip(reference.layers(parameters_of(found).params), expected.parameters, strict=True):
         np.testing.assert_allclose(actual, known, rtol=2e-3, atol=2e-5)

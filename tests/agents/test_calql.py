@@ -65,10 +65,9 @@ class Reference(test_cql.Reference):
 
 CASES: dict[str, dict[str, Any]] = {
     "the authors'": {"lagrange": True, "backup": "max_of_min"},
-    "no importance sampling, in parts, normalised": {
+    "no importance sampling, in parts": {
         "importance_sampling": False,
         "num_parts": 5,
-        "normalise_observations": True,
         "gap_temperature": 0.5,
     },
 }
@@ -87,29 +86,27 @@ def fresh(config: calql.Config) -> calql.State:
 def test_updates_equal_the_papers(changes: dict[str, Any]) -> None:
     config = dataclasses.replace(CONFIG, **changes)
     state = fresh(config)
-    seen = reference.observed() if config.normalise_observations else None
-    if seen is not None:
-        state = jax.jit(calql.prepare)(state, test_cql.data(seen), config)
     theirs: Any = (state, config)
-    expected = Reference(*theirs, seen)
+    expected = Reference(*theirs)
     for step in range(4):
         batch, key = transitions(step), jax.random.key(step)
         state, metrics = update(state, batch, key, step, config)
-        own = expected.update(batch, key, step)
-        reference.assert_metrics(metrics, own | {"critic/bounded": expected.below})
+        papers = expected.update(batch, key, step)
+        reference.assert_metrics(metrics, papers | {"critic/bounded": expected.below})
         assert 0.0 < expected.below < 1.0, "some candidates are below the bound, some are not"
     reference.assert_same(reference.critics(state.critic), expected.critics, "critic")
     reference.assert_same(reference.critics(state.target_critic), expected.targets, "target_critic")
     reference.assert_same(reference.mlp(state.actor), expected.actor, "actor")
-    reference.assert_same(state.log_temperature, expected.log_temperature, "log_temperature")
-    reference.assert_same(state.log_multiplier, expected.log_multiplier, "log_multiplier")
+    reference.assert_same(state.log_temperature.parameters, expected.log_temperature, "log_temperature")
+    reference.assert_same(state.log_multiplier.parameters, expected.log_multiplier, "log_multiplier")
 
 
 @jax.jit
 def critic_loss(state: calql.State, batch: Transition, config: calql.Config) -> tuple[Any, Any]:
     """The critics' loss with its metrics, and its gradient."""
-    drawn = calql.candidates(state, batch, KEY, config)
-    return jax.value_and_grad(calql.critic_loss, has_aux=True)(state.critic, state, batch, drawn, config)
+    samples = calql.candidates(state, batch, KEY, config)
+    loss = jax.value_and_grad(calql.critic_loss, has_aux=True)
+    return loss(state.critic.parameters, state, batch, samples, config)
 
 
 def with_returns(low: float, high: float, known: bool = True) -> Transition:
@@ -122,8 +119,8 @@ def test_without_a_bound_it_is_cql() -> None:
     """Where no return is known, where all are low, and where it is turned off."""
     state = fresh(CONFIG)
     shared = [field.name for field in dataclasses.fields(cql.Config) if hasattr(CONFIG, field.name)]
-    given = cql.Config(**{name: getattr(CONFIG, name) for name in shared})
-    theirs: Any = (state, with_returns(5.0, 6.0), given)
+    plain_config = cql.Config(**{name: getattr(CONFIG, name) for name in shared})
+    theirs: Any = (state, with_returns(5.0, 6.0), plain_config)
     (_, plain), expected = test_cql.critic_loss(*theirs)
     off = dataclasses.replace(CONFIG, calibrate=False)
     cases = [(with_returns(5.0, 6.0), off), (with_returns(5.0, 6.0, False), CONFIG), (with_returns(-99, -98), CONFIG)]
@@ -143,13 +140,13 @@ def test_candidates_of_the_policy_are_not_pushed_below_the_bound() -> None:
     @jax.jit
     def expected(critic: Any) -> Any:
         batch = transitions()
-        target = state.target_critic(batch.next_observation, drawn["next_action"][:, 0]).min(axis=0)
+        target = state.target_critic(batch.next_observation, samples.next_action[:, 0]).min(axis=0)
         target = batch.reward + CONFIG.discount * (1.0 - batch.terminated) * target
         q = critic(batch.observation, batch.action)
         return (jnp.square(q - target) - CONFIG.penalty_weight * q).mean(axis=-1).sum()
 
-    drawn = jax.jit(calql.candidates)(state, transitions(), KEY, CONFIG)
-    for left, right in zip(*map(jax.tree.leaves, (gradient, jax.grad(expected)(state.critic))), strict=True):
+    samples = jax.jit(calql.candidates)(state, transitions(), KEY, CONFIG)
+    for left, right in zip(*map(jax.tree.leaves, (gradient, jax.grad(expected)(state.critic.parameters))), strict=True):
         np.testing.assert_allclose(left, right, rtol=1e-4, atol=1e-5)
 
 
@@ -158,12 +155,6 @@ def test_both_sources_have_returns_to_go_unless_it_is_turned_off() -> None:
     declared = calql.experience(calql.Config(discount=0.9, failure_reward=-5.0))
     assert declared.columns == declared.online.columns == (column,)
     assert calql.experience(calql.Config(calibrate=False)).columns == ()
-
-
-@pytest.mark.parametrize(("name", "value"), [("failure_reward", float("nan")), ("penalty_weight", -1.0)])
-def test_refuses_numbers_out_of_range(name: str, value: float) -> None:
-    with pytest.raises(ValueError, match=rf"^--config\.{name.replace('_', '-')} is {value:g}, it must be finite"):
-        calql.check(SPEC, dataclasses.replace(CONFIG, **{name: value}))
 
 
 @pytest.mark.learn

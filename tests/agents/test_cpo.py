@@ -53,7 +53,10 @@ def fresh(config: cpo.Config) -> cpo.State:
     """A State to start from, whose parameters are drawn by NumPy."""
     generator = np.random.default_rng(3)
     shapes = jax.eval_shape(lambda key: cpo.init(key, SPEC, config), KEY)
-    drawn = jax.tree.map(lambda x: jnp.asarray(generator.normal(0, 0.3, x.shape), x.dtype), shapes.critics)
+    drawn = jax.tree.map(
+        lambda x: jnp.asarray(generator.normal(0, 0.3, x.shape), x.dtype),
+        shapes.critics.parameters,
+    )
     return reference.state(cpo, SPEC, config, critics=drawn)
 
 
@@ -113,9 +116,8 @@ class Reference(test_ppo_lagrangian.Reference):
     def __init__(self, state: cpo.State, config: Any) -> None:
         self.config = config
         self.actor, self.log_std = reference.mlp(state.actor.mean), np.asarray(state.actor.log_std, np.float64)
-        self.critics = [reference.mlp(state.critics.critic), reference.mlp(state.critics.cost_critic)]
+        self.critics = [reference.mlp(x) for x in test_ppo_lagrangian.each(state.critics.parameters)]
         self.adam = reference.Adam(config.learning_rate, config.adam_epsilon)
-        self.seen: Any = None
         self.running, self.sums = [np.zeros(ENVS), np.zeros(ENVS)], [[], []]
         self.total, self.length = np.zeros(ENVS), np.zeros(ENVS)  # of running episodes
         self.last = (0.0, 0.0)
@@ -213,8 +215,8 @@ class Reference(test_ppo_lagrangian.Reference):
         reward, cost = (np.asarray(x, np.float64) for x in (batch.reward, batch.extras["cost"]))
         self.count(cost, ended)
         gains = [self.scaled(0, reward, config.discount, ended), self.scaled(1, cost, config.cost_discount, ended)]
-        observation = reference.normalised(self.seen, batch.observation)
-        following = reference.normalised(self.seen, batch.next_observation)
+        observation = np.asarray(batch.observation, np.float64)
+        following = np.asarray(batch.next_observation, np.float64)
         both = [self.advantages(k, observation, following, gains[k], batch) for k in range(2)]
         targets = [both[k] + self.values(k, observation) for k in range(2)]
         advantage = (both[0] - both[0].mean()) / (both[0].std() + 1e-8)
@@ -235,8 +237,6 @@ class Reference(test_ppo_lagrangian.Reference):
                     line |= {f"critic/{names[0]}": 0.5 * (change**2).mean(), f"critic/{names[1]}": output.mean()}
                 self.critics = self.adam.step(self.critics, reference.limited(gradient, config.max_grad_norm))
                 each.append(line)
-        seen = np.asarray(batch.observation, np.float64).reshape(-1, 3)
-        self.seen = seen if self.seen is None else np.concatenate([self.seen, seen])
         return metrics | {name: float(np.mean([line[name] for line in each])) for name in each[0]}
 
 
@@ -255,8 +255,8 @@ def test_updates_equal_the_paper() -> None:
                 wanted, rel=2e-3, abs=2e-5
             )
             kinds.append((expected.recovers, not expected.recovers and expected.multiplier > 0, wanted["actor/step"]))
-        reference.assert_same(reference.mlp(state.critics.critic), expected.critics[0], "critic")
-        reference.assert_same(reference.mlp(state.critics.cost_critic), expected.critics[1], "cost critic")
+        critics = [reference.mlp(x) for x in test_ppo_lagrangian.each(state.critics.parameters)]
+        reference.assert_same(critics, expected.critics, "critics")
         found = [*reference.mlp(state.actor.mean), np.asarray(state.actor.log_std)]
         for one, other in zip(found, [*expected.actor, expected.log_std], strict=True):
             np.testing.assert_allclose(one, other, rtol=2e-3, atol=2e-4)

@@ -332,3 +332,16 @@ def test_defaults_are_the_papers() -> None:
     assert (config.activation, config.hidden, config.policy_delay) == ("gelu", (256, 256, 256), 2)
     np.testing.assert_allclose(np.log(config.init_temperature), 1.0, rtol=1e-6)
     dsact.check(SPEC, config)
+
+
+def test_takes_pictures() -> None:
+    spec = EnvSpec("test/Pictures-v0", (10, 10, 4), 2, observation_dtype="uint8")
+    dsact.check(spec, CONFIG)
+    picture = np.zeros((5, 10, 10, 4), np.uint8)
+    batch = reference.transitions().replace(observation=picture, next_observation=picture)
+    state = jax.eval_shape(lambda key: dsact.init(key, spec, CONFIG), KEY)
+    new, _ = jax.eval_shape(dsact.update, state, batch, KEY, 0, CONFIG)
+    assert jax.tree.structure(new) == jax.tree.structure(state)
+    assert state.critic.parameters.params["encoder"]["pictures"]["dense"]["bias"].shape == (128,)
+    with pytest.raises(ValueError, match=r"^--config\.encoder nature needs pictures of at least 36 x 36"):
+        dsact.check(spec, dataclasses.replace(CONFIG, encoder="nature"))

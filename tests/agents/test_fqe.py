@@ -16,6 +16,7 @@ import pytest
 from rljax.agent import Base, EnvSpec, Transition, Weighted
 from rljax.agents import bc, fqe
 from rljax.buffers import NextAction
+from rljax.networks.inputs import Raw
 from rljax.runs import records, run
 from tests.agents import reference
 from tests.environments import reach
@@ -33,6 +34,7 @@ CONFIG = fqe.Config(
 )
 KEY = jax.random.key(0)
 PROBE: dict[str, Any] = {"critic_lr": 3e-3, "target_rate": 0.05}  # without a base: the values of the data's policy
+NORMALISES_ITSELF = True  # its base sees raw observations
 KEEPS_ROWS = True  # `prepare` keeps first rows of episodes
 
 
@@ -51,7 +53,7 @@ def cloned() -> tuple[Base, Any]:
     """A policy to be judged, of another agent, and its parameters in float64."""
     config = bc.Config(hidden=(8, 8), normalise_observations=False)
     state = reference.state(bc, SPEC, config)
-    return Base(state, config, bc, SPEC), reference.mlp(state.actor.mean)
+    return Base(state, config, bc, SPEC, Raw(), None), reference.mlp(state.actor.parameters.mean)
 
 
 update = jax.jit(fqe.update)
@@ -65,7 +67,7 @@ def test_updates_equal_the_papers(judged: bool) -> None:
     critics, targets = reference.critics(state.critic), reference.critics(state.target_critic)
     adam = reference.Adam(CONFIG.critic_lr)
     begins = np.flatnonzero([True, *np.asarray(data.terminated | data.truncated)[:-1]])
-    chosen = begins[np.arange(4) * len(begins) // 4]  # 9 episodes begin
+    rows = begins[np.arange(4) * len(begins) // 4]  # 9 episodes begin
 
     def mean(of: Any, observation: np.ndarray, action: np.ndarray) -> np.ndarray:
         return np.mean([reference.value(critic, observation, action)[0] for critic in of], axis=0)
@@ -73,11 +75,11 @@ def test_updates_equal_the_papers(judged: bool) -> None:
     def policy(observation: np.ndarray) -> np.ndarray:
         return np.tanh(reference.forward(actor, observation)[0])
 
-    first, own = (np.asarray(x, np.float64)[chosen] for x in (data.observation, data.action))
+    first, first_action = (np.asarray(x, np.float64)[rows] for x in (data.observation, data.action))
     for step in range(4):
         batch = columns(reference.transitions(step))
         state, metrics = update(state, batch, KEY, step, CONFIG)
-        observation, action, following, reward, next_own = (
+        observation, action, following, reward, next_action = (
             np.asarray(x, np.float64)
             for x in (
                 batch.observation,
@@ -89,19 +91,20 @@ def test_updates_equal_the_papers(judged: bool) -> None:
         )
         alive, has = ~np.asarray(batch.terminated), np.asarray(batch.extras["has_next_action"])
         known = np.ones(5, bool) if judged else has | ~alive
-        y = reward + CONFIG.discount * alive * mean(targets, following, policy(following) if judged else next_own)
+        y = reward + CONFIG.discount * alive * mean(targets, following, policy(following) if judged else next_action)
         loss, _, gradient = reference.squared_errors(critics, observation[known], action[known], y[known])
         q = np.mean([mean([critic], observation, action) for critic in critics])
         critics = adam.step(critics, gradient)
         targets = reference.towards(critics, targets, CONFIG.target_rate)
         expected = {"critic/loss": loss, "critic/q": q, "critic/target": y.mean()}
-        expected["value/initial"] = mean(critics, first, policy(first) if judged else own).mean()
+        expected["value/initial"] = mean(critics, first, policy(first) if judged else first_action).mean()
         reference.assert_metrics(metrics, expected)
     assert judged or not known.all()
     reference.assert_same(reference.critics(state.critic), critics, "critic")
     reference.assert_same(reference.critics(state.target_critic), targets, "target_critic")
     if judged:
-        np.testing.assert_allclose(fqe.act(state, first, KEY, CONFIG, False)[0], policy(first), rtol=1e-5)
+        action, _ = fqe.act(state, jnp.asarray(first), KEY, CONFIG, False)
+        np.testing.assert_allclose(action, policy(first), rtol=1e-5)
 
 
 # A Markov decision process of 4 states that are seen as one-hot vectors, with 2 actions; state 3 ends.
@@ -120,17 +123,18 @@ def exact(policy: np.ndarray) -> float:
 
 def walks(rows: int = 4_000, limit: int = 20) -> Transition:
     """Uniform actions from state 0 on, cut after `limit` steps."""
-    generator, found, state, age = np.random.default_rng(0), [], 0, 0
+    generator, steps, state, age = np.random.default_rng(0), [], 0, 0
     for _ in range(rows):
         action = int(generator.integers(2))
         following = int(generator.choice(STATES, p=TRANSITIONS[state, action]))
         age += 1
-        found.append((state, action, REWARDS[state, action], following == 3, age == limit, following))
+        steps.append((state, action, REWARDS[state, action], following == 3, age == limit, following))
         state, age = (0, 0) if following == 3 or age == limit else (following, age)
-    states, actions, rewards, ends, cuts, nexts = map(np.array, zip(*found, strict=True))
-    seen = np.eye(STATES, dtype=np.float32)
+    states, actions, rewards, ends, cuts, nexts = map(np.array, zip(*steps, strict=True))
+    one_hot = np.eye(STATES, dtype=np.float32)
     rewards, actions = rewards.astype(np.float32), actions.astype(np.int32)
-    return columns(Transition(*map(jnp.asarray, (seen[states], actions, rewards, ends, cuts & ~ends, seen[nexts]))))
+    batch: Any = (one_hot[states], actions, rewards, ends, cuts & ~ends, one_hot[nexts])
+    return columns(Transition(*jax.tree.map(jnp.asarray, batch)))
 
 
 def always(state: Any, observation: Any, key: Any, config: Any, explore: bool) -> tuple[Any, dict]:
@@ -160,15 +164,15 @@ def test_values_are_those_of_the_policy() -> None:
         return jax.lax.scan(one, state, (keys, jnp.arange(len(keys))))[1][-200:].mean()
 
     state = fqe.init(KEY, CHAIN, config)
-    found = []
+    values = []
     for action in (0, 1, 2):
-        given = fqe.use_base(state, Base(jnp.asarray(action), (), agent, CHAIN), config)
-        found.append(float(learnt(given, jax.random.split(KEY, 2_000))))
-    found.append(float(learnt(state, jax.random.split(KEY, 2_000))))
+        based = fqe.use_base(state, Base(jnp.asarray(action), (), agent, CHAIN, Raw(), None), config)
+        values.append(float(learnt(based, jax.random.split(KEY, 2_000))))
+    values.append(float(learnt(state, jax.random.split(KEY, 2_000))))
     policies = [np.eye(2)[np.full(STATES, action)] for action in (0, 1)] + [np.full((STATES, 2), 0.5)] * 2
     expected = np.array([exact(policy) for policy in policies])
     assert np.ptp(expected) > 0.5, "the policies differ"
-    np.testing.assert_allclose(found, expected, atol=0.1)
+    np.testing.assert_allclose(values, expected, atol=0.1)
 
 
 @pytest.mark.parametrize(("number", "expected"), [(2, [0, 5]), (4, [0, 3, 5, 6]), (6, [0, 3, 5, 6, 6, 6])])
@@ -190,9 +194,9 @@ def test_the_return_is_estimated_now_and_then() -> None:
 
 def test_without_a_base_actions_are_uniform() -> None:
     state = reference.state(fqe, SPEC, CONFIG)
-    tried = np.asarray(fqe.act(state, jnp.zeros((500, 3)), KEY, CONFIG, explore=True)[0])
-    assert tried.shape == (500, 2)
-    assert tried.min() < -0.9 < 0.9 < tried.max()
+    action = np.asarray(fqe.act(state, jnp.zeros((500, 3)), KEY, CONFIG, explore=True)[0])
+    assert action.shape == (500, 2)
+    assert action.min() < -0.9 < 0.9 < action.max()
     assert not np.any(np.asarray(fqe.act(state, jnp.zeros((500, 3)), KEY, CONFIG, explore=False)[0]))
 
 
@@ -209,6 +213,6 @@ def test_defaults_tell_good_policies_from_bad(tmp_path: Path) -> None:
         settings: dict[str, Any] = {"data": data, "eval_every": updates, "eval_episodes": 50, "config": config}
         out = run.train(agent, task, updates, out=tmp_path / name, **settings)
         returns.append(json.loads((out / "summary.json").read_text())["final"]["mean"])
-        judge = run.train("fqe", "none", 1_500, out=tmp_path / f"fqe-{name}", data=data, base=str(out))
-        values.append(records.read(judge, "metrics")[-1]["value/initial"][0])
+        out = run.train("fqe", "none", 1_500, out=tmp_path / f"fqe-{name}", data=data, base=str(out))
+        values.append(records.read(out, "metrics")[-1]["value/initial"][0])
     assert np.array_equal(np.argsort(returns), np.argsort(values)), (returns, values)

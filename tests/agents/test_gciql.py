@@ -40,8 +40,8 @@ def example() -> tuple[EnvSpec, gciql.Config, Transition]:
 class Reference:
     """GCIQL in float64: every loss is of the networks before the update, as in the authors' gciql.py."""
 
-    def __init__(self, state: gciql.State, config: gciql.Config, seen: np.ndarray | None) -> None:
-        self.config, self.seen = config, seen
+    def __init__(self, state: gciql.State, config: gciql.Config) -> None:
+        self.config = config
         self.actor, self.value = reference.mlp(state.actor), reference.mlp(state.value)
         self.critics, self.targets = reference.critics(state.critic), reference.critics(state.target_critic)
         self.actor_adam, self.critic_adam = reference.Adam(config.actor_lr), reference.Adam(config.critic_lr)
@@ -51,7 +51,7 @@ class Reference:
         """One update; its metrics."""
         config = self.config
         observed = (batch.observation, batch.next_observation, batch.extras["actor_observation"])
-        observation, successor, judged = (reference.standardised(self.seen, x) for x in observed)
+        observation, successor, actor_observation = (np.asarray(x, np.float64) for x in observed)
         action, reward = (np.asarray(x, np.float64) for x in (batch.action, batch.reward))
         alive = 1.0 - np.asarray(batch.terminated, np.float64)
 
@@ -59,7 +59,7 @@ class Reference:
         q = reference.smallest(self.targets, observation, action)[0]
         value_loss, v, value_gradient = reference.expectile(self.value, observation, q, config.expectile)
         critic_loss, values, critic_gradient = reference.squared_errors(self.critics, observation, action, y)
-        metrics, actor_gradient = self.policy(judged, action)
+        metrics, actor_gradient = self.policy(actor_observation, action)
 
         self.value = self.value_adam.step(self.value, value_gradient)
         self.actor = self.actor_adam.step(self.actor, actor_gradient)
@@ -86,10 +86,10 @@ class Reference:
             metrics = {"actor/advantage": advantage.mean(), "actor/weight": weight.mean()}
             metrics["actor/loss"] = (weight * distance).mean()
         else:
-            chosen = np.clip(mean, -1.0, 1.0)
-            q, slope = reference.smallest(self.critics, observation, chosen)
+            clipped = np.clip(mean, -1.0, 1.0)
+            q, slope = reference.smallest(self.critics, observation, clipped)
             scale = np.abs(q).mean() + 1e-6
-            change = (config.imitation_weight * (mean - action) - slope * (mean == chosen) / scale) / size
+            change = (config.imitation_weight * (mean - action) - slope * (mean == clipped) / scale) / size
             metrics = {"actor/q": q.mean(), "actor/imitation": distance.mean()}
             metrics["actor/loss"] = -q.mean() / scale + config.imitation_weight * distance.mean()
         return metrics, reference.backward(self.actor, inputs, change)[0]
@@ -98,7 +98,7 @@ class Reference:
 CASES: dict[str, dict[str, Any]] = {
     "default": {},
     "cube": {"imitation_weight": 1.0, "discount": 0.995},
-    "normalised": {"normalise_observations": True, "expectile": 0.7},
+    "another expectile": {"expectile": 0.7},
     "weighted": {"policy_loss": "awr"},
     "bounded weights, three critics": {"policy_loss": "awr", "max_weight": 1.05, "num_critics": 3},
 }
@@ -110,22 +110,15 @@ act = jax.jit(gciql.act, static_argnames="explore")
 def fresh(config: gciql.Config) -> gciql.State:
     """A State to start from, whose values lie among the critics' and some of whose actions leave their bounds."""
     state = reference.state(gciql, SPEC, config)
-    state.value.params["output"]["bias"] -= 0.2
+    state.value.parameters.params["output"]["bias"] -= 0.2
     return state
-
-
-def states(seed: int) -> Transition:
-    """A data set of twelve states, of which nothing else matters."""
-    return reference.transitions(seed, 12, observations=3)
 
 
 @reference.cases(CASES)
 def test_updates_equal_the_papers(changes: dict[str, Any]) -> None:
     config = dataclasses.replace(CONFIG, **changes)
-    data = states(9)
-    state = gciql.prepare(fresh(config), data, config)
-    seen = np.tile(np.asarray(data.observation, np.float64), 2) if config.normalise_observations else None
-    expected = Reference(state, config, seen)
+    state = fresh(config)
+    expected = Reference(state, config)
     for step in range(4):
         batch = transitions(step)
         state, metrics = update(state, batch, KEY, step, config)
@@ -149,11 +142,12 @@ def test_begins_as_the_authors_do() -> None:
     config = gciql.Config(hidden=(16, 16))
     state = jax.jit(gciql.init, static_argnums=1)(KEY, SPEC, config)
     limit = np.sqrt(6.0 / (16 + 2))
-    kernel = np.asarray(state.actor.params["output"]["kernel"])
+    actor, value, critic = (x.parameters.params for x in (state.actor, state.value, state.critic))
+    kernel = np.asarray(actor["output"]["kernel"])
     assert 0.05 * limit < np.abs(kernel).max() <= 0.1 * limit, "a tenth of the others: a hundredth of their variance"
-    assert "norm_0" not in state.actor.params
-    assert "norm_0" in state.value.params
-    assert "norm_0" in state.critic.params["members"]
+    assert "norm_0" not in actor
+    assert "norm_0" in value
+    assert "norm_0" in critic["members"]
 
 
 @pytest.mark.learn
@@ -165,7 +159,8 @@ def test_every_torso_learns(torso: Any) -> None:
     new, metrics = update(state, transitions(), KEY, 0, config)
     assert all(np.isfinite(value) for value in metrics.values())
     for part in ("actor", "critic", "value"):
-        pairs = zip(*map(jax.tree.leaves, (getattr(state, part), getattr(new, part))), strict=True)
+        both = (getattr(state, part).parameters, getattr(new, part).parameters)
+        pairs = zip(*map(jax.tree.leaves, both), strict=True)
         assert all(np.any(np.asarray(x) != np.asarray(y)) for x, y in pairs), part
 
 
@@ -177,46 +172,23 @@ def test_progressive_losses_are_of_a_part_of_the_steps_in_every_network() -> Non
         update(state, batch, KEY, 0, dataclasses.replace(config, progressive=alpha))[0] for alpha in (None, 0.0, 1.0)
     )
     for name in ("actor", "critic", "value"):
-        found = [jax.tree.leaves(getattr(x, f"{name}_optimiser")[0].mu) for x in (whole, none, part)]
-        assert all(np.allclose(x, y, atol=1e-7) for x, y in zip(found[0], found[1], strict=True)), name
-        assert not all(np.allclose(x, y, atol=1e-4) for x, y in zip(found[0], found[2], strict=True)), name
+        first, second, third = (
+            jax.tree.leaves(getattr(x, name).optimiser_state[0].mu) for x in (whole, none, part)
+        )
+        assert all(np.allclose(*pair, atol=1e-7) for pair in zip(first, second, strict=True)), name
+        assert not all(np.allclose(*pair, atol=1e-4) for pair in zip(first, third, strict=True)), name
 
 
 def test_act_explores_around_the_mean_within_bounds() -> None:
-    state, seen = fresh(CONFIG), transitions(9).observation
-    mean = reference.forward(reference.mlp(state.actor), np.asarray(seen, np.float64))[0]
+    state, observation = fresh(CONFIG), transitions(9).observation
+    mean = reference.forward(reference.mlp(state.actor), np.asarray(observation, np.float64))[0]
     np.testing.assert_allclose(
-        act(state, seen, KEY, CONFIG, explore=False)[0], np.clip(mean, -1.0, 1.0), rtol=1e-4, atol=1e-5
+        act(state, observation, KEY, CONFIG, explore=False)[0], np.clip(mean, -1.0, 1.0), rtol=1e-4, atol=1e-5
     )
     noise = np.asarray(jax.random.normal(KEY, (5, 2)))
-    actual, extras = act(state, seen, KEY, CONFIG, explore=True)
+    actual, extras = act(state, observation, KEY, CONFIG, explore=True)
     np.testing.assert_allclose(actual, np.clip(mean + noise, -1.0, 1.0), rtol=1e-4, atol=1e-5)
     assert extras == {}
-
-
-OUTSIDE: dict[str, tuple[float, str]] = {
-    "discount": (-0.5, r"finite and in \[0, 1\]"),
-    "target_rate": (2.0, r"finite and in \[0, 1\]"),
-    "actor_lr": (-1.0, "finite and at least 0"),
-    "critic_lr": (float("nan"), "finite and at least 0"),
-    "value_lr": (-1.0, "finite and at least 0"),
-    "expectile": (1.5, r"finite and in \[0, 1\]"),
-    "imitation_weight": (-1.0, "finite and at least 0"),
-    "inverse_temperature": (-3.0, "finite and at least 0"),
-    "max_weight": (-1.0, "finite and at least 0"),
-    "value_goal_current": (-0.1, r"finite and in \[0, 1\]"),
-    "value_goal_future": (1.1, r"finite and in \[0, 1\]"),
-    "actor_goal_current": (2.0, r"finite and in \[0, 1\]"),
-    "actor_goal_future": (-1.0, r"finite and in \[0, 1\]"),
-}
-
-
-@pytest.mark.parametrize("name", OUTSIDE)
-def test_refuses_numbers_out_of_range(name: str) -> None:
-    value, limits = OUTSIDE[name]
-    message = rf"^--config\.{name.replace('_', '-')} is {value:g}, it must be {limits}\.$"
-    with pytest.raises(ValueError, match=message):
-        gciql.check(SPEC, dataclasses.replace(CONFIG, **{name: value}))
 
 
 @pytest.mark.parametrize("name", ["value", "actor"])
@@ -230,8 +202,6 @@ def test_refuses_more_than_all_goals(name: str) -> None:
 def test_refuses_thinking_where_there_is_nothing_to_do_twice() -> None:
     with pytest.raises(ValueError, match=r"--config\.compute is 3, --config\.torso mlp has nothing to do more"):
         gciql.check(SPEC, dataclasses.replace(CONFIG, compute=3))
-    with pytest.raises(ValueError, match=r"^--config\.num-critics is 0, it must be at least 1\.$"):
-        gciql.check(SPEC, dataclasses.replace(CONFIG, num_critics=0))
 
 
 # A chain of states, each with a step to the left and one to the right in the data, in trajectories of that one step.
@@ -290,7 +260,7 @@ def test_on_a_chain_values_are_the_tables_and_actions_lead_to_the_goal(torso: st
     driver = OfflineDriver(learner, gciql.experience(config).prepare(chain()), config)
     driver.start([0])
     driver.advance(3_000)
-    state: Any = jax.tree.map(lambda x: x[0], driver.agent_state)
+    state: Any = jax.tree.map(lambda x: x[0], driver.agent_state.state)
     one_hot = np.eye(LENGTH, dtype=np.float32)
     place, goal = (x.ravel() for x in np.mgrid[:LENGTH, :LENGTH])
     observation = jnp.concatenate([one_hot[place], one_hot[goal]], axis=1)

@@ -59,7 +59,6 @@ class Reference:
         self.actor, self.log_std = reference.mlp(state.actor.mean), np.asarray(state.actor.log_std, np.float64)
         (self.critic,) = reference.critics(state.critic)
         self.adam = reference.Adam(config.learning_rate, config.adam_epsilon)
-        self.seen: Any = None
         self.running, self.sums = np.zeros(ENVS), []
 
     def scaled(self, reward: np.ndarray, ended: np.ndarray) -> np.ndarray:
@@ -145,9 +144,8 @@ class Reference:
         config, data = self.config, batch.extras.get("data")
         ended = np.asarray(batch.terminated | batch.truncated)
         reward = self.scaled(np.asarray(batch.reward, np.float64), ended)
-        observation, following = (
-            reference.normalised(self.seen, x) for x in (batch.observation, batch.next_observation)
-        )
+        observation = np.asarray(batch.observation, np.float64)
+        following = np.asarray(batch.next_observation, np.float64)
         key_returns, key_fit, key_advantages, key_data = jax.random.split(key, 4)
         go_on = config.discount * (1.0 - np.asarray(batch.terminated, np.float64))
         cut = np.asarray(batch.truncated).copy()
@@ -157,7 +155,7 @@ class Reference:
         parts, each = STEPS * ENVS // config.batch_size, []
         if data is not None:
             gain, played = self.by_std(data.reward), np.asarray(data.action, np.float64)
-            seen, after = (reference.normalised(self.seen, x) for x in (data.observation, data.next_observation))
+            seen, after = (np.asarray(x, np.float64) for x in (data.observation, data.next_observation))
         for epoch_key in jax.random.split(key_fit, config.num_epochs):
             key_order, key_rows, key_value = jax.random.split(epoch_key, 3)
             order = np.asarray(distributions.permutation(key_order, STEPS * ENVS)).reshape(parts, -1)
@@ -187,8 +185,6 @@ class Reference:
             more = self.q(seen, np.clip(chosen, -1, 1)) - self.values(seen, key_value)
             rows, raw, gains = (np.concatenate(x) for x in ((rows, seen), (raw, chosen), (gains, more)))
         metrics = self.step(rows, raw, gains)
-        new = np.asarray(batch.observation, np.float64).reshape(-1, 3)
-        self.seen = new if self.seen is None else np.concatenate([self.seen, new])
         return metrics | {name: float(np.mean([line[name] for line in each])) for name in each[0]}
 
 
@@ -215,7 +211,7 @@ def test_values_of_one_discrete_action_are_exact() -> None:
     spec = EnvSpec("test/Discrete-v0", (3,), 4, discrete=True)
     state = reference.state(hnpg, spec, CONFIG)
     observation = np.random.default_rng(0).normal(size=(5, 3)).astype(np.float32)
-    found = hnpg.values(state, state.critic, observation, KEY, CONFIG)
+    found = hnpg.values(state, observation, KEY, CONFIG)
     (critic,) = reference.critics(state.critic)
     logits, q = (reference.forward(x, observation)[0] for x in (reference.mlp(state.actor.mean), critic))
     share = np.exp(logits - logits.max(axis=1, keepdims=True))

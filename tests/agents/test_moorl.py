@@ -21,6 +21,7 @@ from tests.environments import reach
 SPEC = EnvSpec("test/Example-v0", (3,), 2)
 RATES = {"actor_lr": 1e-2, "critic_lr": 2e-2, "temperature_lr": 3e-2, "target_rate": 0.1, "meta_rate": 0.3}
 CONFIG = moorl.Config(hidden=(8, 8), batch_size=8, inner_steps=1, **RATES)
+AVERAGES = ("meta_actor", "meta_critic")
 OFFLINE = np.array([True, False, True, False, False, True, False, False])
 
 

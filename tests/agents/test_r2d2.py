@@ -1,4 +1,4 @@
-"""R2D2 against float64 NumPy: whole updates with an unrolled memory, values rescaled and back, exploration."""
+"""R2D2 against float64 NumPy: whole updates with an unrolled memory, and exploration."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from rljax import agent, networks
 from rljax.agent import MASK, MEMORY, EnvSpec, Part, Transition
 from rljax.agents import r2d2
 from rljax.networks import memories
@@ -69,13 +70,7 @@ def example() -> tuple[EnvSpec, r2d2.Config, Transition]:
 
 def fresh(config: r2d2.Config) -> r2d2.State:
     """A State to start from, whose parameters are drawn by NumPy."""
-    return reference.state(r2d2, SPEC, config, critic_optimiser=r2d2.optimiser(config).init(critic(config)))
-
-
-def critic(config: r2d2.Config) -> Any:
-    """A critic of zeros."""
-    shapes = jax.eval_shape(lambda key: r2d2.init(key, SPEC, config), KEY).critic
-    return jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
+    return reference.state(r2d2, SPEC, config)
 
 
 NAMES = ("input", "memory", "bias", "inner")  # of a GRU
@@ -90,12 +85,12 @@ class Reference:
 
     def parameters(self, network: Any) -> list[np.ndarray]:
         """All of a network's, in an order of this class."""
-        parts = network.params
+        parts = networks.parameters_of(network).params
         (core,) = (part for name, part in parts.items() if name not in ("body", "head"))
-        kept = [parts["body"]["hidden_0"][name] for name in ("kernel", "bias")]
-        kept += [core[f"{name}_0"] for name in NAMES]
-        kept += [parts["head"]["output"][name] for name in ("kernel", "bias")]
-        return [np.asarray(x, np.float64) for x in kept]
+        arrays = [parts["body"]["hidden_0"][name] for name in ("kernel", "bias")]
+        arrays += [core[f"{name}_0"] for name in NAMES]
+        arrays += [parts["head"]["output"][name] for name in ("kernel", "bias")]
+        return [np.asarray(x, np.float64) for x in arrays]
 
     def step(self, p: list[np.ndarray], observation: np.ndarray, h: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """h(Q) of all actions, and the next memory."""
@@ -202,34 +197,17 @@ def test_updates_equal_the_paper(changes: dict[str, Any]) -> None:
     expected = Reference(state, config)
     for seed in range(2):
         batch = sequences(seed)
-        given = batch
+        drawn = batch
         if not config.stored_memory:
-            given = batch.replace(extras={name: x for name, x in batch.extras.items() if name != MEMORY})
-        state, metrics = update(state, given, KEY, seed, config)
-        wanted = expected.update(batch)
-        assert metrics.keys() == wanted.keys()
-        for name, value in wanted.items():
+            drawn = batch.replace(extras={name: x for name, x in batch.extras.items() if name != MEMORY})
+        state, metrics = update(state, drawn, KEY, seed, config)
+        values = expected.update(batch)
+        assert metrics.keys() == values.keys()
+        for name, value in values.items():
             np.testing.assert_allclose(metrics[name], value, rtol=2e-4, atol=1e-5, err_msg=name)
         for network, parameters in ((state.critic, expected.critic), (state.target_critic, expected.target)):
-            for found, exact in zip(expected.parameters(network), parameters, strict=True):
-                np.testing.assert_allclose(found, exact, rtol=2e-3, atol=2e-5)
-
-
-def test_values_are_rescaled_and_back() -> None:
-    x = np.concatenate([[0.0], *(sign * np.logspace(-4, 5, 50) for sign in (-1.0, 1.0))]).astype(np.float32)
-    for slope in (1e-3, 0.1, 0.0):
-        config = dataclasses.replace(CONFIG, rescale_slope=slope)
-        exact = np.sign(x) * (np.sqrt(np.abs(x, dtype=np.float64) + 1.0) - 1.0) + slope * x
-        y = r2d2.rescaled(jnp.asarray(x), config)
-        np.testing.assert_allclose(y, exact, rtol=1e-3, atol=2e-7)
-        np.testing.assert_allclose(r2d2.unscaled(y, config), x, rtol=1e-3, atol=1e-6)
-        # The equation of the paper, in float64
-        if slope:
-            u = np.abs(exact) + 1.0 + slope
-            inverse = np.sign(exact) * (np.square((np.sqrt(1.0 + 4.0 * slope * u) - 1.0) / (2.0 * slope)) - 1.0)
-            np.testing.assert_allclose(inverse, x, rtol=1e-6, atol=1e-8)
-    plain = dataclasses.replace(CONFIG, rescale=False)
-    np.testing.assert_array_equal(r2d2.unscaled(r2d2.rescaled(jnp.asarray(x), plain), plain), x)
+            for actual, exact in zip(expected.parameters(network), parameters, strict=True):
+                np.testing.assert_allclose(actual, exact, rtol=2e-3, atol=2e-5)
 
 
 def test_each_environment_explores_by_its_rank() -> None:
@@ -260,7 +238,7 @@ def test_acting_step_by_step_is_the_sequence() -> None:
         memory = jax.tree.map(lambda x, t=t: jnp.where(batch.extras["first"][t][:, None], 0.0, x), memory)
         action, _, memory = act(state, batch.observation[t], KEY, CONFIG, explore=False, memory=memory)
         actions.append(action)
-    outputs = memories.embedded(state.critic, batch)
+    outputs = memories.embedded(state.critic.parameters, batch)
     np.testing.assert_array_equal(jnp.stack(actions), r2d2.of_actions(outputs, CONFIG).argmax(axis=-1))
 
 
@@ -269,13 +247,15 @@ def test_targets_look_at_allowed_actions_alone() -> None:
     spec = EnvSpec("test/Masked-v0", (), ACTIONS, discrete=True, parts=parts)
     config, batch = dataclasses.replace(CONFIG, dueling=False), sequences()
     allowed = jnp.zeros((STEPS, SIZE, ACTIONS), bool).at[..., 1].set(True)
-    seen, later = ({"state": x, MASK: allowed} for x in (batch.observation, batch.next_observation))
-    batch = batch.replace(observation=seen, next_observation=later)
-    critic, compiled, targets = reference.state(r2d2, spec, config).critic, jax.jit(r2d2.critic_loss), []
+    now, later = ({"state": x, MASK: allowed} for x in (batch.observation, batch.next_observation))
+    batch = batch.replace(observation=now, next_observation=later)
+    state, compiled, targets = reference.state(r2d2, spec, config), jax.jit(r2d2.critic_loss), []
+    critic = state.critic.parameters
     for value in (0.0, 50.0):  # of the forbidden actions, in critic and target
         output = {**critic.params["head"]["output"], "bias": jnp.asarray([value, 0.3, value, value])}
-        given = critic.replace(params={**critic.params, "head": {"output": output}})
-        targets.append(compiled(given, given, batch, batch, config)[1]["critic/target"])
+        other = critic.replace(params={**critic.params, "head": {"output": output}})
+        whole = state.replace(target_critic=other)
+        targets.append(compiled(other, whole, batch, batch, config)[1]["critic/target"])
     np.testing.assert_array_equal(*targets)
 
 
@@ -290,7 +270,7 @@ def test_targets_look_at_allowed_actions_alone() -> None:
 )
 def test_settings_that_cannot_work_are_refused(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        r2d2.check(SPEC, dataclasses.replace(CONFIG, **changes))
+        agent.check(r2d2, SPEC, dataclasses.replace(CONFIG, **changes))
 
 
 def test_continuous_actions_are_refused() -> None:
@@ -331,9 +311,9 @@ def test_a_resumed_run_is_the_same_bit_for_bit(env: str, changes: dict[str, Any]
 def test_learns_what_an_agent_without_memory_cannot(tmp_path: Path) -> None:
     """MemoryChain: the first observation says which last action is right."""
     returns = {}
-    for agent in ("r2d2", "dqn"):
-        out = tmp_path / agent
-        run.train(agent, "gymnax/MemoryChain-bsuite", 20_480, seeds=3, out=out, eval_every=20_480, eval_episodes=100)
-        returns[agent] = json.loads((out / "summary.json").read_text())["final"]["mean"]
+    for name in ("r2d2", "dqn"):
+        out = tmp_path / name
+        run.train(name, "gymnax/MemoryChain-bsuite", 20_480, seeds=3, out=out, eval_every=20_480, eval_episodes=100)
+        returns[name] = json.loads((out / "summary.json").read_text())["final"]["mean"]
     assert returns["r2d2"] >= 0.9
     assert abs(returns["dqn"]) <= 0.3

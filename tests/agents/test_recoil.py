@@ -10,7 +10,7 @@ import jax
 import numpy as np
 import pytest
 
-from rljax.agent import EnvSpec, Transition
+from rljax.agent import EnvSpec, Transition, check
 from rljax.agents import recoil
 from rljax.runs import records, run
 from tests.agents import reference
@@ -29,8 +29,8 @@ def example() -> tuple[EnvSpec, recoil.Config, Transition]:
 class Reference:
     """ReCOIL in float64, in the order of the authors' code: the value, the actor, the critics."""
 
-    def __init__(self, state: recoil.State, config: recoil.Config, seen: np.ndarray | None) -> None:
-        self.config, self.seen = config, seen
+    def __init__(self, state: recoil.State, config: recoil.Config) -> None:
+        self.config = config
         self.actor, self.value = reference.actor(state.actor), reference.mlp(state.value)
         self.critics, self.targets = reference.critics(state.critic), reference.critics(state.target_critic)
         self.actor_adam, self.critic_adam = reference.Adam(config.actor_lr), reference.Adam(config.critic_lr)
@@ -50,14 +50,14 @@ class Reference:
     def update(self, batch: Transition, key: jax.Array, step: int) -> dict[str, float]:
         """One update; its metrics."""
         config, size = self.config, len(batch.reward) // 2
-        seen = reference.standardised(self.seen, batch.observation)
-        following = reference.standardised(self.seen, batch.next_observation)[:size]
+        observation = np.asarray(batch.observation, np.float64)
+        following = np.asarray(batch.next_observation, np.float64)[:size]
         action = np.asarray(batch.action, np.float64)
         ended = np.asarray(batch.terminated)[:size]
-        mixture, done = seen[:size], action[:size]
+        mixture, done = observation[:size], action[:size]
 
         q = reference.smallest(self.targets, mixture, done)[0]
-        v, inputs = reference.forward(self.value, seen)
+        v, inputs = reference.forward(self.value, observation)
         surplus = q - v[:size, 0]
         value_loss, slope = self.value_loss(surplus)
         change = np.concatenate([-slope, np.zeros(size)])
@@ -76,7 +76,7 @@ class Reference:
         largest = config.expert_reward / (1 - config.discount)
         y = -config.expert_reward + config.discount * np.where(ended, -largest, next_v)
         goal = np.concatenate([y, np.full(size, largest)])  # of all 2 B rows: a mean over them is half of L(Q)'s sum
-        critic_loss, values, gradients = reference.squared_errors(self.critics, seen, action, goal)
+        critic_loss, values, gradients = reference.squared_errors(self.critics, observation, action, goal)
         self.critics = self.critic_adam.step(self.critics, gradients)
         self.targets = reference.towards(self.critics, self.targets, config.target_rate)
         return {
@@ -94,9 +94,8 @@ class Reference:
 
 CASES: dict[str, dict[str, Any]] = {
     "reverse KL": {"temperature": 0.4, "max_exponent": 0.5, "discount": 0.9},
-    "expectile, normalised, deterministic": {
+    "expectile, deterministic": {
         "value_loss": "expectile",
-        "normalise_observations": True,
         "policy": "deterministic",
         "decay_steps": 3.0,
         "discount": 0.8,
@@ -110,10 +109,8 @@ update = jax.jit(recoil.update)
 @reference.cases(CASES)
 def test_updates_equal_the_authors(changes: dict[str, Any]) -> None:
     config = dataclasses.replace(PLAIN, **changes)
-    data = reference.transitions(9, 12)
-    state = recoil.prepare(reference.state(recoil, SPEC, config), data, config)
-    seen = np.asarray(data.observation, np.float64) if config.normalise_observations else None
-    expected = Reference(state, config, seen)
+    state = reference.state(recoil, SPEC, config)
+    expected = Reference(state, config)
     for step in range(4):
         batch, key = reference.transitions(step, 10), jax.random.key(step)
         state, metrics = update(state, batch, key, step, config)
@@ -142,7 +139,7 @@ def test_the_expert_is_the_second_half_and_its_rewards_do_not_matter() -> None:
 )
 def test_refuses_numbers_out_of_range(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        recoil.check(SPEC, dataclasses.replace(CONFIG, **changes))
+        check(recoil, SPEC, dataclasses.replace(CONFIG, **changes))
 
 
 @pytest.mark.learn

@@ -13,6 +13,7 @@ import pytest
 from rljax import networks
 from rljax.agent import EnvSpec, Transition, Weighted
 from rljax.agents import sac
+from rljax.networks import distributions
 from tests.agents import reference
 
 SPEC = EnvSpec("test/Example-v0", (3,), 2)
@@ -225,18 +226,13 @@ def test_delayed_actor_and_temperature_rest() -> None:
 @jax.jit
 def sampled(output: jax.Array, key: jax.Array) -> Any:
     """Actions with their log-probabilities, of a policy whose network puts out `output`."""
-    return sac.policy(fixed(output), output, CONFIG).sample_and_log_prob(seed=key)
-
-
-def fixed(output: jax.Array) -> Any:
-    """A network that always puts out the same."""
-    return lambda observation: output
+    return distributions.squashed(output, CONFIG).sample_and_log_prob(seed=key)
 
 
 def test_density_integrates_to_one() -> None:
     action = np.tanh(np.linspace(-7.0, 7.0, 4_001))
     output = jnp.asarray([0.3, np.log(0.8)], jnp.float32)
-    log_prob = jax.jit(lambda action: sac.policy(fixed(output), output, CONFIG).log_prob(action))
+    log_prob = jax.jit(lambda action: distributions.squashed(output, CONFIG).log_prob(action))
     density = np.exp(log_prob(action[:, None].astype(np.float32)))
     np.testing.assert_allclose(np.trapezoid(density, action), 1.0, rtol=1e-3)
 

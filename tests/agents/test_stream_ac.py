@@ -20,7 +20,6 @@ CONFIG = stream_ac.Config(hidden=(8, 8), initialisation="torch")
 KEY = jax.random.key(0)
 
 update = jax.jit(stream_ac.update)
-perceive = jax.jit(stream_ac.perceive)
 
 
 def fresh(config: stream_ac.Config) -> stream_ac.State:
@@ -80,17 +79,19 @@ def test_without_traces_it_is_one_step_actor_critic() -> None:
     config = dataclasses.replace(CONFIG, trace_decay=0.0, entropy_cost=0.0, learning_rate=1e-3, time_feature=False)
     row = example()[2]
     state = fresh(config)
-    states = streaming.follow(stream_ac, state, jax.tree.map(lambda x: jnp.stack([x] * 3), row), config)
-    before, after = states[1], states[2]  # the third step: traces have had the time to be there
+    stream = jax.tree.map(lambda x: jnp.stack([x] * 3), row)
+    agents = streaming.follow_agent(stream_ac, state, stream, config)
+    statistics = [agent.statistics for agent in agents[1:]]
+    before, after = agents[1].state, agents[2].state  # the third step, when traces are there
 
     @jax.jit
     def scaled(statistics: Any, x: Any) -> Any:
         return (x - statistics.mean) / jnp.sqrt(statistics.variance + 1e-8)
 
-    x, following = scaled(before.statistics, row.observation), scaled(after.statistics, row.next_observation)
+    x, following = scaled(statistics[0], row.observation), scaled(statistics[1], row.next_observation)
     reward = row.reward / jnp.sqrt(after.returns.moments.variance + 1e-8)
-    value, slope = jax.jit(jax.value_and_grad(lambda critic: critic(x)[0]))(before.critic)
-    next_value = jax.jit(lambda critic: critic(following)[0])(before.critic)
+    value, slope = jax.jit(jax.value_and_grad(lambda critic: critic(x)[0]))(before.critic.parameters)
+    next_value = jax.jit(lambda critic: critic(following)[0])(before.critic.parameters)
     error = float(reward + config.discount * (1.0 - row.terminated) * next_value - value)
 
     def log_prob(actor: Any) -> Any:
@@ -99,8 +100,9 @@ def test_without_traces_it_is_one_step_actor_critic() -> None:
 
     for old, gradient, new in (
         (before.critic, slope, after.critic),
-        (before.actor, jax.jit(jax.grad(log_prob))(before.actor), after.actor),
+        (before.actor, jax.jit(jax.grad(log_prob))(before.actor.parameters), after.actor),
     ):
+        old, new = old.parameters, new.parameters
         expected = jax.tree.map(lambda w, g: np.asarray(w) + 1e-3 * error * np.asarray(g), old, gradient)
         for left, right in zip(*map(jax.tree.leaves, (new, expected)), strict=True):
             np.testing.assert_allclose(left, right, rtol=1e-4, atol=1e-7)
@@ -116,18 +118,10 @@ def test_a_time_limit_bootstraps_where_asked(bootstrap: bool) -> None:
         ended = row.replace(terminated=jnp.asarray(name == "terminated"), truncated=jnp.asarray(name == "truncated"))
         state_after, metrics = update(state, ended, KEY, jnp.zeros((), jnp.int32), config)
         errors[name] = float(metrics["critic/error"])
-        cleared = all(not np.any(leaf) for leaf in jax.tree.leaves(state_after.critic_optimiser.trace))
+        cleared = all(not np.any(leaf) for leaf in jax.tree.leaves(state_after.critic.optimiser_state.trace))
         assert cleared == (name != "neither"), "traces end with an episode, however it ends"
     assert errors["truncated"] == errors["neither" if bootstrap else "terminated"]
     assert errors["neither"] != errors["terminated"]
-
-
-def test_only_first_observations_are_counted_before_acting() -> None:
-    state, observation = fresh(CONFIG), jnp.ones((1, 3))
-    assert int(perceive(state, observation, jnp.asarray([True]), CONFIG).statistics.count) == 1
-    assert int(perceive(state, observation, jnp.asarray([False]), CONFIG).statistics.count) == 0
-    plain = dataclasses.replace(CONFIG, normalise_observations=False)
-    assert stream_ac.perceive(state, observation, jnp.asarray([True]), plain) is state
 
 
 def test_actions_are_clipped_and_densities_are_not() -> None:
@@ -140,8 +134,7 @@ def test_actions_are_clipped_and_densities_are_not() -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"trace_decay": 1.5}, r"^--config\.trace-decay is 1\.5, it must be finite and in \[0, 1\]\.$"),
-        ({"actor_kappa": -1.0}, r"^--config\.actor-kappa is -1, it must be finite and at least 0\.$"),
+        ({"second_moment_decay": 1.0}, r"^--config\.second-moment-decay is 1, it must be below 1\.$"),
         ({"convolutions": ((16, 3, 1),)}, r"^observations have shape \(3,\), --config\.convolutions are for pictures"),
     ],
 )

@@ -50,7 +50,7 @@ def test_credit_ends_where_an_action_was_not_greedy() -> None:
     for greedy in (True, False):
         row = example()[2].replace(extras={"greedy": jnp.asarray(greedy)})
         after, _ = update(state, row, KEY, jnp.zeros((), jnp.int32), CONFIG)
-        assert any(np.any(leaf) for leaf in jax.tree.leaves(after.critic_optimiser.trace)) == greedy
+        assert any(np.any(leaf) for leaf in jax.tree.leaves(after.critic.optimiser_state.trace)) == greedy
 
 
 def test_explores_less_and_less() -> None:

@@ -45,18 +45,20 @@ def test_the_next_action_was_drawn_before_the_update() -> None:
     stream = streaming.transitions(0, 2, SPEC)
     stream = stream.replace(terminated=np.zeros(2, np.bool_), truncated=np.zeros(2, np.bool_))
     first, second = streaming.follow(stream_sarsa, state, stream, CONFIG)
-    same = [np.array_equal(a, b) for a, b in zip(*map(jax.tree.leaves, (state.critic, first.critic)), strict=True)]
+    parameters = (state.critic.parameters, first.critic.parameters)
+    same = [np.array_equal(a, b) for a, b in zip(*map(jax.tree.leaves, parameters), strict=True)]
     assert all(same)
     assert bool(first.waiting.valid)
-    assert not np.array_equal(first.critic.params["output"]["bias"], second.critic.params["output"]["bias"])
+    biases = [x.critic.parameters.params["output"]["bias"] for x in (first, second)]
+    assert not np.array_equal(*biases)
 
 
 def test_what_waits_is_dropped_where_an_episode_begins() -> None:
     state = streaming.state(stream_sarsa, SPEC, CONFIG)
     waiting = state.replace(waiting=state.waiting.replace(valid=jnp.asarray(True)))
     for first in (False, True):
-        seen = stream_sarsa.perceive(waiting, jnp.ones((1, 3)), jnp.asarray([first]), CONFIG)
-        assert bool(seen.waiting.valid) is not first
+        after = stream_sarsa.perceive(waiting, jnp.ones((1, 3)), jnp.asarray([first]), CONFIG)
+        assert bool(after.waiting.valid) is not first
 
 
 def test_a_time_limit_bootstraps_on_the_mean_over_actions_where_asked() -> None:

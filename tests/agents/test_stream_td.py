@@ -53,8 +53,9 @@ def test_finds_the_values_of_a_random_walk(trace_decay: float) -> None:
     driver = CompiledDriver(learner, environment, stacked)
     driver.start(range(16))
     driver.advance(60_000)
+    state = driver.agent_state.state
     states = jnp.eye(5)
-    found = jax.vmap(stream_td.values, in_axes=(0, None, 0))(driver.agent_state, states, stacked)
+    found = jax.vmap(stream_td.values, in_axes=(0, None, 0))(state, states, stacked)
     known = environment.environment.value(states)  # pyright: ignore[reportAttributeAccessIssue]
     np.testing.assert_allclose(found.mean(axis=0), known, atol=0.025)
     np.testing.assert_allclose(known, np.arange(1, 6) / 6)

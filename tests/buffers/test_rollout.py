@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from rljax import buffers
+from rljax.agent import Transition
 from rljax.buffers.rollout import RolloutBuffer
 from tests.helpers.replay_buffers import LEARNERS, assert_in_place, keys, numbered, transitions
 
@@ -95,3 +96,27 @@ def test_rows_of_a_data_set_that_minibatches_cannot_share_are_refused(size: int,
     message = rf"data-size is {size}, and a rollout is learnt from in 2 minibatches: .* such as {nearest}\."
     with pytest.raises(ValueError, match=message):
         dataclasses.replace(rollout(), data_size=size).check()
+
+
+@pytest.mark.parametrize("kinds", [None, 2])
+def test_advantages_are_sums_of_errors_up_to_the_end(kinds: int | None) -> None:
+    """Against the sum in the paper, arXiv:1506.02438, equation 16, written out for each step."""
+    steps, shape = 6, (6, 2) if kinds is None else (6, 2, kinds)
+    generator = np.random.default_rng(0)
+    rewards, values, next_values = generator.normal(size=(3, *shape))
+    terminated, truncated = generator.random((2, 6, 2)) < 0.25
+    discount, decay = (0.9, 0.7) if kinds is None else (np.array([0.9, 0.5]), np.array([0.7, 0.2]))
+    batch: Any = Transition(None, None, None, terminated, truncated, None)  # type: ignore[arg-type]
+    advantages = buffers.generalised_advantages(batch, rewards, values, next_values, discount, decay)
+    expected = np.zeros(shape)
+    for t in range(steps):
+        for e in range(2):
+            weight = 1.0 + 0.0 * discount
+            for later in range(t, steps):
+                follows = 0.0 if terminated[later, e] else next_values[later, e]
+                error = rewards[later, e] + discount * follows - values[later, e]
+                expected[t, e] += weight * error
+                if terminated[later, e] or truncated[later, e]:
+                    break
+                weight = weight * discount * decay
+    np.testing.assert_allclose(advantages, expected, rtol=1e-5)

@@ -11,10 +11,9 @@ import numpy as np
 import pytest
 
 import rljax
-from rljax import envs
+from rljax import envs, trust
 from rljax.cli import options, training
 from rljax.envs.environment import EnvironmentFailed
-from rljax.envs.host import saved_simulators
 from rljax.runs import experiments, records, run
 from rljax.training.loop import Training
 from tests.helpers import small_runs
@@ -183,7 +182,7 @@ def test_a_gymnasium_class_is_saved_with_its_objects(gymnasium_file: Path) -> No
     one.reset([0, 1])
     for _ in range(15):
         one.step(action)
-    other.restore(saved_simulators.Trusted(one.save() or b""))
+    other.restore(trust.TrustedState(one.save() or b""))
     for _ in range(10):
         ours, theirs = one.step(action), other.step(action)
         np.testing.assert_array_equal(ours.observation, theirs.observation)

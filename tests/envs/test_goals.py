@@ -17,10 +17,10 @@ from rljax import buffers, envs
 from rljax.agents import sac
 from rljax.envs.environment import EnvironmentFailed
 from rljax.envs.goals import FetchReward, VectorGoals, goals_of, has_goals
-from rljax.envs.host.saved_simulators import Trusted
 from rljax.runs import records, run
 from rljax.training.plan import Experiment, plan
 from rljax.training.settings import Settings
+from rljax.trust import TrustedState
 
 
 def box(size: int) -> spaces.Box:
@@ -153,7 +153,7 @@ def test_environments_that_hold_a_module_are_saved() -> None:
     first.step(np.ones((2, 2), np.float32))
     saved = first.save()
     assert saved is not None, first.save_failure
-    second.restore(Trusted(saved))
+    second.restore(TrustedState(saved))
     actions = np.full((2, 2), -0.5, np.float32)
     np.testing.assert_array_equal(first.step(actions).observation, second.step(actions).observation)
 

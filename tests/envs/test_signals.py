@@ -168,9 +168,9 @@ def test_a_saved_state_holds_the_sums() -> None:
     saved = environment.save([1, 0])
     assert saved is not None
     other = hosted("serial")
-    from rljax.envs.host.saved_simulators import Trusted
+    from rljax.trust import TrustedState
 
-    other.restore(Trusted(saved))
+    other.restore(TrustedState(saved))
     np.testing.assert_array_equal(other.step(np.zeros((2, 1), np.float32)).episode_signals["cost"], [6, 6])
 
 

@@ -163,3 +163,13 @@ def test_numbers_and_choices_are_independent() -> None:
     assert uniform.shape == (1000, *spec.action_shape)
     assert np.abs(uniform[:, :2]).max() <= 1.0
     assert [np.unique(uniform[:, i]).tolist() for i in (2, 3)] == [[0, 1, 2], [0, 1, 2, 3]]
+
+
+def test_symmetric_kl_is_the_sum_of_both_directions() -> None:
+    values = np.random.default_rng(0).normal(size=(4, 5, 3)).astype(np.float32)
+    mean, log_std, other_mean, other_log_std = map(jnp.asarray, values)
+    p = distributions.gaussian(mean, jnp.exp(log_std))
+    q = distributions.gaussian(other_mean, jnp.exp(other_log_std))
+    expected = p.kl_divergence(q) + q.kl_divergence(p)
+    actual = distributions.symmetric_kl(mean, log_std, other_mean, other_log_std)
+    np.testing.assert_allclose(actual, expected, rtol=1e-4)

@@ -13,7 +13,7 @@ import pytest
 from rljax import networks
 from rljax.agent import MASK, EnvSpec, Part
 from rljax.networks import encoders
-from rljax.networks.encoders import Settings
+from rljax.networks.encoders import EncoderSettings
 
 KEY = jax.random.key(0)
 WIDTHS = {"nature": 512, "impala": 256, "small": 128, "efficient": 256}
@@ -59,7 +59,7 @@ def filled(module: Any, observation: Any) -> networks.Network:
 )
 def test_pictures_become_one_vector(kind: Any, size: int, leading: tuple[int, ...]) -> None:
     spec = pictures(size, size + 3, 4)
-    module = encoders.encoder(spec, Settings(kind))
+    module = encoders.encoder(spec, EncoderSettings(kind))
     observation = spec.example(*leading)
     features = jax.eval_shape(lambda: networks.create(module, KEY, observation)(observation))
     assert features.shape == (*leading, WIDTHS[kind])
@@ -68,8 +68,8 @@ def test_pictures_become_one_vector(kind: Any, size: int, leading: tuple[int, ..
 
 @pytest.mark.parametrize(("size", "kind"), [(84, "nature"), (36, "nature"), (35, "small"), (3, "small"), (2, "impala")])
 def test_auto_goes_by_the_size(size: int, kind: str) -> None:
-    assert encoders.chosen(Settings("auto"), (size, 90, 1)) == kind
-    encoders.check(pictures(size, 90, 1), Settings("auto"))
+    assert encoders.chosen(EncoderSettings("auto"), (size, 90, 1)) == kind
+    encoders.check(pictures(size, 90, 1), EncoderSettings("auto"))
 
 
 @pytest.mark.parametrize(
@@ -78,18 +78,18 @@ def test_auto_goes_by_the_size(size: int, kind: str) -> None:
 )
 def test_too_small_pictures_are_one_error(kind: Any, size: int, advice: str) -> None:
     with pytest.raises(ValueError, match=f"--config.encoder {kind} needs .*\n?.*Use: --config.encoder {advice}"):
-        encoders.encoder(pictures(90, size, 1), Settings(kind))
+        encoders.encoder(pictures(90, size, 1), EncoderSettings(kind))
 
 
 def test_vectors_leave_the_body_itself() -> None:
     body = networks.MLP((4,), 2)
-    assert encoders.encoded(EnvSpec("test/Vector-v0", (3,), 2), Settings(), body) is body
-    assert encoders.encoded(pictures(5, 5, 1), Settings(), body) is not body
+    assert encoders.encoded(EnvSpec("test/Vector-v0", (3,), 2), EncoderSettings(), body) is body
+    assert encoders.encoded(pictures(5, 5, 1), EncoderSettings(), body) is not body
 
 
 @pytest.mark.slow
 def test_dictionaries_are_concatenated_by_name_without_the_mask() -> None:
-    module = encoders.encoder(MIXED, Settings())
+    module = encoders.encoder(MIXED, EncoderSettings())
     observation = drawn(MIXED, 3)
     network = filled(module, observation)
     features = network(observation)
@@ -105,8 +105,8 @@ def test_dictionaries_are_concatenated_by_name_without_the_mask() -> None:
 def test_bytes_are_divided_by_255() -> None:
     bytes_, floats = pictures(5, 5, 2), pictures(5, 5, 2, dtype="float32")
     observation = drawn(bytes_, 2)
-    network = filled(encoders.encoder(bytes_, Settings("small")), observation)
-    of_floats = network.replace(module=encoders.encoder(floats, Settings("small")))
+    network = filled(encoders.encoder(bytes_, EncoderSettings("small")), observation)
+    of_floats = network.replace(module=encoders.encoder(floats, EncoderSettings("small")))
     np.testing.assert_allclose(network(observation), of_floats(observation / 255.0), rtol=1e-6)
     assert (of_floats(observation / 1.0) != network(observation)).any()
 
@@ -114,7 +114,7 @@ def test_bytes_are_divided_by_255() -> None:
 @pytest.mark.slow
 def test_leading_axes_are_rows() -> None:
     observation = drawn(MIXED, 2, 3)
-    network = filled(encoders.encoder(MIXED, Settings()), observation)
+    network = filled(encoders.encoder(MIXED, EncoderSettings()), observation)
     rows = network(jax.tree.map(lambda x: x.reshape(6, *x.shape[2:]), observation))
     np.testing.assert_allclose(network(observation).reshape(6, -1), rows, rtol=1e-5, atol=1e-5)
 
@@ -152,7 +152,7 @@ def test_small_equals_numpy(norm: Any) -> None:
     """16 3x3, then a dense layer of 128; each normalised over its channels, before or after relu."""
     spec = pictures(5, 4, 2, dtype="float32")
     observation = drawn(spec, 3)
-    network = filled(encoders.encoder(spec, Settings("small", layer_norm=norm)), observation)
+    network = filled(encoders.encoder(spec, EncoderSettings("small", layer_norm=norm)), observation)
     given = jax.tree.map(lambda x: np.asarray(x, np.float64), network.params["pictures"])
 
     def hidden(x: np.ndarray, name: str) -> np.ndarray:
@@ -181,7 +181,28 @@ def test_small_equals_numpy(norm: Any) -> None:
 @pytest.mark.slow
 def test_initial_kernels_depend_on_the_fan_in() -> None:
     spec = pictures(5, 5, 2)
-    params = encoders.encoder(spec, Settings("small")).init(KEY, spec.example(1))["params"]["pictures"]
+    params = encoders.encoder(spec, EncoderSettings("small")).init(KEY, spec.example(1))["params"]["pictures"]
     bound = 1.0 / math.sqrt(3 * 3 * 2)  # the initialisation "torch"
     largest = np.abs(params["convolution_0_kernel"]).max()
     assert 0.9 * bound < largest <= bound
+
+
+def test_neighbours_lie_within_the_radius_and_are_the_same_for_all_rows() -> None:
+    observation = np.random.default_rng(0).normal(size=(5, 3)).astype(np.float32)
+    near = np.asarray(encoders.perturbed(KEY, jnp.asarray(observation), 0.3, 50)) - observation
+    assert 0.25 < np.abs(near).max() <= 0.3 + 1e-6
+    np.testing.assert_allclose(near, np.broadcast_to(near[:, :1], near.shape), atol=1e-6)
+    np.testing.assert_allclose(near.mean(), 0.0, atol=0.03)
+
+
+def test_neighbours_of_pictures_are_in_units_of_networks() -> None:
+    observation = {
+        "camera": jnp.full((2, 4, 4, 1), 51, jnp.uint8),
+        "joints": jnp.full((2, 3), 51.0),
+    }
+    near = encoders.perturbed(KEY, observation, 0.1, 20)
+    assert near["camera"].shape == (20, 2, 4, 4, 1)
+    assert near["joints"].shape == (20, 2, 3)
+    np.testing.assert_allclose(near["camera"], 0.2, atol=0.1 + 1e-6)
+    np.testing.assert_allclose(near["joints"], 51.0, atol=0.1 + 1e-5)
+    np.testing.assert_allclose(np.asarray(near["camera"]).mean(), 0.2, atol=0.02)

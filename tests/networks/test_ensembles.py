@@ -63,3 +63,20 @@ def test_a_member_behind_an_encoder_keeps_the_encoder() -> None:
     every = critic(seen, action)
     for i in range(3):
         np.testing.assert_allclose(networks.member(critic, i)(seen, action), every[i : i + 1], rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("shape", [(3,), (6, 7, 2)])
+def test_slopes_are_each_members_alone(shape: tuple[int, ...]) -> None:
+    """Of vectors and of pictures, whose encoder is shared."""
+    dtype = "float32" if len(shape) == 1 else "uint8"
+    spec = EnvSpec("test/Example-v0", shape, 2, observation_dtype=dtype)
+    module = encoders.encoded(spec, encoders.EncoderSettings("small"), networks.Ensemble(3, (4,)))
+    critic = networks.create(module, jax.random.key(0), spec.example(), jnp.zeros(2))
+    generator = np.random.default_rng(0)
+    observation = jnp.asarray(generator.integers(0, 3, (5, *shape)), dtype)
+    action = jnp.asarray(generator.normal(size=(5, 2)), jnp.float32)
+    q, slope = jax.jit(networks.values_and_slopes)(critic, observation, action)
+    np.testing.assert_allclose(q, critic(observation, action), rtol=1e-5, atol=1e-6)
+    for i in range(3):
+        total = jax.grad(lambda action, i=i: critic(observation, action)[i].sum())
+        np.testing.assert_allclose(slope[i], total(action), rtol=1e-4, atol=1e-6)

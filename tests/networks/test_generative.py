@@ -12,7 +12,7 @@ import optax
 import pytest
 
 from rljax import networks
-from rljax.agent import Array
+from rljax.agent import Array, EnvSpec, Part
 from rljax.networks import generative
 
 KEY = jax.random.key(0)
@@ -23,20 +23,20 @@ average_velocity = jax.jit(generative.average_velocity, static_argnums=0)
 
 
 def test_schedules_are_as_published() -> None:
-    kept, signal = generative.schedule("vp", 5)
+    alpha, signal = generative.schedule("vp", 5)
     # beta(t) of the variance-preserving process, from 0.1 to 10, integrated over each fifth of [0, 1]
     integral = [0.1 / 5 + 9.9 * ((t / 5) ** 2 - ((t - 1) / 5) ** 2) / 2 for t in range(1, 6)]
-    np.testing.assert_allclose(kept, np.exp(np.negative(integral)), rtol=1e-6)
-    np.testing.assert_allclose(signal, np.cumprod(kept), rtol=1e-6)
+    np.testing.assert_allclose(alpha, np.exp(np.negative(integral)), rtol=1e-6)
+    np.testing.assert_allclose(signal, np.cumprod(alpha), rtol=1e-6)
     np.testing.assert_allclose(
-        1.0 - generative.schedule("linear", 1000).kept[np.array([0, -1])], [1e-4, 2e-2], rtol=1e-3
+        1.0 - generative.schedule("linear", 1000).alpha[np.array([0, -1])], [1e-4, 2e-2], rtol=1e-3
     )
 
 
 def test_sinusoidal_by_hand() -> None:
-    found = generative.sinusoidal(jnp.array([0.0, 2.0]), 4)
+    features = generative.sinusoidal(jnp.array([0.0, 2.0]), 4)
     angle = np.array([2.0, 2.0e-4])
-    np.testing.assert_allclose(found, [[0, 0, 1, 1], [*np.sin(angle), *np.cos(angle)]], atol=1e-6)
+    np.testing.assert_allclose(features, [[0, 0, 1, 1], [*np.sin(angle), *np.cos(angle)]], atol=1e-6)
 
 
 def test_denoising_inverts_noising() -> None:
@@ -99,8 +99,8 @@ def test_euler_follows_the_flow_with_an_error_of_first_order() -> None:
 
 def test_interpolation_begins_with_noise() -> None:
     noise, action = jnp.ones((3, 2)), jnp.zeros((3, 2))
-    found = generative.interpolated(noise, action, jnp.array([0.0, 0.25, 1.0]))
-    np.testing.assert_allclose(found, [[1, 1], [0.75, 0.75], [0, 0]])
+    points = generative.interpolated(noise, action, jnp.array([0.0, 0.25, 1.0]))
+    np.testing.assert_allclose(points, [[1, 1], [0.75, 0.75], [0, 0]])
 
 
 @functools.partial(jax.jit, static_argnums=0)
@@ -185,8 +185,8 @@ def test_learns_the_average_velocity_of_a_known_flow() -> None:
     zeros, ones = jnp.zeros(41), jnp.ones(41)
     for start, time in ((zeros, ones), (zeros, 0.5 * ones), (0.3 * ones, 0.8 * ones)):
         mean, std = (x[:, None] for x in marginal(time))
-        found = network(mean + std * noise, jnp.zeros((41, 0)), start, time)
-        np.testing.assert_allclose(found, average(mean + std * noise, start, time), atol=0.12)
+        velocity = network(mean + std * noise, jnp.zeros((41, 0)), start, time)
+        np.testing.assert_allclose(velocity, average(mean + std * noise, start, time), atol=0.12)
     np.testing.assert_allclose(noise - network(noise, jnp.zeros((41, 0)), zeros, ones), MEAN + STD * noise, atol=0.12)
 
 
@@ -196,10 +196,10 @@ def test_logit_normal_has_its_median_at_the_mean() -> None:
     np.testing.assert_allclose(np.median(drawn), 1.0 / (1.0 + np.exp(0.4)), atol=0.01)
 
 
-def test_chosen_takes_one_of_each() -> None:
+def test_candidate_takes_one_of_each() -> None:
     candidates = jnp.arange(24.0).reshape(2, 3, 4, 1)
-    found = generative.chosen(candidates, jnp.array([[0, 1, 2], [3, 0, 1]]))
-    np.testing.assert_array_equal(found[..., 0], [[0, 5, 10], [15, 16, 21]])
+    rows = generative.candidate(candidates, jnp.array([[0, 1, 2], [3, 0, 1]]))
+    np.testing.assert_array_equal(rows[..., 0], [[0, 5, 10], [15, 16, 21]])
 
 
 @pytest.mark.slow_after(1)
@@ -228,3 +228,20 @@ def test_bfloat16_is_close_and_kept_in_float32() -> None:
     assert outputs[1].dtype == jnp.float32
     difference = np.abs(outputs[0] - outputs[1]).max()
     assert 0.0 < difference < 0.02
+
+
+def test_candidates_of_any_observation_stand_beside_its_leading_axes() -> None:
+    parts = (Part("image", (4, 4, 1), "uint8"), Part("vector", (3,)))
+    spec = EnvSpec("test/Parts-v0", (), 2, parts=parts)
+    observation = {
+        "image": jnp.arange(6 * 16, dtype=jnp.uint8).reshape(2, 3, 4, 4, 1),
+        "vector": jnp.arange(18.0).reshape(2, 3, 3),
+    }
+    candidates = generative.repeated(spec, observation, 5)
+    assert candidates["image"].shape == (2, 3, 5, 4, 4, 1)
+    assert candidates["image"].dtype == jnp.uint8
+    for name, x in observation.items():
+        for i in range(5):
+            np.testing.assert_array_equal(candidates[name][:, :, i], x)
+    assert generative.action_noise(spec, candidates, KEY).shape == (2, 3, 5, 2)
+    assert generative.action_noise(spec, jax.tree.map(lambda x: x[0, 0], observation), KEY).shape == (2,)

@@ -288,3 +288,18 @@ def test_refuses_bins_that_cannot_work(changes: dict[str, Any], message: str) ->
     heads.check_bins(settings)
     with pytest.raises(ValueError, match=message):
         heads.check_bins(settings._replace(**changes))
+
+
+def test_values_are_rescaled_and_back() -> None:
+    x = np.concatenate([[0.0], *(sign * np.logspace(-4, 5, 50) for sign in (-1.0, 1.0))]).astype(np.float32)
+    for slope in (1e-3, 0.1, 0.0):
+        exact = np.sign(x) * (np.sqrt(np.abs(x, dtype=np.float64) + 1.0) - 1.0) + slope * x
+        y = heads.rescaled(jnp.asarray(x), slope)
+        np.testing.assert_allclose(y, exact, rtol=1e-3, atol=2e-7)
+        np.testing.assert_allclose(heads.unscaled(y, slope), x, rtol=1e-3, atol=1e-6)
+        # The equation of the paper, in float64
+        if slope:
+            u = np.abs(exact) + 1.0 + slope
+            inverse = np.sign(exact) * (np.square((np.sqrt(1.0 + 4.0 * slope * u) - 1.0) / (2.0 * slope)) - 1.0)
+            np.testing.assert_allclose(inverse, x, rtol=1e-6, atol=1e-8)
+    np.testing.assert_array_equal(heads.unscaled(heads.rescaled(jnp.asarray(x), None), None), x)

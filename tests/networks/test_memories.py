@@ -182,7 +182,7 @@ def gated(p: Any, x: np.ndarray, y: np.ndarray) -> np.ndarray:
 def test_the_first_step_of_an_iru_is_that_of_the_torso() -> None:
     network = drawn("iru")
     output, cells, _ = applied(network, X, np.ones((STEPS, ENVS), bool), fresh("iru", ENVS))
-    torso = networks.Network(next(iter(network.params.values())), torsos.IRU((WIDTH,) * 2, 2))
+    torso = networks.Network(next(iter(network.params.values())), torsos.ThinkingIRU((WIDTH,) * 2, 2))
     np.testing.assert_allclose(output, applied(torso, X), rtol=1e-5, atol=1e-6)
     remembered = applied(network, X, np.zeros((STEPS, ENVS), bool), cells)[0]
     assert np.abs(np.asarray(remembered) - np.asarray(output)).min(axis=-1).max() > 1e-3

@@ -284,7 +284,8 @@ def test_the_progressive_loss_mixes_both() -> None:
 
     plain = torsos.progressive(loss, torsos.TorsoSettings.of(config("iru", 5)))
     assert plain is loss
-    mixed, metrics = jax.jit(torsos.progressive(loss, torsos.TorsoSettings.of(config("iru", 5, progressive=0.25))))(network, x, key)
+    settings = torsos.TorsoSettings.of(config("iru", 5, progressive=0.25))
+    mixed, metrics = jax.jit(torsos.progressive(loss, settings))(network, x, key)
     part = torsos.during(network, torsos.spans(jax.random.fold_in(key, 1), 5))
     alone, partial = (jax.jit(loss)(of, x, key)[0] for of in (network, part))
     np.testing.assert_allclose(mixed, 0.75 * alone + 0.25 * partial, rtol=1e-6)

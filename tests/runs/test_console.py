@@ -12,8 +12,8 @@ import pytest
 from rljax import cli
 from rljax.analysis import report, watch
 from rljax.runs import console
-from rljax.system.terminal import printable
 from rljax.training.settings import Settings
+from rljax.trust import printable
 from tests.helpers import run_folders
 
 EVIL = "a\x1b[2Jb\x9b1mc\x1b]0;title\x07d\ne\rf\u202eg\x7f"

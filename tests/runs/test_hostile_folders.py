@@ -16,7 +16,7 @@ import pytest
 from rljax.agent import EnvSpec
 from rljax.runs import checkpoints, records
 from rljax.runs.policies import loading
-from rljax.training import registry
+from rljax.training import agent_state, registry
 from tests.helpers import run_folders
 
 SPEC = {"name": "a", "observation_shape": [3], "action_size": 1, "discrete": False, "max_episode_steps": None}
@@ -28,7 +28,12 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     module: Any = registry.load_agent("bc")
     config = module.Config(hidden=(4,))
     spec = EnvSpec("a", (3,), 1)
-    state = jax.jit(jax.vmap(lambda key: module.init(key, spec, config)))(jax.random.split(jax.random.key(0), 1))
+    inputs = module.experience(config).inputs
+
+    def create(key: Any) -> Any:
+        return agent_state.create(module, key, spec, config, inputs, None)
+
+    state = jax.jit(jax.vmap(create))(jax.random.split(jax.random.key(0), 1))
     changes = {"hidden": [4]}
     folder = run_folders.write(
         tmp_path_factory.mktemp("whole") / "run", "bc", "none", seeds=[0], spec=SPEC, config=changes

@@ -145,7 +145,7 @@ def test_an_actor_of_several_networks_takes_the_parameters_of_one():
     taken = compare_updates.replaced(state, "actor.flow", arrays)
     flow = compare_updates.parameters_of(taken, "actor.flow")
     assert [float(x[0]) for _, x in compare_updates.leaves(flow)] == [0, 1, 2, 3]
-    assert taken.actor.one_step is state.actor.one_step
+    assert taken.actor.parameters.one_step is state.actor.parameters.one_step
 
 
 # The scripts themselves: our side, for the peers are not installed.

@@ -11,7 +11,7 @@ from pathlib import Path
 from rljax.analysis import figures, formatting
 from rljax.analysis.comparison import Estimate
 from rljax.analysis.report.drawings import Drawing
-from rljax.system.terminal import printable
+from rljax.trust import printable
 
 
 @dataclasses.dataclass

@@ -20,8 +20,8 @@ from rljax.analysis.formatting import count
 from rljax.analysis.report import elements, provenance, results, sections
 from rljax.analysis.report.elements import Section
 from rljax.analysis.tables import Row, Table
-from rljax.system.terminal import printable
 from rljax.training import registry
+from rljax.trust import printable
 
 TEMPLATE = Path(__file__).with_name("report.html")
 

@@ -11,7 +11,7 @@ from rljax.analysis.folders import RunRecord
 from rljax.analysis.formatting import count, distinct
 from rljax.analysis.report.elements import CaptionedTable, Section, TableCell, markdown
 from rljax.analysis.tables import Row, Table
-from rljax.system.terminal import printable
+from rljax.trust import printable
 
 
 def settings(tables: Sequence[Table]) -> Section | None:

@@ -46,6 +46,7 @@ from rljax.datasets.dataset import OfflineDataset
 from rljax.datasets.formats import assembly, is_hdf5, observation_arrays, opened, schema, text
 from rljax.datasets.formats.assembly import Rows
 from rljax.datasets.formats.fingerprints import fingerprint
+from rljax.trust import RefusedFileError
 
 ALIASES = {
     "observation": ("observations", "observation", "obs"),
@@ -329,12 +330,12 @@ def _metadata(name: str, file: Any) -> dict[str, Any]:
         return {}
     try:
         metadata = text.parse_json(written, name)
-    except text.RefusedFileError:
+    except RefusedFileError:
         raise
     except ValueError as error:
         if FORMAT.rstrip("0123456789") not in written:
             return {}
-        raise text.RefusedFileError(
+        raise RefusedFileError(
             f"'{name}': its '{key}' is not JSON: {text.shortened(str(error))}. Write or download the file again."
         ) from error
     if not isinstance(metadata, dict) or not str(metadata.get("format", "")).startswith("rljax dataset"):

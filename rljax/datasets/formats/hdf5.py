@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from rljax.datasets.formats import text
-from rljax.datasets.formats.text import RefusedFileError
+from rljax.trust import RefusedFileError
 
 KIND = "HDF5 file"
 FILTERS = {1, 2, 3, 4, 5, 6, 32000}  # gzip, shuffle, fletcher32, szip, nbit, scaleoffset; LZF, which h5py brings

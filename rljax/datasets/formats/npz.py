@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from rljax.datasets.formats import text
-from rljax.datasets.formats.text import RefusedFileError
+from rljax.trust import RefusedFileError
 
 KIND = ".npz archive"
 

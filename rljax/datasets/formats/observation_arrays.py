@@ -21,7 +21,8 @@ import numpy as np
 
 from rljax.buffers import frames
 from rljax.datasets.formats import schema
-from rljax.datasets.formats.text import RefusedFileError, listed, shortened
+from rljax.datasets.formats.text import listed, shortened
+from rljax.trust import RefusedFileError
 
 DTYPES = ("float32", "uint8", "bool")
 MOST_PARTS, MOST_AXES, LONGEST = 1_000, 8, 200  # parts of an observation, axes of one, characters of its name

@@ -16,8 +16,9 @@ from typing import Any
 import numpy as np
 
 from rljax.agent import Part
-from rljax.datasets.formats.text import RefusedFileError, listed, shortened
+from rljax.datasets.formats.text import listed, shortened
 from rljax.envs.signals import check as check_signals
+from rljax.trust import RefusedFileError
 
 INT32 = np.iinfo(np.int32)
 SIGNALS = "signals/"  # before the name of a signal, in the key of its column

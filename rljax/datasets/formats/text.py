@@ -9,8 +9,8 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from rljax.system import hardware, terminal
-from rljax.system.files import SMALL, RefusedFileError
+from rljax.system import hardware
+from rljax.trust import SMALL, RefusedFileError, printable
 
 LONGEST = 1 << 24  # bytes of a JSON text in a data set
 MOST_SHOWN = 20  # names in a message
@@ -122,7 +122,7 @@ def annexed(path: Path) -> str:
 
 def shortened(text: str, most: int = 300) -> str:
     """At most `most` characters of a text from a file, without those that could change a terminal."""
-    return terminal.printable(text, most=most)
+    return printable(text, most=most)
 
 
 def listed(keys: Iterable[str]) -> str:

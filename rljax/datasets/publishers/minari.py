@@ -38,6 +38,7 @@ from rljax.datasets.formats.fingerprints import fingerprint
 from rljax.datasets.publishers import download as files
 from rljax.datasets.publishers import minari_environments as environments
 from rljax.datasets.tools.check import not_following
+from rljax.trust import RefusedFileError
 
 REMOTE = "https://huggingface.co/datasets/farama-minari"
 # They register environments of published data.
@@ -405,7 +406,7 @@ def _json(value: Any) -> Any:
         return value
     try:
         return text.parse_json(value, METADATA)
-    except text.RefusedFileError:
+    except RefusedFileError:
         raise
     except ValueError as error:
         raise ValueError(f"'{METADATA}' holds what is not JSON: {error}. Download the dataset again.") from error

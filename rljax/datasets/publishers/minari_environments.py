@@ -6,7 +6,7 @@ fixed goals in mazes of their own. The time limit is that of evaluation. A recor
 in PointMaze, which would never end.
 
 A file must not run code. Of the modules that metadata name, only those in `PACKAGES` are imported, and only arguments
-that cannot be paths are used (`rljax.datasets.formats.environment_arguments`).
+that cannot be paths are used (`rljax.trust.unsafe_argument`).
 
 The datasets "D4RL/..." are D4RL's (Farama-Foundation/minari-dataset-generation-scripts). Those of the Adroit hands and
 of the kitchen replay D4RL's recordings in present environments. Those of the mazes were recorded anew, by a protocol
@@ -21,8 +21,8 @@ import json
 import re
 from typing import Any
 
-from rljax.datasets.formats import environment_arguments as safety
 from rljax.datasets.publishers import d4rl
+from rljax.trust import unsafe_argument
 
 # Packages that may be imported because metadata name them: importing one registers its environments. An environment of
 # any other package must be registered already, or the user names it.
@@ -58,7 +58,7 @@ def named(spec: dict[str, Any]) -> str | None:
     defaults = {} if known is None or package in PACKAGES else known.kwargs  # a package may not be imported yet
     arguments = {key: value for key, value in arguments.items() if key not in defaults or defaults[key] != value}
     arguments.pop("render_mode", None)
-    unsafe = safety.unsafe(arguments)
+    unsafe = unsafe_argument(arguments)
     if unsafe is not None:
         raise ValueError(
             f"its environment '{identity}' has {unsafe}, and a file may set only numbers, truth values and plain words "

@@ -25,9 +25,7 @@ def decayed(
     return rate * jnp.maximum(0.0, 1.0 - steps / decay_steps)
 
 
-def linear(
-    start: Array | float, end: Array | float, steps: Any, duration: Array | float
-) -> Array:
+def linear(start: Array | float, end: Array | float, steps: Any, duration: Array | float) -> Array:
     """A number [] after `steps` []: it goes from `start` to `end` in `duration` steps."""
     passed = jnp.minimum(steps / duration, 1.0)
     return start + (end - start) * passed

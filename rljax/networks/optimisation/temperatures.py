@@ -4,19 +4,25 @@ alpha temperature, H the policy's entropy
   L(alpha) = log alpha (H - target_entropy)    Stable-Baselines3
        or    alpha (H - target_entropy)        [1, eq. 18]
 
-Adam moves log alpha in both. The first form's steps are smaller while alpha is small.
+Adam moves log alpha in both. The first form's steps are smaller while alpha is small. For policies
+that are a softmax of values:
+
+  L(alpha) = mean (H(softmax(Q(s, .) / alpha)) - target_entropy)^2    [2], its code
 
 [1] Haarnoja et al., Soft Actor-Critic Algorithms and Applications, arXiv:1812.05905
+[2] Ghugare et al., On (the Role of Iterative) Computation and RL, arXiv:2602.05999
 """
 
 from __future__ import annotations
 
+import math
 from typing import Annotated, Any, Literal, NamedTuple
 
 import jax.numpy as jnp
 import optax
 
 from rljax.agent import Array, Loss, Metrics, config, same_fields
+from rljax.networks import distributions
 from rljax.networks.optimisation.trained import Trained
 from rljax.requirements import Between, NonNegative, Real
 
@@ -58,9 +64,7 @@ def create(config: Any) -> Trained:
     return Trained.create(log_temperature, optax.adam(settings.temperature_lr))
 
 
-def loss(
-    log_temperature: Array, entropy: Array, action_size: int, settings: TemperatureSettings
-) -> Loss:
+def loss(log_temperature: Array, entropy: Array, action_size: int, settings: TemperatureSettings) -> Loss:
     """The policy's entropy [] minus the target, times log alpha (or alpha)."""
     target_entropy = settings.target_entropy
     if target_entropy is None:
@@ -71,9 +75,7 @@ def loss(
     return loss, {"temperature/loss": loss, "temperature/value": temperature}
 
 
-def step(
-    log_temperature: Trained, entropy: Array, action_size: int, config: Any
-) -> tuple[Trained, Metrics]:
+def step(log_temperature: Trained, entropy: Array, action_size: int, config: Any) -> tuple[Trained, Metrics]:
     """log alpha [] after one step, and metrics, by a Config or by `TemperatureSettings`.
 
     It stays as it is where it is not to be learnt.
@@ -82,3 +84,24 @@ def step(
     adam = optax.adam(settings.temperature_lr)
     moved, metrics = log_temperature.step(adam, loss, entropy, action_size, settings)
     return (moved if settings.learn_temperature else log_temperature), metrics
+
+
+def softmax(log_temperature: Array, q: Array) -> distributions.Distribution:
+    """softmax(q / alpha) for values [..., A]."""
+    return distributions.categorical(q / jnp.maximum(jnp.exp(log_temperature), 1e-6))
+
+
+def softmax_loss(log_temperature: Array, q: Array, target_entropy: Array | float | None) -> Loss:
+    """The squared distance of the entropy of `softmax` to its target, for values [B, A].
+
+    A target of None is log(A / 2). See the code of [2].
+    """
+    if target_entropy is None:
+        target_entropy = math.log(q.shape[-1] / 2)
+    entropy = softmax(log_temperature, q).entropy()  # [B]
+    loss = jnp.square(entropy - target_entropy).mean()
+    return loss, {
+        "temperature/loss": loss,
+        "temperature/value": jnp.exp(log_temperature),
+        "actor/entropy": entropy.mean(),
+    }

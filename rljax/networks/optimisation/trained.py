@@ -63,6 +63,25 @@ class Trained(struct.PyTreeNode):
         gradient, (moved, metrics) = jax.grad(loss, has_aux=True)(self.parameters, *arguments)
         return self.replace(parameters=moved).apply(optimiser, gradient), metrics
 
+    def step_in_parts(
+        self,
+        optimiser: optax.GradientTransformation,
+        loss: Callable[[Any, Any], tuple[Array, Metrics]],
+        batch: Any,
+        number: int,
+    ) -> tuple[Trained, Metrics]:
+        """Take one step down the gradient of a mean over a batch [B, ...], in `number` equal parts.
+
+        The loss is `loss(parameters, part)` for a part [B / number, ...] of the batch. Gradients
+        and metrics are means over the parts, which are computed one after another: each may fit
+        into a CPU's cache where the whole batch does not.
+        """
+        parts = jax.tree.map(lambda x: x.reshape(number, -1, *x.shape[1:]), batch)
+        slope = jax.grad(loss, has_aux=True)
+        slopes = jax.lax.map(lambda part: slope(self.parameters, part), parts)
+        gradient, metrics = jax.tree.map(lambda x: x.mean(axis=0), slopes)
+        return self.apply(optimiser, gradient), metrics
+
     def fit(
         self,
         optimiser: optax.GradientTransformation,
@@ -88,9 +107,7 @@ class Trained(struct.PyTreeNode):
         return Trained(optax.apply_updates(self.parameters, changes), optimiser_state)
 
 
-def clipped(
-    optimiser: optax.GradientTransformation, max_norm: Array | float
-) -> optax.GradientTransformation:
+def clipped(optimiser: optax.GradientTransformation, max_norm: Array | float) -> optax.GradientTransformation:
     """An optimiser on gradients whose norm over all parameters is at most `max_norm`; 0: no limit."""
     limit = jnp.where(jnp.asarray(max_norm) > 0, max_norm, jnp.inf)
     return optax.chain(optax.clip_by_global_norm(limit), optimiser)

@@ -11,13 +11,16 @@ Schulman et al., Trust Region Policy Optimization, arXiv:1502.05477, appendix C.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jax.flatten_util import ravel_pytree
 from jax.scipy.sparse.linalg import cg
 
-from rljax.agent import Array
+from rljax.agent import Array, Metrics
+from rljax.networks.distributions import Actor
+from rljax.networks.policies import RawActions
 
 
 class LineSearch(NamedTuple):
@@ -25,6 +28,47 @@ class LineSearch(NamedTuple):
 
     point: Array  # [N]: the new parameters, or those from before where no step was accepted
     share: Array  # []: the share of the full step that was taken, 0 where none was accepted
+
+
+class Neighbourhood:
+    """Policies pi near the one that acted, pi_old, by their parameters [N] in one vector.
+
+      surrogate = mean [ pi(a|s) / pi_old(a|s) A ],   kl = mean KL(pi_old(.|s) || pi(.|s))
+    """
+
+    start: Array  # [N]: those of pi_old
+
+    def __init__(self, actions: RawActions, actor: Actor, observation: Any, raw: Array) -> None:
+        """`raw` are raw actions [..., A] or [...] of pi_old for observations [..., O...]."""
+        self.start, self._unravel = ravel_pytree(actor)
+        self._actions, self._observation, self._raw = actions, observation, raw
+        self._old: Any = actions.policy(actor, observation)
+        self._old_log_prob = self._old.log_prob(raw)
+
+    def actor(self, point: Array) -> Actor:
+        """The actor with the parameters `point` [N]."""
+        return self._unravel(point)
+
+    def surrogate(self, point: Array, advantage: Array) -> Array:
+        """The surrogate [] of advantages [...], which estimates how much pi gains."""
+        log_prob: Any = self._policy(point).log_prob(self._raw)
+        return jnp.mean(jnp.exp(log_prob - self._old_log_prob) * advantage)
+
+    def kl(self, point: Array) -> Array:
+        """The mean KL divergence [] from pi_old."""
+        return jnp.mean(self._old.kl_divergence(self._policy(point)))
+
+    def metrics(self, point: Array, share: Array, advantage: Array) -> Metrics:
+        """What came of a step to `point` [N], which is this share [] of the full step."""
+        return {
+            "actor/loss": -self.surrogate(point, advantage),
+            "actor/kl": self.kl(point),
+            "actor/step": share,
+            "actor/entropy": jnp.mean(self._old.entropy()),
+        }
+
+    def _policy(self, point: Array) -> Any:
+        return self._actions.policy(self.actor(point), self._observation)
 
 
 def fisher_vector_product(

@@ -12,15 +12,16 @@ import numpy as np
 from rljax import datasets, envs
 from rljax.agent import EnvSpec, acting, difference
 from rljax.envs.environment import EnvironmentFailed
-from rljax.runs import records, statistics
+from rljax.runs import arguments, records, statistics
 from rljax.runs.policies.loading import load_all
 from rljax.training import action_cost, configuration, evaluation
 from rljax.training.drivers.driver import EVALUATE, environment_seeds
-from rljax.training.trust import PARTS
+from rljax.training.named_code import PARTS
+from rljax.trust import Folder
 
 
 def evaluate_run(
-    out: str | Path,
+    out: str | Path | Folder,
     *,
     episodes: int = 10,
     env: str | None = None,
@@ -28,7 +29,6 @@ def evaluate_run(
     seed: int = 0,
     config: Mapping[str, Any] | None = None,
     hold: int | None = None,
-    trust: bool = False,
 ) -> dict[str, Any]:
     """Play `episodes` complete episodes with each learner.
 
@@ -52,7 +52,8 @@ def evaluate_run(
         if number < 1:
             raise ValueError(f"{flag} is {number}, it must be at least 1.")
     parts = PARTS if env is None else ("agent",)
-    policies = load_all(out, best=best, config=changes, trust=trust, parts=parts)
+    folder = arguments.run_folder(out)
+    policies = load_all(folder, best=best, config=changes, parts=parts)
     changeable = acting(policies.module, policies.config)
     if hold is not None and changeable.sequence in changes:
         flag = configuration.flag(str(changeable.sequence))
@@ -60,7 +61,9 @@ def evaluate_run(
     agent, used = evaluation.deciding(policies.module, policies.config, hold)
     name, number = env or policies.settings.evaluated_in, len(policies.settings.seeds)
     if name == "none":
-        raise ValueError(f"the run in '{out}' has no environment to play in. Name one that fits: --env NAME")
+        raise ValueError(
+            f"the run in '{folder.path}' has no environment to play in. Name one that fits: --env NAME"
+        )
     limit = policies.spec.max_episode_steps if policies.settings.data and name == policies.settings.env else None
     limits = {} if limit is None else {"max_episode_steps": limit}  # of the data's environment, as in training
     evaluator = evaluation.make(agent, envs.observed(name, policies.experience.observes), number, episodes, limits)
@@ -84,7 +87,7 @@ def evaluate_run(
     emitted = evaluation.sequence_length(policies.module, used)
     return {
         "environment": name,
-        "steps": _steps_of_best(Path(out), policies.step) if best else None,
+        "steps": _steps_of_best(folder.path, policies.step) if best else None,
         "config": changes,
         "hold": hold or emitted or 1,
         "emits": emitted is not None,

@@ -12,46 +12,46 @@ import numpy as np
 
 from rljax import agent as contract
 from rljax.agent import Base, EnvSpec, acting
-from rljax.runs import checkpoints
+from rljax.runs import arguments, checkpoints
 from rljax.runs.policies.policy import Policies, Policy
 from rljax.runs.records import read_config
 from rljax.training import agent_state, configuration, registry, schedules
-from rljax.training import trust as trusting
+from rljax.training.named_code import named_code
 from rljax.training.settings import Settings, settings_of
+from rljax.trust import Folder
 
 
 def load_all(
-    out: str | Path,
+    out: str | Path | Folder,
     *,
     best: bool = False,
     config: Mapping[str, Any] | None = None,
-    trust: bool = False,
     parts: Sequence[str] = ("agent",),
 ) -> Policies:
     """The policies of all learners of the run in `out`: the last ones, or the `best` by evaluation.
 
     `config` has new values of settings that the agent's `acting` names. `parts` are the settings of
-    the run that may name code, of `rljax.training.trust.PARTS` those that the caller uses.
+    the run that may name code, of `rljax.training.named_code.PARTS` those that the caller uses.
 
     Raises `ValueError` where `out` is not a run, where it names code that another user's command
-    named (unless `trust`), and for settings in `config` that an evaluation may not change. Raises
-    `CheckpointError` where there is no usable checkpoint.
+    named (unless `out` is a `Folder` that is trusted), and for settings in `config` that an
+    evaluation may not change. Raises `CheckpointError` where there is no usable checkpoint.
     """
-    folder = Path(configuration.text("the folder of a run", out))
-    described, settings, module, trained = _read(folder, trust, parts)
+    folder = arguments.run_folder(out)
+    described, settings, module, trained = _read(folder, parts)
     spec = EnvSpec.read(described["spec"])
     changed = changed_for_acting(module, trained, config or {}, settings.agent)
     if config:
         contract.check(module, spec, changed)
-    path = checkpoints.newest(folder / "checkpoints")
+    path = checkpoints.newest(folder.path / "checkpoints")
     values = checkpoints.notes(path)["values"] or {}
     scheduled = {name: value for name, value in values.items() if name not in (config or {})}
     in_steps = schedules.in_steps(module, dataclasses.replace(changed, **scheduled), settings)
     stacked = configuration.stack(in_steps, len(settings.seeds))
     keys = jax.vmap(jax.random.key)(np.asarray(settings.seeds, np.uint32))
-    other = None if settings.base is None else base(settings.base, trust=trust)
+    other = None if settings.base is None else base(folder.other(settings.base))
 
-    inputs = module.experience(config).inputs
+    inputs = module.experience(in_steps).inputs
 
     def create(key: Any, config: Any) -> Any:
         return agent_state.create(module, key, spec, config, inputs, other)
@@ -62,28 +62,33 @@ def load_all(
     return Policies(settings, spec, module, stacked, state, *others)
 
 
-def base(out: str | Path, *, trust: bool = False) -> Base:
+def base(out: str | Path | Folder) -> Base:
     """The policy of the first learner of the run in `out`, as another agent's input.
 
     Raises `ValueError` where `out` is not a run, or has no usable checkpoint.
     """
+    folder = arguments.run_folder(out)
     try:
-        policies = load_all(out, trust=trust)
+        policies = load_all(folder)
     except (ValueError, checkpoints.CheckpointError) as error:
         raise ValueError(
-            f"--base {out} cannot be read: {error} Name the folder of a run that has a checkpoint. A run reads its "
-            "base whenever it goes on: where that folder is gone, restore it."
+            f"--base {folder.path} cannot be read: {error} Name the folder of a run that has a "
+            "checkpoint. A run reads its base whenever it goes on: where that folder is gone, "
+            "restore it."
         ) from error
     state, config = jax.tree.map(lambda x: x[0], (policies.state, policies.config))
     if policies.remembers:
-        raise ValueError(f"--base {out} is a policy that remembers, and a base acts on single observations.")
+        raise ValueError(
+            f"--base {folder.path} is a policy that remembers, and a base acts on single "
+            "observations."
+        )
     return Base(
         state.state, config, policies.module, policies.spec, state.inputs, state.statistics
     )
 
 
 def load(
-    out: str | Path,
+    out: str | Path | Folder,
     *,
     learner: int = 0,
     best: bool = False,
@@ -92,19 +97,23 @@ def load(
 ) -> Policy:
     """The policy of one learner of the run in `out`: a function of observations, see `Policy`.
 
-    `best` and `config` are those of `load_all`, and so are the errors.
+    `best` and `config` are those of `load_all`, and so are the errors. With `trust`, the user
+    vouches for the code that the run names, whoever began it.
     """
-    return Policy(load_all(out, best=best, config=config, trust=trust), learner)
+    folder = arguments.run_folder(out, trust)
+    return Policy(load_all(folder, best=best, config=config), learner)
 
 
-def read_changes(out: str | Path, texts: Mapping[str, Sequence[str]], *, trust: bool = False) -> dict[str, list[Any]]:
+def read_changes(
+    out: str | Path | Folder, texts: Mapping[str, Sequence[str]]
+) -> dict[str, list[Any]]:
     """New values of settings for acting, read from the command line's texts, by the setting's name.
 
     `texts` has one or several values of each setting. Raises `ValueError` for settings that the
     agent's `acting` does not name, for texts that are no values of a setting, and where `out` is
     not a run.
     """
-    _, settings, module, config = _read(Path(out), trust, ("agent",))
+    _, settings, module, config = _read(arguments.run_folder(out), ("agent",))
     values: dict[str, list[Any]] = {}
     for typed, words in texts.items():
         name = configuration.setting(config, typed)
@@ -133,12 +142,14 @@ def _require_changeable(module: Any, config: Any, name: str, agent: str) -> None
         )
 
 
-def _read(folder: Path, trust: bool, parts: Sequence[str]) -> tuple[Mapping[str, Any], Settings, Any, Any]:
+def _read(
+    folder: Folder, parts: Sequence[str]
+) -> tuple[Mapping[str, Any], Settings, Any, Any]:
     """A run's config.json, its settings, its agent's module and the agent's Config."""
-    described = read_config(folder)
-    file = folder / "config.json"
-    trusting.require(described, described["seals"], file, trust, parts)
+    described = read_config(folder.path)
     settings = settings_of(described)
+    folder.require_code("config.json", named_code(settings, parts), described.get("seals"))
     module = registry.load_agent(settings.agent)
+    file = folder.path / "config.json"
     config = configuration.replace(module.Config(), described["config"], f"'{file}'")
     return described, settings, module, config

@@ -15,30 +15,32 @@ from rljax.envs.autoreset import AutoReset
 from rljax.envs.environment import Drawable
 from rljax.envs.host import rendering
 from rljax.envs.timed import Timed
+from rljax.runs import arguments
 from rljax.runs.policies.evaluate import close
 from rljax.runs.policies.loading import load_all
 from rljax.runs.policies.policy import Policy
 from rljax.training.drivers.driver import EVALUATE, environment_seeds
-from rljax.training.trust import PARTS
+from rljax.training.named_code import PARTS
+from rljax.trust import Folder
 
 
 def play(
-    out: str | Path,
+    out: str | Path | Folder,
     *,
     learner: int = 0,
     best: bool = False,
     seed: int = 0,
     max_steps: int = 1_000,
     output: Path | None = None,
-    trust: bool = False,
 ) -> Sequence[Path]:
     """Film one episode: an MP4 file, and for brax/ environments also Brax's HTML view. Returns the written files.
 
     Raises `ValueError` for an environment that cannot be rendered.
     """
     rendering.choose_renderer()
-    name, observed_name, policy, start = _player(out, learner, best, seed, trust)
-    output = output or Path(out) / "play.mp4"
+    folder = arguments.run_folder(out)
+    name, observed_name, policy, start = _player(folder, learner, best, seed)
+    output = output or folder.path / "play.mp4"
     if envs.is_compiled(name):
         filmed = brax if name.startswith("brax/") else drawn
         return filmed(envs.make(observed_name), policy, start, max_steps, output)
@@ -56,32 +58,34 @@ def play(
 
 
 def tell(
-    out: str | Path,
+    out: str | Path | Folder,
     *,
     learner: int = 0,
     best: bool = False,
     seed: int = 0,
     max_steps: int = 1_000,
     colours: bool = False,
-    trust: bool = False,
 ) -> Iterator[str]:
     """One episode as text, state by state, for environments on grids and for your own environments with a `text`.
 
     Raises `ValueError` for all other environments.
     """
-    name, observed_name, policy, start = _player(out, learner, best, seed, trust)
+    folder = arguments.run_folder(out)
+    name, observed_name, policy, start = _player(folder, learner, best, seed)
     if not envs.is_compiled(name):
-        raise ValueError(f"'{name}' cannot be shown as text. As a video: rljax play {out}")
+        raise ValueError(f"'{name}' cannot be shown as text. As a video: rljax play {folder.path}")
     return told(envs.make(observed_name), policy, start, max_steps, colours)
 
 
-def _player(out: str | Path, learner: int, best: bool, seed: int, trust: bool) -> tuple[str, str, Policy, int]:
-    """The run's environment, the environment as its agent observes it, a learner's policy, and the episode's seed."""
-    policies = load_all(out, best=best, trust=trust, parts=PARTS)
+def _player(
+    folder: Folder, learner: int, best: bool, seed: int
+) -> tuple[str, str, Policy, int]:
+    """The run's environment, its name as the agent observes it, the policy, the episode's seed."""
+    policies = load_all(folder, best=best, parts=PARTS)
     policy = Policy(policies, learner)
     name = policies.settings.evaluated_in
     if name == "none":
-        raise ValueError(f"the run in '{out}' has no environment to play in.")
+        raise ValueError(f"the run in '{folder.path}' has no environment to play in.")
     (start,) = environment_seeds(seed, EVALUATE, number=1)
     return name, envs.observed(name, policies.experience.observes), policy, start
 

@@ -191,5 +191,5 @@ def test_defaults_learn_the_values_of_uniform_actions(tmp_path: Path) -> None:
     best = np.corrcoef(-np.abs(observation[:, 0] - observation[:, 1]), returns)[0, 1]
     for learner in range(2):
         state, config = jax.tree.map(lambda x, learner=learner: x[learner], (policies.state, policies.config))
-        value = np.asarray(stream_td.values(state, observation, config))
+        value = np.asarray(stream_td.values(state.state, state.see(observation), config))
         assert np.corrcoef(value, returns)[0, 1] > 0.85 * best

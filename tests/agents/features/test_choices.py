@@ -11,6 +11,7 @@ import pytest
 
 from rljax.agent import EnvSpec, Transition
 from rljax.agents import bc, iql, riql
+from rljax.networks.policies import Imitation
 from tests.agents import reference
 
 ACTIONS = 4
@@ -24,8 +25,8 @@ AGENTS: dict[str, tuple[Any, Any]] = {
     "iql": (iql, iql.Config(**VALUES, decay_steps=3.0)),
     "riql": (riql, riql.Config(**VALUES, huber_sigma=1.5, decay_steps=3.0)),
 }
-OLD = dataclasses.replace(AGENTS["iql"][1], values="old", normalise_observations=True)
-CASES = AGENTS | {"iql, values before their step, normalised": (iql, OLD)}
+OLD = dataclasses.replace(AGENTS["iql"][1], values="old")
+CASES = AGENTS | {"iql, values before their step": (iql, OLD)}
 agents = pytest.mark.parametrize("name", AGENTS)
 
 
@@ -49,9 +50,10 @@ def batch_of(spec: EnvSpec, seed: int) -> Transition:
 class Reference:
     """The three agents in float64: imitation, which IQL and RIQL weigh by advantages."""
 
-    def __init__(self, module: Any, state: Any, config: Any, seen: np.ndarray | None) -> None:
-        self.module, self.config, self.seen = module, config, seen
-        self.actor, self.actor_adam = reference.mlp(state.actor.mean), reference.Adam(config.actor_lr)
+    def __init__(self, module: Any, state: Any, config: Any) -> None:
+        self.module, self.config = module, config
+        self.actor = reference.mlp(state.actor.parameters.mean)
+        self.actor_adam = reference.Adam(config.actor_lr)
         if module is not bc:
             self.value = reference.mlp(state.value)
             self.critics, self.targets = reference.critics(state.critic), reference.critics(state.target_critic)
@@ -71,9 +73,8 @@ class Reference:
     def update(self, batch: Transition, step: int) -> dict[str, float]:
         """One update; its losses."""
         config, row = self.config, np.arange(len(batch.reward))
-        observation, successor = (
-            reference.standardised(self.seen, x) for x in (batch.observation, batch.next_observation)
-        )
+        observation = np.asarray(batch.observation, np.float64)
+        successor = np.asarray(batch.next_observation, np.float64)
         action, reward = np.asarray(batch.action), np.asarray(batch.reward, np.float64)
         if self.module is bc:
             return {"actor/loss": self.imitate(observation, action, 1.0, step)}
@@ -81,8 +82,8 @@ class Reference:
 
         def taken(critics: Any) -> np.ndarray:
             if action.ndim == 2:
-                chosen = [np.eye(number)[action[:, i]] for i, number in enumerate(SEVERAL.choices)]
-                inputs = np.concatenate([observation, *chosen], axis=1)
+                one_hot = [np.eye(number)[action[:, i]] for i, number in enumerate(SEVERAL.choices)]
+                inputs = np.concatenate([observation, *one_hot], axis=1)
                 return np.stack([reference.forward(critic, inputs)[0][:, 0] for critic in critics])
             return np.stack([reference.forward(critic, observation)[0][row, action] for critic in critics])
 
@@ -118,16 +119,14 @@ class Reference:
 def test_updates_equal_float64(case: str, spec: EnvSpec) -> None:
     module, config = CASES[case]
     module.check(spec, config)
-    data = reference.transitions(9, 12)
-    state = module.prepare(reference.state(module, spec, config), data, config)
-    seen = np.asarray(data.observation, np.float64) if config.normalise_observations else None
-    expected, update = Reference(module, state, config, seen), jax.jit(module.update)
+    state = reference.state(module, spec, config)
+    expected, update = Reference(module, state, config), jax.jit(module.update)
     for step in range(3):
         batch = batch_of(spec, step)
         state, metrics = update(state, batch, KEY, step, config)
         losses = expected.update(batch, step)
         reference.assert_metrics({name: metrics[name] for name in losses}, losses)
-    reference.assert_same(reference.mlp(state.actor.mean), expected.actor, "actor")
+    reference.assert_same(reference.mlp(state.actor.parameters.mean), expected.actor, "actor")
     if module is not bc:
         reference.assert_same(reference.mlp(state.value), expected.value, "value")
         reference.assert_same(reference.critics(state.critic), expected.critics, "critic")
@@ -137,12 +136,13 @@ def test_updates_equal_float64(case: str, spec: EnvSpec) -> None:
 @agents
 def test_acts_by_the_policy(name: str) -> None:
     module, config = AGENTS[name]
-    state, seen = reference.state(module, SPEC, config), reference.observed()[:2]
-    assert state.actor.log_std is None
-    logits = reference.forward(reference.mlp(state.actor.mean), np.asarray(seen, np.float64))[0]
+    state, observation = reference.state(module, SPEC, config), reference.observed()[:2]
+    actor = state.actor.parameters
+    assert actor.log_std is None
+    logits = reference.forward(reference.mlp(actor.mean), np.asarray(observation, np.float64))[0]
     p = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
     act = jax.jit(module.act, static_argnames="explore")
-    several = np.broadcast_to(seen, (5_000, 2, 3))
+    several = np.broadcast_to(observation, (5_000, 2, 3))
     for explore, expected in ((True, p), (False, np.eye(ACTIONS)[p.argmax(axis=1)])):
         action, extras = act(state, several, KEY, config, explore=explore)
         assert (action.shape, action.dtype, extras) == ((5_000, 2), np.int32, {})
@@ -157,30 +157,33 @@ def test_values_are_those_of_the_action(name: str) -> None:
     each = [reference.forward(critic, np.asarray(batch.observation, np.float64))[0] for critic in
             reference.critics(state.critic)]  # fmt: skip
     expected = np.mean(each, axis=0)[np.arange(5), np.asarray(batch.action)]
-    found = module.value(state, batch.observation, batch.action, config)
-    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
+    value = module.value(state, batch.observation, batch.action, config)
+    np.testing.assert_allclose(value, expected, rtol=1e-5, atol=1e-6)
 
 
 @agents
 def test_dropout_also_serves_discrete_actions(name: str) -> None:
     module, config = AGENTS[name]
     config = dataclasses.replace(config, dropout=0.5)
-    actor, batch = reference.state(module, SPEC, config).actor, reference.choices(ACTIONS)
-    losses = [float(module.distance(actor, batch, key, config).mean()) for key in jax.random.split(KEY, 3)]
+    actor, batch = reference.state(module, SPEC, config).actor.parameters, reference.choices(ACTIONS)
+    policy = Imitation.of(config)
+    keys = jax.random.split(KEY, 3)
+    losses = [float(policy.distance(actor, batch.observation, batch.action, key).mean()) for key in keys]
     assert len(set(losses)) == 3
 
 
 @agents
 def test_several_actions_are_chosen_side_by_side(name: str) -> None:
     module, config = AGENTS[name]
-    state, seen = reference.state(module, SEVERAL, config), reference.observed()[:2]
-    logits = reference.forward(reference.mlp(state.actor.mean), np.asarray(seen, np.float64))[0]
+    state, observation = reference.state(module, SEVERAL, config), reference.observed()[:2]
+    actor = state.actor.parameters
+    logits = reference.forward(reference.mlp(actor.mean), np.asarray(observation, np.float64))[0]
     parts = np.split(logits, [SEVERAL.choices[0]], axis=1)
-    greedy, *_ = module.act(state, seen, KEY, config, explore=False)
+    greedy, *_ = module.act(state, observation, KEY, config, explore=False)
     np.testing.assert_array_equal(greedy, np.stack([part.argmax(axis=1) for part in parts], axis=1))
     assert greedy.dtype == np.int32
     drawn, _ = jax.jit(module.act, static_argnames="explore")(
-        state, np.broadcast_to(seen, (5_000, 2, 3)), KEY, config, explore=True
+        state, np.broadcast_to(observation, (5_000, 2, 3)), KEY, config, explore=True
     )
     for i, part in enumerate(parts):
         p = np.exp(part) / np.exp(part).sum(axis=1, keepdims=True)

@@ -25,7 +25,7 @@ def begun(module: Any, spec: EnvSpec, **extras: Any) -> tuple[Any, Any, Any, lis
     """The agent's own first State, its Config, a stream and the States after each transition."""
     config, stream = module.Config(hidden=(32, 32)), streaming.transitions(0, UPDATES, spec, **extras)
     state = jax.jit(lambda key: module.init(key, spec, config))(jax.random.key(0))
-    assert not np.any(state.critic.params["hidden_0"]["kernel"])
+    assert not np.any(state.critic.parameters.params["hidden_0"]["kernel"])
     return state, config, stream, streaming.follow(module, state, stream, config)
 
 

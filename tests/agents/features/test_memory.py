@@ -194,7 +194,7 @@ def test_pqn_remembers_along_rollouts() -> None:
     config = pqn.Config(**sizes, hidden=(5,), memory="gru", memory_hidden=(WIDTH,), layer_norm=False, trace_decay=0.5)
     generator = np.random.default_rng(3)
     shapes = jax.eval_shape(lambda key: pqn.init(key, spec, config), KEY)
-    critic = jax.tree.map(lambda x: jnp.asarray(generator.normal(0, 0.5, x.shape), x.dtype), shapes.critic)
+    critic = jax.tree.map(lambda x: jnp.asarray(generator.normal(0, 0.5, x.shape), x.dtype), shapes.critic.parameters)
     batch = rollout().replace(action=jnp.asarray(generator.integers(0, 2, (STEPS, ENVS)), jnp.int32))
 
     def values(observation: Any, memory: Any) -> tuple[np.ndarray, Any]:

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from rljax import buffers
+from rljax import agent, buffers
 from rljax.agent import Transition
 from rljax.agents import dqn
 from rljax.networks import noise
@@ -126,13 +126,13 @@ def test_updates_equal_the_papers(changes: dict[str, Any]) -> None:
     for step in range(3):
         batch = drawn(step, config)
         state, metrics = update(state, batch, KEY, step, config)
-        found = metrics.pop("priorities", None)
-        known, priorities = expected.update(batch, step)
-        reference.assert_metrics(metrics, known)
+        priorities = metrics.pop("priorities", None)
+        expected_metrics, expected_priorities = expected.update(batch, step)
+        reference.assert_metrics(metrics, expected_metrics)
         if config.prioritised:
-            np.testing.assert_allclose(found, priorities, rtol=1e-3, atol=1e-4)
+            np.testing.assert_allclose(priorities, expected_priorities, rtol=1e-3, atol=1e-4)
         else:
-            assert found is None
+            assert priorities is None
     reference.assert_same(reference.critics(state.critic), [expected.critic], "critic")
     reference.assert_same(reference.critics(state.target_critic), [expected.target], "target_critic")
 
@@ -145,11 +145,11 @@ def test_noise_is_drawn_for_each_call_and_evaluation_has_none() -> None:
     explored = [np.asarray(act(state, observation, key, config, explore=True)[0]) for key in keys]
     assert (explored[0] != explored[1]).mean() > 0.1
     for key, actions in zip(keys, explored, strict=True):
-        q = dqn.values(noise.sampled(state.critic, key), observation, state, config)[0]
+        q = dqn.values(noise.sampled(state.critic.parameters, key), observation, state, config)
         np.testing.assert_array_equal(actions, np.asarray(q).argmax(axis=-1))
-    judged = [act(state, observation, key, config, explore=False)[0] for key in keys]
-    np.testing.assert_array_equal(*judged)
-    np.testing.assert_array_equal(judged[0], dqn.values(state.critic, observation, state, config)[0].argmax(axis=-1))
+    greedy = [act(state, observation, key, config, explore=False)[0] for key in keys]
+    np.testing.assert_array_equal(*greedy)
+    np.testing.assert_array_equal(greedy[0], dqn.values(state.critic, observation, state, config).argmax(axis=-1))
 
 
 @pytest.mark.slow
@@ -158,13 +158,15 @@ def test_updates_draw_noise_for_each_network() -> None:
     config = dataclasses.replace(CONFIG, exploration="noisy", double=True)
     state, batch = fresh(config), transitions()
     new, metrics = update(state, batch, KEY, 0, config)
-    critic, chooser, target = noise.sampled((state.critic, state.critic, state.target_critic), KEY)
+    online = state.critic.parameters
+    critic, chooser, target = noise.sampled((online, online, state.target_critic), KEY)
     plain = dataclasses.replace(config, exploration="epsilon")
     parts = state.replace(critic=chooser, target_critic=target)
     loss, _ = jax.jit(lambda: dqn.critic_loss(critic, parts, batch, plain))()
     np.testing.assert_allclose(metrics["critic/loss"], loss, rtol=1e-5)
     assert "actor/epsilon" not in metrics
-    moved = jax.tree.map(lambda x, y: np.any(np.asarray(x) != np.asarray(y)), new.critic.params, state.critic.params)
+    after = new.critic.parameters
+    moved = jax.tree.map(lambda x, y: np.any(np.asarray(x) != np.asarray(y)), after.params, online.params)
     layers = moved["members"]
     assert all(layers[name][f"{part}_deviation"] for name in layers for part in ("kernel", "bias"))
     other, _ = update(state, batch, jax.random.key(5), 0, config)
@@ -197,7 +199,7 @@ def test_the_experience_has_the_settings_of_the_draw() -> None:
 )
 def test_refuses_what_makes_no_sense(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        dqn.check(SPEC, dataclasses.replace(CONFIG, **changes))
+        agent.check(dqn, SPEC, dataclasses.replace(CONFIG, **changes))
 
 
 def test_priorities_and_goals_in_hindsight_are_refused(tmp_path: Path) -> None:

@@ -35,14 +35,17 @@ def reader(kind: str) -> Any:
 def fresh(agent: Any, config: Any) -> Any:
     """A State to start from."""
     state = reference.state(agent, SPEC, config)
-    bounds = {name: {"bounds": jnp.array(ENDS)} for name in ("critic", "target_critic")}
-    return state.replace(**{name: getattr(state, name).replace(options=options) for name, options in bounds.items()})
+    options = {"bounds": jnp.array(ENDS)}
+    critic = state.critic.replace(parameters=state.critic.parameters.replace(options=options))
+    return state.replace(
+        critic=critic, target_critic=state.target_critic.replace(options=dict(options))
+    )
 
 
 def inputs(batch: Transition) -> tuple[np.ndarray, ...]:
     """Observations, actions, next observations [B, ...], rewards and whether an episode goes on [B], in float64."""
-    found = (batch.observation, batch.action, batch.next_observation, batch.reward, ~batch.terminated)
-    return tuple(np.asarray(x, np.float64) for x in found)
+    arrays = (batch.observation, batch.action, batch.next_observation, batch.reward, ~batch.terminated)
+    return tuple(np.asarray(x, np.float64) for x in arrays)
 
 
 def values(critics: Any, support: np.ndarray, *parts: np.ndarray) -> np.ndarray:
@@ -81,7 +84,7 @@ def test_iql_is_the_papers(kind: Any) -> None:
     expected = {"critic/loss": loss, "critic/q": q.mean(), "critic/target": y.mean(), "critic/clipped": clipped(y)}
     reference.assert_metrics({name: metrics[name] for name in expected}, expected)
     assert 0 < clipped(y) < 1
-    np.testing.assert_array_equal(new.critic.options["bounds"], ENDS)
+    np.testing.assert_array_equal(new.critic.parameters.options["bounds"], ENDS)
     np.testing.assert_array_equal(new.target_critic.options["bounds"], ENDS)
 
 
@@ -99,10 +102,10 @@ def test_td3_bc_is_the_papers(kind: Any) -> None:
     loss, critics = learnt(reference.critics(state.critic), y, kind, observation, action)
     new, metrics = jax.jit(td3_bc.update)(state, batch, KEY, 0, config)
     reference.assert_same(reference.critics(new.critic), critics, "critic")
-    chosen = np.tanh(reference.forward(reference.mlp(state.actor), observation)[0])
-    judged = values(critics[:1], support, observation, chosen)  # by the first critic, after its step
+    policy_action = np.tanh(reference.forward(reference.mlp(state.actor), observation)[0])
+    first_values = values(critics[:1], support, observation, policy_action)  # by the first critic, after its step
     expected = {"critic/loss": loss, "critic/target": y.mean(), "critic/clipped": clipped(y)}
-    expected["actor/value_scale"] = config.value_weight / np.abs(judged).mean()
+    expected["actor/value_scale"] = config.value_weight / np.abs(first_values).mean()
     reference.assert_metrics({name: metrics[name] for name in expected}, expected)
 
 
@@ -112,15 +115,17 @@ def test_cql_is_the_papers(kind: Any) -> None:
     config = cql.Config(**SIZES, hidden=(8, 8), critic_hidden=(8, 8), value_head=kind, num_actions=3, num_parts=1)
     state, batch = fresh(cql, config), reference.transitions(1)
     observation, action, following, reward, alive = inputs(batch)
-    drawn = cql.candidates(state, batch, KEY, config)
-    loss, metrics = jax.jit(cql.critic_loss)(state.critic, state, batch, drawn, config)
-    of = {name: np.asarray(x, np.float64).swapaxes(0, 1) for name, x in drawn.items()}
+    samples = cql.candidates(state, batch, KEY, config)
+    loss, metrics = jax.jit(cql.critic_loss)(
+        state.critic.parameters, state, batch, samples, config
+    )
+    of = {name: np.asarray(x, np.float64) for name, x in samples.actions_first()._asdict().items()}
     support = np.asarray(reader(kind).support, np.float64)
     critics, targets = reference.critics(state.critic), reference.critics(state.target_critic)
     y = reward + config.discount * alive * values(targets, support, following, of["next_action"][0]).min(axis=0)
-    tried = np.concatenate([of["uniform"], of["action"][1:], of["next_action"][1:]])
+    candidates = np.concatenate([of["uniform"], of["action"][1:], of["next_action"][1:]])
     density = [np.full((3, 5), -2 * np.log(2.0)), of["log_prob"][1:], of["next_log_prob"][1:]]
-    q = values(critics, support, np.broadcast_to(observation, (9, *observation.shape)), tried)  # [C, 3 N, B]
+    q = values(critics, support, np.broadcast_to(observation, (9, *observation.shape)), candidates)  # [C, 3 N, B]
     gap = logsumexp(q - np.concatenate(density), axis=1) - values(critics, support, observation, action)
     error = learnt(critics, y, kind, observation, action)[0]
     expected = {"critic/error": error, "critic/gap": gap.mean(), "critic/clipped": clipped(y)}
@@ -138,18 +143,18 @@ def made(spec: EnvSpec, **changes: Any) -> Any:
 @pytest.mark.slow
 def test_ends_of_the_bins_are_the_users_or_the_datas() -> None:
     batch = reference.transitions(0, 30)
-    for given, expected in (
+    for ends, expected in (
         ({"v_min": -3.0, "v_max": 7.0}, [-3.0, 7.0]),
         ({}, heads.bounds_of_bins(heads.range_of_returns(batch, 0.9), BINS)),
     ):
-        state, config = made(SPEC, discount=0.9, **given)
-        assert np.isnan(state.critic.options["bounds"]).all() == (not given)
+        state, config = made(SPEC, discount=0.9, **ends)
+        assert np.isnan(state.critic.parameters.options["bounds"]).all() == (not ends)
         state = jax.jit(iql.prepare)(state, batch, config)
-        for critic in (state.critic, state.target_critic):
+        for critic in (state.critic.parameters, state.target_critic):
             np.testing.assert_allclose(critic.options["bounds"], expected, rtol=1e-5)
     doubled = td3_bc.Config(hidden=(4,), value_head="hl_gauss", bins=BINS, discount=0.9, reward_scale=2.0)
     state = jax.jit(lambda: td3_bc.prepare(td3_bc.init(KEY, SPEC, doubled), batch, doubled))()
-    np.testing.assert_allclose(state.critic.options["bounds"], 2.0 * np.asarray(expected), rtol=1e-4)
+    np.testing.assert_allclose(state.critic.parameters.options["bounds"], 2.0 * np.asarray(expected), rtol=1e-4)
 
 
 @pytest.mark.parametrize(
@@ -168,7 +173,7 @@ def test_critics_of_all_actions_and_observations_classify(spec: EnvSpec) -> None
     action = jax.random.uniform(KEY, (5, *spec.action_shape))
     if spec.discrete:
         action = jnp.zeros((5, *spec.action_shape), jnp.int32)
-    outputs, head = networks.judged(state.critic, observation, action)
+    outputs, head = networks.outputs_and_head(state.critic, observation, action)
     assert outputs.shape == (2, 5, BINS)
     q = iql.value(state, observation, action, config)
     np.testing.assert_allclose(q, head.mean(outputs).mean(axis=0), rtol=1e-5)

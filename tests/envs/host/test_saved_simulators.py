@@ -1,6 +1,5 @@
 """Saved states: restored environments continue bit for bit, and states that do not fit are refused."""
 
-import collections
 import functools
 import importlib
 import json
@@ -17,9 +16,11 @@ import numpy as np
 import pytest
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
-from rljax.envs.host import plain_state, saved_simulators
+from rljax import trust
+from rljax.envs.host import saved_simulators
 from rljax.envs.host.gymnasium import make_hosted
 from rljax.envs.host.hosted import Hosted
+from rljax.trust import states
 from tests.envs.host.walk import FIELDS, Batch, Walk, actions_for, assert_same, inner, limited, roll
 
 mujoco: Any = importlib.import_module("mujoco")
@@ -68,7 +69,7 @@ def hosted_observation(make: Any, actions: np.ndarray) -> np.ndarray:
 @pytest.mark.parametrize("name", SAVED)
 def test_restored_continues_bit_for_bit(name):
     blob = check_continuation(functools.partial(make_hosted, name, 2, max_episode_steps=35), before=23, after=40)
-    assert saved_simulators.is_plain(blob)
+    assert not trust.is_pickle(blob)
     assert len(blob) < 2 * 150_000
 
 
@@ -235,7 +236,7 @@ def test_states_that_do_not_fit(monkeypatch):
     with_extra = hosted.save() or b""
     monkeypatch.delattr(sys.modules[__name__], "Extra")
     with pytest.raises(ValueError, match=r"the saved state does not fit 'Hopper-v5': AttributeError.* the same code"):
-        make_hosted("Hopper-v5", 2).restore(saved_simulators.Trusted(with_extra))
+        make_hosted("Hopper-v5", 2).restore(trust.TrustedState(with_extra))
     with pytest.raises(ValueError, match=r"this is not a state of 'Hopper-v5' saved by Hosted.save"):
         hosted.restore(blob[:-20])
     with pytest.raises(ValueError, match="'Walk' cannot be restored: Batch keeps the state of its environments out"):
@@ -270,45 +271,8 @@ def test_a_pickle_is_not_loaded_unless_it_is_trusted(tmp_path, kind):
         hosted.restore(blob)
     assert not (tmp_path / "canary").exists()
     with pytest.raises(ValueError, match="state"):
-        hosted.restore(saved_simulators.Trusted(blob))
+        hosted.restore(trust.TrustedState(blob))
     assert (tmp_path / "canary").exists()
-
-
-def test_plain_data_keep_types_sharing_and_cycles():
-    shared = np.asfortranarray(np.arange(6.0).reshape(2, 3))
-    value: dict[Any, Any] = {
-        "numbers": (1, -0.0, float("inf"), 2**200, True, None, "text", b"bytes"),
-        "arrays": [shared, shared, np.float32(0.1), np.zeros((0, 3), np.int8), np.array(3), np.dtype("<f4")],
-        ("key", 1): {frozenset({1}), "set"},
-        "deque": collections.deque([1, 2], 3),
-        "generators": [np.random.default_rng(3), np.random.Generator(np.random.MT19937(4))],
-        "space": gymnasium.spaces.Dict({"a": gymnasium.spaces.Box(-1, 1, (2,)), "b": gymnasium.spaces.Discrete(3)}),
-    }
-    value["generators"][0].bit_generator.seed_seq.spawn(2)
-    value["generators"][0].random(3)
-    value["itself"] = value
-    encoder = plain_state.StateEncoder({}, {}, lambda value: False)
-    root = encoder.encode(value)
-    found = plain_state.StateDecoder(json.loads(json.dumps(encoder.nodes)), encoder.buffers, {}, {}).decode(root)
-    assert found["itself"] is found
-    assert found["arrays"][0] is found["arrays"][1]
-    assert found["arrays"][0].flags.f_contiguous
-    assert found["arrays"][0].flags.writeable
-    assert str(found["numbers"]) == str(value["numbers"])
-    for one, other in zip(found["arrays"], value["arrays"], strict=True):
-        assert type(one) is type(other)
-        np.testing.assert_array_equal(one, other)
-    assert [found[key] for key in (("key", 1), "deque", "space")] == [value[k] for k in (("key", 1), "deque", "space")]
-    assert found["deque"].maxlen == 3
-    for one, other in zip(found["generators"], value["generators"], strict=True):
-        assert one.random() == other.random()
-        assert one.spawn(1)[0].random() == other.spawn(1)[0].random()
-
-
-@pytest.mark.parametrize("value", [Canary("x"), print, collections.Counter(), [object()], np.array([object()])])
-def test_other_objects_are_not_plain_data(value):
-    with pytest.raises(plain_state.NotPlainError):
-        plain_state.StateEncoder({}, {}, lambda value: False).encode(value)
 
 
 HOSTILE = [
@@ -330,7 +294,7 @@ def test_plain_data_that_nobody_encoded_are_refused(nodes):
     hosted.reset([0])
     head = {"roots": {key: [0] for key in ("layers", "versions", "simulators", "hosted", "attributes")}}
     head = json.dumps(head | {"nodes": nodes, "sizes": [3]}).encode()
-    blob = saved_simulators.PLAIN + zlib.compress(struct.pack("<Q", len(head)) + head + b"abc")
+    blob = states.PLAIN + zlib.compress(struct.pack("<Q", len(head)) + head + b"abc")
     with pytest.raises(ValueError, match="this is not a state of 'Hopper-v5'"):
         hosted.restore(blob)
 
@@ -340,4 +304,4 @@ def test_a_state_that_would_fill_the_memory_is_refused(monkeypatch):
     hosted = make_hosted("Hopper-v5", 1)
     hosted.reset([0])
     with pytest.raises(ValueError, match=r"not a state of 'Hopper-v5'.* has more than 1,048,576 bytes"):
-        hosted.restore(saved_simulators.PLAIN + zlib.compress(bytes(1 << 22)))
+        hosted.restore(states.PLAIN + zlib.compress(bytes(1 << 22)))

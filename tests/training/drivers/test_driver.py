@@ -71,14 +71,16 @@ def test_traces_begin_anew(adaptive: bool) -> None:
     row = row.replace(extras={"greedy": jnp.ones((), bool)})
     for _ in range(3):
         agent, _ = update(agent, row, jax.random.key(1), jnp.zeros((), jnp.int32), config)
-    assert any(np.any(x != 0) for x in jax.tree.leaves(agent.critic_optimiser.trace))
+    assert any(np.any(x != 0) for x in jax.tree.leaves(agent.critic.optimiser_state.trace))
     assert agent.returns.running != 0
     cut: Any = cut_episodes(state(agent, None), 1).agent
-    assert isinstance(cut.critic_optimiser, (traces.ObGDState, traces.AdaptiveObGDState))
-    assert not any(np.any(x != 0) for x in jax.tree.leaves(cut.critic_optimiser.trace))
+    assert isinstance(cut.critic.optimiser_state, (traces.ObGDState, traces.AdaptiveObGDState))
+    assert not any(np.any(x != 0) for x in jax.tree.leaves(cut.critic.optimiser_state.trace))
     assert cut.returns.running == 0
+    trace = agent.critic.optimiser_state.trace
+    optimiser_state = cut.critic.optimiser_state.replace(trace=trace)
     same = cut.replace(
-        critic_optimiser=cut.critic_optimiser.replace(trace=agent.critic_optimiser.trace),
+        critic=cut.critic.replace(optimiser_state=optimiser_state),
         returns=cut.returns.replace(running=agent.returns.running),
     )
     jax.tree.map(np.testing.assert_array_equal, same, agent)

@@ -79,7 +79,5 @@ def test_the_first_minibatch_of_each_rollout_has_ratio_1() -> None:
         driver.advance(1)
         assert abs(driver.report().metrics["actor/kl"][0]) < 1e-6
     after = driver.agent_state.state.actor_critic.parameters
-    moved = [
-        np.abs(a - b).max() for a, b in zip(*map(jax.tree.leaves, (before, after)), strict=True)
-    ]
+    moved = [np.abs(a - b).max() for a, b in zip(*map(jax.tree.leaves, (before, after)), strict=True)]
     assert max(moved) > 0.1

@@ -95,9 +95,9 @@ def test_a_state_continues_with_its_sums(kind: str) -> None:
     arrays, environments = jax.tree.map(jnp.copy, broken.arrays()), broken.environments()
     template = resumed.template(SEEDS)
     assert jax.tree.structure(template) == jax.tree.structure(arrays)
-    from rljax.envs.host.saved_simulators import Trusted
+    from rljax.trust import TrustedState
 
-    resumed.restore(arrays, None if environments is None else Trusted(environments))
+    resumed.restore(arrays, None if environments is None else TrustedState(environments))
     resumed.advance(2)
     one, other = whole.report().metrics, resumed.report().metrics
     assert one.keys() == other.keys()

@@ -195,6 +195,6 @@ def test_a_stream_keeps_parameters_and_traces_alone(tmp_path: Any) -> None:
     needed = hardware.nbytes(planned.stages[0].driver.template([0]))
     key, spec = jax.random.key(0), planned.spec
     state = jax.eval_shape(lambda: stream_ac.init(key, spec, stream_ac.Config()))
-    parameters = 4 * sum(x.size for x in jax.tree.leaves((state.actor, state.critic)))
+    parameters = 4 * sum(x.size for x in jax.tree.leaves((state.actor.parameters, state.critic.parameters)))
     assert parameters > 100_000
     assert needed - 2 * parameters < 2_000, "beside parameters and traces: statistics, counters, one action"

@@ -1,7 +1,4 @@
-"""Text from files that is safe to show in a terminal.
-
-Importing this module imports nothing heavy: the command line uses it for its errors.
-"""
+"""Text from files that is safe to show in a terminal."""
 
 from __future__ import annotations
 
@@ -11,8 +8,9 @@ LINES = "\n\t"  # control characters that belong to text of several lines
 def printable(text: object, keep: str = "", most: int | None = None) -> str:
     """Text that does nothing to a terminal: control characters are written as escapes, such as \\x1b.
 
-    This includes line breaks, unless `keep` has them, and characters that reverse the direction of text. Texts from
-    files, and names of files, can hold all of them. Of a longer text, the first `most` characters and "..." remain.
+    This includes line breaks, unless `keep` has them, and characters that reverse the direction of
+    text. Texts from files, and names of files, can hold all of them. Of a longer text, the first
+    `most` characters and "..." remain.
     """
     whole = str(text)
     shown = "".join(

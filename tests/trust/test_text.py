@@ -7,8 +7,8 @@ import sys
 
 import pytest
 
-from rljax.system import terminal
-from rljax.system.terminal import printable
+from rljax import trust
+from rljax.trust import printable
 
 EVIL = "a\x1b[2Jb\x9b1mc\x1b]0;title\x07d\ne\rf\u202eg\x7f"
 SAFE = r"a\x1b[2Jb\x9b1mc\x1b]0;title\x07d\ne\rf\u202eg\x7f"
@@ -16,22 +16,24 @@ SAFE = r"a\x1b[2Jb\x9b1mc\x1b]0;title\x07d\ne\rf\u202eg\x7f"
 
 def test_control_characters_become_escapes() -> None:
     assert printable(EVIL) == SAFE
-    assert printable("a\n\tb\r", keep=terminal.LINES) == "a\n\tb\\r"
+    assert printable("a\n\tb\r", keep=trust.LINES) == "a\n\tb\\r"
     assert printable("Zürich 東京 é [0, 1]") == "Zürich 東京 é [0, 1]"
     assert printable(b"\xff".decode(errors="surrogateescape")) == r"\udcff"
 
 
-@pytest.mark.parametrize(("most", "shown"), [(None, "abcd\\x1b"), (5, "abcd\\x1b"), (4, "abcd..."), (0, "...")])
+@pytest.mark.parametrize(
+    ("most", "shown"), [(None, "abcd\\x1b"), (5, "abcd\\x1b"), (4, "abcd..."), (0, "...")]
+)
 def test_long_texts_are_cut(most: int | None, shown: str) -> None:
     assert printable("abcd\x1b", most=most) == shown
 
 
 def test_showing_keeps_the_lines(capsys: pytest.CaptureFixture[str]) -> None:
-    terminal.show("a\n\tb\x1b")
+    trust.show("a\n\tb\x1b")
     assert capsys.readouterr().out == "a\n\tb\\x1b\n"
 
 
-@pytest.mark.parametrize("module", ["rljax.system.terminal", "rljax.runs.console"])
+@pytest.mark.parametrize("module", ["rljax.trust", "rljax.runs.console"])
 def test_importing_it_imports_nothing_heavy(module: str) -> None:
     code = f"import sys, {module}; print([x for x in ('jax', 'numpy', 'rich') if x in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

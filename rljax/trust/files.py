@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from rljax.system import hardware
-
 SMALL = 1 << 24  # bytes that always fit in memory
 
 
@@ -20,26 +18,32 @@ def regular(path: Path) -> Path:
     These have no end: reading them would fill the memory, or wait for ever.
     """
     if path.exists() and not path.is_file() and not path.is_dir():
-        raise RefusedFileError(f"'{path}' is a device or a pipe, not a file. Restore it from a copy of the folder.")
+        raise RefusedFileError(
+            f"'{path}' is a device or a pipe, not a file. Restore it from a copy of the folder."
+        )
     return path
 
 
 def safe(path: Path, copies: int = 2) -> Path:
     """`path`, if reading it reads no other file and does not fill the memory.
 
-    Raises `RefusedFileError` for a link, a device, a pipe, and a file of which the free memory does not hold `copies`.
+    Raises `RefusedFileError` for a link, a device, a pipe, and a file of which the free memory does
+    not hold `copies`.
     """
     if path.is_symlink():
         raise RefusedFileError(
-            f"'{path}' is a link. A run reads and writes only files in its own folder: put a copy there."
+            f"'{path}' is a link. A run reads and writes only files in its own folder: "
+            "put a copy there."
         )
+    from rljax.system import hardware  # imports JAX
+
     size = path.stat().st_size if regular(path).is_file() else 0
     free = hardware.available_memory() if size > SMALL else None
     if free is not None and copies * size > free:
         raise RefusedFileError(
             f"'{path}' has {size / 1e9:,.1f} GB, and reading takes {copies} times as much memory; "
-            f"{free / 1e9:,.1f} GB are free. Restore it from a copy of the folder, or read it on a machine with more "
-            "memory."
+            f"{free / 1e9:,.1f} GB are free. Restore it from a copy of the folder, or read it on a "
+            "machine with more memory."
         )
     return path
 

@@ -1,7 +1,8 @@
 """Arguments of environments in a stranger's file: which ones may reach `gymnasium.make`.
 
-An argument can be the path of a file that the environment opens, or a module that it imports. So a file may only set
-numbers, truth values, None, plain words, and lists and objects of these. What users name themselves may be anything.
+An argument can be the path of a file that the environment opens, or a module that it imports. So a
+file may only set numbers, truth values, None, plain words, and lists and objects of these. What
+users name themselves may be anything.
 """
 
 from __future__ import annotations
@@ -12,12 +13,17 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-WORDS = re.compile(r"[\w +-]{0,100}")  # "bottom burner", "4x4"; no dots, slashes, colons and tildes, as paths have
+WORDS = re.compile(
+    r"[\w +-]{0,100}"
+)  # "bottom burner", "4x4"; no dots, slashes, colons and tildes, as paths have
 DEEPEST = 8  # levels of lists and objects
 
 
-def outside(name: str) -> str | None:
-    """The first argument in an environment's name that a file must not choose, for a message. None if there is none."""
+def unsafe_argument_in(name: str) -> str | None:
+    """The first argument in an environment's name that a file must not choose, for a message.
+
+    None if there is none.
+    """
     _, mark, text = name.partition("?")
     if not mark:
         return None
@@ -25,15 +31,17 @@ def outside(name: str) -> str | None:
         arguments = json.loads(text)
     except (ValueError, RecursionError):
         arguments = None
-    return unsafe(arguments) if isinstance(arguments, dict) else "arguments that are not a JSON object"
+    if not isinstance(arguments, dict):
+        return "arguments that are not a JSON object"
+    return unsafe_argument(arguments)
 
 
-def unsafe(arguments: Mapping[str, Any]) -> str | None:
+def unsafe_argument(arguments: Mapping[str, Any]) -> str | None:
     """The first of the arguments that a file must not choose, for a message. None if there is none."""
     for key, value in arguments.items():
         if not key.isidentifier() or not _is_plain(value, DEEPEST):
-            shown = repr(value)
-            return f"the argument {key!r:.80} = {shown if len(shown) <= 80 else shown[:80] + '...'}"
+            text = repr(value)
+            return f"the argument {key!r:.80} = {text if len(text) <= 80 else text[:80] + '...'}"
     return None
 
 

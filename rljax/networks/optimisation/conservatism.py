@@ -1,0 +1,144 @@
+"""Conservative penalties: critics are held low at actions that the data lack.
+
+Q critics, pi policy, a the data's action; a_k with density p_k: 3 N candidates, as many of
+U[-1, 1]^A, of pi(.|s) and of pi(.|s')
+  G    = T log sum_k exp((Q(s, a_k) - log p_k) / T) - Q(s, a)    the gap
+  P    = w G, or m (w G - tau)                                   with a multiplier m
+  L(m) = -P                                                      [1, eq. 30], learnt as log m
+
+T gap_temperature, w penalty_weight, tau target_gap. P is that of [1, eq. 4].
+
+[1] Kumar et al., Conservative Q-Learning for Offline RL, arXiv:2006.04779
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from rljax.agent import Array, Loss, Metrics, Transition, config
+from rljax.networks.optimisation.temperatures import Temperature
+from rljax.networks.optimisation.trained import Trained
+from rljax.requirements import Between, Count, NonNegative, Real, require_order
+
+Backup = Literal["deterministic", "entropy", "max", "max_of_min"]
+Multiplier = Annotated[float, Between(1e-8, 1e6)]
+
+
+@config
+class WithConservatism:
+    """Settings of agents with a conservative penalty: a base of their Config."""
+
+    penalty_weight: NonNegative = 10.0  # w, of the gap; CQL's code and CORL for gym
+    num_actions: Count = 10  # N, candidates of each kind; CQL's code
+    importance_sampling: bool = True  # False: p_k = 1, and a is a candidate; CQL's code
+    gap_temperature: Temperature = 1.0  # T, of the soft maximum; CQL's code
+    gap_min: Real | None = None  # lower clip of a gap; -200 in CORL for antmaze
+    gap_max: Real | None = None  # upper clip of a gap; CQL's code
+    lagrange: bool = False  # learn the multiplier m that keeps the gap at tau; CQL's code
+    target_gap: Real = 5.0  # tau, the weighted gap above which m rises; CQL's code for antmaze
+    weighted_target: bool = False  # m w (G - tau): tau is a gap without w; True in CORL
+    init_multiplier: Multiplier = 1.0  # m at the start; CQL's code, e in CORL
+
+
+class Candidates(NamedTuple):
+    """Actions of a policy and uniform ones, with log-probabilities; the batch comes first."""
+
+    action: Array  # [B, 1 + N, A] of pi(.|s)
+    next_action: Array  # [B, 1 + N, A] of pi(.|s')
+    uniform: Array  # [B, N, A]
+    log_prob: Array  # [B, 1 + N]
+    next_log_prob: Array  # [B, 1 + N]
+
+    def actions_first(self) -> Candidates:
+        """The same without gradients, as [1 + N, B, ...]."""
+        return Candidates(*[jax.lax.stop_gradient(x.swapaxes(0, 1)) for x in self])
+
+    def actions(self) -> Array:
+        """All [3 N, B, A] whose values make the soft maximum, where actions come first."""
+        return jnp.concatenate([self.uniform, self.action[1:], self.next_action[1:]])
+
+    def log_density(self) -> Array:
+        """log p_k [3 N, B], where actions come first."""
+        uniform = jnp.full_like(self.log_prob[1:], -self.uniform.shape[-1] * jnp.log(2.0))
+        return jnp.concatenate([uniform, self.log_prob[1:], self.next_log_prob[1:]])
+
+
+def candidates(policy: Any, key: Array, number: int) -> Candidates:
+    """Draw 1 + N actions of `policy` in each state, and N uniform ones.
+
+    `policy` is a distribution of actions in s and s' [2 B], those in s first.
+    """
+    key_policy, key_uniform = jax.random.split(key)
+    samples = policy.sample_and_log_prob(seed=key_policy, sample_shape=1 + number)
+    (action, next_action), (log_prob, next_log_prob) = (jnp.split(x, 2, axis=1) for x in samples)
+    uniform = jax.random.uniform(key_uniform, action[1:].shape, minval=-1.0, maxval=1.0)
+    drawn = (action, next_action, uniform, log_prob, next_log_prob)
+    return Candidates(*[x.swapaxes(0, 1) for x in drawn])
+
+
+def next_values(
+    target_critic: Any, batch: Transition, samples: Candidates, backup: Backup
+) -> Array:
+    """The smallest value [B] of an action in s', where actions come first in `samples`.
+
+    It is the first action of the policy, or the best of N: by each critic before the smallest is
+    taken ("max"), or by the smallest ("max_of_min"). No entropy is in it, "entropy" or not.
+    """
+    takes_best = backup in ("max", "max_of_min")
+    action = samples.next_action[1:] if takes_best else samples.next_action[:1]
+    q = target_critic(batch.next_observation, action)  # [C, N or 1, B]
+    if backup == "max":
+        q = q.max(axis=1, keepdims=True)
+    return q.min(axis=0).max(axis=0)
+
+
+def gap(q: Array, samples: Candidates, config: Any) -> Array:
+    """G [C], the mean over a batch, of values [C, 1 + 3 N, B].
+
+    They are the values of the data's action and of `samples.actions()`, where actions come first.
+    """
+    logits = q[:, 1:] - samples.log_density() if config.importance_sampling else q
+    temperature = config.gap_temperature
+    soft_maximum = temperature * jax.nn.logsumexp(logits / temperature, axis=1)  # [C, B]
+    return jnp.clip(soft_maximum - q[:, 0], config.gap_min, config.gap_max).mean(axis=-1)
+
+
+def penalty(log_multiplier: Array, gap: Array, config: Any) -> Array:
+    """P, the penalty on gaps [...]."""
+    if not config.lagrange:
+        return config.penalty_weight * gap
+    multiplier = jnp.clip(jnp.exp(log_multiplier), 0.0, 1e6)
+    target_gap = config.target_gap
+    if config.weighted_target:
+        target_gap = config.penalty_weight * target_gap
+    return multiplier * (config.penalty_weight * gap - target_gap)
+
+
+def check(config: Any) -> None:
+    """Raise `ValueError` for settings that do not fit each other."""
+    require_order(config, "gap_min", "gap_max")
+
+
+def create_multiplier(config: Any, learning_rate: Array | float) -> Trained:
+    """log m [] before the first step of Adam."""
+    log_multiplier = jnp.log(jnp.asarray(config.init_multiplier, jnp.float32))
+    return Trained.create(log_multiplier, optax.adam(learning_rate))
+
+
+def multiplier_loss(log_multiplier: Array, gap: Array, config: Any) -> Loss:
+    """Minus the penalty on the mean gap []: m rises while the gap is above its target."""
+    loss = -penalty(log_multiplier, gap, config)
+    return loss, {"multiplier/loss": loss, "multiplier/value": jnp.exp(log_multiplier)}
+
+
+def step_multiplier(
+    log_multiplier: Trained, gap: Array, config: Any, learning_rate: Array | float
+) -> tuple[Trained, Metrics]:
+    """log m after one step on the mean gap [], and metrics; it stays where it is not learnt."""
+    if not config.lagrange:
+        return log_multiplier, {}
+    return log_multiplier.step(optax.adam(learning_rate), multiplier_loss, gap, config)

@@ -1,0 +1,36 @@
+"""Values as expectiles of actions' values in data: [1, eq. 5].
+
+V value, Q of the data's actions, tau expectile
+  L(V) = mean [ |tau - 1(u < 0)| u^2 ],  u = Q(s, a) - V(s)
+
+[1] Kostrikov et al., Offline RL with Implicit Q-Learning, arXiv:2110.06169
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from rljax.agent import Array, Loss, Transition
+
+
+def loss(value: Any, q: Array, observation: Any, expectile: Array | float) -> Loss:
+    """Squared distance of V(s) to the values q [B], weighted by the expectile.
+
+    `value` maps observations [B, O...] to [B, 1]. The weight is `expectile` where q is above V, and
+    1 - `expectile` where it is below.
+    """
+    v = value(observation)[:, 0]  # [B]
+    weight = jnp.where(q < v, 1.0 - expectile, expectile)
+    loss = (weight * jnp.square(q - v)).mean()
+    return loss, {"value/loss": loss, "value/v": v.mean()}
+
+
+def state_values(value: Any, batch: Transition) -> tuple[Array, Array]:
+    """V(s) and V(s') [B] of a batch, in one pass of a `value` to [2 B, 1]."""
+    pair = (batch.observation, batch.next_observation)
+    both = jax.tree.map(lambda *x: jnp.concatenate(x), *pair)
+    v = value(both)[:, 0]
+    return v[: batch.reward.size], v[batch.reward.size :]

@@ -1,0 +1,40 @@
+"""The code that the settings of a run name: files of agents and environments, and modules.
+
+A run's config.json may be somebody else's. `rljax.trust` decides whether its code may run.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+
+from rljax import envs, trust
+from rljax.training import registry
+from rljax.training.settings import Settings
+
+PARTS = ("agent", "env", "eval_env")  # the settings of a run that can name code
+
+
+def named_code(settings: Settings, parts: Sequence[str] = PARTS) -> dict[str, str]:
+    """The code that `parts` of a run's settings name, by the setting. Others are left out.
+
+    Code is the absolute path of a file, or "module NAME". An argument of an environment counts as
+    code if it may be the path of a file: see `rljax.trust.unsafe_argument`.
+    """
+    names = {part: getattr(settings, part) for part in parts}
+    code = {part: _code(part, name) for part, name in names.items() if isinstance(name, str)}
+    return {part: name for part, name in code.items() if name is not None}
+
+
+def environment_code(env: str) -> dict[str, str]:
+    """The code that runs when the environment called `env` is made, as `named_code` returns it."""
+    code = _code("env", env)
+    return {} if code is None else {"env": code}
+
+
+def _code(part: str, name: str) -> str | None:
+    source = registry.file_of(name) if part == "agent" else envs.code_of(name)
+    argument = None if part == "agent" else trust.unsafe_argument_in(name)
+    if source is not None:
+        source = os.path.abspath(source) if source.endswith(".py") else f"module {source}"
+    return ", ".join(filter(None, (source, argument))) or None

@@ -1,0 +1,74 @@
+"""A folder that may be somebody else's: which of its code and which of its pickles may run."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from rljax.trust.files import safe
+from rljax.trust.keys import STATE, is_sealed
+from rljax.trust.states import TrustedState, is_pickle
+
+HOW = "add --trust (in Python: trust=True, or trust.Folder(path, trusted=True) as the folder)"
+
+
+@dataclasses.dataclass(frozen=True)
+class Folder:
+    """The folder of a run, a grid or a sweep, with the user's word on it.
+
+    The folder's files may name code: an agent's file, an environment's file, or a module that
+    registers environments. They may hold pickles. Both run if this user's seal is on them, or if
+    the folder is `trusted`: whoever made it, the user vouches for it now.
+    """
+
+    path: Path
+    trusted: bool = False
+
+    def other(self, path: str | Path) -> Folder:
+        """Another folder, which this one's files name. The user's word holds for it too."""
+        return Folder(Path(path), self.trusted)
+
+    def require_code(self, file: str, code: Mapping[str, str], seals: Any) -> None:
+        """Raise `ValueError` if a file of the folder names code that this user has not named.
+
+        `code` is what the settings in `file` name, by the setting, and `seals` are the seals there:
+        any value, because the file may be somebody else's.
+        """
+        if self.trusted:
+            return
+        for part, name in code.items():
+            signature = seals.get(part) if isinstance(seals, Mapping) else None
+            if not is_sealed(part, name.encode(), signature):
+                raise ValueError(
+                    f"'{self.path / file}' names code as its {part}, {name!r}, and no command of "
+                    "yours on this machine did. It could do everything that you can. Look at it "
+                    f"first; if you trust it, {HOW}."
+                )
+
+    def read_state(self, file: Path, seal: Any) -> bytes:
+        """The state of environments in `file`, a file in the folder; `seal` is the one beside it.
+
+        It is a `TrustedState` if this user saved it or trusts the folder. Raises `ValueError` for
+        any other pickle, and `RefusedFileError`.
+        """
+        state = safe(file).read_bytes()
+        if self.trusted or is_sealed(STATE, state, seal):
+            return TrustedState(state)
+        if is_pickle(state):
+            raise ValueError(
+                f"'{file}' is a pickle, and no command of yours on this machine made it. Loading "
+                f"it could do everything that you can. If you trust whoever made it, {HOW}."
+            )
+        return state
+
+
+def require_no_code(env: str, code: Mapping[str, str], where: str) -> None:
+    """Raise `ValueError` if making `env` runs `code`. The data called `where` chose it, no user."""
+    for name in code.values():
+        raise ValueError(
+            f"the file of '{where}' names the environment {env!r}. Making it uses {name!r}, which "
+            "could do everything that you can. Look at it first; if you trust it, name it "
+            f"yourself: --env {env!r}. Without evaluations: --env none"
+        )

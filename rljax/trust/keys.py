@@ -1,0 +1,73 @@
+"""Seals: signatures that only this user can make, on this machine.
+
+Whoever begins a run names its code, and `seals` signs the names. States of environments are signed
+likewise. The key lies in ~/.rljax/key. It is made when it is first needed, and only this user can
+read it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import hmac
+import os
+import secrets
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+BYTES = 32  # of the key
+STATE = "environments"  # the kind of a state's seal
+
+
+def seals(code: Mapping[str, str]) -> dict[str, str]:
+    """The seals of the code that a run's settings name, by the setting.
+
+    `code` is that of `rljax.training.named_code`. There are no seals where no key can be made.
+    """
+    signatures = {part: seal(part, name.encode()) for part, name in code.items()}
+    return {part: signature for part, signature in signatures.items() if signature is not None}
+
+
+def state_seal(state: bytes | None) -> str | None:
+    """The seal of a state of environments; None without a state, and where no key can be made."""
+    return None if state is None else seal(STATE, state)
+
+
+def seal(kind: str, content: bytes) -> str | None:
+    """A signature that only this user can make; None where no key can be made."""
+    key = _key()
+    if key is None:
+        return None
+    return hmac.new(key, kind.encode() + b"\0" + content, "sha256").hexdigest()
+
+
+def is_sealed(kind: str, content: bytes, signature: Any) -> bool:
+    """Whether `signature` is the one that `seal` made for this user."""
+    right = seal(kind, content) if isinstance(signature, str) else None
+    if right is None:
+        return False
+    return hmac.compare_digest(right.encode(), signature.encode("utf-8", "replace"))
+
+
+def _key() -> bytes | None:
+    return _key_in(Path.home() / ".rljax" / "key")
+
+
+@functools.cache
+def _key_in(path: Path) -> bytes | None:
+    with contextlib.suppress(OSError):
+        if not path.exists():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            temporary = path.with_name(f".key.{os.getpid()}.{secrets.token_hex(4)}")
+            try:
+                descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+                with open(descriptor, "wb") as file:
+                    file.write(secrets.token_bytes(BYTES))
+                with contextlib.suppress(FileExistsError):  # another process was first
+                    os.link(temporary, path)
+            finally:
+                temporary.unlink(missing_ok=True)
+        key = path.read_bytes()
+        return key if len(key) == BYTES else None
+    return None
