@@ -32,7 +32,7 @@ from rljax import agent, buffers, networks
 from rljax.agent import Array, EnvSpec, Metrics, Transition
 from rljax.networks import distributions
 from rljax.networks.optimisation import temperatures
-from rljax.requirements import Count, NonNegative, Share, Widths
+from rljax.requirements import Count, LogStd, NonNegative, Share, Widths
 
 MovedLoss = tuple[Array, tuple[networks.Network, Metrics]]  # with the network's new statistics
 
@@ -49,7 +49,9 @@ class Config(buffers.ReplaySettings, temperatures.WithTemperature):
     warmup_steps: int = 5_000  # uniform actions, no update; [2]
     # Targets
     discount: Share = 0.99  # gamma, per environment step; [2]
-    # Networks
+    # Policy and networks
+    log_std_min: LogStd = -20.0  # lower clip of log std; [2]
+    log_std_max: LogStd = 2.0  # upper clip of log std; [2]
     momentum: Share = 0.99  # of the statistics of batch normalisation; [2]
     hidden: Widths = (256, 256)  # of all networks; [2]: 2,048 for critics
     num_critics: Count = 2  # C; the smallest value counts; [2]
@@ -104,6 +106,7 @@ def check(spec: EnvSpec, config: Config) -> None:
     """Raise `ValueError` for anything but vectors and continuous actions."""
     agent.require_vectors("crossq", spec)
     agent.require_continuous("crossq", spec)
+    agent.require_order(config, "log_std_min", "log_std_max")
 
 
 def optimiser(config: Config) -> optax.GradientTransformation:
@@ -132,21 +135,15 @@ def act(
     """Actions [..., A] for observations [..., O]: sampled, or tanh of the mean."""
     output = state.actor(observation)
     if explore:
-        return policy(output).sample(seed=key), {}
+        return distributions.squashed(output, config).sample(seed=key), {}
     return jnp.tanh(jnp.split(output, 2, axis=-1)[0]), {}
-
-
-def policy(output: Array) -> distributions.SquashedGaussian:
-    """pi(.|s) for the actor's output [..., 2 A]."""
-    mean, log_std = jnp.split(output, 2, axis=-1)
-    return distributions.squashed_gaussian(mean, jnp.clip(log_std, -20.0, 2.0))
 
 
 def critic_loss(
     critic: networks.Network, state: State, batch: Transition, key: Array, config: Config
 ) -> MovedLoss:
     """Squared error of all critics, and the critics with new statistics."""
-    pi = policy(state.actor(batch.next_observation))
+    pi = distributions.squashed(state.actor(batch.next_observation), config)
     next_action, next_log_prob = pi.sample_and_log_prob(seed=key)
     observation = jnp.concatenate([batch.observation, batch.next_observation])
     action = jnp.concatenate([batch.action, next_action])
@@ -167,7 +164,8 @@ def actor_loss(
     """Weighted log-probability minus the smallest value, and the actor with new statistics."""
     options = {"train": True, "momentum": config.momentum}
     output, moved = actor.apply_mutable(batch.observation, **options)
-    action, log_prob = policy(output).sample_and_log_prob(seed=key)
+    pi = distributions.squashed(output, config)
+    action, log_prob = pi.sample_and_log_prob(seed=key)
     q = networks.smallest(state.critic(batch.observation, action))  # [B]
     loss = (jnp.exp(state.log_temperature.parameters) * log_prob - q).mean()
     return loss, (moved, {"actor/loss": loss, "actor/entropy": -log_prob.mean()})

@@ -33,7 +33,7 @@ from rljax.agent import Array, EnvSpec, Loss, Metrics, Transition
 from rljax.networks import distributions, encoders, heads
 from rljax.networks.encoders import EncoderSettings
 from rljax.networks.optimisation import temperatures
-from rljax.requirements import Count, NonNegative, Share, Whole, Widths
+from rljax.requirements import Count, LogStd, NonNegative, Share, Whole, Widths
 
 
 @agent.config
@@ -48,7 +48,9 @@ class Config(buffers.ReplaySettings, temperatures.WithTemperature):
     discount: Share = 0.99  # gamma, per environment step; [2]
     target_rate: Share = 0.005  # rho, per update; [2]
     dropped: Whole = 2  # d, quantiles per critic; [2]
-    # Networks
+    # Policy and networks
+    log_std_min: LogStd = -20.0  # lower clip of log std; [2]
+    log_std_max: LogStd = 2.0  # upper clip of log std; [2]
     encoder: encoders.Kind = "auto"  # of observations that are no vectors
     actor_hidden: Widths = (256, 256)  # widths of layers; [2]
     critic_hidden: Widths = (512, 512, 512)  # widths of layers; [2]
@@ -73,7 +75,7 @@ def experience(config: Config) -> buffers.Replay:
 def check(spec: EnvSpec, config: Config) -> None:
     """Raise `ValueError` for discrete actions or settings that do not fit."""
     agent.require_continuous("tqc", spec)
-    agent.require_at_least(config, num_quantiles=2)
+    agent.require_order(config, "log_std_min", "log_std_max")
     if config.dropped >= config.num_quantiles:
         raise ValueError(
             f"--config.dropped is {config.dropped}, it must be below the "
@@ -103,21 +105,16 @@ def act(
     state: State, observation: Array, key: Array, config: Config, explore: bool
 ) -> tuple[Array, dict]:
     """Actions [..., A] for observations [..., O]: sampled, or tanh of the mean."""
+    output = state.actor(observation)
     if explore:
-        return policy(state.actor, observation).sample(seed=key), {}
-    mean, _ = jnp.split(state.actor(observation), 2, axis=-1)
+        return distributions.squashed(output, config).sample(seed=key), {}
+    mean, _ = jnp.split(output, 2, axis=-1)
     return jnp.tanh(mean), {}
 
 
 def value(state: State, observation: Array, action: Array, config: Config) -> Array:
     """The critics' mean value [...] of actions [..., A] for observations [..., O]."""
     return state.critic(observation, action).mean(axis=(0, -1))
-
-
-def policy(actor: networks.AnyNetwork, observation: Array) -> distributions.SquashedGaussian:
-    """pi(.|s) for observations [..., O]."""
-    mean, log_std = jnp.split(actor(observation), 2, axis=-1)
-    return distributions.squashed_gaussian(mean, jnp.clip(log_std, -20.0, 2.0))
 
 
 def truncated(quantiles: Array, config: Config) -> Array:
@@ -132,7 +129,7 @@ def critic_loss(
     critic: networks.Network, state: State, batch: Transition, key: Array, config: Config
 ) -> Loss:
     """Quantile Huber loss to the truncated target, its mean over critics and quantiles."""
-    pi = policy(state.actor, batch.next_observation)
+    pi = distributions.squashed(state.actor(batch.next_observation), config)
     next_action, next_log_prob = pi.sample_and_log_prob(seed=key)
     next_quantiles = state.target_critic(batch.next_observation, next_action)  # [C, B, M]
     entropy_cost = jnp.exp(state.log_temperature.parameters) * next_log_prob  # [B]
@@ -154,7 +151,8 @@ def actor_loss(
     actor: networks.Network, state: State, batch: Transition, key: Array, config: Config
 ) -> Loss:
     """Temperature-weighted log-probability minus the mean of all quantiles."""
-    action, log_prob = policy(actor, batch.observation).sample_and_log_prob(seed=key)
+    pi = distributions.squashed(actor(batch.observation), config)
+    action, log_prob = pi.sample_and_log_prob(seed=key)
     q = value(state, batch.observation, action, config)  # [B]
     loss = (jnp.exp(state.log_temperature.parameters) * log_prob - q).mean()
     return loss, {"actor/loss": loss, "actor/entropy": -log_prob.mean()}

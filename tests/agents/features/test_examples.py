@@ -18,6 +18,7 @@ import pytest
 from rljax import agent as contract
 from rljax import buffers, load, networks
 from rljax.agent import EnvSpec, Transition
+from rljax.networks import distributions
 from rljax.runs import run
 from rljax.training import configuration, registry
 from rljax.training.learner import Learner
@@ -133,7 +134,11 @@ def test_critics_of_crossq_are_normalised_over_both_halves_of_the_batch() -> Non
     key, _ = jax.random.split(KEY)  # as `update` does
     critic = state.critic.parameters
     _, (moved, _) = jax.jit(crossq.critic_loss)(critic, state, batch, key, config)
-    policy = jax.jit(lambda actor, seen: crossq.policy(actor(seen)).sample_and_log_prob(seed=key))
+    policy = jax.jit(
+        lambda actor, seen: distributions.squashed(actor(seen), config).sample_and_log_prob(
+            seed=key
+        )
+    )
     next_action, _ = policy(state.actor, batch.next_observation)
     halves = (batch.observation, batch.action), (batch.next_observation, next_action)
     inputs = np.concatenate([np.concatenate(half, axis=-1) for half in halves])
@@ -158,7 +163,9 @@ def test_critics_of_crossq_are_normalised_over_both_halves_of_the_batch() -> Non
 @functools.cache
 def windows() -> Any:
     """The draw that the guide shows."""
-    (code,) = re.findall(r"```python\n(@buffers\.declaration\n.+?)```", GUIDE.read_text(), re.DOTALL)
+    (code,) = re.findall(
+        r"```python\n(@buffers\.declaration\n.+?)```", GUIDE.read_text(), re.DOTALL
+    )
     names: dict[str, Any] = {"buffers": buffers, "np": np, "jnp": jnp}
     exec(code, names)
     return names["Windows"](length=3)
@@ -168,7 +175,9 @@ def windows() -> Any:
 def test_the_draw_of_the_guide_cuts_windows_at_trajectories(on_host: bool) -> None:
     numbers, no = np.arange(6, dtype=np.float32), np.zeros(6, bool)
     ends = np.array([False, False, False, True, False, False])
-    data = windows().prepare(Transition(numbers[:, None], numbers[:, None], numbers, no, ends, numbers[:, None], {}))
+    data = windows().prepare(
+        Transition(numbers[:, None], numbers[:, None], numbers, no, ends, numbers[:, None], {})
+    )
     rows = np.array([[0, 1, 3], [4, 5, 2]], np.int32)  # [U, B]
     if on_host:
         batch = windows().take(data, rows)
@@ -209,7 +218,8 @@ def test_critic_loss_of_tqc_is_the_papers() -> None:
 
     @jax.jit
     def outputs(state: Any) -> Any:
-        sample = tqc.policy(state.actor, batch.next_observation).sample_and_log_prob(seed=KEY)
+        pi = distributions.squashed(state.actor(batch.next_observation), config)
+        sample = pi.sample_and_log_prob(seed=KEY)
         later = state.target_critic(batch.next_observation, sample[0])
         return state.critic(batch.observation, batch.action), later, sample[1]
 
