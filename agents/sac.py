@@ -141,11 +141,7 @@ def value(state: State, observation: Array, action: Array, config: Config) -> Ar
 
 # [1, eq. 5]
 def critic_loss(
-    critic: networks.Network,
-    state: State,
-    batch: Transition,
-    key: Array,
-    config: Config,
+    critic: networks.Network, state: State, batch: Transition, key: Array, config: Config
 ) -> Loss:
     """Squared error of all critics to the soft target, summed over critics."""
     pi = distributions.squashed(state.actor(batch.next_observation), config)

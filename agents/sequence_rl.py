@@ -42,6 +42,7 @@ from rljax.requirements import Count, LogStd, NonNegative, Real, Share, Widths
 class Config(buffers.ReplaySettings, buffers.PrioritySettings, temperatures.WithTemperature):
     """Hyperparameters; floats can differ between the learners of one program."""
 
+    acting = agent.Acting(sequence="sequence_length")
     # Optimisation
     actor_lr: NonNegative = 3e-4  # of Adam; [2]
     critic_lr: NonNegative = 3e-4  # of Adam; [2]
@@ -124,11 +125,6 @@ def remember(spec: EnvSpec, config: Config) -> Any:
     """The sequence of one environment, and how many of its actions were played: all."""
     actions = jnp.zeros((config.sequence_length, *spec.action_shape))
     return {"actions": actions, "played": jnp.asarray(config.sequence_length, jnp.int32)}
-
-
-def acting(config: Config) -> agent.Acting:
-    """Evaluations may change the number of actions from one decision to the next."""
-    return agent.Acting(sequence="sequence_length")
 
 
 def act(

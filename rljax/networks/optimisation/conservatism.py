@@ -96,49 +96,49 @@ def next_values(
     return q.min(axis=0).max(axis=0)
 
 
-def gap(q: Array, samples: Candidates, config: Any) -> Array:
+def gap(q: Array, samples: Candidates, settings: WithConservatism) -> Array:
     """G [C], the mean over a batch, of values [C, 1 + 3 N, B].
 
     They are the values of the data's action and of `samples.actions()`, where actions come first.
     """
-    logits = q[:, 1:] - samples.log_density() if config.importance_sampling else q
-    temperature = config.gap_temperature
+    logits = q[:, 1:] - samples.log_density() if settings.importance_sampling else q
+    temperature = settings.gap_temperature
     soft_maximum = temperature * jax.nn.logsumexp(logits / temperature, axis=1)  # [C, B]
-    return jnp.clip(soft_maximum - q[:, 0], config.gap_min, config.gap_max).mean(axis=-1)
+    return jnp.clip(soft_maximum - q[:, 0], settings.gap_min, settings.gap_max).mean(axis=-1)
 
 
-def penalty(log_multiplier: Array, gap: Array, config: Any) -> Array:
+def penalty(log_multiplier: Array, gap: Array, settings: WithConservatism) -> Array:
     """P, the penalty on gaps [...]."""
-    if not config.lagrange:
-        return config.penalty_weight * gap
+    if not settings.lagrange:
+        return settings.penalty_weight * gap
     multiplier = jnp.clip(jnp.exp(log_multiplier), 0.0, 1e6)
-    target_gap = config.target_gap
-    if config.weighted_target:
-        target_gap = config.penalty_weight * target_gap
-    return multiplier * (config.penalty_weight * gap - target_gap)
+    target_gap = settings.target_gap
+    if settings.weighted_target:
+        target_gap = settings.penalty_weight * target_gap
+    return multiplier * (settings.penalty_weight * gap - target_gap)
 
 
-def check(config: Any) -> None:
+def check(settings: WithConservatism) -> None:
     """Raise `ValueError` for settings that do not fit each other."""
-    require_order(config, "gap_min", "gap_max")
+    require_order(settings, "gap_min", "gap_max")
 
 
-def create_multiplier(config: Any, learning_rate: Array | float) -> Trained:
+def create_multiplier(settings: WithConservatism, learning_rate: Array | float) -> Trained:
     """log m [] before the first step of Adam."""
-    log_multiplier = jnp.log(jnp.asarray(config.init_multiplier, jnp.float32))
+    log_multiplier = jnp.log(jnp.asarray(settings.init_multiplier, jnp.float32))
     return Trained.create(log_multiplier, optax.adam(learning_rate))
 
 
-def multiplier_loss(log_multiplier: Array, gap: Array, config: Any) -> Loss:
+def multiplier_loss(log_multiplier: Array, gap: Array, settings: WithConservatism) -> Loss:
     """Minus the penalty on the mean gap []: m rises while the gap is above its target."""
-    loss = -penalty(log_multiplier, gap, config)
+    loss = -penalty(log_multiplier, gap, settings)
     return loss, {"multiplier/loss": loss, "multiplier/value": jnp.exp(log_multiplier)}
 
 
 def step_multiplier(
-    log_multiplier: Trained, gap: Array, config: Any, learning_rate: Array | float
+    log_multiplier: Trained, gap: Array, settings: WithConservatism, learning_rate: Array | float
 ) -> tuple[Trained, Metrics]:
     """log m after one step on the mean gap [], and metrics; it stays where it is not learnt."""
-    if not config.lagrange:
+    if not settings.lagrange:
         return log_multiplier, {}
-    return log_multiplier.step(optax.adam(learning_rate), multiplier_loss, gap, config)
+    return log_multiplier.step(optax.adam(learning_rate), multiplier_loss, gap, settings)
