@@ -82,12 +82,14 @@ def from_data(source: str) -> bool:
     """Whether the `experience` of an agent's file returns a `buffers.Dataset`."""
     (experience,) = [node for node in ast.parse(source).body if section(node) == "experience"]
     returned = [node.value for node in ast.walk(experience) if isinstance(node, ast.Return)]
-    return any(isinstance(value, ast.Call) and ast.unparse(value.func) == "buffers.Dataset" for value in returned)
+    made = {"buffers.Dataset", "buffers.Dataset.of"}
+    return any(isinstance(value, ast.Call) and ast.unparse(value.func) in made for value in returned)
 
 
 def test_agents_that_learn_from_data_are_found() -> None:
     source = "def experience(config):\n    online = buffers.Replay()\n    return buffers.Dataset(online=online)\n"
     assert from_data(source)
+    assert from_data(source.replace("buffers.Dataset(", "buffers.Dataset.of(config, "))
     assert not from_data(source.replace("buffers.Dataset(", "buffers.Rollout("))
 
 
