@@ -451,7 +451,7 @@ def test_every_network_is_trained_or_a_target(name: str) -> None:
 @pytest.mark.parametrize("name", quick(PRIORITISED))
 def test_weights_and_priorities_are_those_of_the_rows(name: str) -> None:
     """Rows without weight teach the critics nothing; where nothing follows, the error is Q's distance to the reward."""
-    _, _, config, batch, state, update, *_ = subject(name)
+    _, spec, config, batch, state, update, *_ = subject(name)
     batch, rows = batch.replace(terminated=np.ones_like(batch.terminated)), len(batch.reward)
     extras = {**batch.extras, "row": np.arange(rows, dtype=np.int32)}
     plain = update(state, batch, KEY, last_step(config), config)[0]
@@ -462,10 +462,10 @@ def test_weights_and_priorities_are_those_of_the_rows(name: str) -> None:
     }
     assert_close(weighted["ones"][0], plain)
     assert_close(weighted["zeros"][0].critic.parameters, state.critic.parameters)
-    inputs = (batch.observation,) if name == "dqn" else (batch.observation, batch.action)
+    inputs = (batch.observation,) if spec.discrete else (batch.observation, batch.action)
     q = np.asarray(applied(state.critic, *inputs))  # [C, B], or [C, B, A], or [C, B, 2]: mean and std
     if q.ndim == 3:
-        q = q[:, np.arange(rows), batch.action] if name == "dqn" else q[..., 0]
+        q = q[:, np.arange(rows), batch.action] if spec.discrete else q[..., 0]
     error = np.abs(q - np.asarray(batch.reward)).max(axis=0)
     np.testing.assert_allclose(weighted["ones"][1]["priorities"], error, rtol=1e-4, atol=1e-5)
 
