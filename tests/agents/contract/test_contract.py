@@ -259,7 +259,7 @@ def test_value_is_the_critics_mean(name: str) -> None:
         arrays = [spec.shaped(*shape), action]
         assert jax.eval_shape(module.value, state, *arrays, config).shape == shape
     each = np.asarray(applied(state.critic, batch.observation, batch.action))  # [C, B], or [C, B, M] quantiles
-    each = each.mean(axis=tuple(range(2, each.ndim)))
+    each = each.mean(axis=tuple(range(1 + batch.reward.ndim, each.ndim)))
     mean = jax.jit(module.value)(state, batch.observation, batch.action, config)
     assert mean.shape == batch.reward.shape
     np.testing.assert_allclose(mean, each.sum(axis=0) / each.shape[0], rtol=1e-5, atol=1e-6)
