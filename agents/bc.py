@@ -1,4 +1,4 @@
-"""BC: supervised learning of the data's actions. It does not read rewards.
+"""BC [offline]: supervised learning of the data's actions. It does not read rewards.
 
 mu actor, pi its Gaussian, A action dimensions
   mse_mean   L = mean [ |mu(s) - a|^2 ] / A                     [2]

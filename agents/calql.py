@@ -1,4 +1,4 @@
-"""Cal-QL: CQL, with the policy's actions held low only down to the data's returns.
+"""Cal-QL [hybrid]: CQL, with the policy's actions held low only down to the data's returns.
 
 Values of the policy's candidates count at least as much as the discounted return from
 the row on. So they stay on the scale of returns when the agent goes on online.

@@ -1,4 +1,4 @@
-"""CPO: each step of the policy improves rewards and keeps a limit of costs.
+"""CPO [constrained]: each step of the policy improves rewards and keeps a limit of costs.
 
 gamma discount, lambda trace decay, theta parameters of the actor pi, V critic
 pi_old the rollout's actor, ended: terminated or truncated, KL mean over states

@@ -1,4 +1,4 @@
-"""CQL: SAC from a data set, with critics held low at actions that the data lack.
+"""CQL [offline]: SAC from a data set, with critics held low at actions that the data lack.
 
 Each critic's loss has a penalty on the gap between its soft maximum over all actions
 and its value at the data's action (rljax/networks/optimisation/conservatism.py).

@@ -1,4 +1,4 @@
-"""CQL for discrete actions: double Q-learning from a data set with conservative values.
+"""CQL for discrete actions [offline]: double Q-learning from a data set with conservative values.
 
 The critics' loss has a penalty beside its error: the gap between the soft maximum over
 all actions and the value of the data's action. It lowers actions that the greedy policy

@@ -1,4 +1,4 @@
-"""Diffusion-QL: a diffusion model of the data's actions that also follows the critics.
+"""Diffusion-QL [generative]: a diffusion model of the data's actions that also follows the critics.
 
 The policy starts from noise and removes it step by step, so that it can be as multimodal
 as the data. It learns to remove noise from the data's actions, and to choose actions of

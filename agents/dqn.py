@@ -1,4 +1,4 @@
-"""DQN: Q-learning from replayed transitions with a target network, and its extensions.
+"""DQN [off-policy]: Q-learning from replayed transitions with a target network, and its extensions.
 
 gamma discount, Q_c critics, Q'_c their targets, Q and Q' the mean (or smallest) of them
 s' is k <= n steps ahead, fewer than n where the episode ends;  R = sum_{i<k} gamma^i r_i

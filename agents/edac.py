@@ -1,4 +1,4 @@
-"""EDAC: SAC from a data set, with many diverse critics whose smallest value counts.
+"""EDAC [offline]: SAC from a data set, with many diverse critics whose smallest value counts.
 
 The minimum of many critics is low wherever they disagree, where data are missing. A
 penalty on similar slopes lets fewer critics disagree as much. Without it: SAC-N.

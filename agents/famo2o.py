@@ -1,4 +1,4 @@
-"""FamO2O: IQL with a policy for each inverse temperature, and one that chooses among them.
+"""FamO2O [hybrid]: IQL with a policy for each inverse temperature, and one that chooses among them.
 
 The actor sees the inverse temperature beta and learns for a whole range of it at once.
 The balance policy b chooses beta in each state and learns as SAC's actor does.

@@ -1,4 +1,4 @@
-"""f-DVL: IQL whose values come from the dual of learning under an f-divergence.
+"""f-DVL [offline]: IQL whose values come from the dual of learning under an f-divergence.
 
 A state's value is pushed up by actions of the data that are worth more, and down by all.
 The divergence says how much: total variation makes it a quantile, chi-square and reverse

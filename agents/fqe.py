@@ -1,4 +1,4 @@
-"""FQE: the value of another run's policy, from a data set alone; fitted Q evaluation.
+"""FQE [evaluation]: the value of another run's policy, from a data set alone; fitted Q evaluation.
 
 Critics learn what the policy would earn from each state and action of the data. Their
 mean over the data's first states estimates the policy's discounted return, without an

@@ -1,4 +1,4 @@
-"""FQL: flow Q-learning. A one-step policy learns from a flow and from critics.
+"""FQL [generative]: flow Q-learning. A one-step policy learns from a flow and from critics.
 
 The flow imitates the data, with all its modes, and maximises nothing. The policy maps
 noise to actions in one step, near the flow's actions from the same noise. It follows

@@ -1,4 +1,4 @@
-"""GCIQL: IQL for goals, which values, critics and policy see beside the state.
+"""GCIQL [goals]: IQL for goals, which values, critics and policy see beside the state.
 
 The data need no rewards. Each transition gets a new goal, another state of its own
 trajectory or of any other, and the agent learns how many steps away that is.

@@ -1,4 +1,4 @@
-"""H2O: SAC from real data and an imperfect simulator, which learns where it is wrong.
+"""H2O [hybrid]: SAC from real data and an imperfect simulator, which learns where it is wrong.
 
 Half of each batch is real. Simulated rows count by how likely their successors are.
 

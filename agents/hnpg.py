@@ -1,4 +1,4 @@
-"""HNPG: natural policy gradient from rollouts and a data set.
+"""HNPG [hybrid]: natural policy gradient from rollouts and a data set.
 
 gamma discount, lambda trace decay, Q critic, theta parameters of the actor pi
 s, a, r, s' of the rollout; o, u, q, o' of rows of the data set

@@ -1,4 +1,4 @@
-"""IFQL: IQL's values, and a flow that imitates the data; it acts by the best flow action.
+"""IFQL [generative]: IQL's values and a flow; acts by the best of several flow actions.
 
 The values are learnt without the policy, and the policy without the values. They meet
 in acting: the critics choose the best of num_candidates actions of the flow.

@@ -1,4 +1,4 @@
-"""MOORL: SAC that learns from a data set and from new experience in turns.
+"""MOORL [hybrid]: SAC that learns from a data set and from new experience in turns.
 
 Each epoch takes one of the two sources at random, begins with the meta-parameters
 and makes some updates of SAC on that source's rows. The meta-parameters then go a

@@ -1,4 +1,4 @@
-"""RIQL: IQL for corrupted data.
+"""RIQL [offline]: IQL for corrupted data.
 
 A Huber loss limits the heavy tails of corrupted successors.
 Critics may disagree on corrupted data: a low quantile of several

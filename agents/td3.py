@@ -1,4 +1,4 @@
-"""TD3: off-policy deterministic actor-critic with a delayed actor.
+"""TD3 [off-policy]: off-policy deterministic actor-critic with a delayed actor.
 
 Noise on the target action smooths the critics.
 The smaller critic makes the targets.

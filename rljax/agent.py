@@ -137,7 +137,7 @@ class Agent(Protocol):
         """Raise `ValueError` for settings and environments that cannot work, before anything compiles."""
 
     def init(self, key: Array, spec: EnvSpec, config: Any) -> Any:
-        """Return a fresh State: parameters, targets, optimiser states, input statistics."""
+        """Return a fresh State: trained networks, targets, and what else updates change."""
 
     def act(self, state: Any, observation: Array, key: Array, config: Any, explore: bool) -> tuple[Array, dict]:
         """Return `action` and `extras` for observations [..., O...].
@@ -148,7 +148,10 @@ class Agent(Protocol):
         ...
 
     def update(self, state: Any, batch: Transition, key: Array, step: Array, config: Any) -> tuple[Any, Metrics]:
-        """Return the State after one update and scalar metrics. `step` counts updates and is unbatched."""
+        """Return the State after one update, built as before, and scalar metrics.
+
+        `step` counts updates and is unbatched.
+        """
         ...
 
 

@@ -13,6 +13,7 @@ from rljax.buffers.dataset import (
     PartRows,
     UniformRows,
     WeightedRows,
+    trajectory_ends,
     with_weights,
 )
 from rljax.buffers.draws import Hindsight, NStep
@@ -35,7 +36,7 @@ from rljax.buffers.rollout import (
     generalised_advantages,
     minibatches,
 )
-from rljax.buffers.rows import rows_of
+from rljax.buffers.rows import random_rows, rows_of
 from rljax.buffers.sequences import Sequences, n_step_returns
 from rljax.buffers.stream import Stream, StreamSettings
 
@@ -76,8 +77,10 @@ __all__ = [
     "minibatches",
     "n_step_returns",
     "priorities",
+    "random_rows",
     "replay_draw",
     "rows_of",
+    "trajectory_ends",
     "weighted",
     "with_weights",
 ]

@@ -19,7 +19,7 @@ class List:
 
 @dataclasses.dataclass
 class New:
-    """Copy an agent to a file of your own, with its presets; in a checkout's agents/ also its test and its page."""
+    """Copy an agent to a file of your own, with presets to fill in; in agents/ also with a test and a page."""
 
     file: shared.NewFile  # file to write: ./mine.py, or agents/foo.py in a checkout
     source: Annotated[str, tyro.conf.arg(name="from")] = "sac"  # agent to start from
@@ -34,9 +34,9 @@ def list_names(arguments: list[str]) -> None:
     if options.what not in (None, "agents", "environments", "presets"):
         raise ValueError(f"nothing called '{options.what}' to list: agents, environments or presets.")
     if options.what in (None, "agents"):
-        print("agents")
-        for name in registry.names():
-            print(f"  {name:<12} {registry.summary(name)}")
+        for family, names in registry.families().items():
+            print(f"agents, {registry.heading(family)}")
+            print("\n".join(f"  {name:<15} {registry.summary(name)}" for name in names))
     if options.what in (None, "environments"):
         for family, names in envs.names().items():
             print(f"environments: {family}")

@@ -1,4 +1,9 @@
-"""The files that `rljax new` writes: an agent and its presets. In a checkout also its search space, test and page."""
+"""The files that `rljax new` writes: a copy of an agent, and its presets, which begin empty.
+
+In a checkout they are also its search space, test and page. What was found out about the copied agent
+is not copied: its settings per environment, its search space and its tests have sources that would be
+wrong under another name.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +14,41 @@ from pathlib import Path
 from rljax.training import registry
 
 CHECKOUT = registry.AGENTS.resolve().parent
+
+PRESETS = """\
+# Settings of {name} per environment or data set, over the defaults of its file. Each section names its source, for
+# example the paper's table. Those of the agent that it was copied from: {presets}
+#
+#   ["Hopper-v5"]
+#   source = "[1], table 2"
+#   actor_lr = 1e-4
+"""
+
+SPACE = """\
+# What `rljax sweep {name}` searches: a few settings with their ranges, which hold the defaults, and the source.
+#
+#   source = "own choice, around the default"
+#   actor_lr = {{ low = 1e-5, high = 1e-2, log = true }}
+#   hidden = {{ choices = ["64x64", "256x256"] }}
+"""
+
+TEST = '''\
+"""{title} against float64 NumPy written from the paper."""
+
+from __future__ import annotations
+
+{imports}
+
+{example}
+
+
+@pytest.mark.skip(reason="to be written")
+def test_updates_equal_the_papers() -> None:
+    """Each loss and a whole update against float64 NumPy, written from the paper: tests/agents/test_{source}.py."""
+    raise NotImplementedError
+'''
+# What the tests of all agents read in an agent's own test.
+READ_BY_OTHERS = ("example", "PROBE", "POLICY_IS_A_DRAW", "NORMALISES_ITSELF", "AVERAGES")
 
 PAGE = """\
 # {title}
@@ -64,7 +104,7 @@ To be written: a command, and the row in results/ that it makes.
 
 ## Tests that guard it
 
-- [tests/agents/test_{name}.py](../../tests/agents/test_{name}.py): losses and a whole update against float64 NumPy.
+- [tests/agents/test_{name}.py](../../tests/agents/test_{name}.py): what the contract's tests run on.
 
 ## References
 
@@ -73,11 +113,12 @@ To be written.
 
 
 def write(source: str, file: Path) -> list[Path]:
-    """Copy the agent `source` to `file`, with all of its presets, and in a checkout with all other files of an agent.
+    """Copy the agent `source` to `file`, with presets, and in a checkout with all other files of an agent.
 
-    Outside the checkout's `agents/` the presets are written beside the file. For a file in the checkout's `agents/` the
-    presets and the search space go to the folders there, the test to tests/agents/ and the page to docs/agents/. The
-    new name replaces the name of `source` in all of them. Returns the written files, the agent first.
+    Presets and search space are empty, but for a comment. The test has what the contract's tests run on, and one
+    test to be written. Outside the checkout's `agents/` the presets are written beside the file. For a file in the
+    checkout's `agents/` the presets and the search space go to the folders there, the test to tests/agents/ and the
+    page to docs/agents/. Returns the written files, the agent first.
 
     Raises `ValueError` for an unknown agent or a file name that is not a module name, and `FileExistsError` where one
     of the files exists.
@@ -89,18 +130,25 @@ def write(source: str, file: Path) -> list[Path]:
         )
     name = file.stem
     text = _renamed(registry.source(source), source, name)
-    inside = file.resolve().parent == registry.AGENTS.resolve() and (CHECKOUT / "tests" / "agents").is_dir()
-    contents = {file: text if inside else text.replace(f"rljax train {name} ", f"rljax train ./{name}.py ")}
-    for ending in (".toml", *(f".{variant}.toml" for variant in registry.variants(source))):
-        presets = registry.PRESETS / f"{source}{ending}"
-        beside = registry.PRESETS / f"{name}{ending}" if inside else file.with_suffix(ending)
-        contents[beside] = _renamed(presets.read_text(), source, name) if presets.exists() else ""
+    inside = (
+        file.resolve().parent == registry.AGENTS.resolve()
+        and (CHECKOUT / "tests" / "agents").is_dir()
+    )
+    presets = PRESETS.format(name=name, presets=f"agents/presets/{source}.toml")
     if inside:
-        space = registry.AGENTS / "spaces" / f"{source}.toml"
         test = CHECKOUT / "tests" / "agents" / f"test_{source}.py"
-        contents[registry.AGENTS / "spaces" / f"{name}.toml"] = _renamed(space.read_text(), source, name)
-        contents[CHECKOUT / "tests" / "agents" / f"test_{name}.py"] = _renamed(test.read_text(), source, name)
-        contents[CHECKOUT / "docs" / "agents" / f"{name}.md"] = page(text, name)
+        contents = {
+            file: text,
+            registry.PRESETS / f"{name}.toml": presets,
+            registry.AGENTS / "spaces" / f"{name}.toml": SPACE.format(name=name),
+            CHECKOUT / "tests" / "agents" / f"test_{name}.py": small_test(
+                test.read_text(), source, name
+            ),
+            CHECKOUT / "docs" / "agents" / f"{name}.md": page(text, name),
+        }
+    else:
+        own_command = text.replace(f"rljax train {name} ", f"rljax train ./{name}.py ")
+        contents = {file: own_command, file.with_suffix(".toml"): presets}
     for path in contents:
         if path.exists():
             raise FileExistsError(f"'{path}' exists. Choose another name.")
@@ -109,11 +157,78 @@ def write(source: str, file: Path) -> list[Path]:
     return list(contents)
 
 
+def small_test(text: str, source: str, name: str) -> str:
+    """A test for a copy of the agent `source`: what other tests read of its test `text`, and one to be written."""
+    tree = ast.parse(text)
+    defined = {target: node for node in tree.body for target in _defines(node)}
+    needed: set[str] = set()
+    waiting = [part for part in READ_BY_OTHERS if part in defined]
+    while waiting:
+        part = waiting.pop()
+        if part in defined and part not in needed:
+            needed.add(part)
+            waiting += [node.id for node in ast.walk(defined[part]) if isinstance(node, ast.Name)]
+    nodes = [node for node in tree.body if needed & set(_defines(node))]
+    lines = text.splitlines()
+    example = ""
+    for node in nodes:
+        is_short = isinstance(node, ast.Assign | ast.AnnAssign)
+        part = "\n".join(lines[node.lineno - 1 : node.end_lineno])
+        example += part + "\n" if is_short else f"\n\n{part}\n\n\n"
+    example = example.strip().replace("\n\n\n\n\n", "\n\n\n")
+    used = {node.id for part in nodes for node in ast.walk(part) if isinstance(node, ast.Name)} | {
+        "pytest"
+    }
+    imports = _imports(tree, used)
+    written = TEST.format(title=name, imports=imports, example=example, source=source)
+    return _renamed(written, source, name).replace(
+        f"tests/agents/test_{name}.py", f"tests/agents/test_{source}.py"
+    )
+
+
+def _defines(node: ast.stmt) -> list[str]:
+    """The names that a top-level statement defines."""
+    if isinstance(node, ast.FunctionDef | ast.ClassDef):
+        return [node.name]
+    if isinstance(node, ast.Assign):
+        return [
+            x.id for target in node.targets for x in ast.walk(target) if isinstance(x, ast.Name)
+        ]
+    if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
+        return [node.target.id]
+    return []
+
+
+def _imports(tree: ast.Module, used: set[str]) -> str:
+    """The imports of a module that bind one of the names `used`, in their blocks."""
+    blocks: list[list[str]] = []
+    last = 0
+    for node in tree.body:
+        if (
+            not isinstance(node, ast.Import | ast.ImportFrom)
+            or getattr(node, "module", None) == "__future__"
+        ):
+            continue
+        names = [x for x in node.names if (x.asname or x.name.partition(".")[0]) in used]
+        if node.lineno > last + 1 or not blocks:
+            blocks.append([])
+        last = node.end_lineno or node.lineno
+        if names:
+            used_part = (
+                ast.Import(names)
+                if isinstance(node, ast.Import)
+                else ast.ImportFrom(node.module, names, 0)
+            )
+            blocks[-1].append(ast.unparse(used_part))
+    return "\n\n".join("\n".join(block) for block in blocks if block)
+
+
 def command(file: Path) -> str:
-    """The first `rljax train` command in the docstring of an agent's file."""
-    found = re.search(r"^  (rljax train .+)$", file.read_text(), re.MULTILINE)
-    assert found is not None, "every agent's docstring has one"
-    return found[1]
+    """The first `rljax train` command in the docstring of an agent's file, with its path from here."""
+    match = re.search(r"^  (rljax train .+)$", file.read_text(), re.MULTILINE)
+    assert match is not None, "every agent's docstring has one"
+    nested = file.parent != Path() and not file.is_absolute()
+    return match[1].replace(f"./{file.name}", str(file)) if nested else match[1]
 
 
 def page(source: str, name: str) -> str:
@@ -123,32 +238,45 @@ def page(source: str, name: str) -> str:
     """
     tree = ast.parse(source)
     first, *paragraphs = (ast.get_docstring(tree) or "").split("\n\n")
-    equations = next((part for part in paragraphs if re.search(r"^  \S.* = ", part, re.MULTILINE)), first)
+    equations = next(
+        (part for part in paragraphs if re.search(r"^  \S.* = ", part, re.MULTILINE)), first
+    )
     functions = [node.name for node in tree.body if isinstance(node, ast.FunctionDef)]
     losses = [function for function in functions if function.endswith(("_loss", "_gain"))]
     metrics = sorted(set(re.findall(r'"([a-z_]+/[a-z_]+)": ', source)))
     train = re.search(r"^  (rljax train .+)$", source, re.MULTILINE)
     return PAGE.format(
-        title=first.partition(":")[0],
+        title=first.partition(":")[0].partition(" [")[0],
         name=name,
         summary=first.partition(": ")[2],
         command="" if train is None else train[1],
         equations=equations,
-        losses="\n".join(f"| to be written | [`{loss}`](../../agents/{name}.py) |" for loss in losses),
+        losses="\n".join(
+            f"| to be written | [`{loss}`](../../agents/{name}.py) |" for loss in losses
+        ),
         metrics="\n".join(f"| `{metric}` | to be written | to be written |" for metric in metrics),
     )
 
 
 def _renamed(text: str, old: str, new: str) -> str:
-    """Rename the agent `old` to `new` in a text: its name in lower case, and its title before a colon."""
-    text = re.sub(rf"(?<![\w-]){re.escape(old)}(?![\w-])", new, text)
-    text = re.sub(r'\A"""[^:\n]+(:| against)', rf'"""{new}\1', text)
+    """Rename the agent `old` to `new` in an agent's file or its test: where it names itself, and nowhere else.
+
+    Sources, such as "Brax's sac", stay as they are.
+    """
+    text = re.sub(rf"(['\"]){re.escape(old)}\1", rf"\g<1>{new}\g<1>", text)
+    text = re.sub(
+        rf"(rljax train |rljax\.agents import (?:\w+, )*){re.escape(old)}\b", rf"\g<1>{new}", text
+    )
+    text = re.sub(rf"(?<![\w./'\"-]){re.escape(old)}(?=\.\w)", new, text)  # the module: sac.Config
+    text = re.sub(r'\A"""[^:\n\[]+?( \[[\w-]+\]:|:| against)', rf'"""{new}\1', text)
     return re.sub(r"^(from [\w.]+ import )(\w+(?:, \w+)+)$", _in_order, text, flags=re.MULTILINE)
 
 
 def _in_order(line: re.Match[str]) -> str:
     """An import of several names, sorted as linters expect it."""
-    return line[1] + ", ".join(sorted(line[2].split(", "), key=lambda name: (name[0].islower(), name)))
+    return line[1] + ", ".join(
+        sorted(line[2].split(", "), key=lambda name: (name[0].islower(), name))
+    )
 
 
 def _identifier(stem: str) -> str:

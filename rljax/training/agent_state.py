@@ -13,10 +13,10 @@ from typing import Any
 import jax
 from flax import struct
 
-from rljax import agent as contract
 from rljax.agent import Array, Base, EnvSpec, Metrics, Transition
 from rljax.networks.inputs import Raw
 from rljax.networks.optimisation.trained import Trained, parameters_of
+from rljax.training import returns
 
 STATISTICS = "statistics"  # the part of an agent that normalises its observations
 
@@ -55,7 +55,12 @@ def act(
     memory: Any = None,
 ) -> tuple[Array, dict, Any]:
     """`action`, `extras` and the next memory for observations [..., O...]."""
-    return contract.act(agent, state.state, state.see(observation), key, config, explore, memory)
+    arguments = (state.state, state.see(observation), key, config, explore)
+    if hasattr(agent, "remember"):
+        returned = agent.act(*arguments, memory)
+        return returns.require_parts(agent, "act", returned, "action", "extras", "memory")
+    returned = agent.act(*arguments)
+    return *returns.require_parts(agent, "act", returned, "action", "extras"), None
 
 
 def value(agent: Any, state: AgentState, observation: Any, action: Array, config: Any) -> Array:
@@ -68,7 +73,8 @@ def update(
 ) -> tuple[AgentState, Metrics]:
     """One update of the agent on a batch as it was stored."""
     batch, statistics = state.inputs.batch(state.statistics, batch)
-    inner, metrics = agent.update(state.state, batch, key, step, config)
+    returned = agent.update(state.state, batch, key, step, config)
+    inner, metrics = returns.require_parts(agent, "update", returned, "State", "metrics")
     return state.replace(state=inner, statistics=statistics), metrics
 
 

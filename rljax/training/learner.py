@@ -34,7 +34,7 @@ from rljax.buffers.prioritised import Pending
 from rljax.buffers.stream import TRANSITION
 from rljax.networks import distributions
 from rljax.networks.inputs import Raw
-from rljax.training import agent_state
+from rljax.training import agent_state, returns
 from rljax.training.agent_state import AgentState
 from rljax.training.programs import Contents
 
@@ -126,7 +126,10 @@ class Learner:
         return Hyperparameters(config, each, by_agent.inputs)
 
     def init(self, keys: Array, hyper: Hyperparameters, data: Transition | None = None) -> LearnerState:
-        """Initialise learners from one key each, [P]. `data` [N, ...] is the data set, where there is one."""
+        """Initialise learners from one key each, [P]. `data` [N, ...] is the data set, where there is one.
+
+        Raises `ValueError` where a function of the agent returns something of another form than its contract says.
+        """
         config, experience = hyper.config, hyper.experience
         key_agent, key_act, key_update = jnp.moveaxis(jax.vmap(lambda key: jax.random.split(key, 3))(keys), 1, 0)
 
@@ -139,8 +142,10 @@ class Learner:
         zero = jnp.zeros((), jnp.int32)
         batches = experience.batches(stored, data, key_update, example)
         batch = jax.tree.map(lambda x: jax.ShapeDtypeStruct((x.shape[0], *x.shape[2:]), x.dtype), batches)
-        metrics = jax.eval_shape(self._update_agents, fresh_agent, batch, key_update, zero, config)[1]
+        updated, metrics = jax.eval_shape(self._update_agents, fresh_agent, batch, key_update, zero, config)
+        returns.require_state(self.agent, fresh_agent.state, updated.state)
         rows = batches.extras.get("row")
+        returns.require_metrics(self.agent, metrics, self.num_learners, None if rows is None else rows.shape[2])
         if (metrics.pop("priorities", None) is None) != (rows is None):
             raise ValueError(
                 "an agent's `update` returns metrics['priorities'] exactly where its experience draws with "
@@ -341,7 +346,9 @@ class Learner:
 
         observation = self.spec.shaped(*rows)
         memory = jax.eval_shape(lambda: first_memory(self.agent, self.spec, hyper.config, *rows))
-        action, extras, _ = jax.eval_shape(self._explore, fresh_agent, observation, keys, hyper.config, memory)
+        action, extras, after = jax.eval_shape(self._explore, fresh_agent, observation, keys, hyper.config, memory)
+        returns.require_action(self.agent, self.spec, action, extras, rows)
+        returns.require_memory(self.agent, memory, after)
         if memory is not None:
             extras = extras | {MEMORY: {"before": memory, "after": memory}}
         step = Step(

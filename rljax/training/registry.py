@@ -5,6 +5,7 @@ from __future__ import annotations
 import fnmatch
 import importlib
 import importlib.util
+import re
 import sys
 import tomllib
 import traceback
@@ -18,6 +19,18 @@ from rljax.training.configuration import nearest, replace
 
 AGENTS = Path(agents.__file__).parent
 PRESETS = AGENTS / "presets"
+FIRST_LINE = re.compile(r"(?P<title>[^:\n\[]+?)(?: \[(?P<family>[\w-]+)\])?: (?P<summary>.+)")
+FAMILIES = {  # in the order of lists: what an agent learns from, or for
+    "off-policy": "Replayed experience",
+    "on-policy": "The last rollout",
+    "constrained": "Experience, with a limit on costs",
+    "streaming": "Each transition once",
+    "offline": "A data set",
+    "generative": "A data set, with a generative policy",
+    "hybrid": "A data set and an environment",
+    "goals": "Goals, from a data set",
+    "evaluation": "The value of another policy, from a data set",
+}
 _WITHOUT_EXPERIENCE = """\
 '{path}' does not say what it learns from. In place of the line `storage = ...` an agent has a function, such as
 
@@ -61,8 +74,38 @@ def source(name: str) -> str:
 
 
 def summary(name: str) -> str:
-    """The first line of an agent's docstring, without importing it."""
-    return source(name).split('"""', 2)[1].strip().splitlines()[0].partition(": ")[2]
+    """What an agent is, from the first line of its docstring, without importing it."""
+    return _first_line(name)["summary"]
+
+
+def title(name: str) -> str:
+    """An agent's name as its paper writes it, from the first line of its docstring."""
+    return _first_line(name)["title"]
+
+
+def families() -> dict[str, list[str]]:
+    """The agents' names by family. Families without an entry in `FAMILIES` come last.
+
+    An agent's docstring says its family: its first line is "TITLE [FAMILY]: what it is".
+    """
+    agents_of: dict[str, list[str]] = {family: [] for family in FAMILIES}
+    for name in names():
+        agents_of.setdefault(_first_line(name)["family"] or "others", []).append(name)
+    return {family: members for family, members in agents_of.items() if members}
+
+
+def heading(family: str) -> str:
+    """A family's name with what its agents learn from."""
+    return f"{family}: {FAMILIES[family]}" if family in FAMILIES else family
+
+
+def _first_line(name: str) -> re.Match[str]:
+    """The first line of an agent's docstring. Raises `ValueError` where it has another form."""
+    line = source(name).split('"""', 2)[1].strip().splitlines()[0]
+    match = FIRST_LINE.fullmatch(line)
+    if match is None:
+        raise ValueError(f"the first line of agent '{name}' is '{line}', it must be 'TITLE [FAMILY]: what it is'.")
+    return match
 
 
 def agent_name(name: str) -> str:

@@ -6,24 +6,24 @@ import os
 import shutil
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
 
 from rljax.cli import scaffold
-from rljax.training import configuration, registry
+from rljax.training import registry
 
 ROOT = Path(__file__).parents[2]
 
 
-def test_a_file_of_ones_own_has_its_presets_beside_it(tmp_path: Path) -> None:
+def test_a_file_of_ones_own_has_empty_presets_beside_it(tmp_path: Path) -> None:
     file = tmp_path / "mine.py"
-    assert scaffold.write("sac", file)[:2] == [file, tmp_path / "mine.toml"]
+    assert scaffold.write("sac", file) == [file, tmp_path / "mine.toml"]
     module = registry.load_agent(str(file))
-    mine = registry.preset(str(file), module, "Pendulum-v1")
-    own = registry.preset("sac", registry.load_agent("sac"), "Pendulum-v1")
-    assert configuration.as_json(mine) == configuration.as_json(own)
-    assert mine.warmup_steps == 1_000
+    assert registry.presets(str(file)) == {}
+    assert registry.preset(str(file), module, "Pendulum-v1") == module.Config()
+    assert "agents/presets/sac.toml" in (tmp_path / "mine.toml").read_text()
     assert scaffold.command(file) == "rljax train ./mine.py --env Hopper-v5"
     for path in (file, tmp_path / "mine.toml"):
         with pytest.raises(FileExistsError, match=rf"{path.name}' exists"):
@@ -32,20 +32,71 @@ def test_a_file_of_ones_own_has_its_presets_beside_it(tmp_path: Path) -> None:
     assert not file.exists()
 
 
-def test_presets_of_variants_are_copied_too(tmp_path: Path) -> None:
-    file, variants = tmp_path / "mine.py", registry.variants("dqn")
-    assert variants
-    assert scaffold.write("dqn", file)[2:] == [tmp_path / f"mine.{variant}.toml" for variant in variants]
-    assert registry.variants(str(file)) == variants
-    module = registry.load_agent(str(file))
-    for variant in variants:
-        environment = next(iter(registry.presets("dqn", variant))).replace("*", "Pong")
-        mine = registry.preset(str(file), module, environment, variant=variant)
-        own = registry.preset("dqn", registry.load_agent("dqn"), environment, variant=variant)
-        assert configuration.as_json(mine) == configuration.as_json(own)
-        assert configuration.as_json(mine) != configuration.as_json(module.Config())
-        text = (tmp_path / f"mine.{variant}.toml").read_text()
-        assert "rljax train dqn " not in text
+def test_the_command_has_the_path_from_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "docs").mkdir()
+    for path in ("mine.py", "docs/mine.py"):
+        scaffold.write("sac", Path(path))
+        assert scaffold.command(Path(path)).endswith(f"{path} --env Hopper-v5")
+    assert "train ./mine.py" in (tmp_path / "docs" / "mine.py").read_text()
+
+
+def test_no_source_is_renamed(tmp_path: Path) -> None:
+    """Whoever wrote a setting down wrote it of the copied agent."""
+    scaffold.write("dqn", tmp_path / "mine.py")
+    assert registry.variants("dqn")
+    assert registry.variants(str(tmp_path / "mine.py")) == []
+    old, new = registry.source("dqn").splitlines(), (tmp_path / "mine.py").read_text().splitlines()
+    changed = [line for before, line in zip(old, new, strict=True) if before != line]
+    assert changed[0].startswith('"""mine [off-policy]: ')
+    assert all("rljax train ./mine.py " in line or '"mine"' in line for line in changed[1:])
+
+
+def test_a_test_begins_with_what_the_contract_needs_and_one_test_to_be_written() -> None:
+    text = '''"""SAC against float64 NumPy."""
+
+from __future__ import annotations
+
+import jax
+import numpy as np
+
+from rljax.agent import EnvSpec
+from rljax.agents import sac, td3
+from tests.agents import reference
+
+SIZE = 3
+SPEC = EnvSpec("test", (SIZE,), 2)
+OTHER = np.zeros(3)
+PROBE = {"a": 1}
+
+
+def batch():
+    """A batch."""
+    return reference.transitions(SIZE)
+
+
+def example():
+    """An example."""
+    return SPEC, sac.Config(), batch()
+
+
+def test_updates():
+    assert jax
+'''
+    written = scaffold.small_test(text, "sac", "mine")
+    begin = '"""mine against float64 NumPy written from the paper."""\n\nfrom __future__ import annotations\n\n'
+    begin += "import pytest"
+    assert not written.startswith(begin), "the test that was given does not import pytest"
+    written = scaffold.small_test(text.replace("import numpy", "import pytest\nimport numpy"), "sac", "mine")
+    assert written.startswith(begin)
+    names = [line.split("(")[0] for line in written.splitlines() if line.startswith("def ")]
+    assert names == ["def batch", "def example", "def test_updates_equal_the_papers"]
+    assert "from rljax.agents import mine\n" in written
+    assert "mine.Config()" in written
+    assert "tests/agents/test_sac.py" in written
+    assert "OTHER" not in written
+    assert "PROBE" in written
+    assert "to be written" in written
 
 
 @pytest.mark.parametrize("name", ["my-agent.py", "2nd.py", "agent.txt"])
@@ -83,15 +134,19 @@ def inside(checkout: Path, *words: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_everything_that_belongs_to_an_agent_is_written_under_its_name(checkout: Path) -> None:
-    variants = {place.name for place in (checkout / "agents" / "presets").glob("newchoice.*")}
-    assert variants == {"newchoice.toml", *(f"newchoice.{variant}.toml" for variant in registry.variants("dqn"))}
+    assert {place.name for place in (checkout / "agents" / "presets").glob("newchoice.*")} == {"newchoice.toml"}
     for name, source in (("newdata", "td3_bc"), ("newchoice", "dqn")):
         for place in ("agents/{}.py", "agents/presets/{}.toml", "agents/spaces/{}.toml", "tests/agents/test_{}.py"):
             text = (checkout / place.format(name)).read_text()
             assert f"'{source}'" not in text
             assert f'"{source}"' not in text
             assert f"rljax train {source} " not in text
+        for place in ("agents/presets/{}.toml", "agents/spaces/{}.toml"):
+            assert tomllib.loads((checkout / place.format(name)).read_text()) == {}, "what it holds is to be written"
+        assert len((checkout / "tests" / "agents" / f"test_{name}.py").read_text().splitlines()) < 60
         assert f"agents/{name}.py" in (checkout / "docs" / "agents" / f"{name}.md").read_text()
+    for page in ("README.md", "docs/agents/README.md"):
+        assert "newchoice.md" in (checkout / page).read_text(), "listed with its family"
 
 
 @pytest.mark.learn  # as long as the quick tests of two agents

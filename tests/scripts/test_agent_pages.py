@@ -8,10 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from rljax.training import registry
 from scripts.results import agent_pages
 
 ROOT = Path(__file__).parents[2]
-PAGES = sorted((ROOT / "docs" / "agents").glob("*.md"))
+PAGES = sorted(path for path in (ROOT / "docs" / "agents").glob("*.md") if path.stem != agent_pages.INDEX)
 SECTIONS = [
     "Command",
     "Equations",
@@ -73,6 +74,18 @@ def test_page_is_up_to_date_and_complete(page: Path) -> None:
     assert losses - {name for name, _ in LINK.findall(section(text, "Equations"))} == set(), "each loss is linked"
 
 
+def test_lists_of_agents_are_up_to_date() -> None:
+    for path, text in agent_pages.pages():
+        if path.stem == agent_pages.INDEX:
+            assert path.read_text() == text, "mend by: python scripts/results/agent_pages.py"
+            assert broken(path) == []
+
+
+def test_lists_of_agents_have_each_agent_once() -> None:
+    for index in (agent_pages.index(""), agent_pages.short_index("")):
+        assert sorted(target.removesuffix(".md") for _, target in LINK.findall(index)) == registry.names()
+
+
 def test_broken_links_are_found(tmp_path: Path) -> None:
     (tmp_path / "code.py").write_text("def f(): ...\n")
     page = tmp_path / "page.md"
@@ -103,6 +116,41 @@ TABLE = """\
 def test_table_is_read_from_the_source() -> None:
     assert agent_pages.config_table(SOURCE) == TABLE
     assert rows(TABLE)["actor_lr"] == ["`float`", "`3e-4`", "learning rate; [1]"]
+
+
+DERIVED = '''
+from rljax import buffers
+from rljax.networks.optimisation import temperatures
+
+class Config(buffers.DatasetSettings, temperatures.WithTemperature):
+    batch_size: Count = 64  # rows of a batch; [1]
+    rate: Share = 0.5  # of something; [1]
+    limit: Positive | None = None  # of something else; [1]
+'''
+
+
+def test_inherited_fields_come_last_under_their_base_class() -> None:
+    """Those of a base's own base are among the base's; what `Config` says anew is not said twice."""
+    table = agent_pages.config_table(DERIVED).splitlines()
+    first = "| **Settings of every agent that learns from data, and perhaps goes on online** (`buffers."
+    second = "| **Settings of agents that learn a temperature as SAC does** (`temperatures.WithTemperature`)"
+    places = [i for i, line in enumerate(table) if line.startswith((first, second))]
+    assert table[2:5] == [
+        "| `batch_size` | `int >= 1` | `64` | rows of a batch; [1] |",
+        "| `rate` | `float in [0, 1]` | `0.5` | of something; [1] |",
+        "| `limit` | `float > 0 \\| None` | `None` | of something else; [1] |",
+    ]
+    assert places[0] == 5
+    inherited = [set(rows("\n".join(part))) for part in (table[5 : places[1]], table[places[1] :])]
+    assert {"reward_transform", "replay_size", "num_updates"} <= inherited[0]
+    assert {"temperature_lr", "temperature_loss"} <= inherited[1]
+    assert "batch_size" not in inherited[0]
+    assert rows("\n".join(table))["temperature_loss"][0] == '`Literal["log_alpha", "alpha"]`'
+
+
+def test_a_base_that_is_not_imported_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"^the base 'other\.Settings' of 'Config' is not imported"):
+        agent_pages.config_table("class Config(other.Settings):\n    a: int = 1  # one thing\n")
 
 
 def test_only_what_stands_between_the_markers_changes() -> None:

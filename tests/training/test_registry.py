@@ -116,6 +116,24 @@ def test_source_and_summary() -> None:
         registry.source("td")
 
 
+def test_every_agent_is_in_one_family_that_has_a_heading() -> None:
+    families = registry.families()
+    assert sorted(name for names in families.values() for name in names) == NAMES
+    assert families.keys() == registry.FAMILIES.keys()
+    assert registry.title("sac_discrete") == "SAC for discrete actions"
+
+
+def test_a_family_of_ones_own_comes_last(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, line in (("a", "A [planning]: it plans"), ("b", "B [offline]: it learns"), ("c", "C: it acts")):
+        (tmp_path / f"{name}.py").write_text(f'"""{line}.\n\nMore."""\n')
+    monkeypatch.setattr(registry, "AGENTS", tmp_path)
+    assert registry.families() == {"offline": ["b"], "planning": ["a"], "others": ["c"]}
+    assert registry.heading("planning") == "planning"
+    (tmp_path / "d.py").write_text('"""D does it."""\n')
+    with pytest.raises(ValueError, match=r"^the first line of agent 'd' is 'D does it\.', it must be 'TITLE \[FAMILY"):
+        registry.families()
+
+
 # Presets.
 
 

@@ -48,6 +48,21 @@ class Trained(struct.PyTreeNode):
         gradient, metrics = jax.grad(loss, has_aux=True)(self.parameters, *arguments)
         return self.apply(optimiser, gradient), metrics
 
+    def step_mutable(
+        self,
+        optimiser: optax.GradientTransformation,
+        loss: Callable[..., tuple[Array, tuple[Any, Metrics]]],
+        *arguments: Any,
+    ) -> tuple[Trained, Metrics]:
+        """Take one step of a network with collections, such as batch statistics.
+
+        The loss returns a scalar [] and a pair: the network with its new collections, as
+        `network.apply_mutable` gives it, and metrics. Parameters move from where they were. The
+        optimiser must leave leaves without a gradient as they are: Adam does, weight decay does not.
+        """
+        gradient, (moved, metrics) = jax.grad(loss, has_aux=True)(self.parameters, *arguments)
+        return self.replace(parameters=moved).apply(optimiser, gradient), metrics
+
     def step_in_parts(
         self,
         optimiser: optax.GradientTransformation,

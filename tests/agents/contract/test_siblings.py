@@ -1,6 +1,7 @@
 """Related agents differ where their algorithms do, and nowhere else: a mend in one file is a mend in all.
 
-A new variant adds a line to PAIRS: what it may differ in, and by how much.
+A variant that is to stay near another agent adds a line to PAIRS: what it may differ in, and by how much. No agent has
+to be there.
 """
 
 from __future__ import annotations
