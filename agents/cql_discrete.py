@@ -46,7 +46,7 @@ class Config(buffers.DatasetSettings):
     target_rate: Share = 1.0  # rho: 1 is a copy; [2]
     target_every: Count = 1_000  # updates between moves; 8,000 in [2]
     # Conservatism
-    penalty_weight: NonNegative = 1.0  # w, alpha in [1]; [2]
+    penalty_weight: NonNegative = 1.0  # w, alpha in [1, eq. 4]; [2]
     # Policy
     epsilon: Share = 0.05  # of uniform actions; own choice
     # Networks
