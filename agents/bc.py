@@ -1,17 +1,18 @@
 """BC [offline]: supervised learning of the data's actions. It does not read rewards.
 
 mu actor, pi its Gaussian, A action dimensions
-  mse_mean   L = mean [ |mu(s) - a|^2 ] / A                     [2]
+  mse_mean   L = mean [ |mu(s) - a|^2 ] / A  [2]
   mse_sum    L = mean [ |mu(s) - a|^2 ]
   log_prob   L = mean [ -log pi(a|s) ]
 
-mu(s) is tanh of the actor's output. With log_prob, pi(.|s) is a Gaussian around it with one
-std for all states. For discrete actions, pi(.|s) is a softmax and L that of log_prob.
+mu(s) is tanh of the actor's output.
+With log_prob, pi(.|s) is a Gaussian around it with one std.
+For discrete actions it is a softmax.
 
-Departs from the paper: it gives only the idea, for a car that sees the road by a camera.
-Losses, sizes, learning rate and batch size are those of current baselines, as in CORL [2].
+Departs from the paper: it gives only the idea, for a car.
+Losses and numbers are those of baselines, as in CORL [2].
 
-[1] Pomerleau, ALVINN: An Autonomous Land Vehicle in a Neural Network, NIPS 1988
+[1] Pomerleau, ALVINN, NIPS 1988
 [2] Tarasov et al., CORL, arXiv:2210.07105
 
   rljax train bc --data d4rl/hopper-medium-v2
@@ -35,22 +36,22 @@ from rljax.requirements import NonNegative, Positive, Widths
 
 @agent.config
 class Config(buffers.DatasetSettings, policies.WithImitation):
-    """Hyperparameters; floats can differ between the learners of one program."""
+    """Hyperparameters; floats can differ between learners."""
 
     # Optimisation
     actor_lr: NonNegative = 3e-4  # of Adam, at the start; [2]
-    decay_steps: Positive | None = None  # share of the run until actor_lr is 0; JAXRL: 1
+    decay_steps: Positive | None = None  # share of the run to rate 0; JAXRL: 1
     batch_size: int = 256  # transitions per update; [2]
     # Data
-    normalise_observations: bool = True  # by the data set's mean and std; [2]
+    normalise_observations: bool = True  # by mean and std; [2]
     # Policy
     loss: Literal["mse_mean", "mse_sum", "log_prob"] = "mse_mean"  # CORL, ReBRAC, IQL
-    exploration_noise: NonNegative = 0.1  # online: std on actions, unless learnt; TD3
+    exploration_noise: NonNegative = 0.1  # std of noise on actions; TD3
     # Network
-    encoder: encoders.Kind = "auto"  # of observations that are no vectors
-    hidden: Widths = (256, 256)  # [2]
-    activation: networks.Activation = "relu"  # [2]
-    initialisation: networks.Initialisation = "torch"  # [2]
+    encoder: encoders.Kind = "auto"  # of other than vectors
+    hidden: Widths = (256, 256)  # of all layers; [2]
+    activation: networks.Activation = "relu"  # of hidden layers; [2]
+    initialisation: networks.Initialisation = "torch"  # of all layers; [2]
 
 
 class State(struct.PyTreeNode):
@@ -60,18 +61,18 @@ class State(struct.PyTreeNode):
 
 
 def experience(config: Config) -> buffers.Dataset:
-    """Uniform batches of a data set; online, half of each batch is new experience."""
+    """Uniform batches; online, half are new experience."""
     online = buffers.Replay.of(config)
     return buffers.Dataset.of(config, learns_until=config.decay_steps, online=online)
 
 
 def schedule(config: Config, steps: float) -> Config:
-    """Turn a share of the run's `steps` into a number of updates."""
+    """Turn shares of the run into numbers of steps."""
     return dataclasses.replace(config, decay_steps=agent.in_steps(config.decay_steps, steps))
 
 
 def check(spec: EnvSpec, config: Config) -> None:
-    """Raise `ValueError` for a hyperparameter out of range."""
+    """Raise `ValueError` for what does not fit."""
     agent.require_unmixed("bc", spec)
     Imitation.of(config).check()
     encoders.check(spec, EncoderSettings.of(config))
@@ -87,20 +88,20 @@ def init(key: Array, spec: EnvSpec, config: Config) -> State:
 
 
 def actor_rate(step: Array, config: Config) -> Array | float:
-    """The actor's learning rate [] after `step` updates: half a cosine."""
+    """The actor's rate [] after `step` updates."""
     return networks.cosine_rate(config.actor_lr, step, config.decay_steps)
 
 
 def act(
     state: State, observation: Array, key: Array, config: Config, explore: bool
 ) -> tuple[Array, dict]:
-    """Actions [..., A] or [...] for observations [..., O]: the mean or mode, or a sample."""
+    """Actions [..., A] or [...] for observations [..., O]."""
     policy = Imitation.of(config)
     return policy.act(state.actor.parameters, observation, key, explore), {}
 
 
 def actor_loss(actor: Actor, batch: Transition, key: Array, config: Config) -> Loss:
-    """Distance to the data's actions; with mse_mean, divided by the action's dimensions."""
+    """Distance to the data's actions."""
     policy = Imitation.of(config)
     loss = policy.distance(actor, batch.observation, batch.action, key).mean()
     if config.loss == "mse_mean" and not actor.discrete:

@@ -1,7 +1,7 @@
-"""Cal-QL [hybrid]: CQL, with the policy's actions held low only down to the data's returns.
+"""Cal-QL: CQL that holds values low only down to the data's returns.
 
-Values of the policy's candidates count at least as much as the discounted return from
-the row on. So they stay on the scale of returns when the agent goes on online.
+The policy's candidates count at least as much as the return from the row on.
+So values stay on the scale of returns online.
 
 R return to go, of rows that have one; a_k candidates of density p_k
 all losses, y and P_c: agents/cql.py
@@ -9,10 +9,10 @@ all losses, y and P_c: agents/cql.py
              Q_c(s, a_k) for uniform ones
   G_c      = mean [ T log sum_k exp((q_ck - log p_k) / T) - Q_c(s, a) ]
 
-Departs from the paper: defaults are those of the authors' code [2]. A new episode's
-rows have no R before it ends, where the authors learn from whole episodes alone.
+Departs from the paper: defaults are those of the authors' code [2].
+A new episode's rows have no R before it ends.
 
-[1] Nakamoto et al., Cal-QL: Calibrated Offline RL Pre-Training, arXiv:2303.05479
+[1] Nakamoto et al., Calibrated Offline RL Pre-Training, arXiv:2303.05479
 [2] github.com/nakamotoo/Cal-QL
 
   rljax train calql --data d4rl/antmaze-medium-play-v2 --then-online 1000000
@@ -39,40 +39,40 @@ from rljax.requirements import Count, LogStd, NonNegative, Real, Share, Whole, W
 
 @agent.config
 class Config(buffers.DatasetSettings, conservatism.WithConservatism):
-    """Hyperparameters; floats can differ between the learners of one program."""
+    """Hyperparameters; floats can differ between learners."""
 
     # Optimisation
     actor_lr: NonNegative = 1e-4  # of Adam; [2]
-    critic_lr: NonNegative = 3e-4  # of Adam, for log m too; [2]
-    temperature_lr: NonNegative = 1e-4  # of Adam, for log alpha; [2]
+    critic_lr: NonNegative = 3e-4  # of Adam, log m too; [2]
+    temperature_lr: NonNegative = 1e-4  # of Adam; [2]
     batch_size: int = 256  # transitions per update; [2]
-    num_parts: Count = 4  # parts of a batch, in turn: speed alone; 1 on a GPU
+    num_parts: Count = 4  # of a batch, for speed; 1 on a GPU
     # Data
-    normalise_observations: bool = False  # by the data's mean and std; [2]
+    normalise_observations: bool = False  # by mean and std; [2]
     # Targets
-    discount: Share = 0.99  # gamma, per environment step; [2]
+    discount: Share = 0.99  # gamma, per step; [2]
     target_rate: Share = 0.005  # rho, per update; [2]
     backup: conservatism.Backup = "deterministic"  # of Q' in the target; [2]
     # Conservatism
-    calibrate: bool = True  # bound by returns to go; False is CQL; [1]
-    failure_reward: Real | None = None  # of a step without success; [2]
+    calibrate: bool = True  # False is CQL; [1]
+    failure_reward: Real | None = None  # until success; [2]
     penalty_weight: NonNegative = 5.0  # w; [2] for antmaze, 1 for adroit
     target_gap: Real = 0.8  # tau; [2] for antmaze
-    weighted_target: bool = True  # m w (G - tau): tau is without w; [2]
+    weighted_target: bool = True  # P is m w (G - tau); [2]
     init_multiplier: conservatism.Multiplier = 2.718281828  # m at the start; [2]
     # Policy
     bc_steps: Whole = 0  # first updates that clone; [2]
-    update_order: Literal["critic_first", "together"] = "together"  # actor by old critics; [2]
+    update_order: Literal["critic_first", "together"] = "together"  # of losses; [2]
     init_temperature: Temperature = 1.0  # alpha at the start; [2]
     target_entropy: Real | None = None  # in nats; None: -A, [2]
     log_std_min: LogStd = -20.0  # lower clip of log std; [2]
     log_std_max: LogStd = 2.0  # upper clip of log std; [2]
     log_std_offset: Real = -1.0  # added to log std; [2] learns it
     # Networks
-    encoder: encoders.Kind = "auto"  # of observations that are no vectors
+    encoder: encoders.Kind = "auto"  # of other than vectors
     hidden: Widths = (256, 256)  # of the actor; [2] for antmaze
     critic_hidden: Widths = (256, 256, 256, 256)  # of the critics; [2] for antmaze
-    num_critics: Count = 2  # C; the smallest value counts; [2]
+    num_critics: Count = 2  # C; the smallest counts; [2]
     activation: networks.Activation = "relu"  # of hidden layers; [2]
     layer_norm: bool = False  # of the critics; True in WSRL
     initialisation: networks.Initialisation = "torch"  # of the actor; own choice
@@ -90,7 +90,7 @@ class State(struct.PyTreeNode):
 
 
 def experience(config: Config) -> buffers.Dataset:
-    """Uniform batches with returns to go; online, half of each is new experience."""
+    """Uniform batches with returns to go; half new online."""
     returns = buffers.ReturnToGo(discount=config.discount, failure=config.failure_reward)
     columns = (returns,) if config.calibrate else ()
     online = buffers.Replay.of(config, columns=columns)
@@ -98,7 +98,7 @@ def experience(config: Config) -> buffers.Dataset:
 
 
 def check(spec: EnvSpec, config: Config) -> None:
-    """Raise `ValueError` for discrete actions or settings that do not fit."""
+    """Raise `ValueError` for what does not fit."""
     agent.require_continuous("calql", spec, "cql_discrete")
     agent.require_order(config, "log_std_min", "log_std_max")
     conservatism.check(config)
@@ -109,7 +109,7 @@ def check(spec: EnvSpec, config: Config) -> None:
 
 
 def init(key: Array, spec: EnvSpec, config: Config) -> State:
-    """Fresh parameters, targets equal to the critics."""
+    """Fresh parameters; targets equal the critics."""
     key_actor, key_critic = jax.random.split(key)
     encoding = EncoderSettings.of(config)
     style = (config.activation, config.initialisation)
@@ -117,7 +117,8 @@ def init(key: Array, spec: EnvSpec, config: Config) -> State:
     actor = encoders.create(spec, encoding, net, key_actor)
     encoding = encoding._replace(initialisation=config.critic_initialisation)
     style = (config.activation, config.critic_initialisation)
-    net = networks.Ensemble(config.num_critics, config.critic_hidden, *style, config.layer_norm)
+    size = (config.num_critics, config.critic_hidden)
+    net = networks.Ensemble(*size, *style, config.layer_norm)
     action = jnp.zeros(spec.action_shape)
     critic = encoders.create(spec, encoding, net, key_critic, action)
     return State(
@@ -132,7 +133,7 @@ def init(key: Array, spec: EnvSpec, config: Config) -> State:
 def act(
     state: State, observation: Array, key: Array, config: Config, explore: bool
 ) -> tuple[Array, dict]:
-    """Actions [..., A] for observations [..., O]: sampled, or tanh of the mean."""
+    """Actions [..., A] for observations [..., O]."""
     if not explore:
         mean, _ = jnp.split(state.actor(observation), 2, axis=-1)
         return jnp.tanh(mean), {}
@@ -140,7 +141,7 @@ def act(
 
 
 def value(state: State, observation: Array, action: Array, config: Config) -> Array:
-    """The critics' mean value [...] of actions [..., A] for observations [..., O]."""
+    """The critics' mean value [...] of actions [..., A]."""
     return state.critic(observation, action).mean(axis=0)
 
 
@@ -149,20 +150,21 @@ def policy(
 ) -> distributions.SquashedGaussian:
     """pi(.|s) for observations [..., O]."""
     mean, log_std = jnp.split(actor(observation), 2, axis=-1)
-    log_std = jnp.clip(log_std + config.log_std_offset, config.log_std_min, config.log_std_max)
+    log_std += config.log_std_offset
+    log_std = jnp.clip(log_std, config.log_std_min, config.log_std_max)
     return distributions.squashed_gaussian(mean, log_std)
 
 
 def candidates(state: State, batch: Transition, key: Array, config: Config) -> Candidates:
-    """Actions of the policy in s and s', and uniform ones."""
+    """Actions of pi in s and s', and uniform ones."""
     pair = (batch.observation, batch.next_observation)
-    both = jax.tree.map(lambda *x: jnp.concatenate(x), *pair)  # [2 B, O], in one pass
+    both = jax.tree.map(lambda *x: jnp.concatenate(x), *pair)  # [2 B, O]
     pi = policy(state.actor, both, config)
     return conservatism.candidates(pi, key, config.num_actions)
 
 
 def bounds(batch: Transition, number: int) -> Array:
-    """Lower bounds [1 + 3 N, B] of values: R for the policy's actions, else -inf."""
+    """Bounds [1 + 3 N, B]: R of the policy's actions, or -inf."""
     of_policy = (jnp.arange(1 + 3 * number) > number)[:, None]
     is_bounded = of_policy & batch.extras["has_return_to_go"]
     return jnp.where(is_bounded, batch.extras["return_to_go"], -jnp.inf)
@@ -172,12 +174,14 @@ def bounds(batch: Transition, number: int) -> Array:
 def critic_loss(
     critic: networks.Network, state: State, batch: Transition, samples: Candidates, config: Config
 ) -> Loss:
-    """Error of all critics to the target, plus the penalty, summed over critics."""
+    """Error of the critics to the target, plus the penalty."""
     samples = samples.actions_first()
     next_q = conservatism.next_values(state.target_critic, batch, samples, config.backup)  # [B]
     if config.backup == "entropy":
-        next_q -= jnp.exp(state.log_temperature.parameters) * samples.next_log_prob[0]
-    target = batch.reward + config.discount * (1.0 - batch.terminated) * next_q
+        alpha = jnp.exp(state.log_temperature.parameters)
+        next_q -= alpha * samples.next_log_prob[0]
+    bootstrap = config.discount * (1.0 - batch.terminated)  # [B]
+    target = batch.reward + bootstrap * next_q
     actions = jnp.concatenate([batch.action[None], samples.actions()])  # [1 + 3 N, B, A]
     q = critic(batch.observation, actions)  # [C, 1 + 3 N, B]
     metrics = {}
@@ -207,10 +211,10 @@ def actor_loss(
     step: Array,
     config: Config,
 ) -> Loss:
-    """Temperature-weighted log-probability minus the smallest value, or log pi(a|s)."""
+    """Weighted log-probability minus value, or log pi(a|s)."""
     pi = policy(actor, batch.observation, config)
     action, log_prob = pi.sample_and_log_prob(seed=key)
-    inside = jnp.clip(batch.action, -1.0 + 1e-5, 1.0 - 1e-5)  # densities at bounds are infinite
+    inside = jnp.clip(batch.action, -1.0 + 1e-5, 1.0 - 1e-5)  # finite density
     merit = jax.lax.cond(
         step < config.bc_steps,
         lambda: pi.log_prob(inside),
@@ -223,7 +227,7 @@ def actor_loss(
 def update(
     state: State, batch: Transition, key: Array, step: Array, config: Config
 ) -> tuple[State, Metrics]:
-    """One update of critics, targets, actor, temperature and multiplier."""
+    """One update of the networks, alpha and m."""
     key_critic, key_actor = jax.random.split(key)
     samples = candidates(state, batch, key_critic, config)
 

@@ -1,22 +1,24 @@
-"""CPO [constrained]: each step of the policy improves rewards and keeps a limit of costs.
+"""CPO: steps of the policy improve rewards and keep a limit of costs.
 
-gamma discount, lambda trace decay, theta parameters of the actor pi, V critic
-pi_old the rollout's actor, ended: terminated or truncated, KL mean over states
+gamma discount, lambda trace decay, V critic
+theta parameters of the actor pi, pi_old the rollout's actor
+ended: terminated or truncated, KL mean over states
 c cost, d its limit, V_c critic of costs
 J_c and T: mean cost and length of the episodes that ended last
   delta_t = r_t + gamma (1 - terminated_t) V(s'_t) - V(s_t)
-  A_t     = delta_t + gamma lambda (1 - ended_t) A_{t+1}      [2, eq. 16]
+  A_t     = delta_t + gamma lambda (1 - ended_t) A_{t+1}  [2, eq. 16]
   S(pi)   = mean pi(a|s) / pi_old(a|s) A
-  S_c(pi) = mean pi(a|s) / pi_old(a|s) (A_c - mean A_c)       A_c of c, V_c
+  S_c(pi) = mean pi(a|s) / pi_old(a|s) (A_c - mean A_c)  A_c of c, V_c
   g, b    = gradients of -S and of S_c,  e = (J_c - d) / T
   H       = Hessian of KL(pi_old || pi) + damping I
   x*      = argmin g.x  where  e + b.x <= 0,  x.Hx / 2 <= kl_limit  [1, eq. 11]
-            or, where no x does both, the recovery                  [1, eq. 14]
-  theta  <- theta + backtrack^k x*    with the least k for which    [1, section 6.3]
+            or, where no x does both, the recovery  [1, eq. 14]
+  theta  <- theta + backtrack^k x*  with the least k for which  [1, section 6.3]
             KL <= kl_limit, S_c <= max(-e, 0), and S does not fall or x* recovers
-  L(V)    = mean (V(s) - (A + V_old(s)))^2 / 2                L(V_c) likewise
+  L(V)    = mean (V(s) - (A + V_old(s)))^2 / 2  L(V_c) likewise
 
-Departs from the paper: d limits sums without discount, V_c learns scaled costs.
+Departs from the paper: d limits sums without discount.
+V_c learns scaled costs.
 The environment gives c as its signal "cost".
 
 [1] Achiam et al., Constrained Policy Optimization, arXiv:1705.10528
@@ -44,56 +46,56 @@ from rljax.requirements import Count, LogStd, NonNegative, Positive, Real, Share
 
 @agent.config
 class Config:
-    """Hyperparameters; floats can differ between the learners of one program."""
+    """Hyperparameters; floats can differ between learners."""
 
     # Policy step
-    kl_limit: Positive = 0.01  # largest mean KL of pi_old and pi; [3]
-    damping: Positive = 0.1  # added to the diagonal of KL's Hessian; [3]
+    kl_limit: Positive = 0.01  # mean KL of pi_old and pi; [3]
+    damping: Positive = 0.1  # added to KL's Hessian; [3]
     cg_steps: Count = 10  # of conjugate gradients; [3]
-    backtrack: Positive = 0.8  # factor of each try of the line search, below 1; [3]
-    backtracks: Count = 10  # tries, after which the policy stays; [3]
+    backtrack: Positive = 0.8  # factor of each try, below 1; [3]
+    backtracks: Count = 10  # tries of the line search; [3]
     # Optimisation of critics
     learning_rate: NonNegative = 1e-3  # of Adam; [3]
-    adam_epsilon: Positive = 1e-8  # in Adam's denominator; [3]
-    max_grad_norm: NonNegative = 0.5  # of both critics, 0: no limit; ppo_lagrangian
+    adam_epsilon: Positive = 1e-8  # of Adam; [3]
+    max_grad_norm: NonNegative = 0.5  # 0: no limit; ppo_lagrangian
     num_epochs: Count = 10  # passes over each rollout; OmniSafe
     batch_size: int = 128  # transitions per minibatch; OmniSafe
     # Experience
-    num_envs: int = 8  # environments stepped side by side; ppo_lagrangian
-    num_steps: int = 1024  # of each environment; [3]: 30,000 in all
+    num_envs: int = 8  # side by side; ppo_lagrangian
+    num_steps: int = 1024  # per environment; [3]: 30,000
     # Targets
-    discount: Share = 0.99  # gamma, per environment step; [3]
+    discount: Share = 0.99  # gamma, per step; [3]
     trace_decay: Share = 0.97  # lambda of the advantages; [3]
     normalise_advantages: bool = True  # per rollout; [3]
     reward_scale: Real = 1.0  # factor on rewards
     normalise_rewards: bool = True  # by the std of returns; own choice
     # Costs
-    cost_limit: NonNegative = 25.0  # d, per episode, without discount; [3]
+    cost_limit: NonNegative = 25.0  # d, sum per episode; [3]
     cost_discount: Share = 0.99  # gamma of costs; [3]
     cost_trace_decay: Share = 0.97  # lambda of costs; [3]
-    normalise_costs: bool = True  # for V_c, by the std of their sums; own choice
+    normalise_costs: bool = True  # by std, for V_c; own choice
     # Policy and networks
     init_log_std: LogStd = -0.5  # in all states; [3]
-    encoder: encoders.Kind = "auto"  # convolutions, where pictures are observed
-    torso: torsos.Kind = "mlp"  # of all networks: rljax/networks/torsos.py; [3]
-    compute: int = 1  # T, thinking steps of torsos that take any number; own choice
-    grid: tuple[int, int] | None = None  # rows and columns that a drc sees in a vector
+    encoder: encoders.Kind = "auto"  # of other than vectors
+    torso: torsos.Kind = "mlp"  # of all networks; [3]
+    compute: int = 1  # T, thinking steps; own choice
+    grid: tuple[int, int] | None = None  # rows, columns of a drc
     actor_hidden: Widths = (64, 64)  # widths of layers; OmniSafe
     critic_hidden: Widths = (64, 64)  # widths of layers; OmniSafe
     activation: networks.Activation = "tanh"  # of hidden layers; [3]
     initialisation: networks.Initialisation = "orthogonal"  # ppo_lagrangian
-    normalise_observations: bool = True  # by running statistics; ppo_lagrangian
+    normalise_observations: bool = True  # running; ppo_lagrangian
 
 
 class State(struct.PyTreeNode):
     """Everything that learning changes."""
 
-    actor: networks.Actor  # [O] -> [A]: mean or logits, and the log std
+    actor: networks.Actor  # [O] -> [A]: mean or logits
     critics: networks.Trained  # ValueAndCost: [O] -> [2]
-    returns: normalise.Returns  # discounted, of running episodes [E]
+    returns: normalise.Returns  # of running episodes [E]
     cost_returns: multipliers.Costs  # of running episodes [E]
-    length_returns: multipliers.Costs  # a cost of 1 per step: their lengths [E]
-    episode_statistics: Array  # [2] J_c and T; 0 before the first episode ended
+    length_returns: multipliers.Costs  # lengths [E]
+    episode_statistics: Array  # [2] J_c and T; 0 at first
     actions: policies.RawActions = struct.field(pytree_node=False)
 
 
@@ -103,14 +105,14 @@ def experience(config: Config) -> buffers.Rollout:
 
 
 def check(spec: EnvSpec, config: Config) -> None:
-    """Raise `ValueError` for a `backtrack` from 1 on and torsos that do not fit."""
+    """Raise `ValueError` for what does not fit."""
     agent.require_below(config, backtrack=1)
     settings = TorsoSettings.of(config, progressive=None)
     torsos.check(spec, settings, config.actor_hidden, config.critic_hidden)
 
 
 def init(key: Array, spec: EnvSpec, config: Config) -> State:
-    """Fresh parameters: small actions (or equal logits) at first."""
+    """Fresh parameters: small actions, or equal logits."""
     key_actor, key_critic = jax.random.split(key)
     actions = policies.RawActions.of(spec)
     inputs = spec.example()
@@ -138,7 +140,7 @@ def optimiser(config: Config) -> optax.GradientTransformation:
 def act(
     state: State, observation: Array, key: Array, config: Config, explore: bool
 ) -> tuple[Array, dict]:
-    """Actions [..., A] or [...] for observations [..., O...]."""
+    """Actions [..., A] or [...] for observations [..., O]."""
     pi = state.actions.policy(state.actor, observation)
     if not explore:
         return state.actions.emit(pi.mode()), {}
@@ -148,7 +150,7 @@ def act(
 
 # [2, eq. 16]
 def with_advantages(critics: ValueAndCost, batch: Transition, config: Config) -> Transition:
-    """A rollout with A and A_c, and with V and V_c, [T, E, 2] each, in its extras."""
+    """A rollout with A and V of rewards and costs, [T, E, 2]."""
     value = critics(batch.observation)
     next_value = critics(batch.next_observation)
     rewards = jnp.stack([batch.reward, batch.extras["cost"]], axis=-1)
@@ -157,13 +159,14 @@ def with_advantages(critics: ValueAndCost, batch: Transition, config: Config) ->
     advantage = buffers.generalised_advantages(
         batch, rewards, value, next_value, discount, trace_decay
     )
-    return batch.replace(extras={**batch.extras, "advantage": advantage, "value": value})
+    extras = {**batch.extras, "advantage": advantage, "value": value}
+    return batch.replace(extras=extras)
 
 
 def observe_costs(
     state: State, batch: Transition, config: Config
 ) -> tuple[State, Transition, agent.Weighted]:
-    """Count a rollout's episodes; the rollout with scaled costs, and J_c."""
+    """The state, the rollout with scaled costs, and J_c."""
     costs, rollout, cost = multipliers.observe_rollout(
         state.cost_returns, batch, config.cost_discount, config.normalise_costs
     )
@@ -217,7 +220,7 @@ def policy_step(state: State, batch: Transition, config: Config) -> tuple[networ
 def update(
     state: State, batch: Transition, key: Array, step: Array, config: Config
 ) -> tuple[State, Metrics]:
-    """Learn from one rollout [T, E, ...]: a step of the policy, then passes of critics."""
+    """Learn from a rollout [T, E, ...]: policy, then critics."""
     del step
     batch = batch.replace(reward=config.reward_scale * batch.reward)
     if config.normalise_rewards:

@@ -1,9 +1,10 @@
-"""CQL [offline]: SAC from a data set, with critics held low at actions that the data lack.
+"""CQL: SAC from a data set, with critics held low beyond the data.
 
-Each critic's loss has a penalty on the gap between its soft maximum over all actions
-and its value at the data's action (rljax/networks/optimisation/conservatism.py).
+Each critic's loss has a penalty: the gap between its soft maximum and its
+value at the data (rljax/networks/optimisation/conservatism.py).
 
-gamma discount, alpha temperature, Q_c critics, Q'_c targets, pi actor, m multiplier
+gamma discount, alpha temperature, m multiplier
+Q_c critics, Q'_c targets, pi actor
 a' ~ pi(.|s'), a~ ~ pi(.|s), a_k candidates of density p_k
   y        = r + gamma (1 - terminated) min_c Q'_c(s', a')  see `backup`
   G_c      = mean [ T log sum_k exp((Q_c(s, a_k) - log p_k) / T) - Q_c(s, a) ]
@@ -14,8 +15,9 @@ a' ~ pi(.|s'), a~ ~ pi(.|s), a_k candidates of density p_k
   L(m)     = -mean_c P_c
   Q'_c    <- (1 - rho) Q'_c + rho Q_c
 
-Departs from the paper as its code [2] does: fixed w, at first log pi(a|s) in place
-of Q in L(pi), candidates of pi(.|s') too, no division by their number in G.
+Departs from the paper as its code [2] does: fixed w, at first
+log pi(a|s) in place of Q in L(pi), candidates of pi(.|s') too,
+no division by their number in G.
 
 [1] Kumar et al., Conservative Q-Learning, arXiv:2006.04779; its code [2], and others'
 [3, 4]: github.com/aviralkumar2907/CQL, corl-team/CORL, young-geng/JaxCQL
@@ -45,33 +47,33 @@ from rljax.requirements import Count, LogStd, NonNegative, Real, Share, Whole, W
 
 @agent.config
 class Config(buffers.DatasetSettings, heads.WithHead, conservatism.WithConservatism):
-    """Hyperparameters; floats can differ between the learners of one program."""
+    """Hyperparameters; floats can differ between learners."""
 
     # Optimisation
     actor_lr: NonNegative = 1e-4  # of Adam; [2], 3e-5 in [1]
-    critic_lr: NonNegative = 3e-4  # of Adam, for log m too; [2]
-    temperature_lr: NonNegative = 1e-4  # of Adam, for log alpha; [2]
+    critic_lr: NonNegative = 3e-4  # of Adam, log m too; [2]
+    temperature_lr: NonNegative = 1e-4  # of Adam; [2]
     batch_size: int = 256  # transitions per update; [2]
-    num_parts: Count = 4  # parts of a batch, in turn: speed alone; 1 on a GPU
+    num_parts: Count = 4  # of a batch, for speed; 1 on a GPU
     # Data
-    normalise_observations: bool = False  # by the data's mean, std; True in [3]
+    normalise_observations: bool = False  # by mean and std; True in [3]
     # Targets
-    discount: Share = 0.99  # gamma, per environment step; [2]
+    discount: Share = 0.99  # gamma, per step; [2]
     target_rate: Share = 0.005  # rho, per update; [2]
     backup: conservatism.Backup = "deterministic"  # of Q' in the target; [2]
     # Policy
     bc_steps: Whole = 40_000  # first updates that clone; [2], 0 in [3], [4]
-    update_order: Literal["critic_first", "together"] = "critic_first"  # actor by new critics; [2]
+    update_order: Literal["critic_first", "together"] = "critic_first"  # of losses; [2]
     init_temperature: Temperature = 1.0  # alpha at the start; [2]
     target_entropy: Real | None = None  # in nats; None: -A, [2]
     log_std_min: LogStd = -5.0  # lower clip of log std; [2], -20 in [3], [4]
     log_std_max: LogStd = 2.0  # upper clip of log std; [2]
     log_std_offset: Real = 0.0  # added to log std; [2], -1 in [3], [4]
     # Networks
-    encoder: encoders.Kind = "auto"  # of observations that are no vectors
+    encoder: encoders.Kind = "auto"  # of other than vectors
     hidden: Widths = (256, 256, 256)  # of the actor; [2]
     critic_hidden: Widths = (256, 256, 256)  # of the critics; [2]
-    num_critics: Count = 2  # C; the smallest value counts; [2]
+    num_critics: Count = 2  # C; the smallest counts; [2]
     activation: networks.Activation = "relu"  # of hidden layers; [2]
     layer_norm: bool = False  # of the critics; True in WSRL
     initialisation: networks.Initialisation = "torch"  # of the actor; [3]
@@ -89,12 +91,12 @@ class State(struct.PyTreeNode):
 
 
 def experience(config: Config) -> buffers.Dataset:
-    """Uniform batches of a data set; online, half of each batch is new experience."""
+    """Uniform batches; online, half are new experience."""
     return buffers.Dataset.of(config, online=buffers.Replay.of(config))
 
 
 def check(spec: EnvSpec, config: Config) -> None:
-    """Raise `ValueError` for discrete actions or settings that do not fit."""
+    """Raise `ValueError` for what does not fit."""
     agent.require_continuous("cql", spec, "cql_discrete")
     agent.require_order(config, "log_std_min", "log_std_max")
     conservatism.check(config)
@@ -106,7 +108,7 @@ def check(spec: EnvSpec, config: Config) -> None:
 
 
 def init(key: Array, spec: EnvSpec, config: Config) -> State:
-    """Fresh parameters, targets equal to the critics."""
+    """Fresh parameters; targets equal the critics."""
     key_actor, key_critic = jax.random.split(key)
     encoding = EncoderSettings.of(config)
     style = (config.activation, config.initialisation)
@@ -114,7 +116,8 @@ def init(key: Array, spec: EnvSpec, config: Config) -> State:
     actor = encoders.create(spec, encoding, net, key_actor)
     encoding = encoding._replace(initialisation=config.critic_initialisation)
     style = (config.activation, config.critic_initialisation)
-    net = networks.Ensemble(config.num_critics, config.critic_hidden, *style, config.layer_norm)
+    size = (config.num_critics, config.critic_hidden)
+    net = networks.Ensemble(*size, *style, config.layer_norm)
     net = encoders.encoded(spec, encoding, net)
     head, action = HeadSettings.of(config), jnp.zeros(spec.action_shape)
     critic = networks.create_critic(net, head, spec, key_critic, spec.example(), action)
@@ -128,7 +131,7 @@ def init(key: Array, spec: EnvSpec, config: Config) -> State:
 
 
 def prepare(state: State, data: Transition, config: Config) -> State:
-    """Fit the critics' bins, where they have some, to the returns of data [N, ...]."""
+    """Fit any bins to the returns of the data [N, ...]."""
     return state.replace(
         critic=networks.fit_bins(state.critic, data, config.discount),
         target_critic=networks.fit_bins(state.target_critic, data, config.discount),
@@ -138,7 +141,7 @@ def prepare(state: State, data: Transition, config: Config) -> State:
 def act(
     state: State, observation: Array, key: Array, config: Config, explore: bool
 ) -> tuple[Array, dict]:
-    """Actions [..., A] for observations [..., O]: sampled, or tanh of the mean."""
+    """Actions [..., A] for observations [..., O]."""
     if not explore:
         mean, _ = jnp.split(state.actor(observation), 2, axis=-1)
         return jnp.tanh(mean), {}
@@ -146,7 +149,7 @@ def act(
 
 
 def value(state: State, observation: Array, action: Array, config: Config) -> Array:
-    """The critics' mean value [...] of actions [..., A] for observations [..., O]."""
+    """The critics' mean value [...] of actions [..., A]."""
     return state.critic(observation, action).mean(axis=0)
 
 
@@ -155,14 +158,15 @@ def policy(
 ) -> distributions.SquashedGaussian:
     """pi(.|s) for observations [..., O]."""
     mean, log_std = jnp.split(actor(observation), 2, axis=-1)
-    log_std = jnp.clip(log_std + config.log_std_offset, config.log_std_min, config.log_std_max)
+    log_std += config.log_std_offset
+    log_std = jnp.clip(log_std, config.log_std_min, config.log_std_max)
     return distributions.squashed_gaussian(mean, log_std)
 
 
 def candidates(state: State, batch: Transition, key: Array, config: Config) -> Candidates:
-    """Actions of the policy in s and s', and uniform ones."""
+    """Actions of pi in s and s', and uniform ones."""
     pair = (batch.observation, batch.next_observation)
-    both = jax.tree.map(lambda *x: jnp.concatenate(x), *pair)  # [2 B, O], in one pass
+    both = jax.tree.map(lambda *x: jnp.concatenate(x), *pair)  # [2 B, O]
     pi = policy(state.actor, both, config)
     return conservatism.candidates(pi, key, config.num_actions)
 
@@ -171,12 +175,14 @@ def candidates(state: State, batch: Transition, key: Array, config: Config) -> C
 def critic_loss(
     critic: networks.Network, state: State, batch: Transition, samples: Candidates, config: Config
 ) -> Loss:
-    """Error of all critics to the target, plus the penalty, summed over critics."""
+    """Error of the critics to the target, plus the penalty."""
     samples = samples.actions_first()
     next_q = conservatism.next_values(state.target_critic, batch, samples, config.backup)  # [B]
     if config.backup == "entropy":
-        next_q -= jnp.exp(state.log_temperature.parameters) * samples.next_log_prob[0]
-    target = batch.reward + config.discount * (1.0 - batch.terminated) * next_q
+        alpha = jnp.exp(state.log_temperature.parameters)
+        next_q -= alpha * samples.next_log_prob[0]
+    bootstrap = config.discount * (1.0 - batch.terminated)  # [B]
+    target = batch.reward + bootstrap * next_q
     actions = jnp.concatenate([batch.action[None], samples.actions()])  # [1 + 3 N, B, A]
     outputs, head = networks.outputs_and_head(critic, batch.observation, actions)
     q = head.mean(outputs)  # [C, 1 + 3 N, B]
@@ -202,10 +208,10 @@ def actor_loss(
     step: Array,
     config: Config,
 ) -> Loss:
-    """Temperature-weighted log-probability minus the smallest value, or log pi(a|s)."""
+    """Weighted log-probability minus value, or log pi(a|s)."""
     pi = policy(actor, batch.observation, config)
     action, log_prob = pi.sample_and_log_prob(seed=key)
-    inside = jnp.clip(batch.action, -1.0 + 1e-5, 1.0 - 1e-5)  # densities at bounds are infinite
+    inside = jnp.clip(batch.action, -1.0 + 1e-5, 1.0 - 1e-5)  # finite density
     merit = jax.lax.cond(
         step < config.bc_steps,
         lambda: pi.log_prob(inside),
@@ -218,7 +224,7 @@ def actor_loss(
 def update(
     state: State, batch: Transition, key: Array, step: Array, config: Config
 ) -> tuple[State, Metrics]:
-    """One update of critics, targets, actor, temperature and multiplier."""
+    """One update of the networks, alpha and m."""
     key_critic, key_actor = jax.random.split(key)
     samples = candidates(state, batch, key_critic, config)
 

@@ -1,20 +1,20 @@
-"""CQL for discrete actions [offline]: double Q-learning from a data set with conservative values.
+"""CQL for discrete actions: Q-learning from data, with low values beyond.
 
-The critics' loss has a penalty beside its error: the gap between the soft maximum over
-all actions and the value of the data's action. It lowers actions that the greedy policy
-would choose and the data lack.
+The critics' loss has a penalty: the gap between the soft maximum
+over all actions and the value of the data's.
+It lowers actions that the data lack.
 
-gamma discount, Q_c critics, Q'_c targets, Q the mean of the critics, w penalty_weight
+gamma discount, Q_c critics, Q'_c targets, Q their mean, w penalty_weight
   y        = r + gamma (1 - terminated) min_c Q'_c(s', argmax_a Q(s', a))
   G_c      = mean [ log sum_a exp Q_c(s, a) - Q_c(s, a) ]
   L(Q)     = sum_c [ mean h(Q_c(s, a) - y) + w G_c ]  [1, eq. 4]
   h(e)     = e^2 / 2, |e| - 1/2 beyond 1
   Q'_c    <- (1 - rho) Q'_c + rho Q_c  rho: target_rate, every target_every-th update
 
-Departs from the paper: plain values with a double target in place of QR-DQN's quantiles,
-as in d3rlpy [2]. Defaults are d3rlpy's, but targets move more often.
+Departs from the paper: a double target in place of QR-DQN's quantiles.
+That and defaults are d3rlpy's [2], but targets move more often.
 
-[1] Kumar et al., Conservative Q-Learning for Offline RL, arXiv:2006.04779
+[1] Kumar et al., Conservative Q-Learning, arXiv:2006.04779
 [2] Seno and Imai, d3rlpy, arXiv:2111.03788
 
   rljax train cql_discrete --data cartpole.npz --env CartPole-v1
@@ -36,26 +36,26 @@ from rljax.requirements import Count, NonNegative, Share, Widths
 
 @agent.config
 class Config(buffers.DatasetSettings):
-    """Hyperparameters; floats can differ between the learners of one program."""
+    """Hyperparameters; floats can differ between learners."""
 
     # Optimisation
     critic_lr: NonNegative = 6.25e-5  # of Adam; [2]
     batch_size: int = 32  # transitions per update; [2]
     # Targets
-    discount: Share = 0.99  # gamma, per environment step; [2]
-    target_rate: Share = 1.0  # rho, per move of the targets: 1 is a copy; [2]
+    discount: Share = 0.99  # gamma, per step; [2]
+    target_rate: Share = 1.0  # rho: 1 is a copy; [2]
     target_every: Count = 1_000  # updates between moves; 8,000 in [2]
     # Conservatism
     penalty_weight: NonNegative = 1.0  # w, alpha in [1, eq. 4]; [2]
     # Policy
-    epsilon: Share = 0.05  # online: share of uniform actions; own choice
+    epsilon: Share = 0.05  # of uniform actions; own choice
     # Networks
-    encoder: encoders.Kind = "auto"  # of observations that are no vectors
+    encoder: encoders.Kind = "auto"  # of other than vectors
     hidden: Widths = (256, 256)  # of the critics; [2]
-    num_critics: Count = 1  # C; [2]
-    activation: networks.Activation = "relu"  # [2]
-    layer_norm: bool = False  # of the critics, before activation; own choice
-    initialisation: networks.Initialisation = "torch"  # [2]
+    num_critics: Count = 1  # C, all count; [2]
+    activation: networks.Activation = "relu"  # of hidden layers; [2]
+    layer_norm: bool = False  # of the critics; own choice
+    initialisation: networks.Initialisation = "torch"  # of all layers; [2]
 
 
 class State(struct.PyTreeNode):
@@ -66,18 +66,18 @@ class State(struct.PyTreeNode):
 
 
 def experience(config: Config) -> buffers.Dataset:
-    """Uniform batches of a data set; online, half of each batch is new experience."""
+    """Uniform batches; online, half are new experience."""
     return buffers.Dataset.of(config, online=buffers.Replay.of(config))
 
 
 def check(spec: EnvSpec, config: Config) -> None:
-    """Raise `ValueError` for continuous actions or pictures that do not fit."""
+    """Raise `ValueError` for what does not fit."""
     agent.require_discrete("cql_discrete", spec, "cql")
     encoders.check(spec, EncoderSettings.of(config))
 
 
 def init(key: Array, spec: EnvSpec, config: Config) -> State:
-    """Fresh parameters, targets equal to the critics."""
+    """Fresh parameters; targets equal the critics."""
     style = (config.activation, config.initialisation, config.layer_norm)
     net = networks.ensemble(spec, config.num_critics, config.hidden, *style)
     critic = encoders.create(spec, EncoderSettings.of(config), net, key)
@@ -90,7 +90,7 @@ def init(key: Array, spec: EnvSpec, config: Config) -> State:
 def act(
     state: State, observation: Array, key: Array, config: Config, explore: bool
 ) -> tuple[Array, dict]:
-    """Actions [...] for observations [..., O]: greedy ones, or some uniform ones."""
+    """Actions [...] for observations [..., O]."""
     mask = agent.mask_of(observation)
     q = state.critic(observation).mean(axis=0)
     q = distributions.allowed(q, mask)  # [..., A]
@@ -105,24 +105,32 @@ def act(
 
 
 def value(state: State, observation: Array, action: Array, config: Config) -> Array:
-    """The critics' mean value [...] of actions [...] for observations [..., O]."""
+    """The critics' mean value [...] of actions [...]."""
     return state.critic(observation, action).mean(axis=0)
 
 
 # [1, eq. 4]
-def critic_loss(critic: networks.Network, state: State, batch: Transition, config: Config) -> Loss:
-    """Huber's loss of all critics to the double target, plus their penalties, summed."""
+def critic_loss(
+    critic: networks.Network,
+    state: State,
+    batch: Transition,
+    config: Config,
+) -> Loss:
+    """Huber's loss of the critics, plus their penalties."""
     next_q = state.critic(batch.next_observation).mean(axis=0)
     next_q = distributions.allowed(next_q, agent.mask_of(batch.next_observation))
     next_action = next_q.argmax(axis=-1)  # [B]
-    next_q = state.target_critic(batch.next_observation, next_action).min(axis=0)  # [B]
-    target = batch.reward + config.discount * (1.0 - batch.terminated) * next_q
+    next_q = state.target_critic(batch.next_observation, next_action)  # [C, B]
+    next_q = next_q.min(axis=0)  # [B]
+    bootstrap = config.discount * (1.0 - batch.terminated)  # [B]
+    target = batch.reward + bootstrap * next_q
     q_of_all = critic(batch.observation)  # [C, B, A]
     action = batch.action[None, :, None]
     q = jnp.take_along_axis(q_of_all, action, axis=-1)[..., 0]  # [C, B]
     allowed = distributions.allowed(q_of_all, agent.mask_of(batch.observation))
     gap = (jax.nn.logsumexp(allowed, axis=-1) - q).mean(axis=-1)  # [C]
-    error = optax.losses.huber_loss(q, jax.lax.stop_gradient(target)).mean(axis=-1)  # [C]
+    error = optax.losses.huber_loss(q, jax.lax.stop_gradient(target))
+    error = error.mean(axis=-1)  # [C]
     loss = (error + config.penalty_weight * gap).sum()
     return loss, {
         "critic/loss": loss,
@@ -136,7 +144,7 @@ def critic_loss(critic: networks.Network, state: State, batch: Transition, confi
 def update(
     state: State, batch: Transition, key: Array, step: Array, config: Config
 ) -> tuple[State, Metrics]:
-    """One update of the critics and, every `target_every`-th time, of the targets."""
+    """One update of critics and, if due, of targets."""
     adam = optax.adam(config.critic_lr)
     critic, metrics = state.critic.step(adam, critic_loss, state, batch, config)
 

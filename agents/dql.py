@@ -1,12 +1,14 @@
-"""Diffusion-QL [generative]: a diffusion model of the data's actions that also follows the critics.
+"""Diffusion-QL: a diffusion model of actions that follows critics.
 
-The policy starts from noise and removes it step by step, so that it can be as multimodal
-as the data. It learns to remove noise from the data's actions, and to choose actions of
-high value: the critics' gradient passes through all its steps.
+The policy removes noise step by step.
+So it can be as multimodal as the data.
+It learns to remove noise from the data's actions.
+It also learns to choose actions of high value: the critics'
+gradient passes through all its steps.
 
-gamma discount, pi noise predictor, pi' its moving average, Q_c two critics, Q'_c targets,
-eta value_weight, beta inverse_temperature, e standard normal, T denoising_steps, abar_t
-the share of an action's variance after t steps, (i, j) = (1, 2) or (2, 1) by a coin
+gamma discount, pi noise predictor, pi' its moving average, Q_c critics,
+Q'_c targets, eta value_weight, beta inverse_temperature, e standard normal,
+T denoising_steps, abar_t share of variance, (i, j) = (1, 2) or (2, 1)
   a(s)     = DDPM's reverse process from noise, T steps  [1, eq. 1]
   a'       = a(s') of pi', the best of max_q_backup for each critic
   y        = r + gamma (1 - terminated) min_c Q'_c(s', a')
@@ -18,9 +20,10 @@ the share of an action's variance after t steps, (i, j) = (1, 2) or (2, 1) by a 
   pi'     <- (1 - rho') pi' + rho' pi  rho': average_rate, now and then
   acts by one of num_candidates a(s), with weights exp(beta min_c Q'_c(s, a))
 
-With `improvement = "one_step"`, a(s) of L(pi) is pi's estimate from a_t [3, eq. 10].
+With `improvement = "one_step"`, a(s) of L(pi) is pi's estimate
+from a_t [3, eq. 10].
 
-Departs from the paper: nowhere; the noise, the average and the limits are those of [2].
+Departs from the paper: nowhere; noise, average and limits are those of [2].
 
 [1] Wang et al., Diffusion Policies for Offline RL, arXiv:2208.06193
 [2] github.com/Zhendong-Wang/Diffusion-Policies-for-Offline-RL
@@ -47,41 +50,41 @@ from rljax.requirements import Count, NonNegative, Share, Whole, Widths
 
 @agent.config
 class Config(buffers.DatasetSettings):
-    """Hyperparameters; floats can differ between the learners of one program."""
+    """Hyperparameters; floats can differ between learners."""
 
     # Optimisation
     actor_lr: NonNegative = 3e-4  # of Adam; [2]
     critic_lr: NonNegative = 3e-4  # of Adam; [2]
-    max_gradient_norm: NonNegative | None = 9.0  # of actor, of critics; None: no limit; [2]
+    max_gradient_norm: NonNegative | None = 9.0  # None: no limit; [2]
     batch_size: int = 256  # transitions per update; [2]
     # Targets
-    discount: Share = 0.99  # gamma, per environment step; [2]
+    discount: Share = 0.99  # gamma, per step; [2]
     target_rate: Share = 0.005  # rho, per update; [2]
     average_rate: Share = 0.005  # rho', per move of the average; [2]
     average_every: Count = 5  # updates between moves of the average; [2]
     average_from: Whole = 1_000  # updates before its first move; [2]
-    max_q_backup: Count = 1  # actions per next state; 10 on AntMaze; [2]
+    max_q_backup: Count = 1  # [2]; 10 on AntMaze
     # Policy
     value_weight: NonNegative = 1.0  # eta: 0 imitates the data; [2]
-    improvement: Literal["chain", "one_step"] = "chain"  # through all steps; one in [3]
-    denoising_steps: Count = 5  # T; [2]
-    noising: generative.Noising = "vp"  # how noise grows over the steps; [2]
-    num_candidates: Count = 50  # actions drawn to act by one of them; [2]
-    inverse_temperature: NonNegative = 1.0  # beta: 0 draws them uniformly; [2]
+    improvement: Literal["chain", "one_step"] = "chain"  # all steps; one in [3]
+    denoising_steps: Count = 5  # T, of a chain; [2]
+    noising: generative.Noising = "vp"  # growth of noise; [2]
+    num_candidates: Count = 50  # actions drawn; [2]
+    inverse_temperature: NonNegative = 1.0  # beta: 0 is uniform; [2]
     average_acts: bool = False  # act by the average of the policy; [2]
     # Networks
-    encoder: encoders.Kind = "auto"  # of observations that are no vectors
+    encoder: encoders.Kind = "auto"  # of other than vectors
     hidden: Widths = (256, 256, 256)  # of all networks; [2]
-    activation: networks.Activation = "mish"  # [2]
+    activation: networks.Activation = "mish"  # of hidden layers; [2]
     embedding: generative.Embedding = 16  # features of the step; [2]
-    initialisation: networks.Initialisation = "torch"  # [2]
+    initialisation: networks.Initialisation = "torch"  # of all layers; [2]
     precision: networks.Precision = "float32"  # of products forwards; own choice
 
 
 class State(struct.PyTreeNode):
     """Everything that learning changes."""
 
-    actor: networks.Trained  # a_t [A], s [O], t [] -> [A]: the noise in a_t
+    actor: networks.Trained  # a_t, s, t -> noise in a_t [A]
     critic: networks.Trained  # [O], [A] -> [2]
     average_actor: networks.Network
     target_critic: networks.Network
@@ -89,18 +92,18 @@ class State(struct.PyTreeNode):
 
 
 def experience(config: Config) -> buffers.Dataset:
-    """Uniform batches of a data set; online, half of each batch is new experience."""
+    """Uniform batches; online, half are new experience."""
     return buffers.Dataset.of(config, online=buffers.Replay.of(config))
 
 
 def check(spec: EnvSpec, config: Config) -> None:
-    """Raise `ValueError` for discrete actions or pictures that do not fit."""
+    """Raise `ValueError` for what does not fit."""
     agent.require_continuous("dql", spec)
     encoders.check(spec, EncoderSettings.of(config))
 
 
 def init(key: Array, spec: EnvSpec, config: Config) -> State:
-    """Fresh parameters, the average equal to the actor and targets to the critics."""
+    """Fresh parameters; targets equal the critics."""
     key_actor, key_critic = jax.random.split(key)
     action = jnp.zeros(spec.action_shape)
     encoding = EncoderSettings.of(config)
@@ -129,16 +132,17 @@ def init(key: Array, spec: EnvSpec, config: Config) -> State:
 
 
 def optimiser(rate: Array | float, config: Config) -> optax.GradientTransformation:
-    """Adam on gradients whose norm is limited to `max_gradient_norm`."""
+    """Adam on gradients of limited norm."""
     if config.max_gradient_norm is None:
         return optax.adam(rate)
-    return optax.chain(optax.clip_by_global_norm(config.max_gradient_norm), optax.adam(rate))
+    clip = optax.clip_by_global_norm(config.max_gradient_norm)
+    return optax.chain(clip, optax.adam(rate))
 
 
 def act(
     state: State, observation: Array, key: Array, config: Config, explore: bool
 ) -> tuple[Array, dict]:
-    """Actions [..., A] for observations [..., O]: drawn by value from `num_candidates`."""
+    """Actions [..., A] for observations [..., O]."""
     key_candidates, key_choice = jax.random.split(key)
     spec = state.spec
     observation = generative.repeated(spec, observation, config.num_candidates)  # [..., N, O]
@@ -150,14 +154,14 @@ def act(
 
 
 def value(state: State, observation: Array, action: Array, config: Config) -> Array:
-    """The critics' mean value [...] of actions [..., A] for observations [..., O]."""
+    """The critics' mean value [...] of actions [..., A]."""
     return state.critic(observation, action).mean(axis=0)
 
 
 def policy(
     actor: networks.AnyNetwork, spec: EnvSpec, observation: Array, key: Array, config: Config
 ) -> Array:
-    """Actions a(s) [..., A] for observations [..., O], made from noise."""
+    """Actions [..., A] for observations [..., O], from noise."""
     schedule = generative.schedule(config.noising, config.denoising_steps)
     shape = (*spec.leading(observation), spec.action_size)
     return generative.ancestral(schedule, lambda a, t: actor(a, observation, t), key, shape)
@@ -167,7 +171,7 @@ def policy(
 def critic_loss(
     critic: networks.Network, state: State, batch: Transition, key: Array, config: Config
 ) -> Loss:
-    """Squared error of both critics to the average policy's value, summed over critics."""
+    """Squared error of both critics to the target."""
     spec, number = state.spec, config.max_q_backup
     next_observation = generative.repeated(spec, batch.next_observation, number)  # [B, N, O]
     next_action = policy(state.average_actor, spec, next_observation, key, config)
@@ -187,7 +191,7 @@ def critic_loss(
 def imitation_loss(
     actor: networks.Network, batch: Transition, key: Array, config: Config
 ) -> tuple[Array, Array]:
-    """Squared error [] to the noise, and the actions [B, A] that pi estimates without it."""
+    """Squared error [] to the noise, and actions [B, A]."""
     key_step, key_noise = jax.random.split(key)
     schedule = generative.schedule(config.noising, config.denoising_steps)
     step = jax.random.randint(key_step, batch.reward.shape, 0, config.denoising_steps)
@@ -202,7 +206,7 @@ def imitation_loss(
 def actor_loss(
     actor: networks.Network, state: State, batch: Transition, key: Array, config: Config
 ) -> Loss:
-    """The imitation loss minus one critic's value over the other's mean absolute value."""
+    """The imitation loss minus one critic's scaled value."""
     key_imitation, key_policy, key_coin = jax.random.split(key, 3)
     imitation, action = imitation_loss(actor, batch, key_imitation, config)
     if config.improvement == "chain":
@@ -221,7 +225,7 @@ def actor_loss(
 def update(
     state: State, batch: Transition, key: Array, step: Array, config: Config
 ) -> tuple[State, Metrics]:
-    """One update of critics, actor and targets and, if due, of the actor's average."""
+    """One update of the networks and, if due, the average."""
     key_critic, key_actor = jax.random.split(key)
     adam = optimiser(config.critic_lr, config)
     critic, metrics = state.critic.step(adam, critic_loss, state, batch, key_critic, config)

@@ -1,16 +1,16 @@
-"""DQN [off-policy]: Q-learning from replayed transitions with a target network, and its extensions.
+"""DQN: Q-learning from replay with a target network, and its extensions.
 
-gamma discount, Q_c critics, Q'_c their targets, Q and Q' the mean (or smallest) of them
-s' is k <= n steps ahead, fewer than n where the episode ends;  R = sum_{i<k} gamma^i r_i
+gamma discount, Q_c critics, Q'_c targets, Q and Q' their means or smallest
+s' is k <= n steps ahead, less at an end;  R = sum_{i<k} gamma^i r_i
   y        = R + gamma^k (1 - terminated) Q'(s', a')  [1, algorithm 1]
   a'       = argmax_a Q'(s', a), or argmax_a Q(s', a)  double [2]
   L(Q)     = sum_c mean w l(Q_c(s, a), y)  l: rljax/networks/heads.py; w: priorities' [4]
   Q_c(s, a) = V_c(s) + A_c(s, a) - mean_a' A_c(s, a')  dueling [3, eq. 9]
   L(alpha) = mean (H(softmax(Q(s, .) / alpha)) - target_entropy)^2  [5], its code
   Q'_c    <- (1 - rho) Q'_c + rho Q_c  every target_every-th update
-Actions are greedy but for some uniform ones, of noisy weights [6], or softmax(Q / alpha) [5].
+Exploration: some uniform actions, noisy weights [6], or softmax(Q / alpha) [5].
 
-Departs from the paper: Adam and not RMSProp; V and A share all but the last layer.
+Departs from the paper: Adam, not RMSProp; V and A share all but the last layer.
 
 [1] Mnih et al., Human-level control through deep RL, Nature 518, 2015
 [2] van Hasselt et al., Double Q-learning, arXiv:1509.06461
@@ -50,42 +50,42 @@ class Config(
     noise.WithEpsilon,
     torsos.WithTorso,
 ):
-    """Hyperparameters; floats can differ between the learners of one program."""
+    """Hyperparameters; floats can differ between learners."""
 
     # Optimisation
     learning_rate: NonNegative = 2.5e-4  # of Adam; CleanRL
-    adam_epsilon: Positive = 1e-8  # in Adam's denominator; 1.5e-4 in [4]
+    adam_epsilon: Positive = 1e-8  # of Adam; 1.5e-4 in [4]
     max_grad_norm: NonNegative = 0.0  # 0: no limit; CleanRL, SB3: 10
     batch_size: int = 128  # transitions per update; CleanRL
     # Experience
-    replay_size: int = 10_000  # newest transitions that are kept; CleanRL
+    replay_size: int = 10_000  # newest transitions kept; CleanRL
     warmup_steps: int = 10_000  # uniform actions, no update; CleanRL
-    num_steps: int = 10  # of each environment per iteration; CleanRL
-    n_step: Count = 1  # n, rewards summed before the bootstrap; 3 in [4]
+    num_steps: int = 10  # per environment; CleanRL
+    n_step: Count = 1  # n, rewards in R; 3 in [4]
     clip_rewards: bool = False  # to [-1, 1]; for Atari [1]
-    hindsight: Share = 0.0  # share of goals that are replaced; 1 in [5]
-    correction_steps: Positive = 1.0  # share of the run till correction is 1; [4]
+    hindsight: Share = 0.0  # goals replaced; 1 in [5]
+    correction_steps: Positive = 1.0  # until correction is 1; [4]
     # Targets
-    discount: Share = 0.99  # gamma, per environment step; [1]
+    discount: Share = 0.99  # gamma, per step; [1]
     target_rate: Share = 1.0  # rho: 1 is a copy; [1], 0.005 in [5]
-    target_every: Count = 50  # updates per update of targets; CleanRL, 1 in [5]
-    double: bool = False  # choose by Q, evaluate by Q'; [2]
+    target_every: Count = 50  # updates between; CleanRL, 1 in [5]
+    double: bool = False  # a' by Q, not Q'; [2]
     # Policy
     exploration: Literal["epsilon", "softmax", "noisy"] = "epsilon"  # of actions; [5], [6]
-    noise: NonNegative = 0.5  # first std of noisy weights, by sqrt(inputs); [6]
-    evaluation: Literal["greedy", "softmax"] = "greedy"  # of actions; softmax: [5]
+    noise: NonNegative = 0.5  # std of noisy weights; [6]
+    evaluation: Literal["greedy", "softmax"] = "greedy"  # softmax: [5]
     init_temperature: float = 1.0  # alpha at the start; [5]
-    target_entropy: float | None = None  # of softmax; None: log(A / 2), [5]
-    temperature_lr: NonNegative = 3e-4  # of Adam, for log alpha; [5]
+    target_entropy: float | None = None  # None: log(A / 2), [5]
+    temperature_lr: NonNegative = 3e-4  # of Adam; [5]
     # Networks
     hidden: Widths = (120, 84)  # of the torso's parts; CleanRL
-    num_critics: Count = 1  # C; 2 in [5]
+    num_critics: Count = 1  # C, of Q; 2 in [5]
     reduction: Literal["mean", "min"] = "mean"  # over critics; [5]
-    dueling: bool = False  # a value and advantages in place of Q; [3]
-    action_input: bool = False  # the action is an input, not an output; [5]
+    dueling: bool = False  # value and advantages; [3]
+    action_input: bool = False  # actions as inputs; [5]
     activation: networks.Activation = "relu"  # of hidden layers; [1]
     layer_norm: bool = False  # of an mlp; own choice
-    initialisation: networks.Initialisation = "torch"  # of all layers; CleanRL, SB3
+    initialisation: networks.Initialisation = "torch"  # CleanRL, SB3
 
 
 class State(struct.PyTreeNode):
@@ -93,25 +93,25 @@ class State(struct.PyTreeNode):
 
     critic: networks.Trained  # [O] -> [C, A K], [C, (1 + A) K]; [O], [A] -> [C (, K)]
     target_critic: networks.Network
-    log_temperature: networks.Trained | None  # [], with softmax exploration
+    log_temperature: networks.Trained | None  # [], of softmax
     steps: Array  # [] int32: updates so far
     spec: EnvSpec = struct.field(pytree_node=False)
 
 
 def experience(config: Config) -> buffers.Replay:
-    """Batches of new experience: uniform or by priority, of n steps, or with goals replaced."""
+    """Batches of new experience."""
     return buffers.Replay.of(config, draw=buffers.draw_of(config))
 
 
 def schedule(config: Config, steps: float) -> Config:
-    """Turn shares of the run's `steps` into numbers of environment steps."""
+    """Turn shares of the run into numbers of steps."""
     names = ["epsilon_steps"] + ["correction_steps"] * bool(np.max(config.prioritised) > 0)
     shares = {name: agent.in_steps(getattr(config, name), steps) for name in names}
     return dataclasses.replace(config, **shares)
 
 
 def check(spec: EnvSpec, config: Config) -> None:
-    """Raise `ValueError` for continuous actions or settings that do not fit."""
+    """Raise `ValueError` for what does not fit."""
     agent.require_discrete("dqn", spec, "sac")
     agent.require_range(config, init_temperature=(1e-6, None))
     if config.target_entropy is not None:
@@ -138,7 +138,7 @@ def check(spec: EnvSpec, config: Config) -> None:
 
 
 def init(key: Array, spec: EnvSpec, config: Config) -> State:
-    """Fresh parameters, targets equal to the critics."""
+    """Fresh parameters; targets equal the critics."""
     features = heads.of_returns(config).features
     features *= 1 if config.action_input else spec.action_size + config.dueling
     inputs = [jnp.zeros(spec.action_size)] * config.action_input
@@ -166,7 +166,7 @@ def optimiser(config: Config) -> optax.GradientTransformation:
 def act(
     state: State, observation: Array, key: Array, config: Config, explore: bool
 ) -> tuple[Array, dict]:
-    """Actions [...] for observations [..., O...]: greedy, or drawn."""
+    """Actions [...] for observations [..., O]."""
     critic = state.critic.parameters
     critic = noise.sampled(critic, key) if explore else critic
     q = values(critic, observation, state, config)
@@ -182,26 +182,26 @@ def act(
 
 
 def values(critic: Any, observation: Any, state: State, config: Config) -> Array:
-    """Q(s, .) [..., A] for observations [..., O...]; small where an action is not allowed."""
+    """Q(s, .) [..., A]; small where an action is not allowed."""
     q = heads.of_returns(config).mean(outputs(critic, observation, state, config))
     return distributions.allowed(reduced(q, config), agent.mask_of(observation))
 
 
 def outputs(critic: Any, observation: Any, state: State, config: Config) -> Array:
-    """The outputs for all actions, [C, ..., A (, K)], for observations [..., O...]."""
+    """The outputs [C, ..., A (, K)] for all actions."""
     if config.action_input:
         return critic(observation[..., None, :], jnp.eye(state.spec.action_size))
     return heads.of_actions(critic(observation), heads.of_returns(config), config.dueling)
 
 
 def reduced(q: Array, config: Config) -> Array:
-    """The mean or the smallest [..., A] of the critics' values or outputs [C, ..., A]."""
+    """The mean or smallest [..., A] over critics [C, ..., A]."""
     return q.mean(axis=0) if config.reduction == "mean" else q.min(axis=0)
 
 
 # [1, algorithm 1]
 def critic_loss(critic: Any, state: State, batch: Transition, config: Config) -> Loss:
-    """Errors of all critics to the target, summed over critics."""
+    """Error of the critics to the target."""
     head = heads.of_returns(config)
     chooser = state.critic if config.double else state.target_critic
     next_q = values(chooser, batch.next_observation, state, config)  # [B, A]
@@ -225,7 +225,7 @@ def critic_loss(critic: Any, state: State, batch: Transition, config: Config) ->
 def update(
     state: State, batch: Transition, key: Array, step: Array, config: Config
 ) -> tuple[State, Metrics]:
-    """One update of the critics, any temperature and, if due, the targets."""
+    """One update of critics, any alpha and, if due, targets."""
 
     def loss(critic: networks.Network, key: Array) -> Loss:
         drawn = noise.sampled((critic, state.critic.parameters, state.target_critic), key)

@@ -1,8 +1,9 @@
-"""DSAC-T [off-policy]: SAC with critics that learn the distribution of returns (DSACv2).
+"""DSAC-T: SAC whose critics learn distributions of returns (DSACv2).
 
 gamma discount, alpha temperature, pi actor, pi' its target, sg: no gradient
 Q_c, sigma_c mean and std of the critics, Q'_c, sigma'_c of their targets
-a' ~ pi'(.|s'),  a~ ~ pi(.|s),  j = argmin_c Q'_c(s', a'),  z ~ N(0, 1) within +-3
+a' ~ pi'(.|s'),  a~ ~ pi(.|s)
+j = argmin_c Q'_c(s', a'),  z ~ N(0, 1) within +-3
   y        = r + gamma (1 - terminated) (Q'_j(s', a') - alpha log pi'(a'|s'))
   y_z      = y + gamma (1 - terminated) z sigma'_j(s', a')
   b_c     <- (1 - rho) b_c + rho mean sigma_c(s, a)  before the losses
@@ -13,9 +14,10 @@ a' ~ pi'(.|s'),  a~ ~ pi(.|s),  j = argmin_c Q'_c(s', a'),  z ~ N(0, 1) within +
   Q'_c    <- (1 - rho) Q'_c + rho Q_c,  pi' likewise  rho: target_rate
 The losses of pi and alpha are SAC's, for the smallest mean.
 
-Departs from the paper: log-probabilities are those of actions in [-1, 1].
+Departs from the paper: log-probabilities are those of actions
+in [-1, 1].
 
-[1] Duan et al., Distributional Soft Actor-Critic (DSAC-T), arXiv:2310.05858
+[1] Duan et al., DSAC-T, arXiv:2310.05858
 [2] Duan et al., Distributional Soft Actor-Critic, arXiv:2001.02811
 [3] github.com/Jingliang-Duan/DSAC-v2
 
@@ -42,7 +44,7 @@ from rljax.requirements import Count, LogStd, NonNegative, Real, Share, Widths
 
 @agent.config
 class Config(buffers.ReplaySettings, buffers.PrioritySettings, temperatures.WithTemperature):
-    """Hyperparameters; floats can differ between the learners of one program."""
+    """Hyperparameters; floats can differ between learners."""
 
     # Optimisation
     actor_lr: NonNegative = 1e-4  # of Adam; [1]
@@ -52,16 +54,16 @@ class Config(buffers.ReplaySettings, buffers.PrioritySettings, temperatures.With
     replay_size: int = 1_000_000  # newest transitions that are kept; [1]
     warmup_steps: int = 10_000  # uniform actions, no update; [3]
     # Targets
-    discount: Share = 0.99  # gamma, per environment step; [1]
-    target_rate: Share = 0.005  # rho, per update of the targets; [1]
+    discount: Share = 0.99  # gamma, per step; [1]
+    target_rate: Share = 0.005  # rho, per update; [1]
     reward_scale: Real = 1.0  # factor on rewards; [3]
     # Distribution of returns
     critic_loss: Literal["paper", "huber", "v1"] = "paper"  # huber: [3]; v1: [2]
-    std_rate: Share = 0.005  # rho of the moving std b, per update; [3]
-    std_epsilon: NonNegative = 0.1  # epsilon; gradients stay finite; [1]
+    std_rate: Share = 0.005  # rho of b, per update; [3]
+    std_epsilon: NonNegative = 0.1  # epsilon; [1]
     clip_range: NonNegative = 3.0  # bound of Y, in moving stds; [1]
-    fixed_bound: NonNegative = 10.0  # bound of Y in "v1"; [3] for Hopper
-    huber_limit: NonNegative = 50.0  # error where "huber" gets linear; [3]
+    fixed_bound: NonNegative = 10.0  # of Y in "v1"; [3], Hopper
+    huber_limit: NonNegative = 50.0  # of "huber"; [3]
     # Policy
     init_temperature: temperatures.Temperature = 2.718281828  # alpha at the start; [3]
     target_entropy_share: Real = 1.0  # of -A, the target; RLPD, Brax: 0.5
@@ -70,7 +72,7 @@ class Config(buffers.ReplaySettings, buffers.PrioritySettings, temperatures.With
     log_std_max: LogStd = 0.5  # upper clip of log std; [3]
     policy_delay: Count = 2  # updates per update of actor and targets; [1]
     # Networks
-    encoder: encoders.Kind = "auto"  # of observations that are no vectors
+    encoder: encoders.Kind = "auto"  # of other than vectors
     hidden: Widths = (256, 256, 256)  # of all networks; [1]
     num_critics: Count = 2  # C; the smallest mean counts; 1 in [2]
     activation: networks.Activation = "gelu"  # of hidden layers; [1]
@@ -82,7 +84,7 @@ class State(struct.PyTreeNode):
     """Everything that learning changes."""
 
     actor: networks.Trained  # [O] -> [2 A]: mean and log std
-    critic: networks.Trained  # [O], [A] -> [C, 2]: mean, and std before softplus
+    critic: networks.Trained  # [O], [A] -> [C, 2]: mean, raw std
     target_actor: networks.Network
     target_critic: networks.Network
     moving_std: Array  # b [C], 0 until the first update
@@ -90,19 +92,19 @@ class State(struct.PyTreeNode):
 
 
 def experience(config: Config) -> buffers.Replay:
-    """Batches of new experience, or half of them from a data set."""
+    """Batches of new experience."""
     return buffers.Replay.of(config, draw=buffers.draw_of(config))
 
 
 def check(spec: EnvSpec, config: Config) -> None:
-    """Raise `ValueError` for discrete actions or settings that do not fit."""
+    """Raise `ValueError` for what does not fit."""
     agent.require_continuous("dsact", spec)
     agent.require_order(config, "log_std_min", "log_std_max")
     encoders.check(spec, EncoderSettings.of(config))
 
 
 def init(key: Array, spec: EnvSpec, config: Config) -> State:
-    """Fresh parameters, targets equal to the actor and the critics."""
+    """Fresh parameters; targets equal actor and critics."""
     key_actor, key_critic = jax.random.split(key)
     encoding = EncoderSettings.of(config)
     style = (config.activation, config.initialisation)
@@ -122,7 +124,7 @@ def init(key: Array, spec: EnvSpec, config: Config) -> State:
 
 
 def remember(spec: EnvSpec, config: Config) -> Any:
-    """The noise of one environment where an episode begins, if it lasts."""
+    """What lasts from one step of an episode to the next."""
     return noise.initial(config.exploration, spec)
 
 
@@ -134,7 +136,7 @@ def act(
     explore: bool,
     memory: Any = None,
 ) -> tuple[Array, dict, Any]:
-    """Actions [..., A] for observations [..., O]: sampled, or tanh of the mean."""
+    """Actions [..., A] for observations [..., O]."""
     if not explore:
         mean, _ = jnp.split(state.actor(observation), 2, axis=-1)
         return jnp.tanh(mean), {}, memory
@@ -144,13 +146,13 @@ def act(
 
 
 def returns(critic: networks.AnyNetwork, observation: Array, action: Array) -> tuple[Array, Array]:
-    """Mean and std [C, B] of the soft return after each action."""
+    """Mean and std [C, B] of the soft returns."""
     mean, raw = jnp.moveaxis(critic(observation, action), -1, 0)
     return mean, jax.nn.softplus(raw)
 
 
 def targets(state: State, batch: Transition, key: Array, config: Config) -> tuple[Array, Array]:
-    """The expected target y and the random one y_z, [B] each."""
+    """The expected target y [B] and the random y_z [B]."""
     key_action, key_return = jax.random.split(key)
     pi = distributions.squashed(state.target_actor(batch.next_observation), config)
     next_action, next_log_prob = pi.sample_and_log_prob(seed=key_action)
@@ -168,7 +170,7 @@ def targets(state: State, batch: Transition, key: Array, config: Config) -> tupl
 def likelihood_loss(
     q: Array, std: Array, target: Array, random_target: Array, moving_std: Array, config: Config
 ) -> Array:
-    """The loss [C, B] of means and stds [C, B], for targets [B] and b [C, 1]."""
+    """The loss [C, B] of q and std [C, B]; b is [C, 1]."""
     epsilon = config.std_epsilon
     fixed_q, fixed_std = jax.lax.stop_gradient((q, std))
     variance = jnp.square(fixed_std)
@@ -176,7 +178,8 @@ def likelihood_loss(
     error = jnp.clip(random_target - fixed_q, -bound, bound)
     if config.critic_loss == "huber":
         huber: Any = functools.partial(optax.losses.huber_loss, delta=config.huber_limit)
-        ratio = jnp.clip(jnp.square(moving_std) / (variance + epsilon), 0.1, 10.0)
+        ratio = jnp.square(moving_std) / (variance + epsilon)
+        ratio = jnp.clip(ratio, 0.1, 10.0)
         slope = (variance - huber(error)) / (fixed_std + epsilon)
         return ratio * (huber(q - target) + slope * std)
     factor = jnp.square(moving_std) + epsilon
@@ -191,11 +194,12 @@ def likelihood_loss(
 def critic_loss(
     critic: networks.Network, state: State, batch: Transition, key: Array, config: Config
 ) -> tuple[Array, tuple[Array, Metrics]]:
-    """Loss of all critics, summed over critics, with the moving std [C]."""
+    """Loss of the critics, and the moving std [C]."""
     target, random_target = targets(state, batch, key, config)
     q, std = returns(critic, batch.observation, batch.action)  # [C, B]
     mean_std = jax.lax.stop_gradient(std).mean(axis=-1)  # [C]
-    moving_std = state.moving_std + config.std_rate * (mean_std - state.moving_std)
+    change = mean_std - state.moving_std
+    moving_std = state.moving_std + config.std_rate * change
     moving_std = jnp.where(state.moving_std == 0.0, mean_std, moving_std)
     loss = likelihood_loss(q, std, target, random_target, moving_std[:, None], config)
     loss = buffers.weighted(loss, batch).mean(axis=-1).sum()
@@ -211,7 +215,7 @@ def critic_loss(
 def actor_loss(
     actor: networks.Network, state: State, batch: Transition, key: Array, config: Config
 ) -> Loss:
-    """Temperature-weighted log-probability minus the smallest critic's mean."""
+    """Weighted log-probability minus the critics' value."""
     pi = distributions.squashed(actor(batch.observation), config)
     action, log_prob = pi.sample_and_log_prob(seed=key)
     q, _ = returns(state.critic, batch.observation, action)  # [C, B]
@@ -223,7 +227,7 @@ def actor_loss(
 def update(
     state: State, batch: Transition, key: Array, step: Array, config: Config
 ) -> tuple[State, Metrics]:
-    """One update of the critics and, if due, of actor, temperature and targets."""
+    """One update of critics and, if due, of the rest."""
     key_critic, key_actor = jax.random.split(key)
     gradient, (moving_std, metrics) = jax.grad(critic_loss, has_aux=True)(
         state.critic.parameters, state, batch, key_critic, config

@@ -1,9 +1,11 @@
-"""EDAC [offline]: SAC from a data set, with many diverse critics whose smallest value counts.
+"""EDAC: SAC from a data set, with many diverse critics.
 
-The minimum of many critics is low wherever they disagree, where data are missing. A
-penalty on similar slopes lets fewer critics disagree as much. Without it: SAC-N.
+The minimum of many critics is low where they disagree, as in SAC-N.
+They do so where data are missing.
+A penalty on similar slopes makes fewer critics enough.
 
-gamma discount, alpha temperature, Q_c critics, Q'_c targets, pi actor
+gamma discount, alpha temperature, pi actor
+Q_c critics, Q'_c targets
 a' ~ pi(.|s'), a~ ~ pi(.|s)
   y        = r + gamma (1 - terminated) [ min_c Q'_c(s', a') - alpha log pi(a'|s') ]
   g_c      = d Q_c(s, a) / da, divided by its length
@@ -13,10 +15,10 @@ a' ~ pi(.|s'), a~ ~ pi(.|s)
   L(alpha) = mean [ -log alpha (log pi(a~|s) + target_entropy) ]
   Q'_c    <- (1 - rho) Q'_c + rho Q_c  rho: target_rate
 
-Departs from the paper: first and last layers begin a little differently than in the
-authors' code [2], see the page.
+Departs from the paper: first and last layers begin a little differently
+than in the authors' code [2], see the page.
 
-[1] An et al., Uncertainty-Based Offline RL with Diversified Q-Ensemble, arXiv:2110.01548
+[1] An et al., Offline RL with Diversified Q-Ensemble, arXiv:2110.01548
 [2] github.com/snu-mllab/EDAC, [3] github.com/corl-team/CORL
 
   rljax train edac --data d4rl/hopper-medium-v2
@@ -42,28 +44,28 @@ from rljax.requirements import Count, LogStd, NonNegative, Real, Share, Widths
 
 @agent.config
 class Config(buffers.DatasetSettings):
-    """Hyperparameters; floats can differ between the learners of one program."""
+    """Hyperparameters; floats can differ between learners."""
 
     # Optimisation
-    actor_lr: NonNegative = 3e-4  # of Adam; [2], 3e-5 on Adroit's pen
+    actor_lr: NonNegative = 3e-4  # of Adam; [2], 3e-5 for pen
     critic_lr: NonNegative = 3e-4  # of Adam; [2]
-    temperature_lr: NonNegative = 3e-4  # of Adam, for log alpha; [2]
+    temperature_lr: NonNegative = 3e-4  # of Adam; [2]
     batch_size: int = 256  # transitions per update; [2]
     # Targets
-    discount: Share = 0.99  # gamma, per environment step; [2]
+    discount: Share = 0.99  # gamma, per step; [2]
     target_rate: Share = 0.005  # rho, per update; [2]
     # Diversity
     diversity_weight: NonNegative | None = 1.0  # eta; None: SAC-N; [2]
     # Policy
-    update_order: Literal["together", "actor_first"] = "together"  # of losses; [2], other in [3]
+    update_order: Literal["together", "actor_first"] = "together"  # of losses; [2], [3]
     init_temperature: Temperature = 1.0  # alpha at the start; [2]
     target_entropy: Real | None = None  # in nats; None: -A, [2]
     log_std_min: LogStd = -5.0  # lower clip of log std; [2]
     log_std_max: LogStd = 2.0  # upper clip of log std; [2]
     # Networks
-    encoder: encoders.Kind = "auto"  # of observations that are no vectors
+    encoder: encoders.Kind = "auto"  # of other than vectors
     hidden: Widths = (256, 256, 256)  # of all networks; [2]
-    num_critics: Count = 10  # C; the smallest value counts; [2], 50 on Hopper
+    num_critics: Count = 10  # C; the smallest counts; [2], 50 on Hopper
     activation: networks.Activation = "relu"  # of hidden layers; [2]
     initialisation: networks.Initialisation = "edac"  # of all layers; [3]
 
@@ -78,12 +80,12 @@ class State(struct.PyTreeNode):
 
 
 def experience(config: Config) -> buffers.Dataset:
-    """Uniform batches of a data set; online, half of each batch is new experience."""
+    """Uniform batches; online, half are new experience."""
     return buffers.Dataset.of(config, online=buffers.Replay.of(config))
 
 
 def check(spec: EnvSpec, config: Config) -> None:
-    """Raise `ValueError` for discrete actions or settings that do not fit."""
+    """Raise `ValueError` for what does not fit."""
     agent.require_continuous("edac", spec)
     agent.require_order(config, "log_std_min", "log_std_max")
     if config.diversity_weight is not None:
@@ -92,7 +94,7 @@ def check(spec: EnvSpec, config: Config) -> None:
 
 
 def init(key: Array, spec: EnvSpec, config: Config) -> State:
-    """Fresh parameters, targets equal to the critics."""
+    """Fresh parameters; targets equal the critics."""
     key_actor, key_critic = jax.random.split(key)
     encoding = EncoderSettings.of(config)
     style = (config.activation, config.initialisation)
@@ -112,7 +114,7 @@ def init(key: Array, spec: EnvSpec, config: Config) -> State:
 def act(
     state: State, observation: Array, key: Array, config: Config, explore: bool
 ) -> tuple[Array, dict]:
-    """Actions [..., A] for observations [..., O]: sampled, or tanh of the mean."""
+    """Actions [..., A] for observations [..., O]."""
     if not explore:
         mean, _ = jnp.split(state.actor(observation), 2, axis=-1)
         return jnp.tanh(mean), {}
@@ -120,7 +122,7 @@ def act(
 
 
 def value(state: State, observation: Array, action: Array, config: Config) -> Array:
-    """The critics' mean value [...] of actions [..., A] for observations [..., O]."""
+    """The critics' mean value [...] of actions [..., A]."""
     return state.critic(observation, action).mean(axis=0)
 
 
@@ -128,7 +130,7 @@ def value(state: State, observation: Array, action: Array, config: Config) -> Ar
 def critic_loss(
     critic: networks.Network, state: State, batch: Transition, key: Array, config: Config
 ) -> Loss:
-    """Squared error of all critics, summed over critics, plus the diversity penalty."""
+    """Squared error of the critics, plus the penalty."""
     pi = distributions.squashed(state.actor(batch.next_observation), config)
     next_action, next_log_prob = pi.sample_and_log_prob(seed=key)
     next_q = state.target_critic(batch.next_observation, next_action).min(axis=0)  # [B]
@@ -155,9 +157,9 @@ def critic_loss(
 
 
 def likeness(slope: Array) -> Array:
-    """Mean cosine [B] between the critics' slopes [C, B, A]: 1 where all are parallel."""
+    """Mean cosine [B] between the critics' slopes [C, B, A]."""
     number = len(slope)
-    # A critic with only inactive units has a slope of zero: its gradient stays finite.
+    # With only inactive units, a slope is 0: its gradient stays finite.
     length = optax.safe_norm(slope, 1e-20, axis=-1, keepdims=True)
     direction = slope / (length + 1e-10)
     # |sum_c g_c|^2 = sum_c |g_c|^2 + sum_{c != k} <g_c, g_k>
@@ -169,7 +171,7 @@ def likeness(slope: Array) -> Array:
 def actor_loss(
     actor: networks.Network, state: State, batch: Transition, key: Array, config: Config
 ) -> Loss:
-    """Temperature-weighted log-probability minus the smallest critic's value."""
+    """Weighted log-probability minus the critics' value."""
     pi = distributions.squashed(actor(batch.observation), config)
     action, log_prob = pi.sample_and_log_prob(seed=key)
     q = networks.smallest(state.critic(batch.observation, action))  # [B]
@@ -180,7 +182,7 @@ def actor_loss(
 def update(
     state: State, batch: Transition, key: Array, step: Array, config: Config
 ) -> tuple[State, Metrics]:
-    """One update of the actor, the temperature, the critics and the targets."""
+    """One update of the networks and alpha."""
     key_critic, key_actor = jax.random.split(key)
     adam = optax.adam(config.actor_lr)
     actor, actor_metrics = state.actor.step(adam, actor_loss, state, batch, key_actor, config)

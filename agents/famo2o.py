@@ -1,10 +1,10 @@
-"""FamO2O [hybrid]: IQL with a policy for each inverse temperature, and one that chooses among them.
+"""FamO2O: IQL with a policy for each inverse temperature.
 
-The actor sees the inverse temperature beta and learns for a whole range of it at once.
-The balance policy b chooses beta in each state and learns as SAC's actor does.
+The actor sees the inverse temperature beta and learns for a range of it.
+The balance policy b chooses beta in each state, as SAC's actor would.
 
-gamma discount, V value, Q_c critics, Q'_c targets, pi actor, alpha temperature of b,
-tau expectile
+gamma discount, V value, Q_c critics, Q'_c targets, pi actor, tau expectile,
+alpha temperature of b
 x ~ b(.|s), a~ ~ pi(.|s, beta(x)), x^ ~ U(-1, 1), online x^ ~ b(.|s)
   beta(x)  = beta_min + (beta_max - beta_min) (x + 1) / 2
   Q(s, a)  = min_c Q'_c(s, a),  u = Q(s, a) - V(s)
@@ -43,19 +43,19 @@ from rljax.requirements import Count, LogStd, NonNegative, Real, Share, Widths
 
 @agent.config
 class Config(buffers.DatasetSettings):
-    """Hyperparameters; floats can differ between the learners of one program."""
+    """Hyperparameters; floats can differ between learners."""
 
     # Optimisation
     actor_lr: NonNegative = 3e-4  # of Adam; [2]
     critic_lr: NonNegative = 3e-4  # of Adam; [2]
     value_lr: NonNegative = 3e-4  # of Adam; [2]
-    balance_lr: NonNegative = 3e-4  # of Adam, for the balance policy; [2]
-    temperature_lr: NonNegative = 3e-4  # of Adam, for log alpha; [2]
+    balance_lr: NonNegative = 3e-4  # of Adam; [2]
+    temperature_lr: NonNegative = 3e-4  # of Adam; [2]
     batch_size: int = 256  # transitions per update; [2]
     # Targets
-    discount: Share = 0.99  # gamma, per environment step; [2]
+    discount: Share = 0.99  # gamma, per step; [2]
     target_rate: Share = 0.005  # rho, per update; [2]
-    expectile: Share = 0.7  # tau: 0.5 is the mean; IQL's for locomotion
+    expectile: Share = 0.7  # tau: 0.5 is the mean; IQL
     # Policy
     inverse_temperature_min: NonNegative = 1.0  # least beta: 0 imitates; [2]
     inverse_temperature_max: NonNegative = 5.0  # largest beta; [2]
@@ -63,20 +63,20 @@ class Config(buffers.DatasetSettings):
     log_std_min: LogStd = -5.0  # lower clip of log std; [2]
     log_std_max: LogStd = 2.0  # upper clip of log std; [2]
     init_temperature: Temperature = 1.0  # alpha at the start; [2]
-    target_entropy: Real = -0.5  # of b, in nats of x in [-1, 1]; [2]
+    target_entropy: Real = -0.5  # of b, in nats; [2]
     # Networks
-    encoder: encoders.Kind = "auto"  # of observations that are no vectors
+    encoder: encoders.Kind = "auto"  # of other than vectors
     hidden: Widths = (256, 256)  # of all networks; [2]
-    num_critics: Count = 2  # C; the smallest value counts; [2]
+    num_critics: Count = 2  # C; the smallest counts; [2]
     activation: networks.Activation = "relu"  # of hidden layers; [2]
-    num_frequencies: Count = 3  # of sines and cosines of beta; [2]
-    initialisation: networks.Initialisation = "orthogonal"  # of all layers, gain sqrt 2; [2]
+    num_frequencies: Count = 3  # of beta; [2]
+    initialisation: networks.Initialisation = "orthogonal"  # gain sqrt 2; [2]
 
 
 class State(struct.PyTreeNode):
     """Everything that learning changes."""
 
-    actor: networks.Trained  # Actor of [O] and beta as [2 num_frequencies]
+    actor: networks.Trained  # Actor of [O] and beta's waves
     balance: networks.Trained  # Actor, [O] -> [1]: x before tanh
     critic: networks.Trained  # [O], [A] -> [C]
     value: networks.Trained  # [O] -> [1]
@@ -86,14 +86,14 @@ class State(struct.PyTreeNode):
 
 
 def experience(config: Config) -> buffers.Dataset:
-    """Uniform batches of a data set; online, half of each batch is new experience."""
+    """Uniform batches; online, half are new experience."""
     columns = (buffers.Source(),)
     online = buffers.Replay.of(config, columns=columns)
     return buffers.Dataset.of(config, columns=columns, online=online)
 
 
 def check(spec: EnvSpec, config: Config) -> None:
-    """Raise `ValueError` for discrete actions or settings that do not fit."""
+    """Raise `ValueError` for what does not fit."""
     agent.require_continuous("famo2o", spec)
     agent.require_order(config, "inverse_temperature_min", "inverse_temperature_max")
     agent.require_order(config, "log_std_min", "log_std_max")
@@ -101,7 +101,7 @@ def check(spec: EnvSpec, config: Config) -> None:
 
 
 def init(key: Array, spec: EnvSpec, config: Config) -> State:
-    """Fresh parameters, targets equal to the critics."""
+    """Fresh parameters; targets equal the critics."""
     key_actor, key_critic, key_value, key_balance = jax.random.split(key, 4)
     encoding = EncoderSettings.of(config)
     action = jnp.zeros(spec.action_shape)
@@ -112,7 +112,8 @@ def init(key: Array, spec: EnvSpec, config: Config) -> State:
     mean = encoders.create(spec, encoding, net, key_actor, angles)
     actor = Actor(mean, log_std=jnp.zeros(spec.action_size))
     net = networks.MLP(config.hidden, 1, *style, output_scale=gain)
-    balance = Actor(encoders.create(spec, encoding, net, key_balance), log_std=jnp.zeros(1))
+    mean = encoders.create(spec, encoding, net, key_balance)
+    balance = Actor(mean, log_std=jnp.zeros(1))
     value = encoders.create(spec, encoding, net, key_value)
     net = networks.Ensemble(config.num_critics, config.hidden, *style, output_scale=gain)
     critic = encoders.create(spec, encoding, net, key_critic, action)
@@ -130,7 +131,7 @@ def init(key: Array, spec: EnvSpec, config: Config) -> State:
 def act(
     state: State, observation: Array, key: Array, config: Config, explore: bool
 ) -> tuple[Array, dict]:
-    """Actions [..., A] for observations [..., O], by b's tanh(mean): mean or sample."""
+    """Actions [..., A] for observations [..., O]."""
     actor, balance = state.actor.parameters, state.balance.parameters
     beta = inverse_temperature(jnp.tanh(balance.mean(observation)[..., 0]), config)
     action = policy(actor, observation, beta, config)
@@ -141,7 +142,7 @@ def act(
 
 
 def value(state: State, observation: Array, action: Array, config: Config) -> Array:
-    """The critics' mean value [...] of actions [..., A] for observations [..., O]."""
+    """The critics' mean value [...] of actions [..., A]."""
     return state.critic(observation, action).mean(axis=0)
 
 
@@ -159,7 +160,7 @@ def balance_policy(balance: Actor, observation: Array) -> distributions.Squashed
 
 
 def policy(actor: Actor, observation: Array, beta: Array, config: Config) -> Array:
-    """The policy's mean, mu(s, beta), [..., A] for observations [..., O], beta [...]."""
+    """The mean mu(s, beta) [..., A] of beta [...]."""
     exponent = jnp.arange(config.num_frequencies) / config.num_frequencies
     angle = beta[..., None] / 10_000.0**exponent
     return jnp.tanh(actor.mean(observation, jnp.sin(angle), jnp.cos(angle)))
@@ -173,7 +174,7 @@ def std(actor: Actor, config: Config) -> Array:
 def balance_loss(
     balance: Actor, state: State, batch: Transition, key: Array, config: Config
 ) -> Loss:
-    """Temperature-weighted log b(x|s) minus the smallest value of the actor's action."""
+    """Weighted log b(x|s) minus the actions' value."""
     key_x, key_action = jax.random.split(key)
     b = balance_policy(balance, batch.observation)
     x, log_prob = b.sample_and_log_prob(seed=key_x)  # [B, 1], [B]
@@ -195,7 +196,7 @@ def balance_loss(
 def actor_loss(
     actor: Actor, advantage: Array, beta: Array, batch: Transition, config: Config
 ) -> Loss:
-    """-log pi(a|s, beta) of the data, weighted by the advantage [B] times beta [B]."""
+    """-log pi(a|s, beta), weighted by advantage and beta [B]."""
     weight = jnp.minimum(jnp.exp(beta * advantage), config.max_weight)
     mean = policy(actor, batch.observation, beta, config)
     pi = distributions.gaussian(mean, std(actor, config))
@@ -208,7 +209,7 @@ def actor_loss(
 
 
 def critic_loss(critic: networks.Network, next_v: Array, batch: Transition, config: Config) -> Loss:
-    """Squared error of all critics to the target from V(s') [B], summed over critics."""
+    """Squared error of the critics, from V(s') [B]."""
     bootstrap = config.discount * (1.0 - batch.terminated)  # [B]
     target = batch.reward + bootstrap * next_v
     q = critic(batch.observation, batch.action)  # [C, B]
@@ -219,7 +220,7 @@ def critic_loss(critic: networks.Network, next_v: Array, batch: Transition, conf
 def update(
     state: State, batch: Transition, key: Array, step: Array, config: Config
 ) -> tuple[State, Metrics]:
-    """One update of the value, b and alpha, the actor, the critics and their targets."""
+    """One update of the networks and alpha."""
     key_balance, key_uniform, key_x = jax.random.split(key, 3)
     q = state.target_critic(batch.observation, batch.action).min(axis=0)  # [B]
     adam = optax.adam(config.value_lr)
@@ -237,7 +238,8 @@ def update(
     )
 
     online = state.online | ~batch.extras["offline"].all()  # and so it stays
-    uniform = jax.random.uniform(key_uniform, batch.reward.shape, minval=-1.0, maxval=1.0)
+    shape = batch.reward.shape
+    uniform = jax.random.uniform(key_uniform, shape, minval=-1.0, maxval=1.0)
     b = balance_policy(state.balance.parameters, batch.observation)
     x = jnp.where(online, b.sample(seed=key_x)[:, 0], uniform)
     beta = inverse_temperature(x, config)

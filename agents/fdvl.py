@@ -1,11 +1,12 @@
-"""f-DVL [offline]: IQL whose values come from the dual of learning under an f-divergence.
+"""f-DVL: IQL whose values come from the dual of an f-divergence.
 
-A state's value is pushed up by actions of the data that are worth more, and down by all.
-The divergence says how much: total variation makes it a quantile, chi-square and reverse
-KL, which is XQL, weigh a large surplus by more.
+A state's value is pushed up by actions that are worth more.
+It is pushed down by all.
+The divergence says how much: total variation makes it a quantile, chi-square
+and reverse KL, which is XQL, weigh a large surplus by more.
 
-V value, Q_c critics, Q'_c targets, lambda optimism, T temperature; pi, y and beta as in
-agents/iql.py
+V value, Q_c critics, Q'_c targets, lambda optimism, T temperature
+pi, y and beta as in agents/iql.py
   u        = min_c Q'_c(s, a) - V(s)
   L(V)     = mean [ lambda max(u, 0) - (1 - lambda) u ]  total variation [1]
            = mean [ lambda max(u + u^2 / 4, 0) - (1 - lambda) u ]  chi-square
@@ -14,8 +15,8 @@ agents/iql.py
   L(Q)     = sum_c mean huber(Q_c(s, a) - y)
 L(pi) and y take V after its step.
 
-Departs from the paper: it follows the authors' code [2], which begins from XQL's. The
-policy's weights are IQL's, and reverse KL's loss is divided by its largest exponential.
+Departs from the paper: it follows the authors' code [2], begun from XQL's.
+Its weights are IQL's. Reverse KL divides by its largest exponential.
 
 [1] Sikchi et al., Dual RL, arXiv:2302.08560
 [2] github.com/hari-sikchi/DVL
@@ -50,33 +51,33 @@ AboveZero = Annotated[float, Between(1e-8, None)]
 
 @agent.config
 class Config(buffers.DatasetSettings, policies.WithImitation):
-    """Hyperparameters; floats can differ between the learners of one program."""
+    """Hyperparameters; floats can differ between learners."""
 
     # Optimisation
     actor_lr: NonNegative = 3e-4  # of Adam, at the start; [2]
     critic_lr: NonNegative = 3e-4  # of Adam; [2]
     value_lr: NonNegative = 3e-4  # of Adam; [2]
-    decay_steps: Positive | None = 1.0  # share of the run until actor_lr is 0; [2]
+    decay_steps: Positive | None = 1.0  # share of the run to rate 0; [2]
     batch_size: int = 1024  # transitions per update; [2], 256 in [3]
     # Targets
-    discount: Share = 0.99  # gamma, per environment step; [2]
+    discount: Share = 0.99  # gamma, per step; [2]
     target_rate: Share = 0.005  # rho, per update; [2]
     divergence: Divergence = "total_variation"  # reverse_kl is XQL; [2]
-    optimism: Optimism = 0.8  # lambda: 0.5 is the minimum; [2] on AntMaze
-    temperature: AboveZero = 2.0  # T of reverse_kl; [3] for locomotion
-    max_exponent: Exponent = 7.0  # bound of u / T in reverse_kl; [3]
-    uniform_actions: Whole = 0  # per row in L(V), beside the data's; [2]
-    huber: AboveZero = 20.0  # error from which the critics' loss is linear; [2]
+    optimism: Optimism = 0.8  # lambda; [2] on AntMaze
+    temperature: AboveZero = 2.0  # T; [3] for locomotion
+    max_exponent: Exponent = 7.0  # bound of u / T; [3]
+    uniform_actions: Whole = 0  # of a row in L(V); [2]
+    huber: AboveZero = 20.0  # of the critics' error; [2]
     # Policy
     inverse_temperature: NonNegative = 3.0  # beta; [2] for locomotion
     max_weight: NonNegative = 100.0  # bound of the weights; [2]
-    policy: Literal["gaussian", "deterministic"] = "gaussian"  # [2]
+    policy: Literal["gaussian", "deterministic"] = "gaussian"  # form of pi; [2]
     # Networks
-    encoder: encoders.Kind = "auto"  # of observations that are no vectors
+    encoder: encoders.Kind = "auto"  # of other than vectors
     hidden: Widths = (256, 256)  # of all networks; [2]
-    num_critics: Count = 2  # C; the smallest value counts; [2]
-    activation: networks.Activation = "relu"  # [2]
-    layer_norm: bool = True  # of critics and value, before activation; [2]
+    num_critics: Count = 2  # C; the smallest counts; [2]
+    activation: networks.Activation = "relu"  # of hidden layers; [2]
+    layer_norm: bool = True  # of critics and value; [2]
     initialisation: networks.Initialisation = "orthogonal"  # gain sqrt 2; [2]
 
 
@@ -90,18 +91,18 @@ class State(struct.PyTreeNode):
 
 
 def experience(config: Config) -> buffers.Dataset:
-    """Uniform batches of a data set; online, half of each batch is new experience."""
+    """Uniform batches; online, half are new experience."""
     online = buffers.Replay.of(config)
     return buffers.Dataset.of(config, learns_until=config.decay_steps, online=online)
 
 
 def schedule(config: Config, steps: float) -> Config:
-    """Turn a share of the run's `steps` into a number of updates."""
+    """Turn shares of the run into numbers of steps."""
     return dataclasses.replace(config, decay_steps=agent.in_steps(config.decay_steps, steps))
 
 
 def check(spec: EnvSpec, config: Config) -> None:
-    """Raise `ValueError` for settings that do not fit each other or the environment."""
+    """Raise `ValueError` for what does not fit."""
     agent.require_unmixed("fdvl", spec)
     Imitation.of(config).check()
     encoders.check(spec, EncoderSettings.of(config))
@@ -112,7 +113,7 @@ def check(spec: EnvSpec, config: Config) -> None:
 
 
 def init(key: Array, spec: EnvSpec, config: Config) -> State:
-    """Fresh parameters, targets equal to the critics."""
+    """Fresh parameters; targets equal the critics."""
     key_actor, key_critic, key_value = jax.random.split(key, 3)
     action = jnp.zeros(spec.action_shape, spec.action_dtype)
     encoding = EncoderSettings.of(config)
@@ -138,26 +139,26 @@ def init(key: Array, spec: EnvSpec, config: Config) -> State:
 
 
 def actor_rate(step: Array, config: Config) -> Array | float:
-    """The actor's learning rate [] after `step` updates: half a cosine."""
+    """The actor's rate [] after `step` updates."""
     return networks.cosine_rate(config.actor_lr, step, config.decay_steps)
 
 
 def act(
     state: State, observation: Array, key: Array, config: Config, explore: bool
 ) -> tuple[Array, dict]:
-    """Actions [..., A] or [...] for observations [..., O]: the mean or mode, or a sample."""
+    """Actions [..., A] or [...] for observations [..., O]."""
     policy = Imitation.of(config)
     return policy.act(state.actor.parameters, observation, key, explore), {}
 
 
 def value(state: State, observation: Array, action: Array, config: Config) -> Array:
-    """The critics' mean value [...] of actions [..., A] or [...] for observations [..., O]."""
+    """The critics' mean value [...] of actions [..., A] or [...]."""
     return state.critic(observation, action).mean(axis=0)
 
 
 # [2], [3]
 def value_loss(value: networks.Network, q: Array, batch: Transition, config: Config) -> Loss:
-    """The push up by values q [K, B] of K actions above V, minus the push down by all."""
+    """The push of V by values q [K, B] of K actions."""
     v = value(batch.observation)[:, 0]  # [B]
     surplus = q - v  # [K, B]
     if config.divergence == "reverse_kl":
@@ -180,7 +181,7 @@ def value_loss(value: networks.Network, q: Array, batch: Transition, config: Con
 def actor_loss(
     actor: Actor, advantage: Array, batch: Transition, key: Array, config: Config
 ) -> Loss:
-    """Distance to the data's actions, weighted by the exponential of their advantage [B]."""
+    """Distance to the actions, weighted by advantage [B]."""
     weight = jnp.exp(config.inverse_temperature * advantage)
     weight = jnp.minimum(weight, config.max_weight)
     policy = Imitation.of(config)
@@ -195,7 +196,7 @@ def actor_loss(
 
 # [2]
 def critic_loss(critic: networks.Network, next_v: Array, batch: Transition, config: Config) -> Loss:
-    """Huber's loss of all critics to the target from V(s') [B], summed over critics."""
+    """Huber's loss of the critics, from V(s') [B]."""
     bootstrap = config.discount * (1.0 - batch.terminated)  # [B]
     target = batch.reward + bootstrap * next_v
     q = critic(batch.observation, batch.action)  # [C, B]
@@ -209,7 +210,7 @@ def critic_loss(critic: networks.Network, next_v: Array, batch: Transition, conf
 
 
 def action_values(state: State, batch: Transition, key: Array, config: Config) -> Array:
-    """min_c Q'_c [K, B] of the data's actions, and of K - 1 uniform ones of each row."""
+    """min_c Q'_c [K, B] of the actions and K - 1 uniform ones."""
     shape = (config.uniform_actions, *batch.action.shape)
     uniform = jax.random.uniform(key, shape, minval=-1.0, maxval=1.0)
     uniform = uniform.astype(batch.action.dtype)
@@ -221,7 +222,7 @@ def action_values(state: State, batch: Transition, key: Array, config: Config) -
 def update(
     state: State, batch: Transition, key: Array, step: Array, config: Config
 ) -> tuple[State, Metrics]:
-    """One update of the value, the actor, the critics and their targets."""
+    """One update of value, actor, critics and targets."""
     key, key_uniform = jax.random.split(key)
     q = action_values(state, batch, key_uniform, config)  # [K, B]
     adam = optax.adam(config.value_lr)

@@ -1,23 +1,23 @@
-"""FQE [evaluation]: the value of another run's policy, from a data set alone; fitted Q evaluation.
+"""FQE: fitted Q evaluation of another run's policy, from a data set alone.
 
-Critics learn what the policy would earn from each state and action of the data. Their
-mean over the data's first states estimates the policy's discounted return, without an
-environment. So runs can be compared before any is played.
+Critics learn what the policy would earn from each state and action.
+Their mean over the first states estimates its discounted return.
+So runs can be compared before any is played.
 
-gamma discount, Q_c critics, Q'_c targets, pi the policy of `--base`, s_0 the data's first
-observations, a_0 ~ pi(.|s_0)
+gamma discount, Q_c critics, Q'_c targets, pi the policy of `--base`
+s_0 the data's first observations, a_0 ~ pi(.|s_0)
   a'       ~ pi(.|s'), as evaluation plays it; without a base: the data's
   y        = r + gamma (1 - terminated) mean_c Q'_c(s', a')  [1, alg. 3]
   L(Q)     = sum_c mean (Q_c(s, a) - y)^2
   Q'_c    <- (1 - rho) Q'_c + rho Q_c  rho: target_rate
   V        = mean over s_0 of mean_c Q_c(s_0, a_0)  the metric `value/initial`
 
-Departs from the paper: one step of Adam on a batch in place of each whole regression,
-with targets that follow slowly, as in [2]. `value_head` learns classes of y. Without
-`--base` it evaluates the policy that recorded the data, whose return is known.
+Departs from the paper: a step of Adam in place of each regression, and slow
+targets, as in [2]. `value_head` learns classes of y. Without `--base` it
+evaluates the policy that recorded the data, whose return is known.
 
 [1] Le et al., Batch Policy Learning under Constraints, arXiv:1903.08738
-[2] Paine et al., Hyperparameter Selection for Offline RL, arXiv:2007.09055
+[2] Paine et al., Hyperparameter Selection, arXiv:2007.09055
 
   rljax train fqe --data d4rl/hopper-medium-v2 --base runs/iql
 """
@@ -41,28 +41,28 @@ from rljax.requirements import Count, NonNegative, Share, Widths
 
 @agent.config
 class Config(heads.WithHead):
-    """Hyperparameters; floats can differ between the learners of one program."""
+    """Hyperparameters; floats can differ between learners."""
 
     # Optimisation
     critic_lr: NonNegative = 3e-4  # of Adam; own choice
     batch_size: int = 256  # transitions per update; [2]
     # Experience
-    reward_transform: buffers.RewardTransform = "none"  # of rewards, before any update
-    normalise_observations: bool = True  # by the data set's mean and std; own choice
-    num_updates: int = 1  # updates per iteration, each on a fresh batch
+    reward_transform: buffers.RewardTransform = "none"  # before any update
+    normalise_observations: bool = True  # by mean and std; own choice
+    num_updates: int = 1  # updates per iteration
     # Targets
-    discount: Share = 0.99  # gamma, per environment step; [2]
+    discount: Share = 0.99  # gamma, per step; [2]
     target_rate: Share = 0.005  # rho, per update; own choice
     # Estimate
-    num_starts: Count = 256  # first observations of the estimate, at most; own choice
-    initial_every: Count = 20  # updates between two estimates; own choice
+    num_starts: Count = 256  # first states; own choice
+    initial_every: Count = 20  # updates per estimate; own choice
     # Networks
-    encoder: encoders.Kind = "auto"  # of observations that are no vectors
+    encoder: encoders.Kind = "auto"  # of other than vectors
     hidden: Widths = (256, 256)  # of the critics; own choice
     num_critics: Count = 2  # C; their mean counts; own choice
-    activation: networks.Activation = "relu"  # own choice
-    layer_norm: bool = True  # before activation, against divergence; own choice
-    initialisation: networks.Initialisation = "torch"  # own choice
+    activation: networks.Activation = "relu"  # of hidden layers; own choice
+    layer_norm: bool = True  # before activation; own choice
+    initialisation: networks.Initialisation = "torch"  # of all layers; own choice
 
 
 class Starts(struct.PyTreeNode):
@@ -74,31 +74,31 @@ class Starts(struct.PyTreeNode):
 
 
 class State(struct.PyTreeNode):
-    """Everything that learning changes, and what it reads."""
+    """Everything that learning changes, or reads."""
 
     critic: networks.Trained  # [O], [A] or [] -> [C]
     target_critic: networks.Network
-    statistics: Any  # of observations [O...]: the base normalises them by its own
+    statistics: Any  # of observations; the base has its own
     starts: Starts
     spec: EnvSpec = struct.field(pytree_node=False)
-    base: Base | None = None  # the policy to evaluate; None: that of the data
+    base: Base | None = None  # to evaluate; None: the data's
 
 
 def experience(config: Config) -> buffers.Dataset:
-    """Uniform batches of a data set with the next actions; observations as they are."""
+    """Uniform batches of data with the next actions."""
     columns = (buffers.NextAction(),)
     return buffers.Dataset.of(config, columns=columns, normalise_observations=False)
 
 
 def check(spec: EnvSpec, config: Config) -> None:
-    """Raise `ValueError` for settings that do not fit each other or the environment."""
+    """Raise `ValueError` for what does not fit."""
     agent.require_unmixed("fqe", spec)
     heads.check_bins(HeadSettings.of(config))
     encoders.check(spec, EncoderSettings.of(config))
 
 
 def init(key: Array, spec: EnvSpec, config: Config) -> State:
-    """Fresh parameters, targets equal to the critics."""
+    """Fresh parameters; targets equal the critics."""
     action = jnp.zeros(spec.action_shape, spec.action_dtype)
     style = (config.activation, config.initialisation, config.layer_norm)
     net = networks.ensemble(spec, config.num_critics, config.hidden, *style)
@@ -126,9 +126,10 @@ def use_base(state: State, base: Base, config: Config) -> State:
 
 
 def prepare(state: State, data: Transition, config: Config) -> State:
-    """Keep first rows of episodes of a data set [N, ...], and count its observations."""
+    """Keep first rows and statistics of the data [N, ...]."""
     rows, weight = first_rows(data, config.num_starts)
-    observation, action = buffers.rows_of((data.observation, data.action), rows)
+    pair = (data.observation, data.action)
+    observation, action = buffers.rows_of(pair, rows)
     state = state.replace(
         critic=networks.fit_bins(state.critic, data, config.discount),
         target_critic=networks.fit_bins(state.target_critic, data, config.discount),
@@ -140,13 +141,14 @@ def prepare(state: State, data: Transition, config: Config) -> State:
 
 
 def first_rows(data: Transition, number: int) -> tuple[Array, Array]:
-    """Rows [S] of data [N, ...] that begin episodes, evenly spread, and whether they do."""
+    """Rows [S] that begin episodes, spread, and their weights."""
     ends = data.terminated | data.truncated
     begins = jnp.concatenate([jnp.ones((1,), bool), ends[:-1]])
-    order = jnp.cumsum(begins)  # the first row of episode k, from 1 on, has order k
+    order = jnp.cumsum(begins)  # of episodes, from 1 on
     places = jnp.arange(number)
     episodes = order[-1]
-    spread = (places * (episodes // number)) + (places * (episodes % number)) // number
+    whole = places * (episodes // number)
+    spread = whole + (places * (episodes % number)) // number
     first = jnp.minimum(places, episodes - 1)
     episode = jnp.where(episodes > number, spread, first)
     weight = (places < episodes).astype(jnp.float32)
@@ -156,10 +158,7 @@ def first_rows(data: Transition, number: int) -> tuple[Array, Array]:
 def act(
     state: State, observation: Array, key: Array, config: Config, explore: bool
 ) -> tuple[Array, dict]:
-    """Actions [..., A] or [...] of the base for observations [..., O].
-
-    Without a base they are 0, and uniform ones when exploring.
-    """
+    """The base's actions [..., A] or [...]; else 0 or uniform."""
     if state.base is not None:
         return state.base.act(observation, key, explore), {}
     spec = state.spec
@@ -171,32 +170,36 @@ def act(
 
 
 def value(state: State, observation: Array, action: Array, config: Config) -> Array:
-    """The critics' mean value [...] of actions [..., A] or [...] for observations [..., O]."""
+    """The critics' mean value [...] of actions [..., A] or [...]."""
     if config.normalise_observations:
         observation = normalise.standardise(state.statistics, observation)
     return state.critic(observation, action).mean(axis=0)
 
 
 def initial_value(state: State, key: Array, config: Config) -> Array:
-    """V []: the mean value of the policy's actions for the data's first observations."""
+    """V []: the policy's mean value in the first states."""
     starts = state.starts
     action = starts.action
     if state.base is not None:
         action = state.base.act(starts.observation, key)
     values = value(state, starts.observation, action, config)
-    return (starts.weight * values).sum() / jnp.maximum(starts.weight.sum(), 1.0)
+    total = (starts.weight * values).sum()
+    return total / jnp.maximum(starts.weight.sum(), 1.0)
 
 
 # [1, algorithm 3]
 def critic_loss(
-    critic: networks.Network, state: State, batch: Transition, next_action: Array, config: Config
+    critic: networks.Network,
+    state: State,
+    batch: Transition,
+    next_action: Array,
+    config: Config,
 ) -> Loss:
-    """Error of all critics to the target, summed over critics.
-
-    Without a base, rows at which the data were cut do not count: no next action is known.
-    """
-    next_q = state.target_critic(batch.next_observation, next_action).mean(axis=0)  # [B]
-    target = batch.reward + config.discount * (1.0 - batch.terminated) * next_q
+    """Error of the critics, where the next action is known."""
+    next_q = state.target_critic(batch.next_observation, next_action)  # [C, B]
+    next_q = next_q.mean(axis=0)  # [B]
+    bootstrap = config.discount * (1.0 - batch.terminated)  # [B]
+    target = batch.reward + bootstrap * next_q
     # outputs are [C, B], or [C, B, K] of bins
     outputs, head = networks.outputs_and_head(critic, batch.observation, batch.action)
     weight = jnp.ones_like(batch.reward)
@@ -216,7 +219,7 @@ def critic_loss(
 def update(
     state: State, batch: Transition, key: Array, step: Array, config: Config
 ) -> tuple[State, Metrics]:
-    """One update of the critics and their targets and, if due, an estimate of the return."""
+    """One update of critics and targets; V, if due."""
     key_next, key_first = jax.random.split(key)
     next_action = batch.extras["next_action"]
     if state.base is not None:

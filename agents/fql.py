@@ -1,11 +1,12 @@
-"""FQL [generative]: flow Q-learning. A one-step policy learns from a flow and from critics.
+"""FQL: a one-step policy that learns from a flow and from critics.
 
-The flow imitates the data, with all its modes, and maximises nothing. The policy maps
-noise to actions in one step, near the flow's actions from the same noise. It follows
-the critics' gradient. Only the policy acts.
+The flow imitates the data, with all its modes, and maximises nothing.
+The policy maps noise to actions in one step, near the flow's.
+It follows the critics' gradient. Only the policy acts.
 
-gamma discount, v flow, mu policy, Q_c critics, Q'_c targets, x and z standard normal,
-alpha distillation_weight, flow(s, z) where flow_steps Euler steps along v lead from z
+gamma discount, v flow, mu policy, Q_c critics, Q'_c targets
+x and z standard normal, alpha distillation_weight
+flow(s, z) where flow_steps Euler steps along v lead from z
   t        ~ U(0, 1),  a_t = (1 - t) x + t a
   a'       = mu(s', z')
   y        = r + gamma (1 - terminated) mean_c Q'_c(s', a')  [1, eq. 8]
@@ -16,8 +17,7 @@ alpha distillation_weight, flow(s, z) where flow_steps Euler steps along v lead 
 
 The actions of mu and of the flow are clipped to [-1, 1].
 
-Departs from the paper: nowhere. Targets follow the critics after their step; in the
-authors' code [2] they follow those from before it.
+Departs from the paper: nowhere. Targets follow the new critics; in [2], the old.
 
 [1] Park et al., Flow Q-Learning, arXiv:2502.02538
 [2] github.com/seohongpark/fql
@@ -43,34 +43,34 @@ from rljax.requirements import Count, NonNegative, Share, Widths
 
 @agent.config
 class Config(buffers.DatasetSettings):
-    """Hyperparameters; floats can differ between the learners of one program."""
+    """Hyperparameters; floats can differ between learners."""
 
     # Optimisation
     actor_lr: NonNegative = 3e-4  # of Adam, of flow and policy; [2]
     critic_lr: NonNegative = 3e-4  # of Adam; [2]
     batch_size: int = 256  # transitions per update; [2]
     # Targets
-    discount: Share = 0.99  # gamma, per environment step; [2]
+    discount: Share = 0.99  # gamma, per step; [2]
     target_rate: Share = 0.005  # rho, per update; [2]
     target: Literal["mean", "min"] = "mean"  # of the target critics; [2]
     # Policy
-    distillation_weight: NonNegative = 10.0  # alpha, to be tuned: more imitates; [2]
-    normalise_value: bool = False  # divide Q by mean |Q| in L(mu); [2]
-    flow_steps: Count = 10  # steps of Euler from noise to an action; [2]
+    distillation_weight: NonNegative = 10.0  # alpha, to be tuned; [2]
+    normalise_value: bool = False  # by mean |Q| in L(mu); [2]
+    flow_steps: Count = 10  # Euler steps to an action; [2]
     # Networks
-    encoder: encoders.Kind = "auto"  # of observations that are no vectors
+    encoder: encoders.Kind = "auto"  # of other than vectors
     hidden: Widths = (512, 512, 512, 512)  # of all networks; [2]
-    num_critics: Count = 2  # C; [2]
-    activation: networks.Activation = "gelu_tanh"  # [2]
+    num_critics: Count = 2  # C, all count; [2]
+    activation: networks.Activation = "gelu_tanh"  # of hidden layers; [2]
     layer_norm: bool = True  # of the critics, after activation; [2]
-    initialisation: networks.Initialisation = "glorot_uniform"  # [2]
+    initialisation: networks.Initialisation = "glorot_uniform"  # of all layers; [2]
     precision: networks.Precision = "float32"  # of products forwards; own choice
 
 
 class Actor(struct.PyTreeNode):
     """The networks that the actor's optimiser moves."""
 
-    flow: networks.Network  # a_t [A], s [O], t [] -> [A]: velocity at t
+    flow: networks.Network  # a_t, s, t -> velocity [A]
     one_step: networks.Network  # z [A], s [O] -> [A]
 
 
@@ -84,18 +84,18 @@ class State(struct.PyTreeNode):
 
 
 def experience(config: Config) -> buffers.Dataset:
-    """Uniform batches of a data set; online, half of each batch is new experience."""
+    """Uniform batches; online, half are new experience."""
     return buffers.Dataset.of(config, online=buffers.Replay.of(config))
 
 
 def check(spec: EnvSpec, config: Config) -> None:
-    """Raise `ValueError` for discrete actions or pictures that do not fit."""
+    """Raise `ValueError` for what does not fit."""
     agent.require_continuous("fql", spec)
     encoders.check(spec, EncoderSettings.of(config))
 
 
 def init(key: Array, spec: EnvSpec, config: Config) -> State:
-    """Fresh parameters, targets equal to the critics."""
+    """Fresh parameters; targets equal the critics."""
     key_flow, key_one_step, key_critic = jax.random.split(key, 3)
     observation = spec.example()
     action = jnp.zeros(spec.action_shape)
@@ -129,18 +129,18 @@ def init(key: Array, spec: EnvSpec, config: Config) -> State:
 def act(
     state: State, observation: Array, key: Array, config: Config, explore: bool
 ) -> tuple[Array, dict]:
-    """Actions [..., A] for observations [..., O]: samples, whether exploring or not."""
+    """Actions [..., A] for observations [..., O]."""
     noise = generative.action_noise(state.spec, observation, key)
     return policy(state.actor.parameters, observation, noise), {}
 
 
 def value(state: State, observation: Array, action: Array, config: Config) -> Array:
-    """The critics' mean value [...] of actions [..., A] for observations [..., O]."""
+    """The critics' mean value [...] of actions [..., A]."""
     return state.critic(observation, action).mean(axis=0)
 
 
 def policy(actor: Actor, observation: Array, noise: Array) -> Array:
-    """mu(s, z) [..., A] for observations [..., O] and noise [..., A]."""
+    """mu(s, z) [..., A] for noise z [..., A]."""
     return jnp.clip(actor.one_step(noise, observation), -1.0, 1.0)
 
 
@@ -148,7 +148,7 @@ def policy(actor: Actor, observation: Array, noise: Array) -> Array:
 def critic_loss(
     critic: networks.Network, state: State, batch: Transition, key: Array, config: Config
 ) -> Loss:
-    """Squared error of all critics to the policy's value in the next state."""
+    """Squared error of the critics to the target."""
     noise = jax.random.normal(key, batch.action.shape)
     next_action = policy(state.actor.parameters, batch.next_observation, noise)
     next_q = state.target_critic(batch.next_observation, next_action)  # [C, B]
@@ -165,8 +165,14 @@ def critic_loss(
 
 
 # [1, eqs. 4 and 7], which share no parameter
-def actor_loss(actor: Actor, state: State, batch: Transition, key: Array, config: Config) -> Loss:
-    """The flow's loss, plus the policy's distance to the flow, minus its value."""
+def actor_loss(
+    actor: Actor,
+    state: State,
+    batch: Transition,
+    key: Array,
+    config: Config,
+) -> Loss:
+    """The flow's loss, plus distance to it, minus value."""
     key_flow, key_noise = jax.random.split(key)
     observation = batch.observation
     imitation = generative.flow_matching_loss(
@@ -177,7 +183,8 @@ def actor_loss(actor: Actor, state: State, batch: Transition, key: Array, config
     flow = generative.euler(lambda a, t: velocity(a, observation, t), noise, config.flow_steps)
     action = actor.one_step(noise, observation)
     distillation = jnp.square(action - flow).mean()  # before the clip
-    q = state.critic(observation, jnp.clip(action, -1.0, 1.0)).mean(axis=0)  # [B]
+    clipped = jnp.clip(action, -1.0, 1.0)
+    q = state.critic(observation, clipped).mean(axis=0)  # [B]
     scale = 1.0
     if config.normalise_value:
         scale = 1.0 / jax.lax.stop_gradient(jnp.abs(q).mean())
@@ -193,7 +200,7 @@ def actor_loss(actor: Actor, state: State, batch: Transition, key: Array, config
 def update(
     state: State, batch: Transition, key: Array, step: Array, config: Config
 ) -> tuple[State, Metrics]:
-    """One update of the critics, of flow and policy, and of the targets."""
+    """One update of critics, flow, policy and targets."""
     key_critic, key_actor = jax.random.split(key)
     adam = optax.adam(config.critic_lr)
     critic, metrics = state.critic.step(adam, critic_loss, state, batch, key_critic, config)

@@ -1,7 +1,7 @@
-"""GCIQL [goals]: IQL for goals, which values, critics and policy see beside the state.
+"""GCIQL: IQL for goals, which all networks see beside the state.
 
-The data need no rewards. Each transition gets a new goal, another state of its own
-trajectory or of any other, and the agent learns how many steps away that is.
+The data need no rewards. Each transition gets a new goal, another state of
+any trajectory, and the agent learns how many steps away that is.
 
 gamma discount, g goal of the values, h goal of the actor, V value, Q_c critics,
 Q'_c targets, pi(.|s, h) = N(mu(s, h), 1) with the actor mu, tau expectile
@@ -45,12 +45,12 @@ from rljax.networks.torsos import TorsoSettings
 from rljax.requirements import Count, NonNegative, Share, Widths
 
 STD = 1.0  # of the policy; [2]
-OUTPUT_SCALE = 0.1  # factor on the actor's last layer at the start; [2]
+OUTPUT_SCALE = 0.1  # of the actor's last layer; [2]
 
 
 @agent.config
 class Config(torsos.WithThinking):
-    """Hyperparameters; floats can differ between the learners of one program."""
+    """Hyperparameters; floats can differ between learners."""
 
     # Optimisation
     actor_lr: NonNegative = 3e-4  # of Adam; [2]
@@ -59,34 +59,34 @@ class Config(torsos.WithThinking):
     batch_size: int = 1024  # transitions per update; [2]
     # Data
     normalise_observations: bool = False  # states and goals, by the data
-    num_updates: int = 1  # updates per iteration, each on a fresh batch
+    num_updates: int = 1  # updates per iteration
     # Goals
-    value_goal_current: Share = 0.2  # of the values' goals: the state itself; [2]
-    value_goal_future: Share = 0.5  # later ones; the rest are any states; [2]
+    value_goal_current: Share = 0.2  # the state itself; [2]
+    value_goal_future: Share = 0.5  # later ones, rest any; [2]
     value_goal_times: Literal["geometric", "even"] = "geometric"  # how much later; [2]
-    actor_goal_current: Share = 0.0  # of the actor's goals: the state itself; [2]
-    actor_goal_future: Share = 1.0  # later ones; the rest are any states; [2]
+    actor_goal_current: Share = 0.0  # the state itself; [2]
+    actor_goal_future: Share = 1.0  # later ones, rest any; [2]
     actor_goal_times: Literal["geometric", "even"] = "even"  # how much later; [2]
     # Targets
-    discount: Share = 0.99  # gamma, per environment step; [2], presets
+    discount: Share = 0.99  # gamma, per step; [2], presets
     target_rate: Share = 0.005  # rho, per update; [2]
     expectile: Share = 0.9  # tau: 0.5 is the mean; [2]
     # Policy
-    policy_loss: Literal["ddpg_bc", "awr"] = "ddpg_bc"  # by the critics, or by weights; [2]
+    policy_loss: Literal["ddpg_bc", "awr"] = "ddpg_bc"  # of the actor; [2]
     imitation_weight: NonNegative = 0.3  # alpha of ddpg_bc; [2], presets
     inverse_temperature: NonNegative = 3.0  # beta of awr: 0 imitates; [2]
     max_weight: NonNegative = 100.0  # bound of the weights of awr; [2]
     # Networks
     hidden: Widths = (512, 512, 512)  # parts of each torso; [2]
-    num_critics: Count = 2  # C; the smallest value counts; [2]
+    num_critics: Count = 2  # C; the smallest counts; [2]
     activation: networks.Activation = "gelu_tanh"  # of hidden layers; [2]
-    layer_norm: bool = True  # of values and critics, after activation; [2]
+    layer_norm: bool = True  # of values and critics; [2]
     initialisation: networks.Initialisation = "glorot_uniform"  # of all layers; [2]
     torso: Literal["mlp", "resnet", "iru", "recall"] = "mlp"  # of all networks; [2]
 
 
 class State(struct.PyTreeNode):
-    """Everything that learning changes; an observation [O] is [state; goal]."""
+    """Everything that learning changes; [O] is [state; goal]."""
 
     actor: networks.Trained  # [O] -> [A]
     critic: networks.Trained  # [O], [A] -> [C]
@@ -95,7 +95,7 @@ class State(struct.PyTreeNode):
 
 
 def experience(config: Config) -> buffers.Dataset:
-    """Batches of a data set, each row with a goal for the values and one for the actor."""
+    """Batches of data, with goals for values and actor."""
     goals = buffers.Goals(
         discount=config.discount,
         value_current=config.value_goal_current,
@@ -109,7 +109,7 @@ def experience(config: Config) -> buffers.Dataset:
 
 
 def check(spec: EnvSpec, config: Config) -> None:
-    """Raise `ValueError` for discrete actions or settings that do not fit."""
+    """Raise `ValueError` for what does not fit."""
     agent.require_vectors("gciql", spec)
     agent.require_continuous("gciql", spec)
     for name in ("value", "actor"):
@@ -124,7 +124,7 @@ def check(spec: EnvSpec, config: Config) -> None:
 
 
 def init(key: Array, spec: EnvSpec, config: Config) -> State:
-    """Fresh parameters, targets equal to the critics."""
+    """Fresh parameters; targets equal the critics."""
     key_actor, key_critic, key_value = jax.random.split(key, 3)
     observation, action = spec.example(), jnp.zeros(spec.action_shape)
     plain = TorsoSettings.of(config, layer_norm=False)
@@ -148,7 +148,7 @@ def init(key: Array, spec: EnvSpec, config: Config) -> State:
 def act(
     state: State, observation: Array, key: Array, config: Config, explore: bool
 ) -> tuple[Array, dict]:
-    """Actions [..., A] for states with goals [..., O]: the policy's mean, or a sample."""
+    """Actions [..., A] for states with goals [..., O]."""
     action = state.actor(observation)
     if explore:
         action += STD * jax.random.normal(key, action.shape)
@@ -156,20 +156,21 @@ def act(
 
 
 def value(state: State, observation: Array, action: Array, config: Config) -> Array:
-    """The critics' mean value [...] of actions [..., A] for observations [..., O]."""
+    """The critics' mean value [...] of actions [..., A]."""
     return state.critic(observation, action).mean(axis=0)
 
 
 def distance(mean: Array, action: Array) -> Array:
-    """-log pi(a|s, h) [B] of a policy with this mean [B, A]."""
-    return jnp.negative(distributions.gaussian(mean, jnp.asarray(STD)).log_prob(action))
+    """-log pi(a|s, h) [B] of the mean [B, A]."""
+    pi = distributions.gaussian(mean, jnp.asarray(STD))
+    return jnp.negative(pi.log_prob(action))
 
 
 # [3, eq. 5]
 def value_loss(
     value: networks.Network, q: Array, batch: Transition, config: Config, key: Array
 ) -> Loss:
-    """Squared distance to the actions' values q [B], weighted by the expectile."""
+    """Expectile loss of V to the actions' values q [B]."""
     del key
     return expectiles.loss(value, q, batch.observation, config.expectile)
 
@@ -178,22 +179,27 @@ def value_loss(
 def guided_loss(
     actor: networks.Network, state: State, batch: Transition, config: Config, key: Array
 ) -> Loss:
-    """Minus the critics' values, scaled to one size, plus imitation of the data."""
+    """Minus the critics' scaled values, plus imitation."""
     del key
     observation = batch.extras["actor_observation"]
     mean = actor(observation)  # [B, A]
-    q = networks.smallest(state.critic(observation, jnp.clip(mean, -1.0, 1.0)))  # [B]
+    action = jnp.clip(mean, -1.0, 1.0)
+    q = networks.smallest(state.critic(observation, action))  # [B]
     imitation = distance(mean, batch.action).mean()
     size = jax.lax.stop_gradient(jnp.abs(q).mean()) + 1e-6
     loss = -q.mean() / size + config.imitation_weight * imitation
-    return loss, {"actor/loss": loss, "actor/q": q.mean(), "actor/imitation": imitation}
+    return loss, {
+        "actor/loss": loss,
+        "actor/q": q.mean(),
+        "actor/imitation": imitation,
+    }
 
 
 # [1, appendix], "awr"
 def weighted_loss(
     actor: networks.Network, state: State, batch: Transition, config: Config, key: Array
 ) -> Loss:
-    """Distance to the data's actions, weighted by the exponential of their advantage."""
+    """Distance to the actions, weighted by advantage."""
     del key
     observation = batch.extras["actor_observation"]
     q = state.critic(observation, batch.action).min(axis=0)  # [B]
@@ -212,23 +218,23 @@ def weighted_loss(
 def critic_loss(
     critic: networks.Network, next_v: Array, batch: Transition, config: Config, key: Array
 ) -> Loss:
-    """Squared error of all critics to the target from V(s', g) [B], summed over critics."""
+    """Squared error of the critics, from V(s', g) [B]."""
     del key
     bootstrap = config.discount * (1.0 - batch.terminated)  # [B]
     target = batch.reward + bootstrap * next_v
     q = critic(batch.observation, batch.action)  # [C, B]
     loss = jnp.square(q - target).mean(axis=-1).sum()
-    return loss, {"critic/loss": loss, "critic/q": q.mean(), "critic/target": target.mean()}
+    return loss, {
+        "critic/loss": loss,
+        "critic/q": q.mean(),
+        "critic/target": target.mean(),
+    }
 
 
 def update(
     state: State, batch: Transition, key: Array, step: Array, config: Config
 ) -> tuple[State, Metrics]:
-    """One update of the value, the actor, the critics and their targets.
-
-    Observations [B, O] hold the values' goals, `batch.extras["actor_observation"]` the
-    actor's.
-    """
+    """One update; extras hold the actor's goals."""
     key_value, key_actor, key_critic = jax.random.split(key, 3)
     settings = TorsoSettings.of(config)
     q = state.target_critic(batch.observation, batch.action).min(axis=0)  # [B]

@@ -1,6 +1,6 @@
-"""H2O [hybrid]: SAC from real data and an imperfect simulator, which learns where it is wrong.
+"""H2O: SAC from real data and a simulator that may be wrong.
 
-Half of each batch is real. Simulated rows count by how likely their successors are.
+Half of each batch is real. Simulated rows count by their likelihood.
 
 R real rows, S simulated rows, gamma discount, Q_c critics, Q'_c targets, pi actor
 D(s, a), D(s, a, s') logits of real and simulated, 2 tanh(MLP), from noisy inputs [2]
@@ -14,7 +14,7 @@ a' ~ pi(.|s'),  e_k ~ N(0, 1)
   L(Q)  = sum_c (mean_R (Q_c - y)^2 + mean_S w (Q_c - y)^2 + penalty_weight G_c)
 The losses of actor and temperature are SAC's, over all rows.
 
-Departs from the paper: std_R perturbs successors, as in [2], and no model does.
+Departs from the paper: std_R perturbs successors, not a model, as in [2].
 Discriminators learn from the critics' batch. u is at least 1e-30.
 
 [1] Niu et al., When to Trust Your Simulator, arXiv:2206.13464
@@ -39,39 +39,39 @@ from rljax.requirements import Count, LogStd, NonNegative, Real, Share, Widths
 
 @agent.config
 class Config(buffers.ReplaySettings):
-    """Hyperparameters; floats can differ between the learners of one program."""
+    """Hyperparameters; floats can differ between learners."""
 
     # Optimisation
     actor_lr: NonNegative = 3e-4  # of Adam; [2]
     critic_lr: NonNegative = 3e-4  # of Adam; [2]
-    temperature_lr: NonNegative = 3e-4  # of Adam, for log alpha; [2]
+    temperature_lr: NonNegative = 3e-4  # of Adam; [2]
     discriminator_lr: NonNegative = 3e-4  # of Adam; [2]
-    batch_size: int = 256  # transitions per update, half of them real; [2]
+    batch_size: int = 256  # transitions per update, half real; [2]
     # Experience
-    replay_size: int = 1_000_000  # newest simulated transitions that are kept
-    warmup_steps: int = 1_000  # uniform actions, no update; its policy acts in [2]
+    replay_size: int = 1_000_000  # newest simulated transitions
+    warmup_steps: int = 1_000  # uniform, no update; not in [2]
     # Dynamics
-    discriminator_noise: NonNegative = 0.1  # std of noise on inputs; [2]
+    discriminator_noise: NonNegative = 0.1  # std on inputs; [2]
     ratio_min: NonNegative = 1e-5  # lower clip of w; [2]
     ratio_max: NonNegative = 1.0  # upper clip of w; [2]
-    num_successors: Count = 10  # perturbed successors k per row; [2]
+    num_successors: Count = 10  # k, per row; [2]
     gap_max: NonNegative = 10.0  # upper clip of u; [2]
-    penalty_weight: NonNegative = 0.01  # of G; [2]
+    penalty_weight: NonNegative = 0.01  # weight of G; [2]
     # Targets
-    discount: Share = 0.99  # gamma, per environment step; [2]
+    discount: Share = 0.99  # gamma, per step; [2]
     target_rate: Share = 0.005  # rho, per update; [2]
     # Policy
     init_temperature: temperatures.Temperature = 1.0  # alpha at the start; [2]
     target_entropy: Real | None = None  # in nats; None: -A; [2]
     log_std_min: LogStd = -20.0  # lower clip of log std; [2]
     log_std_max: LogStd = 2.0  # upper clip of log std; [2]
-    log_std_offset: Real = -1.0  # added to log std; [2], which learns it
+    log_std_offset: Real = -1.0  # added to log std; [2] learns it
     # Networks
     hidden: Widths = (256, 256)  # of all networks; [2]
-    num_critics: Count = 2  # C; the smallest value counts; [2]
+    num_critics: Count = 2  # C; the smallest counts; [2]
     activation: networks.Activation = "relu"  # of hidden layers; [2]
     layer_norm: bool = False  # of the critics; own choice
-    initialisation: networks.Initialisation = "torch"  # of all layers; [2], but for last layers
+    initialisation: networks.Initialisation = "torch"  # [2], but for last layers
 
 
 class State(struct.PyTreeNode):
@@ -80,17 +80,17 @@ class State(struct.PyTreeNode):
     actor: networks.Trained  # [O] -> [2 A]: mean and log std
     critic: networks.Trained  # [O], [A] -> [C]
     target_critic: networks.Network
-    discriminators: networks.Trained  # "pair" and "successor", of 2 outputs each
+    discriminators: networks.Trained  # "pair" and "successor"
     log_temperature: networks.Trained  # []
 
 
 def experience(config: Config) -> buffers.Replay:
-    """Batches of new experience, half from a data set, which say what is from where."""
+    """Batches half from a data set; rows with their source."""
     return buffers.Replay.of(config, columns=(buffers.Source(),), beside_data=True)
 
 
 def check(spec: EnvSpec, config: Config) -> None:
-    """Raise `ValueError` for spaces or settings that do not fit."""
+    """Raise `ValueError` for what does not fit."""
     agent.require_vectors("h2o", spec)
     agent.require_continuous("h2o", spec)
     agent.require_order(config, "log_std_min", "log_std_max")
@@ -98,7 +98,7 @@ def check(spec: EnvSpec, config: Config) -> None:
 
 
 def init(key: Array, spec: EnvSpec, config: Config) -> State:
-    """Fresh parameters, targets equal to the critics."""
+    """Fresh parameters; targets equal the critics."""
     key_actor, key_critic, key_pair, key_successor = jax.random.split(key, 4)
     observation, action = spec.example(), jnp.zeros(spec.action_shape)
     style = (config.activation, config.initialisation)
@@ -124,7 +124,7 @@ def init(key: Array, spec: EnvSpec, config: Config) -> State:
 def act(
     state: State, observation: Array, key: Array, config: Config, explore: bool
 ) -> tuple[Array, dict]:
-    """Actions [..., A] for observations [..., O]: sampled, or tanh of the mean."""
+    """Actions [..., A] for observations [..., O]."""
     if not explore:
         mean, _ = jnp.split(state.actor(observation), 2, axis=-1)
         return jnp.tanh(mean), {}
@@ -133,7 +133,7 @@ def act(
 
 
 def value(state: State, observation: Array, action: Array, config: Config) -> Array:
-    """The critics' mean value [...] of actions [..., A] for observations [..., O]."""
+    """The critics' mean value [...] of actions [..., A]."""
     return state.critic(observation, action).mean(axis=0)
 
 
@@ -148,12 +148,12 @@ def policy(
 
 
 def mean_of(x: Array, rows: Array) -> Array:
-    """The mean [...] of x [..., B] over the `rows` [B] that are True; 0 where none is."""
+    """The mean [...] of x [..., B] over True `rows` [B]; else 0."""
     return jnp.where(rows, x, 0.0).sum(axis=-1) / jnp.maximum(rows.sum(), 1)
 
 
 def logits(discriminator: networks.Network, *inputs: Array) -> Array:
-    """Logits [..., 2] of real and simulated, in [-2, 2], for parts [..., N] of a transition."""
+    """Logits [..., 2] of real and simulated, in [-2, 2]."""
     return 2.0 * jnp.tanh(discriminator(*inputs))
 
 
@@ -161,7 +161,7 @@ def logits(discriminator: networks.Network, *inputs: Array) -> Array:
 def discriminator_loss(
     discriminators: dict[str, networks.Network], batch: Transition, key: Array, config: Config
 ) -> Loss:
-    """Cross-entropy of both discriminators, on noisy inputs: mean of real plus mean of others."""
+    """Cross-entropy of both discriminators, on noisy inputs."""
     inputs = (batch.observation, batch.action, batch.next_observation)
     noisy = [
         x + config.discriminator_noise * jax.random.normal(key_x, x.shape)
@@ -188,7 +188,7 @@ def dynamics_gap(state: State, batch: Transition, next_observation: Array) -> Ar
 def critic_loss(
     critic: networks.Network, state: State, batch: Transition, key: Array, config: Config
 ) -> Loss:
-    """Squared error, weighted in simulated rows, plus the penalty, summed over critics."""
+    """Weighted squared error of the critics, plus penalty."""
     key_action, key_successor = jax.random.split(key)
     next_action = policy(state.actor, batch.next_observation, config).sample(seed=key_action)
     next_q = networks.smallest(state.target_critic(batch.next_observation, next_action))  # [B]
@@ -202,7 +202,7 @@ def critic_loss(
     weight = jnp.exp(-dynamics_gap(state, batch, batch.next_observation))
     weight = jnp.clip(weight, config.ratio_min, config.ratio_max)  # [B]
     log_u = jnp.log(jnp.clip(gap, 1e-30, config.gap_max))
-    log_u = jnp.where(~real | real.all(), log_u, -jnp.inf)  # finite where all rows are real
+    log_u = jnp.where(~real | real.all(), log_u, -jnp.inf)  # finite
     log_omega = log_u - jax.nn.logsumexp(log_u)  # [B]
     q = critic(batch.observation, batch.action)  # [C, B]
     error = jnp.square(q - jax.lax.stop_gradient(target))
@@ -219,7 +219,7 @@ def critic_loss(
 def actor_loss(
     actor: networks.Network, state: State, batch: Transition, key: Array, config: Config
 ) -> Loss:
-    """Temperature-weighted log-probability minus the critics' value."""
+    """Weighted log-probability minus the critics' value."""
     pi = policy(actor, batch.observation, config)
     action, log_prob = pi.sample_and_log_prob(seed=key)
     q = networks.smallest(state.critic(batch.observation, action))  # [B]
@@ -230,7 +230,7 @@ def actor_loss(
 def update(
     state: State, batch: Transition, key: Array, step: Array, config: Config
 ) -> tuple[State, Metrics]:
-    """One update of the discriminators, the critics, the actor, the temperature and the targets."""
+    """One update of the networks and alpha."""
     del step
     key_discriminator, key_critic, key_actor = jax.random.split(key, 3)
     adam = optax.adam(config.discriminator_lr)

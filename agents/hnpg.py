@@ -4,19 +4,19 @@ gamma discount, lambda trace decay, Q critic, theta parameters of the actor pi
 s, a, r, s' of the rollout; o, u, q, o' of rows of the data set
 pi_old the rollout's actor, KL mean over all s and o, ended: terminated or truncated
   V(s)    = mean Q(s, a'),  a' ~ pi_old(.|s)
-  R_t     = r_t + gamma (1 - terminated_t) R_{t+1}    V(s'_t) for R_{t+1} at a cut
-  L(Q)    = mean (Q(s, a) - R)^2 + data_weight mean (Q(o, u) - y)^2   [1, HPE]
+  R_t     = r_t + gamma (1 - terminated_t) R_{t+1}  V(s'_t) for R_{t+1} at a cut
+  L(Q)    = mean (Q(s, a) - R)^2 + data_weight mean (Q(o, u) - y)^2  [1, HPE]
             with y = q + gamma (1 - terminated) V(o'), anew in each pass
   delta_t = r_t + gamma (1 - terminated_t) V(s'_t) - V(s_t)
-  A_t     = delta_t + gamma lambda (1 - ended_t) A_{t+1}              [3, eq. 16]
+  A_t     = delta_t + gamma lambda (1 - ended_t) A_{t+1}  [3, eq. 16]
   S(pi)   = mean over both of pi(a|s) / pi_old(a|s) A,   A(o) = Q(o, a') - V(o)
   g       = gradient of -S,  H = Hessian of KL(pi_old || pi) + damping I
-  theta  <- theta - backtrack^k sqrt(2 kl_limit / g.H^-1 g) H^-1 g    [1, HNPG]
+  theta  <- theta - backtrack^k sqrt(2 kl_limit / g.H^-1 g) H^-1 g  [1, HNPG]
             with the least k for which KL <= kl_limit and S does not fall
 
 Departs from [2], where each step of an episode has a policy and a critic.
 
-[1] Zhou et al., Offline Data Enhanced On-Policy Policy Gradient, arXiv:2311.08384
+[1] Zhou et al., Offline Data Enhanced On-Policy PG, arXiv:2311.08384
 [2] github.com/YifeiZhou02/HNPG
 [3] Schulman et al., Generalized Advantage Estimation, arXiv:1506.02438
 
@@ -42,63 +42,63 @@ from rljax.requirements import Count, LogStd, NonNegative, Positive, Share, Widt
 
 @agent.config
 class Config:
-    """Hyperparameters; floats can differ between the learners of one program."""
+    """Hyperparameters; floats can differ between learners."""
 
     # Policy step
-    kl_limit: Positive = 0.01  # largest mean KL of pi_old and pi; [2]
-    damping: Positive = 0.1  # added to the diagonal of KL's Hessian; [2]
+    kl_limit: Positive = 0.01  # mean KL of pi_old and pi; [2]
+    damping: Positive = 0.1  # added to KL's Hessian; [2]
     cg_steps: Count = 10  # of conjugate gradients; [2]
-    backtrack: Positive = 0.5  # factor of each try of the line search, below 1; [2]
-    backtracks: Count = 10  # tries, after which the policy stays; [2]
+    backtrack: Positive = 0.5  # factor of each try, below 1; [2]
+    backtracks: Count = 10  # tries of the line search; [2]
     # Optimisation of the critic
-    learning_rate: NonNegative = 1e-3  # of Adam; cpo, [2]: 3e-4, begun anew
-    adam_epsilon: Positive = 1e-8  # in Adam's denominator; [2]
-    max_grad_norm: NonNegative = 0.5  # of the gradient, 0: no limit; cpo
-    num_epochs: Count = 10  # passes over rollout and rows; cpo, [2]: 30 steps on all
+    learning_rate: NonNegative = 1e-3  # of Adam; cpo, [2]: 3e-4
+    adam_epsilon: Positive = 1e-8  # of Adam; [2]
+    max_grad_norm: NonNegative = 0.5  # 0: no limit; cpo
+    num_epochs: Count = 10  # passes; cpo, [2]: 30 steps
     batch_size: int = 128  # transitions per minibatch; cpo
     # Experience
-    num_envs: int = 8  # environments stepped side by side; cpo
-    num_steps: int = 256  # of each environment; [2]: 1,000 in all
-    data_size: int = 2048  # rows of the data set beside a rollout, 0: none; [2]
+    num_envs: int = 8  # side by side; cpo
+    num_steps: int = 256  # per environment; [2]: 1,000
+    data_size: int = 2048  # of data per rollout, 0: none; [2]
     # Targets
-    discount: Share = 0.99  # gamma, per environment step; cpo, [2]: 1
+    discount: Share = 0.99  # gamma, per step; cpo, [2]: 1
     trace_decay: Share = 0.97  # lambda of the advantages; [2]
-    num_draws: Count = 10  # actions for V, but for one discrete action; [2]
-    data_weight: NonNegative = 1.0  # of the data set's errors in L(Q); [2]
+    num_draws: Count = 10  # actions for V; [2]
+    data_weight: NonNegative = 1.0  # of the data in L(Q); [2]
     normalise_rewards: bool = True  # by the std of returns; cpo
     # Policy and networks
     init_log_std: LogStd = 0.0  # in all states; [2]
-    encoder: encoders.Kind = "auto"  # convolutions, where pictures are observed
-    actor_hidden: Widths = (64, 64)  # widths of layers; cpo, [2]: 16 for each step
-    critic_hidden: Widths = (64, 64)  # widths of layers; [2]
+    encoder: encoders.Kind = "auto"  # of other than vectors
+    actor_hidden: Widths = (64, 64)  # cpo, [2]: 16 per step
+    critic_hidden: Widths = (64, 64)  # of layers; [2]
     activation: networks.Activation = "tanh"  # of hidden layers; [2]
     initialisation: networks.Initialisation = "orthogonal"  # of all layers; cpo
-    normalise_observations: bool = True  # by statistics of rollouts; cpo
+    normalise_observations: bool = True  # by rollouts; cpo
 
 
 class State(struct.PyTreeNode):
     """Everything that learning changes."""
 
-    actor: networks.Actor  # [O] -> [A]: mean or logits, and the log std
+    actor: networks.Actor  # [O] -> [A]: mean or logits
     critic: networks.Trained  # [O], [A] or [] -> [1]
-    returns: normalise.Returns  # discounted, of running episodes [E]
+    returns: normalise.Returns  # of running episodes [E]
     actions: policies.RawActions = struct.field(pytree_node=False)
 
 
 def experience(config: Config) -> buffers.Rollout:
-    """Each iteration's steps, once, with rows of the data set beside them."""
+    """Each iteration's steps, once, with rows of data."""
     return buffers.Rollout.of(config)
 
 
 def check(spec: EnvSpec, config: Config) -> None:
-    """Raise `ValueError` for mixed actions and for a `backtrack` from 1 on."""
+    """Raise `ValueError` for what does not fit."""
     agent.require_unmixed("hnpg", spec)
     agent.require_below(config, backtrack=1)
     encoders.check(spec, encoders.EncoderSettings.of(config))
 
 
 def init(key: Array, spec: EnvSpec, config: Config) -> State:
-    """Fresh parameters: small actions (or equal logits) at first."""
+    """Fresh parameters: small actions, or equal logits."""
     key_actor, key_critic = jax.random.split(key)
     observation = spec.example()
     action = jnp.zeros(spec.action_shape, spec.action_dtype)
@@ -127,7 +127,7 @@ def optimiser(config: Config) -> optax.GradientTransformation:
 def act(
     state: State, observation: Array, key: Array, config: Config, explore: bool
 ) -> tuple[Array, dict]:
-    """Actions [..., A] or [...] for observations [..., O...]."""
+    """Actions [..., A] or [...] for observations [..., O]."""
     pi = state.actions.policy(state.actor, observation)
     if not explore:
         return state.actions.emit(pi.mode()), {}
@@ -136,12 +136,12 @@ def act(
 
 
 def value(state: State, observation: Array, action: Array, config: Config) -> Array:
-    """Q [...] of actions [..., A] or [...] for observations [..., O]."""
+    """The critic's value [...] of actions [..., A] or [...]."""
     return state.critic(observation, action).mean(axis=0)
 
 
 def values(state: State, observation: Any, key: Array, config: Config) -> Array:
-    """V(s) [...] for observations [..., O...]: exact for one discrete action."""
+    """V(s) [...]: exact for one discrete action."""
     pi: Any = state.actions.policy(state.actor, observation)
     if state.actions.spec.discrete and not state.actions.spec.choices:
         return (pi.probs * state.critic(observation).mean(axis=0)).sum(axis=-1)
@@ -178,7 +178,7 @@ def advantages(state: State, batch: Transition, key: Array, config: Config) -> A
 def policy_step(
     state: State, observation: Any, raw: Array, advantage: Array, config: Config
 ) -> tuple[networks.Actor, Metrics]:
-    """The actor after its step, for N observations, raw actions and their A."""
+    """The actor after its step, for N rows and their A."""
     near = trust_region.Neighbourhood(state.actions, state.actor, observation, raw)
     g = -jax.grad(near.surrogate)(near.start, advantage)
     product = trust_region.fisher_vector_product(near.kl, near.start, config.damping)
@@ -197,7 +197,7 @@ def policy_step(
 
 # [1, HPE]
 def critic_loss(critic: networks.Network, rollout: Any, data: Any, config: Config) -> Loss:
-    """Squared errors of Q to the targets of minibatches: each is rows and targets, [B]."""
+    """Squared errors of Q; pairs are rows and targets [B]."""
     batch, target = rollout
     q = critic(batch.observation, batch.action)[0]
     loss = jnp.square(q - target).mean()
@@ -214,7 +214,7 @@ def critic_loss(critic: networks.Network, rollout: Any, data: Any, config: Confi
 def update(
     state: State, batch: Transition, key: Array, step: Array, config: Config
 ) -> tuple[State, Metrics]:
-    """Learn from a rollout [T, E, ...] and rows [D, ...]: critic first, then policy."""
+    """Learn from a rollout [T, E, ...] and rows [D, ...]."""
     key_returns, key_fit, key_advantages, key_data = jax.random.split(key, 4)
     batch, data = buffers.beside(batch)
     if config.normalise_rewards:

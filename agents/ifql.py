@@ -1,10 +1,11 @@
-"""IFQL [generative]: IQL's values and a flow; acts by the best of several flow actions.
+"""IFQL: IQL's values, and a flow that imitates the data.
 
-The values are learnt without the policy, and the policy without the values. They meet
-in acting: the critics choose the best of num_candidates actions of the flow.
+The values learn without the policy, and the policy without them.
+They meet in acting: the critics choose the best of some actions.
 
-gamma discount, tau expectile, V value, Q_c critics, Q'_c targets, v flow, x and z
-standard normal, flow(s, z) where flow_steps Euler steps along v lead from z
+gamma discount, tau expectile, V value, Q_c critics
+Q'_c targets, v flow, x and z standard normal
+flow(s, z) where flow_steps Euler steps along v lead from z
   u        = min_c Q'_c(s, a) - V(s)
   L(V)     = mean [ |tau - 1(u < 0)| u^2 ]  [3, eq. 5]
   t        ~ U(0, 1),  a_t = (1 - t) x + t a
@@ -14,12 +15,12 @@ standard normal, flow(s, z) where flow_steps Euler steps along v lead from z
   Q'_c    <- (1 - rho) Q'_c + rho Q_c  rho: target_rate
   acts by the flow(s, z_i) with the largest min_c Q_c, i = 1..num_candidates
 
-Departs from the paper: IDQL [4] has a diffusion model. This is FQL's baseline [1, 2],
-with targets that follow the critics after their step.
+Departs from the paper: IDQL [4] has a diffusion model. This is FQL's
+baseline [1, 2], with targets that follow the new critics.
 
 [1] Park et al., Flow Q-Learning, arXiv:2502.02538
 [2] github.com/seohongpark/fql
-[3] Kostrikov et al., Offline RL with Implicit Q-Learning, arXiv:2110.06169
+[3] Kostrikov et al., Implicit Q-Learning, arXiv:2110.06169
 [4] Hansen-Estruch et al., IDQL, arXiv:2304.10573
 
   rljax train ifql --data ogbench/cube-single-play-singletask-v0
@@ -41,7 +42,7 @@ from rljax.requirements import Count, NonNegative, Share, Widths
 
 @agent.config
 class Config(buffers.DatasetSettings):
-    """Hyperparameters; floats can differ between the learners of one program."""
+    """Hyperparameters; floats can differ between learners."""
 
     # Optimisation
     actor_lr: NonNegative = 3e-4  # of Adam, of the flow; [2]
@@ -49,26 +50,26 @@ class Config(buffers.DatasetSettings):
     value_lr: NonNegative = 3e-4  # of Adam; [2]
     batch_size: int = 256  # transitions per update; [2]
     # Targets
-    discount: Share = 0.99  # gamma, per environment step; [2]
+    discount: Share = 0.99  # gamma, per step; [2]
     target_rate: Share = 0.005  # rho, per update; [2]
     expectile: Share = 0.9  # tau: 0.5 is the mean; [2]
     # Policy
-    num_candidates: Count = 32  # actions of the flow; the best one is taken; [2]
-    flow_steps: Count = 10  # steps of Euler from noise to an action; [2]
+    num_candidates: Count = 32  # actions of the flow; [2]
+    flow_steps: Count = 10  # Euler steps to an action; [2]
     # Networks
-    encoder: encoders.Kind = "auto"  # of observations that are no vectors
+    encoder: encoders.Kind = "auto"  # of other than vectors
     hidden: Widths = (512, 512, 512, 512)  # of all networks; [2]
-    num_critics: Count = 2  # C; the smallest value counts; [2]
-    activation: networks.Activation = "gelu_tanh"  # [2]
-    layer_norm: bool = True  # of critics and value, after activation; [2]
-    initialisation: networks.Initialisation = "glorot_uniform"  # [2]
+    num_critics: Count = 2  # C; the smallest counts; [2]
+    activation: networks.Activation = "gelu_tanh"  # of hidden layers; [2]
+    layer_norm: bool = True  # of critics and value; [2]
+    initialisation: networks.Initialisation = "glorot_uniform"  # of all layers; [2]
     precision: networks.Precision = "float32"  # of products forwards; own choice
 
 
 class State(struct.PyTreeNode):
     """Everything that learning changes."""
 
-    actor: networks.Trained  # a_t [A], s [O], t [] -> [A]: velocity at t
+    actor: networks.Trained  # a_t, s, t -> velocity [A]
     critic: networks.Trained  # [O], [A] -> [C]
     value: networks.Trained  # [O] -> [1]
     target_critic: networks.Network
@@ -76,18 +77,18 @@ class State(struct.PyTreeNode):
 
 
 def experience(config: Config) -> buffers.Dataset:
-    """Uniform batches of a data set; online, half of each batch is new experience."""
+    """Uniform batches; online, half are new experience."""
     return buffers.Dataset.of(config, online=buffers.Replay.of(config))
 
 
 def check(spec: EnvSpec, config: Config) -> None:
-    """Raise `ValueError` for discrete actions or pictures that do not fit."""
+    """Raise `ValueError` for what does not fit."""
     agent.require_continuous("ifql", spec)
     encoders.check(spec, EncoderSettings.of(config))
 
 
 def init(key: Array, spec: EnvSpec, config: Config) -> State:
-    """Fresh parameters, targets equal to the critics."""
+    """Fresh parameters; targets equal the critics."""
     key_actor, key_critic, key_value = jax.random.split(key, 3)
     observation = spec.example()
     action = jnp.zeros(spec.action_shape)
@@ -121,7 +122,7 @@ def init(key: Array, spec: EnvSpec, config: Config) -> State:
 def act(
     state: State, observation: Array, key: Array, config: Config, explore: bool
 ) -> tuple[Array, dict]:
-    """Actions [..., A] for observations [..., O]: the best of `num_candidates` samples."""
+    """Actions [..., A] for observations [..., O]."""
     spec = state.spec
     observation = generative.repeated(spec, observation, config.num_candidates)  # [..., N, O]
     noise = generative.action_noise(spec, observation, key)
@@ -131,13 +132,13 @@ def act(
 
 
 def value(state: State, observation: Array, action: Array, config: Config) -> Array:
-    """The critics' mean value [...] of actions [..., A] for observations [..., O]."""
+    """The critics' mean value [...] of actions [..., A]."""
     return state.critic(observation, action).mean(axis=0)
 
 
 # [3, eq. 5]
 def value_loss(value: networks.Network, q: Array, batch: Transition, config: Config) -> Loss:
-    """Squared distance to the actions' values q [B], weighted by the expectile."""
+    """Expectile loss of V to the actions' values q [B]."""
     v = value(batch.observation)[:, 0]  # [B]
     weight = jnp.where(q < v, 1.0 - config.expectile, config.expectile)
     loss = (weight * jnp.square(q - v)).mean()
@@ -146,7 +147,7 @@ def value_loss(value: networks.Network, q: Array, batch: Transition, config: Con
 
 # [1, eq. 4]
 def actor_loss(actor: networks.Network, batch: Transition, key: Array) -> Loss:
-    """Squared error of the velocity to straight lines from noise to the data's actions."""
+    """Squared error of the velocity from noise to actions."""
     loss = generative.flow_matching_loss(
         lambda a, t: actor(a, batch.observation, t), batch.action, key
     )
@@ -155,7 +156,7 @@ def actor_loss(actor: networks.Network, batch: Transition, key: Array) -> Loss:
 
 # [3, eq. 6]
 def critic_loss(critic: networks.Network, next_v: Array, batch: Transition, config: Config) -> Loss:
-    """Squared error of all critics to the target from V(s') [B], summed over critics."""
+    """Squared error of the critics, from V(s') [B]."""
     bootstrap = config.discount * (1.0 - batch.terminated)  # [B]
     target = batch.reward + bootstrap * next_v
     q = critic(batch.observation, batch.action)  # [C, B]
@@ -170,7 +171,7 @@ def critic_loss(critic: networks.Network, next_v: Array, batch: Transition, conf
 def update(
     state: State, batch: Transition, key: Array, step: Array, config: Config
 ) -> tuple[State, Metrics]:
-    """One update of value, flow, critics and targets; all losses see the State before it."""
+    """One update of value, flow, critics and targets."""
     q = state.target_critic(batch.observation, batch.action).min(axis=0)  # [B]
     next_v = state.value(batch.next_observation)[:, 0]
     adam = optax.adam(config.value_lr)

@@ -1,25 +1,28 @@
-"""IQL [offline]: offline actor-critic that never evaluates an action outside the data.
+"""IQL: offline actor-critic that evaluates no action outside the data.
 
-A state's value is an upper expectile of its actions' values in the data. The critics bootstrap
-from it, and the policy imitates the data's actions, weighted by their advantage.
+A state's value is an upper expectile of its actions' values in the data.
+The critics bootstrap from it.
+The policy imitates the data's actions by their advantage.
 
-gamma discount, V value, Q_c critics, Q'_c their targets, pi actor, tau expectile, beta
-inverse temperature
+gamma discount, V value, Q_c critics, Q'_c targets, pi actor, tau expectile,
+beta inverse temperature
   Q(s, a)  = min_c Q'_c(s, a),  u = Q(s, a) - V(s)
-  L(V)     = mean [ |tau - 1(u < 0)| u^2 ]                      [1, eq. 5]
-  w        = min(exp(beta (Q(s, a) - V(s))), max_weight)        V after its step
-  L(pi)    = mean [ -w log pi(a|s) ]                            [1, eq. 7]
-  y        = r + gamma (1 - terminated) V(s')                   V after its step
-  L(Q)     = sum_c mean (Q_c(s, a) - y)^2                       [1, eq. 6]
-  Q'_c    <- (1 - rho) Q'_c + rho Q_c                           rho target_rate
+  L(V)     = mean [ |tau - 1(u < 0)| u^2 ]  [1, eq. 5]
+  w        = min(exp(beta (Q(s, a) - V(s))), max_weight)  V after its step
+  L(pi)    = mean [ -w log pi(a|s) ]  [1, eq. 7]
+  y        = r + gamma (1 - terminated) V(s')  V after its step
+  L(Q)     = sum_c mean (Q_c(s, a) - y)^2  [1, eq. 6]
+  Q'_c    <- (1 - rho) Q'_c + rho Q_c  rho target_rate
 
-pi(.|s) is a Gaussian around tanh of the actor's output with one std for all states, or a softmax.
+pi(.|s) is a Gaussian with one std, or a softmax.
+Its mean is tanh of the actor's output.
 A deterministic policy has w |mu(s) - a|^2 in place of L(pi).
 
-Departs from the paper: bounded weights, the actor's falling rate and the clipped log std are the
-authors' code [2]; `values = "old"` is CORL's order; `value_head` learns classes of y [3].
+Departs from the paper: bounded weights, the falling rate and the clipped
+log std are the authors' code [2]; `values = "old"` is CORL's order;
+`value_head` learns classes of y [3].
 
-[1] Kostrikov et al., Offline RL with Implicit Q-Learning, arXiv:2110.06169
+[1] Kostrikov et al., Implicit Q-Learning, arXiv:2110.06169
 [2] github.com/ikostrikov/implicit_q_learning
 [3] Farebrother et al., Stop Regressing, arXiv:2403.03950
 
@@ -48,29 +51,29 @@ from rljax.requirements import Count, NonNegative, Positive, Share, Widths
 
 @agent.config
 class Config(buffers.DatasetSettings, heads.WithHead, policies.WithImitation):
-    """Hyperparameters; floats can differ between the learners of one program."""
+    """Hyperparameters; floats can differ between learners."""
 
     # Optimisation
     actor_lr: NonNegative = 3e-4  # of Adam, at the start; [2]
     critic_lr: NonNegative = 3e-4  # of Adam; [2]
     value_lr: NonNegative = 3e-4  # of Adam; [2]
-    decay_steps: Positive | None = 1.0  # share of the run until actor_lr is 0; [2]
+    decay_steps: Positive | None = 1.0  # share of the run to rate 0; [2]
     batch_size: int = 256  # transitions per update; [2]
     # Targets
-    discount: Share = 0.99  # gamma, per environment step; [2]
+    discount: Share = 0.99  # gamma, per step; [2]
     target_rate: Share = 0.005  # rho, per update; [2]
     expectile: Share = 0.7  # tau: 0.5 is the mean; [2] for locomotion
     values: Literal["new", "old"] = "new"  # V from after its step; old: CORL
     # Policy
     inverse_temperature: NonNegative = 3.0  # beta; [2] for locomotion
     max_weight: NonNegative = 100.0  # bound of the weights; [2]
-    policy: Literal["gaussian", "deterministic"] = "gaussian"  # [2]
+    policy: Literal["gaussian", "deterministic"] = "gaussian"  # form of pi; [2]
     # Networks
-    encoder: encoders.Kind = "auto"  # of observations that are no vectors
+    encoder: encoders.Kind = "auto"  # of other than vectors
     hidden: Widths = (256, 256)  # of all networks; [2]
-    num_critics: Count = 2  # C; the smallest value counts; [2]
-    activation: networks.Activation = "relu"  # [2]
-    layer_norm: bool = False  # of the critics, before activation; own choice
+    num_critics: Count = 2  # C; the smallest counts; [2]
+    activation: networks.Activation = "relu"  # of hidden layers; [2]
+    layer_norm: bool = False  # of the critics; own choice
     initialisation: networks.Initialisation = "orthogonal"  # gain sqrt 2; [2]
 
 
@@ -84,18 +87,18 @@ class State(struct.PyTreeNode):
 
 
 def experience(config: Config) -> buffers.Dataset:
-    """Uniform batches of a data set; online, half of each batch is new experience."""
+    """Uniform batches; online, half are new experience."""
     online = buffers.Replay.of(config)
     return buffers.Dataset.of(config, learns_until=config.decay_steps, online=online)
 
 
 def schedule(config: Config, steps: float) -> Config:
-    """Turn a share of the run's `steps` into a number of updates."""
+    """Turn shares of the run into numbers of steps."""
     return dataclasses.replace(config, decay_steps=agent.in_steps(config.decay_steps, steps))
 
 
 def check(spec: EnvSpec, config: Config) -> None:
-    """Raise `ValueError` for a hyperparameter out of range."""
+    """Raise `ValueError` for what does not fit."""
     agent.require_unmixed("iql", spec)
     Imitation.of(config).check()
     heads.check_bins(HeadSettings.of(config))
@@ -103,7 +106,7 @@ def check(spec: EnvSpec, config: Config) -> None:
 
 
 def init(key: Array, spec: EnvSpec, config: Config) -> State:
-    """Fresh parameters, targets equal to the critics."""
+    """Fresh parameters; targets equal the critics."""
     key_actor, key_critic, key_value = jax.random.split(key, 3)
     action = jnp.zeros(spec.action_shape, spec.action_dtype)
     encoding = EncoderSettings.of(config)
@@ -131,12 +134,12 @@ def init(key: Array, spec: EnvSpec, config: Config) -> State:
 
 
 def actor_rate(step: Array, config: Config) -> Array | float:
-    """The actor's learning rate [] after `step` updates: half a cosine."""
+    """The actor's rate [] after `step` updates."""
     return networks.cosine_rate(config.actor_lr, step, config.decay_steps)
 
 
 def prepare(state: State, data: Transition, config: Config) -> State:
-    """Fit the critics' bins, where they have some, to the returns of the data [N, ...]."""
+    """Fit any bins to the returns of the data [N, ...]."""
     return state.replace(
         critic=networks.fit_bins(state.critic, data, config.discount),
         target_critic=networks.fit_bins(state.target_critic, data, config.discount),
@@ -146,19 +149,19 @@ def prepare(state: State, data: Transition, config: Config) -> State:
 def act(
     state: State, observation: Array, key: Array, config: Config, explore: bool
 ) -> tuple[Array, dict]:
-    """Actions [..., A] or [...] for observations [..., O]: the mean or mode, or a sample."""
+    """Actions [..., A] or [...] for observations [..., O]."""
     policy = Imitation.of(config)
     return policy.act(state.actor.parameters, observation, key, explore), {}
 
 
 def value(state: State, observation: Array, action: Array, config: Config) -> Array:
-    """The critics' mean value [...] of actions [..., A] or [...] for observations [..., O]."""
+    """The critics' mean value [...] of actions [..., A] or [...]."""
     return state.critic(observation, action).mean(axis=0)
 
 
 # [1, eq. 5]
 def value_loss(value: networks.Network, q: Array, batch: Transition, config: Config) -> Loss:
-    """Squared distance to the actions' values q [B], weighted by the expectile."""
+    """Expectile loss of V to the actions' values q [B]."""
     v = value(batch.observation)[:, 0]  # [B]
     weight = jnp.where(q < v, 1.0 - config.expectile, config.expectile)
     loss = (weight * jnp.square(q - v)).mean()
@@ -169,7 +172,7 @@ def value_loss(value: networks.Network, q: Array, batch: Transition, config: Con
 def actor_loss(
     actor: Actor, advantage: Array, batch: Transition, key: Array, config: Config
 ) -> Loss:
-    """Distance to the data's actions, weighted by the exponential of their advantage [B]."""
+    """Distance to the actions, weighted by advantage [B]."""
     weight = jnp.exp(config.inverse_temperature * advantage)
     weight = jnp.minimum(weight, config.max_weight)
     policy = Imitation.of(config)
@@ -184,7 +187,7 @@ def actor_loss(
 
 # [1, eq. 6]
 def critic_loss(critic: networks.Network, next_v: Array, batch: Transition, config: Config) -> Loss:
-    """Error of all critics to the target from V(s') [B], summed over critics."""
+    """Error of the critics, from V(s') [B]."""
     bootstrap = config.discount * (1.0 - batch.terminated)  # [B]
     target = batch.reward + bootstrap * next_v
     # outputs are [C, B], or [C, B, K] of bins
@@ -202,7 +205,7 @@ def critic_loss(critic: networks.Network, next_v: Array, batch: Transition, conf
 def update(
     state: State, batch: Transition, key: Array, step: Array, config: Config
 ) -> tuple[State, Metrics]:
-    """One update of the value, the actor, the critics and their targets."""
+    """One update of value, actor, critics and targets."""
     q = state.target_critic(batch.observation, batch.action).min(axis=0)  # [B]
     adam = optax.adam(config.value_lr)
     value, value_metrics = state.value.step(adam, value_loss, q, batch, config)

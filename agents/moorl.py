@@ -1,8 +1,9 @@
-"""MOORL [hybrid]: SAC that learns from a data set and from new experience in turns.
+"""MOORL: SAC that learns from data and new experience in turns.
 
-Each epoch takes one of the two sources at random, begins with the meta-parameters
-and makes some updates of SAC on that source's rows. The meta-parameters then go a
-part of the way to where the epoch ended, as in Reptile. The meta-policy acts.
+Each epoch takes one of the two sources at random.
+It makes updates of SAC on its rows, from the meta-parameters.
+These then go a part of the way to its end, as in Reptile.
+The meta-policy acts.
 
 K inner steps, epsilon meta rate, L the losses of agents/sac.py
 theta parameters of actor and critics, Theta the meta-parameters
@@ -10,10 +11,11 @@ theta parameters of actor and critics, Theta the meta-parameters
   theta   <- theta - rate grad L(theta; rows of the source)  K times, from Theta
   Theta   <- Theta + epsilon (theta - Theta),  theta <- Theta  [1], Reptile [2, eq. 1]
 
-Departs from the paper: no code is published and we could not read its text. The page
-says what is from summaries of it and what is our choice: all numbers are.
+Departs from the paper: no code is published, and we could not
+read its text. The page says what is from summaries of it and
+what is our choice: all numbers.
 
-[1] MOORL: Integrating Offline-Online Reinforcement Learning, arXiv:2506.09574
+[1] MOORL: Integrating Offline-Online RL, arXiv:2506.09574
 [2] Nichol et al., First-Order Meta-Learning Algorithms, arXiv:1803.02999
 
   rljax train moorl --env Hopper-v5 --data d4rl/hopper-medium-v2
@@ -39,22 +41,22 @@ from rljax.requirements import Count, LogStd, NonNegative, Real, Share, Widths
 
 @agent.config
 class Config(buffers.ReplaySettings, temperatures.WithTemperature):
-    """Hyperparameters; floats can differ between the learners of one program."""
+    """Hyperparameters; floats can differ between learners."""
 
     # Optimisation
     actor_lr: NonNegative = 3e-4  # of Adam; SAC
     critic_lr: NonNegative = 3e-4  # of Adam; SAC
-    batch_size: int = 512  # transitions per update; half is used; 256 in SAC
+    batch_size: int = 512  # half is used; 256 in SAC
     # Experience
     replay_size: int = 1_000_000  # newest transitions that are kept; SAC
     warmup_steps: int = 1_000  # uniform actions, no update; own choice
-    shift: int = 0  # most pixels by which pictures move; 4 in DrQ-v2
+    shift: int = 0  # pixels, at most; 4 in DrQ-v2
     # Epochs
-    inner_steps: Count = 10  # K, updates of an epoch; own choice
-    meta_rate: Share = 0.5  # epsilon, of the way to an epoch's end; own choice
+    inner_steps: Count = 10  # K, per epoch; own choice
+    meta_rate: Share = 0.5  # epsilon, of the way; own choice
     offline_epochs: Share = 0.5  # probability of the data set; [1]
     # Targets
-    discount: Share = 0.99  # gamma, per environment step; SAC
+    discount: Share = 0.99  # gamma, per step; SAC
     target_rate: Share = 0.005  # rho, per update; SAC
     reward_scale: Real = 1.0  # factor on rewards; Brax: 5 to 30
     entropy_backup: bool = True  # entropy in the target; False in SERL
@@ -65,9 +67,9 @@ class Config(buffers.ReplaySettings, temperatures.WithTemperature):
     log_std_max: LogStd = 2.0  # upper clip of log std; Spinning Up
     policy_delay: Count = 1  # updates per update of the actor
     # Networks
-    encoder: encoders.Kind = "auto"  # of observations that are no vectors
+    encoder: encoders.Kind = "auto"  # of other than vectors
     hidden: Widths = (256, 256)  # of all networks; SAC
-    num_critics: Count = 2  # C; the smallest value counts; [1]
+    num_critics: Count = 2  # C; the smallest counts; [1]
     min_critics: int | None = None  # random ones that count; 2 in REDQ
     activation: networks.Activation = "relu"  # of hidden layers; SAC
     layer_norm: bool = False  # of the critics; True in RLPD
@@ -83,16 +85,16 @@ class State(struct.PyTreeNode):
     meta_critic: networks.Network
     target_critic: networks.Network
     log_temperature: networks.Trained  # []
-    source: Array  # [] bool: whether this epoch learns from the data set
+    source: Array  # [] bool: whether the data set
 
 
 def experience(config: Config) -> buffers.Replay:
-    """Batches of new experience, half from a data set, which say what is from where."""
+    """Batches half from a data set; rows with their source."""
     return buffers.Replay.of(config, columns=(buffers.Source(),), beside_data=True)
 
 
 def check(spec: EnvSpec, config: Config) -> None:
-    """Raise `ValueError` for discrete actions or settings that do not fit."""
+    """Raise `ValueError` for what does not fit."""
     agent.require_continuous("moorl", spec)
     agent.require_at_least(config, batch_size=2)
     agent.require_order(config, "log_std_min", "log_std_max")
@@ -101,7 +103,7 @@ def check(spec: EnvSpec, config: Config) -> None:
 
 
 def init(key: Array, spec: EnvSpec, config: Config) -> State:
-    """Fresh parameters, targets equal to the critics."""
+    """Fresh parameters; targets equal the critics."""
     key_actor, key_critic, key_source = jax.random.split(key, 3)
     encoding = EncoderSettings.of(config)
     style = (config.activation, config.initialisation)
@@ -122,7 +124,7 @@ def init(key: Array, spec: EnvSpec, config: Config) -> State:
 
 
 def remember(spec: EnvSpec, config: Config) -> Any:
-    """The noise of one environment where an episode begins, if it lasts."""
+    """What lasts from one step of an episode to the next."""
     return noise.initial(config.exploration, spec)
 
 
@@ -134,7 +136,7 @@ def act(
     explore: bool,
     memory: Any = None,
 ) -> tuple[Array, dict, Any]:
-    """Actions [..., A] for observations [..., O]: sampled, or tanh of the mean."""
+    """Actions [..., A] for observations [..., O]."""
     if not explore:
         mean, _ = jnp.split(state.meta_actor(observation), 2, axis=-1)
         return jnp.tanh(mean), {}, memory
@@ -144,15 +146,12 @@ def act(
 
 
 def value(state: State, observation: Array, action: Array, config: Config) -> Array:
-    """The meta-critics' mean value [...] of actions [..., A] for observations [..., O]."""
+    """The meta-critics' mean value [...] of actions [..., A]."""
     return state.meta_critic(observation, action).mean(axis=0)
 
 
 def rows_of_source(batch: Transition, source: Array) -> Transition:
-    """Half as many rows as the batch [B] has: those of the data set, or of new experience.
-
-    Rows come more than once where fewer than half are of this source.
-    """
+    """B / 2 rows of one source, some more than once if few."""
     mask = batch.extras["offline"] == source
     order = jnp.argsort(~mask, stable=True)  # the source's rows, then the others
     rows = order[jnp.arange(len(mask) // 2) % jnp.maximum(mask.sum(), 1)]
@@ -163,7 +162,7 @@ def rows_of_source(batch: Transition, source: Array) -> Transition:
 def critic_loss(
     critic: networks.Network, state: State, batch: Transition, key: Array, config: Config
 ) -> Loss:
-    """Squared error of all critics to the soft target, summed over critics."""
+    """Squared error of the critics to the soft target."""
     pi = distributions.squashed(state.actor(batch.next_observation), config)
     next_action, next_log_prob = pi.sample_and_log_prob(seed=key)
     next_q = state.target_critic(batch.next_observation, next_action)  # [C, B]
@@ -187,7 +186,7 @@ def critic_loss(
 def actor_loss(
     actor: networks.Network, state: State, batch: Transition, key: Array, config: Config
 ) -> Loss:
-    """Temperature-weighted log-probability minus the critics' value."""
+    """Weighted log-probability minus the critics' value."""
     pi = distributions.squashed(actor(batch.observation), config)
     action, log_prob = pi.sample_and_log_prob(seed=key)
     q = state.critic(batch.observation, action)  # [C, B]
@@ -198,7 +197,7 @@ def actor_loss(
 
 # [2, eq. 1]
 def reptile(state: State, key: Array, config: Config) -> tuple[State, Metrics]:
-    """End an epoch: the meta-parameters move, and the next epoch begins with them."""
+    """End an epoch: the meta-parameters move."""
     actor = networks.polyak(state.actor, state.meta_actor, config.meta_rate)
     critic = networks.polyak(state.critic, state.meta_critic, config.meta_rate)
     changes = jax.tree.map(jnp.subtract, state.actor.parameters, state.meta_actor)
@@ -216,7 +215,7 @@ def reptile(state: State, key: Array, config: Config) -> tuple[State, Metrics]:
 def update(
     state: State, batch: Transition, key: Array, step: Array, config: Config
 ) -> tuple[State, Metrics]:
-    """One update of SAC on the source; each `inner_steps`-th ends an epoch."""
+    """One update of SAC; each `inner_steps`-th ends an epoch."""
     key_critic, key_actor, key_source = jax.random.split(key, 3)
     source = state.source
     batch = rows_of_source(batch, source)
