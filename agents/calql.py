@@ -1,4 +1,4 @@
-"""Cal-QL: CQL that holds values low only down to the data's returns.
+"""Cal-QL [hybrid]: CQL that holds values low only down to the data's returns.
 
 The policy's candidates count at least as much as the return from the row on.
 So values stay on the scale of returns online.

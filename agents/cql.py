@@ -1,4 +1,4 @@
-"""CQL: SAC from a data set, with critics held low beyond the data.
+"""CQL [offline]: SAC from a data set, with critics held low beyond the data.
 
 Each critic's loss has a penalty: the gap between its soft maximum and its
 value at the data (rljax/networks/optimisation/conservatism.py).

@@ -1,4 +1,4 @@
-"""CQL for discrete actions: Q-learning from data, with low values beyond.
+"""CQL for discrete actions [offline]: Q-learning from data, with low values beyond.
 
 The critics' loss has a penalty: the gap between the soft maximum
 over all actions and the value of the data's.

@@ -1,4 +1,4 @@
-"""Diffusion-QL: a diffusion model of actions that follows critics.
+"""Diffusion-QL [generative]: a diffusion model of actions that follows critics.
 
 The policy removes noise step by step.
 So it can be as multimodal as the data.

@@ -1,4 +1,4 @@
-"""DQN: Q-learning from replay with a target network, and its extensions.
+"""DQN [off-policy]: Q-learning from replay with a target network, and its extensions.
 
 gamma discount, Q_c critics, Q'_c targets, Q and Q' their means or smallest
 s' is k <= n steps ahead, less at an end;  R = sum_{i<k} gamma^i r_i

@@ -1,4 +1,4 @@
-"""DSAC-T: SAC whose critics learn distributions of returns (DSACv2).
+"""DSAC-T [off-policy]: SAC whose critics learn distributions of returns (DSACv2).
 
 gamma discount, alpha temperature, pi actor, pi' its target, sg: no gradient
 Q_c, sigma_c mean and std of the critics, Q'_c, sigma'_c of their targets

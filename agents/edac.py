@@ -1,4 +1,4 @@
-"""EDAC: SAC from a data set, with many diverse critics.
+"""EDAC [offline]: SAC from a data set, with many diverse critics.
 
 The minimum of many critics is low where they disagree, as in SAC-N.
 They do so where data are missing.

@@ -1,4 +1,4 @@
-"""FamO2O: IQL with a policy for each inverse temperature.
+"""FamO2O [hybrid]: IQL with a policy for each inverse temperature.
 
 The actor sees the inverse temperature beta and learns for a range of it.
 The balance policy b chooses beta in each state, as SAC's actor would.

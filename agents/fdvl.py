@@ -1,4 +1,4 @@
-"""f-DVL: IQL whose values come from the dual of an f-divergence.
+"""f-DVL [offline]: IQL whose values come from the dual of an f-divergence.
 
 A state's value is pushed up by actions that are worth more.
 It is pushed down by all.

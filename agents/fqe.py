@@ -1,4 +1,4 @@
-"""FQE: fitted Q evaluation of another run's policy, from a data set alone.
+"""FQE [evaluation]: fitted Q evaluation of another run's policy, from a data set alone.
 
 Critics learn what the policy would earn from each state and action.
 Their mean over the first states estimates its discounted return.

@@ -1,4 +1,4 @@
-"""FQL: a one-step policy that learns from a flow and from critics.
+"""FQL [generative]: a one-step policy that learns from a flow and from critics.
 
 The flow imitates the data, with all its modes, and maximises nothing.
 The policy maps noise to actions in one step, near the flow's.

@@ -1,4 +1,4 @@
-"""GCIQL: IQL for goals, which all networks see beside the state.
+"""GCIQL [goals]: IQL for goals, which all networks see beside the state.
 
 The data need no rewards. Each transition gets a new goal, another state of
 any trajectory, and the agent learns how many steps away that is.

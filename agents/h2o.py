@@ -1,4 +1,4 @@
-"""H2O: SAC from real data and a simulator that may be wrong.
+"""H2O [hybrid]: SAC from real data and a simulator that may be wrong.
 
 Half of each batch is real. Simulated rows count by their likelihood.
 

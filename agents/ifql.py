@@ -1,4 +1,4 @@
-"""IFQL: IQL's values, and a flow that imitates the data.
+"""IFQL [generative]: IQL's values, and a flow that imitates the data.
 
 The values learn without the policy, and the policy without them.
 They meet in acting: the critics choose the best of some actions.

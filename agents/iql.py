@@ -1,4 +1,4 @@
-"""IQL: offline actor-critic that evaluates no action outside the data.
+"""IQL [offline]: offline actor-critic that evaluates no action outside the data.
 
 A state's value is an upper expectile of its actions' values in the data.
 The critics bootstrap from it.

@@ -1,4 +1,4 @@
-"""MOORL: SAC that learns from data and new experience in turns.
+"""MOORL [hybrid]: SAC that learns from data and new experience in turns.
 
 Each epoch takes one of the two sources at random.
 It makes updates of SAC on its rows, from the meta-parameters.

@@ -1,4 +1,4 @@
-"""OFQL: one-step flow Q-learning, Diffusion-QL with a policy of one step.
+"""OFQL [generative]: one-step flow Q-learning, Diffusion-QL with a policy of one step.
 
 The policy is the average velocity of a flow between data and noise.
 It learns from the data by an identity, without a teacher [2].

@@ -1,4 +1,4 @@
-"""PPO: on-policy actor-critic whose policy stays near the last one.
+"""PPO [on-policy]: on-policy actor-critic whose policy stays near the last one.
 
 gamma discount, lambda trace decay, epsilon clip range, V critic
 pi actor, pi_old the rollout's actor, ended: terminated or truncated

@@ -1,4 +1,4 @@
-"""PQN: Q-learning in many environments, without replay and target.
+"""PQN [on-policy]: Q-learning in many environments, without replay and target.
 
 gamma discount, lambda trace decay, Q critic
 s'_t the true successor of s_t

@@ -1,4 +1,4 @@
-"""R2D2: Q-learning with a memory, from replayed sequences.
+"""R2D2 [off-policy]: Q-learning with a memory, from replayed sequences.
 
 gamma discount, Q critic, Q' its target
 s'_t the true successor of t

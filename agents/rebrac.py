@@ -1,4 +1,4 @@
-"""ReBRAC: TD3+BC whose critics are also penalised.
+"""ReBRAC [offline]: TD3+BC whose critics are also penalised.
 
 Four changes to TD3+BC: the critics' target has its own penalty.
 Both penalties have their own weights. The actor follows the

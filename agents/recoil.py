@@ -1,4 +1,4 @@
-"""ReCOIL: imitation of an expert from few of its episodes and any others.
+"""ReCOIL [offline]: imitation of an expert from few of its episodes and any others.
 
 Actions of the expert have the largest value L.
 All actions have the next state's value, minus a penalty per step.

@@ -1,4 +1,4 @@
-"""RO2O: SAC from a data set, smooth around the data, then online.
+"""RO2O [hybrid]: SAC from a data set, smooth around the data, then online.
 
 The minimum of many critics is low where they disagree, as in SAC-N.
 Around each observation, critics and policy are held to their values.

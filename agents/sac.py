@@ -1,4 +1,4 @@
-"""SAC: off-policy actor-critic of maximum entropy.
+"""SAC [off-policy]: off-policy actor-critic of maximum entropy.
 
 gamma discount, alpha temperature, pi actor
 Q_c critics, Q'_c targets

@@ -1,4 +1,4 @@
-"""SAC for discrete actions: sums over actions replace samples.
+"""SAC for discrete actions [off-policy]: sums over actions replace samples.
 
 gamma discount, alpha temperature, pi actor
 Q_c critics, Q'_c targets

@@ -1,4 +1,4 @@
-"""Sequence RL: SAC whose policy decides once and acts several times.
+"""Sequence RL [off-policy]: SAC whose policy decides once and acts several times.
 
 A model imagines the states between, and critics value every action.
 

@@ -1,4 +1,4 @@
-"""Stream AC(lambda): actor-critic from each transition once.
+"""Stream AC(lambda) [streaming]: actor-critic from each transition once.
 
 V critic, pi actor, gamma discount, lambda trace decay
 tau entropy cost, end_t: the episode ended with s'_t

@@ -1,4 +1,4 @@
-"""Stream Q(lambda): Watkins' Q-learning from each transition once.
+"""Stream Q(lambda) [streaming]: Watkins' Q-learning from each transition once.
 
 Q critic, gamma discount, lambda trace decay
 end_t: the episode ended with s'_t

@@ -1,4 +1,4 @@
-"""Stream SARSA(lambda): on-policy control from each transition once.
+"""Stream SARSA(lambda) [streaming]: on-policy control from each transition once.
 
 Q critic, gamma discount, lambda trace decay
 end_t: the episode ended with s'_t

@@ -1,4 +1,4 @@
-"""Stream TD(lambda): the values of states from each transition once.
+"""Stream TD(lambda) [streaming]: the values of states from each transition once.
 
 V critic, gamma discount, lambda trace decay
 end_t: the episode ended with s'_t

@@ -1,4 +1,4 @@
-"""TD3+BC: TD3 on a data set, with an actor near the data's actions.
+"""TD3+BC [offline]: TD3 on a data set, with an actor near the data's actions.
 
 The actor's loss imitates the data, beside a critic's scaled value.
 Observations are normalised by the data.
