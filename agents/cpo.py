@@ -48,6 +48,7 @@ from rljax.requirements import Count, LogStd, NonNegative, Positive, Real, Share
 class Config:
     """Hyperparameters; floats can differ between learners."""
 
+    acting = agent.Acting(settings=("compute",))
     # Policy step
     kl_limit: Positive = 0.01  # mean KL of pi_old and pi; [3]
     damping: Positive = 0.1  # added to KL's Hessian; [3]

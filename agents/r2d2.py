@@ -55,6 +55,7 @@ from rljax.requirements import Count, NonNegative, Positive, Share, Whole, Width
 class Config(buffers.ReplaySettings, noise.WithEpsilon, torsos.WithMemoryAlone):
     """Hyperparameters; floats can differ between learners."""
 
+    acting = agent.Acting(settings=("compute",))
     # Optimisation
     learning_rate: NonNegative = 1e-3  # of Adam; 1e-4 in [1]
     adam_epsilon: Positive = 1e-3  # of Adam; [1]

@@ -98,7 +98,7 @@ def trained(module: Any, name: str, changes: dict[str, Any], iterations: int = 2
     driver = CompiledDriver(Learner(module, environment.spec, 1), environment, stacked)
     driver.start([0])
     driver.advance(iterations)
-    return jax.tree.map(lambda x: x[0], (driver.agent_state, stacked))
+    return jax.tree.map(lambda x: x[0], (driver.agent_state.state, stacked))
 
 
 def solution(module: Any, name: str, changes: dict[str, Any]) -> tuple[np.ndarray, np.ndarray, Any]:
@@ -224,7 +224,7 @@ def learnt_from_data(agent: str, probe: str) -> tuple[Any, Any]:
     driver = OfflineDriver(learner, module.experience(config).prepare(recorded(f"rljax/{probe}")), stacked)
     driver.start([0])
     driver.advance(2_500)
-    return jax.tree.map(lambda x: x[0], (driver.agent_state, stacked))
+    return jax.tree.map(lambda x: x[0], (driver.agent_state.state, stacked))
 
 
 @pytest.mark.parametrize("agent", quick(OFFLINE, {"iql"}))
