@@ -82,7 +82,7 @@ PAIRS: dict[tuple[str, str], Pair] = {
         own={"Config", "experience", "check", "value_loss", "critic_loss", "update"},
     ),
     ("iql", "famo2o"): Pair(
-        lines=204,
+        lines=192,
         own={"Config", "State", "experience", "check", "init", "act", "critic_loss", "actor_loss", "update"},
     ),
     ("iql", "gciql"): Pair(
@@ -117,11 +117,11 @@ PAIRS: dict[tuple[str, str], Pair] = {
         | {"with_advantages", "actor_loss", "update"},
     ),
     ("ppo_lagrangian", "cpo"): Pair(
-        lines=222,
+        lines=223,
         own={"Config", "State", "experience", "check", "init", "optimiser", "act", "update"},
     ),
     ("cpo", "hnpg"): Pair(
-        lines=246,
+        lines=248,
         own={"Config", "State", "experience", "check", "init", "policy_step", "update"},
     ),
     ("iql", "bc"): Pair(
