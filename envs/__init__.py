@@ -1,20 +1,24 @@
 """Environments, made from their names.
 
-The name says where an environment comes from. `brax/...`, `gymnax/...`, `playground/...`, `craftax/...`, `rljax/...`
-and `path/to/file.py:Name` run inside the compiled program. All others run on the host: `envpool/...` is EnvPool,
-`atari/...` is the Arcade Learning Environment, and every other name is Gymnasium's. `async/...` is Gymnasium's too,
-with one process per environment. A `path/to/file.py:Name` whose class derives from `gymnasium.Env` runs on the host.
+The name says where an environment comes from. `brax/...`, `gymnax/...`, `playground/...`,
+`craftax/...`, `rljax/...` and `path/to/file.py:Name` run inside the compiled program. All others
+run on the host: `envpool/...` is EnvPool, `atari/...` is the Arcade Learning Environment, and every
+other name is Gymnasium's. `async/...` is Gymnasium's too, with one process per environment. A
+`path/to/file.py:Name` whose class derives from `gymnasium.Env` runs on the host.
 
-Names of Gymnasium's and gymnax's environments may carry the arguments of the environment, as one JSON object after a
-question mark: `Hopper-v5?{"reset_noise_scale": 0.1}`, `gymnax/MemoryChain-bsuite?{"memory_length": 20}`.
+Names of Gymnasium's and gymnax's environments may carry the arguments of the environment, as one
+JSON object after a question mark: `Hopper-v5?{"reset_noise_scale": 0.1}`,
+`gymnax/MemoryChain-bsuite?{"memory_length": 20}`.
 
-Four prefixes change the observation. `timed/`, before any name, adds the time in the episode. `goals/`, before an
-OGBench environment that has tasks with goals, adds the goal. `without-velocities/` and `without-5-10/`, before names of
-Gymnasium and of environments inside the program, hide a part of the observation; see `rljax.envs.partial`.
-`with-last-step/` comes before `without-...` and shows the last action and reward: `rljax.envs.last_step`.
+Four prefixes change the observation. `timed/`, before any name, adds the time in the episode.
+`goals/`, before an OGBench environment that has tasks with goals, adds the goal.
+`without-velocities/` and `without-5-10/`, before names of Gymnasium and of environments inside the
+program, hide a part of the observation; see `rljax.envs.partial`. `with-last-step/` comes before
+`without-...` and shows the last action and reward: `rljax.envs.last_step`.
 
-The prefix `signals-x_velocity,reward_ctrl/` makes signals of numbers that an environment gives in its `info`, or Brax
-and Playground in their metrics. It comes after `timed/` and before `with...`; see `rljax.envs.signals`.
+The prefix `signals-x_velocity,reward_ctrl/` makes signals of numbers that an environment gives in
+its `info`, or Brax and Playground in their metrics. It comes after `timed/` and before `with...`;
+see `rljax.envs.signals`.
 """
 
 from __future__ import annotations
@@ -47,7 +51,8 @@ _HOSTED = {
 _GYMNASIUM = "host.gymnasium"  # every other name on the host
 _STEPPING = ("async", "envpool")  # prefixes that say how a task is stepped, not which task it is
 _EVALUATED = {"async/": "", "atari/": "atari-games/"}  # prefix in training -> prefix in evaluation
-PACKAGES = ("ogbench", "gymnasium_robotics", "minigrid", "popgym", "ale_py")  # that register environments in Gymnasium
+# That register environments in Gymnasium.
+PACKAGES = ("ogbench", "gymnasium_robotics", "minigrid", "popgym", "ale_py")
 _TIMED, _GOALS, _LAST_STEP = "timed/", "goals/", "with-last-step/"
 _PART = re.compile(r"without-(velocities|\d+(-\d+)?(,\d+(-\d+)?)*)/")  # see `rljax.envs.partial`
 
@@ -55,7 +60,10 @@ _SIGNALS = re.compile(r"signals-([\w.]+(?:,[\w.]+)*)/")  # see `rljax.envs.signa
 
 
 def is_compiled(name: str) -> bool:
-    """Whether the environment called `name` runs inside the compiled program. A file of the user's is imported."""
+    """Whether the environment called `name` runs inside the compiled program.
+
+    A file of the user's is imported.
+    """
     name = _bare(without_arguments(name))
     if _is_file(name):
         return not _module("custom").is_gymnasium(name.removeprefix("async/"))
@@ -65,13 +73,18 @@ def is_compiled(name: str) -> bool:
 def make(name: str) -> AutoReset:
     """Make the compiled environment called `name`, such as "brax/ant". It resets itself.
 
-    Raises `ValueError` if there is no such environment, if its package is not installed, or if its spaces are not
-    supported.
+    Raises `ValueError` if there is no such environment, if its package is not installed, or if its
+    spaces are not supported.
     """
     if name.startswith(_GOALS):
-        raise ValueError(f"'{name.removeprefix(_GOALS)}' has no tasks with goals, as ogbench:cube-single-v0 has.")
+        raise ValueError(
+            f"'{name.removeprefix(_GOALS)}' has no tasks with goals, as ogbench:cube-single-v0 has."
+        )
     if not is_compiled(name):
-        raise ValueError(f"'{name}' is not inside the program: such names begin with {_prefixes()}. Use make_hosted.")
+        raise ValueError(
+            f"'{name}' is not inside the program: such names begin with {_prefixes()}. "
+            "Use make_hosted."
+        )
     if name != without_arguments(name) and not _bare(name).startswith("gymnax/"):
         raise _without_arguments(name)
     return _made.__wrapped__(name) if _is_file(name) else _made(name)  # a file may change
@@ -108,14 +121,16 @@ def _made(name: str) -> AutoReset:
 
 
 def make_hosted(name: str, num_envs: int, **options: Any) -> Hosted:
-    """Make `num_envs` environments on the host, called `name`: "Hopper-v5", "module:Name-v0", "envpool/Hopper-v5".
+    """Make `num_envs` environments on the host, called `name`:
+    "Hopper-v5", "module:Name-v0", "envpool/Hopper-v5".
 
     Arguments in the name go to `gymnasium.make` too, and come before `options`.
     `options` go to the `make_hosted` of the adapter. Its docstring says what it raises.
     """
     if is_compiled(name):
         raise ValueError(
-            f"'{name}' is inside the program: Gymnasium's names do not begin with {_prefixes()}. Use make."
+            f"'{name}' is inside the program: Gymnasium's names do not begin with "
+            f"{_prefixes()}. Use make."
         )
     prefix, bare = _split(name)
     if prefix == _GOALS:
@@ -128,7 +143,8 @@ def make_hosted(name: str, num_envs: int, **options: Any) -> Hosted:
         raise _without_arguments(name)
     if signals and adapter == _HOSTED["atari"]:
         raise ValueError(f"'{inside}' gives no signals. Remove: {bare.removesuffix(inside)}")
-    if signals and inside.startswith("async/"):  # each process makes signals of its environment's numbers
+    # Each process makes signals of its environment's numbers.
+    if signals and inside.startswith("async/"):
         bare = "async/" + bare.removesuffix(inside) + inside.removeprefix("async/")
     hosted = _module(adapter).make_hosted(bare, num_envs, **options)
     if shown:
@@ -139,17 +155,23 @@ def make_hosted(name: str, num_envs: int, **options: Any) -> Hosted:
 
 
 def with_time(name: str) -> str:
-    """The name of the same environment with the time as a last observation; see `rljax.envs.timed`."""
+    """The name of the same environment with the time as a last observation;
+    see `rljax.envs.timed`.
+    """
     return name if name.startswith(_TIMED) else _TIMED + name
 
 
 def with_goals(name: str) -> str:
-    """The name of the same environment with the goal in the observation; see `rljax.envs.goals.WithGoal`."""
+    """The name of the same environment with the goal in the observation;
+    see `rljax.envs.goals.WithGoal`.
+    """
     return name if name.startswith(_GOALS) else _GOALS + name
 
 
 def observed(name: str, shown: Sequence[str]) -> str:
-    """The name of the environment as an agent observes it that declares `Experience.observes`; "none" stays."""
+    """The name of the environment as an agent observes it that declares `Experience.observes`;
+    "none" stays.
+    """
     if name == "none":
         return name
     if "goals" in shown:
@@ -158,36 +180,48 @@ def observed(name: str, shown: Sequence[str]) -> str:
 
 
 def task(name: str) -> str:
-    """The name of the task alone, however it is stepped on the host: "Hopper-v5" for "async/Hopper-v5"."""
+    """The name of the task alone, however it is stepped on the host:
+    "Hopper-v5" for "async/Hopper-v5".
+    """
     name = _bare(name)
     prefix, _, rest = name.partition("/")
     return rest if prefix in _STEPPING and rest else name
 
 
 def without_arguments(name: str) -> str:
-    """The name without the arguments that it may carry: "Hopper-v5" for 'Hopper-v5?{"reset_noise_scale": 0.1}'."""
+    """The name without the arguments that it may carry:
+    "Hopper-v5" for 'Hopper-v5?{"reset_noise_scale": 0.1}'.
+    """
     return name.partition("?")[0]
 
 
 def without_part(name: str) -> tuple[str, str]:
-    """The prefix that hides a part of observations, such as "without-velocities/", or ""; and the rest of the name."""
+    """The prefix that hides a part of observations, such as "without-velocities/", or "";
+    and the rest of the name.
+    """
     match = _PART.match(name)
     return (match.group(), name[match.end() :]) if match else ("", name)
 
 
 def without_last_step(name: str) -> tuple[bool, str]:
-    """Whether a name has the prefix for the last action and reward in observations, and the rest of the name."""
+    """Whether a name has the prefix for the last action and reward in observations,
+    and the rest of the name.
+    """
     return name.startswith(_LAST_STEP), name.removeprefix(_LAST_STEP)
 
 
 def without_signals(name: str) -> tuple[tuple[str, ...], str]:
-    """The signals in the prefix `signals-...` of a name, () without it; and the rest of the name."""
+    """The signals in the prefix `signals-...` of a name, () without it;
+    and the rest of the name.
+    """
     match = _SIGNALS.match(name)
     return (tuple(match.group(1).split(",")), name[match.end() :]) if match else ((), name)
 
 
 def evaluated(name: str) -> str:
-    """The name of the environment that evaluation plays: without extra processes, and Atari games to their end."""
+    """The name of the environment that evaluation plays:
+    without extra processes, and Atari games to their end.
+    """
     bare = without_last_step(without_signals(_split(name)[1])[1])[1]
     prefix = name.removesuffix(bare)
     for trained, played in _EVALUATED.items():
@@ -199,7 +233,8 @@ def evaluated(name: str) -> str:
 def code_of(name: str) -> str | None:
     """The foreign code that runs when the environment called `name` is made; None if there is none.
 
-    The code is the path of a file, or the name of a module. rljax and the packages that it knows do not count.
+    The code is the path of a file, or the name of a module. rljax and the packages that it knows do
+    not count.
     """
     code = without_arguments(name).rpartition(":")[0]
     while code.startswith((_TIMED, _GOALS)):
@@ -221,7 +256,8 @@ def short(name: str) -> str:
 def names() -> dict[str, list[str]]:
     """The names of all environments, by family.
 
-    A family whose package is not installed has an empty list, and its key names the command that installs it.
+    A family whose package is not installed has an empty list, and its key names the command that
+    installs it.
     """
     from rljax.envs.environment import MissingPackageError
 
@@ -241,12 +277,15 @@ def _module(name: str) -> Any:
 
 def _without_arguments(name: str) -> ValueError:
     return ValueError(
-        f"'{name}' takes no arguments: only environments of Gymnasium and gymnax do: 'Hopper-v5?{{...}}'."
+        f"'{name}' takes no arguments: only environments of Gymnasium and gymnax do: "
+        "'Hopper-v5?{...}'."
     )
 
 
 def _split(name: str) -> tuple[str, str]:
-    """The prefix that changes the observation ("timed/", "goals/" or ""), and the rest of the name."""
+    """The prefix that changes the observation ("timed/", "goals/" or ""),
+    and the rest of the name.
+    """
     prefix = next((prefix for prefix in (_TIMED, _GOALS) if name.startswith(prefix)), "")
     return prefix, name.removeprefix(prefix)
 

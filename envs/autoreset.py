@@ -14,8 +14,8 @@ from rljax.envs.environment import Environment
 
 LONGEST = 2**31 - 1  # the largest number of steps that is counted
 
-# Number of environments that are reset at a time. A large batch is not reset as a whole if few episodes end, and not
-# in many small parts if all of them end.
+# Number of environments that are reset at a time. A large batch is not reset as a whole if few
+# episodes end, and not in many small parts if all of them end.
 CHUNK = 64  # the least number
 SHARE = 16  # or the batch divided by this, if that is more
 
@@ -33,11 +33,13 @@ class AutoResetState:
 class AutoReset:
     """N environments that reset themselves and return the true final observation.
 
-    The batch axis is part of the interface: flatten populations of environments, [P, E] to [N], and never `vmap`
-    `reset` or `step`. The loop that resets runs only in steps in which an episode ends, and only over the environments
-    whose episode ends. Under `vmap` it would run over all environments in every step.
+    The batch axis is part of the interface: flatten populations of environments, [P, E] to [N], and
+    never `vmap` `reset` or `step`. The loop that resets runs only in steps in which an episode
+    ends, and only over the environments whose episode ends. Under `vmap` it would run over all
+    environments in every step.
 
-    The trajectory of an environment depends only on its own keys and actions, never on N or on the other environments.
+    The trajectory of an environment depends only on its own keys and actions, never on N or on the
+    other environments.
     """
 
     def __init__(self, environment: Environment) -> None:
@@ -48,7 +50,8 @@ class AutoReset:
     def reset(self, keys: Array) -> tuple[Any, AutoResetState]:
         """Begin an episode in each environment.
 
-        `keys` are N typed keys. Returns the observations, [N, O...] in the dtypes of the spec, and the state.
+        `keys` are N typed keys. Returns the observations, [N, O...] in the dtypes of the spec, and
+        the state.
         """
         observation, environment = jax.vmap(self._reset)(keys)
         number = keys.shape[0]
@@ -59,15 +62,18 @@ class AutoReset:
             episode_signals=signals.zeros(self.spec.signals, number),
         )
 
-    def step(self, keys: Array, state: AutoResetState, action: Array) -> tuple[Step, AutoResetState]:
+    def step(
+        self, keys: Array, state: AutoResetState, action: Array
+    ) -> tuple[Step, AutoResetState]:
         """Apply one action to each environment. Where an episode ends, the next one begins.
 
-        `keys` are N typed keys, new in every step. `action` is [N, A] in [-1, 1], or [N] int32. An episode ends when
-        the environment says so, and is truncated after `spec.max_episode_steps` steps. At its end, `Step.observation`
-        [N, O...] is the first observation of the new episode, and `Step.next_observation` the last of the old one.
+        `keys` are N typed keys, new in every step. `action` is [N, A] in [-1, 1], or [N] int32. An
+        episode ends when the environment says so, and is truncated after `spec.max_episode_steps`
+        steps. At its end, `Step.observation` [N, O...] is the first observation of the new episode,
+        and `Step.next_observation` the last of the old one.
         """
-        next_observation, environment, reward, terminated, truncated, success, step_signals = jax.vmap(self._step)(
-            _half(keys, 0), state.environment, action
+        next_observation, environment, reward, terminated, truncated, success, step_signals = (
+            jax.vmap(self._step)(_half(keys, 0), state.environment, action)
         )
         sums = {name: total + step_signals[name] for name, total in state.episode_signals.items()}
         episode_return = state.episode_return + reward
@@ -100,7 +106,9 @@ class AutoReset:
         observation, state = self.environment.reset(key, self.environment.params)
         return self.spec.cast(observation), jax.tree.map(_strong, state)
 
-    def _step(self, key: Array, state: Any, action: Array) -> tuple[Any, Any, Array, Array, Array, Array | None, Any]:
+    def _step(
+        self, key: Array, state: Any, action: Array
+    ) -> tuple[Any, Any, Array, Array, Array, Array | None, Any]:
         kinds = jax.tree.map(lambda leaf: leaf.dtype, state)
         observation, state, reward, terminated, truncated, info = self.environment.step(
             key, state, action, self.environment.params
@@ -115,26 +123,32 @@ class AutoReset:
             signals.of_info(info, self.spec.signals, self.spec.name),
         )
 
-    def _begin_again(self, ended: Array, keys: Array, observation: Any, state: Any) -> tuple[Any, Any]:
+    def _begin_again(
+        self, ended: Array, keys: Array, observation: Any, state: Any
+    ) -> tuple[Any, Any]:
         """Replace the rows whose episode has `ended` by the beginnings of new episodes."""
         number = ended.shape[0]
         chunk = min(number, max(CHUNK, number // SHARE))
 
         def replace(carry: tuple[Array, tuple[Any, Any]]) -> tuple[Array, tuple[Any, Any]]:
             waiting, rows = carry
-            # The index of a row that is not needed points past the end: it reads some key, and its write is dropped.
+            # The index of a row that is not needed points past the end: it reads some key, and its
+            # write is dropped.
             (index,) = jnp.nonzero(waiting, size=chunk, fill_value=number)
             fresh = jax.vmap(self._reset)(_half(keys[index], 1))
             rows = jax.tree.map(lambda row, new: row.at[index].set(new, mode="drop"), rows, fresh)
             return waiting.at[index].set(False, mode="drop"), rows
 
-        return jax.lax.while_loop(lambda carry: carry[0].any(), replace, (ended, (observation, state)))[1]
+        return jax.lax.while_loop(
+            lambda carry: carry[0].any(), replace, (ended, (observation, state))
+        )[1]
 
 
 def _half(keys: Array, which: int) -> Array:
     """The first or the second half of each of `keys` [N], split in two.
 
-    The keys are split where they are used: if steps are not random, only the keys of resetting environments are split.
+    The keys are split where they are used: if steps are not random, only the keys of resetting
+    environments are split.
     """
     return jax.vmap(jax.random.split)(keys)[:, which]
 

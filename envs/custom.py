@@ -1,4 +1,6 @@
-"""A user's own environments in JAX, named `path/to/file.py:Name`: a class with the parts of the protocol."""
+"""A user's own environments in JAX, named `path/to/file.py:Name`:
+a class with the parts of the protocol.
+"""
 
 from __future__ import annotations
 
@@ -20,8 +22,9 @@ from rljax.envs.environment import Environment, EnvironmentFailed, syntax
 def make(name: str) -> Environment:
     """Make the environment: import the file and call the class `Name` without arguments.
 
-    Raises `ValueError` where there is no such file or class, and where the environment breaks the protocol of
-    `rljax.envs.environment.Environment`: parts are missing, or shapes differ from its `spec`.
+    Raises `ValueError` where there is no such file or class, and where the environment breaks the
+    protocol of `rljax.envs.environment.Environment`: parts are missing, or shapes differ from its
+    `spec`.
     """
     made_by: Any = load(name)
     try:
@@ -35,24 +38,31 @@ def make(name: str) -> Environment:
 def is_gymnasium(name: str) -> bool:
     """Whether `name`, such as "./file.py:Name", is a class that derives from `gymnasium.Env`.
 
-    Such environments run on the host. Raises what `load` raises, but False where there is no such file.
+    Such environments run on the host. Raises what `load` raises, but False where there is no such
+    file.
     """
     if not Path(name.rpartition(":")[0]).is_file():
         return False
     made_by = load(name)
-    gymnasium = sys.modules.get("gymnasium")  # where nothing has imported it, nothing derives from its classes
-    return gymnasium is not None and isinstance(made_by, type) and issubclass(made_by, gymnasium.Env)
+    # Where nothing has imported it, nothing derives from its classes.
+    gymnasium = sys.modules.get("gymnasium")
+    return (
+        gymnasium is not None and isinstance(made_by, type) and issubclass(made_by, gymnasium.Env)
+    )
 
 
 def load(name: str) -> Any:
     """The object `Name` of the file in "path/to/file.py:Name".
 
-    A file is imported again only if it has changed. Raises `ValueError` if there is no such file or name.
+    A file is imported again only if it has changed. Raises `ValueError` if there is no such file or
+    name.
     """
     file, _, class_name = name.rpartition(":")
     path = Path(file)
     if not path.is_file():
-        raise ValueError(f"no file '{path}' for the environment '{name}'. What goes in it: docs/environments.md")
+        raise ValueError(
+            f"no file '{path}' for the environment '{name}'. What goes in it: docs/environments.md"
+        )
     try:
         module = _module(path.resolve(), path.stat().st_mtime_ns)
     except SyntaxError as error:
@@ -60,11 +70,14 @@ def load(name: str) -> Any:
     except (Exception, SystemExit) as error:
         raise _failed(name, "when its file was imported", error) from error
     if not hasattr(module, class_name):
-        raise ValueError(f"'{path}' has no class '{class_name}'. Name the environment's class: {path}:Name")
+        raise ValueError(
+            f"'{path}' has no class '{class_name}'. Name the environment's class: {path}:Name"
+        )
     return getattr(module, class_name)
 
 
-@functools.lru_cache(maxsize=8)  # a second import would make new classes, which saved environments do not belong to
+# A second import would make new classes, which saved environments do not belong to.
+@functools.lru_cache(maxsize=8)
 def _module(path: Path, changed: int) -> Any:
     del changed
     spec = importlib.util.spec_from_file_location(f"rljax_user_environment_{path.stem}", path)
@@ -88,36 +101,50 @@ def _failed(name: str, place: str, error: BaseException) -> EnvironmentFailed:
 def _check(environment: Any, name: str) -> None:
     if hasattr(environment, "observation_space"):
         raise ValueError(
-            f"'{name}' makes one of Gymnasium's environments. Name its class, which derives from gymnasium.Env, or "
-            "register it and name it with its module: --env my_module:Name-v0"
+            f"'{name}' makes one of Gymnasium's environments. Name its class, which derives from "
+            "gymnasium.Env, or register it and name it with its module: --env my_module:Name-v0"
         )
-    missing = [part for part in ("spec", "params", "reset", "step") if not hasattr(environment, part)]
+    missing = [
+        part for part in ("spec", "params", "reset", "step") if not hasattr(environment, part)
+    ]
     if missing:
-        raise ValueError(f"'{name}' is not an environment: it lacks {', '.join(missing)}. See docs/environments.md")
+        raise ValueError(
+            f"'{name}' is not an environment: it lacks {', '.join(missing)}. See "
+            "docs/environments.md"
+        )
     spec, params, key = environment.spec, environment.params, jax.random.key(0)
     if not isinstance(spec, EnvSpec):
-        raise ValueError(f"the spec of '{name}' is a {type(spec).__name__}, it must be a rljax.agent.EnvSpec.")
+        raise ValueError(
+            f"the spec of '{name}' is a {type(spec).__name__}, it must be a rljax.agent.EnvSpec."
+        )
     observation, state = _traced(name, "reset", environment.reset, key, params)
     action = jnp.zeros(spec.action_shape, spec.action_dtype)
     results = _traced(name, "step", environment.step, key, state, action, params)
     if not isinstance(results, tuple) or len(results) != 6:
         raise ValueError(
-            f"step of '{name}' must return six things: observation, state, reward, terminated, truncated, info."
+            f"step of '{name}' must return six things: observation, state, reward, terminated, "
+            "truncated, info."
         )
     after, later, *scalars, info = results
     for origin, value in (("reset", observation), ("step", after)):
         if jax.tree.map(jnp.shape, value) != jax.tree.map(jnp.shape, spec.observation):
             raise ValueError(
-                f"{origin} of '{name}' returns an observation of shape {jax.tree.map(jnp.shape, value)}, its spec "
+                f"{origin} of '{name}' returns an observation of shape "
+                f"{jax.tree.map(jnp.shape, value)}, its spec "
                 f"promises {jax.tree.map(jnp.shape, spec.observation)}."
             )
     for part, value in zip(("reward", "terminated", "truncated"), scalars, strict=True):
         if jnp.shape(value) != ():
-            raise ValueError(f"step of '{name}' returns a {part} of shape {jnp.shape(value)}, it must be a scalar.")
+            raise ValueError(
+                f"step of '{name}' returns a {part} of shape {jnp.shape(value)}, it must be "
+                "a scalar."
+            )
     signals.check(spec.signals, name)
     jax.eval_shape(lambda info: signals.of_info(info, spec.signals, name), info)
     if jax.tree.map(jnp.shape, state) != jax.tree.map(jnp.shape, later):
-        raise ValueError(f"step of '{name}' returns a state of another structure or of other shapes than reset.")
+        raise ValueError(
+            f"step of '{name}' returns a state of another structure or of other shapes than reset."
+        )
 
 
 def _traced(name: str, part: str, function: Any, *arguments: Any) -> Any:
@@ -125,5 +152,6 @@ def _traced(name: str, part: str, function: Any, *arguments: Any) -> Any:
         return jax.eval_shape(function, *arguments)
     except Exception as error:
         raise ValueError(
-            f"{part} of '{name}' cannot be traced by JAX, with {type(error).__name__}: {str(error).splitlines()[0]}"
+            f"{part} of '{name}' cannot be traced by JAX, with "
+            f"{type(error).__name__}: {str(error).splitlines()[0]}"
         ) from error

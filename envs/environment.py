@@ -1,4 +1,6 @@
-"""The protocol of environments that run inside the compiled program, and functions that all adapters share."""
+"""The protocol of environments that run inside the compiled program,
+and functions that all adapters share.
+"""
 
 from __future__ import annotations
 
@@ -19,8 +21,9 @@ from rljax.agent import Array, EnvSpec
 class Environment(Protocol):
     """One environment as pure functions, with the signature of gymnax >= 1.0.
 
-    An environment never resets itself: `rljax.envs.autoreset` does that, and enforces `spec.max_episode_steps`. A state
-    is a pytree of arrays; `step` keeps their shapes and dtypes. Both functions are traced under `vmap`.
+    An environment never resets itself: `rljax.envs.autoreset` does that, and enforces
+    `spec.max_episode_steps`. A state is a pytree of arrays; `step` keeps their shapes and dtypes.
+    Both functions are traced under `vmap`.
     """
 
     spec: EnvSpec
@@ -29,8 +32,9 @@ class Environment(Protocol):
     def reset(self, key: Array, params: Any) -> tuple[Any, Any]:
         """Begin an episode. Returns the first observation and the state.
 
-        An observation is one array [O...], or a dictionary of the arrays that `spec.parts` names. If some discrete
-        actions are not always allowed, it holds the part `rljax.agent.MASK`, bool [A], True for allowed actions.
+        An observation is one array [O...], or a dictionary of the arrays that `spec.parts` names.
+        If some discrete actions are not always allowed, it holds the part `rljax.agent.MASK`, bool
+        [A], True for allowed actions.
         """
         ...
 
@@ -39,12 +43,13 @@ class Environment(Protocol):
     ) -> tuple[Any, Any, Array, Array, Array, dict[str, Any]]:
         """Apply one action. Returns `observation, state, reward, terminated, truncated, info`.
 
-        `action` is float32 [A] in [-1, 1], or int32 [] in [0, action_size), or int32 [K] if `spec.choices` has K
-        numbers. `observation` is the true successor, also at the end of an episode. `terminated` []
-        says that the task itself has ended. `truncated` [] says that the environment ends the
-        episode for a reason outside the task; it is always False if there is no such reason.
-        `info` may hold "success" [] bool, whether the task is done: evaluations report its value in the last
-        step of an episode. It holds the signals that `spec.signals` names, such as a cost.
+        `action` is float32 [A] in [-1, 1], or int32 [] in [0, action_size), or int32 [K] if
+        `spec.choices` has K numbers. `observation` is the true successor, also at the end of an
+        episode. `terminated` [] says that the task itself has ended. `truncated` [] says that the
+        environment ends the episode for a reason outside the task; it is always False if there is
+        no such reason. `info` may hold "success" [] bool, whether the task is done: evaluations
+        report its value in the last step of an episode. It holds the signals that `spec.signals`
+        names, such as a cost.
         """
         ...
 
@@ -69,18 +74,23 @@ class MissingPackageError(ValueError):
     def __init__(self, family: str, command: str, package: str | None = None) -> None:
         self.command = command  # installs the package
         package = package or family
-        super().__init__(f"'{family}/' environments need the package '{package}', which is not installed: {command}")
+        super().__init__(
+            f"'{family}/' environments need the package '{package}', which is not "
+            f"installed: {command}"
+        )
 
 
 class EnvironmentFailed(ValueError):
-    """An environment on the host raised an error, or returned what Gymnasium's interface does not allow.
+    """An environment on the host raised an error, or returned what Gymnasium's interface does not
+    allow.
 
-    The message says what happened, in which environment and at which step. `trace` is the traceback of the
-    environment's own code as text, and "" where it raised nothing.
+    The message says what happened, in which environment and at which step. `trace` is the traceback
+    of the environment's own code as text, and "" where it raised nothing.
     """
 
     def __init__(self, message: Any, trace: str = "") -> None:
-        if isinstance(message, EnvironmentFailed):  # Gymnasium's processes hand an error on as its own argument
+        # Gymnasium's processes hand an error on as its own argument
+        if isinstance(message, EnvironmentFailed):
             message, trace = message.args
         super().__init__(message, trace)
 
@@ -106,10 +116,12 @@ def syntax(error: SyntaxError) -> str:
 
 @contextlib.contextmanager
 def foreign(name: str) -> Iterator[None]:
-    """A context for code of another package: import, construction and tracing of the environment or family `name`.
+    """A context for code of another package: import, construction and tracing of the environment or
+    family `name`.
 
-    It suppresses the package's warnings and prints: a user can do nothing about them, and every compilation would
-    repeat them. Raises `ValueError` where the package fails, for example because its data are missing or JAX is newer.
+    It suppresses the package's warnings and prints: a user can do nothing about them, and every
+    compilation would repeat them. Raises `ValueError` where the package fails, for example because
+    its data are missing or JAX is newer.
     """
     with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
         warnings.simplefilter("ignore")
@@ -128,7 +140,8 @@ def foreign(name: str) -> Iterator[None]:
 def silent_mujoco() -> Iterator[None]:
     """A context without MuJoCo's warnings, for model files with outdated settings.
 
-    A user can do nothing about them. MuJoCo would print them, and write them to a file in the current folder.
+    A user can do nothing about them. MuJoCo would print them, and write them to a file in the
+    current folder.
     """
     mujoco: Any = importlib.import_module("mujoco")
     warn = mujoco.get_mju_user_warning()
@@ -145,9 +158,15 @@ def rescale(action: Any, low: Any, high: Any) -> Any:
 
 
 def unknown(name: str, family: str, names: Sequence[str]) -> ValueError:
-    """The error for an environment that `family` does not have. It suggests the nearest of `names`."""
+    """The error for an environment that `family` does not have.
+
+    It suggests the nearest of `names`.
+    """
     spellings = {known.lower(): known for known in names}
-    nearest = [spellings[match] for match in difflib.get_close_matches(name.lower(), spellings, n=3, cutoff=0.5)]
+    nearest = [
+        spellings[match]
+        for match in difflib.get_close_matches(name.lower(), spellings, n=3, cutoff=0.5)
+    ]
     suggestion = f" Nearest: {', '.join(repr(known) for known in nearest)}." if nearest else ""
     return ValueError(f"no environment '{name}' in {family}.{suggestion} All of them: rljax list")
 
@@ -161,7 +180,7 @@ def parsed(name: str) -> tuple[str, dict[str, Any]]:
         arguments = None
     if not isinstance(arguments, dict) or "render_mode" in arguments:
         raise ValueError(
-            f"'{bare}': the arguments after the question mark must be one JSON object without 'render_mode', for "
-            "example 'Hopper-v5?{\"reset_noise_scale\": 0.1}'."
+            f"'{bare}': the arguments after the question mark must be one JSON object without "
+            "'render_mode', for example 'Hopper-v5?{\"reset_noise_scale\": 0.1}'."
         )
     return bare, arguments

@@ -1,19 +1,22 @@
 """Goals in observations: hindsight replaces them, and OGBench's tasks show them.
 
-`GoalConditioned` is the protocol: an environment whose goal can be read from an observation and replaced in it.
-Environments inside the program implement it themselves. On the host, `goals_of` returns `VectorGoals`, which does the
-same for goal environments such as those of Gymnasium-Robotics. These observe a dictionary of three vectors:
-"achieved_goal", "desired_goal" and "observation". Agents see one vector of all three, in the order of the space, which
-is usually alphabetical. Rewards for other goals are computed inside the program, so they must be known in JAX:
+`GoalConditioned` is the protocol: an environment whose goal can be read from an observation and
+replaced in it. Environments inside the program implement it themselves. On the host, `goals_of`
+returns `VectorGoals`, which does the same for goal environments such as those of
+Gymnasium-Robotics. These observe a dictionary of three vectors: "achieved_goal", "desired_goal" and
+"observation". Agents see one vector of all three, in the order of the space, which is usually
+alphabetical. Rewards for other goals are computed inside the program, so they must be known in JAX:
 
-    Fetch's tasks, sparse    -1 where the distance of the goals is above a threshold, and 0 elsewhere
+    Fetch's tasks, sparse    -1 where the distance of the goals is above a threshold, and 0
+                             elsewhere
     Fetch's tasks, dense     minus the distance
     any other environment    its own `goal_reward(achieved, goal)`, where its class has this method
 
-`WithGoal` is for OGBench's environments, whose observations are states: the goal, another state, follows the state.
+`WithGoal` is for OGBench's environments, whose observations are states: the goal, another state,
+follows the state.
 
-Sources: Plappert et al., Multi-Goal Reinforcement Learning, arXiv:1802.09464; Andrychowicz et al., Hindsight Experience
-Replay, arXiv:1707.01495.
+Sources: Plappert et al., Multi-Goal Reinforcement Learning, arXiv:1802.09464; Andrychowicz et al.,
+Hindsight Experience Replay, arXiv:1707.01495.
 """
 
 from __future__ import annotations
@@ -43,11 +46,13 @@ Reward = Callable[[Array, Array], Array]
 
 
 class GoalConditioned(Environment, Protocol):
-    """An environment whose observations [..., O] hold a goal [..., G] that can be replaced in hindsight.
+    """An environment whose observations [..., O] hold a goal [..., G] that can be replaced in
+    hindsight.
 
-    All methods are pure functions on any leading axes. To relabel a transition in hindsight: the new goal is `achieved`
-    of a later observation of the same episode, `relabelled` puts this goal into both observations of the transition,
-    and the new reward is `goal_reward` of the goal that the next observation achieves.
+    All methods are pure functions on any leading axes. To relabel a transition in hindsight: the
+    new goal is `achieved` of a later observation of the same episode, `relabelled` puts this goal
+    into both observations of the transition, and the new reward is `goal_reward` of the goal that
+    the next observation achieves.
     """
 
     def achieved(self, observation: Array) -> Array:
@@ -63,26 +68,35 @@ class GoalConditioned(Environment, Protocol):
         ...
 
     def goal_reward(self, achieved: Array, goal: Array) -> Array:
-        """The reward [...] float32 of a step that reaches `achieved` [..., G], for `goal` [..., G]."""
+        """The reward [...] float32 of a step that reaches `achieved` [..., G],
+        for `goal` [..., G].
+        """
         ...
 
 
 @dataclasses.dataclass(frozen=True)
 class FetchReward:
-    """The reward of Fetch's tasks. Equal settings are equal rewards, so that equal runs share a compiled program."""
+    """The reward of Fetch's tasks.
+
+    Equal settings are equal rewards, so that equal runs share a compiled program.
+    """
 
     threshold: float  # metres; farther away, the sparse reward is -1
     sparse: bool
 
     def __call__(self, achieved: Array, goal: Array) -> Array:
-        """The reward [...] float32 for reaching `achieved` [..., G] when `goal` [..., G] is the goal."""
+        """The reward [...] float32 for reaching `achieved` [..., G] when `goal` [..., G] is the
+        goal.
+        """
         distance = jnp.linalg.norm(achieved - goal, axis=-1)
         return -(distance > self.threshold).astype(jnp.float32) if self.sparse else -distance
 
 
 @dataclasses.dataclass(frozen=True)
 class VectorGoals:
-    """The goals in vectors [..., O] that hold an achieved goal [G], a desired goal [G], and the rest."""
+    """The goals in vectors [..., O] that hold an achieved goal [G], a desired goal [G],
+    and the rest.
+    """
 
     size: int  # G
     achieved_at: int  # the first index of the achieved goal
@@ -99,7 +113,10 @@ class VectorGoals:
 
     def relabelled(self, observation: Array, goal: Array) -> Array:
         """The observations [..., O] with `goal` [..., G] in place of their own goal."""
-        before, behind = observation[..., : self.desired_at], observation[..., self.desired_at + self.size :]
+        before, behind = (
+            observation[..., : self.desired_at],
+            observation[..., self.desired_at + self.size :],
+        )
         return jnp.concatenate([before, goal, behind], axis=-1)
 
     def goal_reward(self, achieved: Array, goal: Array) -> Array:
@@ -108,39 +125,53 @@ class VectorGoals:
 
 
 def has_goals(space: spaces.Space) -> bool:
-    """Whether this is the observation space of a goal environment: a dictionary of the three vectors, and no more."""
+    """Whether this is the observation space of a goal environment:
+    a dictionary of the three vectors, and no more.
+    """
     if not isinstance(space, spaces.Dict) or set(space.spaces) != KEYS:
         return False
-    vectors = all(isinstance(part, spaces.Box) and len(part.shape) == 1 for part in space.spaces.values())
+    vectors = all(
+        isinstance(part, spaces.Box) and len(part.shape) == 1 for part in space.spaces.values()
+    )
     return vectors and space[ACHIEVED].shape == space[DESIRED].shape
 
 
 def goals_of(hosted: Hosted) -> VectorGoals | str:
-    """The goals in the observations of these environments; if they cannot be replaced, the reason in words.
+    """The goals in the observations of these environments;
+    if they cannot be replaced, the reason in words.
 
     The reason ends with a remedy.
     """
     space: Any = hosted.spaces.observation
     if not has_goals(space):
         return (
-            f"the observations of '{hosted.name}' hold none. Choose an environment whose observations hold goals, such "
-            "as rljax/BoxPick-4x4 or gymnasium_robotics:FetchReach-v4"
+            f"the observations of '{hosted.name}' hold none. Choose an environment whose "
+            "observations hold goals, such as rljax/BoxPick-4x4 or gymnasium_robotics:FetchReach-v4"
         )
     environments = getattr(hosted.vector_env.unwrapped, "envs", None)
-    size, reward = space[ACHIEVED].shape[0], _reward(environments[0].unwrapped) if environments else None
+    size, reward = (
+        space[ACHIEVED].shape[0],
+        _reward(environments[0].unwrapped) if environments else None,
+    )
     if reward is None:
         return (
             f"the reward of '{hosted.name}' is not known for other goals. Give its class a method "
-            "goal_reward(achieved, goal): a pure function in JAX, from goals [..., G] to rewards [...], equal to its "
-            "compute_reward"
+            "goal_reward(achieved, goal): a pure function in JAX, from goals [..., G] to rewards "
+            "[...], equal to its compute_reward"
         )
     goals = jax.ShapeDtypeStruct((2, size), jnp.float32)
     try:
         shape = jax.eval_shape(reward, goals, goals).shape
     except Exception as error:
-        return f"goal_reward of '{hosted.name}' cannot be traced by JAX ({type(error).__name__}). Write it in jax.numpy"
+        return (
+            f"goal_reward of '{hosted.name}' cannot be traced by JAX ({type(error).__name__}). "
+            "Write it in jax.numpy"
+        )
     if shape != (2,):
-        return f"goal_reward of '{hosted.name}' returns {shape} for goals (2, {size}). Return one reward for each goal"
+        return (
+            f"goal_reward of '{hosted.name}' returns {shape} for goals (2, {size}). Return one "
+            "reward for each goal"
+        )
     sizes = {key: part.shape[0] for key, part in space.spaces.items()}
     first = dict(zip(sizes, itertools.accumulate(sizes.values(), initial=0), strict=False))
     return VectorGoals(size, first[ACHIEVED], first[DESIRED], reward)
@@ -152,15 +183,19 @@ def _reward(environment: Any) -> Reward | None:
     if declared is not None:
         return declared
     if type(environment).__module__.startswith(_FETCH):
-        return FetchReward(float(environment.distance_threshold), environment.reward_type == "sparse")
+        return FetchReward(
+            float(environment.distance_threshold), environment.reward_type == "sparse"
+        )
     return None
 
 
 class WithGoal(gymnasium.Wrapper):
-    """An environment that has tasks with goals. Its observations are [state; goal], [2 O] for states [O].
+    """An environment that has tasks with goals.
 
-    A goal is a state in which the task is done. A reset with a seed begins task `first` (counted from 1). Each later
-    reset begins the next task.
+    Its observations are [state; goal], [2 O] for states [O].
+
+    A goal is a state in which the task is done. A reset with a seed begins task `first`
+    (counted from 1). Each later reset begins the next task.
     """
 
     def __init__(self, environment: gymnasium.Env, first: int) -> None:
@@ -172,10 +207,14 @@ class WithGoal(gymnasium.Wrapper):
         self.first = self.task = first
         self.goal: Any = None
 
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Any, dict[str, Any]]:
         """Begin an episode of the next task, or of task `first` where a seed is given."""
         self.task = self.first if seed is not None else self.task % self.num_tasks + 1
-        observation, info = self.env.reset(seed=seed, options={**(options or {}), "task_id": self.task})
+        observation, info = self.env.reset(
+            seed=seed, options={**(options or {}), "task_id": self.task}
+        )
         self.goal = np.array(info["goal"])
         return np.concatenate([observation, self.goal]), info
 
@@ -186,17 +225,21 @@ class WithGoal(gymnasium.Wrapper):
 
 
 def with_goals(environments: Sequence[gymnasium.Env], name: str) -> list[gymnasium.Env]:
-    """Wrap environments in `WithGoal`: they begin with task 1, 2, ..., and after the last task with 1 again.
+    """Wrap environments in `WithGoal`: they begin with task 1, 2, ...,
+    and after the last task with 1 again.
 
     Raises `ValueError` where the environments, called `name`, have no goals.
     """
     number, space = _number_of_tasks(environments[0]), environments[0].observation_space
     if not number or not isinstance(space, spaces.Box) or len(space.shape) != 1:
         raise ValueError(
-            f"'{name}' has no tasks with goals that are states, as ogbench:cube-single-v0 has. Name an environment "
-            "that has such tasks with --env, or leave --env out to train without evaluations."
+            f"'{name}' has no tasks with goals that are states, as ogbench:cube-single-v0 has. "
+            "Name an environment that has such tasks with --env, or leave --env out to train "
+            "without evaluations."
         )
-    return [WithGoal(environment, index % number + 1) for index, environment in enumerate(environments)]
+    return [
+        WithGoal(environment, index % number + 1) for index, environment in enumerate(environments)
+    ]
 
 
 def _number_of_tasks(environment: gymnasium.Env) -> int:

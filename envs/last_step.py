@@ -1,13 +1,15 @@
 """Environments that show their last action and reward, for agents with a memory.
 
-`with-last-step/Hopper-v5` adds to each observation the action and the reward before it, which are zeros at the
-beginning of an episode. Actions are shown as agents give them: numbers in [-1, 1], and a 1 at each choice. A vector
-becomes longer: its own numbers, the action, the reward. Other observations become dictionaries with `last_action` and
-`last_reward`; a single picture is their part `observation`.
+`with-last-step/Hopper-v5` adds to each observation the action and the reward before it, which are
+zeros at the beginning of an episode. Actions are shown as agents give them: numbers in [-1, 1], and
+a 1 at each choice. A vector becomes longer: its own numbers, the action, the reward. Other
+observations become dictionaries with `last_action` and `last_reward`; a single picture is their
+part `observation`.
 
-They let a policy learn within an episode what its actions lead to: Wang et al., Learning to Reinforcement
-Learn, arXiv:1611.05763; R2D2 sees them as well (Kapturowski et al., ICLR 2019). `WithLastStep` wraps a compiled
-environment. Environments on the host have `Hosted.observe_last_step`.
+They let a policy learn within an episode what its actions lead to: Wang et al., Learning to
+Reinforcement Learn, arXiv:1611.05763; R2D2 sees them as well (Kapturowski et al., ICLR 2019).
+`WithLastStep` wraps a compiled environment. Environments on the host have
+`Hosted.observe_last_step`.
 """
 
 from __future__ import annotations
@@ -41,7 +43,8 @@ def spec_with_last_step(spec: EnvSpec) -> EnvSpec:
 
 
 def with_last_step(observation: Any, action: Any, reward: Any, spec: EnvSpec, xp: Any = jnp) -> Any:
-    """Observations [..., O...] of an environment with this `spec`, with the action and reward before them.
+    """Observations [..., O...] of an environment with this `spec`,
+    with the action and reward before them.
 
     `action` is [..., A] or [...], and `reward` [...]. `xp` is NumPy or its twin in JAX.
     """
@@ -83,7 +86,10 @@ class WithLastStep:
     ) -> tuple[Any, Any, Array, Array, Array, dict[str, Any]]:
         """Apply one action; see `rljax.envs.environment.Environment`."""
         after = self.environment.step(key, state, action, params)
-        return (with_last_step(self._cast(after[0]), action, after[2], self.environment.spec), *after[1:])
+        return (
+            with_last_step(self._cast(after[0]), action, after[2], self.environment.spec),
+            *after[1:],
+        )
 
     def _cast(self, observation: Any) -> Any:
         return self.environment.spec.cast(observation)

@@ -1,11 +1,11 @@
 """Partially observed environments: vectors of observations without some of their numbers.
 
-`without-velocities/Hopper-v5` hides the velocities of a task that `VISIBLE` knows, and `without-5-10/Hopper-v5` hides
-the numbers 5 to 10, counted from 0. Commas separate several: `without-1,3/CartPole-v1`. An agent with a memory can
-infer the hidden numbers.
+`without-velocities/Hopper-v5` hides the velocities of a task that `VISIBLE` knows, and
+`without-5-10/Hopper-v5` hides the numbers 5 to 10, counted from 0. Commas separate several:
+`without-1,3/CartPole-v1`. An agent with a memory can infer the hidden numbers.
 
-`Partial` wraps a compiled environment. Gymnasium's environments have a wrapper of Gymnasium, `WithoutPart` in
-rljax/envs/host/gymnasium.py.
+`Partial` wraps a compiled environment. Gymnasium's environments have a wrapper of Gymnasium,
+`WithoutPart` in rljax/envs/host/gymnasium.py.
 """
 
 from __future__ import annotations
@@ -20,8 +20,9 @@ import numpy as np
 from rljax.agent import Array, shown
 from rljax.envs.environment import Environment
 
-# The indices of numbers that are not velocities, by the task's name in small letters without version, for Gymnasium's
-# tasks and their twins inside the program. MuJoCo's observations begin with all positions except the horizontal ones.
+# The indices of numbers that are not velocities, by the task's name in small letters without
+# version, for Gymnasium's tasks and their twins inside the program. MuJoCo's observations begin
+# with all positions except the horizontal ones.
 VISIBLE: dict[str, tuple[int, ...]] = {
     "cartpole": (0, 2),
     "acrobot": (0, 1, 2, 3),
@@ -40,17 +41,19 @@ VISIBLE: dict[str, tuple[int, ...]] = {
 
 
 def visible(prefix: str, name: str, size: int) -> np.ndarray:
-    """The indices of the numbers that remain visible in the observations [size] of the environment `name`.
+    """The indices of the numbers that remain visible in the observations [size] of the environment
+    `name`.
 
-    Raises `ValueError` for a task whose velocities are not known, and if no number would be visible or hidden.
+    Raises `ValueError` for a task whose velocities are not known, and if no number would be visible
+    or hidden.
     """
     what = prefix.removeprefix("without-").removesuffix("/")
     if what == "velocities":
         task = re.sub(r"-v\d+$|_", "", name.rpartition("/")[2].partition("?")[0]).lower()
         if task not in VISIBLE or max(VISIBLE[task]) >= size:
             raise ValueError(
-                f"it is not known which numbers of '{name}' are velocities. Name them: without-5-10/{name} "
-                f"hides the numbers 5 to 10 of {size}, counted from 0."
+                f"it is not known which numbers of '{name}' are velocities. Name them: "
+                f"without-5-10/{name} hides the numbers 5 to 10 of {size}, counted from 0."
             )
         return np.array(VISIBLE[task])
     hidden: set[int] = set()
@@ -60,8 +63,8 @@ def visible(prefix: str, name: str, size: int) -> np.ndarray:
     remaining = [i for i in range(size) if i not in hidden]
     if not remaining or max(hidden, default=size) >= size:
         raise ValueError(
-            f"'{prefix}{name}' hides the numbers {what}: an observation has the numbers 0 to {size - 1}, and one of "
-            "them must remain."
+            f"'{prefix}{name}' hides the numbers {what}: an observation has the numbers 0 to "
+            f"{size - 1}, and one of them must remain."
         )
     return np.array(remaining)
 
@@ -74,9 +77,13 @@ class Partial:
         self.environment, self.params = environment, environment.params
         spec = environment.spec
         if not spec.is_vector:
-            raise ValueError(f"'{spec.name}' shows {shown(spec)}: parts can be hidden in vectors only.")
+            raise ValueError(
+                f"'{spec.name}' shows {shown(spec)}: parts can be hidden in vectors only."
+            )
         self._visible = visible(prefix, spec.name, spec.observation_shape[0])
-        self.spec = dataclasses.replace(spec, name=prefix + spec.name, observation_shape=self._visible.shape)
+        self.spec = dataclasses.replace(
+            spec, name=prefix + spec.name, observation_shape=self._visible.shape
+        )
 
     def reset(self, key: Array, params: Any) -> tuple[Array, Any]:
         """Begin an episode."""

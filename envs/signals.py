@@ -1,12 +1,15 @@
-"""Signals: numbers that an environment gives in every step, besides the reward, such as a cost or several rewards.
+"""Signals: numbers that an environment gives in every step, besides the reward,
+such as a cost or several rewards.
 
-An environment declares its signals: one inside the program by `signals` in its spec, one of Gymnasium's by
-`metadata["signals"]`, a list of names or a dictionary of names and shapes. It gives their values in the `info` of each
-step. They are in `Step`, summed over each episode in `Step.episode_signals`, and in the `extras` of transitions for
-agents whose experience asks for them.
+An environment declares its signals: one inside the program by `signals` in its spec, one of
+Gymnasium's by `metadata["signals"]`, a list of names or a dictionary of names and shapes. It gives
+their values in the `info` of each step. They are in `Step`, summed over each episode in
+`Step.episode_signals`, and in the `extras` of transitions for agents whose experience asks for
+them.
 
-The prefix `signals-A,B/` of a name declares signals for environments that give numbers and declare none. Their names
-are those in `info`; a full stop stands for a slash, which names of signals cannot have.
+The prefix `signals-A,B/` of a name declares signals for environments that give numbers and declare
+none. Their names are those in `info`; a full stop stands for a slash, which names of signals cannot
+have.
 """
 
 from __future__ import annotations
@@ -23,37 +26,56 @@ from rljax.agent import Array, Part
 from rljax.envs.environment import Environment, EnvironmentFailed
 
 # Names with another meaning in metrics, in evaluations or in the extras of transitions.
-TAKEN = ("return", "length", "count", "success", "score", "memory", "first", "time", "row", "weight")
+TAKEN = (
+    "return",
+    "length",
+    "count",
+    "success",
+    "score",
+    "memory",
+    "first",
+    "time",
+    "row",
+    "weight",
+)
 
 Signals = tuple[Part, ...]
 
 
 def declared(metadata: Any, name: str) -> Signals:
-    """The signals that `metadata["signals"]` of the environment called `name` declares, checked by `check`."""
+    """The signals that `metadata["signals"]` of the environment called `name` declares,
+    checked by `check`.
+    """
     try:
         shapes = dict(metadata) if isinstance(metadata, Mapping) else dict.fromkeys(metadata, ())
-        parts = [Part(signal, tuple(int(size) for size in shape)) for signal, shape in shapes.items()]
+        parts = [
+            Part(signal, tuple(int(size) for size in shape)) for signal, shape in shapes.items()
+        ]
         signals = tuple(sorted(parts, key=lambda part: part.name))
     except (TypeError, ValueError):
         raise ValueError(
-            f"metadata['signals'] of '{name}' is {metadata!r}, it must be a list of names, such as ['cost'], or a "
-            "dictionary of names and shapes, such as {'objectives': (2,)}."
+            f"metadata['signals'] of '{name}' is {metadata!r}, it must be a list of names, such as "
+            "['cost'], or a dictionary of names and shapes, such as {'objectives': (2,)}."
         ) from None
     check(signals, name)
     return signals
 
 
 def check(signals: Signals, name: str) -> None:
-    """Raise `ValueError` for signals whose names cannot be used, or whose numbers are not float32."""
+    """Raise `ValueError` for signals whose names cannot be used,
+    or whose numbers are not float32.
+    """
     names = [part.name for part in signals]
     for part in signals:
         if not part.name or part.name in TAKEN or "/" in part.name or names.count(part.name) > 1:
             raise ValueError(
-                f"'{name}' has a signal called '{part.name}'. Choose another name: one without '/', once, and none of "
-                f"{', '.join(TAKEN)}."
+                f"'{name}' has a signal called '{part.name}'. Choose another name: one without "
+                f"'/', once, and none of {', '.join(TAKEN)}."
             )
         if part.dtype != "float32":
-            raise ValueError(f"the signal '{part.name}' of '{name}' is {part.dtype}, signals are float32.")
+            raise ValueError(
+                f"the signal '{part.name}' of '{name}' is {part.dtype}, signals are float32."
+            )
     if names != sorted(names):
         raise ValueError(f"the signals of '{name}' are {', '.join(names)}: order them by name.")
 
@@ -65,8 +87,10 @@ def require(signal_names: Iterable[str], signals: Signals, agent: str, name: str
         raise ValueError(
             f"agent '{agent}' learns from the signal '{missing}', and '{name}' gives "
             + (f"only {', '.join(has)}. " if has else "none. ")
-            + "Choose an environment that does, such as velocity/HalfCheetah-v5 or rljax/PointHazards, or let yours "
-            "declare it: docs/environments.md"
+            + (
+                "Choose an environment that does, such as velocity/HalfCheetah-v5 or "
+                "rljax/PointHazards, or let yours declare it: docs/environments.md"
+            )
         )
 
 
@@ -85,16 +109,22 @@ def of_info(info: Mapping[str, Any], signals: Signals, name: str) -> dict[str, A
         if part.name not in info or jnp.shape(info[part.name]) != part.shape:
             present = f"one of shape {jnp.shape(info[part.name])}" if part.name in info else "none"
             raise ValueError(
-                f"'{name}' declares the signal '{part.name}' of shape {part.shape}, and its info has {present}."
+                f"'{name}' declares the signal '{part.name}' of shape {part.shape}, and its "
+                f"info has {present}."
             )
         values[part.name] = jnp.asarray(info[part.name], jnp.float32)
     return values
 
 
 def of_step(info: Mapping[str, Any], part: Part, environment: str) -> Any:
-    """The value [K...] of one signal in the `info` of one environment. Raises `EnvironmentFailed`."""
+    """The value [K...] of one signal in the `info` of one environment.
+
+    Raises `EnvironmentFailed`.
+    """
     if part.name not in info:
-        raise EnvironmentFailed(f"{environment} returned an info without '{part.name}', the signal that it declares.")
+        raise EnvironmentFailed(
+            f"{environment} returned an info without '{part.name}', the signal that it declares."
+        )
     value = info[part.name]
     if type(value) is float and part.shape == ():
         return value
@@ -104,14 +134,20 @@ def of_step(info: Mapping[str, Any], part: Part, environment: str) -> Any:
         array = None
     if array is None or array.shape != part.shape:
         kind = "one real number" if part.shape == () else f"numbers of shape {part.shape}"
-        raise EnvironmentFailed(f"{environment} returned the signal '{part.name}' = {value!r}, it must be {kind}.")
+        raise EnvironmentFailed(
+            f"{environment} returned the signal '{part.name}' = {value!r}, it must be {kind}."
+        )
     return array
 
 
-def of_batch(info: Mapping[str, Any], signals: Signals, ended: np.ndarray, name: str) -> dict[str, np.ndarray]:
-    """The signals [N, K...] float64 in the `info` of a vector environment; `ended` [N] marks episodes that ended.
+def of_batch(
+    info: Mapping[str, Any], signals: Signals, ended: np.ndarray, name: str
+) -> dict[str, np.ndarray]:
+    """The signals [N, K...] float64 in the `info` of a vector environment;
+    `ended` [N] marks episodes that ended.
 
-    A vector environment that resets itself in the same step has the last `info` of those episodes in "final_info".
+    A vector environment that resets itself in the same step has the last `info` of those episodes
+    in "final_info".
     """
     values = zeros(signals, len(ended), np)
     for part in signals:
@@ -125,12 +161,16 @@ def of_batch(info: Mapping[str, Any], signals: Signals, ended: np.ndarray, name:
 
 
 def names(signals: Signals) -> list[str]:
-    """The names of all numbers: "cost" for a signal of one number, "objectives/0" for the first of several."""
+    """The names of all numbers: "cost" for a signal of one number,
+    "objectives/0" for the first of several.
+    """
     return list(numbers(zeros(signals, 1, np), 1))
 
 
 def numbers(values: Mapping[str, Any], leading: int) -> dict[str, Any]:
-    """Signals as single numbers [...] by name, from arrays [..., K...] with this number of `leading` axes."""
+    """Signals as single numbers [...] by name, from arrays [..., K...] with this number of
+    `leading` axes.
+    """
     columns = {}
     for name, value in values.items():
         if value.ndim == leading:
@@ -156,10 +196,14 @@ def unpacked(columns: Array, signals: Signals) -> dict[str, Array]:
     return values
 
 
-def from_info(signal_names: Iterable[str], info: Mapping[str, Any], declared: Signals, name: str) -> Signals:
-    """The signals called `signal_names`, with their shapes in the `info` of a step, and the `declared` ones.
+def from_info(
+    signal_names: Iterable[str], info: Mapping[str, Any], declared: Signals, name: str
+) -> Signals:
+    """The signals called `signal_names`, with their shapes in the `info` of a step,
+    and the `declared` ones.
 
-    Raises `ValueError` if `info` lacks real numbers for one of them, and for everything that `check` refuses.
+    Raises `ValueError` if `info` lacks real numbers for one of them, and for everything that
+    `check` refuses.
     """
     numbers = {key: shape for key, value in info.items() if (shape := _shape(value)) is not None}
     parts = list(declared)
@@ -167,7 +211,9 @@ def from_info(signal_names: Iterable[str], info: Mapping[str, Any], declared: Si
         shape = numbers.get(_key(signal, numbers))
         if shape is None:
             has = ", ".join(sorted(numbers)) or "no numbers"
-            raise ValueError(f"'{name}' is to give the signal '{signal}', and the info of its steps has {has}.")
+            raise ValueError(
+                f"'{name}' is to give the signal '{signal}', and the info of its steps has {has}."
+            )
         if signal not in [part.name for part in declared]:
             parts.append(Part(signal, shape))
     signals = tuple(sorted(parts, key=lambda part: part.name))
@@ -176,8 +222,13 @@ def from_info(signal_names: Iterable[str], info: Mapping[str, Any], declared: Si
 
 
 def renamed(signal_names: Iterable[str], info: Mapping[str, Any]) -> dict[str, Any]:
-    """The entries of `info`, and the signals under their names, which have full stops in place of slashes."""
-    return {**info, **{name: info[_key(name, info)] for name in signal_names if _key(name, info) in info}}
+    """The entries of `info`, and the signals under their names,
+    which have full stops in place of slashes.
+    """
+    return {
+        **info,
+        **{name: info[_key(name, info)] for name in signal_names if _key(name, info) in info},
+    }
 
 
 def _key(signal: str, info: Mapping[str, Any]) -> str:
@@ -200,7 +251,11 @@ class Signalling:
 
     def __init__(self, environment: Environment, signal_names: tuple[str, ...]) -> None:
         """Raises `ValueError` for signals that `from_info` refuses."""
-        self.environment, self.params, self._signal_names = environment, environment.params, signal_names
+        self.environment, self.params, self._signal_names = (
+            environment,
+            environment.params,
+            signal_names,
+        )
         spec = environment.spec
 
         def info(key: Array) -> Any:
@@ -209,8 +264,12 @@ class Signalling:
             signals = environment.step(key, state, action, environment.params)[5]
             return {name: value for name, value in signals.items() if _shape(value) is not None}
 
-        signals = from_info(signal_names, jax.eval_shape(info, jax.random.key(0)), spec.signals, spec.name)
-        self.spec = dataclasses.replace(spec, name=f"signals-{','.join(signal_names)}/{spec.name}", signals=signals)
+        signals = from_info(
+            signal_names, jax.eval_shape(info, jax.random.key(0)), spec.signals, spec.name
+        )
+        self.spec = dataclasses.replace(
+            spec, name=f"signals-{','.join(signal_names)}/{spec.name}", signals=signals
+        )
 
     def reset(self, key: Array, params: Any) -> tuple[Any, Any]:
         """Begin an episode."""

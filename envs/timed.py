@@ -1,8 +1,8 @@
 """The time in the episode as a last observation: -0.5 at the beginning, 0.5 at the time limit.
 
-With the time, the value of an episode that a time limit cuts off is a function of the observation (Pardo et al., Time
-Limits in Reinforcement Learning, arXiv:1712.00378). `Timed` wraps a compiled environment. Environments on the host have
-`Hosted.observe_time`.
+With the time, the value of an episode that a time limit cuts off is a function of the observation
+(Pardo et al., Time Limits in Reinforcement Learning, arXiv:1712.00378). `Timed` wraps a compiled
+environment. Environments on the host have `Hosted.observe_time`.
 """
 
 from __future__ import annotations
@@ -24,12 +24,16 @@ def spec_with_time(spec: EnvSpec) -> EnvSpec:
     """
     if spec.max_episode_steps is None or not spec.is_vector:
         why = "has no time limit" if spec.max_episode_steps is None else f"shows {shown(spec)}"
-        raise ValueError(f"'{spec.name}' {why}, so no time can be observed with it: --config.no-time-feature")
+        raise ValueError(
+            f"'{spec.name}' {why}, so no time can be observed with it: --config.no-time-feature"
+        )
     return dataclasses.replace(spec, observation_shape=(spec.observation_shape[0] + 1,))
 
 
 def share_of_time(steps: Any, spec: EnvSpec) -> Any:
-    """The time that is observed after `steps` steps of an episode: -0.5 at the beginning, 0.5 at the limit."""
+    """The time that is observed after `steps` steps of an episode:
+    -0.5 at the beginning, 0.5 at the limit.
+    """
     assert spec.max_episode_steps is not None
     return steps / spec.max_episode_steps - 0.5
 
@@ -64,4 +68,6 @@ class Timed:
         return (self._observe(after[0], timed), timed, *after[2:])
 
     def _observe(self, observation: Array, state: TimedState) -> Array:
-        return jnp.append(jnp.asarray(observation, jnp.float32), share_of_time(state.steps, self.spec))
+        return jnp.append(
+            jnp.asarray(observation, jnp.float32), share_of_time(state.steps, self.spec)
+        )

@@ -1,4 +1,5 @@
-"""Deep reinforcement learning in JAX: one readable file per algorithm, everything around it compiled and shared.
+"""Deep reinforcement learning in JAX: one readable file per algorithm,
+everything around it compiled and shared.
 
     out = rljax.train("sac", "Hopper-v5", 300_000, seeds=3)
     policy = rljax.load(out)
@@ -28,14 +29,17 @@ _HOMES = {
     "train": "rljax.runs.run",
 }
 
-if not (Path(__file__).parent / "agents").is_dir():  # a checkout where symbolic links became text files
+# A checkout where symbolic links became text files.
+if not (Path(__file__).parent / "agents").is_dir():
     __path__.append(str(Path(__file__).parents[1]))
 
 
 def __getattr__(name: str) -> Any:
     """The public names, imported when they are first used (PEP 562)."""
     if name not in _HOMES:
-        raise AttributeError(f"module 'rljax' has no attribute '{name}'. Its names: {', '.join(sorted(__all__))}")
+        raise AttributeError(
+            f"module 'rljax' has no attribute '{name}'. Its names: {', '.join(sorted(__all__))}"
+        )
     return getattr(importlib.import_module(_HOMES[name]), name)
 
 

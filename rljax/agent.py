@@ -1,10 +1,10 @@
 """The contract between agents, environments and the code that trains them.
 
-An agent is a module of pure functions over pytrees. It never steps an environment, never samples a batch, never logs
-and never jits. The rest of the suite relies only on the names below.
+An agent is a module of pure functions over pytrees. It never steps an environment, never samples a
+batch, never logs and never jits. The rest of the suite relies only on the names below.
 
-Axes, everywhere: `P` population (seeds x hyperparameters), `E` environments of one learner, `T` time,
-`B` batch, `C` critics, `O...` one observation, `A` action dimensions.
+Axes, everywhere: `P` population (seeds x hyperparameters), `E` environments of one learner, `T`
+time, `B` batch, `C` critics, `O...` one observation, `A` action dimensions.
 """
 
 from __future__ import annotations
@@ -48,8 +48,8 @@ MEMORY = "memory"  # in the `extras` of stored transitions: the memory before th
 class Transition(struct.PyTreeNode):
     """One step of experience. Every field has the same leading axes.
 
-    `next_observation` is the true successor, also where the environment reset itself. Bootstrapping stops
-    at `terminated` and never at `truncated`.
+    `next_observation` is the true successor, also where the environment reset itself. Bootstrapping
+    stops at `terminated` and never at `truncated`.
     """
 
     observation: Any  # [..., O...] in the dtypes of the spec: one array, or a dictionary of arrays
@@ -58,15 +58,17 @@ class Transition(struct.PyTreeNode):
     terminated: Array  # [...] bool: the environment's own end
     truncated: Array  # [...] bool: a time limit or another end from outside
     next_observation: Any  # [..., O...]
-    extras: Mapping[str, Array] = struct.field(default_factory=dict)  # of `act`, and signals that the agent asks for
+    # of `act`, and signals that the agent asks for
+    extras: Mapping[str, Array] = struct.field(default_factory=dict)
 
 
 class Step(struct.PyTreeNode):
     """The result of one action in an environment that resets itself.
 
-    The next action depends on `observation`. It is the first observation of a new episode where one has begun, and
-    `next_observation` otherwise. `episode_return`, `episode_length` and `episode_signals` hold the finished episode's
-    totals where `terminated | truncated`, and the running totals elsewhere.
+    The next action depends on `observation`. It is the first observation of a new episode where one
+    has begun, and `next_observation` otherwise. `episode_return`, `episode_length` and
+    `episode_signals` hold the finished episode's totals where `terminated | truncated`, and the
+    running totals elsewhere.
     """
 
     observation: Any  # [..., O...]
@@ -76,17 +78,21 @@ class Step(struct.PyTreeNode):
     truncated: Array  # [...] bool
     episode_return: Array  # [...] float32, undiscounted
     episode_length: Array  # [...] int32, environment steps
-    success: Array | None = None  # [...] bool: the task is done; environments inside the program may report it
-    signals: Mapping[str, Array] = struct.field(default_factory=dict)  # [..., K...] float32: those of the spec
-    episode_signals: Mapping[str, Array] = struct.field(default_factory=dict)  # [..., K...] their sums
+    # [...] bool: the task is done; environments inside the program may report it
+    success: Array | None = None
+    # [..., K...] float32: those of the spec
+    signals: Mapping[str, Array] = struct.field(default_factory=dict)
+    # [..., K...] their sums
+    episode_signals: Mapping[str, Array] = struct.field(default_factory=dict)
 
 
 @dataclass_transform(frozen_default=True)
 def config(cls: type[T]) -> type[T]:
     """Turn a class into an agent's `Config`: a frozen dataclass that is also a pytree.
 
-    Fields annotated `float` (or `float | None`) are leaves. They are traced, so that a new value never recompiles the
-    program, and they can be stacked along the population axis. Every other field is static: it shapes the program.
+    Fields annotated `float` (or `float | None`) are leaves. They are traced, so that a new value
+    never recompiles the program, and they can be stacked along the population axis. Every other
+    field is static: it shapes the program.
     """
     frozen: Any = dataclasses.dataclass(frozen=True)(cls)
     traced = float_fields(frozen)
@@ -97,57 +103,75 @@ def config(cls: type[T]) -> type[T]:
 def float_fields(cls: Any) -> tuple[str, ...]:
     """Names of a Config's traced fields, in the order of their definition."""
     hints, fields = typing.get_type_hints(cls), dataclasses.fields(cls)
-    return tuple(x.name for x in fields if float in (hints[x.name], *typing.get_args(hints[x.name])))
+    return tuple(
+        x.name for x in fields if float in (hints[x.name], *typing.get_args(hints[x.name]))
+    )
 
 
 class Agent(Protocol):
-    """An agent: a module (or any object) with these attributes. Nothing outside an agent reads a field of its `Config`.
+    """An agent: a module (or any object) with these attributes.
 
-    Seven more functions are optional. The presence of such a function declares that the agent can use it.
+    Nothing outside an agent reads a field of its `Config`.
 
-    - `remember(spec, config) -> memory` is for agents that remember earlier observations: the memory with which an
-      episode begins, a tree of arrays of one environment, or None where these settings remember nothing. It depends on
-      no float of `config`. `act` then takes the memory as its last argument, [..., M...] for observations [..., O...],
-      and returns `(action, extras, memory)`. Whoever acts keeps the memory, one per environment. A memory that only
-      exploring actions depend on is a `networks.noise.Lasting`; `act` then also works without it.
-    - `perceive(state, observation, first, config) -> State` sees every observation [E, O...] once, before acting
-      on it. `first` [E] marks those that begin an episode. Normalising observations needs no such function: a
-      declaration with `normalise_observations=True` is enough.
-    - `prepare(state, data, config) -> State` sees the whole data set [N, ...] once, before the first update on it.
-    - `value(state, observation, action, config) -> Array` is the critics' value [...] of actions [..., A]. Runs from a
-      data set report its mean over terminal rows. Adversarial corruptions of data sets minimise this value.
-    - `use_base(state, base, config) -> State` takes another run's policy, a `Base`: `rljax train ... --base RUN`.
-    - `acting(config) -> Acting` names the settings that an evaluation may change: `rljax eval RUN --config.X VALUE`.
-    - `schedule(config, steps) -> Config` turns settings that are shares of the run into numbers of steps. `steps` is
-      the run's length: environment steps of each learner, or updates where the agent learns from a data set. Learning
-      and acting use the Config that it returns.
+    Seven more functions are optional. The presence of such a function declares that the agent can
+    use it.
+
+    - `remember(spec, config) -> memory` is for agents that remember earlier observations: the
+      memory with which an episode begins, a tree of arrays of one environment, or None where these
+      settings remember nothing. It depends on no float of `config`. `act` then takes the memory as
+      its last argument, [..., M...] for observations [..., O...], and returns
+      `(action, extras, memory)`. Whoever acts keeps the memory, one per environment. A memory that
+      only exploring actions depend on is a `networks.noise.Lasting`; `act` then also works without
+      it.
+    - `perceive(state, observation, first, config) -> State` sees every observation [E, O...] once,
+      before acting on it. `first` [E] marks those that begin an episode. Normalising observations
+      needs no such function: a declaration with `normalise_observations=True` is enough.
+    - `prepare(state, data, config) -> State` sees the whole data set [N, ...] once, before the
+      first update on it.
+    - `value(state, observation, action, config) -> Array` is the critics' value [...] of actions
+      [..., A]. Runs from a data set report its mean over terminal rows. Adversarial corruptions of
+      data sets minimise this value.
+    - `use_base(state, base, config) -> State` takes another run's policy, a `Base`:
+      `rljax train ... --base RUN`.
+    - `acting(config) -> Acting` names the settings that an evaluation may change:
+      `rljax eval RUN --config.X VALUE`.
+    - `schedule(config, steps) -> Config` turns settings that are shares of the run into numbers of
+      steps. `steps` is the run's length: environment steps of each learner, or updates where the
+      agent learns from a data set. Learning and acting use the Config that it returns.
     """
 
     Config: Callable[..., Any]  # every hyperparameter, documented per field; made by `config`
 
     def experience(self, config: Any) -> Any:
-        """Declare what the agent learns from: `Replay`, `Rollout`, `Stream` or `Dataset` of `rljax.buffers`.
+        """Declare what the agent learns from: `Replay`, `Rollout`,
+        `Stream` or `Dataset` of `rljax.buffers`.
 
-        Here the floats of `config` are not tracers, but numbers or arrays [P] of all learners' values. The declaration
-        may hold them and may depend on them.
+        Here the floats of `config` are not tracers, but numbers or arrays [P] of all learners'
+        values. The declaration may hold them and may depend on them.
         """
         ...
 
     def check(self, spec: EnvSpec, config: Any) -> None:
-        """Raise `ValueError` for settings and environments that cannot work, before anything compiles."""
+        """Raise `ValueError` for settings and environments that cannot work,
+        before anything compiles.
+        """
 
     def init(self, key: Array, spec: EnvSpec, config: Any) -> Any:
         """Return a fresh State: trained networks, targets, and what else updates change."""
 
-    def act(self, state: Any, observation: Array, key: Array, config: Any, explore: bool) -> tuple[Array, dict]:
+    def act(
+        self, state: Any, observation: Array, key: Array, config: Any, explore: bool
+    ) -> tuple[Array, dict]:
         """Return `action` and `extras` for observations [..., O...].
 
-        Evaluation uses the actions without `explore`. Most agents then return the policy's mean or mode and ignore the
-        key; generative agents return a random draw.
+        Evaluation uses the actions without `explore`. Most agents then return the policy's mean or
+        mode and ignore the key; generative agents return a random draw.
         """
         ...
 
-    def update(self, state: Any, batch: Transition, key: Array, step: Array, config: Any) -> tuple[Any, Metrics]:
+    def update(
+        self, state: Any, batch: Transition, key: Array, step: Array, config: Any
+    ) -> tuple[Any, Metrics]:
         """Return the State after one update, built as before, and scalar metrics.
 
         `step` counts updates and is unbatched.
@@ -159,7 +183,9 @@ PARTS = ("Config", "experience", "check", "init", "act", "update")  # required o
 
 
 def check(agent: Any, spec: EnvSpec, config: Any) -> None:
-    """Raise `ValueError` for settings outside the ranges of their types, and for all that the agent refuses."""
+    """Raise `ValueError` for settings outside the ranges of their types,
+    and for all that the agent refuses.
+    """
     check_types(config)
     agent.check(spec, config)
 
@@ -170,22 +196,34 @@ def same_fields(config: Any, names: Iterable[str]) -> dict[str, Any]:
 
 
 def first_memory(agent: Any, spec: EnvSpec, config: Any, *leading: int) -> Any:
-    """Memories with which episodes begin, with these leading axes; None where the agent remembers nothing."""
+    """Memories with which episodes begin, with these leading axes;
+    None where the agent remembers nothing.
+    """
     memory = agent.remember(spec, config) if hasattr(agent, "remember") else None
     return jax.tree.map(lambda x: jnp.broadcast_to(x, (*leading, *jnp.shape(x))), memory)
 
 
 def act(
-    agent: Any, state: Any, observation: Any, key: Array, config: Any, explore: bool, memory: Any = None
+    agent: Any,
+    state: Any,
+    observation: Any,
+    key: Array,
+    config: Any,
+    explore: bool,
+    memory: Any = None,
 ) -> tuple[Array, dict, Any]:
-    """The `act` of any agent: `action`, `extras`, and the next memory, None where the agent remembers nothing."""
+    """The `act` of any agent: `action`, `extras`, and the next memory,
+    None where the agent remembers nothing.
+    """
     if hasattr(agent, "remember"):
         return agent.act(state, observation, key, config, explore, memory)
     return *agent.act(state, observation, key, config, explore), None
 
 
 def choose(first: Array, fresh: Any, memory: Any) -> Any:
-    """Memories or other trees of arrays [..., M...]: `fresh` where `first` [...] is True, else `memory`."""
+    """Memories or other trees of arrays [..., M...]: `fresh` where `first` [...] is True,
+    else `memory`.
+    """
 
     def select(new: Array, old: Array) -> Array:
         return jnp.where(jnp.reshape(first, first.shape + (1,) * (new.ndim - first.ndim)), new, old)
@@ -195,14 +233,16 @@ def choose(first: Array, fresh: Any, memory: Any) -> Any:
 
 @dataclasses.dataclass(frozen=True)
 class Acting:
-    """The settings of a trained agent that an evaluation may change: names of fields of its `Config`.
+    """The settings of a trained agent that an evaluation may change:
+    names of fields of its `Config`.
 
     Thinking steps and a target return are such settings: the State's arrays keep their shapes, and
     `act` follows the new value.
     """
 
     settings: tuple[str, ...] = ()
-    sequence: str | None = None  # of agents that emit sequences: how many actions follow one decision
+    # of agents that emit sequences: how many actions follow one decision
+    sequence: str | None = None
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -223,14 +263,17 @@ def acting(agent: Any, config: Any) -> Acting:
 class Base(struct.PyTreeNode):
     """Another run's policy, as an input of an agent that has `use_base`.
 
-    It is a pytree, so that a State may hold it. Its `state` is frozen unless the agent's own optimiser changes it.
+    It is a pytree, so that a State may hold it. Its `state` is frozen unless the agent's own
+    optimiser changes it.
     """
 
     state: Any  # the other agent's State, of one learner
     config: Any  # the other agent's Config, floats as arrays []
     agent: Any = struct.field(pytree_node=False)  # the other agent's module
-    spec: EnvSpec = struct.field(pytree_node=False)  # of the environment in which the policy was trained
-    inputs: Any = struct.field(pytree_node=False)  # one of `rljax.networks.inputs`: it normalises observations
+    # of the environment in which the policy was trained
+    spec: EnvSpec = struct.field(pytree_node=False)
+    # one of `rljax.networks.inputs`: it normalises observations
+    inputs: Any = struct.field(pytree_node=False)
     statistics: Any  # of the other agent's observations
 
     def act(self, observation: Array, key: Array, explore: bool = False) -> Array:
@@ -240,16 +283,22 @@ class Base(struct.PyTreeNode):
 
 
 class Weighted(struct.PyTreeNode):
-    """A metric that only some updates have. `weight` is 0 on the other updates, and the mean is weighted."""
+    """A metric that only some updates have.
+
+    `weight` is 0 on the other updates, and the mean is weighted.
+    """
 
     value: Array  # []
     weight: Array  # [] 0 or 1
 
 
-def every(period: int, step: Array, change: Callable[[Any], tuple[Any, Metrics]], state: Any) -> tuple[Any, Metrics]:
+def every(
+    period: int, step: Array, change: Callable[[Any], tuple[Any, Metrics]], state: Any
+) -> tuple[Any, Metrics]:
     """Apply `change` on every `period`-th update, and leave the state as it is on the others.
 
-    `step` [] counts the updates before this one. It is never batched, so that under `vmap` only one branch runs.
+    `step` [] counts the updates before this one. It is never batched, so that under `vmap` only one
+    branch runs.
     """
     if period == 1:
         return change(state)
@@ -267,7 +316,8 @@ def every(period: int, step: Array, change: Callable[[Any], tuple[Any, Metrics]]
 
 
 def in_steps(setting: Any, steps: float) -> Any:
-    """A setting in steps: a value up to 1 is a share of the run's `steps`, and a larger one is a number of steps.
+    """A setting in steps: a value up to 1 is a share of the run's `steps`,
+    and a larger one is a number of steps.
 
     `setting` is a number, one value per learner, or None, which stays None.
     """

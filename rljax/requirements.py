@@ -1,8 +1,10 @@
-"""Checks of an agent's settings and of its environment, which agents call as `agent.require_range` and so on.
+"""Checks of an agent's settings and of its environment,
+which agents call as `agent.require_range` and so on.
 
-Each raises `ValueError`. The message names the setting and its limits, or says which agents fit the environment.
-The type of a setting may say its range: `discount: Share = 0.99` lies in [0, 1]. `check_types` checks all of them.
-What no type says, an agent checks itself with `agent.require_range` and so on.
+Each raises `ValueError`. The message names the setting and its limits, or says which agents fit the
+environment. The type of a setting may say its range: `discount: Share = 0.99` lies in [0, 1].
+`check_types` checks all of them. What no type says, an agent checks itself with
+`agent.require_range` and so on.
 """
 
 from __future__ import annotations
@@ -100,25 +102,37 @@ def _requirements(cls: type) -> dict[str, list[Any]]:
 
 
 def require_range(config: Any, **ranges: tuple[float | None, float | None]) -> None:
-    """Raise `ValueError` unless each named field (every value of a population) lies in its closed range."""
+    """Raise `ValueError` unless each named field (every value of a population) lies in its closed
+    range.
+    """
     for name, (low, high) in ranges.items():
         for value in np.ravel(getattr(config, name)):
             outside = (low is not None and value < low) or (high is not None and value > high)
             if outside or not np.isfinite(_single(value)):
-                limits = f" and in [{low}, {high}]" if high is not None else f" and at least {low}" * (low is not None)
+                limits = (
+                    f" and in [{low}, {high}]"
+                    if high is not None
+                    else f" and at least {low}" * (low is not None)
+                )
                 raise ValueError(f"{_flag(name)} is {value:g}, it must be finite{limits}.")
 
 
 def require_above(config: Any, **limits: float) -> None:
-    """Raise `ValueError` unless each value of the named fields is finite and above its limit, or None."""
+    """Raise `ValueError` unless each value of the named fields is finite and above its limit,
+    or None.
+    """
     for name, limit in limits.items():
         for value in np.ravel(getattr(config, name)):
             if value is not None and not (np.isfinite(_single(value)) and _single(value) > limit):
-                raise ValueError(f"{_flag(name)} is {value:g}, it must be finite and above {limit}.")
+                raise ValueError(
+                    f"{_flag(name)} is {value:g}, it must be finite and above {limit}."
+                )
 
 
 def require_below(config: Any, **limits: float) -> None:
-    """Raise `ValueError` unless each named field (every value of a population) is below its limit, also in float32."""
+    """Raise `ValueError` unless each named field (every value of a population) is below its limit,
+    also in float32.
+    """
     for name, limit in limits.items():
         for value in np.ravel(getattr(config, name)):
             if not _single(value) < limit:
@@ -126,7 +140,9 @@ def require_below(config: Any, **limits: float) -> None:
 
 
 def require_order(config: Any, low: str, high: str) -> None:
-    """Raise `ValueError` where the field `low` is above the field `high`, for any learner; None is no limit."""
+    """Raise `ValueError` where the field `low` is above the field `high`, for any learner;
+    None is no limit.
+    """
     lower, upper = getattr(config, low), getattr(config, high)
     if lower is not None and upper is not None and np.any(np.asarray(lower) > np.asarray(upper)):
         raise ValueError(f"{_flag(low)} is {lower}, it must not be above {_flag(high)} {upper}.")
@@ -136,15 +152,17 @@ def require_at_least(config: Any, **limits: int) -> None:
     """Raise `ValueError` unless each named integer field is at least its limit."""
     for name, limit in limits.items():
         if getattr(config, name) < limit:
-            raise ValueError(f"{_flag(name)} is {getattr(config, name)}, it must be at least {limit}.")
+            raise ValueError(
+                f"{_flag(name)} is {getattr(config, name)}, it must be at least {limit}."
+            )
 
 
 def require_subset(min_critics: int | None, num_critics: int) -> None:
     """Raise `ValueError` unless `min_critics` is None or a number of the `num_critics` critics."""
     if min_critics is not None and not 1 <= min_critics <= num_critics:
         raise ValueError(
-            f"--config.min-critics is {min_critics}, it must lie between 1 and --config.num-critics {num_critics}, or "
-            "be None for all of them."
+            f"--config.min-critics is {min_critics}, it must lie between 1 and "
+            f"--config.num-critics {num_critics}, or be None for all of them."
         )
 
 
@@ -152,54 +170,78 @@ def require_widths(config: Any, *names: str) -> None:
     """Raise `ValueError` unless each layer of the named fields has at least 1 unit."""
     for name in names:
         if min(getattr(config, name), default=1) < 1:
-            raise ValueError(f"{_flag(name)} is {getattr(config, name)}: each layer has at least 1 unit.")
+            raise ValueError(
+                f"{_flag(name)} is {getattr(config, name)}: each layer has at least 1 unit."
+            )
 
 
 def require_vectors(name: str, spec: EnvSpec) -> None:
-    """Raise `ValueError` unless observations are vectors, and all actions are allowed at all times."""
+    """Raise `ValueError` unless observations are vectors,
+    and all actions are allowed at all times.
+    """
     if not spec.is_vector:
-        raise ValueError(f"agent '{name}' observes vectors, '{spec.name}' shows {shown(spec)}. {_OTHERS}")
+        raise ValueError(
+            f"agent '{name}' observes vectors, '{spec.name}' shows {shown(spec)}. {_OTHERS}"
+        )
 
 
 def require_fit(spec: EnvSpec, convolutions: tuple[tuple[int, int, int], ...]) -> None:
-    """Raise `ValueError` unless observations are large enough pictures [H, W, K], or vectors without convolutions."""
+    """Raise `ValueError` unless observations are large enough pictures [H, W, K],
+    or vectors without convolutions.
+    """
     observation_shape = spec.observation_shape
     if spec.parts:
-        raise ValueError(f"'{spec.name}' shows {shown(spec)}, this agent takes one vector or picture. {_OTHERS}")
+        raise ValueError(
+            f"'{spec.name}' shows {shown(spec)}, this agent takes one vector or picture. {_OTHERS}"
+        )
     if not convolutions and len(observation_shape) != 1:
         raise ValueError(
-            f"observations have shape {observation_shape}: give convolutions, as (channels, width, stride), for "
-            "example --config.convolutions 16 3 1"
+            f"observations have shape {observation_shape}: give convolutions, as (channels, width, "
+            "stride), for example --config.convolutions 16 3 1"
         )
     if not convolutions:
         return
     if len(observation_shape) != 3:
-        raise ValueError(f"observations have shape {observation_shape}, --config.convolutions are for pictures.")
+        raise ValueError(
+            f"observations have shape {observation_shape}, --config.convolutions are for pictures."
+        )
     size = min(observation_shape[:2])
     for channels, width, stride in convolutions:
         if min(channels, width, stride) < 1 or size < width:
-            raise ValueError(f"--config.convolutions {channels} {width} {stride} do not fit a picture {size} wide.")
+            raise ValueError(
+                f"--config.convolutions {channels} {width} {stride} do not fit a picture "
+                f"{size} wide."
+            )
         size = (size - width) // stride + 1
 
 
 def require_continuous(name: str, spec: EnvSpec, other: str | None = None) -> None:
-    """Raise `ValueError` unless actions are continuous; `other` names a similar agent for discrete actions."""
+    """Raise `ValueError` unless actions are continuous;
+    `other` names a similar agent for discrete actions.
+    """
     if spec.discrete or spec.choices:
-        agents = f"Use agent {other}" if other and not spec.numbers else "Choose another agent (rljax list agents)"
+        agents = (
+            f"Use agent {other}"
+            if other and not spec.numbers
+            else "Choose another agent (rljax list agents)"
+        )
         raise ValueError(
-            f"agent '{name}' acts in a continuous space, '{spec.name}' has {spec.action_size - spec.numbers} discrete "
-            f"actions. {agents}. Or choose an environment, or data, whose actions are continuous (a Box), such as "
-            "Pendulum-v1."
+            f"agent '{name}' acts in a continuous space, '{spec.name}' has "
+            f"{spec.action_size - spec.numbers} discrete actions. {agents}. Or choose an "
+            "environment, or data, whose actions are continuous (a Box), such as Pendulum-v1."
         )
 
 
 def require_discrete(name: str, spec: EnvSpec, other: str) -> None:
-    """Raise `ValueError` unless an action is one discrete action; `other` names an agent for continuous actions."""
+    """Raise `ValueError` unless an action is one discrete action;
+    `other` names an agent for continuous actions.
+    """
     require_one_action(name, spec)
     if not spec.discrete:
         raise ValueError(
-            f"agent '{name}' chooses among discrete actions, those of '{spec.name}' are continuous. Use: "
-            f"rljax train {other} --env {spec.name}, or choose an environment such as CartPole-v1."
+            f"agent '{name}' chooses among discrete actions, those of '{spec.name}' are "
+            f"continuous. Use: rljax train {other} --env {spec.name}, or choose an environment "
+            "such as CartPole-v1."
         )
 
 
@@ -207,8 +249,8 @@ def require_one_action(name: str, spec: EnvSpec) -> None:
     """Raise `ValueError` where an action is several discrete ones, or has such a part."""
     if spec.choices:
         raise ValueError(
-            f"agent '{name}' takes one discrete action at a time, '{spec.name}' takes {len(spec.choices)}, with "
-            f"{' x '.join(map(str, spec.choices))} choices. {_OTHERS}"
+            f"agent '{name}' takes one discrete action at a time, '{spec.name}' takes "
+            f"{len(spec.choices)}, with {' x '.join(map(str, spec.choices))} choices. {_OTHERS}"
         )
 
 
@@ -216,13 +258,15 @@ def require_unmixed(name: str, spec: EnvSpec) -> None:
     """Raise `ValueError` where an action has both numbers and choices."""
     if spec.numbers and spec.choices:
         raise ValueError(
-            f"agent '{name}' takes numbers or choices, an action of '{spec.name}' has {spec.numbers} and "
-            f"{len(spec.choices)}. {_OTHERS}"
+            f"agent '{name}' takes numbers or choices, an action of '{spec.name}' "
+            f"has {spec.numbers} and {len(spec.choices)}. {_OTHERS}"
         )
 
 
 def _single(value: float) -> np.float32:
-    """A value in float32, as programs compute with it: 1 - 1e-9 is 1 there, and 1e39 is infinite."""
+    """A value in float32, as programs compute with it:
+    1 - 1e-9 is 1 there, and 1e39 is infinite.
+    """
     with np.errstate(over="ignore", under="ignore"):
         return np.float32(value)
 

@@ -1,4 +1,6 @@
-"""The specification of an environment that agents see: shapes of its observations, actions and signals."""
+"""The specification of an environment that agents see:
+shapes of its observations, actions and signals.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-MASK = "action_mask"  # the part of an observation that says which actions are allowed: bool [A], True where allowed
+# The part of an observation that says which actions are allowed: bool [A], True where allowed.
+MASK = "action_mask"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -25,22 +28,30 @@ class Part:
 class EnvSpec:
     """Everything that an agent may know about an environment. It is static: it never holds arrays.
 
-    An observation is one array, or a dictionary of arrays: its `parts`. Pictures are [H, W, K], their channels last.
-    Actions are normalised: each dimension of a continuous action lies in [-1, 1], and the environment's adapter
-    rescales it to the environment's own bounds. Discrete actions count from 0. An action of both holds first its
-    numbers and then its choices, as whole numbers of float32; then `discrete` is False, and there are `choices`.
+    An observation is one array, or a dictionary of arrays: its `parts`. Pictures are [H, W, K],
+    their channels last. Actions are normalised: each dimension of a continuous action lies in
+    [-1, 1], and the environment's adapter rescales it to the environment's own bounds. Discrete
+    actions count from 0. An action of both holds first its numbers and then its choices, as whole
+    numbers of float32; then `discrete` is False, and there are `choices`.
     """
 
     name: str  # as given on the command line, e.g. "Hopper-v5" or "brax/ant"
     observation_shape: tuple[int, ...]  # of one observation; () where it is a dictionary
-    action_size: int  # dimensions of a continuous action and the number of discrete ones: the sum of `choices`
+    # dimensions of a continuous action and the number of discrete ones: the sum of `choices`
+    action_size: int
     discrete: bool = False  # True: actions are int32
-    max_episode_steps: int | None = None  # the time limit in environment steps; None where there is no limit
+    # the time limit in environment steps; None where there is no limit
+    max_episode_steps: int | None = None
     observation_dtype: str = "float32"  # "uint8" for pictures of bytes
-    parts: tuple[Part, ...] = ()  # the arrays of an observation that is a dictionary, ordered by name
-    choices: tuple[int, ...] = ()  # of an action of several discrete ones: how many choices each has; () for one action
-    signals: tuple[Part, ...] = ()  # what it gives beside the reward, such as a cost: float32, ordered by name
-    stack: int = 1  # frames in a picture: equal shares of its channels, the newest last; an episode repeats its first
+    # the arrays of an observation that is a dictionary, ordered by name
+    parts: tuple[Part, ...] = ()
+    # of an action of several discrete ones: how many choices each has; () for one action
+    choices: tuple[int, ...] = ()
+    # what it gives beside the reward, such as a cost: float32, ordered by name
+    signals: tuple[Part, ...] = ()
+    # frames in a picture: equal shares of its channels, the newest last; an episode repeats its
+    # first
+    stack: int = 1
 
     @classmethod
     def read(cls, described: Mapping[str, Any]) -> EnvSpec:
@@ -48,13 +59,19 @@ class EnvSpec:
         known = [field.name for field in dataclasses.fields(cls) if field.name in described]
         values: dict[str, Any] = {name: described[name] for name in known}
         for name in ("parts", "signals"):
-            values[name] = tuple(Part(x["name"], tuple(x["shape"]), x["dtype"]) for x in values.get(name, ()))
-        tuples: dict[str, Any] = {name: tuple(x) if isinstance(x, list) else x for name, x in values.items()}
+            values[name] = tuple(
+                Part(x["name"], tuple(x["shape"]), x["dtype"]) for x in values.get(name, ())
+            )
+        tuples: dict[str, Any] = {
+            name: tuple(x) if isinstance(x, list) else x for name, x in values.items()
+        }
         return cls(**tuples)
 
     @property
     def action_shape(self) -> tuple[int, ...]:
-        """Shape of one action: `()` for one discrete action, `(len(choices),)` for several, `(A,)` when continuous."""
+        """Shape of one action: `()` for one discrete action, `(len(choices),)` for several,
+        `(A,)` when continuous.
+        """
         return () if self.discrete and not self.choices else (self.numbers + len(self.choices),)
 
     @property
@@ -69,7 +86,9 @@ class EnvSpec:
 
     @property
     def observation(self) -> Any:
-        """One observation as a tree of `jax.ShapeDtypeStruct`: one array [O...], or a dictionary of arrays."""
+        """One observation as a tree of `jax.ShapeDtypeStruct`:
+        one array [O...], or a dictionary of arrays.
+        """
         if not self.parts:
             return jax.ShapeDtypeStruct(self.observation_shape, self.observation_dtype)
         return {part.name: jax.ShapeDtypeStruct(part.shape, part.dtype) for part in self.parts}
@@ -82,7 +101,11 @@ class EnvSpec:
     @property
     def is_vector(self) -> bool:
         """Whether an observation is one vector of float32."""
-        return len(self.observation_shape) == 1 and self.observation_dtype == "float32" and not self.parts
+        return (
+            len(self.observation_shape) == 1
+            and self.observation_dtype == "float32"
+            and not self.parts
+        )
 
     def example(self, *leading: int) -> Any:
         """Observations of zeros with these leading axes."""
@@ -90,7 +113,9 @@ class EnvSpec:
 
     def shaped(self, *leading: int) -> Any:
         """The shapes and dtypes of observations with these leading axes."""
-        return jax.tree.map(lambda x: jax.ShapeDtypeStruct((*leading, *x.shape), x.dtype), self.observation)
+        return jax.tree.map(
+            lambda x: jax.ShapeDtypeStruct((*leading, *x.shape), x.dtype), self.observation
+        )
 
     def leading(self, observation: Any) -> tuple[int, ...]:
         """The leading axes of observations [..., O...]."""
@@ -99,14 +124,19 @@ class EnvSpec:
 
     def cast(self, observation: Any) -> Any:
         """Observations as arrays of the promised dtypes."""
-        return jax.tree.map(lambda x, promised: jnp.asarray(x, promised.dtype), observation, self.observation)
+        return jax.tree.map(
+            lambda x, promised: jnp.asarray(x, promised.dtype), observation, self.observation
+        )
 
 
-SPACES = ("observation_shape", "observation_dtype", "parts", "action_size", "discrete", "choices")  # fields of a spec
+# Fields of a spec.
+SPACES = ("observation_shape", "observation_dtype", "parts", "action_size", "discrete", "choices")
 
 
 def difference(one: EnvSpec, other: EnvSpec) -> str | None:
-    """The first field of the spaces in which two environments differ; None where their spaces are the same."""
+    """The first field of the spaces in which two environments differ;
+    None where their spaces are the same.
+    """
     return next((name for name in SPACES if getattr(one, name) != getattr(other, name)), None)
 
 
@@ -118,6 +148,9 @@ def mask_of(observation: Any) -> jax.Array | None:
 def shown(spec: EnvSpec) -> str:
     """The observations of an environment in words, for messages."""
     if spec.parts:
-        return f"a dictionary of {', '.join(f'{part.name} {part.dtype}{list(part.shape)}' for part in spec.parts)}"
+        return (
+            "a dictionary of "
+            f"{', '.join(f'{part.name} {part.dtype}{list(part.shape)}' for part in spec.parts)}"
+        )
     kind = "pictures" if len(spec.observation_shape) == 3 else "arrays"
     return f"{kind} of shape {spec.observation_shape} and dtype {spec.observation_dtype}"

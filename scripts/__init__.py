@@ -1,1 +1,4 @@
-"""Scripts that measure, study, table and check rljax. They are run from the repository's root; see README.md."""
+"""Scripts that measure, study, table and check rljax.
+
+They are run from the repository's root; see README.md.
+"""

@@ -1,4 +1,6 @@
-"""What all tests share, and the processes that they start: the CPU, and a compilation cache that outlives the run."""
+"""What all tests share, and the processes that they start:
+the CPU, and a compilation cache that outlives the run.
+"""
 
 from __future__ import annotations
 
@@ -18,24 +20,30 @@ import pytest
 # JAX reads these when it is imported, which no test has done yet. What is set already counts.
 _CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "rljax", "tests")
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
-os.environ.setdefault("JAX_NUM_CPU_DEVICES", "1")  # whichever test comes first, and on however many cores
+# Whichever test comes first, and on however many cores.
+os.environ.setdefault("JAX_NUM_CPU_DEVICES", "1")
 os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(_CACHE))
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.1")
 os.environ.setdefault("MPLBACKEND", "agg")
 os.environ.setdefault("WANDB_MODE", "offline")
 
-# Runs write many small files that must reach the disk: in memory, where there is plenty, nobody waits for it.
+# Runs write many small files that must reach the disk: in memory, where there is plenty, nobody
+# waits for it.
 _MEMORY = Path("/dev/shm")
 if _MEMORY.is_dir() and os.access(_MEMORY, os.W_OK) and shutil.disk_usage(_MEMORY).free > 4e9:
     os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(_MEMORY))
 
-# Tracing makes objects by the million and hardly any garbage: looking for it less often saves a sixth of the time.
+# Tracing makes objects by the million and hardly any garbage: looking for it less often saves a
+# sixth of the time.
 gc.set_threshold(200_000, 20, 100)
 
-# Bytes of a process: compiled programs keep theirs until they are forgotten, which takes seconds, as does compiling
-# again what all files share. Half of the machine's memory, but not so much that a process runs out of memory maps.
+# Bytes of a process: compiled programs keep theirs until they are forgotten, which takes seconds,
+# as does compiling again what all files share. Half of the machine's memory, but not so much that a
+# process runs out of memory maps.
 _MACHINE = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-MOST_MEMORY = min(max(2.5e9, 0.5 * _MACHINE / int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))), 5.5e9)
+MOST_MEMORY = min(
+    max(2.5e9, 0.5 * _MACHINE / int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))), 5.5e9
+)
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -43,17 +51,22 @@ def _forget_compiled_programs() -> Iterator[None]:
     """After a file of tests, let go of what was compiled if there is too much of it."""
     yield
     pages = Path("/proc/self/statm")  # the second number is of those in memory
-    if pages.exists() and int(pages.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") > MOST_MEMORY:
+    if (
+        pages.exists()
+        and int(pages.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") > MOST_MEMORY
+    ):
         import jax
 
         jax.clear_caches()
         gc.collect()
-        trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # glibc keeps what is free, unless it is told
+        # Glibc keeps what is free, unless it is told.
+        trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
         if trim is not None:
             trim(0)
 
 
-# Seconds after which a test fails, on a machine that may be several times slower than ours; of slow ones as well.
+# Seconds after which a test fails, on a machine that may be several times slower than ours; of slow
+# ones as well.
 MOST_SECONDS, MOST_SECONDS_OF_SLOW = 600, 3_600
 
 
@@ -87,7 +100,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Mark cases after the first ones as slow where a test says so, and leave out the tests of other parts."""
+    """Mark cases after the first ones as slow where a test says so,
+    and leave out the tests of other parts.
+    """
     numbers: collections.Counter[str] = collections.Counter()
     for item in items:
         marker = item.get_closest_marker("slow_after")

@@ -1,4 +1,6 @@
-"""The contract's own parts: what a Config and an EnvSpec are to JAX, branches on the step, errors of users."""
+"""The contract's own parts: what a Config and an EnvSpec are to JAX, branches on the step,
+errors of users.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,9 @@ def test_spec_describes_actions() -> None:
     continuous, discrete = EnvSpec("Some-v0", (3,), 2), EnvSpec("Other-v0", (3,), 5, discrete=True)
     assert (continuous.action_shape, continuous.action_dtype) == ((2,), jnp.float32)
     assert (discrete.action_shape, discrete.action_dtype) == ((), jnp.int32)
-    assert hash(continuous) == hash(EnvSpec("Some-v0", (3,), 2)), "static: it must be a key of compiled programs"
+    assert hash(continuous) == hash(EnvSpec("Some-v0", (3,), 2)), (
+        "static: it must be a key of compiled programs"
+    )
 
 
 def test_floats_are_leaves_and_the_rest_is_static() -> None:
@@ -77,10 +81,14 @@ def test_transitions_do_not_share_their_extras() -> None:
 
 
 class Scaling:
-    """An agent whose actions are its observations times its State; those that explore are 1 more."""
+    """An agent whose actions are its observations times its State;
+    those that explore are 1 more.
+    """
 
     @staticmethod
-    def act(state: Any, observation: Any, key: Any, config: Any, explore: bool) -> tuple[Any, dict[str, Any]]:
+    def act(
+        state: Any, observation: Any, key: Any, config: Any, explore: bool
+    ) -> tuple[Any, dict[str, Any]]:
         """The action, and nothing beside it."""
         del key
         return state * observation * config.learning_rate + explore, {"unused": observation}
@@ -119,7 +127,9 @@ def test_every_changes_on_each_period_only(period: int) -> None:
 def test_every_time_is_no_branch() -> None:
     program = jax.make_jaxpr(lambda step, state: agent.every(1, step, change, state))(0, 1)
     assert "cond[" not in str(program)
-    assert agent.every(1, jnp.asarray(0), change, jnp.asarray(5))[1]["loss"] == 5.0, "a plain number, not Weighted"
+    assert agent.every(1, jnp.asarray(0), change, jnp.asarray(5))[1]["loss"] == 5.0, (
+        "a plain number, not Weighted"
+    )
 
 
 def test_branch_on_the_step_stays_a_branch_under_vmap() -> None:
@@ -159,7 +169,9 @@ def test_floats_out_of_range(value: Any, limits: tuple[float, float | None], mes
 
 
 def test_ranges_are_closed() -> None:
-    agent.require_range(Config(learning_rate=0.0, discount=1.0), learning_rate=(0, 1), discount=(0, 1))
+    agent.require_range(
+        Config(learning_rate=0.0, discount=1.0), learning_rate=(0, 1), discount=(0, 1)
+    )
     agent.require_range(Config(learning_rate=1e9), learning_rate=(0, None))
 
 

@@ -79,7 +79,9 @@ def is_main(node: ast.AST) -> bool:
 
 
 def imported(node: ast.AST, *, lazily: bool = True) -> Iterator[str]:
-    """Dotted names that the code below `node` imports; without those in functions or for types, if not `lazily`."""
+    """Dotted names that the code below `node` imports;
+    without those in functions or for types, if not `lazily`.
+    """
     for child in ast.iter_child_nodes(node):
         late = isinstance(child, ast.FunctionDef) or (
             isinstance(child, ast.If) and "TYPE_CHECKING" in ast.unparse(child.test)
@@ -96,7 +98,9 @@ def imported(node: ast.AST, *, lazily: bool = True) -> Iterator[str]:
 
 
 def package_of(name: str) -> str | None:
-    """The package of rljax that a dotted name lies in; None for other packages and for rljax's own names."""
+    """The package of rljax that a dotted name lies in;
+    None for other packages and for rljax's own names.
+    """
     first, _, rest = name.partition(".")
     package = rest.partition(".")[0]
     return package if first == "rljax" and package in {*PACKAGES, "agents"} else None
@@ -109,7 +113,9 @@ def tree(path: Path) -> ast.Module:
 
 def upwards(package: str, path: Path) -> list[str]:
     """What a module of a package imports and may not."""
-    return [name for name in imported(tree(path)) if package_of(name) not in (None, *allowed(package))]
+    return [
+        name for name in imported(tree(path)) if package_of(name) not in (None, *allowed(package))
+    ]
 
 
 def test_every_folder_is_a_package_of_the_list() -> None:
@@ -130,7 +136,11 @@ def test_modules_import_only_packages_above_them_in_the_list() -> None:
 
 def test_folders_are_seen_at_a_glance() -> None:
     sizes = collections.Counter(path.parent for _, path in modules() if path.stem != "__init__")
-    assert {folder: size for folder, size in sizes.items() if size > MODULES and folder != ROOT / "agents"} == {}
+    assert {
+        folder: size
+        for folder, size in sizes.items()
+        if size > MODULES and folder != ROOT / "agents"
+    } == {}
 
 
 def test_agents_import_the_field_and_no_more() -> None:
@@ -152,17 +162,33 @@ def test_trust_is_entered_by_its_names() -> None:
 def test_environments_import_simulators_where_they_need_them() -> None:
     for path in (path for package, path in modules() if package == "envs"):
         packages = {name.partition(".")[0] for name in imported(tree(path), lazily=False)}
-        assert not packages & LAZY_IN_ENVS, f"{path}: import it in the function that makes the environment"
+        assert not packages & LAZY_IN_ENVS, (
+            f"{path}: import it in the function that makes the environment"
+        )
 
 
-@pytest.mark.parametrize("text", ["def f():\n    from rljax import cli\n", "from rljax.runs import records\n"])
+@pytest.mark.parametrize(
+    "text", ["def f():\n    from rljax import cli\n", "from rljax.runs import records\n"]
+)
 def test_an_import_upwards_is_found(text: str, tmp_path: Path) -> None:
     path = tmp_path / "replay.py"
     path.write_text(text)
     assert upwards("buffers", path) != []
 
 
-HEAVY = ("jax", "numpy", "flax", "optax", "distrax", "orbax", "gymnasium", "mujoco", "brax", "matplotlib", "rich")
+HEAVY = (
+    "jax",
+    "numpy",
+    "flax",
+    "optax",
+    "distrax",
+    "orbax",
+    "gymnasium",
+    "mujoco",
+    "brax",
+    "matplotlib",
+    "rich",
+)
 
 
 QUICK = [
@@ -176,9 +202,14 @@ QUICK = [
 
 def test_help_and_imports_load_nothing_heavy() -> None:
     """All in one process, which says after each statement what it has loaded."""
-    report = f"import sys, json; print(json.dumps([x for x in {HEAVY!r} if x in sys.modules]), file=sys.stderr)"
+    report = (
+        f"import sys, json; print(json.dumps([x for x in {HEAVY!r} if x in sys.modules]), "
+        "file=sys.stderr)"
+    )
     code = "\n".join(line for statement in QUICK for line in (statement, report))
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True
+    )
     loaded = [json.loads(line) for line in done.stderr.splitlines()]
     assert dict(zip(QUICK, loaded, strict=True)) == {statement: [] for statement in QUICK}
 
@@ -191,5 +222,7 @@ def test_public_names_are_there() -> None:
     assert (rljax.train, rljax.resume) == (run.train, run.resume)
     assert (rljax.load, rljax.Policy) == (loading.load, policy.Policy)
     assert set(rljax.__all__) <= set(dir(rljax))
-    with pytest.raises(AttributeError, match=r"'rljax' has no attribute 'trian'. Its names: .*train"):
+    with pytest.raises(
+        AttributeError, match=r"'rljax' has no attribute 'trian'. Its names: .*train"
+    ):
         rljax.trian  # noqa: B018  # pyright: ignore[reportAttributeAccessIssue]

@@ -1,4 +1,6 @@
-"""What a user installs: the wheel and the source distribution, and the command line that comes with them."""
+"""What a user installs: the wheel and the source distribution,
+and the command line that comes with them.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,9 @@ ROOT = Path(__file__).parents[1]
 def execute(*command: object, cwd: Path) -> str:
     """Run a command outside the checkout's influence and return what it prints."""
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    done = subprocess.run([str(part) for part in command], cwd=cwd, env=environment, capture_output=True, text=True)
+    done = subprocess.run(
+        [str(part) for part in command], cwd=cwd, env=environment, capture_output=True, text=True
+    )
     assert done.returncode == 0, f"{command}:\n{done.stdout}\n{done.stderr}"
     return done.stdout
 
@@ -40,15 +44,17 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The `bin` folder of an empty environment with the wheel; dependencies are borrowed from this one."""
+    """The `bin` folder of an empty environment with the wheel;
+    dependencies are borrowed from this one.
+    """
     folder = tmp_path_factory.mktemp("environment")
     venv.create(folder, with_pip=False, symlinks=True)
     python = folder / "bin" / "python"
     install = ("--no-deps", "--no-index", "--quiet", "--disable-pip-version-check", wheel)
     execute(sys.executable, "-m", "pip", "--python", python, "install", *install, cwd=folder)
     (packages,) = folder.glob("lib/python*/site-packages")
-    # A folder named in a .pth file is searched after the environment's own; .pth files in it (ours of an editable
-    # installation) are not read.
+    # A folder named in a .pth file is searched after the environment's own; .pth files in it (ours
+    # of an editable installation) are not read.
     (packages / "borrowed.pth").write_text(sysconfig.get_path("purelib") + "\n")
     return folder / "bin"
 
@@ -58,13 +64,19 @@ def elsewhere(tmp_path: Path) -> Path:
     """A user's folder, with packages of the names that our top-level folders have."""
     for name in ("agents", "envs"):
         (tmp_path / name).mkdir()
-        (tmp_path / name / "__init__.py").write_text("raise RuntimeError('the package of the user was imported')\n")
+        (tmp_path / name / "__init__.py").write_text(
+            "raise RuntimeError('the package of the user was imported')\n"
+        )
     return tmp_path
 
 
 def files(folder: Path) -> set[str]:
     """Every file below `folder` that belongs to the repository, relative to it."""
-    return {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file() and path.suffix != ".pyc"}
+    return {
+        str(path.relative_to(folder))
+        for path in folder.rglob("*")
+        if path.is_file() and path.suffix != ".pyc"
+    }
 
 
 def test_wheel_holds_the_package_and_nothing_beside_it(wheel: Path) -> None:
@@ -76,7 +88,12 @@ def test_wheel_holds_the_package_and_nothing_beside_it(wheel: Path) -> None:
     expected = {name for name in files(ROOT / "rljax") if name.split("/")[0] not in linked}
     expected |= {f"{folder}/{name}" for folder in linked for name in files(ROOT / folder)}
     assert own == {f"rljax/{name}" for name in expected}
-    assert {"rljax/agents/sac.py", "rljax/agents/presets/sac.toml", "rljax/envs/__init__.py", "rljax/py.typed"} <= own
+    assert {
+        "rljax/agents/sac.py",
+        "rljax/agents/presets/sac.toml",
+        "rljax/envs/__init__.py",
+        "rljax/py.typed",
+    } <= own
 
 
 @pytest.mark.learn
@@ -93,9 +110,13 @@ def test_source_distribution_builds_the_same_wheel(wheel: Path, tmp_path: Path) 
 
 
 @pytest.mark.learn
-def test_command_line_runs_beside_packages_called_agents_and_envs(installed: Path, elsewhere: Path) -> None:
+def test_command_line_runs_beside_packages_called_agents_and_envs(
+    installed: Path, elsewhere: Path
+) -> None:
     assert "train AGENT --env ENV" in execute(installed / "rljax", "--help", cwd=elsewhere)
-    assert execute(installed / "rljax", "--version", cwd=elsewhere) == f"rljax {rljax.__version__}\n"
+    assert (
+        execute(installed / "rljax", "--version", cwd=elsewhere) == f"rljax {rljax.__version__}\n"
+    )
     listed = execute(installed / "rljax", "list", cwd=elsewhere)
     for name in ("sac", "td3", "Hopper-v5", "brax/ant", "rljax/Pendulum"):
         assert name in listed.split()
@@ -106,6 +127,9 @@ def test_module_runs_from_the_installed_files(installed: Path, elsewhere: Path) 
     # With -m the current folder, and with it the user's `agents`, comes first on the path.
     listed = execute(installed / "python", "-m", "rljax", "list", "presets", cwd=elsewhere)
     assert "Pendulum-v1" in listed
-    show = "import rljax.agents.sac, rljax.envs; print(rljax.agents.sac.__file__); print(rljax.envs.__file__)"
+    show = (
+        "import rljax.agents.sac, rljax.envs; print(rljax.agents.sac.__file__); "
+        "print(rljax.envs.__file__)"
+    )
     for line in execute(installed / "python", "-c", show, cwd=elsewhere).splitlines():
         assert Path(line).is_relative_to(installed.parent)

@@ -1,4 +1,6 @@
-"""What readers of the code rely on: every agent's file in the same order, everything documented, nothing private."""
+"""What readers of the code rely on: every agent's file in the same order, everything documented,
+nothing private.
+"""
 
 from __future__ import annotations
 
@@ -12,12 +14,16 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 AGENTS = sorted(path for path in (ROOT / "agents").glob("*.py") if path.stem != "__init__")
-MODULES = sorted(path for folder in ("rljax", "agents", "envs") for path in (ROOT / folder).rglob("*.py"))
+MODULES = sorted(
+    path for folder in ("rljax", "agents", "envs") for path in (ROOT / folder).rglob("*.py")
+)
 LINES = 325  # of an agent's file; past it, something belongs in rljax/ or is a second agent
 
 
 def section(node: ast.stmt) -> str | None:
-    """Which part of an agent's file a top-level statement is; None for what has no place of its own."""
+    """Which part of an agent's file a top-level statement is;
+    None for what has no place of its own.
+    """
     if isinstance(node, ast.Import | ast.ImportFrom):
         return "imports"
     if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
@@ -53,7 +59,9 @@ BESIDE_ACT = ("acting", "perceive", "remember", "prepare", "value", "use_base")
 
 
 def misplaced(source: str) -> list[str]:
-    """The sections of an agent's file in its order, if it is not the one that all agents share; [] if it is."""
+    """The sections of an agent's file in its order, if it is not the one that all agents share;
+    [] if it is.
+    """
     found = [name for name in map(section, ast.parse(source).body) if name in ORDER]
     expected = sorted(found, key=ORDER.index)
     return [] if found == expected and {*found, *OPTIONAL} == set(ORDER) else found
@@ -69,9 +77,17 @@ def test_sections_out_of_order_are_found() -> None:
     assert not misplaced(source)
     assert misplaced(source.replace("def update(", "def improve("))
     assert misplaced(source.replace("def experience(", "def declared("))
-    assert misplaced(source.replace("def experience(", "def init(").replace("def init(key", "def experience(key"))
-    assert misplaced(source.replace("def value(", "def a_loss(").replace("def critic_loss(", "def value("))
-    assert misplaced(source.replace("def init(", "def update(").replace("\ndef update(state:", "\ndef init(state:"))
+    assert misplaced(
+        source.replace("def experience(", "def init(").replace("def init(key", "def experience(key")
+    )
+    assert misplaced(
+        source.replace("def value(", "def a_loss(").replace("def critic_loss(", "def value(")
+    )
+    assert misplaced(
+        source.replace("def init(", "def update(").replace(
+            "\ndef update(state:", "\ndef init(state:"
+        )
+    )
 
 
 def test_agents_are_short() -> None:
@@ -86,11 +102,17 @@ def from_data(source: str) -> bool:
     """Whether the `experience` of an agent's file returns a `buffers.Dataset`."""
     (experience,) = [node for node in ast.parse(source).body if section(node) == "experience"]
     returned = [node.value for node in ast.walk(experience) if isinstance(node, ast.Return)]
-    return any(isinstance(value, ast.Call) and ast.unparse(value.func) in DECLARED_DATA for value in returned)
+    return any(
+        isinstance(value, ast.Call) and ast.unparse(value.func) in DECLARED_DATA
+        for value in returned
+    )
 
 
 def test_agents_that_learn_from_data_are_found() -> None:
-    source = "def experience(config):\n    online = buffers.Replay()\n    return buffers.Dataset(online=online)\n"
+    source = (
+        "def experience(config):\n    online = buffers.Replay()\n"
+        "    return buffers.Dataset(online=online)\n"
+    )
     assert from_data(source)
     assert from_data(source.replace("buffers.Dataset(", "buffers.Dataset.of(config, "))
     assert not from_data(source.replace("buffers.Dataset(", "buffers.Rollout("))
@@ -99,11 +121,15 @@ def test_agents_that_learn_from_data_are_found() -> None:
 def test_agents_are_introduced() -> None:
     for path in AGENTS:
         docstring = ast.get_docstring(ast.parse(path.read_text())) or ""
-        assert re.match(r"[\w-]+[^:\n]*: ", docstring), f"{path}: the first line is 'NAME: what it is'"
+        assert re.match(r"[\w-]+[^:\n]*: ", docstring), (
+            f"{path}: the first line is 'NAME: what it is'"
+        )
         assert re.search(r"Departs from (the paper|\[\d\])", docstring), path
         assert re.search(r"^\[1\] ", docstring, re.MULTILINE), f"{path}: the paper comes as [1]"
         source = "--data" if from_data(path.read_text()) else "--env"
-        assert f"rljax train {path.stem} {source} " in docstring, f"{path}: a command that trains it"
+        assert f"rljax train {path.stem} {source} " in docstring, (
+            f"{path}: a command that trains it"
+        )
 
 
 def unexplained(source: str) -> list[str]:
@@ -114,7 +140,11 @@ def unexplained(source: str) -> list[str]:
     fields = [field for field in config.body if isinstance(field, ast.AnnAssign)]
     explained = [re.search(r"\S  # \S.{5,}", lines[field.lineno - 1]) for field in fields]
     single = [field.lineno == field.end_lineno for field in fields]
-    return [ast.unparse(field) for field, *good in zip(fields, explained, single, strict=True) if not all(good)]
+    return [
+        ast.unparse(field)
+        for field, *good in zip(fields, explained, single, strict=True)
+        if not all(good)
+    ]
 
 
 def test_every_hyperparameter_is_explained() -> None:
@@ -139,33 +169,50 @@ def undocumented(tree: ast.Module) -> Iterator[str]:
             if not ast.get_docstring(node):
                 yield node.name
             if isinstance(node, ast.ClassDef):
-                bases = [classes[ast.unparse(base)] for base in node.bases if ast.unparse(base) in classes]
+                bases = [
+                    classes[ast.unparse(base)]
+                    for base in node.bases
+                    if ast.unparse(base) in classes
+                ]
                 inherited = {name for base in bases for name in documented(base)}
                 methods = {child.name for child in node.body if isinstance(child, ast.FunctionDef)}
-                missing = {name for name in methods if name[0] != "_"} - documented(node) - inherited
+                missing = (
+                    {name for name in methods if name[0] != "_"} - documented(node) - inherited
+                )
                 yield from (f"{node.name}.{name}" for name in sorted(missing))
 
 
 def documented(node: ast.ClassDef) -> set[str]:
     """The methods of a class that have a docstring."""
-    return {child.name for child in node.body if isinstance(child, ast.FunctionDef) and ast.get_docstring(child)}
+    return {
+        child.name
+        for child in node.body
+        if isinstance(child, ast.FunctionDef) and ast.get_docstring(child)
+    }
 
 
 def test_public_names_are_documented() -> None:
-    names = {str(path.relative_to(ROOT)): [*undocumented(ast.parse(path.read_text()))] for path in MODULES}
+    names = {
+        str(path.relative_to(ROOT)): [*undocumented(ast.parse(path.read_text()))]
+        for path in MODULES
+    }
     assert {path: missing for path, missing in names.items() if missing} == {}
 
 
 def test_undocumented_names_are_found() -> None:
     source = '"""m"""\nclass A:\n    """a"""\n    def b(self): ...\ndef c(): ...\ndef _d(): ...\n'
-    source += 'class _E:\n    def f(self):\n        """f"""\nclass G(_E):\n    """g"""\n    def f(self): ...\n'
+    source += (
+        'class _E:\n    def f(self):\n        """f"""\nclass G(_E):\n    """g"""\n'
+        "    def f(self): ...\n"
+    )
     assert list(undocumented(ast.parse(source))) == ["A.b", "c"]
 
 
 # Of a package registry (a mirror's name is not for others), and of one person's machine.
 FORBIDDEN = {
     "registry": re.compile(
-        r"https?://[\w.-]*(?:pypi|pythonhosted|anaconda|npmjs|artifactory|nexus|devpi)[\w.-]*/", re.IGNORECASE
+        r"https?://[\w.-]*(?:pypi|pythonhosted|anaconda|npmjs|artifactory|nexus|devpi)[\w.-]*/",
+        re.IGNORECASE,
     ),
     "machine": re.compile(r"(?<![\w.~$}])/(?:home|root|Users|work|workspace|mnt)/[\w.-]+"),
 }
@@ -182,7 +229,11 @@ def tracked() -> list[Path]:
     if listing.returncode:
         pytest.skip("not a git checkout")
     paths = [ROOT / name for name in listing.stdout.split("\0") if name]
-    return [path for path in paths if path.is_file() and path.suffix not in (".png", ".mp4", ".npz", ".gz")]
+    return [
+        path
+        for path in paths
+        if path.is_file() and path.suffix not in (".png", ".mp4", ".npz", ".gz")
+    ]
 
 
 def test_nothing_of_one_machine_is_kept() -> None:
@@ -202,4 +253,6 @@ def test_nothing_of_one_machine_is_kept() -> None:
 )  # fmt: skip
 def test_forbidden_text_is_found(kind: str, text: str) -> None:
     assert FORBIDDEN[kind].search(text)
-    assert not FORBIDDEN[kind].search("see runs/home/x, $HOME/runs, https:" + "//arxiv.org/abs/1812.05905")
+    assert not FORBIDDEN[kind].search(
+        "see runs/home/x, $HOME/runs, https:" + "//arxiv.org/abs/1812.05905"
+    )

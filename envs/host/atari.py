@@ -1,16 +1,19 @@
-"""Adapter: Atari games of the Arcade Learning Environment, as `atari/<Game>`, with the usual preprocessing.
+"""Adapter: Atari games of the Arcade Learning Environment, as `atari/<Game>`,
+with the usual preprocessing.
 
-Each action is repeated for 4 frames. The picture is the maximum of the last two frames for each pixel, in grey and
-84 x 84. The observation is the last 4 such pictures. A game begins with 1 to 30 frames without an action, and each life
-begins with FIRE, where there is such a button. Rewards are the game's own. In `atari/Pong`, for training, an episode
-ends with each life. In `atari-games/Pong`, for evaluation, it ends with the game, or after 108,000 frames.
+Each action is repeated for 4 frames. The picture is the maximum of the last two frames for each
+pixel, in grey and 84 x 84. The observation is the last 4 such pictures. A game begins with 1 to 30
+frames without an action, and each life begins with FIRE, where there is such a button. Rewards are
+the game's own. In `atari/Pong`, for training, an episode ends with each life. In
+`atari-games/Pong`, for evaluation, it ends with the game, or after 108,000 frames.
 
-`atari-sticky/Pong` follows the protocol of Machado et al., in training and in evaluation. In each frame the console
-repeats its last action with probability 0.25. An episode is a game of at most 108,000 frames. Games begin without idle
-frames and lives without FIRE: only the agent presses buttons, those of the game and not all 18 of the console.
+`atari-sticky/Pong` follows the protocol of Machado et al., in training and in evaluation. In each
+frame the console repeats its last action with probability 0.25. An episode is a game of at most
+108,000 frames. Games begin without idle frames and lives without FIRE: only the agent presses
+buttons, those of the game and not all 18 of the console.
 
-References: Mnih et al., Human-level control through deep reinforcement learning, Nature 518 (2015); Machado et al.,
-Revisiting the Arcade Learning Environment, arXiv:1709.06009.
+References: Mnih et al., Human-level control through deep reinforcement learning, Nature 518 (2015);
+Machado et al., Revisiting the Arcade Learning Environment, arXiv:1709.06009.
 """
 
 from __future__ import annotations
@@ -38,10 +41,11 @@ STICKY = 0.25  # probability that the console repeats its last action; Machado e
 
 
 class Preprocessed(gymnasium.Wrapper):
-    """A game of the Arcade Learning Environment as agents see it: observations uint8 [84, 84, 4], the newest last.
+    """A game of the Arcade Learning Environment as agents see it:
+    observations uint8 [84, 84, 4], the newest last.
 
-    With `whole_games`, an episode is a game: after a lost life, the next one begins within the same step. With
-    `untouched`, an episode is a game too, and only the agent presses buttons.
+    With `whole_games`, an episode is a game: after a lost life, the next one begins within the same
+    step. With `untouched`, an episode is a game too, and only the agent presses buttons.
     """
 
     def __init__(self, env: gymnasium.Env, whole_games: bool, untouched: bool = False) -> None:
@@ -54,7 +58,9 @@ class Preprocessed(gymnasium.Wrapper):
         self._pictures = np.zeros((SIZE, SIZE, PICTURES), np.uint8)
         self._lives, self._over = 0, True
 
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[np.ndarray, dict]:
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[np.ndarray, dict]:
         """Begin a game, or the next life of the running game."""
         if self._over or seed is not None:
             self._begin_game(seed)
@@ -91,7 +97,10 @@ class Preprocessed(gymnasium.Wrapper):
         self._forget()
 
     def _leave_life(self) -> float:
-        """Pass the frames in which a life was lost, and begin the next life. Returns the sum of the rewards."""
+        """Pass the frames in which a life was lost, and begin the next life.
+
+        Returns the sum of the rewards.
+        """
         return self._press(0) + self._begin_life()
 
     def _begin_life(self) -> float:
@@ -127,7 +136,9 @@ class Preprocessed(gymnasium.Wrapper):
 
 
 def shrunk(frame: np.ndarray) -> np.ndarray:
-    """A frame [H, W] uint8 resized to 84 x 84: each new pixel is the mean of the area that it covers."""
+    """A frame [H, W] uint8 resized to 84 x 84: each new pixel is the mean of the area that it
+    covers.
+    """
     lower = _averaged(frame.astype(np.float32))
     return np.rint(_averaged(lower.T).T).astype(np.uint8)
 
@@ -140,12 +151,16 @@ def _averaged(picture: np.ndarray) -> np.ndarray:
 
 @functools.cache
 def _covered(length: int) -> tuple[np.ndarray, np.ndarray]:
-    """The indices [K, 84] of the old pixels that each of 84 new pixels covers, and their weights [K, 84] float32."""
+    """The indices [K, 84] of the old pixels that each of 84 new pixels covers,
+    and their weights [K, 84] float32.
+    """
     ends = np.arange(SIZE + 1) * length / SIZE
     most = int(np.ceil(length / SIZE)) + 1
     rows = np.floor(ends[:-1]).astype(int) + np.arange(most)[:, None]
     covered = np.minimum(ends[1:], rows + 1) - np.maximum(ends[:-1], rows)
-    return np.minimum(rows, length - 1), (np.maximum(covered, 0.0) * SIZE / length).astype(np.float32)
+    return np.minimum(rows, length - 1), (np.maximum(covered, 0.0) * SIZE / length).astype(
+        np.float32
+    )
 
 
 def names() -> list[str]:
@@ -169,9 +184,17 @@ def make_hosted(name: str, num_envs: int, **options: Any) -> Hosted:
 
     def one() -> gymnasium.Env:
         repeats = STICKY if sticky else 0.0
-        plain: dict[str, Any] = {"frameskip": 1, "repeat_action_probability": repeats, "disable_env_checker": True}
-        made = gymnasium.make(f"ALE/{game}-v5", max_num_frames_per_episode=REPEATS * LIMIT, **plain, **options)
-        return TimeLimit(Preprocessed(made, whole_games=family == "atari-games", untouched=sticky), LIMIT)
+        plain: dict[str, Any] = {
+            "frameskip": 1,
+            "repeat_action_probability": repeats,
+            "disable_env_checker": True,
+        }
+        made = gymnasium.make(
+            f"ALE/{game}-v5", max_num_frames_per_episode=REPEATS * LIMIT, **plain, **options
+        )
+        return TimeLimit(
+            Preprocessed(made, whole_games=family == "atari-games", untouched=sticky), LIMIT
+        )
 
     hosted = Hosted(Serial([one() for _ in range(num_envs)], name), name)
     if family != "atari-games":  # there the pictures are also forgotten where a life ends
@@ -185,5 +208,7 @@ def _register() -> None:
     except ModuleNotFoundError as error:
         if error.name != "ale_py":
             raise
-        raise MissingPackageError("atari", "pip install 'rljax[atari]'", package="ale-py") from error
+        raise MissingPackageError(
+            "atari", "pip install 'rljax[atari]'", package="ale-py"
+        ) from error
     ale.ALEInterface.setLoggerMode(ale.LoggerMode.Error)  # no banner

@@ -1,4 +1,7 @@
-"""Checked calls of a user's environment. Its errors and wrong return values become one error that names it."""
+"""Checked calls of a user's environment.
+
+Its errors and wrong return values become one error that names it.
+"""
 
 from __future__ import annotations
 
@@ -17,8 +20,8 @@ from rljax.envs.host.spaces import as_array, flattened
 _GYMNASIUM = Path(gymnasium.__file__).parent
 _IMPORTLIB = Path(importlib.__file__).parent
 _INTERFACE = (
-    "Gymnasium's reset returns (observation, info) and takes seed and options; its step returns (observation, reward, "
-    "terminated, truncated, info). Gym before 0.26 had another interface."
+    "Gymnasium's reset returns (observation, info) and takes seed and options; its step returns "
+    "(observation, reward, terminated, truncated, info). Gym before 0.26 had another interface."
 )
 
 
@@ -44,7 +47,10 @@ class Checks:
         return returned
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-        """Apply one action. Returns observation, reward, terminated, truncated, `info`. Raises `EnvironmentFailed`."""
+        """Apply one action.
+
+        Returns observation, reward, terminated, truncated, `info`. Raises `EnvironmentFailed`.
+        """
         returned = self._call("step", self.environment.step, action)
         if not isinstance(returned, tuple) or len(returned) != 5:
             raise self._wrong(f"{_what(returned)} from step. {_INTERFACE}")
@@ -82,7 +88,9 @@ class Checks:
             raise self._wrong(f"the info {_shown(info)}, it must be a dictionary.")
 
     def _number(self, reward: Any) -> float:
-        if isinstance(reward, (int, float, np.number, np.bool_, np.ndarray)) or hasattr(reward, "__array__"):
+        if isinstance(reward, (int, float, np.number, np.bool_, np.ndarray)) or hasattr(
+            reward, "__array__"
+        ):
             array = np.asarray(reward)
             if array.size == 1 and array.dtype.kind in "fiub":
                 return float(array.reshape(()))
@@ -99,13 +107,17 @@ class Checks:
 
 
 class Checked(gymnasium.Wrapper):
-    """An environment with checked calls, for a process of its own: its errors reach the training process."""
+    """An environment with checked calls, for a process of its own:
+    its errors reach the training process.
+    """
 
     def __init__(self, environment: gymnasium.Env, name: str, index: int) -> None:
         super().__init__(environment)
         self._checks = Checks(environment, name, index)
 
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Any, dict[str, Any]]:
         """Begin an episode."""
         return self._checks.reset(seed=seed, options=options)
 
@@ -119,19 +131,24 @@ class Checked(gymnasium.Wrapper):
 
 
 def failure(who: str, place: str, error: BaseException) -> EnvironmentFailed:
-    """The error for an exception that `who` raised; `place` continues the message after "raised ... "."""
+    """The error for an exception that `who` raised; `place` continues the message after "raised ...
+    ".
+    """
     frames = _own_frames(error)
     text = str(error).strip()
     message = f"{who} raised {type(error).__name__} {place}" + (f": {text}" if text else "")
     message += "" if message.endswith((".", "!", "?")) else "."
     if frames is None and isinstance(error, (TypeError, ValueError)):
-        message += f" {_INTERFACE}"  # a wrapper of Gymnasium could not use the environment's arguments or return values
+        # A wrapper of Gymnasium could not use the environment's arguments or return values.
+        message += f" {_INTERFACE}"
     trace = [] if frames is None else traceback.format_exception(type(error), error, frames)
     return EnvironmentFailed(message, "".join(trace))
 
 
 def _own_frames(error: BaseException) -> Any:
-    """The part of the traceback in the environment's own code; None if Gymnasium's wrappers raised the error."""
+    """The part of the traceback in the environment's own code;
+    None if Gymnasium's wrappers raised the error.
+    """
     frame = error.__traceback__
     while frame is not None and _is_wrapper(frame.tb_frame.f_code.co_filename):
         frame = frame.tb_next
@@ -143,11 +160,17 @@ def _is_wrapper(file: str) -> bool:
     if file.startswith("<frozen importlib") or Path(file).parent == _IMPORTLIB:
         return True
     inside = Path(file).parents
-    return Path(file).parent == Path(__file__).parent or (_GYMNASIUM in inside and _GYMNASIUM / "envs" not in inside)
+    return Path(file).parent == Path(__file__).parent or (
+        _GYMNASIUM in inside and _GYMNASIUM / "envs" not in inside
+    )
 
 
 def _what(returned: Any) -> str:
-    return f"{len(returned)} values" if isinstance(returned, tuple) else f"one value of type {type(returned).__name__}"
+    return (
+        f"{len(returned)} values"
+        if isinstance(returned, tuple)
+        else f"one value of type {type(returned).__name__}"
+    )
 
 
 def _shown(value: Any) -> str:

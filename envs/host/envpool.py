@@ -1,9 +1,10 @@
 """Adapter: EnvPool's environments, as `envpool/<name>`. Threads in C++ step many simulators.
 
-Atari games, such as `envpool/Breakout-v5`, are preprocessed as those of `atari/<Game>`. An episode is a whole game.
+Atari games, such as `envpool/Breakout-v5`, are preprocessed as those of `atari/<Game>`. An episode
+is a whole game.
 
-Reference: Weng et al., EnvPool: A Highly Parallel Reinforcement Learning Environment Execution Engine,
-arXiv:2206.10558.
+Reference: Weng et al., EnvPool: A Highly Parallel Reinforcement Learning Environment Execution
+Engine, arXiv:2206.10558.
 """
 
 from __future__ import annotations
@@ -25,18 +26,28 @@ from rljax.envs import signals
 from rljax.envs.environment import MissingPackageError, unknown
 from rljax.envs.host.hosted import Hosted
 
-FAMILIES = ("envpool.mujoco.gym", "envpool.mujoco.dmc", "envpool.classic_control", "envpool.box2d", "envpool.atari")
+FAMILIES = (
+    "envpool.mujoco.gym",
+    "envpool.mujoco.dmc",
+    "envpool.classic_control",
+    "envpool.box2d",
+    "envpool.atari",
+)
 
 
 class EnvPool(VectorEnv):
-    """EnvPool's environments as one of Gymnasium's vector environments. They are reset only by `reset`.
+    """EnvPool's environments as one of Gymnasium's vector environments.
 
-    Each environment has its own seed. EnvPool accepts seeds only when it makes environments: `reset(seed=...)` makes
-    new ones.
+    They are reset only by `reset`.
+
+    Each environment has its own seed. EnvPool accepts seeds only when it makes environments:
+    `reset(seed=...)` makes new ones.
     """
 
     def __init__(self, name: str, num_envs: int, signal_names: tuple[str, ...] = ()) -> None:
-        """With `signal_names`, each environment is stepped once, to see the shapes of these numbers in `info`."""
+        """With `signal_names`, each environment is stepped once,
+        to see the shapes of these numbers in `info`.
+        """
         self.name, self.num_envs = name, num_envs
         with _quiet():
             self._pool = self._made(range(num_envs))
@@ -46,18 +57,26 @@ class EnvPool(VectorEnv):
             self.action_space = batch_space(self.single_action_space, num_envs)
         self.metadata = {"autoreset_mode": AutoresetMode.DISABLED}
         self.spec = EnvSpec(name, max_episode_steps=self._pool.spec.config.max_episode_steps)
-        self.stack: int = getattr(self._pool.spec.config, "stack_num", 1)  # pictures in an observation
+        # Pictures in an observation.
+        self.stack: int = getattr(self._pool.spec.config, "stack_num", 1)
         self._observation: Any = None
         self._signal_names = signal_names
         if signal_names:
             self._pool.reset()
             info = self._pool.step(np.zeros_like(self.action_space.sample()))[4]
-            rows = {key: value[0] for key, value in info.items() if isinstance(value, np.ndarray) and value.ndim}
+            rows = {
+                key: value[0]
+                for key, value in info.items()
+                if isinstance(value, np.ndarray) and value.ndim
+            }
             self.metadata["signals"] = {
-                part.name: part.shape for part in signals.from_info(signal_names, rows, (), f"envpool/{name}")
+                part.name: part.shape
+                for part in signals.from_info(signal_names, rows, (), f"envpool/{name}")
             }
 
-    def reset(self, *, seed: Any = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+    def reset(
+        self, *, seed: Any = None, options: dict[str, Any] | None = None
+    ) -> tuple[Any, dict[str, Any]]:
         """Begin an episode in all environments, or only in those of `options["reset_mask"]`."""
         which = (options or {}).get("reset_mask")
         if seed is not None:
@@ -74,7 +93,13 @@ class EnvPool(VectorEnv):
     def step(self, actions: Any) -> tuple[Any, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:
         """Apply one action to each environment."""
         self._observation, reward, terminated, truncated, info = self._pool.step(actions)
-        return self._observation, reward, terminated, truncated & ~terminated, signals.renamed(self._signal_names, info)
+        return (
+            self._observation,
+            reward,
+            terminated,
+            truncated & ~terminated,
+            signals.renamed(self._signal_names, info),
+        )
 
     def close_extras(self, **kwargs: Any) -> None:
         """Close the environments."""
@@ -82,34 +107,45 @@ class EnvPool(VectorEnv):
 
     def _made(self, seeds: Any) -> Any:
         wrapped = [int(seed) % 2**31 for seed in seeds]
-        pool = _envpool().make(self.name, env_type="gymnasium", num_envs=self.num_envs, seed=wrapped)
+        pool = _envpool().make(
+            self.name, env_type="gymnasium", num_envs=self.num_envs, seed=wrapped
+        )
         _ = pool.observation_space, pool.action_space  # EnvPool makes them at the first access
         return pool
 
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Suppress warnings about bounds that lose precision: each space of each pool would give one."""
+    """Suppress warnings about bounds that lose precision:
+    each space of each pool would give one.
+    """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         yield
 
 
 def names() -> list[str]:
-    """The names of EnvPool's environments in `FAMILIES`. Raises `MissingPackageError` without EnvPool."""
+    """The names of EnvPool's environments in `FAMILIES`.
+
+    Raises `MissingPackageError` without EnvPool.
+    """
     _envpool()
     specs = importlib.import_module("envpool.registration").registry.specs
     return sorted(f"envpool/{name}" for name, (module, *_) in specs.items() if module in FAMILIES)
 
 
 def make_hosted(name: str, num_envs: int, **options: Any) -> Hosted:
-    """Make `num_envs` environments called `name`, such as "envpool/Hopper-v5". There are no `options`.
+    """Make `num_envs` environments called `name`, such as "envpool/Hopper-v5".
 
-    Raises `ValueError` where there is no such environment, and for options. For spaces that are not supported, see
-    `Hosted`.
+    There are no `options`.
+
+    Raises `ValueError` where there is no such environment, and for options. For spaces that are not
+    supported, see `Hosted`.
     """
     if options:
-        raise ValueError(f"'{name}' takes no options and renders no pictures. Remove: {', '.join(options)}.")
+        raise ValueError(
+            f"'{name}' takes no options and renders no pictures. Remove: {', '.join(options)}."
+        )
     signal_names, bare = envs.without_signals(name)
     task = bare.removeprefix("envpool/")
     if task not in _envpool().list_all_envs():

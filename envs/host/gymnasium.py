@@ -2,7 +2,8 @@
 
 A name may end in the arguments of the environment, as in 'Hopper-v5?{"reset_noise_scale": 0.1}'.
 
-Reference: Towers et al., Gymnasium: A Standard Interface for Reinforcement Learning Environments, arXiv:2407.17032.
+Reference: Towers et al., Gymnasium: A Standard Interface for Reinforcement Learning Environments,
+arXiv:2407.17032.
 """
 
 from __future__ import annotations
@@ -40,20 +41,25 @@ velocity.register()
 def make_hosted(name: str, num_envs: int, *, goals: bool = False, **make_kwargs: Any) -> Hosted:
     """Make `num_envs` environments called `name`, such as "Hopper-v5" or "module:Name-v0".
 
-    They are stepped one after another. With the prefix "async/", as in "async/Hopper-v5", each runs in its own process:
-    that pays if a step takes longer than the communication, about 0.1 ms.
+    They are stepped one after another. With the prefix "async/", as in "async/Hopper-v5", each runs
+    in its own process: that pays if a step takes longer than the communication, about 0.1 ms.
 
-    With `goals`, for environments that have goals, the goal follows the state in the observation. The first environment
-    begins with the first task, the second with the second, and so on; after the last task comes the first again.
+    With `goals`, for environments that have goals, the goal follows the state in the observation.
+    The first environment begins with the first task, the second with the second, and so on; after
+    the last task comes the first again.
 
-    `make_kwargs` go to `gymnasium.make`; arguments in the name come before them. With `render_mode="rgb_array"`,
-    `Hosted.render` works, also without a display.
+    `make_kwargs` go to `gymnasium.make`; arguments in the name come before them. With
+    `render_mode="rgb_array"`, `Hosted.render` works, also without a display.
 
-    Raises `ValueError` if `num_envs` < 1, if there is no such environment, if it needs a package that is not installed,
-    or if it refuses the arguments in its name. For spaces that are not supported, see `Hosted`.
+    Raises `ValueError` if `num_envs` < 1, if there is no such environment, if it needs a package
+    that is not installed, or if it refuses the arguments in its name. For spaces that are not
+    supported, see `Hosted`.
     """
     if num_envs < 1:
-        raise ValueError(f"num_envs is {num_envs}, '{name}' needs at least 1 environment. Set --config.num-envs 1.")
+        raise ValueError(
+            f"num_envs is {num_envs}, '{name}' needs at least 1 environment. Set "
+            "--config.num-envs 1."
+        )
     if make_kwargs.get("render_mode") == "rgb_array":
         rendering.choose_renderer()
     if goals:
@@ -69,19 +75,30 @@ def hosted_names() -> list[str]:
 
 
 def _asynchronous(name: str, num_envs: int, make_kwargs: dict[str, Any]) -> AsyncVectorEnv:
-    """Environments in processes of their own. These are not forked: that would copy JAX's threads with their locks."""
+    """Environments in processes of their own.
+
+    These are not forked: that would copy JAX's threads with their locks.
+    """
     first = _make(name, make_kwargs)  # so that errors are raised here, and not in a process
     Spaces(first.observation_space, first.action_space, name)
     spec = first.spec
     first.close()
-    makers = [functools.partial(_make_in_process, name, index, make_kwargs, os.getpid()) for index in range(num_envs)]
+    makers = [
+        functools.partial(_make_in_process, name, index, make_kwargs, os.getpid())
+        for index in range(num_envs)
+    ]
     vector_env = AsyncVectorEnv(makers, context="forkserver", autoreset_mode=AutoresetMode.DISABLED)
     vector_env.spec = spec
     return vector_env
 
 
-def _make_in_process(name: str, index: int, make_kwargs: dict[str, Any], parent: int) -> gymnasium.Env:
-    """One environment in a process of its own. Ctrl-C reaches all processes: only the training answers it."""
+def _make_in_process(
+    name: str, index: int, make_kwargs: dict[str, Any], parent: int
+) -> gymnasium.Env:
+    """One environment in a process of its own.
+
+    Ctrl-C reaches all processes: only the training answers it.
+    """
     if os.getpid() != parent:  # Gymnasium makes one in the training's process too, for its spaces
         signal.signal(signal.SIGINT, signal.SIG_IGN)
     return Checked(_make(name, make_kwargs), name, index)
@@ -114,22 +131,31 @@ def _make(name: str, make_kwargs: dict[str, Any]) -> Any:
         try:
             importlib.import_module("ale_py")  # registers them
         except ImportError as error:
-            raise ValueError(f"'{name}' needs a package that is not installed: pip install ale-py") from error
+            raise ValueError(
+                f"'{name}' needs a package that is not installed: pip install ale-py"
+            ) from error
     if module:
         try:
             importlib.import_module(module)
         except ImportError as error:
             if error.name == module and module in envs.PACKAGES:
                 command = f"pip install {module.replace('_', '-')}"
-                raise ValueError(f"'{name}' needs a package that is not installed: {command}") from error
+                raise ValueError(
+                    f"'{name}' needs a package that is not installed: {command}"
+                ) from error
             raise ValueError(
-                f"'{name}': the module '{module}' cannot be imported ({error}). It must register the environment and "
-                "be on Python's path. If it is in the current folder: PYTHONPATH=. rljax ..."
+                f"'{name}': the module '{module}' cannot be imported ({error}). It must register "
+                "the environment and be on Python's path. If it is in the current folder: "
+                "PYTHONPATH=. rljax ..."
             ) from error
         except SyntaxError as error:
-            raise ValueError(f"'{name}': the module '{module}' cannot be imported: {syntax(error)}") from error
+            raise ValueError(
+                f"'{name}': the module '{module}' cannot be imported: {syntax(error)}"
+            ) from error
         except (Exception, SystemExit) as error:
-            raise failure(f"the module '{module}' of '{name}'", "when it was imported", error) from error
+            raise failure(
+                f"the module '{module}' of '{name}'", "when it was imported", error
+            ) from error
     try:
         with silent_mujoco() if _uses_mujoco(within) else contextlib.nullcontext():
             return gymnasium.make(within, **(make_kwargs | arguments))
@@ -140,17 +166,23 @@ def _make(name: str, make_kwargs: dict[str, Any]) -> Any:
     except gymnasium.error.Error as error:
         if within in gymnasium.registry:
             raise ValueError(f"'{name}' cannot be made. {error}") from error
-        raise unknown(within, f"Gymnasium with '{module}'" if module else "Gymnasium", hosted_names()) from error
+        raise unknown(
+            within, f"Gymnasium with '{module}'" if module else "Gymnasium", hosted_names()
+        ) from error
     except Exception as error:
         if arguments:
             raise ValueError(
-                f"'{bare}' cannot be made with the arguments {json.dumps(arguments)}: {type(error).__name__}: {error}"
+                f"'{bare}' cannot be made with the arguments "
+                f"{json.dumps(arguments)}: {type(error).__name__}: {error}"
             ) from error
         raise _unmade(name, make_kwargs, error) from error
 
 
 class WithSignals(gymnasium.Wrapper):
-    """An environment whose signals are numbers in its `info`. It is stepped once, to see their shapes."""
+    """An environment whose signals are numbers in its `info`.
+
+    It is stepped once, to see their shapes.
+    """
 
     def __init__(self, env: gymnasium.Env, signal_names: tuple[str, ...], name: str) -> None:
         """Raises `ValueError` for signals that `signals.from_info` refuses."""
@@ -176,7 +208,9 @@ class WithoutPart(gymnasium.ObservationWrapper):
     """An environment whose observations lack some numbers; see `rljax.envs.partial`."""
 
     def __init__(self, env: gymnasium.Env, prefix: str, name: str) -> None:
-        """Raises what `partial.visible` raises, and `ValueError` if observations are not vectors."""
+        """Raises what `partial.visible` raises, and `ValueError` if observations are not
+        vectors.
+        """
         super().__init__(env)
         space = env.observation_space
         if not isinstance(space, gymnasium.spaces.Box) or len(space.shape) != 1:
@@ -191,31 +225,48 @@ class WithoutPart(gymnasium.ObservationWrapper):
 
 
 def _made_of_class(name: str, make_kwargs: dict[str, Any]) -> Any:
-    """An environment of a user's class in a file. The class may have a time limit, `max_episode_steps`."""
+    """An environment of a user's class in a file.
+
+    The class may have a time limit, `max_episode_steps`.
+    """
     made_by: Any = custom.load(name)
     limit = getattr(made_by, "max_episode_steps", None)
     try:
-        return gymnasium.make(EnvSpec(f"{made_by.__name__}-v0", made_by, max_episode_steps=limit), **make_kwargs)
+        return gymnasium.make(
+            EnvSpec(f"{made_by.__name__}-v0", made_by, max_episode_steps=limit), **make_kwargs
+        )
     except Exception as error:
         raise _unmade(name, make_kwargs, error) from error
 
 
 def _unmade(name: str, make_kwargs: dict[str, Any], error: Exception) -> EnvironmentFailed:
     """The error for an environment whose own code fails when it is made."""
-    if make_kwargs.get("render_mode") is not None and isinstance(error, (AssertionError, TypeError)):
-        return EnvironmentFailed(f"'{name}' cannot be rendered as {make_kwargs['render_mode']!r}: {error}")
+    if make_kwargs.get("render_mode") is not None and isinstance(
+        error, (AssertionError, TypeError)
+    ):
+        return EnvironmentFailed(
+            f"'{name}' cannot be rendered as {make_kwargs['render_mode']!r}: {error}"
+        )
     return failure(f"'{name}'", "when it was made", error)
 
 
 def _uses_mujoco(name: str) -> bool:
     """Whether it is one of Gymnasium's own MuJoCo tasks, and MuJoCo is installed."""
     entry = getattr(gymnasium.registry.get(name), "entry_point", None)
-    return str(entry).startswith("gymnasium.envs.mujoco.") and importlib.util.find_spec("mujoco") is not None
+    return (
+        str(entry).startswith("gymnasium.envs.mujoco.")
+        and importlib.util.find_spec("mujoco") is not None
+    )
 
 
 def _was_removed(spec: Any) -> bool:
-    """Whether Gymnasium has removed the environment: a placeholder that raises, or a MuJoCo task before version 4."""
+    """Whether Gymnasium has removed the environment: a placeholder that raises,
+    or a MuJoCo task before version 4.
+    """
     entry = spec.entry_point
     if isinstance(entry, str):
-        return entry.startswith("gymnasium.envs.mujoco.") and re.search(r"_v([4-9]|\d\d):", entry) is None
+        return (
+            entry.startswith("gymnasium.envs.mujoco.")
+            and re.search(r"_v([4-9]|\d\d):", entry) is None
+        )
     return entry is None or getattr(entry, "__module__", None) == "gymnasium.envs"

@@ -1,9 +1,11 @@
 """A batch of environments on the host that reset themselves, and whose exact state can be saved.
 
-`Hosted` gives every `gymnasium.vector.VectorEnv` the same interface, whatever its autoreset mode: normalised actions,
-true final observations, returns and lengths of episodes, and simulators that continue bit for bit from a saved state.
+`Hosted` gives every `gymnasium.vector.VectorEnv` the same interface, whatever its autoreset mode:
+normalised actions, true final observations, returns and lengths of episodes, and simulators that
+continue bit for bit from a saved state.
 
-Reference: Towers et al., Gymnasium: A Standard Interface for Reinforcement Learning Environments, arXiv:2407.17032.
+Reference: Towers et al., Gymnasium: A Standard Interface for Reinforcement Learning Environments,
+arXiv:2407.17032.
 """
 
 from __future__ import annotations
@@ -33,39 +35,45 @@ from rljax.envs.timed import share_of_time, spec_with_time
 class Hosted:
     """N environments on the host that reset themselves and return the true final observation.
 
-    The trajectory of an environment depends only on its own seed and actions, never on N or on the other environments.
-    Every returned array is a new one.
+    The trajectory of an environment depends only on its own seed and actions, never on N or on the
+    other environments. Every returned array is a new one.
 
     Attributes:
         spec: the specification of one environment.
         spaces: the environment's own spaces, and their translation.
         num_envs: N.
-        action_bounds: low [A] and high [A] of the environment's own actions; None where they are discrete.
-        success: [N] float64, about the last episode that ended in each environment: 1 or 0 where it reported success
-            or failure (by "success" or "is_success" in the `info` of its last step), NaN where it reported neither.
+        action_bounds: low [A] and high [A] of the environment's own actions; None where they are
+            discrete.
+        success: [N] float64, about the last episode that ended in each environment: 1 or 0 where it
+            reported success or failure (by "success" or "is_success" in the `info` of its last
+            step), NaN where it reported neither.
         save_failure: why the last `save` returned None; None if it did not.
         frames_per_second: the rate of the pictures that `render` returns.
         num_tasks: how many tasks the environments play in turn; 1 where there is only one.
-        tolerant: whether numbers that are not finite are accepted. Set it where other learners share the batch.
+        tolerant: whether numbers that are not finite are accepted. Set it where other learners
+            share the batch.
     """
 
     def __init__(self, vector_env: VectorEnv, name: str) -> None:
         """Wrap `vector_env`. Error messages and `spec` call it `name`.
 
-        `Spaces` defines how agents see the observations. If it changes them, there is a warning. If actions are
-        discrete, the first environment is reset once, to see whether its `info` has a mask of allowed actions. Raises
-        what `Spaces` and `signals.declared` raise.
+        `Spaces` defines how agents see the observations. If it changes them, there is a warning. If
+        actions are discrete, the first environment is reset once, to see whether its `info` has a
+        mask of allowed actions. Raises what `Spaces` and `signals.declared` raise.
         """
         self.vector_env, self.name = vector_env, name
         self.num_envs: int = vector_env.num_envs
         self._environments: Sequence[Any] | None = getattr(vector_env.unwrapped, "envs", None)
         self._mode = _autoreset_mode(vector_env, name)
-        self.spaces = Spaces(vector_env.single_observation_space, vector_env.single_action_space, name)
+        self.spaces = Spaces(
+            vector_env.single_observation_space, vector_env.single_action_space, name
+        )
         if self.spaces.discrete and not self.spaces.parts and self._has_masks():
             both = (vector_env.single_observation_space, vector_env.single_action_space)
             self.spaces = Spaces(*both, name, masked=True)
         if self.spaces.note is not None:
-            warnings.warn(self.spaces.note, stacklevel=3)  # the level of the caller of `make_hosted`
+            # The level of the caller of `make_hosted`.
+            warnings.warn(self.spaces.note, stacklevel=3)
         self.action_bounds = self.spaces.bounds
         made = vector_env.spec or (self._environments[0].spec if self._environments else None)
         limit = made.max_episode_steps if made else None
@@ -73,7 +81,8 @@ class Hosted:
         self.spec = dataclasses.replace(self.spaces.spec(limit), signals=declared)
         self.frames_per_second = float((vector_env.metadata or {}).get("render_fps", 30))
         self.num_tasks: int = next(
-            (first.num_tasks for first in self._environments or () if isinstance(first, WithGoal)), 1
+            (first.num_tasks for first in self._environments or () if isinstance(first, WithGoal)),
+            1,
         )
         self.save_failure: str | None = None
         self.tolerant = False
@@ -85,30 +94,45 @@ class Hosted:
         self._forget()
 
     def observe_time(self) -> None:
-        """Add the time to the observations, from the next reset on. Raises what `timed.spec_with_time` raises."""
+        """Add the time to the observations, from the next reset on.
+
+        Raises what `timed.spec_with_time` raises.
+        """
         self.spec = spec_with_time(self.spec)
         self._observes_time = True
 
     def observe_last_step(self) -> None:
-        """Add the last action and reward to the observations, from the next reset on. Comes before `observe_time`."""
+        """Add the last action and reward to the observations, from the next reset on.
+
+        Comes before `observe_time`.
+        """
         self._bare_spec, self.spec = self.spec, last_step.spec_with_last_step(self.spec)
 
     def reset(self, seeds: Sequence[int] | None = None) -> Any:
         """Begin an episode in each environment. Returns the first observations, [N, O...].
 
-        `seeds` are N integers, one per environment. Later episodes continue with the environment's own random numbers,
-        and so do all episodes without `seeds`. A vector environment that accepts a single seed gets the first one.
-        Raises `ValueError` for another number of seeds and for negative seeds. Raises `EnvironmentFailed` for errors
-        and wrong return values of an environment.
+        `seeds` are N integers, one per environment. Later episodes continue with the environment's
+        own random numbers, and so do all episodes without `seeds`. A vector environment that
+        accepts a single seed gets the first one. Raises `ValueError` for another number of seeds
+        and for negative seeds. Raises `EnvironmentFailed` for errors and wrong return values of an
+        environment.
         """
         numbers = None if seeds is None else [int(seed) for seed in seeds]
         if numbers is not None and (len(numbers) != self.num_envs or min(numbers) < 0):
-            raise ValueError(f"seeds are {numbers}, '{self.name}' needs {self.num_envs}, each at least 0.")
+            raise ValueError(
+                f"seeds are {numbers}, '{self.name}' needs {self.num_envs}, each at least 0."
+            )
         try:
             observation, info = self._call("reset", self.vector_env.reset, seed=numbers)
         except EnvironmentFailed as error:
-            takes_all = isinstance(self.vector_env.unwrapped, (Serial, SyncVectorEnv, AsyncVectorEnv))
-            if numbers is None or takes_all or not isinstance(error.__cause__, (TypeError, gymnasium.error.Error)):
+            takes_all = isinstance(
+                self.vector_env.unwrapped, (Serial, SyncVectorEnv, AsyncVectorEnv)
+            )
+            if (
+                numbers is None
+                or takes_all
+                or not isinstance(error.__cause__, (TypeError, gymnasium.error.Error))
+            ):
                 raise
             observation, info = self._call("reset", self.vector_env.reset, seed=numbers[0])
         self._forget()
@@ -119,16 +143,20 @@ class Hosted:
     def step(self, action: np.ndarray) -> Step:
         """Apply one action to each environment. Where an episode ends, the next one begins.
 
-        `action` is [N, A] float, clipped to [-1, 1] and then rescaled to the environment's bounds, or [N] int.
-        All fields of the returned `Step` are NumPy arrays. Where an episode ends, `observation` is the first of the new
-        episode and `next_observation` is the last of the old one.
+        `action` is [N, A] float, clipped to [-1, 1] and then rescaled to the environment's bounds,
+        or [N] int. All fields of the returned `Step` are NumPy arrays. Where an episode ends,
+        `observation` is the first of the new episode and `next_observation` is the last of the old
+        one.
 
-        Raises `FloatingPointError` for an action, observation or reward that is not finite. If `tolerant` is set, it
-        replaces such an action by 0 and returns the rest as it is. Raises `ValueError` for a wrong shape, and
-        `EnvironmentFailed` for errors and wrong return values of an environment.
+        Raises `FloatingPointError` for an action, observation or reward that is not finite. If
+        `tolerant` is set, it replaces such an action by 0 and returns the rest as it is. Raises
+        `ValueError` for a wrong shape, and `EnvironmentFailed` for errors and wrong return values
+        of an environment.
         """
         environment_action = self._denormalised(np.asarray(action))
-        raw, reward, terminated, truncated, info = self._call("step", self.vector_env.step, environment_action)
+        raw, reward, terminated, truncated, info = self._call(
+            "step", self.vector_env.step, environment_action
+        )
         next_observation = observation = self._seen(raw, info)
         terminated, truncated = np.array(terminated, np.bool_), np.array(truncated, np.bool_)
         with np.errstate(over="ignore"):
@@ -142,7 +170,9 @@ class Hosted:
         if ended.any():
             self._return[ended] = 0
             self._length[ended] = 0
-            if self._mode == AutoresetMode.SAME_STEP or (self._mode is None and "final_obs" in info):
+            if self._mode == AutoresetMode.SAME_STEP or (
+                self._mode is None and "final_obs" in info
+            ):
                 next_observation = self._final_observation(observation, ended, info)
                 self._note_success(info.get("final_info", {}), ended)
             else:
@@ -153,7 +183,9 @@ class Hosted:
         after = self._after(next_observation, action, single)
         last = self._with_time(after, episode_length)
         next_observation = last
-        observation = self._with_time(self._begun(observation, after, ended)) if ended.any() else last
+        observation = (
+            self._with_time(self._begun(observation, after, ended)) if ended.any() else last
+        )
         self._observation = observation
         fields: dict[str, Any] = dict(
             observation=observation,
@@ -169,17 +201,20 @@ class Hosted:
         return Step(**fields)
 
     def save(self, which: Sequence[int] | None = None) -> bytes | None:
-        """The exact state of all environments; None if it cannot be saved, and `save_failure` then says why.
+        """The exact state of all environments; None if it cannot be saved,
+        and `save_failure` then says why.
 
         With `which`, the state of only those environments, in that order.
 
-        The state holds simulators, time limits, random generators and all other attributes of the environments and
-        their wrappers. It does not hold functions, specifications and renderers: the environments that it is restored
-        to have their own. State outside the environments (global variables, closures) is not saved.
-        Raises `ValueError` before the first reset.
+        The state holds simulators, time limits, random generators and all other attributes of the
+        environments and their wrappers. It does not hold functions, specifications and renderers:
+        the environments that it is restored to have their own. State outside the environments
+        (global variables, closures) is not saved. Raises `ValueError` before the first reset.
         """
         if self._observation is None:
-            raise ValueError(f"'{self.name}' has no state before its first reset. Call reset, then save.")
+            raise ValueError(
+                f"'{self.name}' has no state before its first reset. Call reset, then save."
+            )
         self.save_failure = self._why_unsaveable()
         if self.save_failure is not None:
             return None
@@ -196,12 +231,14 @@ class Hosted:
             return None
 
     def restore(self, blob: bytes) -> Any:
-        """Continue bit for bit from a state that `save` returned. Returns the observations to act on next, [N, O...].
+        """Continue bit for bit from a state that `save` returned.
 
-        Make the environments as those that were saved. A state that is a pickle can run any code: it
-        is restored only as `rljax.trust.TrustedState(blob)`.
-        Raises `ValueError` for other environments, for another version of the simulator, for anything but a saved
-        state, and for a pickle that is not trusted.
+        Returns the observations to act on next, [N, O...].
+
+        Make the environments as those that were saved. A state that is a pickle can run any code:
+        it is restored only as `rljax.trust.TrustedState(blob)`.
+        Raises `ValueError` for other environments, for another version of the simulator, for
+        anything but a saved state, and for a pickle that is not trusted.
         """
         failure = self._why_unsaveable()
         if failure is not None:
@@ -209,7 +246,9 @@ class Hosted:
         assert self._environments is not None
         batch = saved_simulators.restore(blob, self._environments, self.name)
         self._observation, self._return, self._length, self.success, *signalled = batch
-        self._signals = signalled[0] if signalled else signals.zeros(self.spec.signals, self.num_envs, np)
+        self._signals = (
+            signalled[0] if signalled else signals.zeros(self.spec.signals, self.num_envs, np)
+        )
         masks: Any = mask_of(self._observation)
         self._masks = masks
         if isinstance(self.vector_env, Serial):
@@ -219,13 +258,13 @@ class Hosted:
     def render(self) -> np.ndarray:
         """A picture of environment 0, uint8 [H, W, 3].
 
-        Raises `ValueError` where it was made without `render_mode="rgb_array"`, and `EnvironmentFailed` where
-        rendering fails.
+        Raises `ValueError` where it was made without `render_mode="rgb_array"`, and
+        `EnvironmentFailed` where rendering fails.
         """
         if self.vector_env.render_mode != "rgb_array":
             raise ValueError(
-                f"'{self.name}' was made with render_mode={self.vector_env.render_mode!r}, pictures need 'rgb_array': "
-                f"make_hosted('{self.name}', 1, render_mode='rgb_array')"
+                f"'{self.name}' was made with render_mode={self.vector_env.render_mode!r}, "
+                f"pictures need 'rgb_array': make_hosted('{self.name}', 1, render_mode='rgb_array')"
             )
         try:
             if self._environments is not None:
@@ -241,21 +280,30 @@ class Hosted:
                 failure(f"'{self.name}'", "in render", error).trace,
             ) from error
         if frame is None:
-            raise ValueError(f"'{self.name}' returned no picture for render_mode='rgb_array': it cannot be rendered.")
+            raise ValueError(
+                f"'{self.name}' returned no picture for render_mode='rgb_array': it cannot "
+                "be rendered."
+            )
         return np.asarray(frame)
 
     def close(self, at_once: bool = False) -> None:
-        """Close the environments. A second call does nothing. Raises `EnvironmentFailed` if one raises an error.
+        """Close the environments.
 
-        With `at_once`, for environments that do not return from a step: end their processes, and leave the others.
+        A second call does nothing. Raises `EnvironmentFailed` if one raises an error.
+
+        With `at_once`, for environments that do not return from a step: end their processes, and
+        leave the others.
         """
         if self._closed:
             return
         self._closed = True
         base = self.vector_env.unwrapped
         if isinstance(base, AsyncVectorEnv):
-            stuck = base._state != AsyncState.DEFAULT or not all(process.is_alive() for process in base.processes)
-            base._state = AsyncState.DEFAULT  # Gymnasium would wait for the step of a process that hangs or has ended
+            stuck = base._state != AsyncState.DEFAULT or not all(
+                process.is_alive() for process in base.processes
+            )
+            # Gymnasium would wait for the step of a process that hangs or has ended
+            base._state = AsyncState.DEFAULT
             self._call("close", self.vector_env.close, terminate=stuck or at_once)
         elif not at_once:
             self._call("close", self.vector_env.close)
@@ -264,12 +312,16 @@ class Hosted:
         self._return = np.zeros(self.num_envs)
         self._length = np.zeros(self.num_envs, np.int32)
         self.success = np.full(self.num_envs, np.nan)
-        self._signals = signals.zeros(self.spec.signals, self.num_envs, np)  # sums over running episodes, float64
+        # Sums over running episodes, float64.
+        self._signals = signals.zeros(self.spec.signals, self.num_envs, np)
 
     def _denormalised(self, action: np.ndarray) -> np.ndarray:
         expected = (self.num_envs, *self.spec.action_shape)
         if action.shape != expected:
-            raise ValueError(f"actions have shape {action.shape}, {self.num_envs} of '{self.name}' need {expected}.")
+            raise ValueError(
+                f"actions have shape {action.shape}, {self.num_envs} of '{self.name}' "
+                f"need {expected}."
+            )
         if not self.spec.discrete:
             self._require_finite(action, "action")
             if self.tolerant:
@@ -277,10 +329,14 @@ class Hosted:
         return self.spaces.act(action)
 
     def _call(self, part: str, function: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
-        """Call the vector environment. Raises `EnvironmentFailed` for everything that its environments raise."""
+        """Call the vector environment.
+
+        Raises `EnvironmentFailed` for everything that its environments raise.
+        """
         asynchronous = isinstance(self.vector_env.unwrapped, AsyncVectorEnv)
         level = gymnasium.logger.min_level
-        if asynchronous:  # Gymnasium would print the environments' errors before it raises the last one
+        # Gymnasium would print the environments' errors before it raises the last one
+        if asynchronous:
             gymnasium.logger.min_level = gymnasium.logger.ERROR + 1
         try:
             return function(*arguments, **named)
@@ -290,8 +346,9 @@ class Hosted:
             if not asynchronous:
                 raise failure(f"'{self.name}'", f"in {part}", error) from error
             raise EnvironmentFailed(
-                f"a process of '{self.name}' has ended by itself, in {part}: it crashed, or was killed (as for lack of "
-                "memory). Without processes, the name without 'async/' shows more."
+                f"a process of '{self.name}' has ended by itself, in {part}: it crashed, or was "
+                "killed (as for lack of memory). Without processes, the name without "
+                "'async/' shows more."
             ) from error
         except (Exception, SystemExit) as error:
             raise failure(f"'{self.name}'", f"in {part}", error) from error
@@ -317,7 +374,8 @@ class Hosted:
             raise EnvironmentFailed(f"'{self.name}' returned {error}") from None
 
     def _with_time(self, observation: Any, length: np.ndarray | None = None) -> Any:
-        """Observations [N, O] with the time, if agents observe it, after `length` [N] steps of the episode.
+        """Observations [N, O] with the time, if agents observe it,
+        after `length` [N] steps of the episode.
 
         By default, `length` is that of the running episodes.
         """
@@ -339,17 +397,24 @@ class Hosted:
         return last_step.with_last_step(observation, action, reward, self._bare_spec, np)
 
     def _begun(self, observation: Any, after: Any, ended: np.ndarray) -> Any:
-        """Observations to act on: first ones for environments whose episode `ended` [N], `after` for the others."""
+        """Observations to act on: first ones for environments whose episode `ended` [N],
+        `after` for the others.
+        """
         if self._bare_spec is None:
             return observation
         first = self._first(observation)
-        return jax.tree.map(lambda new, old: np.where(ended.reshape(-1, *[1] * (new.ndim - 1)), new, old), first, after)
+        return jax.tree.map(
+            lambda new, old: np.where(ended.reshape(-1, *[1] * (new.ndim - 1)), new, old),
+            first,
+            after,
+        )
 
     def _final_observation(self, observation: Any, ended: np.ndarray, info: dict[str, Any]) -> Any:
         if "final_obs" not in info:
             raise ValueError(
-                f"'{self.name}' resets itself in the same step without info['final_obs'], so the last observation of "
-                "its episodes is lost. Use autoreset_mode=DISABLED or NEXT_STEP."
+                f"'{self.name}' resets itself in the same step without info['final_obs'], so the "
+                "last observation of its episodes is lost. Use autoreset_mode=DISABLED "
+                "or NEXT_STEP."
             )
         final = jax.tree.map(np.copy, observation)
         everything = np.ones(self.spec.action_size, np.bool_) if self.spaces.masked else None
@@ -359,23 +424,37 @@ class Hosted:
         return final
 
     def _begin_again(self, last: Any, ended: np.ndarray) -> Any:
-        """Reset the environments whose episode has `ended`, even if they would reset themselves in the next step."""
-        fresh, info = self._call("reset", self.vector_env.reset, options={"reset_mask": ended.copy()})
+        """Reset the environments whose episode has `ended`,
+        even if they would reset themselves in the next step.
+        """
+        fresh, info = self._call(
+            "reset", self.vector_env.reset, options={"reset_mask": ended.copy()}
+        )
         observation = self._seen(fresh, info)
-        same = jax.tree.map(lambda new, old: np.array_equal(new[~ended], old[~ended]), observation, last)
+        same = jax.tree.map(
+            lambda new, old: np.array_equal(new[~ended], old[~ended]), observation, last
+        )
         if not all(jax.tree.leaves(same)):
             raise ValueError(
-                f"'{self.name}' ignores reset(options={{'reset_mask': ...}}): it changed environments whose "
-                "episode had not ended. Use SyncVectorEnv, AsyncVectorEnv, or autoreset_mode=SAME_STEP."
+                f"'{self.name}' ignores reset(options={{'reset_mask': ...}}): it changed "
+                "environments whose episode had not ended. Use SyncVectorEnv, AsyncVectorEnv, or "
+                "autoreset_mode=SAME_STEP."
             )
         return observation
 
-    def _count_signals(self, info: dict[str, Any], ended: np.ndarray) -> tuple[dict[str, Any], dict[str, Any]]:
-        """The signals of a step and their sums over episodes, [N, K...] float32. Sums begin anew where one `ended`."""
+    def _count_signals(
+        self, info: dict[str, Any], ended: np.ndarray
+    ) -> tuple[dict[str, Any], dict[str, Any]]:
+        """The signals of a step and their sums over episodes, [N, K...] float32.
+
+        Sums begin anew where one `ended`.
+        """
         if not self.spec.signals:
             return {}, {}
         raw = (
-            info if isinstance(self.vector_env, Serial) else signals.of_batch(info, self.spec.signals, ended, self.name)
+            info
+            if isinstance(self.vector_env, Serial)
+            else signals.of_batch(info, self.spec.signals, ended, self.name)
         )
         values, sums = {}, {}
         for part in self.spec.signals:
@@ -406,12 +485,14 @@ class Hosted:
         where = f" at index {place[0]}" if place else ""
         if kind == "action":
             raise FloatingPointError(
-                f"the action for environment {row} of '{self.name}' is {value}{where}, it must be finite. "
-                "The policy has diverged: go back to a checkpoint, and use a lower learning rate."
+                f"the action for environment {row} of '{self.name}' is {value}{where}, it must be "
+                "finite. The policy has diverged: go back to a checkpoint, and use a "
+                "lower learning rate."
             )
         raise FloatingPointError(
-            f"environment {row} of '{self.name}' returned the {kind} {value}{where}, it must be finite. "
-            "Its simulation has diverged: end the episode where the state leaves its range, or shorten its time step."
+            f"environment {row} of '{self.name}' returned the {kind} {value}{where}, it must be "
+            "finite. Its simulation has diverged: end the episode where the state leaves its "
+            "range, or shorten its time step."
         )
 
     def _why_unsaveable(self) -> str | None:
@@ -421,7 +502,8 @@ class Hosted:
 
     def _has_mujoco(self) -> bool:
         return self._environments is not None and any(
-            saved_simulators.is_native(value, "MjData") for value in vars(self._environments[0].unwrapped).values()
+            saved_simulators.is_native(value, "MjData")
+            for value in vars(self._environments[0].unwrapped).values()
         )
 
 
@@ -429,16 +511,23 @@ def _autoreset_mode(vector_env: VectorEnv, name: str) -> AutoresetMode | None:
     mode = (vector_env.metadata or {}).get("autoreset_mode")
     mode = None if mode is None else AutoresetMode(mode)
     base = vector_env.unwrapped
-    if isinstance(base, AsyncVectorEnv) and mode == AutoresetMode.NEXT_STEP and not base.shared_memory:
+    if (
+        isinstance(base, AsyncVectorEnv)
+        and mode == AutoresetMode.NEXT_STEP
+        and not base.shared_memory
+    ):
         raise ValueError(
-            f"'{name}' is an AsyncVectorEnv with shared_memory=False and autoreset_mode=NEXT_STEP, which resets an "
-            "environment twice when asked to reset it. Use shared_memory=True or autoreset_mode=DISABLED."
+            f"'{name}' is an AsyncVectorEnv with shared_memory=False and autoreset_mode=NEXT_STEP, "
+            "which resets an environment twice when asked to reset it. Use shared_memory=True or "
+            "autoreset_mode=DISABLED."
         )
     return mode
 
 
 def _rows_of_masks(info: dict[str, Any], before: np.ndarray | None) -> np.ndarray:
-    """The masks [N, A] of all environments: those in `info`, and those `before` for environments without one."""
+    """The masks [N, A] of all environments: those in `info`,
+    and those `before` for environments without one.
+    """
     new, known = info[MASK], info.get(f"_{MASK}")
     rows = [np.asarray(row) for row in new] if np.asarray(new).dtype == object else np.asarray(new)
     if known is None or before is None or np.all(known):

@@ -1,10 +1,11 @@
 """OGBench's robot arms on the host: cheap copies, seeds and pictures.
 
-Each robot arm that OGBench makes takes 150 MB, and a second to compile. An arm with its cubes holds meshes, textures
-and XML that no episode changes. The copies of an arm share these, and each copy has its own simulator. Copies step bit
-for bit as arms that are made one by one.
+Each robot arm that OGBench makes takes 150 MB, and a second to compile. An arm with its cubes holds
+meshes, textures and XML that no episode changes. The copies of an arm share these, and each copy
+has its own simulator. Copies step bit for bit as arms that are made one by one.
 
-Source: Park et al., OGBench: Benchmarking Offline Goal-Conditioned RL, arXiv:2410.20092; ogbench 1.2.2.
+Source: Park et al., OGBench: Benchmarking Offline Goal-Conditioned RL, arXiv:2410.20092; ogbench
+1.2.2.
 """
 
 from __future__ import annotations
@@ -16,13 +17,18 @@ from typing import Any
 
 import gymnasium
 
-# Environments that change only the colours of their model: copies can share it. A scene locks its drawer in its model.
+# Environments that change only the colours of their model: copies can share it. A scene locks its
+# drawer in its model.
 COLOURS_ONLY = ("CubeEnv", "PuzzleEnv")
-FIXED = ("dm_control", "mujoco", "ogbench.manipspace.controllers")  # objects of these modules are not copied
+# Objects of these modules are not copied.
+FIXED = ("dm_control", "mujoco", "ogbench.manipspace.controllers")
 
 
 def is_arm(environment: gymnasium.Env) -> bool:
-    """Whether it is one of OGBench's cube, scene or puzzle environments. `copies` can copy these."""
+    """Whether it is one of OGBench's cube, scene or puzzle environments.
+
+    `copies` can copy these.
+    """
     return type(environment.unwrapped).__module__.startswith("ogbench.manipspace.")
 
 
@@ -38,7 +44,9 @@ def declare_rendering(environment: gymnasium.Env, render_mode: str | None) -> No
 
 
 def seed_actions(environment: gymnasium.Env) -> None:
-    """Derive the arm's random actions from its seed. Its `reset` takes two, when it makes the observation of the goal.
+    """Derive the arm's random actions from its seed.
+
+    Its `reset` takes two, when it makes the observation of the goal.
 
     The actions come from a separate random stream, so that all other random numbers stay the same.
     """
@@ -57,10 +65,12 @@ def seed_actions(environment: gymnasium.Env) -> None:
 
 
 def copies(environment: gymnasium.Env, number: int) -> Iterator[gymnasium.Env]:
-    """Copy `environment` `number` times. Each copy has its own random numbers; reset it before its first step.
+    """Copy `environment` `number` times.
 
-    The copies of cubes and puzzles share the colours that show what is in place: pictures show the colours of the arm
-    that was stepped last.
+    Each copy has its own random numbers; reset it before its first step.
+
+    The copies of cubes and puzzles share the colours that show what is in place: pictures show the
+    colours of the arm that was stepped last.
     """
     mujoco: Any = importlib.import_module("mujoco")
     arm: Any = environment.unwrapped

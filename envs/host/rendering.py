@@ -6,7 +6,10 @@ import ctypes.util
 import os
 import sys
 
-HINT = " MuJoCo renders without a display by EGL: apt install libegl1 libegl-mesa0, then MUJOCO_GL=egl."
+HINT = (
+    " MuJoCo renders without a display by EGL: apt install libegl1 libegl-mesa0, "
+    "then MUJOCO_GL=egl."
+)
 
 
 def choose_renderer() -> None:
@@ -14,7 +17,10 @@ def choose_renderer() -> None:
 
     MuJoCo reads MUJOCO_GL when it is imported: call this before.
     """
-    if not sys.platform.startswith("linux") or {"MUJOCO_GL", "DISPLAY", "WAYLAND_DISPLAY"} & os.environ.keys():
+    if (
+        not sys.platform.startswith("linux")
+        or {"MUJOCO_GL", "DISPLAY", "WAYLAND_DISPLAY"} & os.environ.keys()
+    ):
         return
     for backend, library in (("egl", "EGL"), ("osmesa", "OSMesa")):
         if ctypes.util.find_library(library):

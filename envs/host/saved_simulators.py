@@ -1,14 +1,15 @@
-"""The exact state of Gymnasium environments as bytes: simulators, random generators, and all other attributes.
+"""The exact state of Gymnasium environments as bytes:
+simulators, random generators, and all other attributes.
 
-An environment is a stack of layers: wrappers, and the environment itself inside them. Some attributes
-of a layer are fixtures, such as a renderer: a fresh environment has its own, and they are not saved.
-The layers and the fixtures are the parts, and saved states refer to a part by its place: (index of
-the layer, name of the attribute, or None for the layer itself). What was shared between attributes
-stays shared.
+An environment is a stack of layers: wrappers, and the environment itself inside them. Some
+attributes of a layer are fixtures, such as a renderer: a fresh environment has its own, and they
+are not saved. The layers and the fixtures are the parts, and saved states refer to a part by its
+place: (index of the layer, name of the attribute, or None for the layer itself). What was shared
+between attributes stays shared.
 
 There are two formats. Where all attributes are plain data (`rljax.trust.plain_state`), the state is
-plain too, and simulators are saved by their own packages' formats. Restoring it runs no code from the
-state. Where an attribute is an object of another class, all attributes are pickled in one go.
+plain too, and simulators are saved by their own packages' formats. Restoring it runs no code from
+the state. Where an attribute is an object of another class, all attributes are pickled in one go.
 Restoring a pickle runs whatever code it names, so that `restore` takes it only as a
 `rljax.trust.TrustedState`.
 """
@@ -58,7 +59,9 @@ def save(environments: Sequence[Any], batch: tuple[np.ndarray, ...]) -> bytes:
     The state is plain where it can be, and a pickle elsewhere. Raises `CannotSaveError`.
     """
     parts = _parts(environments)
-    simulators = {place: part for place, part in parts.items() if is_native(part, "MjData", "ALEInterface")}
+    simulators = {
+        place: part for place, part in parts.items() if is_native(part, "MjData", "ALEInterface")
+    }
     state = {
         "layers": _layer_names(environments),
         "versions": {package: _version(package) for package in map(_package, simulators.values())},
@@ -80,10 +83,11 @@ def save(environments: Sequence[Any], batch: tuple[np.ndarray, ...]) -> bytes:
 
 
 def restore(blob: bytes, environments: Sequence[Any], name: str) -> tuple[np.ndarray, ...]:
-    """Give `environments`, called `name` in messages, the state that `save` returned; the arrays of its `batch`.
+    """Give `environments`, called `name` in messages, the state that `save` returned;
+    the arrays of its `batch`.
 
-    Raises `ValueError` for other environments, for another version of the simulator, for what is not
-    a saved state, and for a pickle that is no `TrustedState`.
+    Raises `ValueError` for other environments, for another version of the simulator, for what is
+    not a saved state, and for a pickle that is no `TrustedState`.
     """
     trust.require_no_pickle(blob, name)
     parts = _parts(environments)
@@ -93,18 +97,21 @@ def restore(blob: bytes, environments: Sequence[Any], name: str) -> tuple[np.nda
         layers, simulators, versions = state["layers"], state["simulators"], state["versions"]
         first, package_versions = layers[0], list(versions.items())
     except Exception as error:
-        raise ValueError(f"this is not a state of '{name}' saved by Hosted.save: {error}.") from error
+        raise ValueError(
+            f"this is not a state of '{name}' saved by Hosted.save: {error}."
+        ) from error
     present = _layer_names(environments)
     if layers != present:
         raise ValueError(
-            f"the saved state is of {len(layers)} x {first}, '{name}' is {len(present)} x {present[0]}. "
-            "Make the same number of the same environments."
+            f"the saved state is of {len(layers)} x {first}, '{name}' is {len(present)} x "
+            f"{present[0]}. Make the same number of the same environments."
         )
     for package, version in package_versions:
         if version != _version(package):
             raise ValueError(
-                f"the state of '{name}' was saved with {package} {version}, this is {_version(package)}. "
-                f"To continue it: pip install {package.replace('_', '-')}=={version}"
+                f"the state of '{name}' was saved with {package} {version}, this is "
+                f"{_version(package)}. To continue it: pip "
+                f"install {package.replace('_', '-')}=={version}"
             )
     try:
         for place, simulator in simulators.items():
@@ -121,7 +128,10 @@ def restore(blob: bytes, environments: Sequence[Any], name: str) -> tuple[np.nda
 
 
 def is_native(value: Any, *kinds: str) -> bool:
-    """Whether `value` is memory of a simulator, of one of `kinds`. Pickle cannot copy it, or loses some of it."""
+    """Whether `value` is memory of a simulator, of one of `kinds`.
+
+    Pickle cannot copy it, or loses some of it.
+    """
     kinds = kinds or ("MjData", "MjModel", "ALEInterface")
     return type(value).__name__ in kinds and _package(value) in ("mujoco", "ale_py")
 
@@ -134,7 +144,9 @@ class _Pickler(pickle.Pickler):
     def persistent_id(self, obj: Any) -> Place | None:
         place = self.places.get(id(obj))
         if place is None and _loses_state(obj):
-            raise pickle.PicklingError(f"it holds a {type(obj).__name__} that a copy would not be equal to")
+            raise pickle.PicklingError(
+                f"it holds a {type(obj).__name__} that a copy would not be equal to"
+            )
         return place
 
 
@@ -174,12 +186,18 @@ def _load_plain(
 
 def _by_place(attributes: Sequence[dict[str, Any]]) -> dict[Place, Any]:
     """All attributes by their places."""
-    return {(index, name): value for index, values in enumerate(attributes) for name, value in values.items()}
+    return {
+        (index, name): value
+        for index, values in enumerate(attributes)
+        for name, value in values.items()
+    }
 
 
 def _replace_attributes(layer: Any, values: dict[str, Any]) -> None:
     """Give a layer the saved attributes, and no others but fixtures."""
-    for attribute in [attribute for attribute, value in vars(layer).items() if not _is_fixture(attribute, value)]:
+    for attribute in [
+        attribute for attribute, value in vars(layer).items() if not _is_fixture(attribute, value)
+    ]:
         if attribute not in values:
             delattr(layer, attribute)
     if not all(isinstance(name, str) and name not in _FIXTURES for name in values):
@@ -203,8 +221,14 @@ def _layers(environments: Any) -> Iterator[Any]:
 
 
 def _layer_names(environments: Any) -> list[str]:
-    """One line per environment. Saved states hold these lines: a wrapper's class must keep its name."""
-    return ["<".join(type(layer).__name__ for layer in _layers([environment])) for environment in environments]
+    """One line per environment.
+
+    Saved states hold these lines: a wrapper's class must keep its name.
+    """
+    return [
+        "<".join(type(layer).__name__ for layer in _layers([environment]))
+        for environment in environments
+    ]
 
 
 def _parts(environments: Any) -> dict[Place, Any]:
@@ -231,7 +255,9 @@ def _is_fixture(name: str, value: Any) -> bool:
     if isinstance(value, types.FunctionType):
         return "<" in value.__qualname__  # pickle finds all other functions by their names
     module = type(value).__module__
-    return module == "gymnasium.envs.mujoco.mujoco_rendering" or module.partition(".")[0] == "pygame"
+    return (
+        module == "gymnasium.envs.mujoco.mujoco_rendering" or module.partition(".")[0] == "pygame"
+    )
 
 
 def _package(value: Any) -> str:
@@ -244,7 +270,8 @@ def _version(package: str) -> str | None:
 
 def _loses_state(value: Any) -> bool:
     """Whether pickle would copy `value` without an error, and the copy would behave differently."""
-    if isinstance(value, np.ndarray):  # a writeable view of a simulator's memory would no longer be one
+    # A writeable view of a simulator's memory would no longer be one.
+    if isinstance(value, np.ndarray):
         base: Any = value
         while isinstance(base, np.ndarray):
             base = base.base
@@ -264,7 +291,9 @@ def _unsaveable_attribute(environments: Any, parts: dict[Place, Any]) -> str | N
 
 
 def _save_simulator(data: Any) -> tuple[tuple[str, bytes], dict[str, Any]]:
-    """An MjData with its model, and the fields that MuJoCo leaves out of it; or a whole Atari console."""
+    """An MjData with its model, and the fields that MuJoCo leaves out of it;
+    or a whole Atari console.
+    """
     if is_native(data, "ALEInterface"):
         return ("ALEState", data.cloneState(include_rng=True).__getstate__()), {}
     fields = {name: getattr(data, name) for name in _unsaved_fields(data)}
@@ -277,11 +306,17 @@ def _save_simulator(data: Any) -> tuple[tuple[str, bytes], dict[str, Any]]:
 
 def _unsaved_fields(data: Any) -> list[str]:
     """Fields of an MjData that its own format leaves out."""
-    return [name for name in dir(data) if name.startswith(("flg_", "solver_")) or name in ("ne", "nf", "nl")]
+    return [
+        name
+        for name in dir(data)
+        if name.startswith(("flg_", "solver_")) or name in ("ne", "nf", "nl")
+    ]
 
 
 def _restore_simulator(saved: tuple[Any, dict[str, Any]], present: Any) -> None:
-    """Make `present` equal to the saved simulator, in place: an MjData with its model, or an Atari console."""
+    """Make `present` equal to the saved simulator, in place:
+    an MjData with its model, or an Atari console.
+    """
     content, fields = saved
     if is_native(present, "ALEInterface"):
         present.restoreState(_native(content, "ale_py", "ALEState"))
@@ -295,7 +330,9 @@ def _restore_simulator(saved: tuple[Any, dict[str, Any]], present: Any) -> None:
 
 
 def _native(content: Any, package: str, kind: str) -> Any:
-    """A simulator's state from the bytes of its own package; `content` itself where a pickle held the object."""
+    """A simulator's state from the bytes of its own package;
+    `content` itself where a pickle held the object.
+    """
     if not isinstance(content, tuple):
         return content
     name, state = content
@@ -317,5 +354,6 @@ def _copy_fields(saved: Any, present: Any) -> None:
             value[...] = getattr(saved, name)
         elif _package(value) == "mujoco":
             _copy_fields(getattr(saved, name), value)
-        elif isinstance(value, (int, float)) and not is_native(present, "MjModel"):  # a model's numbers are its sizes
+        elif isinstance(value, (int, float)) and not is_native(present, "MjModel"):
+            # A model's numbers are its sizes.
             setattr(present, name, getattr(saved, name))

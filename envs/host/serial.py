@@ -23,10 +23,10 @@ SUCCESS = ("success", "is_success")  # keys of `info` by which environments repo
 class Serial(VectorEnv):
     """Environments stepped one after another: `SyncVectorEnv` without autoreset.
 
-    `SyncVectorEnv` gathers the whole `info` of every step, which can take as long as the simulation. This class keeps
-    only the entries of `info` that `Hosted` reads: signals, and at the end of an episode, success.
-    It checks the environments' return values, and raises `EnvironmentFailed` for wrong ones and
-    for the environments' errors.
+    `SyncVectorEnv` gathers the whole `info` of every step, which can take as long as the
+    simulation. This class keeps only the entries of `info` that `Hosted` reads: signals, and at the
+    end of an episode, success. It checks the environments' return values, and raises
+    `EnvironmentFailed` for wrong ones and for the environments' errors.
     """
 
     def __init__(self, environments: Sequence[gymnasium.Env], name: str) -> None:
@@ -35,23 +35,33 @@ class Serial(VectorEnv):
         self.num_envs = len(self.envs)
         self.metadata = {**first.metadata, "autoreset_mode": AutoresetMode.DISABLED}
         self.render_mode, self.spec = first.render_mode, first.spec
-        self.single_observation_space, self.single_action_space = first.observation_space, first.action_space
+        self.single_observation_space, self.single_action_space = (
+            first.observation_space,
+            first.action_space,
+        )
         self.observation_space = batch_space(first.observation_space, self.num_envs)
         self.action_space = batch_space(first.action_space, self.num_envs)
         self.signals = signals.declared(self.metadata.get("signals", ()), name)
-        self._checks = [Checks(environment, name, index) for index, environment in enumerate(self.envs)]
+        self._checks = [
+            Checks(environment, name, index) for index, environment in enumerate(self.envs)
+        ]
         self._latest: list[Any] = [None] * self.num_envs  # the environments' own observations
-        self._masks: list[Any] | None = None  # the latest masks of allowed actions; None where there are none
+        # The latest masks of allowed actions; None where there are none.
+        self._masks: list[Any] | None = None
         self._is_box = isinstance(first.observation_space, spaces.Box)
         self._observations: Any = create_empty_array(first.observation_space, self.num_envs)
 
-    def reset(self, *, seed: Any = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+    def reset(
+        self, *, seed: Any = None, options: dict[str, Any] | None = None
+    ) -> tuple[Any, dict[str, Any]]:
         """Begin an episode in all environments, or only in those of `options["reset_mask"]`."""
         which = (options or {}).get("reset_mask")
         for index, environment in enumerate(self.envs):
             if which is None or which[index]:
                 self._require_spaces(index, environment)
-                observation, info = self._checks[index].reset(seed=None if seed is None else seed[index])
+                observation, info = self._checks[index].reset(
+                    seed=None if seed is None else seed[index]
+                )
                 self._put(index, observation)
                 self._note_mask(index, info)
         return self._gathered(), self._masked({})
@@ -63,16 +73,26 @@ class Serial(VectorEnv):
         truncated = np.empty(self.num_envs, np.bool_)
         infos: dict[str, Any] = {}
         step_signals = signals.zeros(self.signals, self.num_envs, np)
-        scalar_box = isinstance(self.single_action_space, spaces.Box) and not self.single_action_space.shape
-        for index, (checks, action) in enumerate(zip(self._checks, self._each(actions), strict=True)):
+        scalar_box = (
+            isinstance(self.single_action_space, spaces.Box) and not self.single_action_space.shape
+        )
+        for index, (checks, action) in enumerate(
+            zip(self._checks, self._each(actions), strict=True)
+        ):
             action = np.asarray(action) if scalar_box else action
-            observation, reward[index], terminated[index], truncated[index], info = checks.step(action)
+            observation, reward[index], terminated[index], truncated[index], info = checks.step(
+                action
+            )
             self._put(index, observation)
             self._note_mask(index, info)
             for part in self.signals:
-                step_signals[part.name][index] = signals.of_step(info, part, f"environment {index} of '{self.name}'")
+                step_signals[part.name][index] = signals.of_step(
+                    info, part, f"environment {index} of '{self.name}'"
+                )
             if terminated[index] or truncated[index]:
-                infos = self._add_info(infos, {key: info[key] for key in SUCCESS if key in info}, index)
+                infos = self._add_info(
+                    infos, {key: info[key] for key in SUCCESS if key in info}, index
+                )
         return self._gathered(), reward, terminated, truncated, self._masked(infos) | step_signals
 
     def continue_episodes(self, lengths: Sequence[int]) -> None:
@@ -85,7 +105,10 @@ class Serial(VectorEnv):
         return tuple(environment.render() for environment in self.envs)
 
     def close_extras(self, **kwargs: Any) -> None:
-        """Close all environments. If some of them raise errors, raise the first as `EnvironmentFailed` at the end."""
+        """Close all environments.
+
+        If some of them raise errors, raise the first as `EnvironmentFailed` at the end.
+        """
         self.closed = True
         failures = []
         for checks in self._checks:
@@ -101,8 +124,9 @@ class Serial(VectorEnv):
             present, expected = getattr(environment, space), getattr(self, f"single_{space}")
             if present != expected:
                 raise ValueError(
-                    f"the {space} of environment {index} of '{self.name}' is {present}, it was {expected} when "
-                    "the first was made. Agents need spaces that do not change: set them in the environment's __init__."
+                    f"the {space} of environment {index} of '{self.name}' is {present}, it was "
+                    f"{expected} when the first was made. Agents need spaces that do not change: "
+                    "set them in the environment's __init__."
                 )
 
     def _each(self, actions: Any) -> Any:
@@ -128,5 +152,7 @@ class Serial(VectorEnv):
 
     def _gathered(self) -> Any:
         if not self._is_box:
-            self._observations = concatenate(self.single_observation_space, self._latest, self._observations)
+            self._observations = concatenate(
+                self.single_observation_space, self._latest, self._observations
+            )
         return self._observations

@@ -1,4 +1,7 @@
-"""Descriptions of Gymnasium's spaces in JSON, as runs store them. `rljax.envs.host.spaces` translates the spaces."""
+"""Descriptions of Gymnasium's spaces in JSON, as runs store them.
+
+`rljax.envs.host.spaces` translates the spaces.
+"""
 
 from __future__ import annotations
 
@@ -12,13 +15,20 @@ from gymnasium import spaces
 
 def is_text(space: spaces.Space) -> bool:
     """Whether a space holds text, which agents do not see."""
-    return isinstance(space, spaces.Text) or space.dtype is str or getattr(space.dtype, "kind", "") == "U"
+    return (
+        isinstance(space, spaces.Text)
+        or space.dtype is str
+        or getattr(space.dtype, "kind", "") == "U"
+    )
 
 
 def described(space: spaces.Space) -> dict[str, Any]:
     """A space, ready for JSON."""
     if isinstance(space, spaces.Dict):
-        return {"kind": "Dict", "spaces": [[key, described(part)] for key, part in space.spaces.items()]}
+        return {
+            "kind": "Dict",
+            "spaces": [[key, described(part)] for key, part in space.spaces.items()],
+        }
     if isinstance(space, spaces.Tuple):
         return {"kind": "Tuple", "spaces": [described(part) for part in space.spaces]}
     if isinstance(space, spaces.Discrete):
@@ -35,7 +45,10 @@ def described(space: spaces.Space) -> dict[str, Any]:
 
 
 def _bound(bound: np.ndarray) -> Any:
-    """A bound as a number if it is the same everywhere, otherwise as a list. Infinity becomes text: JSON has none."""
+    """A bound as a number if it is the same everywhere, otherwise as a list.
+
+    Infinity becomes text: JSON has none.
+    """
     values = [value if math.isfinite(value) else str(value) for value in bound.ravel().tolist()]
     return values[0] if len(set(values)) == 1 else values
 
@@ -50,7 +63,9 @@ def read(description: Mapping[str, Any]) -> spaces.Space:
     if kind == "Discrete":
         return spaces.Discrete(description["n"], start=description["start"])
     if kind == "MultiDiscrete":
-        return spaces.MultiDiscrete(np.array(description["nvec"]), start=np.array(description["start"]))
+        return spaces.MultiDiscrete(
+            np.array(description["nvec"]), start=np.array(description["start"])
+        )
     if kind == "MultiBinary":
         shape = description["shape"]
         return spaces.MultiBinary(shape[0] if len(shape) == 1 else shape)
@@ -62,6 +77,9 @@ def read(description: Mapping[str, Any]) -> spaces.Space:
 
 
 def _read_bound(value: Any, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
-    values = [float(x) if isinstance(x, str) else x for x in (value if isinstance(value, list) else [value])]
+    values = [
+        float(x) if isinstance(x, str) else x
+        for x in (value if isinstance(value, list) else [value])
+    ]
     each = np.array(values, dtype)
     return np.full(shape, each[0]) if len(values) == 1 else each.reshape(shape)

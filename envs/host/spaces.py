@@ -1,9 +1,10 @@
 """Gymnasium's spaces as agents see them. This module decides what an observation shows to agents.
 
-An observation is a vector of float32, a picture with its channels last in its own dtype, or a dictionary of arrays.
-`Spaces` translates in both directions. A run stores a description of it (`space_descriptions`), so that a policy can
-act on an environment's own observations and return its own actions, even if the environment is not installed. Data sets
-of Minari are translated by it too, and `rljax.networks.encoders` turns the result into features.
+An observation is a vector of float32, a picture with its channels last in its own dtype, or a
+dictionary of arrays. `Spaces` translates in both directions. A run stores a description of it
+(`space_descriptions`), so that a policy can act on an environment's own observations and return its
+own actions, even if the environment is not installed. Data sets of Minari are translated by it too,
+and `rljax.networks.encoders` turns the result into features.
 """
 
 from __future__ import annotations
@@ -23,7 +24,8 @@ LEAST_PIXELS = 16  # height and width from which a Box of floats with three axes
 Path = tuple[str | int, ...]  # of a part in a dictionary or tuple
 Channels = Literal["first", "last", "unclear"]  # where the channels of pictures are
 REST = "vector"  # the part of a dictionary that holds everything but pictures and the mask
-ONLY = "observation"  # the part that holds the whole observation of an environment whose `info` has a mask
+# The part that holds the whole observation of an environment whose `info` has a mask.
+ONLY = "observation"
 
 
 class Spaces:
@@ -31,8 +33,10 @@ class Spaces:
 
     Attributes:
         observation, action: Gymnasium's spaces of one environment.
-        observation_shape, observation_dtype: of one observation as agents see it; () where it is a dictionary.
-        parts: the arrays of an observation that agents see as a dictionary; () where they see one array.
+        observation_shape, observation_dtype: of one observation as agents see it; () where it is a
+            dictionary.
+        parts: the arrays of an observation that agents see as a dictionary; () where they see one
+            array.
         action_size: dimensions of a continuous action, or the number of discrete actions.
         discrete, choices: whether actions are discrete, and how many choices each of several has.
         bounds: low [A] and high [A] of the environment's own actions; None where they are discrete.
@@ -40,15 +44,17 @@ class Spaces:
         note: how observations are changed for agents; None if they are not.
     """
 
-    def __init__(self, observation: spaces.Space, action: spaces.Space, name: str, masked: bool = False) -> None:
+    def __init__(
+        self, observation: spaces.Space, action: spaces.Space, name: str, masked: bool = False
+    ) -> None:
         """Vectors stay vectors, and pictures stay pictures, with their channels last.
 
-        Dictionaries, tuples, discrete observations (one number for each choice) and other shapes become vectors. A
-        structure with pictures or a mask of actions becomes a dictionary of its pictures, its mask, and one vector of
-        all the rest. Text is left out.
+        Dictionaries, tuples, discrete observations (one number for each choice) and other shapes
+        become vectors. A structure with pictures or a mask of actions becomes a dictionary of its
+        pictures, its mask, and one vector of all the rest. Text is left out.
 
-        Raises `TypeError` for spaces of other kinds, and `ValueError` for actions without finite bounds and for spaces
-        that hold no number.
+        Raises `TypeError` for spaces of other kinds, and `ValueError` for actions without finite
+        bounds and for spaces that hold no number.
         """
         self.observation, self.action, self.name, self.masked = observation, action, name, masked
         self.actions = Actions(action, name)
@@ -87,10 +93,11 @@ class Spaces:
         )
 
     def observe(self, observation: Any, leading: tuple[int, ...], mask: Any = None) -> Any:
-        """The environment's own observations with these leading axes, as new arrays [*leading, O...].
+        """The environment's own observations with these leading axes,
+        as new arrays [*leading, O...].
 
-        `mask` [*leading, A] marks allowed actions, if the environment's `info` has it. Raises `ValueError` for values
-        outside the space; the message continues "'NAME' returned".
+        `mask` [*leading, A] marks allowed actions, if the environment's `info` has it. Raises
+        `ValueError` for values outside the space; the message continues "'NAME' returned".
         """
         if not self.masked:
             return self._observed(observation, leading)
@@ -103,16 +110,24 @@ class Spaces:
             for path, (key, channels) in self._names.items():
                 part, space = _at(observation, path), _at(self.observation, path)
                 if key == MASK:
-                    parts[key] = as_array(space, part, leading, _shown(path)).reshape(*leading, -1) != 0
+                    parts[key] = (
+                        as_array(space, part, leading, _shown(path)).reshape(*leading, -1) != 0
+                    )
                 else:
                     dtype = "uint8" if space.dtype == np.uint8 else "float32"
-                    parts[key] = _copied(as_array(space, part, leading, _shown(path)), channels, dtype)
+                    parts[key] = _copied(
+                        as_array(space, part, leading, _shown(path)), channels, dtype
+                    )
             if any(part.name == self._rest for part in self.parts):
-                parts[self._rest] = flattened(self.observation, observation, leading, without=set(self._names))
+                parts[self._rest] = flattened(
+                    self.observation, observation, leading, without=set(self._names)
+                )
             return parts
         if self._channels is None:
             return flattened(self.observation, observation, leading)
-        return _copied(as_array(self.observation, observation, leading), self._channels, self._dtype)
+        return _copied(
+            as_array(self.observation, observation, leading), self._channels, self._dtype
+        )
 
     def _mask(self, mask: Any, leading: tuple[int, ...]) -> np.ndarray:
         """The mask of allowed actions [*leading, A]."""
@@ -121,16 +136,20 @@ class Spaces:
         array = np.asarray(mask)
         if array.shape != (*leading, self.action_size) or array.dtype.kind not in "biuf":
             raise ValueError(
-                f"info[{MASK!r}] of shape {array.shape} and dtype {array.dtype}, it must hold a truth value for each "
-                f"of the {self.action_size} actions."
+                f"info[{MASK!r}] of shape {array.shape} and dtype {array.dtype}, it must hold a "
+                f"truth value for each of the {self.action_size} actions."
             )
         return array != 0
 
     def leading(self, observation: Any) -> tuple[int, ...]:
-        """The leading axes of the environment's own observations: () for one, (N,) for N; () if that is unclear."""
+        """The leading axes of the environment's own observations: () for one, (N,) for N;
+        () if that is unclear.
+        """
         space: Any = self.observation
         while isinstance(space, (spaces.Dict, spaces.Tuple)):
-            keys: Any = list(space.spaces) if isinstance(space, spaces.Dict) else range(len(space.spaces))
+            keys: Any = (
+                list(space.spaces) if isinstance(space, spaces.Dict) else range(len(space.spaces))
+            )
             key: Any = next((key for key in keys if _holds_numbers(space[key])), None)
             try:
                 observation, space = observation[key], space[key]  # pyright: ignore[reportArgumentType, reportCallIssue]
@@ -141,7 +160,9 @@ class Spaces:
         return shape[:1] if len(shape) == len(single) + 1 else ()
 
     def act(self, action: np.ndarray) -> Any:
-        """Actions [..., A] in [-1, 1], or [...] from 0, as the environment takes them; see `Actions.act`."""
+        """Actions [..., A] in [-1, 1], or [...] from 0, as the environment takes them;
+        see `Actions.act`.
+        """
         return self.actions.act(action)
 
     def described(self) -> dict[str, Any]:
@@ -161,7 +182,8 @@ class Spaces:
 
 
 def described_data(spec: EnvSpec, action_bounds: tuple[Any, Any]) -> dict[str, Any] | None:
-    """The spaces, ready for JSON, of a data set that names no environment and has actions within bounds [A].
+    """The spaces, ready for JSON, of a data set that names no environment and has actions within
+    bounds [A].
 
     None if agents would see a dictionary of such spaces differently.
     """
@@ -179,23 +201,35 @@ def described_data(spec: EnvSpec, action_bounds: tuple[Any, Any]) -> dict[str, A
     return made.described() if difference(made.spec(), spec) is None else None
 
 
-def as_array(space: spaces.Space, value: Any, leading: tuple[int, ...] = (), part: str = "") -> np.ndarray:
-    """Observations of a space that is neither dictionary nor tuple, as an array [*leading, *space.shape] of numbers.
+def as_array(
+    space: spaces.Space, value: Any, leading: tuple[int, ...] = (), part: str = ""
+) -> np.ndarray:
+    """Observations of a space that is neither dictionary nor tuple,
+    as an array [*leading, *space.shape] of numbers.
 
-    Raises `ValueError` for another shape, and for values that the space's dtype cannot hold. `part` is the place
-    of the value in the whole observation.
+    Raises `ValueError` for another shape, and for values that the space's dtype cannot hold. `part`
+    is the place of the value in the whole observation.
     """
     try:
         array = np.asarray(value)
     except ValueError:  # nested lists of different lengths
         array = np.asarray(None)
     if array.dtype.kind not in "fiub":
-        shown = "None" if value is None else f"dtype {array.dtype}" if isinstance(value, np.ndarray) else repr(value)
-        raise ValueError(f"{_called(part, leading)} that holds no real numbers ({shown[:80]}), {_promise(space)}")
+        shown = (
+            "None"
+            if value is None
+            else f"dtype {array.dtype}"
+            if isinstance(value, np.ndarray)
+            else repr(value)
+        )
+        raise ValueError(
+            f"{_called(part, leading)} that holds no real numbers ({shown[:80]}), {_promise(space)}"
+        )
     expected = (*leading, *(space.shape or ()))
     if array.shape != expected:
         raise ValueError(
-            f"{_called(part, leading)} of shape {array.shape}, its observation_space promises {expected}. {CORRECT}"
+            f"{_called(part, leading)} of shape {array.shape}, its observation_space "
+            f"promises {expected}. {CORRECT}"
         )
     dtype: Any = space.dtype
     if array.dtype != dtype and not np.can_cast(array.dtype, dtype, "same_kind"):
@@ -204,7 +238,8 @@ def as_array(space: spaces.Space, value: Any, leading: tuple[int, ...] = (), par
         if not np.array_equal(held, array):
             example = array[held != array].flat[0]
             raise ValueError(
-                f"{_called(part, leading)} with the value {example} of dtype {array.dtype}, {_promise(space)}"
+                f"{_called(part, leading)} with the value {example} of dtype "
+                f"{array.dtype}, {_promise(space)}"
             )
     return array
 
@@ -217,16 +252,21 @@ def flattened(
     without: Collection[Path] = (),
     path: Path = (),
 ) -> np.ndarray:
-    """Observations of any supported space as vectors [*leading, K] float32, in the order of `gymnasium.spaces.flatten`.
+    """Observations of any supported space as vectors [*leading, K] float32,
+    in the order of `gymnasium.spaces.flatten`.
 
-    Text is left out, and so are the parts at the paths `without`. Raises `ValueError` for values outside the
-    space.
+    Text is left out, and so are the parts at the paths `without`. Raises `ValueError` for values
+    outside the space.
     """
     if path in without or is_text(space):
         return np.zeros((*leading, 0), np.float32)
     if isinstance(space, spaces.Dict):
         if not isinstance(value, Mapping) or not set(space.spaces) <= set(value):
-            shown = f"the keys {list(value)}" if isinstance(value, Mapping) else f"a {type(value).__name__}"
+            shown = (
+                f"the keys {list(value)}"
+                if isinstance(value, Mapping)
+                else f"a {type(value).__name__}"
+            )
             raise ValueError(f"{_called(part, leading)} with {shown}, {_promise(space)}")
         parts = [
             flattened(below, value[key], leading, f"{part}[{key!r}]", without, (*path, key))
@@ -235,7 +275,11 @@ def flattened(
         return np.concatenate(parts, axis=-1) if parts else np.zeros((*leading, 0), np.float32)
     if isinstance(space, spaces.Tuple):
         if not isinstance(value, (tuple, list)) or len(value) != len(space.spaces):
-            shown = f"{len(value)} parts" if isinstance(value, (tuple, list)) else f"a {type(value).__name__}"
+            shown = (
+                f"{len(value)} parts"
+                if isinstance(value, (tuple, list))
+                else f"a {type(value).__name__}"
+            )
             raise ValueError(f"{_called(part, leading)} with {shown}, {_promise(space)}")
         parts = [
             flattened(below, value[i], leading, f"{part}[{i}]", without, (*path, i))
@@ -261,7 +305,9 @@ def cast(space: spaces.Space, value: Any) -> Any:
 def _walk(space: spaces.Space, path: Path = ()) -> Iterator[tuple[Path, Any]]:
     """The paths and spaces of all parts of a space that are neither dictionaries nor tuples."""
     if isinstance(space, (spaces.Dict, spaces.Tuple)):
-        named: Any = space.spaces.items() if isinstance(space, spaces.Dict) else enumerate(space.spaces)
+        named: Any = (
+            space.spaces.items() if isinstance(space, spaces.Dict) else enumerate(space.spaces)
+        )
         for key, below in named:
             yield from _walk(below, (*path, key))
     else:
@@ -269,7 +315,8 @@ def _walk(space: spaces.Space, path: Path = ()) -> Iterator[tuple[Path, Any]]:
 
 
 def _named(space: spaces.Space, num_actions: int) -> dict[Path, tuple[str, Channels | None]]:
-    """The names of the pictures and of the mask in a dictionary or tuple, by path; {} if it holds neither.
+    """The names of the pictures and of the mask in a dictionary or tuple, by path;
+    {} if it holds neither.
 
     A mask is called `MASK` and has one number for each of `num_actions` discrete actions.
     """
@@ -288,7 +335,9 @@ def _named(space: spaces.Space, num_actions: int) -> dict[Path, tuple[str, Chann
 def _parts(
     space: spaces.Space, named: dict[Path, tuple[str, Channels | None]], rest: str, name: str
 ) -> tuple[tuple[Part, ...], str | None]:
-    """The parts of a dictionary with the pictures and the mask `named`, ordered by name, and a note."""
+    """The parts of a dictionary with the pictures and the mask `named`, ordered by name,
+    and a note.
+    """
     parts, size, texts = [], 0, []
     for path, leaf in _walk(space):
         if path not in named:
@@ -305,7 +354,10 @@ def _parts(
     if size:
         parts.append(Part(rest, (size,)))
     kind = type(space).__name__
-    note = f"'{name}' observes a {kind}: agents see {', '.join(f'{part.name} {list(part.shape)}' for part in parts)}."
+    note = (
+        f"'{name}' observes a {kind}: agents "
+        f"see {', '.join(f'{part.name} {list(part.shape)}' for part in parts)}."
+    )
     note += f" They do not see the text under {', '.join(texts)}." if texts else ""
     return tuple(sorted(parts, key=lambda part: part.name)), note
 
@@ -318,12 +370,19 @@ def _free(name: str, named: dict[Path, tuple[str, Any]]) -> str:
 
 
 def _at(tree: Any, path: Path) -> Any:
-    """The part of an observation or space at a path. Raises `ValueError` if an observation has none."""
+    """The part of an observation or space at a path.
+
+    Raises `ValueError` if an observation has none.
+    """
     for key in path:
         try:
             tree = tree[key]
         except (TypeError, KeyError, IndexError):
-            shown = f"the keys {list(tree)}" if isinstance(tree, Mapping) else f"a {type(tree).__name__}"
+            shown = (
+                f"the keys {list(tree)}"
+                if isinstance(tree, Mapping)
+                else f"a {type(tree).__name__}"
+            )
             raise ValueError(
                 f"an observation with {shown}, its observation_space promises {key!r}. {CORRECT}"
             ) from None
@@ -342,7 +401,9 @@ def _copied(array: np.ndarray, channels: Channels | None, dtype: str) -> np.ndar
         return array.astype(dtype, order="C")
 
 
-def _agents_view(space: spaces.Space, name: str) -> tuple[tuple[int, ...], Channels | None, str | None]:
+def _agents_view(
+    space: spaces.Space, name: str
+) -> tuple[tuple[int, ...], Channels | None, str | None]:
     """The shape of observations as agents see them, the place of channels, and a note.
 
     The place is None if observations are flattened, and "last" for vectors too: they do not change.
@@ -350,34 +411,44 @@ def _agents_view(space: spaces.Space, name: str) -> tuple[tuple[int, ...], Chann
     size = 0 if is_text(space) else _flat_size(space, name)
     if size == 0:
         raise ValueError(
-            f"'{name}' observes {space}, which holds no number: agents need at least one. A constant such as 0 will "
-            "do for an environment without observations."
+            f"'{name}' observes {space}, which holds no number: agents need at least one. A "
+            "constant such as 0 will do for an environment without observations."
         )
     if isinstance(space, spaces.Box) and len(space.shape) == 1:
         return space.shape, "last", None
     channels = _place_of_channels(space)
     if channels is None:
-        kind = f"a Box of shape {space.shape}" if isinstance(space, spaces.Box) else f"a {type(space).__name__}"
+        kind = (
+            f"a Box of shape {space.shape}"
+            if isinstance(space, spaces.Box)
+            else f"a {type(space).__name__}"
+        )
         return (size,), None, f"'{name}' observes {kind}: it is flattened to {size} numbers."
     shape: Any = space.shape
     first, second, third = shape
     if channels == "first":
-        note = f"'{name}' observes pictures of shape {space.shape}, channels first: agents see {(second, third, first)}"
+        note = (
+            f"'{name}' observes pictures of shape {space.shape}, channels first: agents "
+            f"see {(second, third, first)}"
+        )
         return (second, third, first), "first", f"{note}, channels last."
     note = None
     if channels == "unclear":
         note = (
-            f"'{name}' observes pictures of shape {space.shape}, which do not show where the channels are: they are "
-            f"read as height {first}, width {second}, {third} channels. If that is wrong, transpose them with "
-            "gymnasium.wrappers.TransformObservation."
+            f"'{name}' observes pictures of shape {space.shape}, which do not show where the "
+            f"channels are: they are read as height {first}, width {second}, {third} channels. If "
+            "that is wrong, transpose them with gymnasium.wrappers.TransformObservation."
         )
     return space.shape, "last", note  # type: ignore[return-value]
 
 
 def _place_of_channels(space: spaces.Space) -> Channels | None:
-    """The place of the channels of pictures: an axis much shorter than height and width. None for other spaces.
+    """The place of the channels of pictures: an axis much shorter than height and width.
 
-    A Box of uint8 with three axes is always a picture. A Box of floats is one if its axes leave no doubt.
+    None for other spaces.
+
+    A Box of uint8 with three axes is always a picture. A Box of floats is one if its axes leave no
+    doubt.
     """
     if not isinstance(space, spaces.Box) or len(space.shape) != 3:
         return None
@@ -391,7 +462,10 @@ def _place_of_channels(space: spaces.Space) -> Channels | None:
 
 
 def _flat_size(space: spaces.Space, name: str) -> int:
-    """The number of numbers in one observation as a vector. Raises `TypeError` if their number is not fixed."""
+    """The number of numbers in one observation as a vector.
+
+    Raises `TypeError` if their number is not fixed.
+    """
     if isinstance(space, (spaces.Dict, spaces.Tuple)):
         parts = space.spaces.values() if isinstance(space, spaces.Dict) else space.spaces
         return sum(_flat_size(part, name) for part in parts)
@@ -399,8 +473,9 @@ def _flat_size(space: spaces.Space, name: str) -> int:
         choices = int(space.n) if isinstance(space, spaces.Discrete) else int(space.nvec.sum())
         if choices > MOST_CHOICES:
             raise TypeError(
-                f"'{name}' observes {space}, each choice of which would be one number: that is more than "
-                f"{MOST_CHOICES:,}. Wrap the environment so that it observes a few numbers instead."
+                f"'{name}' observes {space}, each choice of which would be one number: that is "
+                f"more than {MOST_CHOICES:,}. Wrap the environment so that it observes a few "
+                "numbers instead."
             )
         return choices
     if isinstance(space, (spaces.Box, spaces.MultiBinary)):

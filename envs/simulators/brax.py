@@ -1,10 +1,11 @@
 """Adapter: Brax's environments, as `brax/<name>`.
 
-Brax's own wrappers are left out: their auto-reset always returns to the same first state, and they report the time
-limit as an ordinary end. Here `done` means termination, and the time limit truncates.
+Brax's own wrappers are left out: their auto-reset always returns to the same first state, and they
+report the time limit as an ordinary end. Here `done` means termination, and the time limit
+truncates.
 
-Reference: Freeman et al., Brax - A Differentiable Physics Engine for Large Scale Rigid Body Simulation,
-arXiv:2106.13281.
+Reference: Freeman et al., Brax - A Differentiable Physics Engine for Large Scale Rigid Body
+Simulation, arXiv:2106.13281.
 """
 
 from __future__ import annotations
@@ -22,15 +23,19 @@ MAX_EPISODE_STEPS = 1000  # `episode_length` of brax.envs.create
 
 
 class Brax:
-    """An environment of Brax, or of another package with Brax's interface. Its state is that package's `State`.
+    """An environment of Brax, or of another package with Brax's interface.
 
-    Actions pass unchanged: Brax's own actions are in [-1, 1] too, and Brax rescales them to each actuator's range. If
-    the observation is a dictionary, the policy sees its entry "state".
+    Its state is that package's `State`.
+
+    Actions pass unchanged: Brax's own actions are in [-1, 1] too, and Brax rescales them to each
+    actuator's range. If the observation is a dictionary, the policy sees its entry "state".
     """
 
     params = None
 
-    def __init__(self, name: str, simulator: Any, max_episode_steps: int = MAX_EPISODE_STEPS) -> None:
+    def __init__(
+        self, name: str, simulator: Any, max_episode_steps: int = MAX_EPISODE_STEPS
+    ) -> None:
         self.simulator = simulator  # without wrappers
         with foreign(name):
             state = jax.eval_shape(simulator.reset, jax.random.key(0))
@@ -51,11 +56,19 @@ class Brax:
         self, key: Array, state: Any, action: Array, params: Any = None
     ) -> tuple[Array, Any, Array, Array, Array, dict[str, Any]]:
         """Apply one action; see `rljax.envs.environment.Environment`."""
-        with foreign(self.spec.name):  # a copy of the state, because step writes into its dictionaries
+        # A copy of the state, because step writes into its dictionaries.
+        with foreign(self.spec.name):
             state = self.simulator.step(jax.tree.map(lambda leaf: leaf, state), action)
         observation = jnp.asarray(_observation(state), jnp.float32)
         reward = jnp.asarray(state.reward, jnp.float32)
-        return observation, state, reward, state.done > 0, jnp.zeros((), jnp.bool_), {**state.info, **state.metrics}
+        return (
+            observation,
+            state,
+            reward,
+            state.done > 0,
+            jnp.zeros((), jnp.bool_),
+            {**state.info, **state.metrics},
+        )
 
 
 def names() -> list[str]:
@@ -64,7 +77,10 @@ def names() -> list[str]:
 
 
 def make(name: str) -> Environment:
-    """Make the environment called `name`, such as "brax/ant". Raises `ValueError` where there is none."""
+    """Make the environment called `name`, such as "brax/ant".
+
+    Raises `ValueError` where there is none.
+    """
     if name not in names():
         raise unknown(name, "Brax", names())
     return Brax(name, _make(name))

@@ -1,14 +1,16 @@
 """Adapter: Craftax-Classic with symbolic observations, as `craftax/Classic-Symbolic`.
 
-Craftax-Classic is Crafter in JAX: survive in a generated world, gather, build and fight. The observation [1345] holds
-the map around the player, one number for each kind of block and creature in each of 7 x 9 cells, then the inventory,
-the player's needs, the direction, the light and whether the player sleeps. Each of the 22 achievements gives 1 when an
-episode first reaches it. Each point of health that is gained or lost gives 0.1 or -0.1.
+Craftax-Classic is Crafter in JAX: survive in a generated world, gather, build and fight. The
+observation [1345] holds the map around the player, one number for each kind of block and creature
+in each of 7 x 9 cells, then the inventory, the player's needs, the direction, the light and whether
+the player sleeps. Each of the 22 achievements gives 1 when an episode first reaches it. Each point
+of health that is gained or lost gives 0.1 or -0.1.
 
-The adapter takes the version without auto-reset. The package ends episodes in the same way where the player dies and
-after 10,000 steps. Here, the first terminates and the second truncates.
+The adapter takes the version without auto-reset. The package ends episodes in the same way where
+the player dies and after 10,000 steps. Here, the first terminates and the second truncates.
 
-Reference: Matthews et al., Craftax: A Lightning-Fast Benchmark for Open-Ended Reinforcement Learning, arXiv:2402.16801.
+Reference: Matthews et al., Craftax: A Lightning-Fast Benchmark for Open-Ended Reinforcement
+Learning, arXiv:2402.16801.
 """
 
 from __future__ import annotations
@@ -36,7 +38,9 @@ class Craftax:
             self.craftax = module.make_craftax_env_from_name(task, auto_reset=False)
             made = self.craftax.default_params
             self.params = made.replace(max_timesteps=NO_LIMIT)
-            observation = jax.eval_shape(lambda key: self.craftax.reset_env(key, self.params)[0], jax.random.key(0))
+            observation = jax.eval_shape(
+                lambda key: self.craftax.reset_env(key, self.params)[0], jax.random.key(0)
+            )
         self.spec = EnvSpec(
             name=name,
             observation_shape=tuple(observation.shape),
@@ -56,9 +60,18 @@ class Craftax:
     ) -> tuple[Array, Any, Array, Array, Array, dict[str, Any]]:
         """Apply one action; see `rljax.envs.environment.Environment`."""
         with foreign(self.spec.name):
-            observation, state, reward, terminated, _ = self.craftax.step_env(key, state, action, params)
+            observation, state, reward, terminated, _ = self.craftax.step_env(
+                key, state, action, params
+            )
         reward = jnp.asarray(reward, jnp.float32)
-        return jnp.asarray(observation, jnp.float32), state, reward, terminated, jnp.zeros((), jnp.bool_), {}
+        return (
+            jnp.asarray(observation, jnp.float32),
+            state,
+            reward,
+            terminated,
+            jnp.zeros((), jnp.bool_),
+            {},
+        )
 
 
 def names() -> list[str]:
@@ -68,7 +81,10 @@ def names() -> list[str]:
 
 
 def make(name: str) -> Environment:
-    """Make the environment called `name`, such as "craftax/Classic-Symbolic". Raises `ValueError` for other names."""
+    """Make the environment called `name`, such as "craftax/Classic-Symbolic".
+
+    Raises `ValueError` for other names.
+    """
     if name not in names():
         raise unknown(name, "craftax", names())
     return Craftax(name, TASKS[name.removeprefix("craftax/")])

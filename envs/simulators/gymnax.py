@@ -1,8 +1,8 @@
 """Adapter: gymnax's environments, as `gymnax/<name>`. It supports gymnax 1.0 and newer, and 0.0.9.
 
-It calls `step_env`, below gymnax's own auto-reset, and so returns the true final observation. Before gymnax 1.0, `done`
-is also true at the time limit. There, the adapter steps with and without the limit: an end that only the limit causes
-is a truncation.
+It calls `step_env`, below gymnax's own auto-reset, and so returns the true final observation.
+Before gymnax 1.0, `done` is also true at the time limit. There, the adapter steps with and without
+the limit: an end that only the limit causes is a truncation.
 
 Reference: Lange, gymnax: A JAX-based Reinforcement Learning Environment Library, 2022.
 """
@@ -18,7 +18,14 @@ import jax.numpy as jnp
 import numpy as np
 
 from rljax.agent import Array, EnvSpec
-from rljax.envs.environment import Environment, MissingPackageError, foreign, parsed, rescale, unknown
+from rljax.envs.environment import (
+    Environment,
+    MissingPackageError,
+    foreign,
+    parsed,
+    rescale,
+    unknown,
+)
 
 NO_LIMIT = np.iinfo(np.int32).max
 
@@ -30,15 +37,22 @@ class Gymnax:
     """
 
     def __init__(self, name: str) -> None:
-        """Make the environment called `name`. Arguments in the name replace gymnax's parameters; unknown ones raise."""
+        """Make the environment called `name`.
+
+        Arguments in the name replace gymnax's parameters; unknown ones raise.
+        """
         package, (bare, arguments) = _gymnax(), parsed(name)
         with foreign(name):
             self.gymnax, self.params = package.make(bare.removeprefix("gymnax/"))
         self.params = self._given(bare, arguments)
         with foreign(name):
-            observation = jax.eval_shape(lambda key: self.gymnax.reset_env(key, self.params)[0], jax.random.key(0))
+            observation = jax.eval_shape(
+                lambda key: self.gymnax.reset_env(key, self.params)[0], jax.random.key(0)
+            )
         if not isinstance(observation, jax.ShapeDtypeStruct):
-            raise ValueError(f"'{name}' observes a structure, agents need one array. Choose another environment.")
+            raise ValueError(
+                f"'{name}' observes a structure, agents need one array. Choose another environment."
+            )
         self._categories = getattr(self.gymnax.observation_space(self.params), "n", None)
         shape = tuple(observation.shape) if self._categories is None else (self._categories,)
         self._action = self.gymnax.action_space(self.params)
@@ -57,18 +71,26 @@ class Gymnax:
         """Gymnax's parameters with those of the name."""
         if not arguments:
             return self.params
-        known = {field.name: getattr(self.params, field.name) for field in dataclasses.fields(self.params)}
+        known = {
+            field.name: getattr(self.params, field.name)
+            for field in dataclasses.fields(self.params)
+        }
         for name, value in arguments.items():
             if name not in known or not isinstance(value, int | float):
-                numbers = ", ".join(key for key, default in known.items() if isinstance(default, int | float))
-                raise ValueError(f"'{bare}' has no number '{name}' to set to {value!r}. It has: {numbers}.")
+                numbers = ", ".join(
+                    key for key, default in known.items() if isinstance(default, int | float)
+                )
+                raise ValueError(
+                    f"'{bare}' has no number '{name}' to set to {value!r}. It has: {numbers}."
+                )
         return self.params.replace(**arguments)
 
     def _require_bounds(self, name: str) -> None:
         if not (np.isfinite(self._action.low).all() and np.isfinite(self._action.high).all()):
             raise ValueError(
-                f"the actions of '{name}' have no bounds (low {self._action.low}, high {self._action.high}), "
-                "so agents' actions in [-1, 1] cannot be scaled to them. Choose another environment."
+                f"the actions of '{name}' have no bounds (low {self._action.low}, high "
+                f"{self._action.high}), so agents' actions in [-1, 1] cannot be scaled to them. "
+                "Choose another environment."
             )
 
     def reset(self, key: Array, params: Any) -> tuple[Array, Any]:
@@ -82,17 +104,29 @@ class Gymnax:
     ) -> tuple[Array, Any, Array, Array, Array, dict[str, Any]]:
         """Apply one action; see `rljax.envs.environment.Environment`."""
         if not self.spec.discrete:
-            action = rescale(action.reshape(self._action.shape), self._action.low, self._action.high)
+            action = rescale(
+                action.reshape(self._action.shape), self._action.low, self._action.high
+            )
         with foreign(self.spec.name):
-            observation, after, reward, terminated, info = self.gymnax.step_env(key, state, action, params)
+            observation, after, reward, terminated, info = self.gymnax.step_env(
+                key, state, action, params
+            )
             if hasattr(self.gymnax, "is_truncated"):
                 truncated = self.gymnax.is_truncated(after, params)
             else:
                 done, unlimited = terminated, params.replace(max_steps_in_episode=NO_LIMIT)
-                # The compiler merges this with the step above, and only computes the condition twice.
+                # The compiler merges this with the step above, and only computes the condition
+                # twice.
                 terminated = self.gymnax.step_env(key, state, action, unlimited)[3]
                 truncated = done & ~terminated
-        return self._observe(observation), after, jnp.asarray(reward, jnp.float32), terminated, truncated, info
+        return (
+            self._observe(observation),
+            after,
+            jnp.asarray(reward, jnp.float32),
+            terminated,
+            truncated,
+            info,
+        )
 
     def _observe(self, observation: Array) -> Array:
         if self._categories is not None:
@@ -106,7 +140,10 @@ def names() -> list[str]:
 
 
 def make(name: str) -> Environment:
-    """Make the environment called `name`, such as "gymnax/CartPole-v1". Raises `ValueError` where there is none."""
+    """Make the environment called `name`, such as "gymnax/CartPole-v1".
+
+    Raises `ValueError` where there is none.
+    """
     bare = parsed(name)[0]
     if bare not in names():
         raise unknown(bare, "gymnax", names())

@@ -1,7 +1,7 @@
 """Adapter: MuJoCo Playground's environments, as `playground/<name>`.
 
-They have Brax's interface. The wrappers that hide their last observations and time limits are left out. On the CPU,
-MJX simulates them in JAX. Elsewhere Warp does, as their configuration says.
+They have Brax's interface. The wrappers that hide their last observations and time limits are left
+out. On the CPU, MJX simulates them in JAX. Elsewhere Warp does, as their configuration says.
 
 Reference: Zakka et al., MuJoCo Playground, arXiv:2502.08844.
 """
@@ -18,12 +18,18 @@ from rljax.envs.simulators.brax import Brax
 
 
 def names() -> list[str]:
-    """The names of all of Playground's environments. Raises `MissingPackageError` without Playground."""
+    """The names of all of Playground's environments.
+
+    Raises `MissingPackageError` without Playground.
+    """
     return [f"playground/{name}" for name in _registry().ALL_ENVS]
 
 
 def make(name: str) -> Environment:
-    """Make the environment called `name`, such as "playground/CheetahRun". Raises `ValueError` where there is none."""
+    """Make the environment called `name`, such as "playground/CheetahRun".
+
+    Raises `ValueError` where there is none.
+    """
     if name not in names():
         raise unknown(name, "MuJoCo Playground", names())
     task = name.removeprefix("playground/")

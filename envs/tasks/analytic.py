@@ -1,23 +1,23 @@
-"""Small environments in pure JAX: probes whose values are known in closed form, a random walk, and a pendulum.
+"""Small environments in pure JAX: probes whose values are known in closed form, a random walk,
+and a pendulum.
 
 Each probe tests one ability of an agent, so a failed probe points to the fault.
 
-| environment | observation | episode | reward | tests |
-|---|---|---|---|---|
-| `rljax/Constant` | 0 | 1 step | 1 | whether a value is learned at all |
-| `rljax/Delay` | steps done | 2 steps | 1 on the last | discounting |
-| `rljax/Endless` | 0 | truncated after 5 steps | 1 | bootstrapping at truncation |
-| `rljax/Finite` | steps done / 5 | terminated after 5 steps | 1 | no bootstrapping at termination |
-| `rljax/Observation` | -1 or 1 | 1 step | the observation | values that depend on the observation |
-| `rljax/Action` | 0 | 1 step | -(action - 0.5)^2 | a policy |
-| `rljax/Both` | -1 or 1 | 1 step | observation x action | a policy that depends on the observation, at its bounds |
-| `rljax/Follow` | -1 or 1 | 1 step | -(action - observation / 2)^2 | the same, inside its bounds |
-| `rljax/Memory` | (steps done, first action) | 2 steps | 1 - (first action - 0.5)^2 on the last | credit for the past |
+| environment | observation | episode | reward | tests | |---|---|---|---|---| |
+`rljax/Constant` | 0 | 1 step | 1 | whether a value is learned at all | | `rljax/Delay` | steps
+done | 2 steps | 1 on the last | discounting | | `rljax/Endless` | 0 | truncated after 5
+steps | 1 | bootstrapping at truncation | | `rljax/Finite` | steps done / 5 | terminated after 5
+steps | 1 | no bootstrapping at termination | | `rljax/Observation` | -1 or 1 | 1 step | the
+observation | values that depend on the observation | | `rljax/Action` | 0 | 1
+step | -(action - 0.5)^2 | a policy | | `rljax/Both` | -1 or 1 | 1 step | observation x action | a
+policy that depends on the observation, at its bounds | | `rljax/Follow` | -1 or 1 | 1
+step | -(action - observation / 2)^2 | the same, inside its bounds | | `rljax/Memory` | (steps done,
+first action) | 2 steps | 1 - (first action - 0.5)^2 on the last | credit for the past |
 
-Each probe also exists with the suffix `-discrete`. Its actions are then the indices of `GRID`, which contains the
-optimal actions above. `value` and `optimal_action` give the known answers, for tests of agents. `rljax/RandomWalk` is
-for prediction: it has 5 states, one-hot, and a reward of 1 at the right end, so that V under uniform actions is 1/6 to
-5/6.
+Each probe also exists with the suffix `-discrete`. Its actions are then the indices of `GRID`,
+which contains the optimal actions above. `value` and `optimal_action` give the known answers, for
+tests of agents. `rljax/RandomWalk` is for prediction: it has 5 states, one-hot, and a reward of 1
+at the right end, so that V under uniform actions is 1/6 to 5/6.
 """
 
 from __future__ import annotations
@@ -31,7 +31,8 @@ from flax import struct
 from rljax.agent import Array, EnvSpec
 from rljax.envs.environment import Environment, unknown
 
-GRID = (-1.0, -0.5, 0.0, 0.5, 1.0)  # the continuous actions that the discrete actions 0 to 4 stand for
+# The continuous actions that the discrete actions 0 to 4 stand for.
+GRID = (-1.0, -0.5, 0.0, 0.5, 1.0)
 
 
 @struct.dataclass
@@ -45,7 +46,8 @@ class AnalyticState:
 class Analytic:
     """An environment with known values. The table above lists the subclasses.
 
-    An episode terminates after `steps` steps. If the environment is `endless`, the time limit truncates it there.
+    An episode terminates after `steps` steps. If the environment is `endless`, the time limit
+    truncates it there.
     """
 
     steps = 1
@@ -77,7 +79,14 @@ class Analytic:
         observation = self.after(state.observation, choice)
         time = state.time + 1
         terminated = jnp.logical_and(not self.endless, time >= self.steps)
-        return observation, AnalyticState(observation, time), reward, terminated, jnp.zeros((), jnp.bool_), {}
+        return (
+            observation,
+            AnalyticState(observation, time),
+            reward,
+            terminated,
+            jnp.zeros((), jnp.bool_),
+            {},
+        )
 
     def first(self, key: Array) -> Array:
         """An episode's first observation, [O]."""
@@ -96,11 +105,15 @@ class Analytic:
         raise NotImplementedError
 
     def best_choice(self, observation: Array) -> Array:
-        """The best choice [...] in [-1, 1] for observations [..., O]; 0 where all are equally good."""
+        """The best choice [...] in [-1, 1] for observations [..., O];
+        0 where all are equally good.
+        """
         return jnp.zeros(observation.shape[:-1])
 
     def optimal_action(self, observation: Any) -> Array:
-        """The optimal action, [..., 1] float32 or [...] int32, for observations [..., O]; any where all are optimal."""
+        """The optimal action, [..., 1] float32 or [...] int32, for observations [..., O];
+        any where all are optimal.
+        """
         choice = self.best_choice(jnp.asarray(observation))
         if self.spec.discrete:
             return jnp.abs(jnp.asarray(GRID) - choice[..., None]).argmin(axis=-1).astype(jnp.int32)
@@ -115,7 +128,10 @@ class Constant(Analytic):
 
 
 class Delay(Analytic):
-    """Reward 1 on the second of two steps: V(o) = discount^(1 - o), o the steps done. Every action is optimal."""
+    """Reward 1 on the second of two steps: V(o) = discount^(1 - o), o the steps done.
+
+    Every action is optimal.
+    """
 
     steps = 2
 
@@ -139,7 +155,10 @@ class Endless(Analytic):
 
 
 class Finite(Analytic):
-    """Reward 1 for 5 steps: V(o) = (1 - discount^(5 (1 - o))) / (1 - discount). Every action is optimal."""
+    """Reward 1 for 5 steps: V(o) = (1 - discount^(5 (1 - o))) / (1 - discount).
+
+    Every action is optimal.
+    """
 
     steps = 5
 
@@ -232,18 +251,22 @@ class Memory(Analytic):
 
 
 class RandomWalk:
-    """Sutton and Barto's random walk: 5 states in a row. It begins in the middle and ends beyond either end.
+    """Sutton and Barto's random walk: 5 states in a row.
 
-    The actions are 0 (left) and 1 (right). The reward is 1 at the right end. Under uniform actions, without
-    discounting, V of the i-th state from the left is i / 6. The best action is always right. (Reinforcement Learning,
-    2nd edition, example 6.2.)
+    It begins in the middle and ends beyond either end.
+
+    The actions are 0 (left) and 1 (right). The reward is 1 at the right end. Under uniform actions,
+    without discounting, V of the i-th state from the left is i / 6. The best action is always
+    right. (Reinforcement Learning, 2nd edition, example 6.2.)
     """
 
     params = None
     length = 5
 
     def __init__(self, name: str) -> None:
-        self.spec = EnvSpec(name=name, observation_shape=(self.length,), action_size=2, discrete=True)
+        self.spec = EnvSpec(
+            name=name, observation_shape=(self.length,), action_size=2, discrete=True
+        )
 
     def reset(self, key: Array, params: Any = None) -> tuple[Array, Array]:
         """Begin in the middle."""
@@ -276,10 +299,11 @@ class PendulumState:
 
 
 class Pendulum:
-    """Swing a pendulum up and hold it: the dynamics and rewards of Gymnasium's Pendulum-v1, 200 steps.
+    """Swing a pendulum up and hold it: the dynamics and rewards of Gymnasium's Pendulum-v1,
+    200 steps.
 
-    The observation is [cos(angle), sin(angle), velocity]. The action is the torque, from -2 to 2 newton metres. With
-    g = 10, and mass and length 1:
+    The observation is [cos(angle), sin(angle), velocity]. The action is the torque, from -2 to 2
+    newton metres. With g = 10, and mass and length 1:
 
         reward   = -(angle^2 + 0.1 velocity^2 + 0.001 torque^2),  the angle in [-pi, pi)
         velocity = clip(velocity + (15 sin(angle) + 3 torque) 0.05, -8, 8)
@@ -304,7 +328,9 @@ class Pendulum:
         """Apply one torque for 0.05 seconds; see `rljax.envs.environment.Environment`."""
         torque = 2 * jnp.clip(action[0], -1, 1)
         angle = (state.angle + jnp.pi) % (2 * jnp.pi) - jnp.pi
-        reward = -(jnp.square(angle) + 0.1 * jnp.square(state.velocity) + 0.001 * jnp.square(torque))
+        reward = -(
+            jnp.square(angle) + 0.1 * jnp.square(state.velocity) + 0.001 * jnp.square(torque)
+        )
         velocity = jnp.clip(state.velocity + (15 * jnp.sin(state.angle) + 3 * torque) * 0.05, -8, 8)
         state = PendulumState(state.angle + 0.05 * velocity, velocity)
         never = jnp.zeros((), jnp.bool_)
@@ -331,7 +357,11 @@ _PROBES: dict[str, type[Analytic]] = {
     "Memory": Memory,
 }
 _ENVIRONMENTS: dict[str, type[Analytic] | type[Pendulum] | type[RandomWalk]] = {
-    **{f"rljax/{name}{suffix}": probe for suffix in ("", "-discrete") for name, probe in _PROBES.items()},
+    **{
+        f"rljax/{name}{suffix}": probe
+        for suffix in ("", "-discrete")
+        for name, probe in _PROBES.items()
+    },
     "rljax/Pendulum": Pendulum,
     "rljax/RandomWalk": RandomWalk,
 }
@@ -343,7 +373,10 @@ def names() -> list[str]:
 
 
 def make(name: str) -> Environment:
-    """Make the environment called `name`, such as "rljax/Follow". Raises `ValueError` where there is none."""
+    """Make the environment called `name`, such as "rljax/Follow".
+
+    Raises `ValueError` where there is none.
+    """
     if name not in _ENVIRONMENTS:
         raise unknown(name, "rljax", names())
     return _ENVIRONMENTS[name](name)

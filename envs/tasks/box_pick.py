@@ -1,38 +1,41 @@
-"""Box pick: walk over a grid, pick boxes up and put them down, until each is where the goal shows it.
+"""Box pick: walk over a grid, pick boxes up and put them down,
+until each is where the goal shows it.
 
-`rljax/BoxPick-MxN` has M rows, N columns and 4 boxes. A split of the problems may follow, then `-test` for the problems
-that are not trained on. For example `rljax/BoxPick-6x6-test` or `rljax/BoxPick-6x6-quarter-test`:
+`rljax/BoxPick-MxN` has M rows, N columns and 4 boxes. A split of the problems may follow, then
+`-test` for the problems that are not trained on. For example `rljax/BoxPick-6x6-test` or
+`rljax/BoxPick-6x6-quarter-test`:
 
-| split | training | `-test` |
-|---|---|---|
-| none | 3 boxes are on their targets, 1 is to move | all 4 are to move |
-| `-quarter` | the boxes are in a quarter, their targets in the next; the agent stays in the two | in the opposite one |
-| `-horizontal` | all 4 are to move; the agent stays in the upper or lower half, where it began | it goes anywhere |
-| `-vertical` | all 4 are to move; the agent stays in the left or right half, where it began | it goes anywhere |
+| split | training | `-test` | |---|---|---| | none | 3 boxes are on their targets, 1 is to
+move | all 4 are to move | | `-quarter` | the boxes are in a quarter, their targets in the next; the
+agent stays in the two | in the opposite one | | `-horizontal` | all 4 are to move; the agent stays
+in the upper or lower half, where it began | it goes anywhere | | `-vertical` | all 4 are to move;
+the agent stays in the left or right half, where it began | it goes anywhere |
 
-Where the agent has to stay in a region, a step out of it truncates the episode. The agent begins on any cell; with
-`-quarter`, on any cell in the quarter of the boxes.
+Where the agent has to stay in a region, a step out of it truncates the episode. The agent begins on
+any cell; with `-quarter`, on any cell in the quarter of the boxes.
 
-The actions are up, down, left, right, pick and put. Pick works on a cell with a box, with nothing in hand. Put works on
-a cell without a box, with a box in hand. An action that cannot be done changes nothing. Boxes are no obstacles, neither
-on the floor nor in hand.
+The actions are up, down, left, right, pick and put. Pick works on a cell with a box, with nothing
+in hand. Put works on a cell without a box, with a box in hand. An action that cannot be done
+changes nothing. Boxes are no obstacles, neither on the floor nor in hand.
 
-The observation [2 M N] is the codes of the cells of the grid, then the codes of the cells of the goal, row by row. Of
-the 12 codes, the agent sees only the 6 without targets. The goal shows the boxes on their targets, and the agent where
-it began.
+The observation [2 M N] is the codes of the cells of the grid, then the codes of the cells of the
+goal, row by row. Of the 12 codes, the agent sees only the 6 without targets. The goal shows the
+boxes on their targets, and the agent where it began.
 
-The reward is 1 after every step that leaves the boxes as the goal shows them, wherever the agent is, and otherwise 0.
-No episode terminates. It is truncated after 100 steps, or after the most steps that any problem can take, if that is
-more.
+The reward is 1 after every step that leaves the boxes as the goal shows them, wherever the agent
+is, and otherwise 0. No episode terminates. It is truncated after 100 steps, or after the most steps
+that any problem can take, if that is more.
 
-For hindsight, `achieved`, `desired`, `relabelled` and `goal_reward` are functions of observations and goals alone: see
-`rljax.envs.goals.GoalConditioned`.
+For hindsight, `achieved`, `desired`, `relabelled` and `goal_reward` are functions of observations
+and goals alone: see `rljax.envs.goals.GoalConditioned`.
 
-These are the rules of Ghugare et al., On (the Role of Iterative) Computation and RL, arXiv:2602.05999, and of the code
-that they build on, by Bortkiewicz et al., Is Temporal Difference Learning the Gold Standard for Stitching in RL? The
-first split is the one in their script. The other splits are filters in their code, which leaves open how many boxes are
-to move. 4 is our choice, so that training and test differ in nothing else. In the training problems of `-horizontal`
-and `-vertical`, boxes and targets can be in the other half. An agent then learns from goals in hindsight only.
+These are the rules of Ghugare et al., On (the Role of Iterative) Computation and RL,
+arXiv:2602.05999, and of the code that they build on, by Bortkiewicz et al., Is Temporal Difference
+Learning the Gold Standard for Stitching in RL? The first split is the one in their script. The
+other splits are filters in their code, which leaves open how many boxes are to move. 4 is our
+choice, so that training and test differ in nothing else. In the training problems of `-horizontal`
+and `-vertical`, boxes and targets can be in the other half. An agent then learns from goals in
+hindsight only.
 """
 
 from __future__ import annotations
@@ -55,11 +58,16 @@ BOXES = 4
 STEPS = 100  # the least time limit of an episode
 UP, DOWN, LEFT, RIGHT, PICK, PUT = range(6)
 
-# The authors' code of a cell. Rows: no agent, the agent, the agent with a box in hand. Columns: empty floor, a box,
-# a target, a box on a target.
+# The authors' code of a cell. Rows: no agent, the agent, the agent with a box in hand. Columns:
+# empty floor, a box, a target, a box on a target.
 CODES = np.array([[0, 1, 2, 10], [3, 5, 6, 8], [4, 11, 7, 9]], np.int32)
 SYMBOLS = np.array([[f"{agent}{floor}" for floor in ".bt*"] for agent in " AC"])
-COLOURS = {"floor": (225, 225, 220), "target": (240, 150, 150), "box": (150, 105, 60), "agent": (50, 110, 200)}
+COLOURS = {
+    "floor": (225, 225, 220),
+    "target": (240, 150, 150),
+    "box": (150, 105, 60),
+    "agent": (50, 110, 200),
+}
 
 
 class BoxPickState(struct.PyTreeNode):
@@ -78,19 +86,34 @@ class BoxPick(Grid):
 
     params = None
 
-    def __init__(self, name: str, rows: int, columns: int, split: str = "", test: bool = False) -> None:
-        """`split` is "", "quarter", "horizontal" or "vertical". Raises `ValueError` for sizes that do not exist."""
+    def __init__(
+        self, name: str, rows: int, columns: int, split: str = "", test: bool = False
+    ) -> None:
+        """`split` is "", "quarter", "horizontal" or "vertical".
+
+        Raises `ValueError` for sizes that do not exist.
+        """
         low, high = SIZES
         if not (low <= rows <= high and low <= columns <= high):
-            raise ValueError(f"'{name}' has {rows} x {columns} cells: rows and columns must be {low} to {high}.")
+            raise ValueError(
+                f"'{name}' has {rows} x {columns} cells: rows and columns must be {low} to {high}."
+            )
         self.rows, self.columns, self.cells = rows, columns, rows * columns
         if self.cells < 2 * BOXES:
-            raise ValueError(f"'{name}' has {self.cells} cells: {BOXES} boxes and their targets need {2 * BOXES}.")
-        halved = {"": (), "quarter": (rows, columns), "horizontal": (rows,), "vertical": (columns,)}[split]
+            raise ValueError(
+                f"'{name}' has {self.cells} cells: {BOXES} boxes and their targets "
+                f"need {2 * BOXES}."
+            )
+        halved = {
+            "": (),
+            "quarter": (rows, columns),
+            "horizontal": (rows,),
+            "vertical": (columns,),
+        }[split]
         if any(side % 2 for side in halved) or (split == "quarter" and self.cells < 4 * BOXES):
             raise ValueError(
-                f"'{name}' cannot be split: a side that is halved must be even, and a quarter must hold {BOXES} boxes. "
-                f"For example: {BEGINNING}6x6-{split}"
+                f"'{name}' cannot be split: a side that is halved must be even, and a quarter must "
+                f"hold {BOXES} boxes. For example: {BEGINNING}6x6-{split}"
             )
         self.split, self.test = split, test
         self.moving = BOXES if split or test else 1
@@ -122,7 +145,9 @@ class BoxPick(Grid):
         column = jnp.clip(column + (action == RIGHT) - (action == LEFT), 0, self.columns - 1)
         here = self._at(state.agent)
         box = (here & state.boxes).any()
-        changes = ((action == PICK) & box & ~state.carrying) | ((action == PUT) & ~box & state.carrying)
+        changes = ((action == PICK) & box & ~state.carrying) | (
+            (action == PUT) & ~box & state.carrying
+        )
         state = state.replace(
             boxes=state.boxes ^ (here & changes),
             agent=row * self.columns + column,
@@ -130,7 +155,14 @@ class BoxPick(Grid):
         )
         reward = (state.boxes == state.targets).all().astype(jnp.float32)
         left = ~(self._at(state.agent) & state.allowed).any()
-        return self._observe(state), state, reward, jnp.zeros((), jnp.bool_), left, {"success": reward > 0}
+        return (
+            self._observe(state),
+            state,
+            reward,
+            jnp.zeros((), jnp.bool_),
+            left,
+            {"success": reward > 0},
+        )
 
     def achieved(self, observation: Array) -> Array:
         """The goal [..., M N] that observations [..., 2 M N] have reached: their grid."""
@@ -145,7 +177,9 @@ class BoxPick(Grid):
         return jnp.concatenate([self.achieved(observation), goal], axis=-1)
 
     def goal_reward(self, achieved: Array, goal: Array) -> Array:
-        """The reward [...] for reaching `achieved` when `goal` is the goal, both [..., M N]: 1 if all boxes match."""
+        """The reward [...] for reaching `achieved` when `goal` is the goal, both [..., M N]:
+        1 if all boxes match.
+        """
         return (_has_box(achieved) == _has_box(goal)).all(axis=-1).astype(jnp.float32)
 
     def boards(self, state: BoxPickState) -> tuple[Board, ...]:
@@ -156,20 +190,31 @@ class BoxPick(Grid):
         return now, self._board(start.astype(int), targets, np.zeros(self.cells, bool))
 
     def _board(self, agent: np.ndarray, boxes: np.ndarray, targets: np.ndarray) -> Board:
-        """A board in layers: the floor or a target, then a box, then the agent, then the box in its hand."""
+        """A board in layers: the floor or a target, then a box, then the agent,
+        then the box in its hand.
+        """
         floor = np.where(targets[:, None], COLOURS["target"], COLOURS["floor"])
         box = np.where(boxes[:, None], COLOURS["box"], floor)
         body = np.where(agent[:, None] > 0, COLOURS["agent"], box)
         hand = np.where(agent[:, None] > 1, COLOURS["box"], body)
-        layers = np.stack([floor, box, body, hand]).astype(np.uint8).reshape(-1, self.rows, self.columns, 3)
+        layers = (
+            np.stack([floor, box, body, hand])
+            .astype(np.uint8)
+            .reshape(-1, self.rows, self.columns, 3)
+        )
         return Board(SYMBOLS[agent, boxes + 2 * targets].reshape(self.rows, self.columns), layers)
 
     def _anywhere(self, order: Array, agent: Array, _: Array) -> BoxPickState:
-        """A problem with boxes, targets and the agent on any cells, from random numbers uint32 [M N] and int32 []."""
+        """A problem with boxes, targets and the agent on any cells,
+        from random numbers uint32 [M N] and int32 [].
+        """
         agent = agent % self.cells
-        half = {"": jnp.ones(self.cells, bool), "horizontal": self.below, "vertical": self.right}[self.split]
+        half = {"": jnp.ones(self.cells, bool), "horizontal": self.below, "vertical": self.right}[
+            self.split
+        ]
         allowed = half == (self._at(agent) & half).any()
-        # In the random order, boxes on their targets come first, then boxes to move, then the targets of these.
+        # In the random order, boxes on their targets come first, then boxes to move, then the
+        # targets of these.
         boxes = lowest(order, BOXES)
         targets = lowest(order, BOXES - self.moving) | (lowest(order, BOXES + self.moving) & ~boxes)
         return self._first(boxes, targets, allowed, agent)
@@ -177,16 +222,22 @@ class BoxPick(Grid):
     def _quarters(self, order: Array, agent: Array, pair: Array) -> BoxPickState:
         """A problem with the boxes and the agent in one quarter, and the targets in another."""
         source = pair % 4
-        # The numbers of two quarters that share a side differ in one bit, those of opposite quarters in both bits.
+        # The numbers of two quarters that share a side differ in one bit, those of opposite
+        # quarters in both bits.
         target = source ^ (3 if self.test else 1 + pair // 4 % 2)
-        # The order is by quarter, and random within a quarter: the cells of earlier quarters all come before.
+        # The order is by quarter, and random within a quarter: the cells of earlier quarters all
+        # come before.
         size, order = self.cells // 4, order >> 2 | self.quarter.astype(np.uint32) << 30
         boxes, targets = (
-            (self.quarter == quarter) & lowest(order, quarter * size + BOXES) for quarter in (source, target)
+            (self.quarter == quarter) & lowest(order, quarter * size + BOXES)
+            for quarter in (source, target)
         )
         width = self.columns // 2
         agent = agent % size
-        row, column = agent // width + source // 2 * (self.rows // 2), agent % width + source % 2 * width
+        row, column = (
+            agent // width + source // 2 * (self.rows // 2),
+            agent % width + source % 2 * width,
+        )
         allowed = (self.quarter == source) | (self.quarter == target)
         return self._first(boxes, targets, allowed, row * self.columns + column)
 
@@ -198,7 +249,10 @@ class BoxPick(Grid):
         return jnp.arange(self.cells) == cell
 
     def _observe(self, state: BoxPickState) -> Array:
-        """The observation, without targets. It selects codes by arithmetic: a table is slow for batches on the CPU."""
+        """The observation, without targets.
+
+        It selects codes by arithmetic: a table is slow for batches on the CPU.
+        """
         here, start = self._at(state.agent), self._at(state.start)
         agents = jnp.where(state.carrying, _code(2, state.boxes), _code(1, state.boxes))
         grid = jnp.where(here, agents, _code(0, state.boxes))
@@ -218,27 +272,44 @@ def _has_box(codes: Any) -> Any:
 
 
 class Solver:
-    """The shortest solutions of all problems with the same targets, found by a search from the solved states in NumPy.
+    """The shortest solutions of all problems with the same targets,
+    found by a search from the solved states in NumPy.
 
-    The search visits every state: 36 x (58,905 + 7,140) for 4 boxes on 6 x 6 cells, with all boxes on the floor or one
-    in hand.
+    The search visits every state: 36 x (58,905 + 7,140) for 4 boxes on 6 x 6 cells, with all boxes
+    on the floor or one in hand.
     """
 
     def __init__(self, targets: Any) -> None:
-        """`targets` [M, N] bool has one target per box. Raises `ValueError` for more than 49 cells."""
+        """`targets` [M, N] bool has one target per box.
+
+        Raises `ValueError` for more than 49 cells.
+        """
         targets = np.asarray(targets, bool)
         self.rows, self.columns = targets.shape
         self.cells = targets.size
         if self.cells > 49:
-            raise ValueError(f"{self.rows} x {self.columns} cells have too many states: search at most 7 x 7 of them.")
-        # One action can undo each change: the distance from the solved states equals the distance to them.
-        before, front = np.empty(0, np.int64), np.sort(self._pack(targets.ravel(), np.arange(self.cells), False))
+            raise ValueError(
+                f"{self.rows} x {self.columns} cells have too many states: search at most 7 x 7 "
+                "of them."
+            )
+        # One action can undo each change: the distance from the solved states equals the distance
+        # to them.
+        before, front = (
+            np.empty(0, np.int64),
+            np.sort(self._pack(targets.ravel(), np.arange(self.cells), False)),
+        )
         fronts = [front]
         while len(front):
             reached = np.unique(np.concatenate([self._after(front, action) for action in range(6)]))
-            before, front = front, np.setdiff1d(reached, np.concatenate([before, front]), assume_unique=True)
+            before, front = (
+                front,
+                np.setdiff1d(reached, np.concatenate([before, front]), assume_unique=True),
+            )
             fronts.append(front)
-        states, steps = np.concatenate(fronts), np.repeat(np.arange(len(fronts)), [len(front) for front in fronts])
+        states, steps = (
+            np.concatenate(fronts),
+            np.repeat(np.arange(len(fronts)), [len(front) for front in fronts]),
+        )
         order = np.argsort(states)
         self._states, self._steps = states[order], steps[order]
 
@@ -247,7 +318,9 @@ class Solver:
         return int(self._distance(self._read(observation)))
 
     def action(self, observation: Any) -> int:
-        """The next action of a shortest solution from an observation [2 M N]; if solved, one that keeps it so."""
+        """The next action of a shortest solution from an observation [2 M N];
+        if solved, one that keeps it so.
+        """
         state = self._read(observation)
         if self._distance(state) == 0:
             return PUT  # with nothing in hand
@@ -262,9 +335,15 @@ class Solver:
         return self._pack(_has_box(codes), agent, codes[agent] in CODES[2, :2])
 
     def _pack(self, boxes: np.ndarray, agent: Any, carrying: bool) -> np.ndarray:
-        """States as int64: one bit for each cell with a box, 6 bits for the agent's cell, one bit for a box in hand."""
+        """States as int64: one bit for each cell with a box, 6 bits for the agent's cell,
+        one bit for a box in hand.
+        """
         floor = sum(1 << int(cell) for cell in np.flatnonzero(boxes))
-        return np.int64(floor) | np.asarray(agent, np.int64) << self.cells | np.int64(carrying) << self.cells + 6
+        return (
+            np.int64(floor)
+            | np.asarray(agent, np.int64) << self.cells
+            | np.int64(carrying) << self.cells + 6
+        )
 
     def _after(self, states: np.ndarray, action: int) -> np.ndarray:
         """The states that an action leads to."""
@@ -291,11 +370,14 @@ def make(name: str) -> Environment:
 
     Raises `ValueError` for a name of another form, and what `BoxPick` raises.
     """
-    parts = re.fullmatch(re.escape(BEGINNING) + r"(\d+)x(\d+)(?:-(quarter|horizontal|vertical))?(-test)?", name)
+    parts = re.fullmatch(
+        re.escape(BEGINNING) + r"(\d+)x(\d+)(?:-(quarter|horizontal|vertical))?(-test)?", name
+    )
     if parts is None:
         raise ValueError(
-            f"'{name}' names no size of box pick: the form is {BEGINNING}MxN, then -quarter, -horizontal, -vertical or "
-            f"nothing, then -test or nothing. For example: {BEGINNING}6x6-quarter-test"
+            f"'{name}' names no size of box pick: the form is {BEGINNING}MxN, then -quarter, "
+            "-horizontal, -vertical or nothing, then -test or nothing. For example: "
+            f"{BEGINNING}6x6-quarter-test"
         )
     rows, columns, split, test = parts.groups()
     return BoxPick(name, int(rows), int(columns), split or "", test is not None)

@@ -1,7 +1,7 @@
 """All tasks of this suite by name, `rljax/<name>`.
 
-Analytic tasks, tasks of MuJoCo and NeoRL-2, job shops, a point among hazards, a pendulum in pictures, combination
-locks, and problems on grids.
+Analytic tasks, tasks of MuJoCo and NeoRL-2, job shops, a point among hazards, a pendulum in
+pictures, combination locks, and problems on grids.
 """
 
 from __future__ import annotations
@@ -19,8 +19,10 @@ from rljax.envs.tasks import (
     point_hazards,
 )
 
-MODULES = (analytic, mjx, neorl2, job_shop, point_hazards, pendulum_pictures)  # with a fixed list of names
-SIZED = (lights_out, box_pick, combination_lock)  # with names of any size: they begin with the module's `BEGINNING`
+# With a fixed list of names.
+MODULES = (analytic, mjx, neorl2, job_shop, point_hazards, pendulum_pictures)
+# With names of any size: they begin with the module's `BEGINNING`.
+SIZED = (lights_out, box_pick, combination_lock)
 
 
 def names() -> list[str]:
@@ -29,7 +31,10 @@ def names() -> list[str]:
 
 
 def make(name: str) -> Environment:
-    """Make the environment called `name`, such as "rljax/Pendulum". Raises `ValueError` where there is none."""
+    """Make the environment called `name`, such as "rljax/Pendulum".
+
+    Raises `ValueError` where there is none.
+    """
     for module in MODULES:
         if name in module.names():
             return module.make(name)

@@ -1,25 +1,29 @@
-"""A combination lock, `rljax/CombinationLock-H`: one of 10 actions is right in each of H steps, and the end pays.
+"""A combination lock, `rljax/CombinationLock-H`: one of 10 actions is right in each of H steps,
+and the end pays.
 
-There are two good states, A and B, and a bad one, C, from which there is no way back. An episode begins in A or B, each
-with probability 1/2, and terminates after H steps. In A and B, one of 10 actions is right in each step, another one in
-A than in B. The right action leads to A or B, each with probability 1/2, any other action leads to C:
+There are two good states, A and B, and a bad one, C, from which there is no way back. An episode
+begins in A or B, each with probability 1/2, and terminates after H steps. In A and B, one of 10
+actions is right in each step, another one in A than in B. The right action leads to A or B, each
+with probability 1/2, any other action leads to C:
 
     reward = 1       for the right action in the last step
              0.1     with probability 1/2 where an action leads from A or B to C: a decoy
              0       else
 
-Uniform actions earn 0.05, and find the 1 once in 10^H episodes. The observation is rich: a Hadamard matrix turns two
-vectors that are 1 at one place, for the state (one of three) and the time (0 to H), into one, with Gaussian noise of
-std 0.1 on the first H + 3 of its inputs. It has the next power of 2 above H + 3 numbers.
+Uniform actions earn 0.05, and find the 1 once in 10^H episodes. The observation is rich: a Hadamard
+matrix turns two vectors that are 1 at one place, for the state (one of three) and the time
+(0 to H), into one, with Gaussian noise of std 0.1 on the first H + 3 of its inputs. It has the next
+power of 2 above H + 3 numbers.
 
-Actions are 10 numbers in [-1, 1]: the action is drawn from the softmax of (numbers + 1) / 0.2. With the suffix
-`-discrete` the action is one of 10 and is not drawn. The combination depends on H alone.
+Actions are 10 numbers in [-1, 1]: the action is drawn from the softmax of (numbers + 1) / 0.2. With
+the suffix `-discrete` the action is one of 10 and is not drawn. The combination depends on H alone.
 
-`value` and `optimal_action` give the optimum in closed form, and `demonstrations` gives episodes of the optimal policy.
+`value` and `optimal_action` give the optimum in closed form, and `demonstrations` gives episodes of
+the optimal policy.
 
-After Zhou et al., Offline Data Enhanced On-Policy Policy Gradient with Provable Guarantees, arXiv:2311.08384, and their
-code, and Zhang et al., Efficient Reinforcement Learning in Block MDPs, arXiv:2202.00063. Their code draws the decoy in
-each step and pays it in the last step alone.
+After Zhou et al., Offline Data Enhanced On-Policy Policy Gradient with Provable Guarantees,
+arXiv:2311.08384, and their code, and Zhang et al., Efficient Reinforcement Learning in Block MDPs,
+arXiv:2202.00063. Their code draws the decoy in each step and pays it in the last step alone.
 """
 
 from __future__ import annotations
@@ -60,11 +64,14 @@ class CombinationLock:
         if not low <= horizon <= high:
             raise ValueError(f"'{name}' has a horizon of {horizon}: it must be {low} to {high}.")
         self.horizon, self.size = horizon, 2 ** (horizon + PLACES).bit_length()
-        self.spec = EnvSpec(name, (self.size,), ACTIONS, discrete=discrete, max_episode_steps=horizon)
+        self.spec = EnvSpec(
+            name, (self.size,), ACTIONS, discrete=discrete, max_episode_steps=horizon
+        )
         generator = np.random.default_rng(horizon)
         first = generator.integers(ACTIONS, size=horizon)
         second = (first + generator.integers(1, ACTIONS, size=horizon)) % ACTIONS
-        self.combination = np.stack([first, second]).astype(np.int32)  # [2, H]: the right actions in A and in B
+        # [2, H]: the right actions in A and in B
+        self.combination = np.stack([first, second]).astype(np.int32)
         self.rotation = _hadamard(self.size)
 
     def reset(self, key: Array, params: Any = None) -> tuple[Array, LockState]:
@@ -81,7 +88,9 @@ class CombinationLock:
         if not self.spec.discrete:
             action = jax.random.categorical(key_action, action / TEMPERATURE)
         good = state.place < 2
-        right = jnp.asarray(self.combination)[jnp.minimum(state.place, 1), jnp.minimum(state.time, self.horizon - 1)]
+        right = jnp.asarray(self.combination)[
+            jnp.minimum(state.place, 1), jnp.minimum(state.time, self.horizon - 1)
+        ]
         opens = good & (action == right)
         place = jnp.where(opens, jax.random.randint(key_place, (), 0, 2), 2)
         last = state.time == self.horizon - 1
@@ -99,36 +108,53 @@ class CombinationLock:
 
     @property
     def optimum(self) -> float:
-        """The largest expected return of an episode, without discounting: 1 where actions are discrete."""
+        """The largest expected return of an episode, without discounting:
+        1 where actions are discrete.
+        """
         return float(self.value(0))
 
     def value(self, time: Any, place: Any = 0, discount: float = 1.0) -> np.ndarray:
         """The optimal value [...] of places [...] at times [...], both whole numbers."""
-        sure = 1.0 if self.spec.discrete else 1.0 / (1.0 + (ACTIONS - 1) * np.exp(-2.0 / TEMPERATURE))
+        sure = (
+            1.0 if self.spec.discrete else 1.0 / (1.0 + (ACTIONS - 1) * np.exp(-2.0 / TEMPERATURE))
+        )
         values = [0.0]  # with no step left, with one, and so on
         for left in range(self.horizon):
-            values.append(sure * (discount * values[-1] if left else 1.0) + (1.0 - sure) * DECOY / 2)
-        return np.where(np.asarray(place) < 2, np.asarray(values)[self.horizon - np.asarray(time)], 0.0)
+            values.append(
+                sure * (discount * values[-1] if left else 1.0) + (1.0 - sure) * DECOY / 2
+            )
+        return np.where(
+            np.asarray(place) < 2, np.asarray(values)[self.horizon - np.asarray(time)], 0.0
+        )
 
     def decoded(self, observation: Any) -> tuple[Array, Array]:
         """The places [...] and times [...] that observations [..., O] show, without noise."""
         plain = jnp.asarray(observation) @ self.rotation / self.size
-        return plain[..., :PLACES].argmax(axis=-1), plain[..., PLACES : PLACES + self.horizon + 1].argmax(axis=-1)
+        return plain[..., :PLACES].argmax(axis=-1), plain[
+            ..., PLACES : PLACES + self.horizon + 1
+        ].argmax(axis=-1)
 
     def optimal_action(self, observation: Any) -> Array:
-        """The optimal action, [..., 10] float32 or [...] int32, for observations [..., O]; in C, the action of B."""
+        """The optimal action, [..., 10] float32 or [...] int32, for observations [..., O];
+        in C, the action of B.
+        """
         place, time = self.decoded(observation)
-        right = jnp.asarray(self.combination)[jnp.minimum(place, 1), jnp.minimum(time, self.horizon - 1)]
+        right = jnp.asarray(self.combination)[
+            jnp.minimum(place, 1), jnp.minimum(time, self.horizon - 1)
+        ]
         return right if self.spec.discrete else 2.0 * jax.nn.one_hot(right, ACTIONS) - 1.0
 
     def demonstrations(self, key: Array, episodes: int, exploration: Any = None) -> Transition:
         """Episodes by the optimal policy, one after another: [episodes H, ...].
 
-        Each action is replaced by a uniform one with probability `exploration`. None is 1 / H, as in the paper.
+        Each action is replaced by a uniform one with probability `exploration`. None is 1 / H, as
+        in the paper.
         """
         share = 1.0 / self.horizon if exploration is None else exploration
 
-        def step(carry: tuple[Array, LockState], key: Array) -> tuple[tuple[Array, LockState], Transition]:
+        def step(
+            carry: tuple[Array, LockState], key: Array
+        ) -> tuple[tuple[Array, LockState], Transition]:
             observation, state = carry
             key_step, key_explore, key_uniform = jax.random.split(key, 3)
             action, shape = self.optimal_action(observation), self.spec.action_shape
@@ -142,13 +168,18 @@ class CombinationLock:
 
         def episode(key: Array) -> Transition:
             key_reset, key_steps = jax.random.split(key)
-            return jax.lax.scan(step, self.reset(key_reset), jax.random.split(key_steps, self.horizon))[1]
+            return jax.lax.scan(
+                step, self.reset(key_reset), jax.random.split(key_steps, self.horizon)
+            )[1]
 
         rows = jax.vmap(episode)(jax.random.split(key, episodes))
         return jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), rows)
 
     def _observe(self, key: Array, state: LockState) -> Array:
-        places, times = jax.nn.one_hot(state.place, PLACES), jax.nn.one_hot(state.time, self.size - PLACES)
+        places, times = (
+            jax.nn.one_hot(state.place, PLACES),
+            jax.nn.one_hot(state.time, self.size - PLACES),
+        )
         noise = NOISE * jax.random.normal(key, (self.horizon + PLACES,))
         plain = jnp.concatenate([places, times]).at[: self.horizon + PLACES].add(noise)
         return jnp.asarray(self.rotation) @ plain
@@ -164,7 +195,11 @@ def _hadamard(size: int) -> np.ndarray:
 
 def names() -> list[str]:
     """The names of a few horizons. `make` accepts all others too."""
-    return [f"{BEGINNING}{horizon}{suffix}" for horizon in (5, 10, 20, 50) for suffix in ("", "-discrete")]
+    return [
+        f"{BEGINNING}{horizon}{suffix}"
+        for horizon in (5, 10, 20, 50)
+        for suffix in ("", "-discrete")
+    ]
 
 
 def make(name: str) -> Environment:
@@ -175,8 +210,8 @@ def make(name: str) -> Environment:
     parts = re.fullmatch(re.escape(BEGINNING) + r"(\d{1,9})(-discrete)?", name)
     if parts is None:
         raise ValueError(
-            f"'{name}' names no combination lock: the form is {BEGINNING}H with a horizon H, then -discrete or "
-            f"nothing. For example: {BEGINNING}10"
+            f"'{name}' names no combination lock: the form is {BEGINNING}H with a horizon H, then "
+            f"-discrete or nothing. For example: {BEGINNING}10"
         )
     horizon, discrete = parts.groups()
     return CombinationLock(name, int(horizon), discrete is not None)

@@ -11,7 +11,8 @@ from rljax.agent import Array, EnvSpec
 
 CELL = 32  # pixels along a cell's side
 BORDER = 1  # pixels around a cell
-INSET = 4  # pixels: each layer of colours is smaller than the layer beneath it by this, on every side
+# pixels: each layer of colours is smaller than the layer beneath it by this, on every side
+INSET = 4
 GAP = 16  # pixels between boards
 LINES = np.full(3, 40, np.uint8)  # the colour between cells and between boards
 
@@ -48,11 +49,14 @@ class Grid:
 def lowest(numbers: Array, count: Any) -> Array:
     """The mask [K] of the `count` [] lowest of K random numbers, uint32 [K]; `count` is 0 to K.
 
-    The index of each number replaces its last bits. No two numbers are then equal, and exactly `count` are chosen. For
-    as many numbers as a grid has cells, in batches on the CPU, comparing all pairs is faster than sorting.
+    The index of each number replaces its last bits. No two numbers are then equal, and exactly
+    `count` are chosen. For as many numbers as a grid has cells, in batches on the CPU, comparing
+    all pairs is faster than sorting.
     """
     size = len(numbers)
-    numbers = (numbers & ~np.uint32(2 ** size.bit_length() - 1)) | jnp.arange(size, dtype=jnp.uint32)
+    numbers = (numbers & ~np.uint32(2 ** size.bit_length() - 1)) | jnp.arange(
+        size, dtype=jnp.uint32
+    )
     return (numbers < numbers[:, None]).sum(axis=1, dtype=jnp.int32) < count
 
 
@@ -70,7 +74,8 @@ def _picture(board: Board) -> np.ndarray:
 def _lines(board: Board, colours: bool) -> list[str]:
     """A board as lines of text, one per row.
 
-    With `colours`, escape codes for terminals with 24-bit colours give each cell the colour of its largest square.
+    With `colours`, escape codes for terminals with 24-bit colours give each cell the colour of its
+    largest square.
     """
     if not colours:
         return [" ".join(row) for row in board.symbols]

@@ -1,32 +1,35 @@
-"""Job shop scheduling: place the operations of all jobs on their machines, so that the last one ends early.
+"""Job shop scheduling: place the operations of all jobs on their machines,
+so that the last one ends early.
 
-`rljax/JobShop-ft06`, `rljax/JobShop-ft10` and `rljax/JobShop-la01` are published instances. Each of J jobs has one
-operation on each of M machines, in an order of its own. A machine works on one operation at a time, and an operation is
-never interrupted.
+`rljax/JobShop-ft06`, `rljax/JobShop-ft10` and `rljax/JobShop-la01` are published instances. Each of
+J jobs has one operation on each of M machines, in an order of its own. A machine works on one
+operation at a time, and an operation is never interrupted.
 
-An action is a job: its next operation is placed behind all operations that its machine already has. It starts at once
-when its job and its machine are ready (a semi-active schedule):
+An action is a job: its next operation is placed behind all operations that its machine already has.
+It starts at once when its job and its machine are ready (a semi-active schedule):
 
     start = max(ready time of the job, ready time of the machine),     end = start + duration
 
-Some sequence of actions gives an optimal schedule. Actions of finished jobs are forbidden by the mask; they would
-change nothing.
+Some sequence of actions gives an optimal schedule. Actions of finished jobs are forbidden by the
+mask; they would change nothing.
 
-The observation is a dictionary. "vector" [5 J] holds for each job, one job after another: the share of its operations
-that are placed; the work that is left; its ready time; the duration of its next operation, 0 where it is finished; the
-ready time of the machine of that operation, 0 where it is finished. The unit of all times is the instance's optimal
-makespan. "action_mask" [J] is True for each job that is not finished.
+The observation is a dictionary. "vector" [5 J] holds for each job, one job after another: the share
+of its operations that are placed; the work that is left; its ready time; the duration of its next
+operation, 0 where it is finished; the ready time of the machine of that operation, 0 where it is
+finished. The unit of all times is the instance's optimal makespan. "action_mask" [J] is True for
+each job that is not finished.
 
-The reward is minus the growth of the makespan, the end of the latest operation so far, in the same unit. The return of
-an episode is therefore -makespan / optimum, and -1 is optimal. The episode terminates when all operations are placed,
-after J M steps. "success" says that the schedule is optimal. Only forbidden actions can make an episode longer: it is
-truncated after 2 J M steps.
+The reward is minus the growth of the makespan, the end of the latest operation so far, in the same
+unit. The return of an episode is therefore -makespan / optimum, and -1 is optimal. The episode
+terminates when all operations are placed, after J M steps. "success" says that the schedule is
+optimal. Only forbidden actions can make an episode longer: it is truncated after 2 J M steps.
 
-Instances: Fisher and Thompson, Probabilistic Learning Combinations of Local Job-Shop Scheduling Rules, in Industrial
-Scheduling, 1963 (ft06, ft10); Lawrence, Resource Constrained Project Scheduling, 1984 (la01). The numbers are those of
-Beasley's OR-Library, J. Oper. Res. Soc. 41, 1990. Carlier and Pinson, Management Science 35, 1989, proved ft10's
-optimum. Dispatched jobs as actions and the growth of a bound as the reward are from Zhang et al., Learning to Dispatch
-for Job Shop Scheduling via Deep Reinforcement Learning, arXiv:2010.12367. Their bound counts the work left too.
+Instances: Fisher and Thompson, Probabilistic Learning Combinations of Local Job-Shop Scheduling
+Rules, in Industrial Scheduling, 1963 (ft06, ft10); Lawrence, Resource Constrained Project
+Scheduling, 1984 (la01). The numbers are those of Beasley's OR-Library, J. Oper. Res. Soc. 41, 1990.
+Carlier and Pinson, Management Science 35, 1989, proved ft10's optimum. Dispatched jobs as actions
+and the growth of a bound as the reward are from Zhang et al., Learning to Dispatch for Job Shop
+Scheduling via Deep Reinforcement Learning, arXiv:2010.12367. Their bound counts the work left too.
 """
 
 from __future__ import annotations
@@ -45,7 +48,8 @@ class Instance(NamedTuple):
     """A published instance."""
 
     optimum: int  # the smallest makespan
-    jobs: str  # one line for each job: machine and duration of each operation in turn, machines counted from 0
+    # one line for each job: machine and duration of each operation in turn, machines counted from 0
+    jobs: str
 
 
 INSTANCES = {
@@ -89,7 +93,8 @@ BEGINNING = "rljax/JobShop-"
 FEATURES = 5  # numbers for each job
 PIXELS = 16  # height of a machine's row in pictures
 WIDTH = 480  # pixels of a picture: twice the optimum
-COLUMNS = 100  # characters of a text: twice the optimum, but at most one character for each unit of time
+# Characters of a text: twice the optimum, but at most one character for each unit of time.
+COLUMNS = 100
 COLOURS = np.array(
     [[230, 85, 70], [70, 130, 210], [90, 170, 90], [240, 170, 60], [150, 100, 190], [80, 190, 190], [220, 120, 170],
      [150, 115, 80], [160, 170, 60], [110, 120, 140]], np.uint8,
@@ -102,7 +107,9 @@ class JobShopState(struct.PyTreeNode):
     placed: Array  # [J] int32: operations of each job that are placed
     job_ready: Array  # [J] int32: end of each job's last operation so far
     machine_ready: Array  # [M] int32: end of each machine's last operation so far
-    start: Array  # [J, M] int32: when each operation of each job starts, in the job's order; -1 where it is not placed
+    # [J, M] int32: when each operation of each job starts, in the job's order; -1 where it is not
+    # placed
+    start: Array
 
 
 class JobShop:
@@ -118,9 +125,14 @@ class JobShop:
 
     def __init__(self, name: str, instance: Instance) -> None:
         table = np.array([line.split() for line in instance.jobs.splitlines()], np.int32)
-        self.machines, self.durations, self.optimum = table[:, ::2], table[:, 1::2], instance.optimum
+        self.machines, self.durations, self.optimum = (
+            table[:, ::2],
+            table[:, 1::2],
+            instance.optimum,
+        )
         self.jobs, self.operations = self.machines.shape
-        self.remaining = np.zeros((self.jobs, self.operations + 1), np.int32)  # work from each operation on
+        # Work from each operation on.
+        self.remaining = np.zeros((self.jobs, self.operations + 1), np.int32)
         self.remaining[:, :-1] = np.cumsum(self.durations[:, ::-1], axis=1)[:, ::-1]
         self.spec = EnvSpec(
             name, (), self.jobs, discrete=True, max_episode_steps=2 * self.jobs * self.operations,
@@ -131,7 +143,9 @@ class JobShop:
         """An empty schedule. All episodes begin alike."""
         none = jnp.zeros(self.jobs, jnp.int32)
         free = jnp.zeros(self.operations, jnp.int32)
-        state = JobShopState(none, none, free, jnp.full((self.jobs, self.operations), -1, jnp.int32))
+        state = JobShopState(
+            none, none, free, jnp.full((self.jobs, self.operations), -1, jnp.int32)
+        )
         return self._observe(state), state
 
     def step(
@@ -150,16 +164,28 @@ class JobShop:
             start=state.start.at[action, operation].set(start),
         )
         after = JobShopState(
-            *(jnp.where(allowed, getattr(after, x), getattr(state, x)) for x in JobShopState.__dataclass_fields__)
+            *(
+                jnp.where(allowed, getattr(after, x), getattr(state, x))
+                for x in JobShopState.__dataclass_fields__
+            )
         )
         before, makespan = state.job_ready.max(), after.job_ready.max()
         reward = (before - makespan) / self.optimum
         terminated = (after.placed == self.operations).all()
         success = terminated & (makespan == self.optimum)
-        return self._observe(after), after, reward, terminated, jnp.zeros((), jnp.bool_), {"success": success}
+        return (
+            self._observe(after),
+            after,
+            reward,
+            terminated,
+            jnp.zeros((), jnp.bool_),
+            {"success": success},
+        )
 
     def render(self, state: JobShopState, params: Any = None) -> np.ndarray:
-        """A Gantt chart [M PIXELS, WIDTH, 3] uint8: a row for each machine, a colour for each job."""
+        """A Gantt chart [M PIXELS, WIDTH, 3] uint8: a row for each machine,
+        a colour for each job.
+        """
         picture = np.full((self.operations, WIDTH, 3), 245, np.uint8)
         for machine, job, start, end in self._bars(state, WIDTH):
             picture[machine, start:end] = COLOURS[job % len(COLOURS)]
@@ -169,7 +195,9 @@ class JobShop:
         return rows
 
     def text(self, state: JobShopState, params: Any = None, colours: bool = False) -> str:
-        """A Gantt chart in M lines: a line for each machine, a letter for each job, and the makespan."""
+        """A Gantt chart in M lines: a line for each machine, a letter for each job,
+        and the makespan.
+        """
         columns = min(COLUMNS, 2 * self.optimum)
         lines = np.full((self.operations, columns), ".")
         for machine, job, start, end in self._bars(state, columns):
@@ -177,7 +205,9 @@ class JobShop:
         inks = [f"\x1b[48;2;{r};{g};{b}m" for r, g, b in COLOURS.tolist()]
         shown = [
             "".join(
-                f"{inks[(ord(cell) - ord('A')) % len(inks)]}{cell}\x1b[0m" if colours and cell != "." else cell
+                f"{inks[(ord(cell) - ord('A')) % len(inks)]}{cell}\x1b[0m"
+                if colours and cell != "."
+                else cell
                 for cell in line
             )
             for line in lines
@@ -186,13 +216,17 @@ class JobShop:
         return "\n".join([*shown, f"makespan {makespan}, optimum {self.optimum}"])
 
     def _bars(self, state: JobShopState, columns: int) -> list[tuple[int, int, int, int]]:
-        """Machine, job, first and last column of all placed operations; `columns` are twice the optimum."""
+        """Machine, job, first and last column of all placed operations;
+        `columns` are twice the optimum.
+        """
         starts, bars = np.asarray(state.start), []
         for job, operation in np.argwhere(starts >= 0).tolist():
             first = int(starts[job, operation])
             both = (first, first + int(self.durations[job, operation]))
             start, end = (min(columns, time * columns // (2 * self.optimum)) for time in both)
-            bars.append((int(self.machines[job, operation]), job, start, max(end, min(start + 1, columns))))
+            bars.append(
+                (int(self.machines[job, operation]), job, start, max(end, min(start + 1, columns)))
+            )
         return bars
 
     def _observe(self, state: JobShopState) -> dict[str, Array]:
@@ -202,7 +236,9 @@ class JobShop:
             jnp.asarray(self.remaining)[job, state.placed],
             state.job_ready,
             jnp.where(unfinished, jnp.asarray(self.durations)[job, operation], 0),
-            jnp.where(unfinished, state.machine_ready[jnp.asarray(self.machines)[job, operation]], 0),
+            jnp.where(
+                unfinished, state.machine_ready[jnp.asarray(self.machines)[job, operation]], 0
+            ),
         ]
         share = state.placed / self.operations
         vector = jnp.stack([share, *(time / self.optimum for time in times)], axis=-1)  # [J, 5]
@@ -215,7 +251,10 @@ def names() -> list[str]:
 
 
 def make(name: str) -> Environment:
-    """Make the environment called `name`, such as "rljax/JobShop-ft06". Raises `ValueError` where there is none."""
+    """Make the environment called `name`, such as "rljax/JobShop-ft06".
+
+    Raises `ValueError` where there is none.
+    """
     if name not in names():
         raise unknown(name, "rljax", names())
     return JobShop(name, INSTANCES[name.removeprefix(BEGINNING)])

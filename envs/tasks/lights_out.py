@@ -1,23 +1,27 @@
-"""Lights out: press cells until the lights equal the goal. A press toggles the cell's light and its neighbours' lights.
+"""Lights out: press cells until the lights equal the goal.
 
-`rljax/LightsOut-MxN` has M rows and N columns. Two suffixes may follow, in this order: `-dense` for the other reward,
-and `-test` for the longer problems. For example `rljax/LightsOut-5x5-test` or `rljax/LightsOut-5x5-dense-test`.
+A press toggles the cell's light and its neighbours' lights.
+
+`rljax/LightsOut-MxN` has M rows and N columns. Two suffixes may follow, in this order: `-dense` for
+the other reward, and `-test` for the longer problems. For example `rljax/LightsOut-5x5-test` or
+`rljax/LightsOut-5x5-dense-test`.
 
 An episode begins with random lights, and with a goal that k distinct presses lead to. k is uniform:
 
     training  1 <= k < floor(M N / 2)            -test  floor(M N / 2) <= k < M N
 
-The observation [2 M N] is the lights, then the lights of the goal, row by row, 1 where a light is on. The action is the
-cell to press. An episode terminates when the lights equal the goal, and is truncated after M N steps. With n the number
-of presses needed,
+The observation [2 M N] is the lights, then the lights of the goal, row by row, 1 where a light is
+on. The action is the cell to press. An episode terminates when the lights equal the goal, and is
+truncated after M N steps. With n the number of presses needed,
 
     reward = solved - 0.1                        -dense  reward = n_before - n_after + solved
 
-These are the rules of Ghugare et al., On (the Role of Iterative) Computation and RL, arXiv:2602.05999, and of their
-code, with one exception: n, where the matrix of presses is singular, as at 4x4 and 5x5. Several sets of presses then
-have the same effect. Here n is the size of the smallest set; their code computes a set from a matrix that has no
-inverse. At such sizes, here as in their code, the presses of a problem may cancel out. The episode then begins with the
-lights of the goal, and ends when a press leads back to them.
+These are the rules of Ghugare et al., On (the Role of Iterative) Computation and RL,
+arXiv:2602.05999, and of their code, with one exception: n, where the matrix of presses is singular,
+as at 4x4 and 5x5. Several sets of presses then have the same effect. Here n is the size of the
+smallest set; their code computes a set from a matrix that has no inverse. At such sizes, here as in
+their code, the presses of a problem may cancel out. The episode then begins with the lights of the
+goal, and ends when a press leads back to them.
 """
 
 from __future__ import annotations
@@ -37,17 +41,22 @@ from rljax.envs.tasks.gridworld import Board, Grid, lowest
 
 BEGINNING = "rljax/LightsOut-"
 SIZES = (2, 20)  # the least and the greatest number of rows and columns
-NULLITY = 8  # the greatest nullity of the matrix for which n is computed: every step compares up to 2^8 sets
+# The greatest nullity of the matrix for which n is computed: every step compares up to 2^8 sets.
+NULLITY = 8
 WORD = 32  # cells in a word of bits
 COLOURS = np.array([(70, 70, 78), (250, 210, 70)], np.uint8)  # off, on
 
 
 class LightsOutState(struct.PyTreeNode):
-    """The state of a problem. Cells are bits of W words, in reading order from the lowest bit of the first word."""
+    """The state of a problem.
+
+    Cells are bits of W words, in reading order from the lowest bit of the first word.
+    """
 
     lights: Array  # [W] uint32
     goal: Array  # [W] uint32
-    presses: Array  # [W] uint32: pressing each of these cells once leads from the lights to the goal
+    # [W] uint32: pressing each of these cells once leads from the lights to the goal
+    presses: Array
 
 
 class LightsOut(Grid):
@@ -55,18 +64,30 @@ class LightsOut(Grid):
 
     params = None
 
-    def __init__(self, name: str, rows: int, columns: int, dense: bool = False, test: bool = False) -> None:
-        """Raises `ValueError` for sizes out of range. With `dense`, also raises what `quiet_presses` raises."""
+    def __init__(
+        self, name: str, rows: int, columns: int, dense: bool = False, test: bool = False
+    ) -> None:
+        """Raises `ValueError` for sizes out of range.
+
+        With `dense`, also raises what `quiet_presses` raises.
+        """
         low, high = SIZES
         if not (low <= rows <= high and low <= columns <= high):
-            raise ValueError(f"'{name}' has {rows} x {columns} cells: rows and columns must be {low} to {high}.")
+            raise ValueError(
+                f"'{name}' has {rows} x {columns} cells: rows and columns must be {low} to {high}."
+            )
         self.rows, self.columns, self.cells = rows, columns, rows * columns
-        self.spec = EnvSpec(name, (2 * self.cells,), self.cells, discrete=True, max_episode_steps=self.cells)
+        self.spec = EnvSpec(
+            name, (2 * self.cells,), self.cells, discrete=True, max_episode_steps=self.cells
+        )
         middle = self.cells // 2
-        self.presses = (middle, self.cells) if test else (1, middle)  # k: the least, and one more than the greatest
-        self.toggles = _words(_toggles(rows, columns), self.cells)  # [M N, W], the lights that each press changes
+        # k: the least, and one more than the greatest
+        self.presses = (middle, self.cells) if test else (1, middle)
+        # [M N, W], the lights that each press changes
+        self.toggles = _words(_toggles(rows, columns), self.cells)
         self.bits = _words([1 << cell for cell in range(self.cells)], self.cells)  # [M N, W]
-        self.quiet = _words(quiet_presses(rows, columns), self.cells) if dense else None  # [2^nullity, W]
+        # [2^nullity, W]
+        self.quiet = _words(quiet_presses(rows, columns), self.cells) if dense else None
 
     def reset(self, key: Array, params: Any = None) -> tuple[Array, LightsOutState]:
         """Draw a problem."""
@@ -97,16 +118,28 @@ class LightsOut(Grid):
         else:
             reward = self.presses_needed(state) - self.presses_needed(after) + solved
         info = {"success": solved}
-        return self._observe(after), after, jnp.float32(reward), solved, jnp.zeros((), jnp.bool_), info
+        return (
+            self._observe(after),
+            after,
+            jnp.float32(reward),
+            solved,
+            jnp.zeros((), jnp.bool_),
+            info,
+        )
 
     def presses_needed(self, state: LightsOutState) -> Array:
-        """n [] int32: the size of the smallest set of presses that leads to the goal. Only for dense rewards."""
+        """n [] int32: the size of the smallest set of presses that leads to the goal.
+
+        Only for dense rewards.
+        """
         assert self.quiet is not None, "the sets to compare are computed for dense rewards only"
         equal = state.presses ^ jnp.asarray(self.quiet)
         return jax.lax.population_count(equal).astype(jnp.int32).sum(axis=-1).min()
 
     def optimal_action(self, observation: Any) -> int:
-        """A cell of the smallest set of presses from an observation [2 M N] to its goal; any cell if it is empty."""
+        """A cell of the smallest set of presses from an observation [2 M N] to its goal;
+        any cell if it is empty.
+        """
         return int(solve(self._difference(observation)).argmax())
 
     def optimal_return(self, observation: Any) -> float:
@@ -130,7 +163,9 @@ class LightsOut(Grid):
     def _pack(self, cells: Array) -> Array:
         """Cells [M N] bool as words [W] uint32."""
         words = jnp.pad(cells, (0, -self.cells % WORD)).reshape(-1, WORD)
-        return (words.astype(jnp.uint32) << jnp.arange(WORD, dtype=jnp.uint32)).sum(axis=1, dtype=jnp.uint32)
+        return (words.astype(jnp.uint32) << jnp.arange(WORD, dtype=jnp.uint32)).sum(
+            axis=1, dtype=jnp.uint32
+        )
 
     def _difference(self, observation: Any) -> np.ndarray:
         lights, goal = np.asarray(observation).reshape(2, self.rows, self.columns) > 0
@@ -138,10 +173,11 @@ class LightsOut(Grid):
 
 
 def solve(difference: Any) -> np.ndarray:
-    """The smallest set of presses, [M, N] bool, that changes exactly the lights in `difference` [M, N].
+    """The smallest set of presses, [M, N] bool, that changes exactly the lights in `difference`
+    [M, N].
 
-    The method is elimination over GF(2), then a comparison of all solutions. Raises `ValueError` where there is no
-    solution, and where there are more than 2^NULLITY solutions.
+    The method is elimination over GF(2), then a comparison of all solutions. Raises `ValueError`
+    where there is no solution, and where there are more than 2^NULLITY solutions.
     """
     difference = np.asarray(difference, bool)
     rows, columns = difference.shape
@@ -150,21 +186,28 @@ def solve(difference: Any) -> np.ndarray:
         if left >> highest & 1:
             left, solution = left ^ changes, solution ^ presses
     if left:
-        raise ValueError(f"no presses on {rows} x {columns} cells make this difference: its matrix is singular.")
+        raise ValueError(
+            f"no presses on {rows} x {columns} cells make this difference: its matrix is singular."
+        )
     smallest = min((solution ^ quiet for quiet in quiet_presses(rows, columns)), key=int.bit_count)
-    return np.array([smallest >> cell & 1 for cell in range(rows * columns)], bool).reshape(rows, columns)
+    return np.array([smallest >> cell & 1 for cell in range(rows * columns)], bool).reshape(
+        rows, columns
+    )
 
 
 def quiet_presses(rows: int, columns: int) -> list[int]:
-    """All sets of presses, as bits, that change no light: the null space over GF(2). The empty set comes first.
+    """All sets of presses, as bits, that change no light: the null space over GF(2).
+
+    The empty set comes first.
 
     Raises `ValueError` where there are more than 2^NULLITY sets.
     """
     basis = _eliminate(rows, columns)[1]
     if len(basis) > NULLITY:
         raise ValueError(
-            f"on {rows} x {columns} cells 2^{len(basis)} sets of presses have the same effect, too many to find the "
-            f"smallest (at most 2^{NULLITY}). Choose another size, or the reward that is not dense."
+            f"on {rows} x {columns} cells 2^{len(basis)} sets of presses have the same effect, too "
+            f"many to find the smallest (at most 2^{NULLITY}). Choose another size, or the reward "
+            "that is not dense."
         )
     sets = [0]
     for presses in basis:
@@ -176,8 +219,8 @@ def quiet_presses(rows: int, columns: int) -> list[int]:
 def _eliminate(rows: int, columns: int) -> tuple[dict[int, tuple[int, int]], list[int]]:
     """The matrix of presses in echelon form, and a basis of its null space.
 
-    The echelon form maps the highest light that changes, from high to low, to (lights that change, presses that change
-    them). All sets are bits.
+    The echelon form maps the highest light that changes, from high to low, to (lights that change,
+    presses that change them). All sets are bits.
     """
     pivots: dict[int, tuple[int, int]] = {}
     basis = []
@@ -214,7 +257,11 @@ def _words(sets: list[int], cells: int) -> np.ndarray:
 def names() -> list[str]:
     """The names of a few sizes with their variants. `make` accepts all other sizes too."""
     sizes = ("2x2", "3x3", "4x4", "5x5")
-    return [f"{BEGINNING}{size}{suffix}" for size in sizes for suffix in ("", "-test", "-dense", "-dense-test")]
+    return [
+        f"{BEGINNING}{size}{suffix}"
+        for size in sizes
+        for suffix in ("", "-test", "-dense", "-dense-test")
+    ]
 
 
 def make(name: str) -> Environment:
@@ -225,8 +272,8 @@ def make(name: str) -> Environment:
     parts = re.fullmatch(re.escape(BEGINNING) + r"(\d+)x(\d+)(-dense)?(-test)?", name)
     if parts is None:
         raise ValueError(
-            f"'{name}' names no size of lights out: the form is {BEGINNING}MxN, then -dense, -test, -dense-test or "
-            f"nothing. For example: {BEGINNING}5x5-test"
+            f"'{name}' names no size of lights out: the form is {BEGINNING}MxN, then -dense, "
+            f"-test, -dense-test or nothing. For example: {BEGINNING}5x5-test"
         )
     rows, columns, dense, test = parts.groups()
     return LightsOut(name, int(rows), int(columns), dense is not None, test is not None)

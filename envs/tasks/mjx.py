@@ -3,13 +3,13 @@
 With a limit on their velocity they are `rljax/velocity/HalfCheetah` and so on: the tasks of
 `rljax.envs.host.robots.velocity`.
 
-The models are Gymnasium's own files. Observations, rewards and ends are those of its version 5. MJX simulates in
-float32, MuJoCo in float64: scripts/checks/parity_mjx.py measures how far the two differ. These tasks are meant for
-accelerators. On the CPU, Gymnasium's are faster.
+The models are Gymnasium's own files. Observations, rewards and ends are those of its version 5. MJX
+simulates in float32, MuJoCo in float64: scripts/checks/parity_mjx.py measures how far the two
+differ. These tasks are meant for accelerators. On the CPU, Gymnasium's are faster.
 
-Ant and Humanoid are left out. Where a capsule stands steeply on the ground, MJX rotates the friction pyramid
-differently from MuJoCo. Ant's legs stand so: after ten steps of contacts, its forces differ by their own size.
-Humanoid's file needs a solver (PGS) that MJX does not have.
+Ant and Humanoid are left out. Where a capsule stands steeply on the ground, MJX rotates the
+friction pyramid differently from MuJoCo. Ant's legs stand so: after ten steps of contacts, its
+forces differ by their own size. Humanoid's file needs a solver (PGS) that MJX does not have.
 """
 
 from __future__ import annotations
@@ -31,7 +31,10 @@ LIMITED = "rljax/velocity/"  # prefix of tasks with a limit on their velocity
 
 
 class RobotTask(NamedTuple):
-    """The settings in which the tasks differ. The rest of Gymnasium's settings is the same for all tasks."""
+    """The settings in which the tasks differ.
+
+    The rest of Gymnasium's settings is the same for all tasks.
+    """
 
     file: str  # in gymnasium/envs/mujoco/assets
     frame_skip: int  # steps of the simulator per action
@@ -47,17 +50,31 @@ class RobotTask(NamedTuple):
 
 TASKS = {
     "HalfCheetah": RobotTask(
-        "half_cheetah.xml", 5, 0.1, 0.0, (-INFINITE, INFINITE), (-INFINITE, INFINITE), INFINITE, INFINITE, 0.1, True
+        "half_cheetah.xml",
+        5,
+        0.1,
+        0.0,
+        (-INFINITE, INFINITE),
+        (-INFINITE, INFINITE),
+        INFINITE,
+        INFINITE,
+        0.1,
+        True,
     ),
-    "Hopper": RobotTask("hopper.xml", 4, 1e-3, 1.0, (0.7, INFINITE), (-0.2, 0.2), 100.0, 10.0, 5e-3, False),
-    "Walker2d": RobotTask("walker2d_v5.xml", 4, 1e-3, 1.0, (0.8, 2.0), (-1.0, 1.0), INFINITE, 10.0, 5e-3, False),
+    "Hopper": RobotTask(
+        "hopper.xml", 4, 1e-3, 1.0, (0.7, INFINITE), (-0.2, 0.2), 100.0, 10.0, 5e-3, False
+    ),
+    "Walker2d": RobotTask(
+        "walker2d_v5.xml", 4, 1e-3, 1.0, (0.8, 2.0), (-1.0, 1.0), INFINITE, 10.0, 5e-3, False
+    ),
 }
 
 
 class MJXState(struct.PyTreeNode):
     """The state of the simulator between steps."""
 
-    qpos: Array  # [Q]; the first, along the track, is 0 before each step, because float32 is coarse far from 0
+    # [Q]; the first, along the track, is 0 before each step, because float32 is coarse far from 0
+    qpos: Array
     qvel: Array  # [V]
     warmstart: Array  # [V], the accelerations with which the contact solver begins
 
@@ -96,7 +113,9 @@ class MJX:
             qvel = scale * jax.random.normal(key_qvel, shape)
         else:
             qvel = jax.random.uniform(key_qvel, shape, minval=-scale, maxval=scale)
-        return self._observation(qpos, qvel), MJXState(qpos.at[0].set(0.0), qvel, jnp.zeros_like(qvel))
+        return self._observation(qpos, qvel), MJXState(
+            qpos.at[0].set(0.0), qvel, jnp.zeros_like(qvel)
+        )
 
     def step(
         self, key: Array, state: MJXState, action: Array, params: Any = None
@@ -106,13 +125,26 @@ class MJX:
             data = self.mjx.make_data(self.model).replace(
                 qpos=state.qpos, qvel=state.qvel, qacc_warmstart=state.warmstart, ctrl=action
             )
-            data = jax.lax.fori_loop(0, self.task.frame_skip, lambda _, data: self.mjx.step(self.model, data), data)
+            data = jax.lax.fori_loop(
+                0, self.task.frame_skip, lambda _, data: self.mjx.step(self.model, data), data
+            )
         speed = data.qpos[0] / self.dt
         healthy = self._healthy(data.qpos, data.qvel)
-        reward = speed + self.task.healthy_reward * healthy - self.task.control_cost * jnp.square(action).sum()
+        reward = (
+            speed
+            + self.task.healthy_reward * healthy
+            - self.task.control_cost * jnp.square(action).sum()
+        )
         state = MJXState(data.qpos.at[0].set(0.0), data.qvel, data.qacc_warmstart)
         info = {"x_velocity": speed}
-        return self._observation(data.qpos, data.qvel), state, reward, ~healthy, jnp.zeros((), jnp.bool_), info
+        return (
+            self._observation(data.qpos, data.qvel),
+            state,
+            reward,
+            ~healthy,
+            jnp.zeros((), jnp.bool_),
+            info,
+        )
 
     def _observation(self, qpos: Array, qvel: Array) -> Array:
         limit = self.task.max_speed
@@ -126,7 +158,9 @@ class MJX:
 
 
 class LimitedMJX(MJX):
-    """One of the tasks with the signal "cost": 1 in a step that is faster than the task's limit, else 0."""
+    """One of the tasks with the signal "cost": 1 in a step that is faster than the task's limit,
+    else 0.
+    """
 
     def __init__(self, name: str) -> None:
         super().__init__(name)

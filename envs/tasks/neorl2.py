@@ -1,10 +1,10 @@
 """NeoRL-2's DMSD and Pipeline in pure JAX: `rljax/DMSD` and `rljax/Pipeline`.
 
-The published transitions replay here to float32's rounding. Policies from `neorl2/DMSD-v0` and `neorl2/Pipeline-v0`
-are evaluated in these environments.
+The published transitions replay here to float32's rounding. Policies from `neorl2/DMSD-v0` and
+`neorl2/Pipeline-v0` are evaluated in these environments.
 
-Source: Gao et al., NeoRL-2, arXiv:2503.19267; the rules of polixir/NeoRL2 at b50d91d, envs/dmsd.py, envs/pipline.py and
-their rewards. DMSD is from Char et al., arXiv:2307.05891.
+Source: Gao et al., NeoRL-2, arXiv:2503.19267; the rules of polixir/NeoRL2 at b50d91d, envs/dmsd.py,
+envs/pipline.py and their rewards. DMSD is from Char et al., arXiv:2307.05891.
 """
 
 from __future__ import annotations
@@ -30,19 +30,22 @@ class DMSDState:
 
 
 class DMSD:
-    """Hold two masses, which three springs and dampers connect in a row to two walls, at two targets.
+    """Hold two masses, which three springs and dampers connect in a row to two walls,
+    at two targets.
 
-    The observation [6] is position, velocity and target of both masses. An action of 1 is a force of 30 newtons, one
-    for each mass. An episode has 100 steps of h = 0.2 seconds. Every mass m is 20 kg, every spring k is 2 N/m, every
-    damper d is 4 Ns/m. With the positions x and velocities v from before the step:
+    The observation [6] is position, velocity and target of both masses. An action of 1 is a force
+    of 30 newtons, one for each mass. An episode has 100 steps of h = 0.2 seconds. Every mass m is
+    20 kg, every spring k is 2 N/m, every damper d is 4 Ns/m. With the positions x and velocities v
+    from before the step:
 
-        acceleration = (k L x + d L v + 30 action) / m,    L = [[-2, 1], [1, -2]]
+        acceleration = (k L x + d L v + 30 action) / m,   L = [[-2, 1], [1, -2]]
         x            = x + h v
         v            = v + h acceleration
-        reward       = -sum(log(|x - target| + 0.01)),     with the x and the target of the next observation
+        reward       = -sum(log(|x - target| + 0.01)),    with the x and the target of the next
+                                                          observation
 
-    Episodes begin at x in [-0.25, 0.25) and v in [-0.1, 0.1). A target lies in [-1.5, 1.5). With probability 1/2 it
-    changes once, after 50 steps. Both masses draw their targets alone.
+    Episodes begin at x in [-0.25, 0.25) and v in [-0.1, 0.1). A target lies in [-1.5, 1.5). With
+    probability 1/2 it changes once, after 50 steps. Both masses draw their targets alone.
     """
 
     params = None
@@ -50,7 +53,9 @@ class DMSD:
     mass, stiffness, damping, force = 20.0, 2.0, 4.0, 30.0
 
     def __init__(self, name: str) -> None:
-        self.spec = EnvSpec(name=name, observation_shape=(6,), action_size=2, max_episode_steps=self.steps)
+        self.spec = EnvSpec(
+            name=name, observation_shape=(6,), action_size=2, max_episode_steps=self.steps
+        )
 
     def reset(self, key: Array, params: Any = None) -> tuple[Array, DMSDState]:
         """Begin near the rest with new targets."""
@@ -104,15 +109,16 @@ class PipelineState:
 class Pipeline:
     """Open and close a gate so that the flow rate at the other end of a long pipe follows a target.
 
-    An action of 1 raises the gate's flow rate by 1; it stays within 0 and 200. The water takes 20 steps to the outlet.
-    An episode has 1000 steps. The observation [52] holds the outlet's flow rate, the target, the outlet's 25 flow rates
-    before, and the last 25 actions, each from the newest to the oldest. With outlet and target of the next observation:
+    An action of 1 raises the gate's flow rate by 1; it stays within 0 and 200. The water takes 20
+    steps to the outlet. An episode has 1000 steps. The observation [52] holds the outlet's flow
+    rate, the target, the outlet's 25 flow rates before, and the last 25 actions, each from the
+    newest to the oldest. With outlet and target of the next observation:
 
         reward = (0.01 (200 - |outlet - target|))^2 - 3
 
-    Episodes begin with one flow rate in [80, 120) along the whole pipe. The target is 50, 80, 110 or 140; in each step
-    it is drawn anew with probability 0.003. Here every episode begins with a new target. In NeoRL-2's environment it
-    stays from one episode to the next.
+    Episodes begin with one flow rate in [80, 120) along the whole pipe. The target is 50, 80, 110
+    or 140; in each step it is drawn anew with probability 0.003. Here every episode begins with a
+    new target. In NeoRL-2's environment it stays from one episode to the next.
     """
 
     params = None
@@ -121,7 +127,9 @@ class Pipeline:
 
     def __init__(self, name: str) -> None:
         size = 2 + 2 * self.history
-        self.spec = EnvSpec(name=name, observation_shape=(size,), action_size=1, max_episode_steps=1000)
+        self.spec = EnvSpec(
+            name=name, observation_shape=(size,), action_size=1, max_episode_steps=1000
+        )
 
     def reset(self, key: Array, params: Any = None) -> tuple[Array, PipelineState]:
         """Begin with the same flow rate along the whole pipe, and without past actions."""
@@ -138,11 +146,16 @@ class Pipeline:
         """Move the gate, and the water by one step; see `rljax.envs.environment.Environment`."""
         key_change, key_target = jax.random.split(key)
         outlet, target, past, actions = jnp.split(state.observation, (1, 2, 2 + self.history))
-        target = jnp.where(jax.random.bernoulli(key_change, self.change), self._drawn(key_target), target)
+        target = jnp.where(
+            jax.random.bernoulli(key_change, self.change), self._drawn(key_target), target
+        )
         action = jnp.clip(action, -1, 1)
         gate = jnp.clip(state.flow[:1] + action, 0, self.highest)
         flow = jnp.concatenate([gate, state.flow[:-1]])
-        past, actions = jnp.concatenate([outlet, past[:-1]]), jnp.concatenate([action, actions[:-1]])
+        past, actions = (
+            jnp.concatenate([outlet, past[:-1]]),
+            jnp.concatenate([action, actions[:-1]]),
+        )
         observation = jnp.concatenate([flow[-1:], target, past, actions])
         reward = jnp.square(0.01 * (200 - jnp.abs(flow[-1] - target[0]))) - 3
         never = jnp.zeros((), jnp.bool_)
@@ -153,7 +166,10 @@ class Pipeline:
         return jax.random.choice(key, jnp.asarray(self.targets), (1,))
 
 
-_ENVIRONMENTS: dict[str, type[DMSD] | type[Pipeline]] = {"rljax/DMSD": DMSD, "rljax/Pipeline": Pipeline}
+_ENVIRONMENTS: dict[str, type[DMSD] | type[Pipeline]] = {
+    "rljax/DMSD": DMSD,
+    "rljax/Pipeline": Pipeline,
+}
 
 
 def names() -> list[str]:
@@ -162,7 +178,10 @@ def names() -> list[str]:
 
 
 def make(name: str) -> Environment:
-    """Make the task called `name`, such as "rljax/DMSD". Raises `ValueError` where there is none."""
+    """Make the task called `name`, such as "rljax/DMSD".
+
+    Raises `ValueError` where there is none.
+    """
     if name not in _ENVIRONMENTS:
         raise unknown(name, "rljax", names())
     return _ENVIRONMENTS[name](name)

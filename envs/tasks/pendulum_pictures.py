@@ -1,8 +1,10 @@
-"""The pendulum of Pendulum-v1 seen in pictures, `rljax/PendulumPictures`: swing it up and hold it, by sight alone.
+"""The pendulum of Pendulum-v1 seen in pictures, `rljax/PendulumPictures`:
+swing it up and hold it, by sight alone.
 
-The dynamics, rewards and starts are those of `rljax/Pendulum`. The observation is the last three pictures of the rod,
-[16, 16, 3] uint8, the newest last: 0 is black, and the rod is white with soft edges. Upright is up, and angles grow
-clockwise. One picture does not show the velocity, three do. An episode begins with its first picture three times.
+The dynamics, rewards and starts are those of `rljax/Pendulum`. The observation is the last three
+pictures of the rod, [16, 16, 3] uint8, the newest last: 0 is black, and the rod is white with soft
+edges. Upright is up, and angles grow clockwise. One picture does not show the velocity, three do.
+An episode begins with its first picture three times.
 """
 
 from __future__ import annotations
@@ -56,8 +58,12 @@ class PendulumPictures:
         self, key: Array, state: PicturesState, action: Array, params: Any = None
     ) -> tuple[Array, PicturesState, Array, Array, Array, dict[str, Any]]:
         """Apply one torque for 0.05 seconds; see `rljax.envs.environment.Environment`."""
-        _, pendulum, reward, terminated, truncated, info = self.pendulum.step(key, state.pendulum, action)
-        pictures = jnp.concatenate([state.pictures[..., 1:], picture(pendulum.angle)[..., None]], axis=-1)
+        _, pendulum, reward, terminated, truncated, info = self.pendulum.step(
+            key, state.pendulum, action
+        )
+        pictures = jnp.concatenate(
+            [state.pictures[..., 1:], picture(pendulum.angle)[..., None]], axis=-1
+        )
         return pictures, PicturesState(pendulum, pictures), reward, terminated, truncated, info
 
     def render(self, state: PicturesState, params: Any = None) -> np.ndarray:

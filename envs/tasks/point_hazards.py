@@ -1,16 +1,17 @@
 """A point among hazards, `rljax/PointHazards`: the way to goals is rewarded, and hazards cost.
 
-The point moves in the square [-1, 1]^2, by the action times 0.08 in x and y. The reward of a step is the distance by
-which it comes nearer to the goal, in units of 0.08, and 10 more where it comes within 0.15 of it. A new goal then
-appears. The signal "cost" is 1 in a step that ends within 0.3 of one of 4 hazards, else 0. Hazards lie at random in
-each episode, and no goal lies in one. A straight way to the goals costs 1 in about a quarter of all steps; detours cost
-nothing. An episode ends after 200 steps.
+The point moves in the square [-1, 1]^2, by the action times 0.08 in x and y. The reward of a step
+is the distance by which it comes nearer to the goal, in units of 0.08, and 10 more where it comes
+within 0.15 of it. A new goal then appears. The signal "cost" is 1 in a step that ends within 0.3 of
+one of 4 hazards, else 0. Hazards lie at random in each episode, and no goal lies in one. A straight
+way to the goals costs 1 in about a quarter of all steps; detours cost nothing. An episode ends
+after 200 steps.
 
-The observation is the position, the goal, and the hazards in the order of their distance: the latter five relative to
-the position, 12 numbers in all.
+The observation is the position, the goal, and the hazards in the order of their distance: the
+latter five relative to the position, 12 numbers in all.
 
-After the goal tasks of Safety Gym, without their robots: Ray et al., Benchmarking Safe Exploration in Deep
-Reinforcement Learning, 2019.
+After the goal tasks of Safety Gym, without their robots: Ray et al., Benchmarking Safe Exploration
+in Deep Reinforcement Learning, 2019.
 """
 
 from __future__ import annotations
@@ -43,7 +44,11 @@ class PointState:
 
 
 class PointHazards:
-    """The task. Its pictures show the goal green, hazards red and the point blue; its text shows them as G, x and O."""
+    """The task.
+
+    Its pictures show the goal green, hazards red and the point blue; its text shows them as G, x
+    and O.
+    """
 
     params = None
     frames_per_second = 20.0
@@ -64,7 +69,9 @@ class PointHazards:
     ) -> tuple[Array, PointState, Array, Array, Array, dict[str, Any]]:
         """Apply one action; see `rljax.envs.environment.Environment`."""
         position = jnp.clip(state.position + SPEED * jnp.clip(action, -1.0, 1.0), -1.0, 1.0)
-        before, after = (jnp.linalg.norm(state.goal - place) for place in (state.position, position))
+        before, after = (
+            jnp.linalg.norm(state.goal - place) for place in (state.position, position)
+        )
         reached = after < GOAL_RADIUS
         reward = (before - after) / SPEED + BONUS * reached
         cost = (_distances(position, state.hazards) < RADIUS).any().astype(jnp.float32)
@@ -91,7 +98,10 @@ class PointHazards:
         if not colours:
             return "\n".join(lines)
         inks = {"x": "31", "G": "32", "O": "34"}
-        return "\n".join("".join(f"\x1b[{inks[c]}m{c}\x1b[0m" if c in inks else c for c in line) for line in lines)
+        return "\n".join(
+            "".join(f"\x1b[{inks[c]}m{c}\x1b[0m" if c in inks else c for c in line)
+            for line in lines
+        )
 
 
 def _observation(state: PointState) -> Array:
@@ -106,7 +116,9 @@ def _distances(place: Array, hazards: Array) -> Array:
 
 
 def _outside(key: Array, hazards: Array) -> Array:
-    """A random place [2]: the first candidate outside of all hazards, or the one farthest outside."""
+    """A random place [2]: the first candidate outside of all hazards,
+    or the one farthest outside.
+    """
     places = jax.random.uniform(key, (CANDIDATES, 2), minval=-1.0, maxval=1.0)
     clearance = _distances(places, hazards).min(axis=-1) - RADIUS
     return places[jnp.argmax(jnp.minimum(clearance, 0.0))]
@@ -122,7 +134,9 @@ def _shapes(state: PointState) -> list[tuple[np.ndarray, float, tuple[int, int, 
 
 
 def _disc(place: np.ndarray, radius: float, rows: int, columns: int) -> np.ndarray:
-    """The cells [rows, columns] of the square, y upwards, whose middles lie within a disc; at least the nearest one."""
+    """The cells [rows, columns] of the square, y upwards, whose middles lie within a disc;
+    at least the nearest one.
+    """
     y, x = 1 - 2 * (np.arange(rows) + 0.5) / rows, 2 * (np.arange(columns) + 0.5) / columns - 1
     distances = np.hypot(y[:, None] - place[1], x - place[0])
     return (distances < radius) | (distances == distances.min())

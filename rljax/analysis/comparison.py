@@ -1,15 +1,17 @@
-"""Which agent is better over several tasks? Aggregates, profiles, probabilities of improvement, with intervals.
+"""Which agent is better over several tasks?
 
-Scores are given by agent, as an array [runs, tasks], or as a mapping from task to [runs] where tasks have different
-numbers of runs. One run is one learner, with one score in a task. Normalise scores first, so that those of different
-tasks can be compared.
+Aggregates, profiles, probabilities of improvement, with intervals.
 
-Every estimate has a percentile bootstrap interval and its number of runs. The bootstrap draws runs within each task.
-Each task counts the same, whatever its number of runs. If all tasks have the same number of runs, the numbers equal
-those of rliable, the library of the paper.
+Scores are given by agent, as an array [runs, tasks], or as a mapping from task to [runs] where
+tasks have different numbers of runs. One run is one learner, with one score in a task. Normalise
+scores first, so that those of different tasks can be compared.
 
-Source: Agarwal et al., Deep Reinforcement Learning at the Edge of the Statistical Precipice, arXiv:2108.13264,
-sections 4.1 to 4.3.
+Every estimate has a percentile bootstrap interval and its number of runs. The bootstrap draws runs
+within each task. Each task counts the same, whatever its number of runs. If all tasks have the same
+number of runs, the numbers equal those of rliable, the library of the paper.
+
+Source: Agarwal et al., Deep Reinforcement Learning at the Edge of the Statistical Precipice,
+arXiv:2108.13264, sections 4.1 to 4.3.
 """
 
 from __future__ import annotations
@@ -32,7 +34,9 @@ Measure = Callable[[TaskScores], Any]  # -> [...]
 
 @dataclasses.dataclass(frozen=True)
 class Estimate:
-    """A number or an array of numbers, with its interval and the numbers of runs and tasks behind it."""
+    """A number or an array of numbers, with its interval and the numbers of runs and tasks behind
+    it.
+    """
 
     value: Any  # [...]
     low: Any  # [...]; NaN where there is no interval
@@ -42,13 +46,18 @@ class Estimate:
 
 
 def iqm(tasks: TaskScores) -> Any:
-    """Interquartile mean of all runs of all tasks. A run of a task with fewer runs counts more often."""
+    """Interquartile mean of all runs of all tasks.
+
+    A run of a task with fewer runs counts more often.
+    """
     values = np.concatenate(tasks, axis=-1)
     sizes = [task.shape[-1] for task in tasks]
     if len(set(sizes)) == 1:
         return statistics.iqm(values, axis=-1)
     common = math.lcm(*sizes)
-    return statistics.iqm(values, axis=-1, counts=np.repeat([common // size for size in sizes], sizes))
+    return statistics.iqm(
+        values, axis=-1, counts=np.repeat([common // size for size in sizes], sizes)
+    )
 
 
 def mean(tasks: TaskScores) -> Any:
@@ -71,7 +80,12 @@ def optimality_gap(tasks: TaskScores, target: float = 1.0) -> Any:
     return target - mean([np.minimum(task, target) for task in tasks])
 
 
-MEASURES: dict[str, Measure] = {"iqm": iqm, "median": median, "mean": mean, "optimality_gap": optimality_gap}
+MEASURES: dict[str, Measure] = {
+    "iqm": iqm,
+    "median": median,
+    "mean": mean,
+    "optimality_gap": optimality_gap,
+}
 
 
 def aggregate(
@@ -91,15 +105,19 @@ def aggregate(
         seed: of the random generator.
 
     Returns:
-        An `Estimate` of scalars by agent and measure. There is no interval where a task has a single run.
+        An `Estimate` of scalars by agent and measure. There is no interval where a task has a
+        single run.
 
     Raises:
-        ValueError: no agents, tasks or runs, another shape, agents with different tasks, a score that is not finite, a
-            level outside (0, 1), or no resamples.
+        ValueError: no agents, tasks or runs, another shape, agents with different tasks, a score
+            that is not finite, a level outside (0, 1), or no resamples.
     """
     checked = _check(scores, 1)
     return {
-        agent: {name: _estimate([tasks], measure, level, resamples, seed) for name, measure in measures.items()}
+        agent: {
+            name: _estimate([tasks], measure, level, resamples, seed)
+            for name, measure in measures.items()
+        }
         for agent, tasks in checked.items()
     }
 
@@ -111,9 +129,11 @@ def mean_interval(values: ArrayLike) -> list[float]:
 
 
 def mean_difference(x: ArrayLike, y: ArrayLike) -> list[float]:
-    """The mean of runs x minus the mean of runs y, with its 95 % bootstrap interval: difference, low, high.
+    """The mean of runs x minus the mean of runs y, with its 95 % bootstrap interval:
+    difference, low, high.
 
-    x and y [runs] are of one task, and may have different numbers of runs. The bootstrap draws from each separately.
+    x and y [runs] are of one task, and may have different numbers of runs. The bootstrap draws from
+    each separately.
     """
     groups = [_check({"all": {"task": values}}, 1)["all"] for values in (x, y)]
     estimate = _estimate(groups, lambda x, y: mean(x) - mean(y), 0.95, 2000, 0)
@@ -121,12 +141,16 @@ def mean_difference(x: ArrayLike, y: ArrayLike) -> list[float]:
 
 
 def sample_efficiency(
-    scores: Mapping[str, Scores], measure: Measure = iqm, level: float = 0.95, resamples: int = 2000, seed: int = 0
+    scores: Mapping[str, Scores],
+    measure: Measure = iqm,
+    level: float = 0.95,
+    resamples: int = 2000,
+    seed: int = 0,
 ) -> dict[str, Estimate]:
     """Each agent's score over all tasks at each of S steps, an `Estimate` of arrays [S].
 
-    `scores` are by agent [runs, tasks, S], or by agent and task [runs, S]. The bootstrap draws runs with all their
-    steps. The other arguments and the errors are those of `aggregate`.
+    `scores` are by agent [runs, tasks, S], or by agent and task [runs, S]. The bootstrap draws runs
+    with all their steps. The other arguments and the errors are those of `aggregate`.
     """
     return {
         agent: _estimate([[task.T for task in tasks]], measure, level, resamples, seed)
@@ -141,16 +165,19 @@ def profiles(
     resamples: int = 2000,
     seed: int = 0,
 ) -> dict[str, Estimate]:
-    """Each agent's performance profile: the share of runs over all tasks that score above each of `thresholds` [T].
+    """Each agent's performance profile: the share of runs over all tasks that score above each of
+    `thresholds` [T].
 
-    The result has an `Estimate` of arrays [T] by agent. Its interval holds at each threshold by itself. The other
-    arguments and the errors are those of `aggregate`.
+    The result has an `Estimate` of arrays [T] by agent. Its interval holds at each threshold by
+    itself. The other arguments and the errors are those of `aggregate`.
     """
     limits = np.asarray(thresholds, np.float64)
     if limits.ndim != 1 or not limits.size:
         raise ValueError(f"thresholds have shape {limits.shape}, a profile needs one or more: [T].")
     return {
-        agent: _estimate([[1.0 * (task > limits[:, None]) for task in tasks]], mean, level, resamples, seed)
+        agent: _estimate(
+            [[1.0 * (task > limits[:, None]) for task in tasks]], mean, level, resamples, seed
+        )
         for agent, tasks in _check(scores, 1).items()
     }
 
@@ -164,25 +191,32 @@ def improvement(
 ) -> dict[tuple[str, str], Estimate]:
     """The probability that a run of X scores above one of Y, as the mean over tasks, by (X, Y).
 
-    In a task it is the share of all pairs of runs in which X is above Y. A pair of equal scores counts half. This is
-    Mann and Whitney's U, divided by the number of pairs. `pairs` are by default all pairs of two different agents. The
-    other arguments and the errors are those of `aggregate`. A pair with an unknown agent is an error too.
+    In a task it is the share of all pairs of runs in which X is above Y. A pair of equal scores
+    counts half. This is Mann and Whitney's U, divided by the number of pairs. `pairs` are by
+    default all pairs of two different agents. The other arguments and the errors are those of
+    `aggregate`. A pair with an unknown agent is an error too.
     """
     checked = _check(scores, 1)
     compared = list(itertools.permutations(checked, 2) if pairs is None else pairs)
     unknown = [agent for pair in compared for agent in pair if agent not in checked]
     if unknown:
-        raise ValueError(f"there are no scores of agent '{unknown[0]}'; there are scores of {_listed(checked)}.")
+        raise ValueError(
+            f"there are no scores of agent '{unknown[0]}'; there are scores of {_listed(checked)}."
+        )
     estimates = {}
     for x, y in compared:
         size = max(one.size * other.size for one, other in zip(checked[x], checked[y], strict=True))
-        estimates[x, y] = _estimate([checked[x], checked[y]], _probability, level, resamples, seed, size)
+        estimates[x, y] = _estimate(
+            [checked[x], checked[y]], _probability, level, resamples, seed, size
+        )
     return estimates
 
 
 def _probability(x: TaskScores, y: TaskScores) -> Any:
     pairs = [(one[..., :, None], other[..., None, :]) for one, other in zip(x, y, strict=True)]
-    return np.mean([((one > other) + 0.5 * (one == other)).mean(axis=(-2, -1)) for one, other in pairs], axis=0)
+    return np.mean(
+        [((one > other) + 0.5 * (one == other)).mean(axis=(-2, -1)) for one, other in pairs], axis=0
+    )
 
 
 def _estimate(
@@ -193,11 +227,17 @@ def _estimate(
     seed: int,
     size: int | None = None,
 ) -> Estimate:
-    """The measure of some agents' tasks [..., runs], with its interval. One resample holds `size` values."""
+    """The measure of some agents' tasks [..., runs], with its interval.
+
+    One resample holds `size` values.
+    """
 
     def resample(generator: np.random.Generator, number: int) -> np.ndarray:
         return measure(
-            *([task[..., _draw_runs(generator, number, task.shape[-1])] for task in tasks] for tasks in agents)
+            *(
+                [task[..., _draw_runs(generator, number, task.shape[-1])] for task in tasks]
+                for tasks in agents
+            )
         )
 
     size = sum(task.size for tasks in agents for task in tasks) if size is None else size
@@ -214,7 +254,10 @@ def _draw_runs(generator: np.random.Generator, number: int, runs: int) -> np.nda
 
 
 def _check(scores: Mapping[str, Scores], ndim: int) -> dict[str, list[np.ndarray]]:
-    """Each agent's scores by task, [runs], or [runs, S] where `ndim` is 2. All agents have the same order of tasks."""
+    """Each agent's scores by task, [runs], or [runs, S] where `ndim` is 2.
+
+    All agents have the same order of tasks.
+    """
     if not scores:
         raise ValueError("there are no agents to compare: scores is empty.")
     shape = "[runs]" if ndim == 1 else "[runs, steps]"
@@ -226,19 +269,22 @@ def _check(scores: Mapping[str, Scores], ndim: int) -> dict[str, list[np.ndarray
             array = np.asarray(agent_scores, np.float64)
             if array.ndim != ndim + 1:
                 expected = shape.replace("runs", "runs, tasks")
-                raise ValueError(f"the scores of '{agent}' have shape {array.shape}, they must be {expected}.")
+                raise ValueError(
+                    f"the scores of '{agent}' have shape {array.shape}, they must be {expected}."
+                )
             tasks = {task: array[:, task] for task in range(array.shape[1])}
         if not tasks:
             raise ValueError(f"the scores of '{agent}' are of no task.")
         for task, values in tasks.items():
             if values.ndim != ndim or not values.size:
                 raise ValueError(
-                    f"the scores of '{agent}' in task '{task}' have shape {values.shape}, they must be {shape}."
+                    f"the scores of '{agent}' in task '{task}' have shape {values.shape}, "
+                    f"they must be {shape}."
                 )
             if not np.isfinite(values).all():
                 raise ValueError(
-                    f"a score of '{agent}' in task '{task}' is not finite. Leave that agent out, or give diverged runs "
-                    "the score of their last good policy."
+                    f"a score of '{agent}' in task '{task}' is not finite. Leave that agent out, "
+                    "or give diverged runs the score of their last good policy."
                 )
         by_task[agent] = tasks
     first, reference = next(iter(by_task.items()))
@@ -246,8 +292,8 @@ def _check(scores: Mapping[str, Scores], ndim: int) -> dict[str, list[np.ndarray
         if tasks.keys() != reference.keys():
             only = tasks.keys() ^ reference.keys()
             raise ValueError(
-                f"agents '{first}' and '{agent}' have scores of different tasks: {_listed(only)} of one alone. "
-                "Compare agents over the tasks that all of them have."
+                f"agents '{first}' and '{agent}' have scores of different tasks: {_listed(only)} "
+                "of one alone. Compare agents over the tasks that all of them have."
             )
     return {agent: [tasks[task] for task in reference] for agent, tasks in by_task.items()}
 

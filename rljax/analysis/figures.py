@@ -1,7 +1,8 @@
-"""Figures with one panel, and the parts that every figure is drawn from: colours, curves with bands, axes, files.
+"""Figures with one panel, and the parts that every figure is drawn from:
+colours, curves with bands, axes, files.
 
-The module draws numbers that are ready. `learning_curves` draws evaluations of runs into one file, and the report
-takes its figures from here.
+The module draws numbers that are ready. `learning_curves` draws evaluations of runs into one file,
+and the report takes its figures from here.
 """
 
 from __future__ import annotations
@@ -19,10 +20,12 @@ from numpy.typing import ArrayLike
 
 from rljax.analysis.comparison import Estimate
 
-# The colours of Okabe and Ito, which colour-blind readers tell apart. Their yellow is left out: it is too pale for a
-# line on white. Black is a little lighter here: an SVG does not name pure black, so a dark page could not change it.
+# The colours of Okabe and Ito, which colour-blind readers tell apart. Their yellow is left out: it
+# is too pale for a line on white. Black is a little lighter here: an SVG does not name pure black,
+# so a dark page could not change it.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#111111")
-INK, GRID, PAPER = "#222222", "#e5e5e5", "#ffffff"  # the report replaces them with the colours of its page
+# The report replaces them with the colours of its page.
+INK, GRID, PAPER = "#222222", "#e5e5e5", "#ffffff"
 MOST_SINGLE_LEARNERS = 10  # a curve of more learners shows only its band
 
 LineStyle = tuple[str, str]  # dashes and colour, as matplotlib names them
@@ -33,7 +36,9 @@ RC: Any = {
     "svg.fonttype": "none",
     "text.parse_math": False,  # a "$" in a name is a "$"
     "axes.facecolor": "none",
-    **dict.fromkeys(("text.color", "axes.edgecolor", "axes.labelcolor", "xtick.color", "ytick.color"), INK),
+    **dict.fromkeys(
+        ("text.color", "axes.edgecolor", "axes.labelcolor", "xtick.color", "ytick.color"), INK
+    ),
 }
 
 
@@ -46,12 +51,14 @@ class Line:
     centre: Any
     low: Any
     high: Any
-    learners: Sequence[tuple[Any, Any]] = ()  # steps and values of each learner, drawn as thin lines
+    # steps and values of each learner, drawn as thin lines
+    learners: Sequence[tuple[Any, Any]] = ()
 
 
 def line_styles(names: Iterable[str]) -> dict[str, LineStyle]:
     """A line style for each name. Up to 21 names have different ones."""
-    styles = itertools.cycle(itertools.product(("-", "-.", ":"), COLOURS))  # the dashes change after seven names
+    # The dashes change after seven names.
+    styles = itertools.cycle(itertools.product(("-", "-.", ":"), COLOURS))
     return dict(zip(names, styles, strict=False))
 
 
@@ -79,7 +86,8 @@ def curves(
         title: of the panel.
         lines: the curves by name.
         styles: the line style of each name, also of each name in `references`.
-        references: published points by the name whose colour they take: label, steps, mean and standard deviation.
+        references: published points by the name whose colour they take: label, steps, mean and
+            standard deviation.
         axes: labels of the two axes.
     """
     with _figure(2.9 + 0.17 * (len(lines) + len(references))) as (figure, panel):
@@ -93,9 +101,15 @@ def curves(
 
 
 def profiles(
-    thresholds: ArrayLike, estimates: Mapping[str, Estimate], styles: Mapping[str, LineStyle], axis: str, title: str
+    thresholds: ArrayLike,
+    estimates: Mapping[str, Estimate],
+    styles: Mapping[str, LineStyle],
+    axis: str,
+    title: str,
 ) -> Any:
-    """A figure of performance profiles with bands: the share of runs above each threshold, by name."""
+    """A figure of performance profiles with bands: the share of runs above each threshold,
+    by name.
+    """
     with _figure(2.9 + 0.17 * len(estimates)) as (figure, panel):
         for name, estimate in estimates.items():
             line = Line(wrapped(name), thresholds, estimate.value, estimate.low, estimate.high)
@@ -113,15 +127,27 @@ def intervals(
     title: str,
     mark: float | None = None,
 ) -> Any:
-    """A figure of numbers with their intervals, one below the other; `mark` is a value to compare them with."""
+    """A figure of numbers with their intervals, one below the other;
+    `mark` is a value to compare them with.
+    """
     labels = [wrapped(name, 24) for name in estimates]
-    with _figure(0.9 + sum(0.18 + 0.15 * (1 + label.count("\n")) for label in labels)) as (figure, panel):
+    with _figure(0.9 + sum(0.18 + 0.15 * (1 + label.count("\n")) for label in labels)) as (
+        figure,
+        panel,
+    ):
         if mark is not None:
             panel.axvline(mark, color=INK, linewidth=0.8, linestyle="--", zorder=1)
         for place, (name, estimate) in enumerate(estimates.items()):
-            bar: dict[str, Any] = {"color": styles[name][1], "linewidth": 6, "alpha": 0.35, "solid_capstyle": "butt"}
+            bar: dict[str, Any] = {
+                "color": styles[name][1],
+                "linewidth": 6,
+                "alpha": 0.35,
+                "solid_capstyle": "butt",
+            }
             panel.plot([estimate.low, estimate.high], [place, place], zorder=2, **bar)
-            panel.plot([estimate.value], [place], "o", color=styles[name][1], markersize=6, zorder=3)
+            panel.plot(
+                [estimate.value], [place], "o", color=styles[name][1], markersize=6, zorder=3
+            )
         panel.set_yticks(range(len(estimates)), labels)
         panel.set_ylim(len(estimates) - 0.5, -0.5)
         panel.tick_params(axis="y", length=0)
@@ -153,28 +179,57 @@ def draw_line(panel: Any, line: Line, style: LineStyle) -> None:
     dashes, colour = style
     for steps, values in line.learners:
         point = "." if len(steps) == 1 else None
-        panel.plot(steps, values, dashes, color=colour, marker=point, linewidth=0.7, alpha=0.45, zorder=2)
+        panel.plot(
+            steps, values, dashes, color=colour, marker=point, linewidth=0.7, alpha=0.45, zorder=2
+        )
     if len(line.steps) == 1 and np.isfinite(line.low).all():
         bars = [line.centre - line.low, line.high - line.centre]
         panel.errorbar(line.steps, line.centre, bars, color=colour, capsize=3, zorder=3)
-    panel.fill_between(line.steps, line.low, line.high, color=colour, alpha=0.2, linewidth=0, zorder=1)
+    panel.fill_between(
+        line.steps, line.low, line.high, color=colour, alpha=0.2, linewidth=0, zorder=1
+    )
     marker = "o" if len(line.steps) == 1 else None
-    panel.plot(line.steps, line.centre, dashes, color=colour, linewidth=1.8, marker=marker, label=line.label, zorder=4)
+    panel.plot(
+        line.steps,
+        line.centre,
+        dashes,
+        color=colour,
+        linewidth=1.8,
+        marker=marker,
+        label=line.label,
+        zorder=4,
+    )
 
 
-def draw_reference(panel: Any, label: str, colour: str, steps: np.ndarray, mean: np.ndarray, std: np.ndarray) -> None:
-    """Draw a published curve into a panel, with a hatched band: it differs from ours without colours too."""
+def draw_reference(
+    panel: Any, label: str, colour: str, steps: np.ndarray, mean: np.ndarray, std: np.ndarray
+) -> None:
+    """Draw a published curve into a panel, with a hatched band:
+    it differs from ours without colours too.
+    """
     label = f"{label}, published (mean ± standard deviation)"
     if len(steps) == 1:
-        face: dict[str, Any] = {"markerfacecolor": "white", "markersize": 5, "elinewidth": 1.1, "capsize": 4}
-        panel.errorbar(steps, mean, std, fmt="D", color=colour, label=label, zorder=5, clip_on=False, **face)
+        face: dict[str, Any] = {
+            "markerfacecolor": "white",
+            "markersize": 5,
+            "elinewidth": 1.1,
+            "capsize": 4,
+        }
+        panel.errorbar(
+            steps, mean, std, fmt="D", color=colour, label=label, zorder=5, clip_on=False, **face
+        )
         return
-    panel.fill_between(steps, mean - std, mean + std, facecolor="none", edgecolor=colour, alpha=0.25, hatch="////")
+    panel.fill_between(
+        steps, mean - std, mean + std, facecolor="none", edgecolor=colour, alpha=0.25, hatch="////"
+    )
     panel.plot(steps, mean, "--", color=colour, linewidth=1.3, label=label, zorder=3)
 
 
 def finish_panel(
-    panel: Any, title: str, x_label: str = "environment steps", y_label: str | None = "evaluation return"
+    panel: Any,
+    title: str,
+    x_label: str = "environment steps",
+    y_label: str | None = "evaluation return",
 ) -> None:
     """Give a panel its title, axes and grid, and a legend where it has a `y_label`."""
     from matplotlib.ticker import EngFormatter
@@ -191,7 +246,13 @@ def finish_panel(
         panel.set_ylabel(y_label)
         labels = panel.get_legend_handles_labels()[1]
         columns = 2 if len(labels) > 4 and max(map(len, labels)) < 24 else 1
-        panel.legend(loc="upper center", bbox_to_anchor=(0.5, -0.18), frameon=False, fontsize=8, ncols=columns)
+        panel.legend(
+            loc="upper center",
+            bbox_to_anchor=(0.5, -0.18),
+            frameon=False,
+            fontsize=8,
+            ncols=columns,
+        )
 
 
 def wrapped(text: str, width: int = 60) -> str:

@@ -1,4 +1,5 @@
-"""Run folders as comparisons read them: each run with its learners, each learner with its evaluations.
+"""Run folders as comparisons read them: each run with its learners,
+each learner with its evaluations.
 
 `read_all` finds the runs below some folders. It skips folders that cannot be read, and says why.
 """
@@ -16,9 +17,12 @@ from rljax.analysis import formatting
 from rljax.runs import json_files, records, statistics
 from rljax.training.settings import WEIGHTS
 
-PROTOCOL = ("then_online", "offline_share")  # settings of a run that distinguish learners as hyperparameters do
-OTHER_RUNS = {"base": "base", "from": "from_run"}  # names of settings -> keys of config.json: runs that learners use
-SWEEP_FILE, SWEEP_TEST = "sweep.json", "test"  # in the folder of a sweep: its description, and its final test
+# Settings of a run that distinguish learners as hyperparameters do.
+PROTOCOL = ("then_online", "offline_share")
+# Names of settings -> keys of config.json: runs that learners use.
+OTHER_RUNS = {"base": "base", "from": "from_run"}
+# In the folder of a sweep: its description, and its final test.
+SWEEP_FILE, SWEEP_TEST = "sweep.json", "test"
 T = TypeVar("T")
 
 
@@ -54,16 +58,19 @@ class LearnerRecord:
 
     run: RunRecord
     seed: int
-    settings: dict[str, Any]  # its hyperparameters, and the settings of its run that are named in PROTOCOL
+    # its hyperparameters, and the settings of its run that are named in PROTOCOL
+    settings: dict[str, Any]
     steps: np.ndarray  # [S] ascending
     returns: np.ndarray  # [S]
     scores: np.ndarray | None  # [S]; None where the data set has no reference scores
     diverged: np.ndarray  # [S] bool
     evaluations: list[dict[str, Any]]  # [S] the records of evaluations.jsonl
-    signals: dict[str, np.ndarray] = dataclasses.field(default_factory=dict)  # [S] sums over episodes, by name
+    # [S] sums over episodes, by name
+    signals: dict[str, np.ndarray] = dataclasses.field(default_factory=dict)
 
     def index_at(self, step: int | None) -> int | None:
-        """The index of the evaluation that counts at `step`; with `step` None, at the end of the budget.
+        """The index of the evaluation that counts at `step`;
+        with `step` None, at the end of the budget.
 
         None if the learner has not come so far.
         """
@@ -90,8 +97,9 @@ def read_all(paths: Sequence[Path]) -> tuple[list[RunRecord], list[tuple[Path, s
             skipped.append((folder, f"{json_files.explain(error)}."))
     for sweep, number in searches.items():
         reason = (
-            f"{formatting.count(number, 'run')} of its search: the seeds of a search choose the settings, so only the "
-            "sweep's test counts. To see these runs, name folders inside the sweep."
+            f"{formatting.count(number, 'run')} of its search: the seeds of a search choose the "
+            "settings, so only the sweep's test counts. To see these runs, name folders inside "
+            "the sweep."
         )
         skipped.append((sweep, reason))
     return runs, skipped
@@ -100,7 +108,8 @@ def read_all(paths: Sequence[Path]) -> tuple[list[RunRecord], list[tuple[Path, s
 def _sweep_of_search(folder: Path, paths: Sequence[Path]) -> Path | None:
     """The sweep that trained a run during its search; None for other runs.
 
-    It is also None if one of the `paths` lies inside that sweep: whoever names it wants to see these runs.
+    It is also None if one of the `paths` lies inside that sweep: whoever names it wants to see
+    these runs.
     """
     for parent in folder.parents:
         if (parent / SWEEP_FILE).exists() and folder.relative_to(parent).parts[0] != SWEEP_TEST:
@@ -142,7 +151,10 @@ def _learner(run: RunRecord, number: int, evaluations: list[dict[str, Any]]) -> 
         _episode_means(evaluations, "scores") if has_scores else None,
         np.array([bool(record.get("diverged")) for record in evaluations]),
         evaluations,
-        {name: _episode_means(map(signals_of, evaluations), name) for name in shared_signals(evaluations)},
+        {
+            name: _episode_means(map(signals_of, evaluations), name)
+            for name in shared_signals(evaluations)
+        },
     )
 
 
@@ -153,11 +165,18 @@ def signals_of(record: Mapping[str, Any]) -> Mapping[str, Any]:
 
 def shared_signals(evaluations: Sequence[Mapping[str, Any]]) -> list[str]:
     """The names of the signals that all evaluations have."""
-    return [name for name in signals_of(evaluations[0]) if all(name in signals_of(record) for record in evaluations)]
+    return [
+        name
+        for name in signals_of(evaluations[0])
+        if all(name in signals_of(record) for record in evaluations)
+    ]
 
 
 def _episode_means(evaluations: Iterable[Mapping[str, Any]], field: str) -> np.ndarray:
-    """The mean over the episodes of each evaluation. JSON's None, a number that is not finite, becomes NaN."""
+    """The mean over the episodes of each evaluation.
+
+    JSON's None, a number that is not finite, becomes NaN.
+    """
     return np.array([float(statistics.mean(record[field])) for record in evaluations])
 
 
@@ -165,14 +184,20 @@ def _settings(config: Mapping[str, Any], number: int) -> dict[str, Any]:
     """The settings of one learner, which may differ from those of the run's other learners."""
     settings = {name: config[name] for name in PROTOCOL if config.get("data") and name in config}
     if config.get("weights", "uniform") != "uniform":
-        settings |= {name: config.get(name) for name in ("weights", WEIGHTS.get(config["weights"])) if name is not None}
+        settings |= {
+            name: config.get(name)
+            for name in ("weights", WEIGHTS.get(config["weights"]))
+            if name is not None
+        }
     settings |= {f"online.{name}": value for name, value in (config.get("online") or {}).items()}
     settings |= {name: config[key] for name, key in OTHER_RUNS.items() if config.get(key)}
     if config["environment"] != config["env"]:  # it learnt elsewhere
         settings["env"] = config["env"]
     learners = config.get("learners", [])
     if learners and number >= len(learners):
-        raise ValueError(f"its config.json describes {len(learners)} learners, and no learner {number}.")
+        raise ValueError(
+            f"its config.json describes {len(learners)} learners, and no learner {number}."
+        )
     return settings | config["config"] | (learners[number]["settings"] if learners else {})
 
 

@@ -28,12 +28,24 @@ def count(number: int, unit: str) -> str:
 
 def steps(number: int) -> str:
     """A number of steps with three digits, such as 300k."""
-    return f"{number / 1e6:.3g}M" if number >= 999_500 else f"{number / 1e3:.3g}k" if number >= 1000 else str(number)
+    return (
+        f"{number / 1e6:.3g}M"
+        if number >= 999_500
+        else f"{number / 1e3:.3g}k"
+        if number >= 1000
+        else str(number)
+    )
 
 
 def seconds(value: float) -> str:
     """A time as seconds, minutes or hours, whichever suits its length."""
-    return f"{value:.0f} s" if value < 100 else f"{value / 60:.0f} min" if value < 6000 else f"{value / 3600:.1f} h"
+    return (
+        f"{value:.0f} s"
+        if value < 100
+        else f"{value / 60:.0f} min"
+        if value < 6000
+        else f"{value / 3600:.1f} h"
+    )
 
 
 def decimals(values: np.ndarray) -> int:
@@ -70,4 +82,8 @@ def setting(value: Any) -> str:
     """The value of a hyperparameter, as in the label of a row."""
     if isinstance(value, list):
         return ",".join(map(setting, value))
-    return f"{value:g}" if isinstance(value, int | float) and not isinstance(value, bool) else printable(value).lower()
+    return (
+        f"{value:g}"
+        if isinstance(value, int | float) and not isinstance(value, bool)
+        else printable(value).lower()
+    )

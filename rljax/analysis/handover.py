@@ -1,7 +1,7 @@
 """Dip, recovery and regret when trained learners begin to learn in an environment.
 
-The hand-over of a run with `--then-online` is the end of its updates from data. The hand-over of any other run is its
-beginning, with the learners of another run (`--from`) or with new ones.
+The hand-over of a run with `--then-online` is the end of its updates from data. The hand-over of
+any other run is its beginning, with the learners of another run (`--from`) or with new ones.
 """
 
 from __future__ import annotations
@@ -38,7 +38,9 @@ class Handover:
 
     @property
     def recovery(self) -> int | None:
-        """Steps until the value, after its lowest point, is as high as at the hand-over; None if it never is."""
+        """Steps until the value, after its lowest point, is as high as at the hand-over;
+        None if it never is.
+        """
         lowest = int(self.values.argmin())
         back = np.flatnonzero(self.values[lowest:] >= self.values[0])
         return int(self.steps[lowest + back[0]]) if len(back) else None
@@ -58,7 +60,8 @@ class Handover:
 
 
 def handovers(folder: Path, scores: bool = False) -> list[Handover]:
-    """The hand-over of each learner of the run in `folder`, with its returns, or with its normalised scores.
+    """The hand-over of each learner of the run in `folder`, with its returns,
+    or with its normalised scores.
 
     Raises `ValueError` for a run that has not reached its hand-over, or has no scores.
     """
@@ -68,7 +71,9 @@ def handovers(folder: Path, scores: bool = False) -> list[Handover]:
     for learner in run.learners:
         values = learner.scores if scores else learner.returns
         if values is None:
-            raise ValueError(f"'{folder}' has no normalised scores: its data set has no reference returns.")
+            raise ValueError(
+                f"'{folder}' has no normalised scores: its data set has no reference returns."
+            )
         online = learner.steps >= begin
         if not online.any():
             raise ValueError(f"'{folder}' has not come to its hand-over at step {begin:,}.")
@@ -77,9 +82,11 @@ def handovers(folder: Path, scores: bool = False) -> list[Handover]:
 
 
 def regret(learner: Handover) -> float:
-    """CORL's regret: 1 minus a hundredth of the mean score over the evaluations after the hand-over.
+    """CORL's regret: 1 minus a hundredth of the mean score over the evaluations after the
+    hand-over.
 
-    Source: the tables of online fine-tuning in github.com/corl-team/CORL. Its evaluations are at equal distances.
+    Source: the tables of online fine-tuning in github.com/corl-team/CORL. Its evaluations are at
+    equal distances.
     """
     return 1.0 - float(learner.values[1:].mean()) / 100.0
 

@@ -11,14 +11,19 @@ from rljax.training import registry
 
 
 def task_name(environment: str, data: str | None) -> str:
-    """The name of a task: its environment, or its data set. For a file it is the name without folder and suffix."""
+    """The name of a task: its environment, or its data set.
+
+    For a file it is the name without folder and suffix.
+    """
     if data is None:
         return environment
     return Path(data).stem if Path(data).suffix in (".hdf5", ".h5", ".npz") else data
 
 
 def task_names(tasks: Iterable[tuple[str, str | None]]) -> dict[tuple[str, str | None], str]:
-    """The name of each task (environment, data set): that of `task_name`, or a longer one if two would be equal."""
+    """The name of each task (environment, data set): that of `task_name`,
+    or a longer one if two would be equal.
+    """
     full = {task: task[0] if task[1] is None else f"{task[1]} in {task[0]}" for task in tasks}
     short = {task: task_name(*task) for task in full}
     names = list(short.values())
@@ -26,23 +31,33 @@ def task_names(tasks: Iterable[tuple[str, str | None]]) -> dict[tuple[str, str |
 
 
 def row_labels(runs: Sequence[RunRecord]) -> Callable[[LearnerRecord], str]:
-    """A function that gives the label of a learner's row: its agent and the settings that tell rows apart.
+    """A function that gives the label of a learner's row:
+    its agent and the settings that tell rows apart.
 
-    The label names settings that differ within a task, and only as many as tell all rows apart. "..." stands for the
-    other settings that differ; `differing_settings` lists them all.
+    The label names settings that differ within a task, and only as many as tell all rows apart.
+    "..." stands for the other settings that differ; `differing_settings` lists them all.
     """
-    learners_of = group_by([learner for run in runs for learner in run.learners], lambda learner: learner.run.agent)
+    learners_of = group_by(
+        [learner for run in runs for learner in run.learners], lambda learner: learner.run.agent
+    )
     short_names = [registry.agent_name(agent) for agent in learners_of]
     parts = {}
     for agent, learners in learners_of.items():
         differing = differing_settings(learners)
         named = _distinguishing(learners, differing)
         name = registry.agent_name(agent)
-        parts[agent] = (name if short_names.count(name) == 1 else agent, named, len(differing) > len(named))
+        parts[agent] = (
+            name if short_names.count(name) == 1 else agent,
+            named,
+            len(differing) > len(named),
+        )
 
     def label(learner: LearnerRecord) -> str:
         name, named, more = parts[learner.run.agent]
-        settings = [f"{each.replace('_', '-')}={formatting.setting(learner.settings[each])}" for each in named]
+        settings = [
+            f"{each.replace('_', '-')}={formatting.setting(learner.settings[each])}"
+            for each in named
+        ]
         return " ".join([name, *settings, *(["..."] if more else [])])
 
     return label
@@ -50,9 +65,13 @@ def row_labels(runs: Sequence[RunRecord]) -> Callable[[LearnerRecord], str]:
 
 def differing_settings(learners: Sequence[LearnerRecord]) -> list[str]:
     """The settings of all learners of one agent that differ within a task."""
-    common = [name for name in learners[0].settings if all(name in each.settings for each in learners)]
+    common = [
+        name for name in learners[0].settings if all(name in each.settings for each in learners)
+    ]
     tasks = group_by(learners, lambda learner: learner.run.task).values()
-    return [name for name in common if any(len(_combinations(of_task, [name])) > 1 for of_task in tasks)]
+    return [
+        name for name in common if any(len(_combinations(of_task, [name])) > 1 for of_task in tasks)
+    ]
 
 
 def _distinguishing(learners: Sequence[LearnerRecord], names: Sequence[str]) -> list[str]:
@@ -66,4 +85,6 @@ def _distinguishing(learners: Sequence[LearnerRecord], names: Sequence[str]) -> 
 
 def _combinations(learners: Iterable[LearnerRecord], names: Sequence[str]) -> set[tuple[str, ...]]:
     """All combinations of values that these settings have."""
-    return {tuple(formatting.setting(learner.settings[name]) for name in names) for learner in learners}
+    return {
+        tuple(formatting.setting(learner.settings[name]) for name in names) for learner in learners
+    }

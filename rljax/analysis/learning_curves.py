@@ -1,4 +1,5 @@
-"""Learning curves of runs in one file, which `rljax plot` writes: a panel per task, a curve per agent and settings.
+"""Learning curves of runs in one file, which `rljax plot` writes:
+a panel per task, a curve per agent and settings.
 
 `plot` reads run folders. `draw` takes evaluations from anywhere.
 """
@@ -42,31 +43,42 @@ def plot(
     statistic: str = "mean",
     signal: str | None = None,
 ) -> Path:
-    """Draw the evaluation returns of runs, or sums of a signal, into a file, and return the file's path.
+    """Draw the evaluation returns of runs, or sums of a signal, into a file,
+    and return the file's path.
 
     Learners with the same agent, settings and task are pooled over runs. A curve is the mean
-    (or IQM) over learners. Its band is the 95 % bootstrap interval of that number over learners, and its thin lines
-    are the single learners. The band of a single learner is over its episodes, and the legend says so.
+    (or IQM) over learners. Its band is the 95 % bootstrap interval of that number over learners,
+    and its thin lines are the single learners. The band of a single learner is over its episodes,
+    and the legend says so.
 
     Args:
         paths: folders of runs, finished or not.
-        output: a .png, .svg or .pdf file, replaced if it exists; curve.png in the first run's folder by default.
-        references: published curves by (curve, panel): steps [S], mean [S] and standard deviation [S]. Each is drawn
-            in its panel as a dashed line with a band, a single point as an error bar.
+        output: a .png, .svg or .pdf file, replaced if it exists; curve.png in the first run's
+            folder by default.
+        references: published curves by (curve, panel): steps [S], mean [S] and standard deviation
+            [S]. Each is drawn in its panel as a dashed line with a band, a single point as an error
+            bar.
         statistic: "mean" or "iqm".
         signal: the signal whose sums over episodes are drawn in place of returns, such as "cost".
 
     Raises:
-        ValueError: no paths, a path that is not a run or has no evaluations yet, an unknown suffix or statistic, a
-            reference whose arrays differ in shape, a signal that a run does not have.
+        ValueError: no paths, a path that is not a run or has no evaluations yet, an unknown suffix
+            or statistic, a reference whose arrays differ in shape, a signal that a run does not
+            have.
     """
     if not paths:
-        raise ValueError("there is no run to plot. Name the folder of one or more: rljax plot runs/sac/Hopper-v5/*")
+        raise ValueError(
+            "there is no run to plot. Name the folder of one or more: rljax plot "
+            "runs/sac/Hopper-v5/*"
+        )
     file = "curve.png" if signal is None else f"curve-{signal.replace('/', '-')}.png"
     output = Path(output) if output is not None else Path(paths[0]) / file
     distinct = {Path(path).resolve(): Path(path) for path in paths}  # a run named twice counts once
     runs = [_read(path) for path in distinct.values()]
-    names, label = labels.task_names(dict.fromkeys(run.task for run in runs)), labels.row_labels(runs)
+    names, label = (
+        labels.task_names(dict.fromkeys(run.task for run in runs)),
+        labels.row_labels(runs),
+    )
     curves = [
         Curve(label(learner), names[run.task], _drawn(learner, signal), run.episodes, _x_label(run))
         for run in runs
@@ -81,7 +93,9 @@ def _drawn(learner: folders.LearnerRecord, signal: str | None) -> list[dict[str,
         return learner.evaluations
     if signal not in learner.signals:
         has = f"only {', '.join(learner.signals)}" if learner.signals else "none"
-        raise ValueError(f"--signal is '{signal}', and the run in '{learner.run.folder}' has {has}.")
+        raise ValueError(
+            f"--signal is '{signal}', and the run in '{learner.run.folder}' has {has}."
+        )
     return [record | {"returns": record["signals"][signal]} for record in learner.evaluations]
 
 
@@ -92,7 +106,10 @@ def draw(
     statistic: str = "mean",
     y_label: str = "evaluation return",
 ) -> Path:
-    """Draw evaluations into a file, and return its path. The other arguments and the errors are those of `plot`."""
+    """Draw evaluations into a file, and return its path.
+
+    The other arguments and the errors are those of `plot`.
+    """
     if statistic not in STATISTICS:
         raise ValueError(f"statistic is '{statistic}', it must be 'mean' or 'iqm'.")
     output = Path(output)
@@ -110,7 +127,8 @@ def draw(
     styles = figures.line_styles(agents)
     columns = 2 if len(environments) == 4 else min(3, len(environments))
     rows = -(-len(environments) // columns)
-    with matplotlib.rc_context(figures.RC):  # without pyplot: it would need a display, or change global state
+    # Without pyplot: it would need a display, or change global state.
+    with matplotlib.rc_context(figures.RC):
         width = max(5.6, 4.4 * columns)
         figure = Figure(figsize=(width, 3.9 * rows), layout="constrained")
         panels = figure.subplots(rows, columns, squeeze=False).ravel()
@@ -122,7 +140,9 @@ def draw(
                 figures.draw_line(panel, _line(curve, statistic), styles[curve.agent])
             for (agent, where), reference in points.items():
                 if where == environment:
-                    figures.draw_reference(panel, registry.agent_name(agent), styles[agent][1], *reference)
+                    figures.draw_reference(
+                        panel, registry.agent_name(agent), styles[agent][1], *reference
+                    )
             figures.finish_panel(panel, environment, _common_label(in_panel), y_label)
         caption = textwrap.fill(_caption(curves, statistic), int(16 * width))
         figure.supxlabel(caption, fontsize=7.5, color="0.35")
@@ -131,7 +151,9 @@ def draw(
 
 def _read(path: Path) -> folders.RunRecord:
     if not path.is_dir():
-        raise ValueError(f"'{path}' is not a run: there is no such folder. Where runs are kept: ls -d runs/*/*/*")
+        raise ValueError(
+            f"'{path}' is not a run: there is no such folder. Where runs are kept: ls -d runs/*/*/*"
+        )
     records.read_config(path)
     if not records.read(path, "evaluations"):
         raise ValueError(
@@ -160,7 +182,9 @@ def _pool(curves: Sequence[Curve]) -> list[Curve]:
     for part, curve in enumerate(curves):
         empty = dataclasses.replace(curve, evaluations=[], episodes=set())
         whole = pooled.setdefault((curve.agent, curve.environment), empty)
-        whole.evaluations += [record | {"learner": (part, record["learner"])} for record in curve.evaluations]
+        whole.evaluations += [
+            record | {"learner": (part, record["learner"])} for record in curve.evaluations
+        ]
         whole.episodes |= curve.episodes
         whole.x_label = _common_label([whole, curve])
     return list(pooled.values())
@@ -175,8 +199,8 @@ def _check_references(
         steps, mean, std = (np.atleast_1d(np.asarray(values, np.float64)) for values in points)
         if not steps.shape == mean.shape == std.shape or steps.ndim != 1:
             raise ValueError(
-                f"the reference of '{agent}' in '{environment}' has steps {steps.shape}, mean {mean.shape} and "
-                f"standard deviation {std.shape}, all three must be [S]."
+                f"the reference of '{agent}' in '{environment}' has steps {steps.shape}, mean "
+                f"{mean.shape} and standard deviation {std.shape}, all three must be [S]."
             )
         checked[agent, environment] = (steps, mean, std)
     return checked
@@ -186,8 +210,12 @@ def _line(curve: Curve, statistic: str) -> figures.Line:
     """The curve over learners, its band, and its single learners."""
     learners: dict[Any, dict[int, float]] = {}
     for record in curve.evaluations:
-        learners.setdefault(record["learner"], {})[record["step"]] = float(statistics.mean(record["returns"]))
-    steps, centre, low, high = statistics.learning_curve(curve.evaluations, STATISTICS[statistic][0])
+        learners.setdefault(record["learner"], {})[record["step"]] = float(
+            statistics.mean(record["returns"])
+        )
+    steps, centre, low, high = statistics.learning_curve(
+        curve.evaluations, STATISTICS[statistic][0]
+    )
     seeds = len({record["seed"] for record in curve.evaluations})
     label = f"{registry.agent_name(curve.agent)} ({formatting.count(seeds, 'seed')}"
     if seeds < len(learners):
@@ -195,7 +223,10 @@ def _line(curve: Curve, statistic: str) -> figures.Line:
     if len(learners) == 1:
         label += ", band over its episodes" if np.isfinite(low).any() else ", no band"
         return figures.Line(label + ")", steps, centre, low, high)
-    single = [(sorted(by_step), [by_step[step] for step in sorted(by_step)]) for by_step in learners.values()]
+    single = [
+        (sorted(by_step), [by_step[step] for step in sorted(by_step)])
+        for by_step in learners.values()
+    ]
     drawn = len(single) <= figures.MOST_SINGLE_LEARNERS or not len(steps)
     return figures.Line(label + ")", steps, centre, low, high, single if drawn else ())
 
@@ -203,8 +234,15 @@ def _line(curve: Curve, statistic: str) -> figures.Line:
 def _caption(curves: Sequence[Curve], statistic: str) -> str:
     episodes = sorted(set().union(*(curve.episodes for curve in curves)))
     one = len(episodes) == 1
-    number = formatting.count(episodes[0], "episode") if one else f"{episodes[0]} to {episodes[-1]} episodes"
-    text = f"{number} per evaluation; line: {STATISTICS[statistic][1]}, band: its 95 % bootstrap interval"
+    number = (
+        formatting.count(episodes[0], "episode")
+        if one
+        else f"{episodes[0]} to {episodes[-1]} episodes"
+    )
+    text = (
+        f"{number} per evaluation; line: {STATISTICS[statistic][1]}, band: its 95 % "
+        "bootstrap interval"
+    )
     if any(len({record["learner"] for record in curve.evaluations}) > 1 for curve in curves):
         text += " over seeds, thin: single seeds"
     return text

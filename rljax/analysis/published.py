@@ -1,7 +1,10 @@
-"""Published results, which reports show beside ours. They are in published.csv, made by scripts/results/published.py.
+"""Published results, which reports show beside ours.
 
-Each point comes from one source (repository and commit) and has its own protocol: other seeds, often other versions of
-the environment, sometimes another way to evaluate. Its `note` says what is known about it.
+They are in published.csv, made by scripts/results/published.py.
+
+Each point comes from one source (repository and commit) and has its own protocol: other seeds,
+often other versions of the environment, sometimes another way to evaluate. Its `note` says what is
+known about it.
 """
 
 from __future__ import annotations
@@ -25,7 +28,8 @@ class Point:
     agent: str  # the name of the algorithm in this repository
     environment: str  # as published, with its version
     metric: str  # "return", or "score": normalised, 100 for the reference policy of its data set
-    step: int | None  # environment steps, or updates from a data set; None where the source does not say
+    # environment steps, or updates from a data set; None where the source does not say
+    step: int | None
     mean: float
     std: float | None  # None where none was published
     seeds: int
@@ -34,7 +38,9 @@ class Point:
 
 
 def task_of(environment: str, data: str | None = None) -> str:
-    """The name of a task among published results: an environment without its version, or a data set with it."""
+    """The name of a task among published results: an environment without its version,
+    or a data set with it.
+    """
     if data is None:
         return re.sub(r"-v\d+$", "", environment.rpartition("/")[2])
     return re.sub(r"\.(hdf5|h5|npz)$", "", data.rpartition("/")[2])
@@ -56,23 +62,34 @@ def points(agent: str, task: str, metric: str, step: int) -> list[Point]:
 
 
 def curve(agent: str, task: str, metric: str) -> list[Point]:
-    """The points of the first source that has more than one, in the order of their steps; [] if there is none."""
+    """The points of the first source that has more than one, in the order of their steps;
+    [] if there is none.
+    """
     by_source: dict[tuple[str, str], list[Point]] = {}
     for point in _of(agent, task, metric):
         by_source.setdefault((point.source, point.environment), []).append(point)
-    points_of_source = next((source_points for source_points in by_source.values() if len(source_points) > 1), [])
+    points_of_source = next(
+        (source_points for source_points in by_source.values() if len(source_points) > 1), []
+    )
     return sorted(points_of_source, key=lambda point: point.step or 0)
 
 
 def reference(task: str) -> Point | None:
-    """The published return that counts as 1 in a task: that of SAC at 1M steps. None if there is none above 0."""
+    """The published return that counts as 1 in a task: that of SAC at 1M steps.
+
+    None if there is none above 0.
+    """
     agent, step = _REFERENCE
     positive = [point for point in points(agent, task, "return", step) if point.mean > 0]
     return positive[0] if positive else None
 
 
 def _of(agent: str, task: str, metric: str) -> list[Point]:
-    return [point for point in _table() if (point.agent, point.task, point.metric) == (agent, task, metric)]
+    return [
+        point
+        for point in _table()
+        if (point.agent, point.task, point.metric) == (agent, task, metric)
+    ]
 
 
 @functools.cache
@@ -84,4 +101,6 @@ def _table() -> tuple[Point, ...]:
 def _point(row: dict[str, Any]) -> Point:
     step = int(row["step"]) if row["step"] else None
     std = float(row["std"]) if row["std"] else None
-    return Point(**row | {"step": step, "mean": float(row["mean"]), "std": std, "seeds": int(row["seeds"])})
+    return Point(
+        **row | {"step": step, "mean": float(row["mean"]), "std": std, "seeds": int(row["seeds"])}
+    )

@@ -1,10 +1,12 @@
-"""Selection among runs by criteria that need only data, and the cost of each choice: `rljax select`.
+"""Selection among runs by criteria that need only data, and the cost of each choice:
+`rljax select`.
 
-A candidate is a run with evaluations. A judge is a run whose base is a candidate. It judges the candidate by the metric
-`value/initial`, as FQE does. Only the first learner of a candidate counts, because judges see only that learner.
+A candidate is a run with evaluations. A judge is a run whose base is a candidate. It judges the
+candidate by the metric `value/initial`, as FQE does. Only the first learner of a candidate counts,
+because judges see only that learner.
 
-Regret and rank correlation: Paine et al., Hyperparameter Selection for Offline Reinforcement Learning,
-arXiv:2007.09055.
+Regret and rank correlation: Paine et al., Hyperparameter Selection for Offline Reinforcement
+Learning, arXiv:2007.09055.
 """
 
 from __future__ import annotations
@@ -29,7 +31,9 @@ LOSSES = (ACTION, ERROR)  # of candidates on held-out data: the smallest is the 
 
 @dataclasses.dataclass(frozen=True)
 class Choice:
-    """The candidate that one criterion prefers, compared with the other candidates that have a value of it."""
+    """The candidate that one criterion prefers, compared with the other candidates that have a
+    value of it.
+    """
 
     criterion: str
     candidates: int  # the number of candidates with a value
@@ -37,8 +41,10 @@ class Choice:
     value: float  # of the criterion, for this run
     final_return: float  # of this run
     best_return: float  # the largest of all candidates with a value
-    regret: float  # share, in [0, 1], of the range of returns that the choice loses; NaN if all returns are equal
-    correlation: float  # Spearman's rank correlation of criterion and return; NaN if one of them is constant
+    # share, in [0, 1], of the range of returns that the choice loses; NaN if all returns are equal
+    regret: float
+    # Spearman's rank correlation of criterion and return; NaN if one of them is constant
+    correlation: float
 
 
 def correlation(one: np.ndarray, other: np.ndarray) -> float:
@@ -54,7 +60,8 @@ def correlation(one: np.ndarray, other: np.ndarray) -> float:
 def choose(criterion: str, values: Mapping[Path, float], returns: Mapping[Path, float]) -> Choice:
     """Choose the candidate with the largest value of a criterion; among equal values, the first.
 
-    For a criterion in `LOSSES` the smallest value is chosen, and the correlation is that of the negative loss.
+    For a criterion in `LOSSES` the smallest value is chosen, and the correlation is that of the
+    negative loss.
     """
     candidates = [path for path in returns if path in values]
     value = np.array([values[path] for path in candidates])
@@ -76,14 +83,21 @@ def choose(criterion: str, values: Mapping[Path, float], returns: Mapping[Path, 
 
 
 def select(
-    paths: Sequence[Path], validation: str | None = None, discount: float = 0.99, *, trust: bool = False
+    paths: Sequence[Path],
+    validation: str | None = None,
+    discount: float = 0.99,
+    *,
+    trust: bool = False,
 ) -> tuple[list[Choice], dict[Path, dict[str, float]]]:
-    """Choose among the runs in and below `paths` by each criterion. Return the choices, and a table by candidate.
+    """Choose among the runs in and below `paths` by each criterion.
 
-    The table holds the return and the criteria of each candidate. `validation` is the name or the file of a data set
-    that no candidate has learnt from. For `validation` and `discount` see `losses`. With `trust`, the user vouches for
-    the code that the candidates name. Raises `ValueError` for fewer than two candidates, if there is no criterion, and
-    for all errors of `losses`.
+    Return the choices, and a table by candidate.
+
+    The table holds the return and the criteria of each candidate. `validation` is the name or the
+    file of a data set that no candidate has learnt from. For `validation` and `discount` see
+    `losses`. With `trust`, the user vouches for the code that the candidates name. Raises
+    `ValueError` for fewer than two candidates, if there is no criterion, and for all errors of
+    `losses`.
     """
     if not 0.0 <= discount <= 1.0:
         raise ValueError(f"--discount is {discount:g}, it must be in [0, 1].")
@@ -105,16 +119,23 @@ def select(
         if held_out is not None:
             for name, loss in losses(Folder(folder, trust), held_out, discount).items():
                 criteria.setdefault(name, {})[folder] = loss
-    criteria = {JUDGED: {path: judges[path.resolve()] for path in returns if path.resolve() in judges}, **criteria}
+    criteria = {
+        JUDGED: {path: judges[path.resolve()] for path in returns if path.resolve() in judges},
+        **criteria,
+    }
     criteria = {name: values for name, values in criteria.items() if len(values) > 1}
     if len(returns) < 2 or not criteria:
         raise ValueError(
-            f"{len(returns)} evaluated runs, and {len(judges)} that judge one of them: a choice needs two runs or more "
-            "and a criterion. Judge each run by: rljax train fqe --data DATA --base RUN, and name all folders; or name "
-            "data that they have not learnt from: --validation DATA"
+            f"{len(returns)} evaluated runs, and {len(judges)} that judge one of them: a choice "
+            "needs two runs or more and a criterion. Judge each run by: rljax train fqe --data "
+            "DATA --base RUN, and name all folders; or name data that they have not learnt from: "
+            "--validation DATA"
         )
     table = {
-        path: {"return": final_return, **{name: values[path] for name, values in criteria.items() if path in values}}
+        path: {
+            "return": final_return,
+            **{name: values[path] for name, values in criteria.items() if path in values},
+        }
         for path, final_return in returns.items()
     }
     return [choose(name, values, returns) for name, values in criteria.items()], table
@@ -124,19 +145,28 @@ def _last(folder: Path) -> dict[str, float]:
     """The last value of each metric of a run, for its first learner."""
     last: dict[str, Any] = {}
     for line in records.read(folder, "metrics"):
-        last |= {name: value[0] for name, value in line.items() if isinstance(value, list) and value[0] is not None}
+        last |= {
+            name: value[0]
+            for name, value in line.items()
+            if isinstance(value, list) and value[0] is not None
+        }
     return last
 
 
 def markdown(paths: Sequence[Path], **options: Any) -> str:
-    """Two tables: the choices, and the candidates by descending return. `options` are those of `select`."""
+    """Two tables: the choices, and the candidates by descending return.
+
+    `options` are those of `select`.
+    """
     choices, table = select(paths, **options)
     lines = [
         "| criterion | runs | chosen | its return | the best | regret | rank correlation |",
         "|---|---|---|---|---|---|---|",
     ]
     for x in choices:
-        numbers = f"{x.final_return:,.1f} | {x.best_return:,.1f} | {x.regret:.2f} | {x.correlation:.2f}"
+        numbers = (
+            f"{x.final_return:,.1f} | {x.best_return:,.1f} | {x.regret:.2f} | {x.correlation:.2f}"
+        )
         lines.append(f"| {x.criterion} | {x.candidates} | {x.run.name} | {numbers} |")
     names = [x.criterion for x in choices]
     lines += ["", f"| run | return | {' | '.join(names)} |", "|---|---|" + "---|" * len(names)]

@@ -1,4 +1,6 @@
-"""Suites of several tasks: rows that share these tasks, with scores that can be averaged over them."""
+"""Suites of several tasks: rows that share these tasks,
+with scores that can be averaged over them.
+"""
 
 from __future__ import annotations
 
@@ -43,16 +45,28 @@ class Suite:
         }
 
     def scores_over_time(self) -> tuple[np.ndarray, dict[str, dict[str, np.ndarray]]]:
-        """Steps [S] that all learning curves cover, and the scores [learners, S] at them, by label and task."""
-        learners = [learner for rows in self.rows.values() for row in rows for learner, _ in row.counted]
+        """Steps [S] that all learning curves cover, and the scores [learners, S] at them,
+        by label and task.
+        """
+        learners = [
+            learner for rows in self.rows.values() for row in rows for learner, _ in row.counted
+        ]
         first = max(learner.steps[0] for learner in learners)
-        last = min(min(learner.steps[-1] for learner in learners), min(table.budget for table in self.tables))
+        last = min(
+            min(learner.steps[-1] for learner in learners),
+            min(table.budget for table in self.tables),
+        )
         steps = np.linspace(first, last, POINTS)
         values = {
             label: {
                 table.task: self.score(
                     table,
-                    np.stack([np.interp(steps, each.steps, getattr(each, table.metric)) for each, _ in row.counted]),
+                    np.stack(
+                        [
+                            np.interp(steps, each.steps, getattr(each, table.metric))
+                            for each, _ in row.counted
+                        ]
+                    ),
                 )
                 for table, row in zip(self.tables, rows, strict=True)
             }
@@ -82,17 +96,22 @@ def _suite(kind: str, tables: Sequence[Table]) -> Suite | str:
     unknown = [table.task for table in tables if not _has_reference(table)]
     if len(known) < 2:
         return (
-            f"No score over {', '.join(table.task for table in tables)} together: returns of different tasks cannot "
-            f"be averaged, and there is no published reference to normalise those of {', '.join(unknown)}."
+            f"No score over {', '.join(table.task for table in tables)} together: returns of "
+            "different tasks cannot be averaged, and there is no published reference to "
+            f"normalise those of {', '.join(unknown)}."
         )
     shared, labels = _largest(known)
     if len(shared) < 2:
-        return f"No score over all {len(tables)} {kind}: no two of them have a complete row in common."
+        return (
+            f"No score over all {len(tables)} {kind}: no two of them have a complete row in common."
+        )
     others = sorted({row.label for table in known for row in table.rows} - set(labels))
     left_out = [*others, *(table.task for table in known if table not in shared), *unknown]
     rows = {label: [_comparable(table)[label] for table in shared] for label in labels}
     axis = "return / published SAC" if kind == "environments" else "score / 100"
-    return Suite(f"Over {len(shared)} {kind}", axis, _explanation(kind, shared), shared, rows, left_out)
+    return Suite(
+        f"Over {len(shared)} {kind}", axis, _explanation(kind, shared), shared, rows, left_out
+    )
 
 
 def _has_reference(table: Table) -> bool:
@@ -108,7 +127,10 @@ def _explanation(kind: str, tables: Sequence[Table]) -> str:
         return "1 is the reference policy of each data set, 0 the random one."
     points = [(table.task, published.reference(table.published_task)) for table in tables]
     references = "; ".join(
-        f"{task} {point.mean:,.0f} ({point.environment}, {formatting.count(point.seeds, 'seed')}, {point.source})"
+        (
+            f"{task} {point.mean:,.0f} ({point.environment}, "
+            f"{formatting.count(point.seeds, 'seed')}, {point.source})"
+        )
         for task, point in points
         if point is not None
     )
@@ -117,13 +139,19 @@ def _explanation(kind: str, tables: Sequence[Table]) -> str:
 
 def _comparable(table: Table) -> dict[str, Row]:
     """The rows of a table that can be compared, by label."""
-    return {row.label: row for row in table.rows if row.complete and np.isfinite(row.values(table.metric)).all()}
+    return {
+        row.label: row
+        for row in table.rows
+        if row.complete and np.isfinite(row.values(table.metric)).all()
+    }
 
 
 def _largest(tables: Sequence[Table]) -> tuple[list[Table], list[str]]:
-    """The largest choice of tables and labels in which every label has a comparable row in every table.
+    """The largest choice of tables and labels in which every label has a comparable row in every
+    table.
 
-    Its size is the number of tables times the number of labels. Among equal choices it is the one with more tables.
+    Its size is the number of tables times the number of labels. Among equal choices it is the one
+    with more tables.
     """
     tables_of = {
         label: {i for i, table in enumerate(tables) if label in _comparable(table)}

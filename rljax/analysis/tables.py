@@ -1,6 +1,7 @@
 """Which learners are one row of a task's table, and at which step do they count?
 
-Learners with the same agent and settings are one row, from however many runs they come. There is one table per task.
+Learners with the same agent and settings are one row, from however many runs they come. There is
+one table per task.
 
 The unit is the learner. Learners whose settings differ are in different rows.
 """
@@ -24,8 +25,10 @@ class Row:
     agent: str
     label: str
     learners: list[LearnerRecord]
-    counted: list[tuple[LearnerRecord, int]]  # the learners that the numbers are of, and the index of their evaluation
-    complete: bool  # whether some learners reached the step of comparison: `counted` holds these, or else all
+    # the learners that the numbers are of, and the index of their evaluation
+    counted: list[tuple[LearnerRecord, int]]
+    # whether some learners reached the step of comparison: `counted` holds these, or else all
+    complete: bool
 
     def values(self, metric: str) -> np.ndarray:
         """The returns or scores of the counted learners: [learners]."""
@@ -75,7 +78,11 @@ class Table:
     def signals(self) -> list[str]:
         """The names of the signals that all learners have."""
         learners = [learner for row in self.rows for learner, _ in row.counted]
-        return [name for name in learners[0].signals if all(name in learner.signals for learner in learners)]
+        return [
+            name
+            for name in learners[0].signals
+            if all(name in learner.signals for learner in learners)
+        ]
 
     @property
     def published_task(self) -> str:
@@ -118,11 +125,16 @@ def arrange(runs: Sequence[RunRecord], at: int | None = None) -> list[Table]:
 
 
 def _row(agent: str, label: str, learners: list[LearnerRecord], at: int | None) -> Row:
-    counted = [(learner, index) for learner in learners if (index := learner.index_at(at)) is not None]
+    counted = [
+        (learner, index) for learner in learners if (index := learner.index_at(at)) is not None
+    ]
     if counted:
         return Row(agent, label, learners, counted, True)
     common = min(int(learner.steps[-1]) for learner in learners)
-    latest = [(each, max(0, int(np.searchsorted(each.steps, common, side="right")) - 1)) for each in learners]
+    latest = [
+        (each, max(0, int(np.searchsorted(each.steps, common, side="right")) - 1))
+        for each in learners
+    ]
     return Row(agent, label, learners, latest, False)
 
 
@@ -134,16 +146,20 @@ def _check_budgets(task: str, runs: Sequence[RunRecord], at: int | None) -> None
     if at is not None and at > min(by_budget):
         raise ValueError(
             f"--at is {at}, and not all runs of '{task}' were planned for so many steps: "
-            f"{_folders(by_budget[min(by_budget)])} for {min(by_budget)}. The last step at which all can be compared: "
-            f"--at {min(by_budget)}"
+            f"{_folders(by_budget[min(by_budget)])} for {min(by_budget)}. The last step at which "
+            f"all can be compared: --at {min(by_budget)}"
         )
     if at is None and len(by_budget) > 1:
         raise ValueError(
             f"runs of '{task}' have different budgets: "
             + "; ".join(
-                f"{budget} steps in {_folders(budget_runs)}" for budget, budget_runs in sorted(by_budget.items())
+                f"{budget} steps in {_folders(budget_runs)}"
+                for budget, budget_runs in sorted(by_budget.items())
             )
-            + f". To compare all at the same step: rljax report ... --at {min(by_budget)}. Or report them separately."
+            + (
+                f". To compare all at the same step: rljax report ... --at {min(by_budget)}. Or "
+                "report them separately."
+            )
         )
 
 
@@ -177,8 +193,12 @@ def estimates(row: Row, metric: str) -> dict[str, Estimate] | None:
 
 
 def of_signal(row: Row, signal: str) -> Estimate | None:
-    """The IQM over the counted learners of the sums of a signal; None where a value is not finite."""
+    """The IQM over the counted learners of the sums of a signal;
+    None where a value is not finite.
+    """
     values = row.sums(signal)
     if not np.isfinite(values).all():
         return None
-    return comparison.aggregate({row.label: {"": values}}, {"iqm": comparison.iqm})[row.label]["iqm"]
+    return comparison.aggregate({row.label: {"": values}}, {"iqm": comparison.iqm})[row.label][
+        "iqm"
+    ]

@@ -27,14 +27,16 @@ MOST_ROWS = 10_000  # a larger sample would cost more and say no more
 def losses(
     out: Path | Folder, dataset: datasets.OfflineDataset, discount: float
 ) -> dict[str, float]:
-    """The losses of the last policy and critics of the run in `out` on evenly spread rows of `dataset`.
+    """The losses of the last policy and critics of the run in `out` on evenly spread rows of
+    `dataset`.
 
-    `validation/action` is the mean squared difference between the actions of the data and those of the policy without
-    exploration, per dimension in [-1, 1]. With discrete actions it is the share of choices that differ.
-    `validation/error` is the mean squared error of the critics' value Q(s, a) to
-    r + `discount` (1 - terminated) Q(s', a'), where the policy chooses a'. Rewards are transformed as in the run.
-    Agents without the optional part `value` have only the first loss. Agents that remember, or observe goals or the
-    time, have none, because rows of data lack these inputs.
+    `validation/action` is the mean squared difference between the actions of the data and those of
+    the policy without exploration, per dimension in [-1, 1]. With discrete actions it is the share
+    of choices that differ. `validation/error` is the mean squared error of the critics' value
+    Q(s, a) to r + `discount` (1 - terminated) Q(s', a'), where the policy chooses a'. Rewards are
+    transformed as in the run. Agents without the optional part `value` have only the first loss.
+    Agents that remember, or observe goals or the time, have none, because rows of data lack these
+    inputs.
 
     Raises `ValueError` where the data have other spaces, and all errors of `loading.load_all`.
     """
@@ -43,8 +45,11 @@ def losses(
     if policies.remembers or policies.observes_time or policies.experience.observes:
         return {}
     module, spec, data_spec = policies.module, policies.spec, dataset.spec
-    if spec.discrete and data_spec.discrete and not spec.choices:  # the data may lack the last actions
-        data_spec = dataclasses.replace(data_spec, action_size=max(data_spec.action_size, spec.action_size))
+    # The data may lack the last actions.
+    if spec.discrete and data_spec.discrete and not spec.choices:
+        data_spec = dataclasses.replace(
+            data_spec, action_size=max(data_spec.action_size, spec.action_size)
+        )
     require_same_spaces(spec, f"'{folder.path}'", data_spec)
     state, config = jax.tree.map(lambda x: x[0], (policies.state, policies.config))
     data = rows_of(dataset.transitions, spread_rows(dataset.num, MOST_ROWS))
@@ -53,7 +58,9 @@ def losses(
     @jax.jit
     def differences(state: Any, observation: Any, action: Any) -> Any:
         policy_action, *_ = agent_state.act(module, state, observation, key, config, explore=False)
-        different = (policy_action != action) if spec.discrete else jnp.square(policy_action - action)
+        different = (
+            (policy_action != action) if spec.discrete else jnp.square(policy_action - action)
+        )
         return different.astype(jnp.float32).mean()
 
     values = {ACTION: float(differences(state, data.observation, data.action))}
@@ -62,10 +69,16 @@ def losses(
 
         @jax.jit
         def errors(state: Any, data: Any) -> Any:
-            policy_action, *_ = agent_state.act(module, state, data.next_observation, key, config, explore=False)
-            next_value = agent_state.value(module, state, data.next_observation, policy_action, config)
+            policy_action, *_ = agent_state.act(
+                module, state, data.next_observation, key, config, explore=False
+            )
+            next_value = agent_state.value(
+                module, state, data.next_observation, policy_action, config
+            )
             target = scale * data.reward + shift + discount * (1.0 - data.terminated) * next_value
-            return jnp.square(agent_state.value(module, state, data.observation, data.action, config) - target).mean()
+            return jnp.square(
+                agent_state.value(module, state, data.observation, data.action, config) - target
+            ).mean()
 
         values[ERROR] = float(errors(state, data))
     return values
@@ -73,7 +86,10 @@ def losses(
 
 @functools.cache  # compared runs have learnt from the same data
 def _reward_affine(transform: RewardTransform, name: str | None) -> tuple[float, float]:
-    """The scale and shift of the rewards in a run. Some transforms depend on the run's data set, which is then read."""
+    """The scale and shift of the rewards in a run.
+
+    Some transforms depend on the run's data set, which is then read.
+    """
     if transform == "none" or name is None:
         return 1.0, 0.0
     return datasets.reward_transform(transform, datasets.load(name))

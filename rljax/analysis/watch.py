@@ -20,19 +20,31 @@ from rljax.runs import records, statistics
 from rljax.training import registry
 from rljax.trust import printable
 
-STATES = ("running", "starting", "stalled", "stopped", "diverged", "unreadable", "complete")  # in the table's order
-COLOURS = {"running": "green", "stalled": "yellow", "diverged": "red", "unreadable": "red", "complete": "dim"}
-STALLED_AFTER = 120.0  # seconds without a new line; ten times the duration of a chunk where that is longer
+# In the table's order.
+STATES = ("running", "starting", "stalled", "stopped", "diverged", "unreadable", "complete")
+COLOURS = {
+    "running": "green",
+    "stalled": "yellow",
+    "diverged": "red",
+    "unreadable": "red",
+    "complete": "dim",
+}
+# Seconds without a new line; ten times the duration of a chunk where that is longer.
+STALLED_AFTER = 120.0
 START_LIMIT = 600.0  # seconds that a run may take to its first line, since it compiles before
 RECENT_CHUNKS = 20  # number of chunks from which the time left is estimated
 NUMBER_COLUMNS = ("step", "steps/s", "IQM of the latest", "left")
 BAR_WIDTH = 12  # characters of the progress bar
-TASK_WIDTH = 16  # characters of a task's name; the table leaves out columns before it shortens names further
+# Characters of a task's name; the table leaves out columns before it shortens names further.
+TASK_WIDTH = 16
 DEFAULT_WIDTH = 160  # characters of a line where the output is no terminal
 
 
-def follow(paths: Sequence[Path], once: bool = False, every: float = 2.0, output: TextIO | None = None) -> None:
-    """Show the runs in and below `paths`, also new ones, until all are complete or Ctrl-C is pressed.
+def follow(
+    paths: Sequence[Path], once: bool = False, every: float = 2.0, output: TextIO | None = None
+) -> None:
+    """Show the runs in and below `paths`, also new ones,
+    until all are complete or Ctrl-C is pressed.
 
     Args:
         paths: folders of runs, or folders with runs at any depth.
@@ -41,7 +53,8 @@ def follow(paths: Sequence[Path], once: bool = False, every: float = 2.0, output
         output: where to print, by default the standard output.
 
     Raises:
-        ValueError: a path that is not a folder, no run in any of them, or a time that is not above 0.
+        ValueError: a path that is not a folder, no run in any of them, or a time that is not
+            above 0.
     """
     if every <= 0:
         raise ValueError(f"--every is {every:g}, it must be above 0 seconds.")
@@ -54,7 +67,9 @@ def follow(paths: Sequence[Path], once: bool = False, every: float = 2.0, output
     _update(paths, runs)
     if not runs:
         names = formatting.quoted(paths)
-        raise ValueError(f"there is no run in {names} yet. One begins with: rljax train sac --env Hopper-v5")
+        raise ValueError(
+            f"there is no run in {names} yet. One begins with: rljax train sac --env Hopper-v5"
+        )
     if once or not stream.isatty():
         console.print(_table(runs, console.width))
         return
@@ -81,10 +96,12 @@ class WatchedRun:
     latest: str = ""  # the latest evaluation: the IQM over learners with its interval
     diverged: int = 0  # learners that had diverged at the latest evaluation
     state: str = "starting"
-    pace: deque[tuple[int, float]] = dataclasses.field(  # step and wall time in seconds of recent chunks
+    # Step and wall time in seconds of recent chunks.
+    pace: deque[tuple[int, float]] = dataclasses.field(
         default_factory=lambda: deque(maxlen=RECENT_CHUNKS)
     )
-    returns: dict[int, dict[int, float]] = dataclasses.field(default_factory=dict)  # latest evaluation: step, learner
+    # latest evaluation: step, learner
+    returns: dict[int, dict[int, float]] = dataclasses.field(default_factory=dict)
 
     @classmethod
     def open(cls, folder: Path) -> WatchedRun:
@@ -93,7 +110,9 @@ class WatchedRun:
             config = records.read_config(folder)
         except (ValueError, OSError):
             config = {}
-        metrics, evaluations = (records.Tail(folder / records.FILES[name]) for name in ("metrics", "evaluations"))
+        metrics, evaluations = (
+            records.Tail(folder / records.FILES[name]) for name in ("metrics", "evaluations")
+        )
         return cls(folder, config, metrics, evaluations)
 
     @property
@@ -108,7 +127,9 @@ class WatchedRun:
 
     @property
     def left(self) -> float | None:
-        """Seconds until the end at the recent pace, with evaluations; None where they are unknown."""
+        """Seconds until the end at the recent pace, with evaluations;
+        None where they are unknown.
+        """
         if self.state not in ("running", "stalled") or len(self.pace) < 2:
             return None
         (first, began), (last, now) = self.pace[0], self.pace[-1]
@@ -132,7 +153,8 @@ class WatchedRun:
             record = records.parse(line, "metrics")
             if record is not None:
                 self.step, self.speed = record["step"], record.get("steps_per_second")
-                while self.pace and self.pace[-1][0] >= self.step:  # the run was resumed from an earlier step
+                # The run was resumed from an earlier step.
+                while self.pace and self.pace[-1][0] >= self.step:
                     self.pace.pop()
                 self.pace.append((self.step, record.get("wall_seconds") or 0.0))
 
@@ -158,7 +180,9 @@ class WatchedRun:
             return "complete"
         if self.diverged == self.learners:
             return "diverged"
-        written = [_write_time(self.folder / records.FILES[name]) for name in ("metrics", "evaluations")]
+        written = [
+            _write_time(self.folder / records.FILES[name]) for name in ("metrics", "evaluations")
+        ]
         latest = max(filter(None, written), default=None)
         if not self.step or latest is None:
             began = latest or _write_time(self.folder / "config.json") or now
@@ -168,7 +192,11 @@ class WatchedRun:
             summary = records.read_summary(self.folder)
             return "diverged" if len(summary.get("diverged", [])) == self.learners else "stopped"
         chunks = np.diff([wall for _, wall in self.pace])  # seconds of each
-        return "running" if now - latest < max(STALLED_AFTER, 10 * max(chunks, default=0.0)) else "stalled"
+        return (
+            "running"
+            if now - latest < max(STALLED_AFTER, 10 * max(chunks, default=0.0))
+            else "stalled"
+        )
 
 
 def _update(paths: Sequence[Path], runs: dict[Path, WatchedRun]) -> None:
@@ -182,7 +210,9 @@ def _update(paths: Sequence[Path], runs: dict[Path, WatchedRun]) -> None:
 
 
 def _table(runs: dict[Path, WatchedRun], width: int) -> Any:
-    """The runs as a table of rich, running ones first, without the columns that do not fit into `width` characters."""
+    """The runs as a table of rich, running ones first,
+    without the columns that do not fit into `width` characters.
+    """
     from rich.progress_bar import ProgressBar
     from rich.table import Table
     from rich.text import Text
@@ -204,8 +234,12 @@ def _table(runs: dict[Path, WatchedRun], width: int) -> Any:
 
 
 def _fit(rows: Sequence[dict[str, str]], width: int) -> tuple[list[str], int]:
-    """The columns that fit into `width` characters, and the largest number of characters of a task."""
-    widths = {name: max(len(name), *(len(row[name]) for row in rows)) for name in rows[0]} | {"": BAR_WIDTH}
+    """The columns that fit into `width` characters,
+    and the largest number of characters of a task.
+    """
+    widths = {name: max(len(name), *(len(row[name]) for row in rows)) for name in rows[0]} | {
+        "": BAR_WIDTH
+    }
     spare = width - sum(widths.values()) - 2 * len(widths)
     longest = widths["task"]
     for name in ("run", "", "steps/s"):
@@ -215,7 +249,10 @@ def _fit(rows: Sequence[dict[str, str]], width: int) -> tuple[list[str], int]:
 
 
 def _cells(run: WatchedRun) -> dict[str, str]:
-    """The cells of a run's line, by the name of their column. The progress bar's column has an empty name."""
+    """The cells of a run's line, by the name of their column.
+
+    The progress bar's column has an empty name.
+    """
     empty = dict.fromkeys(("agent", "task", "run", "", *NUMBER_COLUMNS, "state"), "")
     name = printable(run.folder.name)
     if run.state == "unreadable":
@@ -228,7 +265,8 @@ def _cells(run: WatchedRun) -> dict[str, str]:
         "steps/s": "" if run.speed is None else f"{run.speed:,.0f}",
         "IQM of the latest": run.latest and f"{run.latest} of {run.learners}",
         "left": "" if run.left is None else _duration(run.left),
-        "state": run.state + (f", {run.diverged} of {run.learners} diverged" if run.diverged else ""),
+        "state": run.state
+        + (f", {run.diverged} of {run.learners} diverged" if run.diverged else ""),
     }
 
 
@@ -243,7 +281,9 @@ def _iqm(returns: np.ndarray) -> str:
 
 
 def _write_time(path: Path) -> float | None:
-    """The time of the last change of a file, in seconds since the epoch; None where there is no such file."""
+    """The time of the last change of a file, in seconds since the epoch;
+    None where there is no such file.
+    """
     try:
         return path.stat().st_mtime
     except OSError:
@@ -253,4 +293,10 @@ def _write_time(path: Path) -> float | None:
 def _duration(seconds: float) -> str:
     """Seconds as minutes, or as hours and minutes."""
     minutes = round(seconds / 60)
-    return f"{minutes // 60}:{minutes % 60:02d} h" if minutes >= 60 else f"{minutes} min" if minutes else "< 1 min"
+    return (
+        f"{minutes // 60}:{minutes % 60:02d} h"
+        if minutes >= 60
+        else f"{minutes} min"
+        if minutes
+        else "< 1 min"
+    )

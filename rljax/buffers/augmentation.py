@@ -16,10 +16,12 @@ SHIFT = 0x5417  # folded into the keys of a draw, so that rows and shifts are in
 
 
 def shifted(batches: Transition, keys: Array, most: int) -> Transition:
-    """Batches [P, U, B, ...] whose pictures are moved by up to `most` pixels along both axes; `keys` are [P].
+    """Batches [P, U, B, ...] whose pictures are moved by up to `most` pixels along both axes;
+    `keys` are [P].
 
-    Each observation and each successor has its own shift, uniform among (2 `most` + 1)^2. All pictures and frames of
-    one observation have the same. Pixels from beyond a picture's edge repeat the edge.
+    Each observation and each successor has its own shift, uniform among (2 `most` + 1)^2. All
+    pictures and frames of one observation have the same. Pixels from beyond a picture's edge repeat
+    the edge.
     """
 
     def of_learner(batches: Transition, key: Array) -> Transition:
@@ -43,7 +45,8 @@ def _moved(observation: Any, key: Array, shape: tuple[int, ...], most: int) -> A
 
     def move(picture: Array, shift: Array) -> Array:
         rows, columns = (
-            jnp.clip(jnp.arange(size) + by, 0, size - 1) for size, by in zip(picture.shape[:2], shift, strict=True)
+            jnp.clip(jnp.arange(size) + by, 0, size - 1)
+            for size, by in zip(picture.shape[:2], shift, strict=True)
         )
         return picture[rows][:, columns]
 

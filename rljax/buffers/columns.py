@@ -19,7 +19,8 @@ SAME = 1e-4  # rewards that differ by less are one
 
 @declaration
 class NextAction(Column):
-    """`extras["next_action"]`: the action taken in the next state; 0 where `extras["has_next_action"]` is False.
+    """`extras["next_action"]`: the action taken in the next state;
+    0 where `extras["has_next_action"]` is False.
 
     The last row of a trajectory has no next action, and neither has the newest row of a replay.
     """
@@ -33,21 +34,29 @@ class NextAction(Column):
 
     def of_replay(self, data: Transition, at: RingRows) -> dict[str, Array]:
         """The next actions [..., A], and whether each row has one [...]."""
-        has, action = (at.later > 0) & ~(data.terminated | data.truncated)[at.row], data.action[at.after(1)]
+        has, action = (
+            (at.later > 0) & ~(data.terminated | data.truncated)[at.row],
+            data.action[at.after(1)],
+        )
         known = has.reshape(*has.shape, *[1] * (action.ndim - has.ndim))
-        return {"next_action": jnp.where(known, action, jnp.zeros_like(action)), "has_next_action": has}
+        return {
+            "next_action": jnp.where(known, action, jnp.zeros_like(action)),
+            "has_next_action": has,
+        }
 
 
 @declaration
 class ReturnToGo(Column):
-    """`extras["return_to_go"]`: the discounted sum of rewards from this row to the last one of its trajectory.
+    """`extras["return_to_go"]`: the discounted sum of rewards from this row to the last one of its
+    trajectory.
 
-    The rewards are those that are learnt from: the agent's `reward_transform` has changed them. The sum also ends where
-    a trajectory is truncated. With `failure`, such a trajectory is taken to go on for ever if all its rewards from this
-    row on are `failure`: its return is failure / (1 - discount), as in Cal-QL (arXiv:2303.05479).
+    The rewards are those that are learnt from: the agent's `reward_transform` has changed them. The
+    sum also ends where a trajectory is truncated. With `failure`, such a trajectory is taken to go
+    on for ever if all its rewards from this row on are `failure`: its return is
+    failure / (1 - discount), as in Cal-QL (arXiv:2303.05479).
 
-    It is 0 where `extras["has_return_to_go"]` is False: in rows of a replay whose episode has not ended yet. All
-    learners of a program have the same numbers.
+    It is 0 where `extras["has_return_to_go"]` is False: in rows of a replay whose episode has not
+    ended yet. All learners of a program have the same numbers.
     """
 
     discount: float
@@ -75,7 +84,10 @@ class ReturnToGo(Column):
         return {"return_to_go": returns, "has_return_to_go": np.ones(len(returns), np.bool_)}
 
     def of_replay(self, data: Transition, at: RingRows) -> dict[str, Array]:
-        """The column [...], and whether each row [...] has one. As many steps are read as the longest episode has."""
+        """The column [...], and whether each row [...] has one.
+
+        As many steps are read as the longest episode has.
+        """
         discount, (scale, shift) = jnp.ravel(jnp.asarray(self.discount))[0], at.reward_affine
         failure = None if self.failure is None else jnp.ravel(jnp.asarray(self.failure))[0]
         later = at._replace(row=at.row[..., None])
@@ -108,7 +120,9 @@ class ReturnToGo(Column):
     def _discount(self) -> float:
         discounts = np.unique(np.asarray(self.discount, np.float32))
         if len(discounts) > 1:
-            raise ValueError("returns to go are computed once for all learners: give one --config.discount.")
+            raise ValueError(
+                "returns to go are computed once for all learners: give one --config.discount."
+            )
         return float(discounts[0])
 
     def _failure(self) -> float | None:
@@ -116,7 +130,10 @@ class ReturnToGo(Column):
             return None
         rewards = np.unique(np.asarray(self.failure, np.float32))
         if len(rewards) > 1:
-            raise ValueError("returns to go are computed once for all learners: give one --config.failure-reward.")
+            raise ValueError(
+                "returns to go are computed once for all learners: give one "
+                "--config.failure-reward."
+            )
         return float(rewards[0])
 
 

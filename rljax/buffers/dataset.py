@@ -1,7 +1,8 @@
-"""Data set: recorded transitions that never change and that all learners share, and batches drawn from them.
+"""Data set: recorded transitions that never change and that all learners share,
+and batches drawn from them.
 
-A data set is not a part of a learner's state. Drivers hold it once and pass it to `Learner.update`. Populations and
-checkpoints therefore hold no copies of it.
+A data set is not a part of a learner's state. Drivers hold it once and pass it to `Learner.update`.
+Populations and checkpoints therefore hold no copies of it.
 """
 
 from __future__ import annotations
@@ -37,13 +38,16 @@ WHOLE = 1 << 32  # the weight of an average row in an alias table
 
 @declaration
 class DatasetDraw:
-    """How batches are drawn from a data set, in two parts: `random` draws random numbers, `take` gathers the rows.
+    """How batches are drawn from a data set, in two parts:
+    `random` draws random numbers, `take` gathers the rows.
 
-    Only `take` reads the data. The data may therefore be NumPy arrays on the host, outside compiled programs.
+    Only `take` reads the data. The data may therefore be NumPy arrays on the host, outside compiled
+    programs.
     """
 
     has_columns: ClassVar[bool] = False  # batches carry the columns that the agent asks for
-    labels: ClassVar[tuple[str, ...]] = ()  # columns of the data, beside signals, that the draw needs
+    # columns of the data, beside signals, that the draw needs
+    labels: ClassVar[tuple[str, ...]] = ()
 
     @property
     def observes(self) -> tuple[Literal["goals", "time"], ...]:
@@ -51,19 +55,25 @@ class DatasetDraw:
         return ()
 
     def observed_spec(self, spec: EnvSpec, name: str) -> EnvSpec:
-        """The spaces of the data set `name` as the agent observes them, where it has the spaces `spec`."""
+        """The spaces of the data set `name` as the agent observes them,
+        where it has the spaces `spec`.
+        """
         del name
         return spec
 
     def require_weights(self, supply: Supply) -> None:
-        """Raise `ValueError` for a data set whose rows have weights: this draw has probabilities of its own."""
+        """Raise `ValueError` for a data set whose rows have weights:
+        this draw has probabilities of its own.
+        """
         raise ValueError(
-            f"agent '{supply.agent}' draws rows in its own way, and --weights {supply.weights} is for agents that draw "
-            "all rows alike: leave it out."
+            f"agent '{supply.agent}' draws rows in its own way, and --weights {supply.weights} is "
+            "for agents that draw all rows alike: leave it out."
         )
 
     def require_all_tasks(self, supply: Supply) -> None:
-        """Raise `ValueError` where the data set is cut for one task, and the agent learns more than this."""
+        """Raise `ValueError` where the data set is cut for one task,
+        and the agent learns more than this.
+        """
 
     def only_from_data(self, agent: str) -> str:
         """A sentence without its end: the agent cannot go on in an environment."""
@@ -74,11 +84,15 @@ class DatasetDraw:
         return data
 
     def terminal_rows(self, data: Transition, most: int) -> TerminalRows | None:
-        """At most `most` rows of a data set [N, ...] that nothing follows, evenly spread; None where there are none."""
+        """At most `most` rows of a data set [N, ...] that nothing follows, evenly spread;
+        None where there are none.
+        """
         return terminal_rows(data, np.flatnonzero(np.asarray(data.terminated)), most)
 
     def random(self, keys: Array, number: int, experience: Dataset) -> Any:
-        """The random draws for an iteration's batches from `number` rows: leaves [P, U, B]; `keys` are [P]."""
+        """The random draws for an iteration's batches from `number` rows: leaves [P, U, B];
+        `keys` are [P].
+        """
         raise NotImplementedError
 
     def take(self, data: Transition, drawn: Any) -> Transition:
@@ -128,7 +142,9 @@ class WeightedRows(DatasetDraw):
 
 @declaration
 class PartRows(DatasetDraw):
-    """Batches of 2 B rows: B uniform rows of all parts, then B uniform rows of one part of joined data."""
+    """Batches of 2 B rows: B uniform rows of all parts,
+    then B uniform rows of one part of joined data.
+    """
 
     part: int  # counted from 0
 
@@ -137,11 +153,16 @@ class PartRows(DatasetDraw):
     flag: ClassVar[str] = "expert-part"  # name of the setting that asks for this draw
 
     def prepare(self, data: Transition) -> Transition:
-        """The data with an alias table of the part's rows. Raises `ValueError` where it has none."""
+        """The data with an alias table of the part's rows.
+
+        Raises `ValueError` where it has none.
+        """
         inside = np.asarray(data.extras[PART]) == self.part
         if not inside.any():
             parts = ", ".join(f"{part:g}" for part in np.unique(data.extras[PART]))
-            raise ValueError(f"--config.{self.flag} is {self.part}, and the data have the parts {parts}.")
+            raise ValueError(
+                f"--config.{self.flag} is {self.part}, and the data have the parts {parts}."
+            )
         extras = {name: x for name, x in data.extras.items() if name != PART}
         return with_weights(data.replace(extras=extras), inside / inside.sum())
 
@@ -160,20 +181,29 @@ class PartRows(DatasetDraw):
 
 @declaration
 class Dataset(Experience):
-    """Batches from a data set alone. With `online`, the agent can go on in an environment, with data of both mixed."""
+    """Batches from a data set alone.
+
+    With `online`, the agent can go on in an environment, with data of both mixed.
+    """
 
     batch_size: int  # transitions of one update
     reward_transform: RewardTransform = "none"  # of the data set's rewards, before any update
     draw: DatasetDraw = UniformRows()  # how batches are drawn
-    online: Experience | None = None  # a replay: how the agent learns in an environment after the data set
-    learns_until: float | None = None  # updates after which the learning rate is 0; None where it stays above 0
-    counts_successors: bool = False  # the statistics of observations are those of next observations too
+    # a replay: how the agent learns in an environment after the data set
+    online: Experience | None = None
+    # updates after which the learning rate is 0; None where it stays above 0
+    learns_until: float | None = None
+    # the statistics of observations are those of next observations too
+    counts_successors: bool = False
 
     kind: ClassVar[str] = "dataset"
 
     @classmethod
     def of(cls: type[D], config: Any, **others: Any) -> D:
-        """The declaration of a Config; see `Experience.of`. Numbers of environments are those of `online`."""
+        """The declaration of a Config; see `Experience.of`.
+
+        Numbers of environments are those of `online`.
+        """
         return super().of(config, num_envs=1, num_steps=1, **others)
 
     @property
@@ -199,7 +229,9 @@ class Dataset(Experience):
         return self.num_updates
 
     def check(self) -> None:
-        """Raise `ValueError` for numbers that can never work, those for going on online included."""
+        """Raise `ValueError` for numbers that can never work,
+        those for going on online included.
+        """
         super().check()
         if self.online is not None:
             self.online.check_numbers()
@@ -208,7 +240,8 @@ class Dataset(Experience):
         """Raise `ValueError` where there is no data set."""
         if supply.data is None:
             raise ValueError(
-                f"agent '{supply.agent}' learns from data: rljax train {supply.agent} --data d4rl/hopper-medium-v2"
+                f"agent '{supply.agent}' learns from data: rljax train {supply.agent} --data "
+                "d4rl/hopper-medium-v2"
             )
 
     def require_supply(self, supply: Supply) -> None:
@@ -223,8 +256,9 @@ class Dataset(Experience):
             self.draw.require_all_tasks(supply)
         if supply.eval_env is not None and not supply.then_online:
             raise ValueError(
-                "--eval-env is for agents that learn in an environment and are judged in another. Agent "
-                f"'{supply.agent}' learns from data alone: --env names the environment that judges it."
+                "--eval-env is for agents that learn in an environment and are judged in another. "
+                f"Agent '{supply.agent}' learns from data alone: --env names the environment "
+                "that judges it."
             )
         if supply.env == "none" and supply.then_online:
             raise ValueError(WITHOUT_ENVIRONMENT)
@@ -233,12 +267,14 @@ class Dataset(Experience):
         """Raise `ValueError` where no new experience is mixed with the data set."""
         if not supply.then_online:
             raise ValueError(
-                f"--offline-share {supply.offline_share} is of batches from a data set and new experience, which are "
-                "mixed with --then-online N."
+                f"--offline-share {supply.offline_share} is of batches from a data set and new "
+                "experience, which are mixed with --then-online N."
             )
 
     def observed_spec(self, spec: EnvSpec, name: str) -> EnvSpec:
-        """The spaces of the data set `name` as the agent observes them, where it has the spaces `spec`."""
+        """The spaces of the data set `name` as the agent observes them,
+        where it has the spaces `spec`.
+        """
         return self.draw.observed_spec(spec, name)
 
     def stages(self, steps: int, then_online: int) -> tuple[int, int]:
@@ -254,7 +290,9 @@ class Dataset(Experience):
         """The declaration for a data set whose rows have weights."""
         return dataclasses.replace(self, draw=WeightedRows())
 
-    def parallelism(self, num_learners: int, in_program: bool) -> Literal["threads", "one thread", "cores"]:
+    def parallelism(
+        self, num_learners: int, in_program: bool
+    ) -> Literal["threads", "one thread", "cores"]:
         """Learners from data alone are computed by a core each."""
         return "cores" if num_learners > 1 else "threads"
 
@@ -264,7 +302,10 @@ class Dataset(Experience):
         yield from repeated_rows(self.batch_size, rows)
 
     def batch_bytes(self, storage: Any, data: Any, num_learners: int) -> int:
-        """The bytes of all batches of an iteration. Pictures are stored once, and drawn as often as rows show them."""
+        """The bytes of all batches of an iteration.
+
+        Pictures are stored once, and drawn as often as rows show them.
+        """
         row = nbytes(jax.eval_shape(lambda data: rows_of(data, jnp.zeros((), jnp.int32)), data))
         return num_learners * self.num_updates * self.batch_size * row
 
@@ -277,11 +318,15 @@ class Dataset(Experience):
         return self.draw.prepare(super().prepare(data))
 
     def terminal_rows(self, data: Transition, most: int) -> TerminalRows | None:
-        """At most `most` rows of a data set [N, ...] that nothing follows, evenly spread; None where there are none."""
+        """At most `most` rows of a data set [N, ...] that nothing follows, evenly spread;
+        None where there are none.
+        """
         return self.draw.terminal_rows(data, most)
 
     def random(self, keys: Array, number: int) -> Any:
-        """The random draws for an iteration's batches from `number` rows: leaves [P, U, B]; `keys` are [P]."""
+        """The random draws for an iteration's batches from `number` rows: leaves [P, U, B];
+        `keys` are [P].
+        """
         return self.draw.random(keys, number, self)
 
     def take(self, data: Transition, drawn: Any) -> Transition:
@@ -297,7 +342,9 @@ class Dataset(Experience):
 
 @config
 class DatasetSettings(ReplaySettings):
-    """Settings of every agent that learns from data, and perhaps goes on online: the base of its Config."""
+    """Settings of every agent that learns from data, and perhaps goes on online:
+    the base of its Config.
+    """
 
     reward_transform: RewardTransform = "none"  # of the data set's rewards, before any update
     replay_size: int = 1_000_000  # online: newest transitions that are kept beside the data set
@@ -308,18 +355,22 @@ class DatasetSettings(ReplaySettings):
 
 
 def trajectory_ends(data: Transition) -> np.ndarray:
-    """Whether each row [N] ends a trajectory: at termination, at truncation, and at the last row of the data."""
+    """Whether each row [N] ends a trajectory: at termination, at truncation,
+    and at the last row of the data.
+    """
     ends = np.asarray(data.terminated) | np.asarray(data.truncated)
     ends[-1] = True
     return ends
 
 
 def with_weights(data: Transition, probability: np.ndarray) -> Transition:
-    """A data set [N, ...] in NumPy with an alias table, from which `WeightedRows` draws with `probability` [N].
+    """A data set [N, ...] in NumPy with an alias table,
+    from which `WeightedRows` draws with `probability` [N].
 
-    A draw is a uniform row, or the row's alias: one more gather, independent of N (Walker, Electronics Letters 10(8),
-    1974). Row i of the table holds 2^32 times the probability to keep row i, and its alias. The weights are rounded to
-    multiples of 2^-32 / N, and the table has the rounded ones exactly.
+    A draw is a uniform row, or the row's alias: one more gather, independent of N (Walker,
+    Electronics Letters 10(8), 1974). Row i of the table holds 2^32 times the probability to keep
+    row i, and its alias. The weights are rounded to multiples of 2^-32 / N, and the table has the
+    rounded ones exactly.
     """
     return data.replace(extras={**data.extras, ALIAS: alias_table(probability)})
 
@@ -337,24 +388,31 @@ def alias_draws(keys: Array, capacity: int, number: int, size: int) -> AliasDraw
 
 
 def drawn_rows(data: Transition, keys: Array, number: int, size: int) -> Transition:
-    """Random rows [P, number, size] of a data set [N, ...], with its alias table's probabilities where it has one."""
+    """Random rows [P, number, size] of a data set [N, ...],
+    with its alias table's probabilities where it has one.
+    """
     if ALIAS not in data.extras:
         return rows_of(data, random_rows(keys, data.reward.shape[0], number, size))
-    return rows_of(without_weights(data), aliased(data, alias_draws(keys, data.reward.shape[0], number, size)))
+    return rows_of(
+        without_weights(data), aliased(data, alias_draws(keys, data.reward.shape[0], number, size))
+    )
 
 
 def aliased(data: Transition, drawn: AliasDraws) -> Any:
-    """The drawn rows [...] of a data set that `with_weights` returned: NumPy's from NumPy's, else JAX's."""
+    """The drawn rows [...] of a data set that `with_weights` returned:
+    NumPy's from NumPy's, else JAX's.
+    """
     entry = data.extras[ALIAS][drawn.row]
     xp: Any = np if isinstance(entry, np.ndarray) else jnp
     return xp.where(drawn.bits < entry[..., 0], drawn.row, entry[..., 1].astype(np.int32))
 
 
 def alias_table(probability: np.ndarray) -> np.ndarray:
-    """[N, 2] uint32: for each row 2^32 times the probability to keep it, and the row that is drawn in its place.
+    """[N, 2] uint32: for each row 2^32 times the probability to keep it,
+    and the row that is drawn in its place.
 
-    In row order, heavy rows fill up light ones with what they have above the average. A heavy row that has given too
-    much is filled up by the next one. In whole numbers this is exact.
+    In row order, heavy rows fill up light ones with what they have above the average. A heavy row
+    that has given too much is filled up by the next one. In whole numbers this is exact.
     """
     number = len(probability)
     weight = _whole(np.asarray(probability, np.float64), number)
@@ -365,7 +423,8 @@ def alias_table(probability: np.ndarray) -> np.ndarray:
     spare = np.cumsum(weight[heavy] - WHOLE)  # by heavy rows, at most
     keep[light] = weight[light]
     alias[light] = heavy[np.searchsorted(spare, taken - (WHOLE - weight[light]), side="right")]
-    # The light row that takes the last of a heavy row takes too much, and the next heavy row makes up for it.
+    # The light row that takes the last of a heavy row takes too much, and the next heavy row makes
+    # up for it.
     last = np.searchsorted(taken, spare)
     ends = last < len(taken)
     keep[heavy[ends]] = WHOLE - (taken[last[ends]] - spare[ends])
@@ -375,7 +434,9 @@ def alias_table(probability: np.ndarray) -> np.ndarray:
 
 
 def _whole(probability: np.ndarray, number: int) -> np.ndarray:
-    """The probabilities [N] as whole numbers [N] whose sum is N 2^32: rounded down, then the largest remainders up."""
+    """The probabilities [N] as whole numbers [N] whose sum is N 2^32:
+    rounded down, then the largest remainders up.
+    """
     exact = probability / probability.sum() * number * WHOLE
     weight = np.floor(exact).astype(np.int64)
     missing = number * WHOLE - int(weight.sum())

@@ -1,4 +1,6 @@
-"""Draws from a replay beside uniform ones: returns of several steps, and goals replaced in hindsight."""
+"""Draws from a replay beside uniform ones: returns of several steps,
+and goals replaced in hindsight.
+"""
 
 from __future__ import annotations
 
@@ -19,9 +21,10 @@ from rljax.buffers.storage.ring import ReplayBuffer
 class NStep(Draw):
     """Uniform rows, with the rewards of up to `steps` steps summed.
 
-    The sum covers k rows of one episode and begins with the drawn row. k is `steps`, or less where the episode ends or
-    where the ring's newest row is reached. `reward` is the sum of discount^i r_i, `extras["discount"]` is discount^k,
-    and `next_observation`, `terminated` and `truncated` are those of the last of these rows.
+    The sum covers k rows of one episode and begins with the drawn row. k is `steps`, or less where
+    the episode ends or where the ring's newest row is reached. `reward` is the sum of discount^i
+    r_i, `extras["discount"]` is discount^k, and `next_observation`, `terminated` and `truncated`
+    are those of the last of these rows.
     """
 
     steps: int
@@ -30,22 +33,30 @@ class NStep(Draw):
     flag: ClassVar[str] = "n-step"
 
     def check(self, experience: Replay) -> None:
-        """Raise `ValueError` where the replay holds fewer steps of an environment than are summed."""
+        """Raise `ValueError` where the replay holds fewer steps of an environment than are
+        summed.
+        """
         held = experience.replay_size // experience.num_envs
         if self.steps > held:
             raise ValueError(
-                f"--config.n-step is {self.steps:,}, and --config.replay-size {experience.replay_size:,} holds "
-                f"{held:,} steps of each environment. Lower the one or raise the other."
+                f"--config.n-step is {self.steps:,}, and --config.replay-size "
+                f"{experience.replay_size:,} holds {held:,} steps of each environment. Lower the "
+                "one or raise the other."
             )
 
     def row_bytes(self, row: float) -> float:
-        """Bytes of a row of a batch, with the rows, rewards and ends of the steps that are summed."""
+        """Bytes of a row of a batch, with the rows, rewards and ends of the steps that are
+        summed.
+        """
         return row + 16 * self.steps
 
     def oddities(self, longest: int | None) -> Iterator[str]:
         """A warning about sums that are longer than an episode."""
         if longest is not None and self.steps > longest:
-            yield f"--config.n-step {self.steps:,} is more than the {longest:,} steps of the longest episode."
+            yield (
+                f"--config.n-step {self.steps:,} is more than the {longest:,} steps of the "
+                "longest episode."
+            )
 
     def __call__(self, buffer: ReplayBuffer, keys: Array, experience: Replay) -> Transition:
         """Batches [P, U, B, ...]; `keys` are [P]."""
@@ -57,8 +68,12 @@ class NStep(Draw):
         return jax.vmap(draw, in_axes=(buffer.axes, 0, 0))(buffer, keys, self.discount)  # type: ignore[arg-type]
 
 
-def n_step_batch(ring: ReplayBuffer, rows: Array, num_envs: int, number: int, discount: Array | float) -> Transition:
-    """The transitions over up to `number` steps from `rows` [...] on, of one learner's ring; see `NStep`."""
+def n_step_batch(
+    ring: ReplayBuffer, rows: Array, num_envs: int, number: int, discount: Array | float
+) -> Transition:
+    """The transitions over up to `number` steps from `rows` [...] on, of one learner's ring;
+    see `NStep`.
+    """
     data, capacity, steps = ring.data, ring.capacity, jnp.arange(number)
     following = (rows[..., None] + num_envs * steps) % capacity  # [..., n]
     ended = data.terminated[following] | data.truncated[following]
@@ -82,15 +97,16 @@ def n_step_batch(ring: ReplayBuffer, rows: Array, num_envs: int, number: int, di
 class Hindsight(Draw):
     """Uniform rows, with the goals of a `share` of the rows replaced.
 
-    Half of the new goals are goals that the row's own episode reached k steps later, with P(k) ~ discount^k among its
-    later steps in the ring. The other half are goals that another environment reached in any row (the same environment,
-    where there is only one). The environment relabels observations and rewards. `terminated` and `truncated` do not
-    change.
+    Half of the new goals are goals that the row's own episode reached k steps later, with
+    P(k) ~ discount^k among its later steps in the ring. The other half are goals that another
+    environment reached in any row (the same environment, where there is only one). The environment
+    relabels observations and rewards. `terminated` and `truncated` do not change.
     """
 
     share: float
     discount: float
-    environment: Any = None  # `rljax.envs.environment.GoalConditioned`; the training's plan fills it in
+    # `rljax.envs.environment.GoalConditioned`; the training's plan fills it in
+    environment: Any = None
 
     flag: ClassVar[str] = "hindsight"
 
@@ -99,18 +115,23 @@ class Hindsight(Draw):
         return {"time": step.episode_length}
 
     def with_goals(self, goals: Any, env: str) -> Hindsight:
-        """The draw whose goals are replaced by `goals`; this may also be text that says why none can replace them.
+        """The draw whose goals are replaced by `goals`;
+        this may also be text that says why none can replace them.
 
         Raises `ValueError` where nothing can.
         """
-        if all(hasattr(goals, part) for part in ("achieved", "desired", "relabelled", "goal_reward")):
+        if all(
+            hasattr(goals, part) for part in ("achieved", "desired", "relabelled", "goal_reward")
+        ):
             return dataclasses.replace(self, environment=goals)
         reason = (
-            f"the observations of '{env}' hold none. Choose an environment whose observations hold goals, such as "
-            "rljax/BoxPick-4x4"
+            f"the observations of '{env}' hold none. Choose an environment whose observations hold "
+            "goals, such as rljax/BoxPick-4x4"
         )
         reason = goals if isinstance(goals, str) else reason
-        raise ValueError(f"--config.{self.flag} replaces goals, and {reason}, or --config.{self.flag} 0.")
+        raise ValueError(
+            f"--config.{self.flag} replaces goals, and {reason}, or --config.{self.flag} 0."
+        )
 
     def __call__(self, buffer: ReplayBuffer, keys: Array, experience: Replay) -> Transition:
         """Batches [P, U, B, ...]; `keys` are [P]."""
@@ -133,7 +154,9 @@ class Hindsight(Draw):
             left, _ = jax.lax.fori_loop(0, (capacity // number).bit_length(), halve, bounds)
             decay = jnp.log(jnp.clip(discount, 1e-6, 1.0 - 1e-6))
             uniform = jax.random.uniform(key_future, shape)
-            ahead = jnp.floor(jnp.log1p(uniform * jnp.expm1(decay * (left + 1))) / decay).astype(jnp.int32)
+            ahead = jnp.floor(jnp.log1p(uniform * jnp.expm1(decay * (left + 1))) / decay).astype(
+                jnp.int32
+            )
             future = (rows + number * jnp.minimum(ahead, left)) % capacity
             step = jax.random.randint(key_slot, shape, 0, ring.drawable // number)
             environment = (rows + jax.random.randint(key_other, shape, 1, max(number, 2))) % number
@@ -145,11 +168,15 @@ class Hindsight(Draw):
             source = jnp.where(kind < 0.5 * share, future, other)
             goal = self.environment.achieved(ring.next_observations(source))
             goal = jnp.where(replaced[..., None], goal, self.environment.desired(batch.observation))
-            reward = self.environment.goal_reward(self.environment.achieved(batch.next_observation), goal)
+            reward = self.environment.goal_reward(
+                self.environment.achieved(batch.next_observation), goal
+            )
             return batch.replace(
                 observation=self.environment.relabelled(batch.observation, goal),
                 next_observation=self.environment.relabelled(batch.next_observation, goal),
                 reward=jnp.where(replaced, reward, batch.reward),
             )
 
-        return jax.vmap(draw, in_axes=(buffer.axes, 0, 0, 0))(buffer, keys, self.discount, self.share)  # type: ignore[arg-type]
+        return jax.vmap(draw, in_axes=(buffer.axes, 0, 0, 0))(
+            buffer, keys, self.discount, self.share
+        )  # type: ignore[arg-type]

@@ -1,11 +1,13 @@
 """How an agent declares what it learns from, and the methods of every such declaration.
 
-An agent's `experience(config)` returns one of `Replay`, `Rollout`, `Stream` and `Dataset`. A declaration says how many
-transitions are stored, how batches are drawn, and how many updates follow how many steps. It acts, too: it makes its
-buffer, stores transitions, draws batches, tells the plan of a run what it needs, and refuses what it cannot use. It is
-a pytree like a `Config`: its floats are leaves, one value per learner, and everything else shapes the program.
+An agent's `experience(config)` returns one of `Replay`, `Rollout`, `Stream` and `Dataset`. A
+declaration says how many transitions are stored, how batches are drawn, and how many updates follow
+how many steps. It acts, too: it makes its buffer, stores transitions, draws batches, tells the plan
+of a run what it needs, and refuses what it cannot use. It is a pytree like a `Config`: its floats
+are leaves, one value per learner, and everything else shapes the program.
 
-Axes: `P` learners, `E` environments of each, `U` updates of an iteration, `B` rows of a batch, `N` rows of a data set.
+Axes: `P` learners, `E` environments of each, `U` updates of an iteration, `B` rows of a batch, `N`
+rows of a data set.
 """
 
 from __future__ import annotations
@@ -51,10 +53,14 @@ LARGEST = 2**30  # of sizes: sums and products of two of them stay within int32
 
 @dataclass_transform(frozen_default=True, kw_only_default=True)
 def declaration(cls: type[T]) -> type[T]:
-    """Turn a class into a frozen dataclass with keyword arguments only, and a pytree of its floats and declarations."""
+    """Turn a class into a frozen dataclass with keyword arguments only,
+    and a pytree of its floats and declarations.
+    """
     frozen: Any = dataclasses.dataclass(frozen=True, kw_only=True)(cls)
     names = [field.name for field in dataclasses.fields(frozen)]
-    children = [name for name in names if name in (*float_fields(frozen), "draw", "columns", "online")]
+    children = [
+        name for name in names if name in (*float_fields(frozen), "draw", "columns", "online")
+    ]
     static = [name for name in names if name not in children]
     return jax.tree_util.register_dataclass(frozen, data_fields=children, meta_fields=static)
 
@@ -70,7 +76,9 @@ class Column:
         raise NotImplementedError
 
     def of_replay(self, data: Transition, at: RingRows) -> dict[str, Array]:
-        """The column [..., ...] of the rows `at` [...] of one learner's replay [capacity, ...], by its name."""
+        """The column [..., ...] of the rows `at` [...] of one learner's replay [capacity, ...],
+        by its name.
+        """
         raise NotImplementedError
 
 
@@ -90,10 +98,13 @@ class Supply(NamedTuple):
 
 @declaration
 class Experience:
-    """The common part of all declarations. Error messages name a field as the flag `--config.FIELD`.
+    """The common part of all declarations.
 
-    Kinds of experience differ by their methods, and code elsewhere never asks for the kind. Some methods are given
-    several functions and use the one that fits: `iterate` is given a loop, and calls one of its three iterations.
+    Error messages name a field as the flag `--config.FIELD`.
+
+    Kinds of experience differ by their methods, and code elsewhere never asks for the kind. Some
+    methods are given several functions and use the one that fits: `iterate` is given a loop, and
+    calls one of its three iterations.
     """
 
     num_envs: int = 1  # environments of each learner, stepped side by side
@@ -101,7 +112,8 @@ class Experience:
     num_updates: int = 1  # updates in one iteration, each on a separate batch
     normalise_observations: bool = False  # the agent sees normalised observations: see `inputs`
     remembers: bool = False  # batches hold memories: `extras["memory"]`, for agents with `remember`
-    signals: tuple[str, ...] = ()  # what the environment gives beside the reward, in the `extras` of a batch: a cost
+    # what the environment gives beside the reward, in the `extras` of a batch: a cost
+    signals: tuple[str, ...] = ()
     time_feature: bool = False  # observations end with the share of the time limit that has passed
     columns: tuple[Column, ...] = ()  # additional arrays in the `extras` of a batch
 
@@ -148,7 +160,9 @@ class Experience:
 
     @property
     def reward_transform(self) -> RewardTransform:
-        """The transform of a data set's rewards, and of new rewards that are mixed with them, before any update."""
+        """The transform of a data set's rewards, and of new rewards that are mixed with them,
+        before any update.
+        """
         return "none"
 
     @property
@@ -169,7 +183,8 @@ class Experience:
         if self.steps_per_iteration > LARGEST:
             raise ValueError(
                 f"--config.num-envs {self.num_envs:,} x --config.num-steps {self.num_steps:,} are "
-                f"{self.steps_per_iteration:,} steps of an iteration, there must be at most {LARGEST:,}."
+                f"{self.steps_per_iteration:,} steps of an iteration, there must be at "
+                f"most {LARGEST:,}."
             )
         for column in self.columns:
             column.check()
@@ -177,13 +192,15 @@ class Experience:
         if (self.columns or self.signals) and draw is not None and not draw.has_columns:
             names = ", ".join([*(type(column).__name__ for column in self.columns), *self.signals])
             raise ValueError(
-                f"{type(draw).__name__} draws rows without columns, and the agent asks for {names}. Let its "
-                "`experience` ask for the one or the other."
+                f"{type(draw).__name__} draws rows without columns, and the agent asks for "
+                f"{names}. Let its `experience` ask for the one or the other."
             )
 
     def check_numbers(self) -> None:
         """Raise `ValueError` for a number of something that is too small or too large."""
-        limits = dict.fromkeys(("num_envs", "num_steps", "num_updates", "batch_size", "replay_size"), 1)
+        limits = dict.fromkeys(
+            ("num_envs", "num_steps", "num_updates", "batch_size", "replay_size"), 1
+        )
         for name, limit in (limits | {"warmup_steps": 0}).items():
             value, flag = getattr(self, name, limit), f"--config.{name.replace('_', '-')}"
             if value < limit:
@@ -194,11 +211,13 @@ class Experience:
     # Sources that it cannot use
 
     def require_data(self, supply: Supply) -> None:
-        """Raise `ValueError` where a data set is missing, or where there is one that cannot be used."""
+        """Raise `ValueError` where a data set is missing,
+        or where there is one that cannot be used.
+        """
         if supply.data is not None:
             raise ValueError(
-                f"agent '{supply.agent}' learns from what its own policy has just done, and cannot use --data. Agents "
-                "that can learn from a replay or a data set: rljax list agents"
+                f"agent '{supply.agent}' learns from what its own policy has just done, and cannot "
+                "use --data. Agents that can learn from a replay or a data set: rljax list agents"
             )
 
     def require_supply(self, supply: Supply) -> None:
@@ -207,17 +226,20 @@ class Experience:
             raise ValueError(ON_HOST)
         if supply.then_online:
             raise ValueError(
-                f"--then-online continues an agent that learns from data alone, '{supply.agent}' is online already."
+                f"--then-online continues an agent that learns from data alone, '{supply.agent}' "
+                "is online already."
             )
         if supply.env == "none":
             raise ValueError(WITHOUT_ENVIRONMENT)
 
     def require_mixing(self, supply: Supply) -> None:
-        """Raise `ValueError` where a share of the data set in batches is set, and batches are not mixed."""
+        """Raise `ValueError` where a share of the data set in batches is set,
+        and batches are not mixed.
+        """
         if supply.data is None:
             raise ValueError(
-                f"--offline-share {supply.offline_share} is of batches from a data set and new experience, which are "
-                "mixed with --data DATA."
+                f"--offline-share {supply.offline_share} is of batches from a data set and new "
+                "experience, which are mixed with --data DATA."
             )
 
     def require_replay(self, out: Any) -> None:
@@ -232,12 +254,16 @@ class Experience:
         return ("time",) if self.time_feature else ()
 
     def observed_spec(self, spec: EnvSpec, name: str) -> EnvSpec:
-        """The spaces of the data set `name` as the agent observes them, where it has the spaces `spec`."""
+        """The spaces of the data set `name` as the agent observes them,
+        where it has the spaces `spec`.
+        """
         del name
         return spec
 
     def stages(self, steps: int, then_online: int) -> tuple[int, int]:
-        """The number of updates from a data set alone, and the environment steps after them, of each learner."""
+        """The number of updates from a data set alone, and the environment steps after them,
+        of each learner.
+        """
         del then_online
         return 0, steps
 
@@ -254,16 +280,23 @@ class Experience:
         return self
 
     def mixed(self, mix: Callable[[Any], Experience]) -> Experience:
-        """The declaration for new experience beside a data set. `mix` makes one of a replay; rollouts stay whole."""
+        """The declaration for new experience beside a data set.
+
+        `mix` makes one of a replay; rollouts stay whole.
+        """
         del mix
         return self
 
     def with_goals(self, goals: Any, env: str) -> Experience:
-        """The declaration where `goals` can replace goals in observations of the environment `env`; see `Hindsight`."""
+        """The declaration where `goals` can replace goals in observations of the environment `env`;
+        see `Hindsight`.
+        """
         del goals, env
         return self
 
-    def parallelism(self, num_learners: int, in_program: bool) -> Literal["threads", "one thread", "cores"]:
+    def parallelism(
+        self, num_learners: int, in_program: bool
+    ) -> Literal["threads", "one thread", "cores"]:
         """What a CPU does in parallel: the threads of a product, or the learners, a core for each.
 
         `in_program` says that environments are stepped inside the program.
@@ -271,7 +304,9 @@ class Experience:
         return "cores" if num_learners > 1 and in_program else "threads"
 
     def spread(self, make: Callable[..., T], num_learners: int) -> T:
-        """The placement of learners and environments on devices, made by `rljax.distributed.devices.Spread`."""
+        """The placement of learners and environments on devices,
+        made by `rljax.distributed.devices.Spread`.
+        """
         return make(num_learners, self.num_envs)
 
     def placed(self, storage: Any, spread: Any) -> Any:
@@ -279,29 +314,36 @@ class Experience:
         return spread.learners(storage)
 
     def host_driver(self, within: T, beside: T, one_cpu: bool) -> T:
-        """The driver for environments on the host: `within` a compiled loop, or `beside` compiled calls.
+        """The driver for environments on the host: `within` a compiled loop,
+        or `beside` compiled calls.
 
         `one_cpu` says that JAX computes on the CPU, as one device.
         """
         return within if one_cpu else beside
 
     def batch_bytes(self, storage: Any, data: Any, num_learners: int) -> int:
-        """The bytes of all batches of an iteration, from a buffer and a data set, or their shapes."""
+        """The bytes of all batches of an iteration, from a buffer and a data set,
+        or their shapes.
+        """
         del storage, data, num_learners
         return 0
 
     def idle(self, steps: int, iteration: int, on_host: bool, flag: str) -> str | None:
-        """A warning where `steps` environment steps of each learner hold no update; None where they do.
+        """A warning where `steps` environment steps of each learner hold no update;
+        None where they do.
 
-        On the host, an update comes with the iteration after the one that makes it possible. An `iteration` is so many
-        steps, and `flag` sets them.
+        On the host, an update comes with the iteration after the one that makes it possible. An
+        `iteration` is so many steps, and `flag` sets them.
         """
-        needed = -(-self.steps_before_updates // iteration) * iteration + (iteration if on_host else 0)
+        needed = -(-self.steps_before_updates // iteration) * iteration + (
+            iteration if on_host else 0
+        )
         if steps >= needed:
             return None
         return (
-            f"nothing will be learnt: the first update comes after {needed:,} environment steps of each learner, and "
-            f"there are {steps:,}. Give more with {flag}, or lower {self._flags_of_first_update()}."
+            f"nothing will be learnt: the first update comes after {needed:,} environment steps of "
+            f"each learner, and there are {steps:,}. Give more with {flag}, or "
+            f"lower {self._flags_of_first_update()}."
         )
 
     def _flags_of_first_update(self) -> str:
@@ -326,24 +368,32 @@ class Experience:
         return data.replace(extras=extras)
 
     def terminal_rows(self, data: Transition, most: int) -> TerminalRows | None:
-        """At most `most` rows of a data set [N, ...] that nothing follows, evenly spread; None where there are none."""
+        """At most `most` rows of a data set [N, ...] that nothing follows, evenly spread;
+        None where there are none.
+        """
         (rows,) = np.nonzero(np.asarray(data.terminated))
         return terminal_rows(data, rows, most)
 
     # Storing and drawing
 
     def create(self, example: Transition, stack: int = 1) -> Any:
-        """An empty buffer for transitions with the shapes of `example` [P, E, ...]; None where nothing is stored.
+        """An empty buffer for transitions with the shapes of `example` [P, E, ...];
+        None where nothing is stored.
 
         `stack` is the number of frames in an observation; see `rljax.agent.EnvSpec`.
         """
         del example, stack
         return None
 
-    def transition(self, observation: Any, action: Array, extras: dict[str, Any], step: Step) -> Transition:
-        """The transition that `action` caused, as it is stored; `extras` came with the action. Leaves are [P, E, ...].
+    def transition(
+        self, observation: Any, action: Array, extras: dict[str, Any], step: Step
+    ) -> Transition:
+        """The transition that `action` caused, as it is stored; `extras` came with the action.
 
-        Of the memory in the extras only what was before the action is stored, where batches hold memories.
+        Leaves are [P, E, ...].
+
+        Of the memory in the extras only what was before the action is stored, where batches hold
+        memories.
         """
         stored = {name: x for name, x in extras.items() if name != MEMORY}
         if self.remembers and MEMORY in extras:
@@ -359,16 +409,23 @@ class Experience:
         )
 
     def store(self, storage: Any, pending: Any, transitions: Transition) -> tuple[Any, Any]:
-        """Add transitions [P, E, ...] to the buffer, and write what is `pending` for its draws. Returns both."""
+        """Add transitions [P, E, ...] to the buffer, and write what is `pending` for its draws.
+
+        Returns both.
+        """
         return storage.add(transitions), pending
 
     def ready(self, steps: Any) -> Any:
-        """Whether updates may begin after `steps` environment steps of each learner. `steps` is never batched."""
+        """Whether updates may begin after `steps` environment steps of each learner.
+
+        `steps` is never batched.
+        """
         del steps
         return True
 
     def sample(self, buffer: Any, data: Transition | None, keys: Array) -> Transition:
-        """The batches of one iteration, [P, U, B, ...], from a buffer, a data set [N, ...] or both; `keys` are [P].
+        """The batches of one iteration, [P, U, B, ...], from a buffer, a data set [N, ...] or both;
+        `keys` are [P].
 
         All batches are drawn in one gather of O(U x B), independent of the buffer's size.
         """
@@ -383,7 +440,9 @@ class Experience:
         return jax.eval_shape(lambda *parts: parts[0].sample(*parts[1:]), self, storage, data, keys)
 
     def iterate(self, loop: Any, *arguments: Any) -> Any:
-        """One iteration of a loop over environment steps: it learns from batches of what is stored."""
+        """One iteration of a loop over environment steps:
+        it learns from batches of what is stored.
+        """
         return loop.learn_from_batches(*arguments)
 
 
@@ -394,4 +453,7 @@ WITHOUT_ENVIRONMENT = "--env none is for learning from data alone; here an envir
 def repeated_rows(batch_size: int, rows: int | None) -> Iterator[str]:
     """A warning where a batch has more rows than the data set, if there is one."""
     if rows is not None and batch_size > rows:
-        yield f"--config.batch-size {batch_size:,} is more than the data set's {rows:,} rows, which repeat in it."
+        yield (
+            f"--config.batch-size {batch_size:,} is more than the data set's {rows:,} rows, "
+            "which repeat in it."
+        )

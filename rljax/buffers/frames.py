@@ -1,4 +1,5 @@
-"""Frames: the pictures of a data set, stored once, not again as the successors of others nor in stacks of frames.
+"""Frames: the pictures of a data set, stored once, not again as the successors of others nor in
+stacks of frames.
 
 Axes: `N` rows of a data set, `M` frames, `K` frames in a picture, `H`, `W`, `c` those of a frame.
 """
@@ -15,15 +16,17 @@ from flax import struct
 
 from rljax.agent import Array
 
-LARGE = 1024  # bytes of one observation from which on it is stored once; for smaller ones two copies are faster
+# Bytes of one observation from which on it is stored once; for smaller ones two copies are faster.
+LARGE = 1024
 BLOCK = 1 << 24  # bytes of pictures that are compared at a time
 
 
 class Frames(struct.PyTreeNode):
-    """Pictures [N, H, W, K c], in the place of such an array: `frames[rows]` are the pictures of `rows` [...].
+    """Pictures [N, H, W, K c], in the place of such an array:
+    `frames[rows]` are the pictures of `rows` [...].
 
-    `pictures` holds M different frames, and `index` says which K of them each row shows, the newest last. Observations
-    and their successors share `pictures`.
+    `pictures` holds M different frames, and `index` says which K of them each row shows, the newest
+    last. Observations and their successors share `pictures`.
     """
 
     pictures: Any  # [M, H, W, c] uint8
@@ -83,14 +86,17 @@ def columns(tree: Any) -> list[Any]:
 
 
 def is_stored_once(shape: tuple[int, ...], dtype: Any) -> bool:
-    """Whether observations of this shape, without leading axes, are pictures so large that they are stored once."""
+    """Whether observations of this shape, without leading axes,
+    are pictures so large that they are stored once.
+    """
     return len(shape) == 3 and np.dtype(dtype) == np.uint8 and math.prod(shape) >= LARGE
 
 
 def stored_once(observation: Any, following: Any) -> tuple[Any, Any]:
     """Observations and successors, trees of arrays [N, ...], with their large pictures as `Frames`.
 
-    The successor of a row is stored apart only where it differs from the observation of the next row.
+    The successor of a row is stored apart only where it differs from the observation of the next
+    row.
     """
     return _both(_once, observation, following)
 
@@ -123,11 +129,16 @@ def compact(observation: Any, following: Any) -> tuple[Any, Any]:
 
 
 def taken(observation: Any, following: Any, rows: Any) -> tuple[Any, Any]:
-    """The `rows` [n] of trees of columns. Of pictures that are stored once, those that the rows show are kept."""
+    """The `rows` [n] of trees of columns.
+
+    Of pictures that are stored once, those that the rows show are kept.
+    """
 
     def take(one: Any, other: Any) -> tuple[Any, Any]:
         if is_frames(one):
-            return compact(one.replace(index=one.index[rows]), other.replace(index=other.index[rows]))
+            return compact(
+                one.replace(index=one.index[rows]), other.replace(index=other.index[rows])
+            )
         return one[rows], other[rows]
 
     return _both(take, observation, following)
@@ -143,7 +154,9 @@ def concatenated(observations: list[Any], followings: list[Any]) -> tuple[Any, A
         starts = np.cumsum([0, *(len(one.pictures) for one in ones[:-1])])
         pictures = np.concatenate([one.pictures for one in ones])
         index = [
-            np.concatenate([part.index + start for part, start in zip(side, starts, strict=True)]).astype(np.int32)
+            np.concatenate(
+                [part.index + start for part, start in zip(side, starts, strict=True)]
+            ).astype(np.int32)
             for side in (ones, others)
         ]
         return Frames(pictures, index[0]), Frames(pictures, index[1])
@@ -160,7 +173,10 @@ def _both(function: Callable[..., tuple[Any, Any]], tree: Any, *others: Any) -> 
 
 
 def distinct_bytes(tree: Any) -> int:
-    """Bytes of all arrays of a tree. One that is there several times, such as the pictures of `Frames`, counts once."""
+    """Bytes of all arrays of a tree.
+
+    One that is there several times, such as the pictures of `Frames`, counts once.
+    """
     return sum({id(x): x.nbytes for x in map(_array, jax.tree.leaves(tree))}.values())
 
 

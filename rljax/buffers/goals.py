@@ -42,11 +42,12 @@ class GoalDraws(NamedTuple):
 class Goals(DatasetDraw):
     """Uniform rows with goals, drawn separately for values and actor.
 
-    A goal is the row's own state, a later state of its trajectory, or any state of the data set. `value_current` is the
-    share of the values' goals that are the row's own state. `value_future` is the share that are a later state; all
-    others are any states. `value_times` says how much later: with "geometric" it is k rows with probability
-    (1 - discount) discount^(k - 1), from k = 1 on; with "even" every later time is equally likely. A row behind the
-    trajectory's end is replaced by its last row. The same holds for the actor's goals.
+    A goal is the row's own state, a later state of its trajectory, or any state of the data set.
+    `value_current` is the share of the values' goals that are the row's own state. `value_future`
+    is the share that are a later state; all others are any states. `value_times` says how much
+    later: with "geometric" it is k rows with probability (1 - discount) discount^(k - 1), from
+    k = 1 on; with "even" every later time is equally likely. A row behind the trajectory's end is
+    replaced by its last row. The same holds for the actor's goals.
     """
 
     discount: float
@@ -63,18 +64,22 @@ class Goals(DatasetDraw):
         return ("goals",)
 
     def observed_spec(self, spec: EnvSpec, name: str) -> EnvSpec:
-        """The spaces with a goal behind the state. Raises `ValueError` for goals of anything else than vectors."""
+        """The spaces with a goal behind the state.
+
+        Raises `ValueError` for goals of anything else than vectors.
+        """
         if not spec.is_vector:
             raise ValueError(
-                f"'{name}' shows {shown(spec)}, and goals are drawn from vectors alone: choose another agent."
+                f"'{name}' shows {shown(spec)}, and goals are drawn from vectors alone: "
+                "choose another agent."
             )
         return dataclasses.replace(spec, observation_shape=(2 * spec.observation_shape[0],))
 
     def require_all_tasks(self, supply: Supply) -> None:
         """Raise `ValueError` where the data set is cut for one task."""
         raise ValueError(
-            f"'{supply.data}' is cut where one task is done, and agent '{supply.agent}' learns of all goals. Use: "
-            f"rljax train {supply.agent} --data {supply.all_tasks}"
+            f"'{supply.data}' is cut where one task is done, and agent '{supply.agent}' learns of "
+            f"all goals. Use: rljax train {supply.agent} --data {supply.all_tasks}"
         )
 
     def only_from_data(self, agent: str) -> str:
@@ -82,7 +87,9 @@ class Goals(DatasetDraw):
         return f"agent '{agent}' learns of goals from data alone"
 
     def terminal_rows(self, data: Transition, most: int) -> TerminalRows | None:
-        """At most `most` rows, evenly spread: each is terminal if its goal is its own state, and its reward is 0."""
+        """At most `most` rows, evenly spread: each is terminal if its goal is its own state,
+        and its reward is 0.
+        """
         rows = terminal_rows(data, np.arange(len(data.reward)), most)
         if rows is None:
             return None
@@ -97,7 +104,9 @@ class Goals(DatasetDraw):
         """The random draws: leaves [P, U, B]."""
         shape = (experience.num_updates, experience.batch_size)
 
-        def goal_rows(key: Array, current: Array, future: Array, times: str, discount: Array) -> GoalRows:
+        def goal_rows(
+            key: Array, current: Array, future: Array, times: str, discount: Array
+        ) -> GoalRows:
             key_kind, key_other, key_time = jax.random.split(key, 3)
             kind, time = jax.random.uniform(key_kind, shape), jax.random.uniform(key_time, shape)
             later = kind >= current
@@ -107,7 +116,12 @@ class Goals(DatasetDraw):
             else:
                 steps, share = jnp.ones(shape, jnp.int32), time
             other = jax.random.randint(key_other, shape, 0, number)
-            return GoalRows(other, jnp.where(later, steps, 0), jnp.where(later, share, 0.0), kind >= current + future)
+            return GoalRows(
+                other,
+                jnp.where(later, steps, 0),
+                jnp.where(later, share, 0.0),
+                kind >= current + future,
+            )
 
         def draw(key: Array, settings: Any) -> GoalDraws:
             key_row, key_value, key_actor = jax.random.split(key, 3)
@@ -115,7 +129,9 @@ class Goals(DatasetDraw):
             value = (settings.value_current, settings.value_future, settings.value_times)
             actor = (settings.actor_current, settings.actor_future, settings.actor_times)
             return GoalDraws(
-                row, goal_rows(key_value, *value, settings.discount), goal_rows(key_actor, *actor, settings.discount)
+                row,
+                goal_rows(key_value, *value, settings.discount),
+                goal_rows(key_actor, *actor, settings.discount),
             )
 
         return jax.vmap(draw)(keys, self)
@@ -126,18 +142,22 @@ class Goals(DatasetDraw):
 
 
 def with_last_rows(data: Transition) -> Transition:
-    """A data set [N, ...] in NumPy with the row in which each row's trajectory ends, as `with_goals` needs it."""
+    """A data set [N, ...] in NumPy with the row in which each row's trajectory ends,
+    as `with_goals` needs it.
+    """
     (last,) = np.nonzero(trajectory_ends(data))
     rows = last[np.searchsorted(last, np.arange(len(data.reward)))]
     return data.replace(extras={**data.extras, LAST: rows.astype(np.int32)})
 
 
 def with_goals(data: Transition, draws: GoalDraws) -> Transition:
-    """Transitions with goals behind their states, from a data set [N, ...] that `with_last_rows` returned.
+    """Transitions with goals behind their states, from a data set [N, ...] that `with_last_rows`
+    returned.
 
-    `observation` and `next_observation` [..., B, 2 O] hold the values' goals, `extras["actor_observation"]` holds the
-    actor's goals. Where a row is its own goal, the reward is 0 and `terminated` is True; elsewhere the reward is -1 and
-    `terminated` is False. The rewards and `terminated` of the data are not used.
+    `observation` and `next_observation` [..., B, 2 O] hold the values' goals,
+    `extras["actor_observation"]` holds the actor's goals. Where a row is its own goal, the reward
+    is 0 and `terminated` is True; elsewhere the reward is -1 and `terminated` is False. The rewards
+    and `terminated` of the data are not used.
     """
     on_host = isinstance(data.observation, np.ndarray)
     xp: Any = np if on_host else jnp

@@ -18,17 +18,20 @@ from rljax.buffers.storage.ring import ReplayBuffer
 
 @declaration
 class Mixed(Replay):
-    """Batches in which a share of the rows comes from the data set and the rest from new experience.
+    """Batches in which a share of the rows comes from the data set and the rest from new
+    experience.
 
-    Where the share is a number, each batch has this share of its rows from the data set, and these rows come first. The
-    default is RLPD's (Ball et al., arXiv:2302.02948). With "pooled" every transition of both sources is equally likely,
-    so that the share falls as new experience grows. With (A, B, N) the share goes linearly from A to B while the first
-    N new transitions come, and stays there. Where the data set has weights (`with_weights`), the share stays the same,
-    and its rows have other probabilities.
+    Where the share is a number, each batch has this share of its rows from the data set, and these
+    rows come first. The default is RLPD's (Ball et al., arXiv:2302.02948). With "pooled" every
+    transition of both sources is equally likely, so that the share falls as new experience grows.
+    With (A, B, N) the share goes linearly from A to B while the first N new transitions come, and
+    stays there. Where the data set has weights (`with_weights`), the share stays the same, and its
+    rows have other probabilities.
     """
 
     offline_share: Any = 0.5  # in [0, 1), or "pooled", or (A, B, N); it shapes the program
-    reward_affine: Any = (1.0, 0.0)  # scale and shift of new rewards; the data set's rewards already have them
+    # scale and shift of new rewards; the data set's rewards already have them
+    reward_affine: Any = (1.0, 0.0)
 
     kind: ClassVar[str] = "mixed"
 
@@ -40,23 +43,29 @@ class Mixed(Replay):
         """
         if not replay.draw.from_data:
             raise ValueError(
-                f"--config.{replay.draw.flag} draws from a replay of new experience alone, not with --data."
+                f"--config.{replay.draw.flag} draws from a replay of new experience alone, "
+                "not with --data."
             )
         if isinstance(offline_share, tuple) and offline_share[2] > replay.replay_size:
             raise ValueError(
-                f"--offline-share changes over {offline_share[2]:,} new transitions, more than --config.replay-size "
-                f"{replay.replay_size:,} keeps: raise it, or let the share change sooner."
+                f"--offline-share changes over {offline_share[2]:,} new transitions, more than "
+                f"--config.replay-size {replay.replay_size:,} keeps: raise it, or let the "
+                "share change sooner."
             )
         fields = {field.name: getattr(replay, field.name) for field in dataclasses.fields(replay)}
         return cls(**fields, offline_share=offline_share, reward_affine=reward_affine)
 
     @property
     def steps_before_updates(self) -> int:
-        """Environment steps of each learner before the first update: the warm-up, and at least one."""
+        """Environment steps of each learner before the first update:
+        the warm-up, and at least one.
+        """
         return max(self.warmup_steps, 1)
 
     def sample(self, buffer: ReplayBuffer, data: Transition | None, keys: Array) -> Transition:
-        """The batches of one iteration, [P, U, B, ...], with only the `extras` that old and new rows both have."""
+        """The batches of one iteration, [P, U, B, ...],
+        with only the `extras` that old and new rows both have.
+        """
         assert data is not None
         kinds = {str: self._pooled, tuple: self._scheduled}
         sample = kinds.get(type(self.offline_share), self._shared)
@@ -89,11 +98,15 @@ class Mixed(Replay):
 
         def draw(ring: ReplayBuffer, key: Array) -> Transition:
             key, key_bits = jax.random.split(key) if weighted else (key, key)
-            rows = jax.random.randint(key, (self.num_updates, self.batch_size), 0, number + ring.drawable)
+            rows = jax.random.randint(
+                key, (self.num_updates, self.batch_size), 0, number + ring.drawable
+            )
             is_old = rows < number
             old_rows = jnp.minimum(rows, number - 1)
             if weighted:
-                old_rows = aliased(data, AliasDraws(old_rows, jax.random.bits(key_bits, rows.shape)))
+                old_rows = aliased(
+                    data, AliasDraws(old_rows, jax.random.bits(key_bits, rows.shape))
+                )
             old = rows_of(without_weights(data), old_rows)
             new_rows = ring.row(jnp.maximum(rows - number, 0))
             new = with_columns(ring, new_rows, self, self.reward_affine)
@@ -109,5 +122,7 @@ class Mixed(Replay):
 def _alike(old: Transition, new: Transition) -> tuple[Transition, Transition]:
     """Both transitions, reduced to the extras that they have in common."""
     names = [name for name in old.extras if name in new.extras]
-    old, new = (part.replace(extras={name: part.extras[name] for name in names}) for part in (old, new))
+    old, new = (
+        part.replace(extras={name: part.extras[name] for name in names}) for part in (old, new)
+    )
     return old, new

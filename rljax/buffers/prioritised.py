@@ -1,15 +1,18 @@
-"""Prioritised replay: transitions are drawn the more often, the larger their error was when they were last learnt from.
+"""Prioritised replay: transitions are drawn the more often,
+the larger their error was when they were last learnt from.
 
 p_i priority of row i, the agent's error;  alpha exponent, beta correction, e = `SMALLEST`
 
-  q_i  = (p_i + e)^alpha                       new rows: p_i is the largest priority so far, at least 1
+  q_i  = (p_i + e)^alpha                       new rows: p_i is the largest priority so far, at
+                                               least 1
   P(i) = q_i / sum_k q_k
-  w_i  = (N P(i))^-beta / max_j (N P(j))^-beta = (q_i / min_j q_j)^-beta         j: the rows of the batch
+  w_i  = (N P(i))^-beta / max_j (N P(j))^-beta = (q_i / min_j q_j)^-beta    j: the rows of the batch
 
-The draws are independent. The paper's code divides the total into equal parts and draws once from each, which has the
-same probabilities for each row, but draws that depend on each other.
+The draws are independent. The paper's code divides the total into equal parts and draws once from
+each, which has the same probabilities for each row, but draws that depend on each other.
 
-Schaul et al., Prioritized Experience Replay, arXiv:1511.05952, algorithm 1 and section 3.3, proportional.
+Schaul et al., Prioritized Experience Replay, arXiv:1511.05952, algorithm 1 and section 3.3,
+proportional.
 """
 
 from __future__ import annotations
@@ -34,10 +37,12 @@ SMALLEST = 1e-6  # added to all priorities, so that each row can be drawn again;
 
 
 class Pending(struct.PyTreeNode):
-    """Priorities that an iteration's updates have returned. The next step that is stored writes them to the tree.
+    """Priorities that an iteration's updates have returned.
 
-    Learning only reads the replay: on the CPU, a program that both writes to a donated buffer and gathers from it
-    copies the whole buffer.
+    The next step that is stored writes them to the tree.
+
+    Learning only reads the replay: on the CPU, a program that both writes to a donated buffer and
+    gathers from it copies the whole buffer.
     """
 
     row: Array  # [P, U, B] int32
@@ -60,7 +65,11 @@ class Priorities(struct.PyTreeNode):
     @classmethod
     def create(cls, learners: int, rows: int) -> Priorities:
         """The priorities of empty rows."""
-        return cls(jnp.zeros((learners, sum_tree.size(rows))), jnp.ones(learners), jnp.zeros((), jnp.uint32))
+        return cls(
+            jnp.zeros((learners, sum_tree.size(rows))),
+            jnp.ones(learners),
+            jnp.zeros((), jnp.uint32),
+        )
 
     @property
     def axes(self) -> Priorities:
@@ -73,15 +82,20 @@ class Priorities(struct.PyTreeNode):
         return self.replace(sums=self.sums[learner], largest=self.largest[learner])
 
     def written(self, pending: Pending, new: Array, exponent: Array) -> Priorities:
-        """The priorities after those that are `pending`, and after a step that wrote the rows `new` [E].
+        """The priorities after those that are `pending`,
+        and after a step that wrote the rows `new` [E].
 
         Priorities that are not finite are ignored: such a learner has diverged.
         """
 
-        def of_one(sums: Array, largest: Array, row: Array, priority: Array, exponent: Array) -> tuple[Array, Array]:
+        def of_one(
+            sums: Array, largest: Array, row: Array, priority: Array, exponent: Array
+        ) -> tuple[Array, Array]:
             finite = jnp.isfinite(priority)
             largest = jnp.maximum(largest, jnp.where(finite, priority, 0.0).max())
-            return sum_tree.write(sums, jnp.where(finite, row, -1), powered(priority, exponent)), largest
+            return sum_tree.write(
+                sums, jnp.where(finite, row, -1), powered(priority, exponent)
+            ), largest
 
         row, priority = (x.reshape(len(x), -1) for x in (pending.row, pending.priority))
 
@@ -105,16 +119,18 @@ def powered(priority: Array, exponent: Array) -> Array:
 class Prioritised(NStep):
     """Rows with the probabilities P(i) above, with the rewards of up to `steps` steps summed.
 
-    Batches have `extras["row"]` [B] int32 and `extras["weight"]` [B], the w_i. The agent multiplies its losses with
-    these weights, and returns the priorities of all rows, `metrics["priorities"]` [B]; see `weighted` and `priorities`.
-    Sums of several steps are those of `NStep`; with one step there is no `extras["discount"]`.
+    Batches have `extras["row"]` [B] int32 and `extras["weight"]` [B], the w_i. The agent multiplies
+    its losses with these weights, and returns the priorities of all rows, `metrics["priorities"]`
+    [B]; see `weighted` and `priorities`. Sums of several steps are those of `NStep`; with one step
+    there is no `extras["discount"]`.
     """
 
     steps: int = 1
     discount: float = 1.0
     exponent: float  # alpha: 0 is uniform, 1 in proportion to the errors
     correction: float = 0.4  # beta at first: 0 for no correction, 1 for a full one
-    correction_steps: float = math.inf  # environment steps over which beta rises to 1; infinite: it stays
+    # environment steps over which beta rises to 1; infinite: it stays
+    correction_steps: float = math.inf
 
     flag: ClassVar[str] = "prioritised"
 
@@ -124,8 +140,12 @@ class Prioritised(NStep):
         return ring.replace(index=Priorities.create(len(example.reward), ring.capacity))
 
     def write_back(self, ring: ReplayBuffer, pending: Pending, experience: Replay) -> ReplayBuffer:
-        """The ring after a step of E environments was added: with the `pending` priorities, and those of its rows."""
-        new = (ring.position - experience.num_envs + jnp.arange(experience.num_envs)) % ring.capacity
+        """The ring after a step of E environments was added:
+        with the `pending` priorities, and those of its rows.
+        """
+        new = (
+            ring.position - experience.num_envs + jnp.arange(experience.num_envs)
+        ) % ring.capacity
         return ring.replace(index=ring.index.written(pending, new, jnp.asarray(self.exponent)))
 
     def __call__(self, buffer: ReplayBuffer, keys: Array, experience: Replay) -> Transition:
@@ -150,7 +170,9 @@ class Prioritised(NStep):
 
 
 def weighted(losses: Array, batch: Transition) -> Array:
-    """Losses [..., B] times the weights of a prioritised draw; as they are where the batch was drawn otherwise."""
+    """Losses [..., B] times the weights of a prioritised draw;
+    as they are where the batch was drawn otherwise.
+    """
     weight = batch.extras.get("weight")
     return losses if weight is None else weight * losses
 
@@ -174,15 +196,19 @@ def replay_draw(
 ) -> Draw:
     """The draw that an agent's settings ask for. Floats are numbers, or one for each learner.
 
-    Raises `ValueError` for settings that do not go together, named as the flags of the agent's Config.
+    Raises `ValueError` for settings that do not go together, named as the flags of the agent's
+    Config.
     """
     if np.max(hindsight) > 0:
-        for flag, conflicts, off in (("n-step", n_step > 1, 1), ("prioritised", np.max(prioritised) > 0, 0)):
+        for flag, conflicts, off in (
+            ("n-step", n_step > 1, 1),
+            ("prioritised", np.max(prioritised) > 0, 0),
+        ):
             if conflicts:
                 what = "sums rewards" if flag == "n-step" else "draws by errors on rewards"
                 raise ValueError(
-                    f"--config.{flag} {what} that --config.hindsight would have to replace: use one of them, with "
-                    f"--config.{flag} {off} or --config.hindsight 0."
+                    f"--config.{flag} {what} that --config.hindsight would have to replace: use "
+                    f"one of them, with --config.{flag} {off} or --config.hindsight 0."
                 )
         return Hindsight(share=hindsight, discount=discount)
     if np.max(prioritised) > 0:

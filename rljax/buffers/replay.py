@@ -34,12 +34,16 @@ class Draw:
         return 1
 
     def extras(self, step: Step) -> dict[str, Array]:
-        """Additional arrays [P, E, ...] to store with the transition of a step, by their names in `extras`."""
+        """Additional arrays [P, E, ...] to store with the transition of a step,
+        by their names in `extras`.
+        """
         del step
         return {}
 
     def with_goals(self, goals: Any, env: str) -> Draw:
-        """The draw where `goals` can replace goals in observations of the environment `env`; see `Hindsight`."""
+        """The draw where `goals` can replace goals in observations of the environment `env`;
+        see `Hindsight`.
+        """
         del goals, env
         return self
 
@@ -48,11 +52,15 @@ class Draw:
         return ReplayBuffer.create(example, experience.replay_size, stack)
 
     def add(self, ring: ReplayBuffer, transitions: Transition) -> ReplayBuffer:
-        """Write transitions [P, E, ...] at the ring's position; in place where the ring is donated or carried."""
+        """Write transitions [P, E, ...] at the ring's position;
+        in place where the ring is donated or carried.
+        """
         return ring.add(transitions)
 
     def write_back(self, ring: ReplayBuffer, pending: Any, experience: Replay) -> ReplayBuffer:
-        """Write what the updates have returned for the next draws, after a step was added to the ring."""
+        """Write what the updates have returned for the next draws,
+        after a step was added to the ring.
+        """
         del pending, experience
         return ring
 
@@ -61,7 +69,9 @@ class Draw:
         return row
 
     def oddities(self, longest: int | None) -> Iterator[str]:
-        """Warnings about numbers that hardly work as they were meant; `longest` is the time limit of episodes."""
+        """Warnings about numbers that hardly work as they were meant;
+        `longest` is the time limit of episodes.
+        """
         del longest
         yield from ()
 
@@ -107,7 +117,9 @@ def with_columns(
     experience: Replay,
     reward_affine: tuple[float, float] = AS_STORED,
 ) -> Transition:
-    """The transitions in `rows` [...] of one learner's ring, with the columns that the agent asks for."""
+    """The transitions in `rows` [...] of one learner's ring,
+    with the columns that the agent asks for.
+    """
     batch = ring.transitions(rows)
     if not experience.columns:
         return batch
@@ -120,21 +132,29 @@ def with_columns(
 
 
 def later_rows(buffer: ReplayBuffer, rows: Array, num_envs: int) -> Array:
-    """For each of `rows` of a ring: the number of newer rows of the same environment, with `num_envs` environments."""
+    """For each of `rows` of a ring: the number of newer rows of the same environment,
+    with `num_envs` environments.
+    """
     return (buffer.position - 1 - rows) % buffer.capacity // num_envs
 
 
 @declaration
 class Replay(Experience):
-    """Batches from the newest `replay_size` transitions. With `--data`, a share of each batch is from the data set."""
+    """Batches from the newest `replay_size` transitions.
+
+    With `--data`, a share of each batch is from the data set.
+    """
 
     replay_size: int  # transitions kept per learner; new ones overwrite the oldest
     batch_size: int  # transitions of one update
-    warmup_steps: int = 0  # environment steps of each learner with uniform actions and without updates
-    uniform_warmup: bool = True  # False: in the warm-up the policy acts, as where another run has trained it
+    # environment steps of each learner with uniform actions and without updates
+    warmup_steps: int = 0
+    # False: in the warm-up the policy acts, as where another run has trained it
+    uniform_warmup: bool = True
     draw: Draw = Uniform()  # how batches are drawn
     clip_rewards: bool = False  # store rewards clipped to [-1, 1]
-    shift: int = 0  # pixels by which pictures of a batch are moved at random, at most; 0 for none, 4 in DrQ
+    # pixels by which pictures of a batch are moved at random, at most; 0 for none, 4 in DrQ
+    shift: int = 0
     beside_data: bool = False  # training needs a data set, too: `--data`
 
     kind: ClassVar[str] = "replay"
@@ -151,8 +171,8 @@ class Replay(Experience):
             raise ValueError(f"--config.shift is {self.shift}, it must be at least 0.")
         if self.replay_size < self.batch_size:
             raise ValueError(
-                f"--config.batch-size is {self.batch_size}, more than --config.replay-size {self.replay_size} "
-                "transitions can hold. Lower the one or raise the other."
+                f"--config.batch-size is {self.batch_size}, more than --config.replay-size "
+                f"{self.replay_size} transitions can hold. Lower the one or raise the other."
             )
         if self.replay_size < self.num_envs:
             raise ValueError(
@@ -168,18 +188,30 @@ class Replay(Experience):
         """
         if self.shift and not has_pictures(example.observation, leading=2):
             raise ValueError(
-                f"--config.shift is {self.shift}, and no part of the observations is a picture: use --config.shift 0."
+                f"--config.shift is {self.shift}, and no part of the observations is a picture: "
+                "use --config.shift 0."
             )
         return self.draw.create(example, self, stack)
 
-    def transition(self, observation: Any, action: Array, extras: dict[str, Any], step: Step) -> Transition:
-        """The transition that `action` caused, with what the draw needs in its extras, and its reward clipped if so."""
+    def transition(
+        self, observation: Any, action: Array, extras: dict[str, Any], step: Step
+    ) -> Transition:
+        """The transition that `action` caused, with what the draw needs in its extras,
+        and its reward clipped if so.
+        """
         stored = super().transition(observation, action, extras, step)
         stored = stored.replace(extras={**stored.extras, **self.draw.extras(step)})
-        return stored.replace(reward=jnp.clip(step.reward, -1.0, 1.0)) if self.clip_rewards else stored
+        return (
+            stored.replace(reward=jnp.clip(step.reward, -1.0, 1.0)) if self.clip_rewards else stored
+        )
 
-    def store(self, storage: ReplayBuffer, pending: Any, transitions: Transition) -> tuple[ReplayBuffer, Any]:
-        """Add transitions [P, E, ...] to the ring, and write what is `pending` for its draws. Returns both."""
+    def store(
+        self, storage: ReplayBuffer, pending: Any, transitions: Transition
+    ) -> tuple[ReplayBuffer, Any]:
+        """Add transitions [P, E, ...] to the ring, and write what is `pending` for its draws.
+
+        Returns both.
+        """
         ring = self.draw.add(storage, transitions)
         if pending is None:
             return ring, None
@@ -188,7 +220,9 @@ class Replay(Experience):
 
     @property
     def steps_before_updates(self) -> int:
-        """Environment steps of each learner before the first update: the warm-up, or those of one batch or window."""
+        """Environment steps of each learner before the first update:
+        the warm-up, or those of one batch or window.
+        """
         return max(self.warmup_steps, self.batch_size, self.draw.fewest(self))
 
     def ready(self, steps: Any) -> Any:
@@ -210,7 +244,8 @@ class Replay(Experience):
         """Raise `ValueError` where `beside_data` asks for a data set and there is none."""
         if self.beside_data and supply.data is None:
             raise ValueError(
-                f"agent '{supply.agent}' learns from a data set beside new experience. Name it: --data DATA."
+                f"agent '{supply.agent}' learns from a data set beside new experience. Name "
+                "it: --data DATA."
             )
 
     def require_replay(self, out: Any) -> None:
@@ -221,11 +256,15 @@ class Replay(Experience):
         return dataclasses.replace(self, uniform_warmup=False)
 
     def mixed(self, mix: Callable[[Any], Experience]) -> Experience:
-        """The declaration for new experience beside a data set; see `rljax.buffers.mixed.Mixed.of`."""
+        """The declaration for new experience beside a data set;
+        see `rljax.buffers.mixed.Mixed.of`.
+        """
         return mix(self)
 
     def with_goals(self, goals: Any, env: str) -> Replay:
-        """The declaration whose draw replaces goals in observations of the environment `env`, if it does so at all."""
+        """The declaration whose draw replaces goals in observations of the environment `env`,
+        if it does so at all.
+        """
         return dataclasses.replace(self, draw=self.draw.with_goals(goals, env))
 
     def batch_bytes(self, storage: Any, data: Any, num_learners: int) -> int:
@@ -233,12 +272,17 @@ class Replay(Experience):
         del data
         rows, successors = storage.data, storage.successors
         row = nbytes(rows) / rows.reward.size
-        if successors is not None:  # of each observation, one frame is stored, and two stacks are drawn
+        # Of each observation, one frame is stored, and two stacks are drawn.
+        if successors is not None:
             row += (2 * successors.stack - 1) * nbytes(rows.observation) / rows.reward.size
         return int(num_learners * self.num_updates * self.batch_size * self.draw.row_bytes(row))
 
     def _flags_of_first_update(self) -> str:
-        return "--config.warmup-steps" if self.warmup_steps >= self.steps_before_updates else "--config.batch-size"
+        return (
+            "--config.warmup-steps"
+            if self.warmup_steps >= self.steps_before_updates
+            else "--config.batch-size"
+        )
 
     def oddities(self, rows: int | None, longest: int | None) -> Iterator[str]:
         """Warnings about numbers that work, but hardly as they were meant."""

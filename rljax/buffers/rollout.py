@@ -44,32 +44,44 @@ class RolloutBuffer(struct.PyTreeNode):
         """Write one step [P, E, ...]; in place where the rollout is donated or carried."""
 
         def write(rollout: Array, step: Array) -> Array:
-            return jax.lax.dynamic_update_index_in_dim(rollout, step.astype(rollout.dtype), self.position, axis=1)
+            return jax.lax.dynamic_update_index_in_dim(
+                rollout, step.astype(rollout.dtype), self.position, axis=1
+            )
 
         transitions, memory = apart(transitions)
         return self.replace(
             data=jax.tree.map(write, self.data, transitions),
             position=(self.position + 1) % self.data.reward.shape[1],
-            memory=jax.tree.map(lambda new, old: jnp.where(self.position == 0, new, old), memory, self.memory),
+            memory=jax.tree.map(
+                lambda new, old: jnp.where(self.position == 0, new, old), memory, self.memory
+            ),
         )
 
     def cut_episodes(self, num_envs: int) -> RolloutBuffer:
-        """Mark the newest step of each environment as truncated, unless it has ended: the next begins an episode."""
+        """Mark the newest step of each environment as truncated, unless it has ended:
+        the next begins an episode.
+        """
         del num_envs
         newest = (self.position - 1) % self.data.reward.shape[1]
         truncated = self.data.truncated[:, newest] | ~self.data.terminated[:, newest]
-        return self.replace(data=self.data.replace(truncated=self.data.truncated.at[:, newest].set(truncated)))
+        return self.replace(
+            data=self.data.replace(truncated=self.data.truncated.at[:, newest].set(truncated))
+        )
 
 
 def beside(batch: Transition) -> tuple[Transition, Transition | None]:
-    """A rollout [T, E, ...], and the rows [D, ...] of the data set beside it; None where there are none."""
+    """A rollout [T, E, ...], and the rows [D, ...] of the data set beside it;
+    None where there are none.
+    """
     extras = dict(batch.extras)
     data: Any = extras.pop(DATA, None)
     return batch.replace(extras=extras), data
 
 
 def discounted_sums(values: Array, decays: Array) -> Array:
-    """y_t = x_t + d_t y_{t+1} over the first axis, for `values` x and `decays` d [T, ...]; nothing follows the last."""
+    """y_t = x_t + d_t y_{t+1} over the first axis, for `values` x and `decays` d [T, ...];
+    nothing follows the last.
+    """
 
     def backwards(later: Array, inputs: tuple[Array, Array]) -> tuple[Array, Array]:
         value, decay = inputs
@@ -104,10 +116,11 @@ def generalised_advantages(
 
 
 def minibatches(key: Array, rollout: Any, size: int) -> Any:
-    """All steps of a rollout, leaves [T, E, ...], in random order: [T E / B, B, ...], with `size` B.
+    """All steps of a rollout, leaves [T, E, ...], in random order:
+    [T E / B, B, ...], with `size` B.
 
-    Where a batch in `rollout` has a memory, whole environments are drawn, at least one: [n, T, B / T, ...], and of the
-    memory [n, B / T, ...].
+    Where a batch in `rollout` has a memory, whole environments are drawn, at least one:
+    [n, T, B / T, ...], and of the memory [n, B / T, ...].
     """
     length, number = jax.tree.leaves(rollout)[-1].shape[:2]
     batch = rollout[0]
@@ -124,50 +137,62 @@ def minibatches(key: Array, rollout: Any, size: int) -> Any:
 
 @declaration
 class Rollout(Experience):
-    """One update receives all steps of an iteration, [T, E, ...], and splits them into minibatches of `batch_size`.
+    """One update receives all steps of an iteration, [T, E, ...],
+    and splits them into minibatches of `batch_size`.
 
-    With `remembers`, its extras hold `memory` [E, M...], the memory before the first step, and `first` [T, E], which
-    marks later steps that begin an episode. With `data_size` D, its extras hold `data` [D, ...], random rows of the
-    data set: `beside` takes them apart.
+    With `remembers`, its extras hold `memory` [E, M...], the memory before the first step, and
+    `first` [T, E], which marks later steps that begin an episode. With `data_size` D, its extras
+    hold `data` [D, ...], random rows of the data set: `beside` takes them apart.
     """
 
-    batch_size: int = 1  # transitions of a minibatch: a divisor of T x E; with `remembers` at least T
-    data_size: int = 0  # D, rows of the data set beside each rollout; 0: it learns without a data set
-    learns_until: float | None = None  # environment steps after which the learning rate is 0; None: it stays above 0
+    # transitions of a minibatch: a divisor of T x E; with `remembers` at least T
+    batch_size: int = 1
+    # D, rows of the data set beside each rollout; 0: it learns without a data set
+    data_size: int = 0
+    # environment steps after which the learning rate is 0; None: it stays above 0
+    learns_until: float | None = None
 
     kind: ClassVar[str] = "rollout"
 
     @property
     def inputs(self) -> Raw:
-        """Normalised by statistics that move once per rollout: log-probabilities stay those of its policy."""
+        """Normalised by statistics that move once per rollout:
+        log-probabilities stay those of its policy.
+        """
         return OfRollout() if self.normalise_observations else Raw()
 
     def check(self) -> None:
-        """Raise `ValueError` where minibatches do not divide a rollout, or the data's rows beside it."""
+        """Raise `ValueError` where minibatches do not divide a rollout,
+        or the data's rows beside it.
+        """
         super().check()
         rows = self.steps_per_iteration
         size = max(self.batch_size, self.num_steps) if self.remembers else self.batch_size
         if rows % size:
             low = next(divisor for divisor in range(min(size, rows), 0, -1) if rows % divisor == 0)
-            high = next(rows // parts for parts in range(max(1, rows // size), 0, -1) if rows % parts == 0)
+            high = next(
+                rows // parts for parts in range(max(1, rows // size), 0, -1) if rows % parts == 0
+            )
             best = min(low, high, key=lambda divisor: abs(divisor - size))
             raise ValueError(
-                f"--config.batch-size is {self.batch_size}, which does not divide a rollout of --config.num-steps "
-                f"{self.num_steps} x --config.num-envs {self.num_envs} = {rows} transitions. Nearest: {best}."
+                f"--config.batch-size is {self.batch_size}, which does not divide a rollout of "
+                f"--config.num-steps {self.num_steps} x --config.num-envs {self.num_envs} = {rows} "
+                f"transitions. Nearest: {best}."
             )
         if self.data_size < 0 or self.data_size % (rows // size):
             parts = rows // size
             raise ValueError(
-                f"--config.data-size is {self.data_size}, and a rollout is learnt from in {parts} minibatches: give a "
-                f"multiple of {parts}, such as {parts * max(1, round(self.data_size / parts))}."
+                f"--config.data-size is {self.data_size}, and a rollout is learnt from in {parts} "
+                f"minibatches: give a multiple of {parts}, such "
+                f"as {parts * max(1, round(self.data_size / parts))}."
             )
         if self.remembers and size % self.num_steps:
             number = max(1, min(self.num_envs, round(self.batch_size / self.num_steps)))
             number = next(n for n in range(number, 0, -1) if self.num_envs % n == 0)
             raise ValueError(
-                f"--config.batch-size is {self.batch_size}. An agent with a memory learns from whole sequences of "
-                f"--config.num-steps {self.num_steps} steps: it must be a multiple of it. Nearest: "
-                f"{number * self.num_steps}."
+                f"--config.batch-size is {self.batch_size}. An agent with a memory learns from "
+                f"whole sequences of --config.num-steps {self.num_steps} steps: it must be a "
+                f"multiple of it. Nearest: {number * self.num_steps}."
             )
 
     def create(self, example: Transition, stack: int = 1) -> RolloutBuffer:
@@ -185,30 +210,40 @@ class Rollout(Experience):
         return steps >= self.steps_before_updates
 
     def sample(self, buffer: RolloutBuffer, data: Transition | None, keys: Array) -> Transition:
-        """The whole rollout as the only batch of an iteration, [P, 1, T, E, ...], with rows of the data beside it."""
+        """The whole rollout as the only batch of an iteration, [P, 1, T, E, ...],
+        with rows of the data beside it.
+        """
         batch = buffer.data
         if buffer.memory is not None:
-            batch = batch.replace(extras={**batch.extras, MEMORY: buffer.memory, "first": beginnings(batch)})
+            batch = batch.replace(
+                extras={**batch.extras, MEMORY: buffer.memory, "first": beginnings(batch)}
+            )
         batch = jax.tree.map(lambda x: x[:, None], batch)
         if not self.data_size:
             return batch
         assert data is not None
-        return batch.replace(extras={**batch.extras, DATA: drawn_rows(data, keys, 1, self.data_size)})
+        return batch.replace(
+            extras={**batch.extras, DATA: drawn_rows(data, keys, 1, self.data_size)}
+        )
 
     def iterate(self, loop: Any, *arguments: Any) -> Any:
-        """One iteration of a loop: it learns from a rollout, and then chooses the next action anew."""
+        """One iteration of a loop: it learns from a rollout,
+        and then chooses the next action anew.
+        """
         return loop.learn_from_rollout(*arguments)
 
     # What a run needs for it
 
     def require_data(self, supply: Supply) -> None:
-        """Raise `ValueError` where `data_size` asks for a data set and there is none, or the other way round."""
+        """Raise `ValueError` where `data_size` asks for a data set and there is none,
+        or the other way round.
+        """
         if not self.data_size:
             super().require_data(supply)
         elif supply.data is None:
             raise ValueError(
-                f"agent '{supply.agent}' learns from a data set beside new experience. Name it: --data DATA. Or learn "
-                "without one: --config.data-size 0."
+                f"agent '{supply.agent}' learns from a data set beside new experience. Name it: "
+                "--data DATA. Or learn without one: --config.data-size 0."
             )
 
     def require_mixing(self, supply: Supply) -> None:
@@ -217,12 +252,16 @@ class Rollout(Experience):
             super().require_mixing(supply)
             return
         raise ValueError(
-            f"--offline-share {supply.offline_share} is of batches from a replay, agent '{supply.agent}' learns from "
-            "rollouts: --config.data-size sets the rows of the data set beside each."
+            f"--offline-share {supply.offline_share} is of batches from a replay, agent "
+            f"'{supply.agent}' learns from rollouts: --config.data-size sets the rows of the data "
+            "set beside each."
         )
 
     def spread(self, make: Callable[..., T], num_learners: int) -> T:
-        """The placement on devices. Environments of one learner may be on several, which share its gradients."""
+        """The placement on devices.
+
+        Environments of one learner may be on several, which share its gradients.
+        """
         return make(num_learners, self.num_envs, split=True)
 
     def placed(self, storage: RolloutBuffer, spread: Any) -> RolloutBuffer:
@@ -236,6 +275,8 @@ class Rollout(Experience):
         yield from repeated_rows(self.batch_size, rows)
 
     def batch_bytes(self, storage: Any, data: Any, num_learners: int) -> int:
-        """The bytes of the batches of an iteration: another order of the rollout, and the data set's rows beside it."""
+        """The bytes of the batches of an iteration: another order of the rollout,
+        and the data set's rows beside it.
+        """
         rows = self.data_size * num_learners
         return nbytes(storage) + (int(rows * nbytes(data) / data.reward.shape[0]) if rows else 0)

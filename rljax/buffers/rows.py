@@ -15,13 +15,16 @@ T = TypeVar("T")
 
 
 class RingRows(NamedTuple):
-    """Rows [...] of one learner's ring, and what is known of those that come later in the same environment."""
+    """Rows [...] of one learner's ring, and what is known of those that come later in the same
+    environment.
+    """
 
     row: Array  # int32
     later: Array  # int32: the number of newer rows of the environment
     num_envs: int
     capacity: int
-    reward_affine: tuple[float, float]  # scale and shift that make the ring's rewards those that are learnt from
+    # scale and shift that make the ring's rewards those that are learnt from
+    reward_affine: tuple[float, float]
 
     def after(self, steps: Any) -> Array:
         """The rows `steps` later in the same environment."""
@@ -47,12 +50,16 @@ def spread_rows(number: int, most: int) -> np.ndarray:
 
 
 def terminal_rows(data: Transition, rows: np.ndarray, most: int) -> TerminalRows | None:
-    """At most `most` of the `rows` of a data set [N, ...], evenly spread; None where there are no rows."""
+    """At most `most` of the `rows` of a data set [N, ...], evenly spread;
+    None where there are no rows.
+    """
     if not len(rows):
         return None
     rows = rows[spread_rows(len(rows), most)]
     observation = jax.tree.map(np.asarray, rows_of(data.observation, rows))
-    return TerminalRows(observation, np.asarray(data.action)[rows], np.asarray(data.reward, np.float32)[rows])
+    return TerminalRows(
+        observation, np.asarray(data.action)[rows], np.asarray(data.reward, np.float32)[rows]
+    )
 
 
 def rows_of(data: T, rows: Any) -> T:
@@ -68,5 +75,7 @@ def apart(transitions: Transition) -> tuple[Transition, Any]:
 
 
 def beginnings(batch: Transition) -> Array:
-    """Which steps of a batch [N, T, ...] begin an episode, as the step before ended; the first step is never marked."""
+    """Which steps of a batch [N, T, ...] begin an episode, as the step before ended;
+    the first step is never marked.
+    """
     return jnp.roll(batch.terminated | batch.truncated, 1, axis=1).at[:, 0].set(False)

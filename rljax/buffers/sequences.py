@@ -1,15 +1,17 @@
-"""Sequences: windows of consecutive steps from a replay, with the memory before each, drawn uniformly or by priority.
+"""Sequences: windows of consecutive steps from a replay, with the memory before each,
+drawn uniformly or by priority.
 
-A window has T consecutive steps of one environment and begins at every `every`-th step that is stored. So a step is in
-about T / `every` windows, and a memory is stored once per `every` steps. A window may contain the ends of episodes: it
-says where an episode begins, and nothing of it is padded. It may be drawn from the time when all of its steps are
-stored until the first of them is overwritten.
+A window has T consecutive steps of one environment and begins at every `every`-th step that is
+stored. So a step is in about T / `every` windows, and a memory is stored once per `every` steps. A
+window may contain the ends of episodes: it says where an episode begins, and nothing of it is
+padded. It may be drawn from the time when all of its steps are stored until the first of them is
+overwritten.
 
-Probabilities and weights of windows are those of rows in `rljax.buffers.prioritised`: P(i) ~ (p_i + e)^alpha, with p_i
-the priority of window i.
+Probabilities and weights of windows are those of rows in `rljax.buffers.prioritised`:
+P(i) ~ (p_i + e)^alpha, with p_i the priority of window i.
 
-Kapturowski et al., Recurrent Experience Replay in Distributed Reinforcement Learning, ICLR 2019. Its windows end with
-their episode, and begin with it.
+Kapturowski et al., Recurrent Experience Replay in Distributed Reinforcement Learning, ICLR 2019.
+Its windows end with their episode, and begin with it.
 """
 
 from __future__ import annotations
@@ -31,21 +33,33 @@ from rljax.buffers.storage.ring import ReplayBuffer
 
 
 class Windows(struct.PyTreeNode):
-    """The memories and priorities of a ring's windows. There are W windows of each of E environments.
+    """The memories and priorities of a ring's windows.
+
+    There are W windows of each of E environments.
 
     The window of environment e that begins at step w x `every` of the ring has the number w E + e.
     """
 
     memory: Any  # [P, W, E, M...] before the first step of each window; None where none is stored
     priorities: Priorities | None  # of the windows; None where they are drawn uniformly
-    every: int = struct.field(pytree_node=False)  # steps from the beginning of a window to that of the next
+    # steps from the beginning of a window to that of the next
+    every: int = struct.field(pytree_node=False)
 
     @classmethod
-    def create(cls, memory: Any, learners: int, num_envs: int, steps: int, draw: Sequences) -> Windows:
-        """The windows of an empty ring of `steps` steps. A memory has the shapes of `memory` [P, E, M...]."""
+    def create(
+        cls, memory: Any, learners: int, num_envs: int, steps: int, draw: Sequences
+    ) -> Windows:
+        """The windows of an empty ring of `steps` steps.
+
+        A memory has the shapes of `memory` [P, E, M...].
+        """
         number = steps // draw.every
-        stored = jax.tree.map(lambda x: jnp.zeros((x.shape[0], number, *x.shape[1:]), x.dtype), memory)
-        priorities = None if draw.exponent is None else Priorities.create(learners, number * num_envs)
+        stored = jax.tree.map(
+            lambda x: jnp.zeros((x.shape[0], number, *x.shape[1:]), x.dtype), memory
+        )
+        priorities = (
+            None if draw.exponent is None else Priorities.create(learners, number * num_envs)
+        )
         return cls(stored, priorities, draw.every)
 
     @property
@@ -64,7 +78,8 @@ class Windows(struct.PyTreeNode):
     def with_memory(self, memory: Any, step: Array) -> Windows:
         """The windows after a step of the ring, whose number is `step` [].
 
-        Where windows begin at this step, `memory` [P, E, M...], which the agents had before it, becomes their memory.
+        Where windows begin at this step, `memory` [P, E, M...], which the agents had before it,
+        becomes their memory.
         """
         begins = step % self.every == 0
         at = step // self.every
@@ -76,13 +91,18 @@ class Windows(struct.PyTreeNode):
 
         return self.replace(memory=jax.tree.map(write, self.memory, memory))
 
-    def with_priorities(self, pending: Pending, step: Array, num_envs: int, exponent: Array) -> Windows:
-        """The windows with the `pending` priorities, after the step of the ring whose number is `step` [].
+    def with_priorities(
+        self, pending: Pending, step: Array, num_envs: int, exponent: Array
+    ) -> Windows:
+        """The windows with the `pending` priorities, after the step of the ring whose number is
+        `step` [].
 
         Windows that begin at this step have the largest priority so far.
         """
         assert self.priorities is not None
-        new = jnp.where(step % self.every == 0, step // self.every * num_envs + jnp.arange(num_envs), -1)
+        new = jnp.where(
+            step % self.every == 0, step // self.every * num_envs + jnp.arange(num_envs), -1
+        )
         return self.replace(priorities=self.priorities.written(pending, new, exponent))
 
 
@@ -90,21 +110,23 @@ class Windows(struct.PyTreeNode):
 class Sequences(Draw):
     """Windows of `length` steps. In each environment, a window begins at every `every`-th step.
 
-    Batches are sequences [T, B, ...] with T = `length`. `extras["first"]` [T, B] marks steps, after the first one, that
-    begin an episode. These extras have no axis T, because there is one for each window: `extras["weight"]` [B], the
-    weights of the losses, and with `remembers` also `extras["memory"]` [B, M...], the memory before the first step, as
-    it was when the agent acted.
+    Batches are sequences [T, B, ...] with T = `length`. `extras["first"]` [T, B] marks steps, after
+    the first one, that begin an episode. These extras have no axis T, because there is one for each
+    window: `extras["weight"]` [B], the weights of the losses, and with `remembers` also
+    `extras["memory"]` [B, M...], the memory before the first step, as it was when the agent acted.
 
-    With an exponent, windows are drawn by priority, and batches have `extras["row"]` [B] int32. The agent returns the
-    priorities of all windows, `metrics["priorities"]` [B].
+    With an exponent, windows are drawn by priority, and batches have `extras["row"]` [B] int32. The
+    agent returns the priorities of all windows, `metrics["priorities"]` [B].
 
-    A weight is 0 where no whole window may be drawn. This only happens where observations are stored once and many
-    short episodes end, so that fewer than T steps may be drawn: see `rljax.buffers.storage.successors`.
+    A weight is 0 where no whole window may be drawn. This only happens where observations are
+    stored once and many short episodes end, so that fewer than T steps may be drawn: see
+    `rljax.buffers.storage.successors`.
     """
 
     length: int  # T
     every: int
-    exponent: float | None = None  # alpha: 0 is uniform, 1 in proportion to the errors; None for no priorities
+    # alpha: 0 is uniform, 1 in proportion to the errors; None for no priorities
+    exponent: float | None = None
     correction: float = 0.6  # beta: 0 for no correction, 1 for a full one
 
     flag: ClassVar[str] = "length"
@@ -118,34 +140,48 @@ class Sequences(Draw):
         return self.length * experience.num_envs
 
     def check(self, experience: Replay) -> None:
-        """Raise `ValueError` where the replay is too small for a window, or where pictures are to be moved."""
+        """Raise `ValueError` where the replay is too small for a window,
+        or where pictures are to be moved.
+        """
         if self.steps(experience) < self.length:
             fewest = -(-self.length // self.every) * self.every * experience.num_envs
             raise ValueError(
-                f"--config.replay-size is {experience.replay_size:,}, sequences of {self.length:,} steps in "
-                f"--config.num-envs {experience.num_envs:,} environments need at least {fewest:,}. Raise it."
+                f"--config.replay-size is {experience.replay_size:,}, sequences of {self.length:,} "
+                f"steps in --config.num-envs {experience.num_envs:,} environments need at "
+                f"least {fewest:,}. Raise it."
             )
         if experience.shift:
-            raise ValueError(f"--config.shift is {experience.shift}, it must be 0: sequences are drawn as they are.")
+            raise ValueError(
+                f"--config.shift is {experience.shift}, it must be 0: sequences are drawn as "
+                "they are."
+            )
 
     def create(self, example: Transition, experience: Replay, stack: int) -> ReplayBuffer:
         """An empty ring with the memories and priorities of its windows."""
         example, memory = apart(example)
         steps = self.steps(experience)
         ring = ReplayBuffer.create(example, steps * experience.num_envs, stack)
-        return ring.replace(index=Windows.create(memory, len(example.reward), experience.num_envs, steps, self))
+        return ring.replace(
+            index=Windows.create(memory, len(example.reward), experience.num_envs, steps, self)
+        )
 
     def add(self, ring: ReplayBuffer, transitions: Transition) -> ReplayBuffer:
-        """Write transitions [P, E, ...] at the ring's position, and the memory in their extras where windows begin."""
+        """Write transitions [P, E, ...] at the ring's position,
+        and the memory in their extras where windows begin.
+        """
         transitions, memory = apart(transitions)
         step = ring.position // transitions.reward.shape[1]
         return ring.add(transitions).replace(index=ring.index.with_memory(memory, step))
 
     def write_back(self, ring: ReplayBuffer, pending: Pending, experience: Replay) -> ReplayBuffer:
-        """The ring after a step of E environments was added: with the `pending` priorities, and new windows."""
+        """The ring after a step of E environments was added:
+        with the `pending` priorities, and new windows.
+        """
         step = (ring.position // experience.num_envs - 1) % (ring.capacity // experience.num_envs)
         exponent = jnp.asarray(self.exponent)
-        return ring.replace(index=ring.index.with_priorities(pending, step, experience.num_envs, exponent))
+        return ring.replace(
+            index=ring.index.with_priorities(pending, step, experience.num_envs, exponent)
+        )
 
     def row_bytes(self, row: float) -> float:
         """Bytes of a window."""
@@ -156,7 +192,9 @@ class Sequences(Draw):
         draw = functools.partial(self._draw, experience)
         return jax.vmap(draw, in_axes=(buffer.axes, 0, 0))(buffer, keys, self.correction)  # type: ignore[arg-type]
 
-    def _draw(self, experience: Replay, ring: ReplayBuffer, key: Array, correction: Array) -> Transition:
+    def _draw(
+        self, experience: Replay, ring: ReplayBuffer, key: Array, correction: Array
+    ) -> Transition:
         """Batches [U, T, B, ...] of one learner."""
         num_envs = experience.num_envs
         windows: Windows = ring.index
@@ -167,7 +205,9 @@ class Sequences(Draw):
         number = jnp.maximum(number, 1)
         if windows.priorities is None:
             drawn = jax.random.randint(key, shape, 0, number * num_envs)
-            window = (last - drawn // num_envs) % (steps // self.every) * num_envs + drawn % num_envs
+            window = (last - drawn // num_envs) % (
+                steps // self.every
+            ) * num_envs + drawn % num_envs
             extras = {"weight": jnp.broadcast_to(whole, shape)}
         else:
             sums, first = windows.priorities.sums, (last - number + 1) % (steps // self.every)
@@ -185,7 +225,8 @@ class Sequences(Draw):
         return batch.replace(extras={**batch.extras, **extras})
 
     def complete(self, ring: ReplayBuffer, num_envs: int) -> tuple[Array, Array]:
-        """The newest whole window of each environment in one learner's ring, and the number of whole windows.
+        """The newest whole window of each environment in one learner's ring,
+        and the number of whole windows.
 
         The first is w, from 0 to W - 1, for the window that begins at step w x `every`.
         """
@@ -197,9 +238,7 @@ class Sequences(Draw):
         return last % (steps // self.every), number
 
 
-def n_step_returns(
-    value: Array, batch: Transition, discount: Array | float, number: int
-) -> Array:
+def n_step_returns(value: Array, batch: Transition, discount: Array | float, number: int) -> Array:
     """Returns R^n_t [T, B] of sequences, for the values V_t [T, B] of their steps' successors.
 
       R^1_t = r_t + gamma (1 - terminated_t) V_t

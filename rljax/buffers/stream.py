@@ -15,14 +15,18 @@ TRANSITION = "stream/transition"  # metric: 1 where the transition is finite
 
 @declaration
 class Stream(Experience):
-    """Each learner has one environment, and learns from each transition [O...] before it chooses the next action."""
+    """Each learner has one environment, and learns from each transition [O...] before it chooses
+    the next action.
+    """
 
     kind: ClassVar[str] = "stream"
     metrics: ClassVar[tuple[str, ...]] = (TRANSITION,)
 
     @property
     def inputs(self) -> Raw:
-        """Normalised by exact moments of the one stream, in which each observation is counted once."""
+        """Normalised by exact moments of the one stream,
+        in which each observation is counted once.
+        """
         return OfStream(self.time_feature) if self.normalise_observations else Raw()
 
     def check(self) -> None:
@@ -30,11 +34,14 @@ class Stream(Experience):
         for name in ("num_envs", "num_steps", "num_updates"):
             if getattr(self, name) != 1:
                 raise ValueError(
-                    f"--config.{name.replace('_', '-')} is {getattr(self, name)}, it must be 1: a stream learns from "
-                    "one transition of one environment at a time. For N streams side by side: --seeds N"
+                    f"--config.{name.replace('_', '-')} is {getattr(self, name)}, it must be 1: a "
+                    "stream learns from one transition of one environment at a time. For N streams "
+                    "side by side: --seeds N"
                 )
 
-    def parallelism(self, num_learners: int, in_program: bool) -> Literal["threads", "one thread", "cores"]:
+    def parallelism(
+        self, num_learners: int, in_program: bool
+    ) -> Literal["threads", "one thread", "cores"]:
         """One thread: the products of a single transition are too small to share."""
         return "one thread"
 
@@ -51,7 +58,9 @@ class Stream(Experience):
         return example
 
     def iterate(self, loop: Any, *arguments: Any) -> Any:
-        """One iteration of a loop: it learns from each transition before it chooses the next action."""
+        """One iteration of a loop: it learns from each transition before it chooses the next
+        action.
+        """
         return loop.learn_from_each(*arguments)
 
 

@@ -19,7 +19,9 @@ class List:
 
 @dataclasses.dataclass
 class New:
-    """Copy an agent to a file of your own, with presets to fill in; in agents/ also with a test and a page."""
+    """Copy an agent to a file of your own, with presets to fill in;
+    in agents/ also with a test and a page.
+    """
 
     file: shared.NewFile  # file to write: ./mine.py, or agents/foo.py in a checkout
     source: Annotated[str, tyro.conf.arg(name="from")] = "sac"  # agent to start from
@@ -32,7 +34,9 @@ def list_names(arguments: list[str]) -> None:
     from rljax.training import registry
 
     if options.what not in (None, "agents", "environments", "presets"):
-        raise ValueError(f"nothing called '{options.what}' to list: agents, environments or presets.")
+        raise ValueError(
+            f"nothing called '{options.what}' to list: agents, environments or presets."
+        )
     if options.what in (None, "agents"):
         for family, names in registry.families().items():
             print(f"agents, {registry.heading(family)}")
@@ -46,7 +50,9 @@ def list_names(arguments: list[str]) -> None:
             for variant in (None, *registry.variants(name)):
                 print(f"presets: {name}" + ("" if variant is None else f" --preset {variant}"))
                 for pattern, values in registry.presets(name, variant).items():
-                    changes = ", ".join(f"{key}={value}" for key, value in values.items() if key != "source")
+                    changes = ", ".join(
+                        f"{key}={value}" for key, value in values.items() if key != "source"
+                    )
                     print(f"  {pattern:<28} {changes or 'the defaults'}  ({values['source']})")
 
 
@@ -56,7 +62,9 @@ def new(arguments: list[str]) -> None:
     from rljax.cli import scaffold
 
     if options.file.suffix != ".py":
-        raise ValueError(f"'{options.file}' must end in .py: rljax new {options.file.with_suffix('.py')}")
+        raise ValueError(
+            f"'{options.file}' must end in .py: rljax new {options.file.with_suffix('.py')}"
+        )
     file, *others = scaffold.write(options.source, options.file)
     print(f"{file}: {options.source}, yours to change")
     for path in others:

@@ -11,11 +11,15 @@ from rljax.cli import options as shared
 
 @dataclasses.dataclass
 class Plot:
-    """Draw the evaluation curves of runs. Learners with the same agent, settings and task make one curve."""
+    """Draw the evaluation curves of runs.
+
+    Learners with the same agent, settings and task make one curve.
+    """
 
     runs: shared.Folders  # folders of runs
     output: Annotated[Path | None, shared.OUTPUT] = None  # .png or .svg; default FIRST/curve.png
-    signal: str | None = None  # draw the sums of this signal over episodes, such as cost, in place of returns
+    # draw the sums of this signal over episodes, such as cost, in place of returns
+    signal: str | None = None
 
 
 @dataclasses.dataclass
@@ -27,16 +31,22 @@ class Paths:
 
 @dataclasses.dataclass
 class ReportOptions(Paths):
-    """Compare runs on one page, with figures and tables in files. Every number has its interval over learners."""
+    """Compare runs on one page, with figures and tables in files.
+
+    Every number has its interval over learners.
+    """
 
     # the page; figures and tables.md go to the folder report/ beside it
     output: Annotated[Path, shared.OUTPUT] = Path("report.html")
-    at: int | None = None  # compare at this step; default: at the end of the runs' budget, which must be the same
+    # compare at this step; default: at the end of the runs' budget, which must be the same
+    at: int | None = None
 
 
 @dataclasses.dataclass
 class Select(Paths, shared.Trust):
-    """Choose among runs by criteria that need only data, and compare the choices with the runs' returns."""
+    """Choose among runs by criteria that need only data,
+    and compare the choices with the runs' returns.
+    """
 
     validation: str | None = None  # a held-out data set: losses on it are criteria too
     discount: float = 0.99  # gamma of the critics' error on it
@@ -71,7 +81,11 @@ def select(arguments: list[str]) -> None:
     options = shared.parse(Select, arguments, "select")
     from rljax.analysis import selection
 
-    criteria = {"validation": options.validation, "discount": options.discount, "trust": options.trust}
+    criteria = {
+        "validation": options.validation,
+        "discount": options.discount,
+        "trust": options.trust,
+    }
     print(selection.markdown(options.paths, **criteria))
 
 

@@ -1,4 +1,6 @@
-"""Commands for data sets: rljax data list | info | check | convert | join | corrupt | correct | record."""
+"""Commands for data sets: rljax data list | info | check | convert | join |
+corrupt | correct | record.
+"""
 
 from __future__ import annotations
 
@@ -47,7 +49,8 @@ class Input:
 
     data: Data  # name or file
     clip_actions: bool = False  # clip actions beyond their bounds, which are refused otherwise
-    # low and high in a file that does not say: -2 2, or one number per dimension: 0,-3 1,5; default: -1 1
+    # low and high in a file that does not say: -2 2, or one number per dimension: 0,-3 1,5;
+    # default: -1 1
     action_bounds: tuple[str, str] | None = None
 
 
@@ -70,9 +73,11 @@ class Convert(Input):
 
     # file.npz, file.hdf5 (D4RL's layout), or minari/NAME-v0
     output: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="FILE")]
-    # environment of the data, such as Hopper-v5, with its bounds or number of actions; default: DATA's own
+    # environment of the data, such as Hopper-v5, with its bounds or number of actions; default:
+    # DATA's own
     env: str | None = None
-    top: float = 1.0  # keep this fraction of the trajectories, the best by return: 0.1 is that of 10% BC
+    # keep this fraction of the trajectories, the best by return: 0.1 is that of 10% BC
+    top: float = 1.0
     discount: float = 1.0  # discount of the returns that rank the trajectories
 
 
@@ -81,8 +86,10 @@ class Join:
     """Write several data sets one after the other."""
 
     output: shared.NewFile  # file.npz or file.hdf5
-    data: Annotated[tyro.conf.Positional[tuple[str, ...]], tyro.conf.arg(metavar="DATA...")]  # names or files
-    mark_parts: bool = False  # write the number of each row's data set as the signal "part", which ReCOIL needs
+    # names or files
+    data: Annotated[tyro.conf.Positional[tuple[str, ...]], tyro.conf.arg(metavar="DATA...")]
+    # write the number of each row's data set as the signal "part", which ReCOIL needs
+    mark_parts: bool = False
 
 
 @dataclasses.dataclass
@@ -95,38 +102,49 @@ class Corrupt(shared.Trust, Input):
     rate: float = 0.3  # share of the rows
     scale: float = 1.0  # size of the noise or the attack, in standard deviations
     seed: int = 0  # seed of the choice of rows and of the noise
-    attacker: Path | None = None  # for adversarial: folder of a run with critics, such as EDAC's on the same data
+    # for adversarial: folder of a run with critics, such as EDAC's on the same data
+    attacker: Path | None = None
     learner: int = 0  # which learner of the attacker's run
 
 
 @dataclasses.dataclass
 class Correct:
-    """Write data of other dynamics with the actions and rewards that the target's dynamics would have, by STC."""
+    """Write data of other dynamics with the actions and rewards that the target's dynamics would
+    have, by STC.
+    """
 
-    source: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="SOURCE")]  # name or file of the other dynamics
-    target: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="TARGET")]  # name or file of the target
+    # name or file of the other dynamics
+    source: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="SOURCE")]
+    # name or file of the target
+    target: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="TARGET")]
     output: shared.NewFile  # file.npz or file.hdf5
     hidden: tuple[int, ...] = (256, 256)  # widths of the models' layers
     updates: int = 10_000  # of each of the three models
-    reward_limit: float = 1.0  # largest change of a reward, in standard deviations of the target's rewards
+    # largest change of a reward, in standard deviations of the target's rewards
+    reward_limit: float = 1.0
     seed: int = 0  # seed of the models
 
 
 @dataclasses.dataclass
 class Record(shared.Trust, shared.LearnerOptions):
-    """Record a data set: with the policies of a run, from the replay of a run, or with scripted experts.
+    """Record a data set: with the policies of a run, from the replay of a run,
+    or with scripted experts.
 
     Scripted experts are OGBench's oracles, and the solutions of tasks that have a known one.
     """
 
-    # folder of the run, or rljax/CombinationLock-10, or ogbench/cube-single-play-v0 and others of its arm
+    # folder of the run, or rljax/CombinationLock-10, or ogbench/cube-single-play-v0 and others of
+    # its arm
     source: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="RUN")]
     # file.npz or .hdf5; of OGBench: .npz, default: where it is found
     output: Annotated[tyro.conf.Positional[Path | None], tyro.conf.arg(metavar="FILE")] = None
-    steps: int | None = None  # transitions; default: 1,000,000, of OGBench as published; of a replay: the first at most
-    # of a run: policy, exploring, random or replay; only replay where the environment is inside the program
+    # transitions; default: 1,000,000, of OGBench as published; of a replay: the first at most
+    steps: int | None = None
+    # of a run: policy, exploring, random or replay; only replay where the environment is inside the
+    # program
     acting: Annotated[str, tyro.conf.arg(name="from")] = "policy"
-    envs: int | None = None  # environments side by side, default: 10; of OGBench: processes, default: 1
+    # environments side by side, default: 10; of OGBench: processes, default: 1
+    envs: int | None = None
     seed: int = 0  # seed of the environments and of exploration
 
 
@@ -150,20 +168,27 @@ def _load(options: Input) -> Any:
 
 
 def _bound(words: str) -> list[float] | float:
-    """A bound of actions: a number for all dimensions, or numbers with commas between them, one per dimension."""
+    """A bound of actions: a number for all dimensions, or numbers with commas between them,
+    one per dimension.
+    """
     try:
         numbers = [float(word) for word in words.split(",")]
     except ValueError:
         raise ValueError(
-            "--action-bounds takes two: low and high, each a number, or one number per dimension with commas between "
-            f"them, such as 0,-3 1,5. This is neither: '{words}'"
+            "--action-bounds takes two: low and high, each a number, or one number per dimension "
+            f"with commas between them, such as 0,-3 1,5. This is neither: '{words}'"
         ) from None
     return numbers if len(numbers) > 1 else numbers[0]
 
 
 def _parse_with_bounds(options: Any, arguments: list[str], command: str) -> Any:
-    """The options of a command. A list of bounds that begins with a minus sign, such as -1,-2, is no option."""
-    spaced = [f" {word}" if re.fullmatch(r"-[0-9.][0-9.,eE+-]*", word) else word for word in arguments]
+    """The options of a command.
+
+    A list of bounds that begins with a minus sign, such as -1,-2, is no option.
+    """
+    spaced = [
+        f" {word}" if re.fullmatch(r"-[0-9.][0-9.,eE+-]*", word) else word for word in arguments
+    ]
     return shared.parse(options, spaced, command)
 
 
@@ -190,17 +215,32 @@ def _info(arguments: list[str]) -> None:
 
     dataset = _load(options)
     described = datasets.describe(dataset)
-    show(f"{described['name']}: {described['transitions']:,} transitions, {described['bytes'] / 1e6:,.0f} MB")
-    actions = f"{described['action_size']} {'choices' if described['discrete'] else 'action dimensions'}"
+    show(
+        f"{described['name']}: {described['transitions']:,} transitions, "
+        f"{described['bytes'] / 1e6:,.0f} MB"
+    )
+    actions = (
+        f"{described['action_size']} {'choices' if described['discrete'] else 'action dimensions'}"
+    )
     if described["choices"]:
         actions = f"actions of {' x '.join(map(str, described['choices']))} choices"
     observation = f"{described['observation_size']} observation dimensions"
-    show(f"  {observation if dataset.spec.is_vector else printable(described['observation'])}, {actions}")
+    show(
+        f"  {observation if dataset.spec.is_vector else printable(described['observation'])}, "
+        f"{actions}"
+    )
     show(f"  environment: {printable(described['env'] or 'none known')}")
     show(f"  {described['terminated']:,} terminal rows, {described['truncated']:,} truncated ones")
     show(f"  complete episodes: {described['episodes']:,}")
-    summaries = {name: described[name] for name in ("return", "length", "score", "reward") if name in described}
-    summaries |= {f"{printable(name)} per episode": sums for name, sums in described.get("signals", {}).items()}
+    summaries = {
+        name: described[name]
+        for name in ("return", "length", "score", "reward")
+        if name in described
+    }
+    summaries |= {
+        f"{printable(name)} per episode": sums
+        for name, sums in described.get("signals", {}).items()
+    }
     for name, summary in summaries.items():
         show(f"  {name}: {', '.join(f'{key} {value:,.2f}' for key, value in summary.items())}")
     if described["episodes"]:
@@ -231,7 +271,9 @@ def _convert(arguments: list[str]) -> None:
     if options.top != 1.0:
         dataset = datasets.top_fraction(dataset, options.top, options.discount)
     if into_minari:
-        print(datasets.write_minari(dataset, options.output.removeprefix("minari/"), env=options.env))
+        print(
+            datasets.write_minari(dataset, options.output.removeprefix("minari/"), env=options.env)
+        )
     else:
         print(datasets.write(dataset, Path(options.output)))
 
@@ -244,11 +286,18 @@ def _of_environment(options: Convert) -> Any:
     actions = _actions_of(options.env or "")
     path = Path(options.data)
     bounds = None if actions is None else actions.bounds
-    size = dataset_files.unbounded_dimensions(path) if path.is_file() and options.action_bounds is None else None
+    size = (
+        dataset_files.unbounded_dimensions(path)
+        if path.is_file() and options.action_bounds is None
+        else None
+    )
     if bounds is not None and size == len(bounds[0]):
         low, high = (",".join(f"{x:.9g}" for x in bound) for bound in bounds)
         options = dataclasses.replace(options, action_bounds=(low, high))
-        print(f"actions are read as lying in the bounds of {options.env}: {low} to {high}", file=sys.stderr)
+        print(
+            f"actions are read as lying in the bounds of {options.env}: {low} to {high}",
+            file=sys.stderr,
+        )
     dataset = dataclasses.replace(_load(options), env=options.env)
     if actions is None or not actions.spec.discrete:
         return dataset
@@ -256,7 +305,9 @@ def _of_environment(options: Convert) -> Any:
     if dataset.discrete:
         number = max(dataset.action_size, actions.spec.action_size)
         known = (
-            {"choices": list(actions.spec.choices or dataset.choices)} if dataset.choices else {"num_actions": number}
+            {"choices": list(actions.spec.choices or dataset.choices)}
+            if dataset.choices
+            else {"num_actions": number}
         )
         dataset = dataclasses.replace(dataset, provenance=dataset.provenance | known)
     return dataset
@@ -277,7 +328,10 @@ def _actions_of(name: str) -> _Actions | None:
             return _Actions(envs.make(name).spec, None)
         hosted = envs.make_hosted(name, 1)
     except (ValueError, TypeError) as error:
-        print(f"warning: '{name}' cannot be made here, so its actions are not known: {error}", file=sys.stderr)
+        print(
+            f"warning: '{name}' cannot be made here, so its actions are not known: {error}",
+            file=sys.stderr,
+        )
         return None
     hosted.close()
     return _Actions(hosted.spec, hosted.action_bounds)
@@ -290,7 +344,9 @@ def _join(arguments: list[str]) -> None:
     if not options.data:
         raise ValueError("nothing to join: rljax data join FILE DATA DATA ...")
     _require_new(options.output)
-    joined = datasets.join([datasets.load(name) for name in options.data], str(options.output), options.mark_parts)
+    joined = datasets.join(
+        [datasets.load(name) for name in options.data], str(options.output), options.mark_parts
+    )
     print(f"{datasets.write(joined, options.output)}: {joined.num:,} transitions")
 
 
@@ -320,7 +376,9 @@ def _correct(arguments: list[str]) -> None:
     options = shared.parse(Correct, arguments, "data correct")
     _require_new(options.output)
     if options.updates < 1 or min(options.hidden, default=1) < 1:
-        raise ValueError(f"--updates is {options.updates} and --hidden {options.hidden}, all must be at least 1.")
+        raise ValueError(
+            f"--updates is {options.updates} and --hidden {options.hidden}, all must be at least 1."
+        )
     from rljax import datasets
     from rljax.datasets.tools import dynamics_correction, regression
 
@@ -334,7 +392,10 @@ def _correct(arguments: list[str]) -> None:
     )
     note = made.provenance["correction"]
     errors = ", ".join(f"{name} {error:.2f}" for name, error in note["errors"].items())
-    print(f"{datasets.write(made, options.output)}: {note['corrected']:.0%} of {made.num:,} transitions corrected")
+    print(
+        f"{datasets.write(made, options.output)}: {note['corrected']:.0%} of {made.num:,} "
+        "transitions corrected"
+    )
     print(f"errors of the models on held-out rows, in standard deviations: {errors}")
 
 
@@ -344,7 +405,9 @@ def _record(arguments: list[str]) -> None:
         _record_ogbench(options)
         return
     if options.output is None:
-        raise ValueError(f"which file? rljax data record {options.source} FILE, a .npz or .hdf5 file.")
+        raise ValueError(
+            f"which file? rljax data record {options.source} FILE, a .npz or .hdf5 file."
+        )
     _require_new(options.output)
     from rljax import datasets
     from rljax.runs.policies import collect
@@ -352,7 +415,9 @@ def _record(arguments: list[str]) -> None:
     steps = 1_000_000 if options.steps is None else options.steps
     if options.source.startswith("rljax/"):
         _require_plain(options)
-        dataset = collect.demonstrated(options.source, steps=steps, seed=options.seed, name=str(options.output))
+        dataset = collect.demonstrated(
+            options.source, steps=steps, seed=options.seed, name=str(options.output)
+        )
     else:
         dataset = collect.record(
             options.folder(options.source),
@@ -367,7 +432,9 @@ def _record(arguments: list[str]) -> None:
     path = datasets.write(dataset, options.output)
     returns = dataset.returns()
     outcome = (
-        f"return {returns.mean():,.1f} over {len(returns)} complete episodes" if len(returns) else "no whole episode"
+        f"return {returns.mean():,.1f} over {len(returns)} complete episodes"
+        if len(returns)
+        else "no whole episode"
     )
     print(f"{path}: {dataset.num:,} transitions, {outcome}")
 
@@ -375,7 +442,10 @@ def _record(arguments: list[str]) -> None:
 def _require_plain(options: Record) -> None:
     """Raise `ValueError` for options that only runs have."""
     if (options.acting, options.learner, options.best) != ("policy", 0, False):
-        raise ValueError(f"--from, --learner and --best are of runs; '{options.source}' is recorded by its oracles.")
+        raise ValueError(
+            f"--from, --learner and --best are of runs; '{options.source}' is recorded by "
+            "its oracles."
+        )
 
 
 def _record_ogbench(options: Record) -> None:

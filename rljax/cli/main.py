@@ -39,12 +39,16 @@ changing an agent
 """
 
 EXIT_USER, EXIT_RUN, EXIT_INTERRUPT = 2, 1, 130
-# Imports and tracing make many lasting objects. Garbage collections would take a fifth of the start.
+# Imports and tracing make many lasting objects. Garbage collections would take a fifth of the
+# start.
 COLLECT_AFTER = (100_000, 20, 100)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run the command line. Exits with 2 for a mistake that the user can correct, with 1 for a run that failed."""
+    """Run the command line.
+
+    Exits with 2 for a mistake that the user can correct, with 1 for a run that failed.
+    """
     gc.set_threshold(*COLLECT_AFTER)
     is_program = arguments is None  # not a call from Python
     arguments = list(sys.argv[1:] if arguments is None else arguments)
@@ -59,7 +63,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     commands = _commands()
     if arguments[0] not in commands:
         near = difflib.get_close_matches(arguments[0], commands, n=1)
-        _fail(f"no command '{arguments[0]}'. {f'Nearest: {near[0]!r}. ' if near else ''}All of them: rljax --help")
+        _fail(
+            f"no command '{arguments[0]}'. {f'Nearest: {near[0]!r}. ' if near else ''}All of "
+            "them: rljax --help"
+        )
     try:
         _run(commands[arguments[0]], arguments[1:])
     except SystemExit as end:
@@ -97,7 +104,10 @@ def _commands() -> dict[str, Callable[[list[str]], None]]:
 
 
 def _run(command: Callable[[list[str]], None], arguments: list[str]) -> None:
-    """Run a command. An error that a user can correct is one message and exit code 2, a run that failed exit code 1."""
+    """Run a command.
+
+    An error that a user can correct is one message and exit code 2, a run that failed exit code 1.
+    """
     try:
         command(arguments)
     except BrokenPipeError:
@@ -117,7 +127,12 @@ def _run(command: Callable[[list[str]], None], arguments: list[str]) -> None:
         from rljax.distributed import processes
         from rljax.runs import checkpoints, failures
 
-        known = (failures.RunError, processes.ProcessError, checkpoints.CheckpointError, FloatingPointError)
+        known = (
+            failures.RunError,
+            processes.ProcessError,
+            checkpoints.CheckpointError,
+            FloatingPointError,
+        )
         if not isinstance(error, known) or os.environ.get("RLJAX_TRACEBACK"):
             raise
         _fail(str(error), EXIT_RUN)

@@ -1,7 +1,9 @@
-"""Options that several commands share, and the parsing of command lines into options and an agent's Config.
+"""Options that several commands share, and the parsing of command lines into options and an agent's
+Config.
 
-A command's options are a dataclass. A field's comment is what --help prints. Commands share options by inheritance;
-Python collects the fields from the last base class to the first, so --help shows those of the last base first.
+A command's options are a dataclass. A field's comment is what --help prints. Commands share options
+by inheritance; Python collects the fields from the last base class to the first, so --help shows
+those of the last base first.
 """
 
 from __future__ import annotations
@@ -16,7 +18,8 @@ import tyro
 from rljax.training.configuration import whole_number
 from rljax.training.settings import Settings
 
-# A command understands both names of its output. tyro's help shows the alias first: here the name of the field.
+# A command understands both names of its output. tyro's help shows the alias first: here the name
+# of the field.
 OUT = tyro.conf.arg(name="output", aliases=("--out",))
 OUTPUT = tyro.conf.arg(name="out", aliases=("--output",))
 
@@ -31,10 +34,14 @@ class TaskOptions:
     """An agent, and the environment or data set that it learns from."""
 
     agent: Agent  # name (see rljax list) or path of your own agent file
-    env: str | None = None  # environment, such as Hopper-v5, brax/ant, rljax/Pendulum; default: the data set's
-    steps: int = Settings.steps  # environment steps of each learner, such as 3e5; from a data set alone, updates
-    data: str | None = Settings.data  # data set to learn from: d4rl/hopper-medium-v2 (see rljax data list), or a file
-    preset: str | None = Settings.preset  # a variant of the agent, such as rainbow of dqn (see rljax list presets)
+    # environment, such as Hopper-v5, brax/ant, rljax/Pendulum; default: the data set's
+    env: str | None = None
+    # environment steps of each learner, such as 3e5; from a data set alone, updates
+    steps: int = Settings.steps
+    # data set to learn from: d4rl/hopper-medium-v2 (see rljax data list), or a file
+    data: str | None = Settings.data
+    # a variant of the agent, such as rainbow of dqn (see rljax list presets)
+    preset: str | None = Settings.preset
 
 
 @dataclasses.dataclass(kw_only=True)
@@ -44,16 +51,19 @@ class RecordingOptions:
     out: Annotated[Path | None, OUT] = None  # folder to write; default runs/AGENT/ENV/TIME
     log_every: int = Settings.log_every  # steps between lines of metrics
     eval_every: int = Settings.eval_every  # steps between evaluations
-    eval_env: str | None = Settings.eval_env  # environment that evaluations play in; default: that of the training
+    # environment that evaluations play in; default: that of the training
+    eval_env: str | None = Settings.eval_env
     eval_episodes: int = Settings.eval_episodes  # complete episodes per evaluation and learner
-    checkpoint_every: int | None = Settings.checkpoint_every  # steps between checkpoints; default: every 10 minutes
+    # steps between checkpoints; default: every 10 minutes
+    checkpoint_every: int | None = Settings.checkpoint_every
 
 
 @dataclasses.dataclass(kw_only=True)
 class Trust:
     """Trust in the folder of another user."""
 
-    trust: bool = False  # run the folder's code and load its pickles, although another user's command made it
+    # run the folder's code and load its pickles, although another user's command made it
+    trust: bool = False
 
     def folder(self, path: str | Path) -> Any:
         """The folder that a command opens, with the user's word on it."""
@@ -87,15 +97,18 @@ class ClusterOptions:
 class Launches(ClusterOptions):
     """The distribution of the learners of a grid or a sweep over launches."""
 
-    learners_per_launch: int | None = None  # learners in one launch, at most; default: as many as memory holds
+    # learners in one launch, at most; default: as many as memory holds
+    learners_per_launch: int | None = None
 
 
 @dataclasses.dataclass(kw_only=True)
 class Hosts:
     """Several processes that train one run."""
 
-    coordinator: str | None = None  # for several hosts: HOST:PORT of process 0, or auto on a cluster that JAX knows
-    num_processes: int | None = None  # processes of the run, usually one on each host; start all with the same command
+    # for several hosts: HOST:PORT of process 0, or auto on a cluster that JAX knows
+    coordinator: str | None = None
+    # processes of the run, usually one on each host; start all with the same command
+    num_processes: int | None = None
     process_id: int | None = None  # number of this process, from 0
     join_timeout: int = 300  # seconds to wait for the other processes
 
@@ -128,7 +141,9 @@ integers = tyro.constructors.ConstructorRegistry()
 
 
 @integers.primitive_rule
-def _integer(info: tyro.constructors.PrimitiveTypeInfo) -> tyro.constructors.PrimitiveConstructorSpec[int] | None:
+def _integer(
+    info: tyro.constructors.PrimitiveTypeInfo,
+) -> tyro.constructors.PrimitiveConstructorSpec[int] | None:
     """All integers of the command line, those of an agent's Config too, may be written as 1e6."""
     if info.type is not int:
         return None
@@ -142,12 +157,16 @@ def _integer(info: tyro.constructors.PrimitiveTypeInfo) -> tyro.constructors.Pri
 
 
 def parse(options: Any, arguments: list[str], command: str) -> Any:
-    """Parse the options of a command. tyro raises `SystemExit` after it has printed help or an error.
+    """Parse the options of a command.
+
+    tyro raises `SystemExit` after it has printed help or an error.
 
     Raises `ValueError` if both names of the output option are given: tyro would take the last one.
     """
     flags = (tyro.conf.FlagCreatePairsOff,)
-    parsed = tyro.cli(options, args=arguments, prog=f"rljax {command}", config=flags, registry=integers)
+    parsed = tyro.cli(
+        options, args=arguments, prog=f"rljax {command}", config=flags, registry=integers
+    )
     if all(value_of(arguments, flag) is not None for flag in ("--out", "--output")):
         raise ValueError("--out and --output are two names of one option: give one of them.")
     return parsed
@@ -186,7 +205,11 @@ def parse_with_agent(options: Any, arguments: list[str], command: str) -> tuple[
 def run_settings(options: Any) -> dict[str, Any]:
     """The options that are fields of a run's `Settings`, except its seeds."""
     names = {field.name for field in dataclasses.fields(Settings)} - {"seeds"}
-    return {field.name: getattr(options, field.name) for field in dataclasses.fields(options) if field.name in names}
+    return {
+        field.name: getattr(options, field.name)
+        for field in dataclasses.fields(options)
+        if field.name in names
+    }
 
 
 def assignments(texts: Sequence[str], config: Any, flag: str) -> dict[str, Any]:
@@ -197,7 +220,9 @@ def assignments(texts: Sequence[str], config: Any, flag: str) -> dict[str, Any]:
     for text in texts:
         name, equals, value = text.partition("=")
         if not name.startswith("config.") or not equals or not value:
-            raise ValueError(f"{flag} {text}: write a setting and its value, such as config.actor-lr=1e-4.")
+            raise ValueError(
+                f"{flag} {text}: write a setting and its value, such as config.actor-lr=1e-4."
+            )
         known = configuration.setting(config, name.removeprefix("config.").replace("-", "_"))
         settings[known] = configuration.parse(config, known, value, f"{flag} {name}")
     return settings
@@ -206,12 +231,18 @@ def assignments(texts: Sequence[str], config: Any, flag: str) -> dict[str, Any]:
 def config_flags(arguments: list[str], config: Any) -> set[str]:
     """Names of the agent's settings that the arguments set with flags."""
     flags = [_with_name_here(argument, config).partition("=")[0] for argument in arguments]
-    names = {flag.removeprefix("--config.").replace("-", "_") for flag in flags if flag.startswith("--config.")}
+    names = {
+        flag.removeprefix("--config.").replace("-", "_")
+        for flag in flags
+        if flag.startswith("--config.")
+    }
     return names | {name.removeprefix("no_") for name in names}
 
 
 def split_config(arguments: list[str]) -> tuple[list[str], dict[str, list[str]]]:
-    """The arguments without --config.X VALUE ..., and the texts of the values, by the name of the setting X."""
+    """The arguments without --config.X VALUE ..., and the texts of the values,
+    by the name of the setting X.
+    """
     rest: list[str] = []
     values: dict[str, list[str]] = {}
     target = rest

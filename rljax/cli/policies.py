@@ -13,22 +13,26 @@ from rljax.cli import options as shared
 
 @dataclasses.dataclass
 class Evaluate(shared.Trust, shared.Best):
-    """Play complete episodes with the policy of a run, without exploration, and print their returns.
+    """Play complete episodes with the policy of a run, without exploration,
+    and print their returns.
 
-    --config.X VALUE ... changes a setting that the agent declares for evaluations, such as the thinking steps of
-    --config.compute. Several values are one evaluation each.
+    --config.X VALUE ... changes a setting that the agent declares for evaluations, such as the
+    thinking steps of --config.compute. Several values are one evaluation each.
     """
 
     run: shared.Folder  # folder of the run
     episodes: int = 10  # complete episodes of each learner
     env: str | None = None  # another environment of the same shapes; default: the run's
     seed: int = 0  # seed of the episodes
-    hold: tuple[int, ...] = ()  # steps from one decision to the next, one evaluation each; default: as in training
+    # steps from one decision to the next, one evaluation each; default: as in training
+    hold: tuple[int, ...] = ()
 
 
 @dataclasses.dataclass
 class PlayOptions(shared.Trust, shared.LearnerOptions):
-    """Write a video of the policy, without exploration (MP4), and Brax's HTML view for brax/ environments."""
+    """Write a video of the policy, without exploration (MP4),
+    and Brax's HTML view for brax/ environments.
+    """
 
     run: shared.Folder  # folder of the run
     seed: int = 0  # seed of the episode
@@ -44,7 +48,9 @@ def evaluate_run(arguments: list[str]) -> None:
     from rljax.runs.policies import evaluate, loading
     from rljax.trust import show
 
-    same: dict[str, Any] = {name: getattr(options, name) for name in ("episodes", "env", "best", "seed")}
+    same: dict[str, Any] = {
+        name: getattr(options, name) for name in ("episodes", "env", "best", "seed")
+    }
     folder = options.folder(options.run)
     changes = loading.read_changes(folder, texts) if texts else {}
     for values in itertools.product(*changes.values()):

@@ -1,8 +1,8 @@
 """The files that `rljax new` writes: a copy of an agent, and its presets, which begin empty.
 
-In a checkout they are also its search space, test and page. What was found out about the copied agent
-is not copied: its settings per environment, its search space and its tests have sources that would be
-wrong under another name.
+In a checkout they are also its search space, test and page. What was found out about the copied
+agent is not copied: its settings per environment, its search space and its tests have sources that
+would be wrong under another name.
 """
 
 from __future__ import annotations
@@ -113,20 +113,22 @@ To be written.
 
 
 def write(source: str, file: Path) -> list[Path]:
-    """Copy the agent `source` to `file`, with presets, and in a checkout with all other files of an agent.
+    """Copy the agent `source` to `file`, with presets,
+    and in a checkout with all other files of an agent.
 
-    Presets and search space are empty, but for a comment. The test has what the contract's tests run on, and one
-    test to be written. Outside the checkout's `agents/` the presets are written beside the file. For a file in the
-    checkout's `agents/` the presets and the search space go to the folders there, the test to tests/agents/ and the
-    page to docs/agents/. Returns the written files, the agent first.
+    Presets and search space are empty, but for a comment. The test has what the contract's tests
+    run on, and one test to be written. Outside the checkout's `agents/` the presets are written
+    beside the file. For a file in the checkout's `agents/` the presets and the search space go to
+    the folders there, the test to tests/agents/ and the page to docs/agents/. Returns the written
+    files, the agent first.
 
-    Raises `ValueError` for an unknown agent or a file name that is not a module name, and `FileExistsError` where one
-    of the files exists.
+    Raises `ValueError` for an unknown agent or a file name that is not a module name, and
+    `FileExistsError` where one of the files exists.
     """
     if not file.stem.isidentifier() or file.suffix != ".py":
         raise ValueError(
-            f"'{file}' must be the name of a Python module, such as {_identifier(file.stem)}.py: rljax new "
-            f"{file.with_name(_identifier(file.stem) + '.py')} --from {source}"
+            f"'{file}' must be the name of a Python module, such as {_identifier(file.stem)}.py: "
+            f"rljax new {file.with_name(_identifier(file.stem) + '.py')} --from {source}"
         )
     name = file.stem
     text = _renamed(registry.source(source), source, name)
@@ -158,7 +160,9 @@ def write(source: str, file: Path) -> list[Path]:
 
 
 def small_test(text: str, source: str, name: str) -> str:
-    """A test for a copy of the agent `source`: what other tests read of its test `text`, and one to be written."""
+    """A test for a copy of the agent `source`: what other tests read of its test `text`,
+    and one to be written.
+    """
     tree = ast.parse(text)
     defined = {target: node for node in tree.body for target in _defines(node)}
     needed: set[str] = set()
@@ -224,7 +228,9 @@ def _imports(tree: ast.Module, used: set[str]) -> str:
 
 
 def command(file: Path) -> str:
-    """The first `rljax train` command in the docstring of an agent's file, with its path from here."""
+    """The first `rljax train` command in the docstring of an agent's file,
+    with its path from here.
+    """
     match = re.search(r"^  (rljax train .+)$", file.read_text(), re.MULTILINE)
     assert match is not None, "every agent's docstring has one"
     nested = file.parent != Path() and not file.is_absolute()
@@ -232,7 +238,9 @@ def command(file: Path) -> str:
 
 
 def page(source: str, name: str) -> str:
-    """A page for an agent, filled in from its source as far as possible. "To be written" marks the rest.
+    """A page for an agent, filled in from its source as far as possible.
+
+    "To be written" marks the rest.
 
     `python scripts/results/agent_pages.py` fills in its table of hyperparameters.
     """
@@ -259,7 +267,8 @@ def page(source: str, name: str) -> str:
 
 
 def _renamed(text: str, old: str, new: str) -> str:
-    """Rename the agent `old` to `new` in an agent's file or its test: where it names itself, and nowhere else.
+    """Rename the agent `old` to `new` in an agent's file or its test:
+    where it names itself, and nowhere else.
 
     Sources, such as "Brax's sac", stay as they are.
     """

@@ -19,35 +19,53 @@ class Learners:
 
     seed: int = 0  # seed S of the first learner
     seeds: int = 1  # number of learners, with seeds S, S + 1, ..., as one program
-    grid: tyro.conf.UseAppendAction[tuple[str, ...]] = ()  # train all values of a setting: config.actor-lr=1e-4,3e-4
+    # train all values of a setting: config.actor-lr=1e-4,3e-4
+    grid: tyro.conf.UseAppendAction[tuple[str, ...]] = ()
     dry_run: bool = False  # show the programs of a grid, and do nothing
-    then_online: int = Settings.then_online  # environment steps of each learner after the updates from the data set
-    # share of each batch that comes from the data set; pooled: drawn uniformly from the data set and new experience;
-    # A:B:N: from A to B over N new transitions
+    # environment steps of each learner after the updates from the data set
+    then_online: int = Settings.then_online
+    # share of each batch that comes from the data set; pooled: drawn uniformly from the data set
+    # and new experience; A:B:N: from A to B over N new transitions
     offline_share: float | str = 0.5
-    # draw rows of better trajectories more often: by return, by the advantage of the return over a fit on first
-    # observations, or only from the top share
+    # draw rows of better trajectories more often: by return, by the advantage of the return over a
+    # fit on first observations, or only from the top share
     weights: Literal["uniform", "return", "advantage", "top"] = "uniform"
-    weights_alpha: float = Settings.weights_alpha  # temperature of return and advantage; lower is greedier
+    # temperature of return and advantage; lower is greedier
+    weights_alpha: float = Settings.weights_alpha
     weights_share: float = Settings.weights_share  # share of the trajectories that top keeps
-    # a setting that changes when the run goes on online: config.actor-lr=1e-4; give it once for each setting
+    # a setting that changes when the run goes on online: config.actor-lr=1e-4; give it once for
+    # each setting
     online: tyro.conf.UseAppendAction[tuple[str, ...]] = ()
-    base: str | None = Settings.base  # folder of a run whose policy is an input of the agent, for agents that take one
-    # folder of a run: learners begin with the parameters that they share with it, and their policy acts in the warm-up
+    # folder of a run whose policy is an input of the agent, for agents that take one
+    base: str | None = Settings.base
+    # folder of a run: learners begin with the parameters that they share with it, and their policy
+    # acts in the warm-up
     from_run: Annotated[str | None, tyro.conf.arg(name="from")] = None
-    from_parts: tuple[str, ...] = ()  # what they take from it, such as actor; default: all that both have
-    data_on_host: bool = Settings.data_on_host  # keep a data set too large for the device in the host's memory: slower
+    # what they take from it, such as actor; default: all that both have
+    from_parts: tuple[str, ...] = ()
+    # keep a data set too large for the device in the host's memory: slower
+    data_on_host: bool = Settings.data_on_host
 
 
 @dataclasses.dataclass
 class Train(
-    shared.Trust, shared.Hosts, shared.Launches, shared.Quiet, shared.RecordingOptions, Learners, shared.TaskOptions
+    shared.Trust,
+    shared.Hosts,
+    shared.Launches,
+    shared.Quiet,
+    shared.RecordingOptions,
+    Learners,
+    shared.TaskOptions,
 ):
-    """Train an agent. Steps are environment steps of each learner; from a data set alone, updates of each."""
+    """Train an agent.
+
+    Steps are environment steps of each learner; from a data set alone, updates of each.
+    """
 
     keep_checkpoints: int = Settings.keep_checkpoints  # newest checkpoints kept
     tensorboard: bool = Settings.tensorboard  # write TensorBoard events too
-    wandb: str | None = Settings.wandb  # Weights & Biases project to log to (WANDB_MODE=offline keeps it local)
+    # Weights & Biases project to log to (WANDB_MODE=offline keeps it local)
+    wandb: str | None = Settings.wandb
 
 
 @dataclasses.dataclass(kw_only=True)
@@ -56,9 +74,11 @@ class Search:
 
     method: Literal["random", "tpe", "hyperband", "pbt"] = "tpe"  # how trials are chosen
     trials: int = 64  # settings tried
-    population: int = 16  # trials chosen together, or learners of pbt; hyperband's brackets set their own number
+    # trials chosen together, or learners of pbt; hyperband's brackets set their own number
+    population: int = 16
     tuning_seeds: tuple[int, ...] = (0, 1, 2)  # each trial is trained with all of them
-    test_seeds: tuple[int, ...] = tuple(range(100, 110))  # only the resulting settings are trained with them
+    # only the resulting settings are trained with them
+    test_seeds: tuple[int, ...] = tuple(range(100, 110))
     space: Path | None = None  # TOML file of the settings to search; default: the agent's own
     every: int | None = None  # steps between pbt's changes of settings; default: a twentieth of all
     eta: int = 3  # hyperband keeps one trial in ETA, and trains it ETA times as long
@@ -66,7 +86,8 @@ class Search:
     search_seed: int = 0  # seed of the search itself
     storage: str | None = None  # URL of Optuna's storage; default: an SQLite file in the folder
     study: str = "sweep"  # name of the study in that storage
-    limits: tuple[str, ...] = ()  # on signals per episode: cost=25; a trial that exceeds one ranks below all others
+    # on signals per episode: cost=25; a trial that exceeds one ranks below all others
+    limits: tuple[str, ...] = ()
 
 
 @dataclasses.dataclass
@@ -82,9 +103,12 @@ class Resume(shared.Trust, shared.Hosts, shared.ClusterOptions, shared.Quiet):
 
     run: shared.Folder  # folder of the run, the grid or the sweep
     steps: int | None = None  # new total of environment steps; default: as first planned
-    then_online: int | None = None  # let a run from a data set go on in its environment, for so many steps
-    offline_share: float | str | None = None  # share of each batch from the data set then; default 0.5
-    accept_changed_records: bool = False  # continue although files of records have changed since the last checkpoint
+    # let a run from a data set go on in its environment, for so many steps
+    then_online: int | None = None
+    # share of each batch from the data set then; default 0.5
+    offline_share: float | str | None = None
+    # continue although files of records have changed since the last checkpoint
+    accept_changed_records: bool = False
 
 
 @dataclasses.dataclass
@@ -93,7 +117,8 @@ class Extract(shared.Trust):
 
     run: shared.Folder  # folder of the run
     learners: tuple[int, ...]  # numbers of the learners, from 0
-    out: Annotated[Path | None, shared.OUT] = None  # folder to write; default: the run's name and the learners' numbers
+    # folder to write; default: the run's name and the learners' numbers
+    out: Annotated[Path | None, shared.OUT] = None
 
 
 def train(arguments: list[str]) -> None:
@@ -108,16 +133,24 @@ def train(arguments: list[str]) -> None:
         "online": shared.assignments(options.online, config, "--online") or None,
         "trust": options.trust,
     }
-    how = {"out": options.out, "quiet": options.quiet, "command": shlex.join(["rljax", "train", *arguments])}
+    how = {
+        "out": options.out,
+        "quiet": options.quiet,
+        "command": shlex.join(["rljax", "train", *arguments]),
+    }
     if options.grid and options.coordinator is not None:
-        raise ValueError("--coordinator joins hosts for one run; a grid's launches go to many machines with --ray.")
+        raise ValueError(
+            "--coordinator joins hosts for one run; a grid's launches go to many machines "
+            "with --ray."
+        )
     options.join()
     from rljax.runs import run
 
     if not options.grid:
         if options.dry_run or options.learners_per_launch is not None or options.ray is not None:
             raise ValueError(
-                "--dry-run, --learners-per-launch and --ray are for a grid: --grid config.actor-lr=1e-4,3e-4"
+                "--dry-run, --learners-per-launch and --ray are for a grid: --grid "
+                "config.actor-lr=1e-4,3e-4"
             )
         _print_once(run.train(**what, **how))
         return
@@ -126,7 +159,9 @@ def train(arguments: list[str]) -> None:
     axes = grids.parse(options.grid, config)
     for name in sorted(shared.config_flags(arguments, config).intersection(axes)):
         flag = f"config.{name.replace('_', '-')}"
-        raise ValueError(f"--{flag} and --grid {flag} both set {name}: leave out the flag, or list its value.")
+        raise ValueError(
+            f"--{flag} and --grid {flag} both set {name}: leave out the flag, or list its value."
+        )
     from rljax.runs import experiments
 
     points = grids.points(axes)
@@ -134,7 +169,15 @@ def train(arguments: list[str]) -> None:
     if options.dry_run:
         print(grids.plan(experiment, points, options.learners_per_launch))
     else:
-        print(grids.train(experiment, points, most=options.learners_per_launch, workers=options.workers(), **how))
+        print(
+            grids.train(
+                experiment,
+                points,
+                most=options.learners_per_launch,
+                workers=options.workers(),
+                **how,
+            )
+        )
 
 
 def sweep(arguments: list[str]) -> None:
@@ -143,8 +186,13 @@ def sweep(arguments: list[str]) -> None:
     from rljax.runs import experiments
     from rljax.tuning import search_spaces, sweeps
 
-    protocol = {field.name: getattr(options, field.name) for field in dataclasses.fields(search_spaces.Protocol)}
-    experiment = experiments.prepare(**shared.run_settings(options), seeds=options.tuning_seeds, config=config)
+    protocol = {
+        field.name: getattr(options, field.name)
+        for field in dataclasses.fields(search_spaces.Protocol)
+    }
+    experiment = experiments.prepare(
+        **shared.run_settings(options), seeds=options.tuning_seeds, config=config
+    )
     print(
         sweeps.begin(
             experiment,
@@ -167,13 +215,18 @@ def resume(arguments: list[str]) -> None:
 
     many = grids if grids.is_grid(options.run) else sweeps if sweeps.is_sweep(options.run) else None
     online = {"then_online": options.then_online, "offline_share": options.offline_share}
-    if many is not None and (any(value is not None for value in online.values()) or options.accept_changed_records):
+    if many is not None and (
+        any(value is not None for value in online.values()) or options.accept_changed_records
+    ):
         raise ValueError(
-            f"--then-online and --accept-changed-records are for one run, '{options.run}' holds many: resume one of "
-            "those in it."
+            f"--then-online and --accept-changed-records are for one run, '{options.run}' holds "
+            "many: resume one of those in it."
         )
     if many is not None and options.coordinator is not None:
-        raise ValueError(f"--coordinator joins hosts for one run, '{options.run}' holds many: --ray spreads them.")
+        raise ValueError(
+            f"--coordinator joins hosts for one run, '{options.run}' holds many: --ray "
+            "spreads them."
+        )
     if many is not None:
         how = {"quiet": options.quiet, "workers": options.workers()}
         print(many.resume(options.folder(options.run), options.steps, **how))

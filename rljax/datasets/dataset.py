@@ -28,7 +28,10 @@ Bounds = tuple[np.ndarray, np.ndarray]
 
 
 def score(returns: Any, reference: Sequence[float] | None) -> Any:
-    """Normalised score of undiscounted returns [...]: 100 (R - min) / (max - min). None without a reference."""
+    """Normalised score of undiscounted returns [...]: 100 (R - min) / (max - min).
+
+    None without a reference.
+    """
     if reference is None:
         return None
     low, high = reference
@@ -39,31 +42,40 @@ def score(returns: Any, reference: Sequence[float] | None) -> Any:
 class OfflineDataset:
     """Transitions of complete and cut trajectories, in recorded order.
 
-    Actions are normalised to [-1, 1]. `terminated` marks the environment's own end, after which nothing is
-    bootstrapped. `truncated` marks every other end of a trajectory: a time limit, a cut, the end of the file. The last
-    row of a trajectory carries one of the two marks, so boundaries need no separate array. `next_observation` is the
-    true successor. If the successor of a terminal state was not recorded, it is the row's own observation.
+    Actions are normalised to [-1, 1]. `terminated` marks the environment's own end, after which
+    nothing is bootstrapped. `truncated` marks every other end of a trajectory: a time limit, a cut,
+    the end of the file. The last row of a trajectory carries one of the two marks, so boundaries
+    need no separate array. `next_observation` is the true successor. If the successor of a terminal
+    state was not recorded, it is the row's own observation.
 
-    An observation is one array, or a dictionary of arrays: pictures are uint8, masks of allowed actions bool, all else
-    float32. Pictures of at least 1 kB are `rljax.buffers.frames.Frames`, in which each is stored once. They are indexed
-    as arrays are, `np.asarray` gives all of them at once, and `OfflineDataset` makes them of arrays.
+    An observation is one array, or a dictionary of arrays: pictures are uint8, masks of allowed
+    actions bool, all else float32. Pictures of at least 1 kB are `rljax.buffers.frames.Frames`, in
+    which each is stored once. They are indexed as arrays are, `np.asarray` gives all of them at
+    once, and `OfflineDataset` makes them of arrays.
 
-    Signals beside the reward, such as a cost, are the `extras` of the transitions: [N, K...] float32 by name.
+    Signals beside the reward, such as a cost, are the `extras` of the transitions: [N, K...]
+    float32 by name.
     """
 
     name: str  # as given: "d4rl/hopper-medium-v2", or a path
     transitions: Transition = dataclasses.field(repr=False)  # NumPy arrays [N, ...], or `Frames`
-    env: str | None  # the matching Gymnasium environment, such as "Hopper-v5"; None if there is none
-    reference: tuple[float, float] | None  # undiscounted returns that score 0 and 100; None if none are published
-    action_bounds: Bounds | None  # low [A] and high [A] of the actions in the file; None if they are discrete
-    provenance: dict[str, Any] = dataclasses.field(repr=False)  # files, checksums, rules and versions; JSON-able
+    # the matching Gymnasium environment, such as "Hopper-v5"; None if there is none
+    env: str | None
+    # undiscounted returns that score 0 and 100; None if none are published
+    reference: tuple[float, float] | None
+    # low [A] and high [A] of the actions in the file; None if they are discrete
+    action_bounds: Bounds | None
+    # files, checksums, rules and versions; JSON-able
+    provenance: dict[str, Any] = dataclasses.field(repr=False)
     complete: bool = True  # False: the last trajectory was cut by the end of the file
 
     def __post_init__(self) -> None:
         """Store large pictures once."""
         t = self.transitions
         observation, following = frames.stored_once(t.observation, t.next_observation)
-        object.__setattr__(self, "transitions", t.replace(observation=observation, next_observation=following))
+        object.__setattr__(
+            self, "transitions", t.replace(observation=observation, next_observation=following)
+        )
 
     @property
     def num(self) -> int:
@@ -74,14 +86,22 @@ class OfflineDataset:
     def spec(self) -> EnvSpec:
         """The spaces of the data, as those of an environment."""
         observation = self.transitions.observation
-        spaces: dict[str, Any] = {"discrete": self.discrete, "choices": self.choices, "stack": self.stack}
+        spaces: dict[str, Any] = {
+            "discrete": self.discrete,
+            "choices": self.choices,
+            "stack": self.stack,
+        }
         signals = self.transitions.extras.items()
         spaces["signals"] = tuple(Part(name, column.shape[1:]) for name, column in sorted(signals))
         if isinstance(observation, dict):
-            parts = tuple(Part(name, x.shape[1:], dtype_name(x)) for name, x in sorted(observation.items()))
+            parts = tuple(
+                Part(name, x.shape[1:], dtype_name(x)) for name, x in sorted(observation.items())
+            )
             return EnvSpec(self.name, (), self.action_size, parts=parts, **spaces)
         dtype = dtype_name(observation)
-        return EnvSpec(self.name, observation.shape[1:], self.action_size, observation_dtype=dtype, **spaces)
+        return EnvSpec(
+            self.name, observation.shape[1:], self.action_size, observation_dtype=dtype, **spaces
+        )
 
     @property
     def is_plain(self) -> bool:
@@ -105,7 +125,9 @@ class OfflineDataset:
 
     @property
     def choices(self) -> tuple[int, ...]:
-        """Of several discrete actions in a row: how many choices each has, as recorded, or the largest + 1."""
+        """Of several discrete actions in a row: how many choices each has, as recorded,
+        or the largest + 1.
+        """
         action = self.transitions.action
         if not self.discrete or action.ndim == 1:
             return ()
@@ -113,14 +135,22 @@ class OfflineDataset:
 
     @property
     def action_size(self) -> int:
-        """A, the dimensions of an action. For discrete actions, their number: as recorded, or the largest + 1."""
+        """A, the dimensions of an action.
+
+        For discrete actions, their number: as recorded, or the largest + 1.
+        """
         if not self.discrete:
             return self.transitions.action.shape[-1]
-        return sum(self.choices) or int(self.provenance.get("num_actions") or self.transitions.action.max() + 1)
+        return sum(self.choices) or int(
+            self.provenance.get("num_actions") or self.transitions.action.max() + 1
+        )
 
     @property
     def max_episode_steps(self) -> int | None:
-        """The time limit of `env`, in environment steps. None: that with which its package registers it."""
+        """The time limit of `env`, in environment steps.
+
+        None: that with which its package registers it.
+        """
         return self.provenance.get("max_episode_steps")
 
     @property
@@ -130,12 +160,16 @@ class OfflineDataset:
 
     @property
     def episode_starts(self) -> np.ndarray:
-        """[episodes] int64: the first row of each episode, including one that the end of the file cut."""
+        """[episodes] int64: the first row of each episode,
+        including one that the end of the file cut.
+        """
         return np.concatenate([[0], np.flatnonzero(self.last[:-1]) + 1])
 
     @property
     def episode_lengths(self) -> np.ndarray:
-        """[episodes] int64: transitions of each episode, including one that the end of the file cut."""
+        """[episodes] int64: transitions of each episode,
+        including one that the end of the file cut.
+        """
         return np.diff(np.append(self.episode_starts, self.num))
 
     def lengths(self) -> np.ndarray:
@@ -143,7 +177,8 @@ class OfflineDataset:
         return self.episode_lengths[: self._finished]
 
     def returns(self) -> np.ndarray:
-        """[episodes] float64: undiscounted return of each complete episode, over the kept transitions.
+        """[episodes] float64: undiscounted return of each complete episode,
+        over the kept transitions.
 
         If D4RL's rules drop the last transition of an episode, its reward is missing.
         """
@@ -151,14 +186,18 @@ class OfflineDataset:
         return np.add.reduceat(rewards, self.episode_starts)[: self._finished]
 
     def signal_sums(self) -> dict[str, np.ndarray]:
-        """[episodes] float64: the sums of each signal over each complete episode, one entry for each of its numbers.
+        """[episodes] float64: the sums of each signal over each complete episode,
+        one entry for each of its numbers.
 
         The label of joined parts is left out: it says where rows are from.
         """
         extras = sorted(self.transitions.extras.items())
         columns = {name: np.asarray(x, np.float64) for name, x in extras if name != PART}
         starts = self.episode_starts
-        return {name: np.add.reduceat(x, starts)[: self._finished] for name, x in numbers(columns, 1).items()}
+        return {
+            name: np.add.reduceat(x, starts)[: self._finished]
+            for name, x in numbers(columns, 1).items()
+        }
 
     def score(self, returns: Any) -> Any:
         """`score` of undiscounted returns [...] by this data set's reference."""
@@ -178,7 +217,9 @@ FIELDS = ("observation", "action", "reward", "terminated", "truncated", "next_ob
 
 
 def cut(transitions: Transition, rows: np.ndarray) -> Transition:
-    """The transitions [N, ...] with `rows` (indices, or a mask [N]) marked as truncated, except terminal rows."""
+    """The transitions [N, ...] with `rows` (indices, or a mask [N]) marked as truncated,
+    except terminal rows.
+    """
     truncated = np.array(transitions.truncated)
     truncated[rows] |= ~np.asarray(transitions.terminated)[rows]
     return transitions.replace(truncated=truncated)
@@ -195,7 +236,9 @@ def versions(*packages: str) -> dict[str, str]:
 
 def unknown(name: str, family: str, names: Sequence[str]) -> ValueError:
     """The error for a dataset that `family` does not have. It suggests the nearest of `names`."""
-    return ValueError(f"no dataset '{name}' in {family}.{nearest(name, names)} All of them: rljax data list")
+    return ValueError(
+        f"no dataset '{name}' in {family}.{nearest(name, names)} All of them: rljax data list"
+    )
 
 
 def nearest(name: str, names: Sequence[str], most: int = 3) -> str:
@@ -203,14 +246,18 @@ def nearest(name: str, names: Sequence[str], most: int = 3) -> str:
     import difflib
 
     spellings = {known.lower(): known for known in names}
-    names_near = [spellings[match] for match in difflib.get_close_matches(name.lower(), spellings, n=most, cutoff=0.5)]
+    names_near = [
+        spellings[match]
+        for match in difflib.get_close_matches(name.lower(), spellings, n=most, cutoff=0.5)
+    ]
     return f" Nearest: {', '.join(repr(known) for known in names_near)}." if names_near else ""
 
 
 def as_bounds(bounds: Any, size: int) -> Bounds:
     """Low and high [A] float32 from `bounds`, two numbers or arrays [A]; None means -1 and 1.
 
-    Raises `ValueError` if they do not fit `size` dimensions, are not finite, or low is not below high.
+    Raises `ValueError` if they do not fit `size` dimensions, are not finite, or low is not below
+    high.
     """
     try:
         low, high = (
@@ -224,8 +271,8 @@ def as_bounds(bounds: Any, size: int) -> Bounds:
         pass
     shown = repr(bounds) if len(repr(bounds)) <= 200 else f"{repr(bounds)[:200]}..."
     raise ValueError(
-        f"action_bounds is {shown}; it must be two, low below high, each a number or one per dimension ({size}), "
-        "such as action_bounds=(-2.0, 2.0)."
+        f"action_bounds is {shown}; it must be two, low below high, each a number or one per "
+        f"dimension ({size}), such as action_bounds=(-2.0, 2.0)."
     )
 
 
@@ -235,12 +282,16 @@ def is_unit(bounds: Bounds) -> bool:
 
 
 def dtype_name(column: Any) -> str:
-    """The dtype that agents are promised for a column of observations: bytes and truth values keep theirs."""
+    """The dtype that agents are promised for a column of observations:
+    bytes and truth values keep theirs.
+    """
     return column.dtype.name if column.dtype.name in ("uint8", "bool") else "float32"
 
 
 def columns(transitions: Transition, name: str) -> Iterator[tuple[str, Any]]:
-    """The columns [N, ...] of a field of transitions: with its name, or with those of a dictionary's parts."""
+    """The columns [N, ...] of a field of transitions:
+    with its name, or with those of a dictionary's parts.
+    """
     value = getattr(transitions, name)
     if isinstance(value, dict):
         yield from ((f"{name}[{part!r}]", value[part]) for part in sorted(value))
@@ -249,7 +300,10 @@ def columns(transitions: Transition, name: str) -> Iterator[tuple[str, Any]]:
 
 
 def denormalised(dataset: OfflineDataset) -> np.ndarray:
-    """Actions within the file's bounds [N, A], for writing. They are float64 unless the bounds are -1 and 1."""
+    """Actions within the file's bounds [N, A], for writing.
+
+    They are float64 unless the bounds are -1 and 1.
+    """
     action = np.asarray(dataset.transitions.action)
     if dataset.action_bounds is None or is_unit(dataset.action_bounds):
         return action
@@ -258,11 +312,14 @@ def denormalised(dataset: OfflineDataset) -> np.ndarray:
 
 
 def require_integers(dataset: OfflineDataset, env: str, number: int) -> None:
-    """Raise `ValueError` where the `number` discrete actions of the environment `env` are stored as real numbers."""
+    """Raise `ValueError` where the `number` discrete actions of the environment `env` are stored as
+    real numbers.
+    """
     if not dataset.discrete and are_whole(denormalised(dataset)):
         raise ValueError(
-            f"the actions of '{dataset.name}' are whole numbers, stored as real ones, and '{env}' has {number} "
-            "discrete actions. Store them in the file as integers: actions.astype(np.int64)"
+            f"the actions of '{dataset.name}' are whole numbers, stored as real ones, and '{env}' "
+            f"has {number} discrete actions. Store them in the file as integers: "
+            "actions.astype(np.int64)"
         )
 
 

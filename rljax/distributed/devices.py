@@ -1,7 +1,8 @@
 """Learners, and the environments of a rollout, spread over the devices of one or several machines.
 
-This module only places arrays. The compiled programs follow: each device computes its own learners. Devices exchange
-only what crosses learners or environments, such as the gradients of a rollout that several devices share.
+This module only places arrays. The compiled programs follow: each device computes its own learners.
+Devices exchange only what crosses learners or environments, such as the gradients of a rollout that
+several devices share.
 """
 
 from __future__ import annotations
@@ -29,10 +30,11 @@ _devices_are_cores = False  # set by `prefer_cores`
 
 
 def prefer_cores() -> None:
-    """Make each core of a CPU a device, unless JAX has already started or the user has set the number of devices.
+    """Make each core of a CPU a device, unless JAX has already started or the user has set the
+    number of devices.
 
-    Learners on separate devices run in parallel, whereas the threads of one device synchronise after each product.
-    There are never more devices than threads that XLA may use.
+    Learners on separate devices run in parallel, whereas the threads of one device synchronise
+    after each product. There are never more devices than threads that XLA may use.
     """
     global _devices_are_cores
     is_set = jax_settings.values["jax_num_cpu_devices"] > 0
@@ -48,17 +50,22 @@ def prefer_cores() -> None:
 
 
 class Spread:
-    """The placement of P learners with E environments each on the devices. A single device needs no placement.
+    """The placement of P learners with E environments each on the devices.
 
-    The learners are divided among as many devices as divides P evenly. With `split`, the environments are divided among
-    the remaining devices. The cores of a CPU never divide environments: they would wait for each other longer than one
-    of them needs for all environments.
+    A single device needs no placement.
+
+    The learners are divided among as many devices as divides P evenly. With `split`, the
+    environments are divided among the remaining devices. The cores of a CPU never divide
+    environments: they would wait for each other longer than one of them needs for all environments.
     """
 
     def __init__(self, num_learners: int, num_envs: int = 1, *, split: bool = False) -> None:
-        """Choose the devices. `split` is for agents that learn from rollouts of environments inside the program.
+        """Choose the devices.
 
-        Raises `ValueError` if the learners and environments cannot be divided evenly among several processes.
+        `split` is for agents that learn from rollouts of environments inside the program.
+
+        Raises `ValueError` if the learners and environments cannot be divided evenly among several
+        processes.
         """
         available, num_processes = len(jax.devices()), processes.process_count()
         split = split and not (_devices_are_cores and jax.default_backend() == "cpu")
@@ -68,8 +75,9 @@ class Spread:
                 break
         else:
             raise ValueError(
-                f"{num_learners} learner{'s' if num_learners > 1 else ''} cannot be shared by {num_processes} "
-                f"processes: let --seeds{' or --config.num-envs' if split else ''} be a multiple of {num_processes}."
+                f"{num_learners} learner{'s' if num_learners > 1 else ''} cannot be shared by "
+                f"{num_processes} processes: let --seeds{' or --config.num-envs' if split else ''} "
+                f"be a multiple of {num_processes}."
             )
         self.mesh: Mesh | None = None
         if learners * environments > 1:
@@ -124,20 +132,29 @@ class Spread:
             return tree
         shared, whole = NamedSharding(self.mesh, spec), NamedSharding(self.mesh, PartitionSpec())
         if processes.is_distributed() and any(map(_is_partly_remote, jax.tree.leaves(tree))):
-            in_place = [_has_sharding(x, shared if np.ndim(x) else whole) for x in jax.tree.leaves(tree)]
+            in_place = [
+                _has_sharding(x, shared if np.ndim(x) else whole) for x in jax.tree.leaves(tree)
+            ]
             return tree if all(in_place) else self._moved(tree, spec)
 
         def put(x: Any) -> Any:
             sharding = shared if np.ndim(x) else whole
             if isinstance(x, Tracer):
                 return jax.lax.with_sharding_constraint(x, sharding)
-            return _distributed(x, sharding) if processes.is_distributed() else jax.device_put(x, sharding)
+            return (
+                _distributed(x, sharding)
+                if processes.is_distributed()
+                else jax.device_put(x, sharding)
+            )
 
         return jax.tree.map(put, tree)
 
 
 def local(tree: Any) -> Any:
-    """A tree of whole arrays. Parts that lie with other processes are fetched, so every process must call this."""
+    """A tree of whole arrays.
+
+    Parts that lie with other processes are fetched, so every process must call this.
+    """
     remote = [x for x in jax.tree.leaves(tree) if _is_partly_remote(x)]
     if not remote:
         return tree
@@ -159,16 +176,23 @@ def _first_of_each_process(number: int) -> list[Any]:
     """
     devices = jax.devices()
     indices = sorted({device.process_index for device in devices})
-    by_process = [[device for device in devices if device.process_index == index] for index in indices]
+    by_process = [
+        [device for device in devices if device.process_index == index] for index in indices
+    ]
     each = number // len(indices)
     if any(len(group) < each for group in by_process):
         counts = ", ".join(str(len(group)) for group in by_process)
-        raise ValueError(f"the processes have {counts} devices: give all of them the same number of devices.")
+        raise ValueError(
+            f"the processes have {counts} devices: give all of them the same number of devices."
+        )
     return [device for group in by_process for device in group[:each]]
 
 
 def _aligned(x: Any) -> Any:
-    """A copy of an array at an address that JAX can use in place. JAX copies other arrays, once for each device."""
+    """A copy of an array at an address that JAX can use in place.
+
+    JAX copies other arrays, once for each device.
+    """
     if not isinstance(x, np.ndarray):
         return x
     room = np.empty(x.nbytes + ALIGNMENT, np.uint8)

@@ -1,8 +1,11 @@
-"""The processes of one run, usually one per host. Together they compute one program on all of their devices.
+"""The processes of one run, usually one per host.
 
-JAX connects them (`jax.distributed`). Every process runs the same code on the same values, and so takes the same
-decisions. The first process alone does what must happen once, for example writing the run's folder; the others receive
-the result. With a single process, every function of this module is a plain call.
+Together they compute one program on all of their devices.
+
+JAX connects them (`jax.distributed`). Every process runs the same code on the same values, and so
+takes the same decisions. The first process alone does what must happen once, for example writing
+the run's folder; the others receive the result. With a single process, every function of this
+module is a plain call.
 """
 
 from __future__ import annotations
@@ -23,7 +26,8 @@ Result = TypeVar("Result")
 AUTO = "auto"
 JOIN_TIMEOUT = 300  # seconds to wait for the other processes at the start
 SHUTDOWN_TIMEOUT = 60  # seconds to wait for the other processes at the end
-EXIT_DELAY = 2.0  # seconds that the last process stays after a failure, because the others are connected to it
+# Seconds that the last process stays after a failure, because the others are connected to it.
+EXIT_DELAY = 2.0
 
 
 class ProcessError(Exception):
@@ -31,13 +35,16 @@ class ProcessError(Exception):
 
 
 def join(
-    coordinator: str, num_processes: int | None = None, process_id: int | None = None, timeout: int = JOIN_TIMEOUT
+    coordinator: str,
+    num_processes: int | None = None,
+    process_id: int | None = None,
+    timeout: int = JOIN_TIMEOUT,
 ) -> None:
     """Connect this process with the others of its run. Call this before JAX computes anything.
 
     Args:
-        coordinator: HOST:PORT, where process 0 listens, or "auto" on a cluster that JAX recognises (SLURM, Open MPI,
-            Kubernetes, TPU pods).
+        coordinator: HOST:PORT, where process 0 listens, or "auto" on a cluster that JAX recognises
+            (SLURM, Open MPI, Kubernetes, TPU pods).
         num_processes: the number of processes; None with "auto".
         process_id: the number of this process, from 0; None with "auto".
         timeout: seconds to wait for the others.
@@ -47,7 +54,8 @@ def join(
         ProcessError: the processes do not find each other.
     """
     _check(coordinator, num_processes, process_id, timeout)
-    jax.config.update("jax_enable_preemption_service", False)  # it would catch SIGTERM, which a run handles itself
+    # It would catch SIGTERM, which a run handles itself.
+    jax.config.update("jax_enable_preemption_service", False)
     jax.config.update("jax_cpu_collectives_implementation", "gloo")
     place: dict[str, Any] = {}
     if coordinator != AUTO:
@@ -62,7 +70,8 @@ def join(
         try:
             jax.distributed.initialize(
                 **place,
-                initialization_timeout=timeout + SHUTDOWN_TIMEOUT,  # later than ours: JAX aborts the process
+                # Later than ours: JAX aborts the process.
+                initialization_timeout=timeout + SHUTDOWN_TIMEOUT,
                 shutdown_timeout_seconds=SHUTDOWN_TIMEOUT,
             )
         except Exception as error:
@@ -76,12 +85,15 @@ def join(
         raise ProcessError(_absent(coordinator, num_processes, process_id, timeout))
     if problem and coordinator == AUTO:
         raise ValueError(
-            f"--coordinator auto: JAX recognises no cluster here ({problem[0]}). Give all three: --coordinator "
-            "HOST:PORT --num-processes N --process-id I"
+            f"--coordinator auto: JAX recognises no cluster here ({problem[0]}). Give all three: "
+            "--coordinator HOST:PORT --num-processes N --process-id I"
         ) from problem[0]
     if problem:
-        raise ProcessError(f"cannot join the processes at {coordinator}: {problem[0]}") from problem[0]
-    all_gather(None)  # opens the connections for collectives now: later, CPUs would wait only briefly for them
+        raise ProcessError(
+            f"cannot join the processes at {coordinator}: {problem[0]}"
+        ) from problem[0]
+    # Opens the connections for collectives now: later, CPUs would wait only briefly for them.
+    all_gather(None)
 
 
 def is_distributed() -> bool:
@@ -100,23 +112,31 @@ def is_first() -> bool:
 
 
 def all_gather(value: Any) -> list[Any]:
-    """The values of all processes, in the order of their numbers. Every process must call this function."""
+    """The values of all processes, in the order of their numbers.
+
+    Every process must call this function.
+    """
     if not is_distributed():
         return [value]
     data = np.frombuffer(pickle.dumps(value), np.uint8)
     sizes = _gather(np.array(data.size, np.int32))
-    padded = np.zeros(1 << int(sizes.max() - 1).bit_length(), np.uint8)  # a power of 2: each length compiles a program
+    # A power of 2: each length compiles a program.
+    padded = np.zeros(1 << int(sizes.max() - 1).bit_length(), np.uint8)
     padded[: data.size] = data
     rows = _gather(padded)
     return [pickle.loads(row[:size].tobytes()) for row, size in zip(rows, sizes, strict=True)]
 
 
 def on_first(function: Callable[[], Result]) -> Result:
-    """Call `function` in the first process only; return its result, or raise its error, in every process."""
+    """Call `function` in the first process only; return its result, or raise its error,
+    in every process.
+    """
     if not is_distributed():
         return function()
     outcome = _outcome(function) if is_first() else None
-    result, error = all_gather(outcome if outcome is None else (outcome[0], _portable(outcome[1])))[0]
+    result, error = all_gather(outcome if outcome is None else (outcome[0], _portable(outcome[1])))[
+        0
+    ]
     if outcome is not None and outcome[1] is not None:
         raise outcome[1]
     if error is not None:
@@ -125,9 +145,12 @@ def on_first(function: Callable[[], Result]) -> Result:
 
 
 def on_all(function: Callable[[], Result]) -> Result:
-    """Call `function` in every process and return this process's own result. If one process fails, all of them raise.
+    """Call `function` in every process and return this process's own result.
 
-    A process that failed raises its own error. The others raise `ValueError` with the message of the first failure.
+    If one process fails, all of them raise.
+
+    A process that failed raises its own error. The others raise `ValueError` with the message of
+    the first failure.
     """
     if not is_distributed():
         return function()
@@ -147,7 +170,9 @@ def any_process(flag: bool) -> bool:
 
 
 def require_same(describe: Callable[[], Mapping[str, Any]]) -> None:
-    """Raise `ValueError` in every process, and name the differences, unless `describe()` is the same in all of them."""
+    """Raise `ValueError` in every process, and name the differences,
+    unless `describe()` is the same in all of them.
+    """
     if not is_distributed():
         return
     expected, *others = all_gather(dict(describe()))
@@ -157,19 +182,24 @@ def require_same(describe: Callable[[], Mapping[str, Any]]) -> None:
         if different:
             name = different[0]
             raise ValueError(
-                f"the processes were not started alike: {name} is {expected.get(name)!r} in process 0, "
-                f"{values.get(name)!r} in process {process}"
+                (
+                    f"the processes were not started alike: {name} is {expected.get(name)!r} in "
+                    f"process 0, {values.get(name)!r} in process {process}"
+                )
                 + (f"; also different: {', '.join(different[1:])}" if different[1:] else "")
-                + ". All need the same files, the same versions and, but for --process-id, the same "
-                "command."
+                + (
+                    ". All need the same files, the same versions and, but for --process-id, "
+                    "the same command."
+                )
             )
 
 
 def abort(code: int, last: bool) -> NoReturn:
-    """End a process that failed, at once: JAX's own shutdown would wait for the other processes in vain.
+    """End a process that failed, at once: JAX's own shutdown would wait for the other processes in
+    vain.
 
-    With `last`, the process stays for a moment before it ends. The others are connected to it, and JAX ends them when
-    it is gone. In that moment they report what happened to them.
+    With `last`, the process stays for a moment before it ends. The others are connected to it, and
+    JAX ends them when it is gone. In that moment they report what happened to them.
     """
     sys.stdout.flush()
     sys.stderr.flush()
@@ -179,44 +209,65 @@ def abort(code: int, last: bool) -> NoReturn:
 
 
 def _gather(value: np.ndarray) -> np.ndarray:
-    """The arrays of all processes, [processes, ...]. Raises `ProcessError` if one of them is gone."""
+    """The arrays of all processes, [processes, ...].
+
+    Raises `ProcessError` if one of them is gone.
+    """
     from jax.experimental import multihost_utils
 
     try:
         return multihost_utils.process_allgather(value)
     except Exception as error:  # its type depends on the device and the network
-        raise ProcessError(f"this process has lost the others ({str(error).partition(chr(10))[0]}).") from error
+        raise ProcessError(
+            f"this process has lost the others ({str(error).partition(chr(10))[0]})."
+        ) from error
 
 
-def _check(coordinator: str, num_processes: int | None, process_id: int | None, timeout: int) -> None:
+def _check(
+    coordinator: str, num_processes: int | None, process_id: int | None, timeout: int
+) -> None:
     if timeout < 1:
         raise ValueError(f"--join-timeout is {timeout}, it must be at least 1 second.")
     if coordinator == AUTO:
         if num_processes is not None or process_id is not None:
-            raise ValueError("--coordinator auto asks the cluster: leave --num-processes and --process-id out.")
+            raise ValueError(
+                "--coordinator auto asks the cluster: leave --num-processes and --process-id out."
+            )
         return
     host, _, port = coordinator.rpartition(":")
     if not host or not port.isdigit() or not 0 < int(port) < 2**16:
-        raise ValueError(f"--coordinator is '{coordinator}', it must be HOST:PORT of process 0, or auto on a cluster.")
+        raise ValueError(
+            f"--coordinator is '{coordinator}', it must be HOST:PORT of process 0, or auto on "
+            "a cluster."
+        )
     if num_processes is None or process_id is None:
-        raise ValueError("--coordinator HOST:PORT needs --num-processes N and --process-id I, from 0 to N - 1.")
+        raise ValueError(
+            "--coordinator HOST:PORT needs --num-processes N and --process-id I, from 0 to N - 1."
+        )
     if num_processes < 1:
         raise ValueError(f"--num-processes is {num_processes}, it must be at least 1.")
     if not 0 <= process_id < num_processes:
-        raise ValueError(f"--process-id is {process_id}, of {num_processes} processes it is 0 to {num_processes - 1}.")
+        raise ValueError(
+            f"--process-id is {process_id}, of {num_processes} processes it is 0 "
+            f"to {num_processes - 1}."
+        )
 
 
-def _absent(coordinator: str, num_processes: int | None, process_id: int | None, timeout: int) -> str:
+def _absent(
+    coordinator: str, num_processes: int | None, process_id: int | None, timeout: int
+) -> str:
     if coordinator == AUTO:
         return f"the processes have not found each other after {timeout} s."
     if process_id == 0:
         return (
-            f"not all of {num_processes} processes have connected to {coordinator} after {timeout} s. Start the same "
-            "command on every host, with its own --process-id, and open this port in the firewall."
+            f"not all of {num_processes} processes have connected to {coordinator} after {timeout} "
+            "s. Start the same command on every host, with its own --process-id, and open this "
+            "port in the firewall."
         )
     return (
-        f"no process 0 at {coordinator}, or not all of {num_processes} processes, after {timeout} s. Start the same "
-        "command on every host; --coordinator names the host of process 0, and its port must be reachable from here."
+        f"no process 0 at {coordinator}, or not all of {num_processes} processes, after {timeout} "
+        "s. Start the same command on every host; --coordinator names the host of process 0, and "
+        "its port must be reachable from here."
     )
 
 

@@ -1,4 +1,7 @@
-"""Launches as tasks of a Ray cluster. If a machine is lost, its task starts again on another one."""
+"""Launches as tasks of a Ray cluster.
+
+If a machine is lost, its task starts again on another one.
+"""
 
 from __future__ import annotations
 
@@ -17,13 +20,18 @@ RETRIES = 10  # of a task whose machine is lost: each continues from the last ch
 
 @dataclasses.dataclass(frozen=True)
 class RayCluster:
-    """A Ray cluster. All of its machines must have the same packages, and see the run folders under the same names."""
+    """A Ray cluster.
+
+    All of its machines must have the same packages, and see the run folders under the same names.
+    """
 
     address: str  # "auto": the cluster of this machine; or "HOST:PORT", or "ray://HOST:PORT"
-    cpus: int = 1  # CPU cores of each task; each task also gets one accelerator if the cluster has some
+    # CPU cores of each task; each task also gets one accelerator if the cluster has some
+    cpus: int = 1
 
     def run(self, function: Callable[..., bool], arguments: Sequence[tuple[Any, ...]]) -> bool:
-        """Call `function` once for each of `arguments`, as tasks; return whether all calls returned True.
+        """Call `function` once for each of `arguments`, as tasks;
+        return whether all calls returned True.
 
         Raises `ValueError` if the cluster cannot be reached. An error of a call is raised here.
         """
@@ -49,15 +57,17 @@ class RayCluster:
         try:
             import ray
         except ImportError:
-            raise ValueError("a cluster needs 'ray', which is not installed: pip install 'rljax[ray]'") from None
+            raise ValueError(
+                "a cluster needs 'ray', which is not installed: pip install 'rljax[ray]'"
+            ) from None
         try:
             self._require_listener()
             ray.init(self.address, log_to_driver=False, logging_level=logging.ERROR)
         except (OSError, RuntimeError, ValueError) as error:
             reason = (str(error).strip() or type(error).__name__).splitlines()[0]
             raise ValueError(
-                f"the cluster at '{self.address}' cannot be reached ({type(error).__name__}: {reason}). "
-                "Is it running, and the address right? ray status --address ADDRESS"
+                f"the cluster at '{self.address}' cannot be reached ({type(error).__name__}: "
+                f"{reason}). Is it running, and the address right? ray status --address ADDRESS"
             ) from None
         try:
             yield ray

@@ -1,6 +1,8 @@
-"""Parts of agents: layers, torsos, distributions, generative models, running statistics, traces, multipliers.
+"""Parts of agents: layers, torsos, distributions, generative models, running statistics, traces,
+multipliers.
 
-The names of `layers` and `initialisation` are also available here: `networks.MLP`, `networks.create`.
+The names of `layers` and `initialisation` are also available here: `networks.MLP`,
+`networks.create`.
 """
 
 from rljax.networks.distributions import Actor
@@ -42,7 +44,8 @@ from rljax.networks.layers import (
 )
 from rljax.networks.optimisation.trained import Trained, clipped, cosine_rate, parameters_of
 
-AnyNetwork = Network | Trained  # what can be applied: a trained network, or one without an optimiser
+# What can be applied: a trained network, or one without an optimiser.
+AnyNetwork = Network | Trained
 
 __all__ = [
     "ACTIVATIONS",

@@ -20,14 +20,15 @@ if TYPE_CHECKING:
 class Actor(struct.PyTreeNode):
     """The parameters that the optimiser of an actor moves, for continuous and discrete actions.
 
-    Agents share this class. JAX holds two dataclasses with equal fields for equal pytrees: a function that is compiled
-    for one may return the other (`jax.tree.structure`, JAX 0.10).
+    Agents share this class. JAX holds two dataclasses with equal fields for equal pytrees: a
+    function that is compiled for one may return the other (`jax.tree.structure`, JAX 0.10).
     """
 
     mean: Network  # [O] -> [A]: before tanh, or the logits of discrete actions
     log_std: Array | None  # [A]; None for a deterministic policy and for discrete actions
     discrete: bool = struct.field(default=False, pytree_node=False)
-    choices: tuple[int, ...] = struct.field(default=(), pytree_node=False)  # of several discrete actions
+    # of several discrete actions
+    choices: tuple[int, ...] = struct.field(default=(), pytree_node=False)
 
 
 def squashed_gaussian(mean: Array, log_std: Array) -> SquashedGaussian:
@@ -46,7 +47,8 @@ def squashed_gaussian(mean: Array, log_std: Array) -> SquashedGaussian:
 def squashed(output: Array, settings: Any) -> SquashedGaussian:
     """tanh of a Gaussian whose mean and log std are the halves of a network's output [..., 2 A].
 
-    The log std is clipped to `settings.log_std_min` and `settings.log_std_max`, of an agent's Config.
+    The log std is clipped to `settings.log_std_min` and `settings.log_std_max`, of an agent's
+    Config.
     """
     mean, log_std = jnp.split(output, 2, axis=-1)
     return squashed_gaussian(mean, jnp.clip(log_std, settings.log_std_min, settings.log_std_max))
@@ -67,7 +69,8 @@ def symmetric_kl(mean: Array, log_std: Array, other_mean: Array, other_log_std: 
     return 0.5 * (ratio + 1.0 / ratio + spread - 2.0).sum(axis=-1)
 
 
-FORBIDDEN = -1e9  # logit and value of an action that is not allowed: finite, so that gradients stay finite
+# Logit and value of an action that is not allowed: finite, so that gradients stay finite.
+FORBIDDEN = -1e9
 
 
 def allowed(values: Array, mask: Array | None) -> Array:
@@ -76,7 +79,8 @@ def allowed(values: Array, mask: Array | None) -> Array:
 
 
 def categorical(logits: Array, mask: Array | None = None) -> Categorical:
-    """A softmax over the last axis of `logits` [..., A], over the actions that `mask` allows; samples are int32 [...].
+    """A softmax over the last axis of `logits` [..., A], over the actions that `mask` allows;
+    samples are int32 [...].
 
     Forbidden actions have probability 0. Where all are forbidden, all are equally likely.
     """
@@ -87,14 +91,18 @@ def categorical(logits: Array, mask: Array | None = None) -> Categorical:
 
 @dataclasses.dataclass(frozen=True)
 class Independent:
-    """Several categorical distributions side by side; an action holds a choice of each, int32 [..., K]."""
+    """Several categorical distributions side by side;
+    an action holds a choice of each, int32 [..., K].
+    """
 
     parts: tuple[Any, ...]
 
     def sample(self, *, seed: Array) -> Array:
         """Choices [..., K]."""
         keys = jax.random.split(seed, len(self.parts))
-        return jnp.stack([part.sample(seed=key) for part, key in zip(self.parts, keys, strict=True)], axis=-1)
+        return jnp.stack(
+            [part.sample(seed=key) for part, key in zip(self.parts, keys, strict=True)], axis=-1
+        )
 
     def mode(self) -> Array:
         """The most likely choices [..., K]."""
@@ -114,8 +122,11 @@ class Independent:
         return sum(part.kl_divergence(another) for part, another in pairs)  # type: ignore[return-value]
 
 
-def discrete(logits: Array, choices: tuple[int, ...] = (), mask: Array | None = None) -> Distribution:
-    """The distribution of discrete actions for `logits` [..., A] and a mask [..., A] of allowed ones.
+def discrete(
+    logits: Array, choices: tuple[int, ...] = (), mask: Array | None = None
+) -> Distribution:
+    """The distribution of discrete actions for `logits` [..., A] and a mask [..., A] of allowed
+    ones.
 
     With `choices`, an action is one choice of each of several, and A is their sum.
     """
@@ -128,7 +139,9 @@ def discrete(logits: Array, choices: tuple[int, ...] = (), mask: Array | None = 
 
 @dataclasses.dataclass(frozen=True)
 class Both:
-    """Numbers and choices side by side: an action is float32 [..., N + K], its choices whole numbers."""
+    """Numbers and choices side by side: an action is float32 [..., N + K],
+    its choices whole numbers.
+    """
 
     numbers: Any  # a distribution over [..., N]
     choices: Any  # a distribution over [..., K]
@@ -136,7 +149,9 @@ class Both:
     def sample(self, *, seed: Array) -> Array:
         """Actions [..., N + K]."""
         key_numbers, key_choices = jax.random.split(seed)
-        return self._joined(self.numbers.sample(seed=key_numbers), self.choices.sample(seed=key_choices))
+        return self._joined(
+            self.numbers.sample(seed=key_numbers), self.choices.sample(seed=key_choices)
+        )
 
     def mode(self) -> Array:
         """The most likely actions [..., N + K]."""
@@ -160,7 +175,8 @@ class Both:
 
 
 def gaussian_beside(output: Array, std: Array, choices: tuple[int, ...] = ()) -> Distribution:
-    """A diagonal Gaussian of the first N numbers of `output`, as `std` has [N], and a softmax for each of `choices`.
+    """A diagonal Gaussian of the first N numbers of `output`, as `std` has [N],
+    and a softmax for each of `choices`.
 
     `output` is [..., N + sum(choices)]. Without choices it is the Gaussian alone.
     """
@@ -177,31 +193,45 @@ def clipped(action: Array, spec: EnvSpec) -> Array:
     return action.at[..., : spec.numbers].set(jnp.clip(action[..., : spec.numbers], -1.0, 1.0))
 
 
-def uniform(key: Array, spec: EnvSpec, leading: tuple[int, ...], mask: Array | None = None) -> Array:
-    """Uniform actions with these leading axes, over the actions that `mask` [*leading, A] allows."""
+def uniform(
+    key: Array, spec: EnvSpec, leading: tuple[int, ...], mask: Array | None = None
+) -> Array:
+    """Uniform actions with these leading axes, over the actions that `mask` [*leading, A]
+    allows.
+    """
     if not spec.discrete:
         numbers = jax.random.uniform(key, (*leading, spec.numbers), minval=-1.0, maxval=1.0)
         if not spec.choices:
             return numbers
         shape = (*leading, len(spec.choices))
-        choices = jax.random.randint(jax.random.fold_in(key, 1), shape, 0, jnp.asarray(spec.choices))
+        choices = jax.random.randint(
+            jax.random.fold_in(key, 1), shape, 0, jnp.asarray(spec.choices)
+        )
         return jnp.concatenate([numbers, choices.astype(jnp.float32)], axis=-1)
     if mask is not None:
-        return discrete(jnp.zeros((*leading, spec.action_size)), spec.choices, mask).sample(seed=key).astype(jnp.int32)
+        return (
+            discrete(jnp.zeros((*leading, spec.action_size)), spec.choices, mask)
+            .sample(seed=key)
+            .astype(jnp.int32)
+        )
     most = jnp.asarray(spec.choices) if spec.choices else spec.action_size
     return jax.random.randint(key, (*leading, *spec.action_shape), 0, most)
 
 
 def tanh_log_slope(raw: Array) -> Array:
-    """sum_i log(1 - tanh(u_i)^2) [...] of raw actions [..., A]. Squashing subtracts it from a log-density."""
+    """sum_i log(1 - tanh(u_i)^2) [...] of raw actions [..., A].
+
+    Squashing subtracts it from a log-density.
+    """
     return (2.0 * (jnp.log(2.0) - raw - jax.nn.softplus(-2.0 * raw))).sum(axis=-1)
 
 
 def permutation(key: Array, rows: int) -> Array:
     """The indices 0 to `rows` - 1 in random order, int32 [rows].
 
-    Each index is packed below random bits, and all are sorted as one array. On the CPU this takes a ninth of the time
-    of `jax.random.permutation`. Two indices with equal bits keep their order: the probability is at most 2^-16 a pair.
+    Each index is packed below random bits, and all are sorted as one array. On the CPU this takes a
+    ninth of the time of `jax.random.permutation`. Two indices with equal bits keep their order: the
+    probability is at most 2^-16 a pair.
     """
     width = max(1, (rows - 1).bit_length())
     if width > 16:  # too few random bits would remain

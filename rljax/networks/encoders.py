@@ -1,19 +1,21 @@
 """Encoders: the layers that turn any observation into features.
 
-An agent puts its network behind an encoder: `encoded(spec, settings, body)`. Where observations are vectors, this is
-the body itself. Everything else becomes one vector of features [..., m], on which the body works:
+An agent puts its network behind an encoder: `encoded(spec, settings, body)`. Where observations are
+vectors, this is the body itself. Everything else becomes one vector of features [..., m], on which
+the body works:
 
     pictures [H, W, K]   through convolutions, to a flat vector; bytes are divided by 255 first
     other arrays         flattened
-    dictionaries         the features of all parts, concatenated in the order of their names, without the action mask
+    dictionaries         the features of all parts, concatenated in the order of their names,
+                         without the action mask
 
 The convolutions, by `EncoderSettings.encoder`:
 
-    nature  32 8x8 stride 4, 64 4x4 stride 2, 64 3x3 stride 1, a dense layer of 512                     [1]
+    nature  32 8x8 stride 4, 64 4x4 stride 2, 64 3x3 stride 1, a dense layer of 512              [1]
     impala  three stages of 16, 32 and 32 channels, each a convolution, a pooling that halves the picture and two
-            residual blocks of two convolutions, 3x3 all; a dense layer of 256                           [2]
-    small   16 3x3 stride 1, a dense layer of 128: for pictures of a few cells                           [3]
-    efficient  32 5x5 stride 5, 64 5x5 stride 5, a dense layer of 256: the data-efficient Rainbow's      [5]
+            residual blocks of two convolutions, 3x3 all; a dense layer of 256                       [2]
+    small   16 3x3 stride 1, a dense layer of 128: for pictures of a few cells                       [3]
+    efficient  32 5x5 stride 5, 64 5x5 stride 5, a dense layer of 256: the data-efficient Rainbow's  [5]
     auto    nature from 36 pixels on, small below
 
 [1] Mnih et al., Human-level control through deep reinforcement learning, Nature 518, 2015
@@ -22,8 +24,9 @@ The convolutions, by `EncoderSettings.encoder`:
 [4] Gallici et al., Simplifying Deep Temporal Difference Learning, arXiv:2407.04811, and its code
 [5] van Hasselt et al., When to use parametric models in reinforcement learning?, arXiv:1906.05243
 
-Convolutions are products with patches. On the CPU their gradients take a fifth to an eighteenth of the time of those of
-XLA's own convolutions. Forwards, that of "small" takes less than half, and the first one of "nature" twice the time.
+Convolutions are products with patches. On the CPU their gradients take a fifth to an eighteenth of
+the time of those of XLA's own convolutions. Forwards, that of "small" takes less than half, and the
+first one of "nature" twice the time.
 """
 
 from __future__ import annotations
@@ -37,7 +40,15 @@ from flax import linen as nn
 
 from rljax import networks
 from rljax.agent import MASK, Array, EnvSpec, same_fields
-from rljax.networks import ACTIVATIONS, Activation, Dense, Encoded, Initialisation, Norm, initialisers
+from rljax.networks import (
+    ACTIVATIONS,
+    Activation,
+    Dense,
+    Encoded,
+    Initialisation,
+    Norm,
+    initialisers,
+)
 from rljax.networks.layers import LayerNorm, Module
 
 Kind = Literal["auto", "nature", "impala", "small", "efficient"]
@@ -55,11 +66,14 @@ class EncoderSettings(NamedTuple):
     encoder: Kind = "auto"  # the convolutions
     activation: Activation = "relu"
     initialisation: Initialisation = "torch"
-    layer_norm: Norm = False  # of the dense layer, and of nature's and small's convolutions over their channels [4]
+    # of the dense layer, and of nature's and small's convolutions over their channels [4]
+    layer_norm: Norm = False
 
     @classmethod
     def of(cls, config: Any) -> EncoderSettings:
-        """Those of a Config's `encoder`, `activation` and `initialisation`, without normalised layers."""
+        """Those of a Config's `encoder`, `activation` and `initialisation`,
+        without normalised layers.
+        """
         return cls(**same_fields(config, ("encoder", "activation", "initialisation")))
 
 
@@ -69,7 +83,10 @@ def needed(spec: EnvSpec) -> bool:
 
 
 def encoded(spec: EnvSpec, settings: EncoderSettings, body: nn.Module) -> nn.Module:
-    """`body` behind an encoder. It takes an observation of the environment and what else the body takes."""
+    """`body` behind an encoder.
+
+    It takes an observation of the environment and what else the body takes.
+    """
     return Encoded(encoder(spec, settings), body) if needed(spec) else body
 
 
@@ -78,7 +95,9 @@ def encoder_or_none(spec: EnvSpec, settings: EncoderSettings) -> Encoder | None:
     return encoder(spec, settings) if needed(spec) else None
 
 
-def create(spec: EnvSpec, settings: EncoderSettings, body: nn.Module, key: Array, *inputs: Any) -> networks.Network:
+def create(
+    spec: EnvSpec, settings: EncoderSettings, body: nn.Module, key: Array, *inputs: Any
+) -> networks.Network:
     """A fresh network: `body` behind an encoder, for one observation and the example `inputs`."""
     return networks.create(encoded(spec, settings, body), key, spec.example(), *inputs)
 
@@ -100,8 +119,8 @@ def check(spec: EnvSpec, settings: EncoderSettings) -> None:
             advice = "--config.encoder small" if size >= 3 else "--config.encoder impala"
             if kind != "impala":
                 raise ValueError(
-                    f"--config.encoder {kind} needs pictures of at least {least} x {least} pixels, '{spec.name}' shows "
-                    f"{part.shape[0]} x {part.shape[1]}. Use: {advice}"
+                    f"--config.encoder {kind} needs pictures of at least {least} x {least} pixels, "
+                    f"'{spec.name}' shows {part.shape[0]} x {part.shape[1]}. Use: {advice}"
                 )
 
 
@@ -124,7 +143,9 @@ class Encoder(Module):
         """Map observations [..., O...] to features [..., m]."""
         features = []
         parts = observation if self.spec.parts else {"": observation}
-        shapes = {part.name: part.shape for part in self.spec.parts} or {"": self.spec.observation_shape}
+        shapes = {part.name: part.shape for part in self.spec.parts} or {
+            "": self.spec.observation_shape
+        }
         for name in sorted(parts):
             if name == MASK:
                 continue
@@ -132,7 +153,9 @@ class Encoder(Module):
             leading = x.shape[: x.ndim - len(shape)]
             if len(shape) == 3:
                 pictures = x.reshape(-1, *shape)
-                flat = Pictures(self.settings, name=f"pictures_{name}" if name else "pictures")(pictures)
+                flat = Pictures(self.settings, name=f"pictures_{name}" if name else "pictures")(
+                    pictures
+                )
                 features.append(flat.reshape(*leading, -1))
             else:
                 features.append(x.reshape(*leading, -1).astype(jnp.float32))
@@ -148,7 +171,11 @@ class Pictures(Module):
     def __call__(self, pictures: Array) -> Array:
         """Map pictures [N, H, W, K] to features [N, m]."""
         act, kind = ACTIVATIONS[self.settings.activation], chosen(self.settings, pictures.shape[1:])
-        x = pictures.astype(jnp.float32) / 255.0 if pictures.dtype == jnp.uint8 else pictures.astype(jnp.float32)
+        x = (
+            pictures.astype(jnp.float32) / 255.0
+            if pictures.dtype == jnp.uint8
+            else pictures.astype(jnp.float32)
+        )
         if kind == "impala":
             for i, channels in enumerate(STAGES):
                 x = self._convolution(f"stage_{i}", x, channels)
@@ -163,7 +190,9 @@ class Pictures(Module):
                 name = f"convolution_{i}"
                 x = self._hidden(name, self._convolution(name, x, channels, width, stride, "VALID"))
         width = {"nature": 512, "impala": 256, "small": 128, "efficient": 256}[kind]
-        x = Dense(width, self.settings.initialisation, math.sqrt(2.0), name="dense")(x.reshape(len(x), -1))
+        x = Dense(width, self.settings.initialisation, math.sqrt(2.0), name="dense")(
+            x.reshape(len(x), -1)
+        )
         return self._hidden("dense", x)
 
     def _hidden(self, name: str, x: Array) -> Array:
@@ -177,10 +206,18 @@ class Pictures(Module):
         return LayerNorm(name=f"{name}_norm")(x) if norm == "last" else x
 
     def _convolution(
-        self, name: str, x: Array, channels: int, width: int = 3, stride: int = 1, padding: str = "SAME"
+        self,
+        name: str,
+        x: Array,
+        channels: int,
+        width: int = 3,
+        stride: int = 1,
+        padding: str = "SAME",
     ) -> Array:
         shape = (width, width, x.shape[-1], channels)
-        kernel_init, bias_init = initialisers(self.settings.initialisation, math.prod(shape[:-1]), math.sqrt(2.0))
+        kernel_init, bias_init = initialisers(
+            self.settings.initialisation, math.prod(shape[:-1]), math.sqrt(2.0)
+        )
         kernel = self.param(f"{name}_kernel", kernel_init, shape)
         bias = self.param(f"{name}_bias", bias_init, (channels,))
         if padding == "SAME":
@@ -208,14 +245,18 @@ def perturbed(key: Array, observation: Any, radius: Array | float, number: int) 
 
 
 def convolve(pictures: Array, kernel: Array, stride: int = 1) -> Array:
-    """Convolution without padding: pictures [N, H, W, K] and a kernel [w, w, K, C] to [N, H', W', C].
+    """Convolution without padding: pictures [N, H, W, K] and a kernel [w, w, K, C] to
+    [N, H', W', C].
 
-    Where the stride divides w, each block of stride x stride pixels becomes one pixel with as many times the channels,
-    and the stride becomes 1. Fewer and longer rows are then copied to the patches.
+    Where the stride divides w, each block of stride x stride pixels becomes one pixel with as many
+    times the channels, and the stride becomes 1. Fewer and longer rows are then copied to the
+    patches.
     """
     width, channels = len(kernel), kernel.shape[-1]
     if stride > 1 and width % stride == 0:
-        height, breadth = ((size - width) // stride * stride + width for size in pictures.shape[1:3])
+        height, breadth = (
+            (size - width) // stride * stride + width for size in pictures.shape[1:3]
+        )
         pictures = _blocks(pictures[:, :height, :breadth], stride)
         kernel = jnp.moveaxis(_blocks(jnp.moveaxis(kernel, -1, 0), stride), 0, -1)
         width, stride = width // stride, 1
@@ -223,7 +264,9 @@ def convolve(pictures: Array, kernel: Array, stride: int = 1) -> Array:
 
 
 def _blocks(x: Array, size: int) -> Array:
-    """Blocks of size x size pixels as channels: [N, H, W, K] to [N, H / size, W / size, size size K]."""
+    """Blocks of size x size pixels as channels: [N, H, W, K] to [N, H / size, W / size, size size
+    K].
+    """
     number, height, width, channels = x.shape
     x = x.reshape(number, height // size, size, width // size, size, channels).swapaxes(2, 3)
     return x.reshape(number, height // size, width // size, -1)

@@ -1,4 +1,6 @@
-"""Critics of discrete actions or with bins, and what agents do with an ensemble: its smallest value, its members."""
+"""Critics of discrete actions or with bins, and what agents do with an ensemble:
+its smallest value, its members.
+"""
 
 from __future__ import annotations
 
@@ -20,8 +22,8 @@ T = TypeVar("T")
 def ensemble(spec: EnvSpec, *arguments: Any, **options: Any) -> Ensemble:
     """Critics for an environment's actions, which take (observation, action) to values [C, ...].
 
-    They are a `DiscreteEnsemble` where an action is one discrete one, a `ChoicesEnsemble` where it is several, and an
-    `Ensemble` elsewhere.
+    They are a `DiscreteEnsemble` where an action is one discrete one, a `ChoicesEnsemble` where it
+    is several, and an `Ensemble` elsewhere.
     """
     if spec.choices:
         return ChoicesEnsemble(*arguments, choices=spec.choices, **options)
@@ -34,14 +36,18 @@ class DiscreteEnsemble(Ensemble):
     """Independent MLPs whose outputs are the values of `features` discrete actions."""
 
     def __call__(self, observation: Array, action: Array | None = None) -> Array:
-        """The values [C, ..., A] of all actions for observations [..., O], or those [C, ...] of actions int32 [...]."""
+        """The values [C, ..., A] of all actions for observations [..., O],
+        or those [C, ...] of actions int32 [...].
+        """
         q = super().__call__(observation)
         q = q[..., None] if self.features == 1 else q
         return q if action is None else (q * jax.nn.one_hot(action, self.features)).sum(axis=-1)
 
 
 class ChoicesEnsemble(Ensemble):
-    """Independent MLPs with several discrete actions as an input: each as a vector that is 1 at its choice."""
+    """Independent MLPs with several discrete actions as an input:
+    each as a vector that is 1 at its choice.
+    """
 
     choices: tuple[int, ...] = ()
 
@@ -52,20 +58,29 @@ class ChoicesEnsemble(Ensemble):
 
 
 class BinnedEnsemble(Ensemble):
-    """Independent MLPs that classify values: `features` outputs for a value. Discrete actions are inputs, as vectors.
+    """Independent MLPs that classify values: `features` outputs for a value.
 
-    `bounds` [2] are the ends of the bins, an option of the network: they are no parameters, and have no gradient.
+    Discrete actions are inputs, as vectors.
+
+    `bounds` [2] are the ends of the bins, an option of the network: they are no parameters, and
+    have no gradient.
     """
 
     kind: heads.Kind = "hl_gauss"
     choices: tuple[int, ...] = ()
 
-    def __call__(self, observation: Array, action: Array, *, bounds: Array, raw: bool = False) -> Array:
-        """The values [C, ...] of actions [..., A] for observations [..., O], or with `raw` the outputs [C, ..., K]."""
+    def __call__(
+        self, observation: Array, action: Array, *, bounds: Array, raw: bool = False
+    ) -> Array:
+        """The values [C, ...] of actions [..., A] for observations [..., O],
+        or with `raw` the outputs [C, ..., K].
+        """
         inputs = [action]
         if self.choices:
             action = action if len(self.choices) > 1 else action[..., None]
-            inputs = [jax.nn.one_hot(action[..., i], number) for i, number in enumerate(self.choices)]
+            inputs = [
+                jax.nn.one_hot(action[..., i], number) for i, number in enumerate(self.choices)
+            ]
         outputs = super().__call__(observation, *inputs)
         return outputs if raw else self.head(bounds).mean(outputs)
 
@@ -75,27 +90,46 @@ class BinnedEnsemble(Ensemble):
         return (heads.TwoHot if self.kind == "two_hot" else heads.HLGauss)(self.features, low, high)
 
 
-def create_critic(module: nn.Module, head: heads.HeadSettings, spec: EnvSpec, key: Array, *inputs: Any) -> Network:
-    """Initialise critics, an `Ensemble` or one that is `Encoded`, for example inputs: (observation, action).
+def create_critic(
+    module: nn.Module, head: heads.HeadSettings, spec: EnvSpec, key: Array, *inputs: Any
+) -> Network:
+    """Initialise critics, an `Ensemble` or one that is `Encoded`, for example inputs:
+    (observation, action).
 
-    They have the head that the settings ask for. Ends of bins that are None are not a number until `fitted`.
+    They have the head that the settings ask for. Ends of bins that are None are not a number until
+    `fitted`.
     """
     if head.value_head == "squared":
         return create(module, key, *inputs)
     ensemble: Any = module.body if isinstance(module, Encoded) else module
-    names = ("size", "hidden", "activation", "initialisation", "layer_norm", "output_scale", "precision")
+    names = (
+        "size",
+        "hidden",
+        "activation",
+        "initialisation",
+        "layer_norm",
+        "output_scale",
+        "precision",
+    )
     choices = (spec.choices or (spec.action_size,)) if spec.discrete else ()
     style = {name: getattr(ensemble, name) for name in names}
     binned = BinnedEnsemble(**style, features=head.bins, kind=head.value_head, choices=choices)
-    ends = [jnp.asarray(jnp.nan if end is None else end, jnp.float32) for end in (head.v_min, head.v_max)]
+    ends = [
+        jnp.asarray(jnp.nan if end is None else end, jnp.float32)
+        for end in (head.v_min, head.v_max)
+    ]
     module = module.clone(body=binned) if isinstance(module, Encoded) else binned
-    return create(module, key, *inputs, bounds=jnp.ones(2)).replace(options={"bounds": jnp.stack(ends)})
+    return create(module, key, *inputs, bounds=jnp.ones(2)).replace(
+        options={"bounds": jnp.stack(ends)}
+    )
 
 
 def fit_bins(critic: T, data: Transition, discount: Array | float, scale: Array | float = 1.0) -> T:
-    """Critics, a `Network` or a `Trained` one, whose unknown ends of bins lie around the returns of data [N, ...].
+    """Critics, a `Network` or a `Trained` one, whose unknown ends of bins lie around the returns of
+    data [N, ...].
 
-    The returns are discounted, and `scale` multiplies rewards. Critics without bins are returned as they are.
+    The returns are discounted, and `scale` multiplies rewards. Critics without bins are returned as
+    they are.
     """
     if isinstance(critic, Trained):
         return critic.replace(parameters=fit_bins(critic.parameters, data, discount, scale))
@@ -103,7 +137,9 @@ def fit_bins(critic: T, data: Transition, discount: Array | float, scale: Array 
     if not isinstance(body, BinnedEnsemble):
         return critic
     network: Any = critic
-    around_returns = heads.bounds_of_bins(heads.range_of_returns(data, discount, scale), body.features)
+    around_returns = heads.bounds_of_bins(
+        heads.range_of_returns(data, discount, scale), body.features
+    )
     known = network.options["bounds"]
     return network.replace(options={"bounds": jnp.where(jnp.isnan(known), around_returns, known)})
 
@@ -111,7 +147,9 @@ def fit_bins(critic: T, data: Transition, discount: Array | float, scale: Array 
 def outputs_and_head(
     critic: Network | Trained, observation: Any, action: Array
 ) -> tuple[Array, heads.Scalar | heads.TwoHot]:
-    """The outputs of critics for actions [..., A], [C, ...] or [C, ..., K], and the head that reads them."""
+    """The outputs of critics for actions [..., A], [C, ...] or [C, ..., K],
+    and the head that reads them.
+    """
     network: Any = parameters_of(critic)
     body = _body(network)
     if not isinstance(body, BinnedEnsemble):
@@ -121,20 +159,24 @@ def outputs_and_head(
 
 def _body(critic: Any) -> Any:
     """The module of critics, without their encoder."""
-    module = getattr(critic, "module", None)  # any function of (observation, action) may stand for critics
+    # Any function of (observation, action) may stand for critics.
+    module = getattr(critic, "module", None)
     return module.body if isinstance(module, Encoded) else module
 
 
 def smallest(values: Array, axis: int = 0) -> Array:
-    """The smallest value over `axis`: of critics [C, ...], their minimum [...]. Its gradient goes to one value only.
+    """The smallest value over `axis`: of critics [C, ...], their minimum [...].
 
-    The gradient of `values.min(axis)` is divided by the number of values that equal the minimum. If XLA computes the
-    values twice and rounds them differently, that number can be 0, and the gradient is 0 / 0.
+    Its gradient goes to one value only.
+
+    The gradient of `values.min(axis)` is divided by the number of values that equal the minimum. If
+    XLA computes the values twice and rounds them differently, that number can be 0, and the
+    gradient is 0 / 0.
     """
     smallest_index = jnp.argmin(jax.lax.stop_gradient(values), axis=axis)
-    return jnp.where(jax.nn.one_hot(smallest_index, values.shape[axis], axis=axis, dtype=bool), values, 0.0).sum(
-        axis=axis
-    )
+    return jnp.where(
+        jax.nn.one_hot(smallest_index, values.shape[axis], axis=axis, dtype=bool), values, 0.0
+    ).sum(axis=axis)
 
 
 def largest(values: Array, axis: int = 0) -> Array:
@@ -143,7 +185,8 @@ def largest(values: Array, axis: int = 0) -> Array:
 
 
 def smallest_of_subset(values: Array, number: int | None, key: Array) -> Array:
-    """The smallest value [...] of `number` critics, drawn by `key` from the C of `values` [C, ...]; None: of all.
+    """The smallest value [...] of `number` critics, drawn by `key` from the C of `values` [C, ...];
+    None: of all.
 
     One subset serves the whole batch, as in REDQ (Chen et al., arXiv:2101.05982, algorithm 1).
     """
@@ -159,7 +202,9 @@ def member(ensemble: Network | Trained, index: int) -> Network:
 
 
 def members(ensemble: Network | Trained) -> Network:
-    """An `Ensemble` network as a stack [C, ...] of ensembles of one: under `vmap` each member has its own inputs."""
+    """An `Ensemble` network as a stack [C, ...] of ensembles of one:
+    under `vmap` each member has its own inputs.
+    """
     return _of_one(parameters_of(ensemble), lambda x: x[:, None])
 
 
@@ -187,10 +232,16 @@ def _member_axes(stack: Network) -> Network:
 
 
 def _of_one(ensemble: Network, select: Callable[[Array], Array]) -> Network:
-    """An ensemble of size 1, or a stack of them, with `select` of each leaf of the ensemble; its encoder is shared."""
+    """An ensemble of size 1, or a stack of them, with `select` of each leaf of the ensemble;
+    its encoder is shared.
+    """
     if isinstance(ensemble.module, Encoded):
-        inner = _of_one(ensemble.replace(params=ensemble.params["body"], module=ensemble.module.body), select)
+        inner = _of_one(
+            ensemble.replace(params=ensemble.params["body"], module=ensemble.module.body), select
+        )
         module = ensemble.module.clone(body=inner.module)
         return ensemble.replace(params={**ensemble.params, "body": inner.params}, module=module)
     params, collections = jax.tree.map(select, (ensemble.params, dict(ensemble.collections)))
-    return ensemble.replace(params=params, module=ensemble.module.clone(size=1), collections=collections)
+    return ensemble.replace(
+        params=params, module=ensemble.module.clone(size=1), collections=collections
+    )

@@ -1,8 +1,9 @@
-"""Generative policies: noise schedules, flow matching, samplers that turn noise into actions, and their networks.
+"""Generative policies: noise schedules, flow matching, samplers that turn noise into actions,
+and their networks.
 
-The direction of time follows each method's paper. Diffusion counts steps t = 0 .. T-1 from little noise to much [1].
-Flows run over [0, 1]: `interpolated` and `euler` from noise at 0 to data at 1 [2], `average_velocity` from data at 0 to
-noise at 1 [3].
+The direction of time follows each method's paper. Diffusion counts steps t = 0 .. T-1 from little
+noise to much [1]. Flows run over [0, 1]: `interpolated` and `euler` from noise at 0 to data at 1
+[2], `average_velocity` from data at 0 to noise at 1 [3].
 
 [1] Ho et al., Denoising Diffusion Probabilistic Models, arXiv:2006.11239
 [2] Lipman et al., Flow Matching for Generative Modeling, arXiv:2210.02747
@@ -29,7 +30,9 @@ Embedding = Annotated[int, AtLeast(4)]  # features of a time: two sines and two 
 
 
 def sinusoidal(time: Array, size: int) -> Array:
-    """Sines and cosines [..., size] of times [...], at size / 2 frequencies from 1 to 1e-4 (arXiv:1706.03762, 3.5)."""
+    """Sines and cosines [..., size] of times [...], at size / 2 frequencies from 1 to 1e-4
+    (arXiv:1706.03762, 3.5).
+    """
     frequencies = jnp.exp(-np.log(10_000.0) * jnp.arange(size // 2) / (size // 2 - 1))
     angle = time[..., None] * frequencies
     return jnp.concatenate([jnp.sin(angle), jnp.cos(angle)], axis=-1)
@@ -38,7 +41,8 @@ def sinusoidal(time: Array, size: int) -> Array:
 class Field(Module):
     """An MLP over noisy actions, observations and times: a denoiser or a velocity field of actions.
 
-    A time enters as a number. With `embedding` > 0 it enters as that many features, a small MLP of its `sinusoidal`.
+    A time enters as a number. With `embedding` > 0 it enters as that many features, a small MLP of
+    its `sinusoidal`.
     """
 
     hidden: tuple[int, ...]
@@ -59,15 +63,21 @@ class Field(Module):
         inputs = []
         for i, time in enumerate(times):
             if self.embedding:
-                embed = networks.MLP((2 * self.embedding,), self.embedding, *style, name=f"time_{i}")
+                embed = networks.MLP(
+                    (2 * self.embedding,), self.embedding, *style, name=f"time_{i}"
+                )
                 inputs.append(embed(sinusoidal(time, self.embedding)))
             else:
                 inputs.append(time[..., None])
-        return networks.MLP(self.hidden, self.features, *style, name="body")(action, *inputs, observation)
+        return networks.MLP(self.hidden, self.features, *style, name="body")(
+            action, *inputs, observation
+        )
 
 
 class NoiseSchedule(NamedTuple):
-    """The share of an action that remains after each of T steps of noise; constants of the program."""
+    """The share of an action that remains after each of T steps of noise;
+    constants of the program.
+    """
 
     alpha: Array  # [T] alpha_t: the share of the variance that step t keeps
     signal: Array  # [T] abar_t, their product: the remaining share of the action's variance
@@ -76,16 +86,20 @@ class NoiseSchedule(NamedTuple):
 def schedule(name: Noising, steps: int) -> NoiseSchedule:
     """The schedule called `name`, in `steps` steps.
 
-    - vp: alpha_t = exp(-b_min / T - (b_max - b_min) (2t - 1) / (2 T^2)) for t = 1..T, with b from 0.1 to 10: a
-      variance-preserving process in T steps (Diffusion-QL; Song et al., arXiv:2011.13456);
-    - linear: 1 - alpha_t evenly spaced from 1e-4 to 2e-2 (DDPM). It needs hundreds of steps to remove the signal.
+    - vp: alpha_t = exp(-b_min / T - (b_max - b_min) (2t - 1) / (2 T^2)) for t = 1..T, with b from
+      0.1 to 10: a variance-preserving process in T steps (Diffusion-QL; Song et al.,
+      arXiv:2011.13456);
+    - linear: 1 - alpha_t evenly spaced from 1e-4 to 2e-2 (DDPM). It needs hundreds of steps to
+      remove the signal.
     """
     t = np.arange(1, steps + 1)
     if name == "vp":
         alpha = np.exp(-0.1 / steps - 0.5 * (10.0 - 0.1) * (2 * t - 1) / steps**2)
     else:
         alpha = 1.0 - np.linspace(1e-4, 2e-2, steps)
-    return NoiseSchedule(jnp.asarray(alpha, jnp.float32), jnp.asarray(np.cumprod(alpha), jnp.float32))
+    return NoiseSchedule(
+        jnp.asarray(alpha, jnp.float32), jnp.asarray(np.cumprod(alpha), jnp.float32)
+    )
 
 
 def noised(schedule: NoiseSchedule, action: Array, step: Array, noise: Array) -> Array:
@@ -101,12 +115,16 @@ def denoised(schedule: NoiseSchedule, noisy: Array, step: Array, noise: Array) -
 
 
 def ancestral(
-    schedule: NoiseSchedule, denoiser: Callable[[Array, Array], Array], key: Array, shape: tuple[int, ...]
+    schedule: NoiseSchedule,
+    denoiser: Callable[[Array, Array], Array],
+    key: Array,
+    shape: tuple[int, ...],
 ) -> Array:
     """Actions of `shape` [..., A] from noise, by the reverse process of DDPM [1, algorithm 2].
 
-    `denoiser(noisy, step)` predicts the noise [..., A] in actions at `step` [...]. Each step draws from the Gaussian
-    q(a_{t-1} | a_t, a_0), where a_0 is `denoised` with the predicted noise. The last step adds no noise.
+    `denoiser(noisy, step)` predicts the noise [..., A] in actions at `step` [...]. Each step draws
+    from the Gaussian q(a_{t-1} | a_t, a_0), where a_0 is `denoised` with the predicted noise. The
+    last step adds no noise.
     """
     alpha, signal = schedule
     before = jnp.concatenate([jnp.ones(1), signal[:-1]])  # abar_{t-1}
@@ -127,13 +145,19 @@ def ancestral(
 
 
 def interpolated(noise: Array, action: Array, time: Array) -> Array:
-    """Points at times [...] on the straight lines from noise [..., A] at time 0 to actions at time 1."""
+    """Points at times [...] on the straight lines from noise [..., A] at time 0 to actions at
+    time 1.
+    """
     time = time[..., None]
     return (1.0 - time) * noise + time * action
 
 
-def flow_matching_loss(velocity: Callable[[Array, Array], Array], action: Array, key: Array) -> Array:
-    """Squared error [] of `velocity(action, time)` to the straight lines from noise to actions [B, A] [2]."""
+def flow_matching_loss(
+    velocity: Callable[[Array, Array], Array], action: Array, key: Array
+) -> Array:
+    """Squared error [] of `velocity(action, time)` to the straight lines from noise to actions
+    [B, A] [2].
+    """
     key_noise, key_time = jax.random.split(key)
     noise = jax.random.normal(key_noise, action.shape)
     time = jax.random.uniform(key_time, action.shape[:-1])
@@ -141,7 +165,9 @@ def flow_matching_loss(velocity: Callable[[Array, Array], Array], action: Array,
 
 
 def euler(velocity: Callable[[Array, Array], Array], noise: Array, steps: int) -> Array:
-    """Actions [..., A] from noise along `velocity(action, time)` from time 0 to 1 in equal steps, in [-1, 1]."""
+    """Actions [..., A] from noise along `velocity(action, time)` from time 0 to 1 in equal steps,
+    in [-1, 1].
+    """
 
     def move(i: Array, action: Array) -> Array:
         return action + velocity(action, jnp.full(noise.shape[:-1], i / steps)) / steps
@@ -150,15 +176,25 @@ def euler(velocity: Callable[[Array, Array], Array], noise: Array, steps: int) -
 
 
 def average_velocity(
-    field: Callable[[Array, Array, Array], Array], noisy: Array, start: Array, time: Array, velocity: Array
+    field: Callable[[Array, Array, Array], Array],
+    noisy: Array,
+    start: Array,
+    time: Array,
+    velocity: Array,
 ) -> tuple[Array, Array]:
-    """u(a_t, r, t) and its target by MeanFlow's identity, both [..., A]. The target has no gradient.
+    """u(a_t, r, t) and its target by MeanFlow's identity, both [..., A].
 
-    u (t - r) is the displacement from r to t along a flow with `velocity` v. Its derivative in t gives [3, eq. 6]
+    The target has no gradient.
+
+    u (t - r) is the displacement from r to t along a flow with `velocity` v. Its derivative in t
+    gives [3, eq. 6]
       u = v - (t - r) du/dt,   du/dt = v . grad_a u + d_t u,
-    where du/dt is one product of the Jacobian of u with (v, 0, 1). `field(a, r, t)` takes [..., A], [...] and [...].
+    where du/dt is one product of the Jacobian of u with (v, 0, 1). `field(a, r, t)` takes [..., A],
+    [...] and [...].
     """
-    u, derivative = jax.jvp(lambda a, t: field(a, start, t), (noisy, time), (velocity, jnp.ones_like(time)))
+    u, derivative = jax.jvp(
+        lambda a, t: field(a, start, t), (noisy, time), (velocity, jnp.ones_like(time))
+    )
     return u, jax.lax.stop_gradient(velocity - (time - start)[..., None] * derivative)
 
 

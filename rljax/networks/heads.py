@@ -1,25 +1,31 @@
-"""Heads: what a critic's outputs say of a return, as one number or as a distribution, and how they learn a target.
+"""Heads: what a critic's outputs say of a return, as one number or as a distribution,
+and how they learn a target.
 
-A head turns outputs into values, makes the target of a backup  r + gamma s'  from the outputs for the next state, and
-measures the loss to it. K is `features`, the number of outputs for each value; those of `Scalar` have no axis K.
+A head turns outputs into values, makes the target of a backup  r + gamma s'  from the outputs for
+the next state, and measures the loss to it. K is `features`, the number of outputs for each value;
+those of `Scalar` have no axis K.
 
-    Scalar       y = r + gamma Q'                        e = Q - y          l: Huber's, the clipped error of [1], or e^2
-    Categorical  Z = z_1 ... z_K with softmax(outputs)   target: the projection of r + gamma Z' on the z_i   [2, eq. 7]
-                                                         l = -sum_i m_i log p_i                              [2, alg. 1]
-    Quantile     theta_i for tau_i = (2 i - 1) / (2 K)   target: r + gamma theta'_j
-                                                         l = sum_i mean_j |tau_i - 1{u < 0}| L(u) / kappa,
+    Scalar       y = r + gamma Q'                       e = Q - y   l: Huber's, the clipped error
+                                                                    of [1], or e^2
+    Categorical  Z = z_1 ... z_K with softmax(outputs)  target: the projection of r + gamma Z' on the z_i  [2, eq. 7]
+                                                        l = -sum_i m_i log p_i                             [2, alg. 1]
+    Quantile     theta_i for tau_i = (2 i - 1) / (2 K)  target: r + gamma theta'_j l = sum_i mean_j
+                                                        |tau_i - 1{u < 0}| L(u) / kappa,
                                                              u = r + gamma theta'_j - theta_i, L: Huber's of kappa [3]
 
-    TwoHot       y = r + gamma Q', on its two neighbours among the z_i;  l as above
-    HLGauss      m_i ~ Phi((e_i+1 - y) / sigma) - Phi((e_i - y) / sigma), e_i edges of bins;  l as above [5, eq. 3.4]
+    TwoHot    y = r + gamma Q', on its two neighbours among the z_i;  l as above
+    HLGauss   m_i ~ Phi((e_i+1 - y) / sigma) - Phi((e_i - y) / sigma), e_i edges of bins;
+              l as above [5, eq. 3.4]
 
-The last two classify one number. Agents whose targets are numbers use them, and `Scalar`, by `encode` and `loss`.
+The last two classify one number. Agents whose targets are numbers use them, and `Scalar`, by
+`encode` and `loss`.
 
 [1] Mnih et al., Human-level control through deep reinforcement learning, Nature 518, 2015
 [2] Bellemare et al., A Distributional Perspective on Reinforcement Learning, arXiv:1707.06887
 [3] Dabney et al., Distributional Reinforcement Learning with Quantile Regression, arXiv:1710.10044
 [4] Hessel et al., Rainbow: Combining Improvements in Deep Reinforcement Learning, arXiv:1710.02298
-[5] Farebrother et al., Stop Regressing: Training Value Functions via Classification, arXiv:2403.03950
+[5] Farebrother et al., Stop Regressing: Training Value Functions via Classification,
+    arXiv:2403.03950
 """
 
 from __future__ import annotations
@@ -36,7 +42,8 @@ from rljax.agent import Array, Metrics, Transition, config, same_fields
 from rljax.requirements import AtLeast, require_at_least, require_range
 
 SMOOTHING = 0.75  # sigma of HL-Gauss in widths of a bin; [5]
-MARGIN = 0.1  # share of the range of returns by which bins from data go on, at either end; own choice
+# Share of the range of returns by which bins from data go on, at either end; own choice.
+MARGIN = 0.1
 OUTER = 4  # bins beyond that, in which HL-Gauss's targets would lose some of their Gaussian
 
 
@@ -53,7 +60,8 @@ class Head(Protocol):
         ...
 
     def target(self, outputs: Array, reward: Array, discount: Array) -> Array:
-        """The target of a backup, from outputs [..., K] for the next state, rewards [...] and discounts [...].
+        """The target of a backup, from outputs [..., K] for the next state,
+        rewards [...] and discounts [...].
 
         The discount is 0 where the episode has terminated. No gradient flows into the target.
         """
@@ -64,7 +72,9 @@ class Head(Protocol):
         ...
 
     def error(self, outputs: Array, target: Array) -> Array:
-        """How far [...] outputs are from a target, at least 0: the priority with which they are learnt from again."""
+        """How far [...] outputs are from a target, at least 0:
+        the priority with which they are learnt from again.
+        """
         ...
 
     def target_mean(self, target: Array) -> Array:
@@ -112,7 +122,9 @@ class Scalar:
 
 @dataclasses.dataclass(frozen=True)
 class Binned:
-    """Probabilities of K values at equal distances, from `low` to `high`, by a softmax of the outputs."""
+    """Probabilities of K values at equal distances, from `low` to `high`,
+    by a softmax of the outputs.
+    """
 
     features: int
     low: Array | float
@@ -146,12 +158,14 @@ class Binned:
         return jnp.maximum(self.loss(outputs, target) - entropy, 0.0)
 
     def projected(self, values: Array, probabilities: Array) -> Array:
-        """`probabilities` [..., J] of `values` [..., J], on the K supports: each is shared by its two neighbours.
+        """`probabilities` [..., J] of `values` [..., J], on the K supports:
+        each is shared by its two neighbours.
 
         Values outside of the support count as its nearest end.
         """
         position = (jnp.clip(values, self.low, self.high) - self.low) / self.width
-        distance = jnp.abs(position[..., None, :] - jnp.arange(self.features)[:, None])  # [..., K, J]
+        # [..., K, J]
+        distance = jnp.abs(position[..., None, :] - jnp.arange(self.features)[:, None])
         return (jnp.clip(1.0 - distance, 0.0, 1.0) * probabilities[..., None, :]).sum(axis=-1)
 
 
@@ -167,10 +181,14 @@ class Categorical(Binned):
 
 @dataclasses.dataclass(frozen=True)
 class TwoHot(Binned):
-    """One number as the probabilities of its two neighbours among K values, which have the number as their mean."""
+    """One number as the probabilities of its two neighbours among K values,
+    which have the number as their mean.
+    """
 
     def encode(self, values: Array) -> Array:
-        """Probabilities [..., K] of values [...]; those beyond the ends count as the nearest end."""
+        """Probabilities [..., K] of values [...]; those beyond the ends count as the nearest
+        end.
+        """
         return jax.lax.stop_gradient(self.projected(values[..., None], jnp.ones((1,))))
 
     def clipped(self, values: Array) -> Metrics:
@@ -184,10 +202,11 @@ class TwoHot(Binned):
 
 @dataclasses.dataclass(frozen=True)
 class HLGauss(TwoHot):
-    """One number as what a Gaussian around it gives to K bins, whose outer edges are `low` and `high`; [5].
+    """One number as what a Gaussian around it gives to K bins,
+    whose outer edges are `low` and `high`; [5].
 
-    The mean is the number, to 1e-5 of a bin's width, but within `OUTER` bins of an end, where the lost tail moves it
-    inwards, by at most a bin's width.
+    The mean is the number, to 1e-5 of a bin's width, but within `OUTER` bins of an end, where the
+    lost tail moves it inwards, by at most a bin's width.
     """
 
     @property
@@ -201,13 +220,19 @@ class HLGauss(TwoHot):
         return (self.high - self.low) / self.features
 
     def encode(self, values: Array) -> Array:
-        """Probabilities [..., K] of values [...]; those beyond the ends count as the nearest end."""
-        place = (jnp.clip(values, self.low, self.high) - self.low) / self.width  # in bins: large supports stay exact
+        """Probabilities [..., K] of values [...]; those beyond the ends count as the nearest
+        end.
+        """
+        # In bins: large supports stay exact.
+        place = (jnp.clip(values, self.low, self.high) - self.low) / self.width
         edges = (jnp.arange(self.features + 1) - place[..., None]) / SMOOTHING
-        # Above y the tails' complements are subtracted: near 1, float32 knows no difference between neighbours.
+        # Above y the tails' complements are subtracted: near 1, float32 knows no difference between
+        # neighbours.
         below, above = jax.scipy.special.ndtr(edges), jax.scipy.special.ndtr(-edges)
         middle = edges[..., 1:] + edges[..., :-1]
-        mass = jnp.where(middle > 0, above[..., :-1] - above[..., 1:], below[..., 1:] - below[..., :-1])
+        mass = jnp.where(
+            middle > 0, above[..., :-1] - above[..., 1:], below[..., 1:] - below[..., :-1]
+        )
         return jax.lax.stop_gradient(mass / mass.sum(axis=-1, keepdims=True))
 
 
@@ -275,23 +300,32 @@ def check_bins(settings: HeadSettings) -> None:
     ends = [name for name in ("v_min", "v_max") if getattr(settings, name) is not None]
     require_range(settings, **dict.fromkeys(ends, (None, None)))
     if len(ends) == 1:
-        raise ValueError("--config.v-min and --config.v-max go together: give both, or neither for those of the data.")
+        raise ValueError(
+            "--config.v-min and --config.v-max go together: give both, or neither for those of "
+            "the data."
+        )
     if ends and not np.all(np.asarray(settings.v_min) < np.asarray(settings.v_max)):
-        raise ValueError(f"--config.v-min is {settings.v_min}, it must be below --config.v-max {settings.v_max}.")
+        raise ValueError(
+            f"--config.v-min is {settings.v_min}, it must be below --config.v-max {settings.v_max}."
+        )
 
 
-def range_of_returns(data: Transition, discount: Array | float, scale: Array | float = 1.0) -> Array:
-    """The smallest and the largest discounted return [2] from any row of a data set [N, ...] in recorded order.
+def range_of_returns(
+    data: Transition, discount: Array | float, scale: Array | float = 1.0
+) -> Array:
+    """The smallest and the largest discounted return [2] from any row of a data set [N, ...] in
+    recorded order.
 
-    Where a trajectory is cut, its return goes on with the mean of its rewards, for at most 10,000 steps. `scale`
-    multiplies rewards.
+    Where a trajectory is cut, its return goes on with the mean of its rewards, for at most 10,000
+    steps. `scale` multiplies rewards.
     """
     reward = scale * data.reward
     ends = data.terminated | data.truncated
     ends = ends.at[-1].set(True)
     starts = jnp.concatenate([jnp.ones((1,), bool), ends[:-1]])
     total, length = jax.lax.associative_scan(_sums, (reward, jnp.ones_like(reward), starts))[:2]
-    going_on = total / length / jnp.maximum(1.0 - discount, 1e-4)  # read at the ends alone, where both are whole
+    # Read at the ends alone, where both are whole.
+    going_on = total / length / jnp.maximum(1.0 - discount, 1e-4)
     after = jnp.where(data.terminated, 0.0, discount * going_on)
     inputs = (jnp.where(ends, 0.0, discount), jnp.where(ends, reward + after, reward))
     returns = jax.lax.associative_scan(_backwards, inputs, reverse=True)[1]
@@ -300,7 +334,9 @@ def range_of_returns(data: Transition, discount: Array | float, scale: Array | f
 
 def _sums(left: Any, right: Any) -> Any:
     """Sums of two neighbouring spans of rows: what lies before a start does not count."""
-    sums = [jnp.where(right[2], new, old + new) for old, new in zip(left[:2], right[:2], strict=True)]
+    sums = [
+        jnp.where(right[2], new, old + new) for old, new in zip(left[:2], right[:2], strict=True)
+    ]
     return (*sums, left[2] | right[2])
 
 
@@ -310,7 +346,9 @@ def _backwards(later: Any, earlier: Any) -> Any:
 
 
 def bounds_of_bins(returns: Array, bins: int) -> Array:
-    """Bins [2] for returns between two numbers [2]: with a margin, and outer bins for the Gaussians at the ends."""
+    """Bins [2] for returns between two numbers [2]: with a margin,
+    and outer bins for the Gaussians at the ends.
+    """
     low, high = returns
     spread = jnp.maximum(high - low, 1e-3 * jnp.maximum(jnp.abs(returns).max(), 1.0))
     wide = spread * (1.0 + 2.0 * MARGIN)
@@ -323,7 +361,9 @@ Name = Literal["none", "c51", "quantile"]
 
 @config
 class WithDistribution:
-    """Settings of agents whose users choose what critics learn of the return: a base of their Config."""
+    """Settings of agents whose users choose what critics learn of the return:
+    a base of their Config.
+    """
 
     loss: Literal["huber", "squared"] = "squared"  # of the error of a mean; huber in DQN
     distribution: Name = "none"  # of returns: their mean, or arXiv:1707.06887, arXiv:1710.10044
@@ -345,24 +385,31 @@ def of_returns(settings: WithDistribution) -> Head:
 
 
 def check(head: Head, num_critics: int) -> None:
-    """Raise `ValueError` for a head that cannot work. Its floats are numbers, or one for each learner."""
+    """Raise `ValueError` for a head that cannot work.
+
+    Its floats are numbers, or one for each learner.
+    """
     if isinstance(head, Scalar):
         return
     if num_critics > 1:
         raise ValueError(
-            f"--config.num-critics is {num_critics}: a distribution of returns is that of one critic. Use "
-            "--config.num-critics 1, or --config.distribution none."
+            f"--config.num-critics is {num_critics}: a distribution of returns is that of one "
+            "critic. Use --config.num-critics 1, or --config.distribution none."
         )
     if isinstance(head, Quantile) and not np.all(np.asarray(head.kappa) > 0):
         raise ValueError(f"--config.kappa is {head.kappa}, it must be above 0.")
     if isinstance(head, Binned) and not np.all(np.asarray(head.low) < np.asarray(head.high)):
-        raise ValueError(f"--config.v-min is {head.low}, it must be below --config.v-max {head.high}.")
+        raise ValueError(
+            f"--config.v-min is {head.low}, it must be below --config.v-max {head.high}."
+        )
 
 
 def of_actions(outputs: Array, head: Head, dueling: bool = False) -> Array:
-    """A last layer's outputs [..., A K] as those of each action, [..., A, K], or [..., A] where K is 1.
+    """A last layer's outputs [..., A K] as those of each action, [..., A, K],
+    or [..., A] where K is 1.
 
-    With `dueling` the first K outputs are a value's, and the others advantages: Wang et al., arXiv:1511.06581, eq. 9.
+    With `dueling` the first K outputs are a value's, and the others advantages: Wang et al.,
+    arXiv:1511.06581, eq. 9.
     """
     axis = -1 if head.features == 1 else -2
     if head.features > 1:
@@ -374,7 +421,9 @@ def of_actions(outputs: Array, head: Head, dueling: bool = False) -> Array:
 
 
 def of_action(outputs: Array, action: Array, head: Head) -> Array:
-    """The outputs [...] or [..., K] of one action, from those of all actions and a one-hot `action` [..., A]."""
+    """The outputs [...] or [..., K] of one action, from those of all actions and a one-hot `action`
+    [..., A].
+    """
     if head.features == 1:
         return (outputs * action).sum(axis=-1)
     return (outputs * action[..., None]).sum(axis=-2)

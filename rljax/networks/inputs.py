@@ -168,7 +168,8 @@ class OfStream(Raw):
 def normalised(see: Callable[[Any], Any], batch: Transition) -> Transition:
     """A batch with `see` of its observations, and of transitions in its extras: rows of data."""
     extras = {
-        name: normalised(see, extra) if isinstance(extra, Transition) else extra for name, extra in batch.extras.items()
+        name: normalised(see, extra) if isinstance(extra, Transition) else extra
+        for name, extra in batch.extras.items()
     }
     return batch.replace(
         observation=see(batch.observation),

@@ -1,7 +1,8 @@
 """Layers, multilayer perceptrons and ensembles of them.
 
-A `Network` is a pytree that can be called. Its leaves are the parameters, and the module's other collections where it
-has any, such as batch statistics. The Flax module is static. A loss reads `critic(observation, action)`.
+A `Network` is a pytree that can be called. Its leaves are the parameters, and the module's other
+collections where it has any, such as batch statistics. The Flax module is static. A loss reads
+`critic(observation, action)`.
 """
 
 from __future__ import annotations
@@ -20,24 +21,29 @@ from rljax.networks.initialisation import Initialisation, initialisers
 from rljax.networks.optimisation.trained import parameters_of
 
 Activation = Literal["relu", "tanh", "gelu", "gelu_tanh", "silu", "mish", "elu", "leaky_relu"]
-# Normalisation of hidden layers. False: none; True: before the activation; "last": after the activation; "plain":
-# before the activation, without scale and bias.
+# Normalisation of hidden layers. False: none; True: before the activation; "last": after the
+# activation; "plain": before the activation, without scale and bias.
 Norm = bool | Literal["last", "plain"]
 
 Precision = Literal["float32", "bfloat16"]
 
 
 def mish(x: Array) -> Array:
-    """x tanh(log(1 + e^x)), Misra, arXiv:1908.08681, with one exponential: tanh(log y) = (y^2 - 1) / (y^2 + 1)."""
+    """x tanh(log(1 + e^x)), Misra, arXiv:1908.08681, with one exponential:
+    tanh(log y) = (y^2 - 1) / (y^2 + 1).
+    """
     power = jnp.exp(jnp.minimum(x, 20.0))  # above 20 the quotient is 1
     rest = power * (power + 2.0)  # (1 + e^x)^2 - 1
     return x * (rest / (rest + 2.0))
 
 
 def leaky_relu(x: Array) -> Array:
-    """x where x > 0, and 0.01 x elsewhere. The slope at exactly 0 is 0.01, as in PyTorch; in JAX's own it is 1.
+    """x where x > 0, and 0.01 x elsewhere.
 
-    Sparse initialisation makes hidden units that are exactly 0, and this slope then decides the first updates.
+    The slope at exactly 0 is 0.01, as in PyTorch; in JAX's own it is 1.
+
+    Sparse initialisation makes hidden units that are exactly 0, and this slope then decides the
+    first updates.
     """
     return jnp.where(x > 0, x, 0.01 * x)
 
@@ -55,10 +61,14 @@ ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
 
 
 class Dropout(NamedTuple):
-    """Dropout of hidden units in one call. The rate is no attribute of the module, so it can be traced."""
+    """Dropout of hidden units in one call.
+
+    The rate is no attribute of the module, so it can be traced.
+    """
 
     key: Array
-    rate: Array | float  # the share of units set to 0, in [0, 1); the others are multiplied by 1 / (1 - rate)
+    # the share of units set to 0, in [0, 1); the others are multiplied by 1 / (1 - rate)
+    rate: Array | float
 
 
 @jax.tree_util.register_pytree_with_keys_class
@@ -66,15 +76,17 @@ class Dropout(NamedTuple):
 class Network:
     """A Flax module with its variables: `network(x)` applies it. A pytree; the module is static.
 
-    `params` are the parameters. `collections` are the module's other variables by collection, for example
-    {"batch_stats": ...}. A call reads collections and never changes them; `apply_mutable` updates them.
+    `params` are the parameters. `collections` are the module's other variables by collection, for
+    example {"batch_stats": ...}. A call reads collections and never changes them; `apply_mutable`
+    updates them.
 
-    Collections are leaves too, but their gradient is 0. A step of Adam or of plain gradient descent leaves them
-    unchanged; weight decay would shrink them. `copy` copies them. `polyak` averages them like parameters, as is usual
-    for target networks.
+    Collections are leaves too, but their gradient is 0. A step of Adam or of plain gradient descent
+    leaves them unchanged; weight decay would shrink them. `copy` copies them. `polyak` averages
+    them like parameters, as is usual for target networks.
 
-    Leaves of collections are floats, so that gradients, optimisers and `polyak` accept them. Integers and truth values
-    are stored as float32; the module receives them rounded to their own type, `dtypes`. Counts are exact up to 2^24.
+    Leaves of collections are floats, so that gradients, optimisers and `polyak` accept them.
+    Integers and truth values are stored as float32; the module receives them rounded to their own
+    type, `dtypes`. Counts are exact up to 2^24.
 
     Without collections, the pytree has the paths `params` and `options` only.
     """
@@ -83,12 +95,14 @@ class Network:
     module: nn.Module
     options: Any = None  # arguments of every call, by name; arguments of a single call replace them
     collections: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    dtypes: tuple[str, ...] = ()  # types that the module declared, one per leaf of `collections`; () if all are floats
+    # types that the module declared, one per leaf of `collections`; () if all are floats
+    dtypes: tuple[str, ...] = ()
 
     def __call__(self, *inputs: Array, **options: Any) -> Any:
         """Apply the module to `inputs`.
 
-        `options` are the module's own arguments, such as `dropout`. An option that is None is left out.
+        `options` are the module's own arguments, such as `dropout`. An option that is None is left
+        out.
         """
         return self.module.apply(self._variables(), *inputs, **self._given(options))
 
@@ -97,14 +111,20 @@ class Network:
     ) -> tuple[Any, Network]:
         """Apply the module and update the collections named in `mutable`.
 
-        Returns the output and the network with its new collections. No gradient flows through the new collections.
-        Raises `ValueError` for the collection `params`, which optimisers update.
+        Returns the output and the network with its new collections. No gradient flows through the
+        new collections. Raises `ValueError` for the collection `params`, which optimisers update.
         """
         names = [mutable] if isinstance(mutable, str) else list(mutable)
         if "params" in names:
-            raise ValueError("parameters are updated by an optimiser: leave 'params' out of `mutable`.")
-        output, changed = self.module.apply(self._variables(), *inputs, mutable=names, **self._given(options))
-        collections, dtypes = _as_floats({**self._declared(), **jax.lax.stop_gradient(dict(changed))})
+            raise ValueError(
+                "parameters are updated by an optimiser: leave 'params' out of `mutable`."
+            )
+        output, changed = self.module.apply(
+            self._variables(), *inputs, mutable=names, **self._given(options)
+        )
+        collections, dtypes = _as_floats(
+            {**self._declared(), **jax.lax.stop_gradient(dict(changed))}
+        )
         return output, self.replace(collections=collections, dtypes=dtypes)
 
     def replace(self, **changes: Any) -> Network:
@@ -114,12 +134,15 @@ class Network:
     def tree_flatten_with_keys(self) -> tuple[tuple[tuple[Any, Any], ...], Any]:
         """Children with their keys, and the static fields; empty collections are no child."""
         children, static = self.tree_flatten()
-        return tuple((jax.tree_util.GetAttrKey(name), x) for name, x in zip(static[0], children, strict=True)), static
+        return tuple(
+            (jax.tree_util.GetAttrKey(name), x) for name, x in zip(static[0], children, strict=True)
+        ), static
 
     def tree_flatten(self) -> tuple[tuple[Any, ...], Any]:
         """Children and the static fields; empty collections are no child."""
         names = ("params", "options")
-        if not isinstance(self.collections, Mapping) or self.collections:  # JAX may put any object in its place
+        # JAX may put any object in its place
+        if not isinstance(self.collections, Mapping) or self.collections:
             names += ("collections",)
         return tuple(getattr(self, name) for name in names), (names, self.module, self.dtypes)
 
@@ -130,7 +153,11 @@ class Network:
         return cls(module=module, dtypes=dtypes, **dict(zip(names, children, strict=True)))
 
     def _given(self, options: Mapping[str, Any]) -> dict[str, Any]:
-        return {name: option for name, option in {**(self.options or {}), **options}.items() if option is not None}
+        return {
+            name: option
+            for name, option in {**(self.options or {}), **options}.items()
+            if option is not None
+        }
 
     def _variables(self) -> dict[str, Any]:
         return {"params": self.params, **jax.lax.stop_gradient(self._declared())}
@@ -145,11 +172,13 @@ class Network:
 
 
 def create(module: nn.Module, key: Array, *inputs: Any, **options: Any) -> Network:
-    """Initialise `module` for example `inputs` (only their shapes matter), with all of its collections.
+    """Initialise `module` for example `inputs` (only their shapes matter),
+    with all of its collections.
 
     The network's own `options` are not those of this call.
 
-    Raises `ValueError` for a collection of something other than numbers and truth values, for example random keys.
+    Raises `ValueError` for a collection of something other than numbers and truth values, for
+    example random keys.
     """
     collections = dict(module.init(key, *inputs, **options))
     params = collections.pop("params", {})
@@ -158,12 +187,15 @@ def create(module: nn.Module, key: Array, *inputs: Any, **options: Any) -> Netwo
 
 
 def _as_floats(collections: Mapping[str, Any]) -> tuple[dict[str, Any], tuple[str, ...]]:
-    """The collections with integers and truth values as float32, and the types of all leaves; () if all are floats."""
+    """The collections with integers and truth values as float32, and the types of all leaves;
+    () if all are floats.
+    """
     for path, leaf in jax.tree_util.tree_leaves_with_path(collections):
         if not (jnp.issubdtype(leaf.dtype, jnp.number) or leaf.dtype == bool):
             raise ValueError(
-                f"the variable {jax.tree_util.keystr(path, simple=True, separator='/')} is of type {leaf.dtype}, which "
-                "no network can hold: its leaves must be numbers or truth values. Give it to the module in each call."
+                f"the variable {jax.tree_util.keystr(path, simple=True, separator='/')} is of type "
+                f"{leaf.dtype}, which no network can hold: its leaves must be numbers or truth "
+                "values. Give it to the module in each call."
             )
     dtypes = tuple(str(leaf.dtype) for leaf in jax.tree.leaves(collections))
     if all(jnp.issubdtype(dtype, jnp.inexact) for dtype in dtypes):
@@ -180,7 +212,8 @@ def _converted(leaf: Array, dtype: str) -> Array:
 class Known:
     """Parameters that are there already are looked up.
 
-    Flax traces their initialisers in every call, to compare shapes: a third of the time that tracing an agent takes.
+    Flax traces their initialisers in every call, to compare shapes: a third of the time that
+    tracing an agent takes.
     """
 
     def param(self: Any, name: str, init_fn: Callable, *arguments: Any, **options: Any) -> Any:
@@ -201,18 +234,23 @@ class LayerNorm(Known, nn.LayerNorm):
 
 
 class Dense(Module):
-    """y = x W + b for x [..., I]; both initialised by name, since PyTorch's bias depends on the fan-in."""
+    """y = x W + b for x [..., I]; both initialised by name,
+    since PyTorch's bias depends on the fan-in.
+    """
 
     features: int
     initialisation: Initialisation = "torch"
     scale: float = 1.0  # gain of the orthogonal initialisation
     last: bool = False  # whether it is the last layer of a network
-    precision: Precision = "float32"  # of the factors in the forward pass; everything else is float32
+    # of the factors in the forward pass; everything else is float32
+    precision: Precision = "float32"
 
     @nn.compact
     def __call__(self, x: Array) -> Array:
         """Map [..., I] to [..., features]."""
-        kernel_init, bias_init = initialisers(self.initialisation, x.shape[-1], self.scale, self.last)
+        kernel_init, bias_init = initialisers(
+            self.initialisation, x.shape[-1], self.scale, self.last
+        )
         kernel = self.param("kernel", kernel_init, (x.shape[-1], self.features))
         bias = self.param("bias", bias_init, (self.features,))
         if self.precision == "float32":
@@ -222,7 +260,9 @@ class Dense(Module):
 
 
 def joined(inputs: Sequence[Array]) -> Array:
-    """Inputs [..., I_1], [..., I_2], ... concatenated on their last axis; the other axes broadcast."""
+    """Inputs [..., I_1], [..., I_2], ... concatenated on their last axis;
+    the other axes broadcast.
+    """
     leading = jnp.broadcast_shapes(*(x.shape[:-1] for x in inputs))
     return jnp.concatenate([jnp.broadcast_to(x, (*leading, x.shape[-1])) for x in inputs], axis=-1)
 
@@ -240,10 +280,18 @@ class MLP(Module):
 
     @nn.compact
     def __call__(self, *inputs: Array, dropout: Dropout | None = None) -> Array:
-        """Map inputs [..., I_1], [..., I_2], ... to [..., features]; `dropout` comes after each activation."""
+        """Map inputs [..., I_1], [..., I_2], ... to [..., features];
+        `dropout` comes after each activation.
+        """
         x = joined(inputs)
         for i, width in enumerate(self.hidden):
-            x = Dense(width, self.initialisation, math.sqrt(2.0), precision=self.precision, name=f"hidden_{i}")(x)
+            x = Dense(
+                width,
+                self.initialisation,
+                math.sqrt(2.0),
+                precision=self.precision,
+                name=f"hidden_{i}",
+            )(x)
             if self.layer_norm is True:
                 x = LayerNorm(name=f"norm_{i}")(x)
             if self.layer_norm == "plain":
@@ -252,16 +300,27 @@ class MLP(Module):
             if self.layer_norm == "last":
                 x = LayerNorm(name=f"norm_{i}")(x)
             if dropout is not None:
-                mask = jax.random.bernoulli(jax.random.fold_in(dropout.key, i), 1.0 - dropout.rate, x.shape)
+                mask = jax.random.bernoulli(
+                    jax.random.fold_in(dropout.key, i), 1.0 - dropout.rate, x.shape
+                )
                 x = jnp.where(mask, x / (1.0 - dropout.rate), 0.0)
         if self.features is None:
             return x
-        output = Dense(self.features, self.initialisation, self.output_scale, True, self.precision, name="output")
+        output = Dense(
+            self.features,
+            self.initialisation,
+            self.output_scale,
+            True,
+            self.precision,
+            name="output",
+        )
         return output(x)
 
 
 class Convolutional(Module):
-    """Convolutions without padding, then dense layers. Hidden layers are normalised ("plain") before their activation.
+    """Convolutions without padding, then dense layers.
+
+    Hidden layers are normalised ("plain") before their activation.
 
     Each convolution is (channels, width, stride), with PyTorch's output sizes.
     """
@@ -278,7 +337,9 @@ class Convolutional(Module):
         leading, pictures = x.shape[:-3], x.reshape(-1, *x.shape[-3:])
         for i, (channels, width, stride) in enumerate(self.convolutions):
             shape = (width, width, pictures.shape[-1], channels)
-            kernel_init, bias_init = initialisers(self.initialisation, math.prod(shape[:-1]), math.sqrt(2.0))
+            kernel_init, bias_init = initialisers(
+                self.initialisation, math.prod(shape[:-1]), math.sqrt(2.0)
+            )
             kernel = self.param(f"kernel_{i}", kernel_init, shape)
             bias = self.param(f"bias_{i}", bias_init, (channels,))
             pictures = patches(pictures, width, stride) @ kernel.reshape(-1, channels)
@@ -289,10 +350,11 @@ class Convolutional(Module):
 
 
 def patches(pictures: Array, width: int, stride: int) -> Array:
-    """The patches under a kernel of width x width: pictures [N, H, W, K] to [N, H', W', width width K].
+    """The patches under a kernel of width x width: pictures [N, H, W, K] to
+    [N, H', W', width width K].
 
-    A convolution is a product with these patches. Its gradients are fast on the CPU; those of XLA's own convolutions
-    are slow inside loops.
+    A convolution is a product with these patches. Its gradients are fast on the CPU; those of XLA's
+    own convolutions are slow inside loops.
     """
 
     def windows(x: Array, axis: int) -> Array:
@@ -312,14 +374,18 @@ def feedforward(
     activation: Activation,
     initialisation: Initialisation,
 ) -> nn.Module:
-    """A network with normalised ("plain") layers: an MLP, or with `convolutions` a network for pictures [H, W, K]."""
+    """A network with normalised ("plain") layers: an MLP,
+    or with `convolutions` a network for pictures [H, W, K].
+    """
     if convolutions:
         return Convolutional(convolutions, hidden, features, activation, initialisation)
     return MLP(hidden, features, activation, initialisation, layer_norm="plain")
 
 
 class Ensemble(Module):
-    """`size` independent MLPs as one batched product: inputs [B, I] to [C, B], or [C, B, K] with K > 1 outputs."""
+    """`size` independent MLPs as one batched product:
+    inputs [B, I] to [C, B], or [C, B, K] with K > 1 outputs.
+    """
 
     size: int
     hidden: tuple[int, ...]
@@ -335,10 +401,20 @@ class Ensemble(Module):
         """Map inputs [..., I_1], [..., I_2], ... to [C, ...] or [C, ..., K]."""
         shared: Any = None  # all members have the same inputs
         members: Any = nn.vmap(
-            MLP, variable_axes={"params": 0}, split_rngs={"params": True}, in_axes=shared, axis_size=self.size
+            MLP,
+            variable_axes={"params": 0},
+            split_rngs={"params": True},
+            in_axes=shared,
+            axis_size=self.size,
         )
         x = joined(inputs)
-        style = (self.activation, self.initialisation, self.output_scale, self.layer_norm, self.precision)
+        style = (
+            self.activation,
+            self.initialisation,
+            self.output_scale,
+            self.layer_norm,
+            self.precision,
+        )
         outputs = members(self.hidden, self.features, *style, name="members")(x)
         return outputs.squeeze(-1) if self.features == 1 else outputs
 
@@ -384,5 +460,8 @@ def polyak_every(period: int, step: Array, online: Any, target: Any, rate: Array
 
 
 def copy(tree: Any) -> Any:
-    """A copy of every leaf. Targets need copies: buffers that they share with the online network cannot be donated."""
+    """A copy of every leaf.
+
+    Targets need copies: buffers that they share with the online network cannot be donated.
+    """
     return jax.tree.map(jnp.copy, tree)

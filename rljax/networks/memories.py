@@ -1,43 +1,52 @@
 """Memories: layers that keep something from one observation to the next.
 
-An agent's settings `memory`, `memory_hidden` and, for gtrxl, `memory_length` choose one. It follows the torso, and the
-last layers follow it:
+An agent's settings `memory`, `memory_hidden` and, for gtrxl, `memory_length` choose one. It follows
+the torso, and the last layers follow it:
 
     gru    gated recurrent units [1], layers on top of each other
     lstm   long short-term memory [2], its forget bias starting at 1
-    lru    linear recurrent units [3] in residual blocks, computed for all steps at once by an associative scan
+    lru    linear recurrent units [3] in residual blocks, computed for all steps at once by an
+           associative scan
     gtrxl  gated Transformer-XL [4]: attention to the last `memory_length` steps of the episode
-    iru    interpolation recurrent unit (rljax/networks/torsos.py), whose cells c are kept from step to step
+    iru    interpolation recurrent unit (rljax/networks/torsos.py), whose cells c are kept from step
+           to step
 
-`memory_hidden` has one number per layer, block or cell. All but gru and lstm have the same width everywhere.
+`memory_hidden` has one number per layer, block or cell. All but gru and lstm have the same width
+everywhere.
 
-With x_t the features of step t, h the memory, * the product of elements. Where an episode begins, h is 0.
+With x_t the features of step t, h the memory, * the product of elements. Where an episode begins, h
+is 0.
 
     gru    r = sigmoid(W_r x + U_r h),  z = sigmoid(W_z x + U_z h),  n = tanh(W_n x + r * (U_n h + b))
-           h <- (1 - z) * n + z * h                                     output h
+           h <- (1 - z) * n + z * h                                output h
     lstm   f, i, g, o: W x + U h + b
            c <- sigmoid(f) * c + sigmoid(i) * tanh(g)
-           h <- sigmoid(o) * tanh(c)                                    output h
+           h <- sigmoid(o) * tanh(c)                               output h
     lru    lambda = exp(-exp(nu) + i exp(theta)),  gamma^2 = 1 - |lambda|^2
            s <- lambda * s + gamma * (B LN(x))
-           y = gelu(Re(C s) + D * LN(x))                                output x + W_1 y * sigmoid(W_2 y)
-    gtrxl  y = gate(x, relu(attention(LN(x))))                          output gate(y, relu(MLP(LN(y))))
-    iru    the torso's equations from the last c and from h = 0         output h
+           y = gelu(Re(C s) + D * LN(x))                           output x + W_1 y * sigmoid(W_2 y)
+    gtrxl  y = gate(x, relu(attention(LN(x))))                     output gate(y, relu(MLP(LN(y))))
+    iru    the torso's equations from the last c and from h = 0    output h
 
-At the start the units of gru, lstm, lru and iru forget all but 1/e in 1 to `memory_span` - 1 steps [5], evenly spread:
-the bias of z or f is the log of that number, in lstm that of i its negative, and -1 / log |lambda| is the number
-itself. Without a span they begin as their papers do, and most forget within a few steps, but those of lru.
+At the start the units of gru, lstm, lru and iru forget all but 1/e in 1 to `memory_span` - 1 steps
+[5], evenly spread: the bias of z or f is the log of that number, in lstm that of i its negative,
+and -1 / log |lambda| is the number itself. Without a span they begin as their papers do, and most
+forget within a few steps, but those of lru.
 
-A thinking torso forgets between steps: `torso = "iru"` with `memory = "gru"` thinks about each observation, and then
-remembers what it found. With `memory = "iru"` the cells that think also remember: the `compute` thinking steps of an
-observation begin with the c that the last observation left. With one thinking step, the gates see x alone; with more,
-they also see what was remembered, through h. h is a sum over thinking steps and would grow with every observation, so
-it is not kept. The paper of the IRU has no memory across steps: this is our own extension.
+A thinking torso forgets between steps: `torso = "iru"` with `memory = "gru"` thinks about each
+observation, and then remembers what it found. With `memory = "iru"` the cells that think also
+remember: the `compute` thinking steps of an observation begin with the c that the last observation
+left. With one thinking step, the gates see x alone; with more, they also see what was remembered,
+through h. h is a sum over thinking steps and would grow with every observation, so it is not kept.
+The paper of the IRU has no memory across steps: this is our own extension.
 
-A sequence [T, ...] and its T single steps give the same outputs. A sequence may contain several episodes.
+A sequence [T, ...] and its T single steps give the same outputs. A sequence may contain several
+episodes.
 
-[1] Cho et al., Learning Phrase Representations using RNN Encoder-Decoder, arXiv:1406.1078; with PyTorch's second bias
-[2] Hochreiter and Schmidhuber, Long Short-Term Memory, 1997; forget bias of Jozefowicz et al., ICML 2015
+[1] Cho et al., Learning Phrase Representations using RNN Encoder-Decoder, arXiv:1406.1078; with
+    PyTorch's second bias
+[2] Hochreiter and Schmidhuber, Long Short-Term Memory, 1997; forget bias of Jozefowicz et al., ICML
+    2015
 [3] Orvieto et al., Resurrecting Recurrent Neural Networks for Long Sequences, arXiv:2303.06349
 [4] Parisotto et al., Stabilizing Transformers for Reinforcement Learning, arXiv:1910.06764
 [5] Tallec and Ollivier, Can recurrent neural networks warp time?, arXiv:1804.11188
@@ -75,7 +84,9 @@ PARTS = 8  # of the environments of a rollout: a part at a time is seen again, s
 
 
 def initial(settings: TorsoSettings, *leading: int) -> Any:
-    """Memories [..., M...] at the beginning of an episode, with these leading axes; None where there is none."""
+    """Memories [..., M...] at the beginning of an episode, with these leading axes;
+    None where there is none.
+    """
     widths = settings.memory_hidden
     zeros = tuple(jnp.zeros((*leading, width)) for width in widths)
     match settings.memory:
@@ -84,7 +95,8 @@ def initial(settings: TorsoSettings, *leading: int) -> Any:
         case "lstm":
             return tuple((zero, zero) for zero in zeros)
         case "lru":
-            return tuple(jnp.zeros((*leading, 2, width)) for width in widths)  # real and imaginary parts
+            # Real and imaginary parts.
+            return tuple(jnp.zeros((*leading, 2, width)) for width in widths)
         case "gtrxl":
             inputs = tuple(jnp.zeros((*leading, settings.memory_length, width)) for width in widths)
             return {"inputs": inputs, "known": jnp.zeros(leading, jnp.int32)}
@@ -109,7 +121,8 @@ def layers(settings: TorsoSettings) -> nn.Module:
 
 
 class Remembering(Module):
-    """A network with a memory: `body` turns observations into features, and `head`, if any, what is remembered.
+    """A network with a memory: `body` turns observations into features, and `head`, if any,
+    what is remembered.
 
     `body` and `head` do not see time. Create it with `create`, and use it with the functions below.
     """
@@ -119,12 +132,16 @@ class Remembering(Module):
     head: nn.Module | None = None
 
     @nn.compact
-    def __call__(self, observation: Any, first: Array, memory: Any, successor: Any = None) -> tuple[Any, Any, Any]:
-        """Outputs [T, ..., m] for observations [T, ..., O...], the memory after them, and outputs for `successor`.
+    def __call__(
+        self, observation: Any, first: Array, memory: Any, successor: Any = None
+    ) -> tuple[Any, Any, Any]:
+        """Outputs [T, ..., m] for observations [T, ..., O...], the memory after them,
+        and outputs for `successor`.
 
-        `memory` [..., M...] is that before step 0. `first` [T, ...] marks steps in which an episode begins: they see
-        nothing of what came before. `successor` [T, ..., O...] holds an observation after each step, None: none. It
-        sees the memory after that step, and no other step sees it.
+        `memory` [..., M...] is that before step 0. `first` [T, ...] marks steps in which an episode
+        begins: they see nothing of what came before. `successor` [T, ..., O...] holds an
+        observation after each step, None: none. It sees the memory after that step, and no other
+        step sees it.
         """
         shape = first.shape
 
@@ -143,7 +160,11 @@ class Remembering(Module):
 
 
 def create(
-    body: nn.Module, settings: TorsoSettings, key: Array, observation: Any, head: nn.Module | None = None
+    body: nn.Module,
+    settings: TorsoSettings,
+    key: Array,
+    observation: Any,
+    head: nn.Module | None = None,
 ) -> tuple[Network, Any]:
     """A fresh network for an example of observations [O...], and its output [m]; see `Remembering`.
 
@@ -151,18 +172,24 @@ def create(
     """
     memory = initial(settings)
     if memory is None:
-        network = create_network(body if head is None else nn.Sequential([body, head]), key, observation)
+        network = create_network(
+            body if head is None else nn.Sequential([body, head]), key, observation
+        )
         return network, network(observation)
     module = Remembering(body, settings, head)
-    variables = module.init(key, jax.tree.map(lambda x: x[None], observation), jnp.zeros(1, jnp.bool_), memory)
+    variables = module.init(
+        key, jax.tree.map(lambda x: x[None], observation), jnp.zeros(1, jnp.bool_), memory
+    )
     network = Network(variables["params"], module)
     return network, step(network, observation, memory)[0]
 
 
 def step(network: Network | None, observation: Any, memory: Any) -> tuple[Any, Any]:
-    """Outputs [..., m] for observations [..., O...] of one step and memories [..., M...]; the memories after it.
+    """Outputs [..., m] for observations [..., O...] of one step and memories [..., M...];
+    the memories after it.
 
-    Without a network, outputs are the observations. Without a memory, it is None, and None comes back.
+    Without a network, outputs are the observations. Without a memory, it is None, and None comes
+    back.
     """
     if network is None or memory is None:
         return observation if network is None else network(observation), None
@@ -175,8 +202,9 @@ def step(network: Network | None, observation: Any, memory: Any) -> tuple[Any, A
 def embedded(network: Network | None, batch: Transition) -> Any:
     """A network's outputs [T, E, m] for the observations of a batch.
 
-    Where its extras hold a `memory` [E, M...], the batch is a sequence [T, E], whose `first` [T, E] marks episodes'
-    beginnings, and the network remembers. Without a network these are the observations.
+    Where its extras hold a `memory` [E, M...], the batch is a sequence [T, E], whose `first` [T, E]
+    marks episodes' beginnings, and the network remembers. Without a network these are the
+    observations.
     """
     if network is None:
         return batch.observation
@@ -186,21 +214,27 @@ def embedded(network: Network | None, batch: Transition) -> Any:
 
 
 def successors(network: Network | None, batch: Transition) -> tuple[Any, Any]:
-    """The outputs of `embedded`, and those for `next_observation` with the memory after each step."""
+    """The outputs of `embedded`, and those for `next_observation` with the memory after each
+    step.
+    """
     if network is None:
         return batch.observation, batch.next_observation
     if MEMORY not in batch.extras:
         return network(batch.observation), network(batch.next_observation)
-    outputs = network(batch.observation, batch.extras["first"], batch.extras[MEMORY], batch.next_observation)
+    outputs = network(
+        batch.observation, batch.extras["first"], batch.extras[MEMORY], batch.next_observation
+    )
     return outputs[0], outputs[2]
 
 
 def following(network: Network | None, batch: Transition) -> tuple[Any, Any]:
-    """The outputs of `embedded` for a rollout, and those for `next_observation`, where it did not terminate.
+    """The outputs of `embedded` for a rollout, and those for `next_observation`,
+    where it did not terminate.
 
-    Both equal those of `successors`, but cost less: the row after a step holds its successor, unless the step was
-    truncated. Only the environments in which this happened are seen a second time, a few at once. Where a step
-    terminated, the second output belongs to another episode. Take no gradients of it.
+    Both equal those of `successors`, but cost less: the row after a step holds its successor,
+    unless the step was truncated. Only the environments in which this happened are seen a second
+    time, a few at once. Where a step terminated, the second output belongs to another episode. Take
+    no gradients of it.
     """
     if network is None or MEMORY not in batch.extras:
         return successors(network, batch)
@@ -213,10 +247,14 @@ def following(network: Network | None, batch: Transition) -> tuple[Any, Any]:
 
     def compute(part: Array, outputs: Array) -> Array:
         columns = jax.lax.dynamic_slice(order, (part * size,), (size,))
-        inputs = jax.tree.map(lambda x: x[:, columns], (batch.observation, first, batch.next_observation))
+        inputs = jax.tree.map(
+            lambda x: x[:, columns], (batch.observation, first, batch.next_observation)
+        )
         part_memory = jax.tree.map(lambda x: x[columns], memory)
         output = network(*inputs[:2], part_memory, inputs[2])[2]
-        return outputs.at[:, columns].set(jnp.where(missing[:, columns, None], output, outputs[:, columns]))
+        return outputs.at[:, columns].set(
+            jnp.where(missing[:, columns, None], output, outputs[:, columns])
+        )
 
     outputs = jnp.concatenate([features[1:], newest[None]])
     return features, jax.lax.fori_loop(0, -(-several.sum() // size), compute, outputs)

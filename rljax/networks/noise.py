@@ -1,30 +1,36 @@
-"""Noise that explores: in the weights of layers, or on actions, where it may last for several steps.
+"""Noise that explores: in the weights of layers, or on actions,
+where it may last for several steps.
 
-Noisy layers are dense layers whose weights are Gaussian, with means and standard deviations that learning changes [1]:
+Noisy layers are dense layers whose weights are Gaussian, with means and standard deviations that
+learning changes [1]:
 
-    W = mu_W + sigma_W * f(e_out) f(e_in)^T,  b = mu_b + sigma_b * f(e_out),   f(x) = sgn(x) sqrt|x|,  e ~ N(0, 1)
+    W = mu_W + sigma_W * f(e_out) f(e_in)^T,  b = mu_b + sigma_b * f(e_out),  f(x) = sgn(x) sqrt|x|,  e ~ N(0, 1)
 
-The noise is factorised: a layer of I inputs and O outputs draws I + O numbers. sigma starts at sigma_0 / sqrt(I). A
-network of noisy layers is an ordinary one whose parameters hold, beside each dense layer's `kernel` and `bias`, their
-standard deviations. Called as it is, it uses the means; `sampled` puts noise into it. The means start as those of other
-layers: U(+-1 / sqrt(I)) in [1], which is the initialisation "torch".
+The noise is factorised: a layer of I inputs and O outputs draws I + O numbers. sigma starts at
+sigma_0 / sqrt(I). A network of noisy layers is an ordinary one whose parameters hold, beside each
+dense layer's `kernel` and `bias`, their standard deviations. Called as it is, it uses the means;
+`sampled` puts noise into it. The means start as those of other layers: U(+-1 / sqrt(I)) in [1],
+which is the initialisation "torch".
 
-Noise on actions e_t [A] is N(0, 1) at each step of an episode. An agent's setting `exploration` says how its steps
-depend on each other; `remember` returns what `initial` returns, and `act` hands it to `draw` or `sample`:
+Noise on actions e_t [A] is N(0, 1) at each step of an episode. An agent's setting `exploration`
+says how its steps depend on each other; `remember` returns what `initial` returns, and `act` hands
+it to `draw` or `sample`:
 
     white  e_t drawn anew at each step
-    held   e_t drawn anew after n steps,  P(n) proportional to n^-2, n = 1 ... 16            [2]
-    pink   the power of e falls as 1 / f from the time limit's frequency on                  [3], our approximation:
-           e_t = K^-1/2 sum_k x_k,t,   x_k,t = r_k x_k,t-1 + (1 - r_k^2)^1/2 N(0, 1),   r_k = exp(-2^-k), k < K
+    held   e_t drawn anew after n steps,  P(n) proportional to n^-2, n = 1 ... 16  [2]
+    pink   the power of e falls as 1 / f from the time limit's frequency on        [3], our approximation:
+           e_t = K^-1/2 sum_k x_k,t,  x_k,t = r_k x_k,t-1 + (1 - r_k^2)^1/2 N(0, 1),  r_k = exp(-2^-k), k < K
            with x_k,0 ~ N(0, 1), and 2^(K-1) near 1 / (2 pi) of the time limit, 1,000 steps where there is none
 
-An episode begins with noise of its own. The first K processes of pink noise have time constants of 1, 2, 4, ... steps.
-[3] draws a sequence for the whole episode by the inverse Fourier transform; the sum needs no time limit, and K numbers
-in place of a sequence.
+An episode begins with noise of its own. The first K processes of pink noise have time constants of
+1, 2, 4, ... steps. [3] draws a sequence for the whole episode by the inverse Fourier transform; the
+sum needs no time limit, and K numbers in place of a sequence.
 
-[1] Fortunato et al., Noisy Networks for Exploration, arXiv:1706.10295, section 3, equations 10 and 11
+[1] Fortunato et al., Noisy Networks for Exploration, arXiv:1706.10295, section 3, equations 10 and
+    11
 [2] FlashSAC, arXiv:2604.04539: a zeta distribution of exponent 2, truncated
-[3] Eberhard et al., Pink Noise Is All You Need: Colored Noise Exploration in Deep Reinforcement Learning, ICLR 2023
+[3] Eberhard et al., Pink Noise Is All You Need: Colored Noise Exploration in Deep Reinforcement
+    Learning, ICLR 2023
 """
 
 from __future__ import annotations
@@ -47,7 +53,8 @@ if TYPE_CHECKING:
 Kind = Literal["white", "held", "pink"]
 
 LONGEST = 16  # steps for which noise is held at most; arXiv:2604.04539
-UNLIMITED = 1_000  # steps of an episode, for pink noise where there is no time limit: Gymnasium's usual one
+# Steps of an episode, for pink noise where there is no time limit: Gymnasium's usual one.
+UNLIMITED = 1_000
 DEVIATION = "_deviation"  # ending of the names of standard deviations
 
 
@@ -60,16 +67,22 @@ def noisy(network: Network, deviation: Array | float) -> Network:
         layer = {name: extended(part) for name, part in layer.items()}
         if "kernel" in layer and "bias" in layer:
             start = deviation / jnp.sqrt(layer["kernel"].shape[-2])
-            layer |= {name + DEVIATION: jnp.full_like(layer[name], start) for name in ("kernel", "bias")}
+            layer |= {
+                name + DEVIATION: jnp.full_like(layer[name], start) for name in ("kernel", "bias")
+            }
         return layer
 
     return network.replace(params=extended(network.params))
 
 
 def sampled(networks: Any, key: Array) -> Any:
-    """A tree of networks, in which those with noisy layers have one draw of noise each; others are as they were."""
+    """A tree of networks, in which those with noisy layers have one draw of noise each;
+    others are as they were.
+    """
     nodes, structure = jax.tree.flatten(networks, is_leaf=lambda x: isinstance(x, Network))
-    return structure.unflatten([_sampled(network, jax.random.fold_in(key, i)) for i, network in enumerate(nodes)])
+    return structure.unflatten(
+        [_sampled(network, jax.random.fold_in(key, i)) for i, network in enumerate(nodes)]
+    )
 
 
 def _sampled(network: Any, key: Array) -> Any:
@@ -104,7 +117,8 @@ def _factor(key: Array, shape: tuple[int, ...]) -> Array:
 class Lasting(struct.PyTreeNode):
     """Noise that lasts for several steps: a memory that only exploring actions depend on.
 
-    Subclasses hold its arrays. Policies with such a memory need no history of the episode, unless they explore.
+    Subclasses hold its arrays. Policies with such a memory need no history of the episode, unless
+    they explore.
     """
 
 
@@ -123,7 +137,9 @@ class Pink(Lasting):
 
 
 def initial(kind: Kind, spec: EnvSpec) -> Lasting | None:
-    """What is to be known of the noise in one environment where an episode begins; None for white noise."""
+    """What is to be known of the noise in one environment where an episode begins;
+    None for white noise.
+    """
     match kind:
         case "white":
             return None
@@ -136,7 +152,9 @@ def initial(kind: Kind, spec: EnvSpec) -> Lasting | None:
 
 
 def draw(key: Array, shape: tuple[int, ...], memory: Any = None) -> tuple[Array, Any]:
-    """Noise [..., A], N(0, 1) in each number, and the memory [..., M...] after it; without a memory it is white."""
+    """Noise [..., A], N(0, 1) in each number, and the memory [..., M...] after it;
+    without a memory it is white.
+    """
     if memory is None:
         return jax.random.normal(key, shape), None
     if isinstance(memory, Pink):
@@ -155,7 +173,9 @@ def draw(key: Array, shape: tuple[int, ...], memory: Any = None) -> tuple[Array,
 
 
 def sample(policy: SquashedGaussian, key: Array, memory: Any = None) -> tuple[Array, Any]:
-    """Actions [..., A] of a policy, tanh(mean + std e), with the noise e of `draw`, and the memory after it."""
+    """Actions [..., A] of a policy, tanh(mean + std e), with the noise e of `draw`,
+    and the memory after it.
+    """
     if memory is None:
         return policy.sample(seed=key), None
     gaussian: Any = policy.distribution
@@ -182,7 +202,9 @@ def falling_epsilon(updates: Array, settings: Any) -> Array:
     return settings.epsilon_start + (settings.epsilon_end - settings.epsilon_start) * passed
 
 
-def epsilon_greedy(key: Array, greedy: Array, epsilon: Array, spec: EnvSpec, mask: Array | None = None) -> Array:
+def epsilon_greedy(
+    key: Array, greedy: Array, epsilon: Array, spec: EnvSpec, mask: Array | None = None
+) -> Array:
     """Discrete actions [...]: the `greedy` ones, except for a share `epsilon` of uniform ones.
 
     `epsilon` is [], or has the last axes of the actions. `mask` [..., A] says which are allowed.

@@ -17,32 +17,40 @@ from rljax.agent import Array, EnvSpec, Transition
 class Statistics(struct.PyTreeNode):
     """Mean and variance of all samples so far, per feature.
 
-    The count is a float32 and stops growing at 2^24, the last integer that it holds exactly. From then on the
-    statistics are an exponential average over the last 16.8 million samples. Such an average moves by less than float32
-    resolves, so each number has a second one that holds its rounding error.
+    The count is a float32 and stops growing at 2^24, the last integer that it holds exactly. From
+    then on the statistics are an exponential average over the last 16.8 million samples. Such an
+    average moves by less than float32 resolves, so each number has a second one that holds its
+    rounding error.
     """
 
     count: Array  # [] samples seen
     mean: Array  # [O...]
     variance: Array  # [O...] population variance; ones before the first sample
-    lost: tuple[Array | float, Array | float] = (0.0, 0.0)  # [O...] each: rounding errors of `mean` and `variance`
+    # [O...] each: rounding errors of `mean` and `variance`
+    lost: tuple[Array | float, Array | float] = (0.0, 0.0)
 
 
 def create(shape: tuple[int, ...]) -> Statistics:
     """Statistics before the first sample. Normalising with them only clips."""
-    return Statistics(jnp.zeros(()), jnp.zeros(shape), jnp.ones(shape), (jnp.zeros(shape), jnp.zeros(shape)))
+    return Statistics(
+        jnp.zeros(()), jnp.zeros(shape), jnp.ones(shape), (jnp.zeros(shape), jnp.zeros(shape))
+    )
 
 
 def of_observations(spec: EnvSpec) -> Any:
-    """Statistics of an environment's observations: a dictionary of them for a dictionary, None for bytes and masks."""
-    return jax.tree.map(lambda x: create(x.shape) if x.dtype == jnp.float32 else None, spec.observation)
+    """Statistics of an environment's observations: a dictionary of them for a dictionary,
+    None for bytes and masks.
+    """
+    return jax.tree.map(
+        lambda x: create(x.shape) if x.dtype == jnp.float32 else None, spec.observation
+    )
 
 
 def update(statistics: Any, samples: Any) -> Any:
     """Merge samples [N, O...] by the parallel form of Welford's algorithm (Chan et al. 1979).
 
-    Sums are compensated (Neumaier 1974), so that many small batches are as exact as one large batch. Both may be trees
-    of `of_observations`.
+    Sums are compensated (Neumaier 1974), so that many small batches are as exact as one large
+    batch. Both may be trees of `of_observations`.
     """
     if not isinstance(statistics, Statistics):
         return _each(update, statistics, samples, lambda _: None)
@@ -51,7 +59,8 @@ def update(statistics: Any, samples: Any) -> Any:
     weight = jnp.minimum(number / count, 1.0)
     lost_mean, lost_variance = statistics.lost
     difference = (samples.mean(axis=0) - statistics.mean) - lost_mean
-    variance = jnp.where(statistics.count > 0, statistics.variance, 0.0)  # a small one is lost in a difference from 1
+    # A small one is lost in a difference from 1.
+    variance = jnp.where(statistics.count > 0, statistics.variance, 0.0)
     within = (samples.var(axis=0) - variance) - lost_variance
     mean, lost_mean = _compensated(statistics.mean, lost_mean, weight * difference)
     growth = weight * within + weight * (1.0 - weight) * jnp.square(difference)
@@ -59,15 +68,20 @@ def update(statistics: Any, samples: Any) -> Any:
     return Statistics(count, mean, variance, (lost_mean, lost_variance))
 
 
-def _each(function: Callable[..., Any], statistics: Any, samples: Any, without: Callable[[Any], Any]) -> Any:
+def _each(
+    function: Callable[..., Any], statistics: Any, samples: Any, without: Callable[[Any], Any]
+) -> Any:
     """`function` of each part of a dictionary, and `without` of parts that have no statistics."""
     if isinstance(statistics, dict):
-        return {name: _each(function, statistics[name], samples[name], without) for name in statistics}
+        return {
+            name: _each(function, statistics[name], samples[name], without) for name in statistics
+        }
     return without(samples) if statistics is None else function(statistics, samples)
 
 
 def normalise(statistics: Any, samples: Any, limit: float = 10.0) -> Any:
-    """Shift and scale samples [..., O...] to zero mean and unit variance, clipped to [-limit, limit].
+    """Shift and scale samples [..., O...] to zero mean and unit variance,
+    clipped to [-limit, limit].
 
     Both may be trees of `of_observations`: parts without statistics stay as they are.
     """
@@ -83,16 +97,20 @@ def normalise(statistics: Any, samples: Any, limit: float = 10.0) -> Any:
 def standardise(statistics: Any, samples: Any, epsilon: float = 1e-3) -> Any:
     """Shift and scale samples [..., O...] by the mean and std of a data set, without clipping.
 
-    `epsilon` is added to the std, as in TD3+BC (arXiv:2106.06860) and its successors. Both may be trees of
-    `of_observations`: parts without statistics stay as they are.
+    `epsilon` is added to the std, as in TD3+BC (arXiv:2106.06860) and its successors. Both may be
+    trees of `of_observations`: parts without statistics stay as they are.
     """
     if not isinstance(statistics, Statistics):
-        return _each(functools.partial(standardise, epsilon=epsilon), statistics, samples, lambda x: x)
+        return _each(
+            functools.partial(standardise, epsilon=epsilon), statistics, samples, lambda x: x
+        )
     return (samples - statistics.mean) / (jnp.sqrt(statistics.variance) + epsilon)
 
 
 def of_data(samples: Any) -> Any:
-    """Statistics of a whole data set [N, O...]: a dictionary of them for a dictionary, None for bytes and masks."""
+    """Statistics of a whole data set [N, O...]: a dictionary of them for a dictionary,
+    None for bytes and masks.
+    """
     if isinstance(samples, dict):
         return {name: of_data(part) for name, part in samples.items()}
     if not jnp.issubdtype(samples.dtype, jnp.floating):
@@ -123,9 +141,11 @@ def create_returns(num_envs: int) -> Returns:
 def scale_rewards(
     returns: Returns, reward: Array, ended: Array, discount: Array | float, limit: float = 10.0
 ) -> tuple[Returns, Array]:
-    """Count a rollout's rewards [T, E] and divide them by the std of the discounted return, clipped to [-limit, limit].
+    """Count a rollout's rewards [T, E] and divide them by the std of the discounted return,
+    clipped to [-limit, limit].
 
-    `ended` [T, E] marks the last steps of episodes, after which the sums start again. No mean is subtracted.
+    `ended` [T, E] marks the last steps of episodes, after which the sums start again. No mean is
+    subtracted.
     """
 
     def forwards(running: Array, inputs: tuple[Array, Array]) -> tuple[Array, Array]:
@@ -138,7 +158,9 @@ def scale_rewards(
     return returns, scaled_rewards(returns, reward, limit)
 
 
-def scale_rollout(returns: Returns, batch: Transition, discount: Array | float) -> tuple[Returns, Transition]:
+def scale_rollout(
+    returns: Returns, batch: Transition, discount: Array | float
+) -> tuple[Returns, Transition]:
     """A rollout [T, E, ...] with its rewards counted and scaled; see `scale_rewards`."""
     ended = batch.terminated | batch.truncated
     returns, reward = scale_rewards(returns, batch.reward, ended, discount)
@@ -146,15 +168,19 @@ def scale_rollout(returns: Returns, batch: Transition, discount: Array | float) 
 
 
 def scaled_rewards(returns: Returns, reward: Array, limit: float = 10.0) -> Array:
-    """Rewards [...] divided by the std of the discounted return, clipped to [-limit, limit]. Nothing is counted."""
+    """Rewards [...] divided by the std of the discounted return, clipped to [-limit, limit].
+
+    Nothing is counted.
+    """
     return jnp.clip(reward / jnp.sqrt(returns.statistics.variance + 1e-8), -limit, limit)
 
 
 class Moments(struct.PyTreeNode):
-    """Mean and sample variance of a stream, one sample at a time, as exact after 10 million samples as after ten.
+    """Mean and sample variance of a stream, one sample at a time,
+    as exact after 10 million samples as after ten.
 
-    The count stops growing at 2^31 - 1. Plain sums in float32 would stop growing. So each sum has a second number that
-    holds its rounding error.
+    The count stops growing at 2^31 - 1. Plain sums in float32 would stop growing. So each sum has a
+    second number that holds its rounding error.
     """
 
     count: Array  # [] int32
@@ -170,11 +196,18 @@ class Moments(struct.PyTreeNode):
 
 def create_moments(shape: tuple[int, ...]) -> Moments:
     """Moments before the first sample."""
-    return Moments(jnp.zeros((), jnp.int32), jnp.zeros(shape), jnp.zeros(shape), (jnp.zeros(shape), jnp.zeros(shape)))
+    return Moments(
+        jnp.zeros((), jnp.int32),
+        jnp.zeros(shape),
+        jnp.zeros(shape),
+        (jnp.zeros(shape), jnp.zeros(shape)),
+    )
 
 
 def count(moments: Moments, sample: Array) -> Moments:
-    """Count one sample [O...], by Welford's algorithm (1962) with compensated sums (Neumaier 1974)."""
+    """Count one sample [O...], by Welford's algorithm (1962) with compensated sums
+    (Neumaier 1974).
+    """
     number = jnp.asarray(optax.safe_increment(moments.count))
     lost_mean, lost_squares = moments.lost
     before = (sample - moments.mean) - lost_mean
@@ -209,9 +242,11 @@ def create_discounted_sum() -> DiscountedSum:
 def scale_reward(
     total: DiscountedSum, reward: Array, ended: Array, discount: Array | float
 ) -> tuple[DiscountedSum, Array]:
-    """Count one reward [] and divide it by the std of the discounted sum, without centring or clipping.
+    """Count one reward [] and divide it by the std of the discounted sum,
+    without centring or clipping.
 
-    `ended` [] resets the sum before this reward is added, not after, as the authors do (arXiv:2410.14606).
+    `ended` [] resets the sum before this reward is added, not after, as the authors do
+    (arXiv:2410.14606).
     """
     running = discount * (1.0 - ended) * total.running + reward
     moments = count(total.moments, running)
@@ -228,7 +263,9 @@ def scale_transition(
 
 
 def restart(state: Any) -> Any:
-    """A pytree, such as an agent's State, in which the sums of streams' rewards are 0: their episodes were lost."""
+    """A pytree, such as an agent's State, in which the sums of streams' rewards are 0:
+    their episodes were lost.
+    """
 
     def is_sum(node: Any) -> bool:
         return isinstance(node, DiscountedSum)

@@ -64,10 +64,10 @@ class RawActions:
         return distributions.gaussian_beside(output, jnp.exp(log_std), self.spec.choices)
 
     def actor(self, network: Network, log_std: Array | float) -> Actor:
-        """The parameters of a policy: `network` maps [O] to [`features`], `log_std` is of all states."""
-        return Actor(
-            network, self.log_std(log_std), self.spec.discrete, self.spec.choices
-        )
+        """The parameters of a policy: `network` maps [O] to [`features`],
+        `log_std` is of all states.
+        """
+        return Actor(network, self.log_std(log_std), self.spec.discrete, self.spec.choices)
 
     def policy(self, actor: Actor, observation: Any) -> distributions.Distribution:
         """pi(.|s) over raw actions for observations [..., O...], which may hold a mask."""
@@ -126,7 +126,9 @@ class Imitation(NamedTuple):
         if self.dropout is not None:
             require_range(self, dropout=(0, 0.99))
 
-    def mean(self, actor: Actor, observation: Any, dropout: networks.Dropout | None = None) -> Array:
+    def mean(
+        self, actor: Actor, observation: Any, dropout: networks.Dropout | None = None
+    ) -> Array:
         """mu(s) [..., A] of continuous actions for observations [..., O...]."""
         mean = actor.mean(observation, dropout=dropout)
         is_squashed = self.squashes or actor.log_std is None
@@ -170,7 +172,9 @@ class Imitation(NamedTuple):
 
 
 def create_actor(spec: EnvSpec, module: nn.Module, key: Array, gaussian: bool = True) -> Actor:
-    """A fresh actor with this network, [O...] -> [A]; deterministic unless `gaussian` or discrete."""
+    """A fresh actor with this network, [O...] -> [A];
+    deterministic unless `gaussian` or discrete.
+    """
     return Actor(
         mean=networks.create(module, key, spec.example()),
         log_std=jnp.zeros(spec.action_size) if gaussian and not spec.discrete else None,

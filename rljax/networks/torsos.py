@@ -1,40 +1,50 @@
-"""Torsos: the layers between observations and the last layer, with a fixed or an adjustable amount of computation.
+"""Torsos: the layers between observations and the last layer,
+with a fixed or an adjustable amount of computation.
 
 An agent's settings `torso` and `compute` choose one. `hidden` has one number per part:
 
     mlp     dense layers, one per number, which is the layer's width
     resnet  an input layer and residual blocks, one per number, all of the same width
-    iru     interpolation recurrent unit [1]: cells, one per number, all of the same width m, applied T times
+    iru     interpolation recurrent unit [1]: cells, one per number, all of the same width m,
+            applied T times
     recall  Deep Thinking's residual blocks with recall [2], all of the same width, applied T times
-    drc     DRC [3]: layers of convolutional LSTMs, one per number, which is its channels, for T ticks
+    drc     DRC [3]: layers of convolutional LSTMs, one per number, which is its channels, for T
+            ticks
 
-T is `compute`. The last three have the same parameters for every T, and their cost is proportional to T. Acting may use
-another T than training. They have no memory: nothing is kept from one observation to the next, unless the agent's
-setting `memory` adds what keeps it (rljax/networks/memories.py).
+T is `compute`. The last three have the same parameters for every T, and their cost is proportional
+to T. Acting may use another T than training. They have no memory: nothing is kept from one
+observation to the next, unless the agent's setting `memory` adds what keeps it
+(rljax/networks/memories.py).
 
-iru, with x computed once from the input o, and c = h = 0 at the start. In each of T steps, for each cell:
+iru, with x computed once from the input o, and c = h = 0 at the start. In each of T steps, for each
+cell:
 
     x  = LN(W_x o + b_x)
     u  = LN([x; h])
     f  = sigmoid(W_f u + b_f)      b_f starts at 1
     i  = tanh(W_i u + b_i)
     c <- f c + (1 - f) i
-    h <- h + tanh(c)               with several cells, the next cell uses tanh(c) as h; the last tanh(c) is added
+    h <- h + tanh(c)               with several cells, the next cell uses tanh(c) as h; the last
+                                   tanh(c) is added
 
 recall, with e the input's projection. In each of T steps, for all blocks:
 
-    h <- W_r [h; o] + b_r,  then for each block  h <- act(h + W_2 act(W_1 h + b_1) + b_2)          h starts as e
+    h <- W_r [h; o] + b_r,  then for each block  h <- act(h + W_2 act(W_1 h + b_1) + b_2)  h starts as e
 
 drc, with e the encoded picture, and h_d and c_d of layer d. In each of T ticks, for each layer:
 
-    z   = [e; h_{d-1}; h_d; pooled(h_d); edge]              h_{d-1} of the first layer: the last layer's, one tick ago
-    c_d <- sigmoid(f) c_d + sigmoid(i) tanh(j),  h_d <- sigmoid(o) tanh(c_d)       f, i, j, o: 3x3 convolutions of z
+    z   = [e; h_{d-1}; h_d; pooled(h_d); edge]   h_{d-1} of the first layer: the last layer's, one
+                                                 tick ago
+    c_d <- sigmoid(f) c_d + sigmoid(i) tanh(j),  h_d <- sigmoid(o) tanh(c_d)  f, i, j, o: 3x3 convolutions of z
 
-At the end follows a dense layer over [h_D; e]. For pictures that are given as vectors, `grid` has rows and columns.
+At the end follows a dense layer over [h_D; e]. For pictures that are given as vectors, `grid` has
+rows and columns.
 
-From 16 steps on, the memory of gradients grows with the square root of T: other steps are recomputed.
+From 16 steps on, the memory of gradients grows with the square root of T: other steps are
+recomputed.
 
-[1] Ghugare et al., On (the Role of Iterative) Computation and Reinforcement Learning, arXiv:2602.05999
+[1] Ghugare et al., On (the Role of Iterative) Computation and Reinforcement Learning,
+    arXiv:2602.05999
 [2] Bansal et al., End-to-end Algorithm Synthesis with Recurrent Networks, arXiv:2202.05826
 [3] Guez et al., An Investigation of Model-Free Planning, arXiv:1901.03559
 """
@@ -62,7 +72,10 @@ MOST_STEPS = 100_000  # of thinking
 
 
 class TorsoSettings(NamedTuple):
-    """What an agent chooses for its torsos. Error messages name a field as the flag `--config.FIELD`."""
+    """What an agent chooses for its torsos.
+
+    Error messages name a field as the flag `--config.FIELD`.
+    """
 
     torso: Kind  # which one
     compute: int  # T, thinking steps of torsos that take any number of them
@@ -72,18 +85,25 @@ class TorsoSettings(NamedTuple):
     layer_norm: Any = False  # of an mlp: `networks.Norm`
     grid: tuple[int, int] | None = None  # rows and columns of pictures that a DRC sees in vectors
     encoder: encoders.Kind = "auto"  # convolutions of pictures, before all torsos but a DRC
-    memory: memory_layers.Kind = "none"  # what is kept after the torso from step to step: rljax/networks/memories.py
+    # what is kept after the torso from step to step: rljax/networks/memories.py
+    memory: memory_layers.Kind = "none"
     memory_hidden: tuple[int, ...] = (64,)  # widths of the memory's layers
     memory_length: int = 64  # steps that gtrxl sees
-    memory_span: int | None = None  # steps that the other memories bridge at the start; None: as published
+    # steps that the other memories bridge at the start; None: as published
+    memory_span: int | None = None
 
     @classmethod
     def of(cls, config: Any, **others: Any) -> TorsoSettings:
-        """Those of a Config's fields of the same names; `others` are fields that differ from them."""
+        """Those of a Config's fields of the same names;
+        `others` are fields that differ from them.
+        """
         return cls(**same_fields(config, cls._fields) | others)
 
     def before(self, spec: EnvSpec, body: nn.Module) -> nn.Module:
-        """`body` behind the encoder of an environment's observations. A DRC takes the pictures themselves."""
+        """`body` behind the encoder of an environment's observations.
+
+        A DRC takes the pictures themselves.
+        """
         if self.torso == "drc":
             return body
         style = (self.activation, self.initialisation, self.layer_norm)
@@ -92,7 +112,9 @@ class TorsoSettings(NamedTuple):
 
 @config
 class WithThinking:
-    """Settings of agents with torsos that may think, but see no pictures: a base of their Config."""
+    """Settings of agents with torsos that may think, but see no pictures:
+    a base of their Config.
+    """
 
     acting: ClassVar[Acting] = Acting(settings=("compute",))
 
@@ -117,7 +139,9 @@ class WithTorso:
 class WithMemoryAlone:
     """Settings of a memory: a base of the Config of agents that have no progressive loss."""
 
-    memory: memory_layers.Kind = "none"  # what is kept from step to step: rljax/networks/memories.py
+    memory: memory_layers.Kind = (
+        "none"  # what is kept from step to step: rljax/networks/memories.py
+    )
     memory_hidden: tuple[int, ...] = (64,)  # widths of the memory's layers
     memory_length: int = 64  # steps that gtrxl sees
     memory_span: int | None = None  # steps that others bridge at the start; None: as published
@@ -137,19 +161,25 @@ def check(spec: EnvSpec, settings: TorsoSettings, *hidden: tuple[int, ...]) -> N
         raise ValueError(f"--config.compute is {compute:,}, it must be at most {MOST_STEPS:,}.")
     if compute > 1 and kind not in THINKING and settings.memory != "iru":
         raise ValueError(
-            f"--config.compute is {compute}, --config.torso {kind} has nothing to do more than once. "
-            f"Choose one that has: --config.torso {' or '.join(THINKING)}"
+            f"--config.compute is {compute}, --config.torso {kind} has nothing to do more than "
+            f"once. Choose one that has: --config.torso {' or '.join(THINKING)}"
         )
     if settings.progressive is not None:
         agent.require_range(settings, progressive=(0, 1))
         if kind not in THINKING:
-            raise ValueError(f"--config.progressive is for torsos that think ({', '.join(THINKING)}), not for {kind}.")
+            raise ValueError(
+                f"--config.progressive is for torsos that think ({', '.join(THINKING)}), not "
+                f"for {kind}."
+            )
     for parts in hidden:
         if kind != "mlp" and not parts:
-            raise ValueError(f"--config.torso {kind} needs at least one number for its hidden layers.")
+            raise ValueError(
+                f"--config.torso {kind} needs at least one number for its hidden layers."
+            )
         if kind in ("resnet", "iru", "recall") and len(set(parts)) > 1:
             raise ValueError(
-                f"all parts of a torso '{kind}' must have the same width, not {' '.join(map(str, parts))}."
+                f"all parts of a torso '{kind}' must have the same width, "
+                f"not {' '.join(map(str, parts))}."
             )
     check_memory(settings)
     shape = spec.observation_shape
@@ -159,15 +189,19 @@ def check(spec: EnvSpec, settings: TorsoSettings, *hidden: tuple[int, ...]) -> N
         encoders.check(spec, encoders.EncoderSettings(settings.encoder))
     elif spec.parts:
         raise ValueError(
-            f"--config.torso drc takes one picture, '{spec.name}' shows {agent.shown(spec)}. Use: --config.torso mlp"
+            f"--config.torso drc takes one picture, '{spec.name}' shows {agent.shown(spec)}. Use: "
+            "--config.torso mlp"
         )
     elif grid is None and len(shape) != 3:
         raise ValueError(
-            f"observations have shape {shape}, a DRC is for pictures: give their rows and columns, for example "
-            "--config.grid 5 5"
+            f"observations have shape {shape}, a DRC is for pictures: give their rows and columns, "
+            "for example --config.grid 5 5"
         )
     elif grid is not None and (len(shape) != 1 or shape[0] % math.prod(grid)):
-        raise ValueError(f"observations of shape {shape} hold no pictures of --config.grid {grid[0]} {grid[1]} cells.")
+        raise ValueError(
+            f"observations of shape {shape} hold no pictures of --config.grid {grid[0]} "
+            f"{grid[1]} cells."
+        )
 
 
 def check_memory(settings: TorsoSettings) -> None:
@@ -180,17 +214,25 @@ def check_memory(settings: TorsoSettings) -> None:
         if kind in ("none", "gtrxl"):
             instead = "leave it out" if kind == "none" else "gtrxl has --config.memory-length"
             raise ValueError(
-                f"--config.memory-span is for --config.memory gru, lstm, lru or iru, not {kind}: {instead}."
+                "--config.memory-span is for --config.memory gru, lstm, lru or iru, not "
+                f"{kind}: {instead}."
             )
     if kind == "none":
         return
     if settings.progressive is not None:
-        raise ValueError(f"--config.progressive is for torsos that forget: use it without --config.memory {kind}.")
+        raise ValueError(
+            "--config.progressive is for torsos that forget: use it without "
+            f"--config.memory {kind}."
+        )
     if not hidden:
-        raise ValueError(f"--config.memory {kind} needs --config.memory-hidden: one width per layer.")
+        raise ValueError(
+            f"--config.memory {kind} needs --config.memory-hidden: one width per layer."
+        )
     if kind in ("lru", "gtrxl", "iru") and len(set(hidden)) > 1:
         shown = " ".join(map(str, hidden))
-        raise ValueError(f"all layers of --config.memory {kind} must have the same width, not {shown}.")
+        raise ValueError(
+            f"all layers of --config.memory {kind} must have the same width, not {shown}."
+        )
 
 
 def torso(spec: EnvSpec, settings: TorsoSettings, hidden: tuple[int, ...]) -> nn.Module:
@@ -215,31 +257,54 @@ def _torso(settings: TorsoSettings, hidden: tuple[int, ...]) -> nn.Module:
 
 
 def network(
-    spec: EnvSpec, settings: TorsoSettings, hidden: tuple[int, ...], features: int, output_scale: float = 1.0
+    spec: EnvSpec,
+    settings: TorsoSettings,
+    hidden: tuple[int, ...],
+    features: int,
+    output_scale: float = 1.0,
 ) -> nn.Module:
     """An encoder, a torso and a dense layer: observations [..., O...] to [..., features]."""
     return settings.before(spec, _network(settings, hidden, features, output_scale))
 
 
-def _network(settings: TorsoSettings, hidden: tuple[int, ...], features: int, output_scale: float) -> nn.Module:
+def _network(
+    settings: TorsoSettings, hidden: tuple[int, ...], features: int, output_scale: float
+) -> nn.Module:
     if settings.torso == "mlp":
         return _torso(settings, hidden).clone(features=features, output_scale=output_scale)
     return Headed(_torso(settings, hidden), features, settings.initialisation, output_scale)
 
 
 def ensemble(
-    spec: EnvSpec, settings: TorsoSettings, size: int, hidden: tuple[int, ...], features: int, output_scale: float = 1.0
+    spec: EnvSpec,
+    settings: TorsoSettings,
+    size: int,
+    hidden: tuple[int, ...],
+    features: int,
+    output_scale: float = 1.0,
 ) -> nn.Module:
-    """`size` copies of `network` with one encoder, to [C, ...], or [C, ..., K] with K > 1 features."""
+    """`size` copies of `network` with one encoder, to [C, ...],
+    or [C, ..., K] with K > 1 features.
+    """
     if settings.torso == "mlp":
-        style = (settings.activation, settings.initialisation, settings.layer_norm, features, output_scale)
+        style = (
+            settings.activation,
+            settings.initialisation,
+            settings.layer_norm,
+            features,
+            output_scale,
+        )
         return settings.before(spec, networks.Ensemble(size, hidden, *style))
-    return settings.before(spec, TorsoEnsemble(size, _network(settings, hidden, features, output_scale)))
+    return settings.before(
+        spec, TorsoEnsemble(size, _network(settings, hidden, features, output_scale))
+    )
 
 
 def last(settings: TorsoSettings, features: int, output_scale: float = 1.0) -> nn.Module:
     """The dense layer after a torso that several networks share: [..., m] to [..., features]."""
-    return networks.MLP((), features, initialisation=settings.initialisation, output_scale=output_scale)
+    return networks.MLP(
+        (), features, initialisation=settings.initialisation, output_scale=output_scale
+    )
 
 
 class Headed(Module):
@@ -254,7 +319,9 @@ class Headed(Module):
     def __call__(self, *inputs: Array, span: Span | None = None) -> Array:
         """Map inputs [..., I_1], [..., I_2], ... to [..., features]."""
         options = {} if span is None else {"span": span}
-        output = Dense(self.features, self.initialisation, self.output_scale, last=True, name="output")
+        output = Dense(
+            self.features, self.initialisation, self.output_scale, last=True, name="output"
+        )
         return output(self.torso(*inputs, **options))
 
 
@@ -280,7 +347,9 @@ class TorsoEnsemble(Module):
 
 
 class ResNet(Module):
-    """Residual blocks of two layers, with normalisation and activation before each layer and at the end."""
+    """Residual blocks of two layers, with normalisation and activation before each layer and at the
+    end.
+    """
 
     hidden: tuple[int, ...]
     activation: Activation = "relu"
@@ -301,7 +370,9 @@ class ResNet(Module):
 
 
 def spans(key: Array, compute: int) -> Span:
-    """The steps of progressive training [2]: n ~ U{0, ..., T - 1} without gradient, then k ~ U{1, ..., T - n} with."""
+    """The steps of progressive training [2]: n ~ U{0, ..., T - 1} without gradient,
+    then k ~ U{1, ..., T - n} with.
+    """
     key_start, key_number = jax.random.split(key)
     start = jax.random.randint(key_start, (), 0, compute)
     return Span(start, start + jax.random.randint(key_number, (), 1, compute - start + 1))
@@ -320,18 +391,23 @@ def during(networks_: Any, span: Span) -> Any:
     return jax.tree.map(bind, networks_, is_leaf=lambda x: isinstance(x, networks.Network))
 
 
-def progressive(loss: Callable[..., tuple[Array, Any]], settings: TorsoSettings) -> Callable[..., tuple[Array, Any]]:
-    """The progressive loss [2]: (1 - alpha) `loss` after all steps + alpha `loss` after a random part of them.
+def progressive(
+    loss: Callable[..., tuple[Array, Any]], settings: TorsoSettings
+) -> Callable[..., tuple[Array, Any]]:
+    """The progressive loss [2]: (1 - alpha) `loss` after all steps + alpha `loss` after a random
+    part of them.
 
-    `loss(networks, ..., key)` returns a scalar and metrics, and so does the returned function. alpha is
-    `settings.progressive`; if it is None, `loss` itself is returned.
+    `loss(networks, ..., key)` returns a scalar and metrics, and so does the returned function.
+    alpha is `settings.progressive`; if it is None, `loss` itself is returned.
     """
     if settings.progressive is None:
         return loss
 
     def mixed(networks_: Any, *inputs: Any) -> tuple[Array, Any]:
         whole, metrics = loss(networks_, *inputs)
-        part, _ = loss(during(networks_, spans(jax.random.fold_in(inputs[-1], 1), settings.compute)), *inputs)
+        part, _ = loss(
+            during(networks_, spans(jax.random.fold_in(inputs[-1], 1), settings.compute)), *inputs
+        )
         return (1.0 - settings.progressive) * whole + settings.progressive * part, metrics
 
     return mixed

@@ -36,9 +36,12 @@ def checked(values: Mapping[str, Any], optional: bool = False) -> dict[str, Any]
     settings = {}
     for name, value in values.items():
         if name not in hints:
-            known = [known for known in hints if known not in ("agent", "env", "steps", "seeds", "data")]
+            known = [
+                known for known in hints if known not in ("agent", "env", "steps", "seeds", "data")
+            ]
             raise TypeError(
-                f"there is no argument '{name}'. {configuration.nearest(name, known)}All settings: {', '.join(known)}"
+                f"there is no argument '{name}'. {configuration.nearest(name, known)}All "
+                f"settings: {', '.join(known)}"
             )
         absent = value is None and optional
         settings[name] = None if absent else configuration.coerce(name, value, hints[name], LARGEST)
@@ -46,7 +49,8 @@ def checked(values: Mapping[str, Any], optional: bool = False) -> dict[str, Any]
 
 
 def online_stage(then_online: Any, offline_share: Any, steps: int | None) -> dict[str, Any]:
-    """The settings of an online stage that `rljax.resume` adds to a run from data; empty without one.
+    """The settings of an online stage that `rljax.resume` adds to a run from data;
+    empty without one.
 
     Raises `ValueError` for an online stage without a length, or together with `steps`.
     """
@@ -54,8 +58,8 @@ def online_stage(then_online: Any, offline_share: Any, steps: int | None) -> dic
     stage = {name: value for name, value in stage.items() if value is not None}
     if stage and (stage.get("then_online", 0) < 1 or steps is not None):
         raise ValueError(
-            "to go on in an environment, give --then-online N of at least 1, with or without --offline-share; the "
-            "updates before it stay as planned, so without --steps."
+            "to go on in an environment, give --then-online N of at least 1, with or without "
+            "--offline-share; the updates before it stay as planned, so without --steps."
         )
     return stage
 
@@ -65,11 +69,15 @@ def seeds_from(argument: Any) -> tuple[int, ...]:
     seeds = argument if isinstance(argument, range) else configuration.native(argument)
     if isinstance(seeds, list | tuple | set | frozenset):
         return seeds_of([configuration.integer(seed, "a seed", LARGEST) for seed in seeds])
-    return seeds_of(seeds if isinstance(seeds, range) else configuration.integer(seeds, "seeds", LARGEST))
+    return seeds_of(
+        seeds if isinstance(seeds, range) else configuration.integer(seeds, "seeds", LARGEST)
+    )
 
 
 def environment_name(env: Any) -> str | None:
-    """The name of an environment. A registered environment of Gymnasium, or a function that makes one, has a name too.
+    """The name of an environment.
+
+    A registered environment of Gymnasium, or a function that makes one, has a name too.
 
     Raises `TypeError` for an environment that its name does not make again: a run must be able to.
     """
@@ -83,7 +91,9 @@ def environment_name(env: Any) -> str | None:
         try:
             made = env()
         except Exception as error:
-            raise TypeError(f"env is {env!r}, which does not make an environment: {error}. {_REGISTER}") from error
+            raise TypeError(
+                f"env is {env!r}, which does not make an environment: {error}. {_REGISTER}"
+            ) from error
     spec = made if isinstance(made, EnvSpec) else getattr(made, "spec", None)
     if made is not env and isinstance(made, gymnasium.Env):
         made.close()
@@ -92,15 +102,20 @@ def environment_name(env: Any) -> str | None:
     registered = gymnasium.registry.get(spec.id)
     same = ("entry_point", "max_episode_steps", "additional_wrappers")
     if registered is None or any(getattr(spec, name) != getattr(registered, name) for name in same):
-        raise TypeError(f"env is {env!r}, and its name '{spec.id}' makes another environment. {_REGISTER}")
+        raise TypeError(
+            f"env is {env!r}, and its name '{spec.id}' makes another environment. {_REGISTER}"
+        )
     kwargs, usual = ({**x.kwargs, "render_mode": None} for x in (spec, registered))
     if kwargs != usual:
-        raise TypeError(f"env is {env!r} with other arguments than its name '{spec.id}' has. {_REGISTER}")
+        raise TypeError(
+            f"env is {env!r} with other arguments than its name '{spec.id}' has. {_REGISTER}"
+        )
     return spec.id
 
 
 _REGISTER = (
-    "A run makes its environment again, when it copies it, evaluates and resumes. So register it under a name: "
-    "gymnasium.register('Mine-v0', entry_point=MyEnv, kwargs={...}), and train in 'Mine-v0'. Where this is done in a "
-    "file mine.py, 'mine:Mine-v0' works everywhere, also on the command line."
+    "A run makes its environment again, when it copies it, evaluates and resumes. So register it "
+    "under a name: gymnasium.register('Mine-v0', entry_point=MyEnv, kwargs={...}), and train in "
+    "'Mine-v0'. Where this is done in a file mine.py, 'mine:Mine-v0' works everywhere, also on "
+    "the command line."
 )

@@ -1,8 +1,9 @@
 """Checkpoints: exact, atomic, and checked before they are used.
 
-A checkpoint is a folder named by its step. It is written under a temporary name and renamed when it is complete, so
-that a folder with the final name is always complete. A manifest of sizes and checksums detects later damage. Where a
-run has several processes, each one writes its own parts of the arrays into the same folder.
+A checkpoint is a folder named by its step. It is written under a temporary name and renamed when it
+is complete, so that a folder with the final name is always complete. A manifest of sizes and
+checksums detects later damage. Where a run has several processes, each one writes its own parts of
+the arrays into the same folder.
 
 Orbax writes and reads the arrays. Its `CheckpointManager` would also name and delete the folders,
 but it does not check the files of a checkpoint before their use, nor go back to the one before.
@@ -34,8 +35,8 @@ from rljax.system.hardware import nbytes
 FOLDER = "checkpoints"  # in the folder of a run
 MANIFEST = "manifest.json"
 _RESUMED_WITH = (
-    "A run is resumed with the settings, and the revision of rljax, that it was started with: its config.json names "
-    "both. For others, start a new one."
+    "A run is resumed with the settings, and the revision of rljax, that it was started with: its "
+    "config.json names both. For others, start a new one."
 )
 
 
@@ -43,14 +44,17 @@ class CheckpointError(Exception):
     """A checkpoint could not be written or read; the message says what to do."""
 
 
-def save(folder: Path, step: int, items: Mapping[str, Any], blobs: Mapping[str, bytes], *, keep: int = 2) -> Path:
-    """Write the pytrees `items` and the bytes `blobs` as checkpoint `step`, then delete all but the newest `keep`.
+def save(
+    folder: Path, step: int, items: Mapping[str, Any], blobs: Mapping[str, bytes], *, keep: int = 2
+) -> Path:
+    """Write the pytrees `items` and the bytes `blobs` as checkpoint `step`,
+    then delete all but the newest `keep`.
 
-    Every process must call this function with its own parts of `items`. Only the `blobs` of the first process are
-    written.
+    Every process must call this function with its own parts of `items`. Only the `blobs` of the
+    first process are written.
 
-    Raises `CheckpointError` where the disk is full or cannot be written, and `ProcessError` where another process has
-    ended. Earlier checkpoints do not change.
+    Raises `CheckpointError` where the disk is full or cannot be written, and `ProcessError` where
+    another process has ended. Earlier checkpoints do not change.
     """
     import orbax.checkpoint as ocp
 
@@ -88,8 +92,8 @@ def save(folder: Path, step: int, items: Mapping[str, Any], blobs: Mapping[str, 
     except Exception as error:
         shutil.rmtree(partial, ignore_errors=True)
         raise CheckpointError(
-            f"the checkpoint of step {step} could not be written to '{folder}': {explain(error)}. Earlier checkpoints "
-            "are untouched. Remove the cause, then resume the run."
+            f"the checkpoint of step {step} could not be written to '{folder}': {explain(error)}. "
+            "Earlier checkpoints are untouched. Remove the cause, then resume the run."
         ) from error
     if processes.is_first():
         _drop(folder, step, keep)
@@ -98,7 +102,10 @@ def save(folder: Path, step: int, items: Mapping[str, Any], blobs: Mapping[str, 
 
 @contextlib.contextmanager
 def _without_tracebacks() -> Iterator[None]:
-    """Keep the tracebacks of orbax's threads from the terminal. The error itself is raised where it is waited for."""
+    """Keep the tracebacks of orbax's threads from the terminal.
+
+    The error itself is raised where it is waited for.
+    """
     logger, hook = logging.getLogger("absl"), sys.excepthook
     was, logger.disabled = logger.disabled, True
     sys.excepthook = functools.partial(_report, hook)
@@ -125,12 +132,17 @@ def _drop(folder: Path, step: int, keep: int) -> None:
 def steps(folder: Path) -> list[int]:
     """The steps that have a checkpoint, in ascending order.
 
-    Raises `CheckpointError` where the folder cannot be read: its checkpoints must not seem to be missing.
+    Raises `CheckpointError` where the folder cannot be read: its checkpoints must not seem to be
+    missing.
     """
     if folder.is_symlink():
-        raise CheckpointError(f"'{folder}' is a link. Move the whole run there, and link to that if you need to.")
+        raise CheckpointError(
+            f"'{folder}' is a link. Move the whole run there, and link to that if you need to."
+        )
     try:
-        return sorted(int(name) for name in os.listdir(folder) if name.isdecimal() and len(name) < 20)
+        return sorted(
+            int(name) for name in os.listdir(folder) if name.isdecimal() and len(name) < 20
+        )
     except FileNotFoundError:
         return []
     except OSError as error:
@@ -140,7 +152,8 @@ def steps(folder: Path) -> list[int]:
 def newest(folder: Path) -> Path:
     """The newest checkpoint that is not damaged.
 
-    Damaged ones are skipped with a warning. Raises `CheckpointError` where no usable checkpoint is left.
+    Damaged ones are skipped with a warning. Raises `CheckpointError` where no usable checkpoint is
+    left.
     """
     saved = steps(folder)
     for step in reversed(saved):
@@ -148,16 +161,22 @@ def newest(folder: Path) -> Path:
         problem = damage(path)
         if problem is None:
             return path
-        warnings.warn(f"checkpoint '{path}' is damaged ({problem}): falling back to the one before it.", stacklevel=2)
+        warnings.warn(
+            f"checkpoint '{path}' is damaged ({problem}): falling back to the one before it.",
+            stacklevel=2,
+        )
     raise CheckpointError(
-        f"no usable checkpoint in '{folder}' ({len(saved)} found). The run must be started again: rljax train"
+        f"no usable checkpoint in '{folder}' ({len(saved)} found). The run must be started "
+        "again: rljax train"
     )
 
 
 def last(run: Path) -> Path | None:
-    """The newest checkpoint of a run's folder that is not damaged; None where the run has not saved one yet.
+    """The newest checkpoint of a run's folder that is not damaged;
+    None where the run has not saved one yet.
 
-    A run with a summary has saved one, unless it diverged before. Raises `CheckpointError` as `newest`.
+    A run with a summary has saved one, unless it diverged before. Raises `CheckpointError` as
+    `newest`.
     """
     if not steps(run / FOLDER) and not (run / "summary.json").exists():
         return None
@@ -225,41 +244,55 @@ def environments(folder: trust.Folder, path: Path, notes: Mapping[str, Any]) -> 
 def not_notes(path: Path, error: Exception) -> CheckpointError:
     """The error for notes in checkpoint `path` that lack something or hold something else."""
     return CheckpointError(
-        f"'{path / 'run.json'}' does not hold the notes of a checkpoint: {type(error).__name__} {error}."
+        f"'{path / 'run.json'}' does not hold the notes of a checkpoint: "
+        f"{type(error).__name__} {error}."
     )
 
 
 def restore(path: Path, name: str, template: Any) -> Any:
-    """Read the pytree `name` from checkpoint `path`. `template` gives its structure, shapes and dtypes.
+    """Read the pytree `name` from checkpoint `path`.
+
+    `template` gives its structure, shapes and dtypes.
 
     Raises `CheckpointError` if the stored tree differs from the template.
     """
     import orbax.checkpoint as ocp
 
-    place = jax.sharding.SingleDeviceSharding(jax.local_devices()[0])  # on this device, whichever device saved it
-    abstract = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=place), template)
+    # On this device, whichever device saved it.
+    place = jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
+    abstract = jax.tree.map(
+        lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=place), template
+    )
     try:
-        with _without_late_errors(), ocp.StandardCheckpointer() as checkpointer, warnings.catch_warnings():
+        with (
+            _without_late_errors(),
+            ocp.StandardCheckpointer() as checkpointer,
+            warnings.catch_warnings(),
+        ):
             warnings.simplefilter("ignore")  # orbax warns that the topology may differ
             tree = checkpointer.restore(path.absolute() / name, abstract)
     except (FileNotFoundError, ValueError, LookupError, TypeError) as error:
         raise CheckpointError(
-            f"checkpoint '{path}' does not fit this run's settings ({explain(error)}). {_RESUMED_WITH}"
+            f"checkpoint '{path}' does not fit this run's settings "
+            f"({explain(error)}). {_RESUMED_WITH}"
         ) from error
     except Exception as error:  # changed bytes make orbax raise errors of many types
         raise CheckpointError(f"checkpoint '{path}' cannot be read ({explain(error)}).") from error
     for expected, saved in zip(jax.tree.leaves(abstract), jax.tree.leaves(tree), strict=True):
         if expected.shape != saved.shape or expected.dtype != saved.dtype:
             raise CheckpointError(
-                f"checkpoint '{path}' holds an array {saved.dtype}{list(saved.shape)} where this run needs "
-                f"{expected.dtype}{list(expected.shape)}. {_RESUMED_WITH}"
+                f"checkpoint '{path}' holds an array {saved.dtype}{list(saved.shape)} where this "
+                f"run needs {expected.dtype}{list(expected.shape)}. {_RESUMED_WITH}"
             )
     return tree
 
 
 @contextlib.contextmanager
 def _without_late_errors() -> Iterator[None]:
-    """Keep the errors of orbax's tasks from the terminal. Tasks of a read that has failed end at any later time."""
+    """Keep the errors of orbax's tasks from the terminal.
+
+    Tasks of a read that has failed end at any later time.
+    """
     hook = sys.unraisablehook
     sys.unraisablehook = functools.partial(_report_unraisable, hook)
     yield
@@ -273,14 +306,20 @@ def _report_unraisable(hook: Callable[[Any], None], raised: Any) -> None:
 
 
 def _require_space(folder: Path, items: Mapping[str, Any]) -> None:
-    """Raise `OSError` before the disk fills up in the middle of writing: other programs may need space, too."""
+    """Raise `OSError` before the disk fills up in the middle of writing:
+    other programs may need space, too.
+    """
     needed = sum(nbytes(tree) for tree in items.values())
     before = steps(folder)
     if before:  # arrays are compressed, and the last checkpoint shows how well
         size = sum(path.stat().st_size for path in _files(folder / f"{before[-1]:012d}"))
         needed = min(needed, 2 * size)
     if shutil.disk_usage(folder).free < needed:
-        raise OSError(errno.ENOSPC, f"No space left on device: about {needed / 1e6:.0f} MB are needed", str(folder))
+        raise OSError(
+            errno.ENOSPC,
+            f"No space left on device: about {needed / 1e6:.0f} MB are needed",
+            str(folder),
+        )
 
 
 def _files(folder: Path) -> Iterator[Path]:

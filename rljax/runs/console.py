@@ -34,7 +34,9 @@ class View:
         """A compilation has taken this long."""
 
     def update(self, step: int, speed: float, latest: float) -> None:
-        """A chunk has ended: steps and steps per second of one learner, the latest return (NaN if none yet)."""
+        """A chunk has ended: steps and steps per second of one learner,
+        the latest return (NaN if none yet).
+        """
 
     def evaluated(self, step: int, returns: np.ndarray, signals: Mapping[str, np.ndarray]) -> None:
         """An evaluation has ended: mean returns [P], and means of signals by name, [P] each."""
@@ -74,14 +76,25 @@ class Terminal(View):
 
     def start(self, folder: Path, total: int, settings: Settings, needed: int) -> None:
         """Print the agent, the environment and the folder, and open the live line."""
-        from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+        from rich.progress import (
+            BarColumn,
+            Progress,
+            TextColumn,
+            TimeElapsedColumn,
+            TimeRemainingColumn,
+        )
 
         learners = len(settings.seeds)
-        evaluated_in = "" if settings.eval_env is None else f", judged in [bold]{_plain(settings.eval_env)}[/bold]"
+        evaluated_in = (
+            ""
+            if settings.eval_env is None
+            else f", judged in [bold]{_plain(settings.eval_env)}[/bold]"
+        )
         self.console.print(
-            f"[bold]{_plain(settings.agent)}[/bold] on [bold]{_plain(settings.env)}[/bold]{evaluated_in}, "
-            f"{learners} learner{'s' if learners > 1 else ''} x {total:,} steps, "
-            f"{needed / 1e6:,.0f} MB of state, in {_plain(folder)}"
+            f"[bold]{_plain(settings.agent)}[/bold] on "
+            f"[bold]{_plain(settings.env)}[/bold]{evaluated_in}, {learners} "
+            f"learner{'s' if learners > 1 else ''} x {total:,} steps, {needed / 1e6:,.0f} MB "
+            f"of state, in {_plain(folder)}"
         )
         self.progress = Progress(
             TextColumn("{task.description:<10}"),
@@ -115,10 +128,16 @@ class Terminal(View):
         )
 
     def evaluated(self, step: int, returns: np.ndarray, signals: Mapping[str, np.ndarray]) -> None:
-        """Print the evaluation: the mean over learners, and the range where there are several learners."""
-        spread = f" (learners {returns.min():,.1f} to {returns.max():,.1f})" if len(returns) > 1 else ""
+        """Print the evaluation: the mean over learners,
+        and the range where there are several learners.
+        """
+        spread = (
+            f" (learners {returns.min():,.1f} to {returns.max():,.1f})" if len(returns) > 1 else ""
+        )
         sums = "".join(f", {_plain(name)} {means.mean():,.1f}" for name, means in signals.items())
-        self.console.print(f"step {step:>10,}  evaluation return {returns.mean():>10,.1f}{spread}{sums}")
+        self.console.print(
+            f"step {step:>10,}  evaluation return {returns.mean():>10,.1f}{spread}{sums}"
+        )
         self.status("training")
 
     def say(self, text: str) -> None:
@@ -138,11 +157,17 @@ class Terminal(View):
         if summary["final"] is not None:
             self.console.print(f"final return {_final(summary['final'])}")
         for entry in _best_first(summary.get("settings", [])):
-            self.console.print(f"{_plain(population.label(entry['values']))}: final return {_final(entry['final'])}")
+            self.console.print(
+                f"{_plain(population.label(entry['values']))}: final return "
+                f"{_final(entry['final'])}"
+            )
         for learner in summary["diverged"]:
             self.console.print(f"[yellow]diverged:[/yellow] {_plain(learner['cause'])}")
         self.console.print(
-            f"{summary['wall_seconds']:,.0f} s, of which {summary['compile_seconds']:.1f} s compiling"
+            (
+                f"{summary['wall_seconds']:,.0f} s, of which {summary['compile_seconds']:.1f} "
+                "s compiling"
+            )
             + (f"; {speed:,.0f} steps/s in the training loop" if speed else "")
             + f"; {summary['peak_memory_bytes'] / 1e6:,.0f} MB at most"
         )
@@ -170,17 +195,27 @@ def _final(final: dict[str, Any]) -> str:
     if final["interval"] is None or number == 1:
         return text
     low, high = final["interval"]
-    return text + f" ({number} learners; 95 % interval of the interquartile mean {low:,.1f} to {high:,.1f})"
+    return (
+        text
+        + f" ({number} learners; 95 % interval of the interquartile mean {low:,.1f} to {high:,.1f})"
+    )
 
 
 def _best_first(settings: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Evaluated settings of a population by their final return, at most 20."""
-    evaluated = [entry for entry in settings if entry["final"] is not None and entry["final"]["iqm"] is not None]
+    evaluated = [
+        entry
+        for entry in settings
+        if entry["final"] is not None and entry["final"]["iqm"] is not None
+    ]
     return sorted(evaluated, key=lambda entry: -entry["final"]["iqm"])[:20]
 
 
 def create(quiet: bool) -> View:
-    """A quiet view or the terminal's view. Where a run has several processes, only the first shows anything."""
+    """A quiet view or the terminal's view.
+
+    Where a run has several processes, only the first shows anything.
+    """
     from rljax.distributed import processes
 
     if not processes.is_first():

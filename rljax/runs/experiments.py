@@ -41,20 +41,31 @@ def prepare(
     env = arguments.environment_name(env)
     steps = configuration.integer(steps, "steps", LARGEST)
     seeds = arguments.seeds_from(seeds)
-    settings = arguments.checked(settings | {"eval_env": arguments.environment_name(settings.get("eval_env"))})
+    settings = arguments.checked(
+        settings | {"eval_env": arguments.environment_name(settings.get("eval_env"))}
+    )
     module = registry.load_agent(agent)
     dataset = None if data is None else datasets.load(data)
     if settings.get("then_online") and settings.get("online") is None:
         settings["online"] = preset_online(agent, env, data)
-    run_settings = Settings(agent, _environment(agent, env, dataset), steps, seeds, data, **settings)
+    run_settings = Settings(
+        agent, _environment(agent, env, dataset), steps, seeds, data, **settings
+    )
     if config is None or isinstance(config, Mapping):
         defaults = preset(agent, module, env, data, run_settings.preset)
         config = configuration.replace(defaults, configuration.native(config or {}), "config")
-    elif type(config).__qualname__ == module.Config.__qualname__:  # the file of an agent may have been loaded twice
-        values = {field.name: configuration.native(getattr(config, field.name)) for field in dataclasses.fields(config)}
+    elif type(config).__qualname__ == module.Config.__qualname__:
+        # The file of an agent may have been loaded twice.
+        values = {
+            field.name: configuration.native(getattr(config, field.name))
+            for field in dataclasses.fields(config)
+        }
         config = configuration.replace(config, values, "config")
     else:
-        raise TypeError(f"config is {config!r}, it must be a mapping of changes, or a Config of agent '{agent}'.")
+        raise TypeError(
+            f"config is {config!r}, it must be a mapping of changes, or a Config of "
+            f"agent '{agent}'."
+        )
     here = Folder(Path(), trust)  # the command itself names the other runs
     other_runs = _other_runs(run_settings, here)
     experiment = Experiment(run_settings, module, config, dataset, *other_runs)
@@ -80,7 +91,8 @@ def restored(
 def reopened(
     folder: Folder, described: Mapping[str, Any], online: Mapping[str, Any] | None = None
 ) -> Experiment:
-    """The experiment of the run in `folder`, whose config.json is `described`, with an added stage for `online`.
+    """The experiment of the run in `folder`, whose config.json is `described`,
+    with an added stage for `online`.
 
     Raises `ValueError` where the run has such a stage, where its data set or its base has changed,
     and all errors of `restored`.
@@ -97,13 +109,18 @@ def reopened(
         settings, described["config"], folder, "config.json", described.get("seals")
     )
     then, now = described["dataset"] or {}, described_data(experiment.dataset) or {}
-    # The versions are those of the packages that read it: a run may go on with others, which is noted.
-    changed = sorted(name for name in {**then, **now} if name != "versions" and now.get(name) != then.get(name))
+    # The versions are those of the packages that read it: a run may go on with others, which is
+    # noted.
+    changed = sorted(
+        name for name in {**then, **now} if name != "versions" and now.get(name) != then.get(name)
+    )
     if changed:
-        differences = "; ".join(f"{name}: {then.get(name)} then, {now.get(name)} now" for name in changed)
+        differences = "; ".join(
+            f"{name}: {then.get(name)} then, {now.get(name)} now" for name in changed
+        )
         raise ValueError(
-            f"data set '{settings.data}' is not what the run in '{folder.path}' began with: its files "
-            f"have changed. {differences}."
+            f"data set '{settings.data}' is not what the run in '{folder.path}' began with: its "
+            f"files have changed. {differences}."
         )
     prefer_devices(experiment, len(settings.seeds))
     if population.digest_of_base(experiment.base) != described["base_digest"]:
@@ -115,17 +132,24 @@ def reopened(
     return experiment
 
 
-def preset(agent: str, module: Any, env: str | None, data: str | None, variant: str | None = None) -> Any:
-    """The agent's Config by its presets for an environment, a data set or both. No rows of the data are read.
+def preset(
+    agent: str, module: Any, env: str | None, data: str | None, variant: str | None = None
+) -> Any:
+    """The agent's Config by its presets for an environment, a data set or both.
 
-    The presets must not depend on how a run is evaluated. Without an environment, the presets of the data set's own
-    environment are used. A published data set is also recognised by its file, and by its names in other collections.
+    No rows of the data are read.
+
+    The presets must not depend on how a run is evaluated. Without an environment, the presets of
+    the data set's own environment are used. A published data set is also recognised by its file,
+    and by its names in other collections.
     """
     return registry.preset(agent, module, *_task(env, data), variant=variant)
 
 
 def preset_online(agent: str, env: str | None, data: str | None) -> dict[str, Any] | None:
-    """The settings that the agent's presets change when a run goes on online; None where they change nothing."""
+    """The settings that the agent's presets change when a run goes on online;
+    None where they change nothing.
+    """
     return registry.preset_online(agent, *_task(env, data)) or None
 
 
@@ -133,7 +157,11 @@ def _task(env: str | None, data: str | None) -> tuple[str | None, ...]:
     """The names of a task that presets may match: those of its environment and of its data set."""
     if data is None:
         return (env,)
-    return (datasets.environment(data) if env in (None, "none") else env, data, *datasets.aliases(data))
+    return (
+        datasets.environment(data) if env in (None, "none") else env,
+        data,
+        *datasets.aliases(data),
+    )
 
 
 def described(experiment: Experiment) -> dict[str, Any]:
@@ -162,7 +190,9 @@ def described_data(dataset: datasets.OfflineDataset | None) -> dict[str, Any] | 
         return None
     returns = dataset.returns()
     mean = float(returns.mean()) if len(returns) else None
-    return json.loads(json_files.dumps({"transitions": dataset.num, "mean_return": mean, **dataset.provenance}))
+    return json.loads(
+        json_files.dumps({"transitions": dataset.num, "mean_return": mean, **dataset.provenance})
+    )
 
 
 def _environment(agent: str, env: str | None, dataset: datasets.OfflineDataset | None) -> str:

@@ -21,9 +21,10 @@ def extract(
 ) -> Path:
     """Extract some learners of the run in `folder` into a new run in `out`, and return its folder.
 
-    The new run has their records and a checkpoint with their complete state: agents, storage, random numbers and
-    environments. It can be resumed, evaluated, filmed and plotted. Settings that changed during the run keep their
-    current values. By default `out` is the folder's name and the learners' numbers.
+    The new run has their records and a checkpoint with their complete state: agents, storage,
+    random numbers and environments. It can be resumed, evaluated, filmed and plotted. Settings that
+    changed during the run keep their current values. By default `out` is the folder's name and the
+    learners' numbers.
 
     Raises `ValueError` for learners that the run does not have, and for all of its learners, and
     where this folder may not run its code or load its pickle; `FileExistsError` where `out` exists;
@@ -33,22 +34,40 @@ def extract(
     folder = source_folder.path
     source = run.Run.open(source_folder, console.View())
     number = len(source.training.members)
-    if not learners or len(set(learners)) < len(learners) or not set(learners) <= set(range(number)):
-        raise ValueError(f"learners {learners}: the run in '{folder}' has {number}, 0 to {number - 1}, name each once.")
+    if (
+        not learners
+        or len(set(learners)) < len(learners)
+        or not set(learners) <= set(range(number))
+    ):
+        raise ValueError(
+            f"learners {learners}: the run in '{folder}' has {number}, 0 to {number - 1}, "
+            "name each once."
+        )
     if len(learners) == number:
-        raise ValueError(f"these are all the learners of '{folder}': copy the folder, or name fewer.")
-    target = Path(out) if out is not None else folder.with_name(f"{folder.name}-{'-'.join(map(str, learners))}")
+        raise ValueError(
+            f"these are all the learners of '{folder}': copy the folder, or name fewer."
+        )
+    target = (
+        Path(out)
+        if out is not None
+        else folder.with_name(f"{folder.name}-{'-'.join(map(str, learners))}")
+    )
     if target.exists():
         raise FileExistsError(f"'{target}' exists. Choose another --out.")
     experiment, training = source.experiment, source.training
-    settings = dataclasses.replace(experiment.settings, seeds=tuple(experiment.settings.seeds[p] for p in learners))
+    settings = dataclasses.replace(
+        experiment.settings, seeds=tuple(experiment.settings.seeds[p] for p in learners)
+    )
     config = experiment.config
     if training.schedule is not None:
         settings = dataclasses.replace(settings, schedule=None)
         values = checkpoints.notes(checkpoints.newest(folder / "checkpoints"))["values"]
-        config = dataclasses.replace(config, **{name: tuple(value) for name, value in values.items()})
+        config = dataclasses.replace(
+            config, **{name: tuple(value) for name, value in values.items()}
+        )
     config = population.of_learners(config, learners)
-    partial = target.with_name(f".partial-{target.name}")  # so that a folder with the final name is always complete
+    # So that a folder with the final name is always complete.
+    partial = target.with_name(f".partial-{target.name}")
     shutil.rmtree(partial, ignore_errors=True)
     part_experiment = dataclasses.replace(experiment, settings=settings, config=config)
     part = run.Run(part_experiment, partial, console.View())
@@ -62,16 +81,20 @@ def extract(
     return target
 
 
-def _write(
-    source: run.Run, folder: trust.Folder, target: run.Run, learners: Sequence[int]
-) -> None:
+def _write(source: run.Run, folder: trust.Folder, target: run.Run, learners: Sequence[int]) -> None:
     path = checkpoints.newest(source.folder / "checkpoints")
     notes = source.notes_of(path)
     target.notes_of(path)
     whole, part = source.training, target.training
-    many, few = whole.driver.template(whole.settings.seeds), part.driver.template(part.settings.seeds)
+    many, few = (
+        whole.driver.template(whole.settings.seeds),
+        part.driver.template(part.settings.seeds),
+    )
     arrays = {name: checkpoints.restore(path, name, many[name]) for name in many}
-    items = {name: _of_learners(arrays[name], many[name], few[name], len(whole.members), learners) for name in many}
+    items = {
+        name: _of_learners(arrays[name], many[name], few[name], len(whole.members), learners)
+        for name in many
+    }
     best = checkpoints.restore(path, "best", many["agent"])
     items["best"] = _of_learners(best, many["agent"], few["agent"], len(whole.members), learners)
     blobs = {}
@@ -84,9 +107,16 @@ def _write(
         notes["seal"] = trust.state_seal(state)
 
     place = {learner: number for number, learner in enumerate(learners)}
-    diverged = [x | {"learner": place[x["learner"]]} for x in notes["diverged"] if x["learner"] in place]
+    diverged = [
+        x | {"learner": place[x["learner"]]} for x in notes["diverged"] if x["learner"] in place
+    ]
     best_return = [notes["best_return"][learner] for learner in learners]
-    notes |= {"structure": part.structure(), "values": None, "diverged": diverged, "best_return": best_return}
+    notes |= {
+        "structure": part.structure(),
+        "values": None,
+        "diverged": diverged,
+        "best_return": best_return,
+    }
 
     described = records.read_config(source.folder) | {
         "schedule": None,
@@ -102,14 +132,22 @@ def _write(
         for line in records.read(source.folder, "metrics"):
             if line["step"] <= notes["step"]:
                 recorder.metrics({name: _entries(value, learners) for name, value in line.items()})
-        lines = [line for line in records.read(source.folder, "evaluations") if line["learner"] in place]
-        lines = [line | {"learner": place[line["learner"]]} for line in lines if line["step"] <= notes["step"]]
+        lines = [
+            line for line in records.read(source.folder, "evaluations") if line["learner"] in place
+        ]
+        lines = [
+            line | {"learner": place[line["learner"]]}
+            for line in lines
+            if line["step"] <= notes["step"]
+        ]
         for line in sorted(lines, key=lambda line: (line["step"], line["learner"])):
             recorder.evaluation(line)
         blobs["run.json"] = records.dumps(notes | {"records": recorder.marks()}).encode()
     summary = records.read_summary(source.folder)
     if summary:
-        results = statistics.results(lines, population.settings(part.members), part.dataset is not None)
+        results = statistics.results(
+            lines, population.settings(part.members), part.dataset is not None
+        )
         unchanged = {name: value for name, value in summary.items() if name != "settings"}
         changed = {"seeds": part.settings.seeds, "diverged": diverged, **results}
         records.write_json(target.folder / records.SUMMARY, unchanged | changed)
@@ -123,7 +161,11 @@ def _of_learners(tree: Any, many: Any, few: Any, number: int, learners: Sequence
     """
 
     def take(leaf: Any, whole: Any, part: Any) -> Any:
-        axes = [axis for axis, sizes in enumerate(zip(whole.shape, part.shape, strict=True)) if len(set(sizes)) > 1]
+        axes = [
+            axis
+            for axis, sizes in enumerate(zip(whole.shape, part.shape, strict=True))
+            if len(set(sizes)) > 1
+        ]
         if not axes:
             return leaf  # a counter, which all learners share
         (axis,) = axes

@@ -1,4 +1,6 @@
-"""What a user is told when a training ends with an error: the cause, what is saved, and how to go on."""
+"""What a user is told when a training ends with an error:
+the cause, what is saved, and how to go on.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,8 @@ class Diverged(RunError):
 def of_training(error: Exception, training: Training, folder: Path) -> Exception | None:
     """The error to raise in place of one that ended the training of the run in `folder`.
 
-    None for an error that is neither of the machine nor of the environment nor of the numbers: a fault of the code.
+    None for an error that is neither of the machine nor of the environment nor of the numbers: a
+    fault of the code.
     """
 
     def told(text: str) -> str:

@@ -31,8 +31,8 @@ def default_folder(settings: Settings) -> Path:
 def make_folder(folder: Path) -> Lock:
     """Make the folder of a run, and lock it.
 
-    A folder that holds nothing is also fine: whoever made it was killed before it had written config.json. Raises
-    `FileExistsError` for any other folder or file.
+    A folder that holds nothing is also fine: whoever made it was killed before it had written
+    config.json. Raises `FileExistsError` for any other folder or file.
     """
     with contextlib.suppress(FileExistsError):  # the next line says more
         folder.mkdir(parents=True)
@@ -49,7 +49,10 @@ def make_folder(folder: Path) -> Lock:
 
 
 def lock_run(folder: Path, wait: float) -> Lock | None:
-    """Lock the run in `folder` for the first process of this run, which alone gets the lock. All raise its errors."""
+    """Lock the run in `folder` for the first process of this run, which alone gets the lock.
+
+    All raise its errors.
+    """
     taken: list[Lock] = []
 
     def take() -> None:
@@ -64,16 +67,20 @@ def _require_unused(folder: Path) -> None:
     if not folder.is_dir() or any(
         path.name != LOCK_FILE and not path.match(_HALF_WRITTEN) for path in folder.iterdir()
     ):
-        raise FileExistsError(f"'{folder}' exists. Choose another --out, or continue that run: rljax resume {folder}")
+        raise FileExistsError(
+            f"'{folder}' exists. Choose another --out, or continue that run: rljax resume {folder}"
+        )
 
 
 def require_visible(folder: Path) -> None:
-    """Raise `ValueError` where this process does not see the folder that the first process of the run has made."""
+    """Raise `ValueError` where this process does not see the folder that the first process of the
+    run has made.
+    """
     for _ in range(10):  # on network disks a new folder appears with a delay
         if (folder / "config.json").exists():
             return
         time.sleep(0.5)
     raise ValueError(
-        f"process 0 has made '{folder}', and this process does not see it. The processes of a run write its "
-        "checkpoints together: give --out a folder on a disk that all hosts share."
+        f"process 0 has made '{folder}', and this process does not see it. The processes of a run "
+        "write its checkpoints together: give --out a folder on a disk that all hosts share."
     )

@@ -1,4 +1,6 @@
-"""Strict JSON for the files of runs: written from Python's and NumPy's values, and checked when it is read."""
+"""Strict JSON for the files of runs: written from Python's and NumPy's values,
+and checked when it is read.
+"""
 
 from __future__ import annotations
 
@@ -18,14 +20,16 @@ from rljax.trust import RefusedFileError, safe
 
 
 def write_json(path: Path, value: Any) -> None:
-    """Write strict JSON atomically: `path` always holds the complete old or the complete new content.
+    """Write strict JSON atomically: `path` always holds the complete old or the complete new
+    content.
 
     Raises:
         OSError: the disk is full, or the folder cannot be written. The old content stays.
     """
     path = Path(path)
     text = dumps(value, indent=2) + "\n"
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")  # os.replace is atomic within a file system only
+    # os.replace is atomic within a file system only
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         with temporary.open("w", encoding="utf-8") as file:
             file.write(text)
@@ -44,7 +48,9 @@ def write_json(path: Path, value: Any) -> None:
 
 
 def dumps(value: Any, indent: int | None = None) -> str:
-    """Strict JSON of numbers, text, lists, mappings, paths and arrays. Numbers that are not finite become null.
+    """Strict JSON of numbers, text, lists, mappings, paths and arrays.
+
+    Numbers that are not finite become null.
 
     Raises:
         TypeError: a value of any other type.
@@ -68,7 +74,10 @@ def plain(value: Any) -> Any:
         array = np.asarray(value)
         if array.dtype.kind in "biufUV":  # V: bfloat16 and similar types
             return plain((array.astype(np.float64) if array.dtype.kind == "V" else array).tolist())
-    raise TypeError(f"a value of kind '{type(value).__name__}' cannot be recorded, JSON has numbers, text and lists.")
+    raise TypeError(
+        f"a value of kind '{type(value).__name__}' cannot be recorded, JSON has numbers, text "
+        "and lists."
+    )
 
 
 class Kind(NamedTuple):
@@ -79,7 +88,9 @@ class Kind(NamedTuple):
 
     def __or__(self, other: Kind) -> Kind:
         """Either of two kinds."""
-        return Kind(f"{self.name} or {other.name}", lambda value: self.fits(value) or other.fits(value))
+        return Kind(
+            f"{self.name} or {other.name}", lambda value: self.fits(value) or other.fits(value)
+        )
 
 
 def list_of(kind: Kind, least: int = 0) -> Kind:
@@ -122,15 +133,23 @@ NAME = Kind("text without control characters", lambda value: value != "" and _is
 OBJECT = object_of()
 LISTS = Kind(
     "an object of lists of numbers",
-    lambda value: isinstance(value, dict) and all(map(_is_printable, value)) and all(map(_is_list, value.values())),
+    lambda value: (
+        isinstance(value, dict)
+        and all(map(_is_printable, value))
+        and all(map(_is_list, value.values()))
+    ),
 )
 SETTINGS = Kind(  # names in it are shown to users
-    "an object of settings", lambda value: isinstance(value, dict) and all(map(_is_printable, value))
+    "an object of settings",
+    lambda value: isinstance(value, dict) and all(map(_is_printable, value)),
 )
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """Read a file that holds one JSON object. Raises `ValueError` where it cannot be read, or holds anything else."""
+    """Read a file that holds one JSON object.
+
+    Raises `ValueError` where it cannot be read, or holds anything else.
+    """
     try:
         value = json.loads(safe(Path(path)).read_text(encoding="utf-8"))
     except OSError as error:
@@ -145,7 +164,10 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 def problem(value: Any, kinds: Mapping[str, Kind], needed: Iterable[str] = ()) -> str | None:
-    """What is wrong with an object: it lacks a needed entry, or an entry is of another kind. None where it fits."""
+    """What is wrong with an object: it lacks a needed entry, or an entry is of another kind.
+
+    None where it fits.
+    """
     if not isinstance(value, dict):
         return "is not a JSON object"
     missing = [name for name in needed if name not in value]
@@ -156,8 +178,13 @@ def problem(value: Any, kinds: Mapping[str, Kind], needed: Iterable[str] = ()) -
     return None if wrong is None else f"has a '{wrong}' that is not {kinds[wrong].name}"
 
 
-def read_fitting(path: Path, kinds: Mapping[str, Kind], needed: Iterable[str] = ()) -> dict[str, Any]:
-    """Read a file that holds one JSON object with entries of these kinds. Raises `ValueError` where it does not."""
+def read_fitting(
+    path: Path, kinds: Mapping[str, Kind], needed: Iterable[str] = ()
+) -> dict[str, Any]:
+    """Read a file that holds one JSON object with entries of these kinds.
+
+    Raises `ValueError` where it does not.
+    """
     value = read_json(path)
     wrong = problem(value, kinds, needed)
     if wrong is not None:
@@ -169,8 +196,10 @@ def read_fitting(path: Path, kinds: Mapping[str, Kind], needed: Iterable[str] = 
 _REFUSALS = {
     errno.ENOSPC: "no space is left on the disk: free some",
     errno.EDQUOT: "your quota of disk space is used up: free some",
-    errno.EFBIG: "a file would become larger than allowed: raise the limit, which `ulimit -f` shows, or choose a disk "
-    "that holds larger files",
+    errno.EFBIG: (
+        "a file would become larger than allowed: raise the limit, which `ulimit -f` shows, or "
+        "choose a disk that holds larger files"
+    ),
     errno.EMFILE: "this process has too many open files: raise the limit, which `ulimit -n` shows",
     errno.ENFILE: "the machine has too many open files: close other programs",
     errno.EACCES: "you have no permission",
@@ -187,7 +216,9 @@ _REFUSALS = {
 
 
 def explain(error: BaseException) -> str:
-    """What an error of the operating system means, and what helps. Other errors are named by their first line.
+    """What an error of the operating system means, and what helps.
+
+    Other errors are named by their first line.
 
     The cause may be hidden in the chain of errors, or in the text of a package that reports it.
     """

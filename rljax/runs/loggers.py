@@ -93,12 +93,13 @@ class WandB(Logger):
                 id=previous,
                 resume="allow" if previous else None,
                 config=config,
-                settings=wandb.Settings(console="off"),  # capturing the console would break the progress display
+                # Capturing the console would break the progress display.
+                settings=wandb.Settings(console="off"),
             )
         except wandb.Error as error:
             raise ValueError(
-                f"Weights & Biases did not start for project '{project}': {error} "
-                "Log in with: wandb login. Or keep the run on this machine: export WANDB_MODE=offline"
+                f"Weights & Biases did not start for project '{project}': {error} Log in with: "
+                "wandb login. Or keep the run on this machine: export WANDB_MODE=offline"
             ) from error
         identity.write_text(self._run.id + "\n", encoding="utf-8")
         self._run.define_metric("environment_steps", hidden=True)
@@ -107,12 +108,16 @@ class WandB(Logger):
     def metrics(self, record: Mapping[str, Any]) -> None:
         shared = {name for name, value in record.items() if not isinstance(plain(value), list)}
         named = {
-            name if name in shared else f"{name}/learner_{learner}": value for learner, name, value in _scalars(record)
+            name if name in shared else f"{name}/learner_{learner}": value
+            for learner, name, value in _scalars(record)
         }
         self._run.log({"environment_steps": record["step"], **named})
 
     def evaluation(self, record: Mapping[str, Any]) -> None:
-        named = {f"{name}/learner_{record['learner']}": value for name, value in _evaluation_means(record)}
+        named = {
+            f"{name}/learner_{record['learner']}": value
+            for name, value in _evaluation_means(record)
+        }
         self._run.log({"environment_steps": record["step"], **named})
 
     def summary(self, summary: Mapping[str, Any]) -> None:
@@ -129,7 +134,10 @@ class WandB(Logger):
 
 
 def _scalars(record: Mapping[str, Any]) -> Iterator[tuple[int, str, float]]:
-    """(learner, name, value) for each number of a metrics record. A number of the whole run belongs to learner 0."""
+    """(learner, name, value) for each number of a metrics record.
+
+    A number of the whole run belongs to learner 0.
+    """
     for name, value in record.items():
         value = plain(value)
         for learner, entry in enumerate(value if isinstance(value, list) else [value]):
@@ -139,7 +147,9 @@ def _scalars(record: Mapping[str, Any]) -> Iterator[tuple[int, str, float]]:
 
 def _evaluation_means(record: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
     names = {"returns": "return", "lengths": "length", "success": "success", "scores": "score"}
-    fields = {name: record.get(field) for field, name in names.items()} | (record.get("signals") or {})
+    fields = {name: record.get(field) for field, name in names.items()} | (
+        record.get("signals") or {}
+    )
     for name, entries in fields.items():
         values = np.asarray(plain(entries) or np.nan, np.float64)
         if np.isfinite(values).all():
@@ -152,6 +162,6 @@ def require(package: str, extra: str) -> None:
         __import__(package)
     except ImportError as error:
         raise ValueError(
-            f"recording to {extra} needs the package '{package}', which cannot be imported ({error}). "
-            f"Install it: pip install 'rljax[{extra}]'"
+            f"recording to {extra} needs the package '{package}', which cannot be imported "
+            f"({error}). Install it: pip install 'rljax[{extra}]'"
         ) from error

@@ -1,8 +1,9 @@
-"""The records of a run: append-only files, and optionally TensorBoard or Weights & Biases beside them.
+"""The records of a run: append-only files, and optionally TensorBoard or Weights & Biases beside
+them.
 
-The files are the reference. Each line is one JSON object and is passed to the operating system before the call returns,
-so that a killed run loses no finished line. JSON is strict: a number that is not finite is null. TensorBoard and
-Weights & Biases are views that may lag behind.
+The files are the reference. Each line is one JSON object and is passed to the operating system
+before the call returns, so that a killed run loses no finished line. JSON is strict: a number that
+is not finite is null. TensorBoard and Weights & Biases are views that may lag behind.
 """
 
 from __future__ import annotations
@@ -33,20 +34,24 @@ SUMMARY = "summary.json"
 class Recorder:
     """Appends to the files of one run, and to the optional loggers.
 
-    For an existing run an incomplete last line is removed, and new lines are appended. `truncate` takes the files back
-    to a checkpoint. A write that fails (on a full disk) raises `OSError` and does not damage the lines before it.
+    For an existing run an incomplete last line is removed, and new lines are appended. `truncate`
+    takes the files back to a checkpoint. A write that fails (on a full disk) raises `OSError` and
+    does not damage the lines before it.
     """
 
     def __init__(self, out: Path, tensorboard: bool = False, wandb: str | None = None) -> None:
         """Open the files of the run in `out`. The folder is created where it does not exist.
 
         Args:
-            out: the run's folder. If it has a config.json, this describes the run to Weights & Biases.
+            out: the run's folder. If it has a config.json, this describes the run to Weights &
+                Biases.
             tensorboard: also write event files, one folder per learner, under `out`/tensorboard.
-            wandb: a Weights & Biases project to report to; `WANDB_MODE=offline` keeps everything under `out`/wandb.
+            wandb: a Weights & Biases project to report to; `WANDB_MODE=offline` keeps everything
+                under `out`/wandb.
 
         Raises:
-            ValueError: the package of a logger is not installed, or Weights & Biases does not start.
+            ValueError: the package of a logger is not installed, or Weights & Biases does not
+                start.
         """
         out = Path(out)
         self._out = out
@@ -58,7 +63,11 @@ class Recorder:
         if wandb is not None:
             self._loggers.append(WandB(out, wandb))
         here = {name: out / file for name, file in FILES.items()}
-        self._files = {name: _Lines(path, name) for name, path in here.items() if name not in RARE or path.exists()}
+        self._files = {
+            name: _Lines(path, name)
+            for name, path in here.items()
+            if name not in RARE or path.exists()
+        }
 
     def metrics(self, record: Mapping[str, Any]) -> None:
         """Append one chunk's metrics: `step`, numbers, and lists with one value per learner."""
@@ -67,13 +76,17 @@ class Recorder:
             logger.metrics(record)
 
     def evaluation(self, record: Mapping[str, Any]) -> None:
-        """Append one learner's evaluation: `step, learner, seed, returns, lengths, wall_seconds`."""
+        """Append one learner's evaluation: `step, learner, seed, returns, lengths,
+        wall_seconds`.
+        """
         self._files["evaluations"].append(record)
         for logger in self._loggers:
             logger.evaluation(record)
 
     def change(self, record: Mapping[str, Any]) -> None:
-        """Append a change of settings: `step`, `parents`, and `values` by name, with one entry per learner."""
+        """Append a change of settings: `step`, `parents`, and `values` by name,
+        with one entry per learner.
+        """
         if "changes" not in self._files:
             self._files["changes"] = _Lines(self._out / FILES["changes"], "changes")
         self._files["changes"].append(record)
@@ -85,7 +98,10 @@ class Recorder:
             logger.summary(summary)
 
     def marks(self) -> dict[str, list[int]]:
-        """The size and the checksum of each file as it is now. They are kept up to date with every line."""
+        """The size and the checksum of each file as it is now.
+
+        They are kept up to date with every line.
+        """
         return {name: file.mark for name, file in self._files.items()}
 
     def truncate(self, step: int, marks: Mapping[str, Sequence[int]] | None = None) -> None:
@@ -94,9 +110,9 @@ class Recorder:
         With the `marks` of a checkpoint, each file gets its size from then. This is for files
         without `differences`. Without marks, lines of `step` itself stay.
 
-        Write a chunk's lines (and call `sync`) before the checkpoint of its step. Then the files of a resumed run equal
-        those of a run that was never interrupted. Weights & Biases cannot delete values: there the resumed run reports
-        the same values at the same steps again.
+        Write a chunk's lines (and call `sync`) before the checkpoint of its step. Then the files of
+        a resumed run equal those of a run that was never interrupted. Weights & Biases cannot
+        delete values: there the resumed run reports the same values at the same steps again.
         """
         for name, file in self._files.items():
             file.truncate(step, None if marks is None else marks.get(name, (0, 0))[0])
@@ -154,7 +170,9 @@ class Nowhere:
 
 
 def read(out: Path, name: Literal["metrics", "evaluations", "changes"]) -> list[dict[str, Any]]:
-    """The records of a run so far, in order; null becomes None. The list is empty where the file does not exist yet.
+    """The records of a run so far, in order; null becomes None.
+
+    The list is empty where the file does not exist yet.
 
     An incomplete last line (of a run that was killed, or is writing) is left out.
 
@@ -236,16 +254,21 @@ def require_loggers(tensorboard: bool, wandb: str | None) -> None:
 
 
 class Tail:
-    """Follows a growing file of lines. Each `look` reads only the bytes that are new since the last one."""
+    """Follows a growing file of lines.
+
+    Each `look` reads only the bytes that are new since the last one.
+    """
 
     def __init__(self, path: Path, backlog: int = 1 << 20) -> None:
         """The first `look` reads at most the last `backlog` bytes."""
         self._path, self._backlog, self._end = path, backlog, 0
 
     def look(self) -> list[bytes]:
-        """The complete lines since the last `look`; an empty list where the file does not exist yet.
+        """The complete lines since the last `look`; an empty list where the file does not exist
+        yet.
 
-        A file becomes shorter where its run is resumed from a checkpoint. It is then read as if for the first time.
+        A file becomes shorter where its run is resumed from a checkpoint. It is then read as if for
+        the first time.
         """
         try:
             with safe(self._path, copies=0).open("rb") as file:  # only its end is read
@@ -270,7 +293,10 @@ def is_evaluated(folder: Path, step: int) -> bool:
 
 
 def is_summarised(folder: Path, steps: int) -> bool:
-    """Whether summary.json describes the end of the run at `steps`. A run that was killed before its end lacks it."""
+    """Whether summary.json describes the end of the run at `steps`.
+
+    A run that was killed before its end lacks it.
+    """
     summary = read_summary(folder)
     return bool(summary.get("complete")) and summary.get("steps", 0) >= steps
 
@@ -297,14 +323,19 @@ def read_config(folder: Path) -> dict[str, Any]:
     wrong = json_files.problem(described, CONFIG, NEEDED)
     spec = {} if wrong else described["spec"]
     shapes = [part["shape"] for part in spec.get("parts", ())] + [spec.get("observation_shape", ())]
-    if not wrong and not all(0 <= number < 2**32 for numbers in (described["seeds"], *shapes) for number in numbers):
+    if not wrong and not all(
+        0 <= number < 2**32 for numbers in (described["seeds"], *shapes) for number in numbers
+    ):
         wrong = "has a seed, or a size of observations, that is not between 0 and 2^32"
     if wrong is not None:
-        raise ValueError(f"'{folder}' cannot be read as a run: its config.json {wrong}. Restore it from a copy.")
+        raise ValueError(
+            f"'{folder}' cannot be read as a run: its config.json {wrong}. Restore it from a copy."
+        )
     learners, seeds = len(described["learners"]), len(described["seeds"])
     if learners != seeds:
         raise ValueError(
-            f"'{folder}' cannot be read as a run: its config.json has {learners} learners and {seeds} seeds."
+            f"'{folder}' cannot be read as a run: its config.json has {learners} learners "
+            f"and {seeds} seeds."
         )
     return described
 
@@ -322,7 +353,10 @@ def _require_format(number: Any, folder: Path) -> None:
 
 
 def read_summary(folder: Path) -> dict[str, Any]:
-    """A run's summary.json; empty where the run has not ended yet. Raises `ValueError` where it is damaged."""
+    """A run's summary.json; empty where the run has not ended yet.
+
+    Raises `ValueError` where it is damaged.
+    """
     path = Path(folder) / SUMMARY
     if not path.exists():
         return {}
@@ -330,21 +364,28 @@ def read_summary(folder: Path) -> dict[str, Any]:
         return json_files.read_fitting(path, RESULTS)
     except ValueError as error:
         raise ValueError(
-            f"the {error} in '{folder}'. Delete that file: it is written again where the run goes on or ends."
+            f"the {error} in '{folder}'. Delete that file: it is written again where the run "
+            "goes on or ends."
         ) from None
 
 
 def find(paths: Sequence[Path]) -> list[Path]:
-    """The folders of runs among `paths` and below them at any depth, each once. Folders inside runs are not searched.
+    """The folders of runs among `paths` and below them at any depth, each once.
+
+    Folders inside runs are not searched.
 
     Raises `ValueError` for a path that is not a folder.
     """
     runs: dict[Path, Path] = {}
     for path in map(Path, paths):
         if not path.is_dir():
-            raise ValueError(f"'{path}' is not a folder of runs: there is no such folder. rljax train makes runs/.")
+            raise ValueError(
+                f"'{path}' is not a folder of runs: there is no such folder. rljax train "
+                "makes runs/."
+            )
         for folder, inside, files in os.walk(path):
-            inside[:] = sorted(name for name in inside if not name.startswith("."))  # hidden: incomplete
+            # hidden: incomplete
+            inside[:] = sorted(name for name in inside if not name.startswith("."))
             if "config.json" in files or set(FILES.values()) & set(files):
                 inside.clear()
                 runs.setdefault(Path(folder).resolve(), Path(folder))
@@ -379,7 +420,8 @@ class _Lines:
         self._size, self._checksum = start + len(line), zlib.crc32(line, self._checksum)
 
     def truncate(self, step: int | None, size: int | None = None) -> None:
-        """Keep the first `size` bytes, or else the complete lines before the first one beyond `step`.
+        """Keep the first `size` bytes, or else the complete lines before the first one beyond
+        `step`.
 
         Without both, all complete lines stay.
         """
@@ -414,7 +456,8 @@ def _lines(path: Path, name: str) -> Iterator[tuple[int, dict[str, Any]]]:
         record, problem = _parsed(line, name)
         if problem is None:
             yield end, record
-        elif number < len(lines) or isinstance(record, dict):  # a last line that is torn is no object
+        elif number < len(lines) or isinstance(record, dict):
+            # A last line that is torn is no object.
             raise ValueError(
                 f"'{path}' is damaged: line {number} {problem}. "
                 f"Delete that line, and keep a copy of the file: sed -i.damaged {number}d '{path}'"

@@ -59,32 +59,38 @@ def train(
 
     Args:
         agent: a name, such as "sac", or the path of an agent's file.
-        env: an environment's name; None is the one that matches `data`. A registered Gymnasium environment, or a
-            function that makes one, stands for its name.
+        env: an environment's name; None is the one that matches `data`. A registered Gymnasium
+            environment, or a function that makes one, stands for its name.
         steps: environment steps of each learner; for an agent that learns from data alone, updates.
-        data: a data set's name or file. Agents that declare a `Dataset` learn from it alone. Agents that declare a
-            `Replay` mix it with their own experience.
+        data: a data set's name or file. Agents that declare a `Dataset` learn from it alone. Agents
+            that declare a `Replay` mix it with their own experience.
         seeds: a number of learners (with seeds 0, 1, ...) or their seeds.
-        config: an agent's Config, a mapping of changes to the preset, or None. Its floats may be sequences, one value
-            per learner.
+        config: an agent's Config, a mapping of changes to the preset, or None. Its floats may be
+            sequences, one value per learner.
         out: the run's folder; None is a new one in runs/.
-        trust: whether code that the config.json of `base` names may run, if another user began that run.
+        trust: whether code that the config.json of `base` names may run, if another user began that
+            run.
         settings: further fields of `rljax.training.settings.Settings`.
 
     NumPy's numbers are accepted wherever Python's are.
 
-    Raises `ValueError` or `TypeError` for arguments that cannot work, before anything compiles; `FileExistsError` if
-    `out` exists and is not empty; `failures.Diverged` for values that are not finite.
+    Raises `ValueError` or `TypeError` for arguments that cannot work, before anything compiles;
+    `FileExistsError` if `out` exists and is not empty; `failures.Diverged` for values that are not
+    finite.
 
-    After `rljax.distributed.processes.join`, every process must call this function with the same arguments. The first
-    process writes the files and shows the progress.
+    After `rljax.distributed.processes.join`, every process must call this function with the same
+    arguments. The first process writes the files and shows the progress.
     """
     experiment = processes.on_all(
-        lambda: experiments.prepare(agent, env, steps, data=data, seeds=seeds, config=config, trust=trust, **settings)
+        lambda: experiments.prepare(
+            agent, env, steps, data=data, seeds=seeds, config=config, trust=trust, **settings
+        )
     )
     default = processes.on_first(lambda: folders.default_folder(experiment.settings))
     folder = default if out is None else arguments.folder(out)
-    return Run.begin(experiment, folder, console.create(quiet), command or shlex.join(sys.argv)).execute()
+    return Run.begin(
+        experiment, folder, console.create(quiet), command or shlex.join(sys.argv)
+    ).execute()
 
 
 def resume(
@@ -98,18 +104,21 @@ def resume(
     command: str | None = None,
     trust: bool = False,
 ) -> Path:
-    """Continue the run in folder `out` to its end, or to `steps`. The result equals that of a run without a stop.
+    """Continue the run in folder `out` to its end, or to `steps`.
 
-    A run without a checkpoint begins anew, with its settings. Records that have changed since the last checkpoint are
-    refused, unless `accept_changed_records`: config.json then says so.
+    The result equals that of a run without a stop.
 
-    With `then_online`, a run from a data set goes on in its environment for so many steps after its updates, with
-    `offline_share`. The result is the same as if it had begun with these settings.
+    A run without a checkpoint begins anew, with its settings. Records that have changed since the
+    last checkpoint are refused, unless `accept_changed_records`: config.json then says so.
 
-    Raises `ValueError` where `out` is not a run, is complete, or cannot continue in this way, and where continuing it
-    would run code or load a pickle that another user's command named or made. With `trust`, it does. Raises
-    `RecordsChanged` (a `ValueError`) for changed records; `FolderInUse` (a `ValueError`) where another process writes
-    this run; `CheckpointError` where no checkpoint is usable.
+    With `then_online`, a run from a data set goes on in its environment for so many steps after its
+    updates, with `offline_share`. The result is the same as if it had begun with these settings.
+
+    Raises `ValueError` where `out` is not a run, is complete, or cannot continue in this way, and
+    where continuing it would run code or load a pickle that another user's command named or made.
+    With `trust`, it does. Raises `RecordsChanged` (a `ValueError`) for changed records;
+    `FolderInUse` (a `ValueError`) where another process writes this run; `CheckpointError` where no
+    checkpoint is usable.
     """
     folder = arguments.run_folder(out, trust)
     steps = None if steps is None else configuration.integer(steps, "steps", LARGEST)
@@ -126,7 +135,10 @@ def resume(
 
 
 class Run:
-    """A training in a folder. First call `begin` or `continued`, then `execute`. `open` is for readers."""
+    """A training in a folder.
+
+    First call `begin` or `continued`, then `execute`. `open` is for readers.
+    """
 
     def __init__(self, experiment: Experiment, folder: Path, view: console.View) -> None:
         """Check everything that can be wrong. Nothing is written or compiled yet."""
@@ -138,7 +150,9 @@ class Run:
 
     @classmethod
     def begin(cls, experiment: Experiment, folder: Path, view: console.View, command: str) -> Run:
-        """Begin a run with fresh learners in a new folder, and write its settings, versions and hardware there."""
+        """Begin a run with fresh learners in a new folder, and write its settings,
+        versions and hardware there.
+        """
         processes.require_same(lambda: experiments.shared(experiment) | {"out": str(folder)})
         run = processes.on_all(lambda: cls(experiment, folder, view))
         try:
@@ -173,7 +187,9 @@ class Run:
         training.start()
 
     def _conditions(self) -> dict[str, Any]:
-        """All conditions, apart from settings, that can change a number: devices, versions, precision."""
+        """All conditions, apart from settings, that can change a number:
+        devices, versions, precision.
+        """
         used = [stage.driver.spread.num_devices for stage in self.training.stages]
         return {**hardware.provenance(), "devices_used": used}
 
@@ -210,7 +226,8 @@ class Run:
     ) -> Run:
         """Continue the run in `folder` to its end, or to `steps`. config.json records `command`.
 
-        This call waits up to `wait` seconds for the lock of a process on a lost host. Raises all errors of `resume`.
+        This call waits up to `wait` seconds for the lock of a process on a lost host. Raises all
+        errors of `resume`.
         """
         with contextlib.ExitStack() as undo:
             folder_lock = folders.lock_run(folder.path, wait)
@@ -228,14 +245,18 @@ class Run:
     def _resume(
         self, folder: Folder, steps: int | None, command: str, accept_changed_records: bool
     ) -> None:
-        """Continue from the newest undamaged checkpoint, or from the beginning where none was saved yet."""
+        """Continue from the newest undamaged checkpoint,
+        or from the beginning where none was saved yet.
+        """
         path = processes.on_first(lambda: checkpoints.last(self.folder))
         if path is None:
             self._begin_anew(steps, command)
             return
         notes = processes.on_all(lambda: self._continued(path, steps))
         environments = processes.on_all(lambda: checkpoints.environments(folder, path, notes))
-        changed = processes.on_first(lambda: records.require_unchanged(self.folder, notes, accept_changed_records))
+        changed = processes.on_first(
+            lambda: records.require_unchanged(self.folder, notes, accept_changed_records)
+        )
         if changed:
             self.view.warn(f"the records have changed since the checkpoint: {'; '.join(changed)}.")
         processes.on_first(lambda: self._note_resumption(notes["step"], command, changed))
@@ -251,8 +272,8 @@ class Run:
         self.wall = notes["wall_seconds"]
         if notes["environments"] == "lost":
             self.view.warn(
-                f"the state of '{training.settings.env}' cannot be saved ({notes['reason']}): its episodes start anew, "
-                "so this run will differ from one that was never stopped."
+                f"the state of '{training.settings.env}' cannot be saved ({notes['reason']}): its "
+                "episodes start anew, so this run will differ from one that was never stopped."
             )
 
     def _begin_anew(self, steps: int | None, command: str) -> None:
@@ -265,7 +286,9 @@ class Run:
         self.recorder = processes.on_all(self._record)
         self.recorder.truncate(0)
         self._show_start()
-        processes.on_all(lambda: resumption.require_same_beginning(self.folder, self.training.inherited))
+        processes.on_all(
+            lambda: resumption.require_same_beginning(self.folder, self.training.inherited)
+        )
         self.view.say(f"'{self.folder}' has no checkpoint yet: the run begins anew.")
         self.training.start()
 
@@ -278,8 +301,8 @@ class Run:
     def _continued(self, path: Path, steps: int | None) -> dict[str, Any]:
         """Check that the run can go on from checkpoint `path`; return the checkpoint's notes.
 
-        `steps` is the run's new end, None for the same one. Raises `ValueError` where the run cannot
-        go on, and where it is complete.
+        `steps` is the run's new end, None for the same one. Raises `ValueError` where the run
+        cannot go on, and where it is complete.
         """
         notes, training = self.notes_of(path), self.training
         if steps is not None:
@@ -310,17 +333,24 @@ class Run:
         if changed_records:
             entry["changed_records"] = changed_records
         settings, conditions = self.training.settings, self._conditions()
-        self.training.warnings += resumption.note_resumption(self.folder, settings, entry, conditions, state_bytes)
+        self.training.warnings += resumption.note_resumption(
+            self.folder, settings, entry, conditions, state_bytes
+        )
 
     def execute(self) -> Path:
         """Train to the end or to an interruption. In both cases the folder holds everything."""
         self.began = time.perf_counter() - self.wall
-        self.saved, self.saving = time.perf_counter(), 0.0  # when the last checkpoint was saved; seconds that it took
+        # When the last checkpoint was saved; seconds that it took.
+        self.saved, self.saving = time.perf_counter(), 0.0
         training, interrupted = self.training, False
         try:
-            has_policy = training.complete or (training.step == 0 and training.inherited is not None)
+            has_policy = training.complete or (
+                training.step == 0 and training.inherited is not None
+            )
             evaluates = has_policy and training.evaluator is not None
-            if evaluates and not processes.on_first(lambda: records.is_evaluated(self.folder, training.step)):
+            if evaluates and not processes.on_first(
+                lambda: records.is_evaluated(self.folder, training.step)
+            ):
                 self._evaluate()
                 self._save()
             with Interrupt(self.view.say) as interrupt:
@@ -340,7 +370,9 @@ class Run:
         finally:
             self._close(after_error=sys.exc_info()[0] is not None)
         if interrupted and not training.complete:
-            self.view.say(f"stopped at {training.step} steps, all saved. To go on: rljax resume {self.folder}")
+            self.view.say(
+                f"stopped at {training.step} steps, all saved. To go on: rljax resume {self.folder}"
+            )
         return self.folder
 
     def close(self) -> None:
@@ -354,7 +386,9 @@ class Run:
                 self.lock.release()
 
     def _checkpoint_is_due(self) -> bool:
-        """Whether a checkpoint is due, by steps where their number is set, and by time otherwise."""
+        """Whether a checkpoint is due, by steps where their number is set,
+        and by time otherwise.
+        """
         every = self.training.checkpoint_every
         if every is not None:
             return self.training.step % every == 0
@@ -362,12 +396,18 @@ class Run:
         return processes.any_process(time.perf_counter() - self.saved >= wait)
 
     def _close(self, after_error: bool) -> None:
-        """Close everything. What an environment raises in `close` does not hide an earlier error."""
+        """Close everything.
+
+        What an environment raises in `close` does not hide an earlier error.
+        """
         try:
             self.close()
         except EnvironmentFailed as error:
             if not after_error:
-                ended = f"Training has ended at step {self.training.step:,}, and all of it is saved in '{self.folder}'."
+                ended = (
+                    f"Training has ended at step {self.training.step:,}, and all of it is saved "
+                    f"in '{self.folder}'."
+                )
                 raise error.with_advice(ended) from error
 
     def _chunk(self) -> None:
@@ -378,7 +418,9 @@ class Run:
         self._warn()
         self.wall = time.perf_counter() - self.began
         self.recorder.metrics(line | {"wall_seconds": self.wall})
-        self.view.update(training.step, line["steps_per_second"] / len(training.settings.seeds), training.latest)
+        self.view.update(
+            training.step, line["steps_per_second"] / len(training.settings.seeds), training.latest
+        )
         if training.evaluation_is_due:
             self._evaluate()
         change = training.change_settings()
@@ -396,7 +438,9 @@ class Run:
         self.wall = time.perf_counter() - self.began
         for line in lines:
             self.recorder.evaluation(line | {"wall_seconds": self.wall})
-        self.view.evaluated(self.training.step, self.training.last_return, self.training.last_signals)
+        self.view.evaluated(
+            self.training.step, self.training.last_return, self.training.last_signals
+        )
         self._warn()
 
     def _save(self) -> None:
@@ -416,7 +460,9 @@ class Run:
         notes["seal"] = state_seal(environments)
         blobs["run.json"] = json_files.dumps(notes | {"records": self.recorder.marks()}).encode()
         keep = training.settings.keep_checkpoints
-        checkpoints.save(self.folder / "checkpoints", training.step, training.arrays(), blobs, keep=keep)
+        checkpoints.save(
+            self.folder / "checkpoints", training.step, training.arrays(), blobs, keep=keep
+        )
         self.saved = time.perf_counter()
         self.saving = self.saved - began
 
@@ -425,7 +471,9 @@ class Run:
         evaluations = records.read(self.folder, "evaluations")
         summary = {
             **training.summary(),
-            **statistics.results(evaluations, population.settings(training.members), training.dataset is not None),
+            **statistics.results(
+                evaluations, population.settings(training.members), training.dataset is not None
+            ),
             "cut": sum(line.get("cut", 0) for line in evaluations),
             "wall_seconds": time.perf_counter() - self.began,
             "processes": processes.process_count(),

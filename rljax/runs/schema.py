@@ -1,4 +1,6 @@
-"""What the files of a run hold: the fields of config.json, of each line of the records, and of summary.json."""
+"""What the files of a run hold: the fields of config.json, of each line of the records,
+and of summary.json.
+"""
 
 from __future__ import annotations
 
@@ -65,5 +67,7 @@ RESULTS = {
     "steps": WHOLE,
     "seeds": json_files.list_of(WHOLE),
     "diverged": json_files.list_of(json_files.object_of(learner=WHOLE)),
-    **dict.fromkeys(("wall_seconds", "compile_seconds", "steps_per_second", "peak_memory_bytes"), NUMBER | NULL),
+    **dict.fromkeys(
+        ("wall_seconds", "compile_seconds", "steps_per_second", "peak_memory_bytes"), NUMBER | NULL
+    ),
 }

@@ -17,12 +17,24 @@ from jax import config as jax_settings
 
 
 def provenance() -> dict[str, Any]:
-    """Versions, devices, revision and precision: everything beside the settings that can change a number."""
-    git = ["git", "-C", str(Path(__file__).resolve().parent), "describe", "--always", "--dirty", "--abbrev=40"]
+    """Versions, devices, revision and precision: everything beside the settings that can change a
+    number.
+    """
+    git = [
+        "git",
+        "-C",
+        str(Path(__file__).resolve().parent),
+        "describe",
+        "--always",
+        "--dirty",
+        "--abbrev=40",
+    ]
     revision = subprocess.run(git, capture_output=True, text=True, check=False).stdout.strip()
     return {
         "versions": versions(),
-        "devices": [f"{device.device_kind} ({device.platform}:{device.id})" for device in jax.devices()],
+        "devices": [
+            f"{device.device_kind} ({device.platform}:{device.id})" for device in jax.devices()
+        ],
         "processes": jax.process_count(),
         "processor": _processor(),
         "platform": platform.platform(),
@@ -35,7 +47,9 @@ def provenance() -> dict[str, Any]:
 
 
 def differences(then: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    """What is different between two `provenance`s, with the number of devices in use, and can change a number."""
+    """What is different between two `provenance`s, with the number of devices in use,
+    and can change a number.
+    """
     conditions = [
         f"{name.replace('_', ' ')} {then[name]} then, {now[name]} now"
         for name in ("devices_used", "devices", "processes", "processor", "precision")
@@ -53,7 +67,19 @@ def versions() -> dict[str, str]:
     """Versions of Python, and of the installed packages that can change a number."""
     from importlib import metadata
 
-    names = ("rljax", "jax", "jaxlib", "flax", "optax", "distrax", "gymnasium", "mujoco", "brax", "gymnax", "numpy")
+    names = (
+        "rljax",
+        "jax",
+        "jaxlib",
+        "flax",
+        "optax",
+        "distrax",
+        "gymnasium",
+        "mujoco",
+        "brax",
+        "gymnax",
+        "numpy",
+    )
     installed = {"python": platform.python_version()}
     for name in names:
         with contextlib.suppress(metadata.PackageNotFoundError):
@@ -70,7 +96,8 @@ def peak_memory() -> int:
 
 
 def device_memory() -> int | None:
-    """Bytes that JAX's device has left for this process, or the machine where the device gives no limit.
+    """Bytes that JAX's device has left for this process,
+    or the machine where the device gives no limit.
 
     None if neither is known. The call starts JAX.
     """
@@ -81,10 +108,13 @@ def device_memory() -> int | None:
 
 
 def available_memory(root: Path = Path("/")) -> int | None:
-    """Bytes of main memory that this process can still take; None if unknown. The call does not start JAX.
+    """Bytes of main memory that this process can still take; None if unknown.
 
-    On Linux this is the memory that the machine has left, or less where a control group (a container, a job of a
-    cluster) sets a limit. On other systems it is all memory of the machine. `root` holds /proc and /sys.
+    The call does not start JAX.
+
+    On Linux this is the memory that the machine has left, or less where a control group (a
+    container, a job of a cluster) sets a limit. On other systems it is all memory of the machine.
+    `root` holds /proc and /sys.
     """
     if sys.platform == "linux":
         known = [_memory_of_machine(root), *_memory_of_control_groups(root)]
@@ -97,7 +127,9 @@ def available_memory(root: Path = Path("/")) -> int | None:
 def _memory_of_machine(root: Path) -> int | None:
     with contextlib.suppress(OSError, StopIteration, ValueError):
         lines = (root / "proc/meminfo").read_text().splitlines()
-        return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable"))
+        return next(
+            int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable")
+        )
     return None
 
 
@@ -118,14 +150,19 @@ def _memory_of_control_groups(root: Path) -> Iterator[int]:
             continue
         # A container may see its own group as the root, so that `place` does not exist here.
         inside = base / place.lstrip("/")
-        for group in (folder for folder in (inside, *inside.parents) if folder.is_relative_to(base)):
+        for group in (
+            folder for folder in (inside, *inside.parents) if folder.is_relative_to(base)
+        ):
             left = _left_in(group, *names)
             if left is not None:
                 yield left
 
 
 def _left_in(group: Path, limit: str, usage: str, inactive: str) -> int | None:
-    """The limit of a control group without the memory in use; None without a limit. Unused file caches are free."""
+    """The limit of a control group without the memory in use; None without a limit.
+
+    Unused file caches are free.
+    """
     with contextlib.suppress(OSError, ValueError):  # a limit may be the word "max"
         most, used = (int((group / name).read_text()) for name in (limit, usage))
         entries = dict(line.split() for line in (group / "memory.stat").read_text().splitlines())
@@ -141,5 +178,7 @@ def nbytes(tree: Any) -> int:
 def _processor() -> str:
     with contextlib.suppress(OSError, StopIteration):
         lines = Path("/proc/cpuinfo").read_text().splitlines()
-        return next(line.split(":", 1)[1].strip() for line in lines if line.startswith("model name"))
+        return next(
+            line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")
+        )
     return platform.processor() or platform.machine()

@@ -18,8 +18,8 @@ EXIT_INTERRUPT = 130
 class Interrupt:
     """Turns the first Ctrl-C or SIGTERM into a request to stop. A second one stops at once.
 
-    The second signal raises `KeyboardInterrupt` as soon as Python can. Where code outside Python does not return, a
-    thread ends the process after `PATIENCE`.
+    The second signal raises `KeyboardInterrupt` as soon as Python can. Where code outside Python
+    does not return, a thread ends the process after `PATIENCE`.
     """
 
     def __init__(self, say: Callable[[str], None]) -> None:
@@ -35,7 +35,9 @@ class Interrupt:
         return self
 
     def _watch(self) -> None:
-        """Start the thread, unless something else, such as an event loop, already reads signals from a pipe."""
+        """Start the thread, unless something else, such as an event loop,
+        already reads signals from a pipe.
+        """
         reading, writing = os.pipe()
         os.set_blocking(writing, False)
         other = signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
@@ -45,7 +47,9 @@ class Interrupt:
             os.close(writing)
             return
         self._writing, self._over = writing, threading.Event()
-        threading.Thread(target=self._count, args=(reading,), name="interruption", daemon=True).start()
+        threading.Thread(
+            target=self._count, args=(reading,), name="interruption", daemon=True
+        ).start()
 
     def _count(self, reading: int) -> None:
         """Count signals as they arrive, also while the main thread cannot handle them."""
@@ -68,10 +72,15 @@ class Interrupt:
         self._announce(number)
 
     def _announce(self, number: int) -> None:
-        """Say once that the request was heard, from the main thread or, where that is busy, from the other one."""
+        """Say once that the request was heard, from the main thread or, where that is busy,
+        from the other one.
+        """
         if not self._announced:
             self._announced = True
-            self._say(f"{signal.Signals(number).name}: finishing this chunk and saving. Again to stop at once.")
+            self._say(
+                f"{signal.Signals(number).name}: finishing this chunk and saving. Again to stop "
+                "at once."
+            )
 
     def __exit__(self, *_: Any) -> None:
         for number, handler in self.before.items():
@@ -83,7 +92,9 @@ class Interrupt:
 
 
 def leave_at_once(code: int) -> None:
-    """End this process and those that it has started, without waiting for code that does not return."""
+    """End this process and those that it has started,
+    without waiting for code that does not return.
+    """
     for process in multiprocessing.active_children():
         process.kill()
     sys.stdout.flush()

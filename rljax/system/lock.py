@@ -1,8 +1,8 @@
 """A lock on a folder: one process at a time writes there.
 
-The operating system's lock on a file (`flock`) decides where the file system has it. It ends with its process, also
-after `kill -9`. The file itself names the process and shows its last sign of life, for other
-hosts and for file systems without such locks.
+The operating system's lock on a file (`flock`) decides where the file system has it. It ends with
+its process, also after `kill -9`. The file itself names the process and shows its last sign of
+life, for other hosts and for file systems without such locks.
 
 The package `filelock` has the system's locks and leases with signs of life, but no lock that is
 both: with its leases, a dead process of another host or container is waited for in full, even if
@@ -29,7 +29,8 @@ FILE = "lock.json"
 LONGEST = 1 << 16  # bytes of it that are read
 HEARTBEAT = 10.0  # seconds between signs of life
 STALE_AFTER = 120.0  # seconds without one, after which the process of another host counts as dead
-SETTLE = 1.0  # seconds after which a file system without locks shows which of two processes wrote last
+# Seconds after which a file system without locks shows which of two processes wrote last.
+SETTLE = 1.0
 _NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP, errno.EINVAL)
 
 
@@ -48,7 +49,8 @@ class Holder:
     host: str
     machine: str  # identifies a boot of a machine: all containers on one kernel have the same
     process: int
-    started: str  # when the process started, on the machine's own clock: numbers of processes are used again
+    # when the process started, on the machine's own clock: numbers of processes are used again
+    started: str
     since: str  # when it took the lock
     token: str  # of this lock alone
 
@@ -63,20 +65,26 @@ class Lock:
     """
 
     def __init__(self, folder: Path, wait: float = 0.0) -> None:
-        """Take the lock. A process on another host is given `wait` seconds to end, or to be recognised as dead."""
+        """Take the lock.
+
+        A process on another host is given `wait` seconds to end, or to be recognised as dead.
+        """
         self.folder, self.path = Path(folder), Path(folder) / FILE
         self._this = _this_process()
         self._descriptor = self._acquire(time.monotonic() + wait)
         self._released = threading.Event()
         threading.Thread(target=self._show_life, daemon=True).start()
-        method = weakref.WeakMethod(self._close)  # a forked child would keep the lock after its parent's death
+        # A forked child would keep the lock after its parent's death.
+        method = weakref.WeakMethod(self._close)
         os.register_at_fork(after_in_child=lambda: (close := method()) and close())
 
     def require(self) -> None:
         """Raise `LockLost` unless the lock is still this process's."""
         holder = _read(self.path)
         if holder is None or holder.token != self._this.token:
-            cause = "its lock.json is gone" if holder is None else f"{_named(holder)} has taken it over"
+            cause = (
+                "its lock.json is gone" if holder is None else f"{_named(holder)} has taken it over"
+            )
             raise LockLost(f"'{self.folder}' is no longer this process's: {cause}.")
 
     def release(self) -> None:
@@ -110,9 +118,13 @@ class Lock:
                 os.close(descriptor)
 
     def _open(self) -> int:
-        """Open the file of the lock, and no other: the folder may come from somebody who put a link in its place."""
+        """Open the file of the lock, and no other: the folder may come from somebody who put a link
+        in its place.
+        """
         try:
-            descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK, 0o666)
+            descriptor = os.open(
+                self.path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK, 0o666
+            )
         except OSError as error:
             if error.errno != errno.ELOOP:
                 raise
@@ -123,7 +135,10 @@ class Lock:
         raise ValueError(f"'{self.path}' is a link or a pipe, not the file of a lock. Remove it.")
 
     def _take(self, descriptor: int) -> bool:
-        """Whether the lock is ours now. It is not where the file was removed in the meantime: then try again."""
+        """Whether the lock is ours now.
+
+        It is not where the file was removed in the meantime: then try again.
+        """
         locked = _flock(descriptor)
         if locked is False:
             raise FolderInUse(self._refusal(_read_patiently(self.path)))
@@ -151,8 +166,8 @@ class Lock:
         text += f" since {holder.since}. Stop that process, or wait for its end."
         if holder.machine != self._this.machine:
             text += (
-                f" Its last sign of life was {_age(self.path):.0f} s ago; after {STALE_AFTER:.0f} s it counts as dead. "
-                f"If it is certainly gone, remove '{self.path}'."
+                f" Its last sign of life was {_age(self.path):.0f} s ago; after {STALE_AFTER:.0f} "
+                f"s it counts as dead. If it is certainly gone, remove '{self.path}'."
             )
         return text
 
@@ -171,7 +186,9 @@ class _HeldElsewhere(FolderInUse):
 
 
 def _flock(descriptor: int) -> bool | None:
-    """Whether this process has the lock on the file now; None where the file system has no such locks."""
+    """Whether this process has the lock on the file now;
+    None where the file system has no such locks.
+    """
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -215,7 +232,10 @@ def _machine() -> str:
 
 
 def _start_of(process: int) -> str:
-    """When a process started, in the machine's ticks; "" where it does not run, "?" where only this is known."""
+    """When a process started, in the machine's ticks; "" where it does not run, "?"
+
+    where only this is known.
+    """
     try:
         return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[19]
     except (OSError, IndexError):

@@ -1,4 +1,6 @@
-"""JAX's runtime: its threads, its cache of compiled programs, and the time that it spends compiling."""
+"""JAX's runtime: its threads, its cache of compiled programs,
+and the time that it spends compiling.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,8 @@ from pathlib import Path
 
 
 def persist_compilations() -> None:
-    """Keep compiled programs between processes: in JAX_COMPILATION_CACHE_DIR, or else in the user's cache folder.
+    """Keep compiled programs between processes: in JAX_COMPILATION_CACHE_DIR,
+    or else in the user's cache folder.
 
     JAX_ENABLE_COMPILATION_CACHE=false turns it off.
     """
@@ -23,7 +26,8 @@ def persist_compilations() -> None:
 
 
 def prefer_one_thread() -> None:
-    """Let JAX compute with one thread, where it has not begun yet and the user has not set how many it may use.
+    """Let JAX compute with one thread, where it has not begun yet and the user has not set how many
+    it may use.
 
     A stream's products are too small to share: handing them from core to core takes longer.
     """
@@ -31,7 +35,9 @@ def prefer_one_thread() -> None:
 
 
 class CompileClock:
-    """Counts the seconds that JAX spends tracing and compiling, and calls `on_compile` when it begins to."""
+    """Counts the seconds that JAX spends tracing and compiling,
+    and calls `on_compile` when it begins to.
+    """
 
     def __init__(self, on_compile: Callable[[], None]) -> None:
         self.on_compile, self.seconds = on_compile, 0.0
@@ -46,7 +52,8 @@ class CompileClock:
             return
         end = time.perf_counter()
         begin = end - duration_secs
-        while self._spans and self._spans[-1][1] > begin:  # a function is traced within another's tracing
+        # A function is traced within another's tracing.
+        while self._spans and self._spans[-1][1] > begin:
             inner = self._spans.pop()
             begin = min(begin, inner[0])
             self.seconds -= inner[1] - inner[0]

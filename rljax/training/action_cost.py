@@ -1,4 +1,6 @@
-"""The cost of an action: the number of parameters that it depends on, and its floating-point operations."""
+"""The cost of an action: the number of parameters that it depends on,
+and its floating-point operations.
+"""
 
 from __future__ import annotations
 
@@ -12,22 +14,28 @@ from jax.extend.core import ClosedJaxpr, Jaxpr, jaxpr_as_fun
 from rljax.agent import Agent, EnvSpec, first_memory
 from rljax.training import agent_state
 
-BATCH = 256  # actions counted together: computations on parameters alone are shared by the whole batch
+# Actions counted together: computations on parameters alone are shared by the whole batch.
+BATCH = 256
 
 
 def of_action(agent: Agent, state: Any, spec: EnvSpec, config: Any) -> dict[str, int | None]:
     """Count `parameters` and `flops_per_action` for one learner that acts without exploration.
 
-    `state` and `config` belong to P learners. Only their shapes matter. `parameters` counts the numbers in the networks
-    that the action depends on. Target networks, statistics, and critics that the action does not use do not count.
-    `flops_per_action` is XLA's cost analysis of a batch, divided by the batch size; None where XLA gives no count.
+    `state` and `config` belong to P learners. Only their shapes matter. `parameters` counts the
+    numbers in the networks that the action depends on. Target networks, statistics, and critics
+    that the action does not use do not count. `flops_per_action` is XLA's cost analysis of a batch,
+    divided by the batch size; None where XLA gives no count.
     """
 
     def action_of(state: Any, observation: Any, key: Any, config: Any) -> Any:
         memory = first_memory(agent, spec, config, BATCH)
-        return agent_state.act(agent, state, observation, key, config, explore=False, memory=memory)[0]
+        return agent_state.act(
+            agent, state, observation, key, config, explore=False, memory=memory
+        )[0]
 
-    state, config = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape[1:], x.dtype), (state, config))
+    state, config = jax.tree.map(
+        lambda x: jax.ShapeDtypeStruct(x.shape[1:], x.dtype), (state, config)
+    )
     arguments = (state, spec.shaped(BATCH), jax.eval_shape(lambda: jax.random.key(0)), config)
     program = jax.make_jaxpr(action_of)(*arguments)
     leaves = jax.tree_util.tree_leaves_with_path(arguments)
@@ -38,20 +46,28 @@ def of_action(agent: Agent, state: Any, spec: EnvSpec, config: Any) -> dict[str,
         if jax.tree_util.GetAttrKey("params") in path and id(variable) in read
     )
     operations = flops(program)
-    return {"parameters": parameters, "flops_per_action": None if operations is None else round(operations / BATCH)}
+    return {
+        "parameters": parameters,
+        "flops_per_action": None if operations is None else round(operations / BATCH),
+    }
 
 
 def flops(program: ClosedJaxpr) -> float | None:
     """Floating-point operations of a program by XLA's cost analysis; None where XLA gives no count.
 
-    XLA counts the body of a loop once. This function counts the body as often as it runs, where the program states the
-    number of iterations.
+    XLA counts the body of a loop once. This function counts the body as often as it runs, where the
+    program states the number of iterations.
     """
-    shapes = [jax.ShapeDtypeStruct(variable.aval.shape, variable.aval.dtype) for variable in program.jaxpr.invars]
+    shapes = [
+        jax.ShapeDtypeStruct(variable.aval.shape, variable.aval.dtype)
+        for variable in program.jaxpr.invars
+    ]
     analysis = jax.jit(jaxpr_as_fun(program)).lower(*shapes).cost_analysis() or {}
     if "flops" not in analysis:
         return None
-    return analysis["flops"] + sum(times * (flops(body) or 0.0) for body, times in _repeated(program.jaxpr))
+    return analysis["flops"] + sum(
+        times * (flops(body) or 0.0) for body, times in _repeated(program.jaxpr)
+    )
 
 
 def _repeated(jaxpr: Jaxpr) -> Iterator[tuple[ClosedJaxpr, int]]:

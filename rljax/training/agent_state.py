@@ -33,7 +33,9 @@ class AgentState(struct.PyTreeNode):
         return self.inputs(self.statistics, observation)
 
 
-def create(agent: Any, key: Array, spec: EnvSpec, config: Any, inputs: Raw, base: Base | None = None) -> AgentState:
+def create(
+    agent: Any, key: Array, spec: EnvSpec, config: Any, inputs: Raw, base: Base | None = None
+) -> AgentState:
     """A fresh agent; `base` is another run's policy, for agents with `use_base`.
 
     `inputs` is what the agent's own `experience` declares, also where a run goes on online after a
@@ -83,7 +85,9 @@ def perceives(agent: Any, inputs: Raw) -> bool:
     return inputs.perceives or hasattr(agent, "perceive")
 
 
-def perceive(agent: Any, state: AgentState, observation: Any, first: Array, config: Any) -> AgentState:
+def perceive(
+    agent: Any, state: AgentState, observation: Any, first: Array, config: Any
+) -> AgentState:
     """Count observations [E, O...] before acting on them; `first` [E] begin an episode."""
     statistics = state.inputs.perceive(state.statistics, observation, first)
     state = state.replace(statistics=statistics)
@@ -115,7 +119,9 @@ def parts_of(state: AgentState) -> dict[str, Any]:
 def with_parts(state: AgentState, parts: Mapping[str, Any]) -> AgentState:
     """An agent with the `parts` of another one; its optimisers stay as they are."""
     changes = {
-        name: _with_optimisers(getattr(state.state, name), part) for name, part in parts.items() if name != STATISTICS
+        name: _with_optimisers(getattr(state.state, name), part)
+        for name, part in parts.items()
+        if name != STATISTICS
     }
     inner = dataclasses.replace(state.state, **changes)
     return state.replace(state=inner, statistics=parts.get(STATISTICS, state.statistics))

@@ -1,4 +1,6 @@
-"""Settings by name and type: values of Python, JSON and text become fields of a Config or of a run's `Settings`."""
+"""Settings by name and type: values of Python, JSON and text become fields of a Config or of a
+run's `Settings`.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +36,9 @@ ELSEWHERE = {
 
 
 def flag(name: str) -> str:
-    """The command line's flag of a setting of an agent's Config: --config.actor-lr for `actor_lr`."""
+    """The command line's flag of a setting of an agent's Config:
+    --config.actor-lr for `actor_lr`.
+    """
     return f"--config.{name.replace('_', '-')}"
 
 
@@ -69,7 +73,9 @@ def integer(value: Any, what: str, most: int = INT32) -> int:
     if not _is_whole(value):
         raise _wrong(what, value, (int,))
     if abs(value) > most:
-        raise ValueError(f"{what} is {value:,}, it must be {'at most ' if value > 0 else 'at least -'}{most:,}.")
+        raise ValueError(
+            f"{what} is {value:,}, it must be {'at most ' if value > 0 else 'at least -'}{most:,}."
+        )
     return int(value)
 
 
@@ -98,8 +104,8 @@ def _require_small(value: Any, flag: str) -> None:
 def setting(config: Any, name: str) -> str:
     """Translate another suite's name of a setting: "tau" is `target_rate`, "gamma" is `discount`.
 
-    Three kinds of names are returned unchanged: fields of `config`, unknown names, and names that could mean two fields
-    of `config`.
+    Three kinds of names are returned unchanged: fields of `config`, unknown names, and names that
+    could mean two fields of `config`.
     """
     fields = {field.name for field in dataclasses.fields(config)}
     meant = [other for other in ELSEWHERE.get(name, ()) if other in fields]
@@ -107,7 +113,9 @@ def setting(config: Any, name: str) -> str:
 
 
 def replace(config: Any, values: Mapping[str, Any], origin: str) -> Any:
-    """`config` with `values`, each coerced to the type of its field. A float may have one value per learner.
+    """`config` with `values`, each coerced to the type of its field.
+
+    A float may have one value per learner.
 
     `origin` begins the messages. Raises `ValueError` for a name that is no field (the message
     suggests similar names), and the errors of `coerce`.
@@ -117,12 +125,19 @@ def replace(config: Any, values: Mapping[str, Any], origin: str) -> Any:
     changes = {}
     for name, value in values.items():
         if name not in fields:
-            raise ValueError(f"{origin}: no setting '{name}'. {nearest(name, fields)}All of them: {', '.join(fields)}")
+            raise ValueError(
+                f"{origin}: no setting '{name}'. {nearest(name, fields)}All of "
+                f"them: {', '.join(fields)}"
+            )
         label = f"{origin}: '{name}'"
-        several = float in _kinds(hints[name]) and (isinstance(value, list | tuple) or hasattr(value, "dtype"))
+        several = float in _kinds(hints[name]) and (
+            isinstance(value, list | tuple) or hasattr(value, "dtype")
+        )
         if several:
             _require_numbers(label, value)
-        changes[name] = value if several and not isinstance(value, Real) else coerce(label, value, hints[name])
+        changes[name] = (
+            value if several and not isinstance(value, Real) else coerce(label, value, hints[name])
+        )
     return dataclasses.replace(config, **changes)
 
 
@@ -133,9 +148,11 @@ def _require_numbers(label: str, value: Any) -> None:
 
 
 def parse(config: Any, name: str, text: str, origin: str) -> Any:
-    """A value of the setting `name` from the command line's text: "3e-4", "true", "none", "256x256".
+    """A value of the setting `name` from the command line's text:
+    "3e-4", "true", "none", "256x256".
 
-    Raises `ValueError` for a name that is no setting of `config`, and for a text that is no value of the setting.
+    Raises `ValueError` for a name that is no setting of `config`, and for a text that is no value
+    of the setting.
     """
     hints = typing.get_type_hints(type(config))
     if name not in hints:
@@ -143,9 +160,16 @@ def parse(config: Any, name: str, text: str, origin: str) -> Any:
     kinds = _kinds(hints[name])
     if text.lower() == "none" and type(None) in kinds:
         return None
-    if any(typing.get_origin(kind) is typing.Literal and text in typing.get_args(kind) for kind in kinds):
+    if any(
+        typing.get_origin(kind) is typing.Literal and text in typing.get_args(kind)
+        for kind in kinds
+    ):
         return text
-    readers: dict[Any, Any] = {float: float, int: whole_number, bool: {"true": True, "false": False}.__getitem__}
+    readers: dict[Any, Any] = {
+        float: float,
+        int: whole_number,
+        bool: {"true": True, "false": False}.__getitem__,
+    }
     main = next((kind for kind in kinds if typing.get_origin(kind) is tuple), kinds[0])
     try:
         for kind in kinds:
@@ -155,7 +179,9 @@ def parse(config: Any, name: str, text: str, origin: str) -> Any:
             return tuple(whole_number(part) for part in text.split("x"))
     except (ValueError, KeyError) as error:
         why = f" ({error})" if "too large" in str(error) else ""
-        raise ValueError(f"{origin}: '{text}' is no value of '{name}', which is {_described(main)}{why}.") from None
+        raise ValueError(
+            f"{origin}: '{text}' is no value of '{name}', which is {_described(main)}{why}."
+        ) from None
     if typing.get_origin(main) is tuple:
         raise ValueError(f"{origin}: '{name}' is a list of lists, which cannot be written here.")
     return coerce(f"{origin}: '{name}'", text, hints[name])
@@ -169,11 +195,16 @@ def _described(kind: Any) -> str:
 
 def _kinds(hint: Any) -> tuple[Any, ...]:
     """The types of a hint: those of a union, or the hint itself."""
-    return typing.get_args(hint) if typing.get_origin(hint) in (types.UnionType, typing.Union) else (hint,)
+    return (
+        typing.get_args(hint)
+        if typing.get_origin(hint) in (types.UnionType, typing.Union)
+        else (hint,)
+    )
 
 
 def coerce(label: str, value: Any, hint: Any, most: int = INT32) -> Any:
-    """`value` as the type `hint` of a field; `label` names it in messages, `most` is the largest integer.
+    """`value` as the type `hint` of a field; `label` names it in messages,
+    `most` is the largest integer.
 
     Values of Python's callers, of presets and of JSON all become settings here. Numbers of NumPy
     and JAX become Python's, whole numbers become int or float, and lists become tuples. Hints are
@@ -207,7 +238,9 @@ def coerce(label: str, value: Any, hint: Any, most: int = INT32) -> Any:
 
 
 def _tuple(label: str, value: Sequence[Any], kind: Any, most: int) -> tuple[Any, ...]:
-    """A tuple of names, of integers, or of tuples of integers of the same length, as `kind` says."""
+    """A tuple of names, of integers, or of tuples of integers of the same length,
+    as `kind` says.
+    """
     if kind is str:
         return tuple(text(label, part) for part in value)
     length = len(typing.get_args(kind)) or None  # of each inner tuple, in a tuple of tuples
@@ -219,7 +252,11 @@ def _tuple(label: str, value: Sequence[Any], kind: Any, most: int) -> tuple[Any,
 
 
 def _are_integers(value: Any, length: int | None) -> bool:
-    return isinstance(value, list | tuple) and all(map(_is_whole, value)) and (length is None or len(value) == length)
+    return (
+        isinstance(value, list | tuple)
+        and all(map(_is_whole, value))
+        and (length is None or len(value) == length)
+    )
 
 
 def _wrong(label: str, value: Any, kinds: Sequence[Any]) -> Exception:
@@ -252,7 +289,9 @@ _WORDS = {
 
 
 def stack(config: Any, num_learners: int) -> Any:
-    """`config` with every float as an array [P]. A field may hold one number for all learners, or one per learner.
+    """`config` with every float as an array [P].
+
+    A field may hold one number for all learners, or one per learner.
 
     Raises `ValueError` for a sequence whose length is not P.
     """
@@ -268,7 +307,9 @@ def stack(config: Any, num_learners: int) -> Any:
             continue
         values = np.asarray(value, np.float32)
         if values.ndim == 1 and values.shape[0] != num_learners:
-            raise ValueError(f"config.{name} has {values.shape[0]} values for {num_learners} learners.")
+            raise ValueError(
+                f"config.{name} has {values.shape[0]} values for {num_learners} learners."
+            )
         changes[name] = jnp.asarray(np.broadcast_to(values, (num_learners,)))
     return dataclasses.replace(config, **changes)
 
@@ -278,11 +319,16 @@ def varied(config: Any) -> dict[str, tuple[float, ...]]:
     from rljax.agent import float_fields
 
     values = {name: getattr(config, name) for name in float_fields(type(config))}
-    return {name: tuple(map(float, value)) for name, value in values.items() if hasattr(value, "__len__")}
+    return {
+        name: tuple(map(float, value))
+        for name, value in values.items()
+        if hasattr(value, "__len__")
+    }
 
 
 def flags_behind(module: Any, config: Any, name: str) -> str:
-    """The flags of the agent's settings on which the field `name` of its declaration depends, as text.
+    """The flags of the agent's settings on which the field `name` of its declaration depends,
+    as text.
 
     Each number of the Config is changed in turn, and `experience` is asked again.
     """
@@ -309,7 +355,9 @@ def flags_behind(module: Any, config: Any, name: str) -> str:
 
 def as_json(config: Any) -> dict[str, Any]:
     """A Config's fields, ready for JSON: arrays and tuples become lists."""
-    return {field.name: _listed(getattr(config, field.name)) for field in dataclasses.fields(config)}
+    return {
+        field.name: _listed(getattr(config, field.name)) for field in dataclasses.fields(config)
+    }
 
 
 def _listed(value: Any) -> Any:

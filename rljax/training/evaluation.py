@@ -1,12 +1,13 @@
 """Evaluation: the policy plays complete episodes without exploration.
 
-Each environment plays exactly one episode, so that short episodes are not favoured. The seed of an episode depends only
-on the learner's seed, the step and the episode's number. Evaluation therefore never disturbs training, and a resumed
-run repeats it exactly. Some policies draw random actions even without exploration. Their random numbers come from the
-seed of the learner's first episode, and depend on nothing else.
+Each environment plays exactly one episode, so that short episodes are not favoured. The seed of an
+episode depends only on the learner's seed, the step and the episode's number. Evaluation therefore
+never disturbs training, and a resumed run repeats it exactly. Some policies draw random actions
+even without exploration. Their random numbers come from the seed of the learner's first episode,
+and depend on nothing else.
 
-An episode that goes on at the environment's time limit, or after `LIMIT` steps where there is none, is cut there. Its
-return is that of a part of an episode: `Episodes.cut` marks it.
+An episode that goes on at the environment's time limit, or after `LIMIT` steps where there is none,
+is cut there. Its return is that of a part of an episode: `Episodes.cut` marks it.
 """
 
 from __future__ import annotations
@@ -33,7 +34,8 @@ from rljax.training.learner import per_learner
 from rljax.training.programs import Contents, compiled, shared
 from rljax.training.settings import Settings
 
-LIMIT = 10_000  # time limit of an evaluated episode, in environment steps, where the environment has no limit
+# Time limit of an evaluated episode, in environment steps, where the environment has no limit.
+LIMIT = 10_000
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,8 +45,10 @@ class Episodes:
     returns: np.ndarray  # [P, N] undiscounted
     lengths: np.ndarray  # [P, N] environment steps
     cut: np.ndarray  # [P, N] bool: the episode had not ended at the limit of the evaluation
-    success: np.ndarray | None = None  # [P, N] in {0, 1}; None where the environment does not report it
-    signals: Mapping[str, np.ndarray] = dataclasses.field(default_factory=dict)  # [P, N] sums of each, by name
+    # [P, N] in {0, 1}; None where the environment does not report it
+    success: np.ndarray | None = None
+    # [P, N] sums of each, by name
+    signals: Mapping[str, np.ndarray] = dataclasses.field(default_factory=dict)
 
     def details(self, learner: int) -> dict[str, Any]:
         """The entries of one learner's record besides returns and lengths, ready for JSON.
@@ -57,20 +61,26 @@ class Episodes:
         if self.success is not None:
             entries["success"] = self.success[learner].tolist()
         if self.signals:
-            entries["signals"] = {name: sums[learner].tolist() for name, sums in self.signals.items()}
+            entries["signals"] = {
+                name: sums[learner].tolist() for name, sums in self.signals.items()
+            }
         return entries
 
 
 def policy(agent: Agent) -> Callable[[Any, Any, Any, Any, Any, Any], tuple[Array, Any]]:
     """The policy of P learners.
 
-    It maps (states, observations [P, N, O...], keys [P], time [], config, memories [P, N, ...]) to actions [P, N, A]
-    and the next memories, which are None where the agent remembers nothing.
+    It maps (states, observations [P, N, O...], keys [P], time [], config, memories [P, N, ...]) to
+    actions [P, N, A] and the next memories, which are None where the agent remembers nothing.
     """
 
-    def decide(state: Any, observation: Array, key: Array, time: Array, config: Any, memory: Any) -> tuple[Array, Any]:
+    def decide(
+        state: Any, observation: Array, key: Array, time: Array, config: Any, memory: Any
+    ) -> tuple[Array, Any]:
         key = jax.random.fold_in(key, time)
-        action, _, memory = agent_state.act(agent, state, observation, key, config, explore=False, memory=memory)
+        action, _, memory = agent_state.act(
+            agent, state, observation, key, config, explore=False, memory=memory
+        )
         return action, memory
 
     return jax.vmap(decide, in_axes=(0, 0, 0, None, 0, 0))
@@ -96,7 +106,8 @@ def deciding(agent: Agent, config: Any, steps: int | None) -> tuple[Any, Any]:
 
 @dataclasses.dataclass(frozen=True)
 class HeldActions:
-    """An agent that decides once in every `steps` steps, repeats its action and sees nothing meanwhile.
+    """An agent that decides once in every `steps` steps,
+    repeats its action and sees nothing meanwhile.
 
     Source: Patel and Siegelmann, Overcoming Slow Decision Frequencies in Continuous Control,
     arXiv:2410.08979.
@@ -108,11 +119,19 @@ class HeldActions:
     def remember(self, spec: EnvSpec, config: Any) -> Any:
         """The agent's own memory, the repeated action, and the number of steps it has lasted."""
         action = jnp.zeros(spec.action_shape, spec.action_dtype)
-        return {"agent": first_memory(self.agent, spec, config), "action": action, "lasted": jnp.zeros((), jnp.int32)}
+        return {
+            "agent": first_memory(self.agent, spec, config),
+            "action": action,
+            "lasted": jnp.zeros((), jnp.int32),
+        }
 
-    def act(self, state: Any, observation: Any, key: Array, config: Any, explore: bool, memory: Any) -> Any:
+    def act(
+        self, state: Any, observation: Any, key: Array, config: Any, explore: bool, memory: Any
+    ) -> Any:
         """The repeated action, or a new one after `steps` steps."""
-        action, _, after = contract.act(self.agent, state, observation, key, config, explore, memory["agent"])
+        action, _, after = contract.act(
+            self.agent, state, observation, key, config, explore, memory["agent"]
+        )
         ends = memory["lasted"] % self.steps == 0
         decided = {"agent": after, "action": action, "lasted": jnp.zeros_like(memory["lasted"])}
         memory = choose(ends, decided, memory)
@@ -146,7 +165,10 @@ class HostedEvaluator:
         self.policy = PolicyProgram(Contents(agent))
 
     def __call__(self, state: Any, seeds: Sequence[int], config: Any) -> Episodes:
-        """Play one episode in each environment, started from `seeds` [P x N]. Only the first process plays."""
+        """Play one episode in each environment, started from `seeds` [P x N].
+
+        Only the first process plays.
+        """
         whole = local(state)
         return processes.on_first(lambda: self._episodes(whole, seeds, config))
 
@@ -159,7 +181,9 @@ class HostedEvaluator:
         done = np.zeros(self.hosted.num_envs, np.bool_)
         returns, lengths = np.zeros(self.hosted.num_envs), np.zeros(self.hosted.num_envs, np.int64)
         success = np.full(self.hosted.num_envs, np.nan)
-        sums = {name: np.zeros(self.hosted.num_envs) for name in signals.names(self.hosted.spec.signals)}
+        sums = {
+            name: np.zeros(self.hosted.num_envs) for name in signals.names(self.hosted.spec.signals)
+        }
         for time in range(self.hosted.spec.max_episode_steps or LIMIT):
             if done.all():
                 break
@@ -186,7 +210,10 @@ class HostedEvaluator:
 
 @dataclasses.dataclass(frozen=True)
 class EpisodeProgram:
-    """A program that plays episodes. Evaluators of the same agent in the same environment share it."""
+    """A program that plays episodes.
+
+    Evaluators of the same agent in the same environment share it.
+    """
 
     agent: Contents
     environment: AutoReset
@@ -209,7 +236,9 @@ class EpisodeProgram:
             observations = per_learner(observation, rows)
             action, memory = decide(state, observations, policy_keys, time, config, memory)
             steps = jax.vmap(jax.random.fold_in, in_axes=(0, None))(key_step, time)
-            step, environment = self.environment.step(steps, environment, action.reshape(number, *action.shape[2:]))
+            step, environment = self.environment.step(
+                steps, environment, action.reshape(number, *action.shape[2:])
+            )
             ended = (step.terminated | step.truncated) & ~done
             returns = jnp.where(done, returns, step.episode_return)
             lengths = jnp.where(done, lengths, step.episode_length)
@@ -217,14 +246,30 @@ class EpisodeProgram:
                 success = jnp.where(done, success, step.success)
             latest = signals.numbers(step.episode_signals, leading=1)
             sums = {name: jnp.where(done, total, latest[name]) for name, total in sums.items()}
-            return time + 1, step.observation, environment, done | ended, returns, lengths, success, sums, memory
+            return (
+                time + 1,
+                step.observation,
+                environment,
+                done | ended,
+                returns,
+                lengths,
+                success,
+                sums,
+                memory,
+            )
 
         observation, environment = self.environment.reset(key_reset)
         zero = jnp.zeros((), jnp.int32)
         carry = (zero, observation, environment, jnp.zeros(number, jnp.bool_))
         reports = jax.eval_shape(self._first_step, key_step, environment).success is not None
-        carry += (jnp.zeros(number), jnp.zeros(number, jnp.int32), jnp.zeros(number) if reports else None)
-        carry += ({name: jnp.zeros(number) for name in signals.names(self.environment.spec.signals)},)
+        carry += (
+            jnp.zeros(number),
+            jnp.zeros(number, jnp.int32),
+            jnp.zeros(number) if reports else None,
+        )
+        carry += (
+            {name: jnp.zeros(number) for name in signals.names(self.environment.spec.signals)},
+        )
         carry += (first_memory(self.agent.module, self.environment.spec, config, *rows),)
         limit = self.environment.spec.max_episode_steps or LIMIT
         carry = jax.lax.while_loop(lambda carry: ~carry[3].all() & (carry[0] < limit), body, carry)
@@ -271,12 +316,18 @@ def make(
     if envs.is_compiled(name):
         return CompiledEvaluator(agent, envs.make(name) if inside is None else inside, num_learners)
     return HostedEvaluator(
-        agent, envs.make_hosted(envs.evaluated(name), num_learners * episodes, **limit), num_learners
+        agent,
+        envs.make_hosted(envs.evaluated(name), num_learners * episodes, **limit),
+        num_learners,
     )
 
 
 def evaluate(evaluator: Any, state: Any, settings: Settings, step: int, config: Any) -> Episodes:
-    """Play `eval_episodes` episodes with each learner, on seeds that depend on the learner's seed and the step."""
+    """Play `eval_episodes` episodes with each learner,
+    on seeds that depend on the learner's seed and the step.
+    """
     number = settings.eval_episodes
-    seeds = [s for seed in settings.seeds for s in environment_seeds(seed, EVALUATE, step, number=number)]
+    seeds = [
+        s for seed in settings.seeds for s in environment_seeds(seed, EVALUATE, step, number=number)
+    ]
     return evaluator(state, seeds, config)

@@ -1,8 +1,10 @@
-"""A learner is an agent with its buffer. The class `Learner` moves P learners through the same steps.
+"""A learner is an agent with its buffer.
 
-Every array of a state has the leading axis P, except the counters. All learners step and update together, so that the
-counters can stay unbatched, and a branch on an unbatched counter stays a branch under `vmap`. All functions here are
-pure; the drivers compile them.
+The class `Learner` moves P learners through the same steps.
+
+Every array of a state has the leading axis P, except the counters. All learners step and update
+together, so that the counters can stay unbatched, and a branch on an unbatched counter stays a
+branch under `vmap`. All functions here are pure; the drivers compile them.
 """
 
 from __future__ import annotations
@@ -45,15 +47,18 @@ CYCLE = 2**30  # a counter that would pass LARGEST goes back by this number
 def counted(counter: Any, by: Any = 1) -> Any:
     """`counter` + `by` for a non-negative int32 or int, with `by` at most 2^30.
 
-    A counter never overflows and never becomes small again: where it would pass 2^31 - 1, it goes back by 2^30. From
-    2^30 on it is therefore only known up to multiples of 2^30. This is enough for random keys, which then repeat those
-    of 2^30 steps before, and for comparisons with numbers up to 2^30.
+    A counter never overflows and never becomes small again: where it would pass 2^31 - 1, it goes
+    back by 2^30. From 2^30 on it is therefore only known up to multiples of 2^30. This is enough
+    for random keys, which then repeat those of 2^30 steps before, and for comparisons with numbers
+    up to 2^30.
     """
     return counter - CYCLE * (counter > LARGEST - by) + by
 
 
 def environment_steps(steps: Any, num_envs: int) -> Any:
-    """Environment steps of each learner after `steps` steps of each environment; at most about 2^31, never more."""
+    """Environment steps of each learner after `steps` steps of each environment;
+    at most about 2^31, never more.
+    """
     most = LARGEST // num_envs
     return (min(steps, most) if isinstance(steps, int) else jnp.minimum(steps, most)) * num_envs
 
@@ -66,16 +71,21 @@ def per_learner(rows: Any, size: tuple[int, int]) -> Any:
 class Tally(struct.PyTreeNode):
     """Metrics summed since the last report.
 
-    Each metric has separate arrays. If they were stacked into one array, XLA:CPU would reduce them in a serial loop.
+    Each metric has separate arrays. If they were stacked into one array, XLA:CPU would reduce them
+    in a serial loop.
     """
 
     total: dict[str, Array]  # [P] sums of the metric
     weight: dict[str, Array]  # [P] number of values summed
-    first_bad: dict[str, Array]  # [P] int32: the first update with a value that is not finite; -1 where there is none
+    # [P] int32: the first update with a value that is not finite; -1 where there is none
+    first_bad: dict[str, Array]
 
 
 class Hyperparameters(struct.PyTreeNode):
-    """The hyperparameters of P learners: the agent's Config, and the experience that it declares. Floats are [P]."""
+    """The hyperparameters of P learners: the agent's Config, and the experience that it declares.
+
+    Floats are [P].
+    """
 
     config: Any
     experience: Experience
@@ -83,7 +93,10 @@ class Hyperparameters(struct.PyTreeNode):
 
 
 class LearnerState(struct.PyTreeNode):
-    """Everything that P learners have learnt and collected. Keys never change: counters are folded into them."""
+    """Everything that P learners have learnt and collected.
+
+    Keys never change: counters are folded into them.
+    """
 
     agent: AgentState  # [P, ...]
     storage: Any  # the buffer that the experience creates; None where it stores nothing
@@ -92,17 +105,22 @@ class LearnerState(struct.PyTreeNode):
     key_update: Array  # [P]
     steps: Array  # [] int32: number of steps of each environment so far; see `counted`
     updates: Array  # [] int32: number of updates of each learner so far; see `counted`
-    pending: Pending | None = None  # priorities that the next step writes; None where none are drawn by
+    # priorities that the next step writes; None where none are drawn by
+    pending: Pending | None = None
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Learner:
-    """P learners of one agent. Learners that compute the same are equal, and share compiled programs."""
+    """P learners of one agent.
+
+    Learners that compute the same are equal, and share compiled programs.
+    """
 
     agent: Agent
     spec: EnvSpec
     num_learners: int  # P
-    declare: Callable[[Any], Experience] | None = None  # maps a Config to an experience; None: the agent's `experience`
+    # maps a Config to an experience; None: the agent's `experience`
+    declare: Callable[[Any], Experience] | None = None
     base: Base | None = None  # another run's policy, for agents with `use_base`
 
     def __post_init__(self) -> None:
@@ -116,22 +134,32 @@ class Learner:
         return hash(self._identity)  # type: ignore[attr-defined]
 
     def hyperparameters(self, config: Any) -> Hyperparameters:
-        """Pair a stacked Config, whose floats are arrays [P], with the experience that is declared for it.
+        """Pair a stacked Config, whose floats are arrays [P],
+        with the experience that is declared for it.
 
         Where the declaration holds a single number, all learners share it.
         """
         by_agent = self.agent.experience(config)
         declared = by_agent if self.declare is None else self.declare(config)
-        each = jax.tree.map(lambda x: x if jnp.ndim(x) else jnp.full(self.num_learners, x, jnp.float32), declared)
+        each = jax.tree.map(
+            lambda x: x if jnp.ndim(x) else jnp.full(self.num_learners, x, jnp.float32), declared
+        )
         return Hyperparameters(config, each, by_agent.inputs)
 
-    def init(self, keys: Array, hyper: Hyperparameters, data: Transition | None = None) -> LearnerState:
-        """Initialise learners from one key each, [P]. `data` [N, ...] is the data set, where there is one.
+    def init(
+        self, keys: Array, hyper: Hyperparameters, data: Transition | None = None
+    ) -> LearnerState:
+        """Initialise learners from one key each, [P].
 
-        Raises `ValueError` where a function of the agent returns something of another form than its contract says.
+        `data` [N, ...] is the data set, where there is one.
+
+        Raises `ValueError` where a function of the agent returns something of another form than its
+        contract says.
         """
         config, experience = hyper.config, hyper.experience
-        key_agent, key_act, key_update = jnp.moveaxis(jax.vmap(lambda key: jax.random.split(key, 3))(keys), 1, 0)
+        key_agent, key_act, key_update = jnp.moveaxis(
+            jax.vmap(lambda key: jax.random.split(key, 3))(keys), 1, 0
+        )
 
         def create(key: Array, config: Any, base: Base | None) -> AgentState:
             return agent_state.create(self.agent, key, self.spec, config, hyper.inputs, base)
@@ -141,15 +169,21 @@ class Learner:
         stored = experience.create(example, self.spec.stack)
         zero = jnp.zeros((), jnp.int32)
         batches = experience.batches(stored, data, key_update, example)
-        batch = jax.tree.map(lambda x: jax.ShapeDtypeStruct((x.shape[0], *x.shape[2:]), x.dtype), batches)
-        updated, metrics = jax.eval_shape(self._update_agents, fresh_agent, batch, key_update, zero, config)
+        batch = jax.tree.map(
+            lambda x: jax.ShapeDtypeStruct((x.shape[0], *x.shape[2:]), x.dtype), batches
+        )
+        updated, metrics = jax.eval_shape(
+            self._update_agents, fresh_agent, batch, key_update, zero, config
+        )
         returns.require_state(self.agent, fresh_agent.state, updated.state)
         rows = batches.extras.get("row")
-        returns.require_metrics(self.agent, metrics, self.num_learners, None if rows is None else rows.shape[2])
+        returns.require_metrics(
+            self.agent, metrics, self.num_learners, None if rows is None else rows.shape[2]
+        )
         if (metrics.pop("priorities", None) is None) != (rows is None):
             raise ValueError(
-                "an agent's `update` returns metrics['priorities'] exactly where its experience draws with "
-                "`Prioritised`: let it use `rljax.buffers.priorities`."
+                "an agent's `update` returns metrics['priorities'] exactly where its experience "
+                "draws with `Prioritised`: let it use `rljax.buffers.priorities`."
             )
         metrics |= dict.fromkeys(experience.metrics, zero)
         return LearnerState(
@@ -164,11 +198,16 @@ class Learner:
         )
 
     def perceives(self, state: LearnerState) -> bool:
-        """Whether the agents, or what normalises their observations, see each one before an action."""
+        """Whether the agents, or what normalises their observations,
+        see each one before an action.
+        """
         return agent_state.perceives(self.agent, state.agent.inputs)
 
-    def perceive(self, state: LearnerState, observation: Any, first: Array, hyper: Hyperparameters) -> LearnerState:
-        """Count observations [P, E, ...] before an action; `first` [P, E] marks those that begin an episode.
+    def perceive(
+        self, state: LearnerState, observation: Any, first: Array, hyper: Hyperparameters
+    ) -> LearnerState:
+        """Count observations [P, E, ...] before an action;
+        `first` [P, E] marks those that begin an episode.
 
         Drivers call this once for every observation, and only where the learner `perceives`.
         """
@@ -181,24 +220,33 @@ class Learner:
     def prepare(self, state: LearnerState, data: Transition, config: Any) -> LearnerState:
         """Show the whole data set [N, ...] to the agents, before the first update."""
         prepare = functools.partial(agent_state.prepare, self.agent)
-        return state.replace(agent=self.over_learners(prepare, (0, None, 0))(state.agent, data, config))
+        return state.replace(
+            agent=self.over_learners(prepare, (0, None, 0))(state.agent, data, config)
+        )
 
     def remembers(self, hyper: Hyperparameters) -> bool:
         """Whether the agents remember earlier observations with these settings."""
         return jax.eval_shape(lambda: first_memory(self.agent, self.spec, hyper.config)) is not None
 
     def recall(self, extras: Any, first: Any, hyper: Hyperparameters) -> Any:
-        """The memories [P, E, ...] to act with, after an action with these `extras`; None before the first action.
+        """The memories [P, E, ...] to act with, after an action with these `extras`;
+        None before the first action.
 
-        `first` [P, E] marks the environments in which an episode begins. None where the agent remembers nothing.
+        `first` [P, E] marks the environments in which an episode begins. None where the agent
+        remembers nothing.
         """
         fresh = first_memory(self.agent, self.spec, hyper.config, *first.shape)
-        return fresh if fresh is None or extras is None else choose(first, fresh, extras[MEMORY]["after"])
+        return (
+            fresh
+            if fresh is None or extras is None
+            else choose(first, fresh, extras[MEMORY]["after"])
+        )
 
     def act(
         self, state: LearnerState, observation: Any, hyper: Hyperparameters, memory: Any = None
     ) -> tuple[Array, dict[str, Any]]:
-        """Exploring actions [P, E, ...] for observations [P, E, ...]; uniform actions during the warm-up.
+        """Exploring actions [P, E, ...] for observations [P, E, ...];
+        uniform actions during the warm-up.
 
         `memory` [P, E, ...] is that of `recall`. It is in the extras, before and after the action.
         """
@@ -207,20 +255,30 @@ class Learner:
 
         def explore() -> tuple[Array, dict[str, Any]]:
             action, extras, after = self._explore(state.agent, observation, keys, config, memory)
-            return action, extras if memory is None else extras | {MEMORY: {"before": memory, "after": after}}
+            return action, extras if memory is None else extras | {
+                MEMORY: {"before": memory, "after": after}
+            }
 
         def warm_up() -> tuple[Array, dict[str, Any]]:
             if memory is None:
-                extras = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), jax.eval_shape(explore)[1])
+                extras = jax.tree.map(
+                    lambda x: jnp.zeros(x.shape, x.dtype), jax.eval_shape(explore)[1]
+                )
             else:  # the policy sees what it will remember
                 extras = explore()[1]
-            uniform = functools.partial(distributions.uniform, spec=self.spec, leading=(experience.num_envs,))
-            return jax.vmap(lambda key, mask: uniform(key, mask=mask))(keys, mask_of(observation)), extras
+            uniform = functools.partial(
+                distributions.uniform, spec=self.spec, leading=(experience.num_envs,)
+            )
+            return jax.vmap(lambda key, mask: uniform(key, mask=mask))(
+                keys, mask_of(observation)
+            ), extras
 
         warmup = experience.random_steps
         if not warmup:
             return explore()
-        return jax.lax.cond(environment_steps(state.steps, experience.num_envs) < warmup, warm_up, explore)
+        return jax.lax.cond(
+            environment_steps(state.steps, experience.num_envs) < warmup, warm_up, explore
+        )
 
     def observe(
         self,
@@ -231,7 +289,9 @@ class Learner:
         step: Step,
         experience: Experience,
     ) -> LearnerState:
-        """Store the transition that `action` caused, and count the step; all leaves are [P, E, ...]."""
+        """Store the transition that `action` caused, and count the step;
+        all leaves are [P, E, ...].
+        """
         transition = experience.transition(observation, action, extras, step)
         storage, pending = experience.store(state.storage, state.pending, transition)
         state = state.replace(storage=storage, steps=counted(state.steps))
@@ -247,30 +307,46 @@ class Learner:
         hyper: Hyperparameters,
         intact: Array | bool = True,
     ) -> LearnerState:
-        """Learn at once from the transition that `action` caused, and count the step; all leaves are [P, 1, ...].
+        """Learn at once from the transition that `action` caused, and count the step;
+        all leaves are [P, 1, ...].
 
-        Nothing is learnt from a value that is not finite. The metric `TRANSITION` reports the first observation or
-        reward that is not finite. Once every learner has met such a value, all learners stay unchanged. They also stay
-        unchanged where `intact` [] is False. While other learners are still finite, a learner with such a value learns
-        from it and is spoiled.
+        Nothing is learnt from a value that is not finite. The metric `TRANSITION` reports the first
+        observation or reward that is not finite. Once every learner has met such a value, all
+        learners stay unchanged. They also stay unchanged where `intact` [] is False. While other
+        learners are still finite, a learner with such a value learns from it and is spoiled.
         """
         transition = hyper.experience.transition(observation, action, extras, step)
-        inputs = jax.tree.leaves((transition.observation, transition.next_observation, transition.reward))
+        inputs = jax.tree.leaves(
+            (transition.observation, transition.next_observation, transition.reward)
+        )
         floats = [x for x in inputs if jnp.issubdtype(x.dtype, jnp.inexact)]
-        finite = jnp.stack([jnp.isfinite(x).reshape(self.num_learners, -1).all(axis=1) for x in floats]).all(axis=0)
+        finite = jnp.stack(
+            [jnp.isfinite(x).reshape(self.num_learners, -1).all(axis=1) for x in floats]
+        ).all(axis=0)
         intact = intact & (finite & (state.tally.first_bad[TRANSITION] < 0)).any()
         learnt = jax.lax.cond(
-            intact, lambda state: self.learn(state, transition, hyper.config), lambda state: state, state
+            intact,
+            lambda state: self.learn(state, transition, hyper.config),
+            lambda state: state,
+            state,
         )
-        tally = add_to_tally(learnt.tally, {TRANSITION: jnp.where(finite, 1.0, jnp.nan)}, state.updates)
+        tally = add_to_tally(
+            learnt.tally, {TRANSITION: jnp.where(finite, 1.0, jnp.nan)}, state.updates
+        )
         return learnt.replace(tally=tally, steps=counted(state.steps))
 
     def ready(self, steps: Any, experience: Experience) -> Any:
-        """Whether updates may begin after `steps` steps of each environment; the result is never batched."""
+        """Whether updates may begin after `steps` steps of each environment;
+        the result is never batched.
+        """
         return experience.ready(environment_steps(steps, experience.num_envs))
 
-    def update(self, state: LearnerState, hyper: Hyperparameters, data: Transition | None = None) -> LearnerState:
-        """Do the U updates of one iteration, each on a separate batch. All batches are drawn in one gather.
+    def update(
+        self, state: LearnerState, hyper: Hyperparameters, data: Transition | None = None
+    ) -> LearnerState:
+        """Do the U updates of one iteration, each on a separate batch.
+
+        All batches are drawn in one gather.
 
         `data` [N, ...] is the data set, where there is one. All learners share it.
         """
@@ -280,7 +356,9 @@ class Learner:
         return learnt.replace(storage=state.storage)
 
     def batch_keys(self, key_update: Array, updates: Any) -> Array:
-        """The keys [P] for drawing the batches of the iteration that begins after `updates` updates."""
+        """The keys [P] for drawing the batches of the iteration that begins after `updates`
+        updates.
+        """
         keys = jax.vmap(jax.random.fold_in, in_axes=(0, None))(key_update, updates)
         return jax.vmap(lambda key: jax.random.split(key)[0])(keys)
 
@@ -290,11 +368,15 @@ class Learner:
         number = batches.reward.shape[1]
         key_noise = jax.vmap(lambda key: jax.random.split(jax.random.split(key)[1], number))(keys)
 
-        def one(state: LearnerState, inputs: tuple[Transition, Array]) -> tuple[LearnerState, Array | None]:
+        def one(
+            state: LearnerState, inputs: tuple[Transition, Array]
+        ) -> tuple[LearnerState, Array | None]:
             updated, metrics = self._update_agents(state.agent, *inputs, state.updates, config)
             priorities = metrics.pop("priorities", None)
             tally = add_to_tally(state.tally, metrics, state.updates)
-            return state.replace(agent=updated, tally=tally, updates=counted(state.updates)), priorities
+            return state.replace(
+                agent=updated, tally=tally, updates=counted(state.updates)
+            ), priorities
 
         inputs = jax.tree.map(lambda x: jnp.moveaxis(x, 1, 0), (batches, key_noise))
         if number == 1:
@@ -304,11 +386,15 @@ class Learner:
             state, priorities = jax.lax.scan(one, state, inputs)
         if priorities is None:
             return state
-        pending = Pending(batches.extras["row"], jnp.moveaxis(priorities, 0, 1), jnp.ones((), jnp.bool_))
+        pending = Pending(
+            batches.extras["row"], jnp.moveaxis(priorities, 0, 1), jnp.ones((), jnp.bool_)
+        )
         return state.replace(pending=pending)
 
     def over_learners(self, function: Callable[..., Any], in_axes: Any = 0) -> Callable[..., Any]:
-        """`vmap` over P. For a single learner the axis is squeezed instead, so that products have no batch axis."""
+        """`vmap` over P. For a single learner the axis is squeezed instead,
+        so that products have no batch axis.
+        """
         if self.num_learners > 1:
             return jax.vmap(function, in_axes=in_axes)
 
@@ -322,8 +408,8 @@ class Learner:
 
         return single
 
-    # Compiled functions call these two. With a `jit` of their own JAX traces them only once: at the start of a run,
-    # tracing takes longer than most other work.
+    # Compiled functions call these two. With a `jit` of their own JAX traces them only once: at the
+    # start of a run, tracing takes longer than most other work.
 
     @functools.cached_property
     def _explore(self) -> Callable[..., Any]:
@@ -346,7 +432,9 @@ class Learner:
 
         observation = self.spec.shaped(*rows)
         memory = jax.eval_shape(lambda: first_memory(self.agent, self.spec, hyper.config, *rows))
-        action, extras, after = jax.eval_shape(self._explore, fresh_agent, observation, keys, hyper.config, memory)
+        action, extras, after = jax.eval_shape(
+            self._explore, fresh_agent, observation, keys, hyper.config, memory
+        )
         returns.require_action(self.agent, self.spec, action, extras, rows)
         returns.require_memory(self.agent, memory, after)
         if memory is not None:
@@ -365,7 +453,9 @@ class Learner:
 
 
 def before(extras: Any) -> Any:
-    """The memory before the action that came with these extras; None where the agent remembers nothing."""
+    """The memory before the action that came with these extras;
+    None where the agent remembers nothing.
+    """
     return extras[MEMORY]["before"] if MEMORY in extras else None
 
 
@@ -380,7 +470,9 @@ def add_to_tally(tally: Tally, metrics: dict[str, Any], update: Array) -> Tally:
     """Add the metrics [P] of one update to the tally; `update` [] is its number."""
     total, weight, first_bad = dict(tally.total), dict(tally.weight), dict(tally.first_bad)
     for name, metric in metrics.items():
-        value, counts = (metric.value, metric.weight) if isinstance(metric, Weighted) else (metric, 1.0)
+        value, counts = (
+            (metric.value, metric.weight) if isinstance(metric, Weighted) else (metric, 1.0)
+        )
         total[name] = tally.total[name] + value
         weight[name] = tally.weight[name] + counts
         bad = (tally.first_bad[name] < 0) & ~jnp.isfinite(value)

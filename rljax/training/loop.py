@@ -1,4 +1,7 @@
-"""The training loop: chunks, evaluations, changes of settings. It writes no files; `rljax.runs.run` does that."""
+"""The training loop: chunks, evaluations, changes of settings.
+
+It writes no files; `rljax.runs.run` does that.
+"""
 
 from __future__ import annotations
 
@@ -25,12 +28,20 @@ from rljax.training.settings import Settings, check_settings
 
 
 class NoLearnerLeft(Exception):
-    """The last learner has a metric or an observation that is not finite. The arguments are the cause and a remedy."""
+    """The last learner has a metric or an observation that is not finite.
+
+    The arguments are the cause and a remedy.
+    """
 
 
 def prefer_devices(experiment: Experiment, num_learners: int) -> None:
-    """Choose JAX's threads and devices for this number of learners on a CPU. Call it before JAX computes anything."""
-    parallelism = experiment.experience.parallelism(num_learners, envs.is_compiled(experiment.settings.env))
+    """Choose JAX's threads and devices for this number of learners on a CPU.
+
+    Call it before JAX computes anything.
+    """
+    parallelism = experiment.experience.parallelism(
+        num_learners, envs.is_compiled(experiment.settings.env)
+    )
     if parallelism == "one thread":
         runtime.prefer_one_thread()
     elif parallelism == "cores":
@@ -40,8 +51,13 @@ def prefer_devices(experiment: Experiment, num_learners: int) -> None:
 class Training:
     """Trains the learners of an experiment through its stages."""
 
-    def __init__(self, experiment: Experiment, on_compile: Callable[[], None] = lambda: None) -> None:
-        """Check everything that can be wrong. Nothing is compiled yet. `on_compile` is called when JAX compiles."""
+    def __init__(
+        self, experiment: Experiment, on_compile: Callable[[], None] = lambda: None
+    ) -> None:
+        """Check everything that can be wrong.
+
+        Nothing is compiled yet. `on_compile` is called when JAX compiles.
+        """
         settings = experiment.settings
         check_settings(settings)
         configuration.require_integers(experiment.config)
@@ -52,15 +68,34 @@ class Training:
         self.clock = runtime.CompileClock(on_compile)
         self.schedule = schedules.schedule(settings.schedule)
         self.members = population.members(experiment.config, settings.seeds)
-        if self.schedule is not None:  # the schedule will change the settings that learners begin with
+        # The schedule will change the settings that learners begin with.
+        if self.schedule is not None:
             self.members = [population.Member(member.seed, {}) for member in self.members]
         made = plan(experiment)
-        self.stages, self.stage, self.spec, self.spaces = made.stages, made.stages[0], made.spec, made.spaces
+        self.stages, self.stage, self.spec, self.spaces = (
+            made.stages,
+            made.stages[0],
+            made.spec,
+            made.spaces,
+        )
         self.evaluator, self.terminal, self.weights = made.evaluator, made.terminal, made.weights
-        rows, on_host = None if self.dataset is None else self.dataset.num, not envs.is_compiled(settings.env)
-        self.warnings = [*made.warnings, *refusals.warnings(made.stages, settings, self.spec, rows, on_host)]
-        periods = (settings.log_every, settings.eval_every, settings.checkpoint_every, memory.LONGEST_CHUNK)
-        self.log_every = round_up(min(every for every in periods if every is not None), made.multiple)
+        rows, on_host = (
+            None if self.dataset is None else self.dataset.num,
+            not envs.is_compiled(settings.env),
+        )
+        self.warnings = [
+            *made.warnings,
+            *refusals.warnings(made.stages, settings, self.spec, rows, on_host),
+        ]
+        periods = (
+            settings.log_every,
+            settings.eval_every,
+            settings.checkpoint_every,
+            memory.LONGEST_CHUNK,
+        )
+        self.log_every = round_up(
+            min(every for every in periods if every is not None), made.multiple
+        )
         self.eval_every = self._rounded("eval_every", made.multiple)
         self.checkpoint_every: int | None = None  # by time
         if settings.checkpoint_every is not None:
@@ -75,7 +110,8 @@ class Training:
         self.best: Any = None
         self.best_return = np.full(len(settings.seeds), -np.inf)
         self.last_return = np.full(len(settings.seeds), np.nan)
-        self.last_signals: dict[str, np.ndarray] = {}  # [P] means over the last evaluation's episodes
+        # [P] means over the last evaluation's episodes
+        self.last_signals: dict[str, np.ndarray] = {}
         self.frozen = population.Frozen(len(settings.seeds))
         self.latest = float("nan")  # mean return of the latest episodes or evaluation
         self._told: set[str] = set()  # warnings that appear once
@@ -86,7 +122,10 @@ class Training:
         rounded = round_up(steps, self.log_every)
         if rounded > round_up(steps, multiple):
             flag = f"--{name.replace('_', '-')}"
-            self.warnings.append(f"{flag} {steps:,} is {rounded:,} here, a multiple of --log-every {self.log_every:,}.")
+            self.warnings.append(
+                f"{flag} {steps:,} is {rounded:,} here, a multiple of "
+                f"--log-every {self.log_every:,}."
+            )
         return rounded
 
     @property
@@ -105,7 +144,9 @@ class Training:
         return self._stacked(self.config)
 
     def _stacked(self, config: Any) -> Any:
-        return configuration.stack(schedules.in_steps(self.module, config, self.settings), len(self.members))
+        return configuration.stack(
+            schedules.in_steps(self.module, config, self.settings), len(self.members)
+        )
 
     @property
     def complete(self) -> bool:
@@ -114,8 +155,14 @@ class Training:
 
     @property
     def steps_per_second(self) -> float | None:
-        """Environment steps of all learners per second of the loop, without compilation and evaluation."""
-        return self.loop_steps * len(self.settings.seeds) / self.loop_seconds if self.loop_seconds else None
+        """Environment steps of all learners per second of the loop,
+        without compilation and evaluation.
+        """
+        return (
+            self.loop_steps * len(self.settings.seeds) / self.loop_seconds
+            if self.loop_seconds
+            else None
+        )
 
     def summary(self) -> dict[str, Any]:
         """The training's entries in summary.json."""
@@ -137,12 +184,17 @@ class Training:
 
     @functools.cached_property
     def templates(self) -> list[dict[str, Any]]:
-        """The structure, shapes and dtypes of each stage's arrays. They are traced once, which takes some time."""
+        """The structure, shapes and dtypes of each stage's arrays.
+
+        They are traced once, which takes some time.
+        """
         try:
             return [stage.driver.template(self.settings.seeds) for stage in self.stages]
         except OverflowError as error:
             agent = self.settings.agent
-            raise ValueError(f"a number in the settings of '{agent}' is too large to compute with: {error}") from error
+            raise ValueError(
+                f"a number in the settings of '{agent}' is too large to compute with: {error}"
+            ) from error
 
     @property
     def shared_bytes(self) -> int:
@@ -155,7 +207,10 @@ class Training:
         return max(hardware.nbytes(template) for template in self.templates) + self.shared_bytes
 
     def described(self) -> dict[str, Any]:
-        """The training's entries in config.json, ready for JSON. They include the cost of an action."""
+        """The training's entries in config.json, ready for JSON.
+
+        They include the cost of an action.
+        """
         return {
             "learners": [dataclasses.asdict(member) for member in self.members],
             "spec": dataclasses.asdict(self.spec),
@@ -163,12 +218,16 @@ class Training:
             "state_bytes": self.needed_bytes,
             "base_digest": population.digest_of_base(self.experiment.base),
             "inherited": self.inherited,
-            **action_cost.of_action(self.module, self.templates[0]["agent"], self.spec, self.stacked),
+            **action_cost.of_action(
+                self.module, self.templates[0]["agent"], self.spec, self.stacked
+            ),
         }
 
     @functools.cached_property
     def _inheritance(self) -> dict[str, Any]:
-        """The parts of another run's State with which the learners begin, by name; see `population.inheritance`."""
+        """The parts of another run's State with which the learners begin, by name;
+        see `population.inheritance`.
+        """
         if self.experiment.load_start is None:
             return {}
         policies, settings = self.experiment.load_start(), self.settings
@@ -178,11 +237,15 @@ class Training:
 
     @property
     def inherited(self) -> dict[str, str] | None:
-        """A hash of each part with which learners begin because another run has it; None without another run."""
+        """A hash of each part with which learners begin because another run has it;
+        None without another run.
+        """
         return {name: population.digest(part) for name, part in self._inheritance.items()} or None
 
     def check_memory(self) -> None:
-        """Raise `ValueError` where the device cannot hold this process's part of the state and the data set."""
+        """Raise `ValueError` where the device cannot hold this process's part of the state and the
+        data set.
+        """
         limit, kind = hardware.device_memory(), jax.local_devices()[0].device_kind
         for stage, template in zip(self.stages, self.templates, strict=True):
             memory.check_stage(stage.driver, template, self.shared_bytes, limit, kind)
@@ -195,9 +258,11 @@ class Training:
             self.driver.start(self.settings.seeds, self._inheritance or None)
 
     def chunk(self) -> dict[str, Any]:
-        """Train until the next multiple of `log_every`, or until the stage's end, and return a line of metrics.
+        """Train until the next multiple of `log_every`, or until the stage's end,
+        and return a line of metrics.
 
-        Raises `NoLearnerLeft` where all learners have diverged. An environment may raise `FloatingPointError`.
+        Raises `NoLearnerLeft` where all learners have diverged. An environment may raise
+        `FloatingPointError`.
         """
         if self.step >= self.stage.end:
             self._next_stage()
@@ -209,7 +274,8 @@ class Training:
             try:
                 self.driver.advance((until - self.step) // self.stage.iteration)
             except FloatingPointError:
-                self._freeze_diverged(self.driver.report(), until)  # reports the cause, where a loss was not finite
+                # Reports the cause, where a loss was not finite.
+                self._freeze_diverged(self.driver.report(), until)
                 raise
             report = self.driver.report()
         seconds, taken = time.perf_counter() - began, until - self.step
@@ -217,29 +283,45 @@ class Training:
         self._freeze_diverged(report, self.step)
         self.updates += (report.updates - self.updates) % CYCLE
         speed = taken * len(self.settings.seeds) / seconds
-        if self.clock.seconds == compiled:  # a chunk with compilation says nothing about the loop's speed
-            self.loop_seconds, self.loop_steps = self.loop_seconds + seconds, self.loop_steps + taken
+        # A chunk with compilation says nothing about the loop's speed.
+        if self.clock.seconds == compiled:
+            self.loop_seconds, self.loop_steps = (
+                self.loop_seconds + seconds,
+                self.loop_steps + taken,
+            )
         if self.terminal is not None:
             with self.clock.counting():
-                report.metrics.update(self.terminal(self.driver.agent_state, self.stacked, self.driver.spread))
-        metrics = {name: np.where(self.frozen.mask, np.nan, value) for name, value in report.metrics.items()}
+                report.metrics.update(
+                    self.terminal(self.driver.agent_state, self.stacked, self.driver.spread)
+                )
+        metrics = {
+            name: np.where(self.frozen.mask, np.nan, value)
+            for name, value in report.metrics.items()
+        }
         if np.isfinite(metrics["episode/return"]).any():
             self.latest = float(np.nanmean(metrics["episode/return"]))
             self._told.add("endless")
         elif self.stage.num_envs:
             self._warn_of_endless_episodes()
-        line = {"step": self.step, "update": self.updates, "wall_seconds": None, "steps_per_second": speed}
+        line = {
+            "step": self.step,
+            "update": self.updates,
+            "wall_seconds": None,
+            "steps_per_second": speed,
+        }
         return line | {name: value.tolist() for name, value in metrics.items()}
 
     def _warn_of_endless_episodes(self) -> None:
-        """Warn once where no episode has ended although it should have, or where the run ends without one."""
+        """Warn once where no episode has ended although it should have,
+        or where the run ends without one.
+        """
         before = sum(stage.end for stage in self.stages[:-1][-1:])
         steps, limit = (self.step - before) // self.stage.num_envs, self.spec.max_episode_steps
         if steps > (limit or LIMIT) or (limit is None and self.complete):
             self._warn_once(
                 "endless",
-                f"no episode of training has ended in {steps:,} steps of each environment: metrics have no returns. "
-                f"{_limitless(self.settings.env, limit)}",
+                f"no episode of training has ended in {steps:,} steps of each environment: metrics "
+                f"have no returns. {_limitless(self.settings.env, limit)}",
             )
 
     def _warn_once(self, what: str, warning: str) -> None:
@@ -264,7 +346,9 @@ class Training:
         """Play complete episodes with each learner, and return one record per learner."""
         with self.clock.counting():
             try:
-                episodes = evaluate(self.evaluator, self.driver.agent_state, self.settings, self.step, self.stacked)
+                episodes = evaluate(
+                    self.evaluator, self.driver.agent_state, self.settings, self.step, self.stacked
+                )
             except EnvironmentFailed as error:
                 raise error.with_advice("It was an environment of the evaluation.") from error
         means = self.last_return = episodes.returns.mean(axis=1)
@@ -278,14 +362,24 @@ class Training:
             self._warn_once(
                 "cut",
                 f"{episodes.cut.sum()} of {episodes.cut.size} evaluated episodes were cut at "
-                f"{limit or LIMIT:,} steps, before their end, and so are their returns ('cut' in evaluations.jsonl). "
-                f"{_limitless(self.settings.evaluated_in, limit)}",
+                f"{limit or LIMIT:,} steps, before their end, and so are their returns ('cut' in "
+                f"evaluations.jsonl). {_limitless(self.settings.evaluated_in, limit)}",
             )
-        return [self._line(episodes, learner, seed) for learner, seed in enumerate(self.settings.seeds)]
+        return [
+            self._line(episodes, learner, seed) for learner, seed in enumerate(self.settings.seeds)
+        ]
 
     def _line(self, episodes: Episodes, learner: int, seed: int) -> dict[str, Any]:
-        line = {"step": self.step, "learner": learner, "seed": seed, "returns": episodes.returns[learner].tolist()}
-        line |= {"lengths": episodes.lengths[learner].tolist(), "wall_seconds": None} | episodes.details(learner)
+        line = {
+            "step": self.step,
+            "learner": learner,
+            "seed": seed,
+            "returns": episodes.returns[learner].tolist(),
+        }
+        line |= {
+            "lengths": episodes.lengths[learner].tolist(),
+            "wall_seconds": None,
+        } | episodes.details(learner)
         if self.dataset is not None and self.dataset.reference is not None:
             line["scores"] = self.dataset.score(episodes.returns[learner]).tolist()
         if learner in self.frozen.found:
@@ -293,7 +387,9 @@ class Training:
         return line
 
     def change_settings(self) -> dict[str, Any] | None:
-        """Change settings and copy agents between learners where the schedule says so; return a record of it."""
+        """Change settings and copy agents between learners where the schedule says so;
+        return a record of it.
+        """
         if self.schedule is None or self.complete:
             return None
         scores = schedules.scores(self.schedule, self.last_return, self.last_signals)
@@ -305,30 +401,52 @@ class Training:
         self.set(change.values)
         for learner in np.flatnonzero(change.parents != np.arange(len(self.members))):
             self.frozen.found.pop(int(learner), None)
-        return {"step": self.step, "parents": change.parents, "values": change.values, "scores": scores}
+        return {
+            "step": self.step,
+            "parents": change.parents,
+            "values": change.values,
+            "scores": scores,
+        }
 
     def set(self, values: Mapping[str, Sequence[float]]) -> None:
-        """Give the learners these settings, one value each, from here on. A later stage keeps its own changes."""
+        """Give the learners these settings, one value each, from here on.
+
+        A later stage keeps its own changes.
+        """
         index = self.stages.index(self.stage)
         for number, stage in enumerate(self.stages):
             fixed = self.settings.online or {} if number > index else {}
             changes = {name: tuple(value) for name, value in values.items() if name not in fixed}
-            self.stages[number] = dataclasses.replace(stage, config=dataclasses.replace(stage.config, **changes))
+            self.stages[number] = dataclasses.replace(
+                stage, config=dataclasses.replace(stage.config, **changes)
+            )
         self.stage = self.stages[index]
         for stage in self.stages:
             stage.driver.reconfigure(self._stacked(stage.config))
 
     def _freeze_diverged(self, report: ChunkReport, step: int) -> None:
-        """Freeze learners with a metric that is not finite; raise `NoLearnerLeft` where all learners are frozen."""
+        """Freeze learners with a metric that is not finite;
+        raise `NoLearnerLeft` where all learners are frozen.
+        """
         for learner in np.flatnonzero(~self.frozen.mask):
-            bad = [(int(first[learner]), name) for name, first in report.first_bad.items() if first[learner] >= 0]
+            bad = [
+                (int(first[learner]), name)
+                for name, first in report.first_bad.items()
+                if first[learner] >= 0
+            ]
             if bad:
                 update, name = min(bad)
                 cause, remedy = self._explain(int(learner), name, update, step)
-                self.frozen.found[int(learner)] = {"learner": int(learner), "step": step, "cause": cause}
+                self.frozen.found[int(learner)] = {
+                    "learner": int(learner),
+                    "step": step,
+                    "cause": cause,
+                }
                 if self.frozen.mask.all():
                     raise NoLearnerLeft(cause, remedy)
-                self.warnings.append(f"{cause}: it is kept as it was before, the others go on. {remedy}")
+                self.warnings.append(
+                    f"{cause}: it is kept as it was before, the others go on. {remedy}"
+                )
         self.driver.agent_state = self.frozen.put_back(self.driver.agent_state)
 
     def _explain(self, learner: int, name: str, update: int, step: int) -> tuple[str, str]:
@@ -343,10 +461,16 @@ class Training:
         return cause, "If it happens again, lower the learning rates or scale the rewards."
 
     def extend(self, steps: int) -> None:
-        """Set the end of the last stage, so that the whole run has `steps` steps. Shares of the run follow it."""
+        """Set the end of the last stage, so that the whole run has `steps` steps.
+
+        Shares of the run follow it.
+        """
         last, before = self.stages[-1], self.stages[-2].end if len(self.stages) > 1 else 0
         if steps <= before:
-            raise ValueError(f"--steps is {steps}, the run has {before} updates from its data set before it goes on.")
+            raise ValueError(
+                f"--steps is {steps}, the run has {before} updates from its data set before "
+                "it goes on."
+            )
         self.total = before + round_up(steps - before, last.iteration)
         index = self.stages.index(self.stage)
         self.stages[-1] = dataclasses.replace(last, end=self.total)
@@ -359,20 +483,25 @@ class Training:
             stage.driver.reconfigure(self._stacked(stage.config))
 
     def warn_of_schedule(self, before: Settings) -> None:
-        """Add warnings where settings follow another length of the run than `before`, and where learning ends early."""
+        """Add warnings where settings follow another length of the run than `before`,
+        and where learning ends early.
+        """
         config = self.experiment.config
         changes = schedules.differences(self.module, config, before, self.settings)
         if changes:
             self.warnings.append(
-                f"settings that follow the run's length have changed from here on ({', '.join(changes)}): "
-                "this run will differ from one of the new length."
+                "settings that follow the run's length have changed from here on "
+                f"({', '.join(changes)}): this run will differ from one of the new length."
             )
         early = schedules.early_end(self.module, config, self.settings)
         if early is not None and early not in self.warnings:
             self.warnings.append(early)
 
     def close(self) -> None:
-        """Release data and environments. Raises `EnvironmentFailed` for what one of them raises, after the last."""
+        """Release data and environments.
+
+        Raises `EnvironmentFailed` for what one of them raises, after the last.
+        """
         failures = []
         for part in (*(stage.driver for stage in self.stages), self.evaluator):
             try:
@@ -391,7 +520,11 @@ class Training:
         for prefix, stage in zip(("config", "online"), self.stages, strict=False):
             traced, settings = float_fields(type(stage.config)), configuration.as_json(stage.config)
             values = {name: value for name, value in settings.items() if name not in traced}
-            static |= {f"{prefix}.{name}": x for name, x in values.items() if static.get(f"config.{name}") != x}
+            static |= {
+                f"{prefix}.{name}": x
+                for name, x in values.items()
+                if static.get(f"config.{name}") != x
+            }
         return static | {
             "seeds": list(self.settings.seeds),
             "observation_shape": list(self.spec.observation_shape),
@@ -399,13 +532,19 @@ class Training:
         }
 
     def arrays(self) -> dict[str, Any]:
-        """The arrays of the state: "agent", "training", and "best", the agents of the best evaluations."""
+        """The arrays of the state: "agent", "training", and "best",
+        the agents of the best evaluations.
+        """
         state = self.driver.agent_state
-        best = population.choose(self.best_return < 0, state, None) if self.best is None else self.best
+        best = (
+            population.choose(self.best_return < 0, state, None) if self.best is None else self.best
+        )
         return self.driver.arrays() | {"best": best}
 
     def notes(self, environments: bytes | None) -> dict[str, Any]:
-        """The rest of the state, ready for JSON; `environments` is their state as the driver saved it, or None."""
+        """The rest of the state, ready for JSON; `environments` is their state as the driver saved
+        it, or None.
+        """
         return {
             "step": self.step,
             "updates": self.updates,
@@ -417,7 +556,9 @@ class Training:
             "diverged": list(self.frozen.found.values()),
             "values": None if self.schedule is None else configuration.varied(self.config),
             "structure": self.structure(),
-            "environments": "saved" if environments is not None else self.driver.without_environments,
+            "environments": "saved"
+            if environments is not None
+            else self.driver.without_environments,
             "reason": self.driver.save_failure,
         }
 
@@ -425,8 +566,16 @@ class Training:
         """Enter the stage in which a checkpoint with these notes was saved."""
         self.stage = self.stages[notes["stage"]]
 
-    def restore(self, arrays: dict[str, Any], best: Any, notes: Mapping[str, Any], environments: bytes | None) -> None:
-        """Continue exactly from the values that `arrays`, `notes` and the driver's `environments` returned."""
+    def restore(
+        self,
+        arrays: dict[str, Any],
+        best: Any,
+        notes: Mapping[str, Any],
+        environments: bytes | None,
+    ) -> None:
+        """Continue exactly from the values that `arrays`,
+        `notes` and the driver's `environments` returned.
+        """
         with self.clock.counting():
             self.best = self.driver.spread.learners(best)
             self.driver.restore(arrays, environments)
@@ -444,6 +593,6 @@ def _limitless(env: str, limit: int | None) -> str:
     if limit is not None:
         return f"'{env}' goes on beyond the time limit that it is registered with."
     return (
-        f"'{env}' has no time limit. To give it one: gymnasium.register(..., max_episode_steps=N), or "
-        "max_episode_steps in the class of an environment in a file."
+        f"'{env}' has no time limit. To give it one: gymnasium.register(..., max_episode_steps=N), "
+        "or max_episode_steps in the class of an environment in a file."
     )

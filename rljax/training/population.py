@@ -1,4 +1,6 @@
-"""The learners of a population: the settings in which they differ, those that have diverged, and what they inherit."""
+"""The learners of a population: the settings in which they differ, those that have diverged,
+and what they inherit.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,10 @@ def members(config: Any, seeds: Sequence[int]) -> list[Member]:
     Raises `ValueError` where two learners would be the same.
     """
     varied = configuration.varied(config)
-    rows = [Member(seed, {name: values[p] for name, values in varied.items()}) for p, seed in enumerate(seeds)]
+    rows = [
+        Member(seed, {name: values[p] for name, values in varied.items()})
+        for p, seed in enumerate(seeds)
+    ]
     first: dict[Any, int] = {}  # the number of the first learner with a seed and settings
     for p, row in enumerate(rows):
         known = first.setdefault((row.seed, *row.settings.values()), p)
@@ -44,7 +49,9 @@ def members(config: Any, seeds: Sequence[int]) -> list[Member]:
 
 
 def settings(rows: Sequence[Member]) -> list[tuple[Mapping[str, float], list[int]]]:
-    """The distinct settings in order of first appearance, each with the indices of the learners that have them."""
+    """The distinct settings in order of first appearance,
+    each with the indices of the learners that have them.
+    """
     distinct: list[tuple[Mapping[str, float], list[int]]] = []
     for p, row in enumerate(rows):
         for values, learners in distinct:
@@ -69,10 +76,13 @@ def shown(value: Any) -> str:
 
 
 class Frozen:
-    """The diverged learners of a population. Each keeps its last state in which all numbers were finite.
+    """The diverged learners of a population.
 
-    The program still computes them, because its number of learners is fixed. After each chunk their states are replaced
-    by the copies that were kept, so that no chunk changes them. The other learners are not affected.
+    Each keeps its last state in which all numbers were finite.
+
+    The program still computes them, because its number of learners is fixed. After each chunk their
+    states are replaced by the copies that were kept, so that no chunk changes them. The other
+    learners are not affected.
     """
 
     def __init__(self, num_learners: int) -> None:
@@ -97,13 +107,21 @@ class Frozen:
 
 
 def choose(mask: np.ndarray, new: Any, old: Any) -> Any:
-    """Take learners [P] from `new` where `mask` is True, from `old` elsewhere. Always copies: drivers donate states."""
+    """Take learners [P] from `new` where `mask` is True, from `old` elsewhere.
+
+    Always copies: drivers donate states.
+    """
     leaves, structure = jax.tree.flatten(new)
-    return structure.unflatten(_select(mask, leaves, leaves if old is None else jax.tree.leaves(old)))
+    return structure.unflatten(
+        _select(mask, leaves, leaves if old is None else jax.tree.leaves(old))
+    )
 
 
 def take(state: Any, learners: np.ndarray) -> Any:
-    """Gather the agents' State [P, ...] by the indices `learners` [P], which may repeat. Always copies."""
+    """Gather the agents' State [P, ...] by the indices `learners` [P], which may repeat.
+
+    Always copies.
+    """
     leaves, structure = jax.tree.flatten(state)
     return structure.unflatten(_gather(learners, leaves))
 
@@ -113,11 +131,14 @@ def _gather(learners: Any, leaves: list[Array]) -> list[Array]:
     return [leaf[learners] for leaf in leaves]
 
 
-# These functions take leaves, not States: JAX treats the States of two agents as equal where their fields are equal,
-# and might return the other agent's.
+# These functions take leaves, not States: JAX treats the States of two agents as equal where their
+# fields are equal, and might return the other agent's.
 @jax.jit
 def _select(mask: Any, new: list[Array], old: list[Array]) -> list[Array]:
-    return [jnp.where(mask.reshape(-1, *[1] * (a.ndim - 1)), a, b) for a, b in zip(new, old, strict=True)]
+    return [
+        jnp.where(mask.reshape(-1, *[1] * (a.ndim - 1)), a, b)
+        for a, b in zip(new, old, strict=True)
+    ]
 
 
 @jax.jit
@@ -128,17 +149,19 @@ def _remember(mask: Any, new: list[Array], old: list[Array]) -> list[Array]:
     return _select(mask, new, old)
 
 
-# What learners inherit from another run: parameters and statistics, by the names of the parts of a State.
+# What learners inherit from another run: parameters and statistics, by the names of the parts of a
+# State.
 
 
 def inheritance(wanted: Any, given: Any, parts: Sequence[str], source: str) -> dict[str, Any]:
     """The parts [P, ...] of another run's State `given` [P', ...] with which P new learners begin.
 
-    They are the `parts` by name, or without any all that both have: see `agent_state.parts_of`. `wanted` are the new
-    learners' AgentState, or its shapes. A run of one learner gives to all, another one to as many as it has.
+    They are the `parts` by name, or without any all that both have: see `agent_state.parts_of`.
+    `wanted` are the new learners' AgentState, or its shapes. A run of one learner gives to all,
+    another one to as many as it has.
 
-    Raises `ValueError` where the numbers of learners, the names or the shapes of parts do not fit. `source` names the
-    other run in messages.
+    Raises `ValueError` where the numbers of learners, the names or the shapes of parts do not fit.
+    `source` names the other run in messages.
     """
     here, there = parts_of(wanted), parts_of(given)
     common = [name for name in here if name in there]
@@ -150,19 +173,28 @@ def inheritance(wanted: Any, given: Any, parts: Sequence[str], source: str) -> d
         )
     number, size = len(jax.tree.leaves(wanted)[0]), len(jax.tree.leaves(given)[0])
     if size not in (1, number):
-        raise ValueError(f"--from {source} has {size} learners: give --seeds {size}, or name a run of one learner.")
+        raise ValueError(
+            f"--from {source} has {size} learners: give --seeds {size}, or name a run of "
+            "one learner."
+        )
     found = {}
     for name in parts or common:
         old, new = (jax.tree_util.tree_leaves_with_path(parts[name]) for parts in (there, here))
-        shapes = [{jax.tree_util.keystr(path): x.shape[1:] for path, x in leaves} for leaves in (old, new)]
+        shapes = [
+            {jax.tree_util.keystr(path): x.shape[1:] for path, x in leaves} for leaves in (old, new)
+        ]
         if shapes[0] != shapes[1]:
-            place = next(key for key in {**shapes[1], **shapes[0]} if shapes[0].get(key) != shapes[1].get(key))
+            place = next(
+                key
+                for key in {**shapes[1], **shapes[0]}
+                if shapes[0].get(key) != shapes[1].get(key)
+            )
             shape_there, shape_here = (each.get(place, "absent") for each in shapes)
             raise ValueError(
-                f"--from {source}: its {name} does not fit: {name}{place} is {shape_there} there and {shape_here} "
-                "here. Give the "
-                "settings of its networks, such as --config.hidden and --config.num-critics, or name the parts that "
-                f"fit with --from-parts: of {', '.join(common)}."
+                f"--from {source}: its {name} does not fit: {name}{place} is {shape_there} there "
+                f"and {shape_here} here. Give the settings of its networks, such as "
+                "--config.hidden and --config.num-critics, or name the parts that fit with "
+                f"--from-parts: of {', '.join(common)}."
             )
         structure = jax.tree.structure(here[name])
         leaves = [np.broadcast_to(np.asarray(x), (number, *x.shape[1:])) for _, x in old]
@@ -185,7 +217,10 @@ def digest_of_base(base: Base | None) -> str | None:
 
 
 def of_learners(config: Any, learners: Sequence[int]) -> Any:
-    """The Config of some learners of a population. A float is one number where these learners agree."""
+    """The Config of some learners of a population.
+
+    A float is one number where these learners agree.
+    """
     changes = {}
     for name, values in configuration.varied(config).items():
         numbers = [values[learner] for learner in learners]

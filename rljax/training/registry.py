@@ -48,7 +48,8 @@ def names() -> list[str]:
 def load_agent(name: str) -> types.ModuleType:
     """An agent's module, by name ("sac") or by the path of a user's own file ("./mine.py").
 
-    Raises `ValueError` for an unknown name (with the nearest), a missing file, or a file that is not an agent.
+    Raises `ValueError` for an unknown name (with the nearest), a missing file, or a file that is
+    not an agent.
     """
     if name.endswith(".py"):
         return _load_file(Path(name))
@@ -61,7 +62,9 @@ def load_agent(name: str) -> types.ModuleType:
 
 
 def file_of(name: str) -> str | None:
-    """The path of the file that holds an agent of the user's own; None for an agent that ships with rljax."""
+    """The path of the file that holds an agent of the user's own;
+    None for an agent that ships with rljax.
+    """
     is_file = name.endswith(".py") and Path(name).resolve().parent != AGENTS.resolve()
     return name if is_file else None
 
@@ -69,7 +72,10 @@ def file_of(name: str) -> str | None:
 def source(name: str) -> str:
     """The text of an agent that ships with rljax. Raises `ValueError` for an unknown name."""
     if name not in names():
-        raise ValueError(f"no agent '{name}' to start from. {nearest(name, names())}All of them: rljax list agents")
+        raise ValueError(
+            f"no agent '{name}' to start from. {nearest(name, names())}All of them: rljax "
+            "list agents"
+        )
     return (AGENTS / f"{name}.py").read_text()
 
 
@@ -104,7 +110,10 @@ def _first_line(name: str) -> re.Match[str]:
     line = source(name).split('"""', 2)[1].strip().splitlines()[0]
     match = FIRST_LINE.fullmatch(line)
     if match is None:
-        raise ValueError(f"the first line of agent '{name}' is '{line}', it must be 'TITLE [FAMILY]: what it is'.")
+        raise ValueError(
+            f"the first line of agent '{name}' is '{line}', it must be 'TITLE [FAMILY]: what "
+            "it is'."
+        )
     return match
 
 
@@ -115,7 +124,9 @@ def agent_name(name: str) -> str:
 
 def _load_file(path: Path) -> types.ModuleType:
     if not path.is_file():
-        raise ValueError(f"no agent file '{path}'. Write one to start from: rljax new {path} --from sac")
+        raise ValueError(
+            f"no agent file '{path}'. Write one to start from: rljax new {path} --from sac"
+        )
     if path.resolve().parent == AGENTS.resolve():
         return importlib.import_module(f"rljax.agents.{path.stem}")
     spec = importlib.util.spec_from_file_location(f"rljax_user_agent_{path.stem}", path)
@@ -135,8 +146,8 @@ def _load_file(path: Path) -> types.ModuleType:
         raise ValueError(_WITHOUT_EXPERIENCE.format(path=path))
     if missing:
         raise ValueError(
-            f"'{path}' is not an agent: it lacks {', '.join(missing)}. What an agent has is described in "
-            "rljax/agent.py; a file to start from: rljax new mine.py --from sac"
+            f"'{path}' is not an agent: it lacks {', '.join(missing)}. What an agent has is "
+            "described in rljax/agent.py; a file to start from: rljax new mine.py --from sac"
         )
     return module
 
@@ -155,35 +166,51 @@ def _cause(error: BaseException, path: Path) -> str:
 
 
 def presets(agent: str, variant: str | None = None) -> dict[str, dict[str, Any]]:
-    """An agent's presets: a mapping from environments (or patterns such as "brax/*") to settings and their `source`.
+    """An agent's presets: a mapping from environments (or patterns such as "brax/*") to settings
+    and their `source`.
 
     Those of a `variant` are in a file of its own, AGENT.VARIANT.toml.
 
-    A table `online` holds the settings that change when a run from a data set goes on in an environment.
+    A table `online` holds the settings that change when a run from a data set goes on in an
+    environment.
 
     The presets of a user's own file are in a .toml file of the same name beside it.
     """
     ending = ".toml" if variant is None else f".{variant}.toml"
     neighbour = Path(agent).with_suffix(ending)
-    path = neighbour if agent.endswith(".py") and neighbour.exists() else PRESETS / f"{agent_name(agent)}{ending}"
+    path = (
+        neighbour
+        if agent.endswith(".py") and neighbour.exists()
+        else PRESETS / f"{agent_name(agent)}{ending}"
+    )
     return tomllib.loads(path.read_text()) if path.exists() else {}
 
 
 def variants(agent: str) -> list[str]:
-    """The names of an agent's presets beside those that only an environment chooses, for `--preset`."""
+    """The names of an agent's presets beside those that only an environment chooses,
+    for `--preset`.
+    """
     folders = {PRESETS, Path(agent).parent} if agent.endswith(".py") else {PRESETS}
     name = agent_name(agent)
-    return sorted({path.name.split(".")[1] for folder in folders for path in folder.glob(f"{name}.*.toml")})
+    return sorted(
+        {path.name.split(".")[1] for folder in folders for path in folder.glob(f"{name}.*.toml")}
+    )
 
 
 def preset(
-    agent: str, module: types.ModuleType, environment: str | None, *data: str | None, variant: str | None = None
+    agent: str,
+    module: types.ModuleType,
+    environment: str | None,
+    *data: str | None,
+    variant: str | None = None,
 ) -> Any:
-    """The agent's Config for an environment or a data set or both: its defaults, then every preset that matches.
+    """The agent's Config for an environment or a data set or both:
+    its defaults, then every preset that matches.
 
-    `data` are the names of the data set. Later presets override earlier ones. Longer patterns come later than shorter
-    ones, then the exact name of the environment, and last the exact name of the data set. Those of a `variant` come
-    after all others. Raises `ValueError` where the agent has no such variant, or none for this environment.
+    `data` are the names of the data set. Later presets override earlier ones. Longer patterns come
+    later than shorter ones, then the exact name of the environment, and last the exact name of the
+    data set. Those of a `variant` come after all others. Raises `ValueError` where the agent has no
+    such variant, or none for this environment.
     """
     config = module.Config()
     for name in (None, variant) if variant is not None else (None,):
@@ -192,16 +219,22 @@ def preset(
         if name is not None and not matching:
             raise _no_variant(agent, name, environment, sections)
         for pattern in matching:
-            values = {key: value for key, value in sections[pattern].items() if key not in ("source", "online")}
+            values = {
+                key: value
+                for key, value in sections[pattern].items()
+                if key not in ("source", "online")
+            }
             config = replace(config, values, f"preset '{pattern}' of agent '{agent}'")
     return config
 
 
-def _no_variant(agent: str, variant: str, environment: str | None, sections: Mapping[str, Any]) -> ValueError:
+def _no_variant(
+    agent: str, variant: str, environment: str | None, sections: Mapping[str, Any]
+) -> ValueError:
     if sections:
         return ValueError(
-            f"--preset {variant} of agent '{agent}' is for {', '.join(sections)}, not for {environment}. Choose "
-            "another environment, or leave --preset out."
+            f"--preset {variant} of agent '{agent}' is for {', '.join(sections)}, not for "
+            f"{environment}. Choose another environment, or leave --preset out."
         )
     known = variants(agent)
     listed = f"It has: {', '.join(known)}." if known else "It has none: leave --preset out."
@@ -209,7 +242,9 @@ def _no_variant(agent: str, variant: str, environment: str | None, sections: Map
 
 
 def preset_online(agent: str, environment: str | None, *data: str | None) -> dict[str, Any]:
-    """The settings that the same presets change when a run goes on online: their tables `online`."""
+    """The settings that the same presets change when a run goes on online:
+    their tables `online`.
+    """
     sections, changes = presets(agent), {}
     for pattern in _matching(sections, environment, *data):
         changes |= sections[pattern].get("online", {})
@@ -221,5 +256,9 @@ def _matching(sections: Mapping[str, Any], environment: str | None, *data: str |
     environment = None if environment is None else envs.without_arguments(environment)
     names = [] if environment is None else [environment, envs.task(environment)]
     names += [name for name in data if name is not None]
-    ordered = sorted(sections, key=lambda pattern: (pattern in data, pattern == environment, len(pattern)))
-    return [pattern for pattern in ordered if any(fnmatch.fnmatchcase(name, pattern) for name in names)]
+    ordered = sorted(
+        sections, key=lambda pattern: (pattern in data, pattern == environment, len(pattern))
+    )
+    return [
+        pattern for pattern in ordered if any(fnmatch.fnmatchcase(name, pattern) for name in names)
+    ]

@@ -1,7 +1,7 @@
 """What an agent's functions return, asserted once at the start of a run.
 
-Shapes are known when JAX traces the functions, so that nothing is computed for it. Each failure is a
-`ValueError` of one sentence, which names the function, the agent's file and what it must return.
+Shapes are known when JAX traces the functions, so that nothing is computed for it. Each failure is
+a `ValueError` of one sentence, which names the function, the agent's file and what it must return.
 Axes: `P` learners, `E` environments, `B` rows of a batch. Sentences leave P out, as agents do not
 know of it.
 """
@@ -37,14 +37,17 @@ def require_parts(agent: Any, function: str, returned: Any, *names: str) -> Any:
 def require_action(
     agent: Any, spec: EnvSpec, action: Any, extras: Any, rows: tuple[int, int]
 ) -> None:
-    """Raise `ValueError` unless actions are [P, E, A...] and all extras [P, E, ...]; `rows` is (P, E)."""
+    """Raise `ValueError` unless actions are [P, E, A...] and all extras [P, E, ...];
+    `rows` is (P, E).
+    """
     expected = (*rows, *spec.action_shape)
     environments = "one row for each of the observations [E, O...]"
     _require(
         lambda: chex.assert_shape(action, expected),
         agent,
         "act",
-        f"returns actions of shape {tuple(action.shape[1:])} for {rows[1]} environments of '{spec.name}'",
+        f"returns actions of shape {tuple(action.shape[1:])} for {rows[1]} environments "
+        f"of '{spec.name}'",
         f"their shape must be {expected[1:]}, {environments}",
     )
     _require(
@@ -85,7 +88,9 @@ def require_memory(agent: Any, before: Any, after: Any) -> None:
 
 
 def require_state(agent: Any, before: Any, after: Any) -> None:
-    """Raise `ValueError` unless `update` returns a State that is built as the one that it was given."""
+    """Raise `ValueError` unless `update` returns a State that is built as the one that it was
+    given.
+    """
     difference = _difference(before, after)
     _require(
         lambda: chex.assert_trees_all_equal_shapes_and_dtypes(before, after),
@@ -97,7 +102,8 @@ def require_state(agent: Any, before: Any, after: Any) -> None:
 
 
 def require_metrics(agent: Any, metrics: Any, num_learners: int, batch_size: int | None) -> None:
-    """Raise `ValueError` unless metrics are scalars, [P], and priorities [P, B] where there are any.
+    """Raise `ValueError` unless metrics are scalars, [P],
+    and priorities [P, B] where there are any.
 
     `batch_size` is None where batches are not drawn by priorities.
     """
@@ -125,7 +131,9 @@ def require_metrics(agent: Any, metrics: Any, num_learners: int, batch_size: int
 def _require(
     assertion: Callable[[], Any], agent: Any, function: str, returned: str, expected: str
 ) -> None:
-    """Raise a `ValueError` of one sentence where an assertion of `chex` fails, whose own words name no function."""
+    """Raise a `ValueError` of one sentence where an assertion of `chex` fails,
+    whose own words name no function.
+    """
     try:
         assertion()
     except AssertionError:

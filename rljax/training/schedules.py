@@ -1,4 +1,5 @@
-"""Settings that change during training: by the run's length, by a given schedule, by population-based training.
+"""Settings that change during training: by the run's length, by a given schedule,
+by population-based training.
 
 Population-based training leads to a piecewise constant schedule for each learner.
 """
@@ -24,10 +25,12 @@ def constrained(value: float, sums: Mapping[str, float], most: Mapping[str, floa
 
     This number falls with the excess over the limits.
 
-    `sums` are the means of signals per episode, `most` their limits. The excess is the sum of all excesses, each as a
-    share of its limit.
+    `sums` are the means of signals per episode, `most` their limits. The excess is the sum of all
+    excesses, each as a share of its limit.
     """
-    excess = sum(max(0.0, sums[name] - limit) / max(abs(limit), 1.0) for name, limit in most.items())
+    excess = sum(
+        max(0.0, sums[name] - limit) / max(abs(limit), 1.0) for name, limit in most.items()
+    )
     return BROKEN * (1.0 + excess) if excess else value
 
 
@@ -36,7 +39,8 @@ class Change:
     """The changes at one step."""
 
     values: dict[str, list[float]]  # settings by name, one value per learner [P]
-    parents: np.ndarray  # [P] the learner whose agent each learner continues; its own index where it keeps its agent
+    # [P] the learner whose agent each learner continues; its own index where it keeps its agent
+    parents: np.ndarray
 
 
 class SettingsSchedule(Protocol):
@@ -48,20 +52,24 @@ class SettingsSchedule(Protocol):
         ...
 
     def change(self, step: int, scores: np.ndarray, values: Values) -> Change | None:
-        """The change after `step` for learners with these scores [P] and settings; None where nothing changes."""
+        """The change after `step` for learners with these scores [P] and settings;
+        None where nothing changes.
+        """
         ...
 
 
 @dataclasses.dataclass(frozen=True)
 class PopulationBased:
-    """Population-based training: the worst learners go on from the best ones, with their settings perturbed.
+    """Population-based training: the worst learners go on from the best ones,
+    with their settings perturbed.
 
-    Every `every` steps the learners are ranked by their last evaluation. Each of the worst `share` takes over the agent
-    and the settings of a learner drawn from the best `share`. Each setting is then multiplied by one of `factors` and
-    clipped to its range. A learner keeps its own storage, environments and random numbers.
+    Every `every` steps the learners are ranked by their last evaluation. Each of the worst `share`
+    takes over the agent and the settings of a learner drawn from the best `share`. Each setting is
+    then multiplied by one of `factors` and clipped to its range. A learner keeps its own storage,
+    environments and random numbers.
 
-    Source: Jaderberg et al., Population Based Training of Neural Networks, arXiv:1711.09846, sections 3 and 4.1:
-    truncation selection with a fifth, and perturbation by 0.8 or 1.2.
+    Source: Jaderberg et al., Population Based Training of Neural Networks, arXiv:1711.09846,
+    sections 3 and 4.1: truncation selection with a fifth, and perturbation by 0.8 or 1.2.
     """
 
     ranges: Mapping[str, tuple[float, float]]  # settings that change: lowest and highest value
@@ -69,16 +77,22 @@ class PopulationBased:
     share: float = 0.2
     factors: tuple[float, float] = (0.8, 1.2)
     seed: int = 0
-    limits: Mapping[str, float] = dataclasses.field(default_factory=dict)  # on means of signals per episode
+    # on means of signals per episode
+    limits: Mapping[str, float] = dataclasses.field(default_factory=dict)
 
     def check(self, varied: Collection[str]) -> None:
-        """Raise `ValueError` where `every` is too small, or where a setting is not among those that are `varied`."""
+        """Raise `ValueError` where `every` is too small,
+        or where a setting is not among those that are `varied`.
+        """
         if self.every < 1:
-            raise ValueError(f"settings are to change every {self.every} steps, it must be at least 1.")
+            raise ValueError(
+                f"settings are to change every {self.every} steps, it must be at least 1."
+            )
         for name in self.ranges:
             if name not in varied:
                 raise ValueError(
-                    f"population-based training changes '{name}', so each learner needs its own value of it."
+                    f"population-based training changes '{name}', so each learner needs its "
+                    "own value of it."
                 )
 
     def change(self, step: int, scores: np.ndarray, values: Values) -> Change | None:
@@ -102,12 +116,17 @@ class PopulationBased:
         return Change(changed, parents)
 
 
-def scores(schedule: SettingsSchedule, returns: np.ndarray, signals: Mapping[str, np.ndarray]) -> np.ndarray:
-    """The learners' scores [P]: their mean returns, or numbers below all returns where they break a limit.
+def scores(
+    schedule: SettingsSchedule, returns: np.ndarray, signals: Mapping[str, np.ndarray]
+) -> np.ndarray:
+    """The learners' scores [P]: their mean returns, or numbers below all returns where they break a
+    limit.
 
     `signals` are means per episode by name, [P] each.
     """
-    sums = [{name: float(signals[name][p]) for name in schedule.limits} for p in range(len(returns))]
+    sums = [
+        {name: float(signals[name][p]) for name in schedule.limits} for p in range(len(returns))
+    ]
     pairs = zip(returns, sums, strict=True)
     return np.array([constrained(float(value), totals, schedule.limits) for value, totals in pairs])
 
@@ -123,18 +142,25 @@ class Piecewise:
         """The new settings after `step`; None where they do not change."""
         for when, settings in self.changes:
             if when == step:
-                return Change({name: [value] * len(scores) for name, value in settings.items()}, np.arange(len(scores)))
+                return Change(
+                    {name: [value] * len(scores) for name, value in settings.items()},
+                    np.arange(len(scores)),
+                )
         return None
 
 
 def in_steps(module: Any, config: Any, settings: Settings) -> Any:
-    """`config` with numbers of steps for settings that are shares of the run, by the agent's own `schedule`.
+    """`config` with numbers of steps for settings that are shares of the run,
+    by the agent's own `schedule`.
 
     Agents without `schedule` have no such settings.
     """
     if not hasattr(module, "schedule"):
         return config
-    steps, changed = float(settings.steps), configuration.replace(config, settings.online or {}, "--online")
+    steps, changed = (
+        float(settings.steps),
+        configuration.replace(config, settings.online or {}, "--online"),
+    )
     online = module.experience(changed).online if settings.then_online else None
     if online is not None:
         online.check_numbers()
@@ -143,33 +169,47 @@ def in_steps(module: Any, config: Any, settings: Settings) -> Any:
 
 
 def differences(module: Any, config: Any, before: Settings, after: Settings) -> list[str]:
-    """The settings that follow the run's length, where it changes: texts such as "decay_steps 1,000 -> 2,000"."""
+    """The settings that follow the run's length, where it changes:
+    texts such as "decay_steps 1,000 -> 2,000".
+    """
     old, new = (in_steps(module, config, settings) for settings in (before, after))
     names = [field.name for field in dataclasses.fields(config)]
     pairs = [(name, np.ravel(getattr(old, name)), np.ravel(getattr(new, name))) for name in names]
-    return [f"{name} {left[0]:,.0f} -> {right[0]:,.0f}" for name, left, right in pairs if (left != right).any()]
+    return [
+        f"{name} {left[0]:,.0f} -> {right[0]:,.0f}"
+        for name, left, right in pairs
+        if (left != right).any()
+    ]
 
 
 def schedule(described: Mapping[str, Any] | None) -> SettingsSchedule | None:
-    """The schedule that JSON describes: {"schedule": [[step, settings]]}, or the fields of `PopulationBased`."""
+    """The schedule that JSON describes: {"schedule": [[step, settings]]},
+    or the fields of `PopulationBased`.
+    """
     if described is None:
         return None
     if "schedule" in described:
         return Piecewise([(step, dict(settings)) for step, settings in described["schedule"]])
     ranges = {name: (low, high) for name, (low, high) in described["ranges"].items()}
-    return PopulationBased(**{**described, "ranges": ranges, "factors": tuple(described.get("factors", (0.8, 1.2)))})
+    return PopulationBased(
+        **{**described, "ranges": ranges, "factors": tuple(described.get("factors", (0.8, 1.2)))}
+    )
 
 
 def schedule_of_learner(
     learner: int, initial: Values, changes: Iterable[Mapping[str, Any]]
 ) -> list[tuple[int, dict[str, float]]]:
-    """The schedule of settings that led to a learner's final agent: the settings of its ancestors, from step 0 on.
+    """The schedule of settings that led to a learner's final agent:
+    the settings of its ancestors, from step 0 on.
 
-    `initial` has the settings of all learners at the beginning. `changes` are a run's records of changes, in order.
+    `initial` has the settings of all learners at the beginning. `changes` are a run's records of
+    changes, in order.
     """
     entries: list[tuple[int, dict[str, float]]] = []
     for change in reversed(list(changes)):
-        entries.append((change["step"], {name: values[learner] for name, values in change["values"].items()}))
+        entries.append(
+            (change["step"], {name: values[learner] for name, values in change["values"].items()})
+        )
         learner = change["parents"][learner]
     entries.append((0, {name: values[learner] for name, values in initial.items()}))
     entries.reverse()
@@ -183,9 +223,9 @@ def early_end(module: Any, config: Any, settings: Settings) -> str | None:
     if until is None or settings.then_online or np.min(until) > 0.95 * settings.steps:
         return None
     return (
-        f"the learning rate of '{settings.agent}' falls to 0 at step {np.min(until):,.0f}, and the run has "
-        f"{settings.steps:,} steps: nothing is learnt after it. The setting behind this: "
-        f"{configuration.flags_behind(module, config, 'learns_until')}."
+        f"the learning rate of '{settings.agent}' falls to 0 at step {np.min(until):,.0f}, and the "
+        f"run has {settings.steps:,} steps: nothing is learnt after it. The setting behind "
+        f"this: {configuration.flags_behind(module, config, 'learns_until')}."
     )
 
 
@@ -195,8 +235,9 @@ def require_rate(module: Any, config: Any, settings: Settings) -> None:
     until = np.inf if learns_until is None else np.min(learns_until)
     if until < settings.steps + settings.then_online:
         raise ValueError(
-            f"the actor's learning rate of '{settings.agent}' falls to 0 at update {until:,.0f}, before the end of "
-            f"{settings.steps:,} updates and {settings.then_online:,} steps online, after which it would learn "
-            "nothing. Train it from the first update on with a rate that does not fall to 0, by "
-            f"{configuration.flags_behind(module, config, 'learns_until')}."
+            f"the actor's learning rate of '{settings.agent}' falls to 0 at update {until:,.0f}, "
+            f"before the end of {settings.steps:,} updates and {settings.then_online:,} steps "
+            "online, after which it would learn nothing. Train it from the first update on with a "
+            "rate that does not fall to 0, "
+            f"by {configuration.flags_behind(module, config, 'learns_until')}."
         )

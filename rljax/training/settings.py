@@ -12,7 +12,8 @@ from rljax.training import configuration
 
 LARGEST = 10**18  # of whole numbers
 MOST_LEARNERS = 1_000_000  # of one program
-POOLED = "pooled"  # an offline share: batches are drawn uniformly from data set and new experience together
+# An offline share: batches are drawn uniformly from data set and new experience together.
+POOLED = "pooled"
 WEIGHTS = {  # weights of a data set's rows, and the setting of each
     "uniform": None,
     "return": "weights_alpha",
@@ -25,7 +26,8 @@ WEIGHTS = {  # weights of a data set's rows, and the setting of each
 class Settings:
     """All settings of a run except the agent's hyperparameters.
 
-    Steps are environment steps of each learner. For an agent that learns from a data set alone they are updates.
+    Steps are environment steps of each learner. For an agent that learns from a data set alone they
+    are updates.
     """
 
     agent: str  # name, or path of a user's own file
@@ -34,23 +36,32 @@ class Settings:
     seeds: tuple[int, ...] = (0,)  # one learner per seed
     data: str | None = None  # data set, such as "d4rl/hopper-medium-v2", or a file
     then_online: int = 0  # environment steps of each learner after the updates from the data set
-    offline_share: float | str = 0.5  # of each batch, where new experience and a data set are mixed: see `share_of`
-    weights: str = "uniform"  # of the data set's rows: by the scores of their trajectories, see `WEIGHTS`
+    # of each batch, where new experience and a data set are mixed: see `share_of`
+    offline_share: float | str = 0.5
+    # of the data set's rows: by the scores of their trajectories, see `WEIGHTS`
+    weights: str = "uniform"
     weights_alpha: float = 0.1  # temperature of "return" and "advantage"; scores lie in [0, 1]
     weights_share: float = 0.1  # of the trajectories, which "top" keeps
-    preset: str | None = None  # the agent's variant whose presets come after those of the environment
+    # the agent's variant whose presets come after those of the environment
+    preset: str | None = None
     data_on_host: bool = False  # keep a data set that the device cannot hold in the host's memory
-    log_every: int = 1_000  # steps between lines in metrics.jsonl; Ctrl-C takes effect at these steps
+    # steps between lines in metrics.jsonl; Ctrl-C takes effect at these steps
+    log_every: int = 1_000
     eval_every: int = 10_000  # steps between evaluations
     eval_env: str | None = None  # environment that evaluations play in; None: `env`
     eval_episodes: int = 10  # complete episodes per evaluation and learner
-    checkpoint_every: int | None = None  # steps between checkpoints; None: about 10 minutes between them
+    # steps between checkpoints; None: about 10 minutes between them
+    checkpoint_every: int | None = None
     keep_checkpoints: int = 2  # number of newest checkpoints to keep
-    online: Mapping[str, Any] | None = None  # hyperparameters that change when the run goes on online
+    # hyperparameters that change when the run goes on online
+    online: Mapping[str, Any] | None = None
     base: str | None = None  # folder of another run; its policy is an input of the agent
-    from_run: str | None = None  # folder of another run; learners begin with the parameters that they share with it
-    from_parts: tuple[str, ...] = ()  # the parts of their State that they take from it; (): all that both have
-    schedule: Mapping[str, Any] | None = None  # how settings change: see `rljax.training.schedules.schedule`
+    # folder of another run; learners begin with the parameters that they share with it
+    from_run: str | None = None
+    # the parts of their State that they take from it; (): all that both have
+    from_parts: tuple[str, ...] = ()
+    # how settings change: see `rljax.training.schedules.schedule`
+    schedule: Mapping[str, Any] | None = None
     tensorboard: bool = False  # write TensorBoard events to the run's folder
     wandb: str | None = None  # Weights & Biases project; WANDB_MODE=offline keeps it local
 
@@ -60,7 +71,9 @@ class Settings:
         return self.eval_env or self.env
 
     def __post_init__(self) -> None:
-        """Turn whole numbers of other types, such as 1e6 and NumPy's, into int; see `configuration.coerce`."""
+        """Turn whole numbers of other types, such as 1e6 and NumPy's, into int;
+        see `configuration.coerce`.
+        """
         for name, hint in typing.get_type_hints(Settings).items():
             if hint in (int, int | None):
                 label = f"--{name.replace('_', '-')}"
@@ -84,12 +97,17 @@ def seeds_of(seeds: int | Sequence[int]) -> tuple[int, ...]:
 
     Raises `ValueError` for more than `MOST_LEARNERS`, before they are listed.
     """
-    listed = seeds if isinstance(seeds, Sequence) else range(configuration.integer(seeds, "seeds", LARGEST))
-    number = listed.stop - listed.start if isinstance(listed, range) else len(listed)  # `len` of a long range fails
+    listed = (
+        seeds
+        if isinstance(seeds, Sequence)
+        else range(configuration.integer(seeds, "seeds", LARGEST))
+    )
+    # `len` of a long range fails
+    number = listed.stop - listed.start if isinstance(listed, range) else len(listed)
     if number > MOST_LEARNERS:
         raise ValueError(
-            f"--seeds asks for {number:,} learners, each with memory of its own: one program trains at most "
-            f"{MOST_LEARNERS:,}."
+            f"--seeds asks for {number:,} learners, each with memory of its own: one program "
+            f"trains at most {MOST_LEARNERS:,}."
         )
     return tuple(listed)
 
@@ -100,16 +118,30 @@ def check_settings(settings: Settings) -> None:
         raise ValueError(f"--then-online is {settings.then_online}, it must be at least 0.")
     share_of(settings.offline_share)
     _check_weights(settings)
-    for name in ("steps", "log_every", "eval_every", "eval_episodes", "checkpoint_every", "keep_checkpoints"):
+    for name in (
+        "steps",
+        "log_every",
+        "eval_every",
+        "eval_episodes",
+        "checkpoint_every",
+        "keep_checkpoints",
+    ):
         value = getattr(settings, name)
         if value is not None and value < 1:
             raise ValueError(f"--{name.replace('_', '-')} is {value}, it must be at least 1.")
     if settings.from_parts and settings.from_run is None:
-        raise ValueError("--from-parts names what learners take from the run of --from RUN: give both.")
+        raise ValueError(
+            "--from-parts names what learners take from the run of --from RUN: give both."
+        )
     if settings.online and not settings.then_online:
-        raise ValueError("--online changes hyperparameters for the steps of --then-online N: give both.")
+        raise ValueError(
+            "--online changes hyperparameters for the steps of --then-online N: give both."
+        )
     if not settings.seeds:
-        raise ValueError("no seeds: give --seeds K for K learners, whose seeds begin with --seed S, by default 0.")
+        raise ValueError(
+            "no seeds: give --seeds K for K learners, whose seeds begin with --seed S, by "
+            "default 0."
+        )
     if min(settings.seeds) < 0 or max(settings.seeds) >= 2**32:
         low, high = min(settings.seeds), max(settings.seeds)
         subject = f"the seed is {low}, it" if low == high else f"seeds are {low} to {high}, they"
@@ -119,7 +151,8 @@ def check_settings(settings: Settings) -> None:
 def share_of(text: float | str) -> float | str | tuple[float, float, int]:
     """The share of the data set in batches: a number in [0, 1), "pooled", or "A:B:N" as (A, B, N).
 
-    A:B:N goes linearly from A to B over N new transitions of each learner. Raises `ValueError` for anything else.
+    A:B:N goes linearly from A to B over N new transitions of each learner. Raises `ValueError` for
+    anything else.
     """
     if text == POOLED or (not isinstance(text, str) and 0 <= text < 1):
         return text
@@ -133,8 +166,8 @@ def share_of(text: float | str) -> float | str | tuple[float, float, int]:
     if valid:
         return line
     raise ValueError(
-        f"--offline-share is {text}, it must lie in [0, 1), be '{POOLED}', or change from A to B over N new "
-        "transitions: A:B:N, such as 0.5:0:20000."
+        f"--offline-share is {text}, it must lie in [0, 1), be '{POOLED}', or change from A to B "
+        "over N new transitions: A:B:N, such as 0.5:0:20000."
     )
 
 
@@ -146,9 +179,13 @@ def _check_weights(settings: Settings) -> None:
         raise ValueError(f"--weights {weights} is of the rows of a data set: give --data DATA.")
     for name, value in (("weights_alpha", alpha), ("weights_share", share)):
         if value != getattr(Settings, name) and WEIGHTS[weights] != name:
-            used = " or ".join(f"--weights {weights}" for weights, setting in WEIGHTS.items() if setting == name)
+            used = " or ".join(
+                f"--weights {weights}" for weights, setting in WEIGHTS.items() if setting == name
+            )
             raise ValueError(f"--{name.replace('_', '-')} is for {used}.")
     if not 0 < alpha < math.inf:
         raise ValueError(f"--weights-alpha is {alpha:g}, it must be above 0: 0.1 is its authors'.")
     if not 0 < share <= 1:
-        raise ValueError(f"--weights-share is {share:g}, it must lie in (0, 1]: 0.1 keeps the best tenth.")
+        raise ValueError(
+            f"--weights-share is {share:g}, it must lie in (0, 1]: 0.1 keeps the best tenth."
+        )

@@ -1,7 +1,7 @@
 """Whether critics see the end of an episode: the values of terminal rows of a data set.
 
-Nothing follows a terminal row, so the true value of its action is its reward. Critics that give much more have not
-learnt where episodes end, and their policy has no reason to avoid it.
+Nothing follows a terminal row, so the true value of its action is its reward. Critics that give
+much more have not learnt where episodes end, and their policy has no reason to avoid it.
 """
 
 from __future__ import annotations
@@ -35,15 +35,19 @@ class Means:
         """The mean value [P] of rows [N], for States and Configs stacked over P."""
 
         def mean(state: Any, config: Any) -> Array:
-            return agent_state.value(self.agent.module, state, rows.observation, rows.action, config).mean()
+            return agent_state.value(
+                self.agent.module, state, rows.observation, rows.action, config
+            ).mean()
 
         return jax.vmap(mean)(state, config)
 
 
 class TerminalValues:
-    """The metrics `terminal/value` and `terminal/reward` of P learners: the means over the terminal rows.
+    """The metrics `terminal/value` and `terminal/reward` of P learners:
+    the means over the terminal rows.
 
-    They take no random numbers and change nothing, so that learning is the same with them and without them.
+    They take no random numbers and change nothing, so that learning is the same with them and
+    without them.
     """
 
     def __init__(self, agent: Any, rows: TerminalRows) -> None:
@@ -51,16 +55,24 @@ class TerminalValues:
         self.means, self.rows, self.reward = Means(Contents(agent)), rows, float(rows.reward.mean())
 
     def __call__(self, state: Any, config: Any, spread: Spread) -> dict[str, np.ndarray]:
-        """The metrics [P] for agents' States and Configs, stacked over P and spread over devices by `spread`."""
-        means = shared(self.means, (state, config)).of(state, spread.everywhere(self.rows), spread.learners(config))
+        """The metrics [P] for agents' States and Configs,
+        stacked over P and spread over devices by `spread`.
+        """
+        means = shared(self.means, (state, config)).of(
+            state, spread.everywhere(self.rows), spread.learners(config)
+        )
         return {
             "terminal/value": np.asarray(jax.device_get(local(means))),
             "terminal/reward": np.full(len(means), self.reward),
         }
 
 
-def terminal_values(agent: Any, data: Transition | None, experience: Experience) -> TerminalValues | None:
-    """The metrics for an agent and a data set [N, ...]; None without terminal rows, or without critics."""
+def terminal_values(
+    agent: Any, data: Transition | None, experience: Experience
+) -> TerminalValues | None:
+    """The metrics for an agent and a data set [N, ...];
+    None without terminal rows, or without critics.
+    """
     if data is None or not has_values(agent):
         return None
     rows = experience.terminal_rows(data, MOST_ROWS)
@@ -68,6 +80,8 @@ def terminal_values(agent: Any, data: Transition | None, experience: Experience)
 
 
 def has_values(agent: Any) -> bool:
-    """Whether the agent has the optional part `value`; one with other parameters is a function of its author's own."""
+    """Whether the agent has the optional part `value`;
+    one with other parameters is a function of its author's own.
+    """
     value = getattr(agent, "value", None)
     return callable(value) and list(inspect.signature(value).parameters) == PARAMETERS

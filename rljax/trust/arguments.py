@@ -37,7 +37,10 @@ def unsafe_argument_in(name: str) -> str | None:
 
 
 def unsafe_argument(arguments: Mapping[str, Any]) -> str | None:
-    """The first of the arguments that a file must not choose, for a message. None if there is none."""
+    """The first of the arguments that a file must not choose, for a message.
+
+    None if there is none.
+    """
     for key, value in arguments.items():
         if not key.isidentifier() or not _is_plain(value, DEEPEST):
             text = repr(value)

@@ -13,7 +13,9 @@ class RefusedFileError(ValueError):
 
 
 def regular(path: Path) -> Path:
-    """`path`, if it is a file or if there is nothing. Raises `RefusedFileError` for a device or a pipe.
+    """`path`, if it is a file or if there is nothing.
+
+    Raises `RefusedFileError` for a device or a pipe.
 
     These have no end: reading them would fill the memory, or wait for ever.
     """

@@ -1,4 +1,5 @@
-"""Attributes of environments as plain data: numbers, texts, containers, arrays, random generators and spaces.
+"""Attributes of environments as plain data: numbers, texts, containers, arrays,
+random generators and spaces.
 
 Unlike a pickle, plain data name no code: decoding them makes only values of the kinds below. Shared
 values stay shared, and cycles remain.
@@ -10,7 +11,8 @@ number, a text, or [i] for node i. A node is a kind and its content:
     dict                                 pairs of values
     bytes, array, scalar, dtype          a buffer, with type and shape
     generator, bits, seed                NumPy's random numbers
-    object                               one of Gymnasium's spaces or running means, and its attributes
+    object                               one of Gymnasium's spaces or running means, and its
+                                         attributes
     action                               a button of the Arcade Learning Environment
     part                                 a part that the reader has, by its place
     same                                 a function or class, which the reader must have itself
@@ -140,8 +142,8 @@ class StateEncoder:
 class StateDecoder:
     """Turns nodes and buffers into values again.
 
-    `parts` and `attributes` are those of the restored environment. Errors of any type are raised for
-    nodes that no `StateEncoder` made.
+    `parts` and `attributes` are those of the restored environment. Errors of any type are raised
+    for nodes that no `StateEncoder` made.
     """
 
     def __init__(

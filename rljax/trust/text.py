@@ -6,7 +6,8 @@ LINES = "\n\t"  # control characters that belong to text of several lines
 
 
 def printable(text: object, keep: str = "", most: int | None = None) -> str:
-    """Text that does nothing to a terminal: control characters are written as escapes, such as \\x1b.
+    """Text that does nothing to a terminal: control characters are written as escapes,
+    such as \\x1b.
 
     This includes line breaks, unless `keep` has them, and characters that reverse the direction of
     text. Texts from files, and names of files, can hold all of them. Of a longer text, the first

@@ -1,8 +1,9 @@
 """Grids: all combinations of some settings and seeds, in as few programs as possible.
 
-Settings that are `float` in a Config are traced. All their combinations and seeds are learners of one population. Other
-settings shape the program, and each of their combinations is a separate launch. A population that does not fit on the
-device is also divided into several launches. Launches run one after the other.
+Settings that are `float` in a Config are traced. All their combinations and seeds are learners of
+one population. Other settings shape the program, and each of their combinations is a separate
+launch. A population that does not fit on the device is also divided into several launches. Launches
+run one after the other.
 """
 
 from __future__ import annotations
@@ -47,14 +48,19 @@ NEEDED = {  # in plan.json
     "points": json_files.list_of(json_files.SETTINGS, least=1),
     "launches": json_files.list_of(
         json_files.object_of(
-            folder=json_files.NAME, seeds=json_files.list_of(json_files.WHOLE, least=1), config=json_files.SETTINGS
+            folder=json_files.NAME,
+            seeds=json_files.list_of(json_files.WHOLE, least=1),
+            config=json_files.SETTINGS,
         ),
         least=1,
     ),
     "command": json_files.TEXT,
 }
-LOST_AFTER = 2 * lock.STALE_AFTER  # seconds for which a task waits for a machine of a cluster that may be lost
-SHARE = 0.8  # of the available memory: the memory that a program needs beyond its state is known only after compilation
+# Seconds for which a task waits for a machine of a cluster that may be lost.
+LOST_AFTER = 2 * lock.STALE_AFTER
+# Of the available memory: the memory that a program needs beyond its state is known only after
+# compilation.
+SHARE = 0.8
 
 
 @dataclasses.dataclass(frozen=True)
@@ -84,33 +90,52 @@ class GridPlan:
         traced = float_fields(type(self.experiment.config))
         for name in self.points[0]:
             values = list(dict.fromkeys(point[name] for point in self.points))
-            how = "an axis of the program" if name in traced and None not in values else "a program for each value"
-            shown = ", ".join(map(population.shown, values[:8])) + (", ..." if len(values) > 8 else "")
+            how = (
+                "an axis of the program"
+                if name in traced and None not in values
+                else "a program for each value"
+            )
+            shown = ", ".join(map(population.shown, values[:8])) + (
+                ", ..." if len(values) > 8 else ""
+            )
             text += f"\n  config.{name.replace('_', '-')} = {shown}: {how}"
         for number, launch in enumerate(self.launches):
             shape = f", {population.label(launch.shape)}" if launch.shape else ""
             gigabytes = launch.bytes_needed / 1e9
-            text += f"\n  program {number}: {_count(len(launch.seeds), 'learner')}, {gigabytes:.2f} GB of state{shape}"
+            text += (
+                "\n"
+                f"  program {number}: {_count(len(launch.seeds), 'learner')}, {gigabytes:.2f} "
+                f"GB of state{shape}"
+            )
         if self.bytes_available is not None:
-            text += f"\n  {self.bytes_available / 1e9:.1f} GB of memory are free; plans use {SHARE:.0%} of it"
+            text += (
+                "\n"
+                f"  {self.bytes_available / 1e9:.1f} GB of memory are free; plans use "
+                f"{SHARE:.0%} of it"
+            )
         return text
 
 
 def parse(texts: Sequence[str], config: Any) -> dict[str, tuple[Any, ...]]:
     """Read axes written as "config.actor-lr=1e-4,3e-4"; return the settings' names and values.
 
-    Raises `ValueError` for a name that is no setting of `config`, a value that a setting cannot have, and an axis or a
-    value given twice.
+    Raises `ValueError` for a name that is no setting of `config`, a value that a setting cannot
+    have, and an axis or a value given twice.
     """
     axes: dict[str, tuple[Any, ...]] = {}
     for text in texts:
         field, equals, values = text.partition("=")
         name = configuration.setting(config, field.removeprefix("config.").replace("-", "_"))
         if not equals or not values or not field.startswith("config."):
-            raise ValueError(f"--grid {text}: write a setting and its values, such as config.actor-lr=1e-4,3e-4.")
+            raise ValueError(
+                f"--grid {text}: write a setting and its values, such as config.actor-lr=1e-4,3e-4."
+            )
         if name in axes:
             raise ValueError(f"--grid {field} is given twice: write all its values in one list.")
-        axes[name] = tuple(configuration.parse(config, name, value, f"--grid {field}") for value in values.split(","))
+        axes[name] = tuple(
+            configuration.parse(config, name, value, f"--grid {field}")
+            for value in values.split(",")
+        )
         if len(set(axes[name])) < len(axes[name]):
             raise ValueError(f"--grid {text}: a value is given twice.")
     return axes
@@ -123,35 +148,47 @@ def points(axes: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
     """
     number = math.prod(map(len, axes.values()))
     if number > MOST_LEARNERS:
-        raise ValueError(f"--grid asks for {number:,} combinations, there must be at most {MOST_LEARNERS:,}.")
+        raise ValueError(
+            f"--grid asks for {number:,} combinations, there must be at most {MOST_LEARNERS:,}."
+        )
     return [dict(zip(axes, values, strict=True)) for values in itertools.product(*axes.values())]
 
 
-def launches(config: Any, points: Sequence[Mapping[str, Any]], seeds: Sequence[int]) -> list[Launch]:
+def launches(
+    config: Any, points: Sequence[Mapping[str, Any]], seeds: Sequence[int]
+) -> list[Launch]:
     """One learner for each point and seed, in one launch for each program.
 
-    A point holds settings that replace those of `config`. Raises `ValueError` or `TypeError` for a name that is no
-    setting, and for a value that a setting cannot have.
+    A point holds settings that replace those of `config`. Raises `ValueError` or `TypeError` for a
+    name that is no setting, and for a value that a setting cannot have.
     """
     traced = float_fields(type(config))
     groups: dict[tuple[Any, ...], list[Mapping[str, Any]]] = {}
     for point in points:
-        shape = {name: value for name, value in point.items() if name not in traced or value is None}
+        shape = {
+            name: value for name, value in point.items() if name not in traced or value is None
+        }
         groups.setdefault(tuple(shape.items()), []).append(point)
     made = []
     for shape, members in groups.items():
         names = [name for name in members[0] if name not in dict(shape)]
         floats = {name: tuple(float(m[name]) for m in members for _ in seeds) for name in names}
-        single = {name: values[0] if len(set(values)) == 1 else values for name, values in floats.items()}
+        single = {
+            name: values[0] if len(set(values)) == 1 else values for name, values in floats.items()
+        }
         launch_config = configuration.replace(config, dict(shape) | single, "grid")
         made.append(Launch(launch_config, tuple(seeds) * len(members), dict(shape)))
     return made
 
 
-def plan(experiment: Experiment, points: Sequence[Mapping[str, Any]], most: int | None = None) -> GridPlan:
-    """Plan and check `experiment` at all `points` of a grid, in launches of at most `most` learners.
+def plan(
+    experiment: Experiment, points: Sequence[Mapping[str, Any]], most: int | None = None
+) -> GridPlan:
+    """Plan and check `experiment` at all `points` of a grid,
+    in launches of at most `most` learners.
 
-    Nothing is written or compiled. Raises `ValueError` or `TypeError` for settings that cannot work.
+    Nothing is written or compiled. Raises `ValueError` or `TypeError` for settings that cannot
+    work.
     """
     if most is not None and most < 1:
         raise ValueError(f"--learners-per-launch is {most}, it must be at least 1.")
@@ -187,9 +224,11 @@ def train(
 ) -> Path:
     """Train at each of the `points` with every seed, and return the folder.
 
-    Where there is only one launch, the folder is a run. Otherwise it holds a run for each launch: launch-000 and so on.
+    Where there is only one launch, the folder is a run. Otherwise it holds a run for each launch:
+    launch-000 and so on.
 
-    Raises all errors of `plan` and `rljax.train`. A launch whose learners have all diverged does not stop the next one.
+    Raises all errors of `plan` and `rljax.train`. A launch whose learners have all diverged does
+    not stop the next one.
     """
     made = plan(experiment, points, most)
     folder = Path(out) if out is not None else folders.default_folder(experiment.settings)
@@ -197,7 +236,9 @@ def train(
         console.create(quiet).say(str(made))
     command = command or shlex.join(sys.argv)
     if len(made.launches) == 1 and workers is None:
-        return run.Run.begin(_of(experiment, made.launches[0]), folder, console.create(quiet), command).execute()
+        return run.Run.begin(
+            _of(experiment, made.launches[0]), folder, console.create(quiet), command
+        ).execute()
     folder.mkdir(parents=True, exist_ok=True)
     with Lock(folder):
         write(made, folder, command)
@@ -210,13 +251,19 @@ def write(plan: GridPlan, folder: Path, command: str) -> None:
     Raises `FileExistsError` where the folder is not empty.
     """
     if folder.exists() and any(path.name != lock.FILE for path in folder.iterdir()):
-        raise FileExistsError(f"'{folder}' exists. Choose another --out, or continue that grid: rljax resume {folder}")
+        raise FileExistsError(
+            f"'{folder}' exists. Choose another --out, or continue that grid: rljax resume {folder}"
+        )
     folder.mkdir(parents=True, exist_ok=True)
     described = {
         "settings": dataclasses.asdict(plan.experiment.settings),
         "points": plan.points,
         "launches": [
-            {"folder": f"launch-{i:03d}", "seeds": launch.seeds, "config": configuration.as_json(launch.config)}
+            {
+                "folder": f"launch-{i:03d}",
+                "seeds": launch.seeds,
+                "config": configuration.as_json(launch.config),
+            }
             for i, launch in enumerate(plan.launches)
         ],
         "command": command,
@@ -269,14 +316,17 @@ def _finish(
 ) -> Path:
     folder = source.path
     if all(state(inside, steps) in ("complete", "diverged") for inside in runs(folder)):
-        raise ValueError(f"the grid in '{folder}' is complete. To go on: rljax resume {folder} --steps N")
+        raise ValueError(
+            f"the grid in '{folder}' is complete. To go on: rljax resume {folder} --steps N"
+        )
     if not _execute(source, steps, quiet, workers):
         console.create(quiet).say(f"To go on with all of the grid: rljax resume {folder}")
         return folder
     lost = [inside.name for inside in runs(folder) if state(inside, steps) == "diverged"]
     if lost:
         raise failures.RunError(
-            f"all learners of {', '.join(lost)} in '{folder}' have diverged; the other launches are done."
+            f"all learners of {', '.join(lost)} in '{folder}' have diverged; the other "
+            "launches are done."
         )
     return folder
 
@@ -292,8 +342,8 @@ def execute(
 
     Returns False where this was interrupted. Raises `ValueError` where another process trains them.
 
-    The launches run one after the other, or at the same time on the `workers`, which must see the folder under the same
-    name.
+    The launches run one after the other, or at the same time on the `workers`, which must see the
+    folder under the same name.
     """
     with Lock(folder):
         return _execute(Folder(folder), steps, quiet, workers)
@@ -331,16 +381,18 @@ def launch(
     quiet: bool = True,
     wait: float = 0.0,
 ) -> bool:
-    """Train one launch of the grid in `out`, or continue it. Returns False where it was interrupted.
+    """Train one launch of the grid in `out`, or continue it.
 
-    If another machine had this launch and may be lost, wait for it for `wait` seconds. If all learners of the launch
-    diverge, only its summary says so.
+    Returns False where it was interrupted.
+
+    If another machine had this launch and may be lost, wait for it for `wait` seconds. If all
+    learners of the launch diverge, only its summary says so.
     """
     folder = arguments.run_folder(out)
     if not is_grid(folder.path):
         raise failures.RunError(
-            f"there is no grid in '{folder.path}' on '{platform.node()}': the machines of a cluster "
-            "must share the folder."
+            f"there is no grid in '{folder.path}' on '{platform.node()}': the machines of a "
+            "cluster must share the folder."
         )
     described = read(folder.path)
     inside = folder.other(folder.path / name)
@@ -362,13 +414,19 @@ def launch(
 
 
 def state(folder: Path, steps: int | None = None) -> str:
-    """The state of a launch: "new", "begun", "complete" (to `steps`, where given), or "diverged" (all its learners)."""
+    """The state of a launch: "new", "begun", "complete" (to `steps`, where given),
+    or "diverged" (all its learners).
+    """
     summary = records.read_summary(folder)
     if summary and len(summary.get("diverged", [])) == len(summary.get("seeds", [])) > 0:
         return "diverged"
     if not checkpoints.steps(folder / "checkpoints"):
         return "new"
-    return "complete" if summary.get("complete") and summary.get("steps", 0) >= (steps or 0) else "begun"
+    return (
+        "complete"
+        if summary.get("complete") and summary.get("steps", 0) >= (steps or 0)
+        else "begun"
+    )
 
 
 def _of(experiment: Experiment, launch: Launch) -> Experiment:
@@ -377,7 +435,10 @@ def _of(experiment: Experiment, launch: Launch) -> Experiment:
 
 
 def _measure(experiment: Experiment, launch: Launch) -> tuple[int, int]:
-    """The bytes that all learners share, and the bytes of each learner. Raises all errors of beginning a run."""
+    """The bytes that all learners share, and the bytes of each learner.
+
+    Raises all errors of beginning a run.
+    """
     first = Launch(population.of_learners(launch.config, [0]), launch.seeds[:1], launch.shape)
     trial = Training(_of(experiment, first))
     try:

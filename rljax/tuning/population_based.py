@@ -1,4 +1,7 @@
-"""Population-based training as a search. Its result is the schedule of settings of its best learner and ancestors."""
+"""Population-based training as a search.
+
+Its result is the schedule of settings of its best learner and ancestors.
+"""
 
 from __future__ import annotations
 
@@ -15,21 +18,25 @@ from rljax.tuning.trials import SearchResult, SearchTask, require_optuna
 
 
 class PopulationBasedSearch:
-    """One population whose learners take over from each other; see `rljax.training.schedules.PopulationBased`.
+    """One population whose learners take over from each other;
+    see `rljax.training.schedules.PopulationBased`.
 
-    The tuning seeds are assigned to the learners in turn. The result is tested by training anew from the beginning,
-    with the settings that the best learner and its ancestors had. The weights of the best learner are not tested: the
-    search selected them by their score, which biases the score.
+    The tuning seeds are assigned to the learners in turn. The result is tested by training anew
+    from the beginning, with the settings that the best learner and its ancestors had. The weights
+    of the best learner are not tested: the search selected them by their score, which biases the
+    score.
     """
 
     def __init__(self, task: SearchTask) -> None:
-        """Raises `ValueError` where the space has settings other than traced numbers, or Optuna is not installed."""
+        """Raises `ValueError` where the space has settings other than traced numbers,
+        or Optuna is not installed.
+        """
         require_optuna()
         for name, entry in task.space.entries.items():
             if "choices" in entry or not task.space.is_traced(name):
                 raise ValueError(
-                    f"population-based training changes settings within the program, '{name}' shapes it or has "
-                    "choices: leave it out of the space, or use --method tpe."
+                    f"population-based training changes settings within the program, '{name}' "
+                    "shapes it or has choices: leave it out of the space, or use --method tpe."
                 )
         self.task = task
 
@@ -37,7 +44,10 @@ class PopulationBasedSearch:
         """The plan of the search as text for users."""
         protocol = self.task.protocol
         seeds = search_spaces.listed(protocol.tuning_seeds)
-        return f"pbt: {protocol.population} learners with seeds {seeds}, settings change every {self.every:,} steps"
+        return (
+            f"pbt: {protocol.population} learners with seeds {seeds}, settings change "
+            f"every {self.every:,} steps"
+        )
 
     @property
     def steps(self) -> int:
@@ -46,7 +56,10 @@ class PopulationBasedSearch:
 
     @property
     def every(self) -> int:
-        """Steps between changes. A run rounds them up to a multiple of the steps between evaluations."""
+        """Steps between changes.
+
+        A run rounds them up to a multiple of the steps between evaluations.
+        """
         every = self.task.protocol.every
         return max(1, self.task.experiment.settings.steps // 20) if every is None else every
 
@@ -66,10 +79,14 @@ class PopulationBasedSearch:
         scores = {p: _score(line, most) for p, line in last.items() if not line.get("diverged")}
         scores = {p: score for p, score in scores.items() if np.isfinite(score)}
         if grids.state(inside) == "diverged" or not scores:
-            raise failures.RunError(f"all learners of '{inside}' have diverged: search nearer to the presets.")
+            raise failures.RunError(
+                f"all learners of '{inside}' have diverged: search nearer to the presets."
+            )
         best = max(scores, key=lambda p: (scores[p], -p))
         if most and scores[best] <= schedules.BROKEN:
-            task.say("no learner kept the limits: the settings found are those that exceed them least.")
+            task.say(
+                "no learner kept the limits: the settings found are those that exceed them least."
+            )
         initial = {name: records.read_config(inside)["config"][name] for name in task.space.entries}
         schedule = schedules.schedule_of_learner(best, initial, records.read(inside, "changes"))
         counts = {"learners": len(last), "diverged": len(last) - len(scores)}
@@ -81,11 +98,17 @@ class PopulationBasedSearch:
 
         task, number = self.task, self.task.protocol.population
         optuna.logging.set_verbosity(optuna.logging.WARNING)
-        study = optuna.create_study(sampler=search_spaces.sampler("random", task.protocol.search_seed, 0))
-        points = [task.space.settings(study.ask(task.space.distributions()).params) for _ in range(number)]
+        study = optuna.create_study(
+            sampler=search_spaces.sampler("random", task.protocol.search_seed, 0)
+        )
+        points = [
+            task.space.settings(study.ask(task.space.distributions()).params) for _ in range(number)
+        ]
         values = {name: tuple(point[name] for point in points) for name in task.space.entries}
         config = configuration.replace(task.experiment.config, values, "space")
-        seeds = tuple(task.protocol.tuning_seeds[p % len(task.protocol.tuning_seeds)] for p in range(number))
+        seeds = tuple(
+            task.protocol.tuning_seeds[p % len(task.protocol.tuning_seeds)] for p in range(number)
+        )
         ranges = {name: (entry["low"], entry["high"]) for name, entry in task.space.entries.items()}
         schedule = {"ranges": ranges, "every": self.every, "seed": task.protocol.search_seed}
         schedule |= {"limits": search_spaces.limits(task.protocol)}

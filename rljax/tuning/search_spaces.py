@@ -1,4 +1,6 @@
-"""Spaces of settings that a sweep searches, its protocol, Optuna's samplers, and Hyperband's brackets."""
+"""Spaces of settings that a sweep searches, its protocol, Optuna's samplers,
+and Hyperband's brackets.
+"""
 
 from __future__ import annotations
 
@@ -26,36 +28,52 @@ class Protocol:
 
     method: str = "tpe"  # one of METHODS
     trials: int = 64  # number of settings that are tried
-    population: int = 16  # trials of a generation, or pbt's learners; hyperband's brackets have numbers of their own
-    tuning_seeds: tuple[int, ...] = (0, 1, 2)  # seeds of learners; every trial is trained with each of them
-    test_seeds: tuple[int, ...] = tuple(range(100, 110))  # seeds of learners; only the result is trained with them
-    every: int | None = None  # steps between pbt's changes of settings; None: a twentieth of all steps
+    # trials of a generation, or pbt's learners; hyperband's brackets have numbers of their own
+    population: int = 16
+    # seeds of learners; every trial is trained with each of them
+    tuning_seeds: tuple[int, ...] = (0, 1, 2)
+    # seeds of learners; only the result is trained with them
+    test_seeds: tuple[int, ...] = tuple(range(100, 110))
+    # steps between pbt's changes of settings; None: a twentieth of all steps
+    every: int | None = None
     eta: int = 3  # hyperband keeps one of `eta` trials, and gives it `eta` times the steps
     min_steps: int | None = None  # steps of hyperband's shortest trials; None: a 27th of all steps
     search_seed: int = 0  # the sampler's seed
-    storage: str | None = None  # URL of an Optuna storage; None: an SQLite file in the sweep's folder
+    # URL of an Optuna storage; None: an SQLite file in the sweep's folder
+    storage: str | None = None
     study: str = "sweep"  # the study's name in the storage
-    limits: tuple[str, ...] = ()  # on means of signals per episode, "cost=25"; trials beyond one are worse than others
+    # on means of signals per episode, "cost=25"; trials beyond one are worse than others
+    limits: tuple[str, ...] = ()
 
 
 def check(protocol: Protocol) -> None:
     """Raise `ValueError` for a protocol that cannot work."""
     if protocol.method not in METHODS:
-        raise ValueError(f"--method is '{protocol.method}', it must be one of {', '.join(METHODS)}.")
-    for name, least in (("trials", 1), ("population", 2 if protocol.method == "pbt" else 1), ("eta", 2)):
+        raise ValueError(
+            f"--method is '{protocol.method}', it must be one of {', '.join(METHODS)}."
+        )
+    for name, least in (
+        ("trials", 1),
+        ("population", 2 if protocol.method == "pbt" else 1),
+        ("eta", 2),
+    ):
         if getattr(protocol, name) < least:
             raise ValueError(f"--{name} is {getattr(protocol, name)}, it must be at least {least}.")
         if getattr(protocol, name) > MOST_LEARNERS:
-            raise ValueError(f"--{name} is {getattr(protocol, name):,}, it must be at most {MOST_LEARNERS:,}.")
+            raise ValueError(
+                f"--{name} is {getattr(protocol, name):,}, it must be at most {MOST_LEARNERS:,}."
+            )
     limits(protocol)
     both = sorted(set(protocol.tuning_seeds) & set(protocol.test_seeds))
     if both:
         raise ValueError(
-            f"seeds {listed(both)} are both for tuning and for testing: the settings found would be tested on the "
-            "seeds that chose them. Give others: --test-seeds 100 101 102"
+            f"seeds {listed(both)} are both for tuning and for testing: the settings found would "
+            "be tested on the seeds that chose them. Give others: --test-seeds 100 101 102"
         )
     if not protocol.tuning_seeds or not protocol.test_seeds:
-        raise ValueError("a sweep needs seeds to tune with and others to test with: --tuning-seeds 0 1 2")
+        raise ValueError(
+            "a sweep needs seeds to tune with and others to test with: --tuning-seeds 0 1 2"
+        )
 
 
 def limits(protocol: Protocol) -> dict[str, float]:
@@ -68,7 +86,9 @@ def limits(protocol: Protocol) -> dict[str, float]:
         except ValueError:
             sign = ""
         if not (sign and name and math.isfinite(limit_of[name])):
-            raise ValueError(f"--limits is '{text}', it must be a signal and its largest value: --limits cost=25")
+            raise ValueError(
+                f"--limits is '{text}', it must be a signal and its largest value: --limits cost=25"
+            )
     return limit_of
 
 
@@ -81,8 +101,8 @@ def listed(seeds: Sequence[int]) -> str:
 class Space:
     """The settings of an agent that are searched, and their ranges or choices.
 
-    `entries` holds for each setting `{"low", "high"}` and optionally `"log"`, or `{"choices"}`. A trial's parameters
-    are in Optuna's form, in which choices are text.
+    `entries` holds for each setting `{"low", "high"}` and optionally `"log"`, or `{"choices"}`. A
+    trial's parameters are in Optuna's form, in which choices are text.
     """
 
     entries: Mapping[str, Mapping[str, Any]]
@@ -95,7 +115,9 @@ class Space:
         made: dict[str, Any] = {}
         for name, entry in self.entries.items():
             if "choices" in entry:
-                made[name] = distributions.CategoricalDistribution([_text(choice) for choice in entry["choices"]])
+                made[name] = distributions.CategoricalDistribution(
+                    [_text(choice) for choice in entry["choices"]]
+                )
             else:
                 low, high, log = entry["low"], entry["high"], entry.get("log", False)
                 if self.is_traced(name):
@@ -109,8 +131,13 @@ class Space:
         return {name: self._setting(name, params[name]) for name in self.entries}
 
     def corner(self, end: int) -> dict[str, Any]:
-        """The settings at one end of the space: the first (0) or the last (-1) value of each range or choices."""
-        ends = {name: entry.get("choices") or [entry["low"], entry["high"]] for name, entry in self.entries.items()}
+        """The settings at one end of the space: the first (0) or the last (-1) value of each range
+        or choices.
+        """
+        ends = {
+            name: entry.get("choices") or [entry["low"], entry["high"]]
+            for name, entry in self.entries.items()
+        }
         return {name: self._setting(name, values[end]) for name, values in ends.items()}
 
     def untuned(self) -> dict[str, Any]:
@@ -130,12 +157,16 @@ class Space:
 def space(agent: str, config: Any, file: Path | None = None) -> Space:
     """The search space of an agent, from its own file or from `file`.
 
-    A file is TOML: `actor_lr = { low = 1e-5, high = 1e-2, log = true }` or `batch_size = { choices = [64, 256] }`.
-    Raises `ValueError` where there is no file, for a name that is no setting of `config`, and for an invalid range.
+    A file is TOML: `actor_lr = { low = 1e-5, high = 1e-2, log = true }` or
+    `batch_size = { choices = [64, 256] }`. Raises `ValueError` where there is no file, for a name
+    that is no setting of `config`, and for an invalid range.
     """
     path = file or SPACES / f"{registry.agent_name(agent)}.toml"
     if not path.exists():
-        raise ValueError(f"there is no search space '{path}'. Write one and name it: --space FILE (docs/sweeps.md)")
+        raise ValueError(
+            f"there is no search space '{path}'. Write one and name it: --space FILE "
+            "(docs/sweeps.md)"
+        )
     try:
         entries = tomllib.loads(path.read_text())
     except tomllib.TOMLDecodeError as error:
@@ -158,9 +189,13 @@ def _check(name: str, entry: Any, config: Any, origin: str) -> None:
         configuration.replace(config, {name: low}, origin)
         configuration.replace(config, {name: high}, origin)
         if low >= high or (entry.get("log") and low <= 0):
-            raise ValueError(f"{origin}: '{name}' goes from {low} to {high}. It must rise, and from above 0 if log.")
+            raise ValueError(
+                f"{origin}: '{name}' goes from {low} to {high}. It must rise, and from above 0 "
+                "if log."
+            )
     else:
-        configuration.replace(config, {name: getattr(config, name, None)}, origin)  # raises for unknown names
+        # Raises for unknown names.
+        configuration.replace(config, {name: getattr(config, name, None)}, origin)
         raise ValueError(
             f"{origin}: '{name}' must have low, high and perhaps log, or choices: "
             f"{name} = {{ low = 1e-5, high = 1e-2, log = true }}"
@@ -175,21 +210,31 @@ def sampler(method: str, seed: int, generation: int) -> Any:
     if method == "random":
         return optuna.samplers.RandomSampler(generation_seed)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)  # older versions warn about both
-        return optuna.samplers.TPESampler(seed=generation_seed, multivariate=True, constant_liar=True)
+        # Older versions warn about both.
+        warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
+        return optuna.samplers.TPESampler(
+            seed=generation_seed, multivariate=True, constant_liar=True
+        )
 
 
 def brackets(most: int, least: int, eta: int) -> Iterator[tuple[int, list[int]]]:
-    """Hyperband's brackets: the number of trials, and the steps (rungs) after which one trial of `eta` continues.
+    """Hyperband's brackets: the number of trials, and the steps (rungs) after which one trial of
+    `eta` continues.
 
-    Raises `ValueError` unless `least` lies in [1, most]. Source: Li et al., Hyperband: A Novel Bandit-Based Approach to
-    Hyperparameter Optimization, JMLR 18 (2018), algorithm 1, for a resource of `most` / `least`.
+    Raises `ValueError` unless `least` lies in [1, most]. Source: Li et al., Hyperband: A Novel
+    Bandit-Based Approach to Hyperparameter Optimization, JMLR 18 (2018), algorithm 1, for a
+    resource of `most` / `least`.
     """
     if not 0 < least <= most:
-        raise ValueError(f"--min-steps is {least}, it must lie in [1, {most}], the steps of a whole trial.")
+        raise ValueError(
+            f"--min-steps is {least}, it must lie in [1, {most}], the steps of a whole trial."
+        )
     deepest = math.floor(math.log(most / least) / math.log(eta) + 1e-9)
     for s in range(deepest, -1, -1):
-        yield math.ceil((deepest + 1) / (s + 1) * eta**s), [-(-most // eta**i) for i in range(s, -1, -1)]
+        yield (
+            math.ceil((deepest + 1) / (s + 1) * eta**s),
+            [-(-most // eta**i) for i in range(s, -1, -1)],
+        )
 
 
 def _text(choice: Any) -> str:

@@ -1,7 +1,9 @@
-"""Sweeps: a search for settings on tuning seeds, then new training with the result on seeds that the search never saw.
+"""Sweeps: a search for settings on tuning seeds, then new training with the result on seeds that
+the search never saw.
 
-The protocol is that of Eimer et al., Hyperparameters in Reinforcement Learning and How To Tune Them, arXiv:2306.01324:
-tuning and test seeds are disjoint, only test seeds are reported, and budgets, space and seeds are written out.
+The protocol is that of Eimer et al., Hyperparameters in Reinforcement Learning and How To Tune
+Them, arXiv:2306.01324: tuning and test seeds are disjoint, only test seeds are reported, and
+budgets, space and seeds are written out.
 """
 
 from __future__ import annotations
@@ -51,10 +53,11 @@ def begin(
     workers: ray_cluster.RayCluster | None = None,
     most: int | None = None,
 ) -> Path:
-    """Search `space` with the other settings of `experiment`, test the result, and return the folder.
+    """Search `space` with the other settings of `experiment`, test the result,
+    and return the folder.
 
-    The protocol's seeds replace those of `experiment`. Raises `ValueError` for settings that cannot work, before
-    anything is trained; `FileExistsError` where `out` exists.
+    The protocol's seeds replace those of `experiment`. Raises `ValueError` for settings that cannot
+    work, before anything is trained; `FileExistsError` where `out` exists.
     """
     search_spaces.check(protocol)
     _require_signals(experiment.settings.evaluated_in, search_spaces.limits(protocol))
@@ -67,9 +70,15 @@ def begin(
     shapes = [name.replace("_", "-") for name in space.entries if not space.is_traced(name)]
     (first, *_) = grids.plan(experiment, [space.corner(0), space.corner(-1)], most).launches
     task.say(
-        f"{method.plan()}: {method.steps:,} steps in all. Then the best, and the settings as they are, with seeds "
-        f"{search_spaces.listed(protocol.test_seeds)}.\n"
-        + (f"A program for each value of {', '.join(shapes)}; " if shapes else "All trials are one program; ")
+        (
+            f"{method.plan()}: {method.steps:,} steps in all. Then the best, and the settings as "
+            f"they are, with seeds {search_spaces.listed(protocol.test_seeds)}.\n"
+        )
+        + (
+            f"A program for each value of {', '.join(shapes)}; "
+            if shapes
+            else "All trials are one program; "
+        )
         + f"a learner takes {first.bytes_needed / len(first.seeds) / 1e6:,.1f} MB."
     )
     described = {
@@ -101,16 +110,22 @@ def _require_signals(env: str, limits: Mapping[str, float]) -> None:
     for name in limits:
         if name not in names:
             has = f"only {', '.join(names)}" if names else "none"
-            raise ValueError(f"--limits has '{name}', and '{env}' gives {has}: name a signal of the environment.")
+            raise ValueError(
+                f"--limits has '{name}', and '{env}' gives {has}: name a signal of the environment."
+            )
 
 
 def _made(folder: Path) -> Lock:
-    """Make the folder of a sweep and lock it. Raises `FileExistsError` if it exists and is not empty."""
+    """Make the folder of a sweep and lock it.
+
+    Raises `FileExistsError` if it exists and is not empty.
+    """
     try:
         return folders.make_folder(folder)
     except FileExistsError:
         raise FileExistsError(
-            f"'{folder}' exists. Choose another --out, or continue that sweep: rljax resume {folder}"
+            f"'{folder}' exists. Choose another --out, or continue that sweep: rljax "
+            f"resume {folder}"
         ) from None
 
 
@@ -133,16 +148,17 @@ def resume(
     source = arguments.run_folder(out)
     folder = source.path
     if steps is not None:
-        raise ValueError("a sweep cannot have more steps: its trials would not compare. Begin another: rljax sweep")
+        raise ValueError(
+            "a sweep cannot have more steps: its trials would not compare. Begin another: "
+            "rljax sweep"
+        )
     if (folder / RESULT).exists():
         raise ValueError(f"the sweep in '{folder}' is complete: its result is {folder / RESULT}.")
     with Lock(folder):
         return _go_on(_task_in(source, quiet, workers))
 
 
-def _task_in(
-    source: Folder, quiet: bool, workers: ray_cluster.RayCluster | None
-) -> SearchTask:
+def _task_in(source: Folder, quiet: bool, workers: ray_cluster.RayCluster | None) -> SearchTask:
     """The task that a folder's sweep.json describes. Raises `ValueError` for a damaged file."""
     folder = source.path
     try:
@@ -154,14 +170,21 @@ def _task_in(
         settings, described["config"], source, SWEEP, described.get("seals")
     )
     listed = described["protocol"]
-    listed |= {name: tuple(listed.get(name, ())) for name in ("tuning_seeds", "test_seeds", "limits")}
+    listed |= {
+        name: tuple(listed.get(name, ())) for name in ("tuning_seeds", "test_seeds", "limits")
+    }
     space = search_spaces.Space(described["space"], experiment.config)
     protocol, most = search_spaces.Protocol(**listed), described["learners_per_launch"]
-    return SearchTask(folder, experiment, protocol, space, described["command"], quiet, workers, most)
+    return SearchTask(
+        folder, experiment, protocol, space, described["command"], quiet, workers, most
+    )
 
 
 def _go_on(task: SearchTask) -> Path:
-    """Search and test, from the beginning or from where it was interrupted. The folder holds all results."""
+    """Search and test, from the beginning or from where it was interrupted.
+
+    The folder holds all results.
+    """
     result = _method(task).search()
     places = [] if result is None else _tests(task, result)
     how = {"quiet": task.quiet, "workers": task.workers}
@@ -177,7 +200,9 @@ def _method(task: SearchTask) -> Any:
 
 
 def _tests(task: SearchTask, result: SearchResult) -> list[Path]:
-    """The grids that train on the test seeds, with the settings of the search and with those without a search."""
+    """The grids that train on the test seeds, with the settings of the search and with those
+    without a search.
+    """
     settings = dataclasses.replace(task.experiment.settings, seeds=task.protocol.test_seeds)
     experiment = dataclasses.replace(task.experiment, settings=settings)
     untuned = task.space.untuned()
@@ -187,7 +212,10 @@ def _tests(task: SearchTask, result: SearchResult) -> list[Path]:
     else:
         changed = dataclasses.replace(settings, schedule={"schedule": result.schedule})
         scheduled = dataclasses.replace(experiment, settings=changed)
-        tests = {"test/untuned": (experiment, [untuned]), "test/tuned": (scheduled, [result.settings])}
+        tests = {
+            "test/untuned": (experiment, [untuned]),
+            "test/tuned": (scheduled, [result.settings]),
+        }
     for name, (tested, points) in tests.items():
         if not grids.is_grid(task.folder / name):
             grids.write(grids.plan(tested, points, task.most), task.folder / name, task.command)
@@ -200,21 +228,38 @@ def _conclude(task: SearchTask, search: SearchResult, places: list[Path]) -> Non
     for inside in (inside for place in places for inside in grids.runs(place)):
         first = len(learners)
         learners += task.learners(inside)
-        lines += [line | {"learner": first + line["learner"]} for line in records.read(inside, "evaluations")]
+        lines += [
+            line | {"learner": first + line["learner"]}
+            for line in records.read(inside, "evaluations")
+        ]
     tested = {}
     for name, point in (("untuned", task.space.untuned()), ("tuned", search.settings)):
         of_point = [p for p, (_, settings) in enumerate(learners) if settings == point]
-        final = statistics.summarise([line for line in lines if line["learner"] in of_point])["final"]
+        final = statistics.summarise([line for line in lines if line["learner"] in of_point])[
+            "final"
+        ]
         tested[name] = {"settings": population.label(point), "final": final}
-        between = "" if final["interval"] is None else " [{:,.1f}, {:,.1f}]".format(*final["interval"])
-        between += "".join(f", {name} {statistics.shown(sum)}" for name, sum in final.get("signals", {}).items())
+        between = (
+            "" if final["interval"] is None else " [{:,.1f}, {:,.1f}]".format(*final["interval"])
+        )
+        between += "".join(
+            f", {name} {statistics.shown(sum)}" for name, sum in final.get("signals", {}).items()
+        )
         task.say(
-            f"{name}: IQM {final['iqm']:,.1f}{between} over {len(of_point)} test seeds, at {final['step']:,} steps"
+            f"{name}: IQM {final['iqm']:,.1f}{between} over {len(of_point)} test seeds, "
+            f"at {final['step']:,} steps"
         )
     flags = " ".join(_flag(name, value) for name, value in search.settings.items())
-    task.say(f"the settings found{'' if search.schedule is None else ', at the beginning'}: {flags}")
+    task.say(
+        f"the settings found{'' if search.schedule is None else ', at the beginning'}: {flags}"
+    )
     result = {
-        "incumbent": {"of": search.origin, "value": search.value, "flags": flags, "schedule": search.schedule},
+        "incumbent": {
+            "of": search.origin,
+            "value": search.value,
+            "flags": flags,
+            "schedule": search.schedule,
+        },
         "test": tested,
         "trials": search.counts,
         "steps": _method(task).steps,

@@ -1,9 +1,12 @@
-"""Trials of a search. Optuna suggests them in generations, they train as populations, and Optuna learns their values.
+"""Trials of a search.
 
-A generation's trials, with all tuning seeds, are the learners of as few programs as possible. A trial's value is the
-interquartile mean, over its seeds, of the return of its last evaluation. Signals may have limits. A trial in which the
-interquartile mean of a signal exceeds its limit ranks below all trials that keep the limits. A trial with a diverged
-learner ranks last. With hyperband, the better trials continue from their current state.
+Optuna suggests them in generations, they train as populations, and Optuna learns their values.
+
+A generation's trials, with all tuning seeds, are the learners of as few programs as possible. A
+trial's value is the interquartile mean, over its seeds, of the return of its last evaluation.
+Signals may have limits. A trial in which the interquartile mean of a signal exceeds its limit ranks
+below all trials that keep the limits. A trial with a diverged learner ranks last. With hyperband,
+the better trials continue from their current state.
 """
 
 from __future__ import annotations
@@ -32,7 +35,10 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True)
 class SearchTask:
-    """The task of a search. Every trial trains `experiment`, with the trial's settings and the tuning seeds."""
+    """The task of a search.
+
+    Every trial trains `experiment`, with the trial's settings and the tuning seeds.
+    """
 
     folder: Path
     experiment: Experiment
@@ -46,7 +52,9 @@ class SearchTask:
     def learners(self, inside: Path) -> list[tuple[int, dict[str, Any]]]:
         """The seed and the searched settings of each learner of a run, at the run's beginning."""
         described = records.read_config(inside)
-        config = configuration.replace(self.experiment.module.Config(), described["config"], f"'{inside}'")
+        config = configuration.replace(
+            self.experiment.module.Config(), described["config"], f"'{inside}'"
+        )
         configs = [population.of_learners(config, [p]) for p in range(len(described["seeds"]))]
         return [
             (seed, {name: getattr(config, name) for name in self.space.entries})
@@ -67,7 +75,8 @@ class SearchResult:
     value: float  # the value on the tuning seeds
     origin: str  # the trial or learner that had these settings
     counts: Mapping[str, int]  # number of trials by their final state
-    schedule: Sequence[tuple[int, Mapping[str, float]]] | None = None  # the changes of settings during training
+    # the changes of settings during training
+    schedule: Sequence[tuple[int, Mapping[str, float]]] | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -89,8 +98,8 @@ class Trials:
     def search(self) -> SearchResult | None:
         """Ask, train and tell all trials, from the beginning or from where it was interrupted.
 
-        Returns None where this was interrupted. Raises `ValueError` for a study that cannot be opened, or that belongs
-        to another sweep.
+        Returns None where this was interrupted. Raises `ValueError` for a study that cannot be
+        opened, or that belongs to another sweep.
         """
         study = self._study()
         for number, (size, rungs) in enumerate(self.generations()):
@@ -113,7 +122,9 @@ class Trials:
         return sum(self._steps(size, rungs) for size, rungs in self.generations())
 
     def generations(self) -> list[tuple[int, list[int]]]:
-        """For each generation, the number of its trials, and the steps after which only the better trials continue."""
+        """For each generation, the number of its trials,
+        and the steps after which only the better trials continue.
+        """
         protocol, settings = self.task.protocol, self.task.experiment.settings
         brackets = [(protocol.population, [settings.steps])]
         if protocol.method == "hyperband":
@@ -122,7 +133,8 @@ class Trials:
         generations, left = [], protocol.trials
         while left > 0:
             size, rungs = brackets[len(generations) % len(brackets)]
-            # Every rung must end with an evaluation, which ranks its trials. The end of training always has one.
+            # Every rung must end with an evaluation, which ranks its trials. The end of training
+            # always has one.
             steps = [min(round_up(steps, settings.eval_every), settings.steps) for steps in rungs]
             generations.append((min(size, left), steps))
             left -= size
@@ -136,7 +148,9 @@ class Trials:
             size, before = max(1, size // self.task.protocol.eta), steps
         return total
 
-    def _generation(self, study: optuna.Study, number: int, size: int, rungs: Sequence[int]) -> bool:
+    def _generation(
+        self, study: optuna.Study, number: int, size: int, rungs: Sequence[int]
+    ) -> bool:
         """Ask, train and tell one generation. Returns False where this was interrupted."""
         folder = self.task.folder / f"generation-{number:03d}"
         if (folder / "told.json").exists():
@@ -157,39 +171,56 @@ class Trials:
             for trial in alive:
                 values[trial.number][steps] = scores[trial.number]
             ranked = sorted(alive, key=lambda trial: -scores[trial.number])
-            survivors = len(ranked) if level == len(rungs) - 1 else max(1, len(ranked) // self.task.protocol.eta)
+            survivors = (
+                len(ranked)
+                if level == len(rungs) - 1
+                else max(1, len(ranked) // self.task.protocol.eta)
+            )
             alive = [trial for trial in ranked[:survivors] if np.isfinite(scores[trial.number])]
             if not alive:
                 break
         finished = {trial.number for trial in alive}
         for trial in trials:
             self._tell(study, trial, values[trial.number], trial.number in finished)
-        records.write_json(folder / "told.json", [{"trial": n, "values": value_at} for n, value_at in values.items()])
+        records.write_json(
+            folder / "told.json",
+            [{"trial": n, "values": value_at} for n, value_at in values.items()],
+        )
         best = (
-            max((value_at[max(value_at)], n) for n, value_at in values.items() if n in finished) if finished else None
+            max((value_at[max(value_at)], n) for n, value_at in values.items() if n in finished)
+            if finished
+            else None
         )
         if best is not None:
             settings = next(trial.settings for trial in trials if trial.number == best[1])
-            self.task.say(f"generation {number}: best {best[0]:,.1f} by {population.label(settings)}")
+            self.task.say(
+                f"generation {number}: best {best[0]:,.1f} by {population.label(settings)}"
+            )
         return True
 
     def _ask(self, study: optuna.Study, folder: Path, number: int, size: int) -> list[Trial]:
         """The generation's trials: those from before an interruption, or new ones from Optuna."""
         path = folder / "trials.json"
         if not path.exists():
-            study.sampler = search_spaces.sampler(self.task.protocol.method, self.task.protocol.search_seed, number)
+            study.sampler = search_spaces.sampler(
+                self.task.protocol.method, self.task.protocol.search_seed, number
+            )
             trials = [study.ask(self.task.space.distributions()) for _ in range(size)]
             folder.mkdir(exist_ok=True)
-            records.write_json(path, [{"trial": trial.number, "params": trial.params} for trial in trials])
+            records.write_json(
+                path, [{"trial": trial.number, "params": trial.params} for trial in trials]
+            )
         try:
             listed = json.loads(safe(path).read_text())
-            return [Trial(entry["trial"], self.task.space.settings(entry["params"])) for entry in listed]
+            return [
+                Trial(entry["trial"], self.task.space.settings(entry["params"])) for entry in listed
+            ]
         except RefusedFileError:
             raise
         except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
             raise ValueError(
-                f"'{path}' does not hold the trials of its generation ({type(error).__name__}: {error}). Restore it "
-                "from a copy of the sweep."
+                f"'{path}' does not hold the trials of its generation ({type(error).__name__}: "
+                f"{error}). Restore it from a copy of the sweep."
             ) from None
 
     def _place(self, trials: Sequence[Trial], place: Path, steps: int) -> None:
@@ -202,14 +233,21 @@ class Trials:
         grids.write(grids.plan(experiment, points, self.task.most), place, self.task.command)
 
     def _promote(self, alive: Sequence[Trial], before: Path, place: Path) -> None:
-        """Extract the learners of the trials `alive` from the launches in `before`. `place` is created atomically."""
+        """Extract the learners of the trials `alive` from the launches in `before`.
+
+        `place` is created atomically.
+        """
         partial = place.with_name(f".partial-{place.name}")
         shutil.rmtree(partial, ignore_errors=True)
         partial.mkdir()
         entries = []
         for inside in grids.runs(before):
             learners = self.task.learners(inside)
-            numbers = [p for p, (_, settings) in enumerate(learners) if any(settings == t.settings for t in alive)]
+            numbers = [
+                p
+                for p, (_, settings) in enumerate(learners)
+                if any(settings == t.settings for t in alive)
+            ]
             if not numbers:
                 continue
             if len(numbers) == len(learners):
@@ -217,12 +255,16 @@ class Trials:
             else:
                 extract(inside, numbers, partial / inside.name)
             described = records.read_config(partial / inside.name)
-            entries.append({"folder": inside.name, "seeds": described["seeds"], "config": described["config"]})
+            entries.append(
+                {"folder": inside.name, "seeds": described["seeds"], "config": described["config"]}
+            )
         records.write_json(partial / grids.PLAN, grids.read(before) | {"launches": entries})
         partial.rename(place)
 
     def _scores(self, alive: Sequence[Trial], place: Path) -> dict[int, float]:
-        """The value of each trial, by the last evaluation of its learners; -inf where one of them has diverged."""
+        """The value of each trial, by the last evaluation of its learners;
+        -inf where one of them has diverged.
+        """
         most = search_spaces.limits(self.task.protocol)
         learners: list[
             tuple[Mapping[str, Any], list[float]]
@@ -232,18 +274,31 @@ class Trials:
             lost = {entry["learner"] for entry in records.read_summary(inside).get("diverged", [])}
             for p, (_, settings) in enumerate(self.task.learners(inside)):
                 bad = p in lost or p not in last
-                lists = [] if bad else [last[p]["returns"], *(last[p]["signals"][name] for name in most)]
-                learners.append((settings, [float(statistics.mean(x)) for x in lists] or [-math.inf] * (1 + len(most))))
+                lists = (
+                    []
+                    if bad
+                    else [last[p]["returns"], *(last[p]["signals"][name] for name in most)]
+                )
+                learners.append(
+                    (
+                        settings,
+                        [float(statistics.mean(x)) for x in lists] or [-math.inf] * (1 + len(most)),
+                    )
+                )
         scores = {}
         for trial in alive:
             of_trial = [score for settings, score in learners if settings == trial.settings]
-            fine = np.isfinite(of_trial).all() and len(of_trial) == len(self.task.protocol.tuning_seeds)
+            fine = np.isfinite(of_trial).all() and len(of_trial) == len(
+                self.task.protocol.tuning_seeds
+            )
             value, *sums = map(float, statistics.iqm(of_trial, axis=0)) if fine else (-math.inf,)
             by_name = dict(zip(most, sums, strict=False))
             scores[trial.number] = schedules.constrained(value, by_name, most) if fine else value
         return scores
 
-    def _tell(self, study: optuna.Study, trial: Trial, values: Mapping[int, float], finished: bool) -> None:
+    def _tell(
+        self, study: optuna.Study, trial: Trial, values: Mapping[int, float], finished: bool
+    ) -> None:
         from optuna.trial import Trial as Reporter
         from optuna.trial import TrialState
 
@@ -253,7 +308,8 @@ class Trials:
         for steps, value in values.items():
             if np.isfinite(value) and steps not in frozen.intermediate_values:
                 Reporter(study, frozen._trial_id).report(value, steps)
-        # A trial that diverged early is pruned without a report. Optuna's samplers rank such trials as the worst.
+        # A trial that diverged early is pruned without a report. Optuna's samplers rank such trials
+        # as the worst.
         if finished:
             study.tell(trial.number, values[max(values)])
         else:
@@ -266,20 +322,28 @@ class Trials:
         complete = [trial for trial in trials if trial.state == TrialState.COMPLETE]
         if not complete:
             raise failures.RunError(
-                f"all trials of the sweep in '{self.task.folder}' have diverged: search nearer to the presets."
+                f"all trials of the sweep in '{self.task.folder}' have diverged: search nearer "
+                "to the presets."
             )
         best = max(complete, key=lambda trial: (trial.value, -trial.number))
         if self.task.protocol.limits and (best.value or 0.0) <= schedules.BROKEN:
-            self.task.say("no trial kept the limits: the settings found are those that exceed them least.")
+            self.task.say(
+                "no trial kept the limits: the settings found are those that exceed them least."
+            )
         states = [trial.state.name.lower() for trial in trials]
         counts = {state: states.count(state) for state in sorted(set(states))}
         assert best.value is not None, "complete"
-        return SearchResult(self.task.space.settings(best.params), best.value, f"trial {best.number}", counts)
+        return SearchResult(
+            self.task.space.settings(best.params), best.value, f"trial {best.number}", counts
+        )
 
     def _study(self) -> optuna.Study:
         optuna = require_optuna()
         optuna.logging.set_verbosity(optuna.logging.WARNING)
-        storage = self.task.protocol.storage or f"sqlite:///{safe(self.task.folder / 'study.db').resolve()}"
+        storage = (
+            self.task.protocol.storage
+            or f"sqlite:///{safe(self.task.folder / 'study.db').resolve()}"
+        )
         settings = self.task.experiment.settings
         about = {
             "agent": settings.agent,
@@ -291,7 +355,10 @@ class Trials:
         }
         try:
             study = optuna.create_study(
-                storage=storage, study_name=self.task.protocol.study, direction="maximize", load_if_exists=True
+                storage=storage,
+                study_name=self.task.protocol.study,
+                direction="maximize",
+                load_if_exists=True,
             )
             known = study.user_attrs
         except Exception as error:
@@ -302,8 +369,8 @@ class Trials:
         for name, value in about.items():
             if known and known.get(name) != value:
                 raise ValueError(
-                    f"study '{self.task.protocol.study}' in '{storage}' has {name} {known.get(name)!r}, this sweep "
-                    f"has {value!r}. Name another with --study."
+                    f"study '{self.task.protocol.study}' in '{storage}' has {name} "
+                    f"{known.get(name)!r}, this sweep has {value!r}. Name another with --study."
                 )
         if not known:
             for name, value in about.items():

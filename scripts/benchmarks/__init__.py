@@ -1,1 +1,3 @@
-"""Speed, most of it beside peers: each script writes one or several files of results/speed/measurements/."""
+"""Speed, most of it beside peers: each script writes one or several files of
+results/speed/measurements/.
+"""

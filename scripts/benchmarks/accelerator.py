@@ -1,17 +1,20 @@
-"""Speed of training inside the program and on the host on an accelerator, and PPO beside Brax's own trainer.
+"""Speed of training inside the program and on the host on an accelerator,
+and PPO beside Brax's own trainer.
 
-Measures steps per second and, on a data set, updates per second, with one learner and with ten. Then measures the
-wall-clock time in which PPO and Brax's PPO, with the same settings, reach the same return. Each measurement is a
-separate process. Environments of gymnax and Playground are measured if they are installed.
+Measures steps per second and, on a data set, updates per second, with one learner and with ten.
+Then measures the wall-clock time in which PPO and Brax's PPO, with the same settings, reach the
+same return. Each measurement is a separate process. Environments of gymnax and Playground are
+measured if they are installed.
 
   pip install 'rljax[cuda13,gymnax]'
   python scripts/benchmarks/accelerator.py --output results/speed/measurements/accelerator.json
 
-A measurement that fails is noted, and the others go on. What the output has already is not measured again, so that the
-script can run in pieces: --only sac measures those with "sac" in their names, which are printed. To check on a laptop
-that the script works: --tiny.
+A measurement that fails is noted, and the others go on. What the output has already is not measured
+again, so that the script can run in pieces: --only sac measures those with "sac" in their names,
+which are printed. To check on a laptop that the script works: --tiny.
 
-Brax 0.14.2's trainer uses a function that JAX 0.10 no longer has, `jax.device_put_replicated`. The script defines it.
+Brax 0.14.2's trainer uses a function that JAX 0.10 no longer has, `jax.device_put_replicated`. The
+script defines it.
 """
 
 from __future__ import annotations
@@ -38,7 +41,8 @@ LOOPS = [
     ("ppo", "playground/CheetahRun", 2),
 ]
 TINY_LOOPS = [("sac", "Pendulum-v1", 200), ("sac", "brax/fast", 3)]
-PACKAGES = {"gymnax": "gymnax", "playground": "mujoco_playground"}  # of environments, by the first part of their names
+# Of environments, by the first part of their names.
+PACKAGES = {"gymnax": "gymnax", "playground": "mujoco_playground"}
 # Agent, updates per measurement; sizes as in offline.py.
 UPDATES = [("iql", 20_000), ("fql", 3_000), ("dql", 3_000), ("ofql", 3_000)]
 TINY_UPDATES = [("iql", 20)]
@@ -48,7 +52,9 @@ TINY_SHAPE = {"num_envs": 8, "num_steps": 20, "batch_size": 80, "learning_rate":
 
 
 def loop(agent: str, environment: str, seeds: int, iterations: int) -> dict[str, Any]:
-    """Environment steps per second of all learners together, with the environment's preset, and the compile time."""
+    """Environment steps per second of all learners together, with the environment's preset,
+    and the compile time.
+    """
     from rljax.training import configuration, registry
 
     module = registry.load_agent(agent)
@@ -63,7 +69,9 @@ def loop(agent: str, environment: str, seeds: int, iterations: int) -> dict[str,
 
 
 def updates(agent: str, number: int, seeds: int, precision: str) -> dict[str, Any]:
-    """Updates per second of all learners together on a data set, and the hours for a million updates of each."""
+    """Updates per second of all learners together on a data set,
+    and the hours for a million updates of each.
+    """
     figures = offline.ours(agent, number, seeds, precision)
     return figures | {"hours_of_a_million": 1e6 * seeds / figures["updates_per_second"] / 3600}
 
@@ -80,20 +88,26 @@ def ours_curve(environment: str, steps: int, shape: dict[str, Any]) -> dict[str,
     from rljax.runs import records, run
 
     with tempfile.TemporaryDirectory() as folder:
-        out = run.train("ppo", environment, steps, config=shape, out=Path(folder, "run"), eval_every=steps // 10)
+        out = run.train(
+            "ppo", environment, steps, config=shape, out=Path(folder, "run"), eval_every=steps // 10
+        )
         lines = records.read(out, "evaluations")
     return {"curve": [(line["wall_seconds"], statistics.fmean(line["returns"])) for line in lines]}
 
 
 def brax_curve(environment: str, steps: int, shape: dict[str, Any]) -> dict[str, Any]:
-    """(wall seconds, mean return) of evaluations of Brax's own trainer, with the settings of our preset."""
+    """(wall seconds, mean return) of evaluations of Brax's own trainer,
+    with the settings of our preset.
+    """
     import jax
     from brax import envs
     from brax.training.agents.ppo import train as ppo
 
     if not hasattr(jax, "device_put_replicated"):
         copy = jax.pmap(lambda _, value: value, in_axes=(0, None))
-        jax.device_put_replicated = lambda value, devices: copy(jax.numpy.arange(len(devices)), value)
+        jax.device_put_replicated = lambda value, devices: copy(
+            jax.numpy.arange(len(devices)), value
+        )
 
     curve: list[tuple[float, float]] = []
     began = time.perf_counter()
@@ -141,13 +155,21 @@ def measurements(tiny: bool, steps: int) -> dict[str, tuple[Any, ...]]:
     for agent, environment, iterations in TINY_LOOPS if tiny else LOOPS:
         package = PACKAGES.get(environment.partition("/")[0], "rljax")
         for seeds in learners if importlib.util.find_spec(package) else ():
-            plan[f"{agent} {environment} x {seeds}"] = ("loop", agent, environment, seeds, iterations)
+            plan[f"{agent} {environment} x {seeds}"] = (
+                "loop",
+                agent,
+                environment,
+                seeds,
+                iterations,
+            )
     for agent, number in TINY_UPDATES if tiny else UPDATES:
         for precision in ("float32", "bfloat16") if agent in offline.PRECISE else ("",):
             for seeds in learners:
                 name = f"{agent} updates {precision}".strip()
                 plan[f"{name} x {seeds}"] = ("updates", agent, number, seeds, precision)
-    environment, steps, shape = ("brax/fast", 5_000, TINY_SHAPE) if tiny else ("brax/ant", steps, SHAPE)
+    environment, steps, shape = (
+        ("brax/fast", 5_000, TINY_SHAPE) if tiny else ("brax/ant", steps, SHAPE)
+    )
     for whose in ("ours", "brax"):
         plan[f"ppo {environment} {whose}"] = (whose, environment, steps, shape)
     return plan
@@ -155,8 +177,12 @@ def measurements(tiny: bool, steps: int) -> dict[str, tuple[Any, ...]]:
 
 def main() -> None:
     """Measure everything, print the numbers and write them to a file."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--steps", type=int, default=30_000_000, help="of the two trainings on brax/ant")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--steps", type=int, default=30_000_000, help="of the two trainings on brax/ant"
+    )
     parser.add_argument("--only", nargs="+", default=[""], help="parts of names of measurements")
     parser.add_argument("--output", type=Path)
     parser.add_argument("--tiny", action="store_true")
@@ -176,7 +202,9 @@ def main() -> None:
         if name in figures or not any(part in name for part in options.only):
             continue
         try:
-            figures[name] = measuring.measure(sys.executable, worker, *map(json.dumps, arguments), script=__file__)
+            figures[name] = measuring.measure(
+                sys.executable, worker, *map(json.dumps, arguments), script=__file__
+            )
         except SystemExit as failure:
             failures.append(name)
             print(failure, file=sys.stderr)
@@ -185,12 +213,16 @@ def main() -> None:
         if options.output:  # after each measurement: the machine may be taken away
             options.output.parent.mkdir(parents=True, exist_ok=True)
             options.output.write_text(json.dumps(figures, indent=1) + "\n")
-    trainings = [name for name, (worker, *_) in planned.items() if worker in ("ours", "brax")]  # in this order
+    # In this order.
+    trainings = [name for name, (worker, *_) in planned.items() if worker in ("ours", "brax")]
     curves = [figures[name]["curve"] for name in trainings if name in figures]
     if len(curves) == 2:
         mark = 0.9 * min(max(value for _, value in curve) for curve in curves)
         times = [reached(curve, mark) for curve in curves]
-        print(f"return {mark:.0f} reached after {times[0]:.1f} s by ours and {times[1]:.1f} s by Brax's trainer")
+        print(
+            f"return {mark:.0f} reached after {times[0]:.1f} s by ours and {times[1]:.1f} s "
+            "by Brax's trainer"
+        )
     if failures:
         raise SystemExit(f"failed: {', '.join(failures)}")
 

@@ -1,13 +1,15 @@
-"""Speed of DQN on an Atari game, beside Stable Baselines Jax (sbx-rl), with the same network and sizes.
+"""Speed of DQN on an Atari game, beside Stable Baselines Jax (sbx-rl),
+with the same network and sizes.
 
   peer/bin/pip install sbx-rl 'gymnasium[atari]' ale-py opencv-python-headless
-  taskset -c 0 python scripts/benchmarks/atari.py --peer peer/bin/python --output results/speed/measurements/atari.json
+  taskset -c 0 python scripts/benchmarks/atari.py --peer peer/bin/python \
+      --output results/speed/measurements/atari.json
 
-Ours needs EnvPool and ALE: pip install 'rljax[envpool,atari]'. Both have the convolutions of Mnih et al. with 512
-units, 8 games side by side, an update of 32 transitions for each 4 steps, and a replay of 10,000 transitions. Ours runs
-on EnvPool's games and on those of ALE; the peer on its own wrappers of ALE's games. Neither evaluates. Measurements
-alternate, each in a separate process, after compilation. Medians are reported. `taskset` limits all to one core. A step
-is 4 frames.
+Ours needs EnvPool and ALE: pip install 'rljax[envpool,atari]'. Both have the convolutions of Mnih
+et al. with 512 units, 8 games side by side, an update of 32 transitions for each 4 steps, and a
+replay of 10,000 transitions. Ours runs on EnvPool's games and on those of ALE; the peer on its own
+wrappers of ALE's games. Neither evaluates. Measurements alternate, each in a separate process,
+after compilation. Medians are reported. `taskset` limits all to one core. A step is 4 frames.
 """
 
 from __future__ import annotations
@@ -27,7 +29,13 @@ WARMUP = 800  # steps
 
 def ours(environment: str, steps: int) -> dict[str, Any]:
     """Steps per second of our training loop."""
-    sizes = {"num_envs": GAMES, "num_steps": 1, "num_updates": UPDATES, "batch_size": BATCH, "replay_size": ROWS}
+    sizes = {
+        "num_envs": GAMES,
+        "num_steps": 1,
+        "num_updates": UPDATES,
+        "batch_size": BATCH,
+        "replay_size": ROWS,
+    }
     changes = sizes | {"warmup_steps": WARMUP, "hidden": (), "loss": "huber", "target_every": 250}
     with prepared("dqn", 1, WARMUP + 2 * steps, changes, environment) as training:
         timed(training.driver, (WARMUP + steps // 4) // GAMES)
@@ -58,9 +66,13 @@ def peer(game: str, steps: int) -> dict[str, Any]:
 
     gymnasium.register_envs(ale_py)
     plain = {"frameskip": 1, "repeat_action_probability": 0.0}
-    games = VecFrameStack(make_atari_env(f"ALE/{game}-v5", n_envs=GAMES, env_kwargs=plain), n_stack=4)
+    games = VecFrameStack(
+        make_atari_env(f"ALE/{game}-v5", n_envs=GAMES, env_kwargs=plain), n_stack=4
+    )
     sizes = {"buffer_size": ROWS, "batch_size": BATCH, "train_freq": 1, "gradient_steps": UPDATES}
-    model = DQN("CnnPolicy", games, learning_starts=WARMUP, policy_kwargs={"net_arch": [512]}, **sizes)
+    model = DQN(
+        "CnnPolicy", games, learning_starts=WARMUP, policy_kwargs={"net_arch": [512]}, **sizes
+    )
     clock = Clock()
     model.learn(WARMUP + steps // 4 + steps, callback=clock)
     seconds = time.perf_counter() - clock.began
@@ -79,8 +91,12 @@ WORKERS: dict[str, Callable[..., dict[str, Any]]] = {"ours": ours, "peer": peer}
 
 def main() -> None:
     """Measure everything, print a table and write the numbers to a file."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--peer", help="Python of an environment that has sbx-rl; without it only ours")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--peer", help="Python of an environment that has sbx-rl; without it only ours"
+    )
     parser.add_argument("--game", default="Breakout")
     parser.add_argument("--steps", type=int, default=4_000)
     options = options_of(parser, WORKERS)
@@ -90,7 +106,11 @@ def main() -> None:
     def note(name: str, python: str, worker: str, task: str) -> None:
         figures = measure(python, worker, task, options.steps, script=__file__)
         samples.setdefault(f"{name} steps/s", []).append(figures["steps_per_second"])
-        print(f"{name:<28} {figures['steps_per_second']:>10,.1f} steps/s, {figures['weights']:,} weights", flush=True)
+        print(
+            f"{name:<28} {figures['steps_per_second']:>10,.1f} steps/s, "
+            f"{figures['weights']:,} weights",
+            flush=True,
+        )
 
     for _ in range(options.rounds):
         note("ours, EnvPool", sys.executable, "ours", f"envpool/{options.game}-v5")

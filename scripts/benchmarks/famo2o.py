@@ -2,14 +2,16 @@
 
   git clone https://github.com/LeapLabTHU/FamO2O peer/FamO2O
   sed -i "s/_, params = variables.pop/params = variables.pop/" peer/FamO2O/jax_iql/common.py
-  taskset -c 0 python scripts/benchmarks/famo2o.py --peer .venv/bin/python --code peer/FamO2O/jax_iql \\
-      --output results/speed/measurements/famo2o.json
+  taskset -c 0 python scripts/benchmarks/famo2o.py --peer .venv/bin/python \\
+      --code peer/FamO2O/jax_iql --output results/speed/measurements/famo2o.json
 
-Sizes of HalfCheetah, random rows, and the defaults of both: batches of 256 rows and networks of 2 x 256. The authors'
-code is of an older JAX: the changed line and a name that JAX has moved are all that it needs, in any environment with
-flax, optax and tensorflow-probability. Its updates are calls of one compiled function each; ours run in one program,
-and so they do where rljax trains. Measurements alternate, each in a separate process, after compilation. Medians are
-reported. `taskset` limits all to one core, and seconds are those of the processor: other work on it does not count.
+Sizes of HalfCheetah, random rows, and the defaults of both: batches of 256 rows and networks of 2 x
+256. The authors' code is of an older JAX: the changed line and a name that JAX has moved are all
+that it needs, in any environment with flax, optax and tensorflow-probability. Its updates are calls
+of one compiled function each; ours run in one program, and so they do where rljax trains.
+Measurements alternate, each in a separate process, after compilation. Medians are reported.
+`taskset` limits all to one core, and seconds are those of the processor: other work on it does not
+count.
 """
 
 from __future__ import annotations
@@ -30,7 +32,9 @@ from scripts.benchmarks.measuring import add_sample, conclude, measure, options_
 
 
 def peer(updates: int, code: str) -> dict[str, Any]:
-    """Updates per CPU second of the authors' `FamilyLearner.update`, with uniform coefficients as from data."""
+    """Updates per CPU second of the authors' `FamilyLearner.update`,
+    with uniform coefficients as from data.
+    """
     import jax
 
     jax.tree_map = jax.tree.map  # pyright: ignore[reportAttributeAccessIssue]
@@ -64,8 +68,12 @@ WORKERS: dict[str, Callable[..., dict[str, Any]]] = {
 
 def main() -> None:
     """Measure everything, print a table and write the numbers to a file."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--peer", help="Python of an environment that has what the authors' code needs")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--peer", help="Python of an environment that has what the authors' code needs"
+    )
     parser.add_argument("--code", help="the folder jax_iql of the authors' code")
     parser.add_argument("--updates", type=int, default=200)
     options = options_of(parser, WORKERS)

@@ -1,11 +1,13 @@
-"""Speed of lights out and box pick: parallel environments under random actions, which reset at the end of episodes.
+"""Speed of lights out and box pick: parallel environments under random actions,
+which reset at the end of episodes.
 
   python scripts/benchmarks/grids.py --output results/speed/measurements/grids.json
 
-A scan draws actions and keys and steps all environments, like training without an agent. Episodes begin at different
-times, so some end in every step. Each measurement is a separate process, compiled before the clock starts. Medians are
-reported. The table gives steps per second of wall-clock time and per second of processor time. Other programs on the
-machine slow the first, and hardly the second.
+A scan draws actions and keys and steps all environments, like training without an agent. Episodes
+begin at different times, so some end in every step. Each measurement is a separate process,
+compiled before the clock starts. Medians are reported. The table gives steps per second of
+wall-clock time and per second of processor time. Other programs on the machine slow the first, and
+hardly the second.
 """
 
 from __future__ import annotations
@@ -29,7 +31,9 @@ SIZES = {  # parallel environments
 
 
 def random_actions(name: str, number: int, steps: int, repetitions: int) -> dict[str, Any]:
-    """Environment steps per second of `number` environments in scans of `steps` steps; the best repetition."""
+    """Environment steps per second of `number` environments in scans of `steps` steps;
+    the best repetition.
+    """
     import jax
     import jax.numpy as jnp
 
@@ -50,7 +54,9 @@ def random_actions(name: str, number: int, steps: int, repetitions: int) -> dict
         return jax.lax.scan(body, (key, state, (nothing, nothing)), None, length=steps)
 
     _, state = jax.jit(environment.reset)(jax.random.split(jax.random.key(0), number))
-    state = state.replace(episode_length=jnp.arange(number) % (environment.spec.max_episode_steps or 1))
+    state = state.replace(
+        episode_length=jnp.arange(number) % (environment.spec.max_episode_steps or 1)
+    )
     (key, state, _), _ = jax.block_until_ready(scan(jax.random.key(1), state))
     wall, processor = [], []
     for _ in range(repetitions):
@@ -69,7 +75,9 @@ WORKERS: dict[str, Callable[..., dict[str, Any]]] = {"random_actions": random_ac
 
 def main() -> None:
     """Measure everything, print a table and write the numbers to a file."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--steps", type=int, default=1_000)
     parser.add_argument("--repetitions", type=int, default=5)
     options = options_of(parser, WORKERS)
@@ -78,7 +86,13 @@ def main() -> None:
     for _ in range(options.rounds):
         for name, number in SIZES.items():
             result = measure(
-                sys.executable, "random_actions", name, number, options.steps, options.repetitions, script=__file__
+                sys.executable,
+                "random_actions",
+                name,
+                number,
+                options.steps,
+                options.repetitions,
+                script=__file__,
             )
             for what, value in result.items():
                 full = f"{name} {what}"

@@ -5,10 +5,11 @@
   taskset -c 0 python scripts/benchmarks/h2o.py --peer peer/bin/python --code peer/H2O \\
       --output results/speed/measurements/h2o.json
 
-Sizes of HalfCheetah: observations of 17 numbers, actions of 6; random rows. Batches are 256 rows, half of them real,
-and networks are 2 x 256. The authors' `train` draws batches of its own for the discriminators, 256 rows of each source;
-ours uses the critics' rows. Nobody steps an environment. Measurements alternate, each in a separate process, after
-compilation. Medians are reported. `taskset` limits all to one core.
+Sizes of HalfCheetah: observations of 17 numbers, actions of 6; random rows. Batches are 256 rows,
+half of them real, and networks are 2 x 256. The authors' `train` draws batches of its own for the
+discriminators, 256 rows of each source; ours uses the critics' rows. Nobody steps an environment.
+Measurements alternate, each in a separate process, after compilation. Medians are reported.
+`taskset` limits all to one core.
 """
 
 from __future__ import annotations
@@ -41,7 +42,9 @@ def rows(number: int) -> dict[str, np.ndarray]:
     }
 
 
-def ours(updates: int, agent: str, clock: Callable[[], float] = time.perf_counter) -> dict[str, Any]:
+def ours(
+    updates: int, agent: str, clock: Callable[[], float] = time.perf_counter
+) -> dict[str, Any]:
     """Updates per second of our agent, all in one program, by a clock."""
     import jax
     import jax.numpy as jnp
@@ -63,7 +66,9 @@ def ours(updates: int, agent: str, clock: Callable[[], float] = time.perf_counte
 
     state = module.init(jax.random.key(0), spec, config)
     keys = jax.random.split(jax.random.key(1), updates)
-    program = jax.jit(lambda state, keys: jax.lax.scan(one, state, keys)).lower(state, keys).compile()
+    program = (
+        jax.jit(lambda state, keys: jax.lax.scan(one, state, keys)).lower(state, keys).compile()
+    )
     began = clock()
     jax.block_until_ready(program(state, keys))
     return {"updates_per_second": updates / (clock() - began)}
@@ -72,10 +77,23 @@ def ours(updates: int, agent: str, clock: Callable[[], float] = time.perf_counte
 def peer(updates: int, code: str) -> dict[str, Any]:
     """Updates per second of the authors' `Sim2realSAC.train`."""
     use_code(Path(code, "SimpleSAC"), code)
-    for name in ("imp", "pandas", "certifi", "utils_h2o", "turtle", "distutils.command.config", "distutils.command"):
+    for name in (
+        "imp",
+        "pandas",
+        "certifi",
+        "utils_h2o",
+        "turtle",
+        "distutils.command.config",
+        "distutils.command",
+    ):
         sys.modules[name] = types.ModuleType(name)  # imported and, but for `prefix_metrics`, unused
-        sys.modules[name].__spec__ = importlib.machinery.ModuleSpec(name, None)  # for which PyTorch looks
-    for module, name in (("certifi", "where"), ("turtle", "pd"), ("distutils.command.config", "config")):
+        # For which PyTorch looks.
+        sys.modules[name].__spec__ = importlib.machinery.ModuleSpec(name, None)
+    for module, name in (
+        ("certifi", "where"),
+        ("turtle", "pd"),
+        ("distutils.command.config", "config"),
+    ):
         setattr(sys.modules[module], name, None)
     sys.modules["utils_h2o"].prefix_metrics = lambda metrics, prefix: {  # pyright: ignore[reportAttributeAccessIssue]
         f"{prefix}/{key}": value for key, value in metrics.items()
@@ -110,7 +128,10 @@ def peer(updates: int, code: str) -> dict[str, Any]:
             return {name: columns[name] for name in names}
 
     critics = [FullyConnectedQFunction(OBSERVATIONS, ACTIONS) for _ in range(4)]
-    judges = [ConcatDiscriminator(n, 256, 2, "cpu") for n in (OBSERVATIONS + ACTIONS, 2 * OBSERVATIONS + ACTIONS)]
+    judges = [
+        ConcatDiscriminator(n, 256, 2, "cpu")
+        for n in (OBSERVATIONS + ACTIONS, 2 * OBSERVATIONS + ACTIONS)
+    ]
     policy = TanhGaussianPolicy(OBSERVATIONS, ACTIONS, log_std_multiplier=1.0, log_std_offset=-1.0)
     settings = {"device": "cpu", "target_entropy": -float(ACTIONS)}
     learner = Sim2realSAC(settings, policy, *critics, *judges, Buffer())
@@ -127,8 +148,12 @@ WORKERS: dict[str, Callable[..., dict[str, Any]]] = {"ours": ours, "peer": peer}
 
 def main() -> None:
     """Measure everything, print a table and write the numbers to a file."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--peer", help="Python of an environment that has what the authors' code needs")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--peer", help="Python of an environment that has what the authors' code needs"
+    )
     parser.add_argument("--code", help="folder of the authors' code")
     parser.add_argument("--updates", type=int, default=300)
     options = options_of(parser, WORKERS)

@@ -1,6 +1,8 @@
-"""Shared parts of the benchmarks: runs to be timed, workers in processes of their own, samples and their file.
+"""Shared parts of the benchmarks: runs to be timed, workers in processes of their own,
+samples and their file.
 
-The Pythons of peers import it too. So it imports nothing but the standard library until a function needs more.
+The Pythons of peers import it too. So it imports nothing but the standard library until a function
+needs more.
 """
 
 from __future__ import annotations
@@ -30,7 +32,9 @@ ENVIRONMENT = "HalfCheetah-v5"
 def prepared(
     agent: str, seeds: int, steps: int, changes: dict[str, Any], environment: str = ENVIRONMENT
 ) -> Iterator[Training]:
-    """Our run with the peer's settings, created but not started, in a folder that is removed at the end."""
+    """Our run with the peer's settings, created but not started,
+    in a folder that is removed at the end.
+    """
     from rljax.runs import console, run
     from rljax.training import registry
     from rljax.training.plan import Experiment
@@ -38,7 +42,13 @@ def prepared(
 
     module = registry.load_agent(agent)
     settings = Settings(
-        agent, environment, steps, tuple(range(seeds)), eval_episodes=1, eval_every=10**9, checkpoint_every=10**9
+        agent,
+        environment,
+        steps,
+        tuple(range(seeds)),
+        eval_episodes=1,
+        eval_every=10**9,
+        checkpoint_every=10**9,
     )
     experiment = Experiment(settings, module, module.Config(**changes), None)
     with tempfile.TemporaryDirectory() as folder:
@@ -50,7 +60,9 @@ def prepared(
 
 
 def timed(driver: Driver, iterations: int) -> float:
-    """Seconds that a driver needs for its next iterations: environment, storage, update, metrics."""
+    """Seconds that a driver needs for its next iterations:
+    environment, storage, update, metrics.
+    """
     began = time.perf_counter()
     driver.advance(iterations)
     driver.report()
@@ -58,7 +70,9 @@ def timed(driver: Driver, iterations: int) -> float:
 
 
 def variables() -> dict[str, str]:
-    """The environment variables of a process whose Python, also a peer's, is to find `scripts` in this repository."""
+    """The environment variables of a process whose Python, also a peer's,
+    is to find `scripts` in this repository.
+    """
     paths = filter(None, (str(ROOT), os.environ.get("PYTHONPATH")))
     return os.environ | {"PYTHONPATH": os.pathsep.join(paths)}
 
@@ -73,15 +87,22 @@ def measure(python: str, worker: str, *arguments: Any, script: str) -> dict[str,
 
 
 def work(workers: dict[str, Callable[..., dict[str, Any]]], words: list[str]) -> None:
-    """Run as a worker of `measure`: call the function named by the first word, and print its result."""
+    """Run as a worker of `measure`: call the function named by the first word,
+    and print its result.
+    """
     name, *arguments = words
     print(json.dumps(workers[name](*(int(x) if x.isdigit() else x for x in arguments))))
 
 
 def options_of(
-    parser: argparse.ArgumentParser, workers: dict[str, Callable[..., dict[str, Any]]], rounds: int = 5
+    parser: argparse.ArgumentParser,
+    workers: dict[str, Callable[..., dict[str, Any]]],
+    rounds: int = 5,
 ) -> argparse.Namespace:
-    """The options of a script that measures, with those that all have. A worker of `measure` does its work and ends."""
+    """The options of a script that measures, with those that all have.
+
+    A worker of `measure` does its work and ends.
+    """
     parser.add_argument("--rounds", type=int, default=rounds)
     parser.add_argument("--output", type=Path)
     parser.add_argument("--worker", nargs="+")
@@ -93,7 +114,9 @@ def options_of(
 
 
 def use_code(*folders: str | Path) -> None:
-    """Import from the folders of a peer's code, and no longer from this repository: both may have `agents`."""
+    """Import from the folders of a peer's code, and no longer from this repository:
+    both may have `agents`.
+    """
     sys.path[:] = [*map(str, folders), *(path for path in sys.path if Path(path).resolve() != ROOT)]
 
 
@@ -114,7 +137,10 @@ def add_sample(samples: dict[str, list[float]], name: str, value: float) -> None
 
 
 def conclude(
-    medians: dict[str, float], ratios: dict[str, float], samples: dict[str, list[float]], output: Path | None
+    medians: dict[str, float],
+    ratios: dict[str, float],
+    samples: dict[str, list[float]],
+    output: Path | None,
 ) -> None:
     """Print a table, and write the numbers to `output` if it is given."""
     print("\nmedians")
@@ -124,6 +150,12 @@ def conclude(
         from rljax.system.hardware import provenance
 
         command = " ".join(["python", *sys.argv])
-        figures = {"command": command, **provenance(), "medians": medians, "ratios": ratios, "samples": samples}
+        figures = {
+            "command": command,
+            **provenance(),
+            "medians": medians,
+            "ratios": ratios,
+            "samples": samples,
+        }
         output.parent.mkdir(parents=True, exist_ok=True)
         output.write_text(json.dumps(figures, indent=1) + "\n")

@@ -1,20 +1,22 @@
-"""Speed of PPO with a GRU inside the program, beside purejaxrl's ppo_rnn.py and memorax, with the same sizes.
+"""Speed of PPO with a GRU inside the program, beside purejaxrl's ppo_rnn.py and memorax,
+with the same sizes.
 
   git clone https://github.com/luchris429/purejaxrl peer/purejaxrl
   peer/bin/pip install jax==0.10.2 flax optax distrax gymnax==0.0.9
-  taskset -c 0 python scripts/benchmarks/memory.py --peer peer/bin/python --code peer/purejaxrl/purejaxrl \\
-      --output results/speed/measurements/memory.json
+  taskset -c 0 python scripts/benchmarks/memory.py --peer peer/bin/python \\
+      --code peer/purejaxrl/purejaxrl --output results/speed/measurements/memory.json
 
   memorax/bin/pip install memorax==1.0.1 gymnax==0.0.9  # it takes 5 values from a step, as before gymnax 1
   taskset -c 0 python scripts/benchmarks/memory.py --memorax memorax/bin/python \\
       --output results/speed/measurements/memorax.json
 
-Ours needs gymnax: pip install 'rljax[gymnax]'. All train on CartPole-v1 in 64 environments, rollouts of 128 steps, 4
-passes in 4 minibatches of 16 environments, a dense layer of 128 and a GRU of 128 units. purejaxrl's actor and critic
-have one more dense layer of 128 each after it: two of ten products. memorax's have a GRU each, where ours share one.
-Both take values from acting, and treat time limits as ends; ours computes the values of all successors once per
-rollout. None evaluates. Measurements alternate, each in a separate process, after compilation. Medians are reported.
-`taskset` limits them to one core.
+Ours needs gymnax: pip install 'rljax[gymnax]'. All train on CartPole-v1 in 64 environments,
+rollouts of 128 steps, 4 passes in 4 minibatches of 16 environments, a dense layer of 128 and a GRU
+of 128 units. purejaxrl's actor and critic have one more dense layer of 128 each after it: two of
+ten products. memorax's have a GRU each, where ours share one. Both take values from acting, and
+treat time limits as ends; ours computes the values of all successors once per rollout. None
+evaluates. Measurements alternate, each in a separate process, after compilation. Medians are
+reported. `taskset` limits them to one core.
 """
 
 from __future__ import annotations
@@ -27,7 +29,15 @@ import types
 from collections.abc import Callable
 from typing import Any
 
-from scripts.benchmarks.measuring import add_sample, conclude, measure, options_of, prepared, timed, use_code
+from scripts.benchmarks.measuring import (
+    add_sample,
+    conclude,
+    measure,
+    options_of,
+    prepared,
+    timed,
+    use_code,
+)
 
 ENVS, LENGTH = 64, 128
 ROLLOUT = ENVS * LENGTH
@@ -36,8 +46,17 @@ ROLLOUT = ENVS * LENGTH
 def ours(rollouts: int) -> dict[str, Any]:
     """Steps per second of our training loop."""
     sizes = {"num_envs": ENVS, "num_steps": LENGTH, "batch_size": ROLLOUT // 4, "num_epochs": 4}
-    network = {"actor_hidden": (128,), "memory": "gru", "memory_hidden": (128,), "activation": "relu"}
-    plain = {"recompute_advantages": False, "normalise_rewards": False, "normalise_observations": False}
+    network = {
+        "actor_hidden": (128,),
+        "memory": "gru",
+        "memory_hidden": (128,),
+        "activation": "relu",
+    }
+    plain = {
+        "recompute_advantages": False,
+        "normalise_rewards": False,
+        "normalise_observations": False,
+    }
     settings: dict[str, Any] = sizes | network | plain | {"entropy_cost": 0.01, "clip_values": True}
     with prepared("ppo", 1, 100 * ROLLOUT, settings, "gymnax/CartPole-v1") as training:
         timed(training.driver, rollouts)
@@ -55,11 +74,26 @@ def memorax(rollouts: int) -> dict[str, Any]:
     from memorax.environments.gymnax import make  # pyright: ignore[reportMissingImports]
     from memorax.networks.sequence_models.rnn import RNN  # pyright: ignore[reportMissingImports]
 
-    sizes = {"num_envs": ENVS, "num_eval_envs": 1, "num_steps": LENGTH, "num_minibatches": 4, "update_epochs": 4}
-    usual = {"gamma": 0.99, "gae_lambda": 0.95, "normalize_advantage": True, "clip_coef": 0.2, "clip_vloss": True}
+    sizes = {
+        "num_envs": ENVS,
+        "num_eval_envs": 1,
+        "num_steps": LENGTH,
+        "num_minibatches": 4,
+        "update_epochs": 4,
+    }
+    usual = {
+        "gamma": 0.99,
+        "gae_lambda": 0.95,
+        "normalize_advantage": True,
+        "clip_coef": 0.2,
+        "clip_vloss": True,
+    }
     environment, parameters = make("CartPole-v1")
     extractor = networks.FeatureExtractor(observation_extractor=networks.MLP(features=(128,)))
-    heads = networks.heads.Categorical(environment.action_space(parameters).n), networks.heads.VNetwork()
+    heads = (
+        networks.heads.Categorical(environment.action_space(parameters).n),
+        networks.heads.VNetwork(),
+    )
     actor, critic = (networks.Network(extractor, RNN(nn.GRUCell(128)), head) for head in heads)
     adam = optax.chain(optax.clip_by_global_norm(0.5), optax.adam(3e-4))
     config = PPOConfig(name="PPO", ent_coef=0.01, vf_coef=0.5, **sizes, **usual)
@@ -74,7 +108,8 @@ def memorax(rollouts: int) -> dict[str, Any]:
 def peer(rollouts: int, code: str) -> dict[str, Any]:
     """Steps per second of purejaxrl's training function."""
     use_code(code)
-    sys.modules.setdefault("navix", types.ModuleType("navix"))  # its wrappers import it, for other environments
+    # Its wrappers import it, for other environments.
+    sys.modules.setdefault("navix", types.ModuleType("navix"))
     import flax.linen as nn
     import jax
 
@@ -94,8 +129,19 @@ def peer(rollouts: int, code: str) -> dict[str, Any]:
     nn.GRUCell = GRUCell  # pyright: ignore[reportAttributeAccessIssue]
     import ppo_rnn  # pyright: ignore[reportMissingImports]
 
-    settings = {"LR": 3e-4, "NUM_ENVS": ENVS, "NUM_STEPS": LENGTH, "TOTAL_TIMESTEPS": rollouts * ROLLOUT}
-    settings |= {"UPDATE_EPOCHS": 4, "NUM_MINIBATCHES": 4, "GAMMA": 0.99, "GAE_LAMBDA": 0.95, "CLIP_EPS": 0.2}
+    settings = {
+        "LR": 3e-4,
+        "NUM_ENVS": ENVS,
+        "NUM_STEPS": LENGTH,
+        "TOTAL_TIMESTEPS": rollouts * ROLLOUT,
+    }
+    settings |= {
+        "UPDATE_EPOCHS": 4,
+        "NUM_MINIBATCHES": 4,
+        "GAMMA": 0.99,
+        "GAE_LAMBDA": 0.95,
+        "CLIP_EPS": 0.2,
+    }
     settings |= {"ENT_COEF": 0.01, "VF_COEF": 0.5, "MAX_GRAD_NORM": 0.5, "ENV_NAME": "CartPole-v1"}
     settings |= {"ANNEAL_LR": False, "DEBUG": False}
     key = jax.random.PRNGKey(0)
@@ -111,14 +157,21 @@ WORKERS: dict[str, Callable[..., dict[str, Any]]] = {"ours": ours, "peer": peer,
 
 def main() -> None:
     """Measure everything, print a table and write the numbers to a file."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--peer", help="Python of an environment that has what purejaxrl needs; without it only ours")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--peer",
+        help="Python of an environment that has what purejaxrl needs; without it only ours",
+    )
     parser.add_argument("--code", help="folder of purejaxrl's ppo_rnn.py")
     parser.add_argument("--memorax", help="Python of an environment that has memorax")
     parser.add_argument("--rollouts", type=int, default=10)
     options = options_of(parser, WORKERS)
     if options.peer and not options.code:
-        raise SystemExit("--peer needs the folder of purejaxrl's ppo_rnn.py: --code peer/purejaxrl/purejaxrl")
+        raise SystemExit(
+            "--peer needs the folder of purejaxrl's ppo_rnn.py: --code peer/purejaxrl/purejaxrl"
+        )
 
     samples: dict[str, list[float]] = {}
 
@@ -135,7 +188,9 @@ def main() -> None:
 
     medians = {name: statistics.median(values) for name, values in samples.items()}
     peers = [name for name in ("purejaxrl", "memorax") if f"{name} steps/s" in medians]
-    ratios = {f"ours / {name}": medians["ours steps/s"] / medians[f"{name} steps/s"] for name in peers}
+    ratios = {
+        f"ours / {name}": medians["ours steps/s"] / medians[f"{name} steps/s"] for name in peers
+    }
     conclude(medians, ratios, samples, options.output)
 
 

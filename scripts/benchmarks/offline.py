@@ -1,16 +1,19 @@
-"""Speed of learning from a data set, compared with other implementations; cost of acting and of reading a file.
+"""Speed of learning from a data set, compared with other implementations;
+cost of acting and of reading a file.
 
-Measurements alternate (ours, bound, theirs, ours, ...), each in a separate process. Medians are reported. The other
-implementations are unchanged clones. github.com/corl-team/CORL and the authors' Diffusion-QL
-(github.com/Zhendong-Wang/Diffusion-Policies-for-Offline-RL) need a Python with torch and numpy; their other imports are
-replaced. The authors' FQL (github.com/seohongpark/fql) and GCIQL (github.com/seohongpark/ogbench) need a Python with
-our requirements and ml_collections. github.com/nissymori/JAX-CORL needs one with distrax, pydantic, omegaconf and
-tqdm, of versions of its time (jax 0.4.35, flax 0.9, distrax 0.1.5):
+Measurements alternate (ours, bound, theirs, ours, ...), each in a separate process. Medians are
+reported. The other implementations are unchanged clones. github.com/corl-team/CORL and the authors'
+Diffusion-QL (github.com/Zhendong-Wang/Diffusion-Policies-for-Offline-RL) need a Python with torch
+and numpy; their other imports are replaced. The authors' FQL (github.com/seohongpark/fql) and GCIQL
+(github.com/seohongpark/ogbench) need a Python with our requirements and ml_collections.
+github.com/nissymori/JAX-CORL needs one with distrax, pydantic, omegaconf and tqdm, of versions of
+its time (jax 0.4.35, flax 0.9, distrax 0.1.5):
 
-  python scripts/benchmarks/offline.py --corl CORL --dql DQL --peer peer/bin/python \
-      --fql FQL --ogbench OGBENCH --jax-peer flax/bin/python --output results/speed/measurements/offline.json
-  python scripts/benchmarks/offline.py --agents td3_bc iql --jax-corl JAX-CORL --jax-peer older/bin/python --rows 0 \
-      --updates 1200 --output results/speed/measurements/jax_corl.json
+  python scripts/benchmarks/offline.py --corl CORL --dql DQL --peer peer/bin/python --fql FQL \
+      --ogbench OGBENCH --jax-peer flax/bin/python --output results/speed/measurements/offline.json
+  python scripts/benchmarks/offline.py --agents td3_bc iql --jax-corl JAX-CORL \
+      --jax-peer older/bin/python --rows 0 --updates 1200 \
+      --output results/speed/measurements/jax_corl.json
 """
 
 from __future__ import annotations
@@ -37,9 +40,12 @@ ROWS = 1_000_000  # of the file that is read
 FILE = "halfcheetah_medium-v2.hdf5"  # D4RL's rules apply to its own file names
 WARMUP = 20  # updates before the clock starts
 THREADS = 2  # of PyTorch
-FILES = {"bc": "any_percent_bc", "td3_bc": "td3_bc", "iql": "iql", "cql": "cql"}  # our agent: CORL's file
-JAX_FILES = {"td3_bc": ("td3bc", "TD3BC"), "iql": ("iql", "IQL")}  # our agent: JAX-CORL's file and class
-# Measurements: name, agent and settings. With behaviour cloning, CQL's actor would not use the critics.
+# Our agent: CORL's file.
+FILES = {"bc": "any_percent_bc", "td3_bc": "td3_bc", "iql": "iql", "cql": "cql"}
+# Our agent: JAX-CORL's file and class.
+JAX_FILES = {"td3_bc": ("td3bc", "TD3BC"), "iql": ("iql", "IQL")}
+# Measurements: name, agent and settings. With behaviour cloning, CQL's actor would not use the
+# critics.
 VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "bc": ("bc", {"normalise_observations": True}),
     "td3_bc": ("td3_bc", {"normalise_observations": True}),
@@ -74,7 +80,10 @@ ACTING: dict[str, tuple[str, dict[str, Any]]] = {
 
 
 def synthetic(rows: int, size: tuple[int, int] = SIZE) -> dict[str, Any]:
-    """Random transitions under D4RL's names. Actions lie in [-1, 1], and about every 1,000th step is an end."""
+    """Random transitions under D4RL's names.
+
+    Actions lie in [-1, 1], and about every 1,000th step is an end.
+    """
     import numpy as np
 
     generator, (observation, action) = np.random.default_rng(0), size
@@ -91,8 +100,12 @@ def synthetic(rows: int, size: tuple[int, int] = SIZE) -> dict[str, Any]:
     }
 
 
-def prepared(variant: str, seeds: int, sampling: bool = True, **more: Any) -> tuple[Any, Any, Any, Any]:
-    """An agent's module, its learner, its data (one batch without `sampling`) and its stacked config."""
+def prepared(
+    variant: str, seeds: int, sampling: bool = True, **more: Any
+) -> tuple[Any, Any, Any, Any]:
+    """An agent's module, its learner, its data (one batch without `sampling`) and its stacked
+    config.
+    """
     import jax
     import numpy as np
 
@@ -126,7 +139,9 @@ def prepared(variant: str, seeds: int, sampling: bool = True, **more: Any) -> tu
 
 
 def ours(variant: str, updates: int, seeds: int, precision: str = "") -> dict[str, Any]:
-    """Updates per second of the offline driver, of all learners together: drawing, learning and metrics."""
+    """Updates per second of the offline driver, of all learners together:
+    drawing, learning and metrics.
+    """
     from rljax.training.drivers.offline import OfflineDriver
 
     more: dict[str, Any] = {"precision": precision} if precision else {}
@@ -151,7 +166,9 @@ def acting(variant: str, calls: int) -> dict[str, Any]:
 
     module, learner, data, stacked = prepared(variant, 1, sampling=False)
     config = jax.tree.map(lambda x: x[0], stacked)
-    state = jax.jit(lambda key, config: module.init(key, learner.spec, config))(jax.random.key(0), config)
+    state = jax.jit(lambda key, config: module.init(key, learner.spec, config))(
+        jax.random.key(0), config
+    )
     act = jax.jit(lambda *inputs: module.act(*inputs, explore=False)[0])
     times = []
     for call in range(calls + WARMUP):
@@ -188,8 +205,8 @@ def bound(agent: str, updates: int) -> dict[str, Any]:
 def corl(agent: str, updates: int, clone: str) -> dict[str, Any]:
     """Updates per second of CORL's own `train`, with its own settings, on the same data.
 
-    The files' imports other than PyTorch are replaced: the environment has shapes only, the data set is ours, and
-    wandb.log, which CORL calls after each update, records the time.
+    The files' imports other than PyTorch are replaced: the environment has shapes only, the data
+    set is ours, and wandb.log, which CORL calls after each update, records the time.
     """
     from unittest import mock
 
@@ -210,9 +227,14 @@ def corl(agent: str, updates: int, clone: str) -> dict[str, Any]:
 
     name = FILES[agent]
     module = loaded(name, Path(clone, "algorithms", "offline", f"{name}.py"))
-    changes = {"frac": 1.0} if agent == "bc" else {}  # the share of the best trajectories that it keeps
+    # The share of the best trajectories that it keeps.
+    changes = {"frac": 1.0} if agent == "bc" else {}
     config = module.TrainConfig(
-        device="cpu", max_timesteps=WARMUP + updates, eval_freq=10**9, buffer_size=TRANSITIONS, **changes
+        device="cpu",
+        max_timesteps=WARMUP + updates,
+        eval_freq=10**9,
+        buffer_size=TRANSITIONS,
+        **changes,
     )
     module.train(config)
     assert len(times) == WARMUP + updates
@@ -220,7 +242,9 @@ def corl(agent: str, updates: int, clone: str) -> dict[str, Any]:
 
 
 def jax_corl(agent: str, updates: int, clone: str) -> dict[str, Any]:
-    """Updates per second of JAX-CORL's compiled eight updates in its loop, with its own settings, on the same data."""
+    """Updates per second of JAX-CORL's compiled eight updates in its loop, with its own settings,
+    on the same data.
+    """
     from unittest import mock
 
     import jax
@@ -233,7 +257,9 @@ def jax_corl(agent: str, updates: int, clone: str) -> dict[str, Any]:
     module = loaded(name, Path(clone, "algos", f"{name}.py"))
     data, config = module.get_dataset(None, module.config)[0], module.config
     key, first = jax.random.PRNGKey(0), jax.tree_util.tree_map(lambda x: x[0], data)
-    state = getattr(module, f"create_{name}_train_state")(key, first.observations, first.actions, config)
+    state = getattr(module, f"create_{name}_train_state")(
+        key, first.observations, first.actions, config
+    )
     update = jax.jit(getattr(module, algorithm)().update_n_times, static_argnums=3)
     calls = -(-updates // config.n_jitted_updates)
     for call in range(WARMUP + calls):
@@ -248,7 +274,9 @@ def jax_corl(agent: str, updates: int, clone: str) -> dict[str, Any]:
 
 
 def diffusion_ql(variant: str, updates: int, clone: str) -> dict[str, Any]:
-    """Updates per second of the authors' `Diffusion_QL.train`, with their settings for halfcheetah-medium."""
+    """Updates per second of the authors' `Diffusion_QL.train`,
+    with their settings for halfcheetah-medium.
+    """
     from unittest import mock
 
     import torch  # pyright: ignore[reportMissingImports]
@@ -272,7 +300,15 @@ def diffusion_ql(variant: str, updates: int, clone: str) -> dict[str, Any]:
 
     buffer.sample.side_effect = sample
     learner = agents.Diffusion_QL(
-        *SIZE, 1.0, "cpu", 0.99, 0.005, "max-Q" in variant, beta_schedule="vp", n_timesteps=5, grad_norm=9.0
+        *SIZE,
+        1.0,
+        "cpu",
+        0.99,
+        0.005,
+        "max-Q" in variant,
+        beta_schedule="vp",
+        n_timesteps=5,
+        grad_norm=9.0,
     )
     learner.train(buffer, WARMUP, BATCH)
     began = time.perf_counter()
@@ -281,7 +317,9 @@ def diffusion_ql(variant: str, updates: int, clone: str) -> dict[str, Any]:
 
 
 def flow_ql(variant: str, updates: int, clone: str) -> dict[str, Any]:
-    """Updates per second of the authors' FQLAgent, on batches that NumPy draws like their data sets."""
+    """Updates per second of the authors' FQLAgent, on batches that NumPy draws like their data
+    sets.
+    """
     import numpy as np
 
     use_code(clone)
@@ -313,7 +351,9 @@ def goal_ql(variant: str, updates: int, clone: str) -> dict[str, Any]:
     return learnt(agents.GCIQLAgent, config, drawn.sample, updates)
 
 
-def learnt(agent: Any, config: Any, sample: Callable[[int], dict[str, Any]], updates: int) -> dict[str, Any]:
+def learnt(
+    agent: Any, config: Any, sample: Callable[[int], dict[str, Any]], updates: int
+) -> dict[str, Any]:
     """Updates per second of one of the authors' agents in JAX, with batches from a Python loop."""
     import jax
 
@@ -329,7 +369,10 @@ def learnt(agent: Any, config: Any, sample: Callable[[int], dict[str, Any]], upd
 
 
 def written(path: str, rows: int) -> dict[str, Any]:
-    """Write a file in D4RL's layout, with D4RL's compression. A time limit ends an episode every 1,000 steps."""
+    """Write a file in D4RL's layout, with D4RL's compression.
+
+    A time limit ends an episode every 1,000 steps.
+    """
     import h5py
     import numpy as np
 
@@ -342,7 +385,9 @@ def written(path: str, rows: int) -> dict[str, Any]:
 
 
 def read(path: str) -> dict[str, Any]:
-    """Seconds from the file to the device, and the peak memory beyond that of a process that is ready to read."""
+    """Seconds from the file to the device, and the peak memory beyond that of a process that is
+    ready to read.
+    """
     import jax
     import jax.numpy as jnp
 
@@ -374,29 +419,45 @@ WORKERS: dict[str, Callable[..., dict[str, Any]]] = {
 
 def main() -> None:
     """Measure everything, print a table and write the numbers to a file."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--corl", type=Path, help="a clone of CORL; what has no clone is measured alone")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--corl", type=Path, help="a clone of CORL; what has no clone is measured alone"
+    )
     parser.add_argument("--jax-corl", type=Path, help="a clone of JAX-CORL")
     parser.add_argument("--dql", type=Path, help="a clone of the authors' Diffusion-QL")
     parser.add_argument("--peer", help="Python of an environment that has PyTorch, for both")
     parser.add_argument("--fql", type=Path, help="a clone of the authors' FQL")
-    parser.add_argument("--ogbench", type=Path, help="a clone of the authors' OGBench, which holds GCIQL")
-    parser.add_argument("--jax-peer", help="Python of an environment that has JAX, Flax, distrax and ml_collections")
+    parser.add_argument(
+        "--ogbench", type=Path, help="a clone of the authors' OGBench, which holds GCIQL"
+    )
+    parser.add_argument(
+        "--jax-peer", help="Python of an environment that has JAX, Flax, distrax and ml_collections"
+    )
     parser.add_argument("--agents", nargs="+", default=list(VARIANTS), choices=list(VARIANTS))
-    parser.add_argument("--updates", type=int, default=3_000, help="of the quickest; a twentieth of them for CQL")
-    parser.add_argument("--rows", type=int, default=ROWS, help="of the file that is read; 0: none is")
+    parser.add_argument(
+        "--updates", type=int, default=3_000, help="of the quickest; a twentieth of them for CQL"
+    )
+    parser.add_argument(
+        "--rows", type=int, default=ROWS, help="of the file that is read; 0: none is"
+    )
     options = options_of(parser, WORKERS)
     if (options.corl is None and options.dql is None) != (options.peer is None) or (
         any((options.fql, options.ogbench, options.jax_corl)) != (options.jax_peer is not None)
     ):
         parser.error(
-            "a clone and the Python that runs it go together: --corl or --dql and --peer, --fql, --ogbench or "
-            "--jax-corl and --jax-peer."
+            "a clone and the Python that runs it go together: --corl or --dql and --peer, --fql, "
+            "--ogbench or --jax-corl and --jax-peer."
         )
     theirs = {
         "corl": (options.corl, options.peer, dict.fromkeys(FILES, "CORL")),
         "jax_corl": (options.jax_corl, options.jax_peer, dict.fromkeys(JAX_FILES, "JAX-CORL")),
-        "diffusion_ql": (options.dql, options.peer, dict.fromkeys(("dql", "dql max-Q"), "authors'")),
+        "diffusion_ql": (
+            options.dql,
+            options.peer,
+            dict.fromkeys(("dql", "dql max-Q"), "authors'"),
+        ),
         "flow_ql": (options.fql, options.jax_peer, {"fql": "authors'"}),
         "goal_ql": (options.ogbench, options.jax_peer, {"gciql": "authors'"}),
     }
@@ -425,7 +486,10 @@ def main() -> None:
             note("iql 4 learners total updates/s", population["updates_per_second"])
         for name in ACTING:
             if ACTING[name][0] in options.agents:
-                note(f"acting, {name}, ms", 1e3 * measure(sys.executable, "acting", name, 300)["seconds"])
+                note(
+                    f"acting, {name}, ms",
+                    1e3 * measure(sys.executable, "acting", name, 300)["seconds"],
+                )
     with tempfile.TemporaryDirectory() as folder:
         path = str(Path(folder, FILE))
         if options.rows:
@@ -441,7 +505,9 @@ def main() -> None:
     for variant in options.agents:
         for other in ("bound", "CORL", "JAX-CORL", "authors'", "bfloat16"):
             if f"{variant} {other} updates/s" in medians:
-                ratio = medians[f"{variant} ours updates/s"] / medians[f"{variant} {other} updates/s"]
+                ratio = (
+                    medians[f"{variant} ours updates/s"] / medians[f"{variant} {other} updates/s"]
+                )
                 ratios[f"{variant} ours / {other}"] = ratio
     for name, one, other in (
         ("iql 4 learners / 1", "iql 4 learners total", "iql ours"),

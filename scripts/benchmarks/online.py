@@ -1,12 +1,13 @@
 """Speed and memory of online training, compared with Stable Baselines Jax (sbx-rl) and rejax.
 
-Measurements alternate (ours, peer, ours, peer, ...), each in a separate process. Medians are reported. The peers are
-installed in separate environments, whose Pythons are arguments:
+Measurements alternate (ours, peer, ours, peer, ...), each in a separate process. Medians are
+reported. The peers are installed in separate environments, whose Pythons are arguments:
 
   python scripts/benchmarks/online.py --peer peer/bin/python --rejax rejax/bin/python \\
       --output results/speed/measurements/online.json
 
-EnvPool and gymnax are measured with our agents if they are installed: pip install 'rljax[envpool,gymnax]'.
+EnvPool and gymnax are measured with our agents if they are installed: pip install
+'rljax[envpool,gymnax]'.
 """
 
 from __future__ import annotations
@@ -25,16 +26,30 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from scripts.benchmarks import measuring
-from scripts.benchmarks.measuring import ENVIRONMENT, add_sample, conclude, options_of, prepared, timed
+from scripts.benchmarks.measuring import (
+    ENVIRONMENT,
+    add_sample,
+    conclude,
+    options_of,
+    prepared,
+    timed,
+)
 
 if TYPE_CHECKING:  # importing rljax takes time that is measured
     from rljax.training.loop import Training
 
 WARMUP = 1_000
 ROLLOUT = 8 * 256  # environments x steps of PPO
-PENDULUM = {"num_envs": 64, "num_steps": 64, "num_epochs": 4}  # for PPO inside the program, in 8 minibatches
+# For PPO inside the program, in 8 minibatches.
+PENDULUM = {"num_envs": 64, "num_steps": 64, "num_epochs": 4}
 # DQN on CartPole, with an update after each step.
-CARTPOLE = {"hidden": (256, 256), "batch_size": 64, "replay_size": 100_000, "target_every": 1_000, "num_steps": 1}
+CARTPOLE = {
+    "hidden": (256, 256),
+    "batch_size": 64,
+    "replay_size": 100_000,
+    "target_every": 1_000,
+    "num_steps": 1,
+}
 AGENTS = ("sac", "td3", "dqn", "ppo")
 PEER = "sbx-rl"
 TURNS = 9  # repetitions of the loop and of its bare update, to measure the share of the bound
@@ -75,7 +90,11 @@ def ours_ppo(environment: str, rollouts: int) -> dict[str, Any]:
 def ours_pendulum(rollouts: int) -> dict[str, Any]:
     """Steps per second of PPO's training loop inside the program."""
     size = PENDULUM["num_envs"] * PENDULUM["num_steps"]
-    plain = {"recompute_advantages": False, "normalise_observations": False, "normalise_rewards": False}
+    plain = {
+        "recompute_advantages": False,
+        "normalise_observations": False,
+        "normalise_rewards": False,
+    }
     changes = PENDULUM | plain | {"batch_size": size // 8}
     total = (2 + 2 * rollouts) * size
     with prepared("ppo", 1, total, changes, "gymnax/Pendulum-v1") as training:
@@ -92,7 +111,11 @@ def rejax_pendulum(rollouts: int) -> dict[str, Any]:
     size = PENDULUM["num_envs"] * PENDULUM["num_steps"]
     ppo = PPO.create(env="Pendulum-v1", num_minibatches=8, total_timesteps=size, **PENDULUM)
     state = jax.jit(ppo.init_state)(jax.random.PRNGKey(0))
-    loop = jax.jit(lambda state: jax.lax.fori_loop(0, rollouts, lambda _, state: ppo.train_iteration(state), state))
+    loop = jax.jit(
+        lambda state: jax.lax.fori_loop(
+            0, rollouts, lambda _, state: ppo.train_iteration(state), state
+        )
+    )
     jax.block_until_ready(loop(state))
     began = time.perf_counter()
     jax.block_until_ready(loop(state))
@@ -106,7 +129,9 @@ def update_alone(training: Training, updates: int) -> Callable[[], float]:
     learner = training.driver.learner
 
     def loop(state: Any, hyper: Any) -> Any:
-        return jax.lax.fori_loop(0, updates, lambda _, state: learner.update(state, hyper), state).agent
+        return jax.lax.fori_loop(
+            0, updates, lambda _, state: learner.update(state, hyper), state
+        ).agent
 
     compiled = jax.jit(loop)
 
@@ -122,7 +147,8 @@ def update_alone(training: Training, updates: int) -> Callable[[], float]:
 def bound(agent: str, steps: int, size: str = "") -> dict[str, Any]:
     """Updates per second of the bare update.
 
-    `size` has the widths and the activation of the networks, such as "256-256-256-gelu". The default is the agent's.
+    `size` has the widths and the activation of the networks, such as "256-256-256-gelu". The
+    default is the agent's.
     """
     *widths, activation = size.split("-")
     changes = {"hidden": tuple(map(int, widths)), "activation": activation} if size else {}
@@ -132,7 +158,10 @@ def bound(agent: str, steps: int, size: str = "") -> dict[str, Any]:
 
 
 def share(agent: str, steps: int) -> dict[str, Any]:
-    """The share of the bound that the training loop reaches. Both alternate in one process; the median of `TURNS`."""
+    """The share of the bound that the training loop reaches.
+
+    Both alternate in one process; the median of `TURNS`.
+    """
     each = steps // TURNS
     with prepared(agent, 1, WARMUP + 200 + steps, {"warmup_steps": WARMUP}) as training:
         timed(training.driver, WARMUP + 200)
@@ -145,7 +174,9 @@ def share(agent: str, steps: int) -> dict[str, Any]:
 
 
 def first_update(agent: str, cache: str) -> dict[str, Any]:
-    """Seconds from the start of the process to the end of the first update, with the given compile cache."""
+    """Seconds from the start of the process to the end of the first update,
+    with the given compile cache.
+    """
     os.environ["JAX_COMPILATION_CACHE_DIR"] = cache
     with prepared(agent, 1, 300, {"warmup_steps": 256}) as training:
         training.driver.advance(257)
@@ -179,7 +210,10 @@ def peer(agent: str, steps: int) -> dict[str, Any]:
     environment, settings = ENVIRONMENT, {"buffer_size": 1_000_000, "batch_size": 256}
     if agent == "dqn":
         environment, settings = "CartPole-v1", {"batch_size": CARTPOLE["batch_size"]}
-        settings |= {"buffer_size": CARTPOLE["replay_size"], "target_update_interval": CARTPOLE["target_every"]}
+        settings |= {
+            "buffer_size": CARTPOLE["replay_size"],
+            "target_update_interval": CARTPOLE["target_every"],
+        }
         settings |= {"train_freq": 1, "policy_kwargs": {"net_arch": list(CARTPOLE["hidden"])}}
     algorithm = {"sac": sbx.SAC, "td3": sbx.TD3, "dqn": sbx.DQN}[agent]
     model = algorithm("MlpPolicy", environment, learning_starts=WARMUP, seed=0, **settings)
@@ -220,8 +254,12 @@ def seconds_of(command: list[str]) -> float:
 
 def main() -> None:
     """Measure everything, print a table and write the numbers to a file."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--peer", help="Python of an environment that has sbx-rl; without it only ours is measured")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--peer", help="Python of an environment that has sbx-rl; without it only ours is measured"
+    )
     parser.add_argument("--rejax", help="Python of an environment that has rejax and gymnax < 1")
     parser.add_argument("--agents", nargs="+", default=AGENTS, choices=AGENTS)
     parser.add_argument("--steps", type=int, default=3_000)
@@ -248,9 +286,13 @@ def main() -> None:
                 note(f"{agent} bound steps/s", result["steps_per_second"])
                 note(f"{agent} share of the bound", result["share"])
         if "ppo" in options.agents:
-            note_loop("ppo ours", measure(sys.executable, "ours_ppo", ENVIRONMENT, options.rollouts))
+            note_loop(
+                "ppo ours", measure(sys.executable, "ours_ppo", ENVIRONMENT, options.rollouts)
+            )
             if importlib.util.find_spec("envpool"):
-                pool = measure(sys.executable, "ours_ppo", f"envpool/{ENVIRONMENT}", options.rollouts)
+                pool = measure(
+                    sys.executable, "ours_ppo", f"envpool/{ENVIRONMENT}", options.rollouts
+                )
                 note("ppo ours, EnvPool steps/s", pool["steps_per_second"])
             if options.peer:
                 note_loop(f"ppo {PEER}", measure(options.peer, "peer_ppo", options.rollouts))
@@ -261,15 +303,26 @@ def main() -> None:
                 inside = measure(options.rejax, "rejax_pendulum", 20 * options.rollouts)
                 note("ppo Pendulum rejax steps/s", inside["steps_per_second"])
         if "sac" in options.agents:
-            note("dsact bound steps/s", measure(sys.executable, "bound", "dsact", options.steps)["steps_per_second"])
-            equal = measure(sys.executable, "bound", "sac", options.steps, "256-256-256-gelu")["steps_per_second"]
+            note(
+                "dsact bound steps/s",
+                measure(sys.executable, "bound", "dsact", options.steps)["steps_per_second"],
+            )
+            equal = measure(sys.executable, "bound", "sac", options.steps, "256-256-256-gelu")[
+                "steps_per_second"
+            ]
             note("sac of DSAC-T's size, bound steps/s", equal)
             population = measure(sys.executable, "ours", "sac", options.steps // 3, 4)
             note("sac 4 learners total steps/s", population["steps_per_second"])
     for _ in range(min(options.rounds, 3) if "sac" in options.agents else 0):
         with tempfile.TemporaryDirectory() as cache:
-            note("first update, cold, s", measure(sys.executable, "first_update", "sac", cache)["seconds"])
-            note("first update, cached, s", measure(sys.executable, "first_update", "sac", cache)["seconds"])
+            note(
+                "first update, cold, s",
+                measure(sys.executable, "first_update", "sac", cache)["seconds"],
+            )
+            note(
+                "first update, cached, s",
+                measure(sys.executable, "first_update", "sac", cache)["seconds"],
+            )
         note("rljax --help, s", seconds_of([sys.executable, "-m", "rljax", "--help"]))
 
     medians = {name: statistics.median(values) for name, values in samples.items()}
@@ -281,8 +334,16 @@ def main() -> None:
             )
     for name, one, other in (
         ("ppo steps/s ours, EnvPool / sbx-rl", "ppo ours, EnvPool steps/s", f"ppo {PEER} steps/s"),
-        ("ppo Pendulum steps/s ours / rejax", "ppo Pendulum ours steps/s", "ppo Pendulum rejax steps/s"),
-        ("dsact time / sac time, equal sizes", "sac of DSAC-T's size, bound steps/s", "dsact bound steps/s"),
+        (
+            "ppo Pendulum steps/s ours / rejax",
+            "ppo Pendulum ours steps/s",
+            "ppo Pendulum rejax steps/s",
+        ),
+        (
+            "dsact time / sac time, equal sizes",
+            "sac of DSAC-T's size, bound steps/s",
+            "dsact bound steps/s",
+        ),
         ("sac 4 learners / 1", "sac 4 learners total steps/s", "sac ours steps/s"),
     ):
         if one in medians and other in medians:

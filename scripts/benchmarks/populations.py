@@ -1,17 +1,19 @@
 """Speed of many learners in one program, compared with many runs.
 
-Also measures the cost of the population axis for one learner, a sweep compared with separate trials, and learners with
-a core each compared with learners that share all cores.
+Also measures the cost of the population axis for one learner, a sweep compared with separate
+trials, and learners with a core each compared with learners that share all cores.
 
   python scripts/benchmarks/populations.py --output results/speed/measurements/populations.json
   python scripts/benchmarks/populations.py --overhead --rounds 7 --rollouts 40 \\
       --output results/speed/measurements/overhead.json
   python scripts/benchmarks/populations.py --zoo zoo/bin/python --rounds 3 \\
       --output results/speed/measurements/sweep.json
-  python scripts/benchmarks/populations.py --cores --rounds 3 --output results/speed/measurements/cores.json
+  python scripts/benchmarks/populations.py --cores --rounds 3 \
+      --output results/speed/measurements/cores.json
 
-Measurements alternate, each in a separate process. Medians are reported. Sequential runs are those of a shell loop over
-`rljax train`, with compiled programs kept between runs and, for comparison, not kept.
+Measurements alternate, each in a separate process. Medians are reported. Sequential runs are those
+of a shell loop over `rljax train`, with compiled programs kept between runs and, for comparison,
+not kept.
 """
 
 from __future__ import annotations
@@ -38,9 +40,14 @@ from scripts.benchmarks.offline import synthetic
 LEARNERS = 16
 SWEEP = {"trials": 64, "population": 16, "steps": 50_000}
 PPO: dict[str, Any] = {"num_envs": 8, "num_steps": 128, "batch_size": 256, "num_epochs": 4}
-FLAGS = [word for name, value in PPO.items() for word in (f"--config.{name.replace('_', '-')}", str(value))]
+FLAGS = [
+    word
+    for name, value in PPO.items()
+    for word in (f"--config.{name.replace('_', '-')}", str(value))
+]
 QUIET = ["--eval-episodes", "10", "--quiet"]
-POPULATIONS: dict[str, tuple[int, int, list[str]]] = {  # learners, steps, and their source of experience
+# Learners, steps, and their source of experience.
+POPULATIONS: dict[str, tuple[int, int, list[str]]] = {
     "ppo": (16, 100_000, ["--env", "gymnax/Pendulum-v1", *FLAGS]),
     "dqn": (8, 10_000, ["--env", "gymnax/CartPole-v1"]),
     "sac": (4, 2_000, ["--env", "rljax/Pendulum"]),
@@ -51,28 +58,64 @@ POPULATIONS: dict[str, tuple[int, int, list[str]]] = {  # learners, steps, and t
 
 
 def command(*words: Any, cache: str, **environment: str) -> None:
-    """The command line in a separate process. Compiled programs are kept in `cache`, unless that is empty."""
-    settings = {"JAX_COMPILATION_CACHE_DIR": cache} if cache else {"JAX_ENABLE_COMPILATION_CACHE": "false"}
+    """The command line in a separate process.
+
+    Compiled programs are kept in `cache`, unless that is empty.
+    """
+    settings = (
+        {"JAX_COMPILATION_CACHE_DIR": cache} if cache else {"JAX_ENABLE_COMPILATION_CACHE": "false"}
+    )
     words = tuple(map(str, (sys.executable, "-m", "rljax", *words)))
-    subprocess.run(words, check=True, stdout=subprocess.DEVNULL, env=os.environ | settings | environment)
+    subprocess.run(
+        words, check=True, stdout=subprocess.DEVNULL, env=os.environ | settings | environment
+    )
 
 
 def together(steps: int) -> dict[str, Any]:
     """Seconds of one command that trains all learners, without compiled programs at the start."""
     with tempfile.TemporaryDirectory() as folder:
         began = time.perf_counter()
-        words = ["train", "ppo", "--env", "gymnax/Pendulum-v1", "--steps", steps, "--eval-every", steps]
-        command(*words, "--seeds", LEARNERS, "--out", f"{folder}/run", *FLAGS, *QUIET, cache=f"{folder}/cache")
+        words = [
+            "train",
+            "ppo",
+            "--env",
+            "gymnax/Pendulum-v1",
+            "--steps",
+            steps,
+            "--eval-every",
+            steps,
+        ]
+        command(
+            *words,
+            "--seeds",
+            LEARNERS,
+            "--out",
+            f"{folder}/run",
+            *FLAGS,
+            *QUIET,
+            cache=f"{folder}/cache",
+        )
         return {"seconds": time.perf_counter() - began}
 
 
 def one_by_one(steps: int, number: int, keep: int) -> dict[str, Any]:
-    """Seconds of all commands, one per learner, estimated from the first and `number` - 1 others."""
+    """Seconds of all commands, one per learner, estimated from the first and `number` - 1
+    others.
+    """
     with tempfile.TemporaryDirectory() as folder:
         taken = []
         for seed in range(number):
             began = time.perf_counter()
-            words = ["train", "ppo", "--env", "gymnax/Pendulum-v1", "--steps", steps, "--eval-every", steps]
+            words = [
+                "train",
+                "ppo",
+                "--env",
+                "gymnax/Pendulum-v1",
+                "--steps",
+                steps,
+                "--eval-every",
+                steps,
+            ]
             place = ["--seed", seed, "--out", f"{folder}/run-{seed}"]
             command(*words, *place, *FLAGS, *QUIET, cache=f"{folder}/cache" if keep else "")
             taken.append(time.perf_counter() - began)
@@ -80,7 +123,9 @@ def one_by_one(steps: int, number: int, keep: int) -> dict[str, Any]:
 
 
 def one_learner(rollouts: int, repetitions: int) -> dict[str, Any]:
-    """Steps per second of PPO's usual loop for one learner and of a hand-written loop, alternating."""
+    """Steps per second of PPO's usual loop for one learner and of a hand-written loop,
+    alternating.
+    """
     import jax
 
     size = PPO["num_envs"] * PPO["num_steps"]
@@ -94,11 +139,16 @@ def one_learner(rollouts: int, repetitions: int) -> dict[str, Any]:
             carry = jax.block_until_ready(loop(carry))
             hand.append(time.perf_counter() - began)
     steps = rollouts * size
-    return {"steps_per_second": steps / statistics.median(ours), "by_hand": steps / statistics.median(hand)}
+    return {
+        "steps_per_second": steps / statistics.median(ours),
+        "by_hand": steps / statistics.median(hand),
+    }
 
 
 def by_hand(rollouts: int) -> tuple[Callable[[Any], Any], Any]:
-    """The same loop for one learner, without axis P and storage, but with its counters and reports."""
+    """The same loop for one learner, without axis P and storage,
+    but with its counters and reports.
+    """
     import jax
     import jax.numpy as jnp
 
@@ -133,25 +183,58 @@ def by_hand(rollouts: int) -> tuple[Callable[[Any], Any], Any]:
         key = jax.random.fold_in(key_update, index)
         agent, metrics = agent_state.update(ppo, agent, batch, key, index, config)
         totals = {name: totals[name] + value for name, value in metrics.items()}
-        bad = {name: jnp.where((bad[name] < 0) & ~jnp.isfinite(x), index, bad[name]) for name, x in metrics.items()}
+        bad = {
+            name: jnp.where((bad[name] < 0) & ~jnp.isfinite(x), index, bad[name])
+            for name, x in metrics.items()
+        }
         return (agent, *carry[1:4], totals, bad)
 
-    names = ("actor/loss", "actor/entropy", "actor/kl", "actor/clipped", "critic/loss", "critic/value")
+    names = (
+        "actor/loss",
+        "actor/entropy",
+        "actor/kl",
+        "actor/clipped",
+        "critic/loss",
+        "critic/value",
+    )
     loop = jax.jit(lambda carry: jax.lax.fori_loop(0, rollouts, iterate, carry), donate_argnums=0)
-    empty = ({name: jnp.zeros(()) for name in names}, {name: jnp.full((), -1, jnp.int32) for name in names})
+    empty = (
+        {name: jnp.zeros(()) for name in names},
+        {name: jnp.full((), -1, jnp.int32) for name in names},
+    )
     carry = (agent, observation, state, [jnp.zeros(()) for _ in range(3)], *empty)
     return loop, jax.block_until_ready(loop(carry))
 
 
 def population(agent: str, cores: int) -> dict[str, Any]:
-    """Steps per second of a command's loop. Its learners have a core each, or share the threads of one device."""
+    """Steps per second of a command's loop.
+
+    Its learners have a core each, or share the threads of one device.
+    """
     seeds, steps, words = POPULATIONS[agent]
     with tempfile.TemporaryDirectory() as folder:
         if "--env" not in words:
             np.savez(f"{folder}/data.npz", allow_pickle=False, **synthetic(100_000))
             words = [*words, "--data", f"{folder}/data.npz", "--env", "none"]
-        words += ["--seeds", seeds, "--steps", steps, "--log-every", steps // 4, "--eval-every", steps]
-        words += ["--eval-episodes", 1, "--checkpoint-every", steps, "--quiet", "--out", f"{folder}/run"]
+        words += [
+            "--seeds",
+            seeds,
+            "--steps",
+            steps,
+            "--log-every",
+            steps // 4,
+            "--eval-every",
+            steps,
+        ]
+        words += [
+            "--eval-episodes",
+            1,
+            "--checkpoint-every",
+            steps,
+            "--quiet",
+            "--out",
+            f"{folder}/run",
+        ]
         devices = {} if cores else {"JAX_NUM_CPU_DEVICES": "1"}
         command("train", agent, *words, cache=f"{folder}/cache", **devices)
         summary = json.loads(Path(folder, "run", "summary.json").read_text())
@@ -159,7 +242,9 @@ def population(agent: str, cores: int) -> dict[str, Any]:
 
 
 def swept() -> dict[str, Any]:
-    """Seconds of a sweep of PPO on CartPole in populations, without compiled programs at the start, and of its test."""
+    """Seconds of a sweep of PPO on CartPole in populations, without compiled programs at the start,
+    and of its test.
+    """
     with tempfile.TemporaryDirectory() as folder:
         began = time.perf_counter()
         words = [
@@ -172,13 +257,22 @@ def swept() -> dict[str, Any]:
             "--eval-every",
             SWEEP["steps"],
         ]
-        words += ["--trials", SWEEP["trials"], "--population", SWEEP["population"], "--tuning-seeds", 0]
+        words += [
+            "--trials",
+            SWEEP["trials"],
+            "--population",
+            SWEEP["population"],
+            "--tuning-seeds",
+            0,
+        ]
         command(*words, "--out", f"{folder}/sweep", *FLAGS, *QUIET, cache=f"{folder}/cache")
         return {"seconds": time.perf_counter() - began}
 
 
 def trial_by_trial(number: int) -> dict[str, Any]:
-    """Seconds of all trials in a process each, estimated from `number` of them: settings do not change the time."""
+    """Seconds of all trials in a process each, estimated from `number` of them:
+    settings do not change the time.
+    """
     with tempfile.TemporaryDirectory() as folder:
         taken = []
         for trial in range(number):
@@ -192,16 +286,49 @@ def trial_by_trial(number: int) -> dict[str, Any]:
 
 
 def zoo(python: str, number: int, at_once: int) -> dict[str, Any]:
-    """Seconds of RL Zoo's command for all trials, estimated from `number`; `at_once` of them share the processor."""
+    """Seconds of RL Zoo's command for all trials, estimated from `number`;
+    `at_once` of them share the processor.
+    """
     threads = str(max(1, (os.cpu_count() or 1) // at_once))
-    budget = ["-n", str(SWEEP["steps"]), "--eval-freq", str(SWEEP["steps"]), "--eval-episodes", "10"]
-    settings = [f"n_envs:{PPO['num_envs']}", f"n_steps:{PPO['num_steps']}", f"batch_size:{PPO['batch_size']}"]
+    budget = [
+        "-n",
+        str(SWEEP["steps"]),
+        "--eval-freq",
+        str(SWEEP["steps"]),
+        "--eval-episodes",
+        "10",
+    ]
+    settings = [
+        f"n_envs:{PPO['num_envs']}",
+        f"n_steps:{PPO['num_steps']}",
+        f"batch_size:{PPO['batch_size']}",
+    ]
     settings += [f"n_epochs:{PPO['num_epochs']}"]
     with tempfile.TemporaryDirectory() as folder:
 
         def trial(index: int) -> None:
-            words = [python, "-m", "rl_zoo3.train", "--algo", "ppo", "--env", "CartPole-v1", *budget, "--verbose", "0"]
-            words += ["-f", f"{folder}/{index}", "--seed", str(index), "--num-threads", threads, "--device", "cpu"]
+            words = [
+                python,
+                "-m",
+                "rl_zoo3.train",
+                "--algo",
+                "ppo",
+                "--env",
+                "CartPole-v1",
+                *budget,
+                "--verbose",
+                "0",
+            ]
+            words += [
+                "-f",
+                f"{folder}/{index}",
+                "--seed",
+                str(index),
+                "--num-threads",
+                threads,
+                "--device",
+                "cpu",
+            ]
             words += ["--hyperparams", *settings, f"learning_rate:{1e-4 * (1 + index):g}"]
             subprocess.run(words, check=True, capture_output=True)
 
@@ -224,13 +351,27 @@ WORKERS: dict[str, Callable[..., dict[str, Any]]] = {
 
 def main() -> None:
     """Measure everything, print a table and write the numbers to a file."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--steps", type=int, default=100_000, help="of each of the learners that are compared")
-    parser.add_argument("--runs", type=int, default=4, help="of those one after the other that are timed")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--steps", type=int, default=100_000, help="of each of the learners that are compared"
+    )
+    parser.add_argument(
+        "--runs", type=int, default=4, help="of those one after the other that are timed"
+    )
     parser.add_argument("--rollouts", type=int, default=200)
-    parser.add_argument("--overhead", action="store_true", help="measure one learner beside the loop by hand alone")
-    parser.add_argument("--cores", action="store_true", help="measure what learners gain by cores of their own alone")
-    parser.add_argument("--zoo", help="Python of an environment that has rl_zoo3: measure the sweep beside it alone")
+    parser.add_argument(
+        "--overhead", action="store_true", help="measure one learner beside the loop by hand alone"
+    )
+    parser.add_argument(
+        "--cores",
+        action="store_true",
+        help="measure what learners gain by cores of their own alone",
+    )
+    parser.add_argument(
+        "--zoo", help="Python of an environment that has rl_zoo3: measure the sweep beside it alone"
+    )
     options = options_of(parser, WORKERS, rounds=3)
 
     samples: dict[str, list[float]] = {}
@@ -245,7 +386,11 @@ def main() -> None:
             note("PPO, one learner", "one_learner", options.rollouts, 20)
         return conclude(
             {name: statistics.median(values) for name, values in samples.items()},
-            {"one learner / by hand, of each process": statistics.median(map(operator.truediv, *samples.values()))},
+            {
+                "one learner / by hand, of each process": statistics.median(
+                    map(operator.truediv, *samples.values())
+                )
+            },
             samples,
             options.output,
         )
@@ -263,14 +408,18 @@ def main() -> None:
         return conclude(medians, ratios, samples, options.output)
     sweep = f"sweep of {SWEEP['trials']} in populations of {SWEEP['population']}, with its test"
     if options.zoo:
-        names = {1: f"RL Zoo, {SWEEP['trials']} trials one by one", 2: f"RL Zoo, {SWEEP['trials']} trials, two at once"}
+        names = {
+            1: f"RL Zoo, {SWEEP['trials']} trials one by one",
+            2: f"RL Zoo, {SWEEP['trials']} trials, two at once",
+        }
         for _ in range(options.rounds):
             note(sweep, "swept")
             for at_once, name in names.items():
                 note(name, "zoo", options.zoo, options.runs, at_once)
         medians = {name: statistics.median(values) for name, values in samples.items()}
         ratios = {
-            f"{name} / sweep": medians[f"{name}, seconds"] / medians[f"{sweep}, seconds"] for name in names.values()
+            f"{name} / sweep": medians[f"{name}, seconds"] / medians[f"{sweep}, seconds"]
+            for name in names.values()
         }
         return conclude(medians, ratios, samples, options.output)
     for _ in range(options.rounds):
@@ -284,9 +433,12 @@ def main() -> None:
     medians = {name: statistics.median(values) for name, values in samples.items()}
     program = medians[f"{LEARNERS} PPO learners, one program, seconds"]
     ratios = {
-        "runs compiled once / one program": medians[f"{LEARNERS} PPO runs, compiled once, seconds"] / program,
-        "runs each compiled / one program": medians[f"{LEARNERS} PPO runs, each compiled, seconds"] / program,
-        "one learner / by hand": medians["PPO, one learner, steps/s"] / medians["PPO, one learner, by_hand"],
+        "runs compiled once / one program": medians[f"{LEARNERS} PPO runs, compiled once, seconds"]
+        / program,
+        "runs each compiled / one program": medians[f"{LEARNERS} PPO runs, each compiled, seconds"]
+        / program,
+        "one learner / by hand": medians["PPO, one learner, steps/s"]
+        / medians["PPO, one learner, by_hand"],
         "a process each / sweep": medians[f"{SWEEP['trials']} trials, a process each, seconds"]
         / medians[f"{sweep}, seconds"],
     }

@@ -1,9 +1,11 @@
-"""Time of `rljax report` on many runs. The script creates runs in a temporary folder and times the command on them.
+"""Time of `rljax report` on many runs.
+
+The script creates runs in a temporary folder and times the command on them.
 
   python scripts/benchmarks/report.py
 
-The default is 200 runs: 4 agents x 10 environments x 5 runs, each of 1M steps with 5 learners, 100 evaluations of 10
-episodes and 1,000 lines of metrics.
+The default is 200 runs: 4 agents x 10 environments x 5 runs, each of 1M steps with 5 learners, 100
+evaluations of 10 episodes and 1,000 lines of metrics.
 """
 
 from __future__ import annotations
@@ -20,7 +22,18 @@ from pathlib import Path
 import numpy as np
 
 AGENTS = ("sac", "td3", "ppo", "dsact")
-TASKS = ("HalfCheetah", "Hopper", "Walker2d", "Ant", "Humanoid", "Swimmer", "Reacher", "Pusher", "Pendulum", "Acrobot")
+TASKS = (
+    "HalfCheetah",
+    "Hopper",
+    "Walker2d",
+    "Ant",
+    "Humanoid",
+    "Swimmer",
+    "Reacher",
+    "Pusher",
+    "Pendulum",
+    "Acrobot",
+)
 STEPS, EVALUATIONS, LINES, LEARNERS, EPISODES = 1_000_000, 100, 1_000, 5, 10
 
 
@@ -28,31 +41,68 @@ def make(folder: Path, agent: str, task: str, seeds: list[int]) -> None:
     """Write the files of one run, with the fields of a real run."""
     folder.mkdir(parents=True)
     generator = np.random.default_rng(seeds[0])
-    described = {"agent": agent, "env": f"{task}-v5", "environment": f"{task}-v5", "steps": STEPS, "seeds": seeds}
-    described |= {"config": {"actor_lr": 3e-4, "hidden": [256, 256]}, "command": f"rljax train {agent} --env {task}-v5"}
-    described |= {"eval_every": STEPS // EVALUATIONS, "versions": {"rljax": "0.1.0"}, "processor": "none"}
-    described |= {"spec": {"name": f"{task}-v5", "observation_shape": [17], "action_size": 6, "discrete": False}}
+    described = {
+        "agent": agent,
+        "env": f"{task}-v5",
+        "environment": f"{task}-v5",
+        "steps": STEPS,
+        "seeds": seeds,
+    }
+    described |= {
+        "config": {"actor_lr": 3e-4, "hidden": [256, 256]},
+        "command": f"rljax train {agent} --env {task}-v5",
+    }
+    described |= {
+        "eval_every": STEPS // EVALUATIONS,
+        "versions": {"rljax": "0.1.0"},
+        "processor": "none",
+    }
+    described |= {
+        "spec": {
+            "name": f"{task}-v5",
+            "observation_shape": [17],
+            "action_size": 6,
+            "discrete": False,
+        }
+    }
     (folder / "config.json").write_text(json.dumps(described))
-    (folder / "summary.json").write_text(json.dumps({"steps_per_second": 200.0, "wall_seconds": 5e3, "complete": True}))
+    (folder / "summary.json").write_text(
+        json.dumps({"steps_per_second": 200.0, "wall_seconds": 5e3, "complete": True})
+    )
     level = 1000 + 1000 * generator.random(LEARNERS)
     with (folder / "evaluations.jsonl").open("w") as file:
         for step in range(STEPS // EVALUATIONS, STEPS + 1, STEPS // EVALUATIONS):
-            returns = level[:, None] * step / STEPS + 100 * generator.normal(size=(LEARNERS, EPISODES))
+            returns = level[:, None] * step / STEPS + 100 * generator.normal(
+                size=(LEARNERS, EPISODES)
+            )
             for learner, seed in enumerate(seeds):
-                line = {"step": step, "learner": learner, "seed": seed, "returns": returns[learner].tolist()}
-                file.write(json.dumps(line | {"lengths": [1000] * EPISODES, "wall_seconds": step / 200}) + "\n")
+                line = {
+                    "step": step,
+                    "learner": learner,
+                    "seed": seed,
+                    "returns": returns[learner].tolist(),
+                }
+                file.write(
+                    json.dumps(line | {"lengths": [1000] * EPISODES, "wall_seconds": step / 200})
+                    + "\n"
+                )
     names = ("actor/loss", "critic/loss", "critic/q", "episode/return")
     with (folder / "metrics.jsonl").open("w") as file:
         for step in range(STEPS // LINES, STEPS + 1, STEPS // LINES):
             values = {name: generator.normal(size=LEARNERS).tolist() for name in names}
             file.write(
-                json.dumps({"step": step, "wall_seconds": step / 200, "steps_per_second": 200.0} | values) + "\n"
+                json.dumps(
+                    {"step": step, "wall_seconds": step / 200, "steps_per_second": 200.0} | values
+                )
+                + "\n"
             )
 
 
 def main() -> None:
     """Create the runs, report on them and print the time."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--runs", type=int, default=5, help="of each agent in each environment")
     number = parser.parse_args().runs
     with tempfile.TemporaryDirectory() as name:
@@ -78,8 +128,9 @@ def main() -> None:
         page = (folder / "report.html").stat().st_size
     load = ", ".join(f"{x:.1f}" for x in os.getloadavg())
     print(
-        f"{number * len(AGENTS) * len(TASKS)} runs, {size / 1e6:.0f} MB of lines: report in {seconds:.1f} s, "
-        f"a page of {page / 1e6:.1f} MB; {os.cpu_count()} cores, load of the machine {load}"
+        f"{number * len(AGENTS) * len(TASKS)} runs, {size / 1e6:.0f} MB of lines: report in "
+        f"{seconds:.1f} s, a page of {page / 1e6:.1f} MB; {os.cpu_count()} cores, load of "
+        f"the machine {load}"
     )
 
 

@@ -3,11 +3,12 @@
   git clone https://github.com/BattleWen/RO2O peer/RO2O
   peer/bin/pip install torch numpy
   taskset -c 0 python scripts/benchmarks/ro2o.py --peer peer/bin/python \\
-      --code peer/RO2O/algorithms/offline/ro2o_mujoco.py --output results/speed/measurements/ro2o.json
+      --code peer/RO2O/algorithms/offline/ro2o_mujoco.py \\
+      --output results/speed/measurements/ro2o.json
 
-Sizes of HalfCheetah, random rows, and the defaults of both: batches of 256 rows, 20 perturbed observations for each,
-10 critics and networks of 3 x 256. Measurements alternate, each in a separate process, after compilation. Medians are
-reported. `taskset` limits all to one core.
+Sizes of HalfCheetah, random rows, and the defaults of both: batches of 256 rows, 20 perturbed
+observations for each, 10 critics and networks of 3 x 256. Measurements alternate, each in a
+separate process, after compilation. Medians are reported. `taskset` limits all to one core.
 """
 
 from __future__ import annotations
@@ -33,7 +34,8 @@ def peer(updates: int, code: str) -> dict[str, Any]:
     """Updates per second of the authors' `RO2O.update`."""
     for name in ("d4rl", "gym", "h5py", "pyrallis", "tqdm", "wandb", "yaml"):
         sys.modules[name] = types.ModuleType(name)  # imported, and unused by the learner
-        sys.modules[name].__spec__ = importlib.machinery.ModuleSpec(name, None)  # for which PyTorch looks
+        # For which PyTorch looks.
+        sys.modules[name].__spec__ = importlib.machinery.ModuleSpec(name, None)
     sys.modules["gym"].Env = object  # pyright: ignore[reportAttributeAccessIssue]
     sys.modules["tqdm"].trange = range  # pyright: ignore[reportAttributeAccessIssue]
     sys.modules["pyrallis"].wrap = lambda: lambda function: function  # pyright: ignore[reportAttributeAccessIssue]
@@ -46,12 +48,18 @@ def peer(updates: int, code: str) -> dict[str, Any]:
     critic = module.VectorizedCritic(OBSERVATIONS, ACTIONS, config.hidden_dim, config.num_critics)
     adam = functools.partial(torch.optim.Adam, lr=3e-4)
     sizes = {name: getattr(config, name) for name in ("sample_size", "beta_policy", "beta_ood")}
-    learner = module.RO2O(actor, adam(actor.parameters()), critic, adam(critic.parameters()), device="cpu", **sizes)
+    learner = module.RO2O(
+        actor, adam(actor.parameters()), critic, adam(critic.parameters()), device="cpu", **sizes
+    )
     data = {name: torch.as_tensor(x) for name, x in h2o.rows(ROWS).items()}
 
     def one() -> None:
         places = np.random.randint(0, ROWS, BATCH)
-        batch = [data["observation"][places], data["action"][places], data["reward"][places][:, None]]
+        batch = [
+            data["observation"][places],
+            data["action"][places],
+            data["reward"][places][:, None],
+        ]
         learner.update([*batch, data["next_observation"][places], torch.zeros(BATCH, 1)])
 
     one()
@@ -66,13 +74,19 @@ WORKERS: dict[str, Callable[..., dict[str, Any]]] = {"ours": h2o.ours, "peer": p
 
 def main() -> None:
     """Measure everything, print a table and write the numbers to a file."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--peer", help="Python of an environment that has what the authors' code needs")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--peer", help="Python of an environment that has what the authors' code needs"
+    )
     parser.add_argument("--code", help="the authors' ro2o_mujoco.py")
     parser.add_argument("--updates", type=int, default=20)
     options = options_of(parser, WORKERS)
     if options.peer and not options.code:
-        raise SystemExit("--peer needs the file of the authors' code: --code peer/RO2O/.../ro2o_mujoco.py")
+        raise SystemExit(
+            "--peer needs the file of the authors' code: --code peer/RO2O/.../ro2o_mujoco.py"
+        )
     samples: dict[str, list[float]] = {}
     for _ in range(options.rounds):
         for name, python, worker, argument in (

@@ -1,13 +1,15 @@
-"""Speed of streaming agents: of one, of many at once, of a Python loop, and of the authors' PyTorch code.
+"""Speed of streaming agents: of one, of many at once, of a Python loop,
+and of the authors' PyTorch code.
 
   git clone https://github.com/mohmdelsayed/streaming-drl peer/streaming-drl
   python scripts/benchmarks/streaming.py --peer peer/bin/python --code peer/streaming-drl \\
       --output results/speed/measurements/streaming.json
 
-The peer's Python has torch, gymnasium[mujoco] and stable-baselines3. Measurements alternate, each in a separate
-process. Medians are reported. The Python loop is the same agent on the same task with Gymnasium's environment, with one
-compiled call for an action and one for an update: the simplest code. On Atari (pip install 'rljax[atari]') our agent
-plays, and the authors' agent receives noise, without a game.
+The peer's Python has torch, gymnasium[mujoco] and stable-baselines3. Measurements alternate, each
+in a separate process. Medians are reported. The Python loop is the same agent on the same task with
+Gymnasium's environment, with one compiled call for an action and one for an update: the simplest
+code. On Atari (pip install 'rljax[atari]') our agent plays, and the authors' agent receives noise,
+without a game.
 """
 
 from __future__ import annotations
@@ -21,13 +23,23 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from scripts.benchmarks.measuring import add_sample, conclude, measure, options_of, prepared, timed, use_code
+from scripts.benchmarks.measuring import (
+    add_sample,
+    conclude,
+    measure,
+    options_of,
+    prepared,
+    timed,
+    use_code,
+)
 
 STREAMS = 16
 
 
 def ours(agent: str, environment: str, seeds: int, steps: int) -> dict[str, Any]:
-    """Steps per second of all streams of a run's training loop, and the bytes of one stream's state."""
+    """Steps per second of all streams of a run's training loop,
+    and the bytes of one stream's state.
+    """
     from rljax.training import registry
 
     settings = vars(registry.preset(agent, registry.load_agent(agent), environment))
@@ -48,18 +60,27 @@ def python_loop(steps: int) -> dict[str, Any]:
     from rljax.agents import stream_q
     from rljax.training import agent_state
 
-    config, spec = stream_q.Config(), EnvSpec("CartPole-v1", (5,), 2, discrete=True, max_episode_steps=500)
+    config, spec = (
+        stream_q.Config(),
+        EnvSpec("CartPole-v1", (5,), 2, discrete=True, max_episode_steps=500),
+    )
     environment = gymnasium.make("CartPole-v1")
     inputs = stream_q.experience(config).inputs
     state = agent_state.create(stream_q, jax.random.key(0), spec, config, inputs)
     act = jax.jit(
-        lambda state, observation, key: agent_state.act(stream_q, state, observation, key, config, explore=True)[:2]
+        lambda state, observation, key: agent_state.act(
+            stream_q, state, observation, key, config, explore=True
+        )[:2]
     )
     update = jax.jit(
-        lambda state, batch, key, step: agent_state.update(stream_q, state, batch, key, step, config)
+        lambda state, batch, key, step: agent_state.update(
+            stream_q, state, batch, key, step, config
+        )
     )
     perceive = jax.jit(
-        lambda state, observation, first: agent_state.perceive(stream_q, state, observation, first, config)
+        lambda state, observation, first: agent_state.perceive(
+            stream_q, state, observation, first, config
+        )
     )
     key = jax.random.key(1)
 
@@ -88,16 +109,20 @@ def python_loop(steps: int) -> dict[str, Any]:
 
 
 def peer(code: str, repetitions: int) -> dict[str, Any]:
-    """Steps per second of the authors' stream AC on HalfCheetah, from the time of 900 further steps.
+    """Steps per second of the authors' stream AC on HalfCheetah,
+    from the time of 900 further steps.
 
-    No episode ends in that time. At an end, their code reads values that Gymnasium has moved since 1.0.
+    No episode ends in that time. At an end, their code reads values that Gymnasium has moved since
+    1.0.
     """
     use_code(code)
     import stream_ac_continuous  # pyright: ignore[reportMissingImports]
 
     def seconds(total: int) -> float:
         began = time.perf_counter()
-        stream_ac_continuous.main("HalfCheetah-v5", 0, 1.0, 0.99, 0.8, total, 0.01, 3.0, 2.0, False, False)
+        stream_ac_continuous.main(
+            "HalfCheetah-v5", 0, 1.0, 0.99, 0.8, total, 0.01, 3.0, 2.0, False, False
+        )
         return time.perf_counter() - began
 
     with tempfile.TemporaryDirectory() as folder:
@@ -108,7 +133,9 @@ def peer(code: str, repetitions: int) -> dict[str, Any]:
 
 
 def peer_atari(code: str, steps: int) -> dict[str, Any]:
-    """Steps per second of the authors' stream Q for Atari alone: on pictures of noise, without a game."""
+    """Steps per second of the authors' stream Q for Atari alone:
+    on pictures of noise, without a game.
+    """
     use_code(code)
     import numpy as np
     from stream_q_atari import StreamQ  # pyright: ignore[reportMissingImports]
@@ -138,8 +165,13 @@ WORKERS: dict[str, Callable[..., dict[str, Any]]] = {
 
 def main() -> None:
     """Measure everything, print a table and write the numbers to a file."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--peer", help="Python of an environment that has torch, gymnasium[mujoco], stable-baselines3")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--peer",
+        help="Python of an environment that has torch, gymnasium[mujoco], stable-baselines3",
+    )
     parser.add_argument("--code", help="folder of the authors' code")
     parser.add_argument("--steps", type=int, default=5_000)
     options = options_of(parser, WORKERS)
@@ -156,22 +188,56 @@ def main() -> None:
         note("stream AC HalfCheetah ours", "ours", "stream_ac", "HalfCheetah-v5", 1, 4 * steps)
         if options.peer:
             note("stream AC HalfCheetah authors", "peer", options.code, 3, python=options.peer)
-        note("stream AC HalfCheetah ours, 5 streams", "ours", "stream_ac", "HalfCheetah-v5", 5, steps)
+        note(
+            "stream AC HalfCheetah ours, 5 streams", "ours", "stream_ac", "HalfCheetah-v5", 5, steps
+        )
         note("stream Q CartPole ours", "ours", "stream_q", "gymnax/CartPole-v1", 1, inside)
         note("stream Q CartPole, Python loop", "python_loop", steps)
-        note(f"stream Q CartPole ours, {STREAMS} streams", "ours", "stream_q", "gymnax/CartPole-v1", STREAMS, inside)
+        note(
+            f"stream Q CartPole ours, {STREAMS} streams",
+            "ours",
+            "stream_q",
+            "gymnax/CartPole-v1",
+            STREAMS,
+            inside,
+        )
         note("stream Q Breakout ours", "ours", "stream_q", "atari/Breakout", 1, steps)
         if options.peer:
-            note("stream Q Breakout authors, no game", "peer_atari", options.code, steps // 5, python=options.peer)
+            note(
+                "stream Q Breakout authors, no game",
+                "peer_atari",
+                options.code,
+                steps // 5,
+                python=options.peer,
+            )
         note("stream AC Pendulum ours", "ours", "stream_ac", "rljax/Pendulum", 1, inside)
-        note(f"stream AC Pendulum ours, {STREAMS} streams", "ours", "stream_ac", "rljax/Pendulum", STREAMS, inside // 4)
+        note(
+            f"stream AC Pendulum ours, {STREAMS} streams",
+            "ours",
+            "stream_ac",
+            "rljax/Pendulum",
+            STREAMS,
+            inside // 4,
+        )
 
     medians = {name: statistics.median(values) for name, values in samples.items()}
     ratios = {}
     for name, one, other in (
-        ("stream AC HalfCheetah, ours / authors", "stream AC HalfCheetah ours", "stream AC HalfCheetah authors"),
-        ("stream Q Breakout, ours / authors", "stream Q Breakout ours", "stream Q Breakout authors, no game"),
-        ("stream Q CartPole, ours / Python loop", "stream Q CartPole ours", "stream Q CartPole, Python loop"),
+        (
+            "stream AC HalfCheetah, ours / authors",
+            "stream AC HalfCheetah ours",
+            "stream AC HalfCheetah authors",
+        ),
+        (
+            "stream Q Breakout, ours / authors",
+            "stream Q Breakout ours",
+            "stream Q Breakout authors, no game",
+        ),
+        (
+            "stream Q CartPole, ours / Python loop",
+            "stream Q CartPole ours",
+            "stream Q CartPole, Python loop",
+        ),
         (
             f"stream Q CartPole, {STREAMS} streams / 1",
             f"stream Q CartPole ours, {STREAMS} streams",

@@ -1,9 +1,10 @@
-"""Cost of thinking steps: one update of PPO on lights out with the interpolation recurrent unit and with an MLP.
+"""Cost of thinking steps: one update of PPO on lights out with the interpolation recurrent unit and
+with an MLP.
 
   python scripts/benchmarks/torsos.py --output results/speed/measurements/torsos.json
 
-The MLP has four layers and as many parameters as the unit. Updates of all torsos alternate in one process. Medians are
-reported.
+The MLP has four layers and as many parameters as the unit. Updates of all torsos alternate in one
+process. Medians are reported.
 """
 
 from __future__ import annotations
@@ -24,7 +25,9 @@ SIZES: dict[str, Any] = {"num_envs": 512, "num_steps": 16, "batch_size": 1024, "
 
 
 def updates(env: str, config: Any) -> tuple[Callable[[], float], int]:
-    """A function that times one update, on all minibatches of a rollout, and the number of parameters."""
+    """A function that times one update, on all minibatches of a rollout,
+    and the number of parameters.
+    """
     import jax
     import jax.numpy as jnp
 
@@ -35,11 +38,15 @@ def updates(env: str, config: Any) -> tuple[Callable[[], float], int]:
     spec, key = envs.make(env).spec, jax.random.key(0)
     rows = (config.num_steps, config.num_envs)
     state = jax.jit(lambda key: ppo.init(key, spec, config))(key)
-    observation = jax.random.bernoulli(key, 0.5, (*rows, *spec.observation_shape)).astype(jnp.float32)
+    observation = jax.random.bernoulli(key, 0.5, (*rows, *spec.observation_shape)).astype(
+        jnp.float32
+    )
     act = jax.jit(lambda state, observation: ppo.act(state, observation, key, config, explore=True))
     action, extras, _ = act(state, observation)
     ended = jax.random.bernoulli(key, 0.1, rows)
-    batch = Transition(observation, action, -0.1 * jnp.ones(rows), ended, ended, observation, extras)
+    batch = Transition(
+        observation, action, -0.1 * jnp.ones(rows), ended, ended, observation, extras
+    )
     update = jax.jit(lambda state: ppo.update(state, batch, key, jnp.int32(0), config)[0])
     jax.block_until_ready(update(state))
 
@@ -53,7 +60,9 @@ def updates(env: str, config: Any) -> tuple[Callable[[], float], int]:
 
 def main() -> None:
     """Measure, print and write the results."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--env", default="rljax/LightsOut-5x5")
     parser.add_argument("--repetitions", type=int, default=9)
     parser.add_argument("--output", type=Path)
@@ -64,7 +73,10 @@ def main() -> None:
     preset = registry.preset("ppo", ppo, options.env, None)
     base: Any = dataclasses.replace(preset, **SIZES, initialisation="lecun_uniform")
     unit = dataclasses.replace(base, torso="iru", actor_hidden=(64,))
-    measured = {f"iru-{steps}": updates(options.env, dataclasses.replace(unit, compute=steps)) for steps in THINKING}
+    measured = {
+        f"iru-{steps}": updates(options.env, dataclasses.replace(unit, compute=steps))
+        for steps in THINKING
+    }
     _, parameters = measured["iru-1"]
     width = nearest(options.env, base, parameters)
     measured["mlp"] = updates(options.env, dataclasses.replace(base, actor_hidden=(width,) * 4))
@@ -72,7 +84,9 @@ def main() -> None:
     for _ in range(options.repetitions):
         for name, (seconds, _) in measured.items():
             taken[name].append(seconds())
-    medians = {f"milliseconds, {name}": 1e3 * statistics.median(values) for name, values in taken.items()}
+    medians = {
+        f"milliseconds, {name}": 1e3 * statistics.median(values) for name, values in taken.items()
+    }
     mlp = medians["milliseconds, mlp"]
     ratios = {f"{name} of the MLP": x / mlp for name, x in named(medians)}
     sizes = {f"parameters, {name}": float(parameters) for name, (_, parameters) in measured.items()}
@@ -100,7 +114,9 @@ def nearest(env: str, config: Any, parameters: int) -> int:
 
     widths = range(8, 257)
     above = bisect.bisect_left(widths, parameters, key=size)
-    return min(widths[max(above - 1, 0) : above + 1], key=lambda width: abs(size(width) - parameters))
+    return min(
+        widths[max(above - 1, 0) : above + 1], key=lambda width: abs(size(width) - parameters)
+    )
 
 
 if __name__ == "__main__":

@@ -1,1 +1,3 @@
-"""Comparisons whose outcome is known: with another revision, with other people's files, under attacks and kills."""
+"""Comparisons whose outcome is known: with another revision, with other people's files,
+under attacks and kills.
+"""

@@ -1,7 +1,8 @@
-"""Other people's files beside our agents with the same settings, and what both draw at random, in one order.
+"""Other people's files beside our agents with the same settings, and what both draw at random,
+in one order.
 
-Both scripts that compare them take it from here: compare_returns.py and compare_updates.py. It imports neither rljax
-nor torch, for it runs in both Pythons.
+Both scripts that compare them take it from here: compare_returns.py and compare_updates.py. It
+imports neither rljax nor torch, for it runs in both Pythons.
 """
 
 from __future__ import annotations
@@ -12,9 +13,13 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 UPDATES = 200
-SETTINGS = "--device cpu --env halfcheetah-medium-v2 --buffer_size 100000 --max_timesteps {updates} --eval_freq 1000000"
+SETTINGS = (
+    "--device cpu --env halfcheetah-medium-v2 --buffer_size 100000 --max_timesteps {updates} "
+    "--eval_freq 1000000"
+)
 
-# Our settings where CORL's differ from our defaults, and CORL's where its table for the set differs from its defaults.
+# Our settings where CORL's differ from our defaults, and CORL's where its table for the set differs
+# from its defaults.
 IQL: dict[str, Any] = {
     "values": "old",
     "normalise_observations": True,
@@ -37,7 +42,11 @@ CQL: dict[str, Any] = {
     "log_std_offset": -1.0,
     "critic_initialisation": "orthogonal",
 }
-CALQL: dict[str, Any] = CQL | {"penalty_weight": 10.0, "hidden": (256, 256, 256), "critic_hidden": (256, 256)}
+CALQL: dict[str, Any] = CQL | {
+    "penalty_weight": 10.0,
+    "hidden": (256, 256, 256),
+    "critic_hidden": (256, 256),
+}
 CQL_ARGUMENTS = "--batch_size 64 --cql_n_actions 4 --policy_lr 3e-4"
 CQL_LOSSES = {
     "qf1_loss+qf2_loss": ("critic/error", 1.0),
@@ -46,23 +55,29 @@ CQL_LOSSES = {
     "alpha_loss": ("temperature/loss", 1.0),
 }
 
-Drawn = Mapping[str, list[np.ndarray]]  # what they draw in all updates, by kind: [N, ...] for each draw, in their order
+# What they draw in all updates, by kind: [N, ...] for each draw, in their order.
+Drawn = Mapping[str, list[np.ndarray]]
 Noise = Mapping[str, list[np.ndarray]]  # the same by the functions of `jax.random`, in our order
 
 
 def edac_noise(drawn: Drawn) -> Noise:
-    """CORL draws for the temperature, the actor and the critics; for the first two it is given the same numbers."""
+    """CORL draws for the temperature, the actor and the critics;
+    for the first two it is given the same numbers.
+    """
     return {"normal": drawn["normal"][1:]}
 
 
 def cql_noise(drawn: Drawn) -> Noise:
-    """CORL draws for the actor [N, B, A], the target, and the candidates [N, B, K, A]; we draw the last two at once.
+    """CORL draws for the actor [N, B, A], the target, and the candidates [N, B, K, A];
+    we draw the last two at once.
 
-    Of our 1 + K numbers of each state the first ones are those of the target, which the present state does not have.
+    Of our 1 + K numbers of each state the first ones are those of the target, which the present
+    state does not have.
     """
     actor, target, present, following = drawn["normal"]
     both = (
-        np.concatenate([first[:, :, None], rest], axis=2) for first, rest in ((target, present), (target, following))
+        np.concatenate([first[:, :, None], rest], axis=2)
+        for first, rest in ((target, present), (target, following))
     )
     return {
         "normal": [np.concatenate(list(both), axis=1).swapaxes(1, 2), actor],
@@ -71,12 +86,22 @@ def cql_noise(drawn: Drawn) -> Noise:
 
 
 def diffusion_noise(drawn: Drawn) -> Noise:
-    """Both draw for the target, the noisy actions and the policy; they draw steps of a chain in turn, we at once."""
+    """Both draw for the target, the noisy actions and the policy;
+    they draw steps of a chain in turn, we at once.
+    """
     normal = drawn["normal"]
     chain = len(normal) // 2  # of the target, and of the policy
-    target, noisy, policy = np.stack(normal[:chain], axis=1), normal[chain], np.stack(normal[chain + 1 :], axis=1)
+    target, noisy, policy = (
+        np.stack(normal[:chain], axis=1),
+        normal[chain],
+        np.stack(normal[chain + 1 :], axis=1),
+    )
     _, steps = drawn["integer"]  # the first ones are the places of the batch
-    return {"normal": [target, noisy, policy], "randint": [steps], "bernoulli": [drawn["uniform"][0] > 0.5]}
+    return {
+        "normal": [target, noisy, policy],
+        "randint": [steps],
+        "bernoulli": [drawn["uniform"][0] > 0.5],
+    }
 
 
 def flow_noise(drawn: Drawn) -> Noise:
@@ -94,17 +119,23 @@ class Pair(NamedTuple):
 
     file: str  # in a folder with all projects
     learner: str  # the class with the method `train`, where the file trains by itself with PyTorch
-    networks: Mapping[str, tuple[str, ...]]  # our networks, or parts of them, by name: theirs, one for each member
-    losses: Mapping[str, tuple[str, float]]  # their losses by name: our metric, and how many of theirs it is
+    # our networks, or parts of them, by name: theirs, one for each member
+    networks: Mapping[str, tuple[str, ...]]
+    # their losses by name: our metric, and how many of theirs it is
+    losses: Mapping[str, tuple[str, float]]
     arguments: str
     config: Mapping[str, Any]
-    offset: int = 0  # of the number of an update: CORL's ReBRAC moves the actor on its first one, ours on its second
+    # of the number of an update: CORL's ReBRAC moves the actor on its first one, ours on its second
+    offset: int = 0
     noise: Callable[[Drawn], Noise] = no_noise  # what theirs draws, as ours draws it
-    repeated: Mapping[int, int] = {}  # draws of an update of theirs that are given the numbers of an earlier one
+    # draws of an update of theirs that are given the numbers of an earlier one
+    repeated: Mapping[int, int] = {}
     method: str = "train"  # of the learner
     fields: Mapping[str, Any] = {}  # of its settings, where its command line lacks them
-    fixed: tuple[str, ...] = ()  # parameters of theirs that ours does not learn, and theirs here neither
-    watcher: Literal["torch", "rebrac", "fql", "diffusion_ql"] = "torch"  # one of those in watch_authors_file.py
+    # parameters of theirs that ours does not learn, and theirs here neither
+    fixed: tuple[str, ...] = ()
+    # one of those in watch_authors_file.py
+    watcher: Literal["torch", "rebrac", "fql", "diffusion_ql"] = "torch"
 
     @property
     def uses_jax(self) -> bool:
@@ -125,7 +156,11 @@ PAIRS = {
         "CORL/algorithms/offline/iql.py",
         "ImplicitQLearning",
         {"actor": ("actor",), "critic": ("qf.q1", "qf.q2"), "value": ("vf",)},
-        {"value_loss": ("value/loss", 1.0), "q_loss": ("critic/loss", 2.0), "actor_loss": ("actor/loss", 1.0)},
+        {
+            "value_loss": ("value/loss", 1.0),
+            "q_loss": ("critic/loss", 2.0),
+            "actor_loss": ("actor/loss", 1.0),
+        },
         SETTINGS,
         IQL,
     ),
@@ -142,7 +177,8 @@ PAIRS = {
         "",
         {"actor": ("actor",), "critic": ("critic",)},
         {"critic_loss": ("critic/loss", 1.0), "actor_loss": ("actor/loss", 1.0)},
-        "--num_epochs 1 --num_updates_on_epoch {updates} --eval_episodes 0 --policy_noise 0.0 " + REBRAC_ARGUMENTS,
+        "--num_epochs 1 --num_updates_on_epoch {updates} --eval_episodes 0 --policy_noise 0.0 "
+        + REBRAC_ARGUMENTS,
         REBRAC | {"target_noise": 0.0},
         offset=1,
         watcher="rebrac",
@@ -156,8 +192,8 @@ PAIRS = {
             "actor_loss": ("actor/loss", 1.0),
             "alpha_loss": ("temperature/loss", 1.0),
         },
-        "--device cpu --buffer_size 100000 --num_epochs 1 --num_updates_on_epoch {updates} --eval_episodes 1 "
-        "--hidden_dim 64",
+        "--device cpu --buffer_size 100000 --num_epochs 1 --num_updates_on_epoch {updates} "
+        "--eval_episodes 1 --hidden_dim 64",
         EDAC,
         noise=edac_noise,
         repeated={1: 0},
@@ -178,8 +214,8 @@ PAIRS = {
         "CalQL",
         {"actor": ("actor",), "critic": ("critic_1", "critic_2")},
         CQL_LOSSES,
-        "--device cpu --env halfcheetah-medium-v2 --buffer_size 100000 --offline_iterations {updates} "
-        f"--online_iterations 0 --eval_freq 1000000 {CQL_ARGUMENTS}",
+        "--device cpu --env halfcheetah-medium-v2 --buffer_size 100000 --offline_iterations "
+        f"{{updates}} --online_iterations 0 --eval_freq 1000000 {CQL_ARGUMENTS}",
         CALQL,
         noise=cql_noise,
         fixed=("actor.log_std_multiplier", "actor.log_std_offset"),
@@ -188,7 +224,11 @@ PAIRS = {
         "RIQL/RIQL.py",
         "ImplicitQLearning",
         {"actor": ("actor",), "critic": ("qf",), "value": ("vf",)},
-        {"value_loss": ("value/loss", 1.0), "q_loss": ("critic/loss", 1.0), "actor_loss": ("actor/loss", 1.0)},
+        {
+            "value_loss": ("value/loss", 1.0),
+            "q_loss": ("critic/loss", 1.0),
+            "actor_loss": ("actor/loss", 1.0),
+        },
         "",
         {},
         fields={

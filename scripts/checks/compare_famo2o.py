@@ -1,13 +1,14 @@
-"""One update of FamO2O and one of its authors' code (JAX), from the same parameters and on the same batch.
+"""One update of FamO2O and one of its authors' code (JAX),
+from the same parameters and on the same batch.
 
   git clone https://github.com/LeapLabTHU/FamO2O peer/FamO2O
   sed -i "s/_, params = variables.pop/params = variables.pop/" peer/FamO2O/jax_iql/common.py
   python scripts/checks/compare_famo2o.py peer/FamO2O/jax_iql
 
-It needs flax, optax and tensorflow-probability. The batch is new experience, so that beta comes from the balance
-policy. Both stds are at their lower clip, exp(-5) and exp(-10): random numbers, which differ, then hardly matter. Our
-update is made twice: as it is, and with the weights of the authors' code, a matrix of all betas and all advantages of
-the batch.
+It needs flax, optax and tensorflow-probability. The batch is new experience, so that beta comes
+from the balance policy. Both stds are at their lower clip, exp(-5) and exp(-10): random numbers,
+which differ, then hardly matter. Our update is made twice: as it is, and with the weights of the
+authors' code, a matrix of all betas and all advantages of the batch.
 """
 
 from __future__ import annotations
@@ -47,7 +48,8 @@ def of_authors(learner: Any) -> dict[str, Any]:
     actor = layers(learner.actor.params)
     actor["hidden_0"] = {**actor["hidden_0"], "kernel": actor["hidden_0"]["kernel"][ORDER]}
     critics = [
-        [layers(model.params[f"Critic_{i}"]) for i in range(2)] for model in (learner.critic, learner.target_critic)
+        [layers(model.params[f"Critic_{i}"]) for i in range(2)]
+        for model in (learner.critic, learner.target_critic)
     ]
     critic, target = ({"members": jax.tree.map(lambda *x: jnp.stack(x), *pair)} for pair in critics)
     return {
@@ -55,7 +57,10 @@ def of_authors(learner: Any) -> dict[str, Any]:
         "critic": critic,
         "target_critic": target,
         "log_temperature": learner.hierarchical_temp.params["log_temp"],
-        "balance": (layers(learner.hierarchical_actor.params), learner.hierarchical_actor.params["log_stds"]),
+        "balance": (
+            layers(learner.hierarchical_actor.params),
+            learner.hierarchical_actor.params["log_stds"],
+        ),
         "actor": (actor, learner.actor.params["log_stds"]),
     }
 
@@ -90,17 +95,27 @@ def with_parameters(state: famo2o.State, known: dict[str, Any]) -> famo2o.State:
     )
 
 
-def matrix_loss(actor: Any, advantage: Any, beta: Any, batch: Transition, config: famo2o.Config) -> Any:
+def matrix_loss(
+    actor: Any, advantage: Any, beta: Any, batch: Transition, config: famo2o.Config
+) -> Any:
     """The actor's loss with the authors' product of beta [B, 1] and advantages [B]."""
     weight = jnp.minimum(jnp.exp(beta[:, None] * advantage), config.max_weight)  # [B, B]
-    pi = distributions.gaussian(famo2o.policy(actor, batch.observation, beta, config), famo2o.std(actor, config))
+    pi = distributions.gaussian(
+        famo2o.policy(actor, batch.observation, beta, config), famo2o.std(actor, config)
+    )
     loss = jnp.negative((weight * pi.log_prob(batch.action)).mean())
-    return loss, {"actor/loss": loss, "actor/advantage": advantage.mean(), "actor/weight": weight.mean()}
+    return loss, {
+        "actor/loss": loss,
+        "actor/advantage": advantage.mean(),
+        "actor/weight": weight.mean(),
+    }
 
 
 def main() -> None:
     """Make the updates and print by how much they differ."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("code", help="the folder jax_iql of the authors' code")
     use_code(parser.parse_args().code)
     jax.tree_map = jax.tree.map  # pyright: ignore[reportAttributeAccessIssue]  # an older JAX has it
@@ -112,9 +127,16 @@ def main() -> None:
     def normal(*shape: int) -> np.ndarray:
         return generator.normal(size=shape).astype(np.float32)
 
-    known: dict[str, Any] = {"hidden_dims": HIDDEN, "family_coefficient_range": RANGE, "expectile": EXPECTILE}
-    learner = FamilyLearner(0, normal(1, OBSERVATIONS), normal(1, ACTIONS), opt_decay_schedule=None, **known)
-    for name in ("actor", "hierarchical_actor", "value", "critic", "target_critic"):  # no target equals its critic
+    known: dict[str, Any] = {
+        "hidden_dims": HIDDEN,
+        "family_coefficient_range": RANGE,
+        "expectile": EXPECTILE,
+    }
+    learner = FamilyLearner(
+        0, normal(1, OBSERVATIONS), normal(1, ACTIONS), opt_decay_schedule=None, **known
+    )
+    # No target equals its critic.
+    for name in ("actor", "hierarchical_actor", "value", "critic", "target_critic"):
         model = getattr(learner, name)
         params = jax.tree.map(lambda x: x + 0.2 * normal(*x.shape), model.params)
         if "log_stds" in params:
@@ -122,7 +144,10 @@ def main() -> None:
         setattr(learner, name, model.replace(params=params))
     low, high = RANGE
     config = famo2o.Config(
-        hidden=HIDDEN, expectile=EXPECTILE, inverse_temperature_min=low, inverse_temperature_max=high
+        hidden=HIDDEN,
+        expectile=EXPECTILE,
+        inverse_temperature_min=low,
+        inverse_temperature_max=high,
     )
     before = of_authors(learner)
     state = famo2o.init(jax.random.key(0), EnvSpec("Example-v0", (OBSERVATIONS,), ACTIONS), config)
@@ -134,7 +159,9 @@ def main() -> None:
         0.1 * normal(BATCH),
     )
     action, ends = np.tanh(normal(BATCH, ACTIONS)), generator.random(BATCH) < 0.2
-    told = learner.update(Batch(observation, action, reward, 1.0 - ends.astype(np.float32), next_observation), False)
+    told = learner.update(
+        Batch(observation, action, reward, 1.0 - ends.astype(np.float32), next_observation), False
+    )
     after = of_authors(learner)
     columns = (observation, action, reward, ends, np.zeros(BATCH, bool), next_observation)
     batch = Transition(*map(jnp.asarray, columns), extras={"offline": jnp.zeros(BATCH, bool)})
@@ -142,11 +169,17 @@ def main() -> None:
         with mock.patch.object(famo2o, "actor_loss", loss):
             update = jax.jit(lambda *of: famo2o.update(*of))  # a new function: traced anew
             new, metrics = update(state, batch, jax.random.key(0), jnp.int32(0), config)
-        print(f"{name}: actor's loss {metrics['actor/loss']:.3f}, the authors' {told['actor_loss']:.3f}")
+        print(
+            f"{name}: actor's loss {metrics['actor/loss']:.3f}, the "
+            f"authors' {told['actor_loss']:.3f}"
+        )
         for part, ours in of_ours(new).items():
             pairs = zip(*map(jax.tree.leaves, (ours, after[part])), strict=True)
             gap = np.concatenate([np.abs(np.ravel(x - y)) for x, y in pairs])
-            print(f"  {part:<16} largest difference {gap.max():.1e}, equal {100 * (gap < SAME).mean():.1f} %")
+            print(
+                f"  {part:<16} largest difference {gap.max():.1e}, "
+                f"equal {100 * (gap < SAME).mean():.1f} %"
+            )
 
 
 if __name__ == "__main__":

@@ -1,18 +1,22 @@
-"""SAC with goals in hindsight on Fetch's tasks, beside SAC with HerReplayBuffer of Stable-Baselines3, with one setting.
+"""SAC with goals in hindsight on Fetch's tasks, beside SAC with HerReplayBuffer of
+Stable-Baselines3, with one setting.
 
   peer/bin/pip install stable-baselines3 gymnasium-robotics 'mujoco<3.12'
-  taskset -c 1 python scripts/checks/compare_hindsight.py FetchReach --steps 10000 --seeds 3 --every 1000 \
-      --peer peer/bin/python --output results/online/hindsight.json
-  taskset -c 1 python scripts/checks/compare_hindsight.py FetchPush --steps 180000 --peer-steps 100000 --seeds 1 \
-      --every 10000 --peer peer/bin/python --output results/online/hindsight.json
+  taskset -c 1 python scripts/checks/compare_hindsight.py FetchReach --steps 10000 --seeds 3 \
+      --every 1000 --peer peer/bin/python --output results/online/hindsight.json
+  taskset -c 1 python scripts/checks/compare_hindsight.py FetchPush --steps 180000 \
+      --peer-steps 100000 --seeds 1 --every 10000 --peer peer/bin/python \
+      --output results/online/hindsight.json
 
-Ours needs rljax[robotics]. Both have the settings of `COMMON` and of the task in `TASKS`: one environment, one update a
-step, torch's initialisation, observations as they are, and 4 goals replaced for each one kept. Ours draws half of the
-new goals from the same episode's later steps and half from other episodes; the peer draws all from the same episode.
-Both play 20 episodes with the mean action at each evaluation; success is that of an episode's last step.
+Ours needs rljax[robotics]. Both have the settings of `COMMON` and of the task in `TASKS`: one
+environment, one update a step, torch's initialisation, observations as they are, and 4 goals
+replaced for each one kept. Ours draws half of the new goals from the same episode's later steps and
+half from other episodes; the peer draws all from the same episode. Both play 20 episodes with the
+mean action at each evaluation; success is that of an episode's last step.
 
-The two alternate, seed by seed, each in a separate process. A sample is written as soon as it is there, and one that
-the file has already is not run again. Steps a second are those of the training loop without evaluations.
+The two alternate, seed by seed, each in a separate process. A sample is written as soon as it is
+there, and one that the file has already is not run again. Steps a second are those of the training
+loop without evaluations.
 """
 
 from __future__ import annotations
@@ -31,7 +35,13 @@ import numpy as np
 from scripts.benchmarks.measuring import measure, options_of
 
 EPISODES = 20
-COMMON = {"learning_rate": 1e-3, "batch_size": 256, "discount": 0.95, "warmup_steps": 1_000, "replay_size": 1_000_000}
+COMMON = {
+    "learning_rate": 1e-3,
+    "batch_size": 256,
+    "discount": 0.95,
+    "warmup_steps": 1_000,
+    "replay_size": 1_000_000,
+}
 # RL Zoo has no settings of SAC for pushing; its target rate there is TQC's.
 TASKS: dict[str, dict[str, Any]] = {
     "FetchReach": {"target_rate": 0.005, "hidden": (64, 64)},
@@ -44,13 +54,21 @@ def ours(task: str, steps: int, seed: int, every: int) -> dict[str, Any]:
     from rljax.runs import records, run
 
     rate = COMMON["learning_rate"]
-    same = {name: value for name, value in (COMMON | TASKS[task]).items() if name != "learning_rate"}
+    same = {
+        name: value for name, value in (COMMON | TASKS[task]).items() if name != "learning_rate"
+    }
     changes = same | dict.fromkeys(("actor_lr", "critic_lr", "temperature_lr"), rate)
     changes |= {"hindsight": 0.8, "initialisation": "torch", "normalise_observations": False}
-    settings: dict[str, Any] = {"eval_every": every, "eval_episodes": EPISODES, "checkpoint_every": 10**9}
+    settings: dict[str, Any] = {
+        "eval_every": every,
+        "eval_episodes": EPISODES,
+        "checkpoint_every": 10**9,
+    }
     with tempfile.TemporaryDirectory() as folder:
         name = f"gymnasium_robotics:{task}-v4"
-        done = run.train("sac", name, steps, seeds=[seed], config=changes, out=Path(folder, "run"), **settings)
+        done = run.train(
+            "sac", name, steps, seeds=[seed], config=changes, out=Path(folder, "run"), **settings
+        )
         lines = records.read(done, "evaluations")
         summary = json.loads((done / "summary.json").read_text())
     return {
@@ -132,11 +150,17 @@ WORKERS: dict[str, Callable[..., dict[str, Any]]] = {"ours": ours, "peer": peer}
 
 def main() -> None:
     """Run what the file lacks, ours and the peer's in turns."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("task", nargs="?", choices=sorted(TASKS))
-    parser.add_argument("--peer", help="Python of an environment that has stable-baselines3 and gymnasium-robotics")
+    parser.add_argument(
+        "--peer", help="Python of an environment that has stable-baselines3 and gymnasium-robotics"
+    )
     parser.add_argument("--steps", type=int, default=10_000)
-    parser.add_argument("--peer-steps", type=int, help="steps of the peer, where both shall have the same time")
+    parser.add_argument(
+        "--peer-steps", type=int, help="steps of the peer, where both shall have the same time"
+    )
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--every", type=int, default=1_000, help="steps between evaluations")
     options = options_of(parser, WORKERS)
@@ -156,11 +180,18 @@ def main() -> None:
             arguments = (options.task, steps, seed, options.every)
             sample = measure(python, worker, *arguments, script=__file__)
             samples[name][str(seed)] = sample
-            samples |= {"settings": COMMON | TASKS[options.task], "steps": options.steps, "episodes": EPISODES}
+            samples |= {
+                "settings": COMMON | TASKS[options.task],
+                "steps": options.steps,
+                "episodes": EPISODES,
+            }
             samples |= {"command": " ".join(["python", *sys.argv]), **provenance()}
             options.output.write_text(json.dumps(file, indent=1) + "\n")
             speed, success = sample["steps_per_second"], sample["success"][-1]
-            print(f"{options.task}, seed {seed}, {name}: success {success:.2f}, {speed:,.0f} steps/s", flush=True)
+            print(
+                f"{options.task}, seed {seed}, {name}: success {success:.2f}, {speed:,.0f} steps/s",
+                flush=True,
+            )
 
 
 if __name__ == "__main__":

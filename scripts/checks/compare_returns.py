@@ -1,21 +1,25 @@
-"""Our agents beside other people's unmodified files on one recorded data set: the same settings, updates and seeds.
+"""Our agents beside other people's unmodified files on one recorded data set:
+the same settings, updates and seeds.
 
-The data set is what a policy of SAC does while exploring. Its networks are small, so that it takes minutes:
+The data set is what a policy of SAC does while exploring. Its networks are small, so that it takes
+minutes:
 
   rljax train sac --env HalfCheetah-v5 --steps 60000 --config.hidden 64 64 --config.actor-lr 1e-3 \
       --config.critic-lr 1e-3 --config.temperature-lr 1e-3 --config.warmup-steps 5000 \
       --config.initialisation lecun_uniform --eval-every 20000 --out runs/recorded
   rljax data record runs/recorded HalfCheetah-medium.hdf5 --from exploring --steps 50000
 
-The folder of peers is that of scripts/checks/compare_updates.py, and there is a Python for them. That of rebrac.py is
-another one, because the file uses JAX of its time: see scripts/checks/run_authors_file.py.
+The folder of peers is that of scripts/checks/compare_updates.py, and there is a Python for them.
+That of rebrac.py is another one, because the file uses JAX of its time: see
+scripts/checks/run_authors_file.py.
 
   taskset -c 1 python scripts/checks/compare_returns.py --data HalfCheetah-medium.hdf5 --peers peers \
-      --peer peer/bin/python --jax-peer jax-peer/bin/python       # all comparisons, or those that are named
+      --peer peer/bin/python --jax-peer jax-peer/bin/python  # all comparisons, or those that are named
 
-All seeds of ours are learners of one program. Theirs has a process for each seed. Both play 10 episodes after half of
-the updates and at the end. Between the first of their seeds ours trains alone, for the speed. Complete runs are not
-repeated. `--table` writes the table and the figure from the files that are there, and runs nothing.
+All seeds of ours are learners of one program. Theirs has a process for each seed. Both play 10
+episodes after half of the updates and at the end. Between the first of their seeds ours trains
+alone, for the speed. Complete runs are not repeated. `--table` writes the table and the figure from
+the files that are there, and runs nothing.
 """
 
 from __future__ import annotations
@@ -34,7 +38,15 @@ import numpy as np
 from rljax.analysis.comparison import mean_difference, mean_interval
 from rljax.runs import records, run
 from rljax.system.hardware import provenance
-from scripts.checks.authors_pairs import CALQL, CQL, CQL_ARGUMENTS, IQL, PAIRS, REBRAC, REBRAC_ARGUMENTS
+from scripts.checks.authors_pairs import (
+    CALQL,
+    CQL,
+    CQL_ARGUMENTS,
+    IQL,
+    PAIRS,
+    REBRAC,
+    REBRAC_ARGUMENTS,
+)
 from scripts.studies import shared
 
 SOURCES = {
@@ -64,13 +76,31 @@ class Comparison(NamedTuple):
 
 
 COMPARISONS = {
-    "td3_bc": Comparison("TD3+BC", "td3_bc", "CORL/algorithms/offline/td3_bc.py", 1_500, 10, {}, STEPS),
-    "iql": Comparison("IQL", "iql", "CORL/algorithms/offline/iql.py", 1_500, 10, IQL, STEPS),
-    "bc": Comparison("BC", "bc", "CORL/algorithms/offline/any_percent_bc.py", 1_500, 10, {}, f"{STEPS} --frac 1.0"),
-    "rebrac": Comparison(
-        "ReBRAC", "rebrac", "CORL/algorithms/offline/rebrac.py", 4_000, 5, REBRAC, f"{EPOCHS} {REBRAC_ARGUMENTS}"
+    "td3_bc": Comparison(
+        "TD3+BC", "td3_bc", "CORL/algorithms/offline/td3_bc.py", 1_500, 10, {}, STEPS
     ),
-    "cql": Comparison("CQL", "cql", "CORL/algorithms/offline/cql.py", 1_500, 10, CQL, f"{STEPS} {CQL_ARGUMENTS}"),
+    "iql": Comparison("IQL", "iql", "CORL/algorithms/offline/iql.py", 1_500, 10, IQL, STEPS),
+    "bc": Comparison(
+        "BC",
+        "bc",
+        "CORL/algorithms/offline/any_percent_bc.py",
+        1_500,
+        10,
+        {},
+        f"{STEPS} --frac 1.0",
+    ),
+    "rebrac": Comparison(
+        "ReBRAC",
+        "rebrac",
+        "CORL/algorithms/offline/rebrac.py",
+        4_000,
+        5,
+        REBRAC,
+        f"{EPOCHS} {REBRAC_ARGUMENTS}",
+    ),
+    "cql": Comparison(
+        "CQL", "cql", "CORL/algorithms/offline/cql.py", 1_500, 10, CQL, f"{STEPS} {CQL_ARGUMENTS}"
+    ),
     "calql": Comparison(
         "Cal-QL",
         "calql",
@@ -78,7 +108,9 @@ COMPARISONS = {
         1_500,
         5,
         CALQL,
-        f"{STEPS} {CQL_ARGUMENTS}".replace("--max_timesteps", "--online_iterations 0 --offline_iterations"),
+        f"{STEPS} {CQL_ARGUMENTS}".replace(
+            "--max_timesteps", "--online_iterations 0 --offline_iterations"
+        ),
     ),
     "riql": Comparison(
         "RIQL",
@@ -87,8 +119,9 @@ COMPARISONS = {
         1_500,
         10,
         {},
-        "--set train_seed={seed} eval_seed={seed} num_epochs=2 num_updates_on_epoch={half} max_timesteps={updates} "
-        "eval_every=1 device=cpu buffer_size=100000 env_name=halfcheetah-medium-v2",
+        "--set train_seed={seed} eval_seed={seed} num_epochs=2 num_updates_on_epoch={half} "
+        "max_timesteps={updates} eval_every=1 device=cpu buffer_size=100000 "
+        "env_name=halfcheetah-medium-v2",
     ),
 }
 
@@ -113,7 +146,9 @@ def ours(name: str, options: argparse.Namespace) -> Path:
 
 
 def alone(name: str, seed: int, options: argparse.Namespace) -> float:
-    """Updates per second of one of our learners in a program of its own, without compilation and evaluation."""
+    """Updates per second of one of our learners in a program of its own,
+    without compilation and evaluation.
+    """
     each, out = COMPARISONS[name], options.runs / f"{name}-alone-{seed}"
     steps = min(SPEED_STEPS, each.updates)
     begin = functools.partial(
@@ -139,9 +174,20 @@ def theirs(name: str, seed: int, options: argparse.Namespace) -> dict[str, Any]:
     out = options.runs / f"{name}-theirs-{seed}.json"
     if not finished(out):
         python = options.jax_peer if PAIRS[name].uses_jax else options.peer
-        arguments = each.arguments.format(updates=each.updates, half=each.updates // 2, seed=seed).split()
+        arguments = each.arguments.format(
+            updates=each.updates, half=each.updates // 2, seed=seed
+        ).split()
         script = Path(__file__).with_name("run_authors_file.py")
-        command = [python, script, options.data, out, options.peers / each.file, "--source", source(each), *arguments]
+        command = [
+            python,
+            script,
+            options.data,
+            out,
+            options.peers / each.file,
+            "--source",
+            source(each),
+            *arguments,
+        ]
         with out.with_suffix(".log").open("w") as log:
             process = subprocess.run([str(x) for x in command], stdout=log, stderr=log, check=False)
         if process.returncode:
@@ -156,7 +202,10 @@ def source(each: Comparison) -> str:
 
 
 def finished(out: Path) -> bool:
-    """Whether a process of the other file has played all its episodes. One that was interrupted has fewer."""
+    """Whether a process of the other file has played all its episodes.
+
+    One that was interrupted has fewer.
+    """
     evaluations = json.loads(out.read_text())["evaluations"] if out.exists() else []
     return [len(each["returns"]) for each in evaluations] == [EPISODES] * 2
 
@@ -175,10 +224,15 @@ def compared(name: str, options: argparse.Namespace) -> dict[str, Any]:
     lines = records.read(folder, "evaluations")
     half, end = each.updates // 2, each.updates
     returns = {
-        "ours": [means(line["returns"] for line in lines if line["step"] == step) for step in (half, end)],
+        "ours": [
+            means(line["returns"] for line in lines if line["step"] == step) for step in (half, end)
+        ],
         "theirs": [means(part["evaluations"][i]["returns"] for part in parts) for i in (0, 1)],
     }
-    differences = [mean_difference(mine, other) for mine, other in zip(returns["ours"], returns["theirs"], strict=True)]
+    differences = [
+        mean_difference(mine, other)
+        for mine, other in zip(returns["ours"], returns["theirs"], strict=True)
+    ]
     return {
         "label": each.label,
         "env": described["env"],
@@ -209,7 +263,9 @@ def means(returns: Any) -> list[float]:
 
 
 def rate(part: Mapping[str, Any], updates: int) -> float:
-    """Updates per second of their loop, between the end of its first evaluation and the beginning of its last one."""
+    """Updates per second of their loop, between the end of its first evaluation and the beginning
+    of its last one.
+    """
     first, *_, last = part["evaluations"]
     return updates / (last["began"] - first["ended"])
 
@@ -217,19 +273,32 @@ def rate(part: Mapping[str, Any], updates: int) -> float:
 def table(study: Mapping[str, Any]) -> str:
     """The results as Markdown."""
     header = ["agent", "updates", "seeds", "ours", "theirs", "difference", "half-way, difference"]
-    lines = [f"| {' | '.join([*header, 'updates/s, ours', 'theirs', 'ratio'])} |", "|---" * (len(header) + 3) + "|"]
+    lines = [
+        f"| {' | '.join([*header, 'updates/s, ours', 'theirs', 'ratio'])} |",
+        "|---" * (len(header) + 3) + "|",
+    ]
     for each in study["comparisons"].values():
         cells = [each["label"], f"{each['updates']:,}", str(len(each["seeds"]))]
-        cells += [shared.with_interval(mean_interval(each["returns"][whose][1])) for whose in ("ours", "theirs")]
-        cells += [shared.with_interval(difference, sign="+") for difference in reversed(each["differences"])]
-        mine, other = (float(np.median(each["speed"][name])) for name in ("ours, one learner", "theirs"))
+        cells += [
+            shared.with_interval(mean_interval(each["returns"][whose][1]))
+            for whose in ("ours", "theirs")
+        ]
+        cells += [
+            shared.with_interval(difference, sign="+")
+            for difference in reversed(each["differences"])
+        ]
+        mine, other = (
+            float(np.median(each["speed"][name])) for name in ("ours, one learner", "theirs")
+        )
         cells += [f"{mine:,.0f}", f"{other:,.0f}", f"{mine / other:.1f}"]
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines) + "\n"
 
 
 def draw(study: Mapping[str, Any], path: Path) -> None:
-    """Draw a panel for each agent: a dot for each seed, and the interval of the difference on a dashed line at 0."""
+    """Draw a panel for each agent: a dot for each seed,
+    and the interval of the difference on a dashed line at 0.
+    """
     from matplotlib.figure import Figure
 
     number = len(study["comparisons"])
@@ -242,10 +311,20 @@ def draw(study: Mapping[str, Any], path: Path) -> None:
             values = each["returns"][whose][1]
             spread = np.linspace(-0.15, 0.15, len(values))
             axes.plot(place + spread, values, "o", color=colour, markersize=4, alpha=0.7)
-            axes.plot([place - 0.25, place + 0.25], [np.mean(values)] * 2, color=colour, linewidth=2)
+            axes.plot(
+                [place - 0.25, place + 0.25], [np.mean(values)] * 2, color=colour, linewidth=2
+            )
         zero, (value, low, high) = np.mean(each["returns"]["theirs"][1]), each["differences"][1]
         axes.axhline(zero, color="k", linewidth=0.8, linestyle="--")
-        axes.errorbar(2, zero + value, [[value - low], [high - value]], color="k", marker="D", markersize=4, capsize=3)
+        axes.errorbar(
+            2,
+            zero + value,
+            [[value - low], [high - value]],
+            color="k",
+            marker="D",
+            markersize=4,
+            capsize=3,
+        )
         axes.set_xticks([0, 1, 2], ["ours", "theirs", "difference"])
         axes.set(xlim=(-0.5, 2.5), title=f"{each['label']}, {each['updates']:,} updates")
     for axes in panels[number:]:
@@ -256,13 +335,23 @@ def draw(study: Mapping[str, Any], path: Path) -> None:
 
 
 def main() -> None:
-    """Train what is missing, and write the results as JSON, Markdown and PNG into the folder `--output`."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("names", nargs="*", choices=[*COMPARISONS, []], help="comparisons; default: all")
+    """Train what is missing, and write the results as JSON,
+    Markdown and PNG into the folder `--output`.
+    """
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "names", nargs="*", choices=[*COMPARISONS, []], help="comparisons; default: all"
+    )
     parser.add_argument("--data", help="the recorded file")
     parser.add_argument("--peers", type=Path, help="the folder with the other projects")
-    parser.add_argument("--peer", type=Path, default=sys.executable, help="the Python for their files")
-    parser.add_argument("--jax-peer", type=Path, default=sys.executable, help="the Python for rebrac.py")
+    parser.add_argument(
+        "--peer", type=Path, default=sys.executable, help="the Python for their files"
+    )
+    parser.add_argument(
+        "--jax-peer", type=Path, default=sys.executable, help="the Python for rebrac.py"
+    )
     parser.add_argument("--table", action="store_true", help="only write the table and the figure")
     parser.add_argument("--runs", type=Path, default=Path("runs/references"))
     parser.add_argument("--output", type=Path, default=Path("results/checks/references"))

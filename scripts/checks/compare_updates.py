@@ -1,17 +1,20 @@
-"""Our updates beside those of other people's unmodified files: the same first parameters, batches and noise.
+"""Our updates beside those of other people's unmodified files:
+the same first parameters, batches and noise.
 
-The script watch_authors_file.py keeps the other file's first and last parameters, its batches, its losses and the
-numbers that it draws. Our agent begins with the same parameters and learns from the same rows of the recorded file,
-which the suite normalises, with the same numbers in place of random ones. What is left is arithmetic: the losses of
-each update, and the parameters at the end. TD3+BC and ReBRAC have no noise on target actions here. IQL, BC and RIQL
-have none at all.
+The script watch_authors_file.py keeps the other file's first and last parameters, its batches, its
+losses and the numbers that it draws. Our agent begins with the same parameters and learns from the
+same rows of the recorded file, which the suite normalises, with the same numbers in place of random
+ones. What is left is arithmetic: the losses of each update, and the parameters at the end. TD3+BC
+and ReBRAC have no noise on target actions here. IQL, BC and RIQL have none at all.
 
-  python scripts/checks/compare_updates.py HalfCheetah-medium.hdf5 --peers peers --peer peer/bin/python \
-      --jax-peer jax-peer/bin/python --output results/checks/references/updates.json
+  python scripts/checks/compare_updates.py HalfCheetah-medium.hdf5 --peers peers \
+      --peer peer/bin/python --jax-peer jax-peer/bin/python \
+      --output results/checks/references/updates.json
 
-The folder `peers` has these projects of GitHub: tinkoff-ai/CORL at 6afec90 and YangRui2015/RIQL at cc07d81, as CORL and
-RIQL, seohongpark/fql at 719d044 as FQL, and Zhendong-Wang/Diffusion-Policies-for-Offline-RL at d871f5c as Diffusion-QL.
-The data set and both Pythons are those of compare_returns.py. FQL needs distrax 0.1.5 and ml-collections too,
+The folder `peers` has these projects of GitHub: tinkoff-ai/CORL at 6afec90 and YangRui2015/RIQL at
+cc07d81, as CORL and RIQL, seohongpark/fql at 719d044 as FQL, and
+Zhendong-Wang/Diffusion-Policies-for-Offline-RL at d871f5c as Diffusion-QL. The data set and both
+Pythons are those of compare_returns.py. FQL needs distrax 0.1.5 and ml-collections too,
 Diffusion-QL tabulate and python-dateutil.
 """
 
@@ -33,7 +36,8 @@ import numpy as np
 from scripts.benchmarks import measuring
 from scripts.checks.authors_pairs import PAIRS, UPDATES
 
-TARGETS = {"target_critic": "critic", "target_actor": "actor", "average_actor": "actor"}  # equal at the beginning
+# Equal at the beginning.
+TARGETS = {"target_critic": "critic", "target_actor": "actor", "average_actor": "actor"}
 DRAWS = ("normal", "uniform", "randint", "bernoulli")  # functions of jax.random
 
 
@@ -49,7 +53,10 @@ def compared(agent: str, data: Path, arrays: Mapping[str, np.ndarray]) -> dict[s
     pair, module = PAIRS[agent], registry.load_agent(agent)
     rows = datasets.load(str(data)).transitions
     place = {action.tobytes(): i for i, action in enumerate(np.asarray(rows.action))}
-    places = np.array([[place[action.tobytes()] for action in batch] for batch in arrays["actions"]])  # [N, B]
+    # [N, B]
+    places = np.array(
+        [[place[action.tobytes()] for action in batch] for batch in arrays["actions"]]
+    )
     config = module.Config(**pair.config)
     if hasattr(module, "schedule"):
         config = module.schedule(config, UPDATES)
@@ -81,19 +88,25 @@ def compared(agent: str, data: Path, arrays: Mapping[str, np.ndarray]) -> dict[s
 
         return jax.lax.scan(update, state, (jnp.arange(len(places)) + pair.offset, places, noise))
 
-    noise = {kind: [arrays[name] for name in arrays if name.startswith(f"{kind}/")] for kind in DRAWS}
+    noise = {
+        kind: [arrays[name] for name in arrays if name.startswith(f"{kind}/")] for kind in DRAWS
+    }
     end, metrics = learn(trained, jax.tree.map(jnp.asarray, rows), jnp.asarray(places), noise)
     moved, apart = 0.0, 0.0
     for name in names:
         for key, value in leaves(parameters_of(end.state, name)):
             first, last = (arrays[f"{when}/{name}/{key}"] for when in ("first", "last"))
-            moved, apart = moved + np.square(last - first).sum(), apart + np.square(last - value).sum()
+            moved, apart = (
+                moved + np.square(last - first).sum(),
+                apart + np.square(last - value).sum(),
+            )
     return {
         "updates": UPDATES,
         "observations": float(np.abs(observations - arrays["observations"][0]).max()),
         "losses": {
             name: relative(
-                np.asarray(getattr(metrics[metric], "value", metrics[metric])), arrays[f"loss/{name}"] * times
+                np.asarray(getattr(metrics[metric], "value", metrics[metric])),
+                arrays[f"loss/{name}"] * times,
             )
             for name, (metric, times) in pair.losses.items()
         },
@@ -119,7 +132,9 @@ def given_noise(noise: Mapping[str, list[Any]]) -> Iterator[None]:
 
 
 def relative(ours: np.ndarray, theirs: np.ndarray) -> dict[str, float]:
-    """The largest difference of two losses [N], relative to theirs, in the first 10 updates and in all."""
+    """The largest difference of two losses [N], relative to theirs,
+    in the first 10 updates and in all.
+    """
     known = np.isfinite(theirs)
     off = np.abs(ours - theirs)[known] / np.maximum(np.abs(theirs[known]), 1e-2)
     return {"first 10": float(off[: known[:10].sum()].max()), "all": float(off.max())}
@@ -141,7 +156,9 @@ def parameters_of(state: Any, name: str) -> Any:
 
 
 def leaves(tree: Any) -> Iterator[tuple[str, np.ndarray]]:
-    """The arrays of a network, each with a name such as '0/hidden_1/kernel', where 0 is a member of an ensemble."""
+    """The arrays of a network, each with a name such as '0/hidden_1/kernel',
+    where 0 is a member of an ensemble.
+    """
     import jax
 
     for path, array in jax.tree_util.tree_leaves_with_path(tree.get("members", tree)):
@@ -166,7 +183,9 @@ def replaced(state: Any, name: str, arrays: Mapping[str, np.ndarray]) -> Any:
 
     taken = jax.tree_util.tree_map_with_path(of_arrays, params["members"] if several else params)
     network = network_of(state, name)
-    parts = getattr(network, "mean", network).replace(params={"members": taken} if several else taken)
+    parts = getattr(network, "mean", network).replace(
+        params={"members": taken} if several else taken
+    )
     parts = network.replace(mean=parts) if hasattr(network, "mean") else parts
     outer, _, inner = name.partition(".")
     field = getattr(state, outer)
@@ -186,10 +205,16 @@ def described(data: Path, agents: Mapping[str, Any]) -> dict[str, Any]:
 
 def main() -> None:
     """Compare all pairs, and write what came of it."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("data", type=Path, help="the recorded file")
-    parser.add_argument("--agents", nargs="*", choices=PAIRS, help="only these, beside what the output has already")
-    parser.add_argument("--peers", type=Path, required=True, help="the folder with the other projects")
+    parser.add_argument(
+        "--agents", nargs="*", choices=PAIRS, help="only these, beside what the output has already"
+    )
+    parser.add_argument(
+        "--peers", type=Path, required=True, help="the folder with the other projects"
+    )
     parser.add_argument("--peer", type=Path, help="the Python for their files")
     parser.add_argument("--jax-peer", type=Path, help="the Python for those that use JAX")
     parser.add_argument("--output", type=Path, help="the JSON file to write")
@@ -210,7 +235,9 @@ def main() -> None:
                 options.peers,
                 out,
             ]
-            subprocess.run([str(x) for x in command], check=True, stdout=subprocess.DEVNULL, env=environment)
+            subprocess.run(
+                [str(x) for x in command], check=True, stdout=subprocess.DEVNULL, env=environment
+            )
             agents[agent] = compared(agent, options.data, np.load(out))
             print(agent, json.dumps(agents[agent]))
     options.output.write_text(json.dumps(described(options.data, agents), indent=1) + "\n")

@@ -1,13 +1,15 @@
-"""Open hostile data files and folders of runs by rljax's commands, and watch what each command does.
+"""Open hostile data files and folders of runs by rljax's commands,
+and watch what each command does.
 
   python scripts/checks/hostile_files.py
 
-A case is a file or a folder that tries to run code, to open another file, to fill the memory, to wait for ever, or to
-end a command with a traceback. Each of its commands is a process of its own, as a user would start it, with a home
-that has signed nothing. A case fails if
+A case is a file or a folder that tries to run code, to open another file, to fill the memory, to
+wait for ever, or to end a command with a traceback. Each of its commands is a process of its own,
+as a user would start it, with a home that has signed nothing. A case fails if
 
 - its code runs: it would make a file called `canary`;
-- a file in the folder `secrets` is opened, which inotify notices (so this script needs Linux), or changed;
+- a file in the folder `secrets` is opened, which inotify notices (so this script needs Linux), or
+  changed;
 - the process takes over 1 GB more memory than one that trains on harmless files;
 - it takes over a minute;
 - it prints a traceback, or ends without a message and an exit code of rljax.
@@ -94,7 +96,14 @@ import gymnasium
 class Env(gymnasium.Env): ...
 def make(**_): return Env()
 """
-CODE = ("evil.py:Env", "./evil.py:Env", "evil:Env-v0", "async/evil.py:Env", "timed/evil.py:Env", "brax/evil.py:Env")
+CODE = (
+    "evil.py:Env",
+    "./evil.py:Env",
+    "evil:Env-v0",
+    "async/evil.py:Env",
+    "timed/evil.py:Env",
+    "brax/evil.py:Env",
+)
 CODE += (
     "without-0/evil.py:Env",
     "signals-cost/evil.py:Env",
@@ -147,7 +156,9 @@ def with_pickle(checkpoint: Path) -> None:
     """A pickle as the state of environments, with a seal of somebody else."""
     notes = json.loads((checkpoint / "run.json").read_text())
     (checkpoint / "environments").write_bytes(pickle.dumps(Canary()))
-    (checkpoint / "run.json").write_text(json.dumps(notes | {"environments": "saved", "seal": "0" * 64}))
+    (checkpoint / "run.json").write_text(
+        json.dumps(notes | {"environments": "saved", "seal": "0" * 64})
+    )
 
 
 def replaced(path: str, make: Callable[[Path], Any]) -> Callable[[], Any]:
@@ -219,17 +230,29 @@ def of_code() -> Iterator[Case]:
         "an agent in the run": {"agent": "run/evil.py"},
         "an agent without its suffix": {"agent": "evil"},
         **{f"environment {name}": {"env": name} for name in CODE},
-        "an environment it was evaluated in": {"eval_env": "evil.py:Env", "environment": "evil.py:Env"},
+        "an environment it was evaluated in": {
+            "eval_env": "evil.py:Env",
+            "environment": "evil.py:Env",
+        },
         "a base": {"base": "evil"},
         "seals of others": {"agent": "./evil.py", "seals": {"agent": "0" * 64}},
     }.items():
         yield Case("code named by runs", name, lambda entries=entries: changed(**entries), USE)
-    yield Case("code named by runs", "a pickle of environments", lambda: noted(with_pickle), USE[1:4])
-    for name, path in {"an agent's state": "agent", "its notes": "run.json", "a manifest": "manifest.json"}.items():
+    yield Case(
+        "code named by runs", "a pickle of environments", lambda: noted(with_pickle), USE[1:4]
+    )
+    for name, path in {
+        "an agent's state": "agent",
+        "its notes": "run.json",
+        "a manifest": "manifest.json",
+    }.items():
         yield Case(
             "code named by runs",
             f"a pickle as {name}",
-            replaced(f"run/{run_folders.CHECKPOINT}/{path}", lambda place: place.write_bytes(pickle.dumps(Canary()))),
+            replaced(
+                f"run/{run_folders.CHECKPOINT}/{path}",
+                lambda place: place.write_bytes(pickle.dumps(Canary())),
+            ),
             USE[:4],
         )
 
@@ -246,7 +269,9 @@ def of_other_files() -> Iterator[Case]:
                 (INFO[0] if "npz" in file else "data info a.hdf5",),
             )
         for file in ("config.json", "metrics.jsonl", "evaluations.jsonl", "summary.json"):
-            yield Case("endless records", f"{file}: {name}", replaced(f"run/{file}", make), READ_RECORDS)
+            yield Case(
+                "endless records", f"{file}: {name}", replaced(f"run/{file}", make), READ_RECORDS
+            )
         for file in ("run.json", "manifest.json", "environments"):
             yield Case(
                 "endless checkpoints",
@@ -255,20 +280,35 @@ def of_other_files() -> Iterator[Case]:
                 USE[:4],
             )
     yield Case("endless data", "a bomb", lambda: bomb(Path("a.npz")), INFO)
-    yield Case("endless records", "a line that nests", lambda: long_line(Path("run/evaluations.jsonl")), READ_RECORDS)
+    yield Case(
+        "endless records",
+        "a line that nests",
+        lambda: long_line(Path("run/evaluations.jsonl")),
+        READ_RECORDS,
+    )
     for file in ("config.json", "metrics.jsonl", "evaluations.jsonl", "summary.json"):
         yield Case("links", file, replaced(f"run/{file}", linked("secrets/secret")), READ_RECORDS)
     for file in ("run.json", "manifest.json", "agent"):
-        yield Case("links", file, replaced(f"run/{run_folders.CHECKPOINT}/{file}", linked("secrets/secret")), USE[:4])
+        yield Case(
+            "links",
+            file,
+            replaced(f"run/{run_folders.CHECKPOINT}/{file}", linked("secrets/secret")),
+            USE[:4],
+        )
     for file in ("main_data.hdf5", "metadata.json"):
         make = lambda file=file: (minari(), replaced(f"a/data/{file}", linked("secrets/secret"))())  # noqa: E731
         yield Case("links", f"{file} of Minari", make, ("data info a",))
     for name, make in (pipes | {"a link": linked("secrets/secret")}).items():
         yield Case("links", f"lock.json: {name}", replaced("run/lock.json", make), USE[1:2])
     yield Case("links", "all checkpoints", lambda: moved(Path("run/checkpoints")), USE[:4])
-    yield Case("links", "a checkpoint", lambda: moved(Path("run") / run_folders.CHECKPOINT), USE[:4])
     yield Case(
-        "links", "an array", lambda: moved(next((Path("run") / run_folders.CHECKPOINT / "agent/d").iterdir())), USE[:4]
+        "links", "a checkpoint", lambda: moved(Path("run") / run_folders.CHECKPOINT), USE[:4]
+    )
+    yield Case(
+        "links",
+        "an array",
+        lambda: moved(next((Path("run") / run_folders.CHECKPOINT / "agent/d").iterdir())),
+        USE[:4],
     )
 
 
@@ -280,8 +320,13 @@ class Opened:
     def __init__(self, folder: Path) -> None:
         self._library = ctypes.CDLL(None, use_errno=True)
         self._descriptor = self._library.inotify_init1(os.O_NONBLOCK)
-        if self._descriptor < 0 or self._library.inotify_add_watch(self._descriptor, bytes(folder), self.OPEN) < 0:
-            raise SystemExit(f"inotify does not watch '{folder}': {os.strerror(ctypes.get_errno())}")
+        if (
+            self._descriptor < 0
+            or self._library.inotify_add_watch(self._descriptor, bytes(folder), self.OPEN) < 0
+        ):
+            raise SystemExit(
+                f"inotify does not watch '{folder}': {os.strerror(ctypes.get_errno())}"
+            )
 
     def close(self) -> bool:
         """Whether anything was opened since the watch began."""
@@ -294,7 +339,9 @@ class Opened:
 
 
 def run(command: str, folder: Path, home: Path) -> tuple[int, str, int, float]:
-    """A command's exit code (-9 if it took too long), what it printed, its memory in bytes and its seconds."""
+    """A command's exit code (-9 if it took too long), what it printed,
+    its memory in bytes and its seconds.
+    """
     environment = os.environ | {"HOME": str(home), "COLUMNS": "200"}
     before = time.monotonic()
     process = subprocess.Popen(
@@ -312,7 +359,9 @@ def run(command: str, folder: Path, home: Path) -> tuple[int, str, int, float]:
     return process.returncode, said, used.ru_maxrss * 1024, time.monotonic() - before
 
 
-def problems(case: Case, harmless: Path, folder: Path, home: Path, memory: int) -> list[dict[str, Any]]:
+def problems(
+    case: Case, harmless: Path, folder: Path, home: Path, memory: int
+) -> list[dict[str, Any]]:
     """What a case did that it may not do, by command."""
     failures = []
     for command in case.commands:
@@ -338,17 +387,26 @@ def problems(case: Case, harmless: Path, folder: Path, home: Path, memory: int) 
         ]
         if wrong:
             failures.append(
-                {"case": f"{case.kind}: {case.name}", "command": command, "wrong": wrong, "said": said[-400:]}
+                {
+                    "case": f"{case.kind}: {case.name}",
+                    "command": command,
+                    "wrong": wrong,
+                    "said": said[-400:],
+                }
             )
     return failures
 
 
 def main() -> None:
     """Make harmless files, then each case from them, and write what was counted."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--only", default="", help="cases whose kind and name contain this")
     parser.add_argument("--runs", type=Path, default=Path("runs/hostile"))
-    parser.add_argument("--output", type=Path, default=Path("results/checks/faults/hostile_files.json"))
+    parser.add_argument(
+        "--output", type=Path, default=Path("results/checks/faults/hostile_files.json")
+    )
     options = parser.parse_args()
     folder = options.runs.resolve()
     shutil.rmtree(folder, ignore_errors=True)
@@ -356,9 +414,15 @@ def main() -> None:
     harmless.mkdir(parents=True)
     victim.mkdir()
     npz(harmless / "whole.npz", data_files.WHOLE)
-    sizes = "--config.hidden 8 --config.batch-size 8 --eval-episodes 1 --checkpoint-every 100 --log-every 10"
+    sizes = (
+        "--config.hidden 8 --config.batch-size 8 --eval-episodes 1 --checkpoint-every "
+        "100 --log-every 10"
+    )
     for command in (
-        f"train td3 --env Pendulum-v1 --steps 100 --out run --config.warmup-steps 10 {sizes} --config.replay-size 100",
+        (
+            f"train td3 --env Pendulum-v1 --steps 100 --out run --config.warmup-steps 10 {sizes} "
+            "--config.replay-size 100"
+        ),
         "data info whole.npz",
     ):
         code, said, memory, _ = run(command, harmless, folder / "maker")
@@ -369,12 +433,21 @@ def main() -> None:
     counts: dict[str, Counter[str]] = {}
     for i, case in enumerate(cases):
         failures = problems(case, harmless, folder / "case", victim, memory)
-        counts.setdefault(case.kind, Counter()).update(cases=1, commands=len(case.commands), failed=bool(failures))
+        counts.setdefault(case.kind, Counter()).update(
+            cases=1, commands=len(case.commands), failed=bool(failures)
+        )
         for failure in failures:
             print(json.dumps(failure), flush=True)
         if i % 10 == 9 or i + 1 == len(cases):
-            print(f"{i + 1} of {len(cases)}: {sum(count['failed'] for count in counts.values())} failed", flush=True)
-    table = {kind: {name: count[name] for name in ("cases", "commands", "failed")} for kind, count in counts.items()}
+            print(
+                f"{i + 1} of {len(cases)}: "
+                f"{sum(count['failed'] for count in counts.values())} failed",
+                flush=True,
+            )
+    table = {
+        kind: {name: count[name] for name in ("cases", "commands", "failed")}
+        for kind, count in counts.items()
+    }
     options.output.write_text(json.dumps({**provenance(), "kinds": table}, indent=1) + "\n")
     if any(row["failed"] for row in table.values()):
         raise SystemExit(1)

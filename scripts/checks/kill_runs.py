@@ -1,12 +1,14 @@
-"""Kill runs of eight kinds at random moments, resume them, and compare them with runs that were never stopped.
+"""Kill runs of eight kinds at random moments, resume them,
+and compare them with runs that were never stopped.
 
   python scripts/checks/kill_runs.py --trials 100
 
-A trial starts a command and sends it SIGKILL, SIGTERM or SIGINT at a random moment of its time, from the first import
-to the last evaluation. Then it does what a user would: `rljax resume` if the run has written its settings, the same
-command if not. In every second trial, two processes do so at once: one must go on, and the other be refused. Some
-trials are killed a second time while they go on. In the end, the arrays of all checkpoints and all recorded numbers
-must equal those of the whole run, bit for bit. A trial whose command ended before the signal is drawn anew.
+A trial starts a command and sends it SIGKILL, SIGTERM or SIGINT at a random moment of its time,
+from the first import to the last evaluation. Then it does what a user would: `rljax resume` if the
+run has written its settings, the same command if not. In every second trial, two processes do so at
+once: one must go on, and the other be refused. Some trials are killed a second time while they go
+on. In the end, the arrays of all checkpoints and all recorded numbers must equal those of the whole
+run, bit for bit. A trial whose command ended before the signal is drawn anew.
 
 The results are counts by kind of run, in `--output`. A trial that differs keeps its folder.
 """
@@ -34,7 +36,9 @@ from tests.helpers import small_runs
 
 SHORT = "--log-every 200 --eval-every 400 --eval-episodes 1 --checkpoint-every 200"
 REPLAY = "--config.batch-size 32 --config.warmup-steps 100 --config.replay-size 2000"
-ON_POLICY = "--config.num-envs 2 --config.num-steps 50 --config.batch-size 50 --config.actor-hidden 16"
+ON_POLICY = (
+    "--config.num-envs 2 --config.num-steps 50 --config.batch-size 50 --config.actor-hidden 16"
+)
 DATA = "--data data.npz --env Pendulum-v1 --config.hidden 16 16 --config.batch-size 32 --seeds 2"
 KINDS = {
     "on the host": f"train sac --env Hopper-v5 --steps 2000 --config.hidden 16 16 {REPLAY}",
@@ -43,11 +47,15 @@ KINDS = {
     "from data": f"train iql --steps 4000 {DATA}",
     "data, then online": f"train iql --steps 1000 --then-online 1000 {DATA}",
     "grid": f"train td3 --env rljax/Pendulum --steps 2000 --grid config.hidden=16,24 {REPLAY}",
-    "sweep": "sweep ppo --env rljax/Pendulum --steps 2000 --trials 4 --population 2 --tuning-seeds 0 "
-    f"--test-seeds 100 101 {ON_POLICY}",
-    "with a memory": "train r2d2 --env CartPole-v1 --steps 2000 --config.hidden 16 --config.memory-hidden 16 "
-    "--config.batch-size 8 --config.num-envs 2 --config.length 4 --config.burn-in 2 --config.overlap 2 "
-    "--config.warmup-steps 100 --config.replay-size 2000",
+    "sweep": (
+        "sweep ppo --env rljax/Pendulum --steps 2000 --trials 4 --population 2 --tuning-seeds 0 "
+        f"--test-seeds 100 101 {ON_POLICY}"
+    ),
+    "with a memory": (
+        "train r2d2 --env CartPole-v1 --steps 2000 --config.hidden 16 --config.memory-hidden 16 "
+        "--config.batch-size 8 --config.num-envs 2 --config.length 4 --config.burn-in 2 "
+        "--config.overlap 2 --config.warmup-steps 100 --config.replay-size 2000"
+    ),
 }
 SIGNALS = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT)
 SHARE_KILLED_TWICE = 0.25
@@ -57,7 +65,9 @@ COUNTED = ("trials", "before a checkpoint", "killed twice", "two at once", "the 
 def start(words: list[str], folder: Path) -> subprocess.Popen[str]:
     """A process of rljax that works in `folder`."""
     command = [sys.executable, "-m", "rljax", *words, "--quiet"]
-    return subprocess.Popen(command, cwd=folder, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    return subprocess.Popen(
+        command, cwd=folder, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+    )
 
 
 def ended(process: subprocess.Popen[str]) -> str:
@@ -103,21 +113,35 @@ def complete(out: Path) -> bool:
 def differences(one: Path, other: Path) -> list[str]:
     """What differs between two runs, grids or sweeps."""
     names = [] if numbers(one) == numbers(other) else ["recorded numbers"]
-    places = [sorted(path.parent.relative_to(out) for path in out.rglob("checkpoints")) for out in (one, other)]
+    places = [
+        sorted(path.parent.relative_to(out) for path in out.rglob("checkpoints"))
+        for out in (one, other)
+    ]
     if places[0] != places[1]:
         return [*names, f"folders: {places}"]
     for place in places[0]:
-        names += [f"{place}: {name}" for name in small_runs.different_arrays(one / place, other / place)]
-    if (one / "result.json").exists() and (one / "result.json").read_text() != (other / "result.json").read_text():
+        names += [
+            f"{place}: {name}" for name in small_runs.different_arrays(one / place, other / place)
+        ]
+    if (one / "result.json").exists() and (one / "result.json").read_text() != (
+        other / "result.json"
+    ).read_text():
         names.append("result.json")
     return names
 
 
-def trial(kind: str, folder: Path, out: str, seconds: float, rng: np.random.Generator, two: bool) -> dict[str, Any]:
+def trial(
+    kind: str, folder: Path, out: str, seconds: float, rng: np.random.Generator, two: bool
+) -> dict[str, Any]:
     """Kill a run and let it go on until it is complete. `seconds` is how long a whole run takes."""
-    while not killed(start(train_command(kind, out), folder), rng.uniform(0, seconds), rng.choice(SIGNALS)):
+    while not killed(
+        start(train_command(kind, out), folder), rng.uniform(0, seconds), rng.choice(SIGNALS)
+    ):
         shutil.rmtree(folder / out)
-    outcome: dict[str, Any] = {"before a checkpoint": not has_checkpoint(folder / out), "killed twice": False}
+    outcome: dict[str, Any] = {
+        "before a checkpoint": not has_checkpoint(folder / out),
+        "killed twice": False,
+    }
     outcome |= {"two at once": False, "problems": []}
     if not two and rng.random() < SHARE_KILLED_TWICE:
         process = start(next_command(kind, folder, out), folder)
@@ -128,7 +152,9 @@ def trial(kind: str, folder: Path, out: str, seconds: float, rng: np.random.Gene
         said = [ended(process) for process in processes]
         codes = sorted(process.returncode for process in processes)
         # The second one is told that the first works there, or, if it came late, that all is done.
-        refused = any(word in text for text in said for word in ("is in use", "is complete", "exists. Choose"))
+        refused = any(
+            word in text for text in said for word in ("is in use", "is complete", "exists. Choose")
+        )
         if codes != [0, 2][: len(codes)] or refused != two:
             outcome["problems"].append({"command": command, "codes": codes, "said": said})
     if not complete(folder / out):
@@ -140,7 +166,9 @@ def trial(kind: str, folder: Path, out: str, seconds: float, rng: np.random.Gene
 
 def main() -> None:
     """Make the whole runs, then the trials, and write what was counted."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--trials", type=int, default=100, help="of all kinds together")
     parser.add_argument("--kinds", nargs="+", default=list(KINDS), choices=list(KINDS))
     parser.add_argument("--seed", type=int, default=0)
@@ -150,13 +178,26 @@ def main() -> None:
     folder, rng = options.runs.resolve(), np.random.default_rng(options.seed)
     shutil.rmtree(folder, ignore_errors=True)
     (folder / "whole").mkdir(parents=True)
-    record = ["train", "sac", "--env", "Pendulum-v1", "--steps", "2000", "--out", "recorded", *REPLAY.split()]
+    record = [
+        "train",
+        "sac",
+        "--env",
+        "Pendulum-v1",
+        "--steps",
+        "2000",
+        "--out",
+        "recorded",
+        *REPLAY.split(),
+    ]
     for words in (record, ["data", "record", "recorded", "data.npz", "--from", "replay"]):
         command = [sys.executable, "-m", "rljax", *words]
-        subprocess.run(command, cwd=folder, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        subprocess.run(
+            command, cwd=folder, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        )
     seconds = {}
     for kind in options.kinds:
-        for _ in range(2):  # the second one finds its programs in the compilation cache, as the trials do
+        # The second one finds its programs in the compilation cache, as the trials do.
+        for _ in range(2):
             place = folder / "whole" / kind.replace(" ", "-")
             shutil.rmtree(place, ignore_errors=True)
             before = time.monotonic()
@@ -171,16 +212,24 @@ def main() -> None:
     for i in range(options.trials):
         kind = options.kinds[i % len(options.kinds)]
         out = f"trial-{i:03d}"
-        outcome = trial(kind, folder, out, seconds[kind], rng, two=bool(i // len(options.kinds) % 2))
+        outcome = trial(
+            kind, folder, out, seconds[kind], rng, two=bool(i // len(options.kinds) % 2)
+        )
         counts[kind] += Counter(["trials", *(name for name in COUNTED if outcome.get(name))])
         if outcome["problems"]:
             print(f"{out}, {kind}: {outcome}", flush=True)
         else:
             counts[kind]["the same bits"] += 1
             shutil.rmtree(folder / out)
-        print(f"{i + 1} of {options.trials}: {sum(count['the same bits'] for count in counts.values())}", flush=True)
+        print(
+            f"{i + 1} of {options.trials}: "
+            f"{sum(count['the same bits'] for count in counts.values())}",
+            flush=True,
+        )
         table = {kind: {name: counts[kind][name] for name in COUNTED} for kind in options.kinds}
-        options.output.write_text(json.dumps({"seed": options.seed, **provenance(), "kinds": table}, indent=1) + "\n")
+        options.output.write_text(
+            json.dumps({"seed": options.seed, **provenance(), "kinds": table}, indent=1) + "\n"
+        )
     for kind, row in table.items():
         print(f"{kind}: {row}")
     if any(row["the same bits"] != row["trials"] for row in table.values()):

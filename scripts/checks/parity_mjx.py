@@ -1,10 +1,12 @@
-"""Differences between MJX's and Gymnasium's tasks, after 1, 10 and 100 steps from the same states and actions.
+"""Differences between MJX's and Gymnasium's tasks, after 1,
+10 and 100 steps from the same states and actions.
 
-Gymnasium takes random actions. From some of its states, the task inside the program takes the same actions. The
-difference of a step is the largest over the observation's entries. The script reports the median and the largest
-difference over all starts. Under random actions, Hopper and Walker2d fall within about 30 steps. Both simulations
-continue, so most of their 100 steps are on the ground, with many contacts. The script computes in float32, like
-training, and in float64, which shows the effect of rounding alone.
+Gymnasium takes random actions. From some of its states, the task inside the program takes the same
+actions. The difference of a step is the largest over the observation's entries. The script reports
+the median and the largest difference over all starts. Under random actions, Hopper and Walker2d
+fall within about 30 steps. Both simulations continue, so most of their 100 steps are on the ground,
+with many contacts. The script computes in float32, like training, and in float64, which shows the
+effect of rounding alone.
 
   python scripts/checks/parity_mjx.py --output results/checks/parity_mjx
 """
@@ -28,7 +30,9 @@ SHOWN = (1, 10, 100)
 
 
 def recorded(task: str, starts: int, seed: int = 0) -> dict[str, np.ndarray]:
-    """Gymnasium's states at `starts` times, and the actions, observations, rewards and ends of the steps after each."""
+    """Gymnasium's states at `starts` times, and the actions, observations,
+    rewards and ends of the steps after each.
+    """
     generator = np.random.default_rng(seed)
     environment: Any = gymnasium.make(f"{task}-v5").unwrapped
     data = environment.data
@@ -52,7 +56,9 @@ def recorded(task: str, starts: int, seed: int = 0) -> dict[str, np.ndarray]:
     return {name: np.stack(values) for name, values in columns.items()}
 
 
-def replayed(task: str, recording: dict[str, np.ndarray], dtype: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def replayed(
+    task: str, recording: dict[str, np.ndarray], dtype: Any
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Observations [S, T, O], rewards [S, T] and ends [S, T] of the task inside the program."""
     environment: Any = mjx.make(f"rljax/{task}")
     qpos, qvel, warmstart, action = (
@@ -61,7 +67,9 @@ def replayed(task: str, recording: dict[str, np.ndarray], dtype: Any) -> tuple[n
 
     def run(qpos: Any, qvel: Any, warmstart: Any, actions: Any) -> Any:
         def body(state: Any, action: Any) -> Any:
-            observation, state, reward, terminated, _, _ = environment.step(jax.random.key(0), state, action, None)
+            observation, state, reward, terminated, _, _ = environment.step(
+                jax.random.key(0), state, action, None
+            )
             return state, (observation, reward, terminated)
 
         return jax.lax.scan(body, mjx.MJXState(qpos.at[0].set(0.0), qvel, warmstart), actions)[1]
@@ -70,9 +78,14 @@ def replayed(task: str, recording: dict[str, np.ndarray], dtype: Any) -> tuple[n
 
 
 def apart(
-    recording: dict[str, np.ndarray], observation: np.ndarray, reward: np.ndarray, terminated: np.ndarray
+    recording: dict[str, np.ndarray],
+    observation: np.ndarray,
+    reward: np.ndarray,
+    terminated: np.ndarray,
 ) -> dict[str, np.ndarray]:
-    """Differences [S, T] in observation and reward, and whether the first end [S] is at the same step."""
+    """Differences [S, T] in observation and reward, and whether the first end [S] is at the same
+    step.
+    """
     return {
         "observation": np.abs(observation - recording["observation"]).max(axis=-1),
         "reward": np.abs(reward - recording["reward"]),
@@ -94,11 +107,22 @@ def draw(errors: dict[str, dict[str, dict[str, np.ndarray]]], path: Path) -> Non
     for panel, (task, kinds) in zip(panels, errors.items(), strict=True):
         for (kind, values), colour in zip(kinds.items(), ("#D55E00", "#0072B2"), strict=True):
             steps = np.arange(1, STEPS + 1)
-            panel.plot(steps, np.median(values["observation"], axis=0), color=colour, label=f"{kind}, median")
             panel.plot(
-                steps, np.max(values["observation"], axis=0), color=colour, linestyle=":", label=f"{kind}, largest"
+                steps,
+                np.median(values["observation"], axis=0),
+                color=colour,
+                label=f"{kind}, median",
             )
-        panel.set(title=f"rljax/{task} against {task}-v5", xlabel="steps", xscale="log", yscale="log")
+            panel.plot(
+                steps,
+                np.max(values["observation"], axis=0),
+                color=colour,
+                linestyle=":",
+                label=f"{kind}, largest",
+            )
+        panel.set(
+            title=f"rljax/{task} against {task}-v5", xlabel="steps", xscale="log", yscale="log"
+        )
     panels[0].set_ylabel("largest difference in an observation's entry")
     panels[0].legend(fontsize=8)
     figure.savefig(path, dpi=130)
@@ -106,7 +130,9 @@ def draw(errors: dict[str, dict[str, dict[str, np.ndarray]]], path: Path) -> Non
 
 def main() -> None:
     """Measure, print, draw, and write the numbers to a file."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--tasks", nargs="+", default=list(mjx.TASKS))
     parser.add_argument("--starts", type=int, default=64)
     parser.add_argument("--output", type=Path, default=Path("results/checks/parity_mjx"))
@@ -121,17 +147,21 @@ def main() -> None:
             errors[task][kind] = apart(recording, *replayed(task, recording, kind))
             table[task][kind] = {"same_end": float(errors[task][kind]["ends"].mean())}
             print(
-                f"{task:<12} {kind} {'ends':<12} at the same step in {table[task][kind]['same_end']:.0%} of the starts"
+                f"{task:<12} {kind} {'ends':<12} at the same step in "
+                f"{table[task][kind]['same_end']:.0%} of the starts"
             )
             for name in ("observation", "reward"):
                 table[task][kind][name] = {}
                 for step in SHOWN:
                     values = errors[task][kind][name][:, step - 1]
-                    errors_at_step = {"median": float(np.median(values)), "largest": float(values.max())}
+                    errors_at_step = {
+                        "median": float(np.median(values)),
+                        "largest": float(values.max()),
+                    }
                     table[task][kind][name][str(step)] = errors_at_step
                     print(
-                        f"{task:<12} {kind} {name:<12} {step:>4} steps: median {errors_at_step['median']:.2e}, "
-                        f"largest {errors_at_step['largest']:.2e}",
+                        f"{task:<12} {kind} {name:<12} {step:>4} steps: median "
+                        f"{errors_at_step['median']:.2e}, largest {errors_at_step['largest']:.2e}",
                         flush=True,
                     )
     jax.config.update("jax_enable_x64", False)

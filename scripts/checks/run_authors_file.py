@@ -1,20 +1,25 @@
-"""Run another project's agent, unmodified, on a data set that rljax recorded, and keep its returns and terminal values.
+"""Run another project's agent, unmodified, on a data set that rljax recorded,
+and keep its returns and terminal values.
 
-  python scripts/checks/run_authors_file.py Hopper-replay.hdf5 OUT.json CORL/algorithms/offline/iql.py -- --device cpu \
-      --env hopper-medium-replay-v2 --seed 0 --max_timesteps 28000 --eval_freq 7000
-  python scripts/checks/run_authors_file.py Hopper-replay.hdf5 OUT.json RIQL/RIQL.py --set train_seed=0 num_epochs=28 \
-      eval_every=7
+  python scripts/checks/run_authors_file.py Hopper-replay.hdf5 OUT.json \
+      CORL/algorithms/offline/iql.py -- --device cpu --env hopper-medium-replay-v2 --seed 0 \
+      --max_timesteps 28000 --eval_freq 7000
+  python scripts/checks/run_authors_file.py Hopper-replay.hdf5 OUT.json RIQL/RIQL.py \
+      --set train_seed=0 num_epochs=28 eval_every=7
 
-What follows `--` is the file's own command line. A file whose command line lacks a setting is given its fields by
-`--set`: they become those of its class `TrainConfig`, and its function `train` is called. `--hidden-dim` sets the width
-of networks in files that have it only as a default of their classes.
+What follows `--` is the file's own command line. A file whose command line lacks a setting is given
+its fields by `--set`: they become those of its class `TrainConfig`, and its function `train` is
+called. `--hidden-dim` sets the width of networks in files that have it only as a default of their
+classes.
 
-These files need `d4rl`, Gym before 0.26 and Weights & Biases. Small modules of the same names take their place here.
-Every D4RL data set is the recorded file, all of its rows, and every environment is the one in which the file was
-recorded, in Gymnasium. The Python has torch, numpy, h5py, gymnasium[mujoco], tqdm and pyrallis; it needs no rljax. A
-file that uses JAX, such as CORL's rebrac.py, needs the versions of its time in place of torch: jax 0.4.35, flax 0.9.0.
-Tried with RIQL.py of github.com/YangRui2015/RIQL, main.py of github.com/Zhendong-Wang/Diffusion-Policies-for-Offline-RL
-and algorithms/offline/{any_percent_bc,cql,edac,iql,rebrac,td3_bc}.py of github.com/tinkoff-ai/CORL.
+These files need `d4rl`, Gym before 0.26 and Weights & Biases. Small modules of the same names take
+their place here. Every D4RL data set is the recorded file, all of its rows, and every environment
+is the one in which the file was recorded, in Gymnasium. The Python has torch, numpy, h5py,
+gymnasium[mujoco], tqdm and pyrallis; it needs no rljax. A file that uses JAX, such as CORL's
+rebrac.py, needs the versions of its time in place of torch: jax 0.4.35, flax 0.9.0. Tried with
+RIQL.py of github.com/YangRui2015/RIQL, main.py of
+github.com/Zhendong-Wang/Diffusion-Policies-for-Offline-RL and
+algorithms/offline/{any_percent_bc,cql,edac,iql,rebrac,td3_bc}.py of github.com/tinkoff-ai/CORL.
 """
 
 from __future__ import annotations
@@ -37,7 +42,8 @@ import gymnasium
 import h5py
 import numpy as np
 
-AGENTS = ("trainer", "agent", "awac", "model", "params")  # what the files call the object that holds the networks
+# What the files call the object that holds the networks.
+AGENTS = ("trainer", "agent", "awac", "model", "params")
 CRITICS = ("qf", "critic", "critic_1", "critic_2")  # what these objects call their critics
 
 
@@ -56,7 +62,10 @@ class Recorded:
         self.began = time.perf_counter()
 
     def serve(self, *_: Any, **__: Any) -> dict[str, np.ndarray]:
-        """D4RL's dictionary. A file changes its rewards and observations in place, so that it stays what is learnt."""
+        """D4RL's dictionary.
+
+        A file changes its rewards and observations in place, so that it stays what is learnt.
+        """
         self.served = {name: array.copy() for name, array in self.rows.items()}
         return self.served
 
@@ -80,16 +89,30 @@ class Recorded:
             return
         near = frame.f_locals
         agent = next(near[name] for name in AGENTS if name in near)
-        counts = [getattr(agent, "total_it", None), near.get("total_updates"), getattr(agent, "step", None)]
+        counts = [
+            getattr(agent, "total_it", None),
+            near.get("total_updates"),
+            getattr(agent, "step", None),
+        ]
         updates = next((int(count) for count in counts if count is not None), None)
         values = self.values(agent)
-        self.evaluations.append({"updates": updates, **values, "returns": [], "began": self.seconds, "ended": None})
+        self.evaluations.append(
+            {"updates": updates, **values, "returns": [], "began": self.seconds, "ended": None}
+        )
 
     def values(self, agent: Any) -> dict[str, float | None]:
-        """The mean value of terminal rows and of any rows, over critics too, as in rljax; None without critics."""
-        (ends,), some = np.nonzero(self.served["terminals"]), np.arange(0, len(self.served["rewards"]), 50)
+        """The mean value of terminal rows and of any rows, over critics too, as in rljax;
+        None without critics.
+        """
+        (ends,), some = (
+            np.nonzero(self.served["terminals"]),
+            np.arange(0, len(self.served["rewards"]), 50),
+        )
         critics = [getattr(agent, name) for name in CRITICS if hasattr(agent, name)]
-        return {"terminal_value": self.mean_value(critics, ends), "value": self.mean_value(critics, some)}
+        return {
+            "terminal_value": self.mean_value(critics, ends),
+            "value": self.mean_value(critics, some),
+        }
 
     def mean_value(self, critics: list[Any], rows: np.ndarray) -> float | None:
         """The mean value of some rows, over critics too; None without critics or rows."""
@@ -98,7 +121,8 @@ class Recorded:
         import torch  # pyright: ignore[reportMissingImports]
 
         observation, action = (
-            torch.as_tensor(self.served[name][rows], dtype=torch.float32) for name in ("observations", "actions")
+            torch.as_tensor(self.served[name][rows], dtype=torch.float32)
+            for name in ("observations", "actions")
         )
         means = []
         with torch.no_grad():
@@ -113,13 +137,18 @@ class Env:
 
     def __init__(self, recorded: Recorded) -> None:
         self.recorded, self.env = recorded, gymnasium.make(recorded.environment)
-        self.observation_space, self.action_space = self.env.observation_space, self.env.action_space
+        self.observation_space, self.action_space = (
+            self.env.observation_space,
+            self.env.action_space,
+        )
         self._max_episode_steps = self.env.spec.max_episode_steps if self.env.spec else None
         self.start: int | None = None
         self.total = 0.0
 
     def seed(self, seed: int) -> None:
-        """The next episode begins from this seed: the first one of an evaluation, if an agent is there."""
+        """The next episode begins from this seed: the first one of an evaluation,
+        if an agent is there.
+        """
         self.start = seed
         self.recorded.begin_evaluation()
 
@@ -153,7 +182,11 @@ class Transformed:
     """An environment whose observations or rewards go through a function."""
 
     def __init__(self, env: Any, observation: Any = None, reward: Any = None) -> None:
-        self.env, self.observation, self.reward = env, observation or (lambda x: x), reward or (lambda x: x)
+        self.env, self.observation, self.reward = (
+            env,
+            observation or (lambda x: x),
+            reward or (lambda x: x),
+        )
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.env, name)
@@ -192,7 +225,9 @@ def install(recorded: Recorded) -> None:
     module("torch.utils.tensorboard", SummaryWriter=nothing)
 
 
-def execute(file: Path, arguments: list[str], fields: dict[str, Any], hidden_dim: int | None) -> None:
+def execute(
+    file: Path, arguments: list[str], fields: dict[str, Any], hidden_dim: int | None
+) -> None:
     """Run a file by its own command line, or call its `train` after changes of its settings."""
     sys.path.insert(0, str(file.parent))
     sys.argv = [str(file), *arguments]
@@ -219,7 +254,9 @@ def loaded(file: Path) -> Any:
 
 
 def set_width(module: Any, hidden_dim: int) -> None:
-    """Give every network of a file another width, where the file has it only as a default of its classes."""
+    """Give every network of a file another width, where the file has it only as a default of its
+    classes.
+    """
     for network in [x for x in vars(module).values() if inspect.isclass(x)]:
         parameters = inspect.signature(network.__init__).parameters.values()
         named = [x for x in parameters if x.default is not x.empty]
@@ -246,15 +283,29 @@ def main() -> None:
     """Run the file and write what it came to."""
     middle = sys.argv.index("--") if "--" in sys.argv else len(sys.argv)
     words, arguments = sys.argv[1:middle], sys.argv[middle + 1 :]
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("data", type=Path, help="a file that `rljax data record` wrote")
     parser.add_argument("out", type=Path, help="the JSON file to write")
     parser.add_argument("file", type=Path, help="the other project's file")
-    parser.add_argument("--set", nargs="*", default=[], metavar="NAME=VALUE", help="fields of the file's TrainConfig")
-    parser.add_argument("--hidden-dim", type=int, help="units of each hidden layer, where the file fixes them")
-    parser.add_argument("--source", default="", help="where the file comes from, such as owner/name@commit")
+    parser.add_argument(
+        "--set",
+        nargs="*",
+        default=[],
+        metavar="NAME=VALUE",
+        help="fields of the file's TrainConfig",
+    )
+    parser.add_argument(
+        "--hidden-dim", type=int, help="units of each hidden layer, where the file fixes them"
+    )
+    parser.add_argument(
+        "--source", default="", help="where the file comes from, such as owner/name@commit"
+    )
     options = parser.parse_args(words)
-    fields = {name: value(text) for name, _, text in (entry.partition("=") for entry in options.set)}
+    fields = {
+        name: value(text) for name, _, text in (entry.partition("=") for entry in options.set)
+    }
     if importlib.util.find_spec("torch"):
         importlib.import_module("torch").set_num_threads(1)
     recorded = Recorded(options.data)

@@ -1,10 +1,12 @@
-"""Run d3rlpy's DiscreteCQL on a data set that rljax recorded, and print its returns and its updates per second.
+"""Run d3rlpy's DiscreteCQL on a data set that rljax recorded,
+and print its returns and its updates per second.
 
   python scripts/checks/run_d3rlpy.py cartpole.npz --env CartPole-v1 --seed 0 --steps 10000
 
-The data set is a .npz file of vectors and one discrete action a row. Settings are d3rlpy's, but for those that the
-options name. The policy plays 20 episodes after each half of the updates, whose time does not count. The Python has
-d3rlpy (2.8.1 was tried), torch, numpy and gymnasium; it needs no rljax.
+The data set is a .npz file of vectors and one discrete action a row. Settings are d3rlpy's, but for
+those that the options name. The policy plays 20 episodes after each half of the updates, whose time
+does not count. The Python has d3rlpy (2.8.1 was tried), torch, numpy and gymnasium; it needs no
+rljax.
 """
 
 from __future__ import annotations
@@ -37,7 +39,9 @@ def evaluate(algorithm: Any, env: str) -> float:
 
 def main() -> None:
     """Train, evaluate and print one line of JSON."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("data")
     parser.add_argument("--env", default="CartPole-v1")
     parser.add_argument("--seed", type=int, default=0)
@@ -62,13 +66,21 @@ def main() -> None:
         target_update_interval=options.target_every,
     ).create()
     half, spent, returns = options.steps // 2, 0.0, []
-    quiet = {"show_progress": False, "save_interval": 10**9, "logger_adapter": d3rlpy.logging.NoopAdapterFactory()}
+    quiet = {
+        "show_progress": False,
+        "save_interval": 10**9,
+        "logger_adapter": d3rlpy.logging.NoopAdapterFactory(),
+    }
     for _ in range(2):
         began = time.perf_counter()
         algorithm.fit(data, n_steps=half, n_steps_per_epoch=half, **quiet)
         spent += time.perf_counter() - began
         returns.append(evaluate(algorithm, options.env))
-    print(json.dumps({"seed": options.seed, "returns": returns, "updates_per_second": 2 * half / spent}))
+    print(
+        json.dumps(
+            {"seed": options.seed, "returns": returns, "updates_per_second": 2 * half / spent}
+        )
+    )
 
 
 if __name__ == "__main__":

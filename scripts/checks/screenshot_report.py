@@ -33,7 +33,9 @@ frame.onload = () => {{
 
 def chromium() -> str | None:
     """The browser's command; None if no browser is installed."""
-    return next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+    return next(
+        filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None
+    )
 
 
 def _open(folder: Path, page: Path, width: int, height: int, scheme: str, *options: str) -> str:
@@ -48,14 +50,22 @@ def _open(folder: Path, page: Path, width: int, height: int, scheme: str, *optio
         f"--window-size={max(width, 600)},{height}",
         f"--blink-settings=preferredColorScheme={scheme == 'light':d}",
     ]
-    done = subprocess.run([*command, *options, frame.as_uri()], capture_output=True, text=True, check=True, timeout=120)
+    done = subprocess.run(
+        [*command, *options, frame.as_uri()],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=120,
+    )
     return done.stdout
 
 
 def size(page: Path, width: int) -> tuple[int, int]:
     """Width and height of a page in pixels, in a window of the given width."""
     with tempfile.TemporaryDirectory() as folder:
-        text = _open(Path(folder), page, width, 800, "light", "--dump-dom", "--virtual-time-budget=2000")
+        text = _open(
+            Path(folder), page, width, 800, "light", "--dump-dom", "--virtual-time-budget=2000"
+        )
     match = re.search(r"<title>(\d+)x(\d+)</title>", text)
     if match is None:
         raise SystemExit(f"'{page}' did not open in Chromium.")
@@ -66,13 +76,23 @@ def picture(page: Path, width: int, height: int, scheme: str, output: Path) -> N
     """Write a screenshot of the whole page."""
     with tempfile.TemporaryDirectory() as folder:
         shot = Path(folder) / "shot.png"
-        _open(Path(folder), page, width, height, scheme, f"--screenshot={shot}", "--virtual-time-budget=2000")
+        _open(
+            Path(folder),
+            page,
+            width,
+            height,
+            scheme,
+            f"--screenshot={shot}",
+            "--virtual-time-budget=2000",
+        )
         Image.open(shot).crop((0, 0, width, height)).save(output)
 
 
 def main() -> None:
     """Write one picture for each width and colour scheme."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("page", type=Path)
     parser.add_argument("--out", type=Path, default=Path())
     arguments = parser.parse_args()

@@ -1,11 +1,15 @@
-"""Train other people's unmodified agents, and keep their parameters, batches, losses and noise as arrays.
+"""Train other people's unmodified agents, and keep their parameters, batches,
+losses and noise as arrays.
 
-scripts/checks/compare_updates.py runs this in the Python of the other project, which needs no rljax:
+scripts/checks/compare_updates.py runs this in the Python of the other project, which needs no
+rljax:
 
-  PYTHONPATH=. peer/bin/python scripts/checks/watch_authors_file.py td3_bc HalfCheetah-medium.hdf5 peers OUT.npz
+  PYTHONPATH=. peer/bin/python scripts/checks/watch_authors_file.py td3_bc HalfCheetah-medium.hdf5 \
+      peers OUT.npz
 
-CORL's and RIQL's files train by their own loops. The agents of FQL and Diffusion-QL have loops that need much more than
-a data set. So a loop here draws their batches, and calls their method for an update.
+CORL's and RIQL's files train by their own loops. The agents of FQL and Diffusion-QL have loops that
+need much more than a data set. So a loop here draws their batches, and calls their method for an
+update.
 """
 
 from __future__ import annotations
@@ -33,12 +37,14 @@ class Watched(NamedTuple):
     last: dict[str, np.ndarray]
     batches: Sequence[Any]  # observations [B, O], actions [B, A] and more of each
     losses: Sequence[Mapping[str, float]]
-    draws: Sequence[Mapping[str, list[np.ndarray]]]  # the random numbers of each, by kind, in the order of drawing
+    # the random numbers of each, by kind, in the order of drawing
+    draws: Sequence[Mapping[str, list[np.ndarray]]]
 
 
 def watch(which: str, data: Path, peers: Path, out: Path) -> None:
     """Train the other agent, and write what it did."""
-    pair = PAIRS[which]  # this frame has no `agent`: run_authors_file looks for one among its callers
+    # This frame has no `agent`: run_authors_file looks for one among its callers.
+    pair = PAIRS[which]
     recorded = run_authors_file.Recorded(data)
     run_authors_file.install(recorded)
     file = peers / pair.file
@@ -49,7 +55,10 @@ def watch(which: str, data: Path, peers: Path, out: Path) -> None:
     noise = pair.noise(stacked(record.draws))
     arrays: dict[str, Any] = {f"first/{name}": x for name, x in record.first.items()}
     arrays |= {f"last/{name}": x for name, x in record.last.items()}
-    arrays |= {f"loss/{name}": np.array([added(each, name) for each in record.losses]) for name in pair.losses}
+    arrays |= {
+        f"loss/{name}": np.array([added(each, name) for each in record.losses])
+        for name in pair.losses
+    }
     arrays |= {f"{kind}/{i}": x for kind, draws in noise.items() for i, x in enumerate(draws)}
     observations, actions = (np.stack([batch[i] for batch in record.batches]) for i in (0, 1))
     np.savez(out, observations=observations, actions=actions, **arrays)
@@ -62,21 +71,27 @@ def added(losses: Mapping[str, float], names: str) -> float:
 
 def stacked(draws: Sequence[Mapping[str, list[np.ndarray]]]) -> Drawn:
     """The draws of all updates, each as one array [N, ...]."""
-    return {kind: [np.stack(x) for x in zip(*[each[kind] for each in draws], strict=True)] for kind in draws[0]}
+    return {
+        kind: [np.stack(x) for x in zip(*[each[kind] for each in draws], strict=True)]
+        for kind in draws[0]
+    }
 
 
 @contextlib.contextmanager
 def recorded_draws(
     functions: list[tuple[str, Any, str]], repeated: Mapping[int, int] = {}
 ) -> Iterator[dict[str, list[np.ndarray]]]:
-    """The numbers that these functions draw inside, by kind, in order; some normal ones are those of an earlier draw.
+    """The numbers that these functions draw inside, by kind, in order;
+    some normal ones are those of an earlier draw.
 
     A function is given as a kind, the module or class that holds it, and its name there.
     """
     drawn: dict[str, list[Any]] = {kind: [] for kind, _, _ in functions}
     with contextlib.ExitStack() as stack:
         for kind, place, name in functions:
-            draw = recording(drawn[kind], getattr(place, name), repeated if kind == "normal" else {})
+            draw = recording(
+                drawn[kind], getattr(place, name), repeated if kind == "normal" else {}
+            )
             stack.enter_context(mock.patch.object(place, name, draw))
         yield drawn
 
@@ -87,7 +102,8 @@ def recording(drawn: list[Any], function: Any, repeated: Mapping[int, int]) -> A
     def draw(*inputs: Any, **options: Any) -> Any:
         again = repeated.get(len(drawn))
         numbers = function(*inputs, **options) if again is None else drawn[again]
-        drawn.append(numbers.clone() if hasattr(numbers, "clone") else numbers)  # tensors can change in place
+        # Tensors can change in place.
+        drawn.append(numbers.clone() if hasattr(numbers, "clone") else numbers)
         return numbers
 
     return draw
@@ -102,7 +118,10 @@ def watch_torch(module: Any, pair: Pair, _: Mapping[str, np.ndarray]) -> Watched
         setattr(module.TrainConfig, name, value)
     learner = getattr(module, pair.learner)
     train, batches, losses, draws, learners = getattr(learner, pair.method), [], [], [], []
-    functions = [("normal", torch.distributions.normal, "_standard_normal"), ("uniform", torch.Tensor, "uniform_")]
+    functions = [
+        ("normal", torch.distributions.normal, "_standard_normal"),
+        ("uniform", torch.Tensor, "uniform_"),
+    ]
 
     def update(self: Any, batch: Any) -> Any:
         if not learners:
@@ -163,28 +182,41 @@ def part_of(learner: Any, name: str) -> Any:
 
 
 def torch_parameters(learner: Any, pair: Pair) -> dict[str, np.ndarray]:
-    """Kernels and biases of all networks under our names: 'critic/0/hidden_1/kernel' is of member 0."""
+    """Kernels and biases of all networks under our names:
+    'critic/0/hidden_1/kernel' is of member 0.
+    """
     parameters = {}
     for name, members in pair.networks.items():
         network, *inside = name.split("/")
         arrays = [each for member in members for each in torch_members(part_of(learner, member))]
         for i, layers in enumerate(arrays):
             for j, (kernel, bias) in enumerate(layers):
-                key = "/".join([network, str(i), *inside, "output" if j == len(layers) - 1 else f"hidden_{j}"])
+                key = "/".join(
+                    [network, str(i), *inside, "output" if j == len(layers) - 1 else f"hidden_{j}"]
+                )
                 parameters |= {f"{key}/kernel": kernel.copy(), f"{key}/bias": bias.copy()}
     return parameters
 
 
 def torch_members(network: Any) -> list[list[tuple[np.ndarray, np.ndarray]]]:
-    """Kernel [in, out] and bias [out] of each layer, of each member of an ensemble. Two heads count as one layer."""
+    """Kernel [in, out] and bias [out] of each layer, of each member of an ensemble.
+
+    Two heads count as one layer.
+    """
     layers = [x for x in network.modules() if type(x).__name__ in ("Linear", "VectorizedLinear")]
     weights = [(x.weight.detach().numpy(), x.bias.detach().numpy()) for x in layers]
     if type(layers[0]).__name__ == "VectorizedLinear":
-        return [[(weight[i], bias[i, 0]) for weight, bias in weights] for i in range(network.num_critics)]
+        return [
+            [(weight[i], bias[i, 0]) for weight, bias in weights]
+            for i in range(network.num_critics)
+        ]
     arrays = [(weight.T, bias) for weight, bias in weights]
-    if hasattr(network, "log_sigma"):  # the last two, the mean's and this one, read the same features
+    # The last two, the mean's and this one, read the same features.
+    if hasattr(network, "log_sigma"):
         *arrays, mean, log_std = arrays
-        arrays.append((np.concatenate([mean[0], log_std[0]], axis=1), np.concatenate([mean[1], log_std[1]])))
+        arrays.append(
+            (np.concatenate([mean[0], log_std[0]], axis=1), np.concatenate([mean[1], log_std[1]]))
+        )
     return [arrays]
 
 
@@ -232,7 +264,10 @@ def watch_fql(module: Any, pair: Pair, rows: Mapping[str, np.ndarray]) -> Watche
 
     observations, actions = rows["observations"], rows["actions"]
     columns = {"observations": observations, "actions": actions, "rewards": rows["rewards"]}
-    columns |= {"next_observations": rows["next_observations"], "masks": 1.0 - rows["terminals"].astype(np.float32)}
+    columns |= {
+        "next_observations": rows["next_observations"],
+        "masks": 1.0 - rows["terminals"].astype(np.float32),
+    }
     learner = module.FQLAgent.create(0, observations[:1], actions[:1], module.get_config())
     for name in ("update", "total_loss", "sample_actions", "compute_flow_actions"):
         setattr(module.FQLAgent, name, getattr(module.FQLAgent, name).__wrapped__)
@@ -241,10 +276,16 @@ def watch_fql(module: Any, pair: Pair, rows: Mapping[str, np.ndarray]) -> Watche
 
     @jax.jit
     def update(learner: Any, batch: Any) -> Any:
-        with recorded_draws([("normal", jax.random, "normal"), ("uniform", jax.random, "uniform")]) as drawn:
+        with recorded_draws(
+            [("normal", jax.random, "normal"), ("uniform", jax.random, "uniform")]
+        ) as drawn:
             learner, metrics = learner.update(batch)
         # Flax draws as well, to know the shapes of parameters.
-        return learner, metrics, {kind: [x for x in some if x.shape[0] == size] for kind, some in drawn.items()}
+        return (
+            learner,
+            metrics,
+            {kind: [x for x in some if x.shape[0] == size] for kind, some in drawn.items()},
+        )
 
     def parameters() -> dict[str, np.ndarray]:
         arrays = {}
@@ -272,12 +313,20 @@ def watch_fql(module: Any, pair: Pair, rows: Mapping[str, np.ndarray]) -> Watche
     return Watched(first, parameters(), batches, losses, draws)
 
 
-def jax_parameters(name: str, tree: Mapping[str, Any], *inside: str, members: bool = False) -> dict[str, np.ndarray]:
-    """Parameters of a Flax module under our names; with members, arrays are stacked along their first axis."""
+def jax_parameters(
+    name: str, tree: Mapping[str, Any], *inside: str, members: bool = False
+) -> dict[str, np.ndarray]:
+    """Parameters of a Flax module under our names; with members,
+    arrays are stacked along their first axis.
+    """
     parameters = {}
     last = f"Dense_{sum(layer.startswith('Dense') for layer in tree) - 1}"
     for layer, arrays in tree.items():
-        our_layer = "output" if layer == last else layer.replace("Dense", "hidden").replace("LayerNorm", "norm")
+        our_layer = (
+            "output"
+            if layer == last
+            else layer.replace("Dense", "hidden").replace("LayerNorm", "norm")
+        )
         for kind, array in arrays.items():
             for i, value in enumerate(array if members else [array]):
                 parameters["/".join([name, str(i), *inside, our_layer, kind])] = np.asarray(value)
@@ -294,7 +343,9 @@ WATCHERS: dict[str, Callable[[Any, Pair, Mapping[str, np.ndarray]], Watched]] = 
 
 def main() -> None:
     """Read the command line, and watch."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("which", choices=PAIRS, help="our name of the agent")
     parser.add_argument("data", type=Path, help="the recorded file")
     parser.add_argument("peers", type=Path, help="the folder with the other projects")

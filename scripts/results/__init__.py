@@ -1,1 +1,4 @@
-"""What makes tables, pages and published numbers from runs and files. Hardly anything is trained here."""
+"""What makes tables, pages and published numbers from runs and files.
+
+Hardly anything is trained here.
+"""

@@ -3,10 +3,11 @@
   python scripts/results/agent_pages.py            rewrite the pages that are out of date
   python scripts/results/agent_pages.py --check    change nothing; fail if a page is out of date
 
-In docs/agents/NAME.md the text between `<!-- config -->` and `<!-- /config -->` is replaced by a table of the
-fields of `Config`, with their defaults and the comments on their lines. Comment lines become headings. The fields
-that `Config` inherits come after its own, under one heading for each base class. docs/agents/README.md and the
-README list the agents by family, between `<!-- agents -->` and `<!-- /agents -->`.
+In docs/agents/NAME.md the text between `<!-- config -->` and `<!-- /config -->` is replaced by a
+table of the fields of `Config`, with their defaults and the comments on their lines. Comment lines
+become headings. The fields that `Config` inherits come after its own, under one heading for each
+base class. docs/agents/README.md and the README list the agents by family, between
+`<!-- agents -->` and `<!-- /agents -->`.
 """
 
 from __future__ import annotations
@@ -39,7 +40,8 @@ HEADER = ["| field | kind | default | meaning; source of the default |", "|---|-
 
 
 def config_table(source: str) -> str:
-    """A Markdown table of the fields of `Config` in an agent's source, and of those that it inherits.
+    """A Markdown table of the fields of `Config` in an agent's source,
+    and of those that it inherits.
 
     Raises `ValueError` for a source without a `Config`, or a field without a default or a comment.
     """
@@ -64,7 +66,9 @@ def config_table(source: str) -> str:
 
 
 def fields(node: ast.ClassDef) -> dict[str, int]:
-    """A class's own fields, with the lines that they stand on, counted from the one after `class`."""
+    """A class's own fields, with the lines that they stand on,
+    counted from the one after `class`.
+    """
     annotated = [
         x for x in node.body if isinstance(x, ast.AnnAssign) and isinstance(x.target, ast.Name)
     ]
@@ -80,7 +84,8 @@ def rows_of(
 ) -> Iterator[str]:
     """The rows of a class's own fields, with headings, or without headings and without some fields.
 
-    `module` is the one that names of types are looked up in; None: they are those of `rljax.requirements`.
+    `module` is the one that names of types are looked up in; None: they are those of
+    `rljax.requirements`.
     """
     lines = source.splitlines()[node.lineno : node.end_lineno]
     numbers = fields(node).values()
@@ -105,7 +110,10 @@ def rows_of(
 
 
 def rows_of_base(cls: Any, names: set[str]) -> Iterator[str]:
-    """The rows of a base class and of its own bases. The fields called `names` are left out; the others join them."""
+    """The rows of a base class and of its own bases.
+
+    The fields called `names` are left out; the others join them.
+    """
     for ancestor in cls.__mro__[:-1]:
         source = textwrap.dedent(inspect.getsource(ancestor))
         (node,) = ast.parse(source).body
@@ -136,7 +144,9 @@ def imported(tree: ast.Module, path: str) -> Any:
 
 
 def kind_shown(kind: str, module: Any = None) -> str:
-    """A field's kind in words: for a type that says a range, such as `Share`, its range; for choices, all of them."""
+    """A field's kind in words: for a type that says a range, such as `Share`, its range;
+    for choices, all of them.
+    """
 
     def described(match: re.Match[str]) -> str:
         named = getattr(requirements, match[0], getattr(module, match[0], None))
@@ -152,7 +162,9 @@ def kind_shown(kind: str, module: Any = None) -> str:
 
 
 def range_shown(limit: Any) -> str:
-    """The range that a type says, with a space before it; "" where it says nothing that a reader needs."""
+    """The range that a type says, with a space before it;
+    "" where it says nothing that a reader needs.
+    """
     match limit:
         case requirements.Between(low=None):
             return ""
@@ -168,7 +180,9 @@ def range_shown(limit: Any) -> str:
 
 
 def index(links: str) -> str:
-    """The agents by family, one table for each; `links` is the path from the page to docs/agents/."""
+    """The agents by family, one table for each; `links` is the path from the page to
+    docs/agents/.
+    """
     parts = []
     for family, names in registry.families().items():
         parts += [f"## {registry.heading(family)}", "", "| agent | what it is |", "|---|---|"]
@@ -194,14 +208,18 @@ def filled(page: str, markers: tuple[str, str], text: str) -> str:
     begin, end = markers
     if page.count(begin) != 1 or page.count(end) != 1 or page.index(begin) > page.index(end):
         raise ValueError(
-            f"the page needs the lines {begin} and {end}, in this order and once: the text goes between."
+            f"the page needs the lines {begin} and {end}, in this order and once: the text "
+            "goes between."
         )
     before, rest = page.split(begin)
     return f"{before}{begin}\n{text}\n{end}{rest.split(end)[1]}"
 
 
 def documented(page: str, source: str) -> str:
-    """An agent's page with the table from the source. Raises `ValueError` for a page without the two markers."""
+    """An agent's page with the table from the source.
+
+    Raises `ValueError` for a page without the two markers.
+    """
     return filled(page, CONFIG, config_table(source))
 
 

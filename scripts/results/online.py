@@ -2,11 +2,14 @@
 
 Batch methods with their own settings:
 
-  rljax train sac --env HalfCheetah-v5 --steps 300000 --seeds 3 --out runs/results/sac-HalfCheetah-v5
+  rljax train sac --env HalfCheetah-v5 --steps 300000 --seeds 3 \
+      --out runs/results/sac-HalfCheetah-v5
   rljax train sac --env Hopper-v5 --steps 300000 --seeds 3 --out runs/results/sac-Hopper-v5
-  rljax train td3 --env HalfCheetah-v5 --steps 300000 --seeds 3 --out runs/results/td3-HalfCheetah-v5
+  rljax train td3 --env HalfCheetah-v5 --steps 300000 --seeds 3 \
+      --out runs/results/td3-HalfCheetah-v5
   rljax train td3 --env Hopper-v5 --steps 300000 --seeds 3 --out runs/results/td3-Hopper-v5
-  rljax train dsact --env HalfCheetah-v5 --steps 300000 --seeds 3 --out runs/results/dsact-HalfCheetah-v5
+  rljax train dsact --env HalfCheetah-v5 --steps 300000 --seeds 3 \
+      --out runs/results/dsact-HalfCheetah-v5
   rljax train dsact --env Hopper-v5 --steps 300000 --seeds 3 --out runs/results/dsact-Hopper-v5
   rljax train ppo --env HalfCheetah-v5 --steps 1000000 --seeds 5 --config.decay-steps 3e6 \
       --out runs/results/ppo-HalfCheetah-v5
@@ -17,8 +20,8 @@ Batch methods with their own settings:
 
   rljax train dqn --env gymnax/CartPole-v1 --steps 50000 --seeds 5 --eval-every 2500 \
       --out runs/results/dqn-CartPole-v1
-  rljax train dqn --env gymnax/CartPole-v1 --preset rainbow --steps 50000 --seeds 5 --eval-every 2500 \
-      --out runs/results/dqn-CartPole-v1-rainbow
+  rljax train dqn --env gymnax/CartPole-v1 --preset rainbow --steps 50000 --seeds 5 \
+      --eval-every 2500 --out runs/results/dqn-CartPole-v1-rainbow
 
 PQN and DQN on MinAtar. GAME is Breakout or SpaceInvaders:
 
@@ -31,7 +34,8 @@ PQN and DQN on MinAtar. GAME is Breakout or SpaceInvaders:
   rljax train dqn --env gymnax/Breakout-MinAtar --steps 200000 --seeds 2 --eval-every 25000 \
       --config.epsilon-steps 5e4 --out runs/results/dqn-Breakout-MinAtar
 
-Other spaces: masks, a dictionary with a picture, a dictionary with goals. The last two need rljax[minigrid,robotics]:
+Other spaces: masks, a dictionary with a picture, a dictionary with goals. The last two need
+rljax[minigrid,robotics]:
 
   rljax train ppo --env rljax/JobShop-ft06 --steps 200000 --seeds 5 --eval-every 20000 \
       --out runs/results/ppo-JobShop-ft06
@@ -42,32 +46,35 @@ Other spaces: masks, a dictionary with a picture, a dictionary with goals. The l
 
 Defaults of the agents' files, without presets: see scripts/results/default_runs.py.
 
-Streams. AGENT-ENV is stream_ac-HalfCheetah-v5, stream_ac-Hopper-v5, stream_ac-Walker2d-v5, stream_q-CartPole-v1,
-stream_q-Acrobot-v1 or stream_sarsa-CartPole-v1. The last three have --env gymnax/ENV and --steps 500000.
-SpaceInvaders-MinAtar has the same command as Breakout:
+Streams. AGENT-ENV is stream_ac-HalfCheetah-v5, stream_ac-Hopper-v5, stream_ac-Walker2d-v5,
+stream_q-CartPole-v1, stream_q-Acrobot-v1 or stream_sarsa-CartPole-v1. The last three have --env
+gymnax/ENV and --steps 500000. SpaceInvaders-MinAtar has the same command as Breakout:
 
-  rljax train AGENT --env ENV --steps 1000000 --seeds 5 --eval-every 50000 --out runs/results/AGENT-ENV
+  rljax train AGENT --env ENV --steps 1000000 --seeds 5 --eval-every 50000 \
+      --out runs/results/AGENT-ENV
   rljax train stream_q --env gymnax/Breakout-MinAtar --steps 1000000 --seeds 5 --eval-every 50000 \
       --config.epsilon-steps 2e5 --out runs/results/stream_q-Breakout-MinAtar
 
 Batch methods that learn from one transition at a time:
 
-  rljax train sac --env HalfCheetah-v5 --steps 300000 --seeds 3 --eval-every 20000 --config.batch-size 1 \
-      --config.replay-size 1 --config.warmup-steps 1 --out runs/results/sac-HalfCheetah-v5-one
-  rljax train ppo --env HalfCheetah-v5 --steps 300000 --seeds 3 --eval-every 20000 --config.num-envs 1 \
-      --config.num-steps 1 --config.batch-size 1 --config.num-epochs 1 --out runs/results/ppo-HalfCheetah-v5-one
+  rljax train sac --env HalfCheetah-v5 --steps 300000 --seeds 3 --eval-every 20000 \
+      --config.batch-size 1 --config.replay-size 1 --config.warmup-steps 1 \
+      --out runs/results/sac-HalfCheetah-v5-one
+  rljax train ppo --env HalfCheetah-v5 --steps 300000 --seeds 3 --eval-every 20000 \
+      --config.num-envs 1 --config.num-steps 1 --config.batch-size 1 --config.num-epochs 1 \
+      --out runs/results/ppo-HalfCheetah-v5-one
 
-Other settings: PyTorch's initialisation, the settings of the published curves, and target networks that move as fast
-as sbx-rl's, which move with every update:
+Other settings: PyTorch's initialisation, the settings of the published curves, and target networks
+that move as fast as sbx-rl's, which move with every update:
 
   rljax train sac --env HalfCheetah-v5 --steps 250000 --seeds 3 --config.initialisation torch \
       --out runs/results/sac-HalfCheetah-v5-torch
-  rljax train sac --env HalfCheetah-v5 --steps 200000 --seeds 3 --config.actor-lr 1e-3 --config.critic-lr 1e-3 \
-      --config.temperature-lr 1e-3 --config.warmup-steps 5000 --config.initialisation lecun_uniform \
-      --out runs/results/sac-HalfCheetah-v5-crossq
-  rljax train td3 --env Hopper-v5 --steps 200000 --seeds 3 --config.actor-lr 1e-3 --config.critic-lr 1e-3 \
-      --config.hidden 400 300 --config.batch-size 100 --config.warmup-steps 1000 \
-      --out runs/results/td3-Hopper-v5-paper
+  rljax train sac --env HalfCheetah-v5 --steps 200000 --seeds 3 --config.actor-lr 1e-3 \
+      --config.critic-lr 1e-3 --config.temperature-lr 1e-3 --config.warmup-steps 5000 \
+      --config.initialisation lecun_uniform --out runs/results/sac-HalfCheetah-v5-crossq
+  rljax train td3 --env Hopper-v5 --steps 200000 --seeds 3 --config.actor-lr 1e-3 \
+      --config.critic-lr 1e-3 --config.hidden 400 300 --config.batch-size 100 \
+      --config.warmup-steps 1000 --out runs/results/td3-Hopper-v5-paper
   rljax train td3 --env Hopper-v5 --steps 130000 --seeds 3 --config.target-rate 0.01 \
       --out runs/results/td3-Hopper-v5-rate
 
@@ -75,11 +82,12 @@ Then
 
   python scripts/results/online.py runs/results/*
 
-A run is kept under the name of its folder. Files that are there already stay, so that runs can come one by one and from
-different machines. Two figures show runs with the agents' own settings, one for agents with a replay buffer and one for
-PPO, beside the first published curve of each. The third shows streams beside SAC and PPO, and these two with one
-transition at a time. The fourth shows PQN and DQN on MinAtar beside streams. Hindsight on Fetch's tasks beside
-Stable-Baselines3 is measured by scripts/checks/compare_hindsight.py, whose file this script shows too.
+A run is kept under the name of its folder. Files that are there already stay, so that runs can come
+one by one and from different machines. Two figures show runs with the agents' own settings, one for
+agents with a replay buffer and one for PPO, beside the first published curve of each. The third
+shows streams beside SAC and PPO, and these two with one transition at a time. The fourth shows PQN
+and DQN on MinAtar beside streams. Hindsight on Fetch's tasks beside Stable-Baselines3 is measured
+by scripts/checks/compare_hindsight.py, whose file this script shows too.
 """
 
 from __future__ import annotations
@@ -120,7 +128,9 @@ Published = dict[tuple[str, str], dict[str, list[dict[str, Any]]]]
 
 
 def published() -> Published:
-    """Published learning curves by agent and environment, then repository: `step, mean, std, seeds` of each point."""
+    """Published learning curves by agent and environment, then repository:
+    `step, mean, std, seeds` of each point.
+    """
     table: Published = {}
     with (RESULTS / "published" / "online.csv").open() as file:
         for row in csv.DictReader(file):
@@ -142,11 +152,15 @@ def curve(run: dict[str, Any], label: str | None = None) -> learning_curves.Curv
         for i, (seed, returns) in enumerate(zip(run["seeds"], run["returns"], strict=True))
         for step, value in zip(run["steps_evaluated"], returns, strict=True)
     ]
-    return learning_curves.Curve(label or named(run), run["environment"], evaluations, {run["episodes_per_evaluation"]})
+    return learning_curves.Curve(
+        label or named(run), run["environment"], evaluations, {run["episodes_per_evaluation"]}
+    )
 
 
 def by_default(run: dict[str, Any]) -> bool:
-    """Whether a run has the defaults of the agent's file and no preset; see scripts/results/default_runs.py."""
+    """Whether a run has the defaults of the agent's file and no preset;
+    see scripts/results/default_runs.py.
+    """
     return run["name"].endswith("-defaults")
 
 
@@ -156,28 +170,43 @@ def usual(run: dict[str, Any]) -> bool:
 
 
 def row(run: dict[str, Any], references: Published) -> list[str]:
-    """One row of a table: the mean of the last three evaluations, beside the nearest points of published curves."""
+    """One row of a table: the mean of the last three evaluations,
+    beside the nearest points of published curves.
+    """
     last = np.array(run["returns"])[:, -3:].mean(axis=1)
-    spread = f"{last.mean():,.0f} +- {last.std(ddof=1):,.0f}" if len(last) > 1 else f"{last.mean():,.0f}"
+    spread = (
+        f"{last.mean():,.0f} +- {last.std(ddof=1):,.0f}" if len(last) > 1 else f"{last.mean():,.0f}"
+    )
     low, high = statistics.interval(last, statistic=statistics.mean)
     theirs = []
     for repository, points in references.get((run["agent"], run["environment"]), {}).items():
         near = min(points, key=lambda point: abs(point["step"] - run["reached"]))
         theirs.append(
-            f"{near['mean']:,.0f} +- {near['std']:,.0f} at {near['step'] / 1000:,.0f}k ({near['seeds']:.0f} seeds, "
-            f"{near['published_environment']}, {repository})"
+            f"{near['mean']:,.0f} +- {near['std']:,.0f} at {near['step'] / 1000:,.0f}k "
+            f"({near['seeds']:.0f} seeds, {near['published_environment']}, {repository})"
         )
     speed = f"{run['steps_per_second']:,.0f}" if run["steps_per_second"] else "-"
     wall = f"{run['wall_seconds'] / 60:,.0f} min" if run["wall_seconds"] else "-"
     compiling = f"{run['compile_seconds']:.0f} s" if run["compile_seconds"] else "-"
-    name = f"{run['agent']}, defaults" if by_default(run) else ", ".join([named(run), *changes(run)])
+    name = (
+        f"{run['agent']}, defaults" if by_default(run) else ", ".join([named(run), *changes(run)])
+    )
     cells = [name, run["environment"], f"{run['reached'] // 1000}k", str(len(run["seeds"])), spread]
-    cells += [f"[{low:,.0f}, {high:,.0f}]", "; ".join(theirs) or "-", speed, wall, compiling, hardware(run)]
+    cells += [
+        f"[{low:,.0f}, {high:,.0f}]",
+        "; ".join(theirs) or "-",
+        speed,
+        wall,
+        compiling,
+        hardware(run),
+    ]
     return cells
 
 
 def _columns(points: list[dict[str, Any]]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    steps, means, stds = (np.array([point[name] for point in points]) for name in ("step", "mean", "std"))
+    steps, means, stds = (
+        np.array([point[name] for point in points]) for name in ("step", "mean", "std")
+    )
     return steps, means, stds
 
 
@@ -188,13 +217,19 @@ def learns_from(run: dict[str, Any]) -> str:
 
 
 def draw_streams(collected: list[dict[str, Any]], output: Path) -> None:
-    """Streams, and in their environments SAC and PPO, with their own settings and with one transition at a time."""
+    """Streams, and in their environments SAC and PPO,
+    with their own settings and with one transition at a time.
+    """
     streams = [run for run in collected if learns_from(run) == "stream" and not by_default(run)]
     places = {run["environment"] for run in streams}
-    others = [run for run in collected if run["agent"] in ("sac", "ppo") and run["environment"] in places]
+    others = [
+        run for run in collected if run["agent"] in ("sac", "ppo") and run["environment"] in places
+    ]
     single = [run for run in others if run["name"].endswith("-one")]
     curves = [curve(run) for run in streams + [run for run in others if usual(run)]]
-    learning_curves.draw(curves + [curve(run, f"{run['agent']}, one transition") for run in single], output)
+    learning_curves.draw(
+        curves + [curve(run, f"{run['agent']}, one transition") for run in single], output
+    )
 
 
 def on_minatar(run: dict[str, Any]) -> bool:
@@ -212,14 +247,21 @@ def draw_minatar(collected: list[dict[str, Any]], output: Path) -> None:
 def spaces_row(run: dict[str, Any]) -> list[str]:
     """One row of the table of other spaces: the means of the last three evaluations."""
     last = np.array(run["returns"])[:, -3:].mean(axis=1)
-    cells = [run["agent"], run["environment"], SPACES[run["environment"]], f"{run['reached'] // 1000}k"]
+    cells = [
+        run["agent"],
+        run["environment"],
+        SPACES[run["environment"]],
+        f"{run['reached'] // 1000}k",
+    ]
     cells += [str(len(run["seeds"])), f"{last.mean():.2f} +- {last.std(ddof=1):.2f}"]
     cells += [f"{np.array(run['success'])[:, -3:].mean():.0%}" if "success" in run else "-"]
     return [*cells, f"{run['wall_seconds'] / 60:,.0f} min"]
 
 
 def hindsight() -> list[str]:
-    """The share of successful episodes of two implementations of hindsight, from compare_hindsight.py."""
+    """The share of successful episodes of two implementations of hindsight,
+    from compare_hindsight.py.
+    """
     file = json.loads((RESULTS / "online" / "hindsight.json").read_text())
     rows = []
     for task, samples_by_side in file.items():
@@ -227,7 +269,9 @@ def hindsight() -> list[str]:
             samples = list(samples_by_side[side].values())
             reached = np.array([sample["success"] for sample in samples]).mean(axis=0)
             steps = samples[0]["steps_evaluated"]
-            shown = "; ".join(f"{x:.0%} at {step / 1000:g}k" for step, x in zip(steps, reached, strict=True))
+            shown = "; ".join(
+                f"{x:.0%} at {step / 1000:g}k" for step, x in zip(steps, reached, strict=True)
+            )
             rows.append([f"{task}-v4", side, str(len(samples)), shown])
     return table(["environment", "SAC of", "seeds", "success, mean over seeds"], rows)
 
@@ -254,8 +298,20 @@ def tables(collected: list[dict[str, Any]]) -> dict[tuple[str, str], str]:
             key = "online", "cartpole" if "CartPole" in run["environment"] else kind
         runs_by_table.setdefault(key, []).append(run)
     others = runs_by_table.pop(("online", "spaces"), [])
-    made = {key: table(COLUMNS, [row(run, references) for run in runs]) for key, runs in runs_by_table.items()}
-    header = ("agent", "environment", "observation and action", "steps", "seeds", COLUMNS[4], "success", "wall")
+    made = {
+        key: table(COLUMNS, [row(run, references) for run in runs])
+        for key, runs in runs_by_table.items()
+    }
+    header = (
+        "agent",
+        "environment",
+        "observation and action",
+        "steps",
+        "seeds",
+        COLUMNS[4],
+        "success",
+        "wall",
+    )
     made["online", "spaces"] = table(header, [spaces_row(run) for run in others])
     made["online", "hindsight"] = hindsight()
     return {key: "\n".join(lines) for key, lines in made.items()}
@@ -269,7 +325,9 @@ def collected_runs() -> list[dict[str, Any]]:
 
 def main() -> None:
     """Write results/online/runs/*.json, the figures and the tables."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("runs", nargs="*", type=Path)
     runs = parser.parse_args().runs
     references = published()
@@ -281,7 +339,9 @@ def main() -> None:
     draw_streams(collected, folder / "stream.png")
     draw_minatar(collected, folder / "minatar.png")
     for kind in ("replay", "rollout"):
-        ours = [run for run in collected if not on_minatar(run) and run["environment"] not in SPACES]
+        ours = [
+            run for run in collected if not on_minatar(run) and run["environment"] not in SPACES
+        ]
         shown = [run for run in ours if usual(run) and learns_from(run) == kind]
         curves = {}
         for run in shown:

@@ -1,10 +1,11 @@
-"""Write all tables of the pages in results/ from the files beside them; nothing is trained or measured.
+"""Write all tables of the pages in results/ from the files beside them;
+nothing is trained or measured.
 
   python scripts/results/pages.py
 
-online.py, offline.py and terminal_values.py beside this file make the tables of their own pages. Most studies write
-theirs beside their scores. The rest is made here: speed, sweeps, sizes of rewards, frequencies of decisions, faults on
-purpose, updates beside other people's.
+online.py, offline.py and terminal_values.py beside this file make the tables of their own pages.
+Most studies write theirs beside their scores. The rest is made here: speed, sweeps, sizes of
+rewards, frequencies of decisions, faults on purpose, updates beside other people's.
 """
 
 from __future__ import annotations
@@ -21,14 +22,20 @@ from scripts.results import online as online_runs
 from scripts.results import terminal_values
 from scripts.results.shared import RESULTS, show, table
 
-# Measure, our key and the peer's in `medians`, and the ratio aimed at: at least, or at most where below 1.
+# Measure, our key and the peer's in `medians`, and the ratio aimed at: at least, or at most where
+# below 1.
 Rows = tuple[tuple[str, str, str, float | None], ...]
 
 ONLINE: Rows = (
     ("SAC, HalfCheetah-v5, beside sbx-rl", "sac ours steps/s", "sac sbx-rl steps/s", 1.4),
     ("TD3, HalfCheetah-v5, beside sbx-rl", "td3 ours steps/s", "td3 sbx-rl steps/s", 1.3),
     ("PPO, HalfCheetah-v5, beside sbx-rl", "ppo ours steps/s", "ppo sbx-rl steps/s", 1.4),
-    ("PPO, ours with EnvPool, beside sbx-rl", "ppo ours, EnvPool steps/s", "ppo sbx-rl steps/s", 2.0),
+    (
+        "PPO, ours with EnvPool, beside sbx-rl",
+        "ppo ours, EnvPool steps/s",
+        "ppo sbx-rl steps/s",
+        2.0,
+    ),
     (
         "PPO, gymnax/Pendulum inside the program, beside rejax",
         "ppo Pendulum ours steps/s",
@@ -41,11 +48,28 @@ ONLINE: Rows = (
         "sac of DSAC-T's size, bound steps/s",
         0.8,
     ),
-    ("SAC, 4 seeds in one program, beside one", "sac 4 learners total steps/s", "sac ours steps/s", 1.0),
+    (
+        "SAC, 4 seeds in one program, beside one",
+        "sac 4 learners total steps/s",
+        "sac ours steps/s",
+        1.0,
+    ),
 )
-DQN: Rows = (("DQN, CartPole-v1 on the host, steps/s, beside sbx-rl", "dqn ours steps/s", "dqn sbx-rl steps/s", None),)
+DQN: Rows = (
+    (
+        "DQN, CartPole-v1 on the host, steps/s, beside sbx-rl",
+        "dqn ours steps/s",
+        "dqn sbx-rl steps/s",
+        None,
+    ),
+)
 ATARI: Rows = tuple(
-    (f"DQN, Breakout, ours on {engine}, beside sbx-rl on ALE", f"ours, {engine} steps/s", "sbx, ALE steps/s", 1.5)
+    (
+        f"DQN, Breakout, ours on {engine}, beside sbx-rl on ALE",
+        f"ours, {engine} steps/s",
+        "sbx, ALE steps/s",
+        1.5,
+    )
     for engine in ("EnvPool", "ALE")
 )
 PQN: Rows = tuple(
@@ -63,7 +87,12 @@ ACCELERATOR = (
     ("IQL's updates, data of HalfCheetah's sizes", "iql updates", "updates_per_second"),
 )
 MEMORY: Rows = tuple(
-    (f"{name}, beside sbx-rl", f"{name.lower()} ours peak MB", f"{name.lower()} sbx-rl peak MB", None)
+    (
+        f"{name}, beside sbx-rl",
+        f"{name.lower()} ours peak MB",
+        f"{name.lower()} sbx-rl peak MB",
+        None,
+    )
     for name in ("SAC", "TD3", "PPO")
 )
 STREAMS: Rows = (
@@ -106,11 +135,21 @@ STREAMS: Rows = (
 )
 OFFLINE: Rows = tuple(
     (name, f"{agent} ours updates/s", f"{agent} CORL updates/s", aim)
-    for name, agent, aim in (("BC", "bc", None), ("TD3+BC", "td3_bc", 1.4), ("IQL", "iql", 1.4), ("CQL", "cql", 1.5))
+    for name, agent, aim in (
+        ("BC", "bc", None),
+        ("TD3+BC", "td3_bc", 1.4),
+        ("IQL", "iql", 1.4),
+        ("CQL", "cql", 1.5),
+    )
 )
 GENERATIVE: Rows = (
     ("Diffusion-QL", "dql ours updates/s", "dql authors' updates/s", 1.5),
-    ("Diffusion-QL, max-Q backup", "dql max-Q ours updates/s", "dql max-Q authors' updates/s", None),
+    (
+        "Diffusion-QL, max-Q backup",
+        "dql max-Q ours updates/s",
+        "dql max-Q authors' updates/s",
+        None,
+    ),
     ("Diffusion-QL, one step (EDP)", "dql one-step ours updates/s", "", None),
     ("OFQL", "ofql ours updates/s", "", None),
     ("FQL", "fql ours updates/s", "fql authors' updates/s", 1.2),
@@ -171,10 +210,21 @@ CORES = (
     ("4 of IQL, the same", "iql, 4 learners"),
     ("4 of CQL, the same", "cql, 4 learners"),
 )
-AGENTS = {"td3_bc": "TD3+BC", "iql": "IQL", "bc": "BC", "rebrac": "ReBRAC", "edac": "EDAC", "cql": "CQL"}
+AGENTS = {
+    "td3_bc": "TD3+BC",
+    "iql": "IQL",
+    "bc": "BC",
+    "rebrac": "ReBRAC",
+    "edac": "EDAC",
+    "cql": "CQL",
+}
 AGENTS |= {"calql": "Cal-QL", "riql": "RIQL", "fql": "FQL", "dql": "Diffusion-QL"}
 COMPUTE = ("LightsOut-3x3", "LightsOut-4x4", "cube-single")
-GRIDS = {"LightsOut-5x5": (2048, "5M"), "LightsOut-5x5-dense": (2048, ""), "LightsOut-10x10-test": (2048, "")}
+GRIDS = {
+    "LightsOut-5x5": (2048, "5M"),
+    "LightsOut-5x5-dense": (2048, ""),
+    "LightsOut-10x10-test": (2048, ""),
+}
 GRIDS |= {"BoxPick-6x6": (1024, "1M"), "BoxPick-6x6-quarter": (1024, "")}
 
 
@@ -205,7 +255,11 @@ def ratio_rows(name: str, rows: Rows, shown: Callable[[float], str] = number) ->
     for label, ours, peer, aim in rows:
         if ours in medians:
             cells = [shown(medians[ours])]
-            cells += [shown(medians[peer]), ratio(medians[ours] / medians[peer], aim)] if peer in medians else ["", ""]
+            cells += (
+                [shown(medians[peer]), ratio(medians[ours] / medians[peer], aim)]
+                if peer in medians
+                else ["", ""]
+            )
             cells_of_rows.append([label, *cells, goal(aim)])
     return cells_of_rows
 
@@ -214,16 +268,26 @@ def online(name: str) -> list[str]:
     """Steps per second, memory and start of one machine."""
     file = benchmark(name)
     medians, ratios = file["medians"], file["ratios"]
-    lines = [*table(["steps/s", "ours", "peer", "ratio", "aim, at least"], ratio_rows(name, ONLINE)), ""]
+    lines = [
+        *table(["steps/s", "ours", "peer", "ratio", "aim, at least"], ratio_rows(name, ONLINE)),
+        "",
+    ]
     header = ["peak resident memory, MB", "ours", "peer", "ratio", "aim"]
     lines += [*table(header, ratio_rows(name, MEMORY, lambda value: f"{value:,.0f}")), ""]
     agents = ("sac", "td3")
-    shares = [medians.get(f"{agent} share of the bound", ratios.get(f"{agent} ours / bound")) for agent in agents]
+    shares = [
+        medians.get(f"{agent} share of the bound", ratios.get(f"{agent} ours / bound"))
+        for agent in agents
+    ]
     share = " and ".join(f"{x:.0%}" for x in shares)
     start, cached = medians["first update, cold, s"], medians["first update, cached, s"]
     rows = [
         ["SAC and TD3, share of the bound (the update alone in a loop)", share, "85%"],
-        ["start to first update, cold and with the compile cache, s", f"{start:.1f} and {cached:.1f}", "10 and 5"],
+        [
+            "start to first update, cold and with the compile cache, s",
+            f"{start:.1f} and {cached:.1f}",
+            "10 and 5",
+        ],
         ["`rljax --help`, s", f"{medians['rljax --help, s']:.2f}", "0.7"],
     ]
     return lines + table(["", "ours", "aim"], rows)
@@ -234,7 +298,13 @@ def dqn() -> list[str]:
     medians = benchmark("dqn")["medians"]
     rows = [row[:4] for row in ratio_rows("dqn", DQN)]
     memory = [medians[f"dqn {whose} peak MB"] for whose in ("ours", "sbx-rl")]
-    rows.append(["the same, peak resident memory, MB", *(f"{x:,.0f}" for x in memory), f"{memory[0] / memory[1]:.2f}"])
+    rows.append(
+        [
+            "the same, peak resident memory, MB",
+            *(f"{x:,.0f}" for x in memory),
+            f"{memory[0] / memory[1]:.2f}",
+        ]
+    )
     return table(["", "ours", "peer", "ratio"], rows)
 
 
@@ -253,7 +323,9 @@ def streams() -> list[str]:
     medians = benchmark("streaming")["medians"]
     names = ("stream AC HalfCheetah", "stream Q CartPole", "stream Q Breakout")
     sizes = [[name, f"{medians[f'{name} ours bytes']:,.0f}"] for name in names]
-    lines = table(["steps/s", "ours", "peer", "ratio", "aim, at least"], ratio_rows("streaming", STREAMS))
+    lines = table(
+        ["steps/s", "ours", "peer", "ratio", "aim, at least"], ratio_rows("streaming", STREAMS)
+    )
     return [*lines, "", *table(["state of one stream", "bytes"], sizes)]
 
 
@@ -262,12 +334,26 @@ def offline() -> list[str]:
     ratios, medians = (benchmark("offline")[name] for name in ("ratios", "medians"))
     agents = ("bc", "td3_bc", "iql", "cql")
     rows = ratio_rows("offline", OFFLINE)
-    rows = [[*row, f"{ratios[f'{agent} ours / bound']:.0%}"] for row, agent in zip(rows, agents, strict=True)]
-    lines = table(["updates/s", "ours", "CORL", "ratio", "aim, at least", "share of the bound (aim 95%)"], rows)
+    rows = [
+        [*row, f"{ratios[f'{agent} ours / bound']:.0%}"]
+        for row, agent in zip(rows, agents, strict=True)
+    ]
+    lines = table(
+        ["updates/s", "ours", "CORL", "ratio", "aim, at least", "share of the bound (aim 95%)"],
+        rows,
+    )
     more = [
-        ["IQL, 4 learners in one program, updates/s in all", number(medians["iql 4 learners total updates/s"]), ""],
+        [
+            "IQL, 4 learners in one program, updates/s in all",
+            number(medians["iql 4 learners total updates/s"]),
+            "",
+        ],
         ["the same, of one learner's", f"{ratios['iql 4 learners / 1']:.2f}", ""],
-        ["a million transitions from gzipped HDF5 to the device, s", f"{medians['reading, s']:.1f}", "10"],
+        [
+            "a million transitions from gzipped HDF5 to the device, s",
+            f"{medians['reading, s']:.1f}",
+            "10",
+        ],
         ["peak memory of that, over the data's size", f"{ratios['reading, peak / data']:.1f}", "3"],
     ]
     return [*lines, "", *table(["", "ours", "aim, at most"], more)]
@@ -275,7 +361,10 @@ def offline() -> list[str]:
 
 def jax_corl() -> list[str]:
     """Updates per second beside JAX-CORL's."""
-    return table(["updates/s", "ours", "JAX-CORL", "ratio", "aim, at least"], ratio_rows("jax_corl", JAX_CORL))
+    return table(
+        ["updates/s", "ours", "JAX-CORL", "ratio", "aim, at least"],
+        ratio_rows("jax_corl", JAX_CORL),
+    )
 
 
 def generative() -> list[str]:
@@ -288,10 +377,22 @@ def generative() -> list[str]:
         half = medians.get(f"{agent} bfloat16 updates/s")
         row += [f"{ratios[f'{agent} ours / bound']:.0%}", number(half) if half else ""]
         row += [f"{medians[f'{agent} compiling, s']:.1f}"]
-    header = ["updates/s", "ours", "authors'", "ratio", "aim, at least", "share of the bound", "ours in bfloat16"]
+    header = [
+        "updates/s",
+        "ours",
+        "authors'",
+        "ratio",
+        "aim, at least",
+        "share of the bound",
+        "ours in bfloat16",
+    ]
     lines = [*table([*header, "compiling, cold, s"], rows), ""]
     rows = [
-        [label, f"{medians[f'acting, {key}, ms']:.2f}", f"{1000 / medians[f'acting, {key}, ms']:,.0f}"]
+        [
+            label,
+            f"{medians[f'acting, {key}, ms']:.2f}",
+            f"{1000 / medians[f'acting, {key}, ms']:,.0f}",
+        ]
         for label, key in ACTING
     ]
     return lines + table(["one action, there and back", "ms", "decisions/s"], rows)
@@ -331,13 +432,19 @@ def sweeps() -> list[str]:
     rows = []
     for label, name, ours, theirs, aim in SWEEPS:
         medians = benchmark(name)["medians"]
-        cells = [f"{medians[ours]:.1f}", f"{medians[theirs]:.1f}", ratio(medians[theirs] / medians[ours], aim)]
+        cells = [
+            f"{medians[ours]:.1f}",
+            f"{medians[theirs]:.1f}",
+            ratio(medians[theirs] / medians[ours], aim),
+        ]
         rows.append([label, *cells, goal(aim)])
     return table(["seconds", "one program", "one by one", "ratio", "aim, at least"], rows)
 
 
 def accelerator() -> list[str]:
-    """One learner and ten in one program on an accelerator; then with XLA's loops as graphs of the device."""
+    """One learner and ten in one program on an accelerator;
+    then with XLA's loops as graphs of the device.
+    """
     plain, graphs = benchmark("accelerator"), benchmark("accelerator-graphs")
     rows = []
     for label, name, unit in ACCELERATOR:
@@ -354,9 +461,14 @@ def overhead() -> list[str]:
     file = benchmark("overhead")
     ours, hand = (file["samples"][f"PPO, one learner, {name}"] for name in ("steps/s", "by_hand"))
     each = [x / y for x, y in zip(ours, hand, strict=True)]
-    medians = [f"{file['medians'][f'PPO, one learner, {name}']:,.0f}" for name in ("steps/s", "by_hand")]
+    medians = [
+        f"{file['medians'][f'PPO, one learner, {name}']:,.0f}" for name in ("steps/s", "by_hand")
+    ]
     cells = [*medians, f"{np.median(each):.3f} ({min(each):.3f} to {max(each):.3f})", "0.97"]
-    return table(["steps/s", "ours", "loop by hand", "ratio, of each process", "aim"], [["one learner of PPO", *cells]])
+    return table(
+        ["steps/s", "ours", "loop by hand", "ratio, of each process", "aim"],
+        [["one learner of PPO", *cells]],
+    )
 
 
 def cores() -> list[str]:
@@ -371,7 +483,9 @@ def cores() -> list[str]:
 
 def rewards(folder: str, names: Mapping[str, str]) -> list[str]:
     """Returns by the factor on rewards: the mean, and the range of seeds."""
-    scores = json.loads((RESULTS / "studies" / "reward_scales" / folder / "scores.json").read_text())["scores"]
+    scores = json.loads(
+        (RESULTS / "studies" / "reward_scales" / folder / "scores.json").read_text()
+    )["scores"]
     rows = []
     for factor in scores["sac"]:
         cells = [f"{float(factor):g}"]
@@ -385,7 +499,9 @@ def rewards(folder: str, names: Mapping[str, str]) -> list[str]:
 
 def frequencies(task: str) -> list[str]:
     """Returns by the steps between two decisions, and frequency-averaged scores, over seeds."""
-    agents = json.loads((RESULTS / "studies" / "decision_frequencies" / f"{task}.json").read_text())["agents"]
+    agents = json.loads(
+        (RESULTS / "studies" / "decision_frequencies" / f"{task}.json").read_text()
+    )["agents"]
     names = {"sac": "SAC", "td3": "TD3", "ppo": "PPO", "sequence_rl": "Sequence RL, J ="}
     rows = []
     for key, entry in agents.items():
@@ -411,10 +527,23 @@ def updates() -> list[str]:
     rows = []
     file = json.loads((RESULTS / "checks" / "references" / "updates.json").read_text())
     for name, comparison in file["agents"].items():
-        off = [max(loss[span] for loss in comparison["losses"].values()) for span in ("first 10", "all")]
-        cells = [f"{comparison['updates']}", *(f"{x:.0e}" for x in off), f"{comparison['parameters']:.2%}"]
+        off = [
+            max(loss[span] for loss in comparison["losses"].values())
+            for span in ("first 10", "all")
+        ]
+        cells = [
+            f"{comparison['updates']}",
+            *(f"{x:.0e}" for x in off),
+            f"{comparison['parameters']:.2%}",
+        ]
         rows.append([AGENTS[name], *cells])
-    header = ["agent", "updates", "losses, first 10 updates", "losses, all updates", "parameters at the end"]
+    header = [
+        "agent",
+        "updates",
+        "losses, first 10 updates",
+        "losses, all updates",
+        "parameters at the end",
+    ]
     return table(header, rows)
 
 
@@ -429,7 +558,11 @@ def early() -> list[str]:
         rows.append([name, f"{len(returns)}", mean, f"{sum(low)} of {len(low) * file['episodes']}"])
         rows[-1].append(f"{sum(x > 0 for x in low)}")
     value, least, most = file["difference"]
-    return [*table(header, rows), "", f"The difference is {value:+,.0f} [{least:,.0f}, {most:,.0f}]."]
+    return [
+        *table(header, rows),
+        "",
+        f"The difference is {value:+,.0f} [{least:,.0f}, {most:,.0f}].",
+    ]
 
 
 def study(path: str) -> list[str]:
@@ -458,17 +591,32 @@ def tables() -> dict[tuple[str, str], str]:
         ("speed/sweeps", "sweeps"): sweeps(),
         ("speed/sweeps", "overhead"): overhead(),
         ("speed/sweeps", "cores"): cores(),
-        ("studies/reward_scales", "pendulum"): rewards("pendulum", names | {"dsac-v1": "first DSAC"}),
+        ("studies/reward_scales", "pendulum"): rewards(
+            "pendulum", names | {"dsac-v1": "first DSAC"}
+        ),
         ("studies/reward_scales", "inverted_pendulum"): rewards(
             "inverted_pendulum",
-            {"sac": "SAC, its own networks", "sac-deep": "SAC, DSAC-T's networks", "dsact": "DSAC-T"},
+            {
+                "sac": "SAC, its own networks",
+                "sac-deep": "SAC, DSAC-T's networks",
+                "dsact": "DSAC-T",
+            },
         ),
-        ("studies/reward_scales", "inverted_double_pendulum"): rewards("inverted_double_pendulum", names),
-        **{("studies/decision_frequencies", task): frequencies(task) for task in ("pendulum", "inverted_pendulum")},
+        ("studies/reward_scales", "inverted_double_pendulum"): rewards(
+            "inverted_double_pendulum", names
+        ),
+        **{
+            ("studies/decision_frequencies", task): frequencies(task)
+            for task in ("pendulum", "inverted_pendulum")
+        },
         ("studies/corruptions", "halfcheetah"): study("studies/corruptions/halfcheetah"),
         ("studies/weights", "halfcheetah"): study("studies/weights/halfcheetah"),
-        ("studies/offline_to_online", "halfcheetah"): study("studies/offline_to_online/halfcheetah"),
-        ("studies/offline_to_online", "small"): study("studies/offline_to_online/halfcheetah-small"),
+        ("studies/offline_to_online", "halfcheetah"): study(
+            "studies/offline_to_online/halfcheetah"
+        ),
+        ("studies/offline_to_online", "small"): study(
+            "studies/offline_to_online/halfcheetah-small"
+        ),
         ("studies/combination_lock", "locks"): study("studies/combination_lock/locks"),
         ("studies/defaults", "reach"): study("studies/defaults/reach"),
         ("studies/memory", "chain"): study("studies/memory/chain"),
@@ -483,12 +631,19 @@ def tables() -> dict[tuple[str, str], str]:
         **{("studies/compute", name): study(f"studies/compute/{name}") for name in COMPUTE},
     }
     written = {key: "\n".join(lines) for key, lines in made.items()}
-    return online_runs.tables(online_runs.collected_runs()) | offline_runs.tables() | terminal_values.tables() | written
+    return (
+        online_runs.tables(online_runs.collected_runs())
+        | offline_runs.tables()
+        | terminal_values.tables()
+        | written
+    )
 
 
 def main() -> None:
     """Write all tables."""
-    argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
+    argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    ).parse_args()
     for (page, name), lines in tables().items():
         show(page, name, lines)
 

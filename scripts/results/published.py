@@ -1,10 +1,12 @@
-"""Derive rljax/analysis/published.csv from files of public repositories: published numbers that reports show.
+"""Derive rljax/analysis/published.csv from files of public repositories:
+published numbers that reports show.
 
   python scripts/results/published.py ../shared/data/curves
 
-The folder holds online_curves.csv.gz (repo, commit, algo, env, seed, metric, step, value), offline_final.csv (repo,
-commit, algo, dataset, metric, n, mean, std) and readme_tables.csv (repo, commit, path, table, row, column, cell). Of
-each learning curve, the points nearest to a few round steps are kept, if every seed has a point.
+The folder holds online_curves.csv.gz (repo, commit, algo, env, seed, metric, step, value),
+offline_final.csv (repo, commit, algo, dataset, metric, n, mean, std) and readme_tables.csv (repo,
+commit, path, table, row, column, cell). Of each learning curve, the points nearest to a few round
+steps are kept, if every seed has a point.
 """
 
 from __future__ import annotations
@@ -23,14 +25,27 @@ import numpy as np
 from rljax.analysis import published
 
 STEPS = (100_000, 300_000, 500_000, 1_000_000, 3_000_000)
-TASKS = ("HalfCheetah", "Hopper", "Walker2d", "Ant", "Humanoid", "Swimmer", "InvertedDoublePendulum", "Reacher")
+TASKS = (
+    "HalfCheetah",
+    "Hopper",
+    "Walker2d",
+    "Ant",
+    "Humanoid",
+    "Swimmer",
+    "InvertedDoublePendulum",
+    "Reacher",
+)
 EVALUATED = "noise-free evaluation"
 # Algorithm and repository -> our agent, the steps before the first counted step, and a note.
 CURVES = {
     ("sac", "dojeon-ai/SimbaV2"): ("sac", 0, f"{EVALUATED}; learning rate 1e-3"),
     ("tianshou-SAC", "thu-ml/tianshou"): ("sac", 0, EVALUATED),
     ("TD3", "sfujim/TD3"): ("td3", 0, EVALUATED),
-    ("tianshou-TD3", "thu-ml/tianshou"): ("td3", 25_000, f"{EVALUATED}; 25,000 random steps added to its count"),
+    ("tianshou-TD3", "thu-ml/tianshou"): (
+        "td3",
+        25_000,
+        f"{EVALUATED}; 25,000 random steps added to its count",
+    ),
     ("tianshou-PPO", "thu-ml/tianshou"): ("ppo", 0, EVALUATED),
 }
 # Pages of CleanRL: our agent, tables, and the column that holds its own results.
@@ -42,7 +57,8 @@ CLEANRL = {
 CLEANRL_STEPS = {"CartPole": 500_000, "Acrobot": 500_000, "MountainCar": 500_000}  # 1M elsewhere
 OFFLINE = {"BC": "bc", "TD3+BC": "td3_bc", "CQL": "cql", "IQL": "iql", "EDAC": "edac"}
 NEORL2 = {"bc": "bc", "td3bc": "td3_bc", "cql": "cql", "edac": "edac"}
-# Repository and table of its page -> seeds, updates, note; the scores of the last policies, not of the best ones.
+# Repository and table of its page -> seeds, updates, note; the scores of the last policies, not of
+# the best ones.
 TABLES = {
     ("corl-team/CORL", "1"): (4, 1_000_000, "last policy"),
     ("corl-team/CORL", "3"): (4, 1_000_000, "last policy"),
@@ -75,7 +91,15 @@ def online(folder: Path) -> Iterator[published.Point]:
                 deviations = curves[algorithm, repository, environment, commit, "std_return"]
                 mean, std, seeds = values[step][0], deviations[step][0], 10
             yield point(
-                agent, environment, "return", int(step) + before, mean, std, seeds, f"{repository}@{commit}", note
+                agent,
+                environment,
+                "return",
+                int(step) + before,
+                mean,
+                std,
+                seeds,
+                f"{repository}@{commit}",
+                note,
             )
 
 
@@ -90,10 +114,16 @@ def tables(folder: Path) -> Iterator[published.Point]:
         if known and row["column"] in OFFLINE:
             seeds, updates, note = known
             updates *= 3 if row["column"] == "EDAC" else 1
-            yield point(OFFLINE[row["column"]], row["row"], "score", updates, mean, std, seeds, source, note)
+            yield point(
+                OFFLINE[row["column"]], row["row"], "score", updates, mean, std, seeds, source, note
+            )
         elif row["repo"] == "vwxyzjn/cleanrl" and row["path"] in CLEANRL:
             agent, numbers, column = CLEANRL[row["path"]]
-            if row["table"] in numbers and column in row["column"] and "baselines" not in row["column"]:
+            if (
+                row["table"] in numbers
+                and column in row["column"]
+                and "baselines" not in row["column"]
+            ):
                 step = CLEANRL_STEPS.get(published.task_of(row["row"]), 1_000_000)
                 note = "returns of training, exploration included"
                 yield point(agent, row["row"], "return", step, mean, std, 3, source, note)
@@ -102,7 +132,11 @@ def tables(folder: Path) -> Iterator[published.Point]:
 def neorl2(folder: Path) -> Iterator[published.Point]:
     """NeoRL-2's own benchmark, which does not state the number of updates."""
     for row in read(folder / "offline_final.csv"):
-        if row["repo"] == "polixir/NeoRL2" and row["metric"] == "score_0_100" and row["algo"] in NEORL2:
+        if (
+            row["repo"] == "polixir/NeoRL2"
+            and row["metric"] == "score_0_100"
+            and row["algo"] in NEORL2
+        ):
             converted = point(
                 NEORL2[row["algo"]],
                 row["dataset"],
@@ -114,7 +148,9 @@ def neorl2(folder: Path) -> Iterator[published.Point]:
                 f"{row['repo']}@{row['commit']}",
                 "settings chosen by online evaluation",
             )
-            yield dataclasses.replace(converted, task=row["dataset"].removeprefix("NeoRL2-") + "-v0")
+            yield dataclasses.replace(
+                converted, task=row["dataset"].removeprefix("NeoRL2-") + "-v0"
+            )
 
 
 def point(
@@ -128,11 +164,16 @@ def point(
     source: str,
     note: str,
 ) -> published.Point:
-    """A point of an environment or, with scores, of a data set. Values are rounded, and the commit is shortened."""
+    """A point of an environment or, with scores, of a data set.
+
+    Values are rounded, and the commit is shortened.
+    """
     task = environment if metric == "score" else published.task_of(environment)
     repository, _, commit = source.partition("@")
     source = f"{repository}@{commit[:7]}"
-    return published.Point(task, agent, environment, metric, step, round(mean, 2), round(std, 2), seeds, source, note)
+    return published.Point(
+        task, agent, environment, metric, step, round(mean, 2), round(std, 2), seeds, source, note
+    )
 
 
 def read(path: Path) -> list[dict[str, str]]:
@@ -143,7 +184,9 @@ def read(path: Path) -> list[dict[str, str]]:
 
 def write(points: Iterable[published.Point], path: Path) -> int:
     """Write the table and return its number of rows."""
-    rows = sorted(map(dataclasses.asdict, points), key=lambda row: (row["metric"], row["task"], row["agent"]))
+    rows = sorted(
+        map(dataclasses.asdict, points), key=lambda row: (row["metric"], row["task"], row["agent"])
+    )
     with path.open("w", newline="", encoding="utf-8") as file:
         writer = csv.DictWriter(file, list(rows[0]), lineterminator="\n")
         writer.writeheader()
@@ -153,7 +196,9 @@ def write(points: Iterable[published.Point], path: Path) -> int:
 
 def main() -> None:
     """Write rljax/analysis/published.csv."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("folder", type=Path)
     folder = parser.parse_args().folder
     number = write([*online(folder), *tables(folder), *neorl2(folder)], published.FILE)

@@ -1,4 +1,6 @@
-"""Shared parts of the scripts that write tables: runs as small objects, and tables in Markdown in results' pages."""
+"""Shared parts of the scripts that write tables: runs as small objects,
+and tables in Markdown in results' pages.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,18 @@ from rljax.training import configuration, registry, schedules
 from rljax.training.settings import Settings
 
 RESULTS = Path(__file__).resolve().parents[2] / "results"
-FIELDS = ("agent", "env", "steps", "seeds", "config", "command", "versions", "devices", "processor", "git_revision")
+FIELDS = (
+    "agent",
+    "env",
+    "steps",
+    "seeds",
+    "config",
+    "command",
+    "versions",
+    "devices",
+    "processor",
+    "git_revision",
+)
 
 
 def collect(run: Path) -> dict[str, Any]:
@@ -24,7 +37,9 @@ def collect(run: Path) -> dict[str, Any]:
     Where the environment tells of success, `success` is the share of the episodes likewise.
     """
     described = json.loads((run / "config.json").read_text())
-    summary = json.loads((run / "summary.json").read_text()) if (run / "summary.json").exists() else {}
+    summary = (
+        json.loads((run / "summary.json").read_text()) if (run / "summary.json").exists() else {}
+    )
     evaluations = records.read(run, "evaluations")
     steps = sorted({line["step"] for line in evaluations})
     shared = min(Counter(line["learner"] for line in evaluations).values())
@@ -32,9 +47,14 @@ def collect(run: Path) -> dict[str, Any]:
     def means(name: str, digits: int) -> list[list[float]]:
         learners = range(len(described["seeds"]))
         lines = [[line for line in evaluations if line["learner"] == i][:shared] for i in learners]
-        return [[round(float(np.mean(line[name])), digits) for line in learner_lines] for learner_lines in lines]
+        return [
+            [round(float(np.mean(line[name])), digits) for line in learner_lines]
+            for learner_lines in lines
+        ]
 
-    timing = {name: summary.get(name) for name in ("wall_seconds", "compile_seconds", "steps_per_second")}
+    timing = {
+        name: summary.get(name) for name in ("wall_seconds", "compile_seconds", "steps_per_second")
+    }
     return {
         **{name: described[name] for name in FIELDS},
         "preset": described.get("preset"),
@@ -49,14 +69,20 @@ def collect(run: Path) -> dict[str, Any]:
 
 
 def changes(run: dict[str, Any]) -> list[str]:
-    """The hyperparameters in which a run departs from its agent's defaults and its environment's preset.
+    """The hyperparameters in which a run departs from its agent's defaults and its environment's
+    preset.
 
-    Settings that follow the run's length are left out: older runs had a fixed number of steps, as the pages say.
+    Settings that follow the run's length are left out: older runs had a fixed number of steps, as
+    the pages say.
     """
     module = registry.load_agent(run["agent"])
-    usual = registry.preset(run["agent"], module, run["environment"], run.get("data"), variant=run.get("preset"))
+    usual = registry.preset(
+        run["agent"], module, run["environment"], run.get("data"), variant=run.get("preset")
+    )
     settings = Settings(run["agent"], run["environment"], run["steps"])
-    preset, in_steps = (configuration.as_json(x) for x in (usual, schedules.in_steps(module, usual, settings)))
+    preset, in_steps = (
+        configuration.as_json(x) for x in (usual, schedules.in_steps(module, usual, settings))
+    )
     same = [name for name in preset if preset[name] == in_steps[name]]
     return [
         f"{name} {run['config'][name]}"
@@ -73,7 +99,11 @@ def hardware(run: dict[str, Any]) -> str:
 
 def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
     """The lines of a table in Markdown."""
-    return [f"| {' | '.join(header)} |", len(header) * "|---" + "|", *(f"| {' | '.join(row)} |" for row in rows)]
+    return [
+        f"| {' | '.join(header)} |",
+        len(header) * "|---" + "|",
+        *(f"| {' | '.join(row)} |" for row in rows),
+    ]
 
 
 def file_of(page: str) -> Path:

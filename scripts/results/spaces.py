@@ -34,7 +34,9 @@ ACTIONS: dict[str, dict[str, Any]] = {
 
 def spec(observation: str, action: str) -> EnvSpec:
     """An environment with such observations and actions."""
-    made = EnvSpec("Example-v0", **OBSERVATIONS[observation], **ACTIONS[action], max_episode_steps=100)
+    made = EnvSpec(
+        "Example-v0", **OBSERVATIONS[observation], **ACTIONS[action], max_episode_steps=100
+    )
     if action != "masked":
         return made
     parts = made.parts or (Part("observation", made.observation_shape, made.observation_dtype),)
@@ -43,7 +45,9 @@ def spec(observation: str, action: str) -> EnvSpec:
 
 
 def refusal(agent: str, observation: str, action: str) -> str | None:
-    """The error with which an agent with its defaults refuses an environment; None where it takes it."""
+    """The error with which an agent with its defaults refuses an environment;
+    None where it takes it.
+    """
     module: Any = registry.load_agent(agent)
     try:
         module.check(spec(observation, action), module.Config())
@@ -53,12 +57,22 @@ def refusal(agent: str, observation: str, action: str) -> str | None:
 
 
 def cell(agent: str, observation: str | None, action: str | None) -> str:
-    """What the table says of one kind of observation with any action, or of one kind of action with any observation."""
-    pairs = [(observation, other) for other in ACTIONS] if observation else [(other, action) for other in OBSERVATIONS]
+    """What the table says of one kind of observation with any action,
+    or of one kind of action with any observation.
+    """
+    pairs = (
+        [(observation, other) for other in ACTIONS]
+        if observation
+        else [(other, action) for other in OBSERVATIONS]
+    )
     refusals = [refusal(agent, str(one), str(two)) for one, two in pairs]
     if None in refusals:
         return "yes"
-    return "with convolutions" if any("--config.convolutions" in str(error) for error in refusals) else ""
+    return (
+        "with convolutions"
+        if any("--config.convolutions" in str(error) for error in refusals)
+        else ""
+    )
 
 
 def source(agent: str) -> str:
@@ -90,7 +104,9 @@ def table() -> str:
 
 def main() -> None:
     """Write the table into the page."""
-    argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
+    argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    ).parse_args()
     before, rest = PAGE.read_text().split(BEGIN)
     PAGE.write_text(before + BEGIN + table() + END + rest.split(END)[1])
 

@@ -1,16 +1,18 @@
-"""What data are worth to an on-policy learner: combination locks of two horizons, whose optimum is known.
+"""What data are worth to an on-policy learner: combination locks of two horizons,
+whose optimum is known.
 
-PPO, HNPG without data and HNPG with data learn for the same number of environment steps; BC learns from the same data
-alone. The data are episodes by those who know the combination, of whose actions 1 in H is uniform. All seeds of a cell
-are learners of one program.
+PPO, HNPG without data and HNPG with data learn for the same number of environment steps; BC learns
+from the same data alone. The data are episodes by those who know the combination, of whose actions
+1 in H is uniform. All seeds of a cell are learners of one program.
 
   python scripts/studies/combination_lock.py
 
-Complete runs are not repeated, and interrupted runs continue. Data sets are written once, into `--runs`; anyone can
-write them alone, too: rljax data record rljax/CombinationLock-10-discrete lock.npz --steps 20000
+Complete runs are not repeated, and interrupted runs continue. Data sets are written once, into
+`--runs`; anyone can write them alone, too: rljax data record rljax/CombinationLock-10-discrete
+lock.npz --steps 20000
 
-Task, method and published figure: Zhou et al., Offline Data Enhanced On-Policy Policy Gradient with Provable
-Guarantees, arXiv:2311.08384; see docs/agents/hnpg.md.
+Task, method and published figure: Zhou et al., Offline Data Enhanced On-Policy Policy Gradient with
+Provable Guarantees, arXiv:2311.08384; see docs/agents/hnpg.md.
 """
 
 from __future__ import annotations
@@ -54,7 +56,10 @@ def recorded(horizon: int, options: argparse.Namespace) -> str:
     path = options.runs / f"lock-{horizon}.npz"
     if not path.exists():
         options.runs.mkdir(parents=True, exist_ok=True)
-        datasets.write(collect.demonstrated(task(horizon), steps=horizon * options.episodes, name=str(path)), path)
+        datasets.write(
+            collect.demonstrated(task(horizon), steps=horizon * options.episodes, name=str(path)),
+            path,
+        )
     return str(path)
 
 
@@ -65,7 +70,12 @@ def trained(label: str, horizon: int, options: argparse.Namespace) -> Path:
     data = recorded(horizon, options) if label in ("data", "bc") else None
     out = options.runs / f"{label}-{horizon}"
     every = steps // (1 if label == "bc" else EVALUATIONS)
-    settings: dict[str, Any] = {"seeds": options.seeds, "data": data, "config": config, "eval_every": every}
+    settings: dict[str, Any] = {
+        "seeds": options.seeds,
+        "data": data,
+        "config": config,
+        "eval_every": every,
+    }
     begin = functools.partial(
         run.train,
         agent,
@@ -81,7 +91,9 @@ def trained(label: str, horizon: int, options: argparse.Namespace) -> Path:
 
 
 def opened(curve: Mapping[str, Any], optimum: float) -> list[int | None]:
-    """For each learner the steps until its evaluations stay above half of the optimum; None where they do not."""
+    """For each learner the steps until its evaluations stay above half of the optimum;
+    None where they do not.
+    """
     steps = []
     for returns in curve["returns"]:
         below = [i for i, value in enumerate(returns) if value <= 0.5 * optimum]
@@ -92,7 +104,12 @@ def opened(curve: Mapping[str, Any], optimum: float) -> list[int | None]:
 
 def table(study: Mapping[str, Any]) -> str:
     """The results as Markdown."""
-    lines = ["| horizon | steps | learner | final return, of at most 1 | seeds that open it | after steps, median |"]
+    lines = [
+        (
+            "| horizon | steps | learner | final return, of at most 1 | seeds that open it | after "
+            "steps, median |"
+        )
+    ]
     lines.append("|---|---|---|---|---|---|")
     for horizon, cell in study["locks"].items():
         for label, name in AGENTS.items():
@@ -100,24 +117,34 @@ def table(study: Mapping[str, Any]) -> str:
             after = f"{np.median(steps):,.0f}" if steps else ""
             number = f"{len(steps)} of {len(cell['opened'][label])}"
             result = shared.with_interval(cell["intervals"][label], 2)
-            lines.append(f"| {horizon} | {cell['steps']:,} | {name} | {result} | {number} | {after} |")
+            lines.append(
+                f"| {horizon} | {cell['steps']:,} | {name} | {result} | {number} | {after} |"
+            )
         lines.append(f"| {horizon} | | BC from the data alone | {cell['bc']:.2f} | | |")
         lines.append(f"| {horizon} | | the data | {cell['data']:.2f} | | |")
     return "\n".join(lines) + "\n"
 
 
 def draw(study: Mapping[str, Any], path: Path) -> None:
-    """Draw the returns over steps: a panel for each horizon, a thin line for each learner, a thick one for the mean."""
+    """Draw the returns over steps: a panel for each horizon, a thin line for each learner,
+    a thick one for the mean.
+    """
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(10, 3.2), layout="constrained")
     panels: Any = figure.subplots(1, len(study["locks"]), sharey=True, squeeze=False)[0]
     for axes, (horizon, cell) in zip(panels, study["locks"].items(), strict=True):
         for label, name in AGENTS.items():
-            steps, returns = cell["curves"][label]["steps"], np.asarray(cell["curves"][label]["returns"])
+            steps, returns = (
+                cell["curves"][label]["steps"],
+                np.asarray(cell["curves"][label]["returns"]),
+            )
             axes.plot(steps, returns.T, color=COLOURS[label], linewidth=0.7, alpha=0.5)
-            top = {"zorder": 5, "linestyle": ":"} if label == "ppo" else {}  # it lies on HNPG without data
-            axes.plot(steps, returns.mean(axis=0), color=COLOURS[label], linewidth=2, label=name, **top)
+            # It lies on HNPG without data.
+            top = {"zorder": 5, "linestyle": ":"} if label == "ppo" else {}
+            axes.plot(
+                steps, returns.mean(axis=0), color=COLOURS[label], linewidth=2, label=name, **top
+            )
         axes.axhline(cell["optimum"], color="k", linewidth=0.8, linestyle="--", label="optimum")
         axes.axhline(cell["data"], color="#009E73", linewidth=0.8, linestyle="-.", label="the data")
         axes.set(xlabel="environment steps", title=f"horizon {horizon}")
@@ -132,7 +159,9 @@ def result(horizon: int, options: argparse.Namespace) -> dict[str, Any]:
     lock: Any = envs.make(task(horizon)).environment
     outs = {label: trained(label, horizon, options) for label in SETTINGS}
     curves = {label: shared.curves(outs[label], 3) for label in AGENTS}
-    finals = {label: [returns[-1] for returns in curve["returns"]] for label, curve in curves.items()}
+    finals = {
+        label: [returns[-1] for returns in curve["returns"]] for label, curve in curves.items()
+    }
     described = json.loads((outs["data"] / "config.json").read_text())
     return {
         "env": task(horizon),
@@ -143,22 +172,33 @@ def result(horizon: int, options: argparse.Namespace) -> dict[str, Any]:
         "data": float(np.mean(datasets.load(recorded(horizon, options)).returns())),
         "bc": float(shared.last(outs["bc"], UPDATES, "returns", 1).mean()),
         "finals": finals,
-        "intervals": {label: comparison.mean_interval(np.asarray(x)) for label, x in finals.items()},
+        "intervals": {
+            label: comparison.mean_interval(np.asarray(x)) for label, x in finals.items()
+        },
         "opened": {label: opened(curve, lock.optimum) for label, curve in curves.items()},
         "curves": curves,
     }
 
 
 def main() -> None:
-    """Record, train, print, draw, and write the results as JSON, Markdown and PNG into the folder `--output`."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--horizons", type=int, nargs="+", choices=tuple(STEPS), default=tuple(STEPS))
+    """Record, train, print, draw, and write the results as JSON,
+    Markdown and PNG into the folder `--output`.
+    """
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--horizons", type=int, nargs="+", choices=tuple(STEPS), default=tuple(STEPS)
+    )
     parser.add_argument("--episodes", type=int, default=2_000, help="of each data set")
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--runs", type=Path, default=Path("runs/combination_lock"))
     parser.add_argument("--output", type=Path, default=Path("results/studies/combination_lock"))
     options = parser.parse_args()
-    study = {**provenance(), "locks": {str(horizon): result(horizon, options) for horizon in options.horizons}}
+    study = {
+        **provenance(),
+        "locks": {str(horizon): result(horizon, options) for horizon in options.horizons},
+    }
     shared.write(study, options.output / "locks", table, draw)
 
 

@@ -2,10 +2,10 @@
 
   python scripts/studies/constraints.py
 
-The tasks are HalfCheetah and Hopper with the speed limits of Safety-Gymnasium's velocity tasks: a step above the limit
-costs 1. Both agents have their presets; on Hopper PPO-Lagrangian also learns with the minibatches of its defaults. PPO
-does not see the cost. All seeds of an agent are learners of one program. Complete runs are not repeated, and
-interrupted runs continue.
+The tasks are HalfCheetah and Hopper with the speed limits of Safety-Gymnasium's velocity tasks: a
+step above the limit costs 1. Both agents have their presets; on Hopper PPO-Lagrangian also learns
+with the minibatches of its defaults. PPO does not see the cost. All seeds of an agent are learners
+of one program. Complete runs are not repeated, and interrupted runs continue.
 """
 
 from __future__ import annotations
@@ -35,13 +35,17 @@ class Variant(NamedTuple):
 
 VARIANTS = {
     "ppo_lagrangian": Variant("PPO-Lagrangian", "ppo_lagrangian"),
-    "ppo_lagrangian-64": Variant("PPO-Lagrangian, minibatches of 64", "ppo_lagrangian", {"batch_size": 64}),
+    "ppo_lagrangian-64": Variant(
+        "PPO-Lagrangian, minibatches of 64", "ppo_lagrangian", {"batch_size": 64}
+    ),
     "ppo": Variant("PPO", "ppo"),
 }
 TASKS = {"HalfCheetah": ("ppo_lagrangian", "ppo"), "Hopper": tuple(VARIANTS)}
 CELLS = [f"{task}-{variant}" for task, variants in TASKS.items() for variant in variants]
-LIMIT = 25.0  # on the cost of an episode: the default of PPO-Lagrangian, and that of the published results
-# Return and cost, mean and std over 5 seeds after 10M steps: PKU-Alignment/omnisafe 15603dd, benchmarks/on-policy.
+# On the cost of an episode: the default of PPO-Lagrangian, and that of the published results.
+LIMIT = 25.0
+# Return and cost, mean and std over 5 seeds after 10M steps: PKU-Alignment/omnisafe 15603dd,
+# benchmarks/on-policy.
 PUBLISHED = {
     ("HalfCheetah", "ppo_lagrangian"): ("2,946 +- 306", "3.4 +- 4.8"),
     ("Hopper", "ppo_lagrangian"): ("962 +- 753", "14.0 +- 19.3"),
@@ -69,7 +73,9 @@ def trained(task: str, variant: str, options: argparse.Namespace) -> Path:
 
 
 def outcome(out: Path) -> dict[str, Any]:
-    """Of the last evaluation of each learner: mean returns and costs; and the costs of all evaluations."""
+    """Of the last evaluation of each learner: mean returns and costs;
+    and the costs of all evaluations.
+    """
     learners = folders.read(out).learners
     costs = np.array([learner.signals["cost"] for learner in learners])  # [learner, evaluation]
     returns = np.array([learner.returns[-1] for learner in learners])
@@ -87,18 +93,22 @@ def outcome(out: Path) -> dict[str, Any]:
 def table(study: Mapping[str, Any]) -> str:
     """The results as Markdown."""
     lines = [
-        "| task | agent | seeds | return [95 % interval] | cost [95 % interval] | each seed: return (cost) "
-        "| published, 10M steps: return | cost | steps/s |",
+        (
+            "| task | agent | seeds | return [95 % interval] | cost [95 % interval] | each seed: "
+            "return (cost) | published, 10M steps: return | cost | steps/s |"
+        ),
         "|---" * 9 + "|",
     ]
     for task, cells in study["tasks"].items():
         for variant, cell in cells.items():
             spans = [shared.with_interval(cell[name]) for name in ("return", "cost")]
-            each = ", ".join(f"{x:,.0f} ({y:.0f})" for x, y in zip(cell["returns"], cell["costs"], strict=True))
+            each = ", ".join(
+                f"{x:,.0f} ({y:.0f})" for x, y in zip(cell["returns"], cell["costs"], strict=True)
+            )
             published = " | ".join(PUBLISHED.get((task, VARIANTS[variant].agent), ("-", "-")))
             lines.append(
-                f"| {task} | {VARIANTS[variant].name} | {len(cell['returns'])} | {' | '.join(spans)} | {each} | "
-                f"{published} | {cell['steps_per_second']:,} |"
+                f"| {task} | {VARIANTS[variant].name} | {len(cell['returns'])} | "
+                f"{' | '.join(spans)} | {each} | {published} | {cell['steps_per_second']:,} |"
             )
     return "\n".join(lines) + "\n"
 
@@ -120,8 +130,12 @@ def draw(study: Mapping[str, Any], path: Path) -> None:
 
 
 def main() -> None:
-    """Train, print, draw, and write the results as JSON, Markdown and PNG into the folder `--output`."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    """Train, print, draw, and write the results as JSON,
+    Markdown and PNG into the folder `--output`.
+    """
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--cells", nargs="+", default=CELLS, choices=CELLS, help="tasks and agents")
     parser.add_argument("--steps", type=int, default=1_000_000)
     parser.add_argument("--seeds", type=int, default=5, help="of PPO-Lagrangian")
@@ -130,10 +144,16 @@ def main() -> None:
     parser.add_argument("--output", type=Path, default=Path("results/studies/constraints"))
     options = parser.parse_args()
     tasks = {
-        task: {x: outcome(trained(task, x, options)) for x in variants if f"{task}-{x}" in options.cells}
+        task: {
+            x: outcome(trained(task, x, options))
+            for x in variants
+            if f"{task}-{x}" in options.cells
+        }
         for task, variants in TASKS.items()
     }
-    shared.write({"limit": LIMIT, **provenance(), "tasks": tasks}, options.output / "velocity", table, draw)
+    shared.write(
+        {"limit": LIMIT, **provenance(), "tasks": tasks}, options.output / "velocity", table, draw
+    )
 
 
 if __name__ == "__main__":

@@ -1,17 +1,20 @@
-"""RIQL compared with IQL on one data set: clean, and under each of the eight corruptions of RIQL's paper.
+"""RIQL compared with IQL on one data set: clean, and under each of the eight corruptions of RIQL's
+paper.
 
-Both agents have the settings of RIQL's authors. RIQL has those that they chose for each corruption of a task. IQL has
-those of the authors' own IQL, whose policy is deterministic and whose rewards are unchanged. The attacker is EDAC
-with 10 critics, trained here on the clean data. All seeds of an agent are learners of one program.
+Both agents have the settings of RIQL's authors. RIQL has those that they chose for each corruption
+of a task. IQL has those of the authors' own IQL, whose policy is deterministic and whose rewards
+are unchanged. The attacker is EDAC with 10 critics, trained here on the clean data. All seeds of an
+agent are learners of one program.
 
-  python scripts/studies/corruptions.py --data sets/HalfCheetah-medium-replay.hdf5 --task halfcheetah
-  python scripts/studies/corruptions.py --data d4rl/hopper-medium-replay-v2 --task hopper --steps 3000000 \
-      --attacker-steps 3000000 --seeds 4
+  python scripts/studies/corruptions.py --data sets/HalfCheetah-medium-replay.hdf5 \
+      --task halfcheetah
+  python scripts/studies/corruptions.py --data d4rl/hopper-medium-replay-v2 --task hopper \
+      --steps 3000000 --attacker-steps 3000000 --seeds 4
 
 Complete runs are not repeated, and interrupted runs continue.
 
-Protocol, settings and published scores: Yang et al., Towards Robust Offline Reinforcement Learning under Diverse Data
-Corruption, arXiv:2310.12955; see docs/agents/riql.md.
+Protocol, settings and published scores: Yang et al., Towards Robust Offline Reinforcement Learning
+under Diverse Data Corruption, arXiv:2310.12955; see docs/agents/riql.md.
 """
 
 from __future__ import annotations
@@ -33,7 +36,8 @@ from rljax.runs.policies.attackers import load_attacker
 from rljax.system.hardware import provenance
 from scripts.studies import shared
 
-# For each task and corruption: RIQL's sigma, alpha and number of critics, and the published scores of IQL and RIQL.
+# For each task and corruption: RIQL's sigma, alpha and number of critics, and the published scores
+# of IQL and RIQL.
 PROTOCOL = {
     "halfcheetah": {
         ("random", "observation"): (0.1, 0.1, 5, 21.4, 27.3),
@@ -69,7 +73,8 @@ PROTOCOL = {
 HOW = ("random", "adversarial")
 CLEAN = "none"
 AGENTS = ("iql", "riql")
-# Settings of RIQL's authors' IQL that differ from those of IQL's authors (YangRui2015/RIQL cc07d81, IQL.py).
+# Settings of RIQL's authors' IQL that differ from those of IQL's authors (YangRui2015/RIQL cc07d81,
+# IQL.py).
 BASELINE = {
     "reward_transform": "none",
     "policy": "deterministic",
@@ -81,7 +86,13 @@ COLOURS = {"iql": "#D55E00", "riql": "#0072B2"}
 
 
 def trained(
-    agent: str, data: str, out: Path, options: argparse.Namespace, steps: int, seeds: int, config: Any = None
+    agent: str,
+    data: str,
+    out: Path,
+    options: argparse.Namespace,
+    steps: int,
+    seeds: int,
+    config: Any = None,
 ) -> Path:
     """The folder of a complete run on `data`. The run is started or continued if necessary."""
     begin = functools.partial(
@@ -107,7 +118,15 @@ def corrupted(how: Any, what: Any, options: argparse.Namespace) -> str:
         attacker = None
         if how == "adversarial" and what != "reward":
             config = {"num_critics": 10}
-            folder = trained("edac", options.data, options.runs / "edac", options, options.attacker_steps, 1, config)
+            folder = trained(
+                "edac",
+                options.data,
+                options.runs / "edac",
+                options,
+                options.attacker_steps,
+                1,
+                config,
+            )
             attacker = load_attacker(folder)
         print(f"writing {path}", flush=True)
         data = datasets.load(options.data)
@@ -121,7 +140,12 @@ def studied(options: argparse.Namespace) -> dict[str, dict[str, np.ndarray]]:
     cases: list[tuple[str, str, dict[str, Any]]] = [(CLEAN, options.data, {})]
     for (how, what), (sigma, alpha, critics, *_) in PROTOCOL[options.task].items():
         if how in options.how:
-            config = {"huber_sigma": sigma, "quantile": alpha, "num_critics": critics, "critic_initialisation": "edac"}
+            config = {
+                "huber_sigma": sigma,
+                "quantile": alpha,
+                "num_critics": critics,
+                "critic_initialisation": "edac",
+            }
             cases.append((f"{how} {what}", corrupted(how, what, options), config))
     for name, data, config in cases:
         scores[name] = {}
@@ -134,8 +158,14 @@ def studied(options: argparse.Namespace) -> dict[str, dict[str, np.ndarray]]:
 
 
 def compared(scores_by_case: Mapping[str, Mapping[str, np.ndarray]]) -> dict[str, dict[str, Any]]:
-    """For random, adversarial and all corruptions: each agent's IQM, and how often RIQL is better than IQL."""
-    groups = {how: names for how in HOW if (names := [name for name in scores_by_case if name.startswith(how)])}
+    """For random, adversarial and all corruptions: each agent's IQM,
+    and how often RIQL is better than IQL.
+    """
+    groups = {
+        how: names
+        for how in HOW
+        if (names := [name for name in scores_by_case if name.startswith(how)])
+    }
     if len(groups) > 1:
         groups["all"] = [name for names in groups.values() for name in names]
     entries = {}
@@ -143,8 +173,12 @@ def compared(scores_by_case: Mapping[str, Mapping[str, np.ndarray]]) -> dict[str
         scores = {agent: {name: scores_by_case[name][agent] for name in names} for agent in AGENTS}
         aggregated = comparison.aggregate(scores, {"iqm": comparison.iqm})
         estimates = {agent: aggregated[agent]["iqm"] for agent in AGENTS}
-        estimates["riql above iql"] = comparison.improvement(scores, [("riql", "iql")])["riql", "iql"]
-        entries[group] = {name: [float(x.value), float(x.low), float(x.high)] for name, x in estimates.items()}
+        estimates["riql above iql"] = comparison.improvement(scores, [("riql", "iql")])[
+            "riql", "iql"
+        ]
+        entries[group] = {
+            name: [float(x.value), float(x.low), float(x.high)] for name, x in estimates.items()
+        }
     return entries
 
 
@@ -153,21 +187,30 @@ def table(study: Mapping[str, Any]) -> str:
     published = {f"{how} {what}": row[3:] for (how, what), row in PROTOCOL[study["task"]].items()}
     lines = ["| corrupted | IQL | RIQL | published: IQL | RIQL |", "|---|---|---|---|---|"]
     for name, scores in study["scores"].items():
-        cells = [name, *(shown(scores[agent]) for agent in AGENTS), *map(str, published.get(name, ("-", "-")))]
+        cells = [
+            name,
+            *(shown(scores[agent]) for agent in AGENTS),
+            *map(str, published.get(name, ("-", "-"))),
+        ]
         lines.append(f"| {' | '.join(cells)} |")
     lines.append("")
     for group, of in study["compared"].items():
         iql, riql, above = (of[name] for name in (*AGENTS, "riql above iql"))
         lines.append(
-            f"- {group}: IQM of IQL {iql[0]:.1f} [{iql[1]:.1f}, {iql[2]:.1f}], of RIQL {riql[0]:.1f} [{riql[1]:.1f}, "
-            f"{riql[2]:.1f}]; P(RIQL > IQL) = {above[0]:.2f} [{above[1]:.2f}, {above[2]:.2f}]"
+            f"- {group}: IQM of IQL {iql[0]:.1f} [{iql[1]:.1f}, {iql[2]:.1f}], of RIQL "
+            f"{riql[0]:.1f} [{riql[1]:.1f}, {riql[2]:.1f}]; P(RIQL > IQL) = "
+            f"{above[0]:.2f} [{above[1]:.2f}, {above[2]:.2f}]"
         )
     return "\n".join(lines) + "\n"
 
 
 def shown(scores: Sequence[float]) -> str:
     """Mean and standard deviation over learners."""
-    return f"{np.mean(scores):.1f} +- {np.std(scores, ddof=1):.1f}" if len(scores) > 1 else f"{scores[0]:.1f}"
+    return (
+        f"{np.mean(scores):.1f} +- {np.std(scores, ddof=1):.1f}"
+        if len(scores) > 1
+        else f"{scores[0]:.1f}"
+    )
 
 
 def draw(study: Mapping[str, Any], path: Path) -> None:
@@ -180,7 +223,14 @@ def draw(study: Mapping[str, Any], path: Path) -> None:
     for i, agent in enumerate(AGENTS):
         places = np.arange(len(names)) + 0.4 * (i - 0.5)
         values = [study["scores"][name][agent] for name in names]
-        axes.bar(places, [np.mean(x) for x in values], 0.36, color=COLOURS[agent], alpha=0.6, label=agent.upper())
+        axes.bar(
+            places,
+            [np.mean(x) for x in values],
+            0.36,
+            color=COLOURS[agent],
+            alpha=0.6,
+            label=agent.upper(),
+        )
         for place, of in zip(places, values, strict=True):
             axes.plot([place] * len(of), of, "k.", markersize=4)
     axes.set_xticks(np.arange(len(names)), [name.replace(" ", "\n") for name in names], fontsize=8)
@@ -190,13 +240,19 @@ def draw(study: Mapping[str, Any], path: Path) -> None:
 
 
 def main() -> None:
-    """Corrupt, train, print, draw, and write TASK.json, TASK.md and TASK.png into the folder `--output`."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    """Corrupt, train, print, draw, and write TASK.json,
+    TASK.md and TASK.png into the folder `--output`.
+    """
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--data", required=True, help="name or file of the data as they are")
     parser.add_argument("--task", required=True, choices=PROTOCOL, help="whose settings RIQL has")
     parser.add_argument("--how", nargs="+", choices=HOW, default=HOW, help="which corruptions")
     parser.add_argument("--steps", type=int, default=30_000, help="updates of each learner")
-    parser.add_argument("--attacker-steps", type=int, default=30_000, help="updates of the attacker")
+    parser.add_argument(
+        "--attacker-steps", type=int, default=30_000, help="updates of the attacker"
+    )
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--episodes", type=int, default=10, help="of each learner's evaluations")
     parser.add_argument("--eval-every", type=int, default=5_000)
@@ -216,7 +272,8 @@ def main() -> None:
         "attacker_steps": options.attacker_steps if "adversarial" in options.how else None,
         **provenance(),
         "scores": {
-            name: {agent: x.round(2).tolist() for agent, x in of.items()} for name, of in scores_by_case.items()
+            name: {agent: x.round(2).tolist() for agent, x in of.items()}
+            for name, of in scores_by_case.items()
         },
         "compared": compared(scores_by_case),
     }

@@ -1,8 +1,10 @@
-"""Frequency-averaged scores: returns of policies that decide in every 1 to 30 steps, and see nothing in between.
+"""Frequency-averaged scores: returns of policies that decide in every 1 to 30 steps,
+and see nothing in between.
 
-SAC, TD3 and PPO hold their action, Sequence RL plays its sequence. The score of Patel and Siegelmann, arXiv:2410.08979,
-is the area under returns over these lengths, by trapezoids, divided by 30 times the largest return; what they add to
-returns and the largest return are those of their notebook.
+SAC, TD3 and PPO hold their action, Sequence RL plays its sequence. The score of Patel and
+Siegelmann, arXiv:2410.08979, is the area under returns over these lengths, by trapezoids, divided
+by 30 times the largest return; what they add to returns and the largest return are those of their
+notebook.
 
   python scripts/studies/decision_frequencies.py --task pendulum
   python scripts/studies/decision_frequencies.py --task inverted_pendulum
@@ -38,7 +40,9 @@ class Task(NamedTuple):
 
 TASKS = {
     "pendulum": Task("rljax/Pendulum", {"ppo": 100_000, "others": 12_000}, 1_550.0, 1_350.0),
-    "inverted_pendulum": Task("InvertedPendulum-v5", {"ppo": 100_000, "td3": 60_000, "others": 20_000}, 0.0, 1_000.0),
+    "inverted_pendulum": Task(
+        "InvertedPendulum-v5", {"ppo": 100_000, "td3": 60_000, "others": 20_000}, 0.0, 1_000.0
+    ),
 }
 OFF_POLICY: dict[str, Any] = {
     "hidden": (64, 64),
@@ -66,20 +70,28 @@ def trained(name: str, task: Task, seeds: int, folder: Path) -> Path:
     steps, out = task.steps.get(agent, task.steps["others"]), folder / name.replace(" ", "-")
     settings: dict[str, Any] = {"seeds": seeds, "config": config, "out": out, "quiet": False}
     settings |= {"eval_every": steps // 4, "checkpoint_every": steps // 4}
-    return shared.trained(out, steps, functools.partial(run.train, agent, task.env, steps, **settings))
+    return shared.trained(
+        out, steps, functools.partial(run.train, agent, task.env, steps, **settings)
+    )
 
 
 def score(task: Task, returns: list[float]) -> float:
     """The frequency-averaged score of one seed, from its mean returns [length]."""
-    area = statistics.frequency_averaged([task.added + mean for mean in returns], LENGTHS) * (LENGTHS[-1] - LENGTHS[0])
+    area = statistics.frequency_averaged([task.added + mean for mean in returns], LENGTHS) * (
+        LENGTHS[-1] - LENGTHS[0]
+    )
     return area / (LONGEST * task.largest)
 
 
 def main() -> None:
     """Train, play, print, and write the numbers to a file."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--task", choices=TASKS, required=True)
-    parser.add_argument("--agents", nargs="+", default=["sac", "td3", "ppo", "sequence_rl 8"], choices=AGENTS)
+    parser.add_argument(
+        "--agents", nargs="+", default=["sac", "td3", "ppo", "sequence_rl 8"], choices=AGENTS
+    )
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--episodes", type=int, default=10, help="of each seed, for each length")
     parser.add_argument("--runs", type=Path, default=Path("runs/decision_frequencies"))
@@ -90,20 +102,34 @@ def main() -> None:
     agents: dict[str, Any] = json.loads(path.read_text())["agents"] if path.exists() else {}
     for name in options.agents:
         out = trained(name, task, options.seeds, options.runs / options.task)
-        played = [evaluate.evaluate_run(out, episodes=options.episodes, hold=length) for length in LENGTHS]
-        returns = [[float(np.mean(entry["returns"])) for entry in result["episodes"]] for result in played]
+        played = [
+            evaluate.evaluate_run(out, episodes=options.episodes, hold=length) for length in LENGTHS
+        ]
+        returns = [
+            [float(np.mean(entry["returns"])) for entry in result["episodes"]] for result in played
+        ]
         scores = [score(task, list(each)) for each in zip(*returns, strict=True)]
         agent, config = AGENTS[name]
         agents[name] = {
             "agent": agent,
             "config": config,
             "steps": played[0]["summary"]["step"],
-            "returns": {str(length): np.round(each, 1).tolist() for length, each in zip(LENGTHS, returns, strict=True)},
+            "returns": {
+                str(length): np.round(each, 1).tolist()
+                for length, each in zip(LENGTHS, returns, strict=True)
+            },
             "scores": np.round(scores, 4).tolist(),
         }
         print(f"{name:<16} {np.mean(scores):.3f} +- {np.std(scores):.3f}", flush=True)
-        described = {"env": task.env, "added": task.added, "largest": task.largest, "episodes": options.episodes}
-        path.write_text(json.dumps({**described, **provenance(), "agents": agents}, indent=1) + "\n")
+        described = {
+            "env": task.env,
+            "added": task.added,
+            "largest": task.largest,
+            "episodes": options.episodes,
+        }
+        path.write_text(
+            json.dumps({**described, **provenance(), "agents": agents}, indent=1) + "\n"
+        )
 
 
 if __name__ == "__main__":

@@ -1,11 +1,13 @@
-"""Train every agent with the defaults of its file on one task that no preset knows, and list what it learns.
+"""Train every agent with the defaults of its file on one task that no preset knows,
+and list what it learns.
 
   python scripts/studies/defaults.py
 
-The task is the tests' point on a line that is to come near a goal, with continuous or with three actions. Agents from
-data learn from 300 recorded episodes. Each has the steps of its test (tests/agents/contract/test_defaults.py), two
-seeds and 30 episodes without exploration at the end. Complete runs are not repeated. Agents with tests of their own are
-not here: they learn of goals, of values alone, or under a limit on a cost.
+The task is the tests' point on a line that is to come near a goal, with continuous or with three
+actions. Agents from data learn from 300 recorded episodes. Each has the steps of its test
+(tests/agents/contract/test_defaults.py), two seeds and 30 episodes without exploration at the end.
+Complete runs are not repeated. Agents with tests of their own are not here: they learn of goals, of
+values alone, or under a limit on a cost.
 """
 
 from __future__ import annotations
@@ -37,13 +39,20 @@ def trained(agent: str, options: argparse.Namespace) -> list[float]:
     task = f"{reach.__file__}:{task_of(agent)}"
     settings: dict[str, Any] = {"seeds": options.seeds, "eval_every": steps, "eval_episodes": 30}
     if agent in FROM_DATA:
-        record, file = (reach.choices, "choices.npz") if agent in DISCRETE else (reach.journeys, "journeys.npz")
+        record, file = (
+            (reach.choices, "choices.npz")
+            if agent in DISCRETE
+            else (reach.journeys, "journeys.npz")
+        )
         path = options.runs / file
         settings["data"] = str(path if path.exists() else record(path))
     out = options.runs / agent
-    begin = functools.partial(run.train, agent, task, steps, out=out, checkpoint_every=steps, quiet=False, **settings)
+    begin = functools.partial(
+        run.train, agent, task, steps, out=out, checkpoint_every=steps, quiet=False, **settings
+    )
     done = shared.trained(out, steps, begin, settings.get("data"))
-    return shared.last(done, sys.maxsize, "returns", 1).tolist()  # a run may end later, with a whole rollout
+    # A run may end later, with a whole rollout.
+    return shared.last(done, sys.maxsize, "returns", 1).tolist()
 
 
 def table(study: Mapping[str, Any]) -> str:
@@ -68,7 +77,9 @@ def draw(study: Mapping[str, Any], path: Path) -> None:
     axes = figure.subplots()
     for place, row in enumerate(study["agents"].values()):
         axes.plot(row["returns"], [place] * len(row["returns"]), "o", color="#0072B2", markersize=4)
-    for value, name in zip(study["levels"]["Reach"], ("uniform actions", "straight to the goal"), strict=True):
+    for value, name in zip(
+        study["levels"]["Reach"], ("uniform actions", "straight to the goal"), strict=True
+    ):
         axes.axvline(value, color="k", linewidth=0.8, linestyle="--")
         axes.annotate(name, (value, len(study["agents"]) - 0.3), fontsize=7, ha="center")
     axes.set_yticks(range(len(study["agents"])), list(study["agents"]), fontsize=7)
@@ -77,8 +88,12 @@ def draw(study: Mapping[str, Any], path: Path) -> None:
 
 
 def main() -> None:
-    """Train, print, draw, and write the results as JSON, Markdown and PNG into the folder `--output`."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    """Train, print, draw, and write the results as JSON,
+    Markdown and PNG into the folder `--output`.
+    """
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--seeds", type=int, default=2)
     parser.add_argument("--runs", type=Path, default=Path("runs/defaults"))
     parser.add_argument("--output", type=Path, default=Path("results/studies/defaults"))

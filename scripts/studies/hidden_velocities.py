@@ -1,12 +1,13 @@
-"""What a memory gives back where velocities are hidden: PPO on Hopper, and R2D2 beside DQN on CartPole.
+"""What a memory gives back where velocities are hidden:
+PPO on Hopper, and R2D2 beside DQN on CartPole.
 
   python scripts/studies/hidden_velocities.py
 
-Each task is learnt with its velocities, without them, and without them by an agent that remembers. On Hopper all three
-have PPO's preset for Hopper, with larger minibatches. On CartPole DQN has its preset, and R2D2 its defaults with more
-updates and an exploration that falls, which were chosen on two other seeds. All seeds of a cell are learners of one
-program. Complete runs are not repeated, and interrupted runs continue. CartPole needs gymnax: pip install
-'rljax[gymnax]'.
+Each task is learnt with its velocities, without them, and without them by an agent that remembers.
+On Hopper all three have PPO's preset for Hopper, with larger minibatches. On CartPole DQN has its
+preset, and R2D2 its defaults with more updates and an exploration that falls, which were chosen on
+two other seeds. All seeds of a cell are learners of one program. Complete runs are not repeated,
+and interrupted runs continue. CartPole needs gymnax: pip install 'rljax[gymnax]'.
 """
 
 from __future__ import annotations
@@ -35,7 +36,8 @@ class Cell(NamedTuple):
     config: Mapping[str, Any]
 
 
-# Minibatches are whole rollouts of 8 environments, so that a memory's gradients reach back 32 steps.
+# Minibatches are whole rollouts of 8 environments, so that a memory's gradients reach back 32
+# steps.
 ROLLOUT: dict[str, Any] = {"num_envs": 64, "num_steps": 32, "batch_size": 256}
 R2D2: dict[str, Any] = {"num_updates": 16, "exploration": "falling", "epsilon_steps": 0.3}
 HIDDEN = "without-velocities/"
@@ -75,7 +77,9 @@ def trained(task: str, variant: str, steps: int, options: argparse.Namespace) ->
 
 
 def outcome(task: str, variant: str, out: Path) -> dict[str, Any]:
-    """The results of a run: its curve, the last three evaluations of each learner, and its speed."""
+    """The results of a run: its curve, the last three evaluations of each learner,
+    and its speed.
+    """
     curves, last = shared.curves(out, 1), shared.last(out, sys.maxsize, "returns", 3)
     return {
         "env": CELLS[task][variant].env,
@@ -99,8 +103,9 @@ def table(study: Mapping[str, Any]) -> str:
             each = ", ".join(f"{x:,.0f}" for x in cell["last"])
             hidden = ", velocities hidden" if cell["env"].startswith(HIDDEN) else ""
             lines.append(
-                f"| {TITLES[task]}{hidden} | {CELLS[task][variant].name} | {cell['steps'][-1]:,} | {study['seeds']} | "
-                f"{shared.with_interval(cell['interval'])} | {each} | {cell['steps_per_second']:,} |"
+                f"| {TITLES[task]}{hidden} | {CELLS[task][variant].name} | {cell['steps'][-1]:,} | "
+                f"{study['seeds']} | {shared.with_interval(cell['interval'])} | {each} "
+                f"| {cell['steps_per_second']:,} |"
             )
     return "\n".join(lines) + "\n"
 
@@ -115,15 +120,24 @@ def draw(study: Mapping[str, Any], path: Path) -> None:
         for variant, cell in cells.items():
             curves = np.array(cell["curves"])
             axes.plot(cell["steps"], curves.T, color=COLOURS[variant], linewidth=0.5, alpha=0.5)
-            axes.plot(cell["steps"], curves.mean(axis=0), color=COLOURS[variant], label=CELLS[task][variant].name)
+            axes.plot(
+                cell["steps"],
+                curves.mean(axis=0),
+                color=COLOURS[variant],
+                label=CELLS[task][variant].name,
+            )
         axes.set(title=TITLES[task], xlabel="environment steps", ylabel="return")
         axes.legend(fontsize="small")
     figure.savefig(path, dpi=130)
 
 
 def main() -> None:
-    """Train, print, draw, and write the results as JSON, Markdown and PNG into the folder `--output`."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    """Train, print, draw, and write the results as JSON,
+    Markdown and PNG into the folder `--output`.
+    """
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--tasks", nargs="+", default=list(CELLS), choices=list(CELLS))
     parser.add_argument("--hopper-steps", type=int, default=1_000_000)
     parser.add_argument("--cartpole-steps", type=int, default=50_000)
@@ -133,7 +147,10 @@ def main() -> None:
     options = parser.parse_args()
     steps = {"hopper": options.hopper_steps, "cartpole": options.cartpole_steps}
     tasks = {
-        task: {variant: outcome(task, variant, trained(task, variant, steps[task], options)) for variant in CELLS[task]}
+        task: {
+            variant: outcome(task, variant, trained(task, variant, steps[task], options))
+            for variant in CELLS[task]
+        }
         for task in options.tasks
     }
     study = {"seeds": options.seeds, **provenance(), "tasks": tasks}

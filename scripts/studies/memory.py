@@ -1,12 +1,14 @@
-"""Which memories of PPO keep one bit for how long: MemoryChain of several lengths, with each memory and without one.
+"""Which memories of PPO keep one bit for how long: MemoryChain of several lengths,
+with each memory and without one.
 
   python scripts/studies/memory.py
 
-The first observation of `gymnax/MemoryChain-bsuite` is a bit, and the action of the last step must tell it: the return
-is 1 if it does and -1 if not, so that guessing earns 0. Chains of 100 steps have twice the training. Chains of 50 and
-more are also learnt by memories whose units begin with spans up to the chain's length (`memory_span`), and those of 100
-steps by these in a longer run, beside a GRU without one. All seeds of a cell are learners of one program. Complete runs
-are not repeated, and interrupted runs continue. Needs gymnax: pip install 'rljax[gymnax]'.
+The first observation of `gymnax/MemoryChain-bsuite` is a bit, and the action of the last step must
+tell it: the return is 1 if it does and -1 if not, so that guessing earns 0. Chains of 100 steps
+have twice the training. Chains of 50 and more are also learnt by memories whose units begin with
+spans up to the chain's length (`memory_span`), and those of 100 steps by these in a longer run,
+beside a GRU without one. All seeds of a cell are learners of one program. Complete runs are not
+repeated, and interrupted runs continue. Needs gymnax: pip install 'rljax[gymnax]'.
 """
 
 from __future__ import annotations
@@ -25,8 +27,17 @@ from rljax.runs import records, run
 from rljax.system.hardware import provenance
 from scripts.studies import shared
 
-MEMORIES = {"none": "none", "gru": "GRU", "lstm": "LSTM", "lru": "LRU", "gtrxl": "GTrXL", "iru": "IRU"}
-COLOURS = dict(zip(MEMORIES, ("#999999", "#0072B2", "#009E73", "#D55E00", "#CC79A7", "#E69F00"), strict=True))
+MEMORIES = {
+    "none": "none",
+    "gru": "GRU",
+    "lstm": "LSTM",
+    "lru": "LRU",
+    "gtrxl": "GTrXL",
+    "iru": "IRU",
+}
+COLOURS = dict(
+    zip(MEMORIES, ("#999999", "#0072B2", "#009E73", "#D55E00", "#CC79A7", "#E69F00"), strict=True)
+)
 # Steps between the bit and the question, and multiples of --steps for which a learner trains.
 CHAINS = {"5": (5, 1), "20": (20, 1), "50": (50, 1), "100": (100, 2), "100-long": (100, 5)}
 LONG = 50  # steps of a chain, from which on rollouts are longer, and spans are tried
@@ -47,9 +58,15 @@ CONFIG: dict[str, Any] = {
 
 
 def learns(variant: str, chain: str) -> bool:
-    """Whether a memory learns a chain in this study: a span is for long ones, and the longest run is for spans."""
+    """Whether a memory learns a chain in this study: a span is for long ones,
+    and the longest run is for spans.
+    """
     spans = variant.endswith(SPAN)
-    return (spans or variant in ("none", "gru")) if chain == "100-long" else CHAINS[chain][0] >= LONG or not spans
+    return (
+        (spans or variant in ("none", "gru"))
+        if chain == "100-long"
+        else CHAINS[chain][0] >= LONG or not spans
+    )
 
 
 def trained(variant: str, chain: str, options: argparse.Namespace) -> Path:
@@ -105,20 +122,36 @@ def label(variant: str) -> str:
 
 
 def draw(study: Mapping[str, Any], path: Path) -> None:
-    """Draw mean returns over what must be remembered, a dash for each memory and a dot for each learner."""
+    """Draw mean returns over what must be remembered,
+    a dash for each memory and a dot for each learner.
+    """
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(8, 3.6), layout="constrained")
     axes = figure.subplots()
     variants = list(study["speeds"])
     for i, variant in enumerate(variants):
-        memory, trained = variant.removesuffix(SPAN), [variant in returns for returns in study["returns"].values()]
-        values = np.array([returns[variant] for returns in study["returns"].values() if variant in returns])
+        memory, trained = (
+            variant.removesuffix(SPAN),
+            [variant in returns for returns in study["returns"].values()],
+        )
+        values = np.array(
+            [returns[variant] for returns in study["returns"].values() if variant in returns]
+        )
         places = np.flatnonzero(trained) + 0.08 * (i - (len(variants) - 1) / 2)
         dash, dot = ("_", ".") if variant == memory else ("|", "x")
-        axes.plot(places, values.mean(axis=1), dash, markersize=12, color=COLOURS[memory], label=label(variant))
+        axes.plot(
+            places,
+            values.mean(axis=1),
+            dash,
+            markersize=12,
+            color=COLOURS[memory],
+            label=label(variant),
+        )
         axes.plot(places, values, dot, markersize=4, alpha=0.5, color=COLOURS[memory])
-    axes.set_xticks(range(len(study["returns"])), [name.replace("-", ",\n") for name in study["returns"]])
+    axes.set_xticks(
+        range(len(study["returns"])), [name.replace("-", ",\n") for name in study["returns"]]
+    )
     axes.set(xlabel="steps between the bit and the question", ylabel="return")
     axes.set_title("PPO on MemoryChain")
     figure.legend(*axes.get_legend_handles_labels(), loc="outside right upper")
@@ -126,8 +159,12 @@ def draw(study: Mapping[str, Any], path: Path) -> None:
 
 
 def main() -> None:
-    """Train, print, draw, and write the results as JSON, Markdown and PNG into the folder `--output`."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    """Train, print, draw, and write the results as JSON,
+    Markdown and PNG into the folder `--output`.
+    """
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--memories", nargs="+", default=VARIANTS, choices=VARIANTS)
     parser.add_argument("--chains", nargs="+", default=CHAINS, choices=CHAINS)
     parser.add_argument("--steps", type=int, default=200_000)
@@ -149,8 +186,14 @@ def main() -> None:
         "seeds": options.seeds,
         **provenance(),
         "speeds": {variant: round(float(np.median(values))) for variant, values in speeds.items()},
-        "returns": {chain: {name: x.round(3).tolist() for name, x in of.items()} for chain, of in returns.items()},
-        "intervals": {chain: {name: mean_interval(x) for name, x in of.items()} for chain, of in returns.items()},
+        "returns": {
+            chain: {name: x.round(3).tolist() for name, x in of.items()}
+            for chain, of in returns.items()
+        },
+        "intervals": {
+            chain: {name: mean_interval(x) for name, x in of.items()}
+            for chain, of in returns.items()
+        },
     }
     shared.write(study, options.output / "chain", table, draw)
 

@@ -4,16 +4,17 @@
   rlpd    SAC from scratch, half of each batch from the data
   iql     IQL learns from the data, then half of each batch is from them
   mixed   --first (Cal-QL or TD3+BC) learns from the data, then half of each batch is from them
-  wsrl    an agent without data begins with what --first has learnt: SAC after Cal-QL, as in WSRL, or TD3 after TD3+BC.
-          Its policy acts in a warm-up without updates
+  wsrl    an agent without data begins with what --first has learnt: SAC after Cal-QL, as in WSRL,
+          or TD3 after TD3+BC. Its policy acts in a warm-up without updates
   wsrl-0  the same without a warm-up
 
-All ways make one update per environment step, far fewer than their papers. On two cores, three learners of Cal-QL make
-3 updates a second, those of TD3+BC a hundred. With `--small` those of Cal-QL made
-28 on one busy core.
+All ways make one update per environment step, far fewer than their papers. On two cores, three
+learners of Cal-QL make 3 updates a second, those of TD3+BC a hundred. With `--small` those of
+Cal-QL made 28 on one busy core.
 
-  rljax train sac --env HalfCheetah-v5 --steps 70000 --config.actor-lr 1e-3 --config.critic-lr 1e-3 \
-      --config.temperature-lr 1e-3 --config.warmup-steps 5000 --config.initialisation lecun_uniform --out runs/trained
+  rljax train sac --env HalfCheetah-v5 --steps 70000 --config.actor-lr 1e-3 \
+      --config.critic-lr 1e-3 --config.temperature-lr 1e-3 --config.warmup-steps 5000 \
+      --config.initialisation lecun_uniform --out runs/trained
   rljax data record runs/trained runs/replay.hdf5 --from replay
   python scripts/studies/offline_to_online.py --data runs/replay.hdf5
 
@@ -45,10 +46,12 @@ WAYS = {
     "wsrl-0": "{then} from {first}, without one",
 }
 FIRST = "first"  # the folder of what learns from the data alone
-COLOURS = dict(zip(WAYS, ("#999999", "#009E73", "#0072B2", "#CC79A7", "#D55E00", "#E69F00"), strict=True))
+COLOURS = dict(
+    zip(WAYS, ("#999999", "#009E73", "#0072B2", "#CC79A7", "#D55E00", "#E69F00"), strict=True)
+)
 CRITICS: dict[str, Any] = {"layer_norm": True, "num_critics": 2}
-# What learns first, and what begins with it. Their networks are the same: SAC's actor has no offset, and TD3's
-# observations are as they come.
+# What learns first, and what begins with it. Their networks are the same: SAC's actor has no
+# offset, and TD3's observations are as they come.
 AGENTS = {"calql": "sac", "td3_bc": "td3"}
 NAMES = {"calql": "Cal-QL", "sac": "SAC", "td3_bc": "TD3+BC", "td3": "TD3"}
 SETTINGS: dict[str, dict[str, Any]] = {
@@ -78,7 +81,9 @@ def train(way: str, options: argparse.Namespace) -> Path:
     if way == "none":
         settings["config"] = CRITICS | {"warmup_steps": options.warmup}
     elif way == "rlpd":
-        settings |= {"config": CRITICS | {"warmup_steps": options.warmup, "target_entropy_share": 0.5}}
+        settings |= {
+            "config": CRITICS | {"warmup_steps": options.warmup, "target_entropy_share": 0.5}
+        }
         settings["data"] = options.data
     elif way in ("iql", "mixed"):
         agent, total = "iql" if way == "iql" else options.first, options.updates + options.online
@@ -89,7 +94,10 @@ def train(way: str, options: argparse.Namespace) -> Path:
         settings = {"config": SETTINGS[agent], "data": options.data}
     else:
         agent, warmup = AGENTS[options.first], options.warmup if way == "wsrl" else 0
-        settings |= {"config": SETTINGS[agent] | {"warmup_steps": warmup}, "from_run": str(train(FIRST, options))}
+        settings |= {
+            "config": SETTINGS[agent] | {"warmup_steps": warmup},
+            "from_run": str(train(FIRST, options)),
+        }
     if options.small:
         settings["config"] = settings["config"] | SMALL | SMALL_AGENTS.get(agent, {})
     steps = total if settings.get("then_online") is None else options.updates
@@ -111,10 +119,14 @@ def train(way: str, options: argparse.Namespace) -> Path:
 
 def table(study: Mapping[str, Any]) -> str:
     """The results as Markdown."""
-    lines = ["| way | at the hand-over | dip | back after | mean since | at the end |", "|---|---|---|---|---|---|"]
+    lines = [
+        "| way | at the hand-over | dip | back after | mean since | at the end |",
+        "|---|---|---|---|---|---|",
+    ]
     for way, figures in study["ways"].items():
         before, dip, average, final = (
-            "{:,.0f} [{:,.0f}, {:,.0f}]".format(*figures[name]) for name in ("before", "dip", "average", "final")
+            "{:,.0f} [{:,.0f}, {:,.0f}]".format(*figures[name])
+            for name in ("before", "dip", "average", "final")
         )
         back = "not" if figures["recovery"] is None else f"{figures['recovery']:,.0f}"
         lines.append(f"| {study['names'][way]} | {before} | {dip} | {back} | {average} | {final} |")
@@ -122,7 +134,9 @@ def table(study: Mapping[str, Any]) -> str:
 
 
 def draw(study: Mapping[str, Any], path: Path) -> None:
-    """Draw the mean over learners of each way, from the hand-over on, and each learner as a thin line."""
+    """Draw the mean over learners of each way, from the hand-over on,
+    and each learner as a thin line.
+    """
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(8, 4), layout="constrained")
@@ -131,24 +145,43 @@ def draw(study: Mapping[str, Any], path: Path) -> None:
         steps, values = np.array(curves["steps"]), np.array(curves["values"])
         axes.plot(steps, values.mean(axis=0), color=COLOURS[way], label=study["names"][way])
         axes.plot(steps, values.T, color=COLOURS[way], linewidth=0.5, alpha=0.5)
-    axes.set(xlabel="environment steps since the hand-over", ylabel="evaluation return", title=study["env"])
+    axes.set(
+        xlabel="environment steps since the hand-over",
+        ylabel="evaluation return",
+        title=study["env"],
+    )
     figure.legend(*axes.get_legend_handles_labels(), loc="outside right upper")
     figure.savefig(path, dpi=130)
 
 
 def main() -> None:
-    """Train, print, draw, and write the results as JSON, Markdown and PNG into the folder `--output`."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    """Train, print, draw, and write the results as JSON,
+    Markdown and PNG into the folder `--output`.
+    """
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--data", required=True, help="data set, a name or a file")
     parser.add_argument("--env", default="HalfCheetah-v5")
-    parser.add_argument("--first", default="calql", choices=list(AGENTS), help="what learns first for mixed and wsrl")
+    parser.add_argument(
+        "--first",
+        default="calql",
+        choices=list(AGENTS),
+        help="what learns first for mixed and wsrl",
+    )
     parser.add_argument("--updates", type=int, default=5_000, help="from the data alone")
-    parser.add_argument("--online", type=int, default=10_000, help="environment steps after the hand-over")
-    parser.add_argument("--warmup", type=int, default=2_000, help="environment steps before the first update")
+    parser.add_argument(
+        "--online", type=int, default=10_000, help="environment steps after the hand-over"
+    )
+    parser.add_argument(
+        "--warmup", type=int, default=2_000, help="environment steps before the first update"
+    )
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--eval-every", type=int, default=1_000)
     parser.add_argument("--ways", nargs="+", default=list(WAYS), choices=list(WAYS))
-    parser.add_argument("--small", action="store_true", help="64 units, batches of 128, 4 candidates, rates of 1e-3")
+    parser.add_argument(
+        "--small", action="store_true", help="64 units, batches of 128, 4 candidates, rates of 1e-3"
+    )
     parser.add_argument("--runs", type=Path, default=Path("runs/offline_to_online"))
     parser.add_argument("--output", type=Path, default=Path("results/studies/offline_to_online"))
     options = parser.parse_args()
@@ -158,11 +191,17 @@ def main() -> None:
     study = {
         "env": described["env"],
         "names": {way: WAYS[way].format(**names) for way in handovers},
-        **{name: getattr(options, name) for name in ("updates", "online", "warmup", "seeds", "small")},
+        **{
+            name: getattr(options, name)
+            for name in ("updates", "online", "warmup", "seeds", "small")
+        },
         **provenance(),
         "ways": {way: handover.summary(learners) for way, learners in handovers.items()},
         "curves": {
-            way: {"steps": learners[0].steps.tolist(), "values": [each.values.round(2).tolist() for each in learners]}
+            way: {
+                "steps": learners[0].steps.tolist(),
+                "values": [each.values.round(2).tolist() for each in learners],
+            }
             for way, learners in handovers.items()
         },
     }

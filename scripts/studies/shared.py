@@ -14,13 +14,17 @@ from rljax.runs import records, run
 
 
 def trained(
-    out: Path, steps: int, begin: Callable[[], object], data: str | None = None, config: Mapping[str, Any] | None = None
+    out: Path,
+    steps: int,
+    begin: Callable[[], object],
+    data: str | None = None,
+    config: Mapping[str, Any] | None = None,
 ) -> Path:
     """The folder of a complete run of `steps`.
 
-    A complete run is left as it is. An incomplete run continues from its newest checkpoint. If there is none, `begin`
-    starts it. The program exits if training is interrupted, or if an existing run has other data or settings than
-    `data` and `config`.
+    A complete run is left as it is. An incomplete run continues from its newest checkpoint. If
+    there is none, `begin` starts it. The program exits if training is interrupted, or if an
+    existing run has other data or settings than `data` and `config`.
     """
     if (out / "config.json").exists():
         _require_same(out, data, config or {})
@@ -40,7 +44,9 @@ def _require_same(out: Path, data: str | None, config: Mapping[str, Any]) -> Non
     there = {"data": described.get("data"), **described["config"]}
     other = {name: there.get(name) for name, value in expected.items() if there.get(name) != value}
     if data is not None and other:
-        raise SystemExit(f"'{out}' has {other}, and not {expected}: name another folder for these runs, --runs.")
+        raise SystemExit(
+            f"'{out}' has {other}, and not {expected}: name another folder for these runs, --runs."
+        )
 
 
 def complete(out: Path, steps: int) -> bool:
@@ -51,26 +57,41 @@ def complete(out: Path, steps: int) -> bool:
 
 
 def last(out: Path, steps: int, name: str, number: int) -> np.ndarray:
-    """For each learner [learner], the mean "returns" or "scores" (`name`) of its last evaluations until `steps`."""
+    """For each learner [learner], the mean "returns" or "scores" (`name`) of its last evaluations
+    until `steps`.
+    """
     evaluations = [line for line in records.read(out, "evaluations") if line["step"] <= steps]
     recent = sorted({line["step"] for line in evaluations})[-number:]
     learners = range(1 + max(line["learner"] for line in evaluations))
     return np.array(
         [
-            np.mean([np.mean(line[name]) for line in evaluations if line["learner"] == i and line["step"] in recent])
+            np.mean(
+                [
+                    np.mean(line[name])
+                    for line in evaluations
+                    if line["learner"] == i and line["step"] in recent
+                ]
+            )
             for i in learners
         ]
     )
 
 
 def curves(out: Path, places: int) -> dict[str, Any]:
-    """The steps of a run's evaluations, and for each learner its mean returns, rounded to so many places."""
+    """The steps of a run's evaluations, and for each learner its mean returns,
+    rounded to so many places.
+    """
     learners = folders.read(out).learners
-    return {"steps": learners[0].steps.tolist(), "returns": [x.returns.round(places).tolist() for x in learners]}
+    return {
+        "steps": learners[0].steps.tolist(),
+        "returns": [x.returns.round(places).tolist() for x in learners],
+    }
 
 
 def with_interval(interval: Sequence[float], places: int = 0, sign: str = "") -> str:
-    """A mean with its interval as text, "value [low, high]", with so many decimals; `sign` "+" shows the value's."""
+    """A mean with its interval as text, "value [low, high]", with so many decimals;
+    `sign` "+" shows the value's.
+    """
     value, low, high = interval
     return f"{value:{sign},.{places}f} [{low:,.{places}f}, {high:,.{places}f}]"
 
@@ -97,7 +118,8 @@ def draw_scores(
     colours: Mapping[str, str],
     levels: Mapping[str, float] | None = None,
 ) -> None:
-    """Draw scores by agent and variant: a bar for the mean, a dot for each learner, and `levels` as lines.
+    """Draw scores by agent and variant: a bar for the mean, a dot for each learner,
+    and `levels` as lines.
 
     `agents` and `variants` are the names that are shown, by those in `study["scores"]`.
     """
@@ -108,7 +130,14 @@ def draw_scores(
     for i, (variant, name) in enumerate(variants.items()):
         places = np.arange(len(agents)) + 0.25 * (i - 1)
         values = [study["scores"][agent][variant] for agent in agents]
-        axes.bar(places, [np.mean(x) for x in values], 0.22, color=colours[variant], alpha=0.7, label=name)
+        axes.bar(
+            places,
+            [np.mean(x) for x in values],
+            0.22,
+            color=colours[variant],
+            alpha=0.7,
+            label=name,
+        )
         for place, of in zip(places, values, strict=True):
             axes.plot([place] * len(of), of, "k.", markersize=4)
     for name, level in (levels or {}).items():

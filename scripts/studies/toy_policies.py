@@ -1,10 +1,12 @@
-"""Policies trained on data with several modes: samples of each policy, with and without the critics' guidance.
+"""Policies trained on data with several modes: samples of each policy,
+with and without the critics' guidance.
 
-There is one state, and actions have two dimensions. The data have four clusters, one in each corner, with different
-rewards: 1 in the upper right, 0.5 in the upper left, 0.25 in the lower left and 0 in the lower right. A policy that
-imitates should cover all four. A guided policy should choose the upper right, and never an action between clusters.
-Each agent trains twice on the same 10,000 rows, in the offline driver, with its own settings except for the size of its
-networks and the weight of values.
+There is one state, and actions have two dimensions. The data have four clusters, one in each
+corner, with different rewards: 1 in the upper right, 0.5 in the upper left, 0.25 in the lower left
+and 0 in the lower right. A policy that imitates should cover all four. A guided policy should
+choose the upper right, and never an action between clusters. Each agent trains twice on the same
+10,000 rows, in the offline driver, with its own settings except for the size of its networks and
+the weight of values.
 
   python scripts/studies/toy_policies.py --output results/studies/toy_policies
 """
@@ -32,7 +34,8 @@ REWARDS = np.array([1.0, 0.5, 0.25, 0.0])
 STD, ROWS, DRAWN = 0.08, 10_000, 1_000
 COMMON: dict[str, Any] = {"hidden": (128, 128, 128), "actor_lr": 1e-3}
 GUIDED = COMMON | {"critic_lr": 1e-3}
-# For each policy: agent, settings without guidance, settings with it. Of a Gaussian, only mean and stds can be guided.
+# For each policy: agent, settings without guidance, settings with it. Of a Gaussian, only mean and
+# stds can be guided.
 POLICIES: dict[str, tuple[str, dict[str, Any], dict[str, Any] | None]] = {
     "BC, Gaussian": ("bc", COMMON | {"loss": "log_prob"}, None),
     "IQL": ("iql", GUIDED | {"inverse_temperature": 0.0}, GUIDED | {"inverse_temperature": 3.0}),
@@ -53,12 +56,22 @@ def data() -> tuple[Transition, np.ndarray]:
     cluster = generator.integers(len(CENTRES), size=ROWS)
     action = np.clip(CENTRES[cluster] + STD * generator.standard_normal((ROWS, 2)), -1.0, 1.0)
     nothing, ends = np.zeros((ROWS, 1), np.float32), np.ones(ROWS, np.bool_)
-    columns: Any = (nothing, action.astype(np.float32), REWARDS[cluster].astype(np.float32), ends, ~ends, nothing)
+    columns: Any = (
+        nothing,
+        action.astype(np.float32),
+        REWARDS[cluster].astype(np.float32),
+        ends,
+        ~ends,
+        nothing,
+    )
     return Transition(*columns), cluster
 
 
 def drawn(agent: str, changes: dict[str, Any], updates: int) -> np.ndarray:
-    """Actions [DRAWN, 2] of a trained agent. Gaussian policies sample around their mean; others act as usual."""
+    """Actions [DRAWN, 2] of a trained agent.
+
+    Gaussian policies sample around their mean; others act as usual.
+    """
     module: Any = registry.load_agent(agent)
     config = configuration.replace(module.Config(), changes, "toy")
     if any(field.name == "num_candidates" for field in dataclasses.fields(config)):
@@ -76,7 +89,9 @@ def drawn(agent: str, changes: dict[str, Any], updates: int) -> np.ndarray:
 
 
 def near(action: np.ndarray) -> list[float]:
-    """The share of actions [N, 2] within 4 stds of each cluster's centre, and the share near no centre."""
+    """The share of actions [N, 2] within 4 stds of each cluster's centre,
+    and the share near no centre.
+    """
     distance = np.linalg.norm(action[:, None] - CENTRES, axis=-1)
     shares = (distance < 4 * STD).mean(axis=0)
     return [round(float(share), 3) for share in (*shares, 1.0 - shares.sum())]
@@ -84,15 +99,22 @@ def near(action: np.ndarray) -> list[float]:
 
 def main() -> None:
     """Train all agents, and write shares.json and policies.png."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--updates", type=int, default=6_000)
     parser.add_argument("--output", type=Path, required=True)
     options = parser.parse_args()
     transitions, _ = data()
-    columns: dict[str, list[np.ndarray | None]] = {"data": [np.asarray(transitions.action)[:DRAWN], None]}
+    columns: dict[str, list[np.ndarray | None]] = {
+        "data": [np.asarray(transitions.action)[:DRAWN], None]
+    }
     shares: dict[str, Any] = {}
     for name, (agent, *settings) in POLICIES.items():
-        columns[name] = [None if changes is None else drawn(agent, changes, options.updates) for changes in settings]
+        columns[name] = [
+            None if changes is None else drawn(agent, changes, options.updates)
+            for changes in settings
+        ]
         shares[name] = [None if action is None else near(action) for action in columns[name]]
         print(name, shares[name], flush=True)
     options.output.mkdir(parents=True, exist_ok=True)
@@ -111,7 +133,13 @@ def main() -> None:
             axes.set(xlim=(-1.1, 1.1), ylim=(-1.1, 1.1), aspect="equal")
             if i == 0:
                 for centre, reward in zip(CENTRES, REWARDS, strict=True):
-                    axes.annotate(f"reward {reward:g}", centre * [1.0, 0.3], ha="center", va="center", fontsize=7)
+                    axes.annotate(
+                        f"reward {reward:g}",
+                        centre * [1.0, 0.3],
+                        ha="center",
+                        va="center",
+                        fontsize=7,
+                    )
         grid[0][i].set_title(name)
     grid[0][1].set_ylabel("imitation")
     grid[1][2].set_ylabel("guided by values")

@@ -1,7 +1,7 @@
 """In `make test`, an agent whose tests are much like others' is only compared with its equations.
 
-Of its file, the first case of that comparison is quick and all else is slow. The files of the representatives, and
-tests of what agents share, say themselves what is slow.
+Of its file, the first case of that comparison is quick and all else is slow. The files of the
+representatives, and tests of what agents share, say themselves what is slow.
 """
 
 from __future__ import annotations
@@ -21,7 +21,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark tests of agents that are no representatives."""
     compared: set[Path] = set()
     for item in items:
-        if item.path.parent != Path(__file__).parent or item.path.stem.removeprefix("test_") in REPRESENTATIVES:
+        if (
+            item.path.parent != Path(__file__).parent
+            or item.path.stem.removeprefix("test_") in REPRESENTATIVES
+        ):
             continue
         if COMPARISON.match(item.name) and item.path not in compared:
             compared.add(item.path)

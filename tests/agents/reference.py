@@ -1,7 +1,8 @@
-"""Float64 NumPy that agents are checked against: multilayer perceptrons with gradients by hand, and Adam.
+"""Float64 NumPy that agents are checked against: multilayer perceptrons with gradients by hand,
+and Adam.
 
-Nothing here comes from JAX but the parameters to start from and the noise, which is drawn as the agents draw it. An
-MLP is a list of arrays [W_0, b_0, W_1, b_1, ...]; critics are a list of MLPs.
+Nothing here comes from JAX but the parameters to start from and the noise, which is drawn as the
+agents draw it. An MLP is a list of arrays [W_0, b_0, W_1, b_1, ...]; critics are a list of MLPs.
 """
 
 from __future__ import annotations
@@ -24,13 +25,21 @@ MLP = list[np.ndarray]
 
 
 def cases(changes: dict[str, Any], quick: int = 1) -> pytest.MarkDecorator:
-    """Parameters `changes` by the names of their cases. Each compiles a program: all but the first take long."""
+    """Parameters `changes` by the names of their cases.
+
+    Each compiles a program: all but the first take long.
+    """
     marks = [[]] * quick + [[pytest.mark.learn]] * len(changes)
-    values = [pytest.param(x, id=name, marks=mark) for (name, x), mark in zip(changes.items(), marks, strict=False)]
+    values = [
+        pytest.param(x, id=name, marks=mark)
+        for (name, x), mark in zip(changes.items(), marks, strict=False)
+    ]
     return pytest.mark.parametrize("changes", values)
 
 
-def transitions(seed: int = 0, size: int = 5, observations: int = 3, actions: int = 2) -> Transition:
+def transitions(
+    seed: int = 0, size: int = 5, observations: int = 3, actions: int = 2
+) -> Transition:
     """A batch of every kind: terminated, truncated, both, neither."""
     generator = np.random.default_rng(seed)
 
@@ -55,8 +64,12 @@ def choices(number: int, seed: int = 0, size: int = 5) -> Transition:
 
 
 def observed(seed: int = 1, size: int = 12, observations: int = 3) -> np.ndarray:
-    """Observations so close together that those of `transitions` lie beyond the limit of +-10 here and there."""
-    return np.random.default_rng(seed).normal(0.3, 0.1, size=(size, observations)).astype(np.float32)
+    """Observations so close together that those of `transitions` lie beyond the limit of +-10 here
+    and there.
+    """
+    return (
+        np.random.default_rng(seed).normal(0.3, 0.1, size=(size, observations)).astype(np.float32)
+    )
 
 
 def noise(key: jax.Array, shape: tuple[int, ...]) -> np.ndarray:
@@ -65,9 +78,11 @@ def noise(key: jax.Array, shape: tuple[int, ...]) -> np.ndarray:
 
 
 def state(agent: Any, spec: EnvSpec, config: Any, **known: Any) -> Any:
-    """A State as `agent.init` makes it, but for its networks: all are drawn by NumPy, the targets too.
+    """A State as `agent.init` makes it, but for its networks:
+    all are drawn by NumPy, the targets too.
 
-    Drawing them in JAX takes seconds to compile, and targets equal to the online networks would hide a confusion.
+    Drawing them in JAX takes seconds to compile, and targets equal to the online networks would
+    hide a confusion.
     """
     generator = np.random.default_rng(0)
 
@@ -79,9 +94,14 @@ def state(agent: Any, spec: EnvSpec, config: Any, **known: Any) -> Any:
             zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes.optimiser_state)
             parameters = known[name] if name in known else jax.tree.map(draw, shapes.parameters)
             return networks.Trained(parameters, zeros)
-        if isinstance(shapes, networks.Network | networks.Actor) or name == "actor":  # which may be more than a network
+        # Which may be more than a network.
+        if isinstance(shapes, networks.Network | networks.Actor) or name == "actor":
             return jax.tree.map(draw, shapes)
-        return known[name] if name in known else jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
+        return (
+            known[name]
+            if name in known
+            else jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
+        )
 
     shapes = jax.eval_shape(lambda key: agent.init(key, spec, config), jax.random.key(0))
     names = [field.name for field in fields(shapes) if field.metadata.get("pytree_node", True)]
@@ -97,17 +117,27 @@ def mlp(network: networks.AnyNetwork) -> MLP:
 
 def layers(params: Any) -> MLP:
     """The parameters of an MLP with any number of hidden layers, in float64."""
-    names = [f"hidden_{i}" for i in range(len([name for name in params if name.startswith("hidden_")]))]
-    return [np.asarray(params[name][part], np.float64) for name in [*names, "output"] for part in ("kernel", "bias")]
+    names = [
+        f"hidden_{i}" for i in range(len([name for name in params if name.startswith("hidden_")]))
+    ]
+    return [
+        np.asarray(params[name][part], np.float64)
+        for name in [*names, "output"]
+        for part in ("kernel", "bias")
+    ]
 
 
 def field(network: networks.AnyNetwork) -> list[MLP]:
-    """The parameters of a `generative.Field`: its body, and what embeds each time, if anything does."""
+    """The parameters of a `generative.Field`: its body, and what embeds each time,
+    if anything does.
+    """
     params = networks.parameters_of(network).params
     return [layers(params[name]) for name in ("body", "time_0", "time_1") if name in params]
 
 
-def of_field(parts: list[MLP], action: np.ndarray, observation: np.ndarray, *times: np.ndarray) -> np.ndarray:
+def of_field(
+    parts: list[MLP], action: np.ndarray, observation: np.ndarray, *times: np.ndarray
+) -> np.ndarray:
     """Outputs [B, A] of a field for actions [B, A], observations [B, O] and times [B] each."""
     body, *embeddings = parts
     inputs = [action]
@@ -116,19 +146,26 @@ def of_field(parts: list[MLP], action: np.ndarray, observation: np.ndarray, *tim
         if embeddings:
             half = len(embeddings[i][0]) // 2
             angle = features * 10_000.0 ** (-np.arange(half) / (half - 1))
-            features = forward(embeddings[i], np.concatenate([np.sin(angle), np.cos(angle)], axis=1))[0]
+            features = forward(
+                embeddings[i], np.concatenate([np.sin(angle), np.cos(angle)], axis=1)
+            )[0]
         inputs.append(features)
     return forward(body, np.concatenate([*inputs, observation], axis=1))[0]
 
 
 def differences(loss: Any, parameters: Any, width: float = 1e-6) -> Any:
-    """The gradient of `loss(parameters)`, nested lists of arrays, by central differences in float64."""
+    """The gradient of `loss(parameters)`, nested lists of arrays,
+    by central differences in float64.
+    """
     if isinstance(parameters, list):
 
         def with_part(i: int, part: Any) -> Any:
             return loss([*parameters[:i], part, *parameters[i + 1 :]])
 
-        return [differences(lambda part, i=i: with_part(i, part), part, width) for i, part in enumerate(parameters)]
+        return [
+            differences(lambda part, i=i: with_part(i, part), part, width)
+            for i, part in enumerate(parameters)
+        ]
     gradient = np.zeros_like(parameters)
     for index in np.ndindex(parameters.shape):
         up, down = parameters.copy(), parameters.copy()
@@ -141,7 +178,11 @@ def differences(loss: Any, parameters: Any, width: float = 1e-6) -> Any:
 def limited(gradient: Any, limit: float | None) -> Any:
     """A gradient scaled down to a norm over all its arrays of at most `limit`."""
     norm = np.sqrt(sum(np.square(array).sum() for array in jax.tree.leaves(gradient)))
-    return gradient if limit is None or norm <= limit else zip_map(lambda x: x * limit / norm, gradient)
+    return (
+        gradient
+        if limit is None or norm <= limit
+        else zip_map(lambda x: x * limit / norm, gradient)
+    )
 
 
 def critics(network: networks.AnyNetwork) -> list[MLP]:
@@ -151,7 +192,9 @@ def critics(network: networks.AnyNetwork) -> list[MLP]:
     return [[array[c] for array in stacked] for c in range(len(stacked[0]))]
 
 
-def forward(mlp: MLP, x: np.ndarray, kept: Sequence[Any] = ()) -> tuple[np.ndarray, list[np.ndarray]]:
+def forward(
+    mlp: MLP, x: np.ndarray, kept: Sequence[Any] = ()
+) -> tuple[np.ndarray, list[np.ndarray]]:
     """Outputs [B, K] for x [B, I], and the input of each layer.
 
     Dropout multiplies the units of hidden layer i by `kept[i]`: 1 / (share kept), or 0.
@@ -170,7 +213,8 @@ def backward(
 ) -> tuple[MLP, np.ndarray]:
     """Gradients of the parameters and of x, where `change` [B, K] is that of the outputs.
 
-    y = x W + b:  dW = x^T dy,  db = sum_B dy,  dx = dy W^T, which relu lets through where its output is positive.
+    y = x W + b:  dW = x^T dy,  db = sum_B dy,  dx = dy W^T, which relu lets through where its
+    output is positive.
     """
     gradient: MLP = []
     for i in reversed(range(len(mlp) // 2)):
@@ -181,20 +225,28 @@ def backward(
     return gradient, change
 
 
-def value(critic: MLP, observation: np.ndarray, action: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def value(
+    critic: MLP, observation: np.ndarray, action: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
     """Q(s, a) [B] and its gradient in the action [B, A], each row's own."""
     q, inputs = forward(critic, np.concatenate([observation, action], axis=-1))
     return q[:, 0], backward(critic, inputs, np.ones_like(q))[1][:, observation.shape[1] :]
 
 
-def smallest(critics: Sequence[MLP], observation: np.ndarray, action: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def smallest(
+    critics: Sequence[MLP], observation: np.ndarray, action: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
     """min_c Q_c(s, a) [B], and the gradient of the smallest one in the action [B, A]."""
-    q, slope = map(np.stack, zip(*[value(critic, observation, action) for critic in critics], strict=True))
+    q, slope = map(
+        np.stack, zip(*[value(critic, observation, action) for critic in critics], strict=True)
+    )
     row = np.arange(len(observation))
     return q.min(axis=0), slope[q.argmin(axis=0), row]
 
 
-def squared_errors(critics: Sequence[MLP], observation: Any, action: Any, target: np.ndarray) -> tuple[float, Any, Any]:
+def squared_errors(
+    critics: Sequence[MLP], observation: Any, action: Any, target: np.ndarray
+) -> tuple[float, Any, Any]:
     """sum_c mean (Q_c - y)^2, all values [C, B], and each critic's gradient: dQ = 2 (Q - y) / B."""
     values, gradients = [], []
     for critic in critics:
@@ -205,8 +257,12 @@ def squared_errors(critics: Sequence[MLP], observation: Any, action: Any, target
     return float(np.square(q - target).mean(axis=1).sum()), q, gradients
 
 
-def expectile(value: MLP, observation: np.ndarray, q: np.ndarray, share: float) -> tuple[float, np.ndarray, MLP]:
-    """mean |tau - 1(u < 0)| u^2 for u = q - V(s), V(s) [B], and the gradient: dV = -2 |tau - 1(u < 0)| u / B."""
+def expectile(
+    value: MLP, observation: np.ndarray, q: np.ndarray, share: float
+) -> tuple[float, np.ndarray, MLP]:
+    """mean |tau - 1(u < 0)| u^2 for u = q - V(s), V(s) [B], and the gradient:
+    dV = -2 |tau - 1(u < 0)| u / B.
+    """
     v, inputs = forward(value, observation)
     error = q - v[:, 0]
     weight = np.abs(share - (error < 0.0))
@@ -215,17 +271,27 @@ def expectile(value: MLP, observation: np.ndarray, q: np.ndarray, share: float) 
 
 
 def imitation(
-    actor: list[Any], observation: Any, action: Any, weight: Any, config: Any, key: jax.Array, squashed: bool = True
+    actor: list[Any],
+    observation: Any,
+    action: Any,
+    weight: Any,
+    config: Any,
+    key: jax.Array,
+    squashed: bool = True,
 ) -> tuple[np.ndarray, list[Any]]:
-    """Distances [B] of a policy to actions, and the gradient of mean w d; `actor` is [MLP, log std] or [MLP].
+    """Distances [B] of a policy to actions, and the gradient of mean w d;
+    `actor` is [MLP, log std] or [MLP].
 
-    Deterministic: d = |m - a|^2, dd/dm = 2 (m - a). Gaussian: d = sum_i [ z_i^2 / 2 + log s_i + log(2 pi) / 2 ] with
-    z = (a - m) / s, dd/dm = -z / s, dd/dlog s = 1 - z^2 within the clip. m = tanh(u), dm/du = 1 - m^2.
+    Deterministic: d = |m - a|^2, dd/dm = 2 (m - a). Gaussian: d = sum_i [ z_i^2 / 2 + log
+    s_i + log(2 pi) / 2 ] with z = (a - m) / s, dd/dm = -z / s, dd/dlog s = 1 - z^2 within the clip.
+    m = tanh(u), dm/du = 1 - m^2.
     """
     size, kept = len(observation), []
     if config.dropout is not None:
         for i, bias in enumerate(actor[0][1:-1:2]):
-            units = jax.random.bernoulli(jax.random.fold_in(key, i), 1.0 - config.dropout, (size, len(bias)))
+            units = jax.random.bernoulli(
+                jax.random.fold_in(key, i), 1.0 - config.dropout, (size, len(bias))
+            )
             kept.append(np.asarray(units, np.float64) / (1.0 - config.dropout))
     output, inputs = forward(actor[0], observation, kept)
     mean = np.tanh(output) if squashed else output
@@ -242,12 +308,15 @@ def imitation(
     return distance, [backward(actor[0], inputs, each * change * slope, kept)[0], *rest]
 
 
-# Of an actor's parameters: the imitation's loss, and the actions that critics are to judge if not `sampled` ones.
+# Of an actor's parameters: the imitation's loss, and the actions that critics are to judge if not
+# `sampled` ones.
 Imitation = Callable[[Any], tuple[float, np.ndarray | None]]
 
 
 class Guided:
-    """What Diffusion-QL and OFQL have in common, in float64: equations 3 and 4 of arXiv:2208.06193 and its code."""
+    """What Diffusion-QL and OFQL have in common, in float64:
+    equations 3 and 4 of arXiv:2208.06193 and its code.
+    """
 
     def __init__(self, state: Any, config: Any) -> None:
         self.config = config
@@ -256,7 +325,9 @@ class Guided:
         self.actor_adam, self.critic_adam = Adam(config.actor_lr), Adam(config.critic_lr)
 
     def noise(self, key: jax.Array, *rows: int) -> np.ndarray:
-        """What `sampled` makes actions of, for so many rows in one axis, drawn as the agent draws it."""
+        """What `sampled` makes actions of, for so many rows in one axis,
+        drawn as the agent draws it.
+        """
         raise NotImplementedError
 
     def sampled(self, actor: Any, observation: np.ndarray, noise: np.ndarray) -> np.ndarray:
@@ -275,26 +346,42 @@ class Guided:
         action = np.asarray(batch.action, np.float64)
         key_critic, key_actor = jax.random.split(key)
 
-        def judged(critics: Sequence[MLP], observation: np.ndarray, action: np.ndarray) -> np.ndarray:
+        def judged(
+            critics: Sequence[MLP], observation: np.ndarray, action: np.ndarray
+        ) -> np.ndarray:
             return np.stack([value(critic, observation, action)[0] for critic in critics])  # [C, B]
 
         number = config.max_q_backup
         successor = np.repeat(successor, number, axis=0)
         next_action = self.sampled(self.average, successor, self.noise(key_critic, size, number))
-        q = judged(self.targets, successor, next_action).reshape(2, size, number).max(axis=2).min(axis=0)
+        q = (
+            judged(self.targets, successor, next_action)
+            .reshape(2, size, number)
+            .max(axis=2)
+            .min(axis=0)
+        )
         y = np.asarray(batch.reward) + config.discount * (1.0 - np.asarray(batch.terminated)) * q
         loss, q, gradient = squared_errors(self.critics, observation, action, y)
-        self.critics = self.critic_adam.step(self.critics, limited(gradient, config.max_gradient_norm))
+        self.critics = self.critic_adam.step(
+            self.critics, limited(gradient, config.max_gradient_norm)
+        )
         metrics = {"critic/loss": loss, "critic/q": q.mean(), "critic/target": y.mean()}
 
         key_imitation, key_policy, key_coin = jax.random.split(key_actor, 3)
-        noise, imitation = self.noise(key_policy, size), self.imitation(observation, action, key_imitation)
+        noise, imitation = (
+            self.noise(key_policy, size),
+            self.imitation(observation, action, key_imitation),
+        )
         followed = 0 if jax.random.bernoulli(key_coin) else 1
         sizes: list[float] = []  # of the other critic's values, at the actor as it is
 
         def parts(actor: Any) -> dict[str, float]:
             distance, chosen = imitation(actor)
-            q = judged(self.critics, observation, self.sampled(actor, observation, noise) if chosen is None else chosen)
+            q = judged(
+                self.critics,
+                observation,
+                self.sampled(actor, observation, noise) if chosen is None else chosen,
+            )
             sizes.append(np.abs(q[1 - followed]).mean())
             loss = distance - config.value_weight * q[followed].mean() / sizes[0]
             return {"actor/loss": loss, "actor/imitation": distance, "actor/q": q[followed].mean()}
@@ -311,11 +398,15 @@ class Guided:
 def actor(parts: Any) -> list[Any]:
     """The parameters of an actor with a mean and maybe a log std, in float64."""
     parts = networks.parameters_of(parts)
-    return [mlp(parts.mean)] + ([] if parts.log_std is None else [np.asarray(parts.log_std, np.float64)])
+    return [mlp(parts.mean)] + (
+        [] if parts.log_std is None else [np.asarray(parts.log_std, np.float64)]
+    )
 
 
 def cosine(rate: float, step: int, steps: float | None) -> float:
-    """A learning rate that falls to 0 as half a cosine, Loshchilov and Hutter, arXiv:1608.03983, eq. 5."""
+    """A learning rate that falls to 0 as half a cosine, Loshchilov and Hutter, arXiv:1608.03983,
+    eq. 5.
+    """
     return rate if steps is None else rate * 0.5 * (1.0 + np.cos(np.pi * min(step / steps, 1.0)))
 
 
@@ -338,7 +429,9 @@ class Adam:
         self.second = zip_map(lambda v, g: 0.999 * v + 0.001 * g**2, self.second, gradient)
 
         def moved(x: Any, m: Any, v: Any) -> Any:
-            return x - self.rate * (m / (1 - 0.9**self.count)) / (np.sqrt(v / (1 - 0.999**self.count)) + self.epsilon)
+            return x - self.rate * (m / (1 - 0.9**self.count)) / (
+                np.sqrt(v / (1 - 0.999**self.count)) + self.epsilon
+            )
 
         return zip_map(moved, parameter, self.first, self.second)
 
@@ -356,15 +449,21 @@ def towards(online: Any, target: Any, rate: float) -> Any:
 
 
 def normalised(seen: np.ndarray | None, observation: Any) -> np.ndarray:
-    """Observations in float64, shifted and scaled by what was seen (if anything was), within +-10."""
+    """Observations in float64, shifted and scaled by what was seen (if anything was),
+    within +-10.
+    """
     observation = np.asarray(observation, np.float64)
     if seen is None:
         return observation
-    return np.clip((observation - seen.mean(axis=0)) / np.sqrt(seen.var(axis=0) + 1e-8), -10.0, 10.0)
+    return np.clip(
+        (observation - seen.mean(axis=0)) / np.sqrt(seen.var(axis=0) + 1e-8), -10.0, 10.0
+    )
 
 
 def standardised(seen: np.ndarray | None, observation: Any) -> np.ndarray:
-    """Observations in float64, shifted and scaled by the mean and std (plus 1e-3) of a data set's, if given."""
+    """Observations in float64, shifted and scaled by the mean and std (plus 1e-3) of a data set's,
+    if given.
+    """
     observation = np.asarray(observation, np.float64)
     if seen is None:
         return observation
@@ -393,9 +492,13 @@ def assert_metrics(actual: dict[str, Any], expected: dict[str, float]) -> None:
             assert metric.value == 0.0, name
     assert counted.keys() == expected.keys()
     for name in expected:
-        np.testing.assert_allclose(counted[name], expected[name], rtol=1e-4, atol=1e-5, err_msg=name)
+        np.testing.assert_allclose(
+            counted[name], expected[name], rtol=1e-4, atol=1e-5, err_msg=name
+        )
 
 
 def own_constant(agent: str, name: str, default: Any) -> Any:
-    """A constant in an agent's own test module by which it tells the tests that all agents share what they need."""
+    """A constant in an agent's own test module by which it tells the tests that all agents share
+    what they need.
+    """
     return getattr(importlib.import_module(f"tests.agents.test_{agent}"), name, default)

@@ -1,4 +1,6 @@
-"""Float64 NumPy that streaming agents are checked against, from arXiv:2410.14606, with gradients by differences."""
+"""Float64 NumPy that streaming agents are checked against, from arXiv:2410.14606,
+with gradients by differences.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,9 @@ LEAK = 0.01
 def transitions(seed: int, number: int, spec: EnvSpec, **extras: Any) -> Transition:
     """A stream [T, ...] of three episodes, in which each observation follows on the one before."""
     generator = np.random.default_rng(seed)
-    seen = (3.0 + 2.0 * generator.normal(size=(number + 3, *spec.observation_shape))).astype(np.float32)
+    seen = (3.0 + 2.0 * generator.normal(size=(number + 3, *spec.observation_shape))).astype(
+        np.float32
+    )
     ends = {number // 3: "terminated", number // 2: "truncated"}  # the third goes on
     rows = {name: [] for name in ("observation", "next_observation")}
     index = 0
@@ -31,7 +35,11 @@ def transitions(seed: int, number: int, spec: EnvSpec, **extras: Any) -> Transit
         rows["next_observation"].append(seen[index + 1])
         index += 2 if t in ends else 1
     size = (number,) if spec.discrete else (number, spec.action_size)
-    action = generator.integers(spec.action_size, size=size) if spec.discrete else np.tanh(generator.normal(size=size))
+    action = (
+        generator.integers(spec.action_size, size=size)
+        if spec.discrete
+        else np.tanh(generator.normal(size=size))
+    )
     fields: dict[str, Any] = dict(
         observation=np.stack(rows["observation"]),
         next_observation=np.stack(rows["next_observation"]),
@@ -100,10 +108,14 @@ class Network:
 
 
 class Exact(Network):
-    """A `Network` with gradients by PyTorch's rules: the leaky ReLU's slope is 0.01 at exactly 0, too."""
+    """A `Network` with gradients by PyTorch's rules: the leaky ReLU's slope is 0.01 at exactly 0,
+    too.
+    """
 
     def gradient(self, x: np.ndarray, slope: np.ndarray) -> list[np.ndarray]:
-        """The gradient by each parameter of a quantity whose gradient by the outputs for input `x` is `slope`."""
+        """The gradient by each parameter of a quantity whose gradient by the outputs for input `x`
+        is `slope`.
+        """
         layers = list(zip(self.parameters[::2], self.parameters[1::2], strict=True))
         seen, scores, deviations = [], [], []
         for kernel, bias in layers:
@@ -116,7 +128,9 @@ class Exact(Network):
         for i in reversed(range(len(layers))):
             if i < len(layers) - 1:
                 slope = slope * np.where(scores[i] > 0, 1.0, LEAK)
-                slope = (slope - slope.mean() - scores[i] * (slope * scores[i]).mean()) / deviations[i]
+                slope = (
+                    slope - slope.mean() - scores[i] * (slope * scores[i]).mean()
+                ) / deviations[i]
             found = [np.outer(seen[i], slope), slope, *found]
             slope = layers[i][0] @ slope
         return found
@@ -137,7 +151,12 @@ class ObGD:
         """`gradient` is that of what a positive error raises."""
         decay = self.config.discount * self.config.trace_decay
         self.trace = [decay * e + g for e, g in zip(self.trace, gradient, strict=True)]
-        bound = self.config.learning_rate * self.kappa * max(abs(error), 1.0) * sum(np.abs(e).sum() for e in self.trace)
+        bound = (
+            self.config.learning_rate
+            * self.kappa
+            * max(abs(error), 1.0)
+            * sum(np.abs(e).sum() for e in self.trace)
+        )
         size = self.config.learning_rate / max(bound, 1.0)
         self.network.parameters = [
             p + size * error * e for p, e in zip(self.network.parameters, self.trace, strict=True)
@@ -147,7 +166,9 @@ class ObGD:
 
 
 class Inputs:
-    """Observations and rewards as networks see them: by all that was seen so far, kept in a list."""
+    """Observations and rewards as networks see them:
+    by all that was seen so far, kept in a list.
+    """
 
     def __init__(self, config: Any) -> None:
         self.config, self.seen, self.sums, self.running = config, [], [], 0.0
@@ -182,5 +203,7 @@ def rows(stream: Transition, config: Any) -> Any:
 
 def assert_network(found: Any, expected: Network) -> None:
     """Parameters of a network equal those of its float64 counterpart."""
-    for actual, known in zip(reference.layers(parameters_of(found).params), expected.parameters, strict=True):
+    for actual, known in zip(
+        reference.layers(parameters_of(found).params), expected.parameters, strict=True
+    ):
         np.testing.assert_allclose(actual, known, rtol=2e-3, atol=2e-5)

@@ -23,7 +23,11 @@ KEY = jax.random.key(0)
 
 def example() -> tuple[EnvSpec, bc.Config, Transition]:
     """What the contract's tests run on."""
-    return SPEC, dataclasses.replace(CONFIG, loss="log_prob", decay_steps=10.0, dropout=0.1), reference.transitions()
+    return (
+        SPEC,
+        dataclasses.replace(CONFIG, loss="log_prob", decay_steps=10.0, dropout=0.1),
+        reference.transitions(),
+    )
 
 
 class Reference:
@@ -38,7 +42,9 @@ class Reference:
         observation = np.asarray(batch.observation, np.float64)
         action = np.asarray(batch.action, np.float64)
         weight = 1.0 / action.shape[-1] if self.config.loss == "mse_mean" else 1.0
-        distance, gradient = reference.imitation(self.actor, observation, action, weight, self.config, key)
+        distance, gradient = reference.imitation(
+            self.actor, observation, action, weight, self.config, key
+        )
         self.adam.rate = reference.cosine(self.config.actor_lr, step, self.config.decay_steps)
         self.actor = self.adam.step(self.actor, gradient)
         return {"actor/loss": (weight * distance).mean()}
@@ -82,7 +88,8 @@ def test_the_cases_clip_some_and_not_all() -> None:
 
 
 @pytest.mark.parametrize(
-    ("loss", "expected"), [("mse_mean", 0.125), ("mse_sum", 0.25), ("log_prob", np.log(2.0 * np.pi) + 0.125)]
+    ("loss", "expected"),
+    [("mse_mean", 0.125), ("mse_sum", 0.25), ("log_prob", np.log(2.0 * np.pi) + 0.125)],
 )
 def test_losses_by_hand(loss: Any, expected: float) -> None:
     action = np.array([[0.5, 0.0], [0.0, -0.5]], np.float32)  # 0.25 from (0, 0) twice
@@ -106,7 +113,9 @@ def test_likelihood_is_greatest_where_the_std_is_that_of_the_errors() -> None:
     config = dataclasses.replace(CONFIG, loss="log_prob")
     batch = reference.transitions(0, 50)
     actor = fresh(config).actor.parameters
-    error = np.asarray(batch.action) - np.asarray(Imitation.of(CONFIG).mean(actor, batch.observation))
+    error = np.asarray(batch.action) - np.asarray(
+        Imitation.of(CONFIG).mean(actor, batch.observation)
+    )
     best = actor.replace(log_std=jnp.log(jnp.sqrt(jnp.mean(jnp.square(error), axis=0))))
     gradient = jax.jit(jax.grad(lambda actor: bc.actor_loss(actor, batch, KEY, config)[0]))(best)
     np.testing.assert_allclose(gradient.log_std, 0.0, atol=1e-5)
@@ -118,7 +127,8 @@ def test_only_observations_and_actions_are_read() -> None:
     other = reference.transitions(1)
     mixed = other.replace(observation=batch.observation, action=batch.action)
     for left, right in zip(
-        *(jax.tree.leaves(update(fresh(CONFIG), x, KEY, 0, CONFIG)) for x in (batch, mixed)), strict=True
+        *(jax.tree.leaves(update(fresh(CONFIG), x, KEY, 0, CONFIG)) for x in (batch, mixed)),
+        strict=True,
     ):
         np.testing.assert_array_equal(left, right)
 
@@ -138,7 +148,9 @@ def test_rate_falls_to_zero_as_a_cosine() -> None:
     old = fresh(config)
     for step, moves in ((99, True), (100, False)):
         new = update(old, reference.transitions(), KEY, step, config)[0]
-        pairs = zip(*map(jax.tree.leaves, (old.actor.parameters, new.actor.parameters)), strict=True)
+        pairs = zip(
+            *map(jax.tree.leaves, (old.actor.parameters, new.actor.parameters)), strict=True
+        )
         assert any(np.any(np.asarray(x) != np.asarray(y)) for x, y in pairs) == moves
 
 
@@ -153,8 +165,16 @@ def test_dropout_differs_between_updates() -> None:
 def test_act_explores_around_the_mean_within_bounds(loss: Any) -> None:
     config = dataclasses.replace(CONFIG, loss=loss, exploration_noise=0.7)
     state, seen = fresh(config), reference.transitions(9, 6).observation
-    mean = np.tanh(reference.forward(reference.mlp(state.actor.parameters.mean), np.asarray(seen, np.float64))[0])
-    std = 0.7 if state.actor.parameters.log_std is None else np.exp(np.asarray(state.actor.parameters.log_std, np.float64))
+    mean = np.tanh(
+        reference.forward(reference.mlp(state.actor.parameters.mean), np.asarray(seen, np.float64))[
+            0
+        ]
+    )
+    std = (
+        0.7
+        if state.actor.parameters.log_std is None
+        else np.exp(np.asarray(state.actor.parameters.log_std, np.float64))
+    )
     noise = std * np.asarray(jax.random.normal(KEY, (6, 2)))
     actual, extras = act(state, seen, KEY, config, explore=True)
     np.testing.assert_allclose(actual, np.clip(mean + noise, -1.0, 1.0), rtol=1e-4, atol=1e-5)

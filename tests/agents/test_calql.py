@@ -1,4 +1,6 @@
-"""Cal-QL against the reference of CQL in float64 with bounded candidates, and what the paper promises of the bound."""
+"""Cal-QL against the reference of CQL in float64 with bounded candidates,
+and what the paper promises of the bound.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,8 @@ CONFIG = calql.Config(
 )
 KEY = jax.random.key(0)
 HAS = np.array([True, False, True, True, True])
-PROBE: dict[str, Any] = {"penalty_weight": 0.0, "critic_hidden": (32, 32)}  # critics are not held low
+# Critics are not held low.
+PROBE: dict[str, Any] = {"penalty_weight": 0.0, "critic_hidden": (32, 32)}
 
 
 def example() -> tuple[EnvSpec, calql.Config, Transition]:
@@ -54,7 +57,9 @@ class Reference(test_cql.Reference):
     def bounded(self, q: np.ndarray, batch: Transition) -> tuple[np.ndarray, np.ndarray]:
         """The values [C, 1 + 3 N, B] that the gaps see, and where they move with the critics."""
         raised, free = q.copy(), np.ones_like(q)
-        returns, has = (np.asarray(batch.extras[name]) for name in ("return_to_go", "has_return_to_go"))
+        returns, has = (
+            np.asarray(batch.extras[name]) for name in ("return_to_go", "has_return_to_go")
+        )
         for c, k, b in np.ndindex(q.shape):
             is_policys = k >= 1 + self.config.num_actions
             if is_policys and has[b] and q[c, k, b] < returns[b]:
@@ -79,7 +84,9 @@ update = jax.jit(calql.update)
 def fresh(config: calql.Config) -> calql.State:
     """A State to start from."""
     starts = {"log_temperature": config.init_temperature, "log_multiplier": config.init_multiplier}
-    return reference.state(calql, SPEC, config, **{name: jnp.log(jnp.float32(x)) for name, x in starts.items()})
+    return reference.state(
+        calql, SPEC, config, **{name: jnp.log(jnp.float32(x)) for name, x in starts.items()}
+    )
 
 
 @reference.cases(CASES)
@@ -97,8 +104,12 @@ def test_updates_equal_the_papers(changes: dict[str, Any]) -> None:
     reference.assert_same(reference.critics(state.critic), expected.critics, "critic")
     reference.assert_same(reference.critics(state.target_critic), expected.targets, "target_critic")
     reference.assert_same(reference.mlp(state.actor), expected.actor, "actor")
-    reference.assert_same(state.log_temperature.parameters, expected.log_temperature, "log_temperature")
-    reference.assert_same(state.log_multiplier.parameters, expected.log_multiplier, "log_multiplier")
+    reference.assert_same(
+        state.log_temperature.parameters, expected.log_temperature, "log_temperature"
+    )
+    reference.assert_same(
+        state.log_multiplier.parameters, expected.log_multiplier, "log_multiplier"
+    )
 
 
 @jax.jit
@@ -123,16 +134,24 @@ def test_without_a_bound_it_is_cql() -> None:
     theirs: Any = (state, with_returns(5.0, 6.0), plain_config)
     (_, plain), expected = test_cql.critic_loss(*theirs)
     off = dataclasses.replace(CONFIG, calibrate=False)
-    cases = [(with_returns(5.0, 6.0), off), (with_returns(5.0, 6.0, False), CONFIG), (with_returns(-99, -98), CONFIG)]
+    cases = [
+        (with_returns(5.0, 6.0), off),
+        (with_returns(5.0, 6.0, False), CONFIG),
+        (with_returns(-99, -98), CONFIG),
+    ]
     for batch, config in cases:
         (_, metrics), gradient = critic_loss(state, batch, config)
         assert metrics.pop("critic/bounded", None) == (None if config is off else 0.0)
-        for left, right in zip(*map(jax.tree.leaves, ((metrics, gradient), (plain, expected[0]))), strict=True):
+        for left, right in zip(
+            *map(jax.tree.leaves, ((metrics, gradient), (plain, expected[0]))), strict=True
+        ):
             np.testing.assert_allclose(left, right, rtol=1e-5, atol=1e-6)
 
 
 def test_candidates_of_the_policy_are_not_pushed_below_the_bound() -> None:
-    """Above all values the bound takes the weight of the soft maximum, and only the data's action is pushed: up."""
+    """Above all values the bound takes the weight of the soft maximum,
+    and only the data's action is pushed: up.
+    """
     state = fresh(CONFIG)
     (_, metrics), gradient = critic_loss(state, with_returns(500.0, 600.0), CONFIG)
     assert metrics["critic/bounded"] == 1.0
@@ -146,7 +165,9 @@ def test_candidates_of_the_policy_are_not_pushed_below_the_bound() -> None:
         return (jnp.square(q - target) - CONFIG.penalty_weight * q).mean(axis=-1).sum()
 
     samples = jax.jit(calql.candidates)(state, transitions(), KEY, CONFIG)
-    for left, right in zip(*map(jax.tree.leaves, (gradient, jax.grad(expected)(state.critic.parameters))), strict=True):
+    for left, right in zip(
+        *map(jax.tree.leaves, (gradient, jax.grad(expected)(state.critic.parameters))), strict=True
+    ):
         np.testing.assert_allclose(left, right, rtol=1e-4, atol=1e-5)
 
 
@@ -159,9 +180,17 @@ def test_both_sources_have_returns_to_go_unless_it_is_turned_off() -> None:
 
 @pytest.mark.learn
 def test_it_goes_on_online_and_is_resumed_there(tmp_path: Path) -> None:
-    """New rows are bounded once their episode has ended, and the bound is that of the transformed rewards."""
+    """New rows are bounded once their episode has ended,
+    and the bound is that of the transformed rewards.
+    """
     data = str(datasets.write(counting.recorded("Pendulum-v1"), tmp_path / "data.npz"))
-    small = {"hidden": (16,), "critic_hidden": (16,), "batch_size": 32, "num_parts": 1, "num_actions": 2}
+    small = {
+        "hidden": (16,),
+        "critic_hidden": (16,),
+        "batch_size": 32,
+        "num_parts": 1,
+        "num_actions": 2,
+    }
     config = small | {"replay_size": 300, "reward_transform": "times_10_plus_5"}
     every = small_runs.EVERY | {"data": data, "config": config}
     whole = run.train("calql", "Pendulum-v1", 100, out=tmp_path / "whole", then_online=200, **every)
@@ -169,5 +198,7 @@ def test_it_goes_on_online_and_is_resumed_there(tmp_path: Path) -> None:
     run.resume(half, 300)
     small_runs.assert_same(whole, half)
     bounded = [line["critic/bounded"][0] for line in records.read(whole, "metrics")]
-    assert all(0.0 < x <= 1.0 for x in bounded), "the data's rewards are positive now, fresh values are small"
+    assert all(0.0 < x <= 1.0 for x in bounded), (
+        "the data's rewards are positive now, fresh values are small"
+    )
     assert len(set(bounded)) > 1

@@ -1,4 +1,6 @@
-"""CPO against float64 NumPy written from the paper: its dual, its step, whole updates, and what it learns."""
+"""CPO against float64 NumPy written from the paper:
+its dual, its step, whole updates, and what it learns.
+"""
 
 from __future__ import annotations
 
@@ -67,7 +69,9 @@ def dual(*numbers: Any) -> Any:
 
 @pytest.mark.parametrize("seed", range(3))
 def test_the_dual_solves_the_problem(seed: int) -> None:
-    """Against SciPy's SLSQP on random problems of four dimensions, in coordinates in which H is the identity."""
+    """Against SciPy's SLSQP on random problems of four dimensions,
+    in coordinates in which H is the identity.
+    """
     generator, kinds = np.random.default_rng(seed), set()
     for number in range(40):
         root = generator.normal(size=(4, 4))
@@ -89,14 +93,24 @@ def test_the_dual_solves_the_problem(seed: int) -> None:
         assert excess + b @ x <= 1e-3 * reach
         lower = np.linalg.cholesky(hessian)
         radius = np.sqrt(2 * limit)
-        gain, cost = (np.linalg.solve(lower, v) / np.linalg.norm(np.linalg.solve(lower, v)) for v in (g, b))
+        gain, cost = (
+            np.linalg.solve(lower, v) / np.linalg.norm(np.linalg.solve(lower, v)) for v in (g, b)
+        )
         constraints = [
             {"type": "ineq", "fun": lambda y: 1.0 - y @ y, "jac": lambda y: -2.0 * y},
-            {"type": "ineq", "fun": lambda y, c=cost, e=excess / reach: -(e + c @ y), "jac": lambda y, c=cost: -c},
+            {
+                "type": "ineq",
+                "fun": lambda y, c=cost, e=excess / reach: -(e + c @ y),
+                "jac": lambda y, c=cost: -c,
+            },
         ]
         start = -cost * max(excess, 0.0) / reach
         best: Any = minimize(
-            lambda y, gain=gain: gain @ y, start, jac=lambda y, gain=gain: gain, constraints=constraints, tol=1e-10
+            lambda y, gain=gain: gain @ y,
+            start,
+            jac=lambda y, gain=gain: gain,
+            constraints=constraints,
+            tol=1e-10,
         )
         assert gain @ (lower.T @ x) / radius <= best.fun + 2e-3
     assert kinds == {"free", "limited", "recovers"}
@@ -115,20 +129,29 @@ class Reference(test_ppo_lagrangian.Reference):
 
     def __init__(self, state: cpo.State, config: Any) -> None:
         self.config = config
-        self.actor, self.log_std = reference.mlp(state.actor.mean), np.asarray(state.actor.log_std, np.float64)
-        self.critics = [reference.mlp(x) for x in test_ppo_lagrangian.each(state.critics.parameters)]
+        self.actor, self.log_std = (
+            reference.mlp(state.actor.mean),
+            np.asarray(state.actor.log_std, np.float64),
+        )
+        self.critics = [
+            reference.mlp(x) for x in test_ppo_lagrangian.each(state.critics.parameters)
+        ]
         self.adam = reference.Adam(config.learning_rate, config.adam_epsilon)
         self.running, self.sums = [np.zeros(ENVS), np.zeros(ENVS)], [[], []]
         self.total, self.length = np.zeros(ENVS), np.zeros(ENVS)  # of running episodes
         self.last = (0.0, 0.0)
 
     def count(self, cost: np.ndarray, ended: np.ndarray) -> None:
-        """Mean cost and length of the episodes that ended in this rollout, or in the last one in which some did."""
+        """Mean cost and length of the episodes that ended in this rollout,
+        or in the last one in which some did.
+        """
         found = []
         for t in range(STEPS):
             self.total, self.length = self.total + cost[t], self.length + 1
             found += list(zip(self.total[ended[t]], self.length[ended[t]], strict=True))
-            self.total, self.length = (np.where(ended[t], 0.0, x) for x in (self.total, self.length))
+            self.total, self.length = (
+                np.where(ended[t], 0.0, x) for x in (self.total, self.length)
+            )
         if found:
             self.last = tuple(np.mean(found, axis=0))
 
@@ -138,7 +161,9 @@ class Reference(test_ppo_lagrangian.Reference):
     def shaped(self, point: np.ndarray) -> tuple[list[np.ndarray], np.ndarray]:
         """Layers and log std from one vector."""
         parts = np.split(point, np.cumsum([x.size for x in self.actor]))
-        return [part.reshape(x.shape) for part, x in zip(parts, self.actor, strict=False)], parts[-1]
+        return [part.reshape(x.shape) for part, x in zip(parts, self.actor, strict=False)], parts[
+            -1
+        ]
 
     def step(self, observation: np.ndarray, raw: np.ndarray, gains: np.ndarray) -> dict[str, float]:
         """Move the policy; `gains` [N, 2]."""
@@ -149,7 +174,9 @@ class Reference(test_ppo_lagrangian.Reference):
 
         def gradient(weight: np.ndarray) -> np.ndarray:
             """Of the mean over rows of weight times log pi."""
-            layers = reference.backward(self.actor, inputs, weight[:, None] * scaled / std / size)[0]
+            layers = reference.backward(self.actor, inputs, weight[:, None] * scaled / std / size)[
+                0
+            ]
             return self.flat(layers, (weight[:, None] * (scaled**2 - 1)).mean(axis=0))
 
         g, b = -gradient(gains[:, 0]), gradient(gains[:, 1])
@@ -178,7 +205,9 @@ class Reference(test_ppo_lagrangian.Reference):
                 total = q + 2 * nu * r + nu * nu * s
                 return total / (2 * scale) + scale * config.kl_limit - nu * excess
 
-            found: Any = minimize_scalar(negative, bounds=(-20, 20), method="bounded", options={"xatol": 1e-12})
+            found: Any = minimize_scalar(
+                negative, bounds=(-20, 20), method="bounded", options={"xatol": 1e-12}
+            )
             scale = np.exp(found.x)
             self.multiplier = multiplier(scale)
             change = -(of_g + self.multiplier * of_b) / scale
@@ -191,7 +220,11 @@ class Reference(test_ppo_lagrangian.Reference):
             now = (-0.5 * ((raw - new) / deviation) ** 2 - log_std).sum(axis=1)
             ratio = np.exp(now - (-0.5 * scaled**2 - self.log_std).sum(axis=1))
             kl = log_std - self.log_std + (std**2 + (mean - new) ** 2) / (2 * deviation**2) - 0.5
-            return -(ratio * gains[:, 0]).mean(), (ratio * gains[:, 1]).mean(), kl.sum(axis=1).mean()
+            return (
+                -(ratio * gains[:, 0]).mean(),
+                (ratio * gains[:, 1]).mean(),
+                kl.sum(axis=1).mean(),
+            )
 
         loss, cost, _ = judged(start)
         share = 0.0
@@ -214,14 +247,20 @@ class Reference(test_ppo_lagrangian.Reference):
         ended = np.asarray(batch.terminated | batch.truncated)
         reward, cost = (np.asarray(x, np.float64) for x in (batch.reward, batch.extras["cost"]))
         self.count(cost, ended)
-        gains = [self.scaled(0, reward, config.discount, ended), self.scaled(1, cost, config.cost_discount, ended)]
+        gains = [
+            self.scaled(0, reward, config.discount, ended),
+            self.scaled(1, cost, config.cost_discount, ended),
+        ]
         observation = np.asarray(batch.observation, np.float64)
         following = np.asarray(batch.next_observation, np.float64)
         both = [self.advantages(k, observation, following, gains[k], batch) for k in range(2)]
         targets = [both[k] + self.values(k, observation) for k in range(2)]
         advantage = (both[0] - both[0].mean()) / (both[0].std() + 1e-8)
         price = (both[1] - both[1].mean()) * np.sqrt(np.ravel(self.sums[1]).var() + 1e-8)
-        rows, raw = observation.reshape(-1, 3), np.asarray(batch.extras["raw"], np.float64).reshape(-1, 2)
+        rows, raw = (
+            observation.reshape(-1, 3),
+            np.asarray(batch.extras["raw"], np.float64).reshape(-1, 2),
+        )
         metrics = self.step(rows, raw, np.stack([advantage.ravel(), price.ravel()], axis=1))
         each = []
         for epoch_key in jax.random.split(key, config.num_epochs):
@@ -229,13 +268,23 @@ class Reference(test_ppo_lagrangian.Reference):
             for part in order.reshape(-1, config.batch_size):
                 gradient, line = [], {}
                 for critic, target, names in zip(
-                    self.critics, targets, (("loss", "value"), ("cost_loss", "cost_value")), strict=True
+                    self.critics,
+                    targets,
+                    (("loss", "value"), ("cost_loss", "cost_value")),
+                    strict=True,
                 ):
                     output, inputs = reference.forward(critic, rows[part])
                     change = output[:, 0] - target.ravel()[part]
-                    gradient.append(reference.backward(critic, inputs, change[:, None] / len(part))[0])
-                    line |= {f"critic/{names[0]}": 0.5 * (change**2).mean(), f"critic/{names[1]}": output.mean()}
-                self.critics = self.adam.step(self.critics, reference.limited(gradient, config.max_grad_norm))
+                    gradient.append(
+                        reference.backward(critic, inputs, change[:, None] / len(part))[0]
+                    )
+                    line |= {
+                        f"critic/{names[0]}": 0.5 * (change**2).mean(),
+                        f"critic/{names[1]}": output.mean(),
+                    }
+                self.critics = self.adam.step(
+                    self.critics, reference.limited(gradient, config.max_grad_norm)
+                )
                 each.append(line)
         return metrics | {name: float(np.mean([line[name] for line in each])) for name in each[0]}
 
@@ -251,10 +300,16 @@ def test_updates_equal_the_paper() -> None:
             batch, key = rollout(step), jax.random.key(step)
             state, metrics = update(state, batch, key, step, config)
             wanted = expected.update(batch, key)
-            assert {name: float(x) for name, x in metrics.items() if not isinstance(x, Weighted)} == pytest.approx(
-                wanted, rel=2e-3, abs=2e-5
+            assert {
+                name: float(x) for name, x in metrics.items() if not isinstance(x, Weighted)
+            } == pytest.approx(wanted, rel=2e-3, abs=2e-5)
+            kinds.append(
+                (
+                    expected.recovers,
+                    not expected.recovers and expected.multiplier > 0,
+                    wanted["actor/step"],
+                )
             )
-            kinds.append((expected.recovers, not expected.recovers and expected.multiplier > 0, wanted["actor/step"]))
         critics = [reference.mlp(x) for x in test_ppo_lagrangian.each(state.critics.parameters)]
         reference.assert_same(critics, expected.critics, "critics")
         found = [*reference.mlp(state.actor.mean), np.asarray(state.actor.log_std)]
@@ -267,7 +322,9 @@ def test_updates_equal_the_paper() -> None:
 
 def test_choices_of_several_actions_have_their_kl() -> None:
     one, other = (jnp.asarray(np.random.default_rng(seed).normal(size=(4, 5))) for seed in range(2))
-    kl: Any = distributions.discrete(one, (2, 3)).kl_divergence(distributions.discrete(other, (2, 3)))
+    kl: Any = distributions.discrete(one, (2, 3)).kl_divergence(
+        distributions.discrete(other, (2, 3))
+    )
     expected = 0.0
     for part in (slice(0, 2), slice(2, 5)):
         p, q = (np.exp(np.asarray(x)[:, part], dtype=np.float64) for x in (one, other))
@@ -279,7 +336,12 @@ def test_choices_of_several_actions_have_their_kl() -> None:
 @pytest.mark.learn
 def test_it_keeps_the_limit(tmp_path: Path) -> None:
     """With a limit of 10. Uniform actions earn about 0, PPO 420 at a cost of 30."""
-    settings: dict[str, Any] = {"seeds": 2, "config": {"cost_limit": 10.0}, "eval_every": 256_000, "eval_episodes": 50}
+    settings: dict[str, Any] = {
+        "seeds": 2,
+        "config": {"cost_limit": 10.0},
+        "eval_every": 256_000,
+        "eval_episodes": 50,
+    }
     out = run.train("cpo", "rljax/PointHazards", 256_000, out=tmp_path / "run", **settings)
     found = json.loads((out / "summary.json").read_text())["final"]
     assert found["signals"]["cost"] < 13

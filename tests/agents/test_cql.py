@@ -30,7 +30,8 @@ CONFIG = cql.Config(
 )
 LAGRANGE = dataclasses.replace(CONFIG, lagrange=True)
 KEY = jax.random.key(0)
-PROBE: dict[str, Any] = {"penalty_weight": 0.0, "critic_hidden": (32, 32)}  # critics are not held low
+# Critics are not held low.
+PROBE: dict[str, Any] = {"penalty_weight": 0.0, "critic_hidden": (32, 32)}
 
 
 def example() -> tuple[EnvSpec, cql.Config, Transition]:
@@ -60,16 +61,24 @@ class Reference:
         return mean, log_std, inputs, raw == log_std
 
     def sample(self, observation: np.ndarray, noise: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """a = tanh u, u = mean + std noise, and log pi(a|s) = sum_i log N(u_i) - log(1 - tanh(u_i)^2)."""
+        """a = tanh u, u = mean + std noise, and log pi(a|s) = sum_i log
+        N(u_i) - log(1 - tanh(u_i)^2).
+        """
         mean, log_std = self.heads(observation)[:2]
         u = mean + np.exp(log_std) * noise
         return np.tanh(u), density(u, mean, log_std)
 
-    def values(self, critics: list[Any], observation: np.ndarray, action: np.ndarray) -> tuple[np.ndarray, list[Any]]:
+    def values(
+        self, critics: list[Any], observation: np.ndarray, action: np.ndarray
+    ) -> tuple[np.ndarray, list[Any]]:
         """Q_c(s, a) [C, K, B] of actions [K, B, A], and the inputs of each critic's layers."""
-        rows = np.concatenate([np.broadcast_to(observation, (len(action), *observation.shape)), action], axis=-1)
+        rows = np.concatenate(
+            [np.broadcast_to(observation, (len(action), *observation.shape)), action], axis=-1
+        )
         passes = [reference.forward(critic, rows.reshape(-1, rows.shape[-1])) for critic in critics]
-        return np.stack([q.reshape(action.shape[:2]) for q, _ in passes]), [inputs for _, inputs in passes]
+        return np.stack([q.reshape(action.shape[:2]) for q, _ in passes]), [
+            inputs for _, inputs in passes
+        ]
 
     def whole(self, batch: Transition, key: Any) -> tuple[dict[str, float], list[Any]]:
         """Metrics and the critics' gradient."""
@@ -82,21 +91,30 @@ class Reference:
         action, log_prob = self.sample(observation, noise[:, :size])
         next_action, next_log_prob = self.sample(next_observation, noise[:, size:])
 
-        # The target: one action without or with entropy, or the best of N by each critic or by the smaller.
+        # The target: one action without or with entropy, or the best of N by each critic or by the
+        # smaller.
         if config.backup in ("deterministic", "entropy"):
             next_q = self.values(self.targets, next_observation, next_action[:1])[0].min(axis=0)[0]
         else:
             next_q = self.values(self.targets, next_observation, next_action[1:])[0]
-            next_q = next_q.max(axis=1).min(axis=0) if config.backup == "max" else next_q.min(axis=0).max(axis=0)
+            next_q = (
+                next_q.max(axis=1).min(axis=0)
+                if config.backup == "max"
+                else next_q.min(axis=0).max(axis=0)
+            )
         if config.backup == "entropy":
             next_q = next_q - np.exp(self.log_temperature) * next_log_prob[0]
         alive = 1.0 - np.asarray(batch.terminated, np.float64)
         y = np.asarray(batch.reward, np.float64) + config.discount * alive * next_q
 
         # Equation 4, with 3 N candidates.
-        box = jax.random.uniform(key_uniform, (number, *batch.action.shape), minval=-1.0, maxval=1.0)
+        box = jax.random.uniform(
+            key_uniform, (number, *batch.action.shape), minval=-1.0, maxval=1.0
+        )
         first = np.asarray(batch.action, np.float64)[None]
-        q, inputs = self.values(self.critics, observation, np.concatenate([first, box, action[1:], next_action[1:]]))
+        q, inputs = self.values(
+            self.critics, observation, np.concatenate([first, box, action[1:], next_action[1:]])
+        )
         q, free = self.bounded(q, batch)
         logits = q.copy()
         if config.importance_sampling:
@@ -110,14 +128,17 @@ class Reference:
         self.clipped = (gap < low) | (gap > high)
         mean_gap = np.clip(gap, low, high).mean(axis=1)
 
-        # Errors in Q of the data's action and of the candidates: the soft maximum's slope is a softmax.
+        # Errors in Q of the data's action and of the candidates: the soft maximum's slope is a
+        # softmax.
         weight = config.penalty_weight * (np.exp(self.log_multiplier) if config.lagrange else 1.0)
         change = softmax(logits / temperature, axis=1)
         change[:, 0] -= 1.0
         change = change * weight * (~self.clipped)[:, None] * free / size
         change[:, 0] += 2.0 * (q[:, 0] - y) / size
         pairs = zip(self.critics, inputs, change, strict=True)
-        gradient = [reference.backward(critic, rows, dq.reshape(-1, 1))[0] for critic, rows, dq in pairs]
+        gradient = [
+            reference.backward(critic, rows, dq.reshape(-1, 1))[0] for critic, rows, dq in pairs
+        ]
         error = np.square(q[:, 0] - y).mean(axis=1).sum()
         return {
             "critic/loss": error + sum(self.penalty(g) for g in mean_gap),
@@ -149,8 +170,9 @@ class Reference:
         old = self.critics
         self.critics = self.adams[1].step(self.critics, gradient)
 
-        # The actor through critics after their step or before it; at first towards the data's actions instead:
-        # log N of u = artanh a has the slopes z / std in the mean and z^2 - 1 in log std.
+        # The actor through critics after their step or before it; at first towards the data's
+        # actions instead: log N of u = artanh a has the slopes z / std in the mean and z^2 - 1 in
+        # log std.
         observation = np.asarray(batch.observation, np.float64)
         temperature = np.exp(self.log_temperature)
         noise = reference.noise(key_actor, batch.action.shape)
@@ -171,15 +193,23 @@ class Reference:
             change = change - slope
             change_log_std = change_log_std - slope * np.exp(log_std) * noise
         change = np.concatenate([change, change_log_std * inside], axis=1)
-        self.actor = self.adams[0].step(self.actor, reference.backward(self.actor, inputs, change)[0])
+        self.actor = self.adams[0].step(
+            self.actor, reference.backward(self.actor, inputs, change)[0]
+        )
         entropy = -log_prob.mean()
         metrics |= {"actor/loss": (temperature * log_prob - merit).mean(), "actor/entropy": entropy}
 
-        excess = entropy - (-action.shape[1] if config.target_entropy is None else config.target_entropy)
-        metrics |= {"temperature/loss": self.log_temperature * excess, "temperature/value": temperature}
+        excess = entropy - (
+            -action.shape[1] if config.target_entropy is None else config.target_entropy
+        )
+        metrics |= {
+            "temperature/loss": self.log_temperature * excess,
+            "temperature/value": temperature,
+        }
         self.log_temperature = self.adams[2].step(self.log_temperature, excess)
         if config.lagrange:
-            cost = self.penalty(metrics["critic/gap"])  # linear in m, so its slope in log m is itself
+            # Linear in m, so its slope in log m is itself.
+            cost = self.penalty(metrics["critic/gap"])
             metrics |= {"multiplier/loss": -cost, "multiplier/value": np.exp(self.log_multiplier)}
             self.log_multiplier = self.adams[3].step(self.log_multiplier, -cost)
         self.targets = reference.towards(self.critics, self.targets, config.target_rate)
@@ -234,7 +264,9 @@ act = jax.jit(cql.act, static_argnames="explore")
 def fresh(config: cql.Config) -> cql.State:
     """A State to start from."""
     starts = {"log_temperature": config.init_temperature, "log_multiplier": config.init_multiplier}
-    return reference.state(cql, SPEC, config, **{name: jnp.log(jnp.float32(x)) for name, x in starts.items()})
+    return reference.state(
+        cql, SPEC, config, **{name: jnp.log(jnp.float32(x)) for name, x in starts.items()}
+    )
 
 
 def loss_of(critic: Any, state: cql.State, batch: Transition, key: Any, config: cql.Config) -> Any:
@@ -266,8 +298,12 @@ def test_updates_equal_the_papers(changes: dict[str, Any]) -> None:
     reference.assert_same(reference.critics(state.critic), expected.critics, "critic")
     reference.assert_same(reference.critics(state.target_critic), expected.targets, "target_critic")
     reference.assert_same(reference.mlp(state.actor), expected.actor, "actor")
-    reference.assert_same(state.log_temperature.parameters, expected.log_temperature, "log_temperature")
-    reference.assert_same(state.log_multiplier.parameters, expected.log_multiplier, "log_multiplier")
+    reference.assert_same(
+        state.log_temperature.parameters, expected.log_temperature, "log_temperature"
+    )
+    reference.assert_same(
+        state.log_multiplier.parameters, expected.log_multiplier, "log_multiplier"
+    )
 
 
 def test_the_cases_clip_some_and_not_all() -> None:
@@ -287,13 +323,16 @@ def test_init_starts_at_the_initial_temperature_and_multiplier() -> None:
 
 def fixed(mean: float, log_std: float) -> Any:
     """An actor that puts out the same everywhere."""
-    return lambda observation: jnp.broadcast_to(jnp.asarray([mean] * 2 + [log_std] * 2), (*observation.shape[:-1], 4))
+    return lambda observation: jnp.broadcast_to(
+        jnp.asarray([mean] * 2 + [log_std] * 2), (*observation.shape[:-1], 4)
+    )
 
 
 @pytest.mark.parametrize("curvature", [0.0, 3.0])
 def test_soft_maximum_approaches_the_integral_over_all_actions(curvature: float) -> None:
-    # Each candidate's exp(Q) / p is an unbiased estimate of the integral of exp(Q) over [-1, 1]^2; their number is
-    # left out. For Q = 0 that is the box's volume, so that uniform ones weigh 2^2 each.
+    # Each candidate's exp(Q) / p is an unbiased estimate of the integral of exp(Q) over [-1, 1]^2;
+    # their number is left out. For Q = 0 that is the box's volume, so that uniform ones weigh 2^2
+    # each.
     config = dataclasses.replace(CONFIG, num_actions=20_000)
     zero: Any = lambda s, a: jnp.zeros((1, *a.shape[:2]))  # noqa: E731
     state = fresh(CONFIG).replace(actor=fixed(0.2, np.log(0.9)), target_critic=zero)
@@ -308,25 +347,42 @@ def test_soft_maximum_approaches_the_integral_over_all_actions(curvature: float)
 
 def test_critic_loss_by_hand() -> None:
     batch = jax.tree.map(lambda x: x[:2], reference.transitions())
-    batch = batch.replace(reward=np.asarray([1.0, 2.0], np.float32), terminated=np.array([False, True]))
-    config = dataclasses.replace(CONFIG, discount=0.5, penalty_weight=2.0, importance_sampling=False)
-    state = fresh(CONFIG).replace(target_critic=lambda s, a: jnp.array([[[3.0, 1.0]], [[2.0, 5.0]]]))
-    critic: Any = lambda s, a: jnp.broadcast_to(jnp.array([[[10.0, 20.0]], [[12.0, 23.0]]]), (2, 10, 2))  # noqa: E731
+    batch = batch.replace(
+        reward=np.asarray([1.0, 2.0], np.float32), terminated=np.array([False, True])
+    )
+    config = dataclasses.replace(
+        CONFIG, discount=0.5, penalty_weight=2.0, importance_sampling=False
+    )
+    state = fresh(CONFIG).replace(
+        target_critic=lambda s, a: jnp.array([[[3.0, 1.0]], [[2.0, 5.0]]])
+    )
+    critic: Any = lambda s, a: jnp.broadcast_to(  # noqa: E731
+        jnp.array([[[10.0, 20.0]], [[12.0, 23.0]]]), (2, 10, 2)
+    )
     loss, metrics = jax.jit(lambda key: loss_of(critic, state, batch, key, config))(KEY)
-    # y = (1 + 0.5 min(3, 2), 2) = (2, 2);  errors (8, 18) and (10, 21);  (64 + 324 + 100 + 441) / 2
-    # All ten candidates, the data's action among them, are worth the same: G = log 10 for either critic.
+    # y = (1 + 0.5 min(3, 2), 2) = (2, 2);  errors (8, 18) and (10, 21);
+    # (64 + 324 + 100 + 441) / 2 All ten candidates, the data's action among them, are worth the
+    # same: G = log 10 for either critic.
     error, gap = 464.5, np.log(10.0)
     parts = [metrics[f"critic/{name}"] for name in ("target", "q", "error", "gap")]
-    np.testing.assert_allclose([loss, *parts], [error + 2 * 2.0 * gap, 2.0, 16.25, error, gap], rtol=1e-6)
+    np.testing.assert_allclose(
+        [loss, *parts], [error + 2 * 2.0 * gap, 2.0, 16.25, error, gap], rtol=1e-6
+    )
 
 
 @pytest.mark.parametrize(("backup", "expected"), [("max", 3.0), ("max_of_min", 2.0)])
-def test_maximum_over_actions_comes_before_or_after_the_minimum(backup: Any, expected: float) -> None:
+def test_maximum_over_actions_comes_before_or_after_the_minimum(
+    backup: Any, expected: float
+) -> None:
     config = dataclasses.replace(CONFIG, backup=backup, num_actions=2, discount=1.0)
     values = jnp.array([[[1.0], [4.0]], [[3.0], [2.0]]])  # two critics, two actions
     state = fresh(CONFIG).replace(target_critic=lambda s, a: jnp.broadcast_to(values, (2, 2, 5)))
-    batch = reference.transitions().replace(reward=np.zeros(5, np.float32), terminated=np.zeros(5, bool))
-    metrics = jax.jit(lambda key: loss_of(state.critic.parameters, state, batch, key, config))(KEY)[1]
+    batch = reference.transitions().replace(
+        reward=np.zeros(5, np.float32), terminated=np.zeros(5, bool)
+    )
+    metrics = jax.jit(lambda key: loss_of(state.critic.parameters, state, batch, key, config))(KEY)[
+        1
+    ]
     np.testing.assert_allclose(metrics["critic/target"], expected)
 
 
@@ -336,12 +392,17 @@ def test_penalty_lowers_actions_that_the_data_lack() -> None:
 
     @jax.jit
     def learnt(state: cql.State, config: cql.Config) -> Any:
-        return jax.lax.fori_loop(0, 100, lambda i, state: cql.update(state, batch, KEY, i, config)[0], state)
+        return jax.lax.fori_loop(
+            0, 100, lambda i, state: cql.update(state, batch, KEY, i, config)[0], state
+        )
 
     heights = []
     for weight in (0.0, 5.0):
         critic = learnt(fresh(CONFIG), dataclasses.replace(CONFIG, penalty_weight=weight)).critic
-        heights.append(critic(batch.observation, missing).mean() - critic(batch.observation, batch.action).mean())
+        heights.append(
+            critic(batch.observation, missing).mean()
+            - critic(batch.observation, batch.action).mean()
+        )
     assert heights[1] < min(heights[0], 0.0) - 1.0
 
 
@@ -353,7 +414,9 @@ def test_only_termination_cuts_the_bootstrap() -> None:
         return critic_loss(state, batch.replace(**flags), CONFIG)[0][1]["critic/target"]
 
     assert target(terminated=never, truncated=always) == target(terminated=never, truncated=never)
-    np.testing.assert_allclose(target(terminated=always, truncated=never), batch.reward.mean(), rtol=1e-6)
+    np.testing.assert_allclose(
+        target(terminated=always, truncated=never), batch.reward.mean(), rtol=1e-6
+    )
 
 
 def test_critic_loss_teaches_the_critic_alone() -> None:
@@ -387,7 +450,9 @@ def test_act_samples_the_policy_or_takes_its_mean(explore: bool) -> None:
 
 
 def test_refuses_parts_of_unequal_size() -> None:
-    with pytest.raises(ValueError, match=r"^--config\.num-parts is 2, it must divide the batch of 5\.$"):
+    with pytest.raises(
+        ValueError, match=r"^--config\.num-parts is 2, it must divide the batch of 5\.$"
+    ):
         cql.check(SPEC, dataclasses.replace(CONFIG, num_parts=2))
 
 

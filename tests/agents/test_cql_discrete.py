@@ -1,4 +1,6 @@
-"""CQL for discrete actions against float64 NumPy written from the paper, and what it promises of its parts."""
+"""CQL for discrete actions against float64 NumPy written from the paper,
+and what it promises of its parts.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,9 @@ from tests.agents import reference
 
 ACTIONS = 4
 SPEC = EnvSpec("test/Example-v0", (3,), ACTIONS, discrete=True)
-CONFIG = cql_discrete.Config(hidden=(8, 8), batch_size=5, critic_lr=1e-2, target_rate=0.1, target_every=1)
+CONFIG = cql_discrete.Config(
+    hidden=(8, 8), batch_size=5, critic_lr=1e-2, target_rate=0.1, target_every=1
+)
 KEY = jax.random.key(0)
 
 
@@ -30,17 +34,27 @@ class Reference:
 
     def __init__(self, state: cql_discrete.State, config: cql_discrete.Config) -> None:
         self.config = config
-        self.critics, self.targets = reference.critics(state.critic), reference.critics(state.target_critic)
+        self.critics, self.targets = (
+            reference.critics(state.critic),
+            reference.critics(state.target_critic),
+        )
         self.adam = reference.Adam(config.critic_lr)
 
     def update(self, batch: Transition, step: int) -> dict[str, Any]:
-        """One update, and its metrics. dG / dQ(s, .) = softmax - onehot(a); Huber's slope is the clipped error."""
+        """One update, and its metrics.
+
+        dG / dQ(s, .) = softmax - onehot(a); Huber's slope is the clipped error.
+        """
         config, size, row = self.config, len(batch.reward), np.arange(len(batch.reward))
         observation = np.asarray(batch.observation, np.float64)
         successor = np.asarray(batch.next_observation, np.float64)
         action = np.asarray(batch.action)
-        best = np.mean([reference.forward(critic, successor)[0] for critic in self.critics], axis=0).argmax(axis=1)
-        next_q = np.min([reference.forward(critic, successor)[0][row, best] for critic in self.targets], axis=0)
+        best = np.mean(
+            [reference.forward(critic, successor)[0] for critic in self.critics], axis=0
+        ).argmax(axis=1)
+        next_q = np.min(
+            [reference.forward(critic, successor)[0][row, best] for critic in self.targets], axis=0
+        )
         alive = 1.0 - np.asarray(batch.terminated, np.float64)
         y = np.asarray(batch.reward, np.float64) + config.discount * alive * next_q
 
@@ -52,7 +66,9 @@ class Reference:
             total = power.sum(axis=1)
             gaps.append((np.log(total) + each.max(axis=1) - q).mean())
             error = q - y
-            errors.append(np.where(np.abs(error) <= 1.0, 0.5 * error**2, np.abs(error) - 0.5).mean())
+            errors.append(
+                np.where(np.abs(error) <= 1.0, 0.5 * error**2, np.abs(error) - 0.5).mean()
+            )
             one_hot = np.eye(ACTIONS)[action]
             change = one_hot * np.clip(error, -1.0, 1.0)[:, None]
             change += config.penalty_weight * (power / total[:, None] - one_hot)
@@ -102,24 +118,33 @@ def test_updates_equal_the_papers(changes: dict[str, Any]) -> None:
 def test_loss_by_hand() -> None:
     batch = jax.tree.map(lambda x: x[:2], reference.choices(ACTIONS))
     batch = batch.replace(
-        reward=np.asarray([1.0, 2.0], np.float32), terminated=np.array([False, True]), action=np.array([1, 0], np.int32)
+        reward=np.asarray([1.0, 2.0], np.float32),
+        terminated=np.array([False, True]),
+        action=np.array([1, 0], np.int32),
     )
     config = dataclasses.replace(CONFIG, discount=0.5, penalty_weight=2.0)
     each = jnp.array([[[0.0, 3.0], [1.5, 1.5]]])
     state: Any = fresh(CONFIG).replace(
-        critic=lambda observation: each, target_critic=lambda observation, action: jnp.array([[6.0, 9.0]])
+        critic=lambda observation: each,
+        target_critic=lambda observation, action: jnp.array([[6.0, 9.0]]),
     )
     loss, metrics = cql_discrete.critic_loss(state.critic, state, batch, config)
     # y = (1 + 0.5 6, 2); errors (-1, -0.5): Huber (0.5, 0.125); gaps log(1 + e^-3) and log 2
     gap = (np.log1p(np.exp(-3.0)) + np.log(2.0)) / 2.0
-    np.testing.assert_allclose([metrics["critic/error"], metrics["critic/gap"]], [0.3125, gap], rtol=1e-6)
-    np.testing.assert_allclose([loss, metrics["critic/target"]], [0.3125 + 2.0 * gap, 3.0], rtol=1e-6)
+    np.testing.assert_allclose(
+        [metrics["critic/error"], metrics["critic/gap"]], [0.3125, gap], rtol=1e-6
+    )
+    np.testing.assert_allclose(
+        [loss, metrics["critic/target"]], [0.3125 + 2.0 * gap, 3.0], rtol=1e-6
+    )
 
 
 def test_the_penalty_lowers_what_the_data_lack() -> None:
     config = dataclasses.replace(CONFIG, penalty_weight=10.0)
     batch = reference.choices(ACTIONS)
-    batch = batch.replace(action=np.zeros(5, np.int32), terminated=np.ones(5, bool), reward=np.zeros(5, np.float32))
+    batch = batch.replace(
+        action=np.zeros(5, np.int32), terminated=np.ones(5, bool), reward=np.zeros(5, np.float32)
+    )
     state = fresh(config)
     for step in range(100):
         state, metrics = update(state, batch, KEY, step, config)
@@ -138,7 +163,9 @@ def test_only_termination_cuts_the_bootstrap() -> None:
         return loss[1]["critic/target"]
 
     assert target(terminated=never, truncated=always) == target(terminated=never, truncated=never)
-    np.testing.assert_allclose(target(terminated=always, truncated=never), batch.reward.mean(), rtol=1e-6)
+    np.testing.assert_allclose(
+        target(terminated=always, truncated=never), batch.reward.mean(), rtol=1e-6
+    )
 
 
 def test_explores_by_a_share_of_uniform_actions() -> None:
@@ -151,5 +178,7 @@ def test_explores_by_a_share_of_uniform_actions() -> None:
 
 
 def test_refuses_continuous_actions() -> None:
-    with pytest.raises(ValueError, match=r"^agent 'cql_discrete' chooses among .* Use: rljax train cql --env Pend"):
+    with pytest.raises(
+        ValueError, match=r"^agent 'cql_discrete' chooses among .* Use: rljax train cql --env Pend"
+    ):
         cql_discrete.check(EnvSpec("Pendulum-v1", (3,), 1), CONFIG)

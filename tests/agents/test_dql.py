@@ -1,4 +1,6 @@
-"""Diffusion-QL against float64 NumPy written from the paper, its gradients by differences; what the paper promises."""
+"""Diffusion-QL against float64 NumPy written from the paper, its gradients by differences;
+what the paper promises.
+"""
 
 from __future__ import annotations
 
@@ -14,9 +16,21 @@ from rljax.agents import dql
 from tests.agents import reference
 
 SPEC = EnvSpec("test/Example-v0", (3,), 2)
-SIZES: dict[str, Any] = {"hidden": (8, 8), "batch_size": 5, "actor_lr": 1e-2, "critic_lr": 2e-2, "target_rate": 0.1}
+SIZES: dict[str, Any] = {
+    "hidden": (8, 8),
+    "batch_size": 5,
+    "actor_lr": 1e-2,
+    "critic_lr": 2e-2,
+    "target_rate": 0.1,
+}
 CONFIG = dql.Config(
-    **SIZES, activation="relu", embedding=4, denoising_steps=3, num_candidates=4, average_every=1, average_from=0
+    **SIZES,
+    activation="relu",
+    embedding=4,
+    denoising_steps=3,
+    num_candidates=4,
+    average_every=1,
+    average_from=0,
 )
 KEY = jax.random.key(0)
 PROBE: dict[str, Any] = {"average_rate": 0.05}
@@ -30,7 +44,9 @@ def example() -> tuple[EnvSpec, dql.Config, Transition]:
 
 
 class Reference(reference.Guided):
-    """Diffusion-QL in float64, from equations 1 to 4 of arXiv:2208.06193 and algorithm 2 of arXiv:2006.11239."""
+    """Diffusion-QL in float64, from equations 1 to 4 of arXiv:2208.06193 and algorithm 2 of
+    arXiv:2006.11239.
+    """
 
     def __init__(self, state: dql.State, config: dql.Config) -> None:
         super().__init__(state, config)
@@ -48,7 +64,9 @@ class Reference(reference.Guided):
     def noise(self, key: jax.Array, *rows: int) -> np.ndarray:
         """What the reverse process begins with and adds, [T + 1, B, A]."""
         steps = self.config.denoising_steps + 1
-        return np.asarray(jax.random.normal(key, (steps, *rows, 2)), np.float64).reshape(steps, -1, 2)
+        return np.asarray(jax.random.normal(key, (steps, *rows, 2)), np.float64).reshape(
+            steps, -1, 2
+        )
 
     def sampled(self, actor: Any, observation: np.ndarray, noise: np.ndarray) -> np.ndarray:
         """The reverse process for observations [B, O], from noise [T + 1, B, A]."""
@@ -62,17 +80,27 @@ class Reference(reference.Guided):
             action = mean / (1.0 - self.signal[t]) + np.sqrt(variance) * noise[i + 1]
         return np.clip(action, -1.0, 1.0)
 
-    def imitation(self, observation: np.ndarray, action: np.ndarray, key: jax.Array) -> reference.Imitation:
-        """The squared error to the noise, and with EDP's step what it leaves of the noisy actions."""
+    def imitation(
+        self, observation: np.ndarray, action: np.ndarray, key: jax.Array
+    ) -> reference.Imitation:
+        """The squared error to the noise, and with EDP's step what it leaves of the noisy
+        actions.
+        """
         key_step, key_noise = jax.random.split(key)
-        step = np.asarray(jax.random.randint(key_step, (len(action),), 0, self.config.denoising_steps))
+        step = np.asarray(
+            jax.random.randint(key_step, (len(action),), 0, self.config.denoising_steps)
+        )
         noise = np.asarray(jax.random.normal(key_noise, action.shape), np.float64)
         signal = self.signal[step][:, None]
         noisy = np.sqrt(signal) * action + np.sqrt(1.0 - signal) * noise
 
         def loss(actor: Any) -> tuple[float, np.ndarray | None]:
             predicted = reference.of_field(actor, noisy, observation, step.astype(float))
-            clean = self.clean(noisy, step[:, None], predicted) if self.config.improvement == "one_step" else None
+            clean = (
+                self.clean(noisy, step[:, None], predicted)
+                if self.config.improvement == "one_step"
+                else None
+            )
             return np.square(predicted - noise).mean(), clean
 
         return loss
@@ -81,7 +109,11 @@ class Reference(reference.Guided):
 CASES: dict[str, dict[str, Any]] = {
     "default": {},
     "limited, best of four": {"max_gradient_norm": 0.05, "max_q_backup": 4, "value_weight": 3.0},
-    "one step, ten of DDPM's": {"improvement": "one_step", "noising": "linear", "denoising_steps": 10},
+    "one step, ten of DDPM's": {
+        "improvement": "one_step",
+        "noising": "linear",
+        "denoising_steps": 10,
+    },
     "no limit, a rare average": {
         "max_gradient_norm": None,
         "average_every": 2,
@@ -115,7 +147,10 @@ def test_updates_equal_the_papers(changes: dict[str, Any]) -> None:
 
 
 def test_the_coin_falls_both_ways_in_the_cases() -> None:
-    coins = [jax.random.bernoulli(jax.random.split(jax.random.split(jax.random.key(i))[1], 3)[2]) for i in range(4)]
+    coins = [
+        jax.random.bernoulli(jax.random.split(jax.random.split(jax.random.key(i))[1], 3)[2])
+        for i in range(4)
+    ]
     assert 0 < sum(map(int, coins)) < 4
 
 
@@ -135,7 +170,9 @@ def test_targets_look_at_the_average_alone() -> None:
 def test_more_actions_in_the_backup_raise_the_target() -> None:
     state, batch = fresh(CONFIG), reference.transitions(size=64)
     one, ten = (
-        update(state, batch, KEY, 0, dataclasses.replace(CONFIG, max_q_backup=number))[1]["critic/target"]
+        update(state, batch, KEY, 0, dataclasses.replace(CONFIG, max_q_backup=number))[1][
+            "critic/target"
+        ]
         for number in (1, 10)
     )
     assert ten > one
@@ -173,7 +210,9 @@ def test_acts_by_value_among_candidates() -> None:
 
     flat = jax.tree.map(np.zeros_like, state.target_critic)
     assert mean_value(sure, config) > mean_value(flat, config) + 0.1
-    weightless, light = (dataclasses.replace(config, inverse_temperature=beta) for beta in (0.0, 1e-3))
+    weightless, light = (
+        dataclasses.replace(config, inverse_temperature=beta) for beta in (0.0, 1e-3)
+    )
     np.testing.assert_allclose(mean_value(sure, weightless), mean_value(flat, config), rtol=1e-5)
     assert mean_value(flat, config) < mean_value(sure, light) < mean_value(sure, config)
     alone = dataclasses.replace(config, num_candidates=1)
@@ -201,12 +240,20 @@ def test_only_termination_cuts_the_bootstrap() -> None:
         return update(state, batch.replace(**flags), KEY, 0, CONFIG)[1]["critic/target"]
 
     assert target(terminated=never, truncated=always) == target(terminated=never, truncated=never)
-    np.testing.assert_allclose(target(terminated=always, truncated=never), batch.reward.mean(), rtol=1e-6)
+    np.testing.assert_allclose(
+        target(terminated=always, truncated=never), batch.reward.mean(), rtol=1e-6
+    )
 
 
 @pytest.mark.parametrize(
     ("name", "least"),
-    [("denoising_steps", 1), ("num_candidates", 1), ("max_q_backup", 1), ("average_every", 1), ("embedding", 4)],
+    [
+        ("denoising_steps", 1),
+        ("num_candidates", 1),
+        ("max_q_backup", 1),
+        ("average_every", 1),
+        ("embedding", 4),
+    ],
 )
 def test_refuses_counts_that_are_too_small(name: str, least: int) -> None:
     message = rf"^--config\.{name.replace('_', '-')} is {least - 1}, it must be at least {least}\.$"

@@ -21,8 +21,14 @@ from tests.helpers import small_runs
 ACTIONS = 4
 SPEC = EnvSpec("test/Example-v0", (3,), ACTIONS, discrete=True)
 CLIPPED: dict[str, Any] = {"loss": "huber", "max_grad_norm": 10.0}
-CONFIG = dqn.Config(hidden=(8, 8), batch_size=5, learning_rate=1e-2, target_rate=0.1, target_every=1, **CLIPPED)
-SOFTMAX: dict[str, Any] = {"exploration": "softmax", "temperature_lr": 1e-2, "init_temperature": 0.5}
+CONFIG = dqn.Config(
+    hidden=(8, 8), batch_size=5, learning_rate=1e-2, target_rate=0.1, target_every=1, **CLIPPED
+)
+SOFTMAX: dict[str, Any] = {
+    "exploration": "softmax",
+    "temperature_lr": 1e-2,
+    "init_temperature": 0.5,
+}
 KEY = jax.random.key(0)
 
 
@@ -46,14 +52,19 @@ class Reference:
 
     def __init__(self, state: dqn.State, config: dqn.Config) -> None:
         self.config = config
-        self.critics, self.targets = reference.critics(state.critic), reference.critics(state.target_critic)
+        self.critics, self.targets = (
+            reference.critics(state.critic),
+            reference.critics(state.target_critic),
+        )
         self.adam = reference.Adam(config.learning_rate)
         self.temperature_adam = reference.Adam(config.temperature_lr)
         temperature = networks.parameters_of(state.log_temperature)
         self.log_temperature = None if temperature is None else np.asarray(temperature, np.float64)
 
     def inputs(self, observation: np.ndarray) -> np.ndarray:
-        """What a critic is given for each action [B, A, I]: the action too, where it is an input."""
+        """What a critic is given for each action [B, A, I]:
+        the action too, where it is an input.
+        """
         rows = np.repeat(observation[:, None], ACTIONS, axis=1)
         each = np.broadcast_to(np.eye(ACTIONS), (len(observation), ACTIONS, ACTIONS))
         return np.concatenate([rows, each], axis=-1) if self.config.action_input else rows
@@ -76,10 +87,14 @@ class Reference:
         q = np.stack([self.q(critic, observation) for critic in critics])
         return q.mean(axis=0) if self.config.reduction == "mean" else q.min(axis=0)
 
-    def gradient(self, critic: reference.MLP, observation: np.ndarray, action: np.ndarray, change: np.ndarray) -> Any:
+    def gradient(
+        self, critic: reference.MLP, observation: np.ndarray, action: np.ndarray, change: np.ndarray
+    ) -> Any:
         """Of the parameters, where `change` [B] is that of Q(s, a)."""
         if self.config.action_input:
-            inputs = reference.forward(critic, self.inputs(observation)[np.arange(len(action)), action])[1]
+            inputs = reference.forward(
+                critic, self.inputs(observation)[np.arange(len(action)), action]
+            )[1]
             return reference.backward(critic, inputs, change[:, None])[0]
         inputs = reference.forward(critic, observation)[1]
         return reference.backward(critic, inputs, change[:, None] * self.head()[:, action].T)[0]
@@ -87,29 +102,51 @@ class Reference:
     def update(self, batch: Transition, step: int) -> dict[str, float]:
         """One update, and its metrics."""
         config, size, row = self.config, len(batch.reward), np.arange(len(batch.reward))
-        observation, successor = (np.asarray(x, np.float64) for x in (batch.observation, batch.next_observation))
+        observation, successor = (
+            np.asarray(x, np.float64) for x in (batch.observation, batch.next_observation)
+        )
         action = np.asarray(batch.action)
         next_q = self.reduced(self.targets, successor)
         judge = self.reduced(self.critics, successor) if config.double else next_q  # [2]
         alive = 1.0 - np.asarray(batch.terminated, np.float64)
-        discount = config.discount if config.n_step == 1 else np.asarray(batch.extras["discount"], np.float64)
-        y = np.asarray(batch.reward, np.float64) + discount * alive * next_q[row, judge.argmax(axis=-1)]
+        discount = (
+            config.discount
+            if config.n_step == 1
+            else np.asarray(batch.extras["discount"], np.float64)
+        )
+        y = (
+            np.asarray(batch.reward, np.float64)
+            + discount * alive * next_q[row, judge.argmax(axis=-1)]
+        )
         policy_q = self.reduced(self.critics, observation)
 
         q = np.stack([self.q(critic, observation)[row, action] for critic in self.critics])
         error = q - y
         inside = np.abs(error) <= 1.0
-        if config.loss == "huber":  # e^2 / 2 within 1, |e| - 1/2 beyond: the slope is the clipped error
-            loss, slope = np.where(inside, 0.5 * error**2, np.abs(error) - 0.5), np.clip(error, -1.0, 1.0)
+        # e^2 / 2 within 1, |e| - 1/2 beyond: the slope is the clipped error
+        if config.loss == "huber":
+            loss, slope = (
+                np.where(inside, 0.5 * error**2, np.abs(error) - 0.5),
+                np.clip(error, -1.0, 1.0),
+            )
         else:
             loss, slope = error**2, 2.0 * error
         gradient = [
-            self.gradient(critic, observation, action, slope[c] / size) for c, critic in enumerate(self.critics)
+            self.gradient(critic, observation, action, slope[c] / size)
+            for c, critic in enumerate(self.critics)
         ]
         limit = config.max_grad_norm if config.max_grad_norm > 0 else None
         self.critics = self.adam.step(self.critics, reference.limited(gradient, limit))
-        metrics = {"critic/loss": loss.mean(axis=1).sum(), "critic/q": q.mean(), "critic/target": y.mean()}
-        metrics |= self.policy(policy_q) if config.exploration == "softmax" else {"actor/epsilon": self.epsilon(step)}
+        metrics = {
+            "critic/loss": loss.mean(axis=1).sum(),
+            "critic/q": q.mean(),
+            "critic/target": y.mean(),
+        }
+        metrics |= (
+            self.policy(policy_q)
+            if config.exploration == "softmax"
+            else {"actor/epsilon": self.epsilon(step)}
+        )
         if (step + 1) % config.target_every == 0:
             self.targets = reference.towards(self.critics, self.targets, config.target_rate)
         return metrics
@@ -146,9 +183,19 @@ CASES: dict[str, dict[str, Any]] = {
     "double": {"double": True, "discount": 0.8, "max_grad_norm": 0.1},
     "dueling, squared": {"dueling": True, "loss": "squared", "target_every": 2, "target_rate": 1.0},
     "n-step, double, dueling": {"n_step": 3, "double": True, "dueling": True},
-    "twins averaged, softmax": {"num_critics": 2, "loss": "squared", "max_grad_norm": 0.0, **SOFTMAX},
+    "twins averaged, softmax": {
+        "num_critics": 2,
+        "loss": "squared",
+        "max_grad_norm": 0.0,
+        **SOFTMAX,
+    },
     "the smallest of three": {"num_critics": 3, "reduction": "min"},
-    "twins with the action as an input": {"num_critics": 2, "action_input": True, "target_entropy": 0.9, **SOFTMAX},
+    "twins with the action as an input": {
+        "num_critics": 2,
+        "action_input": True,
+        "target_entropy": 0.9,
+        **SOFTMAX,
+    },
 }
 
 # Compiled once for all tests: a Config's floats are traced.
@@ -179,7 +226,9 @@ def test_updates_equal_the_papers(changes: dict[str, Any]) -> None:
     reference.assert_same(reference.critics(state.target_critic), expected.targets, "target_critic")
     if config.exploration == "softmax":
         assert state.log_temperature is not None
-        reference.assert_same(state.log_temperature.parameters, expected.log_temperature, "log_temperature")
+        reference.assert_same(
+            state.log_temperature.parameters, expected.log_temperature, "log_temperature"
+        )
     assert state.steps == 4
 
 
@@ -187,7 +236,9 @@ def loss(state: dqn.State, batch: Transition, config: dqn.Config) -> Any:
     """The loss with its metrics, and its gradients in the critics and in all else that it reads."""
 
     def of(critic: Any, online: Any, target_critic: Any) -> Any:
-        return dqn.critic_loss(critic, state.replace(critic=online, target_critic=target_critic), batch, config)
+        return dqn.critic_loss(
+            critic, state.replace(critic=online, target_critic=target_critic), batch, config
+        )
 
     parts = (state.critic.parameters, state.critic.parameters, state.target_critic)
     return jax.jit(jax.value_and_grad(of, argnums=(0, 1, 2), has_aux=True))(*parts)
@@ -200,17 +251,25 @@ def test_losses_by_hand() -> None:
         observation=np.zeros((2, 3)), next_observation=np.ones((2, 3)),
     )  # fmt: skip
     config = dataclasses.replace(CONFIG, discount=0.5)
-    online: Any = lambda x: jnp.where(x[..., :1] > 0, jnp.array([3.0, 9.0, 0.0, 0.0]), jnp.arange(4.0))[None]  # noqa: E731
-    target: Any = lambda x: jnp.broadcast_to(jnp.array([8.0, 4.0, 2.0, 0.0]), (*x.shape[:-1], 4))[None]  # noqa: E731
+    online: Any = lambda x: jnp.where(
+        x[..., :1] > 0, jnp.array([3.0, 9.0, 0.0, 0.0]), jnp.arange(4.0)
+    )[None]  # noqa: E731
+    target: Any = lambda x: jnp.broadcast_to(jnp.array([8.0, 4.0, 2.0, 0.0]), (*x.shape[:-1], 4))[
+        None
+    ]  # noqa: E731
     state = fresh(CONFIG).replace(critic=online, target_critic=target)
-    # Q(s, a) = (0, 3); y = (1 + 0.5 max(8, 4, 2, 0), 2) = (5, 2): errors -5 and 1, Huber 4.5 and 0.5.
+    # Q(s, a) = (0, 3); y = (1 + 0.5 max(8, 4, 2, 0), 2) = (5, 2): errors -5 and 1, Huber 4.5 and
+    # 0.5.
 
     def by_hand(config: dqn.Config) -> Any:
         return jax.jit(lambda batch: dqn.critic_loss(online, state, batch, config))(batch)
 
     error, metrics = by_hand(config)
-    np.testing.assert_allclose([error, metrics["critic/target"], metrics["critic/q"]], [2.5, 3.5, 1.5])
-    # Double: the online critic takes action 1, of which the target thinks 4: y = (3, 2), errors -3 and 1.
+    np.testing.assert_allclose(
+        [error, metrics["critic/target"], metrics["critic/q"]], [2.5, 3.5, 1.5]
+    )
+    # Double: the online critic takes action 1, of which the target thinks 4: y = (3, 2), errors -3
+    # and 1.
     error, metrics = by_hand(dataclasses.replace(config, double=True))
     np.testing.assert_allclose([error, metrics["critic/target"]], [1.5, 2.5])
 
@@ -225,7 +284,9 @@ def test_only_termination_cuts_the_bootstrap() -> None:
         return dqn.critic_loss(state.critic, state, flagged, CONFIG)[1]["critic/target"]
 
     assert target(terminated=never, truncated=always) == target(terminated=never, truncated=never)
-    np.testing.assert_allclose(target(terminated=always, truncated=never), batch.reward.mean(), rtol=1e-6)
+    np.testing.assert_allclose(
+        target(terminated=always, truncated=never), batch.reward.mean(), rtol=1e-6
+    )
 
 
 def test_loss_teaches_the_critic_alone() -> None:
@@ -239,11 +300,15 @@ def test_targets_rest_between_their_moves() -> None:
     state = fresh(config)
     for step in range(6):
         new, _ = update(state, transitions(), KEY, step, config)
-        pairs = list(zip(*map(jax.tree.leaves, (state.target_critic, new.target_critic)), strict=True))
+        pairs = list(
+            zip(*map(jax.tree.leaves, (state.target_critic, new.target_critic)), strict=True)
+        )
         moved = any(np.any(x != y) for x, y in pairs)
         assert moved == (step % 3 == 2)
         if moved:
-            for copied, online in zip(*map(jax.tree.leaves, (new.target_critic, new.critic.parameters)), strict=True):
+            for copied, online in zip(
+                *map(jax.tree.leaves, (new.target_critic, new.critic.parameters)), strict=True
+            ):
                 np.testing.assert_allclose(copied, online, atol=1e-6)
         state = new
 
@@ -266,9 +331,14 @@ def test_explores_less_and_less() -> None:
     config = dataclasses.replace(CONFIG, num_envs=4, num_steps=5, num_updates=10, **changes)
     state, observation = fresh(config), jnp.ones((20_000, 3))
     best = act(state, np.ones(3, np.float32), KEY, config, explore=False)[0]
-    for updates, share in ((0, 0.8), (25, 0.5), (50, 0.2), (1_000, 0.2)):  # 2 environment steps with each
-        action, _ = act(state.replace(steps=jnp.asarray(updates)), observation, KEY, config, explore=True)
-        np.testing.assert_allclose((action != best).mean(), share * (ACTIONS - 1) / ACTIONS, atol=0.02)
+    # 2 environment steps with each
+    for updates, share in ((0, 0.8), (25, 0.5), (50, 0.2), (1_000, 0.2)):
+        action, _ = act(
+            state.replace(steps=jnp.asarray(updates)), observation, KEY, config, explore=True
+        )
+        np.testing.assert_allclose(
+            (action != best).mean(), share * (ACTIONS - 1) / ACTIONS, atol=0.02
+        )
 
 
 def test_softmax_draws_by_the_values() -> None:
@@ -277,7 +347,10 @@ def test_softmax_draws_by_the_values() -> None:
     observation = jnp.ones((40_000, 3))
     q = np.asarray(dqn.values(state.critic, observation[0], state, config)) / 0.5
     expected = np.exp(q - q.max()) / np.exp(q - q.max()).sum()
-    drawn = np.bincount(act(state, observation, KEY, config, explore=True)[0], minlength=ACTIONS) / 40_000
+    drawn = (
+        np.bincount(act(state, observation, KEY, config, explore=True)[0], minlength=ACTIONS)
+        / 40_000
+    )
     np.testing.assert_allclose(drawn, expected, atol=0.01)
     assert act(state, observation, KEY, config, explore=False)[0].tolist() == [q.argmax()] * 40_000
 
@@ -296,7 +369,9 @@ def test_progressive_loss_learns_from_a_part_of_the_steps(torso: Any) -> None:
     """With weight 1 only that part counts."""
     spec = EnvSpec("test/Pictures-v0", (8,), ACTIONS, discrete=True)
     changes: dict[str, Any] = {"torso": torso, "compute": 4, "hidden": (8,), "num_critics": 2}
-    config = dataclasses.replace(CONFIG, grid=(2, 2) if torso == "drc" else None, progressive=1.0, **changes)
+    config = dataclasses.replace(
+        CONFIG, grid=(2, 2) if torso == "drc" else None, progressive=1.0, **changes
+    )
     dqn.check(spec, config)
     state = jax.jit(lambda key: dqn.init(key, spec, config))(KEY)
     critic = state.critic.parameters
@@ -307,18 +382,24 @@ def test_progressive_loss_learns_from_a_part_of_the_steps(torso: Any) -> None:
 
     @jax.jit
     def gradient(critic: Any, span: Any) -> Any:
-        return jax.grad(lambda x: dqn.critic_loss(torsos.during(x, span), state, batch, config)[0])(critic)
+        return jax.grad(lambda x: dqn.critic_loss(torsos.during(x, span), state, batch, config)[0])(
+            critic
+        )
 
     def norm(tree: Any) -> float:
         return float(np.sqrt(sum(np.square(np.asarray(x)).sum() for x in jax.tree.leaves(tree))))
 
     span = jax.jit(lambda key: torsos.spans(jax.random.fold_in(key, 1), config.compute))(KEY)
     part, whole = (gradient(critic, x) for x in (span, torsos.Span(jnp.asarray(0), jnp.asarray(4))))
-    assert norm(jax.tree.map(lambda x, y: np.asarray(x) - y, part, whole)) > 1e-4, "another gradient"
+    assert norm(jax.tree.map(lambda x, y: np.asarray(x) - y, part, whole)) > 1e-4, (
+        "another gradient"
+    )
     stepped, _ = update(state, batch, KEY, 0, config)
     by_hand, _ = jax.jit(dqn.optimiser(config).update)(part, state.critic.optimiser_state)
     expected = jax.tree.map(lambda x, y: np.asarray(x) + y, critic, by_hand)
-    for left, right in zip(*map(jax.tree.leaves, (stepped.critic.parameters, expected)), strict=True):
+    for left, right in zip(
+        *map(jax.tree.leaves, (stepped.critic.parameters, expected)), strict=True
+    ):
         np.testing.assert_allclose(left, right, rtol=1e-3, atol=1e-5)
 
 
@@ -326,12 +407,19 @@ def test_progressive_loss_learns_from_a_part_of_the_steps(torso: Any) -> None:
 @pytest.mark.parametrize("torso", ["mlp", "resnet", "iru", "recall"])
 @pytest.mark.parametrize("action_input", [False, True])
 def test_torsos(torso: Any, action_input: bool) -> None:
-    changes: dict[str, Any] = {"torso": torso, "hidden": (8,), "num_critics": 2, "action_input": action_input}
+    changes: dict[str, Any] = {
+        "torso": torso,
+        "hidden": (8,),
+        "num_critics": 2,
+        "action_input": action_input,
+    }
     config = dataclasses.replace(CONFIG, compute=3 if torso in torsos.THINKING else 1, **changes)
     dqn.check(SPEC, config)
     state = jax.eval_shape(lambda key: dqn.init(key, SPEC, config), KEY)
     assert isinstance(state.critic.parameters, networks.Network)
-    q = jax.eval_shape(lambda state: dqn.values(state.critic, jnp.zeros((6, 3)), state, config), state)
+    q = jax.eval_shape(
+        lambda state: dqn.values(state.critic, jnp.zeros((6, 3)), state, config), state
+    )
     assert q.shape == (6, ACTIONS)
     again, _ = jax.eval_shape(lambda state: dqn.update(state, transitions(), KEY, 0, config), state)
     assert jax.tree.structure(again) == jax.tree.structure(state)
@@ -340,15 +428,18 @@ def test_torsos(torso: Any, action_input: bool) -> None:
 def test_refuses_continuous_actions() -> None:
     with pytest.raises(
         ValueError,
-        match=r"^agent 'dqn' chooses among discrete actions, those of 'Pendulum-v1' are continuous\. Use: "
-        r"rljax train sac --env Pendulum-v1, or choose an environment such as CartPole-v1\.$",
+        match=r"^agent 'dqn' chooses among discrete actions, those of 'Pendulum-v1' are "
+        r"continuous\. Use: rljax train sac --env Pendulum-v1, or choose an environment such "
+        r"as CartPole-v1\.$",
     ):
         dqn.check(EnvSpec("Pendulum-v1", (3,), 1), CONFIG)
 
 
 def test_refuses_an_entropy_that_no_action_can_have() -> None:
     config = dataclasses.replace(CONFIG, target_entropy=1.5)
-    with pytest.raises(ValueError, match=r"^--config\.target-entropy is 1\.5, it must be finite and in \[0, 1\.386"):
+    with pytest.raises(
+        ValueError, match=r"^--config\.target-entropy is 1\.5, it must be finite and in \[0, 1\.386"
+    ):
         dqn.check(SPEC, config)
 
 
@@ -356,10 +447,15 @@ def test_refuses_an_entropy_that_no_action_can_have() -> None:
     ("changes", "message"),
     [
         ({"dueling": True}, r"^--config\.action-input does not go with --config\.dueling: "),
-        ({"torso": "drc", "grid": (1, 3)}, r"^--config\.action-input does not go with --config\.torso drc: "),
+        (
+            {"torso": "drc", "grid": (1, 3)},
+            r"^--config\.action-input does not go with --config\.torso drc: ",
+        ),
     ],
 )
-def test_refuses_an_action_as_an_input_of_what_values_all(changes: dict[str, Any], message: str) -> None:
+def test_refuses_an_action_as_an_input_of_what_values_all(
+    changes: dict[str, Any], message: str
+) -> None:
     with pytest.raises(ValueError, match=message):
         dqn.check(SPEC, dataclasses.replace(CONFIG, action_input=True, **changes))
 
@@ -370,10 +466,14 @@ def test_is_evaluated_by_its_best_actions_or_by_draws() -> None:
     for name in ("greedy", "softmax"):
         config = dataclasses.replace(CONFIG, evaluation=name, **SOFTMAX)
         state = reference.state(dqn, SPEC, config, log_temperature=jnp.zeros(()))
-        actions[name] = [act(state, observation, jax.random.key(i), config, explore=False)[0] for i in range(2)]
+        actions[name] = [
+            act(state, observation, jax.random.key(i), config, explore=False)[0] for i in range(2)
+        ]
     np.testing.assert_array_equal(*actions["greedy"])
     assert 0.1 < np.mean(actions["softmax"][0] != actions["softmax"][1]) < 0.9
-    with pytest.raises(ValueError, match=r"^--config\.evaluation softmax needs the temperature that"):
+    with pytest.raises(
+        ValueError, match=r"^--config\.evaluation softmax needs the temperature that"
+    ):
         dqn.check(SPEC, dataclasses.replace(CONFIG, evaluation="softmax"))
 
 
@@ -384,18 +484,25 @@ def test_is_evaluated_by_its_best_actions_or_by_draws() -> None:
         (
             "gymnax/CartPole-v1",
             {"hindsight": 0.5},
-            r"^--config\.hindsight replaces goals, and the observations of 'gymnax/CartPole-v1' hold none\. Choose an "
-            r"environment whose observations hold goals, such as rljax/BoxPick-4x4, or --config\.hindsight 0\.$",
+            (
+                r"^--config\.hindsight replaces goals, and the observations of "
+                r"'gymnax/CartPole-v1' hold none\. Choose an environment whose observations hold "
+                r"goals, such as rljax/BoxPick-4x4, or --config\.hindsight 0\.$"
+            ),
         ),
         ("CartPole-v1", {"hindsight": [0.0, 0.5]}, r"the observations of 'CartPole-v1' hold none"),
         (
             "rljax/BoxPick-2x4",
             {"hindsight": 0.5, "n_step": 2, "num_envs": 2},
-            r"^--config\.n-step sums rewards that --config\.hindsight would have to replace: use one of them, with "
-            r"--config\.n-step 1 or --config\.hindsight 0\.$",
+            (
+                r"^--config\.n-step sums rewards that --config\.hindsight would have to replace: "
+                r"use one of them, with --config\.n-step 1 or --config\.hindsight 0\.$"
+            ),
         ),
     ],
 )
-def test_refuses_draws_that_cannot_be(env: str, config: dict[str, Any], message: str, tmp_path: Path) -> None:
+def test_refuses_draws_that_cannot_be(
+    env: str, config: dict[str, Any], message: str, tmp_path: Path
+) -> None:
     with pytest.raises(ValueError, match=message):
         small_runs.train("dqn", env, 100, tmp_path / "run", config, seeds=2)

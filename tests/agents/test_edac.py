@@ -28,7 +28,12 @@ CONFIG = edac.Config(
 )
 SAC_N = dataclasses.replace(CONFIG, diversity_weight=None)
 KEY = jax.random.key(0)
-PROBE: dict[str, Any] = {"init_temperature": 1e-3, "temperature_lr": 0.0, "num_critics": 2, "diversity_weight": 0.1}
+PROBE: dict[str, Any] = {
+    "init_temperature": 1e-3,
+    "temperature_lr": 0.0,
+    "num_critics": 2,
+    "diversity_weight": 0.1,
+}
 
 
 def example() -> tuple[EnvSpec, edac.Config, Transition]:
@@ -45,10 +50,15 @@ class Reference:
         self.critics = reference.critics(state.critic)
         self.targets = reference.critics(state.target_critic)
         self.log_temperature = np.log(config.init_temperature)
-        self.adams = [reference.Adam(rate) for rate in (config.actor_lr, config.critic_lr, config.temperature_lr)]
+        self.adams = [
+            reference.Adam(rate)
+            for rate in (config.actor_lr, config.critic_lr, config.temperature_lr)
+        ]
 
     def sample(self, observation: np.ndarray, noise: np.ndarray) -> tuple[Any, ...]:
-        """a = tanh u, u = mean + std noise, and log pi(a|s) [B] = sum_i log N(u_i) - log(1 - tanh(u_i)^2)."""
+        """a = tanh u, u = mean + std noise, and log pi(a|s) [B] = sum_i log
+        N(u_i) - log(1 - tanh(u_i)^2).
+        """
         output, inputs = reference.forward(self.actor, observation)
         mean, raw = np.split(output, 2, axis=1)
         log_std = np.clip(raw, self.config.log_std_min, self.config.log_std_max)
@@ -61,11 +71,16 @@ class Reference:
         """y [B], from the actor and the temperature as they are now."""
         observation = np.asarray(batch.next_observation, np.float64)
         action, log_prob = self.sample(observation, noise)[:2]
-        soft_value = reference.smallest(self.targets, observation, action)[0] - np.exp(self.log_temperature) * log_prob
+        soft_value = (
+            reference.smallest(self.targets, observation, action)[0]
+            - np.exp(self.log_temperature) * log_prob
+        )
         alive = 1.0 - np.asarray(batch.terminated, np.float64)
         return np.asarray(batch.reward, np.float64) + self.config.discount * alive * soft_value
 
-    def update(self, batch: Transition, next_noise: np.ndarray, noise: np.ndarray) -> dict[str, float]:
+    def update(
+        self, batch: Transition, next_noise: np.ndarray, noise: np.ndarray
+    ) -> dict[str, float]:
         """One update and its metrics."""
         config, size = self.config, len(noise)
         observation = np.asarray(batch.observation, np.float64)
@@ -77,12 +92,19 @@ class Reference:
         q, slope = reference.smallest(self.critics, observation, action)
         change = (temperature * 2.0 * action - (1.0 - action**2) * slope) / size
         change_log_std = (change * np.exp(log_std) * noise - temperature / size) * inside
-        gradient = reference.backward(self.actor, inputs, np.concatenate([change, change_log_std], axis=1))[0]
+        gradient = reference.backward(
+            self.actor, inputs, np.concatenate([change, change_log_std], axis=1)
+        )[0]
         self.actor = self.adams[0].step(self.actor, gradient)
         entropy = -log_prob.mean()
         metrics = {"actor/loss": (temperature * log_prob - q).mean(), "actor/entropy": entropy}
-        excess = entropy - (-action.shape[1] if config.target_entropy is None else config.target_entropy)
-        metrics |= {"temperature/loss": self.log_temperature * excess, "temperature/value": temperature}
+        excess = entropy - (
+            -action.shape[1] if config.target_entropy is None else config.target_entropy
+        )
+        metrics |= {
+            "temperature/loss": self.log_temperature * excess,
+            "temperature/value": temperature,
+        }
         self.log_temperature = self.adams[2].step(self.log_temperature, excess)
 
         if config.update_order == "actor_first":
@@ -92,20 +114,30 @@ class Reference:
         loss = error
         if config.diversity_weight is not None:
             cost, own = diversity(self.critics, observation, action)
-            gradient = reference.zip_map(lambda g, d: g + config.diversity_weight * d, gradient, own)
+            gradient = reference.zip_map(
+                lambda g, d: g + config.diversity_weight * d, gradient, own
+            )
             loss = error + config.diversity_weight * cost
             metrics["critic/similarity"] = cost / len(self.critics)
         self.critics = self.adams[1].step(self.critics, gradient)
         self.targets = reference.towards(self.critics, self.targets, config.target_rate)
-        return metrics | {"critic/loss": loss, "critic/error": error, "critic/q": q.mean(), "critic/target": y.mean()}
+        return metrics | {
+            "critic/loss": loss,
+            "critic/error": error,
+            "critic/q": q.mean(),
+            "critic/target": y.mean(),
+        }
 
 
-def diversity(critics: list[reference.MLP], observation: np.ndarray, action: np.ndarray) -> tuple[float, list[Any]]:
-    """D = mean_B sum_{c != k} <n_c, n_k> / (C - 1), n = g / (|g| + 1e-10), g = dQ/da, and each critic's gradient.
+def diversity(
+    critics: list[reference.MLP], observation: np.ndarray, action: np.ndarray
+) -> tuple[float, list[Any]]:
+    """D = mean_B sum_{c != k} <n_c, n_k> / (C - 1), n = g / (|g| + 1e-10), g = dQ/da,
+    and each critic's gradient.
 
-    Between kinks of the relus g is a product of matrices: with m the masks, v_L = m_L w_L^T, v_i = m_i (v_{i+1} W_i^T)
-    and g the last of (v_1 W_0^T). Of dL/dg = t_0, carried forward as t_{i+1} = m_{i+1} (t_i W_i), the gradient of W_i
-    is t_i^T v_{i+1}; biases have none.
+    Between kinks of the relus g is a product of matrices: with m the masks, v_L = m_L w_L^T,
+    v_i = m_i (v_{i+1} W_i^T) and g the last of (v_1 W_0^T). Of dL/dg = t_0, carried forward as
+    t_{i+1} = m_{i+1} (t_i W_i), the gradient of W_i is t_i^T v_{i+1}; biases have none.
     """
     x = np.concatenate([observation, action], axis=1)
     rows, number = observation.shape[1], len(critics)
@@ -123,10 +155,13 @@ def diversity(critics: list[reference.MLP], observation: np.ndarray, action: np.
     length = np.linalg.norm(g, axis=-1, keepdims=True)
     n = g / (length + 1e-10)
     pairs = sum((n[c] * n[k]).sum(axis=-1) for c, k in itertools.permutations(range(number), 2))
-    # dD/dn_c = 2 sum_{k != c} n_k / (C - 1) / B, and n moves by dg / r - g (g . dg) / (|g| r^2) where r = |g| + 1e-10.
+    # dD/dn_c = 2 sum_{k != c} n_k / (C - 1) / B, and n moves by dg / r - g (g . dg) / (|g| r^2)
+    # where r = |g| + 1e-10.
     change = 2.0 * (n.sum(axis=0) - n) / (number - 1) / len(x)
     r = length + 1e-10
-    change = change / r - g * (g * change).sum(axis=-1, keepdims=True) / (np.maximum(length, 1e-300) * r**2)
+    change = change / r - g * (g * change).sum(axis=-1, keepdims=True) / (
+        np.maximum(length, 1e-300) * r**2
+    )
     gradients = []
     for critic, v, mask, dg in zip(critics, backwards, masks, change, strict=True):
         t, gradient = np.concatenate([np.zeros_like(observation), dg], axis=1), []
@@ -162,7 +197,9 @@ act = jax.jit(edac.act, static_argnames="explore")
 
 def fresh(config: edac.Config) -> edac.State:
     """A State to start from."""
-    return reference.state(edac, SPEC, config, log_temperature=jnp.log(jnp.float32(config.init_temperature)))
+    return reference.state(
+        edac, SPEC, config, log_temperature=jnp.log(jnp.float32(config.init_temperature))
+    )
 
 
 @jax.jit
@@ -186,13 +223,17 @@ def test_updates_equal_the_papers(changes: dict[str, Any]) -> None:
     expected = Reference(state, config)
     for step in range(4):
         batch, key = reference.transitions(step), jax.random.key(step)
-        next_noise, noise = (reference.noise(key, batch.action.shape) for key in jax.random.split(key))
+        next_noise, noise = (
+            reference.noise(key, batch.action.shape) for key in jax.random.split(key)
+        )
         state, metrics = update(state, batch, key, step, config)
         reference.assert_metrics(metrics, expected.update(batch, next_noise, noise))
     reference.assert_same(reference.critics(state.critic), expected.critics, "critic")
     reference.assert_same(reference.critics(state.target_critic), expected.targets, "target_critic")
     reference.assert_same(reference.mlp(state.actor), expected.actor, "actor")
-    reference.assert_same(state.log_temperature.parameters, expected.log_temperature, "log_temperature")
+    reference.assert_same(
+        state.log_temperature.parameters, expected.log_temperature, "log_temperature"
+    )
 
 
 def test_diversity_gradient_equals_finite_differences() -> None:
@@ -237,7 +278,9 @@ def test_init_starts_at_the_initial_temperature() -> None:
 
 def test_critic_loss_by_hand() -> None:
     batch = jax.tree.map(lambda x: x[:2], reference.transitions())
-    batch = batch.replace(reward=np.asarray([1.0, 2.0], np.float32), terminated=np.array([False, True]))
+    batch = batch.replace(
+        reward=np.asarray([1.0, 2.0], np.float32), terminated=np.array([False, True])
+    )
     config = dataclasses.replace(SAC_N, discount=0.5)
     state = fresh(SAC_N).replace(
         actor=lambda observation: jnp.zeros((*observation.shape[:-1], 4)),
@@ -258,7 +301,8 @@ def test_critic_loss_by_hand() -> None:
         ([[3.0, 0.0], [0.1, 0.0], [7.0, 0.0]], 1.0),  # the same way, however far
         ([[2.0, 0.0], [0.0, 5.0]], 0.0),  # square to each other
         ([[2.0, 0.0], [-0.3, 0.0]], -1.0),
-        ([[0.0, 1.0], [3**0.5, -1.0], [-(3**0.5), -1.0]], -0.5),  # as far apart as three can be: -1 / (C - 1)
+        # As far apart as three can be: -1 / (C - 1).
+        ([[0.0, 1.0], [3**0.5, -1.0], [-(3**0.5), -1.0]], -0.5),
         ([[1.0, 0.0], [1.0, 1.0]], 0.5**0.5),
         ([[0.0, 0.0], [1.0, 0.0]], 0.0),  # no direction at all
     ],
@@ -293,10 +337,16 @@ def test_weight_turns_the_critics_apart() -> None:
 
     @jax.jit
     def learnt(state: edac.State, config: edac.Config) -> Any:
-        state = jax.lax.fori_loop(0, 100, lambda i, state: edac.update(state, batch, KEY, i, config)[0], state)
-        return edac.likeness(networks.values_and_slopes(state.critic, batch.observation, batch.action)[1]).mean()
+        state = jax.lax.fori_loop(
+            0, 100, lambda i, state: edac.update(state, batch, KEY, i, config)[0], state
+        )
+        return edac.likeness(
+            networks.values_and_slopes(state.critic, batch.observation, batch.action)[1]
+        ).mean()
 
-    plain, diverse = (learnt(fresh(CONFIG), dataclasses.replace(CONFIG, diversity_weight=x)) for x in (0.0, 20.0))
+    plain, diverse = (
+        learnt(fresh(CONFIG), dataclasses.replace(CONFIG, diversity_weight=x)) for x in (0.0, 20.0)
+    )
     assert diverse < plain - 0.3
     assert -1.0 / (CONFIG.num_critics - 1) - 1e-5 <= diverse
 
@@ -309,7 +359,9 @@ def test_only_termination_cuts_the_bootstrap() -> None:
         return critic_loss(state, batch.replace(**flags), CONFIG)[0][1]["critic/target"]
 
     assert target(terminated=never, truncated=always) == target(terminated=never, truncated=never)
-    np.testing.assert_allclose(target(terminated=always, truncated=never), batch.reward.mean(), rtol=1e-6)
+    np.testing.assert_allclose(
+        target(terminated=always, truncated=never), batch.reward.mean(), rtol=1e-6
+    )
 
 
 def test_critic_loss_teaches_the_critic_alone() -> None:

@@ -1,4 +1,6 @@
-"""FamO2O against float64 NumPy written from its authors' code, and what it promises of its two policies."""
+"""FamO2O against float64 NumPy written from its authors' code,
+and what it promises of its two policies.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,8 @@ RATES: dict[str, Any] = {
 }
 CONFIG = famo2o.Config(hidden=(6, 6), batch_size=5, target_rate=0.1, **RATES)
 KEY = jax.random.key(0)
-PROBE: dict[str, Any] = {"initialisation": "torch"}  # with biases of 0, an observation of 0 moves the last layer alone
+# With biases of 0, an observation of 0 moves the last layer alone.
+PROBE: dict[str, Any] = {"initialisation": "torch"}
 
 
 def example() -> tuple[EnvSpec, famo2o.Config, Transition]:
@@ -42,32 +45,53 @@ def example() -> tuple[EnvSpec, famo2o.Config, Transition]:
 
 def transitions(seed: int = 0, offline: Any = (True,) * 5) -> Transition:
     """A batch with rows of the data set, or of both sources."""
-    return reference.transitions(seed, len(offline)).replace(extras={"offline": jnp.asarray(offline)})
+    return reference.transitions(seed, len(offline)).replace(
+        extras={"offline": jnp.asarray(offline)}
+    )
 
 
 class Reference:
-    """FamO2O on IQL in float64, in the order of its authors' code; gradients of both policies are differences."""
+    """FamO2O on IQL in float64, in the order of its authors' code;
+    gradients of both policies are differences.
+    """
 
     def __init__(self, state: famo2o.State, config: famo2o.Config) -> None:
         self.config, self.online = config, False
         self.actor, self.balance = reference.actor(state.actor), reference.actor(state.balance)
-        self.value, self.log_temperature = reference.mlp(state.value), np.log(config.init_temperature)
-        self.critics, self.targets = reference.critics(state.critic), reference.critics(state.target_critic)
-        self.adams = {name.removesuffix("_lr"): reference.Adam(getattr(config, name)) for name in RATES}
+        self.value, self.log_temperature = (
+            reference.mlp(state.value),
+            np.log(config.init_temperature),
+        )
+        self.critics, self.targets = (
+            reference.critics(state.critic),
+            reference.critics(state.target_critic),
+        )
+        self.adams = {
+            name.removesuffix("_lr"): reference.Adam(getattr(config, name)) for name in RATES
+        }
 
     def beta(self, x: np.ndarray) -> np.ndarray:
         """Between both ends, [B]."""
         low, high = self.config.inverse_temperature_min, self.config.inverse_temperature_max
         return (x + 1.0) / 2.0 * (high - low) + low
 
-    def position(self, balance: Any, observation: np.ndarray, key: jax.Array) -> tuple[np.ndarray, np.ndarray]:
+    def position(
+        self, balance: Any, observation: np.ndarray, key: jax.Array
+    ) -> tuple[np.ndarray, np.ndarray]:
         """x [B] of the balance policy, and log b(x|s) [B]: the Gaussian's, minus log(1 - x^2)."""
-        noise, log_std = reference.noise(key, (len(observation), 1))[:, 0], np.clip(balance[1], -10.0, 2.0)[0]
+        noise, log_std = (
+            reference.noise(key, (len(observation), 1))[:, 0],
+            np.clip(balance[1], -10.0, 2.0)[0],
+        )
         x = np.tanh(reference.forward(balance[0], observation)[0][:, 0] + np.exp(log_std) * noise)
         return x, -0.5 * noise**2 - log_std - 0.5 * np.log(2.0 * np.pi) - np.log(1.0 - x**2)
 
-    def gaussian(self, actor: Any, observation: np.ndarray, beta: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Mean [B, A] and std [A] of the actions; beta enters as d numbers, whose frequencies are 10000^(-2 i / d)."""
+    def gaussian(
+        self, actor: Any, observation: np.ndarray, beta: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Mean [B, A] and std [A] of the actions; beta enters as d numbers,
+        whose frequencies are 10000^(-2 i / d).
+        """
         d = 2 * self.config.num_frequencies
         angle = np.stack([beta / 10_000.0 ** (2 * i / d) for i in range(d // 2)], axis=1)
         inputs = np.concatenate([observation, np.sin(angle), np.cos(angle)], axis=1)
@@ -95,7 +119,11 @@ class Reference:
         def climbed(balance: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
             x, log_prob = self.position(balance, s, key_x)
             mean, std = self.gaussian(actor, s, self.beta(x))
-            return reference.smallest(self.targets, s, mean + std * noise)[0], log_prob, self.beta(x)
+            return (
+                reference.smallest(self.targets, s, mean + std * noise)[0],
+                log_prob,
+                self.beta(x),
+            )
 
         def balance_loss(balance: Any) -> float:
             value, log_prob, _ = climbed(balance)
@@ -105,13 +133,17 @@ class Reference:
         metrics = {"balance/loss": balance_loss(balance), "balance/q": q_climbed.mean()}
         metrics |= {"balance/beta": beta.mean()}
         metrics |= {"balance/entropy": -log_prob.mean(), "balance/beta_std": beta.std()}
-        self.balance = self.adams["balance"].step(balance, reference.differences(balance_loss, balance))
+        self.balance = self.adams["balance"].step(
+            balance, reference.differences(balance_loss, balance)
+        )
         gap = -log_prob.mean() - config.target_entropy
         metrics |= {"temperature/loss": alpha * gap, "temperature/value": alpha}
         self.log_temperature = self.adams["temperature"].step(self.log_temperature, alpha * gap)
 
         self.online = self.online or not np.asarray(batch.extras["offline"]).all()
-        x = np.asarray(jax.random.uniform(key_uniform, reward.shape, minval=-1.0, maxval=1.0), np.float64)
+        x = np.asarray(
+            jax.random.uniform(key_uniform, reward.shape, minval=-1.0, maxval=1.0), np.float64
+        )
         beta = self.beta(self.position(balance, s, key_position)[0] if self.online else x)
         weight = np.minimum(np.exp(beta * (q - v)), config.max_weight)
 
@@ -120,7 +152,11 @@ class Reference:
             log_prob = -0.5 * ((a - mean) / std) ** 2 - np.log(std) - 0.5 * np.log(2.0 * np.pi)
             return -(weight * log_prob.sum(axis=1)).mean()
 
-        metrics |= {"actor/loss": actor_loss(actor), "actor/advantage": (q - v).mean(), "actor/weight": weight.mean()}
+        metrics |= {
+            "actor/loss": actor_loss(actor),
+            "actor/advantage": (q - v).mean(),
+            "actor/weight": weight.mean(),
+        }
         self.actor = self.adams["actor"].step(actor, reference.differences(actor_loss, actor))
 
         y = reward + config.discount * alive * next_v
@@ -146,7 +182,9 @@ act = jax.jit(famo2o.act, static_argnames="explore")
 
 def fresh(config: famo2o.Config) -> famo2o.State:
     """A State to start from, whose values lie among the critics'."""
-    state = reference.state(famo2o, SPEC, config, log_temperature=jnp.log(jnp.float32(config.init_temperature)))
+    state = reference.state(
+        famo2o, SPEC, config, log_temperature=jnp.log(jnp.float32(config.init_temperature))
+    )
     state.value.parameters.params["output"]["bias"] -= 0.2
     return state
 
@@ -166,11 +204,15 @@ def test_updates_equal_the_authors(changes: dict[str, Any]) -> None:
     reference.assert_same(reference.actor(state.balance), expected.balance, "balance")
     reference.assert_same(reference.critics(state.critic), expected.critics, "critic")
     reference.assert_same(reference.critics(state.target_critic), expected.targets, "target_critic")
-    reference.assert_same(state.log_temperature.parameters, expected.log_temperature, "log_temperature")
+    reference.assert_same(
+        state.log_temperature.parameters, expected.log_temperature, "log_temperature"
+    )
 
 
 def test_new_experience_is_remembered() -> None:
-    """The data's rows alone are no sign that the run is not online: a pooled batch may hold nothing else."""
+    """The data's rows alone are no sign that the run is not online:
+    a pooled batch may hold nothing else.
+    """
     state, online = fresh(CONFIG), []
     for offline in SOURCES:
         state = update(state, transitions(0, offline), KEY, 0, CONFIG)[0]
@@ -184,7 +226,10 @@ def test_what_the_actor_learns_with_changes_online() -> None:
     balance = jax.tree.map(lambda x: x + 1.0, state.balance.parameters)
     other = state.replace(balance=state.balance.replace(parameters=balance))
     for offline, depends in zip(SOURCES[:2], (False, True), strict=True):
-        one, two = (update(x, transitions(0, offline), KEY, 0, CONFIG)[1]["actor/weight"] for x in (state, other))
+        one, two = (
+            update(x, transitions(0, offline), KEY, 0, CONFIG)[1]["actor/weight"]
+            for x in (state, other)
+        )
         assert (one != two) == depends
 
 
@@ -196,7 +241,10 @@ def test_critics_do_not_depend_on_either_policy() -> None:
         for name, x in policies.items()
     }
     for part in ("critic", "value", "target_critic"):
-        new, other = (getattr(update(x, batch, KEY, 0, CONFIG)[0], part) for x in (state, state.replace(**moved)))
+        new, other = (
+            getattr(update(x, batch, KEY, 0, CONFIG)[0], part)
+            for x in (state, state.replace(**moved))
+        )
         for left, right in zip(*map(jax.tree.leaves, (new, other)), strict=True):
             np.testing.assert_array_equal(left, right)
 
@@ -207,12 +255,17 @@ def test_at_one_beta_the_actor_learns_as_iqls() -> None:
     advantage = jnp.linspace(-1.0, 1.0, 5)
     params = dict(actor.mean.params)
     kernel = params["hidden_0"]["kernel"].at[3:].set(0.0)
-    of_iql = Network(params | {"hidden_0": params["hidden_0"] | {"kernel": kernel[:3]}}, actor.mean.module)
+    of_iql = Network(
+        params | {"hidden_0": params["hidden_0"] | {"kernel": kernel[:3]}}, actor.mean.module
+    )
     blind = Actor(
-        actor.mean.replace(params=params | {"hidden_0": params["hidden_0"] | {"kernel": kernel}}), actor.log_std
+        actor.mean.replace(params=params | {"hidden_0": params["hidden_0"] | {"kernel": kernel}}),
+        actor.log_std,
     )
     config = iql.Config(inverse_temperature=2.0)
-    expected = jax.jit(iql.actor_loss)(Actor(of_iql, actor.log_std), advantage, batch, KEY, config)[0]
+    expected = jax.jit(iql.actor_loss)(Actor(of_iql, actor.log_std), advantage, batch, KEY, config)[
+        0
+    ]
     loss = jax.jit(famo2o.actor_loss)(blind, advantage, jnp.full(5, 2.0), batch, CONFIG)[0]
     np.testing.assert_allclose(loss, expected, rtol=1e-6)
 
@@ -226,14 +279,18 @@ def test_acts_with_the_balance_policys_mean(explore: bool) -> None:
     mean, std = numbers.gaussian(numbers.actor, observation, numbers.beta(x))
     noise = std * np.asarray(jax.random.normal(KEY, (6, 2))) if explore else 0.0
     for online in (False, True):
-        actual, extras = act(state.replace(online=jnp.asarray(online)), rows, KEY, CONFIG, explore=explore)
+        actual, extras = act(
+            state.replace(online=jnp.asarray(online)), rows, KEY, CONFIG, explore=explore
+        )
         np.testing.assert_allclose(actual, np.clip(mean + noise, -1.0, 1.0), rtol=1e-4, atol=1e-5)
         assert extras == {}
 
 
 @pytest.mark.parametrize("end", [-1.0, 1.0])
 def test_beta_reaches_the_ends_of_its_range(end: float) -> None:
-    beta = famo2o.inverse_temperature(jnp.asarray(end), dataclasses.replace(CONFIG, inverse_temperature_max=14.0))
+    beta = famo2o.inverse_temperature(
+        jnp.asarray(end), dataclasses.replace(CONFIG, inverse_temperature_max=14.0)
+    )
     assert beta == (1.0 if end < 0.0 else 14.0)
 
 
@@ -242,7 +299,9 @@ def test_the_balance_policys_std_is_bounded(log_std: float, expected: float) -> 
     mean: Any = lambda observation: jnp.zeros((5, 1))  # noqa: E731
     balance = Actor(mean, jnp.full(1, log_std))
     pi: Any = famo2o.balance_policy(balance, transitions().observation)
-    np.testing.assert_allclose(np.log(pi.distribution.stddev()), np.full((5, 1), expected), rtol=1e-5)
+    np.testing.assert_allclose(
+        np.log(pi.distribution.stddev()), np.full((5, 1), expected), rtol=1e-5
+    )
 
 
 def test_only_termination_cuts_the_bootstrap() -> None:
@@ -253,18 +312,23 @@ def test_only_termination_cuts_the_bootstrap() -> None:
         return update(state, batch.replace(**flags), KEY, 0, CONFIG)[1]["critic/target"]
 
     assert target(terminated=never, truncated=always) == target(terminated=never, truncated=never)
-    np.testing.assert_allclose(target(terminated=always, truncated=never), batch.reward.mean(), rtol=1e-6)
+    np.testing.assert_allclose(
+        target(terminated=always, truncated=never), batch.reward.mean(), rtol=1e-6
+    )
 
 
 @pytest.mark.learn
 def test_balance_policy_finds_the_beta_of_the_best_action() -> None:
-    """With critics that want a larger beta in one half of the states and a smaller one in the other."""
+    """With critics that want a larger beta in one half of the states and a smaller one in the
+    other.
+    """
     config = dataclasses.replace(CONFIG, init_temperature=1e-3)
     state, batch = fresh(config), reference.transitions(0, 64)
     actor = state.actor.parameters.replace(log_std=jnp.full(2, -9.0))
     state = state.replace(actor=state.actor.replace(parameters=actor))
     low, high = (
-        famo2o.policy(actor, batch.observation, jnp.full(64, beta), config)[:, 0] for beta in (1.0, 5.0)
+        famo2o.policy(actor, batch.observation, jnp.full(64, beta), config)[:, 0]
+        for beta in (1.0, 5.0)
     )
 
     @jax.jit
@@ -274,7 +338,9 @@ def test_balance_policy_finds_the_beta_of_the_best_action() -> None:
 
         def step(i: Any, balance: Any) -> Any:
             key, of = jax.random.fold_in(KEY, i), state.replace(target_critic=judge)
-            gradient = jax.grad(famo2o.balance_loss, has_aux=True)(balance, of, batch, key, config)[0]
+            gradient = jax.grad(famo2o.balance_loss, has_aux=True)(balance, of, batch, key, config)[
+                0
+            ]
             return jax.tree.map(lambda x, g: x - 3e-2 * g, balance, gradient)
 
         balance = jax.lax.fori_loop(0, 500, step, state.balance.parameters)
@@ -287,7 +353,9 @@ def test_balance_policy_finds_the_beta_of_the_best_action() -> None:
 
 @pytest.mark.learn
 def test_the_family_follows_the_advantage_as_far_as_beta_says() -> None:
-    """Of actions -1/2 and 1/2 with advantages -1 and 1, the weighted mean is tanh(beta) / 2, for each beta."""
+    """Of actions -1/2 and 1/2 with advantages -1 and 1, the weighted mean is tanh(beta) / 2,
+    for each beta.
+    """
     config = dataclasses.replace(CONFIG, hidden=(32, 32))
     batch = jax.tree.map(lambda x: jnp.zeros((256, *x.shape[1:]), x.dtype), transitions())
     sign = jnp.where(jnp.arange(256) % 2 == 0, 1.0, -1.0)
@@ -300,7 +368,9 @@ def test_the_family_follows_the_advantage_as_far_as_beta_says() -> None:
         def step(i: Any, carry: Any) -> Any:
             actor, optimiser = carry
             beta = jax.random.uniform(jax.random.fold_in(KEY, i), (256,), maxval=2.0)
-            gradient = jax.grad(famo2o.actor_loss, has_aux=True)(actor, sign, beta, batch, config)[0]
+            gradient = jax.grad(famo2o.actor_loss, has_aux=True)(actor, sign, beta, batch, config)[
+                0
+            ]
             changes, optimiser = adam.update(gradient, optimiser)
             return optax.apply_updates(actor, changes), optimiser
 
@@ -314,7 +384,9 @@ def test_the_family_follows_the_advantage_as_far_as_beta_says() -> None:
 
 @pytest.mark.learn
 def test_begins_orthogonal_and_in_the_middle_of_its_range() -> None:
-    state = jax.jit(famo2o.init, static_argnums=1)(KEY, SPEC, dataclasses.replace(CONFIG, init_temperature=0.5))
+    state = jax.jit(famo2o.init, static_argnums=1)(
+        KEY, SPEC, dataclasses.replace(CONFIG, init_temperature=0.5)
+    )
     actor, balance = state.actor.parameters, state.balance.parameters
     for network in (actor.mean, balance.mean, state.value.parameters):
         kernel = np.asarray(network.params["output"]["kernel"])
@@ -327,7 +399,8 @@ def test_begins_orthogonal_and_in_the_middle_of_its_range() -> None:
 
 def test_refuses_a_range_that_is_upside_down() -> None:
     message = (
-        r"^--config\.inverse-temperature-min is 6\.0, it must not be above --config\.inverse-temperature-max 5\.0\.$"
+        r"^--config\.inverse-temperature-min is 6\.0, it must not be above "
+        r"--config\.inverse-temperature-max 5\.0\.$"
     )
     with pytest.raises(ValueError, match=message):
         famo2o.check(SPEC, dataclasses.replace(CONFIG, inverse_temperature_min=6.0))
@@ -335,23 +408,39 @@ def test_refuses_a_range_that_is_upside_down() -> None:
 
 @pytest.mark.learn
 def test_it_goes_on_online_and_is_resumed_there(tmp_path: Path) -> None:
-    """Two learners with ranges of their own; both learn that they are online, and a resumed run still knows it."""
+    """Two learners with ranges of their own; both learn that they are online,
+    and a resumed run still knows it.
+    """
     data = str(datasets.write(counting.recorded("Pendulum-v1"), tmp_path / "data.npz"))
-    config = {"hidden": (16,), "batch_size": 32, "replay_size": 300, "inverse_temperature_max": (2.0, 5.0)}
+    config = {
+        "hidden": (16,),
+        "batch_size": 32,
+        "replay_size": 300,
+        "inverse_temperature_max": (2.0, 5.0),
+    }
     every = small_runs.EVERY | {"data": data, "config": config, "seeds": 2}
-    whole = run.train("famo2o", "Pendulum-v1", 100, out=tmp_path / "whole", then_online=200, **every)
+    whole = run.train(
+        "famo2o", "Pendulum-v1", 100, out=tmp_path / "whole", then_online=200, **every
+    )
     half = run.train("famo2o", "Pendulum-v1", 100, out=tmp_path / "half", then_online=100, **every)
     alone = run.train("famo2o", "Pendulum-v1", 100, out=tmp_path / "alone", **every)
     run.resume(half, 300)
     small_runs.assert_same(whole, half)
-    assert [loading.load_all(out).state.online.tolist() for out in (whole, alone)] == [[True, True], [False, False]]
+    assert [loading.load_all(out).state.online.tolist() for out in (whole, alone)] == [
+        [True, True],
+        [False, False],
+    ]
     betas = [line["balance/beta"] for line in records.read(whole, "metrics")]
     assert all(1.0 < first < 2.0 < second < 5.0 for first, second in betas)
 
 
 @pytest.mark.learn
 def test_defaults_learn_and_go_on_online(tmp_path: Path) -> None:
-    settings: dict[str, Any] = {"seeds": 2, "data": str(reach.journeys(tmp_path / "reach.npz")), "eval_every": 1_000}
+    settings: dict[str, Any] = {
+        "seeds": 2,
+        "data": str(reach.journeys(tmp_path / "reach.npz")),
+        "eval_every": 1_000,
+    }
     settings |= {"then_online": 300, "offline_share": 0.5, "eval_episodes": 30}
     out = run.train("famo2o", f"{reach.__file__}:Reach", 1_000, out=tmp_path / "run", **settings)
     assert records.read_summary(out)["final"]["mean"] >= -5.0  # the data's is -9, and the best -1

@@ -1,4 +1,6 @@
-"""f-DVL and XQL against float64 NumPy written from their codes, and what the divergences promise of the value."""
+"""f-DVL and XQL against float64 NumPy written from their codes,
+and what the divergences promise of the value.
+"""
 
 from __future__ import annotations
 
@@ -15,10 +17,13 @@ from rljax.agents import fdvl
 from tests.agents import reference
 
 SPEC = EnvSpec("test/Example-v0", (3,), 2)
-CONFIG = fdvl.Config(hidden=(8, 8), batch_size=5, actor_lr=1e-2, critic_lr=2e-2, value_lr=3e-2, target_rate=0.1)
+CONFIG = fdvl.Config(
+    hidden=(8, 8), batch_size=5, actor_lr=1e-2, critic_lr=2e-2, value_lr=3e-2, target_rate=0.1
+)
 PLAIN = dataclasses.replace(CONFIG, layer_norm=False)  # as the reference's networks
 KEY = jax.random.key(0)
-PROBE: dict[str, Any] = {"initialisation": "torch"}  # with biases of 0, an observation of 0 moves the last layer alone
+# With biases of 0, an observation of 0 moves the last layer alone.
+PROBE: dict[str, Any] = {"initialisation": "torch"}
 
 
 def example() -> tuple[EnvSpec, fdvl.Config, Transition]:
@@ -27,13 +32,21 @@ def example() -> tuple[EnvSpec, fdvl.Config, Transition]:
 
 
 class Reference:
-    """f-DVL in float64, in the order of hari-sikchi/DVL, with the losses of arXiv:2302.08560 and arXiv:2301.02328."""
+    """f-DVL in float64, in the order of hari-sikchi/DVL,
+    with the losses of arXiv:2302.08560 and arXiv:2301.02328.
+    """
 
     def __init__(self, state: fdvl.State, config: fdvl.Config) -> None:
         self.config = config
         self.actor, self.value = reference.actor(state.actor), reference.mlp(state.value)
-        self.critics, self.targets = reference.critics(state.critic), reference.critics(state.target_critic)
-        self.actor_adam, self.critic_adam = reference.Adam(config.actor_lr), reference.Adam(config.critic_lr)
+        self.critics, self.targets = (
+            reference.critics(state.critic),
+            reference.critics(state.target_critic),
+        )
+        self.actor_adam, self.critic_adam = (
+            reference.Adam(config.actor_lr),
+            reference.Adam(config.critic_lr),
+        )
         self.value_adam = reference.Adam(config.value_lr)
 
     def value_loss(self, u: np.ndarray) -> tuple[float, np.ndarray]:
@@ -43,7 +56,9 @@ class Reference:
             z = np.minimum(u / config.temperature, config.max_exponent)
             scale = np.exp(-max(z.max(), -1.0))
             free = u / config.temperature < config.max_exponent
-            return ((np.exp(z) - z - 1) * scale).mean(), (np.exp(z) - 1) * scale * free / config.temperature / u.size
+            return ((np.exp(z) - z - 1) * scale).mean(), (
+                np.exp(z) - 1
+            ) * scale * free / config.temperature / u.size
         slope = np.where(u > 0, optimism, 0.0)
         loss = optimism * np.maximum(u, 0)
         if config.divergence == "chi_square":
@@ -55,22 +70,30 @@ class Reference:
         config, size = self.config, len(batch.reward)
         key, key_uniform = jax.random.split(key)
         shape = (config.uniform_actions, *batch.action.shape)
-        uniform = np.asarray(jax.random.uniform(key_uniform, shape, minval=-1.0, maxval=1.0), np.float64)
+        uniform = np.asarray(
+            jax.random.uniform(key_uniform, shape, minval=-1.0, maxval=1.0), np.float64
+        )
         observation = np.asarray(batch.observation, np.float64)
         next_observation = np.asarray(batch.next_observation, np.float64)
         action, reward = (np.asarray(x, np.float64) for x in (batch.action, batch.reward))
         alive = 1.0 - np.asarray(batch.terminated, np.float64)
 
-        q = np.stack([reference.smallest(self.targets, observation, x)[0] for x in (action, *uniform)])
+        q = np.stack(
+            [reference.smallest(self.targets, observation, x)[0] for x in (action, *uniform)]
+        )
         old_v, inputs = reference.forward(self.value, observation)
         surplus = q - old_v[:, 0]
         value_loss, slope = self.value_loss(surplus)
         gradient = reference.backward(self.value, inputs, -slope.sum(axis=0)[:, None])[0]
         self.value = self.value_adam.step(self.value, gradient)
-        v, next_v = (reference.forward(self.value, x)[0][:, 0] for x in (observation, next_observation))
+        v, next_v = (
+            reference.forward(self.value, x)[0][:, 0] for x in (observation, next_observation)
+        )
 
         weight = np.minimum(np.exp(config.inverse_temperature * (q[0] - v)), config.max_weight)
-        distance, gradient = reference.imitation(self.actor, observation, action, weight, config, key)
+        distance, gradient = reference.imitation(
+            self.actor, observation, action, weight, config, key
+        )
         self.actor_adam.rate = reference.cosine(config.actor_lr, step, config.decay_steps)
         self.actor = self.actor_adam.step(self.actor, gradient)
 
@@ -104,7 +127,11 @@ class Reference:
 
 CASES: dict[str, dict[str, Any]] = {
     "total variation": {},
-    "chi-square, uniform actions": {"divergence": "chi_square", "optimism": 1.0, "uniform_actions": 2},
+    "chi-square, uniform actions": {
+        "divergence": "chi_square",
+        "optimism": 1.0,
+        "uniform_actions": 2,
+    },
     "XQL, clipped, linear errors": {
         "divergence": "reverse_kl",
         "temperature": 0.4,
@@ -141,7 +168,9 @@ def test_updates_equal_the_papers(changes: dict[str, Any]) -> None:
     reference.assert_same(reference.critics(state.target_critic), expected.targets, "target_critic")
     reference.assert_same(reference.mlp(state.value), expected.value, "value")
     reference.assert_same(reference.actor(state.actor), expected.actor, "actor")
-    assert (0 < np.mean(linear) < 1) == ("huber" in changes), "some errors are in the linear part, in the last case"
+    assert (0 < np.mean(linear) < 1) == ("huber" in changes), (
+        "some errors are in the linear part, in the last case"
+    )
 
 
 def minimum(q: np.ndarray, **changes: Any) -> float:
@@ -155,9 +184,12 @@ def minimum(q: np.ndarray, **changes: Any) -> float:
     def loss(v: Any) -> Any:
         of_v: Any = lambda observation: jnp.full((len(q), 1), v)  # noqa: E731
         z = jnp.asarray(q)[None] - v
-        scale = jnp.exp(jnp.maximum(jnp.minimum(z / config.temperature, config.max_exponent).max(), -1.0))
+        scale = jnp.exp(
+            jnp.maximum(jnp.minimum(z / config.temperature, config.max_exponent).max(), -1.0)
+        )
         loss = fdvl.value_loss(of_v, jnp.asarray(q)[None], batch, config)[0]
-        return loss * scale if config.divergence == "reverse_kl" else loss  # the rescaling depends on V
+        # The rescaling depends on V.
+        return loss * scale if config.divergence == "reverse_kl" else loss
 
     return float(grid[int(np.argmin(loss(grid)))])
 
@@ -167,7 +199,9 @@ Q = np.random.default_rng(4).normal(size=400)
 
 @pytest.mark.parametrize("optimism", [0.6, 0.8, 0.9])
 def test_total_variation_is_a_quantile(optimism: float) -> None:
-    """Pushed up with 2 lambda - 1 from above, down with 1 - lambda from below: the quantile 2 - 1 / lambda."""
+    """Pushed up with 2 lambda - 1 from above, down with 1 - lambda from below:
+    the quantile 2 - 1 / lambda.
+    """
     value = minimum(Q, divergence="total_variation", optimism=optimism)
     assert value == pytest.approx(np.quantile(Q, 2 - 1 / optimism), abs=0.03)
 
@@ -196,8 +230,14 @@ def test_far_below_the_value_chi_square_pushes_no_harder() -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"optimism": 0.4}, r"^--config\.optimism is 0\.4, it must be finite and in \[0\.5, 1\]\.$"),
-        ({"temperature": 0.0}, r"^--config\.temperature is 0, it must be finite and at least 1e-08\.$"),
+        (
+            {"optimism": 0.4},
+            r"^--config\.optimism is 0\.4, it must be finite and in \[0\.5, 1\]\.$",
+        ),
+        (
+            {"temperature": 0.0},
+            r"^--config\.temperature is 0, it must be finite and at least 1e-08\.$",
+        ),
         ({"uniform_actions": -1}, r"^--config\.uniform-actions is -1, it must be at least 0\.$"),
     ],
 )
@@ -208,4 +248,7 @@ def test_refuses_numbers_out_of_range(changes: dict[str, Any], message: str) -> 
 
 def test_uniform_actions_of_discrete_spaces_are_refused() -> None:
     with pytest.raises(ValueError, match=r"^--config\.uniform-actions is for continuous actions"):
-        fdvl.check(EnvSpec("CartPole-v1", (4,), 2, discrete=True), dataclasses.replace(CONFIG, uniform_actions=1))
+        fdvl.check(
+            EnvSpec("CartPole-v1", (4,), 2, discrete=True),
+            dataclasses.replace(CONFIG, uniform_actions=1),
+        )

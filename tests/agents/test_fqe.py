@@ -1,4 +1,6 @@
-"""FQE against float64 NumPy written from the paper, and against the exact values of a small Markov decision process."""
+"""FQE against float64 NumPy written from the paper,
+and against the exact values of a small Markov decision process.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,8 @@ CONFIG = fqe.Config(
     normalise_observations=False,
 )
 KEY = jax.random.key(0)
-PROBE: dict[str, Any] = {"critic_lr": 3e-3, "target_rate": 0.05}  # without a base: the values of the data's policy
+# Without a base: the values of the data's policy.
+PROBE: dict[str, Any] = {"critic_lr": 3e-3, "target_rate": 0.05}
 NORMALISES_ITSELF = True  # its base sees raw observations
 KEEPS_ROWS = True  # `prepare` keeps first rows of episodes
 
@@ -59,7 +62,9 @@ def cloned() -> tuple[Base, Any]:
 update = jax.jit(fqe.update)
 
 
-@pytest.mark.parametrize("judged", [True, pytest.param(False, marks=pytest.mark.learn)], ids=["a base", "the data's"])
+@pytest.mark.parametrize(
+    "judged", [True, pytest.param(False, marks=pytest.mark.learn)], ids=["a base", "the data's"]
+)
 def test_updates_equal_the_papers(judged: bool) -> None:
     state, (base, actor) = reference.state(fqe, SPEC, CONFIG), cloned()
     data = columns(reference.transitions(9, 12))
@@ -91,13 +96,19 @@ def test_updates_equal_the_papers(judged: bool) -> None:
         )
         alive, has = ~np.asarray(batch.terminated), np.asarray(batch.extras["has_next_action"])
         known = np.ones(5, bool) if judged else has | ~alive
-        y = reward + CONFIG.discount * alive * mean(targets, following, policy(following) if judged else next_action)
-        loss, _, gradient = reference.squared_errors(critics, observation[known], action[known], y[known])
+        y = reward + CONFIG.discount * alive * mean(
+            targets, following, policy(following) if judged else next_action
+        )
+        loss, _, gradient = reference.squared_errors(
+            critics, observation[known], action[known], y[known]
+        )
         q = np.mean([mean([critic], observation, action) for critic in critics])
         critics = adam.step(critics, gradient)
         targets = reference.towards(critics, targets, CONFIG.target_rate)
         expected = {"critic/loss": loss, "critic/q": q, "critic/target": y.mean()}
-        expected["value/initial"] = mean(critics, first, policy(first) if judged else first_action).mean()
+        expected["value/initial"] = mean(
+            critics, first, policy(first) if judged else first_action
+        ).mean()
         reference.assert_metrics(metrics, expected)
     assert judged or not known.all()
     reference.assert_same(reference.critics(state.critic), critics, "critic")
@@ -107,7 +118,8 @@ def test_updates_equal_the_papers(judged: bool) -> None:
         np.testing.assert_allclose(action, policy(first), rtol=1e-5)
 
 
-# A Markov decision process of 4 states that are seen as one-hot vectors, with 2 actions; state 3 ends.
+# A Markov decision process of 4 states that are seen as one-hot vectors, with 2 actions; state 3
+# ends.
 STATES, DISCOUNT = 4, 0.8
 TRANSITIONS = np.random.default_rng(3).dirichlet(np.ones(STATES) * 0.7, size=(STATES, 2))
 REWARDS = np.random.default_rng(4).normal(0.5, 1.0, size=(STATES, 2))
@@ -115,7 +127,9 @@ CHAIN = EnvSpec("test/Chain-v0", (STATES,), 2, discrete=True)
 
 
 def exact(policy: np.ndarray) -> float:
-    """The value of state 0 for the probabilities [states, actions] of a policy: (1 - gamma P)^-1 r."""
+    """The value of state 0 for the probabilities [states, actions] of a policy:
+    (1 - gamma P)^-1 r.
+    """
     moves, rewards = np.einsum("sa,sat->st", policy, TRANSITIONS), (policy * REWARDS).sum(axis=1)
     moves[:, 3] = 0.0  # nothing follows
     return float(np.linalg.solve(np.eye(STATES) - DISCOUNT * moves, rewards)[0])
@@ -128,7 +142,9 @@ def walks(rows: int = 4_000, limit: int = 20) -> Transition:
         action = int(generator.integers(2))
         following = int(generator.choice(STATES, p=TRANSITIONS[state, action]))
         age += 1
-        steps.append((state, action, REWARDS[state, action], following == 3, age == limit, following))
+        steps.append(
+            (state, action, REWARDS[state, action], following == 3, age == limit, following)
+        )
         state, age = (0, 0) if following == 3 or age == limit else (following, age)
     states, actions, rewards, ends, cuts, nexts = map(np.array, zip(*steps, strict=True))
     one_hot = np.eye(STATES, dtype=np.float32)
@@ -144,7 +160,9 @@ def always(state: Any, observation: Any, key: Any, config: Any, explore: bool) -
 
 
 def test_values_are_those_of_the_policy() -> None:
-    """From data of uniform actions: of the two constant policies, of the uniform one, and of the data's own."""
+    """From data of uniform actions: of the two constant policies, of the uniform one,
+    and of the data's own.
+    """
     agent: Any = types.ModuleType("always")
     agent.act = always
     data = walks()
@@ -157,7 +175,9 @@ def test_values_are_those_of_the_policy() -> None:
         def one(state: fqe.State, inputs: Any) -> Any:
             key, step = inputs
             rows = jax.random.randint(key, (64,), 0, len(data.reward))
-            state, metrics = fqe.update(state, jax.tree.map(lambda x: x[rows], data), key, step, config)
+            state, metrics = fqe.update(
+                state, jax.tree.map(lambda x: x[rows], data), key, step, config
+            )
             return state, metrics["value/initial"]
 
         state = fqe.prepare(state, data, config)
@@ -166,19 +186,27 @@ def test_values_are_those_of_the_policy() -> None:
     state = fqe.init(KEY, CHAIN, config)
     values = []
     for action in (0, 1, 2):
-        based = fqe.use_base(state, Base(jnp.asarray(action), (), agent, CHAIN, Raw(), None), config)
+        based = fqe.use_base(
+            state, Base(jnp.asarray(action), (), agent, CHAIN, Raw(), None), config
+        )
         values.append(float(learnt(based, jax.random.split(KEY, 2_000))))
     values.append(float(learnt(state, jax.random.split(KEY, 2_000))))
-    policies = [np.eye(2)[np.full(STATES, action)] for action in (0, 1)] + [np.full((STATES, 2), 0.5)] * 2
+    policies = [np.eye(2)[np.full(STATES, action)] for action in (0, 1)] + [
+        np.full((STATES, 2), 0.5)
+    ] * 2
     expected = np.array([exact(policy) for policy in policies])
     assert np.ptp(expected) > 0.5, "the policies differ"
     np.testing.assert_allclose(values, expected, atol=0.1)
 
 
-@pytest.mark.parametrize(("number", "expected"), [(2, [0, 5]), (4, [0, 3, 5, 6]), (6, [0, 3, 5, 6, 6, 6])])
+@pytest.mark.parametrize(
+    ("number", "expected"), [(2, [0, 5]), (4, [0, 3, 5, 6]), (6, [0, 3, 5, 6, 6, 6])]
+)
 def test_first_rows_begin_episodes(number: int, expected: list[int]) -> None:
     batch = reference.transitions(0, 8)
-    batch = batch.replace(terminated=jnp.arange(8) == 2, truncated=(jnp.arange(8) == 4) | (jnp.arange(8) == 5))
+    batch = batch.replace(
+        terminated=jnp.arange(8) == 2, truncated=(jnp.arange(8) == 4) | (jnp.arange(8) == 5)
+    )
     rows, weight = jax.jit(fqe.first_rows, static_argnums=1)(batch, number)
     np.testing.assert_array_equal(rows, expected)
     np.testing.assert_array_equal(weight, np.arange(number) < 4)
@@ -197,22 +225,36 @@ def test_without_a_base_actions_are_uniform() -> None:
     action = np.asarray(fqe.act(state, jnp.zeros((500, 3)), KEY, CONFIG, explore=True)[0])
     assert action.shape == (500, 2)
     assert action.min() < -0.9 < 0.9 < action.max()
-    assert not np.any(np.asarray(fqe.act(state, jnp.zeros((500, 3)), KEY, CONFIG, explore=False)[0]))
+    assert not np.any(
+        np.asarray(fqe.act(state, jnp.zeros((500, 3)), KEY, CONFIG, explore=False)[0])
+    )
 
 
 @pytest.mark.learn
 def test_defaults_tell_good_policies_from_bad(tmp_path: Path) -> None:
     """Estimates from the data order policies as their returns do."""
-    data, task, returns, values = str(reach.journeys(tmp_path / "reach.npz")), f"{reach.__file__}:Reach", [], []
+    data, task, returns, values = (
+        str(reach.journeys(tmp_path / "reach.npz")),
+        f"{reach.__file__}:Reach",
+        [],
+        [],
+    )
     for name, updates, config in (
         ("random", 1, {}),
         ("cloned", 1_500, {}),
         ("better", 2_000, {"inverse_temperature": 10.0}),
     ):
         agent = "iql" if name == "better" else "bc"
-        settings: dict[str, Any] = {"data": data, "eval_every": updates, "eval_episodes": 50, "config": config}
+        settings: dict[str, Any] = {
+            "data": data,
+            "eval_every": updates,
+            "eval_episodes": 50,
+            "config": config,
+        }
         out = run.train(agent, task, updates, out=tmp_path / name, **settings)
         returns.append(json.loads((out / "summary.json").read_text())["final"]["mean"])
-        out = run.train("fqe", "none", 1_500, out=tmp_path / f"fqe-{name}", data=data, base=str(out))
+        out = run.train(
+            "fqe", "none", 1_500, out=tmp_path / f"fqe-{name}", data=data, base=str(out)
+        )
         values.append(records.read(out, "metrics")[-1]["value/initial"][0])
     assert np.array_equal(np.argsort(returns), np.argsort(values)), (returns, values)

@@ -1,4 +1,6 @@
-"""FQL against float64 NumPy written from the paper, its gradients by differences, and what the paper promises."""
+"""FQL against float64 NumPy written from the paper, its gradients by differences,
+and what the paper promises.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,13 @@ from rljax.agents import fql
 from tests.agents import reference
 
 SPEC = EnvSpec("test/Example-v0", (3,), 2)
-SIZES: dict[str, Any] = {"hidden": (8, 8), "batch_size": 5, "actor_lr": 1e-2, "critic_lr": 2e-2, "target_rate": 0.1}
+SIZES: dict[str, Any] = {
+    "hidden": (8, 8),
+    "batch_size": 5,
+    "actor_lr": 1e-2,
+    "critic_lr": 2e-2,
+    "target_rate": 0.1,
+}
 CONFIG = fql.Config(**SIZES, activation="relu", layer_norm=False, flow_steps=3)
 KEY = jax.random.key(0)
 PROBE: dict[str, Any] = {"layer_norm": False}
@@ -26,7 +34,9 @@ def example() -> tuple[EnvSpec, fql.Config, Transition]:
 
 
 def draws(key: jax.Array, batch: Transition) -> dict[str, np.ndarray]:
-    """The random numbers of an update, as the agent draws them: the noise of the target, the flow and the policy."""
+    """The random numbers of an update, as the agent draws them:
+    the noise of the target, the flow and the policy.
+    """
     key_critic, key_actor = jax.random.split(key)
     key_flow, key_policy = jax.random.split(key_actor)
     key_noise, key_time = jax.random.split(key_flow)
@@ -50,18 +60,33 @@ class Reference:
     def __init__(self, state: fql.State, config: fql.Config) -> None:
         self.config = config
         self.actor = fields(state)
-        self.critics, self.targets = reference.critics(state.critic), reference.critics(state.target_critic)
-        self.actor_adam, self.critic_adam = reference.Adam(config.actor_lr), reference.Adam(config.critic_lr)
+        self.critics, self.targets = (
+            reference.critics(state.critic),
+            reference.critics(state.target_critic),
+        )
+        self.actor_adam, self.critic_adam = (
+            reference.Adam(config.actor_lr),
+            reference.Adam(config.critic_lr),
+        )
 
     def values(self, critics: list[Any], observation: np.ndarray, action: np.ndarray) -> np.ndarray:
         """Q(s, clip(a)) [C, B]."""
-        return np.stack([reference.value(critic, observation, np.clip(action, -1.0, 1.0))[0] for critic in critics])
+        return np.stack(
+            [
+                reference.value(critic, observation, np.clip(action, -1.0, 1.0))[0]
+                for critic in critics
+            ]
+        )
 
     def flow(self, velocity: Any, observation: np.ndarray, noise: np.ndarray) -> np.ndarray:
         """Where a velocity leads from noise [B, A]."""
         action, steps = noise, self.config.flow_steps
         for i in range(steps):
-            action = action + reference.of_field(velocity, action, observation, np.full(len(noise), i / steps)) / steps
+            action = (
+                action
+                + reference.of_field(velocity, action, observation, np.full(len(noise), i / steps))
+                / steps
+            )
         return np.clip(action, -1.0, 1.0)
 
     def update(self, batch: Transition, drawn: dict[str, np.ndarray]) -> dict[str, float]:
@@ -72,14 +97,20 @@ class Reference:
         action = np.asarray(batch.action, np.float64)
         old_actor, old_critics = self.actor, self.critics
 
-        q = self.values(self.targets, successor, reference.of_field(old_actor[1], drawn["target"], successor))
+        q = self.values(
+            self.targets, successor, reference.of_field(old_actor[1], drawn["target"], successor)
+        )
         q = q.mean(axis=0) if config.target == "mean" else q.min(axis=0)
         y = np.asarray(batch.reward) + config.discount * (1.0 - np.asarray(batch.terminated)) * q
         loss, q, gradient = reference.squared_errors(self.critics, observation, action, y)
         gradient = reference.zip_map(lambda x: x / len(self.critics), gradient)
         self.critics = self.critic_adam.step(self.critics, gradient)
         self.targets = reference.towards(self.critics, self.targets, config.target_rate)
-        metrics = {"critic/loss": loss / len(self.critics), "critic/q": q.mean(), "critic/target": y.mean()}
+        metrics = {
+            "critic/loss": loss / len(self.critics),
+            "critic/q": q.mean(),
+            "critic/target": y.mean(),
+        }
 
         noise, time = drawn["flow"], drawn["time"]
         between = (1.0 - time[:, None]) * noise + time[:, None] * action
@@ -96,7 +127,10 @@ class Reference:
                 "actor/distillation": np.square(sample - teacher).mean(),
                 "actor/q": q.mean(),
             }
-            rest = config.distillation_weight * terms["actor/distillation"] - terms["actor/q"] / sizes[0]
+            rest = (
+                config.distillation_weight * terms["actor/distillation"]
+                - terms["actor/q"] / sizes[0]
+            )
             return terms | {"actor/loss": terms["actor/flow"] + rest}
 
         metrics |= parts(self.actor)
@@ -107,7 +141,11 @@ class Reference:
 
 CASES: dict[str, dict[str, Any]] = {
     "default": {},
-    "smallest critic, normalised value": {"target": "min", "normalise_value": True, "distillation_weight": 0.3},
+    "smallest critic, normalised value": {
+        "target": "min",
+        "normalise_value": True,
+        "distillation_weight": 0.3,
+    },
     "three critics, one step": {
         "num_critics": 3,
         "flow_steps": 1,
@@ -154,7 +192,10 @@ def test_flow_learns_nothing_from_the_critics() -> None:
     states = [update(state.replace(critic=x), batch, KEY, 0, CONFIG)[0] for x in critics]
     new, other = (x.actor.parameters for x in states)
     jax.tree.map(np.testing.assert_array_equal, new.flow, other.flow)
-    assert any(np.any(x != y) for x, y in zip(*map(jax.tree.leaves, (new.one_step, other.one_step)), strict=True))
+    assert any(
+        np.any(x != y)
+        for x, y in zip(*map(jax.tree.leaves, (new.one_step, other.one_step)), strict=True)
+    )
 
 
 def test_the_weight_holds_the_policy_near_the_flow() -> None:
@@ -173,7 +214,9 @@ def test_only_termination_cuts_the_bootstrap() -> None:
         return update(state, batch.replace(**flags), KEY, 0, CONFIG)[1]["critic/target"]
 
     assert target(terminated=never, truncated=always) == target(terminated=never, truncated=never)
-    np.testing.assert_allclose(target(terminated=always, truncated=never), batch.reward.mean(), rtol=1e-6)
+    np.testing.assert_allclose(
+        target(terminated=always, truncated=never), batch.reward.mean(), rtol=1e-6
+    )
 
 
 def test_acts_by_one_step() -> None:

@@ -1,4 +1,6 @@
-"""GCIQL against float64 NumPy written from the papers and the authors' code, and on a chain of known values."""
+"""GCIQL against float64 NumPy written from the papers and the authors' code,
+and on a chain of known values.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,13 @@ from tests.agents import reference
 SPEC = EnvSpec("test/Example-v0", (6,), 2)
 PLAIN: dict[str, Any] = {"activation": "relu", "layer_norm": False}
 CONFIG = gciql.Config(
-    hidden=(8, 8), batch_size=5, actor_lr=1e-2, critic_lr=2e-2, value_lr=3e-2, target_rate=0.1, **PLAIN
+    hidden=(8, 8),
+    batch_size=5,
+    actor_lr=1e-2,
+    critic_lr=2e-2,
+    value_lr=3e-2,
+    target_rate=0.1,
+    **PLAIN,
 )
 KEY = jax.random.key(0)
 
@@ -29,7 +37,9 @@ def transitions(seed: int = 0) -> Transition:
     """A batch with goals: three numbers of a state, and three of a goal."""
     batch = reference.transitions(seed, observations=6)
     goal = np.random.default_rng(seed + 100).normal(size=(5, 3)).astype(np.float32)
-    return batch.replace(extras={"actor_observation": jnp.concatenate([batch.observation[:, :3], goal], axis=1)})
+    return batch.replace(
+        extras={"actor_observation": jnp.concatenate([batch.observation[:, :3], goal], axis=1)}
+    )
 
 
 def example() -> tuple[EnvSpec, gciql.Config, Transition]:
@@ -38,13 +48,21 @@ def example() -> tuple[EnvSpec, gciql.Config, Transition]:
 
 
 class Reference:
-    """GCIQL in float64: every loss is of the networks before the update, as in the authors' gciql.py."""
+    """GCIQL in float64: every loss is of the networks before the update,
+    as in the authors' gciql.py.
+    """
 
     def __init__(self, state: gciql.State, config: gciql.Config) -> None:
         self.config = config
         self.actor, self.value = reference.mlp(state.actor), reference.mlp(state.value)
-        self.critics, self.targets = reference.critics(state.critic), reference.critics(state.target_critic)
-        self.actor_adam, self.critic_adam = reference.Adam(config.actor_lr), reference.Adam(config.critic_lr)
+        self.critics, self.targets = (
+            reference.critics(state.critic),
+            reference.critics(state.target_critic),
+        )
+        self.actor_adam, self.critic_adam = (
+            reference.Adam(config.actor_lr),
+            reference.Adam(config.critic_lr),
+        )
         self.value_adam = reference.Adam(config.value_lr)
 
     def update(self, batch: Transition) -> dict[str, float]:
@@ -57,27 +75,37 @@ class Reference:
 
         y = reward + config.discount * alive * reference.forward(self.value, successor)[0][:, 0]
         q = reference.smallest(self.targets, observation, action)[0]
-        value_loss, v, value_gradient = reference.expectile(self.value, observation, q, config.expectile)
-        critic_loss, values, critic_gradient = reference.squared_errors(self.critics, observation, action, y)
+        value_loss, v, value_gradient = reference.expectile(
+            self.value, observation, q, config.expectile
+        )
+        critic_loss, values, critic_gradient = reference.squared_errors(
+            self.critics, observation, action, y
+        )
         metrics, actor_gradient = self.policy(actor_observation, action)
 
         self.value = self.value_adam.step(self.value, value_gradient)
         self.actor = self.actor_adam.step(self.actor, actor_gradient)
         self.critics = self.critic_adam.step(self.critics, critic_gradient)
         self.targets = reference.towards(self.critics, self.targets, config.target_rate)
-        metrics |= {"critic/loss": critic_loss, "critic/q": values.mean(), "critic/target": y.mean()}
+        metrics |= {
+            "critic/loss": critic_loss,
+            "critic/q": values.mean(),
+            "critic/target": y.mean(),
+        }
         return metrics | {"value/loss": value_loss, "value/v": v.mean()}
 
     def policy(self, observation: np.ndarray, action: np.ndarray) -> tuple[dict[str, float], Any]:
         """The actor's metrics and its gradient.
 
         With distance d = |a - m|^2 / 2 + log(2 pi) A / 2 and c the mean m within +-1: ddpg_bc is
-        -mean q(c) / |mean q| + alpha mean d, dm = (-dq/dc 1(m = c) / size + alpha (m - a)) / B; awr is mean w d,
-        dm = w (m - a) / B.
+        -mean q(c) / |mean q| + alpha mean d, dm = (-dq/dc 1(m = c) / size + alpha (m - a)) / B; awr
+        is mean w d, dm = w (m - a) / B.
         """
         config, size = self.config, len(action)
         mean, inputs = reference.forward(self.actor, observation)
-        distance = 0.5 * np.square(mean - action).sum(axis=1) + 0.5 * np.log(2.0 * np.pi) * action.shape[1]
+        distance = (
+            0.5 * np.square(mean - action).sum(axis=1) + 0.5 * np.log(2.0 * np.pi) * action.shape[1]
+        )
         if config.policy_loss == "awr":
             v = reference.forward(self.value, observation)[0][:, 0]
             advantage = reference.smallest(self.critics, observation, action)[0] - v
@@ -89,7 +117,9 @@ class Reference:
             clipped = np.clip(mean, -1.0, 1.0)
             q, slope = reference.smallest(self.critics, observation, clipped)
             scale = np.abs(q).mean() + 1e-6
-            change = (config.imitation_weight * (mean - action) - slope * (mean == clipped) / scale) / size
+            change = (
+                config.imitation_weight * (mean - action) - slope * (mean == clipped) / scale
+            ) / size
             metrics = {"actor/q": q.mean(), "actor/imitation": distance.mean()}
             metrics["actor/loss"] = -q.mean() / scale + config.imitation_weight * distance.mean()
         return metrics, reference.backward(self.actor, inputs, change)[0]
@@ -108,7 +138,9 @@ act = jax.jit(gciql.act, static_argnames="explore")
 
 
 def fresh(config: gciql.Config) -> gciql.State:
-    """A State to start from, whose values lie among the critics' and some of whose actions leave their bounds."""
+    """A State to start from, whose values lie among the critics' and some of whose actions leave
+    their bounds.
+    """
     state = reference.state(gciql, SPEC, config)
     state.value.parameters.params["output"]["bias"] -= 0.2
     return state
@@ -144,7 +176,9 @@ def test_begins_as_the_authors_do() -> None:
     limit = np.sqrt(6.0 / (16 + 2))
     actor, value, critic = (x.parameters.params for x in (state.actor, state.value, state.critic))
     kernel = np.asarray(actor["output"]["kernel"])
-    assert 0.05 * limit < np.abs(kernel).max() <= 0.1 * limit, "a tenth of the others: a hundredth of their variance"
+    assert 0.05 * limit < np.abs(kernel).max() <= 0.1 * limit, (
+        "a tenth of the others: a hundredth of their variance"
+    )
     assert "norm_0" not in actor
     assert "norm_0" in value
     assert "norm_0" in critic["members"]
@@ -169,21 +203,27 @@ def test_progressive_losses_are_of_a_part_of_the_steps_in_every_network() -> Non
     config = dataclasses.replace(CONFIG, torso="iru", compute=12, hidden=(8,))
     state, batch = gciql.init(KEY, SPEC, config), transitions()
     whole, none, part = (
-        update(state, batch, KEY, 0, dataclasses.replace(config, progressive=alpha))[0] for alpha in (None, 0.0, 1.0)
+        update(state, batch, KEY, 0, dataclasses.replace(config, progressive=alpha))[0]
+        for alpha in (None, 0.0, 1.0)
     )
     for name in ("actor", "critic", "value"):
         first, second, third = (
             jax.tree.leaves(getattr(x, name).optimiser_state[0].mu) for x in (whole, none, part)
         )
         assert all(np.allclose(*pair, atol=1e-7) for pair in zip(first, second, strict=True)), name
-        assert not all(np.allclose(*pair, atol=1e-4) for pair in zip(first, third, strict=True)), name
+        assert not all(np.allclose(*pair, atol=1e-4) for pair in zip(first, third, strict=True)), (
+            name
+        )
 
 
 def test_act_explores_around_the_mean_within_bounds() -> None:
     state, observation = fresh(CONFIG), transitions(9).observation
     mean = reference.forward(reference.mlp(state.actor), np.asarray(observation, np.float64))[0]
     np.testing.assert_allclose(
-        act(state, observation, KEY, CONFIG, explore=False)[0], np.clip(mean, -1.0, 1.0), rtol=1e-4, atol=1e-5
+        act(state, observation, KEY, CONFIG, explore=False)[0],
+        np.clip(mean, -1.0, 1.0),
+        rtol=1e-4,
+        atol=1e-5,
     )
     noise = np.asarray(jax.random.normal(KEY, (5, 2)))
     actual, extras = act(state, observation, KEY, CONFIG, explore=True)
@@ -194,17 +234,23 @@ def test_act_explores_around_the_mean_within_bounds() -> None:
 @pytest.mark.parametrize("name", ["value", "actor"])
 def test_refuses_more_than_all_goals(name: str) -> None:
     shares: Any = {f"{name}_goal_current": [0.0, 0.4], f"{name}_goal_future": 0.7}
-    message = rf"--config\.{name}-goal-current and --config\.{name}-goal-future .* together 1\.1: .* at most 1"
+    message = (
+        rf"--config\.{name}-goal-current and --config\.{name}-goal-future .* together 1\.1: .* "
+        r"at most 1"
+    )
     with pytest.raises(ValueError, match=message):
         gciql.check(SPEC, dataclasses.replace(CONFIG, **shares))
 
 
 def test_refuses_thinking_where_there_is_nothing_to_do_twice() -> None:
-    with pytest.raises(ValueError, match=r"--config\.compute is 3, --config\.torso mlp has nothing to do more"):
+    with pytest.raises(
+        ValueError, match=r"--config\.compute is 3, --config\.torso mlp has nothing to do more"
+    ):
         gciql.check(SPEC, dataclasses.replace(CONFIG, compute=3))
 
 
-# A chain of states, each with a step to the left and one to the right in the data, in trajectories of that one step.
+# A chain of states, each with a step to the left and one to the right in the data, in trajectories
+# of that one step.
 
 LENGTH, SHARE, DISCOUNT, EXPECTILE = 6, 0.5, 0.9, 0.9
 
@@ -214,7 +260,11 @@ def chain() -> Transition:
     place, action = np.repeat(np.arange(LENGTH), 2), np.tile([-1.0, 1.0], LENGTH)
     after = np.clip(place + action, 0, LENGTH - 1).astype(int)
     one_hot, never = np.eye(LENGTH, dtype=np.float32), np.zeros(2 * LENGTH, bool)
-    columns: Any = (one_hot[place], action[:, None].astype(np.float32), np.zeros(2 * LENGTH, np.float32))
+    columns: Any = (
+        one_hot[place],
+        action[:, None].astype(np.float32),
+        np.zeros(2 * LENGTH, np.float32),
+    )
     rest: Any = (never, ~never, one_hot[after])
     return Transition(*columns, *rest)
 
@@ -222,24 +272,31 @@ def chain() -> Transition:
 def table() -> np.ndarray:
     """V(s, g), [LENGTH, LENGTH], to which the updates lead.
 
-    A row's goal is itself with probability p = SHARE + (1 - SHARE) / rows, and one more row has the same state: where
-    s = g, the part p / (p + (1 - SHARE) / rows) is terminal with reward 0, all else -1 + gamma V(s', g). V is the
-    expectile of both steps' values, a > b: (tau a + (1 - tau) b) / 1, since tau (a - v) = (1 - tau) (v - b).
+    A row's goal is itself with probability p = SHARE + (1 - SHARE) / rows, and one more row has the
+    same state: where s = g, the part p / (p + (1 - SHARE) / rows) is terminal with reward 0, all
+    else -1 + gamma V(s', g). V is the expectile of both steps' values, a > b: (tau a + (1 - tau)
+    b) / 1, since tau (a - v) = (1 - tau) (v - b).
     """
     rows = 2 * LENGTH
     itself, twin = SHARE + (1.0 - SHARE) / rows, (1.0 - SHARE) / rows
     ends = itself / (itself + twin)
     v, place = np.zeros((LENGTH, LENGTH)), np.arange(LENGTH)
     for _ in range(500):
-        q = np.stack([-1.0 + DISCOUNT * v[np.clip(place + step, 0, LENGTH - 1)] for step in (-1, 1)])
+        q = np.stack(
+            [-1.0 + DISCOUNT * v[np.clip(place + step, 0, LENGTH - 1)] for step in (-1, 1)]
+        )
         q[:, place, place] *= 1.0 - ends
         v = EXPECTILE * q.max(axis=0) + (1.0 - EXPECTILE) * q.min(axis=0)
     return v
 
 
 @pytest.mark.learn
-@pytest.mark.parametrize(("torso", "policy_loss"), [("mlp", "ddpg_bc"), ("mlp", "awr"), ("iru", "ddpg_bc")])
-def test_on_a_chain_values_are_the_tables_and_actions_lead_to_the_goal(torso: str, policy_loss: str) -> None:
+@pytest.mark.parametrize(
+    ("torso", "policy_loss"), [("mlp", "ddpg_bc"), ("mlp", "awr"), ("iru", "ddpg_bc")]
+)
+def test_on_a_chain_values_are_the_tables_and_actions_lead_to_the_goal(
+    torso: str, policy_loss: str
+) -> None:
     changes: dict[str, Any] = {
         "torso": torso,
         "compute": 1 if torso == "mlp" else 3,

@@ -19,8 +19,16 @@ from tests.agents import reference
 from tests.environments import reach
 
 SPEC = EnvSpec("test/Example-v0", (3,), 2)
-RATES = {"actor_lr": 1e-2, "critic_lr": 2e-2, "temperature_lr": 3e-2, "discriminator_lr": 4e-2, "target_rate": 0.1}
-CONFIG = h2o.Config(hidden=(8, 8), batch_size=6, num_successors=3, penalty_weight=0.7, ratio_max=1.3, **RATES)
+RATES = {
+    "actor_lr": 1e-2,
+    "critic_lr": 2e-2,
+    "temperature_lr": 3e-2,
+    "discriminator_lr": 4e-2,
+    "target_rate": 0.1,
+}
+CONFIG = h2o.Config(
+    hidden=(8, 8), batch_size=6, num_successors=3, penalty_weight=0.7, ratio_max=1.3, **RATES
+)
 REAL = np.array([True, False, True, False, False, True])
 KEY = jax.random.key(0)
 
@@ -47,17 +55,27 @@ class Reference:
     def __init__(self, state: h2o.State, config: h2o.Config) -> None:
         self.config = config
         self.actor = reference.mlp(state.actor)
-        self.critics, self.targets = reference.critics(state.critic), reference.critics(state.target_critic)
+        self.critics, self.targets = (
+            reference.critics(state.critic),
+            reference.critics(state.target_critic),
+        )
         discriminators = state.discriminators.parameters
-        self.judges = [reference.mlp(network) for network in (discriminators["pair"], discriminators["successor"])]
+        self.judges = [
+            reference.mlp(network)
+            for network in (discriminators["pair"], discriminators["successor"])
+        ]
         self.log_temperature = np.log(config.init_temperature)
         rates = (config.discriminator_lr, config.critic_lr, config.actor_lr, config.temperature_lr)
         self.adams = [reference.Adam(rate) for rate in rates]
 
-    def sample(self, actor: Any, observation: np.ndarray, noise: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def sample(
+        self, actor: Any, observation: np.ndarray, noise: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
         """Actions and their log-probabilities."""
         mean, raw = np.split(reference.forward(actor, observation)[0], 2, axis=1)
-        log_std = np.clip(raw + self.config.log_std_offset, self.config.log_std_min, self.config.log_std_max)
+        log_std = np.clip(
+            raw + self.config.log_std_offset, self.config.log_std_min, self.config.log_std_max
+        )
         u = mean + np.exp(log_std) * noise
         gaussian = -0.5 * noise**2 - log_std - 0.5 * np.log(2 * np.pi)
         return np.tanh(u), (gaussian - np.log(1.0 - np.tanh(u) ** 2)).sum(axis=1)
@@ -69,7 +87,9 @@ class Reference:
     def update(self, batch: Transition, key: Any) -> dict[str, float]:
         """One update; its metrics."""
         config, real = self.config, np.asarray(batch.extras["offline"])
-        s, following = (np.asarray(x, np.float64) for x in (batch.observation, batch.next_observation))
+        s, following = (
+            np.asarray(x, np.float64) for x in (batch.observation, batch.next_observation)
+        )
         a, reward = np.asarray(batch.action, np.float64), np.asarray(batch.reward, np.float64)
         alive = 1.0 - np.asarray(batch.terminated, np.float64)
         key_judge, key_critic, key_actor = jax.random.split(key, 3)
@@ -77,32 +97,53 @@ class Reference:
             np.asarray(jax.random.normal(k, x.shape), np.float64)
             for k, x in zip(jax.random.split(key_judge, 3), (s, a, following), strict=True)
         ]
-        noisy = [x + config.discriminator_noise * n for x, n in zip((s, a, following), noises, strict=True)]
+        noisy = [
+            x + config.discriminator_noise * n
+            for x, n in zip((s, a, following), noises, strict=True)
+        ]
 
         def pair_loss(judges: Any) -> float:
             return softmax_losses(self.tell(judges[0], *noisy[:2]), real)
 
         def successor_loss(judges: Any) -> float:
-            return softmax_losses(self.tell(judges[0], *noisy[:2]) + self.tell(judges[1], *noisy), real)
+            return softmax_losses(
+                self.tell(judges[0], *noisy[:2]) + self.tell(judges[1], *noisy), real
+            )
 
-        metrics = {"discriminator/pair": pair_loss(self.judges), "discriminator/successor": successor_loss(self.judges)}
-        slope = reference.differences(lambda judges: pair_loss(judges) + successor_loss(judges), self.judges)
+        metrics = {
+            "discriminator/pair": pair_loss(self.judges),
+            "discriminator/successor": successor_loss(self.judges),
+        }
+        slope = reference.differences(
+            lambda judges: pair_loss(judges) + successor_loss(judges), self.judges
+        )
         self.judges = self.adams[0].step(self.judges, slope)
 
         key_action, key_successor = jax.random.split(key_critic)
         next_action = self.sample(self.actor, following, reference.noise(key_action, a.shape))[0]
-        y = reward + config.discount * alive * reference.smallest(self.targets, following, next_action)[0]
-        noise = np.asarray(jax.random.normal(key_successor, (config.num_successors, *s.shape)), np.float64)
+        y = (
+            reward
+            + config.discount * alive * reference.smallest(self.targets, following, next_action)[0]
+        )
+        noise = np.asarray(
+            jax.random.normal(key_successor, (config.num_successors, *s.shape)), np.float64
+        )
 
         def log_ratio(successor: np.ndarray) -> np.ndarray:
-            """Log of simulated over real dynamics, from the four probabilities as the paper has them."""
+            """Log of simulated over real dynamics, from the four probabilities as the paper has
+            them.
+            """
             first = self.tell(self.judges[0], s, a)
             both = first + self.tell(self.judges[1], s, a, successor)
             p, q = (np.exp(x) / np.exp(x).sum(axis=1, keepdims=True) for x in (first, both))
             return -np.log(q[:, 0]) + np.log(q[:, 1]) + np.log(p[:, 0]) - np.log(p[:, 1])
 
         deviation = s[real].std(axis=0)
-        u = np.clip(np.mean([log_ratio(following + deviation * n) for n in noise], axis=0), 1e-30, config.gap_max)
+        u = np.clip(
+            np.mean([log_ratio(following + deviation * n) for n in noise], axis=0),
+            1e-30,
+            config.gap_max,
+        )
         omega = u / u[~real].sum()
         weight = np.clip(np.exp(-log_ratio(following)), config.ratio_min, config.ratio_max)
 
@@ -111,7 +152,9 @@ class Reference:
 
         def losses(critics: Any) -> tuple[float, float]:
             q = values(critics)
-            squared = ((q - y) ** 2)[:, real].mean(axis=1) + (weight * (q - y) ** 2)[:, ~real].mean(axis=1)
+            squared = ((q - y) ** 2)[:, real].mean(axis=1) + (weight * (q - y) ** 2)[:, ~real].mean(
+                axis=1
+            )
             gap = np.log((omega * np.exp(q))[:, ~real].sum(axis=1)) - q[:, real].mean(axis=1)
             return squared.sum(), gap.sum()
 
@@ -119,8 +162,12 @@ class Reference:
         metrics |= {"critic/loss": squared + config.penalty_weight * gap, "critic/error": squared}
         metrics |= {"critic/gap": gap / len(self.critics), "critic/q": values(self.critics).mean()}
         metrics |= {"critic/target": y.mean(), "dynamics/weight": weight[~real].mean()}
-        metrics |= {"dynamics/gap": np.mean([log_ratio(following + deviation * n)[~real] for n in noise])}
-        slope = reference.differences(lambda x: losses(x)[0] + config.penalty_weight * losses(x)[1], self.critics)
+        metrics |= {
+            "dynamics/gap": np.mean([log_ratio(following + deviation * n)[~real] for n in noise])
+        }
+        slope = reference.differences(
+            lambda x: losses(x)[0] + config.penalty_weight * losses(x)[1], self.critics
+        )
         self.critics = self.adams[1].step(self.critics, slope)
 
         temperature, noise = np.exp(self.log_temperature), reference.noise(key_actor, a.shape)
@@ -131,7 +178,11 @@ class Reference:
 
         entropy = -self.sample(self.actor, s, noise)[1].mean()
         target = -a.shape[1] if config.target_entropy is None else config.target_entropy
-        metrics |= {"actor/loss": actor_loss(self.actor), "actor/entropy": entropy, "temperature/value": temperature}
+        metrics |= {
+            "actor/loss": actor_loss(self.actor),
+            "actor/entropy": entropy,
+            "temperature/value": temperature,
+        }
         metrics |= {"temperature/loss": self.log_temperature * (entropy - target)}
         self.actor = self.adams[2].step(self.actor, reference.differences(actor_loss, self.actor))
         self.log_temperature = self.adams[3].step(self.log_temperature, entropy - target)
@@ -157,7 +208,9 @@ critic_loss = jax.jit(h2o.critic_loss)
 
 def fresh(config: h2o.Config) -> h2o.State:
     """A State to start from."""
-    return reference.state(h2o, SPEC, config, log_temperature=jnp.log(jnp.float32(config.init_temperature)))
+    return reference.state(
+        h2o, SPEC, config, log_temperature=jnp.log(jnp.float32(config.init_temperature))
+    )
 
 
 @reference.cases(CASES)
@@ -171,17 +224,23 @@ def test_updates_equal_the_papers(changes: dict[str, Any]) -> None:
         reference.assert_metrics(metrics, expected.update(batch, key))
     discriminators = state.discriminators.parameters
     reference.assert_same(reference.mlp(discriminators["pair"]), expected.judges[0], "pair")
-    reference.assert_same(reference.mlp(discriminators["successor"]), expected.judges[1], "successor")
+    reference.assert_same(
+        reference.mlp(discriminators["successor"]), expected.judges[1], "successor"
+    )
     reference.assert_same(reference.critics(state.critic), expected.critics, "critic")
     reference.assert_same(reference.critics(state.target_critic), expected.targets, "target_critic")
     reference.assert_same(reference.mlp(state.actor), expected.actor, "actor")
-    reference.assert_same(state.log_temperature.parameters, expected.log_temperature, "log_temperature")
+    reference.assert_same(
+        state.log_temperature.parameters, expected.log_temperature, "log_temperature"
+    )
 
 
 @pytest.mark.parametrize("rows", [np.zeros(6, bool), np.ones(6, bool)], ids=["simulated", "real"])
 def test_a_batch_of_one_source_is_finite(rows: np.ndarray) -> None:
     state, metrics = update(fresh(CONFIG), transitions(0, rows), KEY, 0, CONFIG)
-    assert all(np.isfinite(x).all() for x in jax.tree.leaves((state, metrics)) if x.dtype.kind == "f")
+    assert all(
+        np.isfinite(x).all() for x in jax.tree.leaves((state, metrics)) if x.dtype.kind == "f"
+    )
 
 
 def test_real_rows_do_not_need_trust() -> None:
@@ -194,16 +253,29 @@ def test_real_rows_do_not_need_trust() -> None:
 
 
 def test_without_data_it_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"agent 'h2o' learns from a data set beside new experience\. Name it: --da"):
+    with pytest.raises(
+        ValueError,
+        match=r"agent 'h2o' learns from a data set beside new experience\. Name it: --da",
+    ):
         run.train("h2o", "Pendulum-v1", 100, out=tmp_path / "run")
 
 
 @pytest.mark.learn
 def test_wrong_dynamics_are_found_and_weigh_less(tmp_path: Path) -> None:
-    """The simulator's actions have the opposite effect. SAC that believes both earns -27 in reality, chance is -14."""
+    """The simulator's actions have the opposite effect.
+
+    SAC that believes both earns -27 in reality, chance is -14.
+    """
     data = str(reach.journeys(tmp_path / "journeys.npz"))
-    settings: dict[str, Any] = {"data": data, "seeds": 2, "eval_every": 4_000, "config": {"hidden": (64, 64)}}
-    out = run.train("h2o", f"{reach.__file__}:ReachReversed", 4_000, out=tmp_path / "run", **settings)
+    settings: dict[str, Any] = {
+        "data": data,
+        "seeds": 2,
+        "eval_every": 4_000,
+        "config": {"hidden": (64, 64)},
+    }
+    out = run.train(
+        "h2o", f"{reach.__file__}:ReachReversed", 4_000, out=tmp_path / "run", **settings
+    )
     real = evaluate.evaluate_run(out, episodes=30, env=f"{reach.__file__}:Reach")
     assert real["summary"]["mean"] > -5.0
     last = records.read(out, "metrics")[-1]

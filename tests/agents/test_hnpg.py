@@ -1,4 +1,6 @@
-"""HNPG against float64 NumPy written from the paper, what it is given, and what data are worth to it in a lock."""
+"""HNPG against float64 NumPy written from the paper, what it is given,
+and what data are worth to it in a lock.
+"""
 
 from __future__ import annotations
 
@@ -37,14 +39,22 @@ CONFIG = hnpg.Config(
     learning_rate=1e-2,
 )
 KEY = jax.random.key(0)
-SMALL = {"num_envs": 2, "num_steps": 5, "batch_size": 5, "actor_hidden": (8,), "critic_hidden": (8,)}
+SMALL = {
+    "num_envs": 2,
+    "num_steps": 5,
+    "batch_size": 5,
+    "actor_hidden": (8,),
+    "critic_hidden": (8,),
+}
 
 
 def rollout(seed: int = 0, with_data: bool = True) -> Transition:
     """A rollout [T, E] with every kind of end, and rows of data beside it."""
     batch = test_ppo_lagrangian.rollout(seed, SPEC)
     extras = {"raw": batch.extras["raw"]}
-    return batch.replace(extras=extras | ({"data": reference.transitions(seed + 50, ROWS)} if with_data else {}))
+    return batch.replace(
+        extras=extras | ({"data": reference.transitions(seed + 50, ROWS)} if with_data else {})
+    )
 
 
 def example() -> tuple[EnvSpec, hnpg.Config, Transition]:
@@ -53,11 +63,16 @@ def example() -> tuple[EnvSpec, hnpg.Config, Transition]:
 
 
 class Reference:
-    """One learner in float64: sums along episodes term by term, the Hessian as a matrix, gradients by hand."""
+    """One learner in float64: sums along episodes term by term, the Hessian as a matrix,
+    gradients by hand.
+    """
 
     def __init__(self, state: hnpg.State, config: hnpg.Config) -> None:
         self.config = config
-        self.actor, self.log_std = reference.mlp(state.actor.mean), np.asarray(state.actor.log_std, np.float64)
+        self.actor, self.log_std = (
+            reference.mlp(state.actor.mean),
+            np.asarray(state.actor.log_std, np.float64),
+        )
         (self.critic,) = reference.critics(state.critic)
         self.adam = reference.Adam(config.learning_rate, config.adam_epsilon)
         self.running, self.sums = np.zeros(ENVS), []
@@ -71,10 +86,14 @@ class Reference:
         return self.by_std(reward)
 
     def by_std(self, reward: Any) -> np.ndarray:
-        return np.clip(np.asarray(reward, np.float64) / np.sqrt(np.ravel(self.sums).var() + 1e-8), -10, 10)
+        return np.clip(
+            np.asarray(reward, np.float64) / np.sqrt(np.ravel(self.sums).var() + 1e-8), -10, 10
+        )
 
     def q(self, observation: np.ndarray, action: np.ndarray) -> np.ndarray:
-        return reference.forward(self.critic, np.concatenate([observation, action], axis=-1))[0][..., 0]
+        return reference.forward(self.critic, np.concatenate([observation, action], axis=-1))[0][
+            ..., 0
+        ]
 
     def drawn(self, observation: np.ndarray, key: jax.Array) -> np.ndarray:
         """Raw actions."""
@@ -83,10 +102,14 @@ class Reference:
 
     def values(self, observation: np.ndarray, key: jax.Array) -> np.ndarray:
         keys = jax.random.split(key, self.config.num_draws)
-        return np.mean([self.q(observation, np.clip(self.drawn(observation, k), -1, 1)) for k in keys], axis=0)
+        return np.mean(
+            [self.q(observation, np.clip(self.drawn(observation, k), -1, 1)) for k in keys], axis=0
+        )
 
     def along(self, batch: Transition, terms: np.ndarray, decay: float, whole: bool) -> np.ndarray:
-        """Discounted sums of `terms` [T, E] from each step to the end of its episode; `whole`: a cut is no end."""
+        """Discounted sums of `terms` [T, E] from each step to the end of its episode;
+        `whole`: a cut is no end.
+        """
         result = np.zeros((STEPS, ENVS))
         for t in range(STEPS):
             for e in range(ENVS):
@@ -118,11 +141,16 @@ class Reference:
                 hessian += np.outer(of_mean, of_mean) / size
         hessian[-2:, -2:] += 2.0 * np.eye(2)
         of_g = np.linalg.solve(hessian, g)
-        change, start = -np.sqrt(2 * config.kl_limit / (g @ of_g)) * of_g, self.flat(self.actor, self.log_std)
+        change, start = (
+            -np.sqrt(2 * config.kl_limit / (g @ of_g)) * of_g,
+            self.flat(self.actor, self.log_std),
+        )
 
         def shaped(point: np.ndarray) -> tuple[list[np.ndarray], np.ndarray]:
             parts = np.split(point, np.cumsum([x.size for x in self.actor]))
-            return [part.reshape(x.shape) for part, x in zip(parts, self.actor, strict=False)], parts[-1]
+            return [
+                part.reshape(x.shape) for part, x in zip(parts, self.actor, strict=False)
+            ], parts[-1]
 
         def judged(point: np.ndarray) -> tuple[float, float]:
             layers, log_std = shaped(point)
@@ -134,7 +162,9 @@ class Reference:
 
         shares = [config.backtrack**k for k in range(config.backtracks)]
         tries = [(share, *judged(start + share * change)) for share in shares]
-        share = next((s for s, loss, kl in tries if kl <= config.kl_limit and loss <= judged(start)[0]), 0.0)
+        share = next(
+            (s for s, loss, kl in tries if kl <= config.kl_limit and loss <= judged(start)[0]), 0.0
+        )
         loss, kl = judged(start + share * change)
         self.actor, self.log_std = shaped(start + share * change)
         entropy = float((np.log(std) + 0.5 * np.log(2 * np.pi * np.e)).sum())
@@ -151,15 +181,24 @@ class Reference:
         go_on = config.discount * (1.0 - np.asarray(batch.terminated, np.float64))
         cut = np.asarray(batch.truncated).copy()
         cut[-1] = True
-        target = self.along(batch, reward + go_on * cut * self.values(following, key_returns), config.discount, True)
-        rows, action = observation.reshape(-1, 3), np.asarray(batch.action, np.float64).reshape(-1, 2)
+        target = self.along(
+            batch, reward + go_on * cut * self.values(following, key_returns), config.discount, True
+        )
+        rows, action = (
+            observation.reshape(-1, 3),
+            np.asarray(batch.action, np.float64).reshape(-1, 2),
+        )
         parts, each = STEPS * ENVS // config.batch_size, []
         if data is not None:
             gain, played = self.by_std(data.reward), np.asarray(data.action, np.float64)
-            seen, after = (np.asarray(x, np.float64) for x in (data.observation, data.next_observation))
+            seen, after = (
+                np.asarray(x, np.float64) for x in (data.observation, data.next_observation)
+            )
         for epoch_key in jax.random.split(key_fit, config.num_epochs):
             key_order, key_rows, key_value = jax.random.split(epoch_key, 3)
-            order = np.asarray(distributions.permutation(key_order, STEPS * ENVS)).reshape(parts, -1)
+            order = np.asarray(distributions.permutation(key_order, STEPS * ENVS)).reshape(
+                parts, -1
+            )
             if data is not None:
                 alive = 1.0 - np.asarray(data.terminated, np.float64)
                 y = gain + config.discount * alive * self.values(after, key_value)
@@ -168,30 +207,48 @@ class Reference:
                 loss, q, (gradient,) = reference.squared_errors(
                     [self.critic], rows[part], action[part], target.ravel()[part]
                 )
-                line = {"critic/loss": loss, "critic/q": q.mean(), "critic/target": target.ravel()[part].mean()}
+                line = {
+                    "critic/loss": loss,
+                    "critic/q": q.mean(),
+                    "critic/target": target.ravel()[part].mean(),
+                }
                 if data is not None:
                     share = beside[i]
-                    error, q, (more,) = reference.squared_errors([self.critic], seen[share], played[share], y[share])
-                    gradient = [g + config.data_weight * m for g, m in zip(gradient, more, strict=True)]
+                    error, q, (more,) = reference.squared_errors(
+                        [self.critic], seen[share], played[share], y[share]
+                    )
+                    gradient = [
+                        g + config.data_weight * m for g, m in zip(gradient, more, strict=True)
+                    ]
                     line |= {"critic/data_loss": error, "critic/data_q": q.mean()}
-                self.critic = self.adam.step(self.critic, reference.limited(gradient, config.max_grad_norm))
+                self.critic = self.adam.step(
+                    self.critic, reference.limited(gradient, config.max_grad_norm)
+                )
                 each.append(line)
         key_value, key_next = jax.random.split(key_advantages)
-        delta = reward + go_on * self.values(following, key_next) - self.values(observation, key_value)
+        delta = (
+            reward + go_on * self.values(following, key_next) - self.values(observation, key_value)
+        )
         gains = self.along(batch, delta, config.discount * config.trace_decay, True).ravel()
         raw = np.asarray(batch.extras["raw"], np.float64).reshape(-1, 2)
         if data is not None:
             key_action, key_value = jax.random.split(key_data)
             chosen = self.drawn(seen, key_action)
             more = self.q(seen, np.clip(chosen, -1, 1)) - self.values(seen, key_value)
-            rows, raw, gains = (np.concatenate(x) for x in ((rows, seen), (raw, chosen), (gains, more)))
+            rows, raw, gains = (
+                np.concatenate(x) for x in ((rows, seen), (raw, chosen), (gains, more))
+            )
         metrics = self.step(rows, raw, gains)
         return metrics | {name: float(np.mean([line[name] for line in each])) for name in each[0]}
 
 
-@pytest.mark.parametrize("with_data", [True, pytest.param(False, marks=pytest.mark.learn)], ids=["data", "none"])
+@pytest.mark.parametrize(
+    "with_data", [True, pytest.param(False, marks=pytest.mark.learn)], ids=["data", "none"]
+)
 def test_updates_equal_the_paper(with_data: bool) -> None:
-    """The larger the step, the farther is KL from the Hessian's, so that some steps are shortened."""
+    """The larger the step, the farther is KL from the Hessian's,
+    so that some steps are shortened.
+    """
     shares, update, state = set(), jax.jit(hnpg.update), reference.state(hnpg, SPEC, CONFIG)
     expected = Reference(state, CONFIG)
     for step, limit in enumerate((0.01, 0.3, 3.0, 10.0)):
@@ -199,11 +256,15 @@ def test_updates_equal_the_paper(with_data: bool) -> None:
         batch, key = rollout(step, with_data), jax.random.key(step)
         state, metrics = update(state, batch, key, step, config)
         wanted = expected.update(batch, key)
-        assert {name: float(x) for name, x in metrics.items()} == pytest.approx(wanted, rel=2e-3, abs=2e-5)
+        assert {name: float(x) for name, x in metrics.items()} == pytest.approx(
+            wanted, rel=2e-3, abs=2e-5
+        )
         shares.add(wanted["actor/step"])
     (critic,) = reference.critics(state.critic)
     found = [*critic, *reference.mlp(state.actor.mean), np.asarray(state.actor.log_std)]
-    for one, other in zip(found, [*expected.critic, *expected.actor, expected.log_std], strict=True):
+    for one, other in zip(
+        found, [*expected.critic, *expected.actor, expected.log_std], strict=True
+    ):
         np.testing.assert_allclose(one, other, rtol=2e-3, atol=2e-4)
     assert len(shares) > 1
 
@@ -214,7 +275,9 @@ def test_values_of_one_discrete_action_are_exact() -> None:
     observation = np.random.default_rng(0).normal(size=(5, 3)).astype(np.float32)
     found = hnpg.values(state, observation, KEY, CONFIG)
     (critic,) = reference.critics(state.critic)
-    logits, q = (reference.forward(x, observation)[0] for x in (reference.mlp(state.actor.mean), critic))
+    logits, q = (
+        reference.forward(x, observation)[0] for x in (reference.mlp(state.actor.mean), critic)
+    )
     share = np.exp(logits - logits.max(axis=1, keepdims=True))
     np.testing.assert_allclose(found, (share * q).sum(axis=1) / share.sum(axis=1), rtol=1e-5)
 
@@ -227,10 +290,19 @@ def record(path: Path, name: str, episodes: int) -> str:
 
 @pytest.mark.learn  # it does not, but compiles a whole run
 def test_it_learns_from_rows_of_the_data_beside_whole_rollouts(tmp_path: Path) -> None:
-    """A run in the compiled driver, whose metrics tell that there were rows; weights of rows and a population, too."""
+    """A run in the compiled driver, whose metrics tell that there were rows;
+    weights of rows and a population, too.
+    """
     data = record(tmp_path / "lock.npz", "rljax/CombinationLock-3-discrete", 20)
-    settings: dict[str, Any] = {"data": data, "weights": "top", "seeds": 2, "config": SMALL | {"data_size": 20}}
-    out = run.train("hnpg", "rljax/CombinationLock-3-discrete", 40, out=tmp_path / "run", **settings)
+    settings: dict[str, Any] = {
+        "data": data,
+        "weights": "top",
+        "seeds": 2,
+        "config": SMALL | {"data_size": 20},
+    }
+    out = run.train(
+        "hnpg", "rljax/CombinationLock-3-discrete", 40, out=tmp_path / "run", **settings
+    )
     metrics = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
     assert np.isfinite([line["critic/data_loss"] for line in metrics]).all()
     assert metrics[-1]["update"] == 4
@@ -239,28 +311,62 @@ def test_it_learns_from_rows_of_the_data_beside_whole_rollouts(tmp_path: Path) -
 @pytest.mark.parametrize(
     ("changes", "data", "message"),
     [
-        ({}, None, r"a data set beside new .* Name it: --data DATA\. Or learn without one: --config.data-size 0\."),
+        (
+            {},
+            None,
+            (
+                r"a data set beside new .* Name it: --data DATA\. Or learn without one: "
+                r"--config.data-size 0\."
+            ),
+        ),
         ({"data_size": 0}, "lock.npz", r"cannot use --data"),
-        ({"data_size": 21}, "lock.npz", r"--config.data-size is 21, .* in 2 minibatches: .* such as 20"),
+        (
+            {"data_size": 21},
+            "lock.npz",
+            r"--config.data-size is 21, .* in 2 minibatches: .* such as 20",
+        ),
         ({"data_size": -2}, "lock.npz", r"--config.data-size is -2"),
-        ({}, "reach.npz", r"has observation_shape = \(2,\), environment 'rljax/CombinationLock-3-discrete' has \(8,\)"),
+        (
+            {},
+            "reach.npz",
+            (
+                r"has observation_shape = \(2,\), environment "
+                r"'rljax/CombinationLock-3-discrete' has \(8,\)"
+            ),
+        ),
         ({}, "numbers.npz", r"has action_size = 10|has discrete = False, environment .* has True"),
     ],
 )
-def test_what_cannot_work_is_refused(changes: dict[str, Any], data: str | None, message: str, tmp_path: Path) -> None:
+def test_what_cannot_work_is_refused(
+    changes: dict[str, Any], data: str | None, message: str, tmp_path: Path
+) -> None:
     record(tmp_path / "lock.npz", "rljax/CombinationLock-3-discrete", 20)
     record(tmp_path / "numbers.npz", "rljax/CombinationLock-3", 20)
     reach.journeys(tmp_path / "reach.npz", 5)
     given = {} if data is None else {"data": str(tmp_path / data)}
     config = SMALL | {"data_size": 20} | changes
     with pytest.raises(ValueError, match=message):
-        run.train("hnpg", "rljax/CombinationLock-3-discrete", 40, config=config, out=tmp_path / "run", **given)
+        run.train(
+            "hnpg",
+            "rljax/CombinationLock-3-discrete",
+            40,
+            config=config,
+            out=tmp_path / "run",
+            **given,
+        )
 
 
 def test_offline_shares_are_of_other_agents(tmp_path: Path) -> None:
     data = record(tmp_path / "lock.npz", "rljax/CombinationLock-3-discrete", 20)
     with pytest.raises(ValueError, match=r"--offline-share 0.25 .* --config.data-size"):
-        run.train("hnpg", "rljax/CombinationLock-3-discrete", 40, data=data, offline_share=0.25, out=tmp_path / "run")
+        run.train(
+            "hnpg",
+            "rljax/CombinationLock-3-discrete",
+            40,
+            data=data,
+            offline_share=0.25,
+            out=tmp_path / "run",
+        )
 
 
 @pytest.mark.learn
@@ -270,8 +376,14 @@ def test_data_open_the_lock(tmp_path: Path) -> None:
     settings: dict[str, Any] = {"eval_every": 140_000, "eval_episodes": 100}
     finals = {}
     for label, changes in (("data", {}), ("none", {"data_size": 0})):
-        given = {"data": record(tmp_path / "lock.npz", name, 2_000), "seeds": 2} if label == "data" else {}
-        out = run.train("hnpg", name, 140_000, config=changes, out=tmp_path / label, **settings, **given)
+        given = (
+            {"data": record(tmp_path / "lock.npz", name, 2_000), "seeds": 2}
+            if label == "data"
+            else {}
+        )
+        out = run.train(
+            "hnpg", name, 140_000, config=changes, out=tmp_path / label, **settings, **given
+        )
         line = [json.loads(x) for x in (out / "evaluations.jsonl").read_text().splitlines()]
         last = max(x["step"] for x in line)
         finals[label] = [float(np.mean(x["returns"])) for x in line if x["step"] == last]

@@ -1,4 +1,6 @@
-"""IFQL against float64 NumPy written from the papers, its flow's gradient by differences, and how it acts."""
+"""IFQL against float64 NumPy written from the papers, its flow's gradient by differences,
+and how it acts.
+"""
 
 from __future__ import annotations
 
@@ -13,8 +15,16 @@ from rljax.agents import ifql
 from tests.agents import reference
 
 SPEC = EnvSpec("test/Example-v0", (3,), 2)
-SIZES: dict[str, Any] = {"hidden": (8, 8), "batch_size": 5, "actor_lr": 1e-2, "critic_lr": 2e-2, "target_rate": 0.1}
-CONFIG = ifql.Config(**SIZES, value_lr=3e-2, activation="relu", layer_norm=False, flow_steps=3, num_candidates=4)
+SIZES: dict[str, Any] = {
+    "hidden": (8, 8),
+    "batch_size": 5,
+    "actor_lr": 1e-2,
+    "critic_lr": 2e-2,
+    "target_rate": 0.1,
+}
+CONFIG = ifql.Config(
+    **SIZES, value_lr=3e-2, activation="relu", layer_norm=False, flow_steps=3, num_candidates=4
+)
 KEY = jax.random.key(0)
 PROBE: dict[str, Any] = {"layer_norm": False}
 POLICY_IS_A_DRAW = True  # also without exploring
@@ -26,12 +36,17 @@ def example() -> tuple[EnvSpec, ifql.Config, Transition]:
 
 
 class Reference:
-    """IFQL in float64, from equations 5 and 6 of arXiv:2110.06169 and equation 4 of arXiv:2502.02538."""
+    """IFQL in float64, from equations 5 and 6 of arXiv:2110.06169 and equation 4 of
+    arXiv:2502.02538.
+    """
 
     def __init__(self, state: ifql.State, config: ifql.Config) -> None:
         self.config = config
         self.actor, self.value = reference.field(state.actor), reference.mlp(state.value)
-        self.critics, self.targets = reference.critics(state.critic), reference.critics(state.target_critic)
+        self.critics, self.targets = (
+            reference.critics(state.critic),
+            reference.critics(state.target_critic),
+        )
         rates = (config.actor_lr, config.critic_lr, config.value_lr)
         self.actor_adam, self.critic_adam, self.value_adam = map(reference.Adam, rates)
 
@@ -46,7 +61,10 @@ class Reference:
         value_loss, v, gradient = reference.expectile(self.value, observation, q, config.expectile)
         self.value = self.value_adam.step(self.value, gradient)
 
-        y = np.asarray(batch.reward) + config.discount * (1.0 - np.asarray(batch.terminated)) * next_v
+        y = (
+            np.asarray(batch.reward)
+            + config.discount * (1.0 - np.asarray(batch.terminated)) * next_v
+        )
         loss, q, gradient = reference.squared_errors(self.critics, observation, action, y)
         self.critics = self.critic_adam.step(self.critics, gradient)
         self.targets = reference.towards(self.critics, self.targets, config.target_rate)
@@ -60,7 +78,11 @@ class Reference:
             velocity = reference.of_field(actor, between, observation, time)
             return float(np.square(velocity - (action - noise)).mean())
 
-        metrics = {"value/loss": value_loss, "value/v": v.mean(), "actor/loss": flow_loss(self.actor)}
+        metrics = {
+            "value/loss": value_loss,
+            "value/v": v.mean(),
+            "actor/loss": flow_loss(self.actor),
+        }
         metrics |= {"critic/loss": loss, "critic/q": q.mean(), "critic/target": y.mean()}
         self.actor = self.actor_adam.step(self.actor, reference.differences(flow_loss, self.actor))
         return metrics
@@ -103,7 +125,9 @@ def test_takes_the_best_of_the_flows_actions() -> None:
     for i in range(4):
         action = noise[:, i]
         for step in range(3):
-            action = action + reference.of_field(flow, action, observation, np.full(12, step / 3)) / 3
+            action = (
+                action + reference.of_field(flow, action, observation, np.full(12, step / 3)) / 3
+            )
         actions.append(np.clip(action, -1.0, 1.0))
         values.append(reference.smallest(critics, observation, actions[-1])[0])
     best = np.argmax(values, axis=0)
@@ -121,4 +145,6 @@ def test_only_termination_cuts_the_bootstrap() -> None:
         return update(state, batch.replace(**flags), KEY, 0, CONFIG)[1]["critic/target"]
 
     assert target(terminated=never, truncated=always) == target(terminated=never, truncated=never)
-    np.testing.assert_allclose(target(terminated=always, truncated=never), batch.reward.mean(), rtol=1e-6)
+    np.testing.assert_allclose(
+        target(terminated=always, truncated=never), batch.reward.mean(), rtol=1e-6
+    )

@@ -1,4 +1,6 @@
-"""IQL against float64 NumPy written from the paper and the authors' code, and what the paper promises of its parts."""
+"""IQL against float64 NumPy written from the paper and the authors' code,
+and what the paper promises of its parts.
+"""
 
 from __future__ import annotations
 
@@ -16,9 +18,12 @@ from rljax.agents import bc, iql
 from tests.agents import reference
 
 SPEC = EnvSpec("test/Example-v0", (3,), 2)
-CONFIG = iql.Config(hidden=(8, 8), batch_size=5, actor_lr=1e-2, critic_lr=2e-2, value_lr=3e-2, target_rate=0.1)
+CONFIG = iql.Config(
+    hidden=(8, 8), batch_size=5, actor_lr=1e-2, critic_lr=2e-2, value_lr=3e-2, target_rate=0.1
+)
 KEY = jax.random.key(0)
-PROBE: dict[str, Any] = {"initialisation": "torch"}  # with biases of 0, an observation of 0 moves the last layer alone
+# With biases of 0, an observation of 0 moves the last layer alone.
+PROBE: dict[str, Any] = {"initialisation": "torch"}
 
 
 def example() -> tuple[EnvSpec, iql.Config, Transition]:
@@ -27,13 +32,21 @@ def example() -> tuple[EnvSpec, iql.Config, Transition]:
 
 
 class Reference:
-    """Implicit Q-learning in float64, from equations 5 to 7 of arXiv:2110.06169 in the order of the authors' code."""
+    """Implicit Q-learning in float64, from equations 5 to 7 of arXiv:2110.06169 in the order of the
+    authors' code.
+    """
 
     def __init__(self, state: iql.State, config: iql.Config) -> None:
         self.config = config
         self.actor, self.value = reference.actor(state.actor), reference.mlp(state.value)
-        self.critics, self.targets = reference.critics(state.critic), reference.critics(state.target_critic)
-        self.actor_adam, self.critic_adam = reference.Adam(config.actor_lr), reference.Adam(config.critic_lr)
+        self.critics, self.targets = (
+            reference.critics(state.critic),
+            reference.critics(state.target_critic),
+        )
+        self.actor_adam, self.critic_adam = (
+            reference.Adam(config.actor_lr),
+            reference.Adam(config.critic_lr),
+        )
         self.value_adam = reference.Adam(config.value_lr)
 
     def update(self, batch: Transition, key: jax.Array, step: int) -> dict[str, float]:
@@ -45,18 +58,24 @@ class Reference:
         alive = 1.0 - np.asarray(batch.terminated, np.float64)
 
         q = reference.smallest(self.targets, observation, action)[0]
-        value_loss, old_v, gradient = reference.expectile(self.value, observation, q, config.expectile)
+        value_loss, old_v, gradient = reference.expectile(
+            self.value, observation, q, config.expectile
+        )
         value = self.value_adam.step(self.value, gradient)
         judge = value if config.values == "new" else self.value
         v, next_v = (reference.forward(judge, x)[0][:, 0] for x in (observation, next_observation))
 
         weight = np.minimum(np.exp(config.inverse_temperature * (q - v)), config.max_weight)
-        distance, gradient = reference.imitation(self.actor, observation, action, weight, config, key)
+        distance, gradient = reference.imitation(
+            self.actor, observation, action, weight, config, key
+        )
         self.actor_adam.rate = reference.cosine(config.actor_lr, step, config.decay_steps)
         self.actor, self.value = self.actor_adam.step(self.actor, gradient), value
 
         y = reward + config.discount * alive * next_v
-        critic_loss, values, gradient = reference.squared_errors(self.critics, observation, action, y)
+        critic_loss, values, gradient = reference.squared_errors(
+            self.critics, observation, action, y
+        )
         self.critics = self.critic_adam.step(self.critics, gradient)
         self.targets = reference.towards(self.critics, self.targets, config.target_rate)
         return {
@@ -117,7 +136,10 @@ def test_updates_equal_the_papers(changes: dict[str, Any]) -> None:
 
 
 def test_the_cases_bound_some_and_not_all() -> None:
-    config, batch = dataclasses.replace(CONFIG, **CASES["bounded weights and std"]), reference.transitions()
+    config, batch = (
+        dataclasses.replace(CONFIG, **CASES["bounded weights and std"]),
+        reference.transitions(),
+    )
     state = fresh(config)
     assert 0.0 < (np.asarray(state.actor.parameters.log_std) > config.log_std_max).mean() < 1.0
     q = state.target_critic(batch.observation, batch.action).min(axis=0)
@@ -128,15 +150,21 @@ def test_the_cases_bound_some_and_not_all() -> None:
 
 def test_losses_by_hand() -> None:
     batch = jax.tree.map(lambda x: x[:2], reference.transitions())
-    batch = batch.replace(reward=np.asarray([1.0, 2.0], np.float32), terminated=np.array([False, True]))
-    config = dataclasses.replace(CONFIG, expectile=0.75, discount=0.5, inverse_temperature=1.0, max_weight=3.0)
+    batch = batch.replace(
+        reward=np.asarray([1.0, 2.0], np.float32), terminated=np.array([False, True])
+    )
+    config = dataclasses.replace(
+        CONFIG, expectile=0.75, discount=0.5, inverse_temperature=1.0, max_weight=3.0
+    )
     # u = (4, -2) - 1 = (3, -3):  (0.75 9 + 0.25 9) / 2
     loss = iql.value_loss(constant(1.0), jnp.array([4.0, -2.0]), batch, config)[0]
     np.testing.assert_allclose(loss, 4.5, rtol=1e-6)
     # y = (1 + 0.5 6, 2);  errors (1, 0) and (-2, 3):  1 / 2 + 13 / 2
     critic: Any = lambda observation, action: jnp.array([[5.0, 2.0], [2.0, 5.0]])  # noqa: E731
     loss, metrics = iql.critic_loss(critic, jnp.array([6.0, 9.0]), batch, config)
-    np.testing.assert_allclose([loss, metrics["critic/target"], metrics["critic/q"]], [7.0, 3.0, 3.5], rtol=1e-6)
+    np.testing.assert_allclose(
+        [loss, metrics["critic/target"], metrics["critic/q"]], [7.0, 3.0, 3.5], rtol=1e-6
+    )
     # w = (3, e^-1), e^2 being above the bound;  |mu - a|^2 = (0.25, 1)
     batch = batch.replace(action=np.array([[0.5, 0.0], [0.0, -1.0]], np.float32))
     mean: Any = lambda observation, dropout: jnp.zeros((2, 2))  # noqa: E731
@@ -145,7 +173,9 @@ def test_losses_by_hand() -> None:
 
 
 def least(share: float) -> float:
-    """The constant value that L(V) wants for q = 0, 1, ..., 9, by Newton's method on its gradient."""
+    """The constant value that L(V) wants for q = 0, 1, ..., 9,
+    by Newton's method on its gradient.
+    """
     q, batch = jnp.arange(10.0), reference.transitions(0, 10)
     config = dataclasses.replace(CONFIG, expectile=share)
     slope = jax.grad(lambda v: iql.value_loss(constant(v), q, batch, config)[0])
@@ -156,7 +186,9 @@ def least(share: float) -> float:
 
 
 @pytest.mark.parametrize(("share", "expected"), [(0.5, 4.5), (0.999999, 9.0), (0.000001, 0.0)])
-def test_expectile_is_the_mean_in_the_middle_and_the_extremes_at_the_ends(share: float, expected: float) -> None:
+def test_expectile_is_the_mean_in_the_middle_and_the_extremes_at_the_ends(
+    share: float, expected: float
+) -> None:
     np.testing.assert_allclose(least(share), expected, atol=1e-3)
 
 
@@ -169,7 +201,10 @@ def test_expectile_balances_what_is_above_and_below() -> None:
 def test_weights_grow_with_the_advantage_up_to_their_bound() -> None:
     config = dataclasses.replace(CONFIG, policy="deterministic")
     actor, batch = fresh(config).actor.parameters, reference.transitions()
-    weights = [float(actor_loss(actor, jnp.full(5, x), batch, KEY, config)[1]["actor/weight"]) for x in (-1, 0, 1, 9)]
+    weights = [
+        float(actor_loss(actor, jnp.full(5, x), batch, KEY, config)[1]["actor/weight"])
+        for x in (-1, 0, 1, 9)
+    ]
     np.testing.assert_allclose(weights, [np.exp(-3.0), 1.0, np.exp(3.0), 100.0], rtol=1e-5)
 
 
@@ -178,7 +213,12 @@ def test_without_inverse_temperature_it_clones() -> None:
     state, batch = fresh(config), reference.transitions()
     loss = actor_loss(state.actor.parameters, jnp.arange(5.0), batch, KEY, config)[0]
     cloning = bc.Config(loss="log_prob", hidden=(8, 8))
-    cloned = bc.actor_loss(networks.Actor(state.actor.parameters.mean, state.actor.parameters.log_std), batch, KEY, cloning)[0]
+    cloned = bc.actor_loss(
+        networks.Actor(state.actor.parameters.mean, state.actor.parameters.log_std),
+        batch,
+        KEY,
+        cloning,
+    )[0]
     np.testing.assert_allclose(loss, cloned, rtol=1e-6)
 
 
@@ -190,7 +230,9 @@ def test_only_termination_cuts_the_bootstrap() -> None:
         return update(state, batch.replace(**flags), KEY, 0, CONFIG)[1]["critic/target"]
 
     assert target(terminated=never, truncated=always) == target(terminated=never, truncated=never)
-    np.testing.assert_allclose(target(terminated=always, truncated=never), batch.reward.mean(), rtol=1e-6)
+    np.testing.assert_allclose(
+        target(terminated=always, truncated=never), batch.reward.mean(), rtol=1e-6
+    )
 
 
 def test_no_action_but_the_datas_is_judged() -> None:
@@ -228,19 +270,34 @@ def test_rate_falls_to_zero_as_a_cosine() -> None:
     for step, moves in ((99, True), (100, False)):
         new = update(old, reference.transitions(), KEY, step, config)[0]
         for part, expected in (("actor", moves), ("critic", True), ("value", True)):
-            pairs = zip(*map(jax.tree.leaves, (getattr(old, part).parameters, getattr(new, part).parameters)), strict=True)
+            pairs = zip(
+                *map(
+                    jax.tree.leaves, (getattr(old, part).parameters, getattr(new, part).parameters)
+                ),
+                strict=True,
+            )
             assert any(np.any(np.asarray(x) != np.asarray(y)) for x, y in pairs) == expected, part
 
 
 def test_rate_stays_without_decay() -> None:
-    assert iql.actor_rate(jnp.asarray(10**7), dataclasses.replace(CONFIG, decay_steps=None)) == CONFIG.actor_lr
+    assert (
+        iql.actor_rate(jnp.asarray(10**7), dataclasses.replace(CONFIG, decay_steps=None))
+        == CONFIG.actor_lr
+    )
 
 
 def test_begins_orthogonal_with_the_authors_gain() -> None:
     state = jax.jit(iql.init, static_argnums=1)(KEY, SPEC, CONFIG)
-    outputs = [state.actor.parameters.mean.params["output"], state.value.parameters.params["output"]]
-    for kernel in [x["kernel"] for x in outputs] + list(state.critic.parameters.params["members"]["output"]["kernel"]):
-        np.testing.assert_allclose(np.linalg.svd(np.asarray(kernel), compute_uv=False), np.sqrt(2.0), rtol=1e-4)
+    outputs = [
+        state.actor.parameters.mean.params["output"],
+        state.value.parameters.params["output"],
+    ]
+    for kernel in [x["kernel"] for x in outputs] + list(
+        state.critic.parameters.params["members"]["output"]["kernel"]
+    ):
+        np.testing.assert_allclose(
+            np.linalg.svd(np.asarray(kernel), compute_uv=False), np.sqrt(2.0), rtol=1e-4
+        )
     np.testing.assert_array_equal(state.actor.parameters.log_std, np.zeros(2))
 
 
@@ -248,8 +305,16 @@ def test_begins_orthogonal_with_the_authors_gain() -> None:
 def test_act_explores_around_the_mean_within_bounds(policy: Any) -> None:
     config = dataclasses.replace(CONFIG, policy=policy, exploration_noise=0.7)
     state, seen = fresh(config), reference.transitions(9, 6).observation
-    mean = np.tanh(reference.forward(reference.mlp(state.actor.parameters.mean), np.asarray(seen, np.float64))[0])
-    std = 0.7 if state.actor.parameters.log_std is None else np.exp(np.asarray(state.actor.parameters.log_std, np.float64))
+    mean = np.tanh(
+        reference.forward(reference.mlp(state.actor.parameters.mean), np.asarray(seen, np.float64))[
+            0
+        ]
+    )
+    std = (
+        0.7
+        if state.actor.parameters.log_std is None
+        else np.exp(np.asarray(state.actor.parameters.log_std, np.float64))
+    )
     noise = std * np.asarray(jax.random.normal(KEY, (6, 2)))
     actual, extras = act(state, seen, KEY, config, explore=True)
     np.testing.assert_allclose(actual, np.clip(mean + noise, -1.0, 1.0), rtol=1e-4, atol=1e-5)
@@ -259,5 +324,7 @@ def test_act_explores_around_the_mean_within_bounds(policy: Any) -> None:
 
 @pytest.mark.parametrize("dropout", [1.0, -0.1])
 def test_refuses_to_drop_all_units(dropout: float) -> None:
-    with pytest.raises(ValueError, match=r"^--config\.dropout is .*, it must be finite and in \[0, 0\.99\]\.$"):
+    with pytest.raises(
+        ValueError, match=r"^--config\.dropout is .*, it must be finite and in \[0, 0\.99\]\.$"
+    ):
         iql.check(SPEC, dataclasses.replace(CONFIG, dropout=dropout))

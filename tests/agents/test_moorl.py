@@ -1,4 +1,6 @@
-"""MOORL against float64 NumPy: SAC's reference on one source's rows, and Reptile's step around it."""
+"""MOORL against float64 NumPy: SAC's reference on one source's rows,
+and Reptile's step around it.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,13 @@ from tests.agents import reference, test_sac
 from tests.environments import reach
 
 SPEC = EnvSpec("test/Example-v0", (3,), 2)
-RATES = {"actor_lr": 1e-2, "critic_lr": 2e-2, "temperature_lr": 3e-2, "target_rate": 0.1, "meta_rate": 0.3}
+RATES = {
+    "actor_lr": 1e-2,
+    "critic_lr": 2e-2,
+    "temperature_lr": 3e-2,
+    "target_rate": 0.1,
+    "meta_rate": 0.3,
+}
 CONFIG = moorl.Config(hidden=(8, 8), batch_size=8, inner_steps=1, **RATES)
 AVERAGES = ("meta_actor", "meta_critic")
 OFFLINE = np.array([True, False, True, False, False, True, False, False])
@@ -32,11 +40,15 @@ def example() -> tuple[EnvSpec, moorl.Config, Transition]:
 
 def transitions(seed: int = 0, offline: np.ndarray = OFFLINE) -> Transition:
     """A batch with rows of both sources."""
-    return reference.transitions(seed, len(offline)).replace(extras={"offline": jnp.asarray(offline)})
+    return reference.transitions(seed, len(offline)).replace(
+        extras={"offline": jnp.asarray(offline)}
+    )
 
 
 def rows_of_source(offline: np.ndarray, source: bool) -> list[int]:
-    """The rows of a source, from the first one on and again, until half as many as the batch has are there."""
+    """The rows of a source, from the first one on and again,
+    until half as many as the batch has are there.
+    """
     mine = [row for row, value in enumerate(offline) if value == source]
     return [mine[i % len(mine)] for i in range(len(offline) // 2)]
 
@@ -47,7 +59,10 @@ update = jax.jit(moorl.update)
 
 def fresh(config: moorl.Config, source: bool) -> moorl.State:
     """A State to start from; epochs begin with the meta-parameters."""
-    known = {"log_temperature": jnp.log(jnp.float32(config.init_temperature)), "source": jnp.asarray(source)}
+    known = {
+        "log_temperature": jnp.log(jnp.float32(config.init_temperature)),
+        "source": jnp.asarray(source),
+    }
     state = reference.state(moorl, SPEC, config, **known)
     actor = state.actor.replace(parameters=state.meta_actor)
     return state.replace(actor=actor, critic=state.critic.replace(parameters=state.meta_critic))
@@ -78,7 +93,9 @@ def test_updates_equal_sacs_and_reptiles(changes: dict[str, Any]) -> None:
         targets = expected.targets
         values = expected.update(part, *noises, step) | {"meta/offline": float(source)}
         if (step + 1) % config.inner_steps == 0:
-            moved = sum(np.square(x - y).sum() for x, y in zip(expected.actor, meta_actor, strict=True))
+            moved = sum(
+                np.square(x - y).sum() for x, y in zip(expected.actor, meta_actor, strict=True)
+            )
             values["meta/distance"] = np.sqrt(moved)
             meta_actor = reference.towards(expected.actor, meta_actor, config.meta_rate)
             meta_critics = reference.towards(expected.critics, meta_critics, config.meta_rate)
@@ -98,7 +115,9 @@ def test_sources_are_drawn_once_per_epoch_with_the_given_probability() -> None:
     end = jax.jit(jax.vmap(lambda key: moorl.reptile(state, key, config)[0].source))
     assert abs(np.mean(end(jax.random.split(jax.random.key(0), 4_000))) - 0.25) < 0.03
     slow = dataclasses.replace(CONFIG, inner_steps=2, offline_epochs=0.0)
-    assert bool(update(state, transitions(), jax.random.key(0), 0, slow)[0].source), "an epoch goes on"
+    assert bool(update(state, transitions(), jax.random.key(0), 0, slow)[0].source), (
+        "an epoch goes on"
+    )
     assert not bool(update(state, transitions(), jax.random.key(0), 1, slow)[0].source)
 
 
@@ -108,14 +127,19 @@ def test_rows_of_one_source_are_taken_as_often_as_there_are_too_few(number: int)
     batch = transitions(0, offline)
     for source in (True, False):
         rewards = moorl.rows_of_source(batch, jnp.asarray(source)).reward
-        np.testing.assert_array_equal(rewards, np.asarray(batch.reward)[rows_of_source(offline, source)])
+        np.testing.assert_array_equal(
+            rewards, np.asarray(batch.reward)[rows_of_source(offline, source)]
+        )
 
 
 def test_the_meta_policy_acts() -> None:
     state = fresh(CONFIG, True)
     other = state.replace(actor=jax.tree.map(lambda x: x + 1.0, state.actor))
     observation = transitions().observation
-    actions = [moorl.act(x, observation, jax.random.key(0), CONFIG, explore=False)[0] for x in (state, other)]
+    actions = [
+        moorl.act(x, observation, jax.random.key(0), CONFIG, explore=False)[0]
+        for x in (state, other)
+    ]
     np.testing.assert_array_equal(*actions)
 
 

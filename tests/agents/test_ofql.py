@@ -1,4 +1,6 @@
-"""OFQL against float64 NumPy written from the papers, its gradients by differences, and what they promise."""
+"""OFQL against float64 NumPy written from the papers, its gradients by differences,
+and what they promise.
+"""
 
 from __future__ import annotations
 
@@ -14,8 +16,16 @@ from rljax.agents import dql, ofql
 from tests.agents import reference
 
 SPEC = EnvSpec("test/Example-v0", (3,), 2)
-SIZES: dict[str, Any] = {"hidden": (8, 8), "batch_size": 5, "actor_lr": 1e-2, "critic_lr": 2e-2, "target_rate": 0.1}
-CONFIG = ofql.Config(**SIZES, activation="relu", embedding=4, num_candidates=4, average_every=1, average_from=0)
+SIZES: dict[str, Any] = {
+    "hidden": (8, 8),
+    "batch_size": 5,
+    "actor_lr": 1e-2,
+    "critic_lr": 2e-2,
+    "target_rate": 0.1,
+}
+CONFIG = ofql.Config(
+    **SIZES, activation="relu", embedding=4, num_candidates=4, average_every=1, average_from=0
+)
 KEY = jax.random.key(0)
 PROBE: dict[str, Any] = {"average_rate": 0.05}
 POLICY_IS_A_DRAW = True  # also without exploring
@@ -37,10 +47,16 @@ class Reference(reference.Guided):
     def sampled(self, actor: Any, observation: np.ndarray, noise: np.ndarray) -> np.ndarray:
         """Actions [B, A] in one step."""
         zeros, ones = np.zeros(len(noise)), np.ones(len(noise))
-        return np.clip(noise - reference.of_field(actor, noise, observation, zeros, ones), -1.0, 1.0)
+        return np.clip(
+            noise - reference.of_field(actor, noise, observation, zeros, ones), -1.0, 1.0
+        )
 
-    def imitation(self, observation: np.ndarray, action: np.ndarray, key: jax.Array) -> reference.Imitation:
-        """The squared error to what u should be, where du/dt along the flow is a difference in float64."""
+    def imitation(
+        self, observation: np.ndarray, action: np.ndarray, key: jax.Array
+    ) -> reference.Imitation:
+        """The squared error to what u should be, where du/dt along the flow is a difference in
+        float64.
+        """
         key_times, key_noise = jax.random.split(key)
         drawn = np.asarray(jax.random.normal(key_times, (2, len(action))), np.float64)
         start, time = np.sort(1.0 / (1.0 + np.exp(0.4 - drawn)), axis=0)
@@ -60,7 +76,11 @@ class Reference(reference.Guided):
 
 CASES: dict[str, dict[str, Any]] = {
     "default": {},
-    "no row is a plain flow's, best of four": {"flow_ratio": 0.0, "max_q_backup": 4, "value_weight": 3.0},
+    "no row is a plain flow's, best of four": {
+        "flow_ratio": 0.0,
+        "max_q_backup": 4,
+        "value_weight": 3.0,
+    },
     "all rows are": {"flow_ratio": 1.0, "max_gradient_norm": 0.05},
     "a rare average": {
         "average_every": 2,
@@ -106,9 +126,13 @@ def test_critics_learn_as_diffusion_ql_does() -> None:
     state, batch = fresh(CONFIG), reference.transitions()
     theirs = dql.Config(**SIZES, activation="relu", max_gradient_norm=None)
     batch = batch.replace(terminated=np.ones(5, bool))  # where the policies do not matter
-    left = jax.grad(lambda critic: ofql.critic_loss(critic, state, batch, KEY, CONFIG)[0])(state.critic.parameters)
+    left = jax.grad(lambda critic: ofql.critic_loss(critic, state, batch, KEY, CONFIG)[0])(
+        state.critic.parameters
+    )
     other = reference.state(dql, SPEC, theirs).replace(target_critic=state.target_critic)
-    right = jax.grad(lambda critic: dql.critic_loss(critic, other, batch, KEY, theirs)[0])(state.critic.parameters)
+    right = jax.grad(lambda critic: dql.critic_loss(critic, other, batch, KEY, theirs)[0])(
+        state.critic.parameters
+    )
     jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-6), left, right)
 
 
@@ -120,7 +144,9 @@ def test_only_termination_cuts_the_bootstrap() -> None:
         return update(state, batch.replace(**flags), KEY, 0, CONFIG)[1]["critic/target"]
 
     assert target(terminated=never, truncated=always) == target(terminated=never, truncated=never)
-    np.testing.assert_allclose(target(terminated=always, truncated=never), batch.reward.mean(), rtol=1e-6)
+    np.testing.assert_allclose(
+        target(terminated=always, truncated=never), batch.reward.mean(), rtol=1e-6
+    )
 
 
 def test_acts_in_one_step() -> None:

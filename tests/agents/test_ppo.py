@@ -35,13 +35,17 @@ KEY = jax.random.key(0)
 def rollout(seed: int = 0, discrete: bool = False) -> Transition:
     """A rollout [T, E] with every kind of end, gathered by nobody in particular."""
     generator = np.random.default_rng(seed)
-    batch = jax.tree.map(lambda x: x.reshape(STEPS, ENVS, *x.shape[1:]), reference.transitions(seed, STEPS * ENVS))
+    batch = jax.tree.map(
+        lambda x: x.reshape(STEPS, ENVS, *x.shape[1:]), reference.transitions(seed, STEPS * ENVS)
+    )
     raw: Any = 0.5 * generator.normal(size=(STEPS, ENVS, 2)).astype(np.float32)
     log_prob: Any = generator.normal(-2.0, 0.3, size=(STEPS, ENVS)).astype(np.float32)
     if discrete:
         raw = generator.integers(0, 4, size=(STEPS, ENVS)).astype(np.int32)
     extras = {"raw": jnp.asarray(raw), "log_prob": jnp.asarray(log_prob)}
-    return batch.replace(action=jnp.asarray(raw if discrete else np.clip(raw, -1, 1)), extras=extras)
+    return batch.replace(
+        action=jnp.asarray(raw if discrete else np.clip(raw, -1, 1)), extras=extras
+    )
 
 
 def example() -> tuple[EnvSpec, ppo.Config, Transition]:
@@ -71,7 +75,9 @@ def policy(state: ppo.State, observation: Any) -> Any:
 
 
 class Reference:
-    """Clipped PPO over a diagonal Gaussian in float64, from arXiv:1707.06347 and arXiv:1506.02438."""
+    """Clipped PPO over a diagonal Gaussian in float64,
+    from arXiv:1707.06347 and arXiv:1506.02438.
+    """
 
     def __init__(self, state: ppo.State, config: ppo.Config) -> None:
         self.config = config
@@ -84,7 +90,9 @@ class Reference:
 
     def value(self, observation: np.ndarray) -> np.ndarray:
         """V(s) [...]."""
-        return reference.forward(self.critic, observation.reshape(-1, 3))[0].reshape(observation.shape[:-1])
+        return reference.forward(self.critic, observation.reshape(-1, 3))[0].reshape(
+            observation.shape[:-1]
+        )
 
     def rewards(self, batch: Transition) -> np.ndarray:
         """Scaled rewards [T, E]."""
@@ -99,8 +107,12 @@ class Reference:
         self.sums = np.concatenate([[] if self.sums is None else self.sums, np.ravel(sums)])
         return np.clip(reward / np.sqrt(self.sums.var() + 1e-8), -10, 10)
 
-    def advantages(self, observation: Any, next_observation: Any, reward: Any, batch: Transition) -> np.ndarray:
-        """The sum of discounted errors up to the end of each step's episode or of the rollout, term by term."""
+    def advantages(
+        self, observation: Any, next_observation: Any, reward: Any, batch: Transition
+    ) -> np.ndarray:
+        """The sum of discounted errors up to the end of each step's episode or of the rollout,
+        term by term.
+        """
         config, value = self.config, self.value(observation)
         alive = 1.0 - np.asarray(batch.terminated, np.float64)
         error = reward + config.discount * alive * self.value(next_observation) - value
@@ -115,7 +127,9 @@ class Reference:
                     weight *= config.discount * config.trace_decay
         return result
 
-    def minibatch(self, observation: Any, raw: Any, old: Any, advantage: Any, value: Any) -> dict[str, float]:
+    def minibatch(
+        self, observation: Any, raw: Any, old: Any, advantage: Any, value: Any
+    ) -> dict[str, float]:
         """One step of Adam down the loss; the metrics before it."""
         config, size = self.config, len(raw)
         target = advantage + value
@@ -128,7 +142,9 @@ class Reference:
         ratio = np.exp(log_prob - old)
         clipped = np.clip(ratio, 1 - config.clip_ratio, 1 + config.clip_ratio)
         slope = np.where(ratio * advantage <= clipped * advantage, -ratio * advantage, 0.0) / size
-        actor_gradient = reference.backward(self.actor, actor_inputs, slope[:, None] * scaled / std)[0]
+        actor_gradient = reference.backward(
+            self.actor, actor_inputs, slope[:, None] * scaled / std
+        )[0]
         std_gradient = (slope[:, None] * (scaled**2 - 1)).sum(axis=0) - config.entropy_cost
         entropy = (self.log_std + 0.5 * np.log(2 * np.pi * np.e)).sum()
 
@@ -138,15 +154,23 @@ class Reference:
         if config.clip_values:
             near = value + np.clip(new - value, -config.clip_ratio, config.clip_ratio)
             inside = np.abs(new - value) < config.clip_ratio
-            change = np.where((near - target) ** 2 > error, np.where(inside, near - target, 0.0), change)
+            change = np.where(
+                (near - target) ** 2 > error, np.where(inside, near - target, 0.0), change
+            )
             error = np.maximum(error, (near - target) ** 2)
-        critic_gradient = reference.backward(self.critic, critic_inputs, config.value_cost * change[:, None] / size)[0]
+        critic_gradient = reference.backward(
+            self.critic, critic_inputs, config.value_cost * change[:, None] / size
+        )[0]
 
         gradient = [actor_gradient, critic_gradient, std_gradient]
         norm = np.sqrt(sum((x**2).sum() for x in [*actor_gradient, *critic_gradient, std_gradient]))
         if config.max_grad_norm:
-            gradient = reference.zip_map(lambda x: x * min(1.0, config.max_grad_norm / norm), gradient)
-        self.actor, self.critic, self.log_std = self.adam.step([self.actor, self.critic, self.log_std], gradient)
+            gradient = reference.zip_map(
+                lambda x: x * min(1.0, config.max_grad_norm / norm), gradient
+            )
+        self.actor, self.critic, self.log_std = self.adam.step(
+            [self.actor, self.critic, self.log_std], gradient
+        )
         return {
             "actor/loss": -np.minimum(ratio * advantage, clipped * advantage).mean(),
             "actor/entropy": entropy,
@@ -160,20 +184,33 @@ class Reference:
         """Learn from a rollout; minibatches in the agent's order."""
         config = self.config
         if config.decay_steps is not None:
-            self.adam.rate = config.learning_rate * max(0.0, 1 - step * STEPS * ENVS / config.decay_steps)
+            self.adam.rate = config.learning_rate * max(
+                0.0, 1 - step * STEPS * ENVS / config.decay_steps
+            )
         reward = self.rewards(batch)
         observation = np.asarray(batch.observation, np.float64)
         next_observation = np.asarray(batch.next_observation, np.float64)
-        first = self.advantages(observation, next_observation, reward, batch), self.value(observation)
+        first = (
+            self.advantages(observation, next_observation, reward, batch),
+            self.value(observation),
+        )
         metrics = []
         for epoch_key in jax.random.split(key, config.num_epochs):
             advantage, value = first
             if config.recompute_advantages:
                 advantage = self.advantages(observation, next_observation, reward, batch)
                 value = self.value(observation)
-            order = np.asarray(distributions.permutation(jax.random.split(epoch_key)[0], STEPS * ENVS))
+            order = np.asarray(
+                distributions.permutation(jax.random.split(epoch_key)[0], STEPS * ENVS)
+            )
             raw, old = (np.asarray(batch.extras[name], np.float64) for name in ("raw", "log_prob"))
-            rows = observation.reshape(-1, 3), raw.reshape(-1, 2), old.ravel(), advantage.ravel(), value.ravel()
+            rows = (
+                observation.reshape(-1, 3),
+                raw.reshape(-1, 2),
+                old.ravel(),
+                advantage.ravel(),
+                value.ravel(),
+            )
             for part in order.reshape(-1, config.batch_size):
                 metrics.append(self.minibatch(*(x[part] for x in rows)))
         return {name: np.mean([line[name] for line in metrics]) for name in metrics[0]}
@@ -183,7 +220,12 @@ CASES: dict[str, dict[str, Any]] = {
     "default": {},
     "as the 37 details": {"recompute_advantages": False, "clip_values": True, "decay_steps": 30.0},
     "plain": {"normalise_advantages": False, "normalise_rewards": False},
-    "no limit, entropy": {"max_grad_norm": 0.0, "entropy_cost": 0.1, "value_cost": 2.0, "reward_scale": 5.0},
+    "no limit, entropy": {
+        "max_grad_norm": 0.0,
+        "entropy_cost": 0.1,
+        "value_cost": 2.0,
+        "reward_scale": 5.0,
+    },
     "other traces": {"discount": 0.7, "trace_decay": 0.3, "clip_ratio": 0.05, "max_grad_norm": 0.1},
 }
 
@@ -213,7 +255,9 @@ def test_the_cases_clip_some_and_not_all() -> None:
 
 
 @pytest.mark.slow_after(1)
-@pytest.mark.parametrize("changes", [{}, {"policy": "tanh_gaussian"}], ids=["gaussian", "tanh_gaussian"])
+@pytest.mark.parametrize(
+    "changes", [{}, {"policy": "tanh_gaussian"}], ids=["gaussian", "tanh_gaussian"]
+)
 def test_ratio_is_one_for_the_policy_that_gathered(changes: dict[str, Any]) -> None:
     config = dataclasses.replace(CONFIG, **changes, num_epochs=1, batch_size=STEPS * ENVS)
     state, batch = fresh(config), rollout()
@@ -232,8 +276,14 @@ def test_squashed_log_prob_is_the_density_of_the_action() -> None:
     mean, std = output[:, :2], np.log1p(np.exp(output[:, 2:])) + 1e-3
     raw = np.asarray(extras["raw"], np.float64).reshape(-1, 2)
     np.testing.assert_allclose(action.reshape(-1, 2), np.tanh(raw), rtol=1e-5)
-    density = -0.5 * ((raw - mean) / std) ** 2 - np.log(std * np.sqrt(2 * np.pi)) - np.log(1 - np.tanh(raw) ** 2)
-    np.testing.assert_allclose(extras["log_prob"].ravel(), density.sum(axis=1), rtol=1e-4, atol=1e-4)
+    density = (
+        -0.5 * ((raw - mean) / std) ** 2
+        - np.log(std * np.sqrt(2 * np.pi))
+        - np.log(1 - np.tanh(raw) ** 2)
+    )
+    np.testing.assert_allclose(
+        extras["log_prob"].ravel(), density.sum(axis=1), rtol=1e-4, atol=1e-4
+    )
 
 
 def test_clipped_actions_keep_the_log_prob_of_what_was_sampled() -> None:
@@ -254,14 +304,18 @@ def test_discrete_actions_are_drawn_from_the_softmax() -> None:
     logits = reference.forward(actor, np.asarray(observation[:1], np.float64))[0][0]
     probability = np.exp(logits) / np.exp(logits).sum()
     np.testing.assert_allclose(np.bincount(action, minlength=4) / 4000, probability, atol=0.03)
-    np.testing.assert_allclose(extras["log_prob"], np.log(probability)[np.asarray(action)], rtol=1e-4)
+    np.testing.assert_allclose(
+        extras["log_prob"], np.log(probability)[np.asarray(action)], rtol=1e-4
+    )
     best, *_ = act(state, observation[0], KEY, CONFIG, explore=False)
     assert best == probability.argmax()
 
 
 @pytest.mark.slow
 def test_discrete_updates_move_towards_what_paid() -> None:
-    config = dataclasses.replace(CONFIG, normalise_rewards=False, num_epochs=20, trace_decay=0.0, discount=0.0)
+    config = dataclasses.replace(
+        CONFIG, normalise_rewards=False, num_epochs=20, trace_decay=0.0, discount=0.0
+    )
     state, batch = fresh(config, DISCRETE), rollout(discrete=True)
     batch = batch.replace(reward=(batch.action == 2).astype(jnp.float32))
     pi = policy(state, batch.observation)
@@ -270,7 +324,9 @@ def test_discrete_updates_move_towards_what_paid() -> None:
     after = policy(new, batch.observation)
     paid = np.asarray(batch.action) == 2
     assert paid.any()
-    gained = np.asarray(after.log_prob(jnp.full((STEPS, ENVS), 2)) - pi.log_prob(jnp.full((STEPS, ENVS), 2)))
+    gained = np.asarray(
+        after.log_prob(jnp.full((STEPS, ENVS), 2)) - pi.log_prob(jnp.full((STEPS, ENVS), 2))
+    )
     assert gained.mean() > 0.05
 
 
@@ -284,7 +340,9 @@ def test_truncation_bootstraps_and_termination_does_not() -> None:
     for terminated, truncated, bootstrap in [(no, yes, 0.9), (yes, no, 0.0), (yes, yes, 0.0)]:
         ended = batch.replace(terminated=terminated, truncated=truncated)
         advantage = ppo.with_advantages(networks, ended, config).extras["advantage"]
-        np.testing.assert_allclose(advantage, batch.reward + bootstrap * value - here, rtol=1e-4, atol=1e-5)
+        np.testing.assert_allclose(
+            advantage, batch.reward + bootstrap * value - here, rtol=1e-4, atol=1e-5
+        )
 
 
 @pytest.mark.slow
@@ -305,7 +363,9 @@ def test_learning_rate_stays_at_nothing_beyond_2_to_the_31_environment_steps() -
     np.testing.assert_array_equal(changes["weight"], 0.0)
 
 
-BRAX = {  # notebooks/training.ipynb: environments, steps of an unroll, rows of a minibatch, minibatches, epochs
+# notebooks/training.ipynb: environments, steps of an unroll, rows of a minibatch, minibatches,
+# epochs
+BRAX = {
     "ant": (4_096, 5, 2_048, 32, 4),
     "inverted_pendulum": (2_048, 5, 1_024, 32, 4),
     "inverted_double_pendulum": (2_048, 5, 1_024, 32, 4),

@@ -1,4 +1,6 @@
-"""PPO-Lagrangian against float64 NumPy written from the papers, its multiplier, and what it learns among hazards."""
+"""PPO-Lagrangian against float64 NumPy written from the papers, its multiplier,
+and what it learns among hazards.
+"""
 
 from __future__ import annotations
 
@@ -41,14 +43,18 @@ KEY = jax.random.key(0)
 def rollout(seed: int = 0, spec: EnvSpec = SPEC) -> Transition:
     """A rollout [T, E] with every kind of end."""
     generator = np.random.default_rng(seed)
-    batch = jax.tree.map(lambda x: x.reshape(STEPS, ENVS, *x.shape[1:]), reference.transitions(seed, STEPS * ENVS))
+    batch = jax.tree.map(
+        lambda x: x.reshape(STEPS, ENVS, *x.shape[1:]), reference.transitions(seed, STEPS * ENVS)
+    )
     raw: Any = 0.5 * generator.normal(size=(STEPS, ENVS, 2)).astype(np.float32)
     if spec.discrete:
         raw = generator.integers(0, spec.action_size, size=(STEPS, ENVS)).astype(np.int32)
     log_prob = generator.normal(-2.0, 0.3, size=(STEPS, ENVS)).astype(np.float32)
     cost = (generator.random((STEPS, ENVS)) < 0.6).astype(np.float32)
     extras = {"raw": jnp.asarray(raw), "log_prob": jnp.asarray(log_prob), "cost": jnp.asarray(cost)}
-    return batch.replace(action=jnp.asarray(raw if spec.discrete else np.clip(raw, -1, 1)), extras=extras)
+    return batch.replace(
+        action=jnp.asarray(raw if spec.discrete else np.clip(raw, -1, 1)), extras=extras
+    )
 
 
 def example() -> tuple[EnvSpec, ppo_lagrangian.Config, Transition]:
@@ -66,9 +72,7 @@ def fresh(config: ppo_lagrangian.Config, spec: EnvSpec = SPEC) -> ppo_lagrangian
     )
     settings = multipliers.MultiplierSettings.of(config)
     multiplier = multipliers.create(config.init_multiplier, settings)
-    return reference.state(
-        ppo_lagrangian, spec, config, actor_critic=drawn, multiplier=multiplier
-    )
+    return reference.state(ppo_lagrangian, spec, config, actor_critic=drawn, multiplier=multiplier)
 
 
 def each(critics: multipliers.ValueAndCost) -> tuple[Any, Any]:
@@ -94,7 +98,9 @@ class Reference:
         self.multiplier = config.init_multiplier if config.multiplier == "gradient" else 0.0
         self.moments, self.moves = [0.0, 0.0], 0  # Adam's, or the integral and the cost before
 
-    def scaled(self, which: int, values: np.ndarray, discount: float, ended: np.ndarray) -> np.ndarray:
+    def scaled(
+        self, which: int, values: np.ndarray, discount: float, ended: np.ndarray
+    ) -> np.ndarray:
         """Rewards or costs [T, E] divided by the std of their discounted sums so far."""
         for t in range(STEPS):
             self.running[which] = values[t] + discount * self.running[which]
@@ -120,9 +126,17 @@ class Reference:
             self.moments, self.multiplier = [integral, mean], max(0.0, control)
         else:
             self.moves += 1
-            self.moments = [0.9 * self.moments[0] - 0.1 * excess, 0.999 * self.moments[1] + 0.001 * excess**2]
-            first, second = self.moments[0] / (1 - 0.9**self.moves), self.moments[1] / (1 - 0.999**self.moves)
-            self.multiplier = max(0.0, self.multiplier - config.multiplier_rate * first / (np.sqrt(second) + 1e-8))
+            self.moments = [
+                0.9 * self.moments[0] - 0.1 * excess,
+                0.999 * self.moments[1] + 0.001 * excess**2,
+            ]
+            first, second = (
+                self.moments[0] / (1 - 0.9**self.moves),
+                self.moments[1] / (1 - 0.999**self.moves),
+            )
+            self.multiplier = max(
+                0.0, self.multiplier - config.multiplier_rate * first / (np.sqrt(second) + 1e-8)
+            )
         return mean
 
     def values(self, which: int, observation: np.ndarray) -> np.ndarray:
@@ -130,13 +144,19 @@ class Reference:
         output = reference.forward(self.critics[which], observation.reshape(-1, 3))[0]
         return output.reshape(observation.shape[:-1])
 
-    def advantages(self, which: int, observation: Any, following: Any, gain: Any, batch: Transition) -> np.ndarray:
+    def advantages(
+        self, which: int, observation: Any, following: Any, gain: Any, batch: Transition
+    ) -> np.ndarray:
         """The sum of discounted errors up to the end of each step's episode or of the rollout."""
         config = self.config
         discount = (config.discount, config.cost_discount)[which]
         decay = (config.trace_decay, config.cost_trace_decay)[which]
         alive = 1.0 - np.asarray(batch.terminated, np.float64)
-        error = gain + discount * alive * self.values(which, following) - self.values(which, observation)
+        error = (
+            gain
+            + discount * alive * self.values(which, following)
+            - self.values(which, observation)
+        )
         result = np.zeros((STEPS, ENVS))
         for t in range(STEPS):
             for e in range(ENVS):
@@ -148,7 +168,9 @@ class Reference:
                     weight *= discount * decay
         return result
 
-    def minibatch(self, observation: Any, raw: Any, old: Any, gains: Any, targets: Any) -> dict[str, float]:
+    def minibatch(
+        self, observation: Any, raw: Any, old: Any, gains: Any, targets: Any
+    ) -> dict[str, float]:
         """One step of Adam down the loss; the metrics before it."""
         config, size = self.config, len(raw)
         advantage, price = gains
@@ -164,7 +186,9 @@ class Reference:
         ratio = np.exp(log_prob - old)
         clipped = np.clip(ratio, 1 - config.clip_ratio, 1 + config.clip_ratio)
         slope = np.where(ratio * advantage <= clipped * advantage, -ratio * advantage, 0.0) / size
-        gradient: list[Any] = [reference.backward(self.actor, inputs, slope[:, None] * scaled / std)[0]]
+        gradient: list[Any] = [
+            reference.backward(self.actor, inputs, slope[:, None] * scaled / std)[0]
+        ]
         metrics = {
             "actor/loss": -np.minimum(ratio * advantage, clipped * advantage).mean(),
             "actor/entropy": (self.log_std + 0.5 * np.log(2 * np.pi * np.e)).sum(),
@@ -176,8 +200,13 @@ class Reference:
         ):
             output, inputs = reference.forward(critic, observation)
             change = output[:, 0] - target
-            gradient.append(reference.backward(critic, inputs, config.value_cost * change[:, None] / size)[0])
-            metrics |= {f"critic/{names[0]}": 0.5 * (change**2).mean(), f"critic/{names[1]}": output.mean()}
+            gradient.append(
+                reference.backward(critic, inputs, config.value_cost * change[:, None] / size)[0]
+            )
+            metrics |= {
+                f"critic/{names[0]}": 0.5 * (change**2).mean(),
+                f"critic/{names[1]}": output.mean(),
+            }
         gradient.append((slope[:, None] * (scaled**2 - 1)).sum(axis=0) - config.entropy_cost)
         flat = [x for part in gradient[:-1] for x in part] + [gradient[-1]]
         norm = np.sqrt(sum((x**2).sum() for x in flat))
@@ -201,20 +230,33 @@ class Reference:
         for epoch_key in jax.random.split(key, config.num_epochs):
             both = [self.advantages(k, observation, following, gains[k], batch) for k in range(2)]
             targets = [both[k] + self.values(k, observation) for k in range(2)]
-            order = np.asarray(distributions.permutation(jax.random.split(epoch_key)[0], STEPS * ENVS))
+            order = np.asarray(
+                distributions.permutation(jax.random.split(epoch_key)[0], STEPS * ENVS)
+            )
             raw, old = (np.asarray(batch.extras[name], np.float64) for name in ("raw", "log_prob"))
             for part in order.reshape(-1, config.batch_size):
-                rows = (observation.reshape(-1, 3)[part], raw.reshape(-1, 2)[part], old.ravel()[part])
+                rows = (
+                    observation.reshape(-1, 3)[part],
+                    raw.reshape(-1, 2)[part],
+                    old.ravel()[part],
+                )
                 each = ([x.ravel()[part] for x in kind] for kind in (both, targets))
                 metrics.append(self.minibatch(*rows, *each))
         means = {name: float(np.mean([line[name] for line in metrics])) for name in metrics[0]}
-        return means | {"cost/multiplier": self.multiplier, "cost/episode": 0.0 if episodes is None else episodes}
+        return means | {
+            "cost/multiplier": self.multiplier,
+            "cost/episode": 0.0 if episodes is None else episodes,
+        }
 
 
 CASES: dict[str, dict[str, Any]] = {
     "gradient": {},
     "pid, raw costs": {"multiplier": "pid", "normalise_costs": False, "gain_i": 0.3, "gain_d": 0.2},
-    "above the limit, raw advantages": {"cost_limit": 9.0, "multiplier_rate": 0.3, "normalise_advantages": False},
+    "above the limit, raw advantages": {
+        "cost_limit": 9.0,
+        "multiplier_rate": 0.3,
+        "normalise_advantages": False,
+    },
 }
 
 
@@ -230,18 +272,24 @@ def test_updates_equal_the_papers(changes: dict[str, Any]) -> None:
         reference.assert_metrics(plain, expected.update(batch, key))
     networks = state.actor_critic.parameters
     reference.assert_same(reference.mlp(networks.actor), expected.actor, "actor")
-    reference.assert_same([reference.mlp(x) for x in each(networks.critics)], expected.critics, "critics")
+    reference.assert_same(
+        [reference.mlp(x) for x in each(networks.critics)], expected.critics, "critics"
+    )
     np.testing.assert_allclose(state.multiplier.value, expected.multiplier, rtol=1e-4, atol=1e-6)
     np.testing.assert_allclose(state.cost_returns.running, expected.total, rtol=1e-6)
 
 
 @pytest.mark.parametrize("kind", ["gradient", "pid"])
-def test_a_multiplier_rises_above_the_limit_falls_below_it_and_waits_for_episodes(kind: Any) -> None:
+def test_a_multiplier_rises_above_the_limit_falls_below_it_and_waits_for_episodes(
+    kind: Any,
+) -> None:
     settings = multipliers.MultiplierSettings(kind, 25.0, 0.1, (0.1, 0.01, 0.01))
     multiplier = multipliers.create(0.5, settings)
     values = []
     for cost in [100.0] * 5 + [0.0] * 60:
-        multiplier = multipliers.update(multiplier, Weighted(jnp.asarray(cost), jnp.ones(())), settings)
+        multiplier = multipliers.update(
+            multiplier, Weighted(jnp.asarray(cost), jnp.ones(())), settings
+        )
         values.append(float(multiplier.value))
     assert values[4] > values[0] > 0.5
     assert min(values) == values[-1] == 0.0
@@ -251,7 +299,9 @@ def test_a_multiplier_rises_above_the_limit_falls_below_it_and_waits_for_episode
 
 def test_without_a_multiplier_it_is_ppo() -> None:
     """The policy follows the rewards alone, and the cost critic learns beside it."""
-    config = dataclasses.replace(CONFIG, init_multiplier=0.0, multiplier_rate=0.0, max_grad_norm=0.0)
+    config = dataclasses.replace(
+        CONFIG, init_multiplier=0.0, multiplier_rate=0.0, max_grad_norm=0.0
+    )
     state, free = fresh(config), rollout()
     free = free.replace(extras={**free.extras, "cost": 0.0 * free.extras["cost"]})
     (one, _), (other, _) = (update(state, batch, KEY, 0, config) for batch in (rollout(), free))
@@ -263,17 +313,29 @@ def test_without_a_multiplier_it_is_ppo() -> None:
 
 def test_an_environment_without_costs_is_refused(tmp_path: Path) -> None:
     with pytest.raises(
-        ValueError, match="agent 'ppo_lagrangian' learns from the signal 'cost', and 'Pendulum-v1' gives"
+        ValueError,
+        match="agent 'ppo_lagrangian' learns from the signal 'cost', and 'Pendulum-v1' gives",
     ):
         run.train("ppo_lagrangian", "Pendulum-v1", 4096, out=tmp_path / "run")
 
 
 @pytest.mark.learn
 def test_it_keeps_the_limit_that_ppo_breaks(tmp_path: Path) -> None:
-    """With a limit of 10. Who stays at a place of its choice earns about 0, who runs straight to the goals 420."""
+    """With a limit of 10.
+
+    Who stays at a place of its choice earns about 0, who runs straight to the goals 420.
+    """
     found = {}
-    for agent, steps, config in (("ppo", 128_000, {}), ("ppo_lagrangian", 256_000, {"cost_limit": 10.0})):
-        settings: dict[str, Any] = {"seeds": 2, "config": config, "eval_every": steps, "eval_episodes": 50}
+    for agent, steps, config in (
+        ("ppo", 128_000, {}),
+        ("ppo_lagrangian", 256_000, {"cost_limit": 10.0}),
+    ):
+        settings: dict[str, Any] = {
+            "seeds": 2,
+            "config": config,
+            "eval_every": steps,
+            "eval_episodes": 50,
+        }
         out = run.train(agent, "rljax/PointHazards", steps, out=tmp_path / agent, **settings)
         found[agent] = json.loads((out / "summary.json").read_text())["final"]
     assert found["ppo"]["signals"]["cost"] > 20

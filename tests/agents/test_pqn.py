@@ -18,7 +18,11 @@ from tests.agents import reference
 ACTIONS, STEPS, ENVS = 4, 6, 2
 SPEC = EnvSpec("test/Example-v0", (3,), ACTIONS, discrete=True)
 MASKED = EnvSpec(
-    "test/Masked-v0", (), ACTIONS, discrete=True, parts=(Part(MASK, (ACTIONS,), "bool"), Part("state", (3,)))
+    "test/Masked-v0",
+    (),
+    ACTIONS,
+    discrete=True,
+    parts=(Part(MASK, (ACTIONS,), "bool"), Part("state", (3,))),
 )
 CONFIG = pqn.Config(hidden=(8, 8), num_steps=STEPS, num_envs=ENVS, batch_size=6, learning_rate=1e-2)
 KEY = jax.random.key(0)
@@ -30,9 +34,14 @@ init = jax.jit(pqn.init, static_argnames="spec")
 
 
 def rollout(seed: int = 0) -> Transition:
-    """A rollout [T, E] with every kind of end. Elsewhere, a step begins where the one before it ended."""
+    """A rollout [T, E] with every kind of end.
+
+    Elsewhere, a step begins where the one before it ended.
+    """
     generator = np.random.default_rng(seed)
-    batch = jax.tree.map(lambda x: x.reshape(STEPS, ENVS, *x.shape[1:]), reference.transitions(seed, STEPS * ENVS))
+    batch = jax.tree.map(
+        lambda x: x.reshape(STEPS, ENVS, *x.shape[1:]), reference.transitions(seed, STEPS * ENVS)
+    )
     kinds = generator.permutation(STEPS * ENVS).reshape(STEPS, ENVS)
     terminated, truncated = (kinds == 0) | (kinds == 1), (kinds == 1) | (kinds == 2) | (kinds == 3)
     successor = np.array(batch.next_observation)
@@ -78,10 +87,14 @@ class RAdam:
         self.count += 1
         t, longest = self.count, 2.0 / (1.0 - 0.999) - 1.0
         self.first = reference.zip_map(lambda m, g: 0.9 * m + 0.1 * g, self.first, gradient)
-        self.second = reference.zip_map(lambda v, g: 0.999 * v + 0.001 * g**2, self.second, gradient)
+        self.second = reference.zip_map(
+            lambda v, g: 0.999 * v + 0.001 * g**2, self.second, gradient
+        )
         length = longest - 2.0 * t * 0.999**t / (1.0 - 0.999**t)
         if length < 5.0:
-            return reference.zip_map(lambda x, m: x - rate * m / (1 - 0.9**t), parameter, self.first)
+            return reference.zip_map(
+                lambda x, m: x - rate * m / (1 - 0.9**t), parameter, self.first
+            )
         self.rectified += 1
         r = (length - 4) * (length - 2) * longest / ((longest - 4) * (longest - 2) * length)
 
@@ -99,7 +112,9 @@ class Reference:
         params = state.critic.parameters.params
         self.norm = bool(config.layer_norm)
         names = [f"hidden_{i}" for i in range(len(config.hidden))]
-        self.critic = [[params[name][part] for part in ("kernel", "bias")] for name in [*names, "output"]]
+        self.critic = [
+            [params[name][part] for part in ("kernel", "bias")] for name in [*names, "output"]
+        ]
         if self.norm:
             for i in range(len(names)):
                 self.critic[i] += [params[f"norm_{i}"][part] for part in ("scale", "bias")]
@@ -110,13 +125,17 @@ class Reference:
         for kernel, bias, *norm in critic[:-1]:
             x = x @ kernel + bias
             if norm:
-                x = (x - x.mean(axis=-1, keepdims=True)) / np.sqrt(x.var(axis=-1, keepdims=True) + 1e-6)
+                x = (x - x.mean(axis=-1, keepdims=True)) / np.sqrt(
+                    x.var(axis=-1, keepdims=True) + 1e-6
+                )
                 x = x * norm[0] + norm[1]
             x = np.maximum(x, 0.0)
         return x @ critic[-1][0] + critic[-1][1]
 
     def targets(self, batch: Transition) -> np.ndarray:
-        """Each step's mean of the returns over n steps, in shares (1 - lambda) lambda^(n-1); the last gets the rest."""
+        """Each step's mean of the returns over n steps, in shares (1 - lambda) lambda^(n-1);
+        the last gets the rest.
+        """
         config = self.config
         value = self.q(self.critic, np.asarray(batch.next_observation, np.float64)).max(axis=-1)
         reward = config.reward_scale * np.asarray(batch.reward, np.float64)
@@ -167,8 +186,17 @@ class Reference:
 
 CASES: dict[str, dict[str, Any]] = {
     "default": {"epsilon_steps": 30.0},
-    "a falling rate and short gradients": {"decay_steps": 40.0, "max_grad_norm": 0.05, "epsilon_steps": 1e9},
-    "one step, scaled rewards": {"trace_decay": 0.0, "reward_scale": 0.1, "discount": 0.7, "max_grad_norm": 0.0},
+    "a falling rate and short gradients": {
+        "decay_steps": 40.0,
+        "max_grad_norm": 0.05,
+        "epsilon_steps": 1e9,
+    },
+    "one step, scaled rewards": {
+        "trace_decay": 0.0,
+        "reward_scale": 0.1,
+        "discount": 0.7,
+        "max_grad_norm": 0.0,
+    },
     "whole returns": {"trace_decay": 1.0},
     "no layer norm": {"layer_norm": False},
 }
@@ -194,12 +222,17 @@ def test_the_case_with_short_gradients_limits_them() -> None:
     """Otherwise the test above would not see a missing limit."""
     free, short = (dataclasses.replace(CONFIG, max_grad_norm=limit) for limit in (0.0, 0.05))
     batch = acted(fresh(free), rollout(), free)
-    one, other = (update(fresh(config), batch, KEY, 0, config)[0].critic.parameters for config in (free, short))
+    one, other = (
+        update(fresh(config), batch, KEY, 0, config)[0].critic.parameters
+        for config in (free, short)
+    )
     assert any((x != y).any() for x, y in zip(*map(jax.tree.leaves, (one, other)), strict=True))
 
 
 def test_targets_by_hand() -> None:
-    """Rewards 1, 2, 4, 8; lambda and gamma 1/2; V' 16 before the end, 32 at it, 64 after the rollout."""
+    """Rewards 1, 2, 4, 8; lambda and gamma 1/2; V' 16 before the end, 32 at it,
+    64 after the rollout.
+    """
     config = dataclasses.replace(CONFIG, discount=0.5, trace_decay=0.5)
     critic: Any = lambda x: jnp.stack([x[..., 0], x[..., 0] - 1.0], axis=-1)  # noqa: E731
     no = np.zeros((4, 1), bool)
@@ -211,10 +244,15 @@ def test_targets_by_hand() -> None:
     )  # fmt: skip
 
     def found(**ends: Any) -> list[float]:
-        return jax.jit(pqn.targets, static_argnums=0)(critic, batch.replace(**ends), config).ravel().tolist()
+        return (
+            jax.jit(pqn.targets, static_argnums=0)(critic, batch.replace(**ends), config)
+            .ravel()
+            .tolist()
+        )
 
     at_1 = np.array([[False], [True], [False], [False]])
-    # G_3 = 8 + 64/2 = 40; G_2 = 4 + (16 + 40) / 4 = 18; then G_1 = 2 + 32/2, or 2 where it terminated.
+    # G_3 = 8 + 64/2 = 40; G_2 = 4 + (16 + 40) / 4 = 18; then G_1 = 2 + 32/2, or 2 where it
+    # terminated.
     assert found(truncated=at_1) == [1.0 + (16.0 + 18.0) / 4.0, 18.0, 18.0, 40.0]
     assert found(terminated=at_1) == [1.0 + (16.0 + 2.0) / 4.0, 2.0, 18.0, 40.0]
     assert found(terminated=at_1, truncated=at_1) == [1.0 + (16.0 + 2.0) / 4.0, 2.0, 18.0, 40.0]
@@ -244,9 +282,14 @@ def test_explores_less_and_less() -> None:
     config = dataclasses.replace(CONFIG, num_envs=4, num_steps=5, **changes)
     state, observation = fresh(config), jnp.ones((20_000, 3))
     best = act(state, np.ones(3, np.float32), KEY, config, explore=False)[0]
-    for rollouts, share in ((0, 0.8), (2, 0.56), (5, 0.2), (1_000, 0.2), (2**31 - 1, 0.2)):  # 20 steps with each
-        action, *_ = act(state.replace(steps=jnp.asarray(rollouts)), observation, KEY, config, explore=True)
-        np.testing.assert_allclose((action != best).mean(), share * (ACTIONS - 1) / ACTIONS, atol=0.02)
+    # 20 steps with each
+    for rollouts, share in ((0, 0.8), (2, 0.56), (5, 0.2), (1_000, 0.2), (2**31 - 1, 0.2)):
+        action, *_ = act(
+            state.replace(steps=jnp.asarray(rollouts)), observation, KEY, config, explore=True
+        )
+        np.testing.assert_allclose(
+            (action != best).mean(), share * (ACTIONS - 1) / ACTIONS, atol=0.02
+        )
 
 
 def test_forbidden_actions_are_never_chosen() -> None:
@@ -281,7 +324,8 @@ def test_targets_look_at_allowed_actions_alone() -> None:
     )  # fmt: skip
     config = dataclasses.replace(CONFIG, discount=0.5)
     found = jax.jit(pqn.targets, static_argnums=0)(critic, batch, config)
-    np.testing.assert_allclose(found.ravel(), [1.0 + 0.5 * 5.0, 1.0])  # where nothing is allowed, nothing follows
+    # Where nothing is allowed, nothing follows.
+    np.testing.assert_allclose(found.ravel(), [1.0 + 0.5 * 5.0, 1.0])
 
 
 def test_learns_from_pictures() -> None:
@@ -290,7 +334,9 @@ def test_learns_from_pictures() -> None:
     config = dataclasses.replace(CONFIG, hidden=())
     pqn.check(spec, config)
     state = init(KEY, spec, config)
-    seen = jnp.asarray(np.random.default_rng(0).integers(0, 2, size=(2, STEPS, ENVS, 5, 5, 2)), jnp.uint8)
+    seen = jnp.asarray(
+        np.random.default_rng(0).integers(0, 2, size=(2, STEPS, ENVS, 5, 5, 2)), jnp.uint8
+    )
     batch = acted(state, rollout().replace(observation=seen[0], next_observation=seen[1]), config)
     new, metrics = update(state, batch, KEY, 0, config)
     assert all(np.isfinite(x) for x in jax.tree.leaves(metrics))
@@ -302,7 +348,8 @@ def test_learns_from_pictures() -> None:
 def test_learning_rate_falls_to_nothing() -> None:
     config = dataclasses.replace(CONFIG, decay_steps=100.0, num_envs=64, num_steps=1024)
     gradient = {"weight": jnp.ones(3)}
-    radam = pqn.optimiser(jnp.int32(2**15 + 1), config)  # rollouts of 2^16 steps: beyond 2^31 environment steps
+    # Rollouts of 2^16 steps: beyond 2^31 environment steps.
+    radam = pqn.optimiser(jnp.int32(2**15 + 1), config)
     np.testing.assert_array_equal(radam.update(gradient, radam.init(gradient))[0]["weight"], 0.0)
 
 
@@ -311,7 +358,11 @@ def test_learning_rate_falls_to_nothing() -> None:
     [
         (EnvSpec("test/Continuous-v0", (3,), 2), {}, "rljax train ppo"),
         (EnvSpec("test/Several-v0", (3,), 5, discrete=True, choices=(2, 3)), {}, "rljax train ppo"),
-        (EnvSpec("test/Small-v0", (2, 9, 1), 2, discrete=True), {"encoder": "small"}, "--config.encoder impala"),
+        (
+            EnvSpec("test/Small-v0", (2, 9, 1), 2, discrete=True),
+            {"encoder": "small"},
+            "--config.encoder impala",
+        ),
     ],
 )
 def test_what_cannot_work_is_named(spec: EnvSpec, changes: dict[str, Any], message: str) -> None:
@@ -319,7 +370,9 @@ def test_what_cannot_work_is_named(spec: EnvSpec, changes: dict[str, Any], messa
         pqn.check(spec, dataclasses.replace(CONFIG, **changes))
 
 
-@pytest.mark.parametrize("task", ["gymnax/Breakout-MinAtar", "gymnax/CartPole-v1", "CartPole-v1", "atari/Pong"])
+@pytest.mark.parametrize(
+    "task", ["gymnax/Breakout-MinAtar", "gymnax/CartPole-v1", "CartPole-v1", "atari/Pong"]
+)
 def test_presets_are_those_of_the_authors(task: str) -> None:
     config = registry.preset("pqn", pqn, task)
     pqn.experience(config).check()

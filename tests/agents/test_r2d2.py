@@ -48,7 +48,10 @@ act = jax.jit(r2d2.act, static_argnames="explore")
 def sequences(seed: int = 0) -> Transition:
     """Sequences [T, B] with every kind of end, the memories before them, and weights."""
     generator = np.random.default_rng(seed)
-    batch = jax.tree.map(lambda x: x.reshape(STEPS, SIZE, *x.shape[1:]), reference.choices(ACTIONS, seed, STEPS * SIZE))
+    batch = jax.tree.map(
+        lambda x: x.reshape(STEPS, SIZE, *x.shape[1:]),
+        reference.choices(ACTIONS, seed, STEPS * SIZE),
+    )
     kinds = generator.permutation(STEPS * SIZE).reshape(STEPS, SIZE)
     terminated, truncated = (kinds == 0) | (kinds == 1), (kinds == 1) | (kinds == 2) | (kinds == 3)
     first = np.concatenate([np.zeros((1, SIZE), bool), (terminated | truncated)[:-1]])
@@ -65,7 +68,11 @@ def sequences(seed: int = 0) -> Transition:
 def example() -> tuple[EnvSpec, r2d2.Config, Transition]:
     """What the contract's tests run on."""
     batch = sequences()
-    return SPEC, CONFIG, batch.replace(extras={name: x for name, x in batch.extras.items() if name != "row"})
+    return (
+        SPEC,
+        CONFIG,
+        batch.replace(extras={name: x for name, x in batch.extras.items() if name != "row"}),
+    )
 
 
 def fresh(config: r2d2.Config) -> r2d2.State:
@@ -92,7 +99,9 @@ class Reference:
         arrays += [parts["head"]["output"][name] for name in ("kernel", "bias")]
         return [np.asarray(x, np.float64) for x in arrays]
 
-    def step(self, p: list[np.ndarray], observation: np.ndarray, h: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def step(
+        self, p: list[np.ndarray], observation: np.ndarray, h: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
         """h(Q) of all actions, and the next memory."""
         x = np.tanh(observation @ p[0] + p[1])
         w, u, b = np.split(p[2], 3, axis=1), np.split(p[3], 3, axis=1), np.split(p[4], 3)
@@ -101,8 +110,12 @@ class Reference:
         q = h @ p[6] + p[7]
         return (q[:1] + q[1:] - q[1:].mean() if self.config.dueling else q), h
 
-    def unrolled(self, p: Any, batch: Any, b: int, h: np.ndarray, begin: int, end: int) -> tuple[Any, Any, np.ndarray]:
-        """Of steps from `begin` to `end` of sequence b: values, those of successors, and the memory after them."""
+    def unrolled(
+        self, p: Any, batch: Any, b: int, h: np.ndarray, begin: int, end: int
+    ) -> tuple[Any, Any, np.ndarray]:
+        """Of steps from `begin` to `end` of sequence b:
+        values, those of successors, and the memory after them.
+        """
         now, after = [], []
         for t in range(begin, end):
             h = np.zeros(WIDTH) if batch.extras["first"][t, b] else h
@@ -143,7 +156,10 @@ class Reference:
             for t in range(config.burn_in, STEPS):
                 total, factor = 0.0, 1.0
                 for later in range(t, min(t + config.n_step, STEPS)):
-                    total, factor = total + factor * batch.reward[later, b], factor * config.discount
+                    total, factor = (
+                        total + factor * batch.reward[later, b],
+                        factor * config.discount,
+                    )
                     if batch.terminated[later, b] or batch.truncated[later, b]:
                         break
                 row = later - config.burn_in
@@ -155,14 +171,22 @@ class Reference:
 
     def update(self, batch: Any) -> dict[str, Any]:
         """One update, and its metrics."""
-        batch = jax.tree.map(lambda x: np.asarray(x, np.float64 if x.dtype == np.float32 else None), batch)
+        batch = jax.tree.map(
+            lambda x: np.asarray(x, np.float64 if x.dtype == np.float32 else None), batch
+        )
         config, target = self.config, self.targets(batch)
         begin = config.burn_in
-        kept = [self.unrolled(self.critic, batch, b, self.begins(batch, b), 0, begin)[2] for b in range(SIZE)]
+        kept = [
+            self.unrolled(self.critic, batch, b, self.begins(batch, b), 0, begin)[2]
+            for b in range(SIZE)
+        ]
 
         def values(p: Any) -> np.ndarray:
-            each = [self.unrolled(p, batch, b, kept[b], begin, STEPS)[0] for b in range(SIZE)]  # the memory is given
-            return np.stack([q[np.arange(len(q)), batch.action[begin:, b]] for b, q in enumerate(each)], axis=1)
+            # The memory is given.
+            each = [self.unrolled(p, batch, b, kept[b], begin, STEPS)[0] for b in range(SIZE)]
+            return np.stack(
+                [q[np.arange(len(q)), batch.action[begin:, b]] for b, q in enumerate(each)], axis=1
+            )
 
         def loss(p: Any) -> float:
             return float((batch.extras["weight"] * np.square(values(p) - target)).mean() / 2)
@@ -177,7 +201,9 @@ class Reference:
         gradient = reference.limited(reference.differences(loss, self.critic), config.max_grad_norm)
         self.critic = self.adam.step(self.critic, gradient)
         rate = config.target_rate
-        self.target = [(1 - rate) * old + rate * new for old, new in zip(self.target, self.critic, strict=True)]
+        self.target = [
+            (1 - rate) * old + rate * new for old, new in zip(self.target, self.critic, strict=True)
+        ]
         return metrics
 
 
@@ -199,13 +225,18 @@ def test_updates_equal_the_paper(changes: dict[str, Any]) -> None:
         batch = sequences(seed)
         drawn = batch
         if not config.stored_memory:
-            drawn = batch.replace(extras={name: x for name, x in batch.extras.items() if name != MEMORY})
+            drawn = batch.replace(
+                extras={name: x for name, x in batch.extras.items() if name != MEMORY}
+            )
         state, metrics = update(state, drawn, KEY, seed, config)
         values = expected.update(batch)
         assert metrics.keys() == values.keys()
         for name, value in values.items():
             np.testing.assert_allclose(metrics[name], value, rtol=2e-4, atol=1e-5, err_msg=name)
-        for network, parameters in ((state.critic, expected.critic), (state.target_critic, expected.target)):
+        for network, parameters in (
+            (state.critic, expected.critic),
+            (state.target_critic, expected.target),
+        ):
             for actual, exact in zip(expected.parameters(network), parameters, strict=True):
                 np.testing.assert_allclose(actual, exact, rtol=2e-3, atol=2e-5)
 
@@ -223,23 +254,34 @@ def test_each_environment_explores_by_its_rank() -> None:
 
 
 def test_the_share_of_uniform_actions_can_fall() -> None:
-    config = dataclasses.replace(CONFIG, exploration="falling", epsilon_steps=640.0, num_envs=4, num_steps=8)
+    config = dataclasses.replace(
+        CONFIG, exploration="falling", epsilon_steps=640.0, num_envs=4, num_steps=8
+    )
     for steps, expected in ((0, 1.0), (10, 1.0 - 0.95 / 2), (20, 0.05), (90, 0.05)):
         state = fresh(config).replace(steps=jnp.asarray(steps, jnp.int32))
         np.testing.assert_allclose(r2d2.epsilon(state, (4,), config), expected, rtol=1e-5)
     assert r2d2.schedule(config, 2_000.0).epsilon_steps == 640.0
-    assert r2d2.schedule(dataclasses.replace(config, epsilon_steps=0.25), 2_000.0).epsilon_steps == 500.0
+    assert (
+        r2d2.schedule(dataclasses.replace(config, epsilon_steps=0.25), 2_000.0).epsilon_steps
+        == 500.0
+    )
 
 
 def test_acting_step_by_step_is_the_sequence() -> None:
     state, batch = fresh(CONFIG), sequences()
     memory, actions = batch.extras[MEMORY], []
     for t in range(STEPS):
-        memory = jax.tree.map(lambda x, t=t: jnp.where(batch.extras["first"][t][:, None], 0.0, x), memory)
-        action, _, memory = act(state, batch.observation[t], KEY, CONFIG, explore=False, memory=memory)
+        memory = jax.tree.map(
+            lambda x, t=t: jnp.where(batch.extras["first"][t][:, None], 0.0, x), memory
+        )
+        action, _, memory = act(
+            state, batch.observation[t], KEY, CONFIG, explore=False, memory=memory
+        )
         actions.append(action)
     outputs = memories.embedded(state.critic.parameters, batch)
-    np.testing.assert_array_equal(jnp.stack(actions), r2d2.of_actions(outputs, CONFIG).argmax(axis=-1))
+    np.testing.assert_array_equal(
+        jnp.stack(actions), r2d2.of_actions(outputs, CONFIG).argmax(axis=-1)
+    )
 
 
 def test_targets_look_at_allowed_actions_alone() -> None:
@@ -252,7 +294,10 @@ def test_targets_look_at_allowed_actions_alone() -> None:
     state, compiled, targets = reference.state(r2d2, spec, config), jax.jit(r2d2.critic_loss), []
     critic = state.critic.parameters
     for value in (0.0, 50.0):  # of the forbidden actions, in critic and target
-        output = {**critic.params["head"]["output"], "bias": jnp.asarray([value, 0.3, value, value])}
+        output = {
+            **critic.params["head"]["output"],
+            "bias": jnp.asarray([value, 0.3, value, value]),
+        }
         other = critic.replace(params={**critic.params, "head": {"output": output}})
         whole = state.replace(target_critic=other)
         targets.append(compiled(other, whole, batch, batch, config)[1]["critic/target"])
@@ -278,8 +323,12 @@ def test_continuous_actions_are_refused() -> None:
         r2d2.check(dataclasses.replace(SPEC, discrete=False), CONFIG)
 
 
-def test_a_replay_that_holds_no_sequence_is_refused_before_anything_compiles(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"sequences of 30 steps in --config.num-envs 16 environments need"):
+def test_a_replay_that_holds_no_sequence_is_refused_before_anything_compiles(
+    tmp_path: Path,
+) -> None:
+    with pytest.raises(
+        ValueError, match=r"sequences of 30 steps in --config.num-envs 16 environments need"
+    ):
         small_runs.train(
             "r2d2",
             "rljax/Memory-discrete",
@@ -293,14 +342,28 @@ def test_a_replay_that_holds_no_sequence_is_refused_before_anything_compiles(tmp
 @pytest.mark.parametrize(
     ("env", "changes", "seeds"),
     [
-        pytest.param("rljax/Memory-discrete", {"normalise_observations": True}, 2, id="program-population"),
-        pytest.param("rljax/Memory-discrete", {"stored_memory": False, "priority_exponent": 0.0}, 1, id="program"),
+        pytest.param(
+            "rljax/Memory-discrete", {"normalise_observations": True}, 2, id="program-population"
+        ),
+        pytest.param(
+            "rljax/Memory-discrete",
+            {"stored_memory": False, "priority_exponent": 0.0},
+            1,
+            id="program",
+        ),
         pytest.param("CartPole-v1", {"memory": "lstm"}, 2, id="host-population"),
     ],
 )
-def test_a_resumed_run_is_the_same_bit_for_bit(env: str, changes: dict[str, Any], seeds: int, tmp_path: Path) -> None:
+def test_a_resumed_run_is_the_same_bit_for_bit(
+    env: str, changes: dict[str, Any], seeds: int, tmp_path: Path
+) -> None:
     config = {"hidden": (4,), "memory_hidden": (4,), "warmup_steps": 20} | changes
-    settings: dict[str, Any] = {"seeds": seeds, "log_every": 40, "eval_every": 200, "checkpoint_every": 200}
+    settings: dict[str, Any] = {
+        "seeds": seeds,
+        "log_every": 40,
+        "eval_every": 200,
+        "checkpoint_every": 200,
+    }
     small_runs.train("r2d2", env, 400, tmp_path / "whole", config, **settings)
     small_runs.train("r2d2", env, 200, tmp_path / "half", config, **settings)
     run.resume(tmp_path / "half", 400)
@@ -313,7 +376,15 @@ def test_learns_what_an_agent_without_memory_cannot(tmp_path: Path) -> None:
     returns = {}
     for name in ("r2d2", "dqn"):
         out = tmp_path / name
-        run.train(name, "gymnax/MemoryChain-bsuite", 20_480, seeds=3, out=out, eval_every=20_480, eval_episodes=100)
+        run.train(
+            name,
+            "gymnax/MemoryChain-bsuite",
+            20_480,
+            seeds=3,
+            out=out,
+            eval_every=20_480,
+            eval_episodes=100,
+        )
         returns[name] = json.loads((out / "summary.json").read_text())["final"]["mean"]
     assert returns["r2d2"] >= 0.9
     assert abs(returns["dqn"]) <= 0.3

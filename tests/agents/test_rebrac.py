@@ -15,7 +15,13 @@ from rljax.agents import rebrac
 from tests.agents import reference
 
 SPEC = EnvSpec("test/Example-v0", (3,), 2)
-SIZES: dict[str, Any] = {"hidden": (8, 8), "batch_size": 5, "actor_lr": 1e-2, "critic_lr": 2e-2, "target_rate": 0.1}
+SIZES: dict[str, Any] = {
+    "hidden": (8, 8),
+    "batch_size": 5,
+    "actor_lr": 1e-2,
+    "critic_lr": 2e-2,
+    "target_rate": 0.1,
+}
 CONFIG = rebrac.Config(**SIZES, actor_penalty=0.6, critic_penalty=0.7)
 PLAIN = dataclasses.replace(CONFIG, layer_norm=False)  # as the reference's networks
 KEY = jax.random.key(0)
@@ -30,18 +36,32 @@ def example() -> tuple[EnvSpec, rebrac.Config, Transition]:
 def transitions(seed: int = 0, size: int = 5) -> Transition:
     """A batch in which some rows have a next action."""
     known = np.random.default_rng(seed + 100).uniform(-1, 1, (size, 2)).astype(np.float32)
-    extras = {"next_action": jnp.asarray(known), "has_next_action": jnp.asarray(np.resize(HAS, size))}
+    extras = {
+        "next_action": jnp.asarray(known),
+        "has_next_action": jnp.asarray(np.resize(HAS, size)),
+    }
     return reference.transitions(seed, size).replace(extras=extras)
 
 
 class Reference:
-    """ReBRAC in float64, from equations 5 and 6 of arXiv:2305.09836 and algorithm 1 of arXiv:1802.09477."""
+    """ReBRAC in float64, from equations 5 and 6 of arXiv:2305.09836 and algorithm 1 of
+    arXiv:1802.09477.
+    """
 
     def __init__(self, state: rebrac.State, config: rebrac.Config) -> None:
         self.config = config
-        self.actor, self.target_actor = reference.mlp(state.actor), reference.mlp(state.target_actor)
-        self.critics, self.targets = reference.critics(state.critic), reference.critics(state.target_critic)
-        self.actor_adam, self.critic_adam = reference.Adam(config.actor_lr), reference.Adam(config.critic_lr)
+        self.actor, self.target_actor = (
+            reference.mlp(state.actor),
+            reference.mlp(state.target_actor),
+        )
+        self.critics, self.targets = (
+            reference.critics(state.critic),
+            reference.critics(state.target_critic),
+        )
+        self.actor_adam, self.critic_adam = (
+            reference.Adam(config.actor_lr),
+            reference.Adam(config.critic_lr),
+        )
 
     def target(self, batch: Transition, noise: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """y [B] and the penalties [B] in it."""
@@ -54,7 +74,9 @@ class Reference:
         apart = np.square(action - np.asarray(batch.extras["next_action"], np.float64)).sum(axis=1)
         penalty = config.critic_penalty * apart * np.asarray(batch.extras["has_next_action"])
         alive = 1.0 - np.asarray(batch.terminated, np.float64)
-        return np.asarray(batch.reward, np.float64) + config.discount * alive * (next_q - penalty), penalty
+        return np.asarray(batch.reward, np.float64) + config.discount * alive * (
+            next_q - penalty
+        ), penalty
 
     def update(self, batch: Transition, noise: np.ndarray, step: int) -> dict[str, float]:
         """One update; the metrics of the parts that moved."""
@@ -67,13 +89,20 @@ class Reference:
         metrics["critic/penalty"] = penalty.mean()
 
         if (step + 1) % config.policy_delay == 0:
-            # m = tanh(u), dm/du = 1 - m^2:  dL/dm = (2 beta_1 (m - a) - lambda dq/dm) / B, q the smallest value
+            # m = tanh(u), dm/du = 1 - m^2:  dL/dm = (2 beta_1 (m - a) - lambda dq/dm) / B, q the
+            # smallest value
             output, inputs = reference.forward(self.actor, observation)
             action = np.tanh(output)
             q, slope = reference.smallest(self.critics, observation, action)
             scale = 1.0 / np.abs(q).mean()
-            change = (1.0 - action**2) * (2.0 * config.actor_penalty * (action - data) - scale * slope) / len(action)
-            self.actor = self.actor_adam.step(self.actor, reference.backward(self.actor, inputs, change)[0])
+            change = (
+                (1.0 - action**2)
+                * (2.0 * config.actor_penalty * (action - data) - scale * slope)
+                / len(action)
+            )
+            self.actor = self.actor_adam.step(
+                self.actor, reference.backward(self.actor, inputs, change)[0]
+            )
             self.target_actor = reference.towards(self.actor, self.target_actor, config.target_rate)
             self.targets = reference.towards(self.critics, self.targets, config.target_rate)
             imitation = np.square(action - data).sum(axis=1).mean()
@@ -142,7 +171,9 @@ def test_the_actor_follows_the_smallest_critic() -> None:
         changed = state.replace(critic=other)
         metrics = actor_loss(state.actor.parameters, changed, batch, PLAIN)[1]
         raised.append(metrics["actor/value_scale"])
-    values = np.asarray(state.critic(batch.observation, rebrac.policy(state.actor, batch.observation)))
+    values = np.asarray(
+        state.critic(batch.observation, rebrac.policy(state.actor, batch.observation))
+    )
     np.testing.assert_allclose(raised, 1.0 / np.abs(values[::-1]).mean(axis=1), rtol=1e-5)
 
 

@@ -1,4 +1,6 @@
-"""RIQL against float64 NumPy written from the authors' equations, and what the paper promises of its parts."""
+"""RIQL against float64 NumPy written from the authors' equations,
+and what the paper promises of its parts.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,9 @@ from tests.agents import reference
 
 SPEC = EnvSpec("test/Example-v0", (3,), 2)
 SIZES: dict[str, Any] = {"hidden": (8, 8), "batch_size": 5, "num_critics": 3, "target_rate": 0.1}
-CONFIG = riql.Config(**SIZES, actor_lr=1e-2, critic_lr=2e-2, value_lr=3e-2, normalise_observations=False)
+CONFIG = riql.Config(
+    **SIZES, actor_lr=1e-2, critic_lr=2e-2, value_lr=3e-2, normalise_observations=False
+)
 KEY = jax.random.key(0)
 PROBE: dict[str, Any] = {}
 
@@ -28,13 +32,21 @@ def example() -> tuple[EnvSpec, riql.Config, Transition]:
 
 
 class Reference:
-    """Robust implicit Q-learning in float64: arXiv:2310.12955, in the order and with the constants of its code."""
+    """Robust implicit Q-learning in float64: arXiv:2310.12955,
+    in the order and with the constants of its code.
+    """
 
     def __init__(self, state: riql.State, config: riql.Config) -> None:
         self.config = config
         self.actor, self.value = reference.actor(state.actor), reference.mlp(state.value)
-        self.critics, self.targets = reference.critics(state.critic), reference.critics(state.target_critic)
-        self.actor_adam, self.critic_adam = reference.Adam(config.actor_lr), reference.Adam(config.critic_lr)
+        self.critics, self.targets = (
+            reference.critics(state.critic),
+            reference.critics(state.target_critic),
+        )
+        self.actor_adam, self.critic_adam = (
+            reference.Adam(config.actor_lr),
+            reference.Adam(config.critic_lr),
+        )
         self.value_adam = reference.Adam(config.value_lr)
 
     def update(self, batch: Transition, key: jax.Array, step: int) -> dict[str, float]:
@@ -45,7 +57,11 @@ class Reference:
         action, reward = (np.asarray(x, np.float64) for x in (batch.action, batch.reward))
         alive = 1.0 - np.asarray(batch.terminated, np.float64)
 
-        q = np.quantile([reference.value(x, observation, action)[0] for x in self.targets], config.quantile, axis=0)
+        q = np.quantile(
+            [reference.value(x, observation, action)[0] for x in self.targets],
+            config.quantile,
+            axis=0,
+        )
         value_loss, v, gradient = reference.expectile(self.value, observation, q, config.expectile)
         next_v = reference.forward(self.value, next_observation)[0][:, 0]
         self.value = self.value_adam.step(self.value, gradient)
@@ -57,7 +73,9 @@ class Reference:
 
         weight = np.minimum(np.exp(config.inverse_temperature * (q - v)), config.max_weight)
         squashed = config.policy == "deterministic"
-        distance, gradient = reference.imitation(self.actor, observation, action, weight, config, key, squashed)
+        distance, gradient = reference.imitation(
+            self.actor, observation, action, weight, config, key, squashed
+        )
         self.actor_adam.rate = reference.cosine(config.actor_lr, step, config.decay_steps)
         self.actor = self.actor_adam.step(self.actor, gradient)
         return {
@@ -72,8 +90,12 @@ class Reference:
             "critic/linear": linear,
         }
 
-    def errors(self, observation: np.ndarray, action: np.ndarray, y: np.ndarray) -> tuple[float, Any, float, Any]:
-        """Mean of h, values [C, B], the share beyond t = 1 / sigma^2, gradients: dh/dQ = clip((Q - y) / t, +-1)."""
+    def errors(
+        self, observation: np.ndarray, action: np.ndarray, y: np.ndarray
+    ) -> tuple[float, Any, float, Any]:
+        """Mean of h, values [C, B], the share beyond t = 1 / sigma^2, gradients:
+        dh/dQ = clip((Q - y) / t, +-1).
+        """
         threshold, gradients, values = 1.0 / self.config.huber_sigma**2, [], []
         for critic in self.critics:
             q, inputs = reference.forward(critic, np.concatenate([observation, action], axis=-1))
@@ -134,10 +156,14 @@ def test_the_cases_bound_some_and_not_all() -> None:
     state, batch = fresh(CONFIG), reference.transitions()
     metrics = {
         name: update(fresh(c), batch, KEY, 0, c)[1]
-        for name, c in ((name, dataclasses.replace(CONFIG, **changes)) for name, changes in CASES.items())
+        for name, c in (
+            (name, dataclasses.replace(CONFIG, **changes)) for name, changes in CASES.items()
+        )
     }
     assert metrics["small errors"]["critic/linear"] == 0.0
-    assert 0.0 < metrics["default"]["critic/linear"] < metrics["large errors"]["critic/linear"] < 1.0
+    assert (
+        0.0 < metrics["default"]["critic/linear"] < metrics["large errors"]["critic/linear"] < 1.0
+    )
     q = jnp.quantile(state.target_critic(batch.observation, batch.action), 0.25, axis=0)
     advantage = np.asarray(q - state.value(batch.observation)[:, 0])
     assert 0.0 < (advantage > 0.0).mean() < 1.0
@@ -150,11 +176,17 @@ def huber(error: Any, sigma: float) -> Any:
     """The loss of one critic that is off by `error`, and its slope."""
     critic: Any = lambda observation, action: jnp.full((1, 5), error)  # noqa: E731
     batch = reference.transitions().replace(reward=jnp.zeros(5))
-    return riql.critic_loss(critic, jnp.zeros(5), batch, dataclasses.replace(CONFIG, huber_sigma=sigma))[0]
+    return riql.critic_loss(
+        critic, jnp.zeros(5), batch, dataclasses.replace(CONFIG, huber_sigma=sigma)
+    )[0]
 
 
-@pytest.mark.parametrize(("sigma", "threshold"), [(0.1, 100.0), (0.5, 4.0), (1.0, 1.0), (3.0, 1.0 / 9.0)])
-def test_huber_is_quadratic_up_to_its_threshold_and_linear_beyond(sigma: float, threshold: float) -> None:
+@pytest.mark.parametrize(
+    ("sigma", "threshold"), [(0.1, 100.0), (0.5, 4.0), (1.0, 1.0), (3.0, 1.0 / 9.0)]
+)
+def test_huber_is_quadratic_up_to_its_threshold_and_linear_beyond(
+    sigma: float, threshold: float
+) -> None:
     losses = np.array([huber(x * threshold, sigma) for x in (0.5, -0.999999, 3.0, -50.0)])
     np.testing.assert_allclose(losses[:, 0] / threshold, [0.125, 0.5, 2.5, 49.5], rtol=1e-5)
     np.testing.assert_allclose(losses[:, 1], [0.5, -1.0, 1.0, -1.0], rtol=1e-5)
@@ -166,13 +198,17 @@ def test_quantile_of_the_critics_is_numpys(share: float) -> None:
     state, batch = fresh(config), reference.transitions()
     q = np.quantile(np.asarray(state.target_critic(batch.observation, batch.action)), share, axis=0)
     metrics = update(state, batch, KEY, 0, config)[1]
-    np.testing.assert_allclose(metrics["actor/advantage"] + metrics["value/v"], q.mean(), rtol=1e-4, atol=1e-6)
+    np.testing.assert_allclose(
+        metrics["actor/advantage"] + metrics["value/v"], q.mean(), rtol=1e-4, atol=1e-6
+    )
 
 
 def test_targets_are_clipped() -> None:
     batch = reference.transitions().replace(reward=jnp.array([-1e4, -50.0, 0.0, 50.0, 1e4]))
     metrics = riql.critic_loss(lambda *_: jnp.zeros((1, 5)), jnp.zeros(5), batch, CONFIG)[1]  # pyright: ignore[reportArgumentType]
-    np.testing.assert_allclose(metrics["critic/target"], (-100.0 - 50.0 + 0.0 + 50.0 + 1000.0) / 5.0, rtol=1e-6)
+    np.testing.assert_allclose(
+        metrics["critic/target"], (-100.0 - 50.0 + 0.0 + 50.0 + 1000.0) / 5.0, rtol=1e-6
+    )
 
 
 def test_one_wild_target_pulls_no_harder_than_another() -> None:
@@ -180,7 +216,10 @@ def test_one_wild_target_pulls_no_harder_than_another() -> None:
     wild = batch.reward.at[0].set(100.0)
     wilder = batch.reward.at[0].set(1000.0)
     for left, right in zip(
-        *(jax.tree.leaves(update(state, batch.replace(reward=x), KEY, 0, CONFIG)[0].critic) for x in (wild, wilder)),
+        *(
+            jax.tree.leaves(update(state, batch.replace(reward=x), KEY, 0, CONFIG)[0].critic)
+            for x in (wild, wilder)
+        ),
         strict=True,
     ):
         np.testing.assert_array_equal(left, right)
@@ -189,7 +228,10 @@ def test_one_wild_target_pulls_no_harder_than_another() -> None:
 def test_weights_grow_with_the_advantage_up_to_their_bound() -> None:
     config = dataclasses.replace(CONFIG, policy="deterministic")
     actor, batch = fresh(config).actor.parameters, reference.transitions()
-    weights = [float(actor_loss(actor, jnp.full(5, x), batch, KEY, config)[1]["actor/weight"]) for x in (-1, 0, 1, 9)]
+    weights = [
+        float(actor_loss(actor, jnp.full(5, x), batch, KEY, config)[1]["actor/weight"])
+        for x in (-1, 0, 1, 9)
+    ]
     np.testing.assert_allclose(weights, [np.exp(-3.0), 1.0, np.exp(3.0), 100.0], rtol=1e-5)
 
 
@@ -201,7 +243,9 @@ def test_only_termination_cuts_the_bootstrap() -> None:
         return update(state, batch.replace(**flags), KEY, 0, CONFIG)[1]["critic/target"]
 
     assert target(terminated=never, truncated=always) == target(terminated=never, truncated=never)
-    np.testing.assert_allclose(target(terminated=always, truncated=never), batch.reward.mean(), rtol=1e-5)
+    np.testing.assert_allclose(
+        target(terminated=always, truncated=never), batch.reward.mean(), rtol=1e-5
+    )
 
 
 def test_no_action_but_the_datas_is_judged() -> None:
@@ -216,7 +260,10 @@ def test_no_action_but_the_datas_is_judged() -> None:
 
 def test_value_judges_before_its_step() -> None:
     state, batch = fresh(CONFIG), reference.transitions()
-    moving, resting = (update(state, batch, KEY, 0, dataclasses.replace(CONFIG, value_lr=x))[1] for x in (3e-2, 0.0))
+    moving, resting = (
+        update(state, batch, KEY, 0, dataclasses.replace(CONFIG, value_lr=x))[1]
+        for x in (3e-2, 0.0)
+    )
     assert moving["critic/target"] == resting["critic/target"]
     assert moving["actor/advantage"] == resting["actor/advantage"]
 
@@ -237,12 +284,17 @@ def test_rate_falls_to_zero_as_a_cosine() -> None:
     for step, moves in ((99, True), (100, False)):
         new = update(old, reference.transitions(), KEY, step, config)[0]
         for part, expected in (("actor", moves), ("critic", True), ("value", True)):
-            pairs = zip(*(jax.tree.leaves(getattr(x, part).parameters) for x in (old, new)), strict=True)
+            pairs = zip(
+                *(jax.tree.leaves(getattr(x, part).parameters) for x in (old, new)), strict=True
+            )
             assert any(np.any(np.asarray(x) != np.asarray(y)) for x, y in pairs) == expected, part
 
 
 def test_rate_stays_without_decay() -> None:
-    assert riql.actor_rate(jnp.asarray(10**7), dataclasses.replace(CONFIG, decay_steps=None)) == CONFIG.actor_lr
+    assert (
+        riql.actor_rate(jnp.asarray(10**7), dataclasses.replace(CONFIG, decay_steps=None))
+        == CONFIG.actor_lr
+    )
 
 
 def test_begins_as_the_authors_do() -> None:
@@ -279,6 +331,8 @@ def test_act_explores_around_the_mean_within_bounds(policy: Any) -> None:
         ("HalfCheetah-v5", "replay.hdf5", (1.0, "edac")),  # nobody falls
     ],
 )
-def test_critics_see_falls_in_recordings_of_hopper(env: str | None, data: str, expected: tuple[float, str]) -> None:
+def test_critics_see_falls_in_recordings_of_hopper(
+    env: str | None, data: str, expected: tuple[float, str]
+) -> None:
     config = experiments.preset("riql", riql, env, data)
     assert (config.huber_sigma, config.critic_initialisation) == expected

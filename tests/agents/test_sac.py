@@ -17,7 +17,9 @@ from rljax.networks import distributions
 from tests.agents import reference
 
 SPEC = EnvSpec("test/Example-v0", (3,), 2)
-CONFIG = sac.Config(hidden=(8, 8), batch_size=5, actor_lr=1e-2, critic_lr=2e-2, temperature_lr=3e-2, target_rate=0.1)
+CONFIG = sac.Config(
+    hidden=(8, 8), batch_size=5, actor_lr=1e-2, critic_lr=2e-2, temperature_lr=3e-2, target_rate=0.1
+)
 KEY = jax.random.key(0)
 PROBE: dict[str, Any] = {
     "init_temperature": 1e-3,
@@ -31,7 +33,9 @@ def example() -> tuple[EnvSpec, sac.Config, Transition]:
 
 
 class Reference:
-    """Soft actor-critic in float64, from arXiv:1812.05905, with the settings that agents/sac.py adds."""
+    """Soft actor-critic in float64, from arXiv:1812.05905,
+    with the settings that agents/sac.py adds.
+    """
 
     def __init__(self, state: sac.State, config: sac.Config) -> None:
         self.config = config
@@ -39,10 +43,15 @@ class Reference:
         self.critics = reference.critics(state.critic)
         self.targets = reference.critics(state.target_critic)
         self.log_temperature = np.log(config.init_temperature)
-        self.adams = [reference.Adam(rate) for rate in (config.actor_lr, config.critic_lr, config.temperature_lr)]
+        self.adams = [
+            reference.Adam(rate)
+            for rate in (config.actor_lr, config.critic_lr, config.temperature_lr)
+        ]
 
     def sample(self, observation: np.ndarray, noise: np.ndarray) -> tuple[Any, ...]:
-        """a = tanh u, u = mean + std noise, and log pi(a|s) [B] = sum_i log N(u_i) - log(1 - tanh(u_i)^2)."""
+        """a = tanh u, u = mean + std noise, and log pi(a|s) [B] = sum_i log
+        N(u_i) - log(1 - tanh(u_i)^2).
+        """
         output, inputs = reference.forward(self.actor, observation)
         mean, raw = np.split(output, 2, axis=1)
         log_std = np.clip(raw, self.config.log_std_min, self.config.log_std_max)
@@ -51,12 +60,17 @@ class Reference:
         log_prob = (gaussian - 2.0 * (np.log(2.0) - u - np.logaddexp(0.0, -2.0 * u))).sum(axis=1)
         return np.tanh(u), log_prob, inputs, log_std, raw == log_std
 
-    def update(self, batch: Transition, next_noise: np.ndarray, noise: np.ndarray, step: int) -> dict[str, float]:
+    def update(
+        self, batch: Transition, next_noise: np.ndarray, noise: np.ndarray, step: int
+    ) -> dict[str, float]:
         """One update; the metrics of the parts that moved."""
         config, size = self.config, len(noise)
         observation = np.asarray(batch.observation, np.float64)
         next_observation = np.asarray(batch.next_observation, np.float64)
-        reward, terminated = np.asarray(batch.reward, np.float64), np.asarray(batch.terminated, np.float64)
+        reward, terminated = (
+            np.asarray(batch.reward, np.float64),
+            np.asarray(batch.terminated, np.float64),
+        )
         temperature = np.exp(self.log_temperature)
 
         # Equation 5, its target from equation 3 with the targets' smaller critic.
@@ -71,25 +85,34 @@ class Reference:
         metrics = {"critic/loss": loss, "critic/q": q.mean(), "critic/target": y.mean()}
 
         if (step + 1) % config.policy_delay == 0:
-            # Equation 9. With L = mean [alpha log pi - q] and noise fixed, u moves log pi by 2 tanh u and q by
-            # (1 - tanh(u)^2) dq/da; log std moves u by std noise, and log pi by -1. Clipping stops the latter.
+            # Equation 9. With L = mean [alpha log pi - q] and noise fixed, u moves log pi by 2 tanh
+            # u and q by (1 - tanh(u)^2) dq/da; log std moves u by std noise, and log pi by -1.
+            # Clipping stops the latter.
             action, log_prob, inputs, log_std, inside = self.sample(observation, noise)
             q, slope = reference.smallest(self.critics, observation, action)
             change = (temperature * 2.0 * action - (1.0 - action**2) * slope) / size
             change_log_std = (change * np.exp(log_std) * noise - temperature / size) * inside
-            gradient = reference.backward(self.actor, inputs, np.concatenate([change, change_log_std], axis=1))[0]
+            gradient = reference.backward(
+                self.actor, inputs, np.concatenate([change, change_log_std], axis=1)
+            )[0]
             self.actor = self.adams[0].step(self.actor, gradient)
             entropy = -log_prob.mean()
             metrics |= {"actor/loss": (temperature * log_prob - q).mean(), "actor/entropy": entropy}
 
-            # Equation 18: L = alpha (entropy - target), or log alpha for alpha; and d alpha / d log alpha = alpha.
+            # Equation 18: L = alpha (entropy - target), or log alpha for alpha; and d alpha / d log
+            # alpha = alpha.
             rule = -config.target_entropy_share * action.shape[1]
             target = rule if config.target_entropy is None else config.target_entropy
             own_form = config.temperature_loss == "alpha"
             factor, slope = (temperature, temperature) if own_form else (self.log_temperature, 1.0)
-            metrics |= {"temperature/loss": factor * (entropy - target), "temperature/value": temperature}
+            metrics |= {
+                "temperature/loss": factor * (entropy - target),
+                "temperature/value": temperature,
+            }
             if config.learn_temperature:
-                self.log_temperature = self.adams[2].step(self.log_temperature, slope * (entropy - target))
+                self.log_temperature = self.adams[2].step(
+                    self.log_temperature, slope * (entropy - target)
+                )
 
         self.targets = reference.towards(self.critics, self.targets, config.target_rate)
         return metrics
@@ -98,7 +121,12 @@ class Reference:
 CASES: dict[str, dict[str, Any]] = {
     "default": {},
     "clipped log std": {"log_std_min": -0.6, "log_std_max": 0.5},
-    "scaled rewards": {"reward_scale": 7.0, "discount": 0.5, "init_temperature": 0.3, "target_entropy_share": 0.5},
+    "scaled rewards": {
+        "reward_scale": 7.0,
+        "discount": 0.5,
+        "init_temperature": 0.3,
+        "target_entropy_share": 0.5,
+    },
     "paper's temperature, delay": {
         "temperature_loss": "alpha",
         "target_entropy": -0.7,
@@ -120,7 +148,9 @@ act = jax.jit(sac.act, static_argnames="explore")
 
 def fresh(config: sac.Config) -> sac.State:
     """A State to start from."""
-    return reference.state(sac, SPEC, config, log_temperature=jnp.log(jnp.float32(config.init_temperature)))
+    return reference.state(
+        sac, SPEC, config, log_temperature=jnp.log(jnp.float32(config.init_temperature))
+    )
 
 
 @jax.jit
@@ -145,25 +175,33 @@ def test_updates_equal_the_papers(changes: dict[str, Any]) -> None:
     expected = Reference(state, config)
     for step in range(4):
         batch, key = reference.transitions(step), jax.random.key(step)
-        next_noise, noise = (reference.noise(key, batch.action.shape) for key in jax.random.split(key))
+        next_noise, noise = (
+            reference.noise(key, batch.action.shape) for key in jax.random.split(key)
+        )
         state, metrics = update(state, batch, key, step, config)
         reference.assert_metrics(metrics, expected.update(batch, next_noise, noise, step))
     reference.assert_same(reference.critics(state.critic), expected.critics, "critic")
     reference.assert_same(reference.critics(state.target_critic), expected.targets, "target_critic")
     reference.assert_same(reference.mlp(state.actor), expected.actor, "actor")
-    reference.assert_same(state.log_temperature.parameters, expected.log_temperature, "log_temperature")
+    reference.assert_same(
+        state.log_temperature.parameters, expected.log_temperature, "log_temperature"
+    )
 
 
 def test_the_cases_clip_some_and_not_all() -> None:
     config = dataclasses.replace(CONFIG, **CASES["clipped log std"])
     batch = reference.transitions()
-    inside = Reference(fresh(config), config).sample(np.asarray(batch.observation), np.zeros((5, 2)))[4]
+    inside = Reference(fresh(config), config).sample(
+        np.asarray(batch.observation), np.zeros((5, 2))
+    )[4]
     assert 0.0 < inside.mean() < 1.0
 
 
 def test_critic_loss_by_hand() -> None:
     batch = jax.tree.map(lambda x: x[:2], reference.transitions())
-    batch = batch.replace(reward=np.asarray([1.0, 2.0], np.float32), terminated=np.array([False, True]))
+    batch = batch.replace(
+        reward=np.asarray([1.0, 2.0], np.float32), terminated=np.array([False, True])
+    )
     config = dataclasses.replace(CONFIG, discount=0.5, reward_scale=10.0)
     state = fresh(CONFIG).replace(
         actor=lambda observation: jnp.zeros((*observation.shape[:-1], 4)),
@@ -173,7 +211,9 @@ def test_critic_loss_by_hand() -> None:
     critic: Any = lambda observation, action: jnp.array([[10.0, 20.0], [12.0, 23.0]])  # noqa: E731
     loss, metrics = jax.jit(lambda key: sac.critic_loss(critic, state, batch, key, config))(KEY)
     # y = (10 + 0.5 min(3, 2), 20) = (11, 20);  errors (-1, 0) and (1, 3);  1/2 + (1 + 9)/2
-    np.testing.assert_allclose([loss, metrics["critic/target"], metrics["critic/q"]], [5.5, 15.5, 16.25])
+    np.testing.assert_allclose(
+        [loss, metrics["critic/target"], metrics["critic/q"]], [5.5, 15.5, 16.25]
+    )
 
 
 def test_only_termination_cuts_the_bootstrap() -> None:
@@ -184,7 +224,9 @@ def test_only_termination_cuts_the_bootstrap() -> None:
         return critic_loss(state, batch.replace(**flags), CONFIG)[0][1]["critic/target"]
 
     assert target(terminated=never, truncated=always) == target(terminated=never, truncated=never)
-    np.testing.assert_allclose(target(terminated=always, truncated=never), batch.reward.mean(), rtol=1e-6)
+    np.testing.assert_allclose(
+        target(terminated=always, truncated=never), batch.reward.mean(), rtol=1e-6
+    )
 
 
 def test_reward_scale_scales_rewards() -> None:
@@ -195,11 +237,16 @@ def test_reward_scale_scales_rewards() -> None:
 
 
 def test_order_of_the_batch_changes_nothing() -> None:
-    # With std e^-20 an action hardly depends on its row's noise; at temperature 1e-12 its probability hardly counts.
-    config = dataclasses.replace(CONFIG, log_std_min=-20.0, log_std_max=-20.0, init_temperature=1e-12)
+    # With std e^-20 an action hardly depends on its row's noise; at temperature 1e-12 its
+    # probability hardly counts.
+    config = dataclasses.replace(
+        CONFIG, log_std_min=-20.0, log_std_max=-20.0, init_temperature=1e-12
+    )
     state, batch = fresh(config), reference.transitions()
     shuffled = jax.tree.map(lambda x: np.asarray(x)[[3, 1, 4, 0, 2]], batch)
-    (plain, mixed), (gradient, other) = zip(*[critic_loss(state, x, config) for x in (batch, shuffled)], strict=True)
+    (plain, mixed), (gradient, other) = zip(
+        *[critic_loss(state, x, config) for x in (batch, shuffled)], strict=True
+    )
     np.testing.assert_allclose(plain[0], mixed[0], rtol=1e-5)
     for left, right in zip(*map(jax.tree.leaves, (gradient[0], other[0])), strict=True):
         np.testing.assert_allclose(left, right, rtol=1e-4, atol=1e-5)
@@ -217,8 +264,12 @@ def test_delayed_actor_and_temperature_rest() -> None:
     for step in range(4):
         new, metrics = update(old, reference.transitions(), KEY, step, config)
         for part in ("actor", "log_temperature"):
-            pairs = zip(*map(jax.tree.leaves, (getattr(old, part), getattr(new, part))), strict=True)
-            assert any(np.any(np.asarray(x) != np.asarray(y)) for x, y in pairs) == (step % 2 == 1), part
+            pairs = zip(
+                *map(jax.tree.leaves, (getattr(old, part), getattr(new, part))), strict=True
+            )
+            assert any(np.any(np.asarray(x) != np.asarray(y)) for x, y in pairs) == (
+                step % 2 == 1
+            ), part
         assert isinstance(metrics["actor/loss"], Weighted)
         assert metrics["actor/loss"].weight == step % 2
 

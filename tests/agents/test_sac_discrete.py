@@ -1,4 +1,6 @@
-"""SAC for discrete actions against float64 NumPy written from the papers, and what they promise of its parts."""
+"""SAC for discrete actions against float64 NumPy written from the papers,
+and what they promise of its parts.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,11 @@ from tests.agents import reference
 ACTIONS = 4
 SPEC = EnvSpec("test/Example-v0", (3,), ACTIONS, discrete=True)
 MASKED = EnvSpec(
-    "test/Masked-v0", (), ACTIONS, discrete=True, parts=(Part(MASK, (ACTIONS,), "bool"), Part("vector", (3,)))
+    "test/Masked-v0",
+    (),
+    ACTIONS,
+    discrete=True,
+    parts=(Part(MASK, (ACTIONS,), "bool"), Part("vector", (3,))),
 )
 CONFIG = sac_discrete.Config(
     hidden=(8, 8), batch_size=5, actor_lr=1e-2, critic_lr=2e-2, temperature_lr=3e-2, target_rate=0.1
@@ -27,12 +33,16 @@ KEY = jax.random.key(0)
 PROBE: dict[str, Any] = {
     "init_temperature": 1e-3,  # so entropy hardly weighs
     "learn_temperature": False,
-    "num_updates": 2,  # an observation of 0 moves the last bias alone, and a value of 10 is far for it
+    # An observation of 0 moves the last bias alone, and a value of 10 is far for it.
+    "num_updates": 2,
 }
 
 
 def transitions(seed: int = 0, spec: EnvSpec = SPEC) -> Transition:
-    """A batch of every kind, with entropies of when actions were taken. Masks allow each row's own action."""
+    """A batch of every kind, with entropies of when actions were taken.
+
+    Masks allow each row's own action.
+    """
     batch, generator = reference.transitions(seed), np.random.default_rng(seed)
     action = generator.integers(ACTIONS, size=5)
     lack = jnp.asarray(generator.uniform(0.0, 0.3, 5), jnp.float32)
@@ -60,7 +70,9 @@ def inner(network: networks.Network) -> networks.Network:
 
 
 class Reference:
-    """Discrete soft actor-critic in float64; gradients of networks are by central differences of the losses."""
+    """Discrete soft actor-critic in float64; gradients of networks are by central differences of
+    the losses.
+    """
 
     def __init__(self, state: sac_discrete.State, config: sac_discrete.Config) -> None:
         self.config = config
@@ -68,7 +80,10 @@ class Reference:
         self.critics = reference.critics(inner(state.critic))
         self.targets = reference.critics(inner(state.target_critic))
         self.log_temperature = float(np.log(config.init_temperature))
-        self.adams = [reference.Adam(rate) for rate in (config.actor_lr, config.critic_lr, config.temperature_lr)]
+        self.adams = [
+            reference.Adam(rate)
+            for rate in (config.actor_lr, config.critic_lr, config.temperature_lr)
+        ]
 
     def inputs(self, observation: Any) -> tuple[np.ndarray, np.ndarray]:
         """Vectors [B, O], and which actions are allowed [B, A]."""
@@ -76,7 +91,9 @@ class Reference:
             return np.asarray(observation["vector"], np.float64), np.asarray(observation[MASK])
         return np.asarray(observation, np.float64), np.ones((len(observation), ACTIONS), bool)
 
-    def soft_value(self, actor: Any, critics: Any, observation: Any) -> tuple[np.ndarray, np.ndarray]:
+    def soft_value(
+        self, actor: Any, critics: Any, observation: Any
+    ) -> tuple[np.ndarray, np.ndarray]:
         """sum_a pi(a|s) Q(s, a) + alpha H(pi) [B], summed over allowed actions alone, and H [B]."""
         vectors, allowed = self.inputs(observation)
         logits = reference.forward(actor, vectors)[0]
@@ -93,13 +110,20 @@ class Reference:
     def update(self, batch: Transition, step: int) -> dict[str, float]:
         """One update; the metrics of the parts that moved."""
         config, rows = self.config, np.arange(len(batch.reward))
-        reward, terminated, action = (np.asarray(x) for x in (batch.reward, batch.terminated, batch.action))
+        reward, terminated, action = (
+            np.asarray(x) for x in (batch.reward, batch.terminated, batch.action)
+        )
         next_v = self.soft_value(self.actor, self.targets, batch.next_observation)[0]
-        y = config.reward_scale * reward.astype(np.float64) + config.discount * (1.0 - terminated) * next_v
+        y = (
+            config.reward_scale * reward.astype(np.float64)
+            + config.discount * (1.0 - terminated) * next_v
+        )
         vectors, allowed = self.inputs(batch.observation)
 
         def taken(critics: Any) -> np.ndarray:
-            return np.stack([reference.forward(critic, vectors)[0][rows, action] for critic in critics])
+            return np.stack(
+                [reference.forward(critic, vectors)[0][rows, action] for critic in critics]
+            )
 
         def critic_loss(critics: Any) -> float:
             q, old = taken(critics), taken(self.targets)
@@ -111,7 +135,9 @@ class Reference:
 
         metrics = {"critic/loss": critic_loss(self.critics), "critic/q": taken(self.critics).mean()}
         metrics["critic/target"] = y.mean()
-        self.critics = self.adams[1].step(self.critics, reference.differences(critic_loss, self.critics))
+        self.critics = self.adams[1].step(
+            self.critics, reference.differences(critic_loss, self.critics)
+        )
 
         if (step + 1) % config.policy_delay == 0:
             most = np.log(allowed.sum(axis=1))
@@ -126,9 +152,14 @@ class Reference:
 
             entropy = self.soft_value(self.actor, self.critics, batch.observation)[1].mean()
             metrics |= {"actor/loss": actor_loss(self.actor), "actor/entropy": entropy}
-            self.actor = self.adams[0].step(self.actor, reference.differences(actor_loss, self.actor))
+            self.actor = self.adams[0].step(
+                self.actor, reference.differences(actor_loss, self.actor)
+            )
 
-            temperature, error = np.exp(self.log_temperature), entropy - config.entropy_share * most.mean()
+            temperature, error = (
+                np.exp(self.log_temperature),
+                entropy - config.entropy_share * most.mean(),
+            )
             own_form = config.temperature_loss == "alpha"
             factor, slope = (temperature, temperature) if own_form else (self.log_temperature, 1.0)
             metrics |= {"temperature/loss": factor * error, "temperature/value": temperature}
@@ -141,8 +172,17 @@ class Reference:
 
 CASES: dict[str, dict[str, Any]] = {
     "default": {},
-    "revisited": {"reduction": "mean", "clip_q": 0.2, "entropy_penalty": 0.5, "entropy_share": 0.98},
-    "paper's temperature, delay": {"temperature_loss": "alpha", "init_temperature": 0.3, "policy_delay": 2},
+    "revisited": {
+        "reduction": "mean",
+        "clip_q": 0.2,
+        "entropy_penalty": 0.5,
+        "entropy_share": 0.98,
+    },
+    "paper's temperature, delay": {
+        "temperature_loss": "alpha",
+        "init_temperature": 0.3,
+        "policy_delay": 2,
+    },
     "fixed temperature, scaled rewards, three critics": {
         "learn_temperature": False,
         "init_temperature": 0.2,
@@ -159,7 +199,10 @@ act = jax.jit(sac_discrete.act, static_argnames="explore")
 
 def fresh(config: sac_discrete.Config, spec: EnvSpec = SPEC) -> sac_discrete.State:
     """A State to start from."""
-    known = {"log_temperature": jnp.log(jnp.float32(config.init_temperature)), "action_size": ACTIONS}
+    known = {
+        "log_temperature": jnp.log(jnp.float32(config.init_temperature)),
+        "action_size": ACTIONS,
+    }
     return reference.state(sac_discrete, spec, config, **known)
 
 
@@ -174,14 +217,20 @@ def test_updates_equal_the_papers(case: str) -> None:
         state, metrics = update(state, batch, KEY, step, config)
         reference.assert_metrics(metrics, expected.update(batch, step))
     reference.assert_same(reference.critics(inner(state.critic)), expected.critics, "critic")
-    reference.assert_same(reference.critics(inner(state.target_critic)), expected.targets, "target_critic")
+    reference.assert_same(
+        reference.critics(inner(state.target_critic)), expected.targets, "target_critic"
+    )
     reference.assert_same(reference.mlp(inner(state.actor)), expected.actor, "actor")
-    reference.assert_same(state.log_temperature.parameters, expected.log_temperature, "log_temperature")
+    reference.assert_same(
+        state.log_temperature.parameters, expected.log_temperature, "log_temperature"
+    )
 
 
 def test_losses_by_hand() -> None:
     batch = jax.tree.map(lambda x: x[:2], transitions())
-    batch = batch.replace(reward=np.asarray([1.0, 2.0], np.float32), terminated=np.array([False, True]))
+    batch = batch.replace(
+        reward=np.asarray([1.0, 2.0], np.float32), terminated=np.array([False, True])
+    )
     config = dataclasses.replace(CONFIG, discount=0.5, reward_scale=10.0)
     state = fresh(CONFIG).replace(
         actor=lambda observation: jnp.log(jnp.array([[0.5, 0.25, 0.25]] * 2)),
@@ -198,7 +247,9 @@ def test_losses_by_hand() -> None:
     np.testing.assert_allclose(metrics["critic/target"], y.mean(), rtol=1e-6)
     np.testing.assert_allclose(loss, (12.0 - y[0]) ** 2 + 9.0 / 2.0, rtol=1e-5)
     loss, metrics = sac_discrete.actor_loss(state.actor, state, batch, config)
-    np.testing.assert_allclose([loss, metrics["actor/entropy"]], [-3.0 - 2.0 * entropy, entropy], rtol=1e-6)
+    np.testing.assert_allclose(
+        [loss, metrics["actor/entropy"]], [-3.0 - 2.0 * entropy, entropy], rtol=1e-6
+    )
 
 
 def test_only_termination_cuts_the_bootstrap() -> None:
@@ -206,10 +257,14 @@ def test_only_termination_cuts_the_bootstrap() -> None:
     never, always = np.zeros(5, bool), np.ones(5, bool)
 
     def target(**flags: np.ndarray) -> Any:
-        return sac_discrete.critic_loss(state.critic, state, batch.replace(**flags), CONFIG)[1]["critic/target"]
+        return sac_discrete.critic_loss(state.critic, state, batch.replace(**flags), CONFIG)[1][
+            "critic/target"
+        ]
 
     assert target(terminated=never, truncated=always) == target(terminated=never, truncated=never)
-    np.testing.assert_allclose(target(terminated=always, truncated=never), batch.reward.mean(), rtol=1e-6)
+    np.testing.assert_allclose(
+        target(terminated=always, truncated=never), batch.reward.mean(), rtol=1e-6
+    )
 
 
 @jax.jit
@@ -223,7 +278,9 @@ def gradients(state: sac_discrete.State, batch: Transition) -> Any:
 
     actor = state.actor.parameters
     parts = (state.critic.parameters, actor, state.target_critic, state.log_temperature.parameters)
-    of_actor = jax.grad(lambda actor: sac_discrete.actor_loss(actor, state, batch, CONFIG)[0])(actor)
+    of_actor = jax.grad(lambda actor: sac_discrete.actor_loss(actor, state, batch, CONFIG)[0])(
+        actor
+    )
     return jax.grad(loss, argnums=(0, 1, 2, 3))(*parts), of_actor
 
 
@@ -242,7 +299,8 @@ def test_forbidden_actions_are_never_taken_and_teach_nothing() -> None:
     assert len(np.unique(action)) > 1
     assert not np.asarray(batch.observation[MASK]).all()
 
-    # One allowed action in some states, and none in others, as it may be where an episode has ended.
+    # One allowed action in some states, and none in others, as it may be where an episode has
+    # ended.
     mask = np.zeros((5, ACTIONS), bool)
     mask[:3, 2] = True
     batch = batch.replace(next_observation=batch.next_observation | {MASK: mask})
@@ -254,7 +312,9 @@ def test_forbidden_actions_are_never_taken_and_teach_nothing() -> None:
     np.testing.assert_array_equal(bias, 0.0)  # nothing is to be chosen
     new, metrics = update(state, alone, KEY, 0, CONFIG)
     assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(new))
-    np.testing.assert_allclose([metrics["actor/entropy"], metrics["temperature/loss"]], 0.0, atol=1e-6)
+    np.testing.assert_allclose(
+        [metrics["actor/entropy"], metrics["temperature/loss"]], 0.0, atol=1e-6
+    )
 
 
 @pytest.mark.parametrize("explore", [False, True])
@@ -270,7 +330,9 @@ def test_act_samples_the_policy_or_takes_its_mode(explore: bool) -> None:
     np.testing.assert_allclose(share, expected, atol=0.04)
     assert extras.keys() == ({sac_discrete.LACK} if explore else set())
     for lack in extras.values():
-        np.testing.assert_allclose(lack[0], np.log(ACTIONS) + (p * np.log(p)).sum(axis=1), rtol=1e-3, atol=1e-5)
+        np.testing.assert_allclose(
+            lack[0], np.log(ACTIONS) + (p * np.log(p)).sum(axis=1), rtol=1e-3, atol=1e-5
+        )
 
 
 def test_delayed_actor_and_temperature_rest() -> None:
@@ -279,14 +341,20 @@ def test_delayed_actor_and_temperature_rest() -> None:
     for step in range(2):
         new, metrics = update(old, transitions(), KEY, step, config)
         for part in ("actor", "log_temperature"):
-            pairs = zip(*map(jax.tree.leaves, (getattr(old, part), getattr(new, part))), strict=True)
-            assert any(np.any(np.asarray(x) != np.asarray(y)) for x, y in pairs) == (step % 2 == 1), part
+            pairs = zip(
+                *map(jax.tree.leaves, (getattr(old, part), getattr(new, part))), strict=True
+            )
+            assert any(np.any(np.asarray(x) != np.asarray(y)) for x, y in pairs) == (
+                step % 2 == 1
+            ), part
         assert isinstance(metrics["actor/loss"], Weighted)
         assert metrics["actor/loss"].weight == step % 2
 
 
 def test_takes_pictures() -> None:
-    spec = EnvSpec("test/Pictures-v0", (10, 10, 4), ACTIONS, discrete=True, observation_dtype="uint8")
+    spec = EnvSpec(
+        "test/Pictures-v0", (10, 10, 4), ACTIONS, discrete=True, observation_dtype="uint8"
+    )
     sac_discrete.check(spec, CONFIG)
     picture = np.zeros((5, 10, 10, 4), np.uint8)
     batch = transitions().replace(observation=picture, next_observation=picture)
@@ -294,18 +362,28 @@ def test_takes_pictures() -> None:
     new = jax.eval_shape(sac_discrete.update, state, batch, KEY, 0, CONFIG)[0]
     assert jax.tree.structure(new) == jax.tree.structure(state)
     assert state.actor.parameters.params["encoder"]["pictures"]["dense"]["bias"].shape == (128,)
-    with pytest.raises(ValueError, match=r"^--config\.encoder nature needs pictures of at least 36 x 36"):
+    with pytest.raises(
+        ValueError, match=r"^--config\.encoder nature needs pictures of at least 36 x 36"
+    ):
         sac_discrete.check(spec, dataclasses.replace(CONFIG, encoder="nature"))
 
 
 def test_refuses_other_actions() -> None:
-    with pytest.raises(ValueError, match=r"^agent 'sac_discrete' chooses among .* Use: rljax train sac --env Pend"):
+    with pytest.raises(
+        ValueError, match=r"^agent 'sac_discrete' chooses among .* Use: rljax train sac --env Pend"
+    ):
         sac_discrete.check(EnvSpec("Pendulum-v1", (3,), 1), CONFIG)
-    with pytest.raises(ValueError, match=r"^agent 'sac_discrete' takes one discrete action at a time"):
+    with pytest.raises(
+        ValueError, match=r"^agent 'sac_discrete' takes one discrete action at a time"
+    ):
         sac_discrete.check(EnvSpec("Several-v0", (3,), 5, discrete=True, choices=(2, 3)), CONFIG)
 
 
 def test_entropies_of_old_actions_are_needed_for_their_penalty() -> None:
     config = dataclasses.replace(CONFIG, entropy_penalty=0.5)
-    with pytest.raises(ValueError, match=r"^--config\.entropy-penalty needs experience of .* out with --data\."):
-        sac_discrete.update(fresh(config), transitions().replace(extras={}), KEY, jnp.zeros((), jnp.int32), config)
+    with pytest.raises(
+        ValueError, match=r"^--config\.entropy-penalty needs experience of .* out with --data\."
+    ):
+        sac_discrete.update(
+            fresh(config), transitions().replace(extras={}), KEY, jnp.zeros((), jnp.int32), config
+        )

@@ -1,4 +1,6 @@
-"""SAC-Lagrangian against float64 NumPy written from its sources, its multiplier, and what it learns under a limit."""
+"""SAC-Lagrangian against float64 NumPy written from its sources, its multiplier,
+and what it learns under a limit.
+"""
 
 from __future__ import annotations
 
@@ -63,17 +65,27 @@ def fresh(config: sac_lagrangian.Config) -> sac_lagrangian.State:
 
 
 class Reference(test_sac.Reference):
-    """SAC in float64 with a critic of costs and a multiplier, from Ray et al. and arXiv:2007.03964."""
+    """SAC in float64 with a critic of costs and a multiplier,
+    from Ray et al. and arXiv:2007.03964.
+    """
 
     def __init__(self, state: sac_lagrangian.State, config: Any) -> None:
         super().__init__(state, config)  # pyright: ignore[reportArgumentType]
-        self.cost, self.cost_target = reference.critics(state.cost_critic), reference.critics(state.target_cost_critic)
-        self.cost_adam, self.multiplier_adam = reference.Adam(config.cost_lr), reference.Adam(config.multiplier_rate)
+        self.cost, self.cost_target = (
+            reference.critics(state.cost_critic),
+            reference.critics(state.target_cost_critic),
+        )
+        self.cost_adam, self.multiplier_adam = (
+            reference.Adam(config.cost_lr),
+            reference.Adam(config.multiplier_rate),
+        )
         self.multiplier = config.init_multiplier if config.multiplier == "gradient" else 0.0
         self.integral, self.cost_before = 0.0, 0.0
 
     def move(self, cost: float) -> None:
-        """The limit of an episode, spread over its steps and discounted, and the multiplier's next value."""
+        """The limit of an episode, spread over its steps and discounted,
+        and the multiplier's next value.
+        """
         config: Any = self.config
         limit = sum(config.cost_limit / STEPS * config.cost_discount**t for t in range(STEPS))
         excess = cost - limit
@@ -87,38 +99,64 @@ class Reference(test_sac.Reference):
         self.multiplier = max(0.0, float(value))
 
     def learn(self, batch: Transition, *noises: np.ndarray) -> dict[str, float]:
-        """One update, with the noise of the next actions for the critics, of the actions, and of costs' next ones."""
+        """One update, with the noise of the next actions for the critics, of the actions,
+        and of costs' next ones.
+        """
         config: Any = self.config
         next_noise, noise, cost_noise = noises
         observation, size = np.asarray(batch.observation, np.float64), len(noise)
-        following, action = (np.asarray(x, np.float64) for x in (batch.next_observation, batch.action))
-        alive, temperature = 1.0 - np.asarray(batch.terminated, np.float64), np.exp(self.log_temperature)
+        following, action = (
+            np.asarray(x, np.float64) for x in (batch.next_observation, batch.action)
+        )
+        alive, temperature = (
+            1.0 - np.asarray(batch.terminated, np.float64),
+            np.exp(self.log_temperature),
+        )
 
         next_action, next_log_prob = self.sample(following, next_noise)[:2]
-        soft = reference.smallest(self.targets, following, next_action)[0] - temperature * next_log_prob
+        soft = (
+            reference.smallest(self.targets, following, next_action)[0]
+            - temperature * next_log_prob
+        )
         y = np.asarray(batch.reward, np.float64) + config.discount * alive * soft
         loss, q, gradient = reference.squared_errors(self.critics, observation, action, y)
         self.critics = self.adams[1].step(self.critics, gradient)
         metrics = {"critic/loss": loss, "critic/q": q.mean(), "critic/target": y.mean()}
 
-        next_cost = reference.smallest(self.cost_target, following, self.sample(following, cost_noise)[0])[0]
+        next_cost = reference.smallest(
+            self.cost_target, following, self.sample(following, cost_noise)[0]
+        )[0]
         y = np.asarray(batch.extras["cost"], np.float64) + config.cost_discount * alive * next_cost
         loss, _, gradient = reference.squared_errors(self.cost, observation, action, y)
         self.cost = self.cost_adam.step(self.cost, gradient)
         metrics |= {"cost/loss": loss, "cost/target": y.mean()}
 
-        # L(pi) (1 + nu) = mean [alpha log pi - q + nu C]: as for SAC, with the slope of q - nu C in the action.
+        # L(pi) (1 + nu) = mean [alpha log pi - q + nu C]: as for SAC, with the slope of q - nu C in
+        # the action.
         weight = self.multiplier
         action, log_prob, inputs, log_std, inside = self.sample(observation, noise)
-        (q, slope), (cost, rise) = (reference.smallest(x, observation, action) for x in (self.critics, self.cost))
-        change = (temperature * 2.0 * action - (1.0 - action**2) * (slope - weight * rise)) / size / (1.0 + weight)
-        change_log_std = (change * np.exp(log_std) * noise - temperature / size / (1.0 + weight)) * inside
-        gradient = reference.backward(self.actor, inputs, np.concatenate([change, change_log_std], axis=1))[0]
+        (q, slope), (cost, rise) = (
+            reference.smallest(x, observation, action) for x in (self.critics, self.cost)
+        )
+        change = (
+            (temperature * 2.0 * action - (1.0 - action**2) * (slope - weight * rise))
+            / size
+            / (1.0 + weight)
+        )
+        change_log_std = (
+            change * np.exp(log_std) * noise - temperature / size / (1.0 + weight)
+        ) * inside
+        gradient = reference.backward(
+            self.actor, inputs, np.concatenate([change, change_log_std], axis=1)
+        )[0]
         self.actor = self.adams[0].step(self.actor, gradient)
         metrics["actor/loss"] = (temperature * log_prob - q + weight * cost).mean() / (1.0 + weight)
         metrics |= {"actor/entropy": -log_prob.mean(), "cost/value": cost.mean()}
         error = -log_prob.mean() + action.shape[1]
-        metrics |= {"temperature/loss": self.log_temperature * error, "temperature/value": temperature}
+        metrics |= {
+            "temperature/loss": self.log_temperature * error,
+            "temperature/value": temperature,
+        }
         self.log_temperature = self.adams[2].step(self.log_temperature, error)
         self.move(float(cost.mean()))
         metrics["cost/multiplier"] = self.multiplier
@@ -156,25 +194,48 @@ def test_updates_equal_the_sources(multiplier: Any) -> None:
 
 def test_the_limit_in_units_of_the_critic() -> None:
     config = dataclasses.replace(CONFIG, cost_limit=10.0, cost_discount=1.0)
-    assert float(sac_lagrangian.limit(SPEC, config)) == pytest.approx(10.0, rel=1e-2), "without discount the limit"
+    assert float(sac_lagrangian.limit(SPEC, config)) == pytest.approx(10.0, rel=1e-2), (
+        "without discount the limit"
+    )
     config = dataclasses.replace(CONFIG, cost_limit=10.0, cost_discount=0.0)
     assert float(sac_lagrangian.limit(SPEC, config)) == pytest.approx(0.5), "of one step"
 
 
 def test_environments_without_costs_or_time_limits_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"learns from the signal 'cost', and 'rljax/Pendulum' gives none"):
+    with pytest.raises(
+        ValueError, match=r"learns from the signal 'cost', and 'rljax/Pendulum' gives none"
+    ):
         run.train("sac_lagrangian", "rljax/Pendulum", 100, out=tmp_path / "run")
-    with pytest.raises(ValueError, match=r"spreads the cost limit .*: 'test/Example-v0' has no time limit"):
+    with pytest.raises(
+        ValueError, match=r"spreads the cost limit .*: 'test/Example-v0' has no time limit"
+    ):
         sac_lagrangian.check(dataclasses.replace(SPEC, max_episode_steps=None), CONFIG)
 
 
 @pytest.mark.learn
 def test_it_keeps_the_limit_that_sac_breaks(tmp_path: Path) -> None:
     how: dict[str, Any] = {"seeds": 2, "eval_every": 30_000, "eval_episodes": 30}
-    changes: dict[str, Any] = {"hidden": (64, 64), "warmup_steps": 2_000, "num_envs": 4, "num_updates": 4}
-    free = run.train("sac", "rljax/PointHazards", 30_000, config=changes, out=tmp_path / "sac", **how)
+    changes: dict[str, Any] = {
+        "hidden": (64, 64),
+        "warmup_steps": 2_000,
+        "num_envs": 4,
+        "num_updates": 4,
+    }
+    free = run.train(
+        "sac", "rljax/PointHazards", 30_000, config=changes, out=tmp_path / "sac", **how
+    )
     limited = changes | {"cost_limit": 10.0}
-    bound = run.train("sac_lagrangian", "rljax/PointHazards", 30_000, config=limited, out=tmp_path / "bound", **how)
-    costs = [json.loads((out / "summary.json").read_text())["final"]["signals"]["cost"] for out in (free, bound)]
+    bound = run.train(
+        "sac_lagrangian",
+        "rljax/PointHazards",
+        30_000,
+        config=limited,
+        out=tmp_path / "bound",
+        **how,
+    )
+    costs = [
+        json.loads((out / "summary.json").read_text())["final"]["signals"]["cost"]
+        for out in (free, bound)
+    ]
     assert costs[0] > 15.0
     assert costs[1] < 0.7 * costs[0]

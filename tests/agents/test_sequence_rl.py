@@ -1,4 +1,6 @@
-"""Sequence RL against float64 NumPy: whole updates, what acting plays, and what evaluation at other rates does."""
+"""Sequence RL against float64 NumPy: whole updates, what acting plays,
+and what evaluation at other rates does.
+"""
 
 from __future__ import annotations
 
@@ -71,20 +73,31 @@ def actor(network: Any) -> list[np.ndarray]:
 
 
 class Reference:
-    """Sequence RL in float64, from the equations of agents/sequence_rl.py; the actor's gradient by differences."""
+    """Sequence RL in float64, from the equations of agents/sequence_rl.py;
+    the actor's gradient by differences.
+    """
 
     def __init__(self, state: sequence_rl.State, config: sequence_rl.Config) -> None:
         self.config = config
         self.actor, self.model = actor(state.actor), reference.mlp(state.model)
-        self.critics, self.targets = reference.critics(state.critic), reference.critics(state.target_critic)
+        self.critics, self.targets = (
+            reference.critics(state.critic),
+            reference.critics(state.target_critic),
+        )
         self.log_temperature = np.log(config.init_temperature)
         rates = (config.actor_lr, config.critic_lr, config.temperature_lr, config.model_lr)
         self.adams = [reference.Adam(rate) for rate in rates]
 
     def emitted(
-        self, p: list[np.ndarray], observation: np.ndarray, noise: np.ndarray, fed: np.ndarray | None = None
+        self,
+        p: list[np.ndarray],
+        observation: np.ndarray,
+        noise: np.ndarray,
+        fed: np.ndarray | None = None,
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Actions [J, B, A], log pi [J, B] and means, where the GRU sees actions `fed` in place of its own."""
+        """Actions [J, B, A], log pi [J, B] and means, where the GRU sees actions `fed` in place of
+        its own.
+        """
         h, before = np.zeros((len(observation), WIDTH)), np.zeros(noise.shape[1:])
         w, u, b = np.split(p[4], 3, axis=1), np.split(p[5], 3, axis=1), np.split(p[6], 3)
         actions, log_probs, means = [], [], []
@@ -103,22 +116,32 @@ class Reference:
             before = actions[-1] if fed is None else fed[k]
         return np.stack(actions), np.stack(log_probs), np.stack(means)
 
-    def update(self, batch: Transition, next_noise: np.ndarray, noise: np.ndarray, step: int) -> dict[str, float]:
+    def update(
+        self, batch: Transition, next_noise: np.ndarray, noise: np.ndarray, step: int
+    ) -> dict[str, float]:
         """One update; the metrics of the parts that moved."""
         config, temperature = self.config, np.exp(self.log_temperature)
         observation = np.asarray(batch.observation, np.float64)
         next_observation = np.asarray(batch.next_observation, np.float64)
-        reward, terminated = np.asarray(batch.reward, np.float64), np.asarray(batch.terminated, np.float64)
+        reward, terminated = (
+            np.asarray(batch.reward, np.float64),
+            np.asarray(batch.terminated, np.float64),
+        )
         action = np.asarray(batch.action, np.float64)
 
-        difference, inputs = reference.forward(self.model, np.concatenate([observation, action], axis=1))
+        difference, inputs = reference.forward(
+            self.model, np.concatenate([observation, action], axis=1)
+        )
         error = observation + difference - next_observation
         metrics = {"model/loss": np.square(error).mean()}
         gradient = reference.backward(self.model, inputs, 2.0 * error / error.size)[0]
         self.model = self.adams[3].step(self.model, gradient)
 
         first, log_prob, _ = self.emitted(self.actor, next_observation, next_noise)
-        soft_value = reference.smallest(self.targets, next_observation, first[0])[0] - temperature * log_prob[0]
+        soft_value = (
+            reference.smallest(self.targets, next_observation, first[0])[0]
+            - temperature * log_prob[0]
+        )
         y = config.reward_scale * reward + config.discount * (1.0 - terminated) * soft_value
         loss, q, gradient = reference.squared_errors(self.critics, observation, action, y)
         self.critics = self.adams[1].step(self.critics, gradient)
@@ -132,7 +155,10 @@ class Reference:
 
             def values(p: list[np.ndarray]) -> tuple[float, float]:
                 actions, log_prob, _ = self.emitted(p, observation, noise, fed)
-                q = [reference.smallest(self.critics, *pair)[0] for pair in zip(states, actions, strict=True)]
+                q = [
+                    reference.smallest(self.critics, *pair)[0]
+                    for pair in zip(states, actions, strict=True)
+                ]
                 return (temperature * log_prob - np.stack(q)).mean(), -log_prob.mean()
 
             metrics["actor/loss"], entropy = values(self.actor)
@@ -143,9 +169,14 @@ class Reference:
             target = -action.shape[1] if config.target_entropy is None else config.target_entropy
             own_form = config.temperature_loss == "alpha"
             factor, slope = (temperature, temperature) if own_form else (self.log_temperature, 1.0)
-            metrics |= {"temperature/loss": factor * (entropy - target), "temperature/value": temperature}
+            metrics |= {
+                "temperature/loss": factor * (entropy - target),
+                "temperature/value": temperature,
+            }
             if config.learn_temperature:
-                self.log_temperature = self.adams[2].step(self.log_temperature, slope * (entropy - target))
+                self.log_temperature = self.adams[2].step(
+                    self.log_temperature, slope * (entropy - target)
+                )
 
         self.targets = reference.towards(self.critics, self.targets, config.target_rate)
         return metrics
@@ -182,7 +213,9 @@ def test_updates_equal_the_equations(changes: dict[str, Any]) -> None:
     reference.assert_same(reference.critics(state.target_critic), expected.targets, "target_critic")
     reference.assert_same(reference.mlp(state.model), expected.model, "model")
     reference.assert_same(actor(state.actor), expected.actor, "actor")
-    reference.assert_same(state.log_temperature.parameters, expected.log_temperature, "log_temperature")
+    reference.assert_same(
+        state.log_temperature.parameters, expected.log_temperature, "log_temperature"
+    )
 
 
 def test_states_between_actions_are_imagined_by_the_model() -> None:
@@ -194,9 +227,20 @@ def test_states_between_actions_are_imagined_by_the_model() -> None:
 
 
 def test_only_termination_cuts_the_bootstrap() -> None:
-    state, batch, never, always = fresh(CONFIG), reference.transitions(), jnp.zeros(5, bool), jnp.ones(5, bool)
-    loss = jax.jit(lambda batch: sequence_rl.critic_loss(state.critic, state, batch, KEY, CONFIG)[1]["critic/target"])
-    one, other = (loss(batch.replace(terminated=never, truncated=truncated)) for truncated in (never, always))
+    state, batch, never, always = (
+        fresh(CONFIG),
+        reference.transitions(),
+        jnp.zeros(5, bool),
+        jnp.ones(5, bool),
+    )
+    loss = jax.jit(
+        lambda batch: sequence_rl.critic_loss(state.critic, state, batch, KEY, CONFIG)[1][
+            "critic/target"
+        ]
+    )
+    one, other = (
+        loss(batch.replace(terminated=never, truncated=truncated)) for truncated in (never, always)
+    )
     assert one == other
     ended = loss(batch.replace(terminated=always, truncated=never))
     np.testing.assert_allclose(ended, batch.reward.mean(), rtol=1e-6)
@@ -211,29 +255,43 @@ def test_sequences_are_played_to_their_end() -> None:
     for step in range(LENGTH + 1):
         # What is seen in between changes nothing.
         shown = observations[:4] if step in (0, LENGTH) else observations[4:8] + step
-        action, extras, memory = act(state, shown, jax.random.key(step), CONFIG, explore=False, memory=memory)
+        action, extras, memory = act(
+            state, shown, jax.random.key(step), CONFIG, explore=False, memory=memory
+        )
         played.append(np.asarray(action))
         assert extras == {}
     np.testing.assert_allclose(played[:LENGTH], means, rtol=1e-4, atol=1e-5)
     np.testing.assert_array_equal(played[LENGTH], played[0])
-    np.testing.assert_array_equal(act(state, observations[:4], KEY, CONFIG, explore=False)[0], played[0])
+    np.testing.assert_array_equal(
+        act(state, observations[:4], KEY, CONFIG, explore=False)[0], played[0]
+    )
 
     memory = first_memory(sequence_rl, SPEC, CONFIG, 4)
     _, _, memory = act(state, observations[:4], KEY, CONFIG, explore=True, memory=memory)
     memory = memory | {"played": jnp.array([1, LENGTH, 2, 1], jnp.int32)}
-    action, _, after = act(state, observations[:4], jax.random.key(9), CONFIG, explore=True, memory=memory)
+    action, _, after = act(
+        state, observations[:4], jax.random.key(9), CONFIG, explore=True, memory=memory
+    )
     changed = np.any(np.asarray(after["actions"]) != np.asarray(memory["actions"]), axis=(1, 2))
-    np.testing.assert_array_equal(changed, [False, True, False, False], "only the one that is used up is decided anew")
+    np.testing.assert_array_equal(
+        changed, [False, True, False, False], "only the one that is used up is decided anew"
+    )
     np.testing.assert_array_equal(after["played"], [2, 1, 3, 2])
-    np.testing.assert_array_equal(np.asarray(action)[[0, 2]], np.asarray(memory["actions"])[[0, 2], [1, 2]])
+    np.testing.assert_array_equal(
+        np.asarray(action)[[0, 2]], np.asarray(memory["actions"])[[0, 2], [1, 2]]
+    )
 
 
 def test_exploring_sequences_are_sampled() -> None:
     state, observation = fresh(CONFIG), reference.observed()[:4]
     noise = np.stack([reference.noise(key, (4, 2)) for key in jax.random.split(KEY, LENGTH)])
-    expected = Reference(state, CONFIG).emitted(actor(state.actor), np.asarray(observation, np.float64), noise)[0]
+    expected = Reference(state, CONFIG).emitted(
+        actor(state.actor), np.asarray(observation, np.float64), noise
+    )[0]
     _, _, memory = act(state, observation, KEY, CONFIG, explore=True)
-    np.testing.assert_allclose(np.moveaxis(np.asarray(memory["actions"]), 1, 0), expected, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(
+        np.moveaxis(np.asarray(memory["actions"]), 1, 0), expected, rtol=1e-4, atol=1e-5
+    )
 
 
 def test_evaluation_decides_as_often_as_it_is_told() -> None:
@@ -245,13 +303,19 @@ def test_evaluation_decides_as_often_as_it_is_told() -> None:
 
 
 @pytest.mark.learn
-def test_runs_resume_and_are_evaluated_at_other_rates(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_runs_resume_and_are_evaluated_at_other_rates(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     config = {"memory_hidden": (8,), "sequence_length": 3}
     small_runs.train("sequence_rl", "rljax/Pendulum", 200, tmp_path / "whole", config, seeds=2)
-    half = small_runs.train("sequence_rl", "rljax/Pendulum", 100, tmp_path / "half", config, seeds=2)
+    half = small_runs.train(
+        "sequence_rl", "rljax/Pendulum", 100, tmp_path / "half", config, seeds=2
+    )
     run.resume(half, 200)
     small_runs.assert_same(tmp_path / "whole", half)
-    plain, same, other = (evaluate.evaluate_run(half, episodes=2, hold=hold) for hold in (None, 3, 1))
+    plain, same, other = (
+        evaluate.evaluate_run(half, episodes=2, hold=hold) for hold in (None, 3, 1)
+    )
     assert plain == same
     assert plain["hold"] == 3
     assert plain["episodes"] != other["episodes"]
@@ -261,11 +325,16 @@ def test_runs_resume_and_are_evaluated_at_other_rates(tmp_path: Path, capsys: py
     assert "a decision in every 4 steps" in shown
     longer = evaluate.evaluate_run(half, episodes=2, config={"sequence_length": 1})
     assert longer["episodes"] == other["episodes"], "held and set: the same"
-    with pytest.raises(ValueError, match=r"^--hold sets --config\.sequence-length for this agent: give one of them\.$"):
+    with pytest.raises(
+        ValueError,
+        match=r"^--hold sets --config\.sequence-length for this agent: give one of them\.$",
+    ):
         evaluate.evaluate_run(half, config={"sequence_length": 1}, hold=2)
     assert "frequency-averaged return over holds of 1 to 4 steps: -" in shown
 
 
 def test_refuses_pictures() -> None:
     with pytest.raises(ValueError, match=r"^agent 'sequence_rl' observes vectors"):
-        sequence_rl.check(EnvSpec("test/Pictures-v0", (8, 8, 3), 2, observation_dtype="uint8"), CONFIG)
+        sequence_rl.check(
+            EnvSpec("test/Pictures-v0", (8, 8, 3), 2, observation_dtype="uint8"), CONFIG
+        )

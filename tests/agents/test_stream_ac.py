@@ -29,7 +29,9 @@ def fresh(config: stream_ac.Config) -> stream_ac.State:
 
 def example() -> tuple[EnvSpec, stream_ac.Config, Transition]:
     """What the contract's tests run on."""
-    stream = streaming.transitions(0, 5, SPEC, raw=np.random.default_rng(1).normal(size=(5, 2)).astype(np.float32))
+    stream = streaming.transitions(
+        0, 5, SPEC, raw=np.random.default_rng(1).normal(size=(5, 2)).astype(np.float32)
+    )
     return SPEC, CONFIG, jax.tree.map(lambda x: jnp.asarray(x[0]), stream)
 
 
@@ -52,18 +54,30 @@ def log_prob_and_entropy(output: np.ndarray, action: Any, discrete: bool) -> tup
 def test_a_stream_equals_the_paper(discrete: bool) -> None:
     spec, config = DISCRETE if discrete else SPEC, dataclasses.replace(CONFIG, entropy_cost=0.1)
     stream = streaming.transitions(0, 30, spec)
-    raw: Any = stream.action if discrete else np.random.default_rng(1).normal(size=(30, 2)).astype(np.float32)
+    raw: Any = (
+        stream.action
+        if discrete
+        else np.random.default_rng(1).normal(size=(30, 2)).astype(np.float32)
+    )
     stream = stream.replace(extras={"raw": raw})
     state = streaming.state(stream_ac, spec, config)
     critic, actor = streaming.Network(state.critic), streaming.Network(state.actor)
     by = {"critic": streaming.ObGD(critic, config.critic_kappa, config)}
     by["actor"] = streaming.ObGD(actor, config.actor_kappa, config)
     found = streaming.follow(stream_ac, state, stream, config)
-    for t, (observation, _, reward, following, done, row) in enumerate(streaming.rows(stream, config)):
-        error = float((reward + config.discount * (1 - done) * critic(following) - critic(observation))[0])
+    for t, (observation, _, reward, following, done, row) in enumerate(
+        streaming.rows(stream, config)
+    ):
+        error = float(
+            (reward + config.discount * (1 - done) * critic(following) - critic(observation))[0]
+        )
 
-        def gain(parameters: Any, x: Any = observation, row: Any = row, error: float = error) -> float:
-            log_prob, entropy = log_prob_and_entropy(actor(x, parameters), row.extras["raw"], discrete)
+        def gain(
+            parameters: Any, x: Any = observation, row: Any = row, error: float = error
+        ) -> float:
+            log_prob, entropy = log_prob_and_entropy(
+                actor(x, parameters), row.extras["raw"], discrete
+            )
             return log_prob + config.entropy_cost * np.sign(error) * entropy
 
         by["actor"].step(gain, error, done)
@@ -76,7 +90,9 @@ def test_a_stream_equals_the_paper(discrete: bool) -> None:
 
 @pytest.mark.slow
 def test_without_traces_it_is_one_step_actor_critic() -> None:
-    config = dataclasses.replace(CONFIG, trace_decay=0.0, entropy_cost=0.0, learning_rate=1e-3, time_feature=False)
+    config = dataclasses.replace(
+        CONFIG, trace_decay=0.0, entropy_cost=0.0, learning_rate=1e-3, time_feature=False
+    )
     row = example()[2]
     state = fresh(config)
     stream = jax.tree.map(lambda x: jnp.stack([x] * 3), row)
@@ -88,9 +104,14 @@ def test_without_traces_it_is_one_step_actor_critic() -> None:
     def scaled(statistics: Any, x: Any) -> Any:
         return (x - statistics.mean) / jnp.sqrt(statistics.variance + 1e-8)
 
-    x, following = scaled(statistics[0], row.observation), scaled(statistics[1], row.next_observation)
+    x, following = (
+        scaled(statistics[0], row.observation),
+        scaled(statistics[1], row.next_observation),
+    )
     reward = row.reward / jnp.sqrt(after.returns.moments.variance + 1e-8)
-    value, slope = jax.jit(jax.value_and_grad(lambda critic: critic(x)[0]))(before.critic.parameters)
+    value, slope = jax.jit(jax.value_and_grad(lambda critic: critic(x)[0]))(
+        before.critic.parameters
+    )
     next_value = jax.jit(lambda critic: critic(following)[0])(before.critic.parameters)
     error = float(reward + config.discount * (1.0 - row.terminated) * next_value - value)
 
@@ -103,22 +124,30 @@ def test_without_traces_it_is_one_step_actor_critic() -> None:
         (before.actor, jax.jit(jax.grad(log_prob))(before.actor.parameters), after.actor),
     ):
         old, new = old.parameters, new.parameters
-        expected = jax.tree.map(lambda w, g: np.asarray(w) + 1e-3 * error * np.asarray(g), old, gradient)
+        expected = jax.tree.map(
+            lambda w, g: np.asarray(w) + 1e-3 * error * np.asarray(g), old, gradient
+        )
         for left, right in zip(*map(jax.tree.leaves, (new, expected)), strict=True):
             np.testing.assert_allclose(left, right, rtol=1e-4, atol=1e-7)
 
 
 @pytest.mark.parametrize("bootstrap", [False, True])
 def test_a_time_limit_bootstraps_where_asked(bootstrap: bool) -> None:
-    config = dataclasses.replace(CONFIG, bootstrap_truncated=bootstrap, normalise_observations=False)
+    config = dataclasses.replace(
+        CONFIG, bootstrap_truncated=bootstrap, normalise_observations=False
+    )
     spec, _, row = example()
     state = streaming.state(stream_ac, spec, config)
     errors = {}
     for name in ("neither", "terminated", "truncated"):
-        ended = row.replace(terminated=jnp.asarray(name == "terminated"), truncated=jnp.asarray(name == "truncated"))
+        ended = row.replace(
+            terminated=jnp.asarray(name == "terminated"), truncated=jnp.asarray(name == "truncated")
+        )
         state_after, metrics = update(state, ended, KEY, jnp.zeros((), jnp.int32), config)
         errors[name] = float(metrics["critic/error"])
-        cleared = all(not np.any(leaf) for leaf in jax.tree.leaves(state_after.critic.optimiser_state.trace))
+        cleared = all(
+            not np.any(leaf) for leaf in jax.tree.leaves(state_after.critic.optimiser_state.trace)
+        )
         assert cleared == (name != "neither"), "traces end with an episode, however it ends"
     assert errors["truncated"] == errors["neither" if bootstrap else "terminated"]
     assert errors["neither"] != errors["terminated"]
@@ -126,7 +155,9 @@ def test_a_time_limit_bootstraps_where_asked(bootstrap: bool) -> None:
 
 def test_actions_are_clipped_and_densities_are_not() -> None:
     observation = np.full((500, 3), 3.0, np.float32)
-    action, extras = jax.jit(lambda state: stream_ac.act(state, observation, KEY, CONFIG, explore=True))(fresh(CONFIG))
+    action, extras = jax.jit(
+        lambda state: stream_ac.act(state, observation, KEY, CONFIG, explore=True)
+    )(fresh(CONFIG))
     assert np.abs(action).max() == 1.0 < np.abs(extras["raw"]).max()
     np.testing.assert_allclose(action, np.clip(extras["raw"], -1.0, 1.0), atol=1e-6)
 
@@ -134,8 +165,14 @@ def test_actions_are_clipped_and_densities_are_not() -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"second_moment_decay": 1.0}, r"^--config\.second-moment-decay is 1, it must be below 1\.$"),
-        ({"convolutions": ((16, 3, 1),)}, r"^observations have shape \(3,\), --config\.convolutions are for pictures"),
+        (
+            {"second_moment_decay": 1.0},
+            r"^--config\.second-moment-decay is 1, it must be below 1\.$",
+        ),
+        (
+            {"convolutions": ((16, 3, 1),)},
+            r"^observations have shape \(3,\), --config\.convolutions are for pictures",
+        ),
     ],
 )
 def test_refuses(change: dict[str, Any], message: str) -> None:

@@ -35,8 +35,14 @@ def test_a_stream_equals_the_paper() -> None:
     critic = streaming.Network(state.critic)
     optimiser = streaming.ObGD(critic, CONFIG.critic_kappa, CONFIG)
     found = streaming.follow(stream_q, state, stream, CONFIG)
-    for t, (observation, action, reward, following, done, row) in enumerate(streaming.rows(stream, CONFIG)):
-        error = reward + CONFIG.discount * (1 - done) * critic(following).max() - critic(observation)[action]
+    for t, (observation, action, reward, following, done, row) in enumerate(
+        streaming.rows(stream, CONFIG)
+    ):
+        error = (
+            reward
+            + CONFIG.discount * (1 - done) * critic(following).max()
+            - critic(observation)[action]
+        )
         optimiser.step(
             lambda parameters, x=observation, a=action: critic(x, parameters)[a],
             error,
@@ -50,7 +56,10 @@ def test_credit_ends_where_an_action_was_not_greedy() -> None:
     for greedy in (True, False):
         row = example()[2].replace(extras={"greedy": jnp.asarray(greedy)})
         after, _ = update(state, row, KEY, jnp.zeros((), jnp.int32), CONFIG)
-        assert any(np.any(leaf) for leaf in jax.tree.leaves(after.critic.optimiser_state.trace)) == greedy
+        assert (
+            any(np.any(leaf) for leaf in jax.tree.leaves(after.critic.optimiser_state.trace))
+            == greedy
+        )
 
 
 def test_explores_less_and_less() -> None:
@@ -59,7 +68,9 @@ def test_explores_less_and_less() -> None:
     observation = jnp.ones((20_000, 3))
     best = act(state, np.ones(3, np.float32), KEY, config, explore=False)[0]
     for steps, share in ((0, 0.8), (50, 0.5), (100, 0.2), (1_000, 0.2)):
-        action, extras = act(state.replace(steps=jnp.asarray(steps)), observation, KEY, config, explore=True)
+        action, extras = act(
+            state.replace(steps=jnp.asarray(steps)), observation, KEY, config, explore=True
+        )
         # A uniform action that is the greedy one counts as greedy.
         np.testing.assert_allclose((action != best).mean(), share * 3 / 4, atol=0.02)
         np.testing.assert_array_equal(extras["greedy"], action == best)
@@ -67,14 +78,20 @@ def test_explores_less_and_less() -> None:
 
 def test_pictures_need_convolutions() -> None:
     spec = EnvSpec("test/Pictures-v0", (10, 10, 4), 3, discrete=True)
-    with pytest.raises(ValueError, match=r"^observations have shape \(10, 10, 4\): give convolutions"):
+    with pytest.raises(
+        ValueError, match=r"^observations have shape \(10, 10, 4\): give convolutions"
+    ):
         stream_q.check(spec, CONFIG)
     config = dataclasses.replace(CONFIG, convolutions=((16, 3, 1),), hidden=(8,))
     stream_q.check(spec, config)
     state = jax.eval_shape(lambda key: stream_q.init(key, spec, config), KEY)
-    chosen, _ = jax.eval_shape(lambda state: act(state, jnp.ones((2, 10, 10, 4)), KEY, config, explore=False), state)
+    chosen, _ = jax.eval_shape(
+        lambda state: act(state, jnp.ones((2, 10, 10, 4)), KEY, config, explore=False), state
+    )
     assert chosen.shape == (2,)
-    with pytest.raises(ValueError, match=r"^--config\.convolutions 16 11 1 do not fit a picture 10 wide\.$"):
+    with pytest.raises(
+        ValueError, match=r"^--config\.convolutions 16 11 1 do not fit a picture 10 wide\.$"
+    ):
         stream_q.check(spec, dataclasses.replace(config, convolutions=((16, 11, 1),)))
 
 
@@ -85,7 +102,8 @@ def test_refuses_continuous_actions(name: str) -> None:
     module: Any = importlib.import_module(f"rljax.agents.{name}")
     with pytest.raises(
         ValueError,
-        match=rf"^agent '{name}' chooses among discrete actions, those of 'Pendulum-v1' are continuous\. Use: "
-        r"rljax train stream_ac --env Pendulum-v1, or choose an environment such as CartPole-v1\.$",
+        match=rf"^agent '{name}' chooses among discrete actions, those of 'Pendulum-v1' are "
+        r"continuous\. Use: rljax train stream_ac --env Pendulum-v1, or choose an environment such "
+        r"as CartPole-v1\.$",
     ):
         module.check(EnvSpec("Pendulum-v1", (3,), 1), module.Config())

@@ -20,7 +20,8 @@ KEY = jax.random.key(0)
 def example() -> tuple[EnvSpec, stream_sarsa.Config, Transition]:
     """What the contract's tests run on."""
     row = jax.tree.map(lambda x: jnp.asarray(x[0]), streaming.transitions(0, 5, SPEC))
-    return SPEC, CONFIG, row.replace(terminated=jnp.asarray(True))  # else it waits for the next action
+    # Else it waits for the next action.
+    return SPEC, CONFIG, row.replace(terminated=jnp.asarray(True))
 
 
 def test_a_stream_equals_the_paper() -> None:
@@ -33,8 +34,11 @@ def test_a_stream_equals_the_paper() -> None:
     for t, (observation, action, reward, following, done, _) in enumerate(rows[:-1]):
         next_q = 0.0 if done else critic(following)[rows[t + 1][1]]
         error = reward + CONFIG.discount * next_q - critic(observation)[action]
-        optimiser.step(lambda parameters, x=observation, a=action: critic(x, parameters)[a], error, done)
-        # A transition is learnt from when the next action is known: with the one after it, or at once where it ends.
+        optimiser.step(
+            lambda parameters, x=observation, a=action: critic(x, parameters)[a], error, done
+        )
+        # A transition is learnt from when the next action is known: with the one after it, or at
+        # once where it ends.
         if not rows[t + 1][4]:
             streaming.assert_network(found[t if done else t + 1].critic, critic)
 
@@ -62,13 +66,17 @@ def test_what_waits_is_dropped_where_an_episode_begins() -> None:
 
 
 def test_a_time_limit_bootstraps_on_the_mean_over_actions_where_asked() -> None:
-    config = dataclasses.replace(CONFIG, bootstrap_truncated=True, normalise_observations=False, epsilon_start=0.5)
+    config = dataclasses.replace(
+        CONFIG, bootstrap_truncated=True, normalise_observations=False, epsilon_start=0.5
+    )
     state = streaming.state(stream_sarsa, SPEC, config)
     row = example()[2].replace(terminated=jnp.asarray(False), truncated=jnp.asarray(True))
     _, metrics = stream_sarsa.update(state, row, KEY, jnp.zeros((), jnp.int32), config)
     q = np.asarray(state.critic(row.next_observation), np.float64)
     expected = (
-        row.reward + config.discount * (0.5 * q.max() + 0.5 * q.mean()) - state.critic(row.observation)[row.action]
+        row.reward
+        + config.discount * (0.5 * q.max() + 0.5 * q.mean())
+        - state.critic(row.observation)[row.action]
     )
     np.testing.assert_allclose(metrics["critic/error"].value, np.abs(expected), rtol=1e-5)
     assert float(metrics["critic/error"].weight) == 1.0

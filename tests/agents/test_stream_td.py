@@ -1,4 +1,6 @@
-"""Stream TD against float64 NumPy written from the paper, and on a random walk whose values are known."""
+"""Stream TD against float64 NumPy written from the paper,
+and on a random walk whose values are known.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,11 @@ POLICY_IS_A_DRAW = True  # also without exploring
 
 def example() -> tuple[EnvSpec, stream_td.Config, Transition]:
     """What the contract's tests run on."""
-    return SPEC, CONFIG, jax.tree.map(lambda x: jnp.asarray(x[0]), streaming.transitions(0, 5, SPEC))
+    return (
+        SPEC,
+        CONFIG,
+        jax.tree.map(lambda x: jnp.asarray(x[0]), streaming.transitions(0, 5, SPEC)),
+    )
 
 
 def test_a_stream_equals_the_paper() -> None:
@@ -34,8 +40,12 @@ def test_a_stream_equals_the_paper() -> None:
     critic = streaming.Network(state.critic)
     optimiser = streaming.ObGD(critic, CONFIG.critic_kappa, CONFIG)
     found = streaming.follow(stream_td, state, stream, CONFIG)
-    for t, (observation, _, reward, following, done, _) in enumerate(streaming.rows(stream, CONFIG)):
-        error = float((reward + CONFIG.discount * (1 - done) * critic(following) - critic(observation))[0])
+    for t, (observation, _, reward, following, done, _) in enumerate(
+        streaming.rows(stream, CONFIG)
+    ):
+        error = float(
+            (reward + CONFIG.discount * (1 - done) * critic(following) - critic(observation))[0]
+        )
         optimiser.step(lambda parameters, x=observation: critic(x, parameters)[0], error, done)
         streaming.assert_network(found[t].critic, critic)
 
@@ -63,7 +73,8 @@ def test_finds_the_values_of_a_random_walk(trace_decay: float) -> None:
 
 def test_values_are_in_the_units_of_rewards() -> None:
     state = streaming.state(stream_td, SPEC, CONFIG)
-    moments = state.returns.moments.replace(count=jnp.asarray(3), squares=jnp.asarray(18.0))  # a variance of 9
+    # A variance of 9.
+    moments = state.returns.moments.replace(count=jnp.asarray(3), squares=jnp.asarray(18.0))
     state = state.replace(returns=state.returns.replace(moments=moments))
     plain = dataclasses.replace(CONFIG, normalise_rewards=False)
     observation = jnp.ones((4, 3))
@@ -74,4 +85,6 @@ def test_values_are_in_the_units_of_rewards() -> None:
 def test_behaves_uniformly() -> None:
     state = stream_td.init(KEY, SPEC, CONFIG)
     action, _ = stream_td.act(state, jnp.zeros((10_000, 3)), KEY, CONFIG, explore=False)
-    np.testing.assert_allclose(np.quantile(action, [0.25, 0.5, 0.75], axis=0).T, [[-0.5, 0.0, 0.5]] * 2, atol=0.05)
+    np.testing.assert_allclose(
+        np.quantile(action, [0.25, 0.5, 0.75], axis=0).T, [[-0.5, 0.0, 0.5]] * 2, atol=0.05
+    )

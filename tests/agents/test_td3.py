@@ -26,13 +26,24 @@ def example() -> tuple[EnvSpec, td3.Config, Transition]:
 
 
 class Reference:
-    """Twin delayed deterministic policy gradient in float64, from algorithm 1 of arXiv:1802.09477."""
+    """Twin delayed deterministic policy gradient in float64,
+    from algorithm 1 of arXiv:1802.09477.
+    """
 
     def __init__(self, state: td3.State, config: td3.Config) -> None:
         self.config = config
-        self.actor, self.target_actor = reference.mlp(state.actor), reference.mlp(state.target_actor)
-        self.critics, self.targets = reference.critics(state.critic), reference.critics(state.target_critic)
-        self.actor_adam, self.critic_adam = reference.Adam(config.actor_lr), reference.Adam(config.critic_lr)
+        self.actor, self.target_actor = (
+            reference.mlp(state.actor),
+            reference.mlp(state.target_actor),
+        )
+        self.critics, self.targets = (
+            reference.critics(state.critic),
+            reference.critics(state.target_critic),
+        )
+        self.actor_adam, self.critic_adam = (
+            reference.Adam(config.actor_lr),
+            reference.Adam(config.critic_lr),
+        )
 
     def target(self, batch: Transition, noise: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """y [B] and the smoothed actions [B, A] that it looks at."""
@@ -40,10 +51,16 @@ class Reference:
         next_observation = np.asarray(batch.next_observation, np.float64)
         limit = config.target_noise_clip
         smoothing = np.clip(config.target_noise * noise, -limit, limit)
-        action = np.clip(np.tanh(reference.forward(self.target_actor, next_observation)[0]) + smoothing, -1.0, 1.0)
+        action = np.clip(
+            np.tanh(reference.forward(self.target_actor, next_observation)[0]) + smoothing,
+            -1.0,
+            1.0,
+        )
         next_q = reference.smallest(self.targets, next_observation, action)[0]
         alive = 1.0 - np.asarray(batch.terminated, np.float64)
-        return config.reward_scale * np.asarray(batch.reward, np.float64) + config.discount * alive * next_q, action
+        return config.reward_scale * np.asarray(
+            batch.reward, np.float64
+        ) + config.discount * alive * next_q, action
 
     def update(self, batch: Transition, noise: np.ndarray, step: int) -> dict[str, float]:
         """One update; the metrics of the parts that moved."""
@@ -55,13 +72,18 @@ class Reference:
         metrics = {"critic/loss": loss, "critic/q": q.mean(), "critic/target": y.mean()}
 
         if (step + 1) % self.config.policy_delay == 0:
-            # The deterministic policy gradient through the first critic: d(-mean q)/du = -(1 - tanh(u)^2) dq/da / B.
+            # The deterministic policy gradient through the first critic:
+            # d(-mean q)/du = -(1 - tanh(u)^2) dq/da / B.
             output, inputs = reference.forward(self.actor, observation)
             action = np.tanh(output)
             q, slope = reference.value(self.critics[0], observation, action)
             change = -(1.0 - action**2) * slope / len(action)
-            self.actor = self.actor_adam.step(self.actor, reference.backward(self.actor, inputs, change)[0])
-            self.target_actor = reference.towards(self.actor, self.target_actor, self.config.target_rate)
+            self.actor = self.actor_adam.step(
+                self.actor, reference.backward(self.actor, inputs, change)[0]
+            )
+            self.target_actor = reference.towards(
+                self.actor, self.target_actor, self.config.target_rate
+            )
             self.targets = reference.towards(self.critics, self.targets, self.config.target_rate)
             metrics["actor/loss"] = -q.mean()
         return metrics
@@ -121,17 +143,24 @@ def test_the_cases_clip_some_and_not_all() -> None:
 
 def test_losses_by_hand() -> None:
     batch = jax.tree.map(lambda x: x[:2], reference.transitions())
-    batch = batch.replace(reward=np.asarray([1.0, 2.0], np.float32), terminated=np.array([False, True]))
+    batch = batch.replace(
+        reward=np.asarray([1.0, 2.0], np.float32), terminated=np.array([False, True])
+    )
     config = dataclasses.replace(CONFIG, discount=0.5, reward_scale=10.0, target_noise=0.0)
     state = fresh(CONFIG).replace(
         target_actor=lambda observation: jnp.arctanh(jnp.array([[0.5, -0.5], [0.1, 0.9]])),
-        target_critic=lambda observation, action: jnp.stack([4.0 + 2.0 * action.sum(-1), 3.0 - 2.0 * action[:, 0]]),
+        target_critic=lambda observation, action: jnp.stack(
+            [4.0 + 2.0 * action.sum(-1), 3.0 - 2.0 * action[:, 0]]
+        ),
     )
     critic: Any = lambda observation, action: jnp.array([[10.0, 20.0], [12.0, 23.0]])  # noqa: E731
     loss, metrics = jax.jit(lambda key: td3.critic_loss(critic, state, batch, key, config))(KEY)
-    # y = (10 + 0.5 min(4 + 2 (0.5 - 0.5), 3 - 2 0.5), 20) = (11, 20);  errors (-1, 0) and (1, 3);  1/2 + (1 + 9)/2
+    # y = (10 + 0.5 min(4 + 2 (0.5 - 0.5), 3 - 2 0.5), 20) = (11, 20);
+    # errors (-1, 0) and (1, 3);  1/2 + (1 + 9)/2
     expected = [5.5, 15.5, 16.25]
-    np.testing.assert_allclose([loss, metrics["critic/target"], metrics["critic/q"]], expected, rtol=1e-6)
+    np.testing.assert_allclose(
+        [loss, metrics["critic/target"], metrics["critic/q"]], expected, rtol=1e-6
+    )
 
 
 def test_only_termination_cuts_the_bootstrap() -> None:
@@ -142,7 +171,9 @@ def test_only_termination_cuts_the_bootstrap() -> None:
         return critic_loss(state, batch.replace(**flags), CONFIG)[0][1]["critic/target"]
 
     assert target(terminated=never, truncated=always) == target(terminated=never, truncated=never)
-    np.testing.assert_allclose(target(terminated=always, truncated=never), batch.reward.mean(), rtol=1e-6)
+    np.testing.assert_allclose(
+        target(terminated=always, truncated=never), batch.reward.mean(), rtol=1e-6
+    )
 
 
 def test_reward_scale_scales_rewards() -> None:
@@ -173,7 +204,9 @@ def test_actor_and_all_targets_rest_between_their_moves() -> None:
     for step in range(4):
         new, metrics = update(old, reference.transitions(), KEY, step, config)
         for part in ("critic", "actor", "target_actor", "target_critic"):
-            pairs = zip(*map(jax.tree.leaves, (getattr(old, part), getattr(new, part))), strict=True)
+            pairs = zip(
+                *map(jax.tree.leaves, (getattr(old, part), getattr(new, part))), strict=True
+            )
             moved = any(np.any(np.asarray(x) != np.asarray(y)) for x, y in pairs)
             assert moved == (part == "critic" or step % 2 == 1), part
         assert isinstance(metrics["actor/loss"], Weighted)
@@ -193,13 +226,17 @@ def test_actor_follows_the_first_critic_alone(member: int, matters: bool) -> Non
 @pytest.mark.parametrize("centre", [0.0, 0.8, -0.9])
 def test_smoothing_is_clipped_and_so_are_actions(centre: float) -> None:
     config = dataclasses.replace(CONFIG, target_noise=1e3, target_noise_clip=0.4, discount=1.0)
-    batch = reference.transitions().replace(reward=np.zeros(5, np.float32), terminated=np.zeros(5, bool))
+    batch = reference.transitions().replace(
+        reward=np.zeros(5, np.float32), terminated=np.zeros(5, bool)
+    )
     noise = np.asarray(jax.random.normal(KEY, (5, 2)))  # a thousandfold: each lands on its bound
     state = fresh(CONFIG).replace(
         target_actor=lambda observation: jnp.full((5, 2), np.arctanh(centre)),
         target_critic=lambda observation, action: action.sum(axis=-1)[None],
     )
-    metrics = td3.critic_loss(lambda observation, action: jnp.zeros((1, 5)), state, batch, KEY, config)[1]  # pyright: ignore[reportArgumentType]
+    metrics = td3.critic_loss(
+        lambda observation, action: jnp.zeros((1, 5)), state, batch, KEY, config
+    )[1]  # pyright: ignore[reportArgumentType]
     expected = np.clip(centre + 0.4 * np.sign(noise), -1.0, 1.0).sum(axis=-1).mean()
     np.testing.assert_allclose(metrics["critic/target"], expected, rtol=1e-5, atol=1e-6)
 
@@ -211,6 +248,8 @@ def test_act_adds_noise_within_bounds(explore: bool, scale: float) -> None:
     output = reference.forward(reference.mlp(state.actor), np.asarray(observation, np.float64))[0]
     noise = explore * scale * np.asarray(jax.random.normal(KEY, (6, 2)))
     actual, extras, memory = act(state, observation, KEY, config, explore=explore)
-    np.testing.assert_allclose(actual, np.clip(np.tanh(output) + noise, -1.0, 1.0), rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(
+        actual, np.clip(np.tanh(output) + noise, -1.0, 1.0), rtol=1e-4, atol=1e-5
+    )
     assert extras == {}
     assert memory is None

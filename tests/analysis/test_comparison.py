@@ -1,4 +1,6 @@
-"""Statistics over several tasks: they equal those of rliable, the library of the paper, and values by hand."""
+"""Statistics over several tasks: they equal those of rliable, the library of the paper,
+and values by hand.
+"""
 
 from __future__ import annotations
 
@@ -25,18 +27,28 @@ def rliable():
             warnings.simplefilter("ignore")
             from rliable import library, metrics
     except (ImportError, TypeError) as error:  # TypeError: arch 7, which it needs, with pandas 3
-        pytest.skip(f"rliable cannot be imported ({error}). Install what goes with it: pip install 'rljax[dev]'")
+        pytest.skip(
+            f"rliable cannot be imported ({error}). Install what goes with it: pip "
+            "install 'rljax[dev]'"
+        )
     return library, metrics
 
 
 @pytest.fixture
 def same_draws(monkeypatch):
-    """Let ours draw what rliable draws from NumPy's global generator when it begins with the seed given."""
+    """Let ours draw what rliable draws from NumPy's global generator when it begins with the seed
+    given.
+    """
 
     def prepare(shapes, resamples, seed=0):
         np.random.seed(seed)
-        drawn = [[np.random.choice(shape[0], shape) for shape in shapes] for _ in range(resamples)]  # [R][agent]
-        columns = [[row[k][:, task] for row in drawn] for k, shape in enumerate(shapes) for task in range(shape[1])]
+        # [R][agent]
+        drawn = [[np.random.choice(shape[0], shape) for shape in shapes] for _ in range(resamples)]
+        columns = [
+            [row[k][:, task] for row in drawn]
+            for k, shape in enumerate(shapes)
+            for task in range(shape[1])
+        ]
         queue = [np.stack(column) for column in columns]
         calls = iter(range(10**9))
         monkeypatch.setattr(comparison, "_draw_runs", lambda *_: queue[next(calls) % len(queue)])
@@ -70,8 +82,12 @@ def test_intervals_equal_those_of_rliable_with_the_same_draws(rliable, same_draw
     values = scores(6, 3)
     for name, function in (("iqm", metrics.aggregate_iqm), ("median", metrics.aggregate_median)):
         same_draws([values.shape], 200)
-        _, bounds = library.get_interval_estimates({"a": values}, lambda x, f=function: np.array([f(x)]), reps=200)
-        own = comparison.aggregate({"a": values}, {name: comparison.MEASURES[name]}, resamples=200)["a"][name]
+        _, bounds = library.get_interval_estimates(
+            {"a": values}, lambda x, f=function: np.array([f(x)]), reps=200
+        )
+        own = comparison.aggregate({"a": values}, {name: comparison.MEASURES[name]}, resamples=200)[
+            "a"
+        ][name]
         np.testing.assert_allclose([own.low, own.high], bounds["a"][:, 0], rtol=0, atol=1e-12)
 
 
@@ -80,19 +96,25 @@ def test_intervals_are_close_to_those_of_rliable_with_other_draws(rliable):
     values = scores(10, 5)
     np.random.seed(1)
     _, bounds = library.get_interval_estimates(
-        {"a": values}, lambda x: np.array([metrics.aggregate_iqm(x), metrics.aggregate_optimality_gap(x)]), reps=2000
+        {"a": values},
+        lambda x: np.array([metrics.aggregate_iqm(x), metrics.aggregate_optimality_gap(x)]),
+        reps=2000,
     )
     own = comparison.aggregate({"a": values}, resamples=20_000)["a"]
     width = bounds["a"][1] - bounds["a"][0]
     for i, name in enumerate(("iqm", "optimality_gap")):
-        np.testing.assert_allclose([own[name].low, own[name].high], bounds["a"][:, i], atol=0.08 * width[i])
+        np.testing.assert_allclose(
+            [own[name].low, own[name].high], bounds["a"][:, i], atol=0.08 * width[i]
+        )
 
 
 def test_improvement_equals_that_of_rliable(rliable, same_draws):
     library, metrics = rliable
     x, y = scores(5, 3, seed=1).round(1), scores(8, 3, seed=2).round(1)  # rounded: there are equals
     same_draws([x.shape, y.shape], 100)
-    value, bounds = library.get_interval_estimates({"x,y": (x, y)}, metrics.probability_of_improvement, reps=100)
+    value, bounds = library.get_interval_estimates(
+        {"x,y": (x, y)}, metrics.probability_of_improvement, reps=100
+    )
     own = comparison.improvement({"x": x, "y": y}, [("x", "y")], resamples=100)["x", "y"]
     assert own.value == pytest.approx(value["x,y"], abs=1e-12)
     np.testing.assert_allclose([own.low, own.high], np.ravel(bounds["x,y"]), rtol=0, atol=1e-12)
@@ -111,12 +133,17 @@ def test_profiles_equal_those_of_rliable(rliable, same_draws):
 
 def test_sample_efficiency_equals_rliable_at_each_step(rliable):
     _, metrics = rliable
-    values = np.stack([scores(6, 3, seed=s, shift=s / 4) for s in range(5)], axis=-1)  # [runs, tasks, S]
+    # [runs, tasks, S]
+    values = np.stack([scores(6, 3, seed=s, shift=s / 4) for s in range(5)], axis=-1)
     own = comparison.sample_efficiency({"a": values})["a"]
-    np.testing.assert_allclose(own.value, [metrics.aggregate_iqm(values[..., s]) for s in range(5)], atol=1e-12)
+    np.testing.assert_allclose(
+        own.value, [metrics.aggregate_iqm(values[..., s]) for s in range(5)], atol=1e-12
+    )
     for step in range(5):  # its interval at one step is that of the scores of that step
         alone = comparison.aggregate({"a": values[..., step]})["a"]["iqm"]
-        np.testing.assert_allclose([own.low[step], own.high[step]], [alone.low, alone.high], atol=1e-12)
+        np.testing.assert_allclose(
+            [own.low[step], own.high[step]], [alone.low, alone.high], atol=1e-12
+        )
 
 
 # By hand
@@ -125,10 +152,12 @@ def test_sample_efficiency_equals_rliable_at_each_step(rliable):
 def test_measures_by_hand():
     tasks = {"easy": [0.5, 1.5, 1.0, 2.0], "hard": [0.0, 0.1, 0.2, 0.3]}
     found = {name: e.value for name, e in comparison.aggregate({"a": tasks})["a"].items()}
-    # Of the eight in order, 0 .1 .2 .3 .5 1 1.5 2, the middle four; the tasks' means are 1.25 and 0.15.
+    # Of the eight in order, 0 .1 .2 .3 .5 1 1.5 2, the middle four; the tasks' means are 1.25 and
+    # 0.15.
     assert found["iqm"] == pytest.approx((0.2 + 0.3 + 0.5 + 1.0) / 4)
     assert found["mean"] == found["median"] == pytest.approx(0.7)
-    assert found["optimality_gap"] == pytest.approx(1 - (3.5 / 4 + 0.15) / 2)  # 1.5 and 2 count as 1
+    # 1.5 and 2 count as 1
+    assert found["optimality_gap"] == pytest.approx(1 - (3.5 / 4 + 0.15) / 2)
 
 
 def test_each_task_counts_the_same_whatever_its_runs():
@@ -136,11 +165,15 @@ def test_each_task_counts_the_same_whatever_its_runs():
     unequal = {"few": few, "many": many}
     repeated = {"few": np.repeat(few, 3), "many": np.repeat(many, 2)}
     for name, estimate in comparison.aggregate({"a": unequal})["a"].items():
-        assert estimate.value == pytest.approx(comparison.aggregate({"a": repeated})["a"][name].value), name
+        assert estimate.value == pytest.approx(
+            comparison.aggregate({"a": repeated})["a"][name].value
+        ), name
         assert (estimate.runs, estimate.tasks) == ((2, 3), 2)
     # 0 0 0 1 1 2 2 3 3 4 4 4 without three at each end
     assert comparison.aggregate({"a": unequal})["a"]["iqm"].value == pytest.approx(2.0)
-    assert comparison.profiles({"a": unequal}, [1.5])["a"].value == pytest.approx([(1 / 2 + 2 / 3) / 2])
+    assert comparison.profiles({"a": unequal}, [1.5])["a"].value == pytest.approx(
+        [(1 / 2 + 2 / 3) / 2]
+    )
 
 
 def test_improvement_by_hand():
@@ -156,23 +189,34 @@ def test_interval_with_two_runs_by_enumeration():
     # The mean of two draws from {0, 1} is 0, 1/2, 1 with probabilities 1/4, 1/2, 1/4.
     found = comparison.aggregate({"a": [[0.0], [1.0]]}, {"mean": comparison.mean})["a"]["mean"]
     assert (found.value, found.low, found.high) == (0.5, 0.0, 1.0)
-    narrow = comparison.aggregate({"a": [[0.0], [1.0]]}, {"mean": comparison.mean}, level=0.4)["a"]["mean"]
+    narrow = comparison.aggregate({"a": [[0.0], [1.0]]}, {"mean": comparison.mean}, level=0.4)["a"][
+        "mean"
+    ]
     assert (narrow.low, narrow.high) == (0.5, 0.5)
 
 
 def test_interval_of_a_difference_draws_both_groups():
-    # Of {0, 1} and {5, 6} the differences of two draws each are -6, ..., -4, the extremes with a probability of 1/16.
+    # Of {0, 1} and {5, 6} the differences of two draws each are -6, ..., -4, the extremes with a
+    # probability of 1/16.
     assert comparison.mean_difference([0.0, 1.0], [5.0, 6.0]) == [-5.0, -6.0, -4.0]
-    x, y = np.random.default_rng(0).normal(size=60), np.random.default_rng(1).normal(3.0, 2.0, size=40)
+    x, y = (
+        np.random.default_rng(0).normal(size=60),
+        np.random.default_rng(1).normal(3.0, 2.0, size=40),
+    )
     value, low, high = comparison.mean_difference(x, y)
     assert value == pytest.approx(x.mean() - y.mean())
     error = np.hypot(x.std() / 60**0.5, y.std() / 40**0.5)
-    np.testing.assert_allclose([low, high], [value - 1.96 * error, value + 1.96 * error], atol=0.2 * error)
-    assert np.isnan(comparison.mean_difference([1.0], [1.0, 2.0])[1:]).all(), "the spread of one run is unknown"
+    np.testing.assert_allclose(
+        [low, high], [value - 1.96 * error, value + 1.96 * error], atol=0.2 * error
+    )
+    assert np.isnan(comparison.mean_difference([1.0], [1.0, 2.0])[1:]).all(), (
+        "the spread of one run is unknown"
+    )
 
 
 def test_runs_are_drawn_within_tasks():
-    # No spread within the tasks: whatever is drawn, the mean is the same. Drawn across tasks it would vary.
+    # No spread within the tasks: whatever is drawn, the mean is the same. Drawn across tasks it
+    # would vary.
     found = comparison.aggregate({"a": [[0.0, 1.0], [0.0, 1.0], [0.0, 1.0]]})["a"]["mean"]
     assert (found.low, found.high) == (0.5, 0.5)
 
@@ -206,24 +250,43 @@ def test_order_of_tasks_does_not_matter():
         ({}, "there are no agents to compare: scores is empty"),
         ({"a": [1.0, 2.0]}, r"the scores of 'a' have shape \(2,\), they must be \[runs, tasks\]"),
         ({"a": {}}, "the scores of 'a' are of no task"),
-        ({"a": {"t": []}}, r"the scores of 'a' in task 't' have shape \(0,\), they must be \[runs\]"),
-        ({"a": {"t": [1.0, np.nan]}}, "a score of 'a' in task 't' is not finite. Leave that agent out, or give"),
-        ({"a": {"t": [1.0]}, "b": {"u": [1.0]}}, "'a' and 'b' have scores of different tasks: 't', 'u' of one alone"),
+        (
+            {"a": {"t": []}},
+            r"the scores of 'a' in task 't' have shape \(0,\), they must be \[runs\]",
+        ),
+        (
+            {"a": {"t": [1.0, np.nan]}},
+            "a score of 'a' in task 't' is not finite. Leave that agent out, or give",
+        ),
+        (
+            {"a": {"t": [1.0]}, "b": {"u": [1.0]}},
+            "'a' and 'b' have scores of different tasks: 't', 'u' of one alone",
+        ),
     ],
 )
 def test_scores_that_cannot_be_compared(given, message):
-    for compare in (comparison.aggregate, comparison.improvement, lambda x: comparison.profiles(x, [0.5])):
+    for compare in (
+        comparison.aggregate,
+        comparison.improvement,
+        lambda x: comparison.profiles(x, [0.5]),
+    ):
         with pytest.raises(ValueError, match=message):
             compare(given)
 
 
 def test_other_errors():
     given = {"a": scores(), "b": scores(seed=1)}
-    with pytest.raises(ValueError, match="there are no scores of agent 'c'; there are scores of 'a', 'b'"):
+    with pytest.raises(
+        ValueError, match="there are no scores of agent 'c'; there are scores of 'a', 'b'"
+    ):
         comparison.improvement(given, [("a", "c")])
-    with pytest.raises(ValueError, match=r"thresholds have shape \(\), a profile needs one or more: \[T\]"):
+    with pytest.raises(
+        ValueError, match=r"thresholds have shape \(\), a profile needs one or more: \[T\]"
+    ):
         comparison.profiles(given, 0.5)
-    with pytest.raises(ValueError, match=r"have shape \(7, 4\), they must be \[runs, tasks, steps\]"):
+    with pytest.raises(
+        ValueError, match=r"have shape \(7, 4\), they must be \[runs, tasks, steps\]"
+    ):
         comparison.sample_efficiency(given)
     with pytest.raises(ValueError, match="level is 95, it must lie between 0 and 1"):
         comparison.aggregate(given, level=95)

@@ -22,11 +22,19 @@ def line(panel, label):
 
 def test_a_figure_of_curves(tmp_path):
     steps = np.array([0.0, 100.0])
-    lines = {"a": figures.Line("a (3 learners)", steps, steps, steps - 1, steps + 1, [(steps, steps)])}
+    lines = {
+        "a": figures.Line("a (3 learners)", steps, steps, steps - 1, steps + 1, [(steps, steps)])
+    }
     references = {"a": ("a by them", [0, 100], [0, 90], [1, 2])}
-    figure = figures.curves("Hopper-v5", lines, figures.line_styles("a"), references, ("steps", "score"))
+    figure = figures.curves(
+        "Hopper-v5", lines, figures.line_styles("a"), references, ("steps", "score")
+    )
     (panel,) = figure.axes
-    assert (panel.get_title(), panel.get_xlabel(), panel.get_ylabel()) == ("Hopper-v5", "steps", "score")
+    assert (panel.get_title(), panel.get_xlabel(), panel.get_ylabel()) == (
+        "Hopper-v5",
+        "steps",
+        "score",
+    )
     (drawn,) = figure.legends
     assert [text.get_text() for text in drawn.get_texts()] == [
         "a (3 learners)",
@@ -50,7 +58,9 @@ def test_a_figure_of_intervals():
 def test_a_figure_of_profiles():
     thresholds = np.linspace(0, 1, 5)
     profile = estimate(1 - thresholds, 0.9 - thresholds, 1.1 - thresholds)
-    figure = figures.profiles(thresholds, {"a": profile}, figures.line_styles("a"), "score", "Profiles")
+    figure = figures.profiles(
+        thresholds, {"a": profile}, figures.line_styles("a"), "score", "Profiles"
+    )
     (panel,) = figure.axes
     np.testing.assert_array_equal(line(panel, "a").get_ydata(), profile.value)
 

@@ -11,7 +11,9 @@ from tests.helpers import run_folders
 def test_runs_are_found_at_any_depth_and_once(tmp_path):
     run_folders.write(tmp_path / "runs" / "sac" / "Hopper-v5" / "a")
     run_folders.write(tmp_path / "runs" / "sac" / "Hopper-v5" / "b", seeds=(7,))
-    (tmp_path / "runs" / "sac" / "Hopper-v5" / "a" / "checkpoints" / "config.json").mkdir(parents=True)
+    (tmp_path / "runs" / "sac" / "Hopper-v5" / "a" / "checkpoints" / "config.json").mkdir(
+        parents=True
+    )
     paths = [tmp_path / "runs", tmp_path / "runs" / "sac" / "Hopper-v5" / "a"]
     runs, skipped = folders.read_all(paths)
     assert skipped == []
@@ -21,31 +23,53 @@ def test_runs_are_found_at_any_depth_and_once(tmp_path):
 def test_a_population_of_several_settings_and_one_seed(tmp_path):
     path = run_folders.write(tmp_path / "grid", seeds=(0, 0), own={"actor_lr": [1e-3, 3e-4]})
     ((run,), _) = folders.read_all([tmp_path])
-    assert [(learner.seed, learner.settings["actor_lr"]) for learner in run.learners] == [(0, 1e-3), (0, 3e-4)]
+    assert [(learner.seed, learner.settings["actor_lr"]) for learner in run.learners] == [
+        (0, 1e-3),
+        (0, 3e-4),
+    ]
     described = json.loads((path / "config.json").read_text())
-    (path / "config.json").write_text(json.dumps(described | {"learners": described["learners"][:1]}))
+    (path / "config.json").write_text(
+        json.dumps(described | {"learners": described["learners"][:1]})
+    )
     _, skipped = folders.read_all([tmp_path])
-    assert "grid' cannot be read as a run: its config.json has 1 learners and 2 seeds." in skipped[0][1]
+    assert (
+        "grid' cannot be read as a run: its config.json has 1 learners and 2 seeds."
+        in skipped[0][1]
+    )
 
 
 def test_of_a_sweep_only_the_test_is_reported(tmp_path):
     sweep = tmp_path / "sweep"
-    run_folders.write(sweep / "generation-000" / "rung-0" / "launch-000", seeds=(0,), config={"actor_lr": 1e-3})
-    run_folders.write(sweep / "generation-001" / "rung-0" / "launch-000", seeds=(0,), config={"actor_lr": 3e-3})
+    run_folders.write(
+        sweep / "generation-000" / "rung-0" / "launch-000", seeds=(0,), config={"actor_lr": 1e-3}
+    )
+    run_folders.write(
+        sweep / "generation-001" / "rung-0" / "launch-000", seeds=(0,), config={"actor_lr": 3e-3}
+    )
     run_folders.write(sweep / "test" / "launch-000", seeds=(100, 101), config={"actor_lr": 1e-3})
-    run_folders.write(sweep / "test" / ".partial-launch-001", seeds=(102,), config={"actor_lr": 1e-3})
+    run_folders.write(
+        sweep / "test" / ".partial-launch-001", seeds=(102,), config={"actor_lr": 1e-3}
+    )
     (sweep / "sweep.json").write_text("{}")
     for path in (tmp_path, sweep):
         found, skipped = folders.read_all([path])
         assert [run.folder for run in found] == [sweep / "test" / "launch-000"]
         assert skipped[0][0] == sweep
-        assert skipped[0][1].startswith("2 runs of its search: the seeds of a search choose the settings")
+        assert skipped[0][1].startswith(
+            "2 runs of its search: the seeds of a search choose the settings"
+        )
     found, _ = folders.read_all([sweep / "generation-001"])
     assert len(found) == 1, "whoever names a folder inside the sweep sees its runs"
 
 
 def test_steps_after_a_data_set_belong_to_the_budget(tmp_path):
-    run_folders.write(tmp_path / "a", "iql", data="d4rl/hopper-medium-v2", then_online=30_000, steps=[30_000, 60_000])
+    run_folders.write(
+        tmp_path / "a",
+        "iql",
+        data="d4rl/hopper-medium-v2",
+        then_online=30_000,
+        steps=[30_000, 60_000],
+    )
     runs, _ = folders.read_all([tmp_path])
     assert runs[0].budget == 60_000
     assert runs[0].learners[0].index_at(None) == 1

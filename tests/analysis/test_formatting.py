@@ -11,19 +11,30 @@ from rljax.analysis.comparison import Estimate
 
 @pytest.mark.parametrize(
     ("number", "text"),
-    [(0, "0"), (999, "999"), (1000, "1k"), (12_345, "12.3k"), (999_499, "999k"), (999_500, "1M"), (2_500_000, "2.5M")],
+    [
+        (0, "0"),
+        (999, "999"),
+        (1000, "1k"),
+        (12_345, "12.3k"),
+        (999_499, "999k"),
+        (999_500, "1M"),
+        (2_500_000, "2.5M"),
+    ],
 )
 def test_steps_have_three_digits(number, text):
     assert formatting.steps(number) == text
 
 
-@pytest.mark.parametrize(("value", "text"), [(7.2, "7 s"), (100, "2 min"), (5999, "100 min"), (6000, "1.7 h")])
+@pytest.mark.parametrize(
+    ("value", "text"), [(7.2, "7 s"), (100, "2 min"), (5999, "100 min"), (6000, "1.7 h")]
+)
 def test_seconds(value, text):
     assert formatting.seconds(value) == text
 
 
 @pytest.mark.parametrize(
-    ("values", "expected"), [([123.0, np.nan], 0), ([-50.0], 1), ([1.0], 2), ([0.1], 4), ([np.inf], 4)]
+    ("values", "expected"),
+    [([123.0, np.nan], 0), ([-50.0], 1), ([1.0], 2), ([0.1], 4), ([np.inf], 4)],
 )
 def test_larger_numbers_have_fewer_decimals(values, expected):
     assert formatting.decimals(np.array(values)) == expected
@@ -49,7 +60,8 @@ def test_lists():
 
 
 @pytest.mark.parametrize(
-    ("value", "text"), [(1, "1"), (1.0, "1"), (3e-4, "0.0003"), (True, "true"), (None, "none"), ([64, 64], "64,64")]
+    ("value", "text"),
+    [(1, "1"), (1.0, "1"), (3e-4, "0.0003"), (True, "true"), (None, "none"), ([64, 64], "64,64")],
 )
 def test_settings(value, text):
     assert formatting.setting(value) == text

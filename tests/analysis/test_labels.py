@@ -9,7 +9,10 @@ from tests.helpers import run_folders
 def rows(paths):
     """The number of learners in each row, by task and label."""
     runs, _ = folders.read_all(paths)
-    return {table.task: {row.label: len(row.learners) for row in table.rows} for table in tables.arrange(runs)}
+    return {
+        table.task: {row.label: len(row.learners) for row in table.rows}
+        for table in tables.arrange(runs)
+    }
 
 
 def test_rows_are_named_by_agent_and_differing_settings(tmp_path):
@@ -29,9 +32,14 @@ def test_settings_that_differ_only_between_tasks_make_no_rows(tmp_path):
 def test_only_one_of_settings_that_differ_together_is_named(tmp_path):
     for i, (rate, hidden) in enumerate([(1e-3, [400, 300]), (3e-4, [256, 256])]):
         run_folders.write(tmp_path / str(i), config={"actor_lr": rate, "hidden": hidden})
-    assert rows([tmp_path]) == {"Hopper-v5": {"sac actor-lr=0.001 ...": 3, "sac actor-lr=0.0003 ...": 3}}
+    assert rows([tmp_path]) == {
+        "Hopper-v5": {"sac actor-lr=0.001 ...": 3, "sac actor-lr=0.0003 ...": 3}
+    }
     runs, _ = folders.read_all([tmp_path])
-    assert labels.differing_settings([learner for run in runs for learner in run.learners]) == ["actor_lr", "hidden"]
+    assert labels.differing_settings([learner for run in runs for learner in run.learners]) == [
+        "actor_lr",
+        "hidden",
+    ]
 
 
 def test_a_setting_that_older_runs_lack_makes_no_rows(tmp_path):
@@ -59,7 +67,12 @@ def test_learners_of_one_run_with_different_settings(tmp_path):
 
 
 def test_tasks_of_files_have_short_names_where_these_are_unique():
-    tasks = [("Hopper-v5", None), ("Hopper-v5", "sets/mine.hdf5"), ("Ant-v5", "one/own.npz"), ("Ant-v5", "two/own.npz")]
+    tasks = [
+        ("Hopper-v5", None),
+        ("Hopper-v5", "sets/mine.hdf5"),
+        ("Ant-v5", "one/own.npz"),
+        ("Ant-v5", "two/own.npz"),
+    ]
     assert list(labels.task_names(tasks).values()) == [
         "Hopper-v5",
         "mine",

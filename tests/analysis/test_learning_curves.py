@@ -1,4 +1,6 @@
-"""Learning curves in one file: panels, pooled curves, bands, captions, and errors of `rljax plot`."""
+"""Learning curves in one file: panels, pooled curves, bands, captions,
+and errors of `rljax plot`.
+"""
 
 from __future__ import annotations
 
@@ -17,14 +19,24 @@ from tests.helpers import run_folders
 STEPS = [*range(0, 50_001, 10_000)]
 
 
-def run(path, agent="sac", environment="Hopper-v5", seeds=(0, 1, 2), steps=STEPS, episodes=5, **described):
+def run(
+    path,
+    agent="sac",
+    environment="Hopper-v5",
+    seeds=(0, 1, 2),
+    steps=STEPS,
+    episodes=5,
+    **described,
+):
     generator = np.random.default_rng(sum(seeds))
     write_json_in(path, run_folders.described(agent, environment, seeds, STEPS[-1], **described))
     with Recorder(path) as recorder:
         for step in steps:
             for learner, seed in enumerate(seeds):
                 returns = step / 100 + 10 * seed + generator.normal(size=episodes)
-                recorder.evaluation({"step": step, "learner": learner, "seed": seed, "returns": returns})
+                recorder.evaluation(
+                    {"step": step, "learner": learner, "seed": seed, "returns": returns}
+                )
     return path
 
 
@@ -68,7 +80,10 @@ def test_one_panel_per_environment_and_one_curve_per_agent(tmp_path, panels):
     assert list(panels) == ["Hopper-v5", "brax/ant", "caption"]
     for title in ("Hopper-v5", "brax/ant"):
         assert legend(panels[title]) == ["sac (3 seeds)", "td3 (3 seeds)"]
-        assert (panels[title].get_xlabel(), panels[title].get_ylabel()) == ("environment steps", "evaluation return")
+        assert (panels[title].get_xlabel(), panels[title].get_ylabel()) == (
+            "environment steps",
+            "evaluation return",
+        )
         colours = {panel_line.get_color() for panel_line in panels[title].get_lines()}
         assert colours == set(figures.COLOURS[:2])
         assert len(panels[title].get_lines()) == 2 * (1 + 3)  # each with its single learners
@@ -77,7 +92,8 @@ def test_one_panel_per_environment_and_one_curve_per_agent(tmp_path, panels):
 
 def test_runs_of_one_agent_are_pooled(tmp_path, panels):
     paths = [run(tmp_path / "a", seeds=(0, 1)), run(tmp_path / "b", seeds=(5,))]
-    learning_curves.plot([*paths, tmp_path / "a"], tmp_path / "out" / "both.svg")  # named twice, counted once
+    # Named twice, counted once.
+    learning_curves.plot([*paths, tmp_path / "a"], tmp_path / "out" / "both.svg")
     panel = panels["Hopper-v5"]
     assert legend(panel) == ["sac (3 seeds)"]
     steps, mean = line(panel, "sac (3 seeds)").get_data()
@@ -98,7 +114,10 @@ def test_other_settings_and_other_data_are_other_curves(tmp_path, panels):
             run(tmp_path / "f", "fql", data="own.npz", then_online=10, **of_data),
         ]
     )
-    assert legend(panels["Hopper-v5"]) == ["sac actor-lr=0.01 (3 seeds)", "sac actor-lr=0.001 (4 seeds)"]
+    assert legend(panels["Hopper-v5"]) == [
+        "sac actor-lr=0.01 (3 seeds)",
+        "sac actor-lr=0.001 (4 seeds)",
+    ]
     for name in ("d4rl/hopper-medium-v2", "d4rl/hopper-expert-v2"):
         assert legend(panels[name]) == ["iql (3 seeds)"]
         assert panels[name].get_xlabel() == "updates"
@@ -121,7 +140,9 @@ def test_a_seed_that_comes_twice_is_not_counted_as_two(tmp_path, panels):
 
 
 def test_a_single_learner_says_what_its_band_is(tmp_path, panels):
-    learning_curves.plot([run(tmp_path / "one", seeds=(0,)), run(tmp_path / "other", "td3", seeds=(0,), episodes=1)])
+    learning_curves.plot(
+        [run(tmp_path / "one", seeds=(0,)), run(tmp_path / "other", "td3", seeds=(0,), episodes=1)]
+    )
     panel = panels["Hopper-v5"]
     assert legend(panel) == ["sac (1 seed, band over its episodes)", "td3 (1 seed, no band)"]
     assert len(panel.get_lines()) == 2
@@ -154,7 +175,9 @@ def test_references_are_dashed_and_keep_their_agents_colour(tmp_path, panels):
     published = line(panel, expected[0])
     assert published.get_linestyle() == "--"
     assert published.get_color() == line(panel, "sac (3 seeds)").get_color() == figures.COLOURS[0]
-    with pytest.raises(ValueError, match=r"reference of 'sac' in 'Hopper-v5' has steps \(2,\), mean \(1,\)"):
+    with pytest.raises(
+        ValueError, match=r"reference of 'sac' in 'Hopper-v5' has steps \(2,\), mean \(1,\)"
+    ):
         learning_curves.plot([path], references={("sac", "Hopper-v5"): ([0, 1], [0], [0, 1])})
 
 
@@ -192,7 +215,9 @@ def test_runs_that_share_no_steps_and_torn_or_missing_numbers(tmp_path, panels):
     first = run(tmp_path / "a", seeds=(0,), steps=[0, 10])
     second = run(tmp_path / "b", seeds=(1,), steps=[20, 30])
     with (first / "evaluations.jsonl").open("a") as file:
-        file.write('{"step": 20, "learner": 0, "seed": 0, "returns": [null, 1.0]}\n{"step": 30, "lea')
+        file.write(
+            '{"step": 20, "learner": 0, "seed": 0, "returns": [null, 1.0]}\n{"step": 30, "lea'
+        )
     with (second / "evaluations.jsonl").open("a") as file:
         file.write('{"step": 40, "learner": 0, "seed": 1, "returns": [null]}\n')
     learning_curves.plot([first, second])
@@ -208,7 +233,9 @@ def test_many_learners_are_not_drawn_one_by_one(tmp_path, panels):
 
 
 def test_no_paths():
-    with pytest.raises(ValueError, match=r"there is no run to plot\. Name the folder of one or more: rljax plot"):
+    with pytest.raises(
+        ValueError, match=r"there is no run to plot\. Name the folder of one or more: rljax plot"
+    ):
         learning_curves.plot([])
 
 
@@ -216,36 +243,54 @@ def test_a_path_that_is_not_a_run(tmp_path):
     with pytest.raises(ValueError, match="nowhere' is not a run: there is no such folder"):
         learning_curves.plot([tmp_path / "nowhere"])
     (tmp_path / "empty").mkdir()
-    with pytest.raises(ValueError, match=r"empty' is not a run: it has no config\.json\. The folder that rljax train"):
+    with pytest.raises(
+        ValueError,
+        match=r"empty' is not a run: it has no config\.json\. The folder that rljax train",
+    ):
         learning_curves.plot([tmp_path / "empty"])
     run(tmp_path / "odd")
     write_json(tmp_path / "odd" / "config.json", {"format": FORMAT, "agent": "sac"})
-    with pytest.raises(ValueError, match=r"odd' cannot be read as a run: its config\.json lacks 'env', 'environment'"):
+    with pytest.raises(
+        ValueError,
+        match=r"odd' cannot be read as a run: its config\.json lacks 'env', 'environment'",
+    ):
         learning_curves.plot([tmp_path / "odd"])
     assert not list(tmp_path.rglob("*.png"))
 
 
 def test_a_folder_of_runs_names_them(tmp_path):
     run(tmp_path / "runs" / "sac" / "Hopper-v5" / "now", steps=[0])
-    with pytest.raises(ValueError, match=r"runs' is not a run: .* Runs in it: '.*runs/sac/Hopper-v5/now'\."):
+    with pytest.raises(
+        ValueError, match=r"runs' is not a run: .* Runs in it: '.*runs/sac/Hopper-v5/now'\."
+    ):
         learning_curves.plot([tmp_path / "runs"])
 
 
 def test_a_run_without_evaluations_yet(tmp_path):
     run(tmp_path / "young", steps=[])
-    with pytest.raises(ValueError, match=r"young' has no evaluations yet: its evaluations\.jsonl is missing or empty"):
+    with pytest.raises(
+        ValueError,
+        match=r"young' has no evaluations yet: its evaluations\.jsonl is missing or empty",
+    ):
         learning_curves.plot([tmp_path / "young"])
 
 
 def test_an_unknown_suffix(tmp_path):
-    with pytest.raises(ValueError, match=r"curve\.jpeg', its suffix must be one of \.png, \.svg, \.pdf"):
+    with pytest.raises(
+        ValueError, match=r"curve\.jpeg', its suffix must be one of \.png, \.svg, \.pdf"
+    ):
         learning_curves.plot([run(tmp_path / "a")], tmp_path / "curve.jpeg")
 
 
 def test_sums_of_a_signal_are_drawn_in_place_of_returns(tmp_path, panels):
     out = run(tmp_path / "a")
     lines = [json.loads(line) for line in (out / "evaluations.jsonl").read_text().splitlines()]
-    text = "\n".join(json.dumps(line | {"signals": {"cost": [line["step"] / 1000.0] * 5}}) for line in lines) + "\n"
+    text = (
+        "\n".join(
+            json.dumps(line | {"signals": {"cost": [line["step"] / 1000.0] * 5}}) for line in lines
+        )
+        + "\n"
+    )
     (out / "evaluations.jsonl").write_text(text)
     assert learning_curves.plot([out], signal="cost").name == "curve-cost.png"
     panel = panels["Hopper-v5"]

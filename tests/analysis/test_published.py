@@ -28,20 +28,32 @@ def test_task_of(environment, data, task):
 
 
 def test_each_source_gives_its_nearest_point():
-    found = {(p.source.split("@")[0], p.environment): p for p in published.points("td3", "Hopper", "return", 320_000)}
+    found = {
+        (p.source.split("@")[0], p.environment): p
+        for p in published.points("td3", "Hopper", "return", 320_000)
+    }
     assert found["sfujim/TD3", "Hopper-v1"].step == 300_000
     assert found["thu-ml/tianshou", "Hopper-v3"].step == 300_000
     assert ("vwxyzjn/cleanrl", "Hopper-v4") not in found  # 1M steps are no comparison for 320,000
-    late = {(point.source.split("@")[0], point.step) for point in published.points("sac", "Ant", "return", 3_000_000)}
+    late = {
+        (point.source.split("@")[0], point.step)
+        for point in published.points("sac", "Ant", "return", 3_000_000)
+    }
     assert late == {("dojeon-ai/SimbaV2", 2_999_880)}  # nor 1M for 3M
 
 
 def test_data_sets_have_scores():
     (corl, jax_corl) = published.points("iql", "hopper-medium-v2", "score", 1_000_000)
-    assert (corl.source.split("@")[0], corl.mean, corl.std, corl.seeds) == ("corl-team/CORL", 67.53, 3.78, 4)
+    assert (corl.source.split("@")[0], corl.mean, corl.std, corl.seeds) == (
+        "corl-team/CORL",
+        67.53,
+        3.78,
+        4,
+    )
     assert jax_corl.seeds == 5
     (safety,) = published.points("bc", "SafetyHalfCheetah-v0", "score", 50_000)
-    assert (safety.mean, safety.step) == (70.16, None)  # not said after how many updates: shown at any step
+    # Not said after how many updates: shown at any step.
+    assert (safety.mean, safety.step) == (70.16, None)
     assert published.points("iql", "hopper-medium-v0", "score", 1_000_000) == []
 
 
@@ -65,17 +77,29 @@ def test_curve_is_of_one_source_in_order():
 def test_table_is_small_and_every_row_has_a_source():
     rows = list(csv.DictReader(published.FILE.read_text().splitlines()))
     assert len(rows) <= 300
-    assert all(row["source"].count("@") == 1 and row["note"] and int(row["seeds"]) > 1 for row in rows)
+    assert all(
+        row["source"].count("@") == 1 and row["note"] and int(row["seeds"]) > 1 for row in rows
+    )
 
 
 def test_points_agree_with_the_curves_of_the_results_page():
     curves = {}
     with (ROOT / "results" / "published" / "online.csv").open() as file:
         for row in csv.DictReader(file):
-            curves[row["agent"], row["published_environment"], row["repository"], round(int(row["step"]), -3)] = row
+            curves[
+                row["agent"],
+                row["published_environment"],
+                row["repository"],
+                round(int(row["step"]), -3),
+            ] = row
     compared = 0
     for row in csv.DictReader(published.FILE.read_text().splitlines()):
-        key = (row["agent"], row["environment"], row["source"].split("@")[0], round(int(row["step"] or 0), -3))
+        key = (
+            row["agent"],
+            row["environment"],
+            row["source"].split("@")[0],
+            round(int(row["step"] or 0), -3),
+        )
         if key in curves:
             compared += 1
             assert float(row["mean"]) == pytest.approx(float(curves[key]["mean"]), abs=0.06)

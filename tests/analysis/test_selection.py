@@ -35,7 +35,9 @@ def test_a_choice_by_hand() -> None:
 
 
 def runs(folder: Path, levels: dict[str, float], judged: dict[str, float]) -> Path:
-    """Candidates with those returns, whose own critics see the opposite, and judges that give those values."""
+    """Candidates with those returns, whose own critics see the opposite,
+    and judges that give those values.
+    """
     for name, level in levels.items():
         out = write(folder / name, level=level)
         with Recorder(out) as recorder:
@@ -53,9 +55,18 @@ def test_runs_are_judged_by_their_judges_and_by_their_own_critics(
 ) -> None:
     folder = runs(tmp_path, {"a": 100.0, "b": 200.0, "c": 300.0}, {"a": 1.0, "b": 3.0, "c": 2.0})
     judged, own = selection.select([folder])[0]
-    assert (judged.criterion, judged.run.name, judged.regret) == ("value/initial", "b", pytest.approx(0.5))
+    assert (judged.criterion, judged.run.name, judged.regret) == (
+        "value/initial",
+        "b",
+        pytest.approx(0.5),
+    )
     assert judged.correlation == pytest.approx(0.5)
-    assert (own.criterion, own.run.name, own.regret, own.correlation) == ("critic/q", "a", 1.0, pytest.approx(-1.0))
+    assert (own.criterion, own.run.name, own.regret, own.correlation) == (
+        "critic/q",
+        "a",
+        1.0,
+        pytest.approx(-1.0),
+    )
     cli.main(["select", str(folder)])
     shown = capsys.readouterr().out
     assert "| value/initial | 3 | b | 200.0 | 300.0 | 0.50 | 0.50 |" in shown
@@ -64,5 +75,8 @@ def test_runs_are_judged_by_their_judges_and_by_their_own_critics(
 
 def test_runs_that_nobody_judges_are_refused(tmp_path: Path) -> None:
     write(tmp_path / "a")
-    with pytest.raises(ValueError, match=r"^1 evaluated runs, and 0 that judge one of them: a choice needs two runs"):
+    with pytest.raises(
+        ValueError,
+        match=r"^1 evaluated runs, and 0 that judge one of them: a choice needs two runs",
+    ):
         selection.select([tmp_path])

@@ -27,7 +27,9 @@ def test_returns_are_normalised_by_the_published_ones(tmp_path):
 
 def test_scores_of_data_sets_are_divided_by_100(tmp_path):
     for task in ("hopper-medium-v2", "hopper-medium-replay-v2"):
-        run_folders.write(tmp_path / task, "iql", data=f"d4rl/{task}", evaluation={"scores": [50.0] * 4})
+        run_folders.write(
+            tmp_path / task, "iql", data=f"d4rl/{task}", evaluation={"scores": [50.0] * 4}
+        )
     (found,), _ = suite([tmp_path])
     assert all(values == pytest.approx([0.5] * 3) for values in found.scores()["iql"].values())
 
@@ -37,7 +39,9 @@ def test_without_references_a_remark_says_that_there_is_no_score_over_tasks(tmp_
     run_folders.write(tmp_path / "b", environment="Hopper-v5")
     found, remarks = suite([tmp_path])
     assert found == []
-    assert remarks[0].startswith("No score over Hopper-v5, rljax/Pendulum together: returns of different tasks cannot")
+    assert remarks[0].startswith(
+        "No score over Hopper-v5, rljax/Pendulum together: returns of different tasks cannot"
+    )
     assert "no published reference to normalise those of rljax/Pendulum" in remarks[0]
 
 
@@ -47,7 +51,10 @@ def test_only_rows_that_have_all_tasks_are_compared(tmp_path):
             run_folders.write(tmp_path / agent / task, agent, task)
     run_folders.write(tmp_path / "ppo", "ppo", "Hopper-v5")
     run_folders.write(tmp_path / "dsact" / "Hopper-v5", "dsact", "Hopper-v5")
-    run_folders.write(tmp_path / "dsact" / "HalfCheetah-v5", "dsact", "HalfCheetah-v5", steps=(10_000,))  # incomplete
+    # incomplete
+    run_folders.write(
+        tmp_path / "dsact" / "HalfCheetah-v5", "dsact", "HalfCheetah-v5", steps=(10_000,)
+    )
     run_folders.write(tmp_path / "walker", "sac", "Walker2d-v5")
     (found,), _ = suite([tmp_path])
     assert list(found.rows) == ["sac", "td3"]

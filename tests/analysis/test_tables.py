@@ -1,4 +1,6 @@
-"""Tables: which learners are pooled in a row, which evaluation counts, and which runs may not share a table."""
+"""Tables: which learners are pooled in a row, which evaluation counts,
+and which runs may not share a table.
+"""
 
 from __future__ import annotations
 
@@ -17,9 +19,12 @@ def only(path, at=None):
 
 
 def test_a_population_is_split_by_what_its_learners_differ_in(tmp_path):
-    # Two seeds of each of two learning rates; `hidden` is a list of as many entries and means another thing.
+    # Two seeds of each of two learning rates; `hidden` is a list of as many entries and means
+    # another thing.
     rates = {"actor_lr": [1e-3, 1e-3, 3e-4, 3e-4]}
-    run_folders.write(tmp_path / "grid", seeds=(0, 1, 0, 1), config={"hidden": [64, 64, 64, 64]}, own=rates)
+    run_folders.write(
+        tmp_path / "grid", seeds=(0, 1, 0, 1), config={"hidden": [64, 64, 64, 64]}, own=rates
+    )
     table = only(tmp_path)
     assert {row.label: list(row.values("returns")) for row in table.rows} == {
         "sac actor-lr=0.001": [1000.0, 1010.0],
@@ -28,13 +33,21 @@ def test_a_population_is_split_by_what_its_learners_differ_in(tmp_path):
 
 
 def test_tasks_of_data_sets(tmp_path):
-    run_folders.write(tmp_path / "a", "iql", data="d4rl/hopper-medium-v2", evaluation={"scores": [50.0, 60.0]})
+    run_folders.write(
+        tmp_path / "a", "iql", data="d4rl/hopper-medium-v2", evaluation={"scores": [50.0, 60.0]}
+    )
     run_folders.write(tmp_path / "b", "iql", data="sets/mine.hdf5")
     run_folders.write(tmp_path / "c", "iql", "Ant-v5", data="other/mine.hdf5")
     arranged = {table.task: table for table in tables.arrange(folders.read_all([tmp_path])[0])}
-    assert list(arranged) == ["d4rl/hopper-medium-v2", "other/mine.hdf5 in Ant-v5", "sets/mine.hdf5 in Hopper-v5"]
+    assert list(arranged) == [
+        "d4rl/hopper-medium-v2",
+        "other/mine.hdf5 in Ant-v5",
+        "sets/mine.hdf5 in Hopper-v5",
+    ]
     assert arranged["d4rl/hopper-medium-v2"].metric == "scores"
-    np.testing.assert_array_equal(arranged["d4rl/hopper-medium-v2"].rows[0].values("scores"), [55.0] * 3)
+    np.testing.assert_array_equal(
+        arranged["d4rl/hopper-medium-v2"].rows[0].values("scores"), [55.0] * 3
+    )
 
 
 # Which evaluation counts
@@ -58,7 +71,8 @@ def test_a_row_without_complete_learners_is_marked(tmp_path):
     run_folders.write(tmp_path / "a", steps=(10_000, 20_000))
     run_folders.write(tmp_path / "b", seeds=(5,), steps=(10_000,))
     (row,) = only(tmp_path).rows
-    assert (len(row.counted), row.step, row.complete) == (4, 10_000, False)  # where all of them have been
+    # Where all of them have been.
+    assert (len(row.counted), row.step, row.complete) == (4, 10_000, False)
 
 
 def test_at_a_step_each_counts_with_its_last_evaluation_until_then(tmp_path):
@@ -95,7 +109,9 @@ def test_estimates_of_a_row_by_hand(tmp_path):
     (row,) = only(tmp_path).rows
     found = tables.estimates(row, "returns")
     assert found is not None
-    assert {name: e.value for name, e in found.items()} == pytest.approx({"iqm": 1020, "median": 1020, "mean": 1020})
+    assert {name: e.value for name, e in found.items()} == pytest.approx(
+        {"iqm": 1020, "median": 1020, "mean": 1020}
+    )
     assert all(e.low < e.value < e.high and e.runs == (5, 5) for e in found.values())
 
 
@@ -109,13 +125,15 @@ def test_different_budgets_are_an_error_that_says_what_to_do(tmp_path):
     runs, _ = folders.read_all([tmp_path])
     with pytest.raises(
         ValueError,
-        match=r"runs of 'Hopper-v5' have different budgets: 10000 steps in '.*short'; 30000 steps in '.*long'\. "
-        r"To compare all at the same step: rljax report \.\.\. --at 10000\. Or report them separately\.",
+        match=r"runs of 'Hopper-v5' have different budgets: 10000 steps in '.*short'; 30000 steps "
+        r"in '.*long'\. To compare all at the same step: rljax report \.\.\. --at 10000\. Or "
+        r"report them separately\.",
     ):
         tables.arrange(runs)
     assert tables.arrange(runs, at=10_000)
     with pytest.raises(
-        ValueError, match=r"--at is 20000, and not all runs of 'Hopper-v5' .*short' for 10000.* --at 100"
+        ValueError,
+        match=r"--at is 20000, and not all runs of 'Hopper-v5' .*short' for 10000.* --at 100",
     ):
         tables.arrange(runs, at=20_000)
 
@@ -126,13 +144,16 @@ def test_different_numbers_of_episodes_are_an_error(tmp_path):
     runs, _ = folders.read_all([tmp_path])
     with pytest.raises(
         ValueError,
-        match=r"runs of 'Hopper-v5' were evaluated in different ways: 5 episodes .* in '.*few'; 10 .*: name",
+        match=r"runs of 'Hopper-v5' were evaluated in different ways: 5 episodes .* in '.*few'; "
+        r"10 .*: name",
     ):
         tables.arrange(runs, at=10_000)
 
 
 def test_signals_that_all_learners_have(tmp_path):
-    run_folders.write(tmp_path / "a", evaluation={"signals": {"cost": [1.0, 3.0], "wear": [0.0, 0.0]}})
+    run_folders.write(
+        tmp_path / "a", evaluation={"signals": {"cost": [1.0, 3.0], "wear": [0.0, 0.0]}}
+    )
     run_folders.write(tmp_path / "b", "ppo", evaluation={"signals": {"cost": [7.0, 7.0]}})
     table = only(tmp_path)
     assert table.signals == ["cost"]

@@ -17,7 +17,12 @@ from rljax.runs.policies import loading
 from rljax.runs.records import Recorder
 from tests.environments import reach
 
-SMALL = {"hidden": (8,), "batch_size": 16, "decay_steps": None, "reward_transform": "times_4_minus_2"}
+SMALL = {
+    "hidden": (8,),
+    "batch_size": 16,
+    "decay_steps": None,
+    "reward_transform": "times_4_minus_2",
+}
 
 
 @pytest.fixture(scope="module")
@@ -40,16 +45,25 @@ def test_losses_are_those_of_the_policy_and_its_critics(folder: Path) -> None:
     policies = loading.load_all(folder / "iql")
     state, config = jax.tree.map(lambda x: x[0], (policies.state, policies.config))
     rows = {
-        name: np.asarray(getattr(data.transitions, name), np.float64) for name in ("reward", "terminated", "action")
+        name: np.asarray(getattr(data.transitions, name), np.float64)
+        for name in ("reward", "terminated", "action")
     }
     action = chosen(np.asarray(data.transitions.observation), normalised=True)
-    assert found["validation/action"] == pytest.approx(np.square(action - rows["action"]).mean(), rel=1e-5)
+    assert found["validation/action"] == pytest.approx(
+        np.square(action - rows["action"]).mean(), rel=1e-5
+    )
     following = np.asarray(data.transitions.next_observation)
-    after = np.asarray(iql.value(state, following, chosen(following, normalised=True), config), np.float64)
+    after = np.asarray(
+        iql.value(state, following, chosen(following, normalised=True), config), np.float64
+    )
     target = 4.0 * rows["reward"] - 2.0 + 0.9 * (1.0 - rows["terminated"]) * after
-    value = np.asarray(iql.value(state, data.transitions.observation, data.transitions.action, config), np.float64)
+    value = np.asarray(
+        iql.value(state, data.transitions.observation, data.transitions.action, config), np.float64
+    )
     assert found["validation/error"] == pytest.approx(np.square(value - target).mean(), rel=1e-4)
-    assert set(validation.losses(folder / "bc", data, 0.9)) == {"validation/action"}, "BC has no critics"
+    assert set(validation.losses(folder / "bc", data, 0.9)) == {"validation/action"}, (
+        "BC has no critics"
+    )
 
 
 @pytest.mark.slow
@@ -61,11 +75,15 @@ def test_data_of_other_spaces_are_refused(folder: Path) -> None:
 @pytest.mark.slow
 def test_the_smallest_loss_is_chosen(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     data = str(folder / "other.npz")
-    found = {name: validation.losses(folder / name, datasets.load(data), 0.99) for name in ("iql", "bc")}
+    found = {
+        name: validation.losses(folder / name, datasets.load(data), 0.99) for name in ("iql", "bc")
+    }
     best = min(found, key=lambda name: found[name]["validation/action"])
     for name in found:
         with Recorder(folder / name) as recorder:
-            recorder.evaluation({"step": 20, "learner": 0, "seed": 0, "returns": [1.0 if name == best else 0.0]})
+            recorder.evaluation(
+                {"step": 20, "learner": 0, "seed": 0, "returns": [1.0 if name == best else 0.0]}
+            )
     cli.main(["select", str(folder), "--validation", data])
     shown = capsys.readouterr().out
     assert f"| validation/action | 2 | {best} | 1.0 | 1.0 | 0.00 | 1.00 |" in shown

@@ -41,7 +41,13 @@ def row(text, name):
 
 def test_a_running_run(tmp_path):
     run = seen(unfinished(tmp_path / "a", seeds=(0, 1, 2)), 10)
-    assert (run.state, run.step, run.total, run.speed, run.diverged) == ("running", 20_000, 30_000, 300.0, 0)
+    assert (run.state, run.step, run.total, run.speed, run.diverged) == (
+        "running",
+        20_000,
+        30_000,
+        300.0,
+        0,
+    )
     returns = np.array([1000, 1010, 1020]) * 20_000 / 30_000
     low, high = statistics.interval(returns)
     assert run.latest == f"{statistics.iqm(returns):,.0f} [{low:,.0f} to {high:,.0f}]"
@@ -56,7 +62,11 @@ def test_states(tmp_path):
     assert seen(run_folders.write(tmp_path / "done")).state == "complete"
     assert seen(run_folders.write(tmp_path / "stopped", steps=(10_000,))).state == "stopped"
     path = unfinished(tmp_path / "silent")
-    assert [seen(path, seconds).state for seconds in (100, 900, 1100)] == ["running", "running", "stalled"]
+    assert [seen(path, seconds).state for seconds in (100, 900, 1100)] == [
+        "running",
+        "running",
+        "stalled",
+    ]
     new = run_folders.write(tmp_path / "new", steps=())
     assert [seen(new, seconds).state for seconds in (300, 700)] == ["starting", "stalled"]
     lost = seen(unfinished(tmp_path / "lost", evaluation={"diverged": True}))
@@ -79,7 +89,13 @@ def test_some_learners_have_diverged(tmp_path):
     path = unfinished(tmp_path / "a")
     with Recorder(path) as recorder:
         for learner in range(3):
-            line = {"step": 25_000, "learner": learner, "seed": learner, "returns": [1.0], "diverged": learner == 1}
+            line = {
+                "step": 25_000,
+                "learner": learner,
+                "seed": learner,
+                "returns": [1.0],
+                "diverged": learner == 1,
+            }
             recorder.evaluation(line)
     run = seen(path)
     assert (run.state, run.diverged) == ("running", 1)
@@ -89,7 +105,10 @@ def test_some_learners_have_diverged(tmp_path):
 def test_a_run_whose_learners_have_all_diverged(tmp_path):
     path = run_folders.write(tmp_path / "a", seeds=(0, 1), steps=(10_000,))
     with Recorder(path) as recorder:
-        lost = [{"learner": learner, "step": 11_000, "cause": "a metric is not finite"} for learner in range(2)]
+        lost = [
+            {"learner": learner, "step": 11_000, "cause": "a metric is not finite"}
+            for learner in range(2)
+        ]
         recorder.summary({"complete": False, "diverged": lost})
         assert seen(path).state == "diverged"
         recorder.summary({"complete": False, "diverged": lost[:1]})
@@ -122,7 +141,9 @@ def test_an_evaluation_is_put_together_from_its_lines(tmp_path):
     run = watch.WatchedRun.open(path)
     with Recorder(path) as recorder:
         for learner, value in enumerate((10.0, 20.0)):
-            recorder.evaluation({"step": 25_000, "learner": learner, "seed": learner, "returns": [value]})
+            recorder.evaluation(
+                {"step": 25_000, "learner": learner, "seed": learner, "returns": [value]}
+            )
             run.look(time.time())
     assert run.latest == "15.0 [10.0 to 20.0]"
 
@@ -149,7 +170,10 @@ def test_one_line_for_each_run_and_running_ones_first(tmp_path):
     text = printed([tmp_path / "runs"])
     lines = text.splitlines()
     assert lines[0].split()[:4] == ["agent", "task", "run", "step"]
-    assert [line.split()[:3] for line in lines[1:]] == [["own", "mine", "now"], ["td3", "Ant-v5", "done"]]
+    assert [line.split()[:3] for line in lines[1:]] == [
+        ["own", "mine", "now"],
+        ["td3", "Ant-v5", "done"],
+    ]
     assert {"20k/30k", "300", "running"} <= set(row(text, "own"))
     assert {"30k/30k", "complete"} <= set(row(text, "td3"))
     assert max(map(len, lines)) <= watch.DEFAULT_WIDTH
@@ -175,7 +199,9 @@ def test_it_continues_until_all_runs_are_complete(tmp_path, monkeypatch):
     def sleep(seconds):
         waited.append(seconds)
         with Recorder(path) as recorder:
-            recorder.metrics({"step": 20_000 + 5_000 * len(waited), "wall_seconds": 1.0, "steps_per_second": 1.0})
+            recorder.metrics(
+                {"step": 20_000 + 5_000 * len(waited), "wall_seconds": 1.0, "steps_per_second": 1.0}
+            )
 
     monkeypatch.setattr(time, "sleep", sleep)
     watch.follow([path], every=0.5, output=terminal)
@@ -202,7 +228,9 @@ def test_command(tmp_path, capsys):
 
 
 def test_errors(tmp_path):
-    with pytest.raises(ValueError, match=r"there is no run in '.*' yet\. One begins with: rljax train sac"):
+    with pytest.raises(
+        ValueError, match=r"there is no run in '.*' yet\. One begins with: rljax train sac"
+    ):
         watch.follow([tmp_path])
     with pytest.raises(ValueError, match="nowhere' is not a folder of runs"):
         watch.follow([tmp_path / "nowhere"])

@@ -73,7 +73,10 @@ def test_shifts_are_crops_of_padded_pictures_each_equally_often() -> None:
         found = np.asarray(getattr(batch, name)["picture"]).reshape(-1, SIZE, SIZE, 2)
         shifts.append([shift_of(x, picture(n)) for x, n in zip(found, of, strict=True)])
     now, after = np.array(shifts) @ (2 * MOST + 1, 1)  # numbers from 0 to 24
-    for counts, cells in ((np.bincount(now, minlength=25), 25), (np.bincount(after, minlength=25), 25)):
+    for counts, cells in (
+        (np.bincount(now, minlength=25), 25),
+        (np.bincount(after, minlength=25), 25),
+    ):
         expected = len(number) / cells
         assert ((counts - expected) ** 2 / expected).sum() < 24 + 5 * np.sqrt(48)
     assert 0.01 < (now == after).mean() < 0.08, "of their own"
@@ -85,7 +88,9 @@ def test_pictures_of_a_data_set_move_too() -> None:
     plain = buffers.Mixed(replay_size=8, batch_size=60, offline_share=0.5)
     moving = buffers.Mixed(replay_size=8, batch_size=60, offline_share=0.5, shift=MOST)
     data = jax.tree.map(jnp.asarray, transitions(np.arange(7)))
-    stored, moved = (sample(x, ring(plain), data, keys()).observation["picture"] for x in (plain, moving))
+    stored, moved = (
+        sample(x, ring(plain), data, keys()).observation["picture"] for x in (plain, moving)
+    )
     differs = np.asarray(stored != moved).any(axis=(-1, -2, -3))
     assert (differs.reshape(LEARNERS, 2, 30).mean(axis=-1) > 0.8).all()
 
@@ -94,6 +99,10 @@ def test_what_cannot_be_moved_is_refused() -> None:
     with pytest.raises(ValueError, match=r"^--config\.shift is -1, it must be at least 0\.$"):
         buffers.Replay(replay_size=8, batch_size=4, shift=-1).check()
     example = transitions(np.zeros((LEARNERS, 1), int))
-    vectors = example.replace(observation=example.observation["vector"], next_observation=example.observation["vector"])
-    with pytest.raises(ValueError, match=r"^--config\.shift is 4, and no part of the observations is a picture"):
+    vectors = example.replace(
+        observation=example.observation["vector"], next_observation=example.observation["vector"]
+    )
+    with pytest.raises(
+        ValueError, match=r"^--config\.shift is 4, and no part of the observations is a picture"
+    ):
         buffers.Replay(replay_size=8, batch_size=4, shift=4).create(vectors)

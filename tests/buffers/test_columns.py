@@ -19,13 +19,17 @@ sample = jax.jit(lambda declared, buffer, data, keys: declared.sample(buffer, da
 
 
 def recorded(steps: int = 62, seed: int = 0, discrete: bool = False) -> Transition:
-    """Episodes of one environment, one after the other, with ends of both kinds; the last one ends with the data."""
+    """Episodes of one environment, one after the other, with ends of both kinds;
+    the last one ends with the data.
+    """
     (rows,) = history(1, steps, seed)
     generator = np.random.default_rng(seed)
     row = np.arange(steps, dtype=np.float32)[:, None]
     fields: Any = {
         "observation": row,
-        "action": generator.integers(0, 9, steps) if discrete else generator.normal(size=(steps, 2)),
+        "action": generator.integers(0, 9, steps)
+        if discrete
+        else generator.normal(size=(steps, 2)),
         "reward": np.array([x.reward for x in rows]),
         "terminated": np.array([x.terminated for x in rows]),
         "truncated": np.array([x.truncated for x in rows]),
@@ -44,14 +48,18 @@ def test_next_actions_of_a_data_set_equal_a_loop(discrete: bool) -> None:
     data = recorded(discrete=discrete)
     kinds = data.terminated, data.truncated, data.terminated & data.truncated
     assert all(kind.any() for kind in kinds), "all kinds of ends"
-    assert not (data.terminated | data.truncated)[-1], "and one in the midst of an episode, where the data end"
+    assert not (data.terminated | data.truncated)[-1], (
+        "and one in the midst of an episode, where the data end"
+    )
     before = data.action.copy()
     found = buffers.NextAction().of_data(data)
     number = len(data.reward)
     for i in range(number):
         has = i + 1 < number and not data.terminated[i] and not data.truncated[i]
         assert found["has_next_action"][i] == has
-        np.testing.assert_array_equal(found["next_action"][i], data.action[i + 1] if has else 0 * data.action[i])
+        np.testing.assert_array_equal(
+            found["next_action"][i], data.action[i + 1] if has else 0 * data.action[i]
+        )
     assert found["next_action"].dtype == data.action.dtype
     np.testing.assert_array_equal(data.action, before)
 
@@ -59,8 +67,12 @@ def test_next_actions_of_a_data_set_equal_a_loop(discrete: bool) -> None:
 @pytest.mark.slow_after(1)
 @pytest.mark.parametrize("discrete", [False, True])
 @of_all_kinds
-def test_next_actions_of_a_ring_equal_a_loop(num_envs: int, slots: int, steps: int, discrete: bool) -> None:
-    """At ends and limits, round the seam, for several environments; the newest row of each has none."""
+def test_next_actions_of_a_ring_equal_a_loop(
+    num_envs: int, slots: int, steps: int, discrete: bool
+) -> None:
+    """At ends and limits, round the seam, for several environments;
+    the newest row of each has none.
+    """
     rows = history(num_envs, steps, seed=3)
     buffer = of_episodes(rows, slots)
     if not discrete:  # the time, and what says whose it is
@@ -74,7 +86,9 @@ def test_next_actions_of_a_ring_equal_a_loop(num_envs: int, slots: int, steps: i
         columns=(buffers.NextAction(),),
     )
     batch = sample(declared, buffer, None, keys())
-    assert set(batch.extras) == {"time", "next_action", "has_next_action"}, "what was stored, and the column"
+    assert set(batch.extras) == {"time", "next_action", "has_next_action"}, (
+        "what was stored, and the column"
+    )
     assert batch.extras["next_action"].shape == batch.action.shape
     assert batch.extras["next_action"].dtype == batch.action.dtype
     found, without = set(), 0
@@ -89,14 +103,18 @@ def test_next_actions_of_a_ring_equal_a_loop(num_envs: int, slots: int, steps: i
         np.testing.assert_array_equal(row.extras["next_action"], expected)
         found.add((learner, environment, episode, time))
         without += start + 1 == len(own)
-    assert len(found) == LEARNERS * num_envs * min(slots, steps), "every stored row, the newest ones too"
+    assert len(found) == LEARNERS * num_envs * min(slots, steps), (
+        "every stored row, the newest ones too"
+    )
     assert without > 0
 
 
 def test_columns_change_no_draw() -> None:
     buffer = of_episodes(history(3, 17), 7)
     declared = buffers.Replay(replay_size=21, batch_size=50, num_envs=3)
-    columns = buffers.Replay(replay_size=21, batch_size=50, num_envs=3, columns=(buffers.NextAction(),))
+    columns = buffers.Replay(
+        replay_size=21, batch_size=50, num_envs=3, columns=(buffers.NextAction(),)
+    )
     plain, more = (sample(x, buffer, None, keys()) for x in (declared, columns))
     kept = {name: more.extras[name] for name in plain.extras}
     jax.tree.map(np.testing.assert_array_equal, plain, more.replace(extras=kept))
@@ -121,7 +139,9 @@ def test_returns_to_go_equal_a_loop_in_float64(discount: float) -> None:
 
 
 def test_long_returns_to_go_are_summed_in_float64() -> None:
-    """A hundred thousand rewards of 0.1: in float32 the sum would be off by more than 1e-4 of it."""
+    """A hundred thousand rewards of 0.1: in float32 the sum would be off by more than 1e-4 of
+    it.
+    """
     data = recorded(100_000)
     never = np.zeros(100_000, np.bool_)
     data = data.replace(reward=np.full(100_000, 0.1, np.float32), terminated=never, truncated=never)
@@ -143,7 +163,9 @@ def test_returns_to_go_are_the_same_for_all_learners() -> None:
 @pytest.mark.slow
 @of_all_kinds
 def test_returns_to_go_of_a_ring_equal_a_loop(num_envs: int, slots: int, steps: int) -> None:
-    """Of rewards as they are learnt from, also round the seam; none where the episode has not ended in the ring."""
+    """Of rewards as they are learnt from, also round the seam;
+    none where the episode has not ended in the ring.
+    """
     affine = (10.0, -5.0)
     rows = history(num_envs, steps, seed=3)
     buffer = of_episodes(rows, slots)
@@ -175,7 +197,9 @@ def test_returns_to_go_of_a_ring_equal_a_loop(num_envs: int, slots: int, steps: 
 
 @pytest.mark.slow
 def test_a_failure_goes_on_for_ever() -> None:
-    """Rewards of -5 until a limit return -5 / (1 - 0.9) = -50; until an end, or beside another reward, their sum."""
+    """Rewards of -5 until a limit return -5 / (1 - 0.9) = -50;
+    until an end, or beside another reward, their sum.
+    """
     reward = np.array([-5, -5, -5, 5, -5, -5, -5, -5], np.float32)
     terminated = np.array([0, 0, 0, 0, 0, 0, 0, 1], bool)
     truncated = np.array([0, 1, 0, 0, 1, 0, 0, 0], bool)
@@ -214,7 +238,9 @@ def test_settings_of_returns_to_go_that_differ_are_refused() -> None:
             buffers.Replay(replay_size=8, batch_size=4, columns=(column,)),
             buffers.Dataset(batch_size=4, columns=(column,)),
         ):
-            with pytest.raises(ValueError, match=rf"once for all learners: give one --config\.{flag}\.$"):
+            with pytest.raises(
+                ValueError, match=rf"once for all learners: give one --config\.{flag}\.$"
+            ):
                 declared.check()
 
 
@@ -228,7 +254,13 @@ def test_batches_of_a_data_set_carry_its_columns() -> None:
     prepared = declared.prepare(data)
     assert not data.extras, "what was given stays as it was"
     batch = sample(declared, None, prepared, keys())
-    assert set(batch.extras) == {"next_action", "has_next_action", "return_to_go", "has_return_to_go", "offline"}
+    assert set(batch.extras) == {
+        "next_action",
+        "has_next_action",
+        "return_to_go",
+        "has_return_to_go",
+        "offline",
+    }
     rows = np.asarray(batch.observation[..., 0]).astype(int)
     for name, column in prepared.extras.items():
         np.testing.assert_array_equal(batch.extras[name], column[rows], err_msg=name)
@@ -266,8 +298,11 @@ def test_rows_say_whether_they_are_of_the_data_set(share: Any) -> None:
     assert 0 < old.sum() < old.size
     if share != "pooled":
         first = round(share * 16)
-        np.testing.assert_array_equal(offline, np.broadcast_to(np.arange(16) < first, offline.shape))
-    # The other column tells of the same row: those of the ring are the first of the data, and the newest has none.
+        np.testing.assert_array_equal(
+            offline, np.broadcast_to(np.arange(16) < first, offline.shape)
+        )
+    # The other column tells of the same row: those of the ring are the first of the data, and the
+    # newest has none.
     row = np.asarray(batch.observation[..., 0])
     row = np.where(old, row, -1.0 - row).astype(int)
     expected = buffers.NextAction().of_data(data)

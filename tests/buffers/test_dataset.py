@@ -1,4 +1,6 @@
-"""Batches from a data set alone: every row equally often, or by weight, and whole; and what a declaration adds."""
+"""Batches from a data set alone: every row equally often, or by weight, and whole;
+and what a declaration adds.
+"""
 
 from __future__ import annotations
 
@@ -26,15 +28,22 @@ def test_every_row_is_drawn_equally_often_and_whole() -> None:
         assert values.tolist() == list(range(1, ROWS + 1))
         expected = learner.size / ROWS
         chi_square = float((np.square(counts - expected) / expected).sum())
-        assert abs(chi_square - (ROWS - 1)) < 5 * np.sqrt(2 * (ROWS - 1)), "uniform, and not a rotation"
-    assert np.any(np.asarray(batches.reward)[0] != np.asarray(batches.reward)[1]), "each learner draws its own"
+        assert abs(chi_square - (ROWS - 1)) < 5 * np.sqrt(2 * (ROWS - 1)), (
+            "uniform, and not a rotation"
+        )
+    assert np.any(np.asarray(batches.reward)[0] != np.asarray(batches.reward)[1]), (
+        "each learner draws its own"
+    )
     np.testing.assert_array_equal(batches.observation[..., 0], batches.reward)
     np.testing.assert_array_equal(batches.next_observation[..., 1], -batches.reward + 0.5)
 
 
 def test_what_is_random_and_what_is_taken_are_the_batches() -> None:
     """So that the host can take rows of data that the device does not hold."""
-    declared, keys = buffers.Dataset(batch_size=8, num_updates=3), jax.random.split(jax.random.key(1), 2)
+    declared, keys = (
+        buffers.Dataset(batch_size=8, num_updates=3),
+        jax.random.split(jax.random.key(1), 2),
+    )
     drawn = jax.tree.map(np.asarray, declared.draw.random(keys, ROWS, declared))
     on_host = declared.draw.take(dataset(), drawn)
     assert isinstance(on_host.reward, np.ndarray)
@@ -52,7 +61,9 @@ def test_trajectories_end_at_ends_at_limits_and_with_the_data() -> None:
 
 
 def test_a_data_set_says_what_it_is() -> None:
-    declared = buffers.Dataset(batch_size=8, num_updates=3, reward_transform="minus_one", learns_until=100.0)
+    declared = buffers.Dataset(
+        batch_size=8, num_updates=3, reward_transform="minus_one", learns_until=100.0
+    )
     assert (declared.kind, declared.stages(10, 0), declared.observes) == ("dataset", (10, 0), ())
     assert (declared.steps_per_iteration, declared.online) == (3, None)
     assert declared.create(None) is None  # type: ignore[arg-type]
@@ -82,7 +93,9 @@ def test_columns_that_a_draw_would_lose_are_refused() -> None:
     )
     buffers.Dataset(batch_size=8, draw=goals).check()
     buffers.Dataset(batch_size=8, columns=(buffers.NextAction(),)).check()
-    with pytest.raises(ValueError, match=r"^Goals draws rows without columns, and the agent asks for NextAction\."):
+    with pytest.raises(
+        ValueError, match=r"^Goals draws rows without columns, and the agent asks for NextAction\."
+    ):
         buffers.Dataset(batch_size=8, draw=goals, columns=(buffers.NextAction(),)).check()
 
 
@@ -90,7 +103,9 @@ def test_columns_that_a_draw_would_lose_are_refused() -> None:
 
 
 def probabilities(table: np.ndarray) -> list[int]:
-    """What an alias table [N, 2] gives each row, in units of 2^-32 / N, added up one entry after the other."""
+    """What an alias table [N, 2] gives each row, in units of 2^-32 / N,
+    added up one entry after the other.
+    """
     total = [0] * len(table)
     for row, (kept, alias) in enumerate(table.tolist()):
         total[row] += kept
@@ -108,7 +123,9 @@ def test_an_alias_table_has_the_softmax(number: int, spread: float) -> None:
     expected /= expected.sum()
     total = np.array(probabilities(alias_table(expected)))
     assert total.sum() == number * WHOLE
-    np.testing.assert_allclose(total / WHOLE / number, expected, rtol=1e-14, atol=1.01 / WHOLE / number)
+    np.testing.assert_allclose(
+        total / WHOLE / number, expected, rtol=1e-14, atol=1.01 / WHOLE / number
+    )
     assert (total[expected == 0] == 0).all(), "exactly never"
 
 
@@ -124,7 +141,9 @@ def test_rows_are_drawn_as_often_as_their_weights_say_and_whole() -> None:
     np.testing.assert_array_equal(batches.observation[..., 0], batches.reward)
     for learner in np.asarray(batches.reward).reshape(2, -1):
         assert_drawn(learner)
-    assert np.any(np.asarray(batches.reward)[0] != np.asarray(batches.reward)[1]), "each learner draws its own"
+    assert np.any(np.asarray(batches.reward)[0] != np.asarray(batches.reward)[1]), (
+        "each learner draws its own"
+    )
     drawn = jax.tree.map(np.asarray, declared.draw.random(keys, ROWS, declared))
     on_host = declared.draw.take(data, drawn)
     assert isinstance(on_host.reward, np.ndarray)
@@ -155,7 +174,9 @@ def test_half_of_a_batch_is_of_one_part() -> None:
 
 
 def assert_drawn(rewards: np.ndarray) -> None:
-    """Rewards 1, 2, ... are drawn in proportion to `WEIGHTS`, by a chi-square; those of weight 0 never."""
+    """Rewards 1, 2, ... are drawn in proportion to `WEIGHTS`, by a chi-square;
+    those of weight 0 never.
+    """
     counts = np.bincount(rewards.astype(np.int64), minlength=ROWS + 1)[1:]
     expected = rewards.size * WEIGHTS / WEIGHTS.sum()
     assert counts[expected == 0].sum() == 0
@@ -166,11 +187,20 @@ def assert_drawn(rewards: np.ndarray) -> None:
 
 def test_weighted_rows_keep_their_columns() -> None:
     columns = (buffers.NextAction(), buffers.ReturnToGo(discount=0.9))
-    declared = buffers.Dataset(batch_size=64, num_updates=5, columns=columns, draw=buffers.WeightedRows())
+    declared = buffers.Dataset(
+        batch_size=64, num_updates=5, columns=columns, draw=buffers.WeightedRows()
+    )
     prepared = declared.prepare(dataset())
     declared.check()
-    batch = sample(declared, buffers.with_weights(prepared, WEIGHTS / WEIGHTS.sum()), jax.random.split(KEY, 1))
+    batch = sample(
+        declared, buffers.with_weights(prepared, WEIGHTS / WEIGHTS.sum()), jax.random.split(KEY, 1)
+    )
     rows = np.asarray(batch.reward).astype(np.int64) - 1
-    assert set(batch.extras) == {"next_action", "has_next_action", "return_to_go", "has_return_to_go"}
+    assert set(batch.extras) == {
+        "next_action",
+        "has_next_action",
+        "return_to_go",
+        "has_return_to_go",
+    }
     for name, column in batch.extras.items():
         np.testing.assert_array_equal(column, prepared.extras[name][rows], err_msg=name)

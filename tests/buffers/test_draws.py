@@ -1,4 +1,6 @@
-"""Draws from a ring: uniform ones, and along episodes, n steps ahead or of goals in hindsight, against plain Python."""
+"""Draws from a ring: uniform ones, and along episodes, n steps ahead or of goals in hindsight,
+against plain Python.
+"""
 
 from __future__ import annotations
 
@@ -34,19 +36,23 @@ from tests.helpers.replay_buffers import (
     transitions,
 )
 
-# Uniform: every stored transition equally often, nothing else ever, at a cost that knows no capacity.
+# Uniform: every stored transition equally often, nothing else ever, at a cost that knows no
+# capacity.
 
 
 def draw(buffer: ReplayBuffer, key: jax.Array, num_updates: int, batch_size: int) -> Any:
     """Uniform batches."""
-    declared = buffers.Replay(replay_size=buffer.capacity, batch_size=batch_size, num_updates=num_updates)
+    declared = buffers.Replay(
+        replay_size=buffer.capacity, batch_size=batch_size, num_updates=num_updates
+    )
     return declared.sample(buffer, None, key)
 
 
 uniform = jax.jit(draw, static_argnums=(2, 3))
 
 
-@pytest.mark.parametrize("steps", [1, 5, 10, 25])  # one step, half full, full, after two wraps and a half
+# One step, half full, full, after two wraps and a half.
+@pytest.mark.parametrize("steps", [1, 5, 10, 25])
 def test_each_stored_transition_is_drawn_equally_often(steps: int) -> None:
     replay = filled(30, 3, steps)
     drawn = np.asarray(uniform(replay, keys(), 50, 200).action)  # [P, batches, B] numbers
@@ -54,7 +60,9 @@ def test_each_stored_transition_is_drawn_equally_often(steps: int) -> None:
     for learner in range(LEARNERS):
         latest = [int(x) for time in range(steps) for x in numbered(time, 3)[learner]][-stored:]
         values, counts = np.unique(drawn[learner], return_counts=True)
-        assert values.tolist() == sorted(latest), "all that is stored, and no row that is not or no longer"
+        assert values.tolist() == sorted(latest), (
+            "all that is stored, and no row that is not or no longer"
+        )
         expected = drawn[learner].size / stored
         chi_square = float((np.square(counts - expected) / expected).sum())  # mean k, variance 2 k
         freedom = stored - 1
@@ -87,8 +95,15 @@ def test_learner_draws_the_same_rows_alone_and_in_a_population() -> None:
     together = uniform(replay, keys(), 2, 8)
     for learner in range(LEARNERS):
         one = slice(learner, learner + 1)
-        alone = uniform(replay.replace(data=jax.tree.map(lambda x, one=one: x[one], replay.data)), keys()[one], 2, 8)
-        jax.tree.map(lambda x, y, one=one: np.testing.assert_array_equal(x[one], y), together, alone)
+        alone = uniform(
+            replay.replace(data=jax.tree.map(lambda x, one=one: x[one], replay.data)),
+            keys()[one],
+            2,
+            8,
+        )
+        jax.tree.map(
+            lambda x, y, one=one: np.testing.assert_array_equal(x[one], y), together, alone
+        )
 
 
 def sizes(jaxpr: Any) -> Iterator[int]:
@@ -104,7 +119,9 @@ def sizes(jaxpr: Any) -> Iterator[int]:
 
 def test_nothing_that_a_uniform_draw_computes_grows_with_the_capacity() -> None:
     small, large = empty(10_000, 1), empty(160_000, 1)
-    programs = [jax.make_jaxpr(lambda r, k: draw(r, k, 4, 32))(replay, keys()) for replay in (small, large)]
+    programs = [
+        jax.make_jaxpr(lambda r, k: draw(r, k, 4, 32))(replay, keys()) for replay in (small, large)
+    ]
     first, second = (list(sizes(program.jaxpr)) for program in programs)
     assert first == second
     assert max(first) <= LEARNERS * 4 * 32 * 2 * 2, "batches and little beside them"
@@ -129,17 +146,25 @@ def each(values: Any) -> Any:
     return jnp.asarray(values if values.ndim else np.full(LEARNERS, values))
 
 
-def declare(num_envs: int, kind: Draw, batch_size: int = 200, num_updates: int = 3) -> buffers.Replay:
+def declare(
+    num_envs: int, kind: Draw, batch_size: int = 200, num_updates: int = 3
+) -> buffers.Replay:
     """A replay from which batches are drawn so."""
     return buffers.Replay(
-        replay_size=10_000, batch_size=batch_size, num_updates=num_updates, num_envs=num_envs, draw=kind
+        replay_size=10_000,
+        batch_size=batch_size,
+        num_updates=num_updates,
+        num_envs=num_envs,
+        draw=kind,
     )
 
 
 sample = jax.jit(lambda declared, replay, keys: declared.sample(replay, None, keys))
 
 
-def along(replay: ReplayBuffer, num_envs: int, kind: Draw, own: Any = None, **changes: Any) -> Transition:
+def along(
+    replay: ReplayBuffer, num_envs: int, kind: Draw, own: Any = None, **changes: Any
+) -> Transition:
     """Batches of a draw; `own` are the learners' keys where there are fewer of them."""
     return sample(declare(num_envs, kind, **changes), replay, keys() if own is None else own)
 
@@ -149,9 +174,15 @@ def along(replay: ReplayBuffer, num_envs: int, kind: Draw, own: Any = None, **ch
 @pytest.mark.parametrize(
     "n", [pytest.param(1, marks=pytest.mark.learn), pytest.param(2, marks=pytest.mark.learn), 4, 30]
 )
-def test_n_steps_equal_a_loop_over_the_episode(n: int, num_envs: int, slots: int, steps: int) -> None:
+def test_n_steps_equal_a_loop_over_the_episode(
+    n: int, num_envs: int, slots: int, steps: int
+) -> None:
     rows = history(num_envs, steps)
-    batch = along(of_episodes(rows, slots, timed=False), num_envs, buffers.NStep(steps=n, discount=each(DISCOUNT)))
+    batch = along(
+        of_episodes(rows, slots, timed=False),
+        num_envs,
+        buffers.NStep(steps=n, discount=each(DISCOUNT)),
+    )
     assert batch.reward.shape == (LEARNERS, 3, 200)
     found = set()
     for learner, row in drawn(batch):
@@ -171,7 +202,9 @@ def test_n_steps_equal_a_loop_over_the_episode(n: int, num_envs: int, slots: int
         np.testing.assert_allclose(row.extras["discount"], DISCOUNT[learner] ** length, rtol=1e-6)
         np.testing.assert_array_equal(row.next_observation, named(last, 1, learner))
         found.add((learner, environment, episode, time))
-    assert len(found) == LEARNERS * num_envs * min(slots, steps), "every stored row, the newest ones too"
+    assert len(found) == LEARNERS * num_envs * min(slots, steps), (
+        "every stored row, the newest ones too"
+    )
 
 
 def test_one_step_is_the_uniform_draw() -> None:
@@ -215,7 +248,9 @@ def relabelled(
 
 @pytest.mark.slow_after(1)
 @of_all_kinds
-def test_goals_are_of_the_same_episodes_future_or_of_others(num_envs: int, slots: int, steps: int) -> None:
+def test_goals_are_of_the_same_episodes_future_or_of_others(
+    num_envs: int, slots: int, steps: int
+) -> None:
     rows = history(num_envs, steps)
     batch = relabelled(of_episodes(rows, slots), num_envs)
     assert not batch.extras, "times are of no use to an agent"
@@ -242,8 +277,12 @@ def test_goals_are_of_the_same_episodes_future_or_of_others(num_envs: int, slots
 
 @pytest.mark.slow
 def test_future_goals_are_geometric_up_to_the_end() -> None:
-    """Of one episode of 5 steps, all of it in the ring, and of one that goes on beyond its newest row."""
-    lasting = [Row(0, 0, t, 0.0, t == 4, False) for t in range(5)] + [Row(0, 1, t, 0.0, False, False) for t in range(4)]
+    """Of one episode of 5 steps, all of it in the ring,
+    and of one that goes on beyond its newest row.
+    """
+    lasting = [Row(0, 0, t, 0.0, t == 4, False) for t in range(5)] + [
+        Row(0, 1, t, 0.0, False, False) for t in range(4)
+    ]
     other = [x._replace(environment=1) for x in lasting]
     batch = relabelled(of_episodes([lasting, other], 9), 2, num_updates=20, batch_size=4_000)
     flat = jax.tree.map(lambda x: np.asarray(x).reshape(LEARNERS, -1, *x.shape[3:]), batch)
@@ -261,8 +300,12 @@ def test_future_goals_are_geometric_up_to_the_end() -> None:
 
 @pytest.mark.slow
 def test_the_oldest_rows_do_not_go_on_with_the_newest() -> None:
-    """Of an episode of 8 steps the last 4 are left, right behind the first 4 of the next, as if they were its own."""
-    row = [Row(0, 0, t, 0.0, t == 7, False) for t in range(8)] + [Row(0, 1, t, 0.0, False, False) for t in range(4)]
+    """Of an episode of 8 steps the last 4 are left, right behind the first 4 of the next,
+    as if they were its own.
+    """
+    row = [Row(0, 0, t, 0.0, t == 7, False) for t in range(8)] + [
+        Row(0, 1, t, 0.0, False, False) for t in range(4)
+    ]
     replay = of_episodes([row, [x._replace(environment=1) for x in row]], 8)
     batch = relabelled(replay, 2, discount=np.ones(2, np.float32))
     observation = np.asarray(batch.observation).reshape(-1, 8)
@@ -277,10 +320,14 @@ def test_future_goals_at_the_discounts_limits(discount: float) -> None:
     row = [Row(0, 0, t, 0.0, False, False) for t in range(8)]
     limits = np.full(LEARNERS, discount, np.float32)
     replay = of_episodes([row, [x._replace(environment=1) for x in row]], 8)
-    observation = np.asarray(relabelled(replay, 2, discount=limits, batch_size=4_000).observation).reshape(-1, 8)
+    observation = np.asarray(
+        relabelled(replay, 2, discount=limits, batch_size=4_000).observation
+    ).reshape(-1, 8)
     first = observation[(observation[:, 1] == observation[:, 5]) & (observation[:, 3] == 0)]
     shares = np.bincount(first[:, 7].astype(int), minlength=9)[1:] / len(first)
-    np.testing.assert_allclose(shares, np.eye(8)[0] if discount == 0 else np.full(8, 1 / 8), atol=0.05)
+    np.testing.assert_allclose(
+        shares, np.eye(8)[0] if discount == 0 else np.full(8, 1 / 8), atol=0.05
+    )
 
 
 @pytest.mark.slow
@@ -294,7 +341,9 @@ def test_a_share_of_goals_is_replaced() -> None:
     for learner, row in drawn(batch):
         if row.observation[7] == -1:
             np.testing.assert_array_equal(row.observation[4:7], [learner, *row.observation[1:3]])
-            np.testing.assert_allclose(row.reward, stored[tuple(row.observation[1:4].astype(int))], rtol=1e-6)
+            np.testing.assert_allclose(
+                row.reward, stored[tuple(row.observation[1:4].astype(int))], rtol=1e-6
+            )
 
 
 KINDS = ("n_step", "hindsight")
@@ -302,7 +351,11 @@ KINDS = ("n_step", "hindsight")
 
 def of_kind(kind: str, share: Any = 1.0, discount: Any = DISCOUNT) -> Draw:
     """A draw along episodes."""
-    return buffers.NStep(steps=3, discount=each(discount)) if kind == "n_step" else hindsight(share, discount)
+    return (
+        buffers.NStep(steps=3, discount=each(discount))
+        if kind == "n_step"
+        else hindsight(share, discount)
+    )
 
 
 @pytest.mark.slow
@@ -315,7 +368,9 @@ def test_learner_draws_the_same_alone_and_in_a_population(kind: str) -> None:
         own = of_kind(kind, share[one], DISCOUNT[one])
         part = replay.replace(data=jax.tree.map(lambda x, one=one: x[one], replay.data))
         alone = along(part, 3, own, keys()[one])
-        jax.tree.map(lambda x, y, one=one: np.testing.assert_allclose(x[one], y, rtol=1e-6), together, alone)
+        jax.tree.map(
+            lambda x, y, one=one: np.testing.assert_allclose(x[one], y, rtol=1e-6), together, alone
+        )
 
 
 @pytest.mark.slow_after(1)
@@ -334,18 +389,28 @@ def test_nothing_that_is_computed_grows_with_the_capacity(kind: str) -> None:
 def test_rewards_of_box_pick_in_hindsight_are_the_environments() -> None:
     """Its own goal, handed to a transition in hindsight, leaves all of it as it is."""
     dqn, asked = registry.load_agent("dqn"), Settings("dqn", "rljax/BoxPick-2x4", 350)
-    changes = {"num_envs": 4, "num_steps": 50, "replay_size": 1_000, "batch_size": 64, "warmup_steps": 10**6}
+    changes = {
+        "num_envs": 4,
+        "num_steps": 50,
+        "replay_size": 1_000,
+        "batch_size": 64,
+        "warmup_steps": 10**6,
+    }
     config = configuration.replace(dqn.Config(), changes | {"hindsight": 1.0}, "test")
     planned = plan(Experiment(asked, dqn, config, None))
     driver: Any = planned.stages[0].driver
     goals: Any = driver.loop.simulators.environment.environment
-    assert driver.hyper.experience.draw.environment is goals, "the plan names the environment to the draw"
+    assert driver.hyper.experience.draw.environment is goals, (
+        "the plan names the environment to the draw"
+    )
     driver.start([0])
     driver.advance(7)  # 350 steps: round the ring
     stored = driver.learners.storage
     assert isinstance(stored, ReplayBuffer)
     times = np.asarray(stored.data.extras["time"])[0].reshape(250, 4)
-    assert (times == (np.r_[250:350, 100:250] % 100 + 1)[:, None]).all(), "episodes of 100 steps, the newest first"
+    assert (times == (np.r_[250:350, 100:250] % 100 + 1)[:, None]).all(), (
+        "episodes of 100 steps, the newest first"
+    )
     sample = jax.jit(lambda buffer, keys, experience: experience.sample(buffer, None, keys))
     batch = sample(stored, keys()[:1], driver.hyper.experience)
     observation, following = np.asarray(batch.observation), np.asarray(batch.next_observation)

@@ -30,10 +30,15 @@ def test_floats_are_leaves_and_the_rest_is_static() -> None:
     hindsight = buffers.Hindsight(share=0.5, discount=0.8)
     assert sorted(jax.tree.leaves(buffers.Replay(**REPLAY, draw=hindsight))) == [0.5, 0.8]
     offline = buffers.Dataset(
-        batch_size=4, learns_until=100.0, columns=(buffers.ReturnToGo(discount=0.7),), online=n_step(0.9)
+        batch_size=4,
+        learns_until=100.0,
+        columns=(buffers.ReturnToGo(discount=0.7),),
+        online=n_step(0.9),
     )
     assert sorted(jax.tree.leaves(offline)) == [0.7, 0.9, 100.0]
-    assert jax.tree.leaves(buffers.Mixed(**REPLAY, offline_share=0.25)) == [], "the share shapes the program"
+    assert jax.tree.leaves(buffers.Mixed(**REPLAY, offline_share=0.25)) == [], (
+        "the share shapes the program"
+    )
     doubled = jax.tree.map(lambda x: 2 * x, n_step(0.25))
     assert doubled == n_step(0.5)
     assert jax.tree.structure(n_step(0.1)) == jax.tree.structure(n_step(0.2))
@@ -87,14 +92,20 @@ def test_sizes_below_one_are_refused_with_the_flags_name(kind: Any) -> None:
     kind(**KINDS[kind]).check()
     sizes = [name for name in SIZES if hasattr(kind(**KINDS[kind]), name)]
     for name, value in itertools.product(sizes, (0, -1)):
-        message = rf"^--config\.{name.replace('_', '-')} is {value}" + (STREAM if kind is buffers.Stream else LEAST)
+        message = rf"^--config\.{name.replace('_', '-')} is {value}" + (
+            STREAM if kind is buffers.Stream else LEAST
+        )
         with pytest.raises(ValueError, match=message):
             kind(**KINDS[kind] | {name: value}).check()
 
 
 @pytest.mark.parametrize("name", ["num_envs", "num_steps", "num_updates"])
 def test_a_stream_is_one_transition_at_a_time(name: str) -> None:
-    message = rf"^--config\.{name.replace('_', '-')} is 4" + STREAM + " For N streams side by side: --seeds N$"
+    message = (
+        rf"^--config\.{name.replace('_', '-')} is 4"
+        + STREAM
+        + " For N streams side by side: --seeds N$"
+    )
     with pytest.raises(ValueError, match=message):
         buffers.Stream(**{name: 4}).check()
 
@@ -107,7 +118,9 @@ def test_a_stream_keeps_nothing() -> None:
 
 
 @pytest.mark.parametrize(
-    "draw", [buffers.NStep(steps=3, discount=0.9), buffers.Hindsight(share=0.5, discount=0.9)], ids=lambda x: x.flag
+    "draw",
+    [buffers.NStep(steps=3, discount=0.9), buffers.Hindsight(share=0.5, discount=0.9)],
+    ids=lambda x: x.flag,
 )
 def test_columns_that_a_draw_would_lose_are_refused(draw: Any) -> None:
     buffers.Replay(**REPLAY, draw=draw).check()

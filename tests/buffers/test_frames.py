@@ -20,7 +20,9 @@ ROWS, SHAPE, STACK = 40, (8, 32, 6), 3
 
 
 def pictures(seed: int = 0, rows: int = ROWS) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Pictures [N, H, W, c K] whose stacks overlap within episodes of ten, their successors, and the ends."""
+    """Pictures [N, H, W, c K] whose stacks overlap within episodes of ten, their successors,
+    and the ends.
+    """
     generator, length = np.random.default_rng(seed), 10
     before, after = [], []
     for _ in range(rows // length):
@@ -37,11 +39,16 @@ def indexed() -> tuple[frames.Frames, frames.Frames]:
 
     def numbers(stacks: np.ndarray) -> np.ndarray:
         each = [np.split(stack, STACK, axis=-1) for stack in stacks]
-        return np.array([[unique.setdefault(x.tobytes(), len(unique)) for x in stack] for stack in each], np.int32)
+        return np.array(
+            [[unique.setdefault(x.tobytes(), len(unique)) for x in stack] for stack in each],
+            np.int32,
+        )
 
     index = numbers(before), numbers(after)
     made = np.stack([np.frombuffer(key, np.uint8).reshape(*SHAPE[:2], -1) for key in unique])
-    return frames.Frames(pictures=made, index=index[0]), frames.Frames(pictures=made, index=index[1])
+    return frames.Frames(pictures=made, index=index[0]), frames.Frames(
+        pictures=made, index=index[1]
+    )
 
 
 def test_rows_are_those_of_the_array() -> None:
@@ -51,7 +58,11 @@ def test_rows_are_those_of_the_array() -> None:
     np.testing.assert_array_equal(np.asarray(one), before)
     np.testing.assert_array_equal(np.asarray(other), after)
     rows = np.random.default_rng(1).integers(ROWS, size=(2, 5))
-    for found in (one[rows], jax.jit(lambda x, rows: x[rows])(one, rows), rows_of({"a": one}, rows)["a"]):
+    for found in (
+        one[rows],
+        jax.jit(lambda x, rows: x[rows])(one, rows),
+        rows_of({"a": one}, rows)["a"],
+    ):
         np.testing.assert_array_equal(found, before[rows])
     np.testing.assert_array_equal(one[3:7], before[3:7])
     assert one[0].shape == SHAPE
@@ -74,10 +85,15 @@ def test_successors_that_follow_are_not_stored_again() -> None:
 def dataset(seed: int = 0) -> datasets.OfflineDataset:
     """A data set of such pictures."""
     before, after, ends = pictures(seed)
-    nothing, reward = np.zeros(ROWS, bool), np.random.default_rng(seed).normal(size=ROWS).astype(np.float32)
+    nothing, reward = (
+        np.zeros(ROWS, bool),
+        np.random.default_rng(seed).normal(size=ROWS).astype(np.float32),
+    )
     action: Any = np.random.default_rng(seed).integers(3, size=ROWS).astype(np.int32)
     transitions: Any = Transition(before, action, reward, nothing, ends, after)
-    return datasets.OfflineDataset(f"made {seed}", transitions, None, None, None, {"num_actions": 3})
+    return datasets.OfflineDataset(
+        f"made {seed}", transitions, None, None, None, {"num_actions": 3}
+    )
 
 
 def test_subsets_and_joins() -> None:
@@ -93,7 +109,10 @@ def test_subsets_and_joins() -> None:
     assert datasets.check(both) == [
         finding for finding in datasets.check(both) if finding.name in ("no_terminals", "open_end")
     ]
-    with pytest.raises(ValueError, match=r"differ: they show pictures of shape \(8, 32, 6\).* and pictures of shape"):
+    with pytest.raises(
+        ValueError,
+        match=r"differ: they show pictures of shape \(8, 32, 6\).* and pictures of shape",
+    ):
         datasets.join(
             [
                 one,
@@ -107,7 +126,9 @@ def test_subsets_and_joins() -> None:
 
 def smaller(transitions: Transition) -> Transition:
     """Transitions with a part of each picture."""
-    both = (np.asarray(x)[:, :, :12] for x in (transitions.observation, transitions.next_observation))
+    both = (
+        np.asarray(x)[:, :, :12] for x in (transitions.observation, transitions.next_observation)
+    )
     observation, following = both
     return transitions.replace(observation=observation, next_observation=following)
 
@@ -118,12 +139,19 @@ def test_faults_of_pictures_are_found() -> None:
     index = np.array(t.next_observation.index)
     index[3] = index[5]
     broken = datasets.OfflineDataset(
-        "x", t.replace(next_observation=t.next_observation.replace(index=index)), None, None, None, {}
+        "x",
+        t.replace(next_observation=t.next_observation.replace(index=index)),
+        None,
+        None,
+        None,
+        {},
     )
     found = {finding.name: finding for finding in datasets.check(broken)}
     assert found["successors_do_not_follow"].where == "rows 3"
     twice = datasets.join([made, made], "twice")
-    assert {finding.name: finding.count for finding in datasets.check(twice)}["duplicated_rows"] == ROWS
+    assert {finding.name: finding.count for finding in datasets.check(twice)}[
+        "duplicated_rows"
+    ] == ROWS
 
 
 def test_batches_on_the_host_are_those_on_the_device() -> None:

@@ -1,4 +1,6 @@
-"""Goals drawn from data that hold none: which rows they are, what they make of rewards and ends, and runs with them."""
+"""Goals drawn from data that hold none: which rows they are, what they make of rewards and ends,
+and runs with them.
+"""
 
 from __future__ import annotations
 
@@ -50,12 +52,20 @@ def settings(**changes: Any) -> Any:
 
 
 def drawn(config: Any, seed: int = 0, lengths: tuple[int, ...] = LENGTHS) -> tuple[Any, Any]:
-    """Batches for two learners, and the rows [P, U x B] of states, of the values' goals and of the actor's."""
+    """Batches for two learners, and the rows [P, U x B] of states,
+    of the values' goals and of the actor's.
+    """
     declared = gciql.experience(config)
     prepared = jax.tree.map(jax.numpy.asarray, declared.prepare(data(lengths)))
     sample = jax.jit(lambda declared, data, keys: declared.sample(None, data, keys))
-    batch = jax.tree.map(np.asarray, sample(declared, prepared, jax.random.split(jax.random.key(seed))))
-    columns = (batch.observation[..., 0], batch.observation[..., 2], batch.extras["actor_observation"][..., 2])
+    batch = jax.tree.map(
+        np.asarray, sample(declared, prepared, jax.random.split(jax.random.key(seed)))
+    )
+    columns = (
+        batch.observation[..., 0],
+        batch.observation[..., 2],
+        batch.extras["actor_observation"][..., 2],
+    )
     return batch, [column.reshape(2, -1).astype(int) for column in columns]
 
 
@@ -80,7 +90,9 @@ def test_a_trajectory_ends_in_one_row_for_all_of_its_rows() -> None:
     np.testing.assert_array_equal(goals.with_last_rows(data()).extras[goals.LAST], last_rows())
     whole = data()
     cut = jax.tree.map(lambda x: x[:-30], whole)  # the end of the file ends the last one
-    np.testing.assert_array_equal(goals.with_last_rows(cut).extras[goals.LAST], last_rows((1, 7, 40, 2, 100)))
+    np.testing.assert_array_equal(
+        goals.with_last_rows(cut).extras[goals.LAST], last_rows((1, 7, 40, 2, 100))
+    )
     assert not cut.truncated[-1], "what was given stays as it was"
 
 
@@ -120,9 +132,13 @@ def test_kinds_of_goals_have_their_shares() -> None:
         here, goal = row[learner], value[learner]
         inside = (goal > here) & (goal <= last[here])
         number = len(here)
-        # Of goals from anywhere 1 in 10,000 is the state itself and 1 in 20 lies later in its trajectory.
+        # Of goals from anywhere 1 in 10,000 is the state itself and 1 in 20 lies later in its
+        # trajectory.
         assert abs((goal == here).mean() - current) < 4 * np.sqrt(0.25 / number) + 2e-3
-        assert abs(inside.mean() - future - 0.05 * (1.0 - current - future)) < 4 * np.sqrt(0.25 / number) + 2e-3
+        assert (
+            abs(inside.mean() - future - 0.05 * (1.0 - current - future))
+            < 4 * np.sqrt(0.25 / number) + 2e-3
+        )
         assert (actor[learner] > here)[here < last[here]].all(), "always later, but in the last row"
 
 
@@ -139,9 +155,16 @@ def test_goals_from_the_future_are_in_the_same_trajectory() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("times", ["geometric", "even"])
 def test_how_much_later_goals_are(times: str) -> None:
-    always: dict[str, Any] = {"value_goal_current": 0.0, "value_goal_future": 1.0, "value_goal_times": times}
+    always: dict[str, Any] = {
+        "value_goal_current": 0.0,
+        "value_goal_future": 1.0,
+        "value_goal_times": times,
+    }
     lengths = (12,) * 3
-    rows, last = np.concatenate([drawn(settings(**always), seed, lengths)[1] for seed in range(3)], axis=-1), 11
+    rows, last = (
+        np.concatenate([drawn(settings(**always), seed, lengths)[1] for seed in range(3)], axis=-1),
+        11,
+    )
     for learner, discount in enumerate([DISCOUNT, 0.5]):
         here, goal = rows[0, learner] % 12, rows[1, learner] % 12
         for start in (0, 6, 9):
@@ -158,13 +181,19 @@ def test_goals_from_anywhere_are_any_row() -> None:
     _, (row, value, _) = drawn(settings(**never))
     number = sum(LENGTHS)
     for learner in range(2):
-        agree(np.bincount(value[learner], minlength=number), np.full(number, value.shape[1] / number))
+        agree(
+            np.bincount(value[learner], minlength=number), np.full(number, value.shape[1] / number)
+        )
         assert abs((value[learner] == row[learner]).mean() - 1 / number) < 5e-3
 
 
 @pytest.mark.parametrize("discount", [0.0, 1.0])
 def test_a_discount_at_its_end_is_no_accident(discount: float) -> None:
-    always: dict[str, Any] = {"value_goal_current": 0.0, "value_goal_future": 1.0, "discount": discount}
+    always: dict[str, Any] = {
+        "value_goal_current": 0.0,
+        "value_goal_future": 1.0,
+        "discount": discount,
+    }
     _, (row, value, _) = drawn(settings(**always))
     expected = last_rows()[row] if discount else np.minimum(row + 1, last_rows()[row])
     assert (value == expected).mean() > 0.999
@@ -173,7 +202,9 @@ def test_a_discount_at_its_end_is_no_accident(discount: float) -> None:
 def test_rows_are_the_same_wherever_the_data_lie() -> None:
     declared, prepared = gciql.experience(settings()), goals.with_last_rows(data())
     keys = jax.random.split(jax.random.key(3))
-    draws = jax.jit(lambda keys, declared: declared.draw.random(keys, sum(LENGTHS), declared))(keys, declared)
+    draws = jax.jit(lambda keys, declared: declared.draw.random(keys, sum(LENGTHS), declared))(
+        keys, declared
+    )
     host = goals.with_goals(prepared, jax.tree.map(np.asarray, draws))
     device = jax.jit(declared.draw.take)(jax.tree.map(jax.numpy.asarray, prepared), draws)
     assert isinstance(host.observation, np.ndarray)
@@ -195,7 +226,11 @@ def test_who_conditions_on_goals() -> None:
 
 def test_tasks_are_dealt_round_and_round() -> None:
     hosted = envs.make_hosted(f"goals/{ENV}", 7)
-    assert (hosted.spec.observation_shape, hosted.spec.max_episode_steps, hosted.num_tasks) == ((4,), 40, 5)
+    assert (hosted.spec.observation_shape, hosted.spec.max_episode_steps, hosted.num_tasks) == (
+        (4,),
+        40,
+        5,
+    )
     first = hosted.reset(range(7))
     np.testing.assert_allclose(first[:, 2:], goal_field.PLACES[[0, 1, 2, 3, 4, 0, 1]], rtol=1e-6)
     assert np.abs(first[:, :2]).max() <= 0.3
@@ -206,8 +241,12 @@ def test_tasks_are_dealt_round_and_round() -> None:
         toward = step.observation[:, 2:] - step.observation[:, :2]
         if step.terminated.any():
             ended = np.flatnonzero(step.terminated)
-            np.testing.assert_allclose(step.next_observation[ended, 2:], goal_field.PLACES[ended % 5], rtol=1e-6)
-            np.testing.assert_allclose(step.observation[ended, 2:], goal_field.PLACES[(ended + 1) % 5], rtol=1e-6)
+            np.testing.assert_allclose(
+                step.next_observation[ended, 2:], goal_field.PLACES[ended % 5], rtol=1e-6
+            )
+            np.testing.assert_allclose(
+                step.observation[ended, 2:], goal_field.PLACES[(ended + 1) % 5], rtol=1e-6
+            )
             break
     else:
         pytest.fail("no episode ended")
@@ -223,7 +262,12 @@ def test_environments_without_goals_are_refused(name: str, walks: str) -> None:
 # Runs.
 
 SMALL: dict[str, Any] = {"hidden": (16, 16), "batch_size": 32}
-EVERY: dict[str, Any] = {"log_every": 50, "eval_every": 100, "eval_episodes": 5, "checkpoint_every": 100}
+EVERY: dict[str, Any] = {
+    "log_every": 50,
+    "eval_every": 100,
+    "eval_episodes": 5,
+    "checkpoint_every": 100,
+}
 
 
 @pytest.fixture(scope="module")
@@ -232,10 +276,14 @@ def walks(tmp_path_factory: pytest.TempPathFactory) -> str:
     return str(goal_field.walks(tmp_path_factory.mktemp("data") / "walks.npz", number=20))
 
 
-def train(steps: int, out: Path, data: str, config: dict[str, Any] | None = None, **settings: Any) -> Path:
+def train(
+    steps: int, out: Path, data: str, config: dict[str, Any] | None = None, **settings: Any
+) -> Path:
     """A run of seconds."""
     settings = EVERY | {"env": ENV} | settings  # a file's word does not import the module
-    return run.train("gciql", steps=steps, data=data, config=SMALL | (config or {}), out=out, **settings)
+    return run.train(
+        "gciql", steps=steps, data=data, config=SMALL | (config or {}), out=out, **settings
+    )
 
 
 @pytest.mark.learn
@@ -268,7 +316,9 @@ def test_what_is_learnt_does_not_depend_on_where_the_data_lie(tmp_path: Path, wa
     for name, array in small_runs.arrays(here).items():
         np.testing.assert_allclose(kept[name], array, rtol=1e-4, atol=1e-5, err_msg=name)
     mean = kept["['agent']['statistics']['mean']"][0]
-    np.testing.assert_allclose(mean, np.tile(datasets.load(walks).transitions.observation.mean(axis=0), 2), rtol=1e-4)
+    np.testing.assert_allclose(
+        mean, np.tile(datasets.load(walks).transitions.observation.mean(axis=0), 2), rtol=1e-4
+    )
 
 
 @pytest.mark.parametrize(
@@ -291,15 +341,21 @@ def test_what_cannot_work_is_said_before_anything_is_written(
     tmp_path: Path, walks: str, settings: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(ValueError, match=message):
-        run.train("gciql", steps=100, out=tmp_path / "run", **({"data": walks, "env": ENV} | settings))
+        run.train(
+            "gciql", steps=100, out=tmp_path / "run", **({"data": walks, "env": ENV} | settings)
+        )
     assert not (tmp_path / "run").exists()
 
 
 def test_data_of_one_task_are_refused(walks: str) -> None:
     dataset = datasets.load(walks)
     dataset.provenance.update(task=2, id="cube-single-play-v0")
-    experiment = plan.Experiment(Settings("gciql", "none", data=walks), gciql, gciql.Config(), dataset)
-    with pytest.raises(ValueError, match=r"all goals. Use: rljax train gciql --data ogbench/cube-single-play-v0"):
+    experiment = plan.Experiment(
+        Settings("gciql", "none", data=walks), gciql, gciql.Config(), dataset
+    )
+    with pytest.raises(
+        ValueError, match=r"all goals. Use: rljax train gciql --data ogbench/cube-single-play-v0"
+    ):
         plan.plan(experiment)
 
 
@@ -314,9 +370,19 @@ def test_agents_without_goals_learn_from_the_same_file(tmp_path: Path, walks: st
 def test_learns_to_go_where_it_is_sent(torso: str, tmp_path: Path) -> None:
     """From walks that go nowhere in particular, of which imitation keeps too much to arrive."""
     walks = str(goal_field.walks(tmp_path / "walks.npz"))
-    size: dict[str, Any] = {"hidden": (128, 128)} if torso == "mlp" else {"hidden": (64,), "compute": 3, "torso": "iru"}
+    size: dict[str, Any] = (
+        {"hidden": (128, 128)}
+        if torso == "mlp"
+        else {"hidden": (64,), "compute": 3, "torso": "iru"}
+    )
     rates = {f"{name}_lr": 1e-3 for name in ("actor", "critic", "value")}
-    config = {"batch_size": 256, "discount": 0.95, "imitation_weight": 0.03, "actor_goal_future": 0.5} | rates | size
+    config = (
+        {"batch_size": 256, "discount": 0.95, "imitation_weight": 0.03, "actor_goal_future": 0.5}
+        | rates
+        | size
+    )
     out = tmp_path / "run"
-    run.train("gciql", ENV, 3_000, data=walks, config=config, out=out, eval_every=1_000, eval_episodes=50)
+    run.train(
+        "gciql", ENV, 3_000, data=walks, config=config, out=out, eval_every=1_000, eval_episodes=50
+    )
     assert json.loads((out / "summary.json").read_text())["best"]["mean"] >= 0.95

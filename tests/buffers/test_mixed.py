@@ -1,4 +1,6 @@
-"""Old and new rows in one batch: their shares, their rewards, the extras that both have, and draws that cannot be."""
+"""Old and new rows in one batch: their shares, their rewards, the extras that both have,
+and draws that cannot be.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,9 @@ NEW = [-6.0, -5.0, -4.0, -3.0, -2.0, -1.0]  # rewards of the ring's rows
 
 
 def ring(size: int = 20, online: int = 6, extras: tuple[str, ...] = ()) -> ReplayBuffer:
-    """A ring of one learner that holds `online` transitions with rewards below 0; extras say the reward, too."""
+    """A ring of one learner that holds `online` transitions with rewards below 0;
+    extras say the reward, too.
+    """
     example = jax.tree.map(lambda x: jnp.asarray(x[None, :1]), dataset())
 
     def at(reward: float) -> Transition:
@@ -40,7 +44,9 @@ def mixed(batch_size: int = 16, **changes: Any) -> buffers.Mixed:
 sample = jax.jit(lambda declared, buffer, data, keys: declared.sample(buffer, data, keys))
 
 
-def batches(declared: buffers.Mixed, buffer: ReplayBuffer | None = None, data: Transition | None = None) -> Transition:
+def batches(
+    declared: buffers.Mixed, buffer: ReplayBuffer | None = None, data: Transition | None = None
+) -> Transition:
     """The batches [U, B, ...] of one learner."""
     keys = jax.random.split(jax.random.key(0), 1)
     found = sample(declared, buffer or ring(), declared.prepare(data or dataset()), keys)
@@ -118,13 +124,20 @@ def test_extras_that_old_and_new_rows_have_survive(share: Any) -> None:
     assert set(batch.extras) == {"both", "two"}
     assert 0 < (batch.reward < 0).sum() < batch.reward.size
     np.testing.assert_array_equal(batch.extras["both"], batch.reward)
-    np.testing.assert_array_equal(batch.extras["two"], np.where(batch.reward > 0, 2, 1) * batch.reward)
+    np.testing.assert_array_equal(
+        batch.extras["two"], np.where(batch.reward > 0, 2, 1) * batch.reward
+    )
 
 
 def test_updates_begin_when_the_warm_up_is_over() -> None:
     """The data set fills a batch: one new row is enough."""
     assert [mixed().ready(steps) for steps in (0, 1, 15)] == [False, True, True]
-    assert [mixed(warmup_steps=10).ready(steps) for steps in (0, 1, 9, 10)] == [False, False, False, True]
+    assert [mixed(warmup_steps=10).ready(steps) for steps in (0, 1, 9, 10)] == [
+        False,
+        False,
+        False,
+        True,
+    ]
 
 
 @pytest.mark.parametrize(
@@ -142,8 +155,16 @@ def test_draws_that_need_new_experience_alone_are_refused(draw: Any, flag: str) 
 
 
 def test_a_mixture_is_all_that_the_replay_was() -> None:
-    changes: Any = {"num_envs": 3, "num_steps": 2, "num_updates": 4, "warmup_steps": 5, "normalise_observations": True}
+    changes: Any = {
+        "num_envs": 3,
+        "num_steps": 2,
+        "num_updates": 4,
+        "warmup_steps": 5,
+        "normalise_observations": True,
+    }
     replay = buffers.Replay(replay_size=20, batch_size=16, columns=(buffers.Source(),), **changes)
     made = buffers.Mixed.of(replay, "pooled", (2.0, 1.0))
-    assert made == mixed(columns=(buffers.Source(),), offline_share="pooled", reward_affine=(2.0, 1.0), **changes)
+    assert made == mixed(
+        columns=(buffers.Source(),), offline_share="pooled", reward_affine=(2.0, 1.0), **changes
+    )
     assert (made.kind, made.steps_per_iteration) == ("mixed", 6)

@@ -1,4 +1,6 @@
-"""Observations that are dictionaries of pictures, masks and vectors: buffers keep their dtypes and their rows."""
+"""Observations that are dictionaries of pictures, masks and vectors:
+buffers keep their dtypes and their rows.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,11 @@ from rljax.training.learner import TRANSITION, Learner, empty_tally
 from tests.helpers.replay_buffers import LEARNERS, begin, keys, sample
 
 SPEC = EnvSpec(
-    "Dictionary", (), 3, True, parts=(Part(MASK, (3,), "bool"), Part("picture", (2, 2, 1), "uint8"), Part("pole", (2,)))
+    "Dictionary",
+    (),
+    3,
+    True,
+    parts=(Part(MASK, (3,), "bool"), Part("picture", (2, 2, 1), "uint8"), Part("pole", (2,))),
 )
 DTYPES = {MASK: np.bool_, "picture": np.uint8, "pole": np.float32}
 
@@ -26,7 +32,9 @@ def observations(numbers: Any) -> dict[str, np.ndarray]:
     number = np.asarray(numbers)
     return {
         MASK: (number[..., None] >> np.arange(3)) % 2 == 1,
-        "picture": np.broadcast_to((number % 251)[..., None, None, None], (*number.shape, 2, 2, 1)).astype(np.uint8),
+        "picture": np.broadcast_to(
+            (number % 251)[..., None, None, None], (*number.shape, 2, 2, 1)
+        ).astype(np.uint8),
         "pole": np.stack([number, -number], axis=-1).astype(np.float32),
     }
 
@@ -45,7 +53,9 @@ def transitions(numbers: Any) -> Transition:
 
 
 def filled(declared: Experience, steps: int) -> Any:
-    """The buffer of one environment for each learner after some steps, numbered from 0 and from 1000."""
+    """The buffer of one environment for each learner after some steps,
+    numbered from 0 and from 1000.
+    """
     starts = np.array([[0], [1000]])
     buffer, add = begin(declared, transitions(starts)), jax.jit(lambda buffer, new: buffer.add(new))
     for step in range(steps):
@@ -56,7 +66,9 @@ def filled(declared: Experience, steps: int) -> Any:
 def assert_rows(found: Any, numbers: Any) -> None:
     """Observations are those of the numbers, in all parts and in their dtypes."""
     assert {name: x.dtype for name, x in found.items()} == DTYPES
-    jax.tree.map(np.testing.assert_array_equal, found, observations(np.asarray(numbers).astype(int)))
+    jax.tree.map(
+        np.testing.assert_array_equal, found, observations(np.asarray(numbers).astype(int))
+    )
 
 
 def replay(**changes: Any) -> buffers.Replay:
@@ -115,11 +127,15 @@ class Masked:
         """No updates yet."""
         return jnp.zeros(())
 
-    def act(self, state: Any, observation: Any, key: Any, config: Any, explore: bool) -> tuple[Any, dict]:
+    def act(
+        self, state: Any, observation: Any, key: Any, config: Any, explore: bool
+    ) -> tuple[Any, dict]:
         """The first allowed action."""
         return observation[MASK].argmax(axis=-1).astype(jnp.int32), {}
 
-    def update(self, state: Any, batch: Transition, key: Any, step: Any, config: Any) -> tuple[Any, dict]:
+    def update(
+        self, state: Any, batch: Transition, key: Any, step: Any, config: Any
+    ) -> tuple[Any, dict]:
         """Count, from whatever a picture holds."""
         return state + 1, {"picture": batch.observation["picture"].astype(jnp.float32).mean()}
 
@@ -151,7 +167,9 @@ def test_a_replay_has_the_specs_dtypes() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("value", "learnt"), [(0.5, 1), (np.nan, 0)])
-def test_a_stream_of_dictionaries_learns_from_finite_numbers_alone(value: float, learnt: int) -> None:
+def test_a_stream_of_dictionaries_learns_from_finite_numbers_alone(
+    value: float, learnt: int
+) -> None:
     learner, hyper, state = learners(buffers.Stream(), 1)
     shown = observations(np.array([[3]]))
     following = shown | {"pole": np.full((1, 1, 2), value, np.float32)}

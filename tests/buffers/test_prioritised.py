@@ -1,4 +1,6 @@
-"""Prioritised replay: probabilities, weights, which rows an update of priorities reaches, and drivers that agree."""
+"""Prioritised replay: probabilities, weights, which rows an update of priorities reaches,
+and drivers that agree.
+"""
 
 from __future__ import annotations
 
@@ -20,8 +22,23 @@ from rljax.training.drivers.hosted import HostedDriver
 from rljax.training.learner import Learner
 from tests.buffers.storage.test_sum_tree import chi_square
 from tests.helpers import replay_buffers
-from tests.helpers.counting import Counter, Fake, HostedCounter, assert_equal, driven, replay, settings
-from tests.helpers.replay_buffers import DISCOUNT, LEARNERS, assert_in_place, keys, numbered, transitions
+from tests.helpers.counting import (
+    Counter,
+    Fake,
+    HostedCounter,
+    assert_equal,
+    driven,
+    replay,
+    settings,
+)
+from tests.helpers.replay_buffers import (
+    DISCOUNT,
+    LEARNERS,
+    assert_in_place,
+    keys,
+    numbered,
+    transitions,
+)
 
 ALPHA = np.array([0.6, 1.0], np.float32)  # of each learner
 BETA = np.array([0.4, 0.7], np.float32)
@@ -34,15 +51,27 @@ def each(values: Any) -> Any:
 
 def prioritised(**changes: Any) -> buffers.Prioritised:
     """A draw whose floats differ between learners."""
-    fields: dict[str, Any] = {"exponent": ALPHA, "correction": BETA, "correction_steps": np.inf, "discount": DISCOUNT}
+    fields: dict[str, Any] = {
+        "exponent": ALPHA,
+        "correction": BETA,
+        "correction_steps": np.inf,
+        "discount": DISCOUNT,
+    }
     fields |= changes
-    return buffers.Prioritised(steps=fields.pop("steps", 1), **{name: each(x) for name, x in fields.items()})
+    return buffers.Prioritised(
+        steps=fields.pop("steps", 1), **{name: each(x) for name, x in fields.items()}
+    )
 
 
 def declare(replay_size: int, num_envs: int, **changes: Any) -> buffers.Replay:
     """A replay from which batches are drawn so."""
-    sizes = {"batch_size": changes.pop("batch_size", 4), "num_updates": changes.pop("num_updates", 2)}
-    return buffers.Replay(replay_size=replay_size, num_envs=num_envs, draw=prioritised(**changes), **sizes)
+    sizes = {
+        "batch_size": changes.pop("batch_size", 4),
+        "num_updates": changes.pop("num_updates", 2),
+    }
+    return buffers.Replay(
+        replay_size=replay_size, num_envs=num_envs, draw=prioritised(**changes), **sizes
+    )
 
 
 def nothing() -> Pending:
@@ -60,13 +89,21 @@ written = jax.jit(lambda priorities, *arguments: priorities.written(*arguments))
 
 
 def filled(declared: buffers.Replay, steps: int) -> tuple[ReplayBuffer, np.ndarray]:
-    """A ring after so many steps, each row with a priority of its own; and the priorities [P, capacity]."""
+    """A ring after so many steps, each row with a priority of its own;
+    and the priorities [P, capacity].
+    """
     ring = replay_buffers.begin(declared, transitions(np.zeros((LEARNERS, declared.num_envs))))
     for time in range(steps):
         ring = step(ring, transitions(numbered(time, declared.num_envs)), nothing(), declared)
-    priority = np.random.default_rng(0).exponential(size=(LEARNERS, ring.capacity)).astype(np.float32)
+    priority = (
+        np.random.default_rng(0).exponential(size=(LEARNERS, ring.capacity)).astype(np.float32)
+    )
     rows = np.broadcast_to(np.arange(int(ring.size)), (LEARNERS, int(ring.size)))
-    pending = Pending(jnp.asarray(rows[:, None]), jnp.asarray(priority[:, None, : int(ring.size)]), jnp.asarray(True))
+    pending = Pending(
+        jnp.asarray(rows[:, None]),
+        jnp.asarray(priority[:, None, : int(ring.size)]),
+        jnp.asarray(True),
+    )
     kept = written(ring.index, pending, np.full(declared.num_envs, -1), each(ALPHA))
     return ring.replace(index=kept), priority
 
@@ -87,13 +124,19 @@ def test_draws_have_the_papers_probabilities_and_weights(steps: int) -> None:
         rows = batch.extras["row"][learner]
         assert abs(chi_square(rows, probability)) < 5
         weight = (stored * probability[rows]) ** -float(BETA[learner])
-        np.testing.assert_allclose(batch.extras["weight"][learner], weight / weight.max(-1, keepdims=True), rtol=1e-4)
-        np.testing.assert_array_equal(batch.action[learner], np.asarray(ring.data.action)[learner][rows])
+        np.testing.assert_allclose(
+            batch.extras["weight"][learner], weight / weight.max(-1, keepdims=True), rtol=1e-4
+        )
+        np.testing.assert_array_equal(
+            batch.action[learner], np.asarray(ring.data.action)[learner][rows]
+        )
 
 
 @pytest.mark.slow
 def test_rows_that_may_not_be_drawn_never_are(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Observations that are stored once: only the newest rows may be drawn, fewer where many episodes end."""
+    """Observations that are stored once: only the newest rows may be drawn,
+    fewer where many episodes end.
+    """
     monkeypatch.setattr(successors, "LARGE", 0)
     monkeypatch.setattr(successors, "FEWEST", 4)
     monkeypatch.setattr(successors, "SHARE", 4)
@@ -132,15 +175,20 @@ def test_priorities_reach_the_drawn_rows_and_no_others() -> None:
     fresh = Pending(jnp.asarray(row), jnp.asarray(found), jnp.asarray(True))
     after = step(ring, transitions(numbered(9, 2)), fresh, declared)
     sums, largest = np.asarray(after.index.sums), np.asarray(after.index.largest)
-    np.testing.assert_allclose(largest, np.maximum([9.0, 6.0], np.maximum(priority.max(axis=1), 1.0)))
+    np.testing.assert_allclose(
+        largest, np.maximum([9.0, 6.0], np.maximum(priority.max(axis=1), 1.0))
+    )
     expected = before.copy()
     for learner, values in enumerate([{3: 9.0, 5: 2.0}, {0: 6.0, 9: 0.0}]):
         for place, value in values.items():
             expected[learner, place] = (value + 1e-6) ** ALPHA[learner]
-        expected[learner, [6, 7]] = (largest[learner] + 1e-6) ** ALPHA[learner]  # the step's own rows
+        # The step's own rows.
+        expected[learner, [6, 7]] = (largest[learner] + 1e-6) ** ALPHA[learner]
     np.testing.assert_allclose(sums[:, 16:28], expected, rtol=1e-6)
     np.testing.assert_array_equal(sums[:, 1:16], sums[:, 2::2] + sums[:, 3::2])
-    stale = step(ring, transitions(numbered(9, 2)), fresh.replace(fresh=jnp.asarray(False)), declared)
+    stale = step(
+        ring, transitions(numbered(9, 2)), fresh.replace(fresh=jnp.asarray(False)), declared
+    )
     others = np.delete(np.arange(12), [6, 7])
     np.testing.assert_array_equal(np.asarray(stale.index.sums)[:, 16 + others], before[:, others])
 
@@ -173,7 +221,9 @@ def test_several_steps_are_summed_as_without_priorities() -> None:
 
 
 class ByReward(Fake):
-    """A Fake whose transitions' priorities are their rewards, and their number in the order of updates."""
+    """A Fake whose transitions' priorities are their rewards,
+    and their number in the order of updates.
+    """
 
     def experience(self, config: Any) -> Any:
         """A replay from which rows are drawn by priority."""
@@ -185,7 +235,13 @@ class ByReward(Fake):
         return state, metrics | buffers.priorities((batch.reward + step)[None], batch)
 
 
-CHANGES: dict[str, Any] = {"num_envs": 3, "num_steps": 2, "num_updates": 2, "warmup_steps": 30, "replay_size": 60}
+CHANGES: dict[str, Any] = {
+    "num_envs": 3,
+    "num_steps": 2,
+    "num_updates": 2,
+    "warmup_steps": 30,
+    "replay_size": 60,
+}
 
 
 @pytest.mark.slow
@@ -211,14 +267,18 @@ def test_drivers_agree(kind: Any) -> None:
 @pytest.mark.parametrize("num_updates", [1, 2])
 def test_learners_write_what_their_updates_found(num_updates: int) -> None:
     """The tree against a record of all priorities in plain Python."""
-    driver = driven([1, 2], 15, ByReward(), Counter(5), **CHANGES | {"num_updates": num_updates, "num_steps": 1})
+    driver = driven(
+        [1, 2], 15, ByReward(), Counter(5), **CHANGES | {"num_updates": num_updates, "num_steps": 1}
+    )
     for _ in range(10):
         before = jax.tree.map(np.array, driver.learners.replace(key_act=None, key_update=None))
         driver.advance(1)
         found = np.asarray(driver.learners.storage.index.sums)
         for learner in range(2):
             mass = before.storage.index.sums[learner, 64:124].copy()
-            rows, values = (np.ravel(x[learner]) for x in (before.pending.row, before.pending.priority))
+            rows, values = (
+                np.ravel(x[learner]) for x in (before.pending.row, before.pending.priority)
+            )
             largest = max(before.storage.index.largest[learner], values.max())
             for row, value in zip(rows, values, strict=True):
                 mass[row] = value + 1e-6
@@ -234,7 +294,8 @@ def test_a_checkpoint_holds_the_priorities() -> None:
     for driver in (once, again):
         driver.advance(5)
     first, second = (
-        jax.tree.map(np.asarray, driver.learners.replace(key_act=None, key_update=None)) for driver in (once, again)
+        jax.tree.map(np.asarray, driver.learners.replace(key_act=None, key_update=None))
+        for driver in (once, again)
     )
     assert_equal(first, second)
 
@@ -244,7 +305,9 @@ def test_other_learners_have_nothing_to_write() -> None:
     """Checkpoints of older versions know of no such fields."""
     learners = driven([0], 12).learners
     assert learners.pending is None
-    fields = {field.name for part in (learners, learners.storage) for field in dataclasses.fields(part)}
+    fields = {
+        field.name for part in (learners, learners.storage) for field in dataclasses.fields(part)
+    }
     assert not fields & {"pending", "priorities"}
 
 
@@ -253,15 +316,23 @@ def test_agents_return_priorities_where_they_are_asked_for() -> None:
         def experience(self, config: Any) -> Any:
             return replay(config, draw=buffers.Prioritised(exponent=1.0))
 
-    with pytest.raises(ValueError, match=r"^an agent's `update` returns metrics\['priorities'\] exactly where its exp"):
+    with pytest.raises(
+        ValueError,
+        match=r"^an agent's `update` returns metrics\['priorities'\] exactly where its exp",
+    ):
         driven([0], 1, Forgetful())
 
 
 def test_is_refused_with_a_data_set_and_with_goals() -> None:
-    message = r"^--config\.prioritised draws from a replay of new experience alone, not with --data\.$"
+    message = (
+        r"^--config\.prioritised draws from a replay of new experience alone, not with --data\.$"
+    )
     with pytest.raises(ValueError, match=message):
         buffers.Mixed.of(declare(30, 3), 0.5, (1.0, 0.0))
-    message = r"^--config\.prioritised draws by errors on rewards that --config\.hindsight would have to replace: "
+    message = (
+        r"^--config\.prioritised draws by errors on rewards that --config\.hindsight would have "
+        r"to replace: "
+    )
     with pytest.raises(ValueError, match=message):
         buffers.replay_draw(discount=0.9, hindsight=0.5, prioritised=[0.0, 0.5])
 
@@ -269,9 +340,15 @@ def test_is_refused_with_a_data_set_and_with_goals() -> None:
 def test_the_draw_follows_the_settings() -> None:
     assert buffers.replay_draw(discount=0.9) == buffers.Uniform()
     assert buffers.replay_draw(discount=0.9, n_step=3) == buffers.NStep(steps=3, discount=0.9)
-    assert buffers.replay_draw(discount=0.9, hindsight=0.5) == buffers.Hindsight(share=0.5, discount=0.9)
-    found = buffers.replay_draw(discount=0.9, n_step=3, prioritised=0.5, correction=0.6, correction_steps=9.0)
-    expected = buffers.Prioritised(steps=3, discount=0.9, exponent=0.5, correction=0.6, correction_steps=9.0)
+    assert buffers.replay_draw(discount=0.9, hindsight=0.5) == buffers.Hindsight(
+        share=0.5, discount=0.9
+    )
+    found = buffers.replay_draw(
+        discount=0.9, n_step=3, prioritised=0.5, correction=0.6, correction_steps=9.0
+    )
+    expected = buffers.Prioritised(
+        steps=3, discount=0.9, exponent=0.5, correction=0.6, correction_steps=9.0
+    )
     assert found == expected
 
 
@@ -279,16 +356,22 @@ def test_the_draw_follows_the_settings() -> None:
 def test_driver_inside_the_program_copies_no_ring() -> None:
     changes: Any = CHANGES | {"replay_size": 200_000}
     environment = driven([0, 1], 1, ByReward(), Counter(5), **CHANGES).loop.simulators.environment
-    driver = CompiledDriver(Learner(ByReward(), environment.spec, 2), environment, settings(2, **changes))
+    driver = CompiledDriver(
+        Learner(ByReward(), environment.spec, 2), environment, settings(2, **changes)
+    )
     driver.start([0, 1])
-    advance = driver.loop.advance.lower(driver.carry, jnp.asarray(1, jnp.int32), driver.hyper, None).compile()
+    advance = driver.loop.advance.lower(
+        driver.carry, jnp.asarray(1, jnp.int32), driver.hyper, None
+    ).compile()
     assert_in_place(advance, (driver.learners.storage.data, driver.learners.storage.index))
 
 
 def test_a_donated_tree_is_written_in_place() -> None:
     declared = declare(300_000, 3)
     ring = declared.create(transitions(np.zeros((LEARNERS, 3))))
-    write = jax.jit(lambda ring, rows, pending: declared.store(ring, pending, rows)[0], donate_argnums=0)
+    write = jax.jit(
+        lambda ring, rows, pending: declared.store(ring, pending, rows)[0], donate_argnums=0
+    )
     compiled = write.lower(ring, transitions(numbered(0, 3)), nothing()).compile()
     assert_in_place(compiled, (ring.data, ring.index))
     assert ring.index.sums.shape == (LEARNERS, sum_tree.size(300_000))

@@ -19,13 +19,18 @@ from tests.helpers.replay_buffers import LEARNERS, assert_in_place, keys, number
 from tests.helpers.replay_buffers import empty as ring
 
 
-def replay_of(replay_size: int = 10, batch_size: int = 4, warmup_steps: int = 0, num_envs: int = 1) -> buffers.Replay:
+def replay_of(
+    replay_size: int = 10, batch_size: int = 4, warmup_steps: int = 0, num_envs: int = 1
+) -> buffers.Replay:
     """What an agent declares."""
-    return buffers.Replay(replay_size=replay_size, batch_size=batch_size, warmup_steps=warmup_steps, num_envs=num_envs)
+    return buffers.Replay(
+        replay_size=replay_size, batch_size=batch_size, warmup_steps=warmup_steps, num_envs=num_envs
+    )
 
 
 @pytest.mark.parametrize(
-    ("replay_size", "num_envs", "capacity"), [(10, 1, 10), (10, 3, 9), (12, 3, 12), (5, 5, 5), (9, 5, 5)]
+    ("replay_size", "num_envs", "capacity"),
+    [(10, 1, 10), (10, 3, 9), (12, 3, 12), (5, 5, 5), (9, 5, 5)],
 )
 def test_capacity_is_whole_steps(replay_size: int, num_envs: int, capacity: int) -> None:
     replay = ring(replay_size, num_envs)
@@ -46,8 +51,13 @@ def test_ring_holds_what_a_deque_would(replay_size: int, num_envs: int) -> None:
         for learner in range(LEARNERS):
             kept[learner].extend(numbers[learner])
         written = (time + 1) * num_envs
-        assert (int(replay.size), int(replay.position)) == (min(written, capacity), written % capacity)
-        oldest_first = (int(replay.position) - int(replay.size) + np.arange(int(replay.size))) % capacity
+        assert (int(replay.size), int(replay.position)) == (
+            min(written, capacity),
+            written % capacity,
+        )
+        oldest_first = (
+            int(replay.position) - int(replay.size) + np.arange(int(replay.size))
+        ) % capacity
         found = jax.tree.map(lambda x, rows=oldest_first: np.asarray(x)[:, rows], replay.data)
         expected = transitions(np.array(kept))
         jax.tree.map(np.testing.assert_array_equal, found, expected)
@@ -68,19 +78,28 @@ def test_rows_not_yet_written_stay_empty() -> None:
 
 
 @pytest.mark.parametrize(
-    ("steps", "warmup_steps", "ready"), [(3, 0, False), (4, 0, True), (9, 10, False), (10, 10, True)]
+    ("steps", "warmup_steps", "ready"),
+    [(3, 0, False), (4, 0, True), (9, 10, False), (10, 10, True)],
 )
-def test_updates_wait_for_the_warm_up_and_a_batch(steps: int, warmup_steps: int, ready: bool) -> None:
+def test_updates_wait_for_the_warm_up_and_a_batch(
+    steps: int, warmup_steps: int, ready: bool
+) -> None:
     assert replay_of(batch_size=4, warmup_steps=warmup_steps).ready(steps) is ready
     assert bool(jax.jit(lambda n: replay_of(4, 4, warmup_steps).ready(n))(steps)) is ready
 
 
 def test_impossible_sizes() -> None:
     replay_of(4, 4, num_envs=4).check()
-    message = r"^--config\.batch-size is 5, more than --config\.replay-size 4 transitions can hold\. Lower .* raise"
+    message = (
+        r"^--config\.batch-size is 5, more than --config\.replay-size 4 transitions can "
+        r"hold\. Lower .* raise"
+    )
     with pytest.raises(ValueError, match=message):
         replay_of(4, 5).check()
-    message = r"^--config\.replay-size is 4, one step of --config\.num-envs 5 environments would not fit\. Raise it"
+    message = (
+        r"^--config\.replay-size is 4, one step of --config\.num-envs 5 environments would "
+        r"not fit\. Raise it"
+    )
     with pytest.raises(ValueError, match=message):
         replay_of(4, 4, num_envs=5).check()
 
@@ -112,7 +131,8 @@ def test_ring_in_a_loop_is_written_and_read_in_place() -> None:
 
     def one(_: Any, carry: Any) -> Any:
         replay, total = carry
-        replay = replay.add(transitions(numbered(0, 3)))  # the order counts: reading first would copy
+        # The order counts: reading first would copy.
+        replay = replay.add(transitions(numbered(0, 3)))
         return replay, total + declared.sample(replay, None, each).reward.sum()
 
     loop = jax.jit(lambda replay, n: jax.lax.fori_loop(0, n, one, (replay, 0.0)), donate_argnums=0)
@@ -128,7 +148,9 @@ def test_copy_would_be_noticed() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("num_learners", "num_steps", "num_updates"), [(1, 1, 1), (2, 2, 3)])
-def test_driver_inside_the_program_copies_no_ring(num_learners: int, num_steps: int, num_updates: int) -> None:
+def test_driver_inside_the_program_copies_no_ring(
+    num_learners: int, num_steps: int, num_updates: int
+) -> None:
     environment = envs.make("rljax/Endless")
     config = counting.settings(
         num_learners, replay_size=200_000, num_envs=2, num_steps=num_steps, num_updates=num_updates
@@ -136,5 +158,7 @@ def test_driver_inside_the_program_copies_no_ring(num_learners: int, num_steps: 
     learner = Learner(counting.Fake(), environment.spec, num_learners)
     driver = CompiledDriver(learner, environment, config)
     driver.start(range(num_learners))
-    advance = driver.loop.advance.lower(driver.carry, jnp.asarray(1, jnp.int32), driver.hyper, None).compile()
+    advance = driver.loop.advance.lower(
+        driver.carry, jnp.asarray(1, jnp.int32), driver.hyper, None
+    ).compile()
     assert_in_place(advance, driver.learners.storage.data)

@@ -44,7 +44,9 @@ def test_rollout_holds_the_last_steps_in_order() -> None:
 def test_rollout_is_written_in_place() -> None:
     buffer = empty(rollout(num_steps=ROWS))
     new: Any = transitions(numbered(0, 3))
-    assert_in_place(jax.jit(RolloutBuffer.add, donate_argnums=0).lower(buffer, new).compile(), buffer.data)
+    assert_in_place(
+        jax.jit(RolloutBuffer.add, donate_argnums=0).lower(buffer, new).compile(), buffer.data
+    )
 
 
 def test_rollout_is_ready_when_it_is_full() -> None:
@@ -54,22 +56,33 @@ def test_rollout_is_ready_when_it_is_full() -> None:
 
 def test_minibatches_that_do_not_divide_a_rollout_are_refused() -> None:
     rollout().check()
-    with pytest.raises(ValueError, match=r"batch-size is 5, .* 4 x --config.num-envs 3 = 12 transitions. Nearest: 4"):
+    with pytest.raises(
+        ValueError,
+        match=r"batch-size is 5, .* 4 x --config.num-envs 3 = 12 transitions. Nearest: 4",
+    ):
         rollout(batch_size=5).check()
 
 
 def test_a_rollout_mixes_with_no_data_set() -> None:
     declared = rollout()
-    assert (declared.kind, declared.random_steps, declared.steps_per_iteration) == ("rollout", 0, 12)
+    assert (declared.kind, declared.random_steps, declared.steps_per_iteration) == (
+        "rollout",
+        0,
+        12,
+    )
 
 
 def test_rows_of_a_data_set_come_beside_a_rollout() -> None:
     """Each learner has its own, with the probabilities of the data's weights where it has any."""
     declared = dataclasses.replace(rollout(), data_size=400)
     declared.check()
-    with pytest.raises(ValueError, match=r"^agent 'mine' learns from a data set beside new experience\. Name it"):
+    with pytest.raises(
+        ValueError, match=r"^agent 'mine' learns from a data set beside new experience\. Name it"
+    ):
         declared.require_data(buffers.Supply("mine"))
-    with pytest.raises(ValueError, match=r"^agent 'mine' learns from what its own policy has just done, and cannot"):
+    with pytest.raises(
+        ValueError, match=r"^agent 'mine' learns from what its own policy has just done, and cannot"
+    ):
         rollout().require_data(buffers.Supply("mine", data="data.npz"))
     rows: Any = transitions(np.arange(8))
     for data, shares in (
@@ -83,17 +96,29 @@ def test_rows_of_a_data_set_come_beside_a_rollout() -> None:
         assert beside is not None
         assert "data" not in whole.extras
         assert "alias_table" not in beside.extras
-        number = [int(np.flatnonzero(rows.reward == reward)[0]) for reward in np.asarray(beside.reward)]
+        number = [
+            int(np.flatnonzero(rows.reward == reward)[0]) for reward in np.asarray(beside.reward)
+        ]
         np.testing.assert_array_equal(beside.observation, rows.observation[number])
         np.testing.assert_allclose(np.bincount(number, minlength=8) / 400, shares, atol=0.08)
         other = jax.tree.map(lambda x: x[1, 0], sample).extras["data"]
         assert not np.array_equal(other.reward, beside.reward)
-    assert buffers.beside(jax.tree.map(lambda x: x[0, 0], rollout().sample(empty(rollout()), None, keys())))[1] is None
+    assert (
+        buffers.beside(
+            jax.tree.map(lambda x: x[0, 0], rollout().sample(empty(rollout()), None, keys()))
+        )[1]
+        is None
+    )
 
 
 @pytest.mark.parametrize(("size", "nearest"), [(3, 4), (-2, 2), (401, 400)])
-def test_rows_of_a_data_set_that_minibatches_cannot_share_are_refused(size: int, nearest: int) -> None:
-    message = rf"data-size is {size}, and a rollout is learnt from in 2 minibatches: .* such as {nearest}\."
+def test_rows_of_a_data_set_that_minibatches_cannot_share_are_refused(
+    size: int, nearest: int
+) -> None:
+    message = (
+        rf"data-size is {size}, and a rollout is learnt from in 2 minibatches: .* such "
+        rf"as {nearest}\."
+    )
     with pytest.raises(ValueError, match=message):
         dataclasses.replace(rollout(), data_size=size).check()
 
@@ -107,7 +132,9 @@ def test_advantages_are_sums_of_errors_up_to_the_end(kinds: int | None) -> None:
     terminated, truncated = generator.random((2, 6, 2)) < 0.25
     discount, decay = (0.9, 0.7) if kinds is None else (np.array([0.9, 0.5]), np.array([0.7, 0.2]))
     batch: Any = Transition(None, None, None, terminated, truncated, None)  # type: ignore[arg-type]
-    advantages = buffers.generalised_advantages(batch, rewards, values, next_values, discount, decay)
+    advantages = buffers.generalised_advantages(
+        batch, rewards, values, next_values, discount, decay
+    )
     expected = np.zeros(shape)
     for t in range(steps):
         for e in range(2):

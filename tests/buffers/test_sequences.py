@@ -42,7 +42,9 @@ def remembering(numbers: np.ndarray) -> Transition:
 
 
 @jax.jit
-def store(ring: ReplayBuffer, rows: Any, pending: Pending | None, declared: buffers.Replay) -> ReplayBuffer:
+def store(
+    ring: ReplayBuffer, rows: Any, pending: Pending | None, declared: buffers.Replay
+) -> ReplayBuffer:
     """The ring after a step, and after the pending priorities were written."""
     return declared.store(ring, pending, rows)[0]
 
@@ -74,14 +76,17 @@ def number_of(batch: Transition) -> np.ndarray:
 def assert_windows(batch: Transition, expected: list[int], newest: int | None = None) -> None:
     """Each window is LENGTH steps of one environment, and all that may be drawn are.
 
-    With `newest`, observations are stored once: elsewhere than in this last step, a successor is the next observation.
+    With `newest`, observations are stored once: elsewhere than in this last step, a successor is
+    the next observation.
     """
     batch = jax.tree.map(np.asarray, batch)
     for learner in range(LEARNERS):
         number = number_of(batch)[learner] - 1 - 100_000 * learner  # [U, T, B]
         time, environment = number // ENVS, number % ENVS
         begin = time[:, :1]
-        np.testing.assert_array_equal(time, np.broadcast_to(begin + np.arange(LENGTH)[:, None], time.shape))
+        np.testing.assert_array_equal(
+            time, np.broadcast_to(begin + np.arange(LENGTH)[:, None], time.shape)
+        )
         np.testing.assert_array_equal(environment, np.broadcast_to(environment[:, :1], time.shape))
         pairs = set(zip(begin.ravel().tolist(), environment[:, 0].ravel().tolist(), strict=True))
         assert pairs == {(time, e) for time in expected for e in range(ENVS)}
@@ -90,7 +95,9 @@ def assert_windows(batch: Transition, expected: list[int], newest: int | None = 
         time = (number_of(batch) - 1) % 100_000 // ENVS
         goes_on = ~(batch.terminated | batch.truncated) & (time < newest)
         following = transitions(number_of(batch) + ENVS).observation
-        rows = rows.replace(next_observation=np.where(goes_on[..., None], following, rows.next_observation))
+        rows = rows.replace(
+            next_observation=np.where(goes_on[..., None], following, rows.next_observation)
+        )
     for name in ("observation", "action", "reward", "terminated", "truncated", "next_observation"):
         np.testing.assert_array_equal(getattr(batch, name), getattr(rows, name), name)
     first = np.zeros(batch.reward.shape, bool)
@@ -102,8 +109,11 @@ def assert_windows(batch: Transition, expected: list[int], newest: int | None = 
     np.testing.assert_array_equal(memory["two"], np.stack([begin, -begin], axis=-1))
 
 
-# One window; partly filled; just full; after a round, at odd and even steps; after many. 11 steps are rounded to 10.
-@pytest.mark.parametrize(("slots", "steps"), [(8, 5), (8, 7), (8, 8), (8, 9), (8, 12), (11, 23), (6, 31)])
+# One window; partly filled; just full; after a round, at odd and even steps; after many. 11 steps
+# are rounded to 10.
+@pytest.mark.parametrize(
+    ("slots", "steps"), [(8, 5), (8, 7), (8, 8), (8, 9), (8, 12), (11, 23), (6, 31)]
+)
 def test_windows_are_consecutive_steps_with_the_memory_before_them(slots: int, steps: int) -> None:
     declared = declare(slots)
     batch = sample(declared, filled(declared, steps), keys())
@@ -154,21 +164,30 @@ def test_priorities_are_those_of_whole_windows(steps: int) -> None:
     batch = jax.tree.map(np.asarray, sample(declared, ring, keys()))
     assert_windows(batch, beginnings(8, steps))
     for learner in range(LEARNERS):
-        row, begin = batch.extras["row"][learner], number_of(batch)[learner, :, 0] - 1 - 100_000 * learner
+        row, begin = (
+            batch.extras["row"][learner],
+            number_of(batch)[learner, :, 0] - 1 - 100_000 * learner,
+        )
         np.testing.assert_array_equal(row, begin // ENVS // EVERY % 4 * ENVS + begin % ENVS)
         mass = np.zeros(windows)
         whole = [time // EVERY % 4 * ENVS + e for time in beginnings(8, steps) for e in range(ENVS)]
         mass[whole] = (priority[learner, whole] + 1e-6) ** float(ALPHA[learner])
         assert abs(chi_square(row, mass / mass.sum())) < 5
         weight = mass[row] ** -float(BETA[learner])
-        np.testing.assert_allclose(batch.extras["weight"][learner], weight / weight.max(-1, keepdims=True), rtol=1e-4)
+        np.testing.assert_allclose(
+            batch.extras["weight"][learner], weight / weight.max(-1, keepdims=True), rtol=1e-4
+        )
 
 
 @pytest.mark.slow
 def test_a_new_window_has_the_largest_priority_and_an_old_one_is_written_before_it() -> None:
     declared = declare(8, ALPHA)
     ring = filled(declared, 8)  # the next step begins the window of row 0 anew
-    pending = Pending(jnp.asarray([[[0, 4]]] * LEARNERS), jnp.asarray([[[7.0, 3.0]]] * LEARNERS), jnp.asarray(True))
+    pending = Pending(
+        jnp.asarray([[[0, 4]]] * LEARNERS),
+        jnp.asarray([[[7.0, 3.0]]] * LEARNERS),
+        jnp.asarray(True),
+    )
     ring = store(ring, remembering(numbered(8, ENVS)), pending, declared)
     sums = np.asarray(ring.index.priorities.sums)  # type: ignore[union-attr]
     first = sums.shape[1] // 2
@@ -193,7 +212,9 @@ def test_one_learner_has_its_own_windows() -> None:
     ring = filled(declare(8, ALPHA), 9)
     one: Any = ring.of_learner(1)
     np.testing.assert_array_equal(one.index.memory["one"], np.asarray(ring.index.memory["one"])[1])
-    np.testing.assert_array_equal(one.index.priorities.sums, np.asarray(ring.index.priorities.sums)[1])  # type: ignore[union-attr]
+    np.testing.assert_array_equal(
+        one.index.priorities.sums, np.asarray(ring.index.priorities.sums)[1]
+    )  # type: ignore[union-attr]
     np.testing.assert_array_equal(one.data.reward, np.asarray(ring.data.reward)[1])
 
 
@@ -216,7 +237,10 @@ def test_cut_episodes_begin_anew_inside_of_a_window() -> None:
 
 
 def test_sizes_that_hold_no_window_are_refused() -> None:
-    with pytest.raises(ValueError, match=r"--config.replay-size is 15, sequences of 5 .* need at least 18. Raise it."):
+    with pytest.raises(
+        ValueError,
+        match=r"--config.replay-size is 15, sequences of 5 .* need at least 18. Raise it.",
+    ):
         declare(5, batch_size=4).check()
     declare(6, batch_size=4).check()
     with pytest.raises(ValueError, match=r"--config.shift is 4, it must be 0"):
@@ -233,7 +257,9 @@ class Replaying(Remembering):
 
     def experience(self, config: Any) -> Any:
         """Sequences, drawn by priority."""
-        return replay(config, draw=buffers.Sequences(length=STEPS, every=2, exponent=0.9), remembers=True)
+        return replay(
+            config, draw=buffers.Sequences(length=STEPS, every=2, exponent=0.9), remembers=True
+        )
 
     def update(self, state: Any, batch: Any, key: Any, step: Any, config: Any) -> Any:
         """What differs, and priorities."""
@@ -241,16 +267,28 @@ class Replaying(Remembering):
         return state, metrics | buffers.priorities((batch.reward.sum(axis=0) + step)[None], batch)
 
 
-CHANGES: dict[str, Any] = {"num_envs": 3, "num_steps": 2, "num_updates": 2, "warmup_steps": 30, "replay_size": 66}
+CHANGES: dict[str, Any] = {
+    "num_envs": 3,
+    "num_steps": 2,
+    "num_updates": 2,
+    "warmup_steps": 30,
+    "replay_size": 66,
+}
 
 
 def tallied(driver: Any) -> dict[str, np.ndarray]:
     """The means of a driver's metrics."""
-    return {name: np.asarray(x) for name, x in driver.report().metrics.items() if not name.startswith("episode/")}
+    return {
+        name: np.asarray(x)
+        for name, x in driver.report().metrics.items()
+        if not name.startswith("episode/")
+    }
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", [HostedDriver, pytest.param(EmbeddedDriver, marks=pytest.mark.learn)])
+@pytest.mark.parametrize(
+    "kind", [HostedDriver, pytest.param(EmbeddedDriver, marks=pytest.mark.learn)]
+)
 def test_drivers_store_the_memory_before_each_window(kind: Any) -> None:
     inside = driven([1, 2], 25, Replaying(), Counter(5), **CHANGES)
     hosted: Any = HostedCounter(5)
@@ -272,7 +310,8 @@ def test_a_checkpoint_holds_the_windows() -> None:
     for driver in (once, again):
         driver.advance(5)
     first, second = (
-        jax.tree.map(np.asarray, driver.learners.replace(key_act=None, key_update=None)) for driver in (once, again)
+        jax.tree.map(np.asarray, driver.learners.replace(key_act=None, key_update=None))
+        for driver in (once, again)
     )
     assert_equal(first, second)
 

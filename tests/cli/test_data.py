@@ -1,4 +1,6 @@
-"""`rljax data` as a user meets it: what it keeps of a file, what it refuses before it reads anything, and its help."""
+"""`rljax data` as a user meets it: what it keeps of a file,
+what it refuses before it reads anything, and its help.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,9 @@ def foreign(tmp_path: Path) -> Path:
 
 @pytest.mark.slow_after(1)
 @pytest.mark.parametrize("name", ["mine.npz", "mine.hdf5"])
-def test_the_environment_is_kept(foreign: Path, name: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_environment_is_kept(
+    foreign: Path, name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     path = foreign.with_name(name)
     data.main(["convert", str(foreign), str(path), "--env", "Pendulum-v1"])
     assert datasets.environment(str(foreign)) is None
@@ -47,7 +51,9 @@ def test_the_environment_is_kept(foreign: Path, name: str, capsys: pytest.Captur
 def test_no_file_is_overwritten(foreign: Path, command: list[str]) -> None:
     before = foreign.read_bytes()
     arguments = [str(foreign) if word == "FILE" else word for word in command]
-    with pytest.raises(ValueError, match=r"'.*foreign.npz' exists. Choose another name, or delete it."):
+    with pytest.raises(
+        ValueError, match=r"'.*foreign.npz' exists. Choose another name, or delete it."
+    ):
         data.main(arguments)  # and not that there is no 'absent', which would be found later
     assert foreign.read_bytes() == before
 
@@ -57,13 +63,24 @@ def test_no_file_is_overwritten(foreign: Path, command: list[str]) -> None:
     [
         (arrays([5], "t", size=4), {}, r"differ: they have 3 and 4 observation dimensions\.$"),
         (arrays([5], "t", actions=1), {}, r"differ: they have 2 and 1 action dimensions\.$"),
-        (arrays([5], "t") | {"actions": np.arange(5)}, {}, r"differ: their actions are vectors and choices\.$"),
+        (
+            arrays([5], "t") | {"actions": np.arange(5)},
+            {},
+            r"differ: their actions are vectors and choices\.$",
+        ),
         (
             arrays([5], "t", size=4),
             {"action_bounds": (-2, 2)},
-            r"3 and 4 observation dimensions; their actions lie in \[-1, 1\] and in \[-2, 2\] \(.*--action-bounds LOW",
+            (
+                r"3 and 4 observation dimensions; their actions lie in \[-1, 1\] and in \[-2, 2\] "
+                r"\(.*--action-bounds LOW"
+            ),
         ),
-        (arrays([5], "t"), {"action_bounds": ([-1, 0], [1, 2])}, r"in \[-1, 1\] and in \[-1, 1\] x \[0, 2\] \("),
+        (
+            arrays([5], "t"),
+            {"action_bounds": ([-1, 0], [1, 2])},
+            r"in \[-1, 1\] and in \[-1, 1\] x \[0, 2\] \(",
+        ),
     ],
 )
 def test_sets_that_cannot_be_joined_say_what_differs(
@@ -96,14 +113,22 @@ def test_bounds_are_given_per_dimension(tmp_path: Path) -> None:
     np.testing.assert_array_equal(bounds, [low, high])
     for words in (["low", "high"], ["1,,2", "3"]):
         with pytest.raises(
-            ValueError, match="--action-bounds takes two: low and high, each a number, or one number per"
+            ValueError,
+            match="--action-bounds takes two: low and high, each a number, or one number per",
         ):
-            data.main(["convert", str(path), str(tmp_path / "other.npz"), "--action-bounds", *words])
+            data.main(
+                ["convert", str(path), str(tmp_path / "other.npz"), "--action-bounds", *words]
+            )
 
 
-def test_the_environment_says_what_the_file_leaves_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_environment_says_what_the_file_leaves_out(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     values = arrays([5, 4, 6], "tot", actions=1)
-    path, copy = npz(tmp_path / "a.npz", values | {"actions": 2 * values["actions"]}), tmp_path / "copy.npz"
+    path, copy = (
+        npz(tmp_path / "a.npz", values | {"actions": 2 * values["actions"]}),
+        tmp_path / "copy.npz",
+    )
     data.main(["convert", str(path), str(copy), "--env", "Pendulum-v1"])
     bounds: Any = datasets.load(str(copy)).action_bounds
     np.testing.assert_array_equal(bounds, [[-2], [2]])
@@ -113,14 +138,18 @@ def test_the_environment_says_what_the_file_leaves_out(tmp_path: Path, capsys: p
     assert datasets.load(str(choices)).action_size == 1
     assert datasets.load(str(tmp_path / "cart.npz")).action_size == 2
     floats = npz(tmp_path / "floats.npz", values | {"actions": np.resize([0.0, 1.0], 15)})
-    with pytest.raises(ValueError, match=r"whole numbers, stored as real ones, and 'CartPole-v1' has 2 discrete"):
+    with pytest.raises(
+        ValueError, match=r"whole numbers, stored as real ones, and 'CartPole-v1' has 2 discrete"
+    ):
         data.main(["convert", str(floats), str(tmp_path / "no.npz"), "--env", "CartPole-v1"])
     data.main(["convert", str(choices), str(tmp_path / "unknown.npz"), "--env", "Unknown-v0"])
     assert "'Unknown-v0' cannot be made here" in capsys.readouterr().err
 
 
 @pytest.mark.slow
-def test_tasks_with_a_known_solution_are_recorded_by_name(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_tasks_with_a_known_solution_are_recorded_by_name(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     task, path = "rljax/CombinationLock-3-discrete", tmp_path / "lock.npz"
     data.main(["record", task, str(path), "--steps", "32"])
     assert "30 transitions, return" in capsys.readouterr().out
@@ -129,7 +158,10 @@ def test_tasks_with_a_known_solution_are_recorded_by_name(tmp_path: Path, capsys
     other = str(tmp_path / "other.npz")
     for arguments, message in (
         ([task, other, "--steps", "2"], r"--steps is 2, an episode of '.*' has 3"),
-        (["rljax/Pendulum", other], r"'rljax/Pendulum' is no run, and no task that shows its own solution"),
+        (
+            ["rljax/Pendulum", other],
+            r"'rljax/Pendulum' is no run, and no task that shows its own solution",
+        ),
         ([task, other, "--from", "replay"], r"are of runs; '.*' is recorded by its oracles"),
     ):
         with pytest.raises(ValueError, match=message):

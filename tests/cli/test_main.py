@@ -46,7 +46,10 @@ def test_an_unknown_command_names_the_nearest(capsys: pytest.CaptureFixture[str]
     with pytest.raises(SystemExit) as exit:
         cli.main(["trian", "sac"])
     assert exit.value.code == 2
-    assert capsys.readouterr().err == "error: no command 'trian'. Nearest: 'train'. All of them: rljax --help\n"
+    assert (
+        capsys.readouterr().err
+        == "error: no command 'trian'. Nearest: 'train'. All of them: rljax --help\n"
+    )
 
 
 @pytest.mark.parametrize(
@@ -57,13 +60,21 @@ def test_an_unknown_command_names_the_nearest(capsys: pytest.CaptureFixture[str]
         (EnvironmentFailed("it raised.", "its trace\n"), 2, "error: it raised.\n\nits trace\n"),
         (FloatingPointError("the reward is nan."), 1, "error: the reward is nan.\n"),
         (failures.Diverged("the loss is nan."), 1, "error: the loss is nan.\n"),
-        (checkpoints.CheckpointError("no checkpoint is whole."), 1, "error: no checkpoint is whole.\n"),
+        (
+            checkpoints.CheckpointError("no checkpoint is whole."),
+            1,
+            "error: no checkpoint is whole.\n",
+        ),
         (processes.ProcessError("the others are gone."), 1, "error: the others are gone.\n"),
         (KeyboardInterrupt(), 130, "error: stopped at once; the last checkpoint is safe.\n"),
     ],
 )
 def test_errors_are_one_message_and_an_exit_code(
-    error: BaseException, code: int, message: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    error: BaseException,
+    code: int,
+    message: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     def fail(*args: object, **options: object) -> None:
         raise error
@@ -76,7 +87,9 @@ def test_errors_are_one_message_and_an_exit_code(
 
 
 def test_errors_of_the_program_are_not_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rljax.analysis.learning_curves.plot", lambda *args, **options: {}["missing"])
+    monkeypatch.setattr(
+        "rljax.analysis.learning_curves.plot", lambda *args, **options: {}["missing"]
+    )
     with pytest.raises(KeyError):
         cli.main(["plot", "run"])
 
@@ -85,12 +98,16 @@ def test_the_page_of_runs_lists_the_exit_codes() -> None:
     page = (Path(__file__).parents[2] / "docs" / "runs.md").read_text()
     listed = page.partition("## Exit codes")[2].partition("\n## ")[0]
     codes = [0, EXIT_RUN, EXIT_USER, EXIT_INTERRUPT]
-    assert re.findall(r"^\| (\d+) \|", listed, re.M) == list(map(str, codes)) == ["0", "1", "2", "130"]
+    assert (
+        re.findall(r"^\| (\d+) \|", listed, re.M) == list(map(str, codes)) == ["0", "1", "2", "130"]
+    )
 
 
 def test_an_agent_file_is_a_program(monkeypatch: pytest.MonkeyPatch) -> None:
     called: list[str] = []
-    monkeypatch.setattr("rljax.runs.run.train", lambda **what: called.extend([what["agent"], what["env"]]))
+    monkeypatch.setattr(
+        "rljax.runs.run.train", lambda **what: called.extend([what["agent"], what["env"]])
+    )
     monkeypatch.setattr("sys.argv", ["agents/sac.py", "--env", "rljax/Pendulum"])
     cli.train_file("agents/sac.py")
     assert called == ["agents/sac.py", "rljax/Pendulum"]

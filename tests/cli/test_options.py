@@ -36,7 +36,9 @@ OPTIONS = {
     """,
     "extract": "learners required, out None, trust False",
     "eval": "episodes 10, env None, best False, seed 0, hold, trust False",
-    "play": "learner 0, best False, seed 0, max-steps 1000, output None, terminal False, trust False",
+    "play": (
+        "learner 0, best False, seed 0, max-steps 1000, output None, terminal False, trust False"
+    ),
     "plot": "output None, signal None",
     "report": "output report.html, at None",
     "select": "trust False, validation None, discount 0.99",
@@ -55,7 +57,14 @@ OPTIONS = {
     "data correct": "hidden 256 256, updates 10000, reward-limit 1.0, seed 0",
     "data record": "steps None, from policy, learner 0, best False, envs None, seed 0, trust False",
 }
-WRITE = {"train": "out", "sweep": "out", "extract": "out", "play": "output", "plot": "output", "report": "output"}
+WRITE = {
+    "train": "out",
+    "sweep": "out",
+    "extract": "out",
+    "play": "output",
+    "plot": "output",
+    "report": "output",
+}
 WRITE["data info"] = "output"
 
 
@@ -68,7 +77,9 @@ def help_of(command: str, capsys: pytest.CaptureFixture[str]) -> str:
 
 
 def listed(text: str) -> dict[str, str]:
-    """Options and defaults in a command's help; "required" or "repeatable" where there is no default."""
+    """Options and defaults in a command's help; "required" or "repeatable" where there is no
+    default.
+    """
     found: dict[str, str] = {}
     for line in text.splitlines():
         words = line.strip("│╭─╮╰╯ ")
@@ -77,13 +88,19 @@ def listed(text: str) -> dict[str, str]:
         elif found and words:
             found[list(found)[-1]] += f" {words}"
     ends = r"\((?:default: ?)?([^()]*)\)$"
-    return {name: match[1].strip() for name, words in found.items() if (match := re.search(ends, words))}
+    return {
+        name: match[1].strip() for name, words in found.items() if (match := re.search(ends, words))
+    }
 
 
 @pytest.mark.parametrize("command", OPTIONS)
-def test_help_explains_the_options_and_their_defaults(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_help_explains_the_options_and_their_defaults(
+    command: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     text = help_of(command, capsys)
-    pairs = [option.strip().partition(" ") for option in OPTIONS[command].split(",") if option.strip()]
+    pairs = [
+        option.strip().partition(" ") for option in OPTIONS[command].split(",") if option.strip()
+    ]
     assert listed(text) == {name: default for name, _, default in pairs}
     unexplained = r"--([a-z-]+) (?:\S+ )?\((?:default|required|repeatable)"
     assert not re.findall(unexplained, " ".join(text.replace("│", " ").split()))
@@ -92,14 +109,20 @@ def test_help_explains_the_options_and_their_defaults(command: str, capsys: pyte
 def test_train_has_an_option_for_each_setting() -> None:
     options_of_train = {field.name: field.default for field in dataclasses.fields(training.Train)}
     settings = {field.name: field.default for field in dataclasses.fields(Settings)}
-    assert set(settings) - set(options_of_train) == {"schedule"}, "changes of settings come from a sweep"
-    assert (options_of_train["online"], settings["online"]) == ((), None), "one is repeatable, both mean no change"
+    assert set(settings) - set(options_of_train) == {"schedule"}, (
+        "changes of settings come from a sweep"
+    )
+    assert (options_of_train["online"], settings["online"]) == ((), None), (
+        "one is repeatable, both mean no change"
+    )
     for name in set(settings) - {"schedule", "agent", "env", "seeds", "online"}:
         assert options_of_train[name] == settings[name], name
 
 
 @pytest.mark.parametrize(("command", "first"), WRITE.items())
-def test_help_shows_both_names_of_the_output(command: str, first: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_help_shows_both_names_of_the_output(
+    command: str, first: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     second = {"out": "output", "output": "out"}[first]
     assert re.search(rf"--{first} \S+, --{second} ", help_of(command, capsys))
 
@@ -120,7 +143,9 @@ def test_out_and_output_are_one_option(
     words: str, function: str, spelling: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     called: list[Any] = []
-    monkeypatch.setattr(f"rljax.{function}", lambda *args, **kwargs: called.extend([*args, *kwargs.values()]) or "")
+    monkeypatch.setattr(
+        f"rljax.{function}", lambda *args, **kwargs: called.extend([*args, *kwargs.values()]) or ""
+    )
     cli.main([*words.split(), spelling, "there.png"])
     assert Path("there.png") in called
 
@@ -135,11 +160,16 @@ def test_out_and_output_are_one_option(
         "data info file.npz --output a.png --out b.png",
     ],
 )
-def test_both_names_of_the_output_are_refused(words: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_both_names_of_the_output_are_refused(
+    words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     with pytest.raises(SystemExit) as exit:
         cli.main(words.split())
     assert exit.value.code == 2
-    assert capsys.readouterr().err == "error: --out and --output are two names of one option: give one of them.\n"
+    assert (
+        capsys.readouterr().err
+        == "error: --out and --output are two names of one option: give one of them.\n"
+    )
 
 
 @pytest.mark.parametrize("text", ["300000", "300_000", "3e5", "0.3e6", "3E+5", "300000.0"])
@@ -157,7 +187,10 @@ def test_large_whole_numbers_are_exact() -> None:
 
 @pytest.mark.parametrize("text", ["1.5", "1e-3", "many", "", "nan", "inf", "1e6x"])
 def test_other_numbers_are_refused(text: str) -> None:
-    with pytest.raises(ValueError, match=rf"'{re.escape(text)}' is not a whole number, such as 300000, 300_000 or 3e5"):
+    with pytest.raises(
+        ValueError,
+        match=rf"'{re.escape(text)}' is not a whole number, such as 300000, 300_000 or 3e5",
+    ):
         options.whole_number(text)
 
 
@@ -170,9 +203,19 @@ def test_large_exponents_are_refused(text: str) -> None:
 def test_steps_may_be_written_with_an_exponent(monkeypatch: pytest.MonkeyPatch) -> None:
     called: dict[str, Any] = {}
     monkeypatch.setattr("rljax.runs.run.train", lambda **what: called.update(what))
-    steps = ["--steps", "1e6", "--eval-every=3e5", "--checkpoint-every", "1_000_000", "--then-online", "2.5e5"]
+    steps = [
+        "--steps",
+        "1e6",
+        "--eval-every=3e5",
+        "--checkpoint-every",
+        "1_000_000",
+        "--then-online",
+        "2.5e5",
+    ]
     cli.main(["train", "sac", "--env", "rljax/Pendulum", *steps, "--config.warmup-steps", "1e4"])
-    assert [called[name] for name in ("steps", "eval_every", "checkpoint_every", "then_online")] == [
+    assert [
+        called[name] for name in ("steps", "eval_every", "checkpoint_every", "then_online")
+    ] == [
         1_000_000,
         300_000,
         1_000_000,
@@ -214,12 +257,26 @@ def test_help_shows_the_presets_values(capsys: pytest.CaptureFixture[str]) -> No
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("flags", [["--config.tau=0.25"], ["--config.tau", "0.25"], ["--config.target-rate", "0.25"]])
+@pytest.mark.parametrize(
+    "flags", [["--config.tau=0.25"], ["--config.tau", "0.25"], ["--config.target-rate", "0.25"]]
+)
 def test_settings_may_bear_the_names_of_other_suites(flags: list[str], tmp_path: Path) -> None:
     sizes = ["--config.warmup-steps", "16", "--config.batch-size", "8", "--config.hidden", "8"]
-    out = ["--steps", "32", "--eval-every", "32", "--eval-episodes", "1", "--quiet", "--out", str(tmp_path / "run")]
+    out = [
+        "--steps",
+        "32",
+        "--eval-every",
+        "32",
+        "--eval-episodes",
+        "1",
+        "--quiet",
+        "--out",
+        str(tmp_path / "run"),
+    ]
     cli.main(["train", "sac", "--env", "rljax/Pendulum", *out, *sizes, *flags])
-    assert json.loads((tmp_path / "run" / "config.json").read_text())["config"]["target_rate"] == 0.25
+    assert (
+        json.loads((tmp_path / "run" / "config.json").read_text())["config"]["target_rate"] == 0.25
+    )
 
 
 def test_agent_comes_first(capsys: pytest.CaptureFixture[str]) -> None:

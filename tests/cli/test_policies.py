@@ -20,7 +20,9 @@ def test_eval_prints_each_learner(trained: Path, capsys: pytest.CaptureFixture[s
     assert "learner 0 (seed 0): return" in capsys.readouterr().out
 
 
-def test_eval_refuses_settings_that_are_not_for_evaluations(trained: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_eval_refuses_settings_that_are_not_for_evaluations(
+    trained: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     with pytest.raises(SystemExit) as exit:
         cli.main(["eval", str(trained), "--config.hidden", "3"])
     assert exit.value.code == 2
@@ -29,15 +31,26 @@ def test_eval_refuses_settings_that_are_not_for_evaluations(trained: Path, capsy
 
 @pytest.mark.learn
 def test_eval_changes_declared_settings(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    config = {"torso": "iru", "compute": 2, "actor_hidden": (8,), "critic_hidden": (8,), "num_envs": 2, "num_steps": 8}
-    out = small_runs.train("ppo", "rljax/Pendulum", 100, tmp_path / "run", config | {"batch_size": 16})
+    config = {
+        "torso": "iru",
+        "compute": 2,
+        "actor_hidden": (8,),
+        "critic_hidden": (8,),
+        "num_envs": 2,
+        "num_steps": 8,
+    }
+    out = small_runs.train(
+        "ppo", "rljax/Pendulum", 100, tmp_path / "run", config | {"batch_size": 16}
+    )
     capsys.readouterr()
     cli.main(["eval", str(out), "--config.compute", "1", "2", "--episodes", "1"])
     shown = capsys.readouterr().out
     assert [f"--config.compute {steps}, " in shown for steps in (1, 2, 3)] == [True, True, False]
     for words, message in {
         ("--config.compute",): "--config.compute needs a value",
-        ("--config.compute=some",): "--config.compute: 'some' is no value of 'compute', which is int",
+        (
+            "--config.compute=some",
+        ): "--config.compute: 'some' is no value of 'compute', which is int",
     }.items():
         with pytest.raises(SystemExit):
             cli.main(["eval", str(out), *words])
@@ -54,7 +67,9 @@ def test_play_films_without_a_display(trained: Path) -> None:
 
 
 @pytest.mark.slow
-def test_play_refuses_what_has_no_pictures(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_play_refuses_what_has_no_pictures(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     out = small_runs.trained("td3", "rljax/Pendulum", 100, tmp_path / "run")
     with pytest.raises(SystemExit) as exit:
         cli.main(["play", str(out)])
@@ -63,7 +78,9 @@ def test_play_refuses_what_has_no_pictures(tmp_path: Path, capsys: pytest.Captur
 
 
 @pytest.mark.learn
-def test_play_shows_grids_as_video_and_as_text(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_play_shows_grids_as_video_and_as_text(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     out = small_runs.train("stream_q", "rljax/LightsOut-2x2", 100, tmp_path / "run")
     cli.main(["play", str(out), "--terminal", "--max-steps", "3"])
     shown = capsys.readouterr().out
@@ -74,7 +91,9 @@ def test_play_shows_grids_as_video_and_as_text(tmp_path: Path, capsys: pytest.Ca
     assert (out / "play.mp4").stat().st_size > 500
 
 
-def test_play_tells_as_text_what_is_on_grids_only(trained: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_play_tells_as_text_what_is_on_grids_only(
+    trained: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     with pytest.raises(SystemExit) as exit:
         cli.main(["play", str(trained), "--terminal"])
     assert exit.value.code == 2

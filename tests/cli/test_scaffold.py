@@ -32,7 +32,9 @@ def test_a_file_of_ones_own_has_empty_presets_beside_it(tmp_path: Path) -> None:
     assert not file.exists()
 
 
-def test_the_command_has_the_path_from_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_command_has_the_path_from_here(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "docs").mkdir()
     for path in ("mine.py", "docs/mine.py"):
@@ -84,10 +86,15 @@ def test_updates():
     assert jax
 '''
     written = scaffold.small_test(text, "sac", "mine")
-    begin = '"""mine against float64 NumPy written from the paper."""\n\nfrom __future__ import annotations\n\n'
+    begin = (
+        '"""mine against float64 NumPy written from the paper."""\n\n'
+        "from __future__ import annotations\n\n"
+    )
     begin += "import pytest"
     assert not written.startswith(begin), "the test that was given does not import pytest"
-    written = scaffold.small_test(text.replace("import numpy", "import pytest\nimport numpy"), "sac", "mine")
+    written = scaffold.small_test(
+        text.replace("import numpy", "import pytest\nimport numpy"), "sac", "mine"
+    )
     assert written.startswith(begin)
     names = [line.split("(")[0] for line in written.splitlines() if line.startswith("def ")]
     assert names == ["def batch", "def example", "def test_updates_equal_the_papers"]
@@ -101,14 +108,19 @@ def test_updates():
 
 @pytest.mark.parametrize("name", ["my-agent.py", "2nd.py", "agent.txt"])
 def test_names_that_are_no_modules_are_refused(name: str, tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"must be the name of a Python module, such as \w+\.py: rljax new "):
+    with pytest.raises(
+        ValueError, match=r"must be the name of a Python module, such as \w+\.py: rljax new "
+    ):
         scaffold.write("sac", tmp_path / name)
     assert list(tmp_path.iterdir()) == []
 
 
 def test_an_agent_that_learns_from_data_is_trained_from_data(tmp_path: Path) -> None:
     scaffold.write("iql", tmp_path / "mine.py")
-    assert scaffold.command(tmp_path / "mine.py") == "rljax train ./mine.py --data d4rl/hopper-medium-v2"
+    assert (
+        scaffold.command(tmp_path / "mine.py")
+        == "rljax train ./mine.py --data d4rl/hopper-medium-v2"
+    )
 
 
 @pytest.fixture(scope="module")
@@ -117,7 +129,9 @@ def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
     copy = tmp_path_factory.mktemp("checkout") / "rljax"
     copy.mkdir()
     for name in ("agents", "docs", "envs", "rljax", "scripts", "tests"):
-        shutil.copytree(ROOT / name, copy / name, symlinks=True, ignore=shutil.ignore_patterns("__pycache__"))
+        shutil.copytree(
+            ROOT / name, copy / name, symlinks=True, ignore=shutil.ignore_patterns("__pycache__")
+        )
     for name in ("Makefile", "README.md", "pyproject.toml"):
         shutil.copy(ROOT / name, copy / name)
     for name, source in (("newdata", "td3_bc"), ("newchoice", "dqn")):
@@ -130,20 +144,33 @@ def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def inside(checkout: Path, *words: str) -> subprocess.CompletedProcess[str]:
     """Python in a checkout, with its own rljax."""
     environment = os.environ | {"PYTHONPATH": str(checkout)}
-    return subprocess.run([sys.executable, *words], cwd=checkout, env=environment, capture_output=True, text=True)
+    return subprocess.run(
+        [sys.executable, *words], cwd=checkout, env=environment, capture_output=True, text=True
+    )
 
 
 def test_everything_that_belongs_to_an_agent_is_written_under_its_name(checkout: Path) -> None:
-    assert {place.name for place in (checkout / "agents" / "presets").glob("newchoice.*")} == {"newchoice.toml"}
+    assert {place.name for place in (checkout / "agents" / "presets").glob("newchoice.*")} == {
+        "newchoice.toml"
+    }
     for name, source in (("newdata", "td3_bc"), ("newchoice", "dqn")):
-        for place in ("agents/{}.py", "agents/presets/{}.toml", "agents/spaces/{}.toml", "tests/agents/test_{}.py"):
+        for place in (
+            "agents/{}.py",
+            "agents/presets/{}.toml",
+            "agents/spaces/{}.toml",
+            "tests/agents/test_{}.py",
+        ):
             text = (checkout / place.format(name)).read_text()
             assert f"'{source}'" not in text
             assert f'"{source}"' not in text
             assert f"rljax train {source} " not in text
         for place in ("agents/presets/{}.toml", "agents/spaces/{}.toml"):
-            assert tomllib.loads((checkout / place.format(name)).read_text()) == {}, "what it holds is to be written"
-        assert len((checkout / "tests" / "agents" / f"test_{name}.py").read_text().splitlines()) < 60
+            assert tomllib.loads((checkout / place.format(name)).read_text()) == {}, (
+                "what it holds is to be written"
+            )
+        assert (
+            len((checkout / "tests" / "agents" / f"test_{name}.py").read_text().splitlines()) < 60
+        )
         assert f"agents/{name}.py" in (checkout / "docs" / "agents" / f"{name}.md").read_text()
     for page in ("README.md", "docs/agents/README.md"):
         assert "newchoice.md" in (checkout / page).read_text(), "listed with its family"
@@ -152,8 +179,14 @@ def test_everything_that_belongs_to_an_agent_is_written_under_its_name(checkout:
 @pytest.mark.learn  # as long as the quick tests of two agents
 def test_what_is_written_passes_the_tests_of_all_agents(checkout: Path) -> None:
     files = ["tests/test_style.py", "tests/test_imports.py", "tests/scripts/test_agent_pages.py"]
-    files += ["tests/tuning/test_search_spaces.py", "tests/training/test_registry.py", "tests/agents"]
-    done = inside(checkout, "-m", "pytest", "-q", "-m", "not learn", "-k", "newdata or newchoice", *files)
+    files += [
+        "tests/tuning/test_search_spaces.py",
+        "tests/training/test_registry.py",
+        "tests/agents",
+    ]
+    done = inside(
+        checkout, "-m", "pytest", "-q", "-m", "not learn", "-k", "newdata or newchoice", *files
+    )
     assert done.returncode == 0, done.stdout[-3000:]
     assert " passed" in done.stdout
 
@@ -172,6 +205,8 @@ def test_a_checkout_without_symbolic_links_works(checkout: Path, tmp_path: Path)
         link = copy / "rljax" / name
         link.unlink()
         link.write_text(f"../{name}")  # as git checks a link out where the system has none
-    done = inside(copy, "-c", "import rljax.agents.sac, rljax.envs; print(rljax.agents.sac.__file__)")
+    done = inside(
+        copy, "-c", "import rljax.agents.sac, rljax.envs; print(rljax.agents.sac.__file__)"
+    )
     assert done.stdout.strip() == str(copy / "agents" / "sac.py"), done.stderr
     assert "  sac " in inside(copy, "-m", "rljax", "list", "agents").stdout

@@ -1,4 +1,6 @@
-"""Files for the tests of datasets: D4RL's layout with every kind of end, and real archives if they are available."""
+"""Files for the tests of datasets: D4RL's layout with every kind of end,
+and real archives if they are available.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,9 @@ def shared(*parts: str) -> Path:
     return path
 
 
-def arrays(lengths: list[int], ends: str, size: int = 3, actions: int = 2, seed: int = 0) -> dict[str, np.ndarray]:
+def arrays(
+    lengths: list[int], ends: str, size: int = 3, actions: int = 2, seed: int = 0
+) -> dict[str, np.ndarray]:
     """Random episodes in D4RL's layout, with the ends that the letters of `ends` name.
 
     t: terminal, o: timed out, b: both at once, n: neither (the trajectory is cut without a mark).
@@ -32,7 +36,8 @@ def arrays(lengths: list[int], ends: str, size: int = 3, actions: int = 2, seed:
     timeouts[[row for row, end in zip(last, ends, strict=True) if end in "ob"]] = True
     observations = rng.normal(size=(total, size)).astype(np.float32)
     following = np.concatenate([observations[1:], observations[:1]])
-    following[last] = rng.normal(size=(len(last), size))  # true successors, which no row begins with
+    # True successors, which no row begins with.
+    following[last] = rng.normal(size=(len(last), size))
     return {
         "observations": observations,
         "actions": rng.uniform(-1, 1, (total, actions)).astype(np.float32),

@@ -10,12 +10,15 @@ import pytest
 from rljax import datasets
 
 ROOT = Path(datasets.__file__).parent
-ROOMS = ("dataset", "formats", "tools", "publishers", "recording")  # each imports itself and those before it
+# Each imports itself and those before it.
+ROOMS = ("dataset", "formats", "tools", "publishers", "recording")
 
 
 def rooms_imported_by(path: Path) -> set[str]:
     """The rooms of `rljax.datasets` that a module imports."""
-    nodes = [node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.ImportFrom)]
+    nodes = [
+        node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.ImportFrom)
+    ]
     names = [f"{node.module}.{alias.name}" for node in nodes for alias in node.names]
     return {name.split(".")[2] for name in names if name.startswith("rljax.datasets.")}
 
@@ -28,4 +31,6 @@ def test_a_room_imports_only_those_before_it(room: str) -> None:
 
 
 def test_every_module_lies_in_a_room() -> None:
-    assert {path.stem for path in ROOT.iterdir() if path.stem not in ("__init__", "__pycache__")} == {*ROOMS}
+    assert {
+        path.stem for path in ROOT.iterdir() if path.stem not in ("__init__", "__pycache__")
+    } == {*ROOMS}

@@ -1,4 +1,6 @@
-"""Learners on 8 virtual devices or a CPU's cores: the same curves, no recompilation, and runs that resume."""
+"""Learners on 8 virtual devices or a CPU's cores: the same curves, no recompilation,
+and runs that resume.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,9 @@ EIGHT = {"JAX_NUM_CPU_DEVICES": "8"}
 TWO_BY_XLA = {"XLA_FLAGS": "--xla_force_host_platform_device_count=2"}
 CASES = [
     pytest.param("sac", "rljax/Pendulum", 8, 8, id="compiled"),
-    pytest.param("ppo", "rljax/Pendulum", 4, 8, id="learners-and-environments", marks=pytest.mark.learn),
+    pytest.param(
+        "ppo", "rljax/Pendulum", 4, 8, id="learners-and-environments", marks=pytest.mark.learn
+    ),
     pytest.param("td3", "Pendulum-v1", 4, 4, id="hosted", marks=pytest.mark.learn),
     pytest.param("stream_ac", "rljax/Pendulum", 8, 8, id="stream", marks=pytest.mark.learn),
 ]
@@ -50,8 +54,21 @@ def printed(program: str, *arguments: object, env: Mapping[str, str]) -> str:
 
 @pytest.mark.learn  # takes long: several processes
 @pytest.mark.parametrize(("agent", "env", "seeds", "used"), CASES)
-def test_eight_devices_give_the_curves_of_one(agent: str, env: str, seeds: int, used: int, tmp_path: Path) -> None:
-    words = ["train", agent, "--env", env, "--steps", "200", "--seeds", seeds, "--quiet", *small_runs.flags(agent)]
+def test_eight_devices_give_the_curves_of_one(
+    agent: str, env: str, seeds: int, used: int, tmp_path: Path
+) -> None:
+    words = [
+        "train",
+        agent,
+        "--env",
+        env,
+        "--steps",
+        "200",
+        "--seeds",
+        seeds,
+        "--quiet",
+        *small_runs.flags(agent),
+    ]
     on_eight(*words, "--out", tmp_path / "eight")
     one = small_runs.train(agent, env, 200, tmp_path / "one", seeds=seeds)
     assert devices_used(tmp_path / "eight") == used
@@ -63,13 +80,26 @@ def test_eight_devices_give_the_curves_of_one(agent: str, env: str, seeds: int, 
             for field, value in line.items():
                 if field not in ("wall_seconds", "steps_per_second"):
                     np.testing.assert_allclose(
-                        np.array(other[field], float), np.array(value, float), rtol=2e-3, atol=2e-3, err_msg=field
+                        np.array(other[field], float),
+                        np.array(value, float),
+                        rtol=2e-3,
+                        atol=2e-3,
+                        err_msg=field,
                     )
 
 
 @pytest.mark.learn
 def test_resumed_on_eight_devices_equals_uninterrupted(tmp_path: Path) -> None:
-    words = ["train", "sac", "--env", "rljax/Pendulum", "--seeds", "8", "--quiet", *small_runs.flags("sac")]
+    words = [
+        "train",
+        "sac",
+        "--env",
+        "rljax/Pendulum",
+        "--seeds",
+        "8",
+        "--quiet",
+        *small_runs.flags("sac"),
+    ]
     on_eight(*words, "--steps", "300", "--out", tmp_path / "whole")
     on_eight(*words, "--steps", "200", "--out", tmp_path / "half")
     on_eight("resume", tmp_path / "half", "--steps", "300", "--quiet")
@@ -115,7 +145,9 @@ def test_every_array_is_on_its_learners_device_and_nothing_recompiles() -> None:
         for name, tree in specs.items():
             print(name, sorted({str(leaf.sharding.spec) for leaf in jax.tree.leaves(tree) if leaf.ndim}))
     """
-    found = dict(line.split(" ", 1) for line in printed(program, env=os.environ | EIGHT).splitlines())
+    found = dict(
+        line.split(" ", 1) for line in printed(program, env=os.environ | EIGHT).splitlines()
+    )
     assert found["agent"] == "[\"P('learners',)\"]"
     assert found["storage"] == "[\"P('learners', None, 'environments')\"]"
     assert found["environment"] == "[\"P(('learners', 'environments'),)\"]"
@@ -141,15 +173,27 @@ FOUR_CORES = """
 
 
 def on_four_cores(*arguments: object, **environment: str) -> None:
-    """The command line on a machine with 4 cores, where the user has not set the number of devices."""
-    settings = ("JAX_NUM_CPU_DEVICES", "NPROC", "XLA_FLAGS")  # another test that trained a stream has set NPROC
+    """The command line on a machine with 4 cores, where the user has not set the number of
+    devices.
+    """
+    # Another test that trained a stream has set NPROC.
+    settings = ("JAX_NUM_CPU_DEVICES", "NPROC", "XLA_FLAGS")
     cleaned = {name: value for name, value in os.environ.items() if name not in settings}
     printed(FOUR_CORES, *arguments, env=cleaned | environment)
 
 
 @pytest.mark.learn
 def test_learners_run_and_resume_on_the_cores_of_a_cpu(tmp_path: Path) -> None:
-    words = ["train", "dqn", "--env", "rljax/Finite-discrete", "--seeds", "8", "--quiet", *small_runs.flags("dqn")]
+    words = [
+        "train",
+        "dqn",
+        "--env",
+        "rljax/Finite-discrete",
+        "--seeds",
+        "8",
+        "--quiet",
+        *small_runs.flags("dqn"),
+    ]
     words += ["--config.epsilon-steps", "200"]
     on_four_cores(*words, "--steps", "300", "--out", tmp_path / "whole")
     on_four_cores(*words, "--steps", "200", "--out", tmp_path / "half")
@@ -174,7 +218,16 @@ def test_learners_run_and_resume_on_the_cores_of_a_cpu(tmp_path: Path) -> None:
 def test_number_of_cores_in_use(
     agent: str, env: str, seeds: int, environment: dict[str, str], expected: int, tmp_path: Path
 ) -> None:
-    words = ["--steps", "100", "--seeds", seeds, "--quiet", *small_runs.flags(agent), "--out", tmp_path / "run"]
+    words = [
+        "--steps",
+        "100",
+        "--seeds",
+        seeds,
+        "--quiet",
+        *small_runs.flags(agent),
+        "--out",
+        tmp_path / "run",
+    ]
     on_four_cores("train", agent, "--env", env, *words, **environment)
     assert devices_used(tmp_path / "run") == expected
 

@@ -1,4 +1,6 @@
-"""Two real processes over loopback: the values that they exchange, and a run that they train together."""
+"""Two real processes over loopback: the values that they exchange,
+and a run that they train together.
+"""
 
 from __future__ import annotations
 
@@ -37,13 +39,20 @@ def port() -> Iterator[int]:
 
 
 class Two:
-    """Two processes with one command, plus arguments `own` of each. Both end with the test, whatever happens."""
+    """Two processes with one command, plus arguments `own` of each.
 
-    def __init__(self, folder: Path, command: Sequence[Any], own: Sequence[Sequence[Any]] = ((), ())) -> None:
+    Both end with the test, whatever happens.
+    """
+
+    def __init__(
+        self, folder: Path, command: Sequence[Any], own: Sequence[Sequence[Any]] = ((), ())
+    ) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self.files = [folder / f"process-{number}" for number in range(2)]
         self.processes: list[subprocess.Popen[bytes]] = []
-        environment = {name: x for name, x in os.environ.items() if not name.lower().endswith("_proxy")}
+        environment = {
+            name: x for name, x in os.environ.items() if not name.lower().endswith("_proxy")
+        }
         for file, words in zip(self.files, own, strict=True):
             with file.open("wb") as output:
                 self.processes.append(
@@ -111,7 +120,9 @@ def test_two_processes_give_the_curve_of_one(tmp_path: Path) -> None:
     assert (summary["processes"], summary["devices_used"], summary["complete"]) == (2, 2, True)
     assert json.loads((both / "config.json").read_text())["processes"] == 2
     first, second = ((tmp_path / "outputs" / f"process-{i}").read_text() for i in range(2))
-    assert str(both) in first, "the first process prints the run's folder, as in a run of one process"
+    assert str(both) in first, (
+        "the first process prints the run's folder, as in a run of one process"
+    )
     assert str(both) not in second
 
 
@@ -124,7 +135,9 @@ def test_environments_of_one_learner_are_shared(tmp_path: Path) -> None:
 
 @pytest.mark.learn
 def test_stopped_by_one_process_and_resumed_by_two_or_by_one(tmp_path: Path) -> None:
-    with two(tmp_path / "outputs", *WORDS, "--steps", 10**6, "--seeds", 2, "--out", tmp_path / "run") as processes:
+    with two(
+        tmp_path / "outputs", *WORDS, "--steps", 10**6, "--seeds", 2, "--out", tmp_path / "run"
+    ) as processes:
         until = time.monotonic() + TIMEOUT
         while not records.read(tmp_path / "run", "metrics") and time.monotonic() < until:
             time.sleep(0.05)
@@ -136,7 +149,9 @@ def test_stopped_by_one_process_and_resumed_by_two_or_by_one(tmp_path: Path) -> 
     end = line["step"] + 100
 
     subprocess.run(["cp", "-r", tmp_path / "run", tmp_path / "one"], check=True)
-    with two(tmp_path / "outputs", "resume", tmp_path / "run", "--steps", end, "--quiet") as processes:
+    with two(
+        tmp_path / "outputs", "resume", tmp_path / "run", "--steps", end, "--quiet"
+    ) as processes:
         assert [code for code, _ in processes.wait()] == [0, 0]
     whole = trained(tmp_path / "whole", *WORDS, "--steps", end, "--seeds", 2)
     small_runs.assert_same(whole, tmp_path / "run")
@@ -147,7 +162,9 @@ def test_stopped_by_one_process_and_resumed_by_two_or_by_one(tmp_path: Path) -> 
 
 @pytest.mark.learn
 def test_if_one_process_dies_the_other_ends_and_says_what_to_do(tmp_path: Path) -> None:
-    with two(tmp_path / "outputs", *WORDS, "--steps", 10**6, "--seeds", 2, "--out", tmp_path / "run") as processes:
+    with two(
+        tmp_path / "outputs", *WORDS, "--steps", 10**6, "--seeds", 2, "--out", tmp_path / "run"
+    ) as processes:
         until = time.monotonic() + TIMEOUT
         while not list(tmp_path.glob("run/checkpoints/0*")) and time.monotonic() < until:
             time.sleep(0.05)
@@ -167,9 +184,17 @@ def test_if_one_process_dies_the_other_ends_and_says_what_to_do(tmp_path: Path) 
             "not started alike: steps is 100 in process 0, 200 in process 1",
             id="commands",
         ),
-        pytest.param([*WORDS, "--seeds", 3, "--config.num-envs", 5], ((), ()), "3 learners cannot be shared", id="odd"),
         pytest.param(
-            ["train", "sac", "--env", "Pendulum-v1", "--seeds", 2], ((), ()), "is stepped on the host", id="hosted"
+            [*WORDS, "--seeds", 3, "--config.num-envs", 5],
+            ((), ()),
+            "3 learners cannot be shared",
+            id="odd",
+        ),
+        pytest.param(
+            ["train", "sac", "--env", "Pendulum-v1", "--seeds", 2],
+            ((), ()),
+            "is stepped on the host",
+            id="hosted",
         ),
     ],
 )
@@ -189,7 +214,17 @@ def test_both_processes_refuse_a_folder_that_one_cannot_see(tmp_path: Path) -> N
     for name in "ab":
         (tmp_path / name).mkdir()
     with port() as number:
-        join = [*WORDS, "--seeds", 2, "--out", "run", "--coordinator", f"127.0.0.1:{number}", "--num-processes", 2]
+        join = [
+            *WORDS,
+            "--seeds",
+            2,
+            "--out",
+            "run",
+            "--coordinator",
+            f"127.0.0.1:{number}",
+            "--num-processes",
+            2,
+        ]
         own = [[tmp_path / name, *join, "--process-id", i] for i, name in enumerate("ab")]
         with Two(tmp_path / "outputs", ["-c", program], own) as processes:
             for code, output in processes.wait():
@@ -245,10 +280,21 @@ def test_processes_exchange_values_and_errors(tmp_path: Path) -> None:
 @pytest.mark.learn
 def test_a_missing_coordinator_is_named_after_the_timeout() -> None:
     with port() as number:
-        words = ["--coordinator", f"127.0.0.1:{number}", "--num-processes", 2, "--process-id", 1, "--join-timeout", 2]
+        words = [
+            "--coordinator",
+            f"127.0.0.1:{number}",
+            "--num-processes",
+            2,
+            "--process-id",
+            1,
+            "--join-timeout",
+            2,
+        ]
         done = small_runs.command(*WORDS, *words)
     assert done.returncode == 1
-    assert done.stderr.startswith(f"error: no process 0 at 127.0.0.1:{number}, or not all of 2 processes, after 2 s.")
+    assert done.stderr.startswith(
+        f"error: no process 0 at 127.0.0.1:{number}, or not all of 2 processes, after 2 s."
+    )
 
 
 @pytest.mark.parametrize(
@@ -264,7 +310,9 @@ def test_a_missing_coordinator_is_named_after_the_timeout() -> None:
         (("localhost:80", 2, 0, 0), "--join-timeout is 0"),
     ],
 )
-def test_impossible_arguments_of_join_are_refused_at_once(arguments: tuple[Any, ...], message: str) -> None:
+def test_impossible_arguments_of_join_are_refused_at_once(
+    arguments: tuple[Any, ...], message: str
+) -> None:
     with pytest.raises(ValueError, match=re.escape(message)):
         processes.join(*arguments)
 
@@ -274,7 +322,10 @@ def test_impossible_arguments_of_join_are_refused_at_once(arguments: tuple[Any, 
     ("words", "message"),
     [
         (["--process-id", 1], "--num-processes and --process-id need --coordinator"),
-        (["--coordinator", "h:80", "--grid", "config.discount=0.9,0.99"], "--coordinator joins hosts for one run"),
+        (
+            ["--coordinator", "h:80", "--grid", "config.discount=0.9,0.99"],
+            "--coordinator joins hosts for one run",
+        ),
     ],
 )
 def test_contradicting_flags_are_refused(words: list[Any], message: str) -> None:
@@ -284,7 +335,11 @@ def test_contradicting_flags_are_refused(words: list[Any], message: str) -> None
 
 
 def test_with_one_process_all_functions_are_plain_calls() -> None:
-    assert (processes.is_distributed(), processes.process_count(), processes.is_first()) == (False, 1, True)
+    assert (processes.is_distributed(), processes.process_count(), processes.is_first()) == (
+        False,
+        1,
+        True,
+    )
     assert processes.all_gather("x") == ["x"]
     assert processes.on_first(lambda: 1) == processes.on_all(lambda: 1) == 1
     assert processes.any_process(True)

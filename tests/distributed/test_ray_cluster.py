@@ -1,4 +1,7 @@
-"""Launches on a Ray cluster. If a machine is lost, its launch continues from the checkpoint on another one."""
+"""Launches on a Ray cluster.
+
+If a machine is lost, its launch continues from the checkpoint on another one.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,12 @@ from tests.helpers import small_runs
 pytest.importorskip("ray")
 SIZES = {"launch-000": 16, "launch-001": 32}
 STEPS = 6_000
-EVERY: dict[str, Any] = {"log_every": 100, "eval_every": 3_000, "eval_episodes": 1, "checkpoint_every": 500}
+EVERY: dict[str, Any] = {
+    "log_every": 100,
+    "eval_every": 3_000,
+    "eval_episodes": 1,
+    "checkpoint_every": 500,
+}
 
 # Runs in its own process: Ray forks its local nodes, which must happen before JAX starts threads.
 PROGRAM = """
@@ -62,21 +70,30 @@ def test_a_launch_on_a_lost_machine_continues_elsewhere_from_its_checkpoint(tmp_
     assert done.returncode == 0, done.stderr
     assert int(done.stdout.split()[0]) < STEPS, "a machine was lost too late"
     for launch, size in SIZES.items():
-        alone = small_runs.train("td3", "rljax/Pendulum", STEPS, tmp_path / launch, {"batch_size": size}, **EVERY)
+        alone = small_runs.train(
+            "td3", "rljax/Pendulum", STEPS, tmp_path / launch, {"batch_size": size}, **EVERY
+        )
         small_runs.assert_same(alone, tmp_path / "grid" / launch)
 
 
 def planned(folder: Path) -> Path:
     """A grid whose launches have not started."""
-    experiment = experiments.prepare("td3", "rljax/Pendulum", 200, config=small_runs.SMALL, **small_runs.EVERY)
-    grids.write(grids.plan(experiment, [{"batch_size": size} for size in SIZES.values()]), folder, "a test")
+    experiment = experiments.prepare(
+        "td3", "rljax/Pendulum", 200, config=small_runs.SMALL, **small_runs.EVERY
+    )
+    grids.write(
+        grids.plan(experiment, [{"batch_size": size} for size in SIZES.values()]), folder, "a test"
+    )
     return folder
 
 
 @pytest.mark.learn
 @pytest.mark.parametrize("address", ["127.0.0.1:1", "auto", "somewhere"])
 def test_an_unreachable_cluster_is_refused(address: str, tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=rf"^the cluster at '{address}' cannot be reached \(.*\)\. Is it running, and"):
+    with pytest.raises(
+        ValueError,
+        match=rf"^the cluster at '{address}' cannot be reached \(.*\)\. Is it running, and",
+    ):
         grids.execute(planned(tmp_path / "grid"), workers=RayCluster(address))
 
 

@@ -1,7 +1,8 @@
-"""Panels with a lamp, as Gymnasium environments: of every kind of observation, and of every kind of action.
+"""Panels with a lamp, as Gymnasium environments: of every kind of observation,
+and of every kind of action.
 
-Import it to register "Panels-v0". A lamp is lit in one of three columns; the right action says which one. The reward is
-1 for it. An episode ends after five right actions, or at the time limit.
+Import it to register "Panels-v0". A lamp is lit in one of three columns; the right action says
+which one. The reward is 1 for it. An episode ends after five right actions, or at the time limit.
 """
 
 from __future__ import annotations
@@ -30,7 +31,11 @@ class Panels(gymnasium.Env):
     def __init__(self, shows: str = "picture", takes: str = "one") -> None:
         self.shows, self.takes = shows, takes
         vector = spaces.Box(-1.0, 1.0, (COLUMNS,), np.float32)
-        kinds = {"vector": vector, "picture": PICTURE, "small": spaces.Box(0, 255, (4, 6, 3), np.uint8)}
+        kinds = {
+            "vector": vector,
+            "picture": PICTURE,
+            "small": spaces.Box(0, 255, (4, 6, 3), np.uint8),
+        }
         both = spaces.Dict(camera=spaces.Dict(left=PICTURE), vector=vector)
         self.observation_space, self.action_space = kinds.get(shows, both), ACTIONS[takes]
         self.lit, self.right = 0, 0

@@ -1,7 +1,8 @@
-"""A field with five places to go to, as a Gymnasium environment, and walks in it that go nowhere in particular.
+"""A field with five places to go to, as a Gymnasium environment,
+and walks in it that go nowhere in particular.
 
-Import it to register "Field-v0". It has OGBench's interface: `task_infos`, `task_id` among the options of a reset, and
-`goal` in the info that a reset returns.
+Import it to register "Field-v0". It has OGBench's interface: `task_infos`, `task_id` among the
+options of a reset, and `goal` in the info that a reset returns.
 """
 
 from __future__ import annotations
@@ -20,7 +21,9 @@ STEP, NEAR = 0.2, 0.2
 
 
 class Field(gymnasium.Env):
-    """Walk from the centre to a place: from anywhere around the centre, with steps of at most `STEP` in either way."""
+    """Walk from the centre to a place: from anywhere around the centre,
+    with steps of at most `STEP` in either way.
+    """
 
     observation_space = gymnasium.spaces.Box(-1.0, 1.0, (2,), np.float32)
     action_space = gymnasium.spaces.Box(-1.0, 1.0, (2,), np.float32)
@@ -29,7 +32,9 @@ class Field(gymnasium.Env):
         self.task_infos = [{"task_name": f"task{number}"} for number in range(1, 6)]
         self.task = 0
 
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Any, dict[str, Any]]:
         """Begin in the middle."""
         super().reset(seed=seed)
         self.task = (options or {}).get("task_id", 1)
@@ -40,7 +45,13 @@ class Field(gymnasium.Env):
         """Walk."""
         self.position = moved(self.position, action)
         there = bool(np.linalg.norm(self.position - PLACES[self.task - 1]) <= NEAR)
-        return self.position.astype(np.float32), float(there), there, False, {"success": float(there)}
+        return (
+            self.position.astype(np.float32),
+            float(there),
+            there,
+            False,
+            {"success": float(there)},
+        )
 
 
 def moved(position: np.ndarray, action: Any) -> np.ndarray:
@@ -57,14 +68,20 @@ def walks(path: Path, number: int = 200, length: int = 50) -> Path:
         for time in range(length):
             if generator.random() < 0.2:
                 direction = generator.uniform(-1.0, 1.0, 2)
-            action = np.clip(direction + 0.3 * generator.normal(size=2), -1.0, 1.0).astype(np.float32)
+            action = np.clip(direction + 0.3 * generator.normal(size=2), -1.0, 1.0).astype(
+                np.float32
+            )
             after = moved(position, action)
             rows.append((position, action, 0.0, False, time == length - 1, after))
             position = after
     kinds = (np.float32, np.float32, np.float32, np.bool_, np.bool_, np.float32)
-    columns: Any = [np.array(x, kind) for x, kind in zip(zip(*rows, strict=True), kinds, strict=True)]
+    columns: Any = [
+        np.array(x, kind) for x, kind in zip(zip(*rows, strict=True), kinds, strict=True)
+    ]
     bounds = (-np.ones(2, np.float32), np.ones(2, np.float32))
-    made = datasets.OfflineDataset("walks", Transition(*columns), f"{__name__}:Field-v0", None, bounds, {})
+    made = datasets.OfflineDataset(
+        "walks", Transition(*columns), f"{__name__}:Field-v0", None, bounds, {}
+    )
     return datasets.write(made, path)
 
 

@@ -1,4 +1,6 @@
-"""An obstacle with a way round on either side, and data of those who took one of them: a mean of both runs into it."""
+"""An obstacle with a way round on either side, and data of those who took one of them:
+a mean of both runs into it.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,8 @@ import numpy as np
 from rljax import datasets
 from rljax.agent import Array, EnvSpec, Transition
 
-START, STRIDE, REACH = -1.0, 0.25, 0.3  # along x, where one moves by itself, and along y, where actions move
+# Along x, where one moves by itself, and along y, where actions move.
+START, STRIDE, REACH = -1.0, 0.25, 0.3
 DEPTH, WIDTH = 0.3, 0.4  # of the obstacle around the origin, half each
 
 
@@ -22,7 +25,9 @@ def outcome(position: Any) -> tuple[Any, Any]:
 
 
 class Obstacle:
-    """From x = -1 to 1 in 8 steps, steering along y: 1 for whoever arrives, -1 for whoever does not."""
+    """From x = -1 to 1 in 8 steps, steering along y: 1 for whoever arrives,
+    -1 for whoever does not.
+    """
 
     spec = EnvSpec("Obstacle", observation_shape=(2,), action_size=1, max_episode_steps=20)
     params = None
@@ -30,7 +35,9 @@ class Obstacle:
     def reset(self, key: Array, params: Any) -> tuple[Array, Array]:
         """Begin at x = -1 and about the middle."""
         del params
-        position = jnp.array([START, 0.0]) + jnp.array([0.0, 0.05]) * jax.random.uniform(key, minval=-1.0)
+        position = jnp.array([START, 0.0]) + jnp.array([0.0, 0.05]) * jax.random.uniform(
+            key, minval=-1.0
+        )
         return position, position
 
     def step(
@@ -44,19 +51,29 @@ class Obstacle:
 
 
 def passages(path: Path, episodes: int = 400) -> Path:
-    """Write episodes of drivers who steer left or right until the obstacle lies behind them, not quite steadily."""
+    """Write episodes of drivers who steer left or right until the obstacle lies behind them,
+    not quite steadily.
+    """
     generator, rows = np.random.default_rng(0), []
     for episode in range(episodes):
-        position, side, terminated = np.array([START, generator.uniform(-0.05, 0.05)]), 1 - 2 * (episode % 2), False
+        position, side, terminated = (
+            np.array([START, generator.uniform(-0.05, 0.05)]),
+            1 - 2 * (episode % 2),
+            False,
+        )
         while not terminated:
             steering = 0.7 * side if position[0] < -DEPTH else 0.0
             action = np.clip([steering + 0.15 * generator.normal()], -1, 1)
             successor = position + np.array([STRIDE, REACH * action[0]])
             crashed, arrived = outcome(successor)
             terminated = bool(crashed or arrived)
-            rows.append((position, action, 1.0 * arrived - 1.0 * crashed, terminated, False, successor))
+            rows.append(
+                (position, action, 1.0 * arrived - 1.0 * crashed, terminated, False, successor)
+            )
             position = successor
     columns: Any = [np.stack(column) for column in zip(*rows, strict=True)]
     columns = [column.astype(bool if column.dtype == bool else np.float32) for column in columns]
     bounds = (np.array([-1.0]), np.array([1.0]))
-    return datasets.write(datasets.OfflineDataset("passages", Transition(*columns), None, None, bounds, {}), path)
+    return datasets.write(
+        datasets.OfflineDataset("passages", Transition(*columns), None, None, bounds, {}), path
+    )

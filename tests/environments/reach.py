@@ -1,4 +1,7 @@
-"""A point that is to reach its goal on a line, and data of those who go there or anywhere. No agent has a preset."""
+"""A point that is to reach its goal on a line, and data of those who go there or anywhere.
+
+No agent has a preset.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,8 @@ from rljax import datasets
 from rljax.agent import Array, EnvSpec, Transition
 
 STRIDE, LIMIT = 0.2, 20  # the longest step, and the steps of an episode
-# Mean returns of uniform actions, and of going straight to the goal, with continuous and with discrete actions.
+# Mean returns of uniform actions, and of going straight to the goal, with continuous and with
+# discrete actions.
 LEVELS = {"Reach": (-13.6, -1.3), "ReachDiscrete": (-13.8, -2.2)}
 
 
@@ -25,7 +29,9 @@ def moved(position: Any, action: Any, numbers: Any = jnp) -> Any:
 
 
 class Reach:
-    """Observations are (position, goal), both within [-1, 1]; the reward is minus their distance after the step."""
+    """Observations are (position, goal), both within [-1, 1];
+    the reward is minus their distance after the step.
+    """
 
     spec = EnvSpec("Reach", observation_shape=(2,), action_size=1, max_episode_steps=LIMIT)
     params = None
@@ -60,7 +66,13 @@ class ReachReversed(Reach):
 class ReachDiscrete(Reach):
     """The same with three actions: left, stay, right."""
 
-    spec = EnvSpec("ReachDiscrete", observation_shape=(2,), action_size=3, discrete=True, max_episode_steps=LIMIT)
+    spec = EnvSpec(
+        "ReachDiscrete",
+        observation_shape=(2,),
+        action_size=3,
+        discrete=True,
+        max_episode_steps=LIMIT,
+    )
 
     def step(
         self, key: Array, state: Array, action: Array, params: Any
@@ -70,7 +82,9 @@ class ReachDiscrete(Reach):
 
 
 def journeys(path: Path, episodes: int = 300) -> Path:
-    """Write episodes, three of four by a controller that goes to the goal, noisily, the others of uniform actions."""
+    """Write episodes, three of four by a controller that goes to the goal, noisily,
+    the others of uniform actions.
+    """
     generator = np.random.default_rng(0)
 
     def controller(episode: int) -> Callable[[float], float]:
@@ -84,7 +98,9 @@ def journeys(path: Path, episodes: int = 300) -> Path:
 
 
 def demonstrations(path: Path, experts: int = 5, episodes: int = 300) -> Path:
-    """Write two joined parts without rewards: who goes straight to the goal, and others, of whom one in ten does."""
+    """Write two joined parts without rewards: who goes straight to the goal, and others,
+    of whom one in ten does.
+    """
     generator, parts = np.random.default_rng(0), []
     for number, share in ((experts, 1.0), (episodes, 0.1)):
 
@@ -99,7 +115,9 @@ def demonstrations(path: Path, experts: int = 5, episodes: int = 300) -> Path:
 
 
 def choices(path: Path, episodes: int = 300) -> Path:
-    """Write the journeys of discrete actions: left, stay or right, one of two towards the goal, the others uniform."""
+    """Write the journeys of discrete actions: left, stay or right, one of two towards the goal,
+    the others uniform.
+    """
     generator, rows = np.random.default_rng(0), []
     for _ in range(episodes):
         observation = generator.uniform(-1, 1, 2)
@@ -107,13 +125,24 @@ def choices(path: Path, episodes: int = 300) -> Path:
             direct = 1 + np.round(np.clip((observation[1] - observation[0]) / STRIDE, -1, 1))
             action = int(direct if generator.random() < 0.5 else generator.integers(3))
             successor = np.array([moved(observation[0], action - 1.0, np), observation[1]])
-            rows.append((observation, action, -abs(successor[0] - successor[1]), False, t == LIMIT - 1, successor))
+            rows.append(
+                (
+                    observation,
+                    action,
+                    -abs(successor[0] - successor[1]),
+                    False,
+                    t == LIMIT - 1,
+                    successor,
+                )
+            )
             observation = successor
     return _written(path, rows, None)
 
 
 def walks(path: Path, episodes: int = 300) -> Path:
-    """Write random walks in a square: observations are positions [2], and there are no goals and no rewards."""
+    """Write random walks in a square: observations are positions [2],
+    and there are no goals and no rewards.
+    """
     generator, rows = np.random.default_rng(0), []
     for _ in range(episodes):
         observation, drift = generator.uniform(-1, 1, 2), generator.uniform(-0.7, 0.7, 2)
@@ -126,7 +155,9 @@ def walks(path: Path, episodes: int = 300) -> Path:
 
 
 def uniform_walks(episodes: int, discount: float) -> tuple[np.ndarray, np.ndarray]:
-    """Observations [N, 2] of episodes with uniform actions, and the discounted returns [N] that followed."""
+    """Observations [N, 2] of episodes with uniform actions,
+    and the discounted returns [N] that followed.
+    """
     generator, observations, rewards = np.random.default_rng(0), [], []
     position, goal = generator.uniform(-1, 1, (2, episodes))
     for _ in range(LIMIT):
@@ -140,9 +171,14 @@ def uniform_walks(episodes: int, discount: float) -> tuple[np.ndarray, np.ndarra
 
 
 def _played(
-    generator: np.random.Generator, episodes: int, controller: Callable[[int], Callable[[float], float]]
+    generator: np.random.Generator,
+    episodes: int,
+    controller: Callable[[int], Callable[[float], float]],
 ) -> list[Any]:
-    """The rows of episodes. An episode's controller gives the action from the one that goes straight to the goal."""
+    """The rows of episodes.
+
+    An episode's controller gives the action from the one that goes straight to the goal.
+    """
     rows = []
     for episode in range(episodes):
         action, observation = controller(episode), generator.uniform(-1, 1, 2)

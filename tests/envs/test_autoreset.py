@@ -20,7 +20,10 @@ class CounterState:
 
 
 class Counter:
-    """Counts up from a random start in [0, 1) and terminates after 3 steps. Its dtypes are careless on purpose."""
+    """Counts up from a random start in [0, 1) and terminates after 3 steps.
+
+    Its dtypes are careless on purpose.
+    """
 
     params = 3  # steps to the end
 
@@ -47,7 +50,11 @@ def roll(environment: AutoReset, keys, steps: int, policy=None) -> tuple[jax.Arr
         observation, state = carry
         key = jax.vmap(jax.random.fold_in, in_axes=(0, None))(keys, time)
         spec = environment.spec
-        action = policy(observation) if policy else jnp.zeros((len(keys), *spec.action_shape), spec.action_dtype)
+        action = (
+            policy(observation)
+            if policy
+            else jnp.zeros((len(keys), *spec.action_shape), spec.action_dtype)
+        )
         step, state = environment.step(key, state, action)
         return (step.observation, state), step
 
@@ -61,14 +68,19 @@ def keys_of(number: int, first: int = 0):
 
 def test_true_final_observation_and_next_episode():
     _, step = jax.jit(lambda: roll(AutoReset(Counter()), keys_of(2), 7))()
-    start, count = step.observation[..., 0], step.next_observation[..., 1] - step.next_observation[..., 0]
+    start, count = (
+        step.observation[..., 0],
+        step.next_observation[..., 1] - step.next_observation[..., 0],
+    )
     np.testing.assert_allclose(count, np.repeat([[1, 2, 3, 1, 2, 3, 1]], 2, axis=0).T, atol=2e-3)
     ended = np.asarray(step.terminated)
     np.testing.assert_array_equal(ended[:, 0], [False, False, True, False, False, True, False])
-    # Within an episode, the policy acts on the successor; after its end, on the first observation of the new episode.
+    # Within an episode, the policy acts on the successor; after its end, on the first observation
+    # of the new episode.
     np.testing.assert_array_equal(step.observation[~ended], step.next_observation[~ended])
     np.testing.assert_array_equal(step.observation[ended][:, 0], step.observation[ended][:, 1])
-    assert len(np.unique(np.asarray(start)[[0, 2, 5]])) == 6  # fresh starts, for each environment and episode
+    # Fresh starts, for each environment and episode.
+    assert len(np.unique(np.asarray(start)[[0, 2, 5]])) == 6
 
 
 @pytest.mark.slow
@@ -85,7 +97,8 @@ def test_totals_run_and_end():
     [
         (None, [0, 0, 1, 0, 0, 1], [0, 0, 0, 0, 0, 0]),
         (2, [0, 0, 0, 0, 0, 0], [0, 1, 0, 1, 0, 1]),
-        (3, [0, 0, 1, 0, 0, 1], [0, 0, 1, 0, 0, 1]),  # both at once: `terminated` decides about bootstrapping
+        # Both at once: `terminated` decides about bootstrapping.
+        (3, [0, 0, 1, 0, 0, 1], [0, 0, 1, 0, 0, 1]),
         (4, [0, 0, 1, 0, 0, 1], [0, 0, 0, 0, 0, 0]),
     ],
 )
@@ -126,7 +139,9 @@ def test_dtypes_and_shapes_follow_the_contract_and_do_not_change():
         assert getattr(step, name).dtype == dtype, name
         assert getattr(step, name).shape[0] == 3, name
     describe = [(x.shape, x.dtype, x.weak_type) for x in jax.tree.leaves((observation, state))]
-    assert describe == [(x.shape, x.dtype, x.weak_type) for x in jax.tree.leaves((step.observation, after))]
+    assert describe == [
+        (x.shape, x.dtype, x.weak_type) for x in jax.tree.leaves((step.observation, after))
+    ]
     assert not any(weak for _, _, weak in describe)
 
 
@@ -159,7 +174,13 @@ def test_stepping_compiles_once():
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "name", ["rljax/Observation", "rljax/Endless-discrete", "rljax/LightsOut-2x2", "rljax/BoxPick-4x4-vertical"]
+    "name",
+    [
+        "rljax/Observation",
+        "rljax/Endless-discrete",
+        "rljax/LightsOut-2x2",
+        "rljax/BoxPick-4x4-vertical",
+    ],
 )
 def test_a_trajectory_does_not_depend_on_the_batch(name):
     environment = envs.make(name)

@@ -1,4 +1,7 @@
-"""What every adapter promises. Each is tested on a task whose observations show where an episode ends."""
+"""What every adapter promises.
+
+Each is tested on a task whose observations show where an episode ends.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +27,8 @@ class Task(NamedTuple):
     """An environment, and what its observations mean."""
 
     name: str
-    ends: Callable[[np.ndarray], np.ndarray]  # whether observations [..., O] are beyond the task's own end
+    # whether observations [..., O] are beyond the task's own end
+    ends: Callable[[np.ndarray], np.ndarray]
     limit: int
     steps: int  # enough to see an end
     alike: bool = False  # whether all episodes begin alike
@@ -57,13 +61,17 @@ def scheduled(observation: np.ndarray) -> np.ndarray:
 
 
 def tried(observation: np.ndarray) -> np.ndarray:
-    """A combination lock of 10 steps: the vector for the time, which is behind a Hadamard matrix, is 1 at 10."""
+    """A combination lock of 10 steps: the vector for the time, which is behind a Hadamard matrix,
+    is 1 at 10.
+    """
     lock: Any = envs.make("rljax/CombinationLock-10").environment
     return np.asarray(lock.decoded(observation)[1]) == lock.horizon
 
 
 def died(observation: np.ndarray) -> np.ndarray:
-    """Craftax-Classic: no health is left; the map of 7 x 9 cells and 12 numbers of the inventory come before it."""
+    """Craftax-Classic: no health is left; the map of 7 x 9 cells and 12 numbers of the inventory
+    come before it.
+    """
     return observation[..., 7 * 9 * 21 + 12] <= 0
 
 
@@ -115,11 +123,16 @@ def cost(name: str) -> list[Any]:
     return [pytest.mark.learn] if name in LONG else [] if name in QUICK else [pytest.mark.slow]
 
 
-tasks = pytest.mark.parametrize("task", [pytest.param(task, id=task.name, marks=cost(task.name)) for task in TASKS])
+tasks = pytest.mark.parametrize(
+    "task", [pytest.param(task, id=task.name, marks=cost(task.name)) for task in TASKS]
+)
 
 
 class Rolled(NamedTuple):
-    """N environments after T steps. Dictionaries are flattened: their parts one after another, ordered by name."""
+    """N environments after T steps.
+
+    Dictionaries are flattened: their parts one after another, ordered by name.
+    """
 
     spec: EnvSpec
     first: np.ndarray  # [N, O]
@@ -129,7 +142,10 @@ class Rolled(NamedTuple):
 
 @functools.cache
 def rolled(name: str, seeds: tuple[int, ...], steps: int, scale: float = 1.0) -> Rolled:
-    """Environments under random actions. The actions depend only on an environment's seed and on the time."""
+    """Environments under random actions.
+
+    The actions depend only on an environment's seed and on the time.
+    """
     package = PACKAGES.get(re.split("[/:]", name)[0])
     if package and importlib.util.find_spec(package) is None:
         pytest.skip(f"{package} is not installed: make test-extras")
@@ -142,12 +158,16 @@ def rolled(name: str, seeds: tuple[int, ...], steps: int, scale: float = 1.0) ->
     kinds = jax.tree.map(lambda x: x.dtype, found.spec.observation)
     assert jax.tree.map(lambda x: x.dtype, found.first) == kinds
     assert jax.tree.map(lambda x: x.dtype, found.step.next_observation) == kinds
-    observations = {part: flat(getattr(found.step, part), 2) for part in ("observation", "next_observation")}
+    observations = {
+        part: flat(getattr(found.step, part), 2) for part in ("observation", "next_observation")
+    }
     return found._replace(first=flat(found.first, 1), step=found.step.replace(**observations))
 
 
 def flat(observation: Any, axes: int) -> np.ndarray:
-    """Observations with so many leading axes as vectors, where they are dictionaries or pictures."""
+    """Observations with so many leading axes as vectors,
+    where they are dictionaries or pictures.
+    """
     if not isinstance(observation, dict):
         return observation if observation.ndim <= axes + 1 else flat({"": observation}, axes)
     parts = [part.reshape(*part.shape[:axes], -1) for _, part in sorted(observation.items())]
@@ -158,7 +178,9 @@ def actions(spec: EnvSpec, seeds: tuple[int, ...], steps: int, scale: float) -> 
     """[T, N, A] in [-scale, scale], or [T, N] integers."""
     generators = [np.random.default_rng(seed) for seed in seeds]
     if spec.discrete:
-        return np.stack([g.integers(spec.action_size, size=steps, dtype=np.int32) for g in generators], axis=1)
+        return np.stack(
+            [g.integers(spec.action_size, size=steps, dtype=np.int32) for g in generators], axis=1
+        )
     drawn = [g.uniform(-1, 1, (steps, spec.action_size)).astype(np.float32) for g in generators]
     return scale * np.stack(drawn, axis=1)
 
@@ -171,7 +193,9 @@ def hosted(name: str, seeds: tuple[int, ...], steps: int, scale: float) -> Rolle
     first = environments.reset(seeds)
     made = [environments.step(action) for action in taken]
     environments.close()
-    return Rolled(environments.spec, first, jax.tree.map(lambda *rows: np.stack(rows), *made), taken)
+    return Rolled(
+        environments.spec, first, jax.tree.map(lambda *rows: np.stack(rows), *made), taken
+    )
 
 
 @functools.cache
@@ -182,7 +206,9 @@ def program(name: str) -> tuple[AutoReset, Any, Any]:
     def run(keys: Any, state: Any, taken: Any) -> Any:
         def body(state: Any, inputs: Any) -> Any:
             time, action = inputs
-            step, state = environment.step(jax.vmap(jax.random.fold_in, in_axes=(0, None))(keys, time), state, action)
+            step, state = environment.step(
+                jax.vmap(jax.random.fold_in, in_axes=(0, None))(keys, time), state, action
+            )
             return state, step
 
         return jax.lax.scan(body, state, (jnp.arange(len(taken)), taken))[1]
@@ -207,10 +233,15 @@ def test_shapes_and_dtypes(task: Task) -> None:
     size = sum(int(np.prod(part.shape)) for part in jax.tree.leaves(spec.observation))
     assert (first.dtype, first.shape) == (np.float32, (2, size))
     for field in ("observation", "next_observation"):
-        assert (getattr(step, field).dtype, getattr(step, field).shape) == (np.float32, (*rows, size))
+        assert (getattr(step, field).dtype, getattr(step, field).shape) == (
+            np.float32,
+            (*rows, size),
+        )
         assert np.isfinite(getattr(step, field)).all()
     kinds = {"reward": np.float32, "terminated": np.bool_, "truncated": np.bool_}
-    for field, dtype in (kinds | {"episode_return": np.float32, "episode_length": np.int32}).items():
+    for field, dtype in (
+        kinds | {"episode_return": np.float32, "episode_length": np.int32}
+    ).items():
         assert (getattr(step, field).dtype, getattr(step, field).shape) == (dtype, rows), field
 
 
@@ -220,7 +251,11 @@ def test_a_seed_gives_the_same_steps_alone_and_in_a_batch(task: Task) -> None:
     _, again, alone, _ = rolled(task.name, (7,), 60)
     exact = not envs.is_compiled(task.name)  # batched products round differently
     least = 1.0 if first.max() > 100 else 1e-3  # of pictures in bytes: one more or less
-    same = np.testing.assert_array_equal if exact else functools.partial(np.testing.assert_allclose, atol=least)
+    same = (
+        np.testing.assert_array_equal
+        if exact
+        else functools.partial(np.testing.assert_allclose, atol=least)
+    )
     same(first[1], again[0])
     # An end may come a step apart where rounding differs: compare as far as the first.
     ends = np.flatnonzero((step.terminated | step.truncated)[:, 1])
@@ -246,7 +281,9 @@ def test_the_final_observation_is_true_and_the_next_episode_begins(task: Task) -
     assert np.all(np.any(step.observation[ended] != step.next_observation[ended], axis=-1))
     assert not task.ends(step.observation).any(), "a new episode does not begin at an end"
     # A step moves the final observation about as far as the others, and not back to a beginning.
-    before = np.concatenate([rolled(task.name, (3, 7), task.steps).first[None], step.observation[:-1]])
+    before = np.concatenate(
+        [rolled(task.name, (3, 7), task.steps).first[None], step.observation[:-1]]
+    )
     moved = np.linalg.norm(step.next_observation - before, axis=-1)
     assert moved[ended].max() <= 3.0 * moved[~ended].max()
     starts = step.observation[ended]
@@ -267,7 +304,9 @@ def test_episodes_are_counted(task: Task) -> None:
 
 
 @pytest.mark.slow_after(1)
-@pytest.mark.parametrize("name", ["Hopper-v5", "async/Hopper-v5", "envpool/Hopper-v5", "envpool/Pendulum-v1"])
+@pytest.mark.parametrize(
+    "name", ["Hopper-v5", "async/Hopper-v5", "envpool/Hopper-v5", "envpool/Pendulum-v1"]
+)
 def test_actions_are_clipped_to_their_bounds(name: str) -> None:
     beyond = rolled(name, (3,), 15, 1e6)
     environments = envs.make_hosted(name, 1)
@@ -279,7 +318,9 @@ def test_actions_are_clipped_to_their_bounds(name: str) -> None:
 
 
 def test_the_tests_catch_a_hidden_final_observation() -> None:
-    """The first observation of the next episode in its place, as simulators that reset themselves return it."""
+    """The first observation of the next episode in its place,
+    as simulators that reset themselves return it.
+    """
     task = TASKS[0]
     spec, first, step, action = rolled(task.name, (3, 7), task.steps)
     hidden = Rolled(spec, first, step.replace(next_observation=step.observation), action)

@@ -1,4 +1,6 @@
-"""A user's own environment in JAX: the example in the documentation works, and errors name the mistakes."""
+"""A user's own environment in JAX: the example in the documentation works,
+and errors name the mistakes.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,11 @@ from rljax.training.loop import Training
 from tests.helpers import small_runs
 
 PAGE = Path(__file__).parents[2] / "docs" / "environments.md"
-RECIPE = next(block for block in re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.S) if "Corridor" in block)
+RECIPE = next(
+    block
+    for block in re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.S)
+    if "Corridor" in block
+)
 
 
 def written(tmp_path: Path, source: str) -> str:
@@ -48,19 +54,28 @@ def of_the_page(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[str]:
 def test_the_command_of_the_page_learns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     words = of_the_page(monkeypatch, tmp_path)
     asked, config = options.parse_with_agent(training.Train, words[1:], "train")
-    made = Training(experiments.prepare(**(options.run_settings(asked) | {"online": None}), config=config))
+    made = Training(
+        experiments.prepare(**(options.run_settings(asked) | {"online": None}), config=config)
+    )
     assert not made.warnings
     made.close()
     short, config = options.parse_with_agent(training.Train, words[1:-2], "train")
-    made = Training(experiments.prepare(**(options.run_settings(short) | {"online": None}), config=config))
+    made = Training(
+        experiments.prepare(**(options.run_settings(short) | {"online": None}), config=config)
+    )
     (warning,) = made.warnings
-    assert re.match(r"nothing will be learnt: the first update comes after 10,000 .* with --steps, or lower", warning)
+    assert re.match(
+        r"nothing will be learnt: the first update comes after 10,000 .* with --steps, or lower",
+        warning,
+    )
     made.close()
 
 
 @pytest.mark.learn
 def test_the_command_of_the_page_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    done = small_runs.command(*of_the_page(monkeypatch, tmp_path), "--quiet", "--out", tmp_path / "run")
+    done = small_runs.command(
+        *of_the_page(monkeypatch, tmp_path), "--quiet", "--out", tmp_path / "run"
+    )
     assert done.returncode == 0, done.stderr
     assert "warning" not in done.stderr
     assert records.read(tmp_path / "run", "metrics")[-1]["update"] == 4501
@@ -80,22 +95,46 @@ def test_its_spec_is_read(tmp_path: Path) -> None:
             "class Corridors",
             r"has no class 'Corridor'\. Name the environment's class: .*corridor\.py:Name",
         ),
-        ("params = None", "parameters = None", r"is not an environment: it lacks params\. See docs/environments\.md"),
-        ("observation_shape=(1,)", "observation_shape=(2,)", r"shape \(1,\), its spec promises \(2,\)"),
+        (
+            "params = None",
+            "parameters = None",
+            r"is not an environment: it lacks params\. See docs/environments\.md",
+        ),
+        (
+            "observation_shape=(1,)",
+            "observation_shape=(2,)",
+            r"shape \(1,\), its spec promises \(2,\)",
+        ),
         (
             "position[0] - 1.0, terminated",
             "position - 1.0, terminated",
             r"returns a reward of shape \(1,\), it must be",
         ),
-        (", False, {}", ", {}", "must return six things: observation, state, reward, terminated, truncated, info"),
-        ("return position, position, ", "return position, (position,), ", "a state of another structure"),
-        ("0.1 * action", "0.1 * actoin", "step of .* cannot be traced by JAX, with NameError: name 'actoin'"),
+        (
+            ", False, {}",
+            ", {}",
+            "must return six things: observation, state, reward, terminated, truncated, info",
+        ),
+        (
+            "return position, position, ",
+            "return position, (position,), ",
+            "a state of another structure",
+        ),
+        (
+            "0.1 * action",
+            "0.1 * actoin",
+            "step of .* cannot be traced by JAX, with NameError: name 'actoin'",
+        ),
         (
             "max_episode_steps=50)",
             "max_episode_steps=50, signals=(agent.Part('cost', ()),))",
             r"declares the signal 'cost' of shape \(\), and its info has none",
         ),
-        ("spec = EnvSpec(", "spec = dict(name=", "the spec of .* is a dict, it must be a rljax.agent.EnvSpec"),
+        (
+            "spec = EnvSpec(",
+            "spec = dict(name=",
+            "the spec of .* is a dict, it must be a rljax.agent.EnvSpec",
+        ),
     ],
 )
 def test_mistakes_are_named(before: str, after: str, message: str, tmp_path: Path) -> None:
@@ -108,14 +147,21 @@ def test_mistakes_are_named(before: str, after: str, message: str, tmp_path: Pat
 def test_wrong_syntax_is_file_line_and_text(make: Any, tmp_path: Path) -> None:
     name = written(tmp_path, "x = 1\nclass Corridor(:\n")
     message = r"SyntaxError in line 2 of '.*corridor\.py': invalid syntax\.\n  class Corridor\(:"
-    with pytest.raises(ValueError, match=rf"^'.*corridor\.py:Corridor' cannot be imported: {message}$") as raised:
+    with pytest.raises(
+        ValueError, match=rf"^'.*corridor\.py:Corridor' cannot be imported: {message}$"
+    ) as raised:
         make(name)
     assert not getattr(raised.value, "trace", ""), "no frames of Python's own importer"
 
 
 def test_what_a_file_raises_is_traced_from_its_own_line_on(tmp_path: Path) -> None:
-    for text, kind in (("x = 1\nx / 0\n", "ZeroDivisionError"), ("import sys\nsys.exit(3)\n", "SystemExit")):
-        with pytest.raises(EnvironmentFailed, match=f"raised {kind} when its file was imported") as raised:
+    for text, kind in (
+        ("x = 1\nx / 0\n", "ZeroDivisionError"),
+        ("import sys\nsys.exit(3)\n", "SystemExit"),
+    ):
+        with pytest.raises(
+            EnvironmentFailed, match=f"raised {kind} when its file was imported"
+        ) as raised:
             envs.make(written(tmp_path, text))
         lines = raised.value.trace.splitlines()
         assert lines[1].endswith('corridor.py", line 2, in <module>'), lines
@@ -123,7 +169,9 @@ def test_what_a_file_raises_is_traced_from_its_own_line_on(tmp_path: Path) -> No
 
 
 def test_a_file_that_is_not_there() -> None:
-    with pytest.raises(ValueError, match=r"no file 'absent\.py' for the environment 'absent\.py:A'"):
+    with pytest.raises(
+        ValueError, match=r"no file 'absent\.py' for the environment 'absent\.py:A'"
+    ):
         envs.make("absent.py:A")
 
 
@@ -170,7 +218,11 @@ def test_a_gymnasium_class_runs_on_the_host(gymnasium_file: Path) -> None:
     assert not envs.is_compiled(name)
     assert not envs.is_compiled(f"async/{name}")
     assert not envs.is_compiled(f"timed/{name}")
-    assert (envs.short(name), envs.evaluated(f"async/{name}"), envs.task(f"async/{name}")) == ("Asym", name, name)
+    assert (envs.short(name), envs.evaluated(f"async/{name}"), envs.task(f"async/{name}")) == (
+        "Asym",
+        name,
+        name,
+    )
     assert envs.make_hosted(name, 2).spec.max_episode_steps is None
     limited = envs.make_hosted(f"timed/{gymnasium_file}:Limited", 1)
     assert (limited.spec.max_episode_steps, limited.spec.observation_shape) == (7, (3,))
@@ -190,7 +242,10 @@ def test_a_gymnasium_class_is_saved_with_its_objects(gymnasium_file: Path) -> No
 
 
 def test_a_function_that_makes_a_gymnasium_environment_is_refused(gymnasium_file: Path) -> None:
-    with pytest.raises(ValueError, match=r"makes one of Gymnasium's environments. Name its class, .* or register it"):
+    with pytest.raises(
+        ValueError,
+        match=r"makes one of Gymnasium's environments. Name its class, .* or register it",
+    ):
         envs.make(f"{gymnasium_file}:made")
 
 
@@ -204,4 +259,6 @@ def test_a_run_in_a_gymnasium_class_is_resumed(gymnasium_file: Path, tmp_path: P
     policy = rljax.load(tmp_path / "half")
     action = policy(np.zeros(2, np.float32))
     assert (-3 <= action[0] <= 1, 0.5 <= action[1] <= 2, action.dtype) == (True, True, np.float32)
-    np.testing.assert_allclose(policy(np.zeros(2), normalised=True), (action - [-1, 1.25]) / [2, 0.75], rtol=1e-5)
+    np.testing.assert_allclose(
+        policy(np.zeros(2), normalised=True), (action - [-1, 1.25]) / [2, 0.75], rtol=1e-5
+    )

@@ -31,7 +31,9 @@ class Reach(gymnasium.Env):
     """Move a point to a goal: a goal environment without a known reward."""
 
     def __init__(self) -> None:
-        self.observation_space = spaces.Dict(observation=box(3), achieved_goal=box(2), desired_goal=box(2))
+        self.observation_space = spaces.Dict(
+            observation=box(3), achieved_goal=box(2), desired_goal=box(2)
+        )
         self.action_space = spaces.Box(-1.0, 1.0, (2,), np.float32)
         self.library = np  # Fetch's environments hold MuJoCo's module
 
@@ -46,7 +48,11 @@ class Reach(gymnasium.Env):
 
     def seen(self):
         rest = np.append(self.point, 7.0)
-        return {"observation": rest, "achieved_goal": self.point.copy(), "desired_goal": self.goal.copy()}
+        return {
+            "observation": rest,
+            "achieved_goal": self.point.copy(),
+            "desired_goal": self.goal.copy(),
+        }
 
     def compute_reward(self, achieved, goal, info):
         return -np.abs(achieved - goal).sum(axis=-1)
@@ -64,7 +70,9 @@ class Turned(Known):
 
     def __init__(self) -> None:
         super().__init__()
-        self.observation_space = spaces.Dict(desired_goal=box(2), observation=box(3), achieved_goal=box(2))
+        self.observation_space = spaces.Dict(
+            desired_goal=box(2), observation=box(3), achieved_goal=box(2)
+        )
 
 
 class Sparse(Reach):
@@ -97,9 +105,15 @@ class ForAll(Reach):
 
 @pytest.fixture(autouse=True)
 def registered() -> Iterator[None]:
-    """Registers the environments above for a test. Those of a package stay registered: it is imported once."""
+    """Registers the environments above for a test.
+
+    Those of a package stay registered: it is imported once.
+    """
     register: Any = gymnasium.register
-    made = {f"{made_by.__name__}-v0": made_by for made_by in (Reach, Known, Turned, Sparse, InNumPy, ForAll)}
+    made = {
+        f"{made_by.__name__}-v0": made_by
+        for made_by in (Reach, Known, Turned, Sparse, InNumPy, ForAll)
+    }
     for name, made_by in made.items():
         register(name, made_by, max_episode_steps=20)
     yield
@@ -108,13 +122,18 @@ def registered() -> Iterator[None]:
 
 
 def planned(name: str, **changes: Any) -> Any:
-    config = sac.Config(**{"hindsight": 0.5, "hidden": (8,), "replay_size": 100, "batch_size": 8} | changes)
+    config = sac.Config(
+        **{"hindsight": 0.5, "hidden": (8,), "replay_size": 100, "batch_size": 8} | changes
+    )
     settings: Any = dict(agent="sac", env=name, steps=100, eval_episodes=1)
     return plan(Experiment(Settings(**settings), sac, config, None))
 
 
 def fetch(name: str) -> Any:
-    """One of Fetch's environments. Skips the test where the package is missing or does not know this MuJoCo."""
+    """One of Fetch's environments.
+
+    Skips the test where the package is missing or does not know this MuJoCo.
+    """
     if importlib.util.find_spec("gymnasium_robotics") is None:
         pytest.skip("gymnasium_robotics is not installed: pip install 'rljax[robotics]'")
     try:
@@ -135,14 +154,18 @@ def test_goals_are_found_read_and_replaced(name: str) -> None:
     assert observation.shape == (3, 7)
     np.testing.assert_allclose(goals.achieved(observation), np.full((3, 2), 0.05), rtol=1e-6)
     np.testing.assert_allclose(
-        goals.goal_reward(goals.achieved(observation), goals.desired(observation)), step.reward, rtol=1e-5
+        goals.goal_reward(goals.achieved(observation), goals.desired(observation)),
+        step.reward,
+        rtol=1e-5,
     )
     new = np.array([[1.0, 2.0]] * 3, np.float32)
     changed = goals.relabelled(observation, new)
     np.testing.assert_array_equal(goals.desired(changed), new)
     np.testing.assert_array_equal(goals.achieved(changed), goals.achieved(observation))
     places = [goals.desired_at, goals.desired_at + 1]
-    np.testing.assert_array_equal(np.delete(changed, places, axis=1), np.delete(observation, places, axis=1))
+    np.testing.assert_array_equal(
+        np.delete(changed, places, axis=1), np.delete(observation, places, axis=1)
+    )
     hosted.close()
 
 
@@ -163,8 +186,12 @@ def test_goal_environments_are_recognised_by_their_space() -> None:
     assert has_goals(spaces.Dict(goals))
     assert not has_goals(spaces.Dict(goals | {"more": box(1)}))
     assert not has_goals(spaces.Dict(goals | {"desired_goal": box(3)}))
-    assert not has_goals(spaces.Dict(goals | {"observation": spaces.Box(0, 255, (8, 8, 3), np.uint8)}))
-    assert not has_goals(spaces.Dict({name: goals[name] for name in ("achieved_goal", "desired_goal")}))
+    assert not has_goals(
+        spaces.Dict(goals | {"observation": spaces.Box(0, 255, (8, 8, 3), np.uint8)})
+    )
+    assert not has_goals(
+        spaces.Dict({name: goals[name] for name in ("achieved_goal", "desired_goal")})
+    )
     assert not has_goals(box(7))
 
 
@@ -173,32 +200,54 @@ def test_sac_draws_with_the_goals_of_the_environment() -> None:
     draw = planned("Known-v0").stages[0].driver.hyper.experience.draw
     assert isinstance(draw, buffers.Hindsight)
     assert isinstance(draw.environment, VectorGoals)
-    assert isinstance(planned("Reach-v0", hindsight=0.0).stages[0].driver.hyper.experience.draw, buffers.Uniform)
+    assert isinstance(
+        planned("Reach-v0", hindsight=0.0).stages[0].driver.hyper.experience.draw, buffers.Uniform
+    )
 
 
 @pytest.mark.filterwarnings("ignore:.*observes a Dict")
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("Reach-v0", r"reward of 'Reach-v0' is not known for other goals\. Give its class a method goal_reward"),
-        ("InNumPy-v0", r"goal_reward of 'InNumPy-v0' cannot be traced by JAX \(TracerArrayConversionError\)"),
+        (
+            "Reach-v0",
+            (
+                r"reward of 'Reach-v0' is not known for other goals\. Give its class a "
+                r"method goal_reward"
+            ),
+        ),
+        (
+            "InNumPy-v0",
+            r"goal_reward of 'InNumPy-v0' cannot be traced by JAX \(TracerArrayConversionError\)",
+        ),
         ("ForAll-v0", r"goal_reward of 'ForAll-v0' returns \(\) for goals \(2, 2\)"),
         ("Pendulum-v1", "the observations of 'Pendulum-v1' hold none"),
     ],
 )
 def test_other_environments_are_refused(name: str, message: str) -> None:
-    with pytest.raises(ValueError, match=rf"^--config\.hindsight replaces goals, and (the )?{message}.*hindsight 0\.$"):
+    with pytest.raises(
+        ValueError,
+        match=rf"^--config\.hindsight replaces goals, and (the )?{message}.*hindsight 0\.$",
+    ):
         planned(name)
 
 
 def test_equal_rewards_share_a_program() -> None:
-    assert VectorGoals(3, 0, 3, FetchReward(0.05, True)) == VectorGoals(3, 0, 3, FetchReward(0.05, True))
-    assert hash(VectorGoals(3, 0, 3, FetchReward(0.05, True))) == hash(VectorGoals(3, 0, 3, FetchReward(0.05, True)))
-    assert VectorGoals(3, 0, 3, FetchReward(0.05, True)) != VectorGoals(3, 0, 3, FetchReward(0.05, False))
+    assert VectorGoals(3, 0, 3, FetchReward(0.05, True)) == VectorGoals(
+        3, 0, 3, FetchReward(0.05, True)
+    )
+    assert hash(VectorGoals(3, 0, 3, FetchReward(0.05, True))) == hash(
+        VectorGoals(3, 0, 3, FetchReward(0.05, True))
+    )
+    assert VectorGoals(3, 0, 3, FetchReward(0.05, True)) != VectorGoals(
+        3, 0, 3, FetchReward(0.05, False)
+    )
 
 
 @pytest.mark.filterwarnings("ignore:.*observes a Dict")
-@pytest.mark.parametrize("name", ["FetchReach-v4", "FetchReachDense-v4", "FetchPush-v4", "FetchPushDense-v4"])
+@pytest.mark.parametrize(
+    "name", ["FetchReach-v4", "FetchReachDense-v4", "FetchPush-v4", "FetchPushDense-v4"]
+)
 def test_rewards_of_fetch_are_those_of_the_environment(name: str) -> None:
     hosted = fetch(name)
     goals = goals_of(hosted)
@@ -217,7 +266,9 @@ def test_rewards_of_fetch_are_those_of_the_environment(name: str) -> None:
     for _ in range(5):
         step = hosted.step(np.ones((2, 4), np.float32))
         own_goals = (goals.achieved(step.next_observation), goals.desired(step.next_observation))
-        np.testing.assert_allclose(goals.goal_reward(*map(jnp.asarray, own_goals)), step.reward, atol=1e-6)
+        np.testing.assert_allclose(
+            goals.goal_reward(*map(jnp.asarray, own_goals)), step.reward, atol=1e-6
+        )
     hosted.close()
 
 
@@ -228,6 +279,8 @@ def test_sac_reaches_goals_from_sparse_rewards(tmp_path: Path) -> None:
         "hindsight": 0.8, "discount": 0.95, "hidden": (32, 32), "warmup_steps": 500, "num_steps": 2,
         "actor_lr": 2e-3, "critic_lr": 2e-3, "temperature_lr": 2e-3, "replay_size": 10_000, "init_temperature": 0.1,
     }  # fmt: skip
-    out = run.train("sac", "Sparse-v0", 4_000, seeds=3, config=config, out=tmp_path / "run", eval_every=4_000)
+    out = run.train(
+        "sac", "Sparse-v0", 4_000, seeds=3, config=config, out=tmp_path / "run", eval_every=4_000
+    )
     lines = records.read(out, "evaluations")
     assert min(np.mean(line["success"]) for line in lines) >= 0.9

@@ -20,10 +20,14 @@ def test_actions_of_all_kinds_are_shown() -> None:
     """Numbers within their bounds, and a 1 at each choice, in an independent loop."""
     both = EnvSpec("Both", (2,), 7, choices=(3, 2))
     action = np.array([[0.5, -3.0, 2.0, 0.0]], np.float32)
-    shown = last_step.with_last_step(np.zeros((1, 2), np.float32), action, np.array([4.0]), both, np)
+    shown = last_step.with_last_step(
+        np.zeros((1, 2), np.float32), action, np.array([4.0]), both, np
+    )
     np.testing.assert_array_equal(shown, [[0, 0, 0.5, -1, 0, 0, 1, 1, 0, 4]])
     several = EnvSpec("Several", (2,), 5, discrete=True, choices=(3, 2))
-    shown = last_step.with_last_step(np.zeros((1, 2), np.float32), np.array([[1, 1]]), np.array([-1.0]), several, np)
+    shown = last_step.with_last_step(
+        np.zeros((1, 2), np.float32), np.array([[1, 1]]), np.array([-1.0]), several, np
+    )
     np.testing.assert_array_equal(shown, [[0, 0, 0, 1, 0, 0, 1, -1]])
     assert shown.dtype == np.float32
 
@@ -41,7 +45,9 @@ def test_what_is_no_vector_becomes_a_dictionary() -> None:
         part.name: (part.shape, part.dtype) for part in spec.parts
     }
     np.testing.assert_array_equal(shown["last_action"], np.eye(2))
-    again = last_step.spec_with_last_step(EnvSpec("Again", (), 2, parts=(Part("action_mask", (2,), "bool"),)))
+    again = last_step.spec_with_last_step(
+        EnvSpec("Again", (), 2, parts=(Part("action_mask", (2,), "bool"),))
+    )
     assert [part.name for part in again.parts] == ["action_mask", "last_action", "last_reward"]
 
 
@@ -55,13 +61,17 @@ def test_inside_the_program(name: str) -> None:
     size = whole.spec.observation_shape[0]
     np.testing.assert_array_equal(seen[:, :size], plain)
     np.testing.assert_array_equal(seen[:, size:], 0)
-    actions: Any = np.random.default_rng(0).uniform(-1, 1, (3, *whole.spec.action_shape)).astype(np.float32)
+    actions: Any = (
+        np.random.default_rng(0).uniform(-1, 1, (3, *whole.spec.action_shape)).astype(np.float32)
+    )
     if whole.spec.discrete:
         actions = np.arange(3, dtype=np.int32)
     one, _ = jax.jit(whole.step)(keys, plain_state, actions)
     other, _ = jax.jit(more.step)(keys, state, actions)
     shown = np.eye(whole.spec.action_size)[actions] if whole.spec.discrete else actions
-    expected = np.concatenate([one.next_observation, shown, np.asarray(one.reward)[:, None]], axis=1)
+    expected = np.concatenate(
+        [one.next_observation, shown, np.asarray(one.reward)[:, None]], axis=1
+    )
     np.testing.assert_array_equal(other.next_observation, expected.astype(np.float32))
     np.testing.assert_array_equal(other.reward, one.reward)
 
@@ -77,9 +87,13 @@ def test_on_the_host_until_episodes_have_begun_anew() -> None:
         saved = hosted.save()
         step, other = hosted.step(action), plain.step(action)
         shown = np.stack([np.clip(action[:, 0], -1, 1), other.reward], axis=1)
-        np.testing.assert_array_equal(step.next_observation, np.concatenate([other.next_observation, shown], axis=1))
+        np.testing.assert_array_equal(
+            step.next_observation, np.concatenate([other.next_observation, shown], axis=1)
+        )
         np.testing.assert_array_equal(np.asarray(step.observation)[:, :2], other.observation)
-        np.testing.assert_array_equal(np.asarray(step.observation)[:, 2:], 0 if time == 3 else shown)
+        np.testing.assert_array_equal(
+            np.asarray(step.observation)[:, 2:], 0 if time == 3 else shown
+        )
         assert saved is not None
         after = np.asarray(step.observation)
         hosted.restore(saved)

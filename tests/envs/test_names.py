@@ -8,13 +8,24 @@ import pytest
 from rljax import envs
 
 
-@pytest.mark.parametrize("name", ["brax/ant", "gymnax/CartPole-v1", "rljax/Follow", "rljax/nothing", "./a.py:B"])
+@pytest.mark.parametrize(
+    "name", ["brax/ant", "gymnax/CartPole-v1", "rljax/Follow", "rljax/nothing", "./a.py:B"]
+)
 def test_prefixes_are_inside_the_program(name):
     assert envs.is_compiled(name)
 
 
 @pytest.mark.parametrize(
-    "name", ["Hopper-v5", "ALE/Pong-v5", "module:Name-v0", "brax", "rljax", "envpool/Hopper-v5", "async/Hopper-v5"]
+    "name",
+    [
+        "Hopper-v5",
+        "ALE/Pong-v5",
+        "module:Name-v0",
+        "brax",
+        "rljax",
+        "envpool/Hopper-v5",
+        "async/Hopper-v5",
+    ],
 )
 def test_other_names_are_on_the_host(name):
     assert not envs.is_compiled(name)
@@ -23,7 +34,8 @@ def test_other_names_are_on_the_host(name):
 @pytest.mark.slow
 def test_importing_imports_no_simulator():
     code = (
-        "import sys, rljax.envs.autoreset, rljax.envs.simulators.brax, rljax.envs.simulators.gymnax;"
+        "import sys, rljax.envs.autoreset, rljax.envs.simulators.brax, "
+        "rljax.envs.simulators.gymnax;"
         "import rljax.envs.tasks.catalogue, rljax.envs.host.rendering;"
         "print([name for name in ('brax', 'gymnax', 'gymnasium', 'mujoco') if name in sys.modules])"
     )
@@ -53,10 +65,22 @@ def test_make_gives_what_was_named(name):
             'rljax/Follow?{"a": 1}',
             r"'rljax/Follow\?.*' takes no arguments: only environments of Gymnasium and gymnax do",
         ),
-        ("rljax/Folow", r"no environment 'rljax/Folow' in rljax. Nearest: 'rljax/Follow'.* All of them: rljax list"),
+        (
+            "rljax/Folow",
+            (
+                r"no environment 'rljax/Folow' in rljax. Nearest: 'rljax/Follow'.* All of "
+                r"them: rljax list"
+            ),
+        ),
         ("rljax/pendulum", r"no environment 'rljax/pendulum' in rljax. Nearest: 'rljax/Pendulum'"),
         ("rljax/" + "q" * 40, r"in rljax. All of them: rljax list"),
-        ("Hopper-v5", r"'Hopper-v5' is not inside the program: such names begin with 'rljax/', 'brax/', 'gymnax/'"),
+        (
+            "Hopper-v5",
+            (
+                r"'Hopper-v5' is not inside the program: such names begin with 'rljax/', "
+                r"'brax/', 'gymnax/'"
+            ),
+        ),
     ],
 )
 def test_unknown_names(name, message):
@@ -65,7 +89,9 @@ def test_unknown_names(name, message):
 
 
 def test_compiled_names_are_not_hosted():
-    with pytest.raises(ValueError, match="'brax/ant' is inside the program: Gymnasium's names do not begin with"):
+    with pytest.raises(
+        ValueError, match="'brax/ant' is inside the program: Gymnasium's names do not begin with"
+    ):
         envs.make_hosted("brax/ant", 2)
 
 
@@ -82,7 +108,9 @@ def test_an_absent_package_says_what_to_install(monkeypatch, package, name, comm
     monkeypatch.setitem(sys.modules, package, None)  # importing it raises ModuleNotFoundError
     if package == "brax":
         monkeypatch.setitem(sys.modules, "brax.envs", None)
-    expected = f"'{package}/' environments need the package '{package}', which is not installed: {command}"
+    expected = (
+        f"'{package}/' environments need the package '{package}', which is not installed: {command}"
+    )
     with pytest.raises(ValueError, match=expected):
         envs.make(name)
 
@@ -120,5 +148,8 @@ def test_parts_of_names(name, task, evaluated, short):
 
 def test_envpool_says_what_it_lacks(monkeypatch):
     monkeypatch.setitem(sys.modules, "envpool", None)
-    with pytest.raises(ValueError, match=r"'envpool/' environments need .* installed: pip install 'rljax\[envpool\]'"):
+    with pytest.raises(
+        ValueError,
+        match=r"'envpool/' environments need .* installed: pip install 'rljax\[envpool\]'",
+    ):
         envs.make_hosted("envpool/Hopper-v5", 1)

@@ -1,4 +1,6 @@
-"""Hidden parts of observations, on the host and inside the program, and the arguments of gymnax's environments."""
+"""Hidden parts of observations, on the host and inside the program,
+and the arguments of gymnax's environments.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +40,9 @@ def test_a_part_is_hidden_inside_the_program(prefix: str, name: str, seen: list[
 
 
 def test_a_part_is_hidden_on_the_host() -> None:
-    whole, part = (envs.make_hosted(name, 2) for name in ("Hopper-v5", "without-velocities/Hopper-v5"))
+    whole, part = (
+        envs.make_hosted(name, 2) for name in ("Hopper-v5", "without-velocities/Hopper-v5")
+    )
     full, cut = whole.reset([1, 2]), part.reset([1, 2])
     assert part.spec.observation_shape == (5,)
     np.testing.assert_array_equal(cut, full[:, :5])
@@ -78,8 +82,14 @@ def test_gymnax_takes_arguments() -> None:
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("without-velocities/rljax/Follow", "it is not known which numbers of 'rljax/Follow' are velocities"),
-        ("without-4/gymnax/CartPole-v1", "hides the numbers 4: an observation has the numbers 0 to 3"),
+        (
+            "without-velocities/rljax/Follow",
+            "it is not known which numbers of 'rljax/Follow' are velocities",
+        ),
+        (
+            "without-4/gymnax/CartPole-v1",
+            "hides the numbers 4: an observation has the numbers 0 to 3",
+        ),
         ("without-0-3/gymnax/CartPole-v1", "one of them must remain"),
         ("without-0/rljax/BoxPick-3x3", None),
         ("without-velocities/FrozenLake-v1", "parts can be hidden in vectors only"),
@@ -93,7 +103,10 @@ def test_gymnax_takes_arguments() -> None:
 def test_parts_and_arguments_that_do_not_fit(name: str, message: str | None) -> None:
     make = envs.make if envs.is_compiled(name) else lambda name: envs.make_hosted(name, 1)
     if message is None:
-        assert make(name).spec.observation_shape[0] == envs.make(name.partition("/")[2]).spec.observation_shape[0] - 1
+        assert (
+            make(name).spec.observation_shape[0]
+            == envs.make(name.partition("/")[2]).spec.observation_shape[0] - 1
+        )
         return
     with pytest.raises(ValueError, match=re.escape(message)):
         make(name)

@@ -1,4 +1,6 @@
-"""Signals: declared by environments, read from their `info`, summed over episodes, in any kind of environment."""
+"""Signals: declared by environments, read from their `info`, summed over episodes,
+in any kind of environment.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,9 @@ DECLARED = (Part("cost", ()), Part("objectives", (2,)))
 
 
 class Costly:
-    """An environment in the program: an episode has 3 steps, step t of it costs t, and its objectives are t and -t."""
+    """An environment in the program: an episode has 3 steps, step t of it costs t,
+    and its objectives are t and -t.
+    """
 
     params = None
 
@@ -38,7 +42,11 @@ class Costly:
     def step(self, key: Any, state: Any, action: Any, params: Any) -> Any:
         """Count."""
         time = state + 1
-        info = {"cost": time, "objectives": jnp.stack([time, -time]), "other": 7} if self.info is None else self.info
+        info = (
+            {"cost": time, "objectives": jnp.stack([time, -time]), "other": 7}
+            if self.info is None
+            else self.info
+        )
         return time[None], time, action[0], time >= 3, jnp.zeros((), bool), info
 
 
@@ -56,8 +64,12 @@ def rolled(environment: Any, steps: int, number: int = 2) -> list[Any]:
 def test_sums_run_within_an_episode_and_begin_anew() -> None:
     steps = rolled(Costly(), 5)
     np.testing.assert_array_equal([step.signals["cost"][0] for step in steps], [1, 2, 3, 1, 2])
-    np.testing.assert_array_equal([step.episode_signals["cost"][1] for step in steps], [1, 3, 6, 1, 3])
-    np.testing.assert_array_equal([step.episode_signals["objectives"][0, 1] for step in steps], [-1, -3, -6, -1, -3])
+    np.testing.assert_array_equal(
+        [step.episode_signals["cost"][1] for step in steps], [1, 3, 6, 1, 3]
+    )
+    np.testing.assert_array_equal(
+        [step.episode_signals["objectives"][0, 1] for step in steps], [-1, -3, -6, -1, -3]
+    )
     assert steps[0].signals["objectives"].shape == (2, 2)
 
 
@@ -72,8 +84,14 @@ def test_without_signals_the_state_has_no_sums() -> None:
 @pytest.mark.parametrize(
     ("info", "message"),
     [
-        ({"cost": jnp.ones(())}, r"'costly' declares the signal 'objectives' of shape \(2,\), and its info has none"),
-        ({"cost": jnp.ones(3)}, r"the signal 'cost' of shape \(\), and its info has one of shape \(3,\)"),
+        (
+            {"cost": jnp.ones(())},
+            r"'costly' declares the signal 'objectives' of shape \(2,\), and its info has none",
+        ),
+        (
+            {"cost": jnp.ones(3)},
+            r"the signal 'cost' of shape \(\), and its info has one of shape \(3,\)",
+        ),
     ],
 )
 def test_an_info_without_the_signal_is_refused(info: Any, message: str) -> None:
@@ -92,13 +110,17 @@ def test_names_that_mean_something_else_are_refused(name: str) -> None:
 def test_declarations() -> None:
     assert signals.declared({"objectives": (2,), "cost": ()}, "Mine-v0") == DECLARED
     assert signals.names(DECLARED) == ["cost", "objectives/0", "objectives/1"]
-    with pytest.raises(ValueError, match=r"metadata\['signals'\] of 'Mine-v0' is 3, it must be a list of names"):
+    with pytest.raises(
+        ValueError, match=r"metadata\['signals'\] of 'Mine-v0' is 3, it must be a list of names"
+    ):
         signals.declared(3, "Mine-v0")
     with pytest.raises(ValueError, match="order them by name"):
         signals.check(DECLARED[::-1], "Mine-v0")
     with pytest.raises(ValueError, match="int32, signals are float32"):
         signals.check((Part("cost", (), "int32"),), "Mine-v0")
-    with pytest.raises(ValueError, match="agent 'a' learns from the signal 'cost', and 'Hopper-v5' gives none"):
+    with pytest.raises(
+        ValueError, match="agent 'a' learns from the signal 'cost', and 'Hopper-v5' gives none"
+    ):
         signals.require(("cost",), (), "a", "Hopper-v5")
     spec = EnvSpec("x", (1,), 1, signals=DECLARED)
     listed = {"name": "x", "observation_shape": [1], "action_size": 1}
@@ -116,7 +138,9 @@ def test_columns_hold_signals_of_any_shape() -> None:
 
 
 class Paying(gymnasium.Env):
-    """The same on the host: episodes of 3 steps, which cost 1, 2, 3; the observation tells the step."""
+    """The same on the host: episodes of 3 steps, which cost 1, 2, 3;
+    the observation tells the step.
+    """
 
     metadata = {"render_modes": [], "signals": {"cost": (), "objectives": (2,)}}  # noqa: RUF012
 
@@ -134,7 +158,10 @@ class Paying(gymnasium.Env):
     def step(self, action: Any) -> Any:
         """Count."""
         self.time += 1
-        info = {"cost": float(self.time), "objectives": np.array([self.time, -self.time])} | self.spoil
+        info = {
+            "cost": float(self.time),
+            "objectives": np.array([self.time, -self.time]),
+        } | self.spoil
         info = {name: value for name, value in info.items() if value is not None}
         return np.full(1, self.time, np.float32), 1.0, self.time == 3, False, info
 
@@ -153,10 +180,18 @@ def test_vector_environments_give_the_same_signals(kind: str) -> None:
     assert environment.spec.signals == DECLARED
     environment.reset([0, 1])
     steps = [environment.step(np.zeros((2, 1), np.float32)) for _ in range(5)]
-    np.testing.assert_array_equal([step.signals["cost"] for step in steps], [[t, t] for t in (1, 2, 3, 1, 2)])
-    np.testing.assert_array_equal([step.episode_signals["cost"][0] for step in steps], [1, 3, 6, 1, 3])
-    np.testing.assert_array_equal([step.episode_signals["objectives"][1, 1] for step in steps], [-1, -3, -6, -1, -3])
-    assert steps[0].signals["cost"].dtype == steps[0].episode_signals["objectives"].dtype == np.float32
+    np.testing.assert_array_equal(
+        [step.signals["cost"] for step in steps], [[t, t] for t in (1, 2, 3, 1, 2)]
+    )
+    np.testing.assert_array_equal(
+        [step.episode_signals["cost"][0] for step in steps], [1, 3, 6, 1, 3]
+    )
+    np.testing.assert_array_equal(
+        [step.episode_signals["objectives"][1, 1] for step in steps], [-1, -3, -6, -1, -3]
+    )
+    assert (
+        steps[0].signals["cost"].dtype == steps[0].episode_signals["objectives"].dtype == np.float32
+    )
     environment.close()
 
 
@@ -171,15 +206,32 @@ def test_a_saved_state_holds_the_sums() -> None:
     from rljax.trust import TrustedState
 
     other.restore(TrustedState(saved))
-    np.testing.assert_array_equal(other.step(np.zeros((2, 1), np.float32)).episode_signals["cost"], [6, 6])
+    np.testing.assert_array_equal(
+        other.step(np.zeros((2, 1), np.float32)).episode_signals["cost"], [6, 6]
+    )
 
 
 @pytest.mark.parametrize(
     ("spoil", "message"),
     [
-        ({"cost": None}, "environment 1 of 'Paying' returned an info without 'cost', the signal that it declares"),
-        ({"cost": "much"}, "environment 1 of 'Paying' returned the signal 'cost' = 'much', it must be one real number"),
-        ({"objectives": [1.0]}, r"the signal 'objectives' = \[1.0\], it must be numbers of shape \(2,\)"),
+        (
+            {"cost": None},
+            (
+                "environment 1 of 'Paying' returned an info without 'cost', the signal that "
+                "it declares"
+            ),
+        ),
+        (
+            {"cost": "much"},
+            (
+                "environment 1 of 'Paying' returned the signal 'cost' = 'much', it must be "
+                "one real number"
+            ),
+        ),
+        (
+            {"objectives": [1.0]},
+            r"the signal 'objectives' = \[1.0\], it must be numbers of shape \(2,\)",
+        ),
     ],
 )
 def test_a_wrong_signal_is_one_error(spoil: Any, message: str) -> None:
@@ -196,7 +248,9 @@ def test_a_signal_must_be_finite() -> None:
     environment.reset([0, 1])
     vector: Any = environment.vector_env
     vector.envs[0].spoil = {"cost": np.nan}
-    with pytest.raises(FloatingPointError, match="returned the signal 'cost' nan, it must be finite"):
+    with pytest.raises(
+        FloatingPointError, match="returned the signal 'cost' nan, it must be finite"
+    ):
         environment.step(np.zeros((2, 1), np.float32))
 
 
@@ -232,12 +286,16 @@ def test_robots_pay_for_speed(robot: str) -> None:
 
 @pytest.mark.slow
 def test_processes_give_the_same_signals() -> None:
-    both = [envs.make_hosted(name, 2) for name in ("velocity/Swimmer-v5", "async/velocity/Swimmer-v5")]
+    both = [
+        envs.make_hosted(name, 2) for name in ("velocity/Swimmer-v5", "async/velocity/Swimmer-v5")
+    ]
     actions = np.random.default_rng(1).uniform(-1, 1, (30, 2, 2)).astype(np.float32)
     costs = []
     for environment in both:
         environment.reset([1, 2])
-        costs.append(np.stack([environment.step(action).episode_signals["cost"] for action in actions]))
+        costs.append(
+            np.stack([environment.step(action).episode_signals["cost"] for action in actions])
+        )
         environment.close()
     assert costs[0].any()
     np.testing.assert_array_equal(*costs)
@@ -272,8 +330,12 @@ def test_numbers_of_any_adapter_become_signals(name: str, expected: tuple[str, .
         info = [plain.step(np.full(6, 0.5, np.float32))[4] for _ in range(3)]
         hosted.close()
         for part in expected:
-            np.testing.assert_allclose([step.signals[part][1] for step in given], [x[part] for x in info], rtol=1e-6)
-            np.testing.assert_allclose(given[-1].episode_signals[part][1], sum(x[part] for x in info), rtol=1e-6)
+            np.testing.assert_allclose(
+                [step.signals[part][1] for step in given], [x[part] for x in info], rtol=1e-6
+            )
+            np.testing.assert_allclose(
+                given[-1].episode_signals[part][1], sum(x[part] for x in info), rtol=1e-6
+            )
         return
     made = envs.make(name)
     assert tuple(part.name for part in made.spec.signals) == expected
@@ -302,9 +364,18 @@ def test_numbers_of_any_adapter_become_signals(name: str, expected: tuple[str, .
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("signals-speed/HalfCheetah-v5", r"'HalfCheetah-v5' is to give the signal 'speed', and the info .* x_velocity"),
-        ("signals-cost/gymnax/CartPole-v1", r"'gymnax/CartPole-v1' is to give the signal 'cost', .* has discount"),
-        ("signals-discount,first/gymnax/CartPole-v1", r"'first', and the info of its steps has discount"),
+        (
+            "signals-speed/HalfCheetah-v5",
+            r"'HalfCheetah-v5' is to give the signal 'speed', and the info .* x_velocity",
+        ),
+        (
+            "signals-cost/gymnax/CartPole-v1",
+            r"'gymnax/CartPole-v1' is to give the signal 'cost', .* has discount",
+        ),
+        (
+            "signals-discount,first/gymnax/CartPole-v1",
+            r"'first', and the info of its steps has discount",
+        ),
     ],
 )
 def test_numbers_that_an_environment_does_not_give_are_refused(name: str, message: str) -> None:

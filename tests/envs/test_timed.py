@@ -39,7 +39,10 @@ def test_time_inside_the_program() -> None:
 @pytest.mark.slow_after(1)
 @pytest.mark.parametrize("prefix", ["", "async/"])
 def test_time_on_the_host(prefix: str) -> None:
-    timed, plain = envs.make_hosted(f"timed/{prefix}Pendulum-v1", 2), envs.make_hosted("Pendulum-v1", 2)
+    timed, plain = (
+        envs.make_hosted(f"timed/{prefix}Pendulum-v1", 2),
+        envs.make_hosted("Pendulum-v1", 2),
+    )
     assert timed.spec.observation_shape == (4,)
     np.testing.assert_array_equal(timed.reset([1, 2]), np.c_[plain.reset([1, 2]), [-0.5, -0.5]])
     for i in range(1, LIMIT + 2):
@@ -60,7 +63,9 @@ def test_saved_on_the_host_with_its_time() -> None:
     blob = hosted.save()
     assert blob is not None
     np.testing.assert_allclose(other.restore(blob)[0, -1], 3 / 1000 - 0.5)
-    following: Any = [each.step(np.zeros((1, 3), np.float32)).observation for each in (hosted, other)]
+    following: Any = [
+        each.step(np.zeros((1, 3), np.float32)).observation for each in (hosted, other)
+    ]
     np.testing.assert_array_equal(*following)
 
 
@@ -68,13 +73,18 @@ def test_saved_on_the_host_with_its_time() -> None:
     ("name", "why"),
     [
         ("timed/rljax/Delay", "has no time limit"),
-        ("timed/gymnax/Breakout-MinAtar", r"shows pictures of shape \(10, 10, 4\) and dtype float32"),
+        (
+            "timed/gymnax/Breakout-MinAtar",
+            r"shows pictures of shape \(10, 10, 4\) and dtype float32",
+        ),
     ],
 )
 def test_refused_where_there_is_no_time_to_tell(name: str, why: str) -> None:
     if "gymnax" in name:
         pytest.importorskip("gymnax")
-    with pytest.raises(ValueError, match=rf"{why}, so no time can be observed with it: --config\.no-time-feature$"):
+    with pytest.raises(
+        ValueError, match=rf"{why}, so no time can be observed with it: --config\.no-time-feature$"
+    ):
         envs.make(name)
 
 

@@ -1,4 +1,6 @@
-"""An agent, environments and a data set that can be counted by hand, for tests of what moves agents through them."""
+"""An agent, environments and a data set that can be counted by hand,
+for tests of what moves agents through them.
+"""
 
 from __future__ import annotations
 
@@ -80,7 +82,9 @@ class Fake:
         weight = jax.random.normal(key, spec.observation_shape)
         remembered, zero = jnp.zeros(UPDATES), jnp.zeros(())
         rewards = jnp.zeros((UPDATES, config.batch_size))
-        return State(weight, rewards, remembered, remembered, zero, zero, jnp.zeros(spec.observation_shape))
+        return State(
+            weight, rewards, remembered, remembered, zero, zero, jnp.zeros(spec.observation_shape)
+        )
 
     def perceive(self, state: State, observation: Any, first: Any, config: Any) -> State:
         """Count observations [E, O]."""
@@ -92,15 +96,21 @@ class Fake:
             total=state.total + observation.sum(axis=0),
         )
 
-    def act(self, state: State, observation: Any, key: Any, config: Any, explore: bool) -> tuple[Any, dict]:
+    def act(
+        self, state: State, observation: Any, key: Any, config: Any, explore: bool
+    ) -> tuple[Any, dict]:
         """Actions [..., 1] within [0, 1], never below: uniform ones can be told apart."""
         action = jax.nn.sigmoid(observation @ state.weight)[..., None]
         noise = jax.random.uniform(key, action.shape) if explore else 0.5
         return 0.5 * action + 0.5 * noise, {"acted": jnp.ones(observation.shape[:-1])}
 
-    def update(self, state: State, batch: Any, key: Any, step: Any, config: Any) -> tuple[State, dict]:
+    def update(
+        self, state: State, batch: Any, key: Any, step: Any, config: Any
+    ) -> tuple[State, dict]:
         """Halve the weight and add the mean reward: the order of batches matters."""
-        weight = state.weight + config.learning_rate * (batch.reward.mean() * (step + 1.0) - state.weight)
+        weight = state.weight + config.learning_rate * (
+            batch.reward.mean() * (step + 1.0) - state.weight
+        )
         loss = jnp.where(step >= config.bad_from, jnp.inf, weight.sum())
         row = step % UPDATES
         state = state.replace(
@@ -109,7 +119,9 @@ class Fake:
             noise=state.noise.at[row].set(jax.random.uniform(key)),
             losses=state.losses.at[row].set(loss),
         )
-        state, delayed = agent.every(config.delay, step, lambda state: (state, {"delayed": step * 1.0}), state)
+        state, delayed = agent.every(
+            config.delay, step, lambda state: (state, {"delayed": step * 1.0}), state
+        )
         return state, {"loss": loss} | delayed
 
 
@@ -121,7 +133,9 @@ class OnPolicy(Fake):
         sizes = {name: getattr(config, name) for name in ("num_envs", "num_steps", "batch_size")}
         return buffers.Rollout(**sizes)
 
-    def update(self, state: State, batch: Any, key: Any, step: Any, config: Any) -> tuple[State, dict]:
+    def update(
+        self, state: State, batch: Any, key: Any, step: Any, config: Any
+    ) -> tuple[State, dict]:
         """Remember the times [T, E] of a rollout."""
         flat = jax.tree.map(lambda x: x.reshape(config.batch_size, *x.shape[2:]), batch)
         new, metrics = super().update(state, flat, key, step, config)
@@ -171,7 +185,15 @@ class HostedCounter:
         self.returns += reward
         ended = self.time >= self.limit
         observation = np.where(ended[:, None], np.float32(0), following)
-        step: Any = (observation, following, reward, np.zeros_like(ended), ended, self.returns.copy(), self.time.copy())
+        step: Any = (
+            observation,
+            following,
+            reward,
+            np.zeros_like(ended),
+            ended,
+            self.returns.copy(),
+            self.time.copy(),
+        )
         self.time[ended], self.returns[ended] = 0, 0
         return Step(*step)
 
@@ -181,19 +203,32 @@ def dataset(rows: int = ROWS) -> Transition:
     number = np.arange(1, rows + 1, dtype=np.float32)
     flags = np.zeros(rows, np.bool_)
     observation = np.stack([number, -number], axis=1)
-    fields: dict[str, Any] = dict(observation=observation, action=number[:, None], reward=number, terminated=flags)
+    fields: dict[str, Any] = dict(
+        observation=observation, action=number[:, None], reward=number, terminated=flags
+    )
     return Transition(**fields, truncated=flags, next_observation=observation + 0.5)
 
 
-def recorded(env: str = "rljax/Pendulum", size: int = 3, discrete: bool = False) -> datasets.OfflineDataset:
-    """A data set that fits an environment with one continuous action or two discrete ones; episodes of 10 steps."""
+def recorded(
+    env: str = "rljax/Pendulum", size: int = 3, discrete: bool = False
+) -> datasets.OfflineDataset:
+    """A data set that fits an environment with one continuous action or two discrete ones;
+    episodes of 10 steps.
+    """
     generator = np.random.default_rng(0)
     observation = generator.normal(size=(ROWS + 1, size)).astype(np.float32)
     action = generator.uniform(-1, 1, (ROWS, 1)).astype(np.float32)
     if discrete:
         action = generator.integers(0, 2, ROWS).astype(np.int32)
     reward, ends = -generator.random(ROWS).astype(np.float32), np.arange(ROWS) % 10 == 9
-    fields: Any = (observation[:-1], action, reward, np.zeros(ROWS, np.bool_), ends, observation[1:])
+    fields: Any = (
+        observation[:-1],
+        action,
+        reward,
+        np.zeros(ROWS, np.bool_),
+        ends,
+        observation[1:],
+    )
     return datasets.OfflineDataset("recorded.npz", Transition(*fields), env, None, None, {})
 
 
@@ -203,12 +238,18 @@ def settings(num_learners: int, **changes: Any) -> Any:
 
 
 def driven(
-    seeds: Sequence[int], iterations: int, module: Any = None, environment: Any = None, **changes: Any
+    seeds: Sequence[int],
+    iterations: int,
+    module: Any = None,
+    environment: Any = None,
+    **changes: Any,
 ) -> CompiledDriver:
     """A driver after some iterations."""
     config = settings(len(seeds), **changes)
     environment = AutoReset(environment or Counter())
-    driver = CompiledDriver(Learner(module or Fake(), environment.spec, len(seeds)), environment, config)
+    driver = CompiledDriver(
+        Learner(module or Fake(), environment.spec, len(seeds)), environment, config
+    )
     driver.start(seeds)
     driver.advance(iterations)
     return driver

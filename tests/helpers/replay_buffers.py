@@ -1,4 +1,6 @@
-"""Rings of transitions that can be told apart, made by hand: numbered ones, and episodes of several environments."""
+"""Rings of transitions that can be told apart, made by hand:
+numbered ones, and episodes of several environments.
+"""
 
 from __future__ import annotations
 
@@ -88,7 +90,9 @@ def history(num_envs: int, steps: int, seed: int = 0, length: int = 6) -> list[l
             ends = time + 1 == last
             terminated = bool(ends and generator.random() < 0.5)
             truncated = bool(ends and (not terminated or generator.random() < 0.5))
-            rows[-1].append(Row(environment, episode, time, float(generator.normal()), terminated, truncated))
+            rows[-1].append(
+                Row(environment, episode, time, float(generator.normal()), terminated, truncated)
+            )
             time += 1
             if ends:
                 episode, time, last = episode + 1, 0, generator.integers(1, length + 1)
@@ -102,14 +106,18 @@ def named(row: Row, later: int, learner: int) -> list[float]:
 
 
 def of_episodes(rows: list[list[Row]], slots: int, timed: bool = True) -> ReplayBuffer:
-    """A ring of so many steps of each environment, after all of `rows`; an action is its step's time."""
+    """A ring of so many steps of each environment, after all of `rows`;
+    an action is its step's time.
+    """
     number, steps = len(rows), len(rows[0])
 
     def at(t: int) -> Transition:
         now = [environment[t] for environment in rows]
 
         def each(function: Any, dtype: Any = np.float32) -> Any:
-            return np.asarray([[function(row, learner) for row in now] for learner in range(LEARNERS)], dtype)
+            return np.asarray(
+                [[function(row, learner) for row in now] for learner in range(LEARNERS)], dtype
+            )
 
         return Transition(
             observation=each(lambda row, learner: named(row, 0, learner)),
@@ -124,7 +132,10 @@ def of_episodes(rows: list[list[Row]], slots: int, timed: bool = True) -> Replay
     replay = create(at(0), slots * number)
     # What is not yet written would be found out.
     replay = replay.replace(
-        data=jax.tree.map(lambda x: x if x.dtype == bool else jnp.asarray(np.full(x.shape, 77, x.dtype)), replay.data),
+        data=jax.tree.map(
+            lambda x: x if x.dtype == bool else jnp.asarray(np.full(x.shape, 77, x.dtype)),
+            replay.data,
+        ),
     )
     add = jax.jit(ReplayBuffer.add)
     for t in range(steps):
@@ -156,7 +167,9 @@ def nbytes(tree: Any) -> int:
 
 
 def assert_in_place(compiled: Any, buffer: Any) -> None:
-    """A program's memory holds no second copy of `buffer`, and its result lies where the argument lay."""
+    """A program's memory holds no second copy of `buffer`,
+    and its result lies where the argument lay.
+    """
     memory = compiled.memory_analysis()
     size = nbytes(buffer)
     assert size > 2e6

@@ -13,11 +13,19 @@ from rljax.runs.records import Recorder, write_json
 from rljax.runs.schema import FORMAT, NEEDED
 from rljax.training.settings import Settings
 
-SPEC = {"name": "Hopper-v5", "observation_shape": [11], "action_size": 3, "discrete": False, "max_episode_steps": 1000}
+SPEC = {
+    "name": "Hopper-v5",
+    "observation_shape": [11],
+    "action_size": 3,
+    "discrete": False,
+    "max_episode_steps": 1000,
+}
 STEPS = (10_000, 20_000, 30_000)
 
 
-def described(agent: str, environment: str, seeds: Sequence[int], steps: int, **changes: Any) -> dict[str, Any]:
+def described(
+    agent: str, environment: str, seeds: Sequence[int], steps: int, **changes: Any
+) -> dict[str, Any]:
     """A whole config.json. `changes` replace its entries."""
     settings = Settings(agent=agent, env=environment, seeds=tuple(seeds), steps=steps)
     return {
@@ -49,15 +57,19 @@ def write(
     own: dict[str, list[float]] | None = None,
     **changes: Any,
 ) -> Path:
-    """A run in which learner k ends at `level` + 10 k, having risen to that in proportion to its steps.
+    """A run in which learner k ends at `level` + 10 k,
+    having risen to that in proportion to its steps.
 
-    `own` has settings in which the learners differ. `evaluation` is added to each of its evaluations, `changes` to
-    config.json. The run is complete if its last step is its `budget`.
+    `own` has settings in which the learners differ. `evaluation` is added to each of its
+    evaluations, `changes` to config.json. The run is complete if its last step is its `budget`.
     """
     path.mkdir(parents=True)
     own = own or {}
     settings = {"actor_lr": 3e-4, "hidden": [256, 256]} | (config or {}) | own
-    learners = [{"seed": s, "settings": {name: x[p] for name, x in own.items()}} for p, s in enumerate(seeds)]
+    learners = [
+        {"seed": s, "settings": {name: x[p] for name, x in own.items()}}
+        for p, s in enumerate(seeds)
+    ]
     written = {
         "config": settings,
         "learners": learners,
@@ -71,7 +83,11 @@ def write(
     write_json(path / "config.json", content)
     with Recorder(path) as recorder:
         for step in steps:
-            line = {"step": step, "wall_seconds": step / 100, "steps_per_second": 100.0 * len(seeds)}
+            line = {
+                "step": step,
+                "wall_seconds": step / 100,
+                "steps_per_second": 100.0 * len(seeds),
+            }
             recorder.metrics(line | {"critic/loss": [1.0] * len(seeds)})
             for learner, seed in enumerate(seeds):
                 noise = np.linspace(-1.0, 1.0, episodes) if episodes > 1 else np.zeros(1)
@@ -79,6 +95,12 @@ def write(
                 record = {"step": step, "learner": learner, "seed": seed, "returns": returns}
                 recorder.evaluation(record | (evaluation or {}))
         if steps:
-            summary = {"complete": steps[-1] >= budget, "wall_seconds": steps[-1] / 100, "compile_seconds": 7.0}
-            recorder.summary(summary | {"steps_per_second": 321.0, "peak_memory_bytes": 1_500_000_000})
+            summary = {
+                "complete": steps[-1] >= budget,
+                "wall_seconds": steps[-1] / 100,
+                "compile_seconds": 7.0,
+            }
+            recorder.summary(
+                summary | {"steps_per_second": 321.0, "peak_memory_bytes": 1_500_000_000}
+            )
     return path

@@ -18,7 +18,12 @@ import numpy as np
 
 from rljax.runs import checkpoints, records, run
 
-SMALL: dict[str, Any] = {"hidden": (16, 16), "batch_size": 32, "warmup_steps": 64, "replay_size": 300}
+SMALL: dict[str, Any] = {
+    "hidden": (16, 16),
+    "batch_size": 32,
+    "warmup_steps": 64,
+    "replay_size": 300,
+}
 ON_POLICY: dict[str, Any] = {
     "actor_hidden": (16, 16),
     "critic_hidden": (16, 16),
@@ -27,15 +32,28 @@ ON_POLICY: dict[str, Any] = {
     "batch_size": 25,
 }
 STREAM: dict[str, Any] = {"hidden": (16, 16)}
-SEQUENCES: dict[str, Any] = SMALL | {"batch_size": 8, "num_envs": 2, "length": 4, "burn_in": 2, "overlap": 2}
-EVERY: dict[str, Any] = {"log_every": 50, "eval_every": 100, "eval_episodes": 2, "checkpoint_every": 100}
+SEQUENCES: dict[str, Any] = SMALL | {
+    "batch_size": 8,
+    "num_envs": 2,
+    "length": 4,
+    "burn_in": 2,
+    "overlap": 2,
+}
+EVERY: dict[str, Any] = {
+    "log_every": 50,
+    "eval_every": 100,
+    "eval_episodes": 2,
+    "checkpoint_every": 100,
+}
 
 
 def small(agent: str) -> dict[str, Any]:
     """Hyperparameters for a run of seconds."""
     if agent == "r2d2":
         return SEQUENCES
-    return ON_POLICY if agent.startswith("ppo") else STREAM if agent.startswith("stream_") else SMALL
+    return (
+        ON_POLICY if agent.startswith("ppo") else STREAM if agent.startswith("stream_") else SMALL
+    )
 
 
 def flags(agent: str, but: str | None = None) -> list[str]:
@@ -44,22 +62,37 @@ def flags(agent: str, but: str | None = None) -> list[str]:
     for name, value in small(agent).items():
         if name == but:
             continue
-        words += [f"--config.{name.replace('_', '-')}", *map(str, value if isinstance(value, tuple) else (value,))]
+        words += [
+            f"--config.{name.replace('_', '-')}",
+            *map(str, value if isinstance(value, tuple) else (value,)),
+        ]
     return words
 
 
-def train(agent: str, env: str, steps: int, out: Path, config: dict[str, Any] | None = None, **settings: Any) -> Path:
+def train(
+    agent: str,
+    env: str,
+    steps: int,
+    out: Path,
+    config: dict[str, Any] | None = None,
+    **settings: Any,
+) -> Path:
     """A run of seconds."""
-    return run.train(agent, env, steps, config=small(agent) | (config or {}), out=out, **(EVERY | settings))
+    return run.train(
+        agent, env, steps, config=small(agent) | (config or {}), out=out, **(EVERY | settings)
+    )
 
 
 def once(train: Callable[..., Path]) -> Callable[..., Path]:
-    """A `train` that trains once in a process for the same arguments but `out`, and copies the run from then on.
+    """A `train` that trains once in a process for the same arguments but `out`,
+    and copies the run from then on.
 
     For tests of what comes after a run, and not of what training does.
     """
     signature = inspect.signature(train)
-    made = tempfile.TemporaryDirectory(prefix="rljax-tests-", dir=os.environ.get("PYTEST_DEBUG_TEMPROOT"))
+    made = tempfile.TemporaryDirectory(
+        prefix="rljax-tests-", dir=os.environ.get("PYTEST_DEBUG_TEMPROOT")
+    )
 
     def trained(*arguments: Any, **settings: Any) -> Path:
         bound = signature.bind(*arguments, **settings)
@@ -88,7 +121,9 @@ def command(*arguments: Any, **environment: str) -> subprocess.CompletedProcess[
 
 
 def arrays(out: Path) -> dict[str, np.ndarray]:
-    """Every array of a run's newest checkpoint, by its place in it, as it was written: whatever the run expects."""
+    """Every array of a run's newest checkpoint, by its place in it, as it was written:
+    whatever the run expects.
+    """
     import orbax.checkpoint as ocp
 
     path = checkpoints.newest(out / "checkpoints").absolute()
@@ -97,7 +132,9 @@ def arrays(out: Path) -> dict[str, np.ndarray]:
     with ocp.StandardCheckpointer() as checkpointer:
         for folder in sorted(entry for entry in path.iterdir() if entry.is_dir()):
             written = checkpointer.metadata(folder).item_metadata.tree
-            abstract = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=place), written)
+            abstract = jax.tree.map(
+                lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=place), written
+            )
             trees[folder.name] = checkpointer.restore(folder, abstract)
     leaves = jax.tree_util.tree_leaves_with_path(trees)
     return {jax.tree_util.keystr(place): _plain(leaf) for place, leaf in leaves}
@@ -117,7 +154,9 @@ def lines(out: Path) -> list[dict[str, Any]]:
 
 
 def different_arrays(one: Path, other: Path) -> list[str]:
-    """The places of arrays that are not the same bits at the ends of two runs, or that one of them lacks."""
+    """The places of arrays that are not the same bits at the ends of two runs,
+    or that one of them lacks.
+    """
     first, second = arrays(one), arrays(other)
     lacking = sorted(first.keys() ^ second.keys())
     return lacking + [x for x in first if x in second and first[x].tobytes() != second[x].tobytes()]

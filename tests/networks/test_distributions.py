@@ -1,4 +1,6 @@
-"""The squashed Gaussian against its closed form in float64, up to values where tanh u is 1 in float32."""
+"""The squashed Gaussian against its closed form in float64,
+up to values where tanh u is 1 in float32.
+"""
 
 from __future__ import annotations
 
@@ -17,10 +19,17 @@ KEY = jax.random.key(3)
 
 def grid(limit: float, log_std: float, size: int = 200) -> tuple[Any, Any, np.ndarray, np.ndarray]:
     """Means from -limit to limit [B, 2], one log std, the same in float64."""
-    mean = np.stack([np.linspace(-limit, limit, size), np.linspace(limit, 0.3 - limit, size)], axis=-1)
+    mean = np.stack(
+        [np.linspace(-limit, limit, size), np.linspace(limit, 0.3 - limit, size)], axis=-1
+    )
     mean = mean.astype(np.float32)
     spread = np.full_like(mean, log_std)
-    return jnp.asarray(mean), jnp.asarray(spread), mean.astype(np.float64), spread.astype(np.float64)
+    return (
+        jnp.asarray(mean),
+        jnp.asarray(spread),
+        mean.astype(np.float64),
+        spread.astype(np.float64),
+    )
 
 
 def unsquashed(mean: Any, log_std: Any) -> np.ndarray:
@@ -76,7 +85,9 @@ def test_density_integrates_to_one() -> None:
 
 def test_samples_have_the_moments_of_the_gaussian() -> None:
     mean, log_std = jnp.array([0.5, -1.0]), jnp.array([-1.0, 0.3])
-    draw = jax.jit(lambda *of: distributions.squashed_gaussian(*of).sample(seed=KEY, sample_shape=(20_000,)))
+    draw = jax.jit(
+        lambda *of: distributions.squashed_gaussian(*of).sample(seed=KEY, sample_shape=(20_000,))
+    )
     action = draw(mean, log_std)
     u = np.arctanh(np.asarray(action, np.float64).clip(-1 + 1e-7, 1 - 1e-7))
     np.testing.assert_allclose(u.mean(axis=0), mean, atol=0.04)
@@ -94,7 +105,8 @@ def test_gradients_are_finite_and_the_closed_form(log_std: float) -> None:
     u = unsquashed(mean, spread)
     assert np.isfinite(by_mean).all()
     assert np.isfinite(by_log_std).all()
-    # With u = mean + std noise, the Gaussian's density at u depends on the std only: d log p / d u = 2 tanh u.
+    # With u = mean + std noise, the Gaussian's density at u depends on the std only: d log p / d
+    # u = 2 tanh u.
     np.testing.assert_allclose(by_mean, 2 * np.tanh(u), atol=1e-5)
     np.testing.assert_allclose(by_log_std, -1 + 2 * np.tanh(u) * (u - mean64), rtol=1e-5, atol=1e-5)
 
@@ -125,17 +137,25 @@ def test_each_order_is_equally_likely() -> None:
 
 @pytest.mark.slow
 def test_numbers_and_choices_are_independent() -> None:
-    """Log-density and entropy are sums, in float64; samples and modes have whole numbers behind the numbers."""
+    """Log-density and entropy are sums, in float64; samples and modes have whole numbers behind the
+    numbers.
+    """
     generator = np.random.default_rng(0)
     output, std = generator.normal(size=(6, 2 + 3 + 4)), np.array([0.3, 2.0])
     pi = distributions.gaussian_beside(jnp.asarray(output), jnp.asarray(std), (3, 4))
-    action = np.concatenate([generator.normal(size=(6, 2)), generator.integers((3, 4), size=(6, 2))], axis=1)
+    action = np.concatenate(
+        [generator.normal(size=(6, 2)), generator.integers((3, 4), size=(6, 2))], axis=1
+    )
     logits = [output[:, 2:5], output[:, 5:]]
     logs = [x - np.log(np.exp(x).sum(axis=1, keepdims=True)) for x in logits]
-    density = (-0.5 * ((action[:, :2] - output[:, :2]) / std) ** 2 - np.log(std) - 0.5 * np.log(2 * np.pi)).sum(axis=1)
+    density = (
+        -0.5 * ((action[:, :2] - output[:, :2]) / std) ** 2 - np.log(std) - 0.5 * np.log(2 * np.pi)
+    ).sum(axis=1)
     chosen = sum(log[np.arange(6), action[:, 2 + i].astype(int)] for i, log in enumerate(logs))
     np.testing.assert_allclose(pi.log_prob(jnp.asarray(action)), density + chosen, rtol=1e-5)
-    entropy = (0.5 * np.log(2 * np.pi * np.e) + np.log(std)).sum() - sum((np.exp(x) * x).sum(axis=1) for x in logs)
+    entropy = (0.5 * np.log(2 * np.pi * np.e) + np.log(std)).sum() - sum(
+        (np.exp(x) * x).sum(axis=1) for x in logs
+    )
     np.testing.assert_allclose(pi.entropy(), entropy, rtol=1e-5)
     other = distributions.gaussian_beside(jnp.asarray(output[::-1]), jnp.asarray(std[::-1]), (3, 4))
     assert pi.kl_divergence(pi).max() < 1e-6
@@ -150,9 +170,13 @@ def test_numbers_and_choices_are_independent() -> None:
     assert float(pi.kl_divergence(other)[0]) == pytest.approx(
         float(estimate(many[0], std, many[1], std[::-1])), rel=0.05
     )
-    best = np.concatenate([output[:, :2], np.stack([x.argmax(axis=1) for x in logits], axis=1)], axis=1)
+    best = np.concatenate(
+        [output[:, :2], np.stack([x.argmax(axis=1) for x in logits], axis=1)], axis=1
+    )
     np.testing.assert_allclose(pi.mode(), best, rtol=1e-6)
-    drawn = np.asarray(distributions.gaussian_beside(jnp.zeros((20_000, 9)), jnp.ones(2), (3, 4)).sample(seed=KEY))
+    drawn = np.asarray(
+        distributions.gaussian_beside(jnp.zeros((20_000, 9)), jnp.ones(2), (3, 4)).sample(seed=KEY)
+    )
     np.testing.assert_allclose(drawn[:, :2].std(axis=0), 1.0, atol=0.03)
     assert [np.unique(drawn[:, i]).tolist() for i in (2, 3)] == [[0, 1, 2], [0, 1, 2, 3]]
     spec = EnvSpec("test/Both-v0", (3,), 9, choices=(3, 4))

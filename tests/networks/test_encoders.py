@@ -39,7 +39,11 @@ def drawn(spec: EnvSpec, *leading: int) -> Any:
     def draw(x: Any) -> Any:
         if x.dtype == bool:
             return jnp.ones(x.shape, bool)
-        numbers = generator.integers(256, size=x.shape) if x.dtype == jnp.uint8 else generator.normal(size=x.shape)
+        numbers = (
+            generator.integers(256, size=x.shape)
+            if x.dtype == jnp.uint8
+            else generator.normal(size=x.shape)
+        )
         return jnp.asarray(numbers, x.dtype)
 
     return jax.tree.map(draw, spec.shaped(*leading))
@@ -55,7 +59,15 @@ def filled(module: Any, observation: Any) -> networks.Network:
 @pytest.mark.parametrize("leading", [(), (2,), (2, 3)], ids=len)
 @pytest.mark.parametrize(
     ("kind", "size"),
-    [("nature", 36), ("nature", 84), ("impala", 2), ("impala", 64), ("small", 3), ("efficient", 25), ("efficient", 84)],
+    [
+        ("nature", 36),
+        ("nature", 84),
+        ("impala", 2),
+        ("impala", 64),
+        ("small", 3),
+        ("efficient", 25),
+        ("efficient", 84),
+    ],
 )
 def test_pictures_become_one_vector(kind: Any, size: int, leading: tuple[int, ...]) -> None:
     spec = pictures(size, size + 3, 4)
@@ -66,7 +78,9 @@ def test_pictures_become_one_vector(kind: Any, size: int, leading: tuple[int, ..
     assert features.dtype == jnp.float32
 
 
-@pytest.mark.parametrize(("size", "kind"), [(84, "nature"), (36, "nature"), (35, "small"), (3, "small"), (2, "impala")])
+@pytest.mark.parametrize(
+    ("size", "kind"), [(84, "nature"), (36, "nature"), (35, "small"), (3, "small"), (2, "impala")]
+)
 def test_auto_goes_by_the_size(size: int, kind: str) -> None:
     assert encoders.chosen(EncoderSettings("auto"), (size, 90, 1)) == kind
     encoders.check(pictures(size, 90, 1), EncoderSettings("auto"))
@@ -74,10 +88,17 @@ def test_auto_goes_by_the_size(size: int, kind: str) -> None:
 
 @pytest.mark.parametrize(
     ("kind", "size", "advice"),
-    [("nature", 35, "small"), ("nature", 2, "impala"), ("small", 2, "impala"), ("efficient", 24, "small")],
+    [
+        ("nature", 35, "small"),
+        ("nature", 2, "impala"),
+        ("small", 2, "impala"),
+        ("efficient", 24, "small"),
+    ],
 )
 def test_too_small_pictures_are_one_error(kind: Any, size: int, advice: str) -> None:
-    with pytest.raises(ValueError, match=f"--config.encoder {kind} needs .*\n?.*Use: --config.encoder {advice}"):
+    with pytest.raises(
+        ValueError, match=f"--config.encoder {kind} needs .*\n?.*Use: --config.encoder {advice}"
+    ):
         encoders.encoder(pictures(90, size, 1), EncoderSettings(kind))
 
 
@@ -122,7 +143,15 @@ def test_leading_axes_are_rows() -> None:
 @pytest.mark.slow_after(4)
 @pytest.mark.parametrize(
     ("size", "channels", "width", "stride"),
-    [(10, 4, 3, 1), (11, 2, 3, 2), (21, 3, 8, 4), (20, 3, 8, 4), (9, 3, 4, 2), (8, 2, 2, 2), (7, 2, 5, 3)],
+    [
+        (10, 4, 3, 1),
+        (11, 2, 3, 2),
+        (21, 3, 8, 4),
+        (20, 3, 8, 4),
+        (9, 3, 4, 2),
+        (8, 2, 2, 2),
+        (7, 2, 5, 3),
+    ],
 )
 def test_convolutions_equal_those_of_xla(size: int, channels: int, width: int, stride: int) -> None:
     generator = np.random.default_rng(0)
@@ -131,25 +160,34 @@ def test_convolutions_equal_those_of_xla(size: int, channels: int, width: int, s
 
     def of_xla(seen: Any, kernel: Any) -> Any:
         layout = ("NHWC", "HWIO", "NHWC")
-        return jax.lax.conv_general_dilated(seen, kernel, (stride, stride), "VALID", dimension_numbers=layout)
+        return jax.lax.conv_general_dilated(
+            seen, kernel, (stride, stride), "VALID", dimension_numbers=layout
+        )
 
     def ours(seen: Any, kernel: Any) -> Any:
         return encoders.convolve(seen, kernel, stride)
 
     weight = jnp.asarray(generator.normal(size=of_xla(seen, kernel).shape), jnp.float32)
     found, expected = (
-        jax.jit(lambda x, k, f=f: (f(x, k), jax.grad(lambda x, k: (weight * f(x, k)).sum(), (0, 1))(x, k)))(
-            seen, kernel
-        )
+        jax.jit(
+            lambda x, k, f=f: (
+                f(x, k),
+                jax.grad(lambda x, k: (weight * f(x, k)).sum(), (0, 1))(x, k),
+            )
+        )(seen, kernel)
         for f in (ours, of_xla)
     )
-    jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-4, atol=1e-4), found, expected)
+    jax.tree.map(
+        lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-4, atol=1e-4), found, expected
+    )
 
 
 @pytest.mark.slow_after(1)
 @pytest.mark.parametrize("norm", [False, True, "plain", "last"])
 def test_small_equals_numpy(norm: Any) -> None:
-    """16 3x3, then a dense layer of 128; each normalised over its channels, before or after relu."""
+    """16 3x3, then a dense layer of 128; each normalised over its channels,
+    before or after relu.
+    """
     spec = pictures(5, 4, 2, dtype="float32")
     observation = drawn(spec, 3)
     network = filled(encoders.encoder(spec, EncoderSettings("small", layer_norm=norm)), observation)
@@ -158,8 +196,14 @@ def test_small_equals_numpy(norm: Any) -> None:
     def hidden(x: np.ndarray, name: str) -> np.ndarray:
         def normed(x: np.ndarray) -> np.ndarray:
             epsilon = 1e-5 if norm == "plain" else 1e-6
-            x = (x - x.mean(axis=-1, keepdims=True)) / np.sqrt(x.var(axis=-1, keepdims=True) + epsilon)
-            return x if norm == "plain" else x * given[f"{name}_norm"]["scale"] + given[f"{name}_norm"]["bias"]
+            x = (x - x.mean(axis=-1, keepdims=True)) / np.sqrt(
+                x.var(axis=-1, keepdims=True) + epsilon
+            )
+            return (
+                x
+                if norm == "plain"
+                else x * given[f"{name}_norm"]["scale"] + given[f"{name}_norm"]["bias"]
+            )
 
         if norm in (True, "plain"):
             x = normed(x)
@@ -181,7 +225,9 @@ def test_small_equals_numpy(norm: Any) -> None:
 @pytest.mark.slow
 def test_initial_kernels_depend_on_the_fan_in() -> None:
     spec = pictures(5, 5, 2)
-    params = encoders.encoder(spec, EncoderSettings("small")).init(KEY, spec.example(1))["params"]["pictures"]
+    params = encoders.encoder(spec, EncoderSettings("small")).init(KEY, spec.example(1))["params"][
+        "pictures"
+    ]
     bound = 1.0 / math.sqrt(3 * 3 * 2)  # the initialisation "torch"
     largest = np.abs(params["convolution_0_kernel"]).max()
     assert 0.9 * bound < largest <= bound

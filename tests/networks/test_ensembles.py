@@ -33,10 +33,14 @@ def test_a_subset_is_drawn_anew_for_each_key_and_serves_the_batch() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("module", [sac, td3, td3_bc], ids=lambda module: module.__name__.rpartition(".")[2])
+@pytest.mark.parametrize(
+    "module", [sac, td3, td3_bc], ids=lambda module: module.__name__.rpartition(".")[2]
+)
 def test_targets_use_a_subset(module: object) -> None:
     agent, batch = module, transitions()
-    state = jax.jit(lambda key: agent.init(key, SPEC, agent.Config(hidden=(4,), num_critics=5)))(jax.random.key(0))  # pyright: ignore
+    state = jax.jit(lambda key: agent.init(key, SPEC, agent.Config(hidden=(4,), num_critics=5)))(
+        jax.random.key(0)
+    )  # pyright: ignore
 
     def target(number: int | None, seed: int) -> float:
         config = agent.Config(hidden=(4,), num_critics=5, min_critics=number)  # pyright: ignore
@@ -48,7 +52,9 @@ def test_targets_use_a_subset(module: object) -> None:
 
 @pytest.mark.parametrize("number", [0, 3, -1])
 def test_a_subset_of_other_sizes_is_refused(number: int) -> None:
-    with pytest.raises(ValueError, match=rf"^--config\.min-critics is {number}, it must lie between 1 and --config"):
+    with pytest.raises(
+        ValueError, match=rf"^--config\.min-critics is {number}, it must lie between 1 and --config"
+    ):
         sac.check(SPEC, sac.Config(min_critics=number))
 
 
@@ -62,7 +68,9 @@ def test_a_member_behind_an_encoder_keeps_the_encoder() -> None:
     action = generator.normal(size=(5, 2)).astype(np.float32)
     every = critic(seen, action)
     for i in range(3):
-        np.testing.assert_allclose(networks.member(critic, i)(seen, action), every[i : i + 1], rtol=1e-5, atol=1e-6)
+        np.testing.assert_allclose(
+            networks.member(critic, i)(seen, action), every[i : i + 1], rtol=1e-5, atol=1e-6
+        )
 
 
 @pytest.mark.parametrize("shape", [(3,), (6, 7, 2)])

@@ -24,7 +24,8 @@ average_velocity = jax.jit(generative.average_velocity, static_argnums=0)
 
 def test_schedules_are_as_published() -> None:
     alpha, signal = generative.schedule("vp", 5)
-    # beta(t) of the variance-preserving process, from 0.1 to 10, integrated over each fifth of [0, 1]
+    # beta(t) of the variance-preserving process, from 0.1 to 10, integrated over each fifth of
+    # [0, 1]
     integral = [0.1 / 5 + 9.9 * ((t / 5) ** 2 - ((t - 1) / 5) ** 2) / 2 for t in range(1, 6)]
     np.testing.assert_allclose(alpha, np.exp(np.negative(integral)), rtol=1e-6)
     np.testing.assert_allclose(signal, np.cumprod(alpha), rtol=1e-6)
@@ -36,7 +37,9 @@ def test_schedules_are_as_published() -> None:
 def test_sinusoidal_by_hand() -> None:
     features = generative.sinusoidal(jnp.array([0.0, 2.0]), 4)
     angle = np.array([2.0, 2.0e-4])
-    np.testing.assert_allclose(features, [[0, 0, 1, 1], [*np.sin(angle), *np.cos(angle)]], atol=1e-6)
+    np.testing.assert_allclose(
+        features, [[0, 0, 1, 1], [*np.sin(angle), *np.cos(angle)]], atol=1e-6
+    )
 
 
 def test_denoising_inverts_noising() -> None:
@@ -52,7 +55,9 @@ def test_denoising_inverts_noising() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("name", "steps"), [("vp", 500), pytest.param("linear", 1000, marks=pytest.mark.learn)])
+@pytest.mark.parametrize(
+    ("name", "steps"), [("vp", 500), pytest.param("linear", 1000, marks=pytest.mark.learn)]
+)
 def test_reverse_process_draws_from_the_data(name: Any, steps: int) -> None:
     schedule = generative.schedule(name, steps)
 
@@ -80,7 +85,9 @@ def velocity(action: Array, time: Array) -> Array:
 
 def average(action: Array, start: Array, time: Array) -> Array:
     """u(a_t, r, t) of that flow. The flow keeps each point's distance from the mean, in stds."""
-    (mean, std), (mean_start, std_start) = ([x[..., None] for x in marginal(t)] for t in (time, start))
+    (mean, std), (mean_start, std_start) = (
+        [x[..., None] for x in marginal(t)] for t in (time, start)
+    )
     origin = mean_start + std_start / std * (action - mean)
     return (action - origin) / (time - start)[..., None]
 
@@ -90,7 +97,9 @@ def test_euler_follows_the_flow_with_an_error_of_first_order() -> None:
     exact = MEAN + STD * noise
     errors = []
     for steps in (10, 20, 40):
-        follow = functools.partial(generative.euler, lambda a, t: -velocity(a, 1.0 - t), steps=steps)
+        follow = functools.partial(
+            generative.euler, lambda a, t: -velocity(a, 1.0 - t), steps=steps
+        )
         moved = jax.jit(follow)(noise)
         errors.append(np.abs(moved - exact).max())
     assert errors[0] < 0.2
@@ -119,7 +128,9 @@ def test_average_velocity_is_a_fixed_point_of_its_identity() -> None:
 
 def test_identity_is_the_plain_flow_where_times_are_equal() -> None:
     action, _, time = points(50)
-    _, target = average_velocity(lambda a, r, t: jnp.sin(3.0 * a) * t[:, None], action, time, time, action)
+    _, target = average_velocity(
+        lambda a, r, t: jnp.sin(3.0 * a) * t[:, None], action, time, time, action
+    )
     np.testing.assert_array_equal(target, action)
 
 
@@ -133,17 +144,22 @@ def test_jacobian_product_equals_differences() -> None:
 
     width = 1e-3
     change = (
-        field(action + width * slope, start, time + width) - field(action - width * slope, start, time - width)
+        field(action + width * slope, start, time + width)
+        - field(action - width * slope, start, time - width)
     ) / (2.0 * width)
     _, target = average_velocity(field, action, start, time, slope)
-    np.testing.assert_allclose(target, slope - (time - start)[:, None] * change, rtol=1e-3, atol=1e-3)
+    np.testing.assert_allclose(
+        target, slope - (time - start)[:, None] * change, rtol=1e-3, atol=1e-3
+    )
 
 
 def test_target_has_no_gradient() -> None:
     action, start, time = points(10)
 
     def loss(scale: Array) -> Array:
-        u, target = generative.average_velocity(lambda a, r, t: scale * a * t[:, None], action, start, time, action)
+        u, target = generative.average_velocity(
+            lambda a, r, t: scale * a * t[:, None], action, start, time, action
+        )
         return (u - target).sum()
 
     expected = (np.asarray(action) * np.asarray(time)[:, None]).sum()
@@ -178,7 +194,9 @@ def test_learns_the_average_velocity_of_a_known_flow() -> None:
             changes, state = optimiser.update(jax.grad(loss)(network, key), state)
             return (optax.apply_updates(network, changes), state), None
 
-        return jax.lax.scan(step, (network, optimiser.init(network)), jax.random.split(KEY, number))[0][0]
+        return jax.lax.scan(
+            step, (network, optimiser.init(network)), jax.random.split(KEY, number)
+        )[0][0]
 
     network = train(network, 6_000)
     noise = jnp.linspace(-2.0, 2.0, 41)[:, None]
@@ -187,7 +205,9 @@ def test_learns_the_average_velocity_of_a_known_flow() -> None:
         mean, std = (x[:, None] for x in marginal(time))
         velocity = network(mean + std * noise, jnp.zeros((41, 0)), start, time)
         np.testing.assert_allclose(velocity, average(mean + std * noise, start, time), atol=0.12)
-    np.testing.assert_allclose(noise - network(noise, jnp.zeros((41, 0)), zeros, ones), MEAN + STD * noise, atol=0.12)
+    np.testing.assert_allclose(
+        noise - network(noise, jnp.zeros((41, 0)), zeros, ones), MEAN + STD * noise, atol=0.12
+    )
 
 
 def test_logit_normal_has_its_median_at_the_mean() -> None:
@@ -209,7 +229,9 @@ def test_field_takes_any_leading_axes_and_times(embedding: int) -> None:
     example = (jnp.zeros(2), jnp.zeros(3), jnp.zeros(()), jnp.zeros(()))
     network = jax.jit(lambda key: networks.create(module, key, *example))(KEY)
     generator = np.random.default_rng(0)
-    action, observation = (generator.normal(size=(4, 5, size)).astype(np.float32) for size in (2, 3))
+    action, observation = (
+        generator.normal(size=(4, 5, size)).astype(np.float32) for size in (2, 3)
+    )
     one, other = np.zeros((4, 5), np.float32), np.ones((4, 5), np.float32)
     field = jax.jit(lambda start, time: network(action, observation, start, time))
     assert field(one, other).shape == (4, 5, 2)
@@ -222,7 +244,9 @@ def test_bfloat16_is_close_and_kept_in_float32() -> None:
     outputs = []
     for precision in ("float32", "bfloat16"):
         module = generative.Field((32, 32), 3, "mish", precision=precision)
-        network = jax.jit(lambda key, module=module: networks.create(module, key, action, observation))(KEY)
+        network = jax.jit(
+            lambda key, module=module: networks.create(module, key, action, observation)
+        )(KEY)
         assert {x.dtype for x in jax.tree.leaves(network)} == {jnp.dtype("float32")}
         outputs.append(jax.jit(lambda network: network(action, observation))(network))
     assert outputs[1].dtype == jnp.float32
@@ -244,4 +268,6 @@ def test_candidates_of_any_observation_stand_beside_its_leading_axes() -> None:
         for i in range(5):
             np.testing.assert_array_equal(candidates[name][:, :, i], x)
     assert generative.action_noise(spec, candidates, KEY).shape == (2, 3, 5, 2)
-    assert generative.action_noise(spec, jax.tree.map(lambda x: x[0, 0], observation), KEY).shape == (2,)
+    assert generative.action_noise(
+        spec, jax.tree.map(lambda x: x[0, 0], observation), KEY
+    ).shape == (2,)

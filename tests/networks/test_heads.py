@@ -1,4 +1,6 @@
-"""Heads of critics against the papers' algorithms in float64 NumPy, loop by loop; gradients by differences."""
+"""Heads of critics against the papers' algorithms in float64 NumPy, loop by loop;
+gradients by differences.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,9 @@ def softmax(x: np.ndarray) -> np.ndarray:
     return x / x.sum(axis=-1, keepdims=True)
 
 
-def projection(outputs: np.ndarray, reward: np.ndarray, discount: np.ndarray, *support: Any) -> np.ndarray:
+def projection(
+    outputs: np.ndarray, reward: np.ndarray, discount: np.ndarray, *support: Any
+) -> np.ndarray:
     """[Bellemare et al., algorithm 1]: each atom's probability goes to its two neighbours."""
     atoms, low, high = support
     width, found = (high - low) / (atoms - 1), np.zeros(outputs.shape)
@@ -60,7 +64,9 @@ def quantile_loss(theta: np.ndarray, target: np.ndarray, kappa: float) -> np.nda
 
 
 def inputs(features: int, seed: int = 0) -> tuple[np.ndarray, ...]:
-    """Outputs, next outputs [B, K], rewards and discounts [B]; some rows end, some targets leave the support."""
+    """Outputs, next outputs [B, K], rewards and discounts [B];
+    some rows end, some targets leave the support.
+    """
     generator = np.random.default_rng(seed)
     outputs, following = generator.normal(size=(2, 9, features)).astype(np.float32)
     reward = np.array([0.0, 1.0, -0.3, 5.0, -4.0, 0.5, 0.25, -1.0, 2.0], np.float32)
@@ -79,7 +85,8 @@ def test_the_projection_is_the_papers() -> None:
     mean = reward + discount * np.asarray(head.mean(following))
     np.testing.assert_allclose(head.target_mean(found)[inside[1:3]], mean[inside[1:3]], atol=1e-5)
     np.testing.assert_allclose(found[8, 10], 0.0, atol=1e-6)
-    np.testing.assert_allclose(found[8, 8], 1.0, atol=1e-6)  # a reward of 2 at the end is atom 8, -2 + 8 / 2
+    # A reward of 2 at the end is atom 8, -2 + 8 / 2.
+    np.testing.assert_allclose(found[8, 8], 1.0, atol=1e-6)
 
 
 def test_a_two_hot_target_is_a_projection() -> None:
@@ -96,7 +103,9 @@ def losses(name: str, outputs: np.ndarray, target: np.ndarray) -> np.ndarray:
     if name in ("scalar", "huber"):
         error = outputs - target
         small = np.abs(error) <= 1.0
-        return error**2 if name == "scalar" else np.where(small, 0.5 * error**2, np.abs(error) - 0.5)
+        return (
+            error**2 if name == "scalar" else np.where(small, 0.5 * error**2, np.abs(error) - 0.5)
+        )
     if name == "c51":
         return -(target * np.log(softmax(outputs))).sum(axis=-1)
     return quantile_loss(outputs, target, 1.0 if name == "quantile" else 0.3)
@@ -113,9 +122,15 @@ def test_losses_and_gradients_are_the_papers(name: str) -> None:
     def both(outputs: Any, following: Any) -> Any:
         target = head.target(following, reward, discount)
         loss = lambda x, y: head.loss(x, head.target(y, reward, discount)).sum()  # noqa: E731
-        return target, head.loss(outputs, target), jax.grad(loss, argnums=(0, 1))(outputs, following)
+        return (
+            target,
+            head.loss(outputs, target),
+            jax.grad(loss, argnums=(0, 1))(outputs, following),
+        )
 
-    target, loss, (own, none) = jax.tree.map(lambda x: np.asarray(x, np.float64), both(outputs, following))
+    target, loss, (own, none) = jax.tree.map(
+        lambda x: np.asarray(x, np.float64), both(outputs, following)
+    )
     exact = outputs.astype(np.float64)
     if name.startswith("quantile"):
         expected = reward[:, None] + discount[:, None] * following
@@ -137,7 +152,9 @@ def test_errors_are_priorities() -> None:
     head = heads.Categorical(ATOMS, LOW, HIGH)
     target = np.asarray(head.target(following, reward, discount), np.float64)
     p = softmax(outputs.astype(np.float64))
-    kl = np.where(target > 1e-12, target * (np.log(np.maximum(target, 1e-12)) - np.log(p)), 0.0).sum(axis=-1)
+    kl = np.where(
+        target > 1e-12, target * (np.log(np.maximum(target, 1e-12)) - np.log(p)), 0.0
+    ).sum(axis=-1)
     np.testing.assert_allclose(head.error(outputs, target), kl, rtol=1e-4, atol=1e-5)
     np.testing.assert_allclose(head.error(np.log(np.maximum(p, 1e-9)), p), 0.0, atol=1e-5)
     quantile, scalar = heads.Quantile(ATOMS), heads.Scalar()
@@ -151,9 +168,15 @@ def test_errors_are_priorities() -> None:
 @pytest.mark.parametrize("name", ["scalar", "c51", "quantile"])
 @pytest.mark.parametrize("dueling", [False, True])
 def test_outputs_of_actions(name: str, dueling: bool) -> None:
-    """Per action and output; a dueling head's advantages have no mean of their own in any output."""
+    """Per action and output; a dueling head's advantages have no mean of their own in any
+    output.
+    """
     head, actions = HEADS[name], 3
-    flat = np.random.default_rng(0).normal(size=(2, 5, (actions + dueling) * head.features)).astype(np.float32)
+    flat = (
+        np.random.default_rng(0)
+        .normal(size=(2, 5, (actions + dueling) * head.features))
+        .astype(np.float32)
+    )
     found = heads.of_actions(jnp.asarray(flat), head, dueling)
     each = flat.reshape(2, 5, actions + dueling, head.features)
     if dueling:
@@ -168,7 +191,11 @@ def test_outputs_of_actions(name: str, dueling: bool) -> None:
 @pytest.mark.parametrize(
     ("head", "num_critics", "message"),
     [
-        (heads.Quantile(5), 2, r"^--config\.num-critics is 2: a distribution of returns is that of one critic\. Use "),
+        (
+            heads.Quantile(5),
+            2,
+            r"^--config\.num-critics is 2: a distribution of returns is that of one critic\. Use ",
+        ),
         (heads.Quantile(5, 0.0), 1, r"^--config\.kappa is 0\.0, it must be above 0\.$"),
         (heads.Categorical(5, (0.0, 3.0), 3.0), 1, r"it must be below --config\.v-max 3\.0\.$"),  # type: ignore[arg-type]
     ],
@@ -185,19 +212,27 @@ BINS, ENDS = 21, (-3.0, 7.0)
 def hl_gauss(values: np.ndarray, low: float, high: float, bins: int) -> np.ndarray:
     """[Farebrother et al., equation 3.4], by scipy's tails in float64."""
     width = (high - low) / bins
-    edges = (low + width * np.arange(bins + 1) - np.clip(values, low, high)[:, None]) / (heads.SMOOTHING * width)
-    mass = np.where(edges[:, 1:] > 0, norm.sf(edges[:, :-1]) - norm.sf(edges[:, 1:]), np.diff(norm.cdf(edges)))
+    edges = (low + width * np.arange(bins + 1) - np.clip(values, low, high)[:, None]) / (
+        heads.SMOOTHING * width
+    )
+    mass = np.where(
+        edges[:, 1:] > 0, norm.sf(edges[:, :-1]) - norm.sf(edges[:, 1:]), np.diff(norm.cdf(edges))
+    )
     return mass / mass.sum(axis=1, keepdims=True)
 
 
 @pytest.mark.parametrize(("low", "high"), [ENDS, (-1e4, 1e-3), (1e5, 1.1e5)])
 def test_hl_gauss_spreads_a_value_as_the_paper_does(low: float, high: float) -> None:
-    """Tails too: in float32 the difference of two numbers near 1 would be 0, or a multiple of 6e-8."""
+    """Tails too: in float32 the difference of two numbers near 1 would be 0,
+    or a multiple of 6e-8.
+    """
     values = np.linspace(low - 0.3 * (high - low), high + 0.3 * (high - low), 57).astype(np.float32)
     found = np.asarray(jax.jit(heads.HLGauss(BINS, low, high).encode)(values))
     expected = hl_gauss(values.astype(np.float64), low, high, BINS)
     np.testing.assert_allclose(found.sum(axis=-1), 1.0, rtol=1e-6)
-    np.testing.assert_allclose(found, expected, rtol=0.0, atol=0.02 * np.spacing(np.float32(high)) * BINS + 1e-6)
+    np.testing.assert_allclose(
+        found, expected, rtol=0.0, atol=0.02 * np.spacing(np.float32(high)) * BINS + 1e-6
+    )
     exact = np.abs(np.float32(high)) < 100  # places of values this large have an error of their own
     likely = expected > 1e-30
     assert likely.sum() > 500
@@ -212,7 +247,9 @@ def test_a_classified_value_is_the_mean_of_its_classes(head: heads.TwoHot) -> No
     values = np.linspace(ENDS[0] + inner, ENDS[1] - inner, 201).astype(np.float32)
     target = head.encode(values)
     np.testing.assert_allclose(head.target_mean(target), values, atol=3e-5 * head.width)
-    np.testing.assert_allclose(head.mean(jnp.log(jnp.maximum(target, 1e-30))), values, atol=3e-5 * head.width)
+    np.testing.assert_allclose(
+        head.mean(jnp.log(jnp.maximum(target, 1e-30))), values, atol=3e-5 * head.width
+    )
     outside = head.target_mean(head.encode(np.array([ENDS[0] - 5, ENDS[1] + 5], np.float32)))
     np.testing.assert_array_less(np.abs(outside - np.array(ENDS)), head.width)
     share = head.clipped(jnp.array([-3.1, 0.0, 1.0, 7.5]))["critic/clipped"]
@@ -243,7 +280,9 @@ def recorded(seed: int = 0, rows: int = 60) -> Transition:
 
 
 def returns_of(data: Transition, discount: float, scale: float) -> np.ndarray:
-    """The discounted returns [N], backwards in float64; cut trajectories go on with the mean of their rewards."""
+    """The discounted returns [N], backwards in float64;
+    cut trajectories go on with the mean of their rewards.
+    """
     reward, found = scale * np.asarray(data.reward, np.float64), np.zeros(len(data.reward))
     terminated, ends = np.asarray(data.terminated), np.asarray(data.terminated | data.truncated)
     start = 0
@@ -271,15 +310,23 @@ def test_bins_have_room_around_the_returns(returns: tuple[float, float]) -> None
     room = heads.OUTER * (high - low) / BINS
     assert low + room < returns[0] <= returns[1] < high - room
     if returns[0] < returns[1]:
-        assert high - low - 2 * room == pytest.approx((1 + 2 * heads.MARGIN) * (returns[1] - returns[0]), rel=1e-5)
+        assert high - low - 2 * room == pytest.approx(
+            (1 + 2 * heads.MARGIN) * (returns[1] - returns[0]), rel=1e-5
+        )
 
 
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
         ({"bins": 5}, r"^--config\.bins is 5, it must be at least 11\.$"),
-        ({"v_min": 1.0}, r"^--config\.v-min and --config\.v-max go together: give both, or neither"),
-        ({"v_min": 1.0, "v_max": 1.0}, r"^--config\.v-min is 1\.0, it must be below --config\.v-max 1\.0\.$"),
+        (
+            {"v_min": 1.0},
+            r"^--config\.v-min and --config\.v-max go together: give both, or neither",
+        ),
+        (
+            {"v_min": 1.0, "v_max": 1.0},
+            r"^--config\.v-min is 1\.0, it must be below --config\.v-max 1\.0\.$",
+        ),
         ({"v_min": 1.0, "v_max": float("inf")}, r"^--config\.v-max is inf, it must be finite"),
     ],
 )
@@ -291,7 +338,9 @@ def test_refuses_bins_that_cannot_work(changes: dict[str, Any], message: str) ->
 
 
 def test_values_are_rescaled_and_back() -> None:
-    x = np.concatenate([[0.0], *(sign * np.logspace(-4, 5, 50) for sign in (-1.0, 1.0))]).astype(np.float32)
+    x = np.concatenate([[0.0], *(sign * np.logspace(-4, 5, 50) for sign in (-1.0, 1.0))]).astype(
+        np.float32
+    )
     for slope in (1e-3, 0.1, 0.0):
         exact = np.sign(x) * (np.sqrt(np.abs(x, dtype=np.float64) + 1.0) - 1.0) + slope * x
         y = heads.rescaled(jnp.asarray(x), slope)
@@ -300,6 +349,8 @@ def test_values_are_rescaled_and_back() -> None:
         # The equation of the paper, in float64
         if slope:
             u = np.abs(exact) + 1.0 + slope
-            inverse = np.sign(exact) * (np.square((np.sqrt(1.0 + 4.0 * slope * u) - 1.0) / (2.0 * slope)) - 1.0)
+            inverse = np.sign(exact) * (
+                np.square((np.sqrt(1.0 + 4.0 * slope * u) - 1.0) / (2.0 * slope)) - 1.0
+            )
             np.testing.assert_allclose(inverse, x, rtol=1e-6, atol=1e-8)
     np.testing.assert_array_equal(heads.unscaled(heads.rescaled(jnp.asarray(x), None), None), x)

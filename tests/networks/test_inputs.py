@@ -60,9 +60,7 @@ def test_running_statistics_count_what_is_perceived() -> None:
     np.testing.assert_allclose(running(statistics, FAR), expected, rtol=1e-4, atol=1e-4)
     seen, after = running.batch(statistics, transition(FAR, ROWS[:5]))
     np.testing.assert_allclose(seen.observation, expected, rtol=1e-4, atol=1e-4)
-    np.testing.assert_allclose(
-        seen.next_observation, scores(ROWS, ROWS[:5]), rtol=1e-4, atol=1e-4
-    )
+    np.testing.assert_allclose(seen.next_observation, scores(ROWS, ROWS[:5]), rtol=1e-4, atol=1e-4)
     assert after is statistics, "learning counts nothing"
 
 

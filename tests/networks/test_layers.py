@@ -23,11 +23,16 @@ apply = jax.jit(lambda network, *inputs: network(*inputs))
 
 
 def create(module: Any, *inputs: Any) -> Any:
-    """A fresh network, created in one program. Separate operations would take a second to compile."""
+    """A fresh network, created in one program.
+
+    Separate operations would take a second to compile.
+    """
     return jax.jit(lambda key: networks.create(module, key, *inputs))(KEY)
 
 
-def layer(fan_in: int, features: int, initialisation: Any, scale: float = 1.0) -> tuple[np.ndarray, np.ndarray]:
+def layer(
+    fan_in: int, features: int, initialisation: Any, scale: float = 1.0
+) -> tuple[np.ndarray, np.ndarray]:
     """Kernel and bias of a fresh dense layer."""
     network = create(Dense(features, initialisation, scale), jnp.zeros(fan_in))
     return np.asarray(network.params["kernel"]), np.asarray(network.params["bias"])
@@ -43,7 +48,11 @@ def assert_uniform(values: np.ndarray, bound: float) -> None:
 
 @pytest.mark.parametrize(
     ("initialisation", "bound"),
-    [("torch", 1 / math.sqrt(64)), ("lecun_uniform", math.sqrt(3 / 64)), ("glorot_uniform", math.sqrt(6 / (64 + 200)))],
+    [
+        ("torch", 1 / math.sqrt(64)),
+        ("lecun_uniform", math.sqrt(3 / 64)),
+        ("glorot_uniform", math.sqrt(6 / (64 + 200))),
+    ],
 )
 def test_uniform_initialisations_have_their_bounds(initialisation: Any, bound: float) -> None:
     kernel, bias = layer(64, 200, initialisation)
@@ -73,10 +82,14 @@ def test_orthogonal_initialisation_is_flaxs(shape: tuple[int, int]) -> None:
 def test_orthogonal_initialisation_of_many_learners_does_not_deadlock() -> None:
     # Three calls of QR in one program, each on a batch of eight, deadlocked with two threads.
     module = Ensemble(2, (256, 256), initialisation="orthogonal")
-    learners = jax.jit(jax.vmap(lambda key: networks.create(module, key, jnp.zeros(17))))(jax.random.split(KEY, 4))
+    learners = jax.jit(jax.vmap(lambda key: networks.create(module, key, jnp.zeros(17))))(
+        jax.random.split(KEY, 4)
+    )
     kernel = np.asarray(learners.params["members"]["hidden_1"]["kernel"])  # [4, 2, 256, 256]
     product = np.swapaxes(kernel, -1, -2) @ kernel
-    np.testing.assert_allclose(product, np.broadcast_to(2.0 * np.eye(256), product.shape), atol=1e-4)
+    np.testing.assert_allclose(
+        product, np.broadcast_to(2.0 * np.eye(256), product.shape), atol=1e-4
+    )
 
 
 def test_gains_of_an_mlp() -> None:
@@ -120,16 +133,24 @@ ACTIVATIONS: dict[Any, Any] = {
 
 
 def forward(params: Any, x: np.ndarray, activation: Any, normalised: Any = False) -> np.ndarray:
-    """An MLP in float64, its hidden layers normalised before the activation, or "last", after it."""
+    """An MLP in float64, its hidden layers normalised before the activation, or "last",
+    after it.
+    """
     hidden = sorted(name for name in params if name.startswith("hidden_"))
     for i, name in enumerate(hidden):
-        x = x @ np.asarray(params[name]["kernel"], np.float64) + np.asarray(params[name]["bias"], np.float64)
+        x = x @ np.asarray(params[name]["kernel"], np.float64) + np.asarray(
+            params[name]["bias"], np.float64
+        )
         x = activation(x) if normalised == "last" else x
         if normalised:
             x = (x - x.mean(axis=-1, keepdims=True)) / np.sqrt(x.var(axis=-1, keepdims=True) + 1e-6)
-            x = x * np.asarray(params[f"norm_{i}"]["scale"]) + np.asarray(params[f"norm_{i}"]["bias"])
+            x = x * np.asarray(params[f"norm_{i}"]["scale"]) + np.asarray(
+                params[f"norm_{i}"]["bias"]
+            )
         x = x if normalised == "last" else activation(x)
-    return x @ np.asarray(params["output"]["kernel"], np.float64) + np.asarray(params["output"]["bias"], np.float64)
+    return x @ np.asarray(params["output"]["kernel"], np.float64) + np.asarray(
+        params["output"]["bias"], np.float64
+    )
 
 
 def inputs(seed: int = 0, *shape: int) -> np.ndarray:
@@ -143,12 +164,15 @@ def test_mlp_equals_a_loop(activation: Any) -> None:
     x = inputs()
     result = apply(network, x)
     assert result.shape == (5, 2)
-    np.testing.assert_allclose(result, forward(network.params, x, ACTIVATIONS[activation]), rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(
+        result, forward(network.params, x, ACTIVATIONS[activation]), rtol=1e-4, atol=1e-5
+    )
 
 
 def test_inputs_of_other_leading_axes_broadcast() -> None:
     ensemble = create(Ensemble(2, (6, 7)), jnp.zeros(3), jnp.zeros(2))
-    observation, action = inputs(), np.stack([inputs()[:, :2], 2.0 * inputs()[:, :2]])  # [5, 3], [2, 5, 2]
+    # [5, 3], [2, 5, 2]
+    observation, action = inputs(), np.stack([inputs()[:, :2], 2.0 * inputs()[:, :2]])
     each = np.stack([apply(ensemble, observation, x) for x in action], axis=1)
     np.testing.assert_allclose(apply(ensemble, observation, action), each, rtol=1e-5, atol=1e-6)
 
@@ -162,7 +186,9 @@ def test_inputs_are_concatenated() -> None:
 def test_mish_is_finite_far_out() -> None:
     x = jnp.array([-1e4, -50.0, 50.0, 1e4])
     np.testing.assert_allclose(networks.mish(x), [0.0, 0.0, 50.0, 1e4], atol=1e-6)
-    np.testing.assert_allclose(jax.jit(jax.vmap(jax.grad(networks.mish)))(x), [0.0, 0.0, 1.0, 1.0], atol=1e-6)
+    np.testing.assert_allclose(
+        jax.jit(jax.vmap(jax.grad(networks.mish)))(x), [0.0, 0.0, 1.0, 1.0], atol=1e-6
+    )
 
 
 @pytest.mark.parametrize("order", [True, "last"])
@@ -171,7 +197,9 @@ def test_layer_norm_comes_before_the_activation_or_last(order: Any) -> None:
     assert sorted(network.params) == ["hidden_0", "hidden_1", "norm_0", "norm_1", "output"]
     moved = jax.tree.map(lambda x: x + 0.1, network)  # scales and biases that do something
     x = inputs()
-    np.testing.assert_allclose(apply(moved, x), forward(moved.params, x, RELU, normalised=order), rtol=1e-3, atol=1e-4)
+    np.testing.assert_allclose(
+        apply(moved, x), forward(moved.params, x, RELU, normalised=order), rtol=1e-3, atol=1e-4
+    )
 
 
 @jax.jit
@@ -182,7 +210,9 @@ def thinned(network: Network, x: Any, rate: float) -> jax.Array:
 
 @pytest.mark.slow
 def test_convolutions_equal_a_loop() -> None:
-    """Two convolutions, with strides that leave a remainder, against loops in float64; alone and in a batch."""
+    """Two convolutions, with strides that leave a remainder, against loops in float64;
+    alone and in a batch.
+    """
     module = networks.Convolutional(((3, 4, 2), (5, 2, 3)), (6,), 2, initialisation="torch")
     pictures = np.random.default_rng(0).normal(size=(2, 11, 9, 2))
     network = create(module, jnp.asarray(pictures, jnp.float32))
@@ -199,13 +229,20 @@ def test_convolutions_equal_a_loop() -> None:
             y = np.zeros((high, wide, channels))
             for row in range(high):
                 for column in range(wide):
-                    seen = x[stride * row : stride * row + width, stride * column : stride * column + width]
-                    y[row, column] = np.einsum("ijk,ijkc->c", seen, params[f"kernel_{i}"]) + params[f"bias_{i}"]
+                    seen = x[
+                        stride * row : stride * row + width,
+                        stride * column : stride * column + width,
+                    ]
+                    y[row, column] = (
+                        np.einsum("ijk,ijkc->c", seen, params[f"kernel_{i}"]) + params[f"bias_{i}"]
+                    )
             x = normalised(y)
         dense = params["dense"]
         hidden = normalised(x.ravel() @ dense["hidden_0"]["kernel"] + dense["hidden_0"]["bias"])
         expected = hidden @ dense["output"]["kernel"] + dense["output"]["bias"]
-        np.testing.assert_allclose(apply(network, picture.astype(np.float32)), expected, rtol=1e-4, atol=1e-5)
+        np.testing.assert_allclose(
+            apply(network, picture.astype(np.float32)), expected, rtol=1e-4, atol=1e-5
+        )
     both = apply(network, pictures.astype(np.float32))
     alone = np.stack([apply(network, picture.astype(np.float32)) for picture in pictures])
     np.testing.assert_allclose(both, alone, rtol=1e-4, atol=1e-5)
@@ -213,7 +250,8 @@ def test_convolutions_equal_a_loop() -> None:
 
 def test_dropout_keeps_the_mean_and_its_rate_is_traced() -> None:
     network = create(MLP((5000,), 1), jnp.zeros(3))
-    ones = jax.tree.map(jnp.ones_like, network)  # each unit is x_1 + x_2 + x_3 + 1, and their sum the output less 1
+    # Each unit is x_1 + x_2 + x_3 + 1, and their sum the output less 1.
+    ones = jax.tree.map(jnp.ones_like, network)
     x = np.full((2, 3), 1.0, np.float32)
     for rate in (0.0, 0.25, 0.5):
         kept = (thinned(ones, x, rate) - 1.0) * (1.0 - rate) / (4.0 * 5000)
@@ -237,7 +275,9 @@ def test_dropout_comes_after_each_hidden_layer() -> None:
 
 @pytest.mark.parametrize("layer_norm", [False, True])
 def test_ensemble_is_separate_mlps(layer_norm: bool) -> None:
-    ensemble = create(Ensemble(3, (6, 7), "tanh", layer_norm=layer_norm), jnp.zeros((5, 3)), jnp.zeros((5, 2)))
+    ensemble = create(
+        Ensemble(3, (6, 7), "tanh", layer_norm=layer_norm), jnp.zeros((5, 3)), jnp.zeros((5, 2))
+    )
     x, y = inputs(), inputs(1, 5, 2)
     result = apply(ensemble, x, y)
     assert result.shape == (3, 5)
@@ -245,8 +285,12 @@ def test_ensemble_is_separate_mlps(layer_norm: bool) -> None:
     alone = MLP((6, 7), 1, "tanh", layer_norm=layer_norm)
     for c in range(3):
         params = jax.tree.map(lambda leaf, c=c: leaf[c], ensemble.params["members"])
-        np.testing.assert_allclose(result[c], apply(Network(params, alone), x, y)[:, 0], rtol=1e-5, atol=1e-6)
-        np.testing.assert_allclose(apply(networks.member(ensemble, c), x, y), result[c : c + 1], rtol=1e-5, atol=1e-6)
+        np.testing.assert_allclose(
+            result[c], apply(Network(params, alone), x, y)[:, 0], rtol=1e-5, atol=1e-6
+        )
+        np.testing.assert_allclose(
+            apply(networks.member(ensemble, c), x, y), result[c : c + 1], rtol=1e-5, atol=1e-6
+        )
 
 
 def test_members_begin_apart_and_with_an_mlps_bounds() -> None:
@@ -304,7 +348,9 @@ def test_network_learns_with_grad_and_optax() -> None:
 @pytest.mark.slow
 def test_networks_are_stacked_and_mapped_over() -> None:
     module = MLP((4,), 2)
-    stacked = jax.jit(jax.vmap(lambda key: networks.create(module, key, jnp.zeros(3))))(jax.random.split(KEY, 2))
+    stacked = jax.jit(jax.vmap(lambda key: networks.create(module, key, jnp.zeros(3))))(
+        jax.random.split(KEY, 2)
+    )
     x = inputs(0, 2, 5, 3)
     outputs = jax.jit(jax.vmap(lambda network, x: network(x)))(stacked, x)
     for i in range(2):
@@ -323,8 +369,12 @@ def test_members_have_inputs_of_their_own() -> None:
 
 
 @pytest.mark.parametrize("axis", [0, 1])
-@pytest.mark.parametrize(("extreme", "expected"), [(networks.smallest, np.min), (networks.largest, np.max)])
-def test_the_gradient_of_an_extreme_goes_to_one_value(extreme: Any, expected: Any, axis: int) -> None:
+@pytest.mark.parametrize(
+    ("extreme", "expected"), [(networks.smallest, np.min), (networks.largest, np.max)]
+)
+def test_the_gradient_of_an_extreme_goes_to_one_value(
+    extreme: Any, expected: Any, axis: int
+) -> None:
     values = np.random.default_rng(0).integers(-3, 3, (4, 5, 6)).astype(np.float32)  # with ties
     np.testing.assert_array_equal(extreme(jnp.asarray(values), axis), expected(values, axis=axis))
     gradient = np.asarray(jax.jit(jax.grad(lambda x: extreme(x, axis).sum()))(values))
@@ -340,7 +390,9 @@ def test_polyak_moves_the_target_by_its_rate(rate: float) -> None:
     online, target = ({"a": inputs(seed), "b": inputs(seed + 2, 4)} for seed in range(2))
     result = networks.polyak(online, target, rate)
     for name in online:
-        np.testing.assert_allclose(result[name], (1 - rate) * target[name] + rate * online[name], rtol=1e-5, atol=1e-6)
+        np.testing.assert_allclose(
+            result[name], (1 - rate) * target[name] + rate * online[name], rtol=1e-5, atol=1e-6
+        )
     if rate == 0.0:
         np.testing.assert_array_equal(result["a"], target["a"])
 
@@ -409,7 +461,8 @@ def test_apply_mutable_updates_batch_statistics_and_nothing_else() -> None:
     jax.tree.map(np.testing.assert_array_equal, moved.params, network.params)
     assert jax.tree.structure(moved) == jax.tree.structure(network)
     other, _ = network.replace(collections=moved.collections).apply_mutable(x, train=True)
-    np.testing.assert_allclose(output, other, rtol=1e-5, atol=1e-6)  # in training the batch's own statistics count
+    # In training the batch's own statistics count.
+    np.testing.assert_allclose(output, other, rtol=1e-5, atol=1e-6)
     with pytest.raises(ValueError, match="leave 'params' out of `mutable`"):
         network.apply_mutable(x, mutable=("params",))
 
@@ -428,7 +481,9 @@ def test_an_optimiser_step_leaves_collections_unchanged(counts: bool) -> None:
     gradient, learnt = step(network)
     jax.tree.map(lambda x: np.testing.assert_array_equal(x, np.zeros_like(x)), gradient.collections)
     jax.tree.map(np.testing.assert_array_equal, learnt.collections, network.collections)
-    for before, after in zip(jax.tree.leaves(network.params), jax.tree.leaves(learnt.params), strict=True):
+    for before, after in zip(
+        jax.tree.leaves(network.params), jax.tree.leaves(learnt.params), strict=True
+    ):
         assert (before != after).any()
 
 
@@ -457,7 +512,9 @@ def test_collections_are_copied_averaged_and_stacked_like_parameters() -> None:
     mean = networks.polyak(online, target, 0.25).collections["batch_stats"]["norm"]["mean"]
     expected = 0.75 * 2.0 + 0.25 * np.asarray(online.collections["batch_stats"]["norm"]["mean"])
     np.testing.assert_allclose(mean, expected, rtol=1e-6)
-    stacked = jax.vmap(lambda key: networks.create(Normalised(), key, jnp.zeros((5, 3))))(jax.random.split(KEY, 2))
+    stacked = jax.vmap(lambda key: networks.create(Normalised(), key, jnp.zeros((5, 3))))(
+        jax.random.split(KEY, 2)
+    )
     assert stacked.collections["batch_stats"]["norm"]["mean"].shape == (2, 3)
 
 
@@ -478,14 +535,20 @@ def test_a_collection_of_keys_is_refused() -> None:
             self.variable("noise", "key", lambda: jax.random.key(0))
             return Dense(1)(x)
 
-    with pytest.raises(ValueError, match=r"^the variable noise/key is of type key<fry>, which no network can hold"):
+    with pytest.raises(
+        ValueError, match=r"^the variable noise/key is of type key<fry>, which no network can hold"
+    ):
         networks.create(Random(), KEY, jnp.zeros(3))
 
 
 def test_a_network_without_collections_has_two_children() -> None:
     network = create(MLP((4,), 1), jnp.zeros(3))
     paths = [jax.tree_util.keystr(path) for path, _ in jax.tree_util.tree_leaves_with_path(network)]
-    assert paths == [f".params['{layer}']['{name}']" for layer in ("hidden_0", "output") for name in ("bias", "kernel")]
+    assert paths == [
+        f".params['{layer}']['{name}']"
+        for layer in ("hidden_0", "output")
+        for name in ("bias", "kernel")
+    ]
     marked = jax.tree_util.tree_leaves_with_path(batch_normalised())
     assert jax.tree_util.keystr(marked[-1][0]) == ".collections['batch_stats']['norm']['var']"
 
@@ -493,6 +556,8 @@ def test_a_network_without_collections_has_two_children() -> None:
 def test_checkpoints_hold_collections(tmp_path: Path) -> None:
     network = batch_normalised(counts=True)
     checkpoints.save(tmp_path, 1, {"agent": network}, {})
-    found = checkpoints.restore(checkpoints.newest(tmp_path), "agent", jax.tree.map(jnp.zeros_like, network))
+    found = checkpoints.restore(
+        checkpoints.newest(tmp_path), "agent", jax.tree.map(jnp.zeros_like, network)
+    )
     assert jax.tree.structure(found) == jax.tree.structure(network)
     jax.tree.map(np.testing.assert_array_equal, found, network)

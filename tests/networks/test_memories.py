@@ -23,7 +23,9 @@ FIRST[3, 0] = FIRST[5, 1] = FIRST[0, 2] = FIRST[6, 2] = True
 def settings(kind: Any, layers: int = 2, **changes: Any) -> torsos.TorsoSettings:
     """Two layers of a memory."""
     sizes: dict[str, Any] = {"memory_hidden": (WIDTH,) * layers, "memory_length": LENGTH}
-    return torsos.TorsoSettings("mlp", 2, None, "tanh", "torch", memory=kind, **sizes)._replace(**changes)
+    return torsos.TorsoSettings("mlp", 2, None, "tanh", "torch", memory=kind, **sizes)._replace(
+        **changes
+    )
 
 
 @functools.cache
@@ -33,7 +35,9 @@ def drawn(kind: str, layers: int = 2) -> networks.Network:
     create = functools.partial(memories.create, identity, settings(kind, layers))
     network, _ = jax.eval_shape(create, jax.random.key(0), jnp.zeros(SIZE))
     generator = np.random.default_rng(1)
-    params = jax.tree.map(lambda x: jnp.asarray(generator.normal(0.0, 0.5, x.shape), x.dtype), network.params)
+    params = jax.tree.map(
+        lambda x: jnp.asarray(generator.normal(0.0, 0.5, x.shape), x.dtype), network.params
+    )
     return network.replace(params=params)
 
 
@@ -42,7 +46,8 @@ def numbers(*shape: int, seed: int = 0) -> np.ndarray:
     return np.random.default_rng(seed).normal(size=shape).astype(np.float32)
 
 
-applied = jax.jit(lambda network, *given: network(*given))  # shared, since single operations are compiled one by one
+# Shared, since single operations are compiled one by one.
+applied = jax.jit(lambda network, *given: network(*given))
 X, NEXT = numbers(STEPS, ENVS, SIZE), numbers(STEPS, ENVS, SIZE, seed=2)
 
 
@@ -54,7 +59,9 @@ def fresh(kind: str, *leading: int) -> Any:
 
 def used(kind: str, network: networks.Network) -> Any:
     """Memories after some steps of an episode."""
-    return applied(network, numbers(4, ENVS, SIZE, seed=3), np.zeros((4, ENVS), bool), fresh(kind, ENVS))[1]
+    return applied(
+        network, numbers(4, ENVS, SIZE, seed=3), np.zeros((4, ENVS), bool), fresh(kind, ENVS)
+    )[1]
 
 
 def sigmoid(x: np.ndarray) -> np.ndarray:
@@ -101,9 +108,13 @@ def lru(p: Any, layer: int, x: np.ndarray, memory: np.ndarray) -> tuple[np.ndarr
     decay = np.exp(-np.exp(p["nu"]) + 1j * np.exp(p["theta"]))
     z = normed(x, p["norm"])
     state = decay * (memory[0] + 1j * memory[1])
-    state = state + np.sqrt(1.0 - np.abs(decay) ** 2) * (z @ (p["input_real"] + 1j * p["input_imaginary"]))
+    state = state + np.sqrt(1.0 - np.abs(decay) ** 2) * (
+        z @ (p["input_real"] + 1j * p["input_imaginary"])
+    )
     y = gelu((state @ (p["output_real"] + 1j * p["output_imaginary"])).real + p["skip"] * z)
-    return x + dense(y, p["value"]) * sigmoid(dense(y, p["gate"])), np.stack([state.real, state.imag])
+    return x + dense(y, p["value"]) * sigmoid(dense(y, p["gate"])), np.stack(
+        [state.real, state.imag]
+    )
 
 
 CELLS = {"gru": gru, "lstm": lstm, "lru": lru}
@@ -130,7 +141,9 @@ def test_layers_equal_their_equations(kind: str) -> None:
                 x, kept[layer] = cell(p, layer, x, kept[layer])
             np.testing.assert_allclose(np.asarray(output)[t, e], x, rtol=1e-4, atol=1e-5)
         jax.tree.map(
-            lambda a, b, e=e: np.testing.assert_allclose(np.asarray(a)[e], b, rtol=1e-4, atol=1e-5), list(after), kept
+            lambda a, b, e=e: np.testing.assert_allclose(np.asarray(a)[e], b, rtol=1e-4, atol=1e-5),
+            list(after),
+            kept,
         )
 
 
@@ -138,7 +151,8 @@ def test_gtrxl_attends_as_its_equations_say() -> None:
     network = drawn("gtrxl", layers=1)
     memory = memories.initial(settings("gtrxl", 1))
     past = numbers(LENGTH, WIDTH, seed=5)
-    memory = {"inputs": (jnp.asarray(past)[None],), "known": jnp.array([2])}  # of three steps two are this episode's
+    # Of three steps two are this episode's.
+    memory = {"inputs": (jnp.asarray(past)[None],), "known": jnp.array([2])}
     first = np.zeros((4, 1), bool)
     first[2] = True
     output, after, _ = jax.tree.map(np.asarray, applied(network, X[:4, :1], first, memory))
@@ -156,7 +170,9 @@ def test_gtrxl_attends_as_its_equations_say() -> None:
             both = dense(normed(seen[k + LENGTH], block["norm"]), block["seen"])
             key, value = both[:WIDTH].reshape(4, 1), both[WIDTH:].reshape(4, 1)
             angle = (t - k) / 10_000.0 ** (np.arange(half) / half)
-            wave = dense(np.concatenate([np.sin(angle), np.cos(angle)]), block["relative"]).reshape(4, 1)
+            wave = dense(np.concatenate([np.sin(angle), np.cos(angle)]), block["relative"]).reshape(
+                4, 1
+            )
             of_content = ((query + block["content_bias"]) * key).sum(axis=1)
             of_place = ((query + block["place_bias"]) * wave).sum(axis=1)
             logits.append(of_content + of_place)
@@ -164,7 +180,9 @@ def test_gtrxl_attends_as_its_equations_say() -> None:
         weight = np.exp(np.stack(logits) - np.max(logits, axis=0))
         weight = weight / weight.sum(axis=0)
         found = (weight[..., None] * np.stack(values)).sum(axis=0).reshape(WIDTH)
-        x = gated(block["gate_attention"], tokens[t], np.maximum(dense(found, block["attended"]), 0.0))
+        x = gated(
+            block["gate_attention"], tokens[t], np.maximum(dense(found, block["attended"]), 0.0)
+        )
         hidden = np.maximum(dense(normed(x, block["norm_hidden"]), block["hidden"]), 0.0)
         x = gated(block["gate_hidden"], x, np.maximum(dense(hidden, block["output"]), 0.0))
         np.testing.assert_allclose(output[t, 0], x, rtol=1e-4, atol=1e-5)
@@ -182,7 +200,9 @@ def gated(p: Any, x: np.ndarray, y: np.ndarray) -> np.ndarray:
 def test_the_first_step_of_an_iru_is_that_of_the_torso() -> None:
     network = drawn("iru")
     output, cells, _ = applied(network, X, np.ones((STEPS, ENVS), bool), fresh("iru", ENVS))
-    torso = networks.Network(next(iter(network.params.values())), torsos.ThinkingIRU((WIDTH,) * 2, 2))
+    torso = networks.Network(
+        next(iter(network.params.values())), torsos.ThinkingIRU((WIDTH,) * 2, 2)
+    )
     np.testing.assert_allclose(output, applied(torso, X), rtol=1e-5, atol=1e-6)
     remembered = applied(network, X, np.zeros((STEPS, ENVS), bool), cells)[0]
     assert np.abs(np.asarray(remembered) - np.asarray(output)).min(axis=-1).max() > 1e-3
@@ -221,9 +241,9 @@ def test_nothing_crosses_the_beginning_of_an_episode(kind: str) -> None:
 
     memory = jax.tree.map(lambda x: np.asarray(x, np.float32)[:1], used(kind, network))
     known = {"known": jnp.array([3])} if kind == "gtrxl" else {}
-    of_x, of_memory = jax.jit(jax.grad(lambda x, memory: later(x, memory | known if known else memory), (0, 1)))(
-        jnp.asarray(X[:, :1]), memory
-    )
+    of_x, of_memory = jax.jit(
+        jax.grad(lambda x, memory: later(x, memory | known if known else memory), (0, 1))
+    )(jnp.asarray(X[:, :1]), memory)
     assert np.all(np.asarray(of_x)[:3] == 0)
     assert np.abs(np.asarray(of_x)[3]).max() > 0
     assert all(np.all(np.asarray(leaf) == 0) for leaf in jax.tree.leaves(of_memory))
@@ -240,12 +260,17 @@ def test_successors_follow_from_the_next_row_unless_the_step_was_truncated(kind:
     after[truncated] = NEXT[truncated]
     rows: Any = [None] * 2
     extras = {"memory": memory, "first": jnp.asarray(FIRST)}
-    batch = Transition(jnp.asarray(X), *rows, terminated, jnp.asarray(truncated), jnp.asarray(after), extras)
+    batch = Transition(
+        jnp.asarray(X), *rows, terminated, jnp.asarray(truncated), jnp.asarray(after), extras
+    )
     seen, successors = jax.jit(memories.following)(network, batch)
     expected = jax.jit(memories.successors)(network, batch)
     np.testing.assert_allclose(seen, expected[0], rtol=1e-5, atol=1e-6)
     np.testing.assert_allclose(
-        np.asarray(successors)[~terminated], np.asarray(expected[1])[~terminated], rtol=1e-4, atol=1e-5
+        np.asarray(successors)[~terminated],
+        np.asarray(expected[1])[~terminated],
+        rtol=1e-4,
+        atol=1e-5,
     )
 
 
@@ -270,14 +295,18 @@ def test_gradients_of_recurrent_layers_are_those_of_single_steps(kind: str) -> N
                     jnp.split(p[f"{name}_{layer}"], 3 if kind == "gru" else 4, axis=-1)
                     for name in ("input", "memory", "bias")
                 ]
-                below, kept = (of_gru if kind == "gru" else of_lstm)(p, layer, split, below, memory[layer])
+                below, kept = (of_gru if kind == "gru" else of_lstm)(
+                    p, layer, split, below, memory[layer]
+                )
                 after.append(kept)
             memory = tuple(after)
             total = total + (below * weight[t]).sum()
         return total + sum(jnp.sin(leaf).sum() for leaf in jax.tree.leaves(memory))
 
     with jax.enable_x64():
-        wide = jax.tree.map(lambda x: jnp.asarray(x, jnp.float64), (network, jnp.asarray(X), memory))
+        wide = jax.tree.map(
+            lambda x: jnp.asarray(x, jnp.float64), (network, jnp.asarray(X), memory)
+        )
         exact = jax.jit(jax.grad(single, (0, 1, 2)))(*wide)
     found = jax.jit(jax.grad(whole, (0, 1, 2)))(network, jnp.asarray(X), memory)
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=2e-4, atol=2e-5), found, exact)
@@ -315,12 +344,17 @@ def test_batches_without_a_memory_are_seen_row_by_row() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["gru", "lstm", "lru", "iru"])
 def test_at_the_start_units_forget_within_the_span(kind: str) -> None:
-    """Inputs are switched off. After how many steps 1/e is left is spread evenly from 1 to the span."""
+    """Inputs are switched off.
+
+    After how many steps 1/e is left is spread evenly from 1 to the span.
+    """
     span, width = 50, 400
     chosen = settings(kind, 1, memory_hidden=(width,), memory_span=span)
     network, _ = memories.create(networks.MLP((), None), chosen, jax.random.key(0), jnp.zeros(SIZE))
     kept = ("bias_0", "forget_bias_0", "nu", "theta")
-    silent = jax.tree_util.tree_map_with_path(lambda path, x: x if path[-1].key in kept else 0 * x, network.params)
+    silent = jax.tree_util.tree_map_with_path(
+        lambda path, x: x if path[-1].key in kept else 0 * x, network.params
+    )
     before = jax.tree.map(jnp.ones_like, memories.initial(chosen))
     after = memories.step(network.replace(params=silent), jnp.zeros(SIZE), before)[1]
     left = [jnp.linalg.norm(jnp.atleast_2d(jax.tree.leaves(x)[0]), axis=0) for x in (after, before)]

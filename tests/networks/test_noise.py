@@ -1,4 +1,7 @@
-"""Noisy layers: the distribution of their weights, and what stays as it is. Noise that lasts: its distribution."""
+"""Noisy layers: the distribution of their weights, and what stays as it is.
+
+Noise that lasts: its distribution.
+"""
 
 from __future__ import annotations
 
@@ -49,7 +52,9 @@ def test_every_dense_layer_has_deviations() -> None:
 def test_weights_have_their_means_and_deviations() -> None:
     plain, drawn = (
         network(),
-        jax.jit(jax.vmap(lambda key: noise.sampled(network(), key)))(jax.random.split(jax.random.key(1), 20_000)),
+        jax.jit(jax.vmap(lambda key: noise.sampled(network(), key)))(
+            jax.random.split(jax.random.key(1), 20_000)
+        ),
     )
     for name, inputs in (("hidden_0", 3), ("output", 5)):
         layer, own = (x.params["members"][name] for x in (drawn, plain))
@@ -62,9 +67,14 @@ def test_weights_have_their_means_and_deviations() -> None:
             np.testing.assert_allclose(units.var(axis=0), variance, rtol=0.08)
         kernel = (np.asarray(layer["kernel"]) - np.asarray(own["kernel"])) / sigma  # [N, C, I, O]
         bias = (np.asarray(layer["bias"]) - np.asarray(own["bias"])) / sigma
-        np.testing.assert_allclose(np.sign(kernel[:, :, 0] * kernel[:, :, 1]).std(axis=2), 0.0, atol=1e-6)  # factors
+        # factors
+        np.testing.assert_allclose(
+            np.sign(kernel[:, :, 0] * kernel[:, :, 1]).std(axis=2), 0.0, atol=1e-6
+        )
         np.testing.assert_allclose(np.abs(kernel).mean(), MEAN_ROOT**2, rtol=0.02)
-        assert np.abs(np.corrcoef(bias[:, 0, 0], bias[:, 1, 0])[0, 1]) < 0.03, "members have noise of their own"
+        assert np.abs(np.corrcoef(bias[:, 0, 0], bias[:, 1, 0])[0, 1]) < 0.03, (
+            "members have noise of their own"
+        )
         assert np.abs(np.corrcoef(bias[:, 0, 0], bias[:, 0, 1])[0, 1]) < 0.03
 
 
@@ -80,7 +90,9 @@ def test_means_are_used_without_noise() -> None:
 
 @pytest.mark.slow
 def test_networks_of_a_tree_have_noise_of_their_own() -> None:
-    first, second, plain = sampled((network(), network(), network().params["members"]["output"]), jax.random.key(0))
+    first, second, plain = sampled(
+        (network(), network(), network().params["members"]["output"]), jax.random.key(0)
+    )
     one, two = (x.params["members"]["output"]["kernel"] for x in (first, second))
     assert np.abs(np.asarray(one) - np.asarray(two)).min() > 0
     np.testing.assert_array_equal(plain["kernel"], network().params["members"]["output"]["kernel"])
@@ -98,7 +110,9 @@ def test_learning_reaches_means_and_deviations() -> None:
     exact = plain.params["members"]["output"]
     np.testing.assert_allclose(gradient["kernel"], exact["kernel"], rtol=1e-5)
     drawn = sampled(own, jax.random.key(0)).params["members"]["output"]["bias"]
-    units = (np.asarray(drawn) - np.asarray(own.params["members"]["output"]["bias"])) / (0.5 / np.sqrt(5))
+    units = (np.asarray(drawn) - np.asarray(own.params["members"]["output"]["bias"])) / (
+        0.5 / np.sqrt(5)
+    )
     np.testing.assert_allclose(gradient["bias_deviation"], exact["bias"] * units, rtol=1e-3)
 
 
@@ -117,13 +131,17 @@ ENVS, STEPS = 256, 512
 def series(kind: Any, limit: int | None = STEPS) -> np.ndarray:
     """Noise [T, E, A] of a whole episode in many environments."""
     spec = EnvSpec("test/Example-v0", (3,), 2, max_episode_steps=limit)
-    memory = jax.tree.map(lambda x: jnp.broadcast_to(x, (ENVS, *jnp.shape(x))), noise.initial(kind, spec))
+    memory = jax.tree.map(
+        lambda x: jnp.broadcast_to(x, (ENVS, *jnp.shape(x))), noise.initial(kind, spec)
+    )
 
     def step(memory: Any, key: Any) -> Any:
         drawn, memory = noise.draw(key, (ENVS, 2), memory)
         return memory, drawn
 
-    return np.asarray(jax.jit(lambda keys: jax.lax.scan(step, memory, keys))(jax.random.split(KEY, STEPS))[1])
+    return np.asarray(
+        jax.jit(lambda keys: jax.lax.scan(step, memory, keys))(jax.random.split(KEY, STEPS))[1]
+    )
 
 
 @pytest.mark.slow_after(1)
@@ -132,12 +150,16 @@ def test_every_step_of_an_episode_is_standard_normal(kind: Any) -> None:
     drawn = series(kind)
     for rows in (drawn[0], drawn[STEPS // 2], drawn[-1]):
         found = np.sort(rows.ravel())
-        expected = [statistics.NormalDist().inv_cdf((i + 0.5) / len(found)) for i in range(len(found))]
+        expected = [
+            statistics.NormalDist().inv_cdf((i + 0.5) / len(found)) for i in range(len(found))
+        ]
         assert np.abs(found - expected)[10:-10].max() < 0.4
         np.testing.assert_allclose([found.mean(), found.std()], [0.0, 1.0], atol=0.18)
     np.testing.assert_allclose([drawn.mean(), drawn.std()], [0.0, 1.0], atol=0.05)
     numbers = drawn.reshape(STEPS, -1)
-    assert np.abs(np.corrcoef(numbers[:, 0::2].ravel(), numbers[:, 1::2].ravel())[0, 1]) < 0.05, "one noise per number"
+    assert np.abs(np.corrcoef(numbers[:, 0::2].ravel(), numbers[:, 1::2].ravel())[0, 1]) < 0.05, (
+        "one noise per number"
+    )
 
 
 def test_holds_have_the_lengths_of_a_truncated_zeta_distribution() -> None:
@@ -147,20 +169,32 @@ def test_holds_have_the_lengths_of_a_truncated_zeta_distribution() -> None:
     lengths = np.concatenate([np.diff(np.flatnonzero(changes[:, i])) for i in range(ENVS)])
     counts = np.bincount(lengths, minlength=18)[1:]
     weights = np.arange(1.0, 17.0) ** -2
-    np.testing.assert_allclose(counts[:16] / counts.sum(), weights / weights.sum(), rtol=0.1, atol=1e-3)
+    np.testing.assert_allclose(
+        counts[:16] / counts.sum(), weights / weights.sum(), rtol=0.1, atol=1e-3
+    )
     assert counts[16:].sum() == 0
-    assert len({tuple(column) for column in changes.T}) == ENVS, "environments hold for times of their own"
+    assert len({tuple(column) for column in changes.T}) == ENVS, (
+        "environments hold for times of their own"
+    )
 
 
 @pytest.mark.slow_after(2)
-@pytest.mark.parametrize(("kind", "slope", "limit"), [("white", 0, STEPS), ("pink", -1, STEPS), ("pink", -1, 200)])
+@pytest.mark.parametrize(
+    ("kind", "slope", "limit"), [("white", 0, STEPS), ("pink", -1, STEPS), ("pink", -1, 200)]
+)
 def test_the_power_falls_as_the_kind_says(kind: Any, slope: float, limit: int) -> None:
     drawn = series(kind, limit)[-limit:]
     power = np.square(np.abs(np.fft.rfft(drawn, axis=0))).mean(axis=(1, 2))[1:-1]
     frequency = np.arange(1, len(power) + 1) / limit
     edges = np.geomspace(1.0 / limit, 0.5, 9)  # equal weight to each part of the logarithmic axis
     parts = [(frequency >= low) & (frequency < high) for low, high in itertools.pairwise(edges)]
-    points = np.array([[np.log(frequency[part]).mean(), np.log(power[part]).mean()] for part in parts if part.any()])
+    points = np.array(
+        [
+            [np.log(frequency[part]).mean(), np.log(power[part]).mean()]
+            for part in parts
+            if part.any()
+        ]
+    )
     found, start = np.polyfit(*points.T, 1)
     assert abs(found - slope) < 0.1
     assert np.abs(points[:, 1] - (start + found * points[:, 0])).max() < 0.4
@@ -168,5 +202,7 @@ def test_the_power_falls_as_the_kind_says(kind: Any, slope: float, limit: int) -
 
 def test_a_time_limit_makes_the_slowest_process() -> None:
     for limit, number in ((1, 1), (10, 2), (200, 6), (1_000, 8), (None, 8)):
-        memory: Any = noise.initial("pink", EnvSpec("test/Example-v0", (3,), 2, max_episode_steps=limit))
+        memory: Any = noise.initial(
+            "pink", EnvSpec("test/Example-v0", (3,), 2, max_episode_steps=limit)
+        )
         assert memory.parts.shape == (number, 2)

@@ -12,11 +12,16 @@ from rljax.networks import normalise
 update = jax.jit(normalise.update)
 
 
-def chunks(sizes: list[int], shape: tuple[int, ...] = (3,), mean: float = 0.0, std: float = 1.0) -> list[np.ndarray]:
+def chunks(
+    sizes: list[int], shape: tuple[int, ...] = (3,), mean: float = 0.0, std: float = 1.0
+) -> list[np.ndarray]:
     generator = np.random.default_rng(0)
     # Each chunk lies elsewhere: the variance between chunks counts too.
     means = [mean + 2 * i * std for i in range(len(sizes))]
-    return [generator.normal(m, std, (n, *shape)).astype(np.float32) for m, n in zip(means, sizes, strict=True)]
+    return [
+        generator.normal(m, std, (n, *shape)).astype(np.float32)
+        for m, n in zip(means, sizes, strict=True)
+    ]
 
 
 @pytest.mark.parametrize(("mean", "std"), [(0.0, 1.0), (100.0, 1.0), (-1e-3, 1e-4), (5e4, 3e3)])
@@ -50,12 +55,16 @@ def test_neutral_before_the_first_sample() -> None:
 def test_a_small_variance_is_not_lost_in_the_initial_one() -> None:
     samples = np.random.default_rng(0).normal(0.0, 1e-5, (100, 1)).astype(np.float32)
     statistics = normalise.update(normalise.create((1,)), jnp.asarray(samples))
-    np.testing.assert_allclose(statistics.variance, samples.var(axis=0, dtype=np.float64), rtol=1e-5)
+    np.testing.assert_allclose(
+        statistics.variance, samples.var(axis=0, dtype=np.float64), rtol=1e-5
+    )
 
 
 @pytest.mark.parametrize(("count", "std"), [(1e7, 1.0), (1e7, 1e-3), (2.0**24, 30.0)])
 def test_single_samples_neither_drift_nor_vanish(count: float, std: float) -> None:
-    """Where the samples have the statistics that are there already, a million more of them change little."""
+    """Where the samples have the statistics that are there already,
+    a million more of them change little.
+    """
     samples = np.random.default_rng(0).normal(0.0, std, size=1_000).astype(np.float32)
     samples = (samples - samples.mean()) * np.float32(std / samples.std())
     before = normalise.Statistics(jnp.float32(count), jnp.zeros(()), jnp.float32(std**2))
@@ -72,12 +81,15 @@ def test_single_samples_neither_drift_nor_vanish(count: float, std: float) -> No
     np.testing.assert_allclose(same.mean, 0.0, atol=1e-5 * std)
     np.testing.assert_allclose(same.variance, std**2, rtol=1e-5)
     doubled = after(before, jnp.float32(2.0))
-    gone = (count / (count + 1e6)) if count < 2**24 else (1 - 2.0**-24) ** 1e6  # share of the old samples
+    # Share of the old samples.
+    gone = (count / (count + 1e6)) if count < 2**24 else (1 - 2.0**-24) ** 1e6
     np.testing.assert_allclose(doubled.variance, std**2 * (gone + 4 * (1 - gone)), rtol=1e-4)
 
 
 def test_a_stream_of_2_to_the_31_samples_goes_on() -> None:
-    full = normalise.Moments(jnp.int32(2**31 - 1), jnp.zeros(()), jnp.float32(2.0**31), (jnp.zeros(()), jnp.zeros(())))
+    full = normalise.Moments(
+        jnp.int32(2**31 - 1), jnp.zeros(()), jnp.float32(2.0**31), (jnp.zeros(()), jnp.zeros(()))
+    )
     moments = normalise.count(full, jnp.float32(1.0))
     assert int(moments.count) == 2**31 - 1
     np.testing.assert_allclose(moments.variance, 1.0, rtol=1e-6)
@@ -96,7 +108,9 @@ def test_constant_features_and_outliers_are_bounded() -> None:
 
 
 def test_ten_million_samples() -> None:
-    """Chunk i is a fixed block shifted by i, so the mean and variance of all chunks have a closed form."""
+    """Chunk i is a fixed block shifted by i, so the mean and variance of all chunks have a closed
+    form.
+    """
     block = np.random.default_rng(0).normal(size=512).astype(np.float32)
     number = 20_000  # chunks
 
@@ -132,7 +146,10 @@ def test_one_more_chunk_after_ten_million_is_not_lost() -> None:
 
 
 def test_count_stops_where_float32_would() -> None:
-    """Beyond 2^24, adding 1 changes no float32. The statistics become an average over the last 16.8 million samples."""
+    """Beyond 2^24, adding 1 changes no float32.
+
+    The statistics become an average over the last 16.8 million samples.
+    """
     limit = 2.0**24
     statistics = normalise.Statistics(jnp.array(limit), jnp.array([0.0]), jnp.array([1.0]))
     statistics = normalise.update(statistics, jnp.full((4096, 1), 100.0))
@@ -157,12 +174,15 @@ def test_each_learner_has_its_own() -> None:
 def test_a_stream_is_as_exact_after_ten_million_samples(mean: float, std: float) -> None:
     number, block = 10_000_000, 1_000
     samples = np.random.default_rng(0).normal(mean, std, size=block).astype(np.float32)
-    drift = np.linspace(0.0, 2.0 * std, number // block, dtype=np.float32)  # later samples lie elsewhere
+    # Later samples lie elsewhere.
+    drift = np.linspace(0.0, 2.0 * std, number // block, dtype=np.float32)
 
     @jax.jit
     def run(samples: jax.Array, drift: jax.Array) -> normalise.Moments:
         def blocks(moments: normalise.Moments, shift: jax.Array) -> tuple[normalise.Moments, None]:
-            return jax.lax.scan(lambda m, x: (normalise.count(m, x + shift), None), moments, samples)[0], None
+            return jax.lax.scan(
+                lambda m, x: (normalise.count(m, x + shift), None), moments, samples
+            )[0], None
 
         return jax.lax.scan(blocks, normalise.create_moments(()), drift)[0]
 
@@ -174,7 +194,9 @@ def test_a_stream_is_as_exact_after_ten_million_samples(mean: float, std: float)
     average = sums[0] / number
     variance = (sums[1] - number * average**2) / (number - 1)
     assert int(found.count) == number
-    np.testing.assert_allclose(float(found.mean) + float(found.lost[0]), mean + average, rtol=1e-7, atol=1e-6 * std)
+    np.testing.assert_allclose(
+        float(found.mean) + float(found.lost[0]), mean + average, rtol=1e-7, atol=1e-6 * std
+    )
     np.testing.assert_allclose(found.variance, variance, rtol=1e-6)
 
 

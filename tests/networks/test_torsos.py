@@ -1,4 +1,6 @@
-"""Torsos against plain NumPy loops in float64, the cost of thinking steps, and settings that are refused."""
+"""Torsos against plain NumPy loops in float64, the cost of thinking steps,
+and settings that are refused.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +39,9 @@ def config(kind: Any, compute: int = 1, **changes: Any) -> ppo.Config:
 def drawn(module: Any, observation: jax.Array) -> networks.Network:
     """A network with parameters drawn by NumPy: drawing them in JAX takes seconds to compile."""
     generator = np.random.default_rng(0)
-    shapes = jax.eval_shape(lambda key: networks.create(module, key, observation), jax.random.key(0))
+    shapes = jax.eval_shape(
+        lambda key: networks.create(module, key, observation), jax.random.key(0)
+    )
     return jax.tree.map(lambda x: jnp.asarray(generator.normal(0, 0.4, x.shape), x.dtype), shapes)
 
 
@@ -45,10 +49,15 @@ forward = jax.jit(lambda network, observation: network(observation))
 OBSERVATION = jnp.asarray(np.random.default_rng(1).normal(size=(5, 12)), jnp.float32)
 
 
-def example(kind: Any, compute: int = 1, hidden: tuple[int, ...] | None = None) -> tuple[networks.Network, jax.Array]:
+def example(
+    kind: Any, compute: int = 1, hidden: tuple[int, ...] | None = None
+) -> tuple[networks.Network, jax.Array]:
     """A network of three outputs, and observations [5, 12]."""
     return drawn(
-        torsos.network(SPEC, torsos.TorsoSettings.of(config(kind, compute)), hidden or HIDDEN[kind], 3), OBSERVATION
+        torsos.network(
+            SPEC, torsos.TorsoSettings.of(config(kind, compute)), hidden or HIDDEN[kind], 3
+        ),
+        OBSERVATION,
     ), OBSERVATION
 
 
@@ -65,8 +74,12 @@ def sigmoid(x: np.ndarray) -> np.ndarray:
     return 1.0 / (1.0 + np.exp(-x))
 
 
-def normed(x: np.ndarray, scale: np.ndarray, shift: np.ndarray, epsilon: float = 1e-5) -> np.ndarray:
-    return (x - x.mean(-1, keepdims=True)) / np.sqrt(x.var(-1, keepdims=True) + epsilon) * scale + shift
+def normed(
+    x: np.ndarray, scale: np.ndarray, shift: np.ndarray, epsilon: float = 1e-5
+) -> np.ndarray:
+    return (x - x.mean(-1, keepdims=True)) / np.sqrt(
+        x.var(-1, keepdims=True) + epsilon
+    ) * scale + shift
 
 
 def affine(part: dict[str, np.ndarray], x: np.ndarray) -> np.ndarray:
@@ -85,7 +98,10 @@ def resnet(params: dict[str, Any], x: np.ndarray, compute: int) -> np.ndarray:
         y = x
         for layer in range(2):
             norm = params[f"norm_{block}_{layer}"]
-            y = affine(params[f"hidden_{block}_{layer}"], silu(normed(y, norm["scale"], norm["bias"], 1e-6)))
+            y = affine(
+                params[f"hidden_{block}_{layer}"],
+                silu(normed(y, norm["scale"], norm["bias"], 1e-6)),
+            )
         x = x + y
     return silu(normed(x, params["norm"]["scale"], params["norm"]["bias"], 1e-6))
 
@@ -98,7 +114,9 @@ def iru(params: dict[str, Any], o: np.ndarray, compute: int) -> np.ndarray:
     for _ in range(compute):
         seen = h
         for cell in range(cells):
-            u = normed(np.concatenate([x, seen], -1), params[f"scale_{cell}"], params[f"shift_{cell}"])
+            u = normed(
+                np.concatenate([x, seen], -1), params[f"scale_{cell}"], params[f"shift_{cell}"]
+            )
             f = sigmoid(u @ params[f"forget_kernel_{cell}"] + params[f"forget_bias_{cell}"])
             i = np.tanh(u @ params[f"input_kernel_{cell}"] + params[f"input_bias_{cell}"])
             c[cell] = f * c[cell] + (1 - f) * i
@@ -113,12 +131,19 @@ def recall(params: dict[str, Any], o: np.ndarray, compute: int) -> np.ndarray:
     for _ in range(compute):
         h = named(params, "recall", np.concatenate([h, o], -1))
         for block in range(2):
-            h = silu(h + named(params, f"hidden_{block}_1", silu(named(params, f"hidden_{block}_0", h))))
+            h = silu(
+                h + named(params, f"hidden_{block}_1", silu(named(params, f"hidden_{block}_0", h)))
+            )
     return h
 
 
-def convolved(params: dict[str, Any], name: str, pictures: np.ndarray, edge: np.ndarray | None) -> np.ndarray:
-    """A 3x3 convolution cell by cell, with zeros outside. `edge` [H, W, 9] marks cells outside the picture."""
+def convolved(
+    params: dict[str, Any], name: str, pictures: np.ndarray, edge: np.ndarray | None
+) -> np.ndarray:
+    """A 3x3 convolution cell by cell, with zeros outside.
+
+    `edge` [H, W, 9] marks cells outside the picture.
+    """
     result = []
     padded = np.pad(pictures, ((0, 0), (1, 1), (1, 1), (0, 0)))
     for row in range(pictures.shape[1]):
@@ -131,7 +156,9 @@ def convolved(params: dict[str, Any], name: str, pictures: np.ndarray, edge: np.
 
 
 def drc(params: dict[str, Any], o: np.ndarray, compute: int) -> np.ndarray:
-    """Guez et al., arXiv:1901.03559, section 2.2, on pictures [2, 3], with their two channels one after the other."""
+    """Guez et al., arXiv:1901.03559, section 2.2, on pictures [2, 3],
+    with their two channels one after the other.
+    """
     pictures = o.reshape(len(o), 2, 2, 3).transpose(0, 2, 3, 1)
     e = silu(convolved(params, "encoder", pictures, None))
     outside = np.ones((4, 5))
@@ -142,10 +169,14 @@ def drc(params: dict[str, Any], o: np.ndarray, compute: int) -> np.ndarray:
     c = [np.zeros((len(o), 2, 3, width)) for width in widths]
     for _ in range(compute):
         for d in range(2):
-            pooled = named(params, f"pool_{d}", np.concatenate([h[d].mean((1, 2)), h[d].max((1, 2))], -1))
+            pooled = named(
+                params, f"pool_{d}", np.concatenate([h[d].mean((1, 2)), h[d].max((1, 2))], -1)
+            )
             pooled = np.broadcast_to(pooled[:, None, None], h[d].shape)
             below = h[d - 1] if d else h[-1]
-            gates = convolved(params, f"gates_{d}", np.concatenate([e, below, h[d], pooled], -1), edge)
+            gates = convolved(
+                params, f"gates_{d}", np.concatenate([e, below, h[d], pooled], -1), edge
+            )
             f, i, j, out = np.split(gates, 4, axis=-1)
             c[d] = sigmoid(f) * c[d] + sigmoid(i) * np.tanh(j)
             h[d] = sigmoid(out) * np.tanh(c[d])
@@ -177,7 +208,8 @@ def test_outputs_equal_a_loop(kind: str, compute: int, hidden: tuple[int, ...]) 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("kind", "compute"), [("iru", 3), ("recall", 3), pytest.param("drc", 2, marks=pytest.mark.learn), ("iru", 17)]
+    ("kind", "compute"),
+    [("iru", 3), ("recall", 3), pytest.param("drc", 2, marks=pytest.mark.learn), ("iru", 17)],
 )
 def test_gradients_equal_differences_of_a_loop(kind: str, compute: int) -> None:
     network, observation = example(kind, compute)
@@ -192,7 +224,9 @@ def test_gradients_equal_differences_of_a_loop(kind: str, compute: int) -> None:
         torso = whole["torso"] | jax.tree.unflatten(tree, leaves)
         return float((affine(whole["output"], TORSOS[kind](torso, seen, compute)) ** 2).mean())
 
-    gradient = jax.jit(jax.grad(lambda network: (network(observation) ** 2).mean()))(network).params["torso"]
+    gradient = jax.jit(jax.grad(lambda network: (network(observation) ** 2).mean()))(
+        network
+    ).params["torso"]
     generator = np.random.default_rng(1)
     for index, leaf in enumerate(leaves):
         found = jax.tree.leaves({name: gradient[name] for name in params})[index]
@@ -203,12 +237,16 @@ def test_gradients_equal_differences_of_a_loop(kind: str, compute: int) -> None:
                 moved = [part.copy() for part in leaves]
                 moved[index][where] += width
                 sides.append(loss(moved))
-            np.testing.assert_allclose(found[where], (sides[0] - sides[1]) / 2e-6, rtol=2e-3, atol=2e-5)
+            np.testing.assert_allclose(
+                found[where], (sides[0] - sides[1]) / 2e-6, rtol=2e-3, atol=2e-5
+            )
 
 
 @pytest.mark.slow
 def test_the_forget_gate_begins_open_and_initialisations_are_those_of_the_settings() -> None:
-    module = torsos.torso(SPEC, torsos.TorsoSettings.of(config("iru", initialisation="orthogonal")), (16, 16))
+    module = torsos.torso(
+        SPEC, torsos.TorsoSettings.of(config("iru", initialisation="orthogonal")), (16, 16)
+    )
     params = networks.create(module, jax.random.key(0), jnp.zeros(12)).params
     for cell in range(2):
         np.testing.assert_array_equal(params[f"forget_bias_{cell}"], 1.0)
@@ -220,7 +258,9 @@ def test_the_forget_gate_begins_open_and_initialisations_are_those_of_the_settin
 @pytest.mark.slow
 def test_an_mlp_torso_has_the_parameters_of_a_plain_mlp() -> None:
     key, x = jax.random.key(1), jnp.ones((2, 12))
-    made = networks.create(torsos.network(SPEC, torsos.TorsoSettings.of(CONFIG), (8, 8), 3, 0.01), key, x)
+    made = networks.create(
+        torsos.network(SPEC, torsos.TorsoSettings.of(CONFIG), (8, 8), 3, 0.01), key, x
+    )
     plain = networks.create(networks.MLP((8, 8), 3, "silu", "orthogonal", 0.01), key, x)
     jax.tree.map(np.testing.assert_array_equal, made.params, plain.params)
 
@@ -234,7 +274,9 @@ def test_members_of_an_ensemble_are_independent_networks(kind: Any) -> None:
     (stacked,) = many.params.values()
     for member in range(2):
         alone = networks.Network(jax.tree.map(lambda leaf, i=member: leaf[i], stacked), module)
-        np.testing.assert_allclose(forward(many, x)[member], forward(alone, x), rtol=1e-5, atol=1e-6)
+        np.testing.assert_allclose(
+            forward(many, x)[member], forward(alone, x), rtol=1e-5, atol=1e-6
+        )
     single = drawn(torsos.ensemble(SPEC, torsos.TorsoSettings.of(settings), 2, HIDDEN[kind], 1), x)
     assert jax.eval_shape(forward, single, x).shape == (2, 5)
 
@@ -243,7 +285,9 @@ def test_members_of_an_ensemble_are_independent_networks(kind: Any) -> None:
 @pytest.mark.parametrize("kind", ["iru", "recall", pytest.param("drc", marks=pytest.mark.learn)])
 def test_a_span_is_steps_without_gradient_then_steps_with(kind: Any) -> None:
     long, x = example(kind, 6)
-    short = long.replace(module=torsos.network(SPEC, torsos.TorsoSettings.of(config(kind, 5)), HIDDEN[kind], 3))
+    short = long.replace(
+        module=torsos.network(SPEC, torsos.TorsoSettings.of(config(kind, 5)), HIDDEN[kind], 3)
+    )
     span = torsos.Span(jnp.int32(2), jnp.int32(5))
     during = jax.jit(lambda network, span: torsos.during(network, span)(x))
     np.testing.assert_allclose(during(long, span), forward(short, x), rtol=1e-5, atol=1e-6)
@@ -255,9 +299,13 @@ def test_a_span_is_steps_without_gradient_then_steps_with(kind: Any) -> None:
     gradient = jax.jit(jax.grad(loss))
     whole = gradient(long, jnp.int32(0)).params
     expected = jax.jit(jax.grad(lambda network: jnp.square(network(x)).sum()))(short).params
-    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=2e-3, atol=1e-4), whole, expected)
+    jax.tree.map(
+        lambda a, b: np.testing.assert_allclose(a, b, rtol=2e-3, atol=1e-4), whole, expected
+    )
     cut = gradient(long, jnp.int32(5)).params
-    np.testing.assert_allclose(cut["output"]["kernel"], expected["output"]["kernel"], rtol=2e-3, atol=1e-4)
+    np.testing.assert_allclose(
+        cut["output"]["kernel"], expected["output"]["kernel"], rtol=2e-3, atol=1e-4
+    )
     if kind != "drc":  # whose last layer sees the input once more
         assert all(not np.any(leaf) for leaf in jax.tree.leaves(cut["torso"]))
 
@@ -277,7 +325,9 @@ def test_the_progressive_loss_mixes_both() -> None:
     network, x = example("iru", 5)
     key = jax.random.key(3)
 
-    def loss(network: networks.Network, x: jax.Array, key: jax.Array) -> tuple[jax.Array, dict[str, jax.Array]]:
+    def loss(
+        network: networks.Network, x: jax.Array, key: jax.Array
+    ) -> tuple[jax.Array, dict[str, jax.Array]]:
         del key
         value = jnp.square(network(x)).mean()
         return value, {"loss": value}
@@ -297,7 +347,11 @@ def test_memory_of_gradients_grows_with_the_square_root_of_steps() -> None:
     def needed(compute: int) -> int:
         network, _ = example("iru", compute)
         x = jnp.zeros((2048, 12))
-        program = jax.jit(jax.grad(lambda network: jnp.square(network(x)).mean())).lower(network).compile()
+        program = (
+            jax.jit(jax.grad(lambda network: jnp.square(network(x)).mean()))
+            .lower(network)
+            .compile()
+        )
         analysis = program.memory_analysis()
         assert analysis is not None
         return analysis.temp_size_in_bytes
@@ -325,7 +379,9 @@ def test_operations_are_linear_in_the_steps_and_parameters_do_not_grow(kind: Any
     step = second - first
     assert step > 0
     for compute in (3, 10, 21):
-        assert found[compute]["flops_per_action"] == pytest.approx(first + (compute - 1) * step, rel=0.02)
+        assert found[compute]["flops_per_action"] == pytest.approx(
+            first + (compute - 1) * step, rel=0.02
+        )
 
 
 def test_operations_of_an_mlp_are_those_of_its_products() -> None:
@@ -334,20 +390,27 @@ def test_operations_of_an_mlp_are_those_of_its_products() -> None:
     keys = jax.random.split(jax.random.key(0), 1)
     state = jax.eval_shape(jax.vmap(agent), keys, stacked)
     found = action_cost.of_action(ppo, state, SPEC, stacked)
-    assert found["parameters"] == 12 * 64 + 64 + 64 * 64 + 64 + 64 * 6 + 6  # the critic's are not asked
+    # The critic's are not asked.
+    assert found["parameters"] == 12 * 64 + 64 + 64 * 64 + 64 + 64 * 6 + 6
     products = 2 * (12 * 64 + 64 * 64 + 64 * 6)
     assert products <= (found["flops_per_action"] or 0) < 1.1 * products
 
 
 WRONG = {
-    "nothing to do": ({"torso": "mlp", "compute": 3}, "--config.torso mlp has nothing to do more than once"),
+    "nothing to do": (
+        {"torso": "mlp", "compute": 3},
+        "--config.torso mlp has nothing to do more than once",
+    ),
     "no steps": ({"torso": "iru", "compute": 0}, "--config.compute is 0"),
     "widths": ({"torso": "iru", "actor_hidden": (8, 9)}, "must have the same width, not 8 9"),
     "no parts": ({"torso": "recall", "actor_hidden": ()}, "needs at least one number"),
     "no picture": ({"torso": "drc"}, "a DRC is for pictures: give their rows and columns"),
     "another grid": ({"torso": "drc", "grid": (5, 5)}, "hold no pictures of --config.grid 5 5"),
     "grid of none": ({"torso": "iru", "grid": (2, 3)}, "--config.grid is for --config.torso drc"),
-    "progress of none": ({"torso": "mlp", "progressive": 0.1}, "--config.progressive is for torsos that think"),
+    "progress of none": (
+        {"torso": "mlp", "progressive": 0.1},
+        "--config.progressive is for torsos that think",
+    ),
     "beyond all": ({"torso": "iru", "progressive": 1.5}, "--config.progressive is 1.5"),
 }
 
@@ -358,7 +421,14 @@ def test_impossible_settings_are_refused(changes: dict[str, Any], message: str) 
         check(ppo, SPEC, dataclasses.replace(CONFIG, **changes))
 
 
-THINKER = {"torso": "iru", "compute": 3, "shared": True, "actor_hidden": (8,), "num_envs": 8, "num_steps": 25}
+THINKER = {
+    "torso": "iru",
+    "compute": 3,
+    "shared": True,
+    "actor_hidden": (8,),
+    "num_envs": 8,
+    "num_steps": 25,
+}
 
 
 @pytest.mark.learn
@@ -366,7 +436,9 @@ def test_acting_with_other_steps_and_with_the_same(tmp_path: Path) -> None:
     out = small_runs.train("ppo", "rljax/LightsOut-2x2", 600, tmp_path / "run", THINKER, seeds=2)
     known = evaluate.evaluate_run(out, episodes=20)
     same = evaluate.evaluate_run(out, episodes=20, config={"compute": 3})
-    assert [row["returns"] for row in known["episodes"]] == [row["returns"] for row in same["episodes"]]
+    assert [row["returns"] for row in known["episodes"]] == [
+        row["returns"] for row in same["episodes"]
+    ]
     assert "  --config.compute 3, " in evaluate.table(same)
     assert "success" in evaluate.table(same)
     actions = []
@@ -395,7 +467,9 @@ def test_settings_that_are_not_declared_for_acting_are_refused(tmp_path: Path) -
 
 @pytest.mark.slow
 def test_a_shared_torso_learns_from_both_losses() -> None:
-    """The gradient of PPO's loss, a tenth of which is Adam's first moment after one step, against differences."""
+    """The gradient of PPO's loss, a tenth of which is Adam's first moment after one step,
+    against differences.
+    """
     settings = ppo.Config(
         torso="iru", compute=2, shared=True, actor_hidden=(4,), num_steps=2, num_envs=3, batch_size=6, num_epochs=1,
         max_grad_norm=0.0, entropy_cost=0.1, normalise_observations=False,
@@ -405,20 +479,34 @@ def test_a_shared_torso_learns_from_both_losses() -> None:
     batch = jax.tree.map(lambda x: x.reshape(2, 3, *x.shape[1:]), reference.transitions(0, 6))
     action = jnp.asarray([[0, 3, 1], [2, 2, 0]], jnp.int32)
     old = np.log([[0.3, 0.2, 0.25], [0.24, 0.26, 0.25]])
-    batch = batch.replace(action=action, extras={"raw": action, "log_prob": jnp.asarray(old, jnp.float32)})
+    batch = batch.replace(
+        action=action, extras={"raw": action, "log_prob": jnp.asarray(old, jnp.float32)}
+    )
     state = jax.jit(lambda key: ppo.init(key, spec, settings))(jax.random.key(0))
     after, _ = jax.jit(ppo.update)(state, batch, jax.random.key(1), 0, settings)
     networks_before = state.actor_critic.parameters
-    leaves, tree = jax.tree.flatten(jax.tree.map(lambda x: np.asarray(x, np.float64), networks_before))
+    leaves, tree = jax.tree.flatten(
+        jax.tree.map(lambda x: np.asarray(x, np.float64), networks_before)
+    )
 
     def values(parameters: Any, observation: Any) -> tuple[np.ndarray, np.ndarray]:
-        features = iru(parameters.torso.params, np.asarray(observation, np.float64).reshape(6, 3), 2)
-        heads = (affine(head.params["output"], features) for head in (parameters.actor, parameters.critic))
+        features = iru(
+            parameters.torso.params, np.asarray(observation, np.float64).reshape(6, 3), 2
+        )
+        heads = (
+            affine(head.params["output"], features)
+            for head in (parameters.actor, parameters.critic)
+        )
         return next(heads), next(heads)[:, 0]
 
     start = jax.tree.unflatten(tree, leaves)
-    v, v_next = (values(start, x)[1].reshape(2, 3) for x in (batch.observation, batch.next_observation))
-    alive, going = 1.0 - np.asarray(batch.terminated), 1.0 - np.asarray(batch.terminated | batch.truncated)
+    v, v_next = (
+        values(start, x)[1].reshape(2, 3) for x in (batch.observation, batch.next_observation)
+    )
+    alive, going = (
+        1.0 - np.asarray(batch.terminated),
+        1.0 - np.asarray(batch.terminated | batch.truncated),
+    )
     delta = np.asarray(batch.reward) + 0.99 * alive * v_next - v
     advantage = delta.copy()
     advantage[0] += 0.99 * 0.95 * going[0] * delta[1]

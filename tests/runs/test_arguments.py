@@ -22,11 +22,23 @@ def test_numbers_of_numpy_are_those_of_python(tmp_path: Path) -> None:
         "keep_checkpoints": 2.0,
         "offline_share": np.float64(0.5),
         "tensorboard": np.bool_(False),
-        "config": {"hidden": np.array([16, 16]), "batch_size": np.int64(32), "actor_lr": np.array([1e-3, 1e-4])},
+        "config": {
+            "hidden": np.array([16, 16]),
+            "batch_size": np.int64(32),
+            "actor_lr": np.array([1e-3, 1e-4]),
+        },
     }
     made = experiments.prepare("td3", "rljax/Pendulum", np.int64(100), **given)
-    assert (made.settings.steps, made.settings.seeds, made.settings.eval_every) == (100, (0, 1), 100)
-    assert (made.config.hidden, made.config.batch_size, made.config.actor_lr) == ((16, 16), 32, (1e-3, 1e-4))
+    assert (made.settings.steps, made.settings.seeds, made.settings.eval_every) == (
+        100,
+        (0, 1),
+        100,
+    )
+    assert (made.config.hidden, made.config.batch_size, made.config.actor_lr) == (
+        (16, 16),
+        32,
+        (1e-3, 1e-4),
+    )
     records.write_json(tmp_path / "config.json", experiments.described(made))
 
 
@@ -38,7 +50,10 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"seeds": "12"}, "seeds is '12', it must be int: a whole number"),
     ({"seeds": [0, 0.5]}, "a seed is 0.5, it must be int: a whole number"),
     ({"data": 3}, "data is 3, it must be text or a path"),
-    ({"config": "fast"}, "config is 'fast', it must be a mapping of changes, or a Config of agent 'td3'"),
+    (
+        {"config": "fast"},
+        "config is 'fast', it must be a mapping of changes, or a Config of agent 'td3'",
+    ),
     ({"config": {"actor_lr": "fast"}}, "'actor_lr' is 'fast', it must be a number"),
     ({"log_every": None}, "log_every is None, it must be int: a whole number"),
     ({"tensorboard": 1}, "tensorboard is 1, it must be True or False"),
@@ -71,7 +86,12 @@ def test_an_environment_or_a_function_that_makes_one_stands_for_its_name() -> No
     import gymnasium
 
     made = gymnasium.make("Pendulum-v1")
-    for env in ("Pendulum-v1", made, lambda: gymnasium.make("Pendulum-v1"), gymnasium.spec("Pendulum-v1")):
+    for env in (
+        "Pendulum-v1",
+        made,
+        lambda: gymnasium.make("Pendulum-v1"),
+        gymnasium.spec("Pendulum-v1"),
+    ):
         assert experiments.prepare("td3", env, 100).settings.env == "Pendulum-v1"
     made.close()
 

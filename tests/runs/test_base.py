@@ -1,4 +1,6 @@
-"""Another run's policy as an input of an agent: kept as it was, read again whenever the run goes on, checked before."""
+"""Another run's policy as an input of an agent: kept as it was,
+read again whenever the run goes on, checked before.
+"""
 
 from __future__ import annotations
 
@@ -70,16 +72,24 @@ def train(agent: str, base: Path, steps: int, out: Path, **settings: Any) -> Pat
 
 
 def kept(out: Path) -> dict[str, np.ndarray]:
-    """The base's State in a run's newest checkpoint, by the places that its arrays have in the base's own run."""
+    """The base's State in a run's newest checkpoint, by the places that its arrays have in the
+    base's own run.
+    """
     beginning = "['agent']['base']['state']"
     found = small_runs.arrays(out)
-    return {f"['agent']{place[len(beginning) :]}": x for place, x in found.items() if place.startswith(beginning)}
+    return {
+        f"['agent']{place[len(beginning) :]}": x
+        for place, x in found.items()
+        if place.startswith(beginning)
+    }
 
 
 @pytest.mark.learn
 def test_learns_and_leaves_the_base_as_it_was(agent: str, base: Path, tmp_path: Path) -> None:
     out = train(agent, base, 200, tmp_path / "run", seeds=2)
-    expected = {place: x for place, x in small_runs.arrays(base).items() if place.startswith("['agent']")}
+    expected = {
+        place: x for place, x in small_runs.arrays(base).items() if place.startswith("['agent']")
+    }
     found = kept(out)
     assert found.keys() == expected.keys()
     for place, array in found.items():
@@ -97,7 +107,9 @@ def test_learns_and_leaves_the_base_as_it_was(agent: str, base: Path, tmp_path: 
     whole = small_runs.arrays(out)
     actor = [place for place in whole if place.startswith("['agent']['actor']")]
     trained_on = run.resume(shutil.copytree(out, tmp_path / "longer"), 300)
-    assert any(not np.array_equal(whole[place], small_runs.arrays(trained_on)[place]) for place in actor)
+    assert any(
+        not np.array_equal(whole[place], small_runs.arrays(trained_on)[place]) for place in actor
+    )
     assert {place: x.tobytes() for place, x in kept(trained_on).items()} == {
         place: x.tobytes() for place, x in found.items()
     }
@@ -105,7 +117,9 @@ def test_learns_and_leaves_the_base_as_it_was(agent: str, base: Path, tmp_path: 
 
 @pytest.mark.learn
 @pytest.mark.parametrize("env", ["rljax/Pendulum", "Pendulum-v1"])
-def test_stopped_and_resumed_equals_uninterrupted(agent: str, base: Path, env: str, tmp_path: Path) -> None:
+def test_stopped_and_resumed_equals_uninterrupted(
+    agent: str, base: Path, env: str, tmp_path: Path
+) -> None:
     settings: dict[str, Any] = {"base": str(base), "seeds": 2}
     whole = small_runs.train(agent, env, 300, tmp_path / "whole", **settings)
     half = small_runs.train(agent, env, 200, tmp_path / "half", **settings)
@@ -135,39 +149,69 @@ def test_a_base_may_have_a_base(agent: str, base: Path, tmp_path: Path) -> None:
 
 @pytest.mark.learn  # takes long: several runs
 def test_the_command_line_takes_a_base(agent: str, base: Path, tmp_path: Path, capsys: Any) -> None:
-    words = ["train", agent, "--env", "rljax/Pendulum", "--steps", "100", "--quiet", *small_runs.flags("td3")]
+    words = [
+        "train",
+        agent,
+        "--env",
+        "rljax/Pendulum",
+        "--steps",
+        "100",
+        "--quiet",
+        *small_runs.flags("td3"),
+    ]
     cli.main([*words, "--base", str(base), "--out", str(tmp_path / "run")])
     assert capsys.readouterr().out.strip() == str(tmp_path / "run")
     small_runs.assert_same(train(agent, base, 100, tmp_path / "same"), tmp_path / "run")
 
 
 @pytest.mark.learn
-def test_learners_with_a_base_have_a_cpus_cores_for_themselves(agent: str, base: Path, tmp_path: Path) -> None:
-    words = ["train", agent, "--env", "rljax/Pendulum", "--quiet", *small_runs.flags("td3"), "--base", base]
+def test_learners_with_a_base_have_a_cpus_cores_for_themselves(
+    agent: str, base: Path, tmp_path: Path
+) -> None:
+    words = [
+        "train",
+        agent,
+        "--env",
+        "rljax/Pendulum",
+        "--quiet",
+        *small_runs.flags("td3"),
+        "--base",
+        base,
+    ]
     on_four_cores(*words, "--steps", "100", "--seeds", "4", "--out", tmp_path / "run")
     on_four_cores("resume", tmp_path / "run", "--steps", "200", "--quiet")
     assert devices_used(tmp_path / "run") == 4
 
 
 @pytest.mark.learn
-def test_a_base_that_is_gone_or_has_changed_is_not_resumed(agent: str, base: Path, tmp_path: Path) -> None:
+def test_a_base_that_is_gone_or_has_changed_is_not_resumed(
+    agent: str, base: Path, tmp_path: Path
+) -> None:
     own = Path(shutil.copytree(base, tmp_path / "base"))
     out = train(agent, own, 100, tmp_path / "run")
     before = rljax.load(out)(OBSERVATIONS)
     own.rename(tmp_path / "elsewhere")
-    with pytest.raises(ValueError, match=r"--base .*base cannot be read: .* is not a run.* is gone, restore it\.$"):
+    with pytest.raises(
+        ValueError, match=r"--base .*base cannot be read: .* is not a run.* is gone, restore it\.$"
+    ):
         run.resume(out, 200)
     shutil.copytree(tmp_path / "elsewhere", own)
     shutil.rmtree(own / "checkpoints")
-    with pytest.raises(ValueError, match=r"--base .*base cannot be read: no usable checkpoint.* restore it\.$"):
+    with pytest.raises(
+        ValueError, match=r"--base .*base cannot be read: no usable checkpoint.* restore it\.$"
+    ):
         run.resume(out, 200)
     shutil.rmtree(own)
     shutil.copytree(tmp_path / "elsewhere", own)
     run.resume(own, 200)
-    message = r"the policy in '.*base' is not the one that the run in '.*run' began with.* Restore that folder"
+    message = (
+        r"the policy in '.*base' is not the one that the run in '.*run' began with.* Restore "
+        r"that folder"
+    )
     with pytest.raises(ValueError, match=message):
         run.resume(out, 200)
-    np.testing.assert_array_equal(rljax.load(out)(OBSERVATIONS), before)  # a run keeps the policy that it began with
+    # A run keeps the policy that it began with.
+    np.testing.assert_array_equal(rljax.load(out)(OBSERVATIONS), before)
     assert json.loads((out / "summary.json").read_text())["steps"] == 100, "nothing was done"
     shutil.rmtree(own)
     shutil.copytree(tmp_path / "elsewhere", own)
@@ -191,26 +235,40 @@ def test_what_cannot_be_a_base_is_said_before_anything_is_written(
 ) -> None:
     cases = [
         ("td3", "Pendulum", base, r"^agent 'td3' takes no other run's policy: leave out --base\.$"),
-        ("td3", "Pendulum", tmp_path / "nowhere", r"^agent 'td3' takes no other run's policy: leave out --base\.$"),
+        (
+            "td3",
+            "Pendulum",
+            tmp_path / "nowhere",
+            r"^agent 'td3' takes no other run's policy: leave out --base\.$",
+        ),
         (
             agent,
             "Pendulum",
             tmp_path / "nowhere",
-            r"^--base .*nowhere cannot be read: '.*nowhere' is not a run: .* Name the folder of a run that has a check",
+            (
+                r"^--base .*nowhere cannot be read: '.*nowhere' is not a run: .* Name the folder "
+                r"of a run that has a check"
+            ),
         ),
         (
             agent,
             "Pendulum",
             others / "observations",
-            r"^the policy of --base .*observations was trained with observation_shape = \(1,\) on 'rljax/Constant', "
-            r"'rljax/Pendulum' has \(3,\)\. Name a run in an environment of the same shapes\.$",
+            (
+                r"^the policy of --base .*observations was trained with observation_shape = \(1,\) "
+                r"on 'rljax/Constant', 'rljax/Pendulum' has \(3,\)\. Name a run in an environment "
+                r"of the same shapes\.$"
+            ),
         ),
         (
             agent,
             "Constant",
             others / "actions",
-            r"^the policy of --base .*actions was trained with action_size = 5 on 'rljax/Constant-discrete', "
-            r"'rljax/Constant' has 1\. Name a run in an environment of the same shapes\.$",
+            (
+                r"^the policy of --base .*actions was trained with action_size = 5 on "
+                r"'rljax/Constant-discrete', 'rljax/Constant' has 1\. Name a run in an environment "
+                r"of the same shapes\.$"
+            ),
         ),
     ]
     for name, env, folder, message in cases:

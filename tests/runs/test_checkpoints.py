@@ -1,4 +1,6 @@
-"""Checkpoints: what is read is what was written, bit for bit, or it is an error; nothing else is ever lost."""
+"""Checkpoints: what is read is what was written, bit for bit, or it is an error;
+nothing else is ever lost.
+"""
 
 from __future__ import annotations
 
@@ -44,9 +46,14 @@ class Outer(struct.PyTreeNode):
 
 
 def example(seed: int = 0) -> Outer:
-    """Every kind of leaf that states have, with values that rounding or a detour through text would change."""
+    """Every kind of leaf that states have, with values that rounding or a detour through text would
+    change.
+    """
     generator = np.random.default_rng(seed)
-    params = {"kernel": jnp.asarray(generator.normal(size=(3, 4)), jnp.float32), "bias": jnp.zeros(4)}
+    params = {
+        "kernel": jnp.asarray(generator.normal(size=(3, 4)), jnp.float32),
+        "bias": jnp.zeros(4),
+    }
     optimiser = optax.chain(optax.clip_by_global_norm(1.0), optax.adam(1e-3))
     changes = jax.tree.map(lambda x: x + 1 / 3, params)
     _, state = optimiser.update(changes, optimiser.init(params), params)
@@ -81,7 +88,9 @@ def bits(leaf: Any) -> tuple[str, tuple[int, ...], bytes]:
 def assert_same(first: Any, second: Any) -> None:
     """Structure and bits."""
     assert jax.tree.structure(first) == jax.tree.structure(second)
-    for (path, one), other in zip(jax.tree_util.tree_leaves_with_path(first), jax.tree.leaves(second), strict=True):
+    for (path, one), other in zip(
+        jax.tree_util.tree_leaves_with_path(first), jax.tree.leaves(second), strict=True
+    ):
         assert bits(one) == bits(other), jax.tree_util.keystr(path)
 
 
@@ -93,7 +102,9 @@ def small(step: int) -> dict[str, Any]:
 def write(folder: Path, *steps: int, keep: int = 10) -> Path:
     """Small checkpoints."""
     for step in steps:
-        path = checkpoints.save(folder, step, small(step), {"blob": b"environment %d" % step}, keep=keep)
+        path = checkpoints.save(
+            folder, step, small(step), {"blob": b"environment %d" % step}, keep=keep
+        )
     return path
 
 
@@ -104,7 +115,9 @@ def read(path: Path) -> float:
 
 def test_round_trip_is_exact(tmp_path: Path) -> None:
     items = {"agent": example(0), "training": (example(1), [jnp.arange(3), None], {})}
-    path = checkpoints.save(tmp_path / "new" / "folder", 120, items, {"environments": b"\x00\xff state"})
+    path = checkpoints.save(
+        tmp_path / "new" / "folder", 120, items, {"environments": b"\x00\xff state"}
+    )
     assert checkpoints.newest(tmp_path / "new" / "folder") == path
     assert checkpoints.damage(path) is None
     for name, tree in items.items():
@@ -117,7 +130,9 @@ def test_restored_keys_draw_the_same(tmp_path: Path) -> None:
     path = checkpoints.save(tmp_path, 1, {"agent": tree}, {})
     found = checkpoints.restore(path, "agent", template(tree))
     assert jax.dtypes.issubdtype(found["keys"].dtype, jax.dtypes.prng_key)
-    np.testing.assert_array_equal(jax.random.uniform(found["keys"][1]), jax.random.uniform(tree["keys"][1]))
+    np.testing.assert_array_equal(
+        jax.random.uniform(found["keys"][1]), jax.random.uniform(tree["keys"][1])
+    )
 
 
 def test_newest_are_kept_in_the_order_of_their_steps(tmp_path: Path) -> None:
@@ -169,7 +184,9 @@ checkpoints.save(Path(sys.argv[1]), 2, {"agent": {"weight": jnp.zeros(5)}}, {"bl
 def test_killed_writer_leaves_what_was_there(tmp_path: Path) -> None:
     write(tmp_path, 1)
     before = sorted(path.name for path in tmp_path.iterdir())
-    killed = subprocess.run([sys.executable, "-c", KILLED, str(tmp_path)], capture_output=True, text=True, check=False)
+    killed = subprocess.run(
+        [sys.executable, "-c", KILLED, str(tmp_path)], capture_output=True, text=True, check=False
+    )
     assert killed.returncode == -signal.SIGKILL, killed.stderr
     (partial,) = {path.name for path in tmp_path.iterdir()} - set(before)
     assert partial.startswith(".partial")
@@ -201,7 +218,9 @@ def fails_at(monkeypatch: pytest.MonkeyPatch, where: str) -> None:
 
 
 @pytest.mark.slow_after(3)
-@pytest.mark.parametrize("where", ["space", "arrays", "write_bytes", "write_text", "mkdir", "rename"])
+@pytest.mark.parametrize(
+    "where", ["space", "arrays", "write_bytes", "write_text", "mkdir", "rename"]
+)
 def test_full_disk_is_one_message_and_earlier_checkpoints_stay(
     where: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -209,8 +228,14 @@ def test_full_disk_is_one_message_and_earlier_checkpoints_stay(
     before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
     with monkeypatch.context() as patch:
         fails_at(patch, where)
-        message = r"^the checkpoint of step 3 could not be written to '.*': .*no space is left.* \(No space"
-        with pytest.raises(CheckpointError, match=message + r".*\)\. Earlier checkpoints are untouched\. Remove the"):
+        message = (
+            r"^the checkpoint of step 3 could not be written to '.*': .*no space is left.* "
+            r"\(No space"
+        )
+        with pytest.raises(
+            CheckpointError,
+            match=message + r".*\)\. Earlier checkpoints are untouched\. Remove the",
+        ):
             write(tmp_path, 3, keep=1)
     assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
     assert not list(tmp_path.glob(".partial*"))
@@ -218,7 +243,9 @@ def test_full_disk_is_one_message_and_earlier_checkpoints_stay(
     assert read(write(tmp_path, 3)) == 3
 
 
-def test_full_disk_while_a_step_is_written_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_full_disk_while_a_step_is_written_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     write(tmp_path, 1)
     with monkeypatch.context() as patch:
         fails_at(patch, "write_bytes")
@@ -250,7 +277,10 @@ def test_disk_that_fills_up(disk: Path) -> None:
     noise = np.random.default_rng(0).bytes(2_000_000)
     with pytest.raises(CheckpointError, match=r"could not be written.*No space left on device"):
         checkpoints.save(folder, 2, small(2), {"blob": noise})
-    with pytest.raises(CheckpointError, match=r"could not be written.*No space left on device: about 4 MB are needed"):
+    with pytest.raises(
+        CheckpointError,
+        match=r"could not be written.*No space left on device: about 4 MB are needed",
+    ):
         checkpoints.save(disk / "other", 2, {"agent": {"weight": jnp.zeros(1_000_000)}}, {})
     assert shutil.disk_usage(disk).free > free - 20_000, "what was half written is gone"
     assert read(checkpoints.newest(folder)) == 1
@@ -267,7 +297,9 @@ def test_any_changed_byte_is_noticed(tmp_path: Path) -> None:
     for file in files:
         content = file.read_bytes()
         for place in {0, len(content) // 2, len(content) - 1}:
-            file.write_bytes(content[:place] + bytes([content[place] ^ 0x20]) + content[place + 1 :])
+            file.write_bytes(
+                content[:place] + bytes([content[place] ^ 0x20]) + content[place + 1 :]
+            )
             problem = checkpoints.damage(path)
             assert problem is not None, (file, place)
             if file.name != checkpoints.MANIFEST:
@@ -305,7 +337,10 @@ DAMAGE: dict[str, Callable[[Path], Any]] = {
 def test_damaged_newest_falls_back_with_a_warning(damage: str, tmp_path: Path) -> None:
     write(tmp_path, 1, 2)
     DAMAGE[damage](tmp_path / f"{2:012d}")
-    with pytest.warns(UserWarning, match=r"^checkpoint '.*0002' is damaged \(.+\): falling back to the one before it"):
+    with pytest.warns(
+        UserWarning,
+        match=r"^checkpoint '.*0002' is damaged \(.+\): falling back to the one before it",
+    ):
         path = checkpoints.newest(tmp_path)
     assert read(path) == 1
 
@@ -324,7 +359,9 @@ def test_reason_of_the_damage_is_named(tmp_path: Path) -> None:
 
 
 def test_none_usable(tmp_path: Path) -> None:
-    message = r"^no usable checkpoint in '.*' \({} found\)\. The run must be started again: rljax train$"
+    message = (
+        r"^no usable checkpoint in '.*' \({} found\)\. The run must be started again: rljax train$"
+    )
     with pytest.raises(CheckpointError, match=message.format(0)):
         checkpoints.newest(tmp_path / "absent")
     write(tmp_path, 1, 2)
@@ -339,7 +376,9 @@ def test_none_usable(tmp_path: Path) -> None:
 def test_manifest_lists_every_file(tmp_path: Path) -> None:
     path = write(tmp_path, 1)
     files = {str(file.relative_to(path)) for file in path.rglob("*") if file.is_file()}
-    assert set(json.loads((path / checkpoints.MANIFEST).read_text())) == files - {checkpoints.MANIFEST}
+    assert set(json.loads((path / checkpoints.MANIFEST).read_text())) == files - {
+        checkpoints.MANIFEST
+    }
 
 
 # Templates that do not fit.
@@ -358,7 +397,10 @@ OTHER: dict[str, Any] = {
 @pytest.mark.parametrize("difference", OTHER)
 def test_other_settings_are_refused(difference: str, tmp_path: Path) -> None:
     path = write(tmp_path, 1)
-    message = r"^checkpoint .* (does not fit|holds an array).* with the settings, and the revision of rljax, that it"
+    message = (
+        r"^checkpoint .* (does not fit|holds an array).* with the settings, and the revision "
+        r"of rljax, that it"
+    )
     with pytest.raises(CheckpointError, match=message):
         checkpoints.restore(path, "agent", template(OTHER[difference]))
 

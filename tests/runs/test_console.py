@@ -27,7 +27,9 @@ def test_views_show_no_control_characters(view: Any, capsys: pytest.CaptureFixtu
     shown.warn(EVIL)
     shown.stop()
     printed = capsys.readouterr().err
-    assert not {"\x1b]", "\x1b[2J", "\x9b", "\x07", "\u202e"} & {part for part in (EVIL,) if part in printed}
+    assert not {"\x1b]", "\x1b[2J", "\x9b", "\x07", "\u202e"} & {
+        part for part in (EVIL,) if part in printed
+    }
     assert "\x1b]0;" not in printed
     assert "\u202e" not in printed
     assert r"a\x1b[2Jb\x9b1mc" in printed.replace("\n", "")
@@ -35,8 +37,12 @@ def test_views_show_no_control_characters(view: Any, capsys: pytest.CaptureFixtu
 
 @pytest.fixture
 def evil(tmp_path: Path) -> Path:
-    """A folder with a run whose folder and settings have control characters, and one whose config.json is damaged."""
-    out = run_folders.write(tmp_path / "a\x1b[2Jb\ne", command=f"rljax train {EVIL}", config={"kind": EVIL})
+    """A folder with a run whose folder and settings have control characters,
+    and one whose config.json is damaged.
+    """
+    out = run_folders.write(
+        tmp_path / "a\x1b[2Jb\ne", command=f"rljax train {EVIL}", config={"kind": EVIL}
+    )
     run_folders.write(tmp_path / "other", config={"kind": "plain"})
     damaged = run_folders.write(tmp_path / "c\x1b[2Jd")
     (damaged / "config.json").write_text(json.dumps({"agent": EVIL}))

@@ -16,35 +16,55 @@ from rljax.runs.policies import evaluate, loading
 from rljax.training import evaluation
 from tests.helpers import small_runs
 
-LEARNS_IN, HEAVY = "rljax/Pendulum", 'Pendulum-v1?{"g": 30.0}'  # inside the program, and on the host
+# Inside the program, and on the host.
+LEARNS_IN, HEAVY = "rljax/Pendulum", 'Pendulum-v1?{"g": 30.0}'
 
 
 @pytest.mark.slow
 def test_evaluations_play_in_the_other_environment(tmp_path: Path) -> None:
     there = small_runs.train("td3", LEARNS_IN, 200, tmp_path / "there", eval_env=HEAVY)
     here = small_runs.train("td3", LEARNS_IN, 200, tmp_path / "here")
-    assert not [x for x in small_runs.different_arrays(there, here) if not x.startswith("['state']['best']")]
+    assert not [
+        x for x in small_runs.different_arrays(there, here) if not x.startswith("['state']['best']")
+    ]
     policies = loading.load_all(there)
     evaluator = evaluation.make(policies.module, HEAVY, 1, 2, {})
     played = evaluation.evaluate(evaluator, policies.state, policies.settings, 200, policies.config)
     evaluator.close()
     lines, others = (records.read(run, "evaluations")[-1] for run in (there, here))
     assert lines["returns"] == played.returns[0].tolist()
-    assert np.mean(lines["returns"]) < np.mean(others["returns"]) - 100.0, "three times the weight costs more"
+    assert np.mean(lines["returns"]) < np.mean(others["returns"]) - 100.0, (
+        "three times the weight costs more"
+    )
     assert evaluate.evaluate_run(there, episodes=2)["environment"] == HEAVY
     assert evaluate.evaluate_run(there, episodes=2, env=LEARNS_IN)["environment"] == LEARNS_IN
     described = records.read_config(there)
-    assert (described["env"], described["environment"], described["eval_env"]) == (LEARNS_IN, HEAVY, HEAVY)
+    assert (described["env"], described["environment"], described["eval_env"]) == (
+        LEARNS_IN,
+        HEAVY,
+        HEAVY,
+    )
     assert described["spaces"] is None, "agents see what the environment inside the program shows"
     of_there = folders.read(there)
     assert of_there.task == (HEAVY, None)
     assert of_there.learners[0].settings["env"] == LEARNS_IN
-    small_runs.assert_same(there, small_runs.train("td3", LEARNS_IN, 200, tmp_path / "again", eval_env=HEAVY))
+    small_runs.assert_same(
+        there, small_runs.train("td3", LEARNS_IN, 200, tmp_path / "again", eval_env=HEAVY)
+    )
 
 
 @pytest.mark.slow
 def test_it_resumes(tmp_path: Path) -> None:
-    words = ["train", "td3", "--env", HEAVY, "--eval-env", LEARNS_IN, "--quiet", *small_runs.flags("td3")]
+    words = [
+        "train",
+        "td3",
+        "--env",
+        HEAVY,
+        "--eval-env",
+        LEARNS_IN,
+        "--quiet",
+        *small_runs.flags("td3"),
+    ]
     cli.main([*words, "--steps", "200", "--out", str(tmp_path / "whole")])
     cli.main([*words, "--steps", "100", "--out", str(tmp_path / "parts")])
     cli.main(["resume", str(tmp_path / "parts"), "--steps", "200", "--quiet"])
@@ -56,9 +76,18 @@ def test_it_resumes(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["sac", "--env", LEARNS_IN, "--eval-env", "rljax/PointHazards"], "--eval-env 'rljax/PointHazards' has "),
-        (["sac", "--env", "Pendulum-v1", "--eval-env", "MountainCarContinuous-v0"], "Name one that fits."),
-        (["iql", "--data", "DATA", "--env", LEARNS_IN, "--eval-env", HEAVY], "--env names the environment that judges"),
+        (
+            ["sac", "--env", LEARNS_IN, "--eval-env", "rljax/PointHazards"],
+            "--eval-env 'rljax/PointHazards' has ",
+        ),
+        (
+            ["sac", "--env", "Pendulum-v1", "--eval-env", "MountainCarContinuous-v0"],
+            "Name one that fits.",
+        ),
+        (
+            ["iql", "--data", "DATA", "--env", LEARNS_IN, "--eval-env", HEAVY],
+            "--env names the environment that judges",
+        ),
         (["sac", "--env", LEARNS_IN, "--eval-env", "Pendulums-v1"], "Pendulums-v1"),
     ],
 )

@@ -46,13 +46,18 @@ def test_extracted_learners_go_on_as_inside(agent: str, env: str, tmp_path: Path
             np.testing.assert_allclose(line["returns"], expected["returns"], rtol=2e-3)
             assert (line["seed"], line["lengths"]) == (expected["seed"], expected["lengths"])
     described = json.loads((pair / "config.json").read_text())
-    assert described["learners"] == [{"seed": 0, "settings": {name: 3e-4}}, {"seed": 0, "settings": {name: 1e-4}}]
+    assert described["learners"] == [
+        {"seed": 0, "settings": {name: 3e-4}},
+        {"seed": 0, "settings": {name: 1e-4}},
+    ]
     assert json.loads((single / "config.json").read_text())["config"][name] == 1e-4
     metrics = records.read(pair, "metrics")
     for line, expected in zip(metrics, records.read(whole, "metrics"), strict=True):
         for metric, values in line.items():
             if isinstance(values, list) and None not in values:
-                np.testing.assert_allclose(values, [expected[metric][2], expected[metric][0]], rtol=0.05, atol=1e-3)
+                np.testing.assert_allclose(
+                    values, [expected[metric][2], expected[metric][0]], rtol=0.05, atol=1e-3
+                )
 
 
 @pytest.mark.learn
@@ -68,7 +73,10 @@ def test_what_is_taken_out_is_what_was_there_to_the_bit(tmp_path: Path) -> None:
     expected = loading.load(whole, learner=2)(observation)
     np.testing.assert_allclose(loading.load(part)(observation), expected, rtol=1e-6)
     summary = json.loads((part / "summary.json").read_text())
-    assert summary["final"]["mean"] == json.loads((whole / "summary.json").read_text())["final"]["learners"][2]["mean"]
+    assert (
+        summary["final"]["mean"]
+        == json.loads((whole / "summary.json").read_text())["final"]["learners"][2]["mean"]
+    )
     assert summary["seeds"] == [2]
 
 
@@ -101,8 +109,12 @@ def test_learners_of_an_offline_run_are_taken_out(tmp_path: Path) -> None:
     part = extract(whole, [1])
     for out in (whole, part):
         run.resume(out, 200)
-    expected = [line["returns"] for line in records.read(whole, "evaluations") if line["learner"] == 1]
-    np.testing.assert_allclose([line["returns"] for line in records.read(part, "evaluations")], expected, rtol=2e-3)
+    expected = [
+        line["returns"] for line in records.read(whole, "evaluations") if line["learner"] == 1
+    ]
+    np.testing.assert_allclose(
+        [line["returns"] for line in records.read(part, "evaluations")], expected, rtol=2e-3
+    )
 
 
 @pytest.mark.slow
@@ -115,7 +127,9 @@ def test_learners_of_an_offline_run_are_taken_out(tmp_path: Path) -> None:
         ([0, 1], r"these are all the learners of '.*': copy the folder, or name fewer"),
     ],
 )
-def test_learners_that_cannot_be_taken_out_are_refused(learners: list[int], message: str, tmp_path: Path) -> None:
+def test_learners_that_cannot_be_taken_out_are_refused(
+    learners: list[int], message: str, tmp_path: Path
+) -> None:
     whole = small_runs.trained("td3", "rljax/Pendulum", 100, tmp_path / "whole", seeds=2)
     with pytest.raises(ValueError, match=message):
         extract(whole, learners)

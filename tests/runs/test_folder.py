@@ -1,4 +1,6 @@
-"""A run's folder is safe: one process writes it, it goes on from any moment, and its records can be trusted."""
+"""A run's folder is safe: one process writes it, it goes on from any moment,
+and its records can be trusted.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +43,9 @@ def half(tmp_path: Path) -> Path:
 def test_the_second_process_is_refused_and_changes_nothing(half: Path) -> None:
     with Lock(half):
         before = {path: path.read_bytes() for path in half.rglob("*") if path.is_file()}
-        with pytest.raises(FolderInUse, match=rf"is in use: process {os.getpid()} on '.*' writes there since 20"):
+        with pytest.raises(
+            FolderInUse, match=rf"is in use: process {os.getpid()} on '.*' writes there since 20"
+        ):
             run.resume(half, 200)
         assert {path: path.read_bytes() for path in half.rglob("*") if path.is_file()} == before
     assert not (half / lock.FILE).exists()
@@ -55,7 +59,9 @@ def test_the_lock_is_released_where_a_run_cannot_go_on(half: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_run_whose_lock_was_taken_stops_before_it_writes(half: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_whose_lock_was_taken_stops_before_it_writes(
+    half: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     chunk = run.Training.chunk
 
     def robbed(self: Any) -> Any:
@@ -63,7 +69,9 @@ def test_a_run_whose_lock_was_taken_stops_before_it_writes(half: Path, monkeypat
         return chunk(self)
 
     monkeypatch.setattr(run.Training, "chunk", robbed)
-    with pytest.raises(failures.RunError, match=r"lock\.json is gone\. .* is of step 100: rljax resume"):
+    with pytest.raises(
+        failures.RunError, match=r"lock\.json is gone\. .* is of step 100: rljax resume"
+    ):
         run.resume(half, 200)
     assert checkpoints.steps(half / "checkpoints") == [100]
 
@@ -76,7 +84,9 @@ def test_of_two_resumes_one_goes_on(whole: Path, tmp_path: Path) -> None:
         both = [subprocess.Popen(command, stderr=subprocess.PIPE, text=True) for _ in range(2)]
         errors = [process.communicate()[1] for process in both]
         assert sorted(process.returncode for process in both) == [0, 2], errors
-        assert any("is in use: process" in error or "is complete at 200 steps" in error for error in errors)
+        assert any(
+            "is in use: process" in error or "is complete at 200 steps" in error for error in errors
+        )
         assert small_runs.lines(out) == small_runs.lines(whole)
 
 
@@ -87,9 +97,20 @@ def test_of_two_resumes_one_goes_on(whole: Path, tmp_path: Path) -> None:
 def test_a_run_killed_before_its_first_checkpoint_begins_anew(whole: Path, tmp_path: Path) -> None:
     out = tmp_path / "run"
     words = ["train", TASK[0], "--env", TASK[1], "--steps", "200", "--out", str(out), "--quiet"]
-    command = [sys.executable, "-m", "rljax", *words, *small_runs.flags("td3"), "--checkpoint-every", "1000000"]
+    command = [
+        sys.executable,
+        "-m",
+        "rljax",
+        *words,
+        *small_runs.flags("td3"),
+        "--checkpoint-every",
+        "1000000",
+    ]
     process = subprocess.Popen(command, stderr=subprocess.DEVNULL)
-    while not (out / "metrics.jsonl").exists() or len((out / "metrics.jsonl").read_bytes().splitlines()) < 2:
+    while (
+        not (out / "metrics.jsonl").exists()
+        or len((out / "metrics.jsonl").read_bytes().splitlines()) < 2
+    ):
         assert process.poll() is None
         time.sleep(0.01)
     process.send_signal(signal.SIGKILL)
@@ -106,7 +127,8 @@ def test_a_folder_without_config_is_begun_anew(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text("{}")
     with pytest.raises(FileExistsError):
         folders.make_folder(tmp_path)
-    (tmp_path / "config.json").rename(tmp_path / ".config.json.7.tmp")  # killed while it was written
+    # Killed while it was written.
+    (tmp_path / "config.json").rename(tmp_path / ".config.json.7.tmp")
     (tmp_path / lock.FILE).write_text("{}")
     with folders.make_folder(tmp_path):
         assert [path.name for path in tmp_path.iterdir()] == [lock.FILE]
@@ -119,15 +141,20 @@ def test_a_run_whose_checkpoints_were_deleted_does_not_begin_anew(half: Path) ->
         run.resume(half, 200)
     (half / "checkpoints").write_text("")
     (half / "summary.json").unlink()
-    with pytest.raises(checkpoints.CheckpointError, match=r"there is a file where a folder should be: move it away"):
+    with pytest.raises(
+        checkpoints.CheckpointError, match=r"there is a file where a folder should be: move it away"
+    ):
         run.resume(half, 200)
     assert (half / "metrics.jsonl").read_bytes() == before
 
 
 @pytest.mark.slow
-def test_checkpoints_come_by_time_unless_steps_are_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_checkpoints_come_by_time_unless_steps_are_set(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(run, "CHECKPOINT_SECONDS", 0.0)
-    monkeypatch.setattr(run, "MOST_SAVING", 1e-9)  # after the first one, saving has taken too much of the time
+    # After the first one, saving has taken too much of the time.
+    monkeypatch.setattr(run, "MOST_SAVING", 1e-9)
     out = small_runs.train(*TASK, 150, tmp_path / "run", checkpoint_every=None)
     assert checkpoints.steps(out / "checkpoints") == [50, 150]
 
@@ -142,28 +169,39 @@ def cut(path: Path) -> None:
 
 def change(path: Path) -> None:
     """Change a digit of the first line."""
-    path.write_bytes(path.read_bytes().replace(b'"step": 50', b'"step": 51').replace(b"[200, 200]", b"[200, 201]"))
+    path.write_bytes(
+        path.read_bytes()
+        .replace(b'"step": 50', b'"step": 51')
+        .replace(b"[200, 200]", b"[200, 201]")
+    )
 
 
 @pytest.mark.parametrize("file", ["metrics.jsonl", "evaluations.jsonl"])
 @pytest.mark.parametrize(
-    ("damage", "message"), [(Path.unlink, "is missing"), (cut, "has lost lines"), (change, "has been changed")]
+    ("damage", "message"),
+    [(Path.unlink, "is missing"), (cut, "has lost lines"), (change, "has been changed")],
 )
 def test_changed_records_are_refused(half: Path, damage: Any, file: str, message: str) -> None:
     damage(half / file)
     before = (half / "config.json").read_bytes()
     with pytest.raises(
-        records.RecordsChanged, match=rf"step 100: {file} {message}.*Restore .* --accept-changed-records"
+        records.RecordsChanged,
+        match=rf"step 100: {file} {message}.*Restore .* --accept-changed-records",
     ):
         run.resume(half, 200)
     assert (half / "config.json").read_bytes() == before
 
 
 @pytest.mark.slow
-def test_changed_records_are_accepted_on_demand_and_it_is_kept(half: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_changed_records_are_accepted_on_demand_and_it_is_kept(
+    half: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     change(half / "metrics.jsonl")
     run.resume(half, 200, accept_changed_records=True)
-    assert "the records have changed since the checkpoint: metrics.jsonl has been changed." in capsys.readouterr().err
+    assert (
+        "the records have changed since the checkpoint: metrics.jsonl has been changed."
+        in capsys.readouterr().err
+    )
     (entry,) = records.read_config(half)["resumed"]
     assert entry["changed_records"] == ["metrics.jsonl has been changed"]
     assert [line["step"] for line in records.read(half, "metrics")] == [51, 100, 150, 200]
@@ -203,7 +241,10 @@ def test_other_devices_and_versions_are_said(
 # Files that are not what they should be
 
 ODD: list[tuple[dict[str, Any], str]] = [
-    ({"seeds": None}, "has a 'seeds' that is not a list, each entry a whole number, that is not empty"),
+    (
+        {"seeds": None},
+        "has a 'seeds' that is not a list, each entry a whole number, that is not empty",
+    ),
     ({"seeds": []}, "has a 'seeds'"),
     ({"seeds": "01"}, "has a 'seeds'"),
     ({"steps": "many"}, "has a 'steps' that is not a whole number"),
@@ -220,8 +261,12 @@ COMMANDS = ["resume", "eval", "play", "plot", "report", "extract"]
 
 @pytest.mark.parametrize(("change", "message"), ODD, ids=[str(change)[:30] for change, _ in ODD])
 def test_a_config_of_wrong_types_is_named(half: Path, change: dict[str, Any], message: str) -> None:
-    (half / "config.json").write_text(json.dumps(json.loads((half / "config.json").read_text()) | change))
-    with pytest.raises(ValueError, match=r"half' cannot be read as a run: its config\.json") as raised:
+    (half / "config.json").write_text(
+        json.dumps(json.loads((half / "config.json").read_text()) | change)
+    )
+    with pytest.raises(
+        ValueError, match=r"half' cannot be read as a run: its config\.json"
+    ) as raised:
         records.read_config(half)
     assert message in str(raised.value)
 
@@ -234,9 +279,15 @@ def test_every_command_names_a_damaged_run(
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "config.json").write_text(text)
     with pytest.raises(SystemExit) as exit:
-        cli.main([command, str(tmp_path / "run"), *(["--learners", "0"] if command == "extract" else [])])
+        cli.main(
+            [command, str(tmp_path / "run"), *(["--learners", "0"] if command == "extract" else [])]
+        )
     printed = capsys.readouterr().err
-    assert (exit.value.code, "Traceback" in printed, "run'" in printed or "run:" in printed) == (2, False, True)
+    assert (exit.value.code, "Traceback" in printed, "run'" in printed or "run:" in printed) == (
+        2,
+        False,
+        True,
+    )
 
 
 def test_a_folder_in_place_of_a_file_of_a_checkpoint_is_damage(half: Path) -> None:

@@ -1,4 +1,6 @@
-"""Learners that begin with what another run has learnt: which parts, for which learners, and what is refused."""
+"""Learners that begin with what another run has learnt:
+which parts, for which learners, and what is refused.
+"""
 
 from __future__ import annotations
 
@@ -88,13 +90,19 @@ def test_statistics_of_observations_are_inherited_by_their_name() -> None:
 
 
 def test_what_does_not_fit_is_said() -> None:
-    with pytest.raises(ValueError, match=r"^--from run: value is in both States\. In both are: critic, actor\. Name"):
+    with pytest.raises(
+        ValueError,
+        match=r"^--from run: value is in both States\. In both are: critic, actor\. Name",
+    ):
         inheritance(FRESH, GIVEN, ("value",), "run")
-    with pytest.raises(ValueError, match=r"^--from run has 2 learners: give --seeds 2, or name a run of one"):
+    with pytest.raises(
+        ValueError, match=r"^--from run has 2 learners: give --seeds 2, or name a run of one"
+    ):
         inheritance(jax.tree.map(lambda x: jnp.concatenate([x, x]), FRESH), GIVEN, (), "run")
     other = with_state(critic={"w": jnp.zeros((2, 10, 5))})
     message = (
-        r"critic does not fit: critic\['w'\] is \(4, 5\) there and \(10, 5\) here\. .*--from-parts: of critic, actor"
+        r"critic does not fit: critic\['w'\] is \(4, 5\) there and \(10, 5\) here\. "
+        r".*--from-parts: of critic, actor"
     )
     with pytest.raises(ValueError, match=message):
         inheritance(other, GIVEN, (), "run")
@@ -124,7 +132,10 @@ def test_learners_begin_with_it_and_their_policy_warms_up(source: Path) -> None:
         for ours, theirs in zip(own, others, strict=True):
             np.testing.assert_array_equal(ours, np.stack([theirs[0]] * 2))
     experience = training.driver.hyper.experience
-    assert (experience.random_steps, experience.steps_before_updates) == (0, small_runs.SMALL["warmup_steps"])
+    assert (experience.random_steps, experience.steps_before_updates) == (
+        0,
+        small_runs.SMALL["warmup_steps"],
+    )
     training.close()
 
 
@@ -136,12 +147,16 @@ def test_stopped_and_resumed_equals_uninterrupted(source: Path, env: str, tmp_pa
     half = small_runs.train("td3", env, 200, tmp_path / "half", **settings)
     run.resume(half, 300)
     small_runs.assert_same(whole, half)
-    assert records.read(whole, "evaluations")[0]["step"] == 0, "what was inherited is evaluated first"
+    assert records.read(whole, "evaluations")[0]["step"] == 0, (
+        "what was inherited is evaluated first"
+    )
     assert set(json.loads((whole / "config.json").read_text())["inherited"]) >= {"actor", "critic"}
 
 
 @pytest.mark.learn
-def test_a_run_that_begins_anew_inherits_the_same_or_is_refused(source: Path, tmp_path: Path) -> None:
+def test_a_run_that_begins_anew_inherits_the_same_or_is_refused(
+    source: Path, tmp_path: Path
+) -> None:
     own = Path(shutil.copytree(source, tmp_path / "source"))
     whole = small_runs.train("td3", "rljax/Pendulum", 200, tmp_path / "whole", from_run=str(own))
     killed, other = tmp_path / "killed", tmp_path / "other"
@@ -150,13 +165,17 @@ def test_a_run_that_begins_anew_inherits_the_same_or_is_refused(source: Path, tm
         shutil.copy(whole / "config.json", folder)
     small_runs.assert_same(whole, run.resume(killed))
     run.resume(own, 200)
-    with pytest.raises(ValueError, match=r"begins anew, and the run of its --from has changed since\. Restore"):
+    with pytest.raises(
+        ValueError, match=r"begins anew, and the run of its --from has changed since\. Restore"
+    ):
         run.resume(other)
 
 
 def test_variants_for_going_online_are_presets_of_sac() -> None:
     module = load_agent("sac")
-    rlpd, serl, wsrl = (preset("sac", module, "Hopper-v5", variant=name) for name in ("rlpd", "serl", "wsrl"))
+    rlpd, serl, wsrl = (
+        preset("sac", module, "Hopper-v5", variant=name) for name in ("rlpd", "serl", "wsrl")
+    )
     for config, updates in ((rlpd, 20), (serl, 8), (wsrl, 4)):
         assert (config.num_critics, config.min_critics, config.layer_norm) == (10, 2, True)
         assert (config.num_updates, config.policy_delay) == (updates, updates)

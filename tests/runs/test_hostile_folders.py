@@ -1,4 +1,6 @@
-"""Hostile and damaged folders of runs: loading a policy has one error, runs no code and opens nothing else."""
+"""Hostile and damaged folders of runs: loading a policy has one error,
+runs no code and opens nothing else.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,13 @@ from rljax.runs.policies import loading
 from rljax.training import agent_state, registry
 from tests.helpers import run_folders
 
-SPEC = {"name": "a", "observation_shape": [3], "action_size": 1, "discrete": False, "max_episode_steps": None}
+SPEC = {
+    "name": "a",
+    "observation_shape": [3],
+    "action_size": 1,
+    "discrete": False,
+    "max_episode_steps": None,
+}
 
 
 @pytest.fixture(scope="module")
@@ -39,7 +47,12 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
         tmp_path_factory.mktemp("whole") / "run", "bc", "none", seeds=[0], spec=SPEC, config=changes
     )
     records.write_json(folder / "config.json", records.read_config(folder) | {"config": changes})
-    checkpoints.save(folder / "checkpoints", 100, {"agent": state, "best": state}, {"run.json": b'{"values": null}'})
+    checkpoints.save(
+        folder / "checkpoints",
+        100,
+        {"agent": state, "best": state},
+        {"run.json": b'{"values": null}'},
+    )
     return folder
 
 
@@ -53,7 +66,8 @@ def refused(folder: Path) -> str:
     """The error with which the run's policy is refused; "" if it is loaded."""
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # "checkpoint ... is damaged: falling back to the one before it"
+            # "checkpoint ... is damaged: falling back to the one before it"
+            warnings.simplefilter("ignore")
             loading.load(folder)
     except (ValueError, TypeError, checkpoints.CheckpointError) as error:
         return str(error) or "an error without words"
@@ -165,7 +179,9 @@ def damage(folder: Path, files: list[Path], number: int) -> None:
 
 
 def refit(folder: Path) -> None:
-    """Make the manifest of the checkpoint fit its files, as whoever changes them on purpose does."""
+    """Make the manifest of the checkpoint fit its files,
+    as whoever changes them on purpose does.
+    """
     inside = folder / CHECKPOINT
     names = json.loads((inside / checkpoints.MANIFEST).read_text())
     fitting = {name: checkpoints._fingerprint(inside / name) for name in names}
@@ -178,4 +194,8 @@ def test_damage_in_json_has_one_error_or_none(folder: Path) -> None:
 
 def test_damage_in_arrays_has_one_error_or_none(folder: Path) -> None:
     inside = folder / CHECKPOINT / "agent"
-    damage(folder, [file for file in sorted(inside.rglob("*")) if file.is_file() and file.stat().st_size], 10)
+    damage(
+        folder,
+        [file for file in sorted(inside.rglob("*")) if file.is_file() and file.stat().st_size],
+        10,
+    )

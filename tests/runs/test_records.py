@@ -17,11 +17,22 @@ from tests.helpers import run_folders as run_folders
 
 
 def chunk(step):
-    return {"step": step, "update": step, "wall_seconds": 0.5, "critic/loss": [step / 3, float("nan")]}
+    return {
+        "step": step,
+        "update": step,
+        "wall_seconds": 0.5,
+        "critic/loss": [step / 3, float("nan")],
+    }
 
 
 def evaluation(step, learner=0):
-    return {"step": step, "learner": learner, "seed": learner, "returns": [1.0, step / 7], "lengths": [3, 4]}
+    return {
+        "step": step,
+        "learner": learner,
+        "seed": learner,
+        "returns": [1.0, step / 7],
+        "lengths": [3, 4],
+    }
 
 
 def write(recorder, steps):
@@ -32,7 +43,11 @@ def write(recorder, steps):
 
 
 def contents(out):
-    return {name: (out / file).read_bytes() for name, file in records.FILES.items() if (out / file).exists()}
+    return {
+        name: (out / file).read_bytes()
+        for name, file in records.FILES.items()
+        if (out / file).exists()
+    }
 
 
 # Files
@@ -58,7 +73,12 @@ def test_json_is_strict(tmp_path):
     def refuse(name):
         raise AssertionError(name)
 
-    assert json.loads(line, parse_constant=refuse) == {"step": 0, "a": None, "b": [None, None, 1.5], "c": {"d": None}}
+    assert json.loads(line, parse_constant=refuse) == {
+        "step": 0,
+        "a": None,
+        "b": [None, None, 1.5],
+        "c": {"d": None},
+    }
 
 
 def test_arrays_and_scalars_of_numpy_and_jax(tmp_path):
@@ -74,13 +94,22 @@ def test_arrays_and_scalars_of_numpy_and_jax(tmp_path):
     with Recorder(tmp_path) as recorder:
         recorder.metrics(values)
     (line,) = read(tmp_path, "metrics")
-    plain = {"step": 1, "numpy": [[1.0, None]], "jax": [0, 1], "half": [0.5, None], "flag": True, "path": "a/b"}
+    plain = {
+        "step": 1,
+        "numpy": [[1.0, None]],
+        "jax": [0, 1],
+        "half": [0.5, None],
+        "flag": True,
+        "path": "a/b",
+    }
     assert line == plain | {"none": None}
 
 
 def test_other_kinds_are_refused_and_leave_no_line(tmp_path):
     with Recorder(tmp_path) as recorder:
-        with pytest.raises(TypeError, match="a value of kind 'object' cannot be recorded, JSON has numbers, text"):
+        with pytest.raises(
+            TypeError, match="a value of kind 'object' cannot be recorded, JSON has numbers, text"
+        ):
             recorder.metrics({"step": 0, "what": object()})
         recorder.metrics({"step": 1})
     assert read(tmp_path, "metrics") == [{"step": 1}]
@@ -96,11 +125,15 @@ def test_line_separators_inside_text_do_not_split_a_line(tmp_path):
 
 def test_reading_before_anything_is_written(tmp_path):
     assert read(tmp_path, "metrics") == []
-    with pytest.raises(ValueError, match="a run records no 'losses', it records metrics, evaluations, changes"):
+    with pytest.raises(
+        ValueError, match="a run records no 'losses', it records metrics, evaluations, changes"
+    ):
         read(tmp_path, "losses")  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("torn", [b'{"step": 2, "crit', b"\x00\x00\x00", b'{"step": 2, "a": [1, 2', b"2", b'{"a\n'])
+@pytest.mark.parametrize(
+    "torn", [b'{"step": 2, "crit', b"\x00\x00\x00", b'{"step": 2, "a": [1, 2', b"2", b'{"a\n']
+)
 def test_a_torn_last_line_is_left_out_and_cut_off_on_reopening(tmp_path, torn):
     with Recorder(tmp_path) as recorder:
         recorder.metrics({"step": 1})
@@ -121,7 +154,10 @@ def test_a_whole_last_line_without_its_break_is_kept(tmp_path):
 
 def test_a_damaged_line_in_the_middle_is_named(tmp_path):
     (tmp_path / "metrics.jsonl").write_bytes(b'{"step": 1}\n{"ste\n{"step": 3}\n')
-    with pytest.raises(ValueError, match=r"metrics\.jsonl' is damaged: line 2 is not a JSON object\. Delete that line"):
+    with pytest.raises(
+        ValueError,
+        match=r"metrics\.jsonl' is damaged: line 2 is not a JSON object\. Delete that line",
+    ):
         read(tmp_path, "metrics")
 
 
@@ -136,7 +172,9 @@ def test_runs_are_found_at_any_depth_once_and_not_searched(tmp_path):
         pass
     runs = tmp_path / "runs"
     assert records.find([runs, runs / "a"]) == [runs / "a", runs / "b" / "c", runs / "bare"]
-    with pytest.raises(ValueError, match="nowhere' is not a folder of runs: there is no such folder"):
+    with pytest.raises(
+        ValueError, match="nowhere' is not a folder of runs: there is no such folder"
+    ):
         records.find([tmp_path / "nowhere"])
 
 
@@ -147,7 +185,9 @@ def test_config_of_a_run(tmp_path):
     with pytest.raises(ValueError, match=r"run' is not a run: its config\.json cannot be read"):
         records.read_config(tmp_path / "run")
     (tmp_path / "run" / "config.json").write_text("[]")
-    with pytest.raises(ValueError, match=r"run' is not a run: its config\.json is not a JSON object"):
+    with pytest.raises(
+        ValueError, match=r"run' is not a run: its config\.json is not a JSON object"
+    ):
         records.read_config(tmp_path / "run")
 
 
@@ -163,7 +203,10 @@ def test_config_of_a_run(tmp_path):
 )
 def test_a_run_of_another_format_is_refused(tmp_path, number, says):
     out = run_folders.write(tmp_path / "run", steps=(), format=number)
-    message = rf"run' cannot be read as a run: its config\.json {says}, .* reads format {FORMAT}\. Read the run with"
+    message = (
+        rf"run' cannot be read as a run: its config\.json {says}, .* reads format {FORMAT}\. "
+        r"Read the run with"
+    )
     with pytest.raises(ValueError, match=message):
         records.read_config(out)
 
@@ -187,7 +230,9 @@ def test_a_tail_is_read_once_and_in_whole_lines(tmp_path):
     assert tail.look() == [b"one", b"new"]
 
 
-@pytest.mark.parametrize(("backlog", "expected"), [(100, [b"first", b"second", b"third"]), (9, [b"third"]), (3, [])])
+@pytest.mark.parametrize(
+    ("backlog", "expected"), [(100, [b"first", b"second", b"third"]), (9, [b"third"]), (3, [])]
+)
 def test_a_tail_begins_near_the_end(tmp_path, backlog, expected):
     path = tmp_path / "lines"
     path.write_bytes(b"first\nsecond\nthird\n")
@@ -211,7 +256,14 @@ def test_truncated_and_gone_on_is_as_never_interrupted(tmp_path):
         path.write_bytes(path.read_bytes() + b'{"step": 50, "lear')
     with Recorder(tmp_path / "killed") as recorder:
         recorder.truncate(20)  # the checkpoint's step: its own lines stay
-        assert [line["step"] for line in read(tmp_path / "killed", "evaluations")] == [0, 0, 10, 10, 20, 20]
+        assert [line["step"] for line in read(tmp_path / "killed", "evaluations")] == [
+            0,
+            0,
+            10,
+            10,
+            20,
+            20,
+        ]
         write(recorder, range(30, 60, 10))
     assert contents(tmp_path / "killed") == contents(tmp_path / "whole")
 
@@ -232,7 +284,8 @@ def test_truncating_twice_to_nothing_and_beyond_the_end(tmp_path):
 
 
 def test_a_full_disk_raises_and_leaves_earlier_lines_whole(tmp_path):
-    resource = pytest.importorskip("resource")  # a limit on file sizes refuses as a full disk does: after a part
+    # A limit on file sizes refuses as a full disk does: after a part.
+    resource = pytest.importorskip("resource")
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     with Recorder(tmp_path) as recorder:
         recorder.metrics({"step": 1})
@@ -298,11 +351,18 @@ def test_summary_is_written(tmp_path):
 
 @pytest.mark.parametrize(
     ("package", "extra", "arguments"),
-    [("tensorboardX", "tensorboard", {"tensorboard": True}), ("wandb", "wandb", {"wandb": "project"})],
+    [
+        ("tensorboardX", "tensorboard", {"tensorboard": True}),
+        ("wandb", "wandb", {"wandb": "project"}),
+    ],
 )
-def test_a_logger_that_is_not_installed_names_its_extra(tmp_path, monkeypatch, package, extra, arguments):
+def test_a_logger_that_is_not_installed_names_its_extra(
+    tmp_path, monkeypatch, package, extra, arguments
+):
     monkeypatch.setitem(sys.modules, package, None)
-    with pytest.raises(ValueError, match=rf"needs the package '{package}'.* pip install 'rljax\[{extra}\]'"):
+    with pytest.raises(
+        ValueError, match=rf"needs the package '{package}'.* pip install 'rljax\[{extra}\]'"
+    ):
         Recorder(tmp_path / "run", **arguments)
     assert not (tmp_path / "run").exists()
 
@@ -319,7 +379,10 @@ def test_tensorboard_has_one_folder_per_learner(tmp_path):
         assert scalars(tmp_path, 0) == expected
         recorder.metrics({"step": 20, "critic/loss": [None, float("nan")]})
     assert scalars(tmp_path, 0) == {("critic/loss", 10): 1.0, ("wall_seconds", 10): 0.5}
-    evaluated = {("evaluation/return", 10): np.float32((1 + 10 / 7) / 2), ("evaluation/length", 10): 3.5}
+    evaluated = {
+        ("evaluation/return", 10): np.float32((1 + 10 / 7) / 2),
+        ("evaluation/length", 10): 3.5,
+    }
     assert scalars(tmp_path, 1) == {("critic/loss", 10): 2.0} | evaluated
 
 
@@ -330,13 +393,21 @@ def test_tensorboard_hides_what_truncation_dropped(tmp_path):
         recorder.truncate(10)
         write(recorder, [20])
         recorder.sync()
-    starts = [event.step for event in events(tmp_path, 0) if event.WhichOneof("what") == "session_log"]
+    starts = [
+        event.step for event in events(tmp_path, 0) if event.WhichOneof("what") == "session_log"
+    ]
     assert starts == [11]
 
 
 class FakeRun:
     def __init__(self, arguments):
-        self.arguments, self.logged, self.summary, self.id, self.finished = arguments, [], {}, "abc", False
+        self.arguments, self.logged, self.summary, self.id, self.finished = (
+            arguments,
+            [],
+            {},
+            "abc",
+            False,
+        )
         self.axes = []
 
     def define_metric(self, name, **arguments):
@@ -373,7 +444,9 @@ def test_wandb_reports_by_environment_steps_and_learner(tmp_path, wandb):
     write_json(tmp_path / "config.json", {"agent": "sac"})
     with Recorder(tmp_path, wandb="mine") as recorder:
         recorder.metrics({"step": 10, "wall_seconds": 0.5, "critic/loss": [1.0, None]})
-        recorder.evaluation({"step": 10, "learner": 1, "returns": [1.0, 3.0], "success": [0.0, 1.0]})
+        recorder.evaluation(
+            {"step": 10, "learner": 1, "returns": [1.0, 3.0], "success": [0.0, 1.0]}
+        )
         recorder.summary({"final": {"mean": float("nan")}})
     (run,) = wandb.runs
     assert (run.arguments["project"], run.arguments["dir"]) == ("mine", str(tmp_path))
@@ -381,7 +454,11 @@ def test_wandb_reports_by_environment_steps_and_learner(tmp_path, wandb):
     assert ("*", {"step_metric": "environment_steps"}) in run.axes
     assert run.logged == [
         {"environment_steps": 10, "wall_seconds": 0.5, "critic/loss/learner_0": 1.0},
-        {"environment_steps": 10, "evaluation/return/learner_1": 2.0, "evaluation/success/learner_1": 0.5},
+        {
+            "environment_steps": 10,
+            "evaluation/return/learner_1": 2.0,
+            "evaluation/success/learner_1": 0.5,
+        },
     ]
     assert run.summary == {"final": {"mean": None}}
     assert run.finished
@@ -391,16 +468,23 @@ def test_wandb_goes_on_with_the_same_run(tmp_path, wandb):
     for _ in range(2):
         with Recorder(tmp_path, wandb="mine") as recorder:
             recorder.truncate(0)
-    assert [(run.arguments["id"], run.arguments["resume"]) for run in wandb.runs] == [(None, None), ("abc", "allow")]
+    assert [(run.arguments["id"], run.arguments["resume"]) for run in wandb.runs] == [
+        (None, None),
+        ("abc", "allow"),
+    ]
 
 
 def test_wandb_that_does_not_start(tmp_path, wandb):
-    with pytest.raises(ValueError, match=r"did not start for project 'offended': no API key\..*WANDB_MODE=offline"):
+    with pytest.raises(
+        ValueError, match=r"did not start for project 'offended': no API key\..*WANDB_MODE=offline"
+    ):
         Recorder(tmp_path, wandb="offended")
 
 
 def events(out, learner):
-    """The events of a learner, read from the records: length [8], its checksum [4], event, its checksum [4]."""
+    """The events of a learner, read from the records:
+    length [8], its checksum [4], event, its checksum [4].
+    """
     event_pb2 = pytest.importorskip("tensorboardX.proto.event_pb2")
     found = []
     for path in sorted((out / "tensorboard" / f"learner_{learner}").iterdir()):
@@ -414,7 +498,9 @@ def events(out, learner):
 
 def scalars(out, learner):
     return {
-        (value.tag, event.step): value.simple_value for event in events(out, learner) for value in event.summary.value
+        (value.tag, event.step): value.simple_value
+        for event in events(out, learner)
+        for value in event.summary.value
     }
 
 
@@ -424,5 +510,7 @@ def test_checkpoints_that_come_by_time_are_described(tmp_path: Path) -> None:
     write_json(folder / "config.json", described)
     assert records.read_config(folder) == described
     write_json(folder / "config.json", described | {"checkpoint_every": "often"})
-    with pytest.raises(ValueError, match=r"its config.json has a 'checkpoint_every' that is not a number or null"):
+    with pytest.raises(
+        ValueError, match=r"its config.json has a 'checkpoint_every' that is not a number or null"
+    ):
         records.read_config(folder)

@@ -25,8 +25,12 @@ CASES = [
     pytest.param("td3", "Pendulum-v1", 2, id="gymnasium-population", marks=pytest.mark.learn),
     pytest.param("ppo", "rljax/Pendulum", 2, id="compiled-on-policy", marks=pytest.mark.learn),
     pytest.param("ppo", "Hopper-v5", 2, id="mujoco-on-policy", marks=pytest.mark.learn),
-    pytest.param("ppo_lagrangian", "rljax/PointHazards", 2, id="compiled-signals", marks=pytest.mark.learn),
-    pytest.param("ppo_lagrangian", "velocity/Hopper-v5", 2, id="mujoco-signals", marks=pytest.mark.learn),
+    pytest.param(
+        "ppo_lagrangian", "rljax/PointHazards", 2, id="compiled-signals", marks=pytest.mark.learn
+    ),
+    pytest.param(
+        "ppo_lagrangian", "velocity/Hopper-v5", 2, id="mujoco-signals", marks=pytest.mark.learn
+    ),
     pytest.param("stream_ac", "rljax/Pendulum", 2, id="compiled-stream", marks=pytest.mark.learn),
     pytest.param("stream_ac", "Hopper-v5", 2, id="mujoco-stream", marks=pytest.mark.learn),
     pytest.param("dqn", "CartPole-v1", 2, id="gymnasium-discrete", marks=pytest.mark.learn),
@@ -35,7 +39,9 @@ CASES = [
 
 
 def killed(agent: str, env: str, seeds: int, out: Path, after: int, steps: int) -> None:
-    """Start a run as a user would and kill it as soon as its checkpoint of step `after` is there."""
+    """Start a run as a user would and kill it as soon as its checkpoint of step `after` is
+    there.
+    """
     command = [sys.executable, "-m", "rljax", "train", agent, "--env", env, "--steps", str(steps)]
     command += ["--seeds", str(seeds), "--out", str(out), "--quiet", *small_runs.flags(agent)]
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
@@ -49,7 +55,9 @@ def killed(agent: str, env: str, seeds: int, out: Path, after: int, steps: int) 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("agent", "env", "seeds"), CASES)
-def test_killed_and_resumed_equals_uninterrupted(agent: str, env: str, seeds: int, tmp_path: Path) -> None:
+def test_killed_and_resumed_equals_uninterrupted(
+    agent: str, env: str, seeds: int, tmp_path: Path
+) -> None:
     small_runs.train(agent, env, 400, tmp_path / "whole", seeds=seeds)
     killed(agent, env, seeds, tmp_path / "broken", after=100, steps=100_000)
     resumed_from = checkpoints.steps(tmp_path / "broken" / "checkpoints")[-1]
@@ -91,7 +99,8 @@ def test_input_statistics_are_resumed(env: str, tmp_path: Path) -> None:
         for place, array in small_runs.arrays(tmp_path / "half").items()
         if place.endswith("['statistics']['count']")
     ]
-    # Every observation acted on is counted once: on the host also the one that waits for its action to be taken.
+    # Every observation acted on is counted once: on the host also the one that waits for its action
+    # to be taken.
     assert counts[0].item() in (400, 402)
 
 
@@ -104,7 +113,9 @@ def test_input_statistics_are_resumed(env: str, tmp_path: Path) -> None:
         ("CartPole-v1", {"prioritised": 0.6, "exploration": "noisy"}),
     ],
 )
-def test_draws_along_episodes_are_resumed(env: str, changes: dict[str, Any], tmp_path: Path) -> None:
+def test_draws_along_episodes_are_resumed(
+    env: str, changes: dict[str, Any], tmp_path: Path
+) -> None:
     config = changes | {
         "num_envs": 5,
         "num_steps": 2,
@@ -131,7 +142,9 @@ def test_damaged_newest_checkpoint_falls_back(tmp_path: Path) -> None:
     out = small_runs.trained("td3", "rljax/Pendulum", 200, tmp_path / "run")
     small_runs.train("td3", "rljax/Pendulum", 300, tmp_path / "whole")
     newest = checkpoints.newest(out / "checkpoints")
-    victim = max((path for path in newest.rglob("*") if path.is_file()), key=lambda path: path.stat().st_size)
+    victim = max(
+        (path for path in newest.rglob("*") if path.is_file()), key=lambda path: path.stat().st_size
+    )
     content = bytearray(victim.read_bytes())
     content[len(content) // 2] ^= 1
     victim.write_bytes(content)
@@ -152,7 +165,17 @@ def test_half_written_checkpoint_is_ignored(tmp_path: Path) -> None:
 @pytest.mark.learn
 def test_interrupt_saves_and_prints_how_to_resume(tmp_path: Path) -> None:
     out = tmp_path / "run"
-    command = [sys.executable, "-m", "rljax", "train", "td3", "--env", "Pendulum-v1", "--steps", "1000000"]
+    command = [
+        sys.executable,
+        "-m",
+        "rljax",
+        "train",
+        "td3",
+        "--env",
+        "Pendulum-v1",
+        "--steps",
+        "1000000",
+    ]
     process = subprocess.Popen(
         [*command, "--out", str(out), *small_runs.flags("td3"), "--checkpoint-every", "1000000"],
         stderr=subprocess.PIPE,
@@ -167,7 +190,9 @@ def test_interrupt_saves_and_prints_how_to_resume(tmp_path: Path) -> None:
     assert process.returncode == 0
     assert f"rljax resume {out}" in printed.replace("\n", "")
     run.resume(out, step + 100)
-    small_runs.train("td3", "Pendulum-v1", step + 100, tmp_path / "whole", checkpoint_every=1_000_000)
+    small_runs.train(
+        "td3", "Pendulum-v1", step + 100, tmp_path / "whole", checkpoint_every=1_000_000
+    )
     small_runs.assert_same(tmp_path / "whole", out)
 
 
@@ -196,7 +221,11 @@ CHANGED = {"schedule": [[100, {"actor_lr": 1e-3}], [250, {"actor_lr": 1e-2}]]}
 
 @pytest.mark.learn
 def test_a_run_with_a_schedule_is_resumed(tmp_path: Path) -> None:
-    settings: dict[str, Any] = {"seeds": 2, "config": {"actor_lr": [1e-4, 1e-4]}, "schedule": CHANGED}
+    settings: dict[str, Any] = {
+        "seeds": 2,
+        "config": {"actor_lr": [1e-4, 1e-4]},
+        "schedule": CHANGED,
+    }
     whole = small_runs.train("td3", "rljax/Pendulum", 400, tmp_path / "whole", **settings)
     half = small_runs.train("td3", "rljax/Pendulum", 200, tmp_path / "half", **settings)
     run.resume(half, 400)
@@ -211,7 +240,9 @@ def test_structural_change_is_refused(tmp_path: Path) -> None:
     out = small_runs.trained("td3", "rljax/Pendulum", 100, tmp_path / "run")
     config = out / "config.json"
     config.write_text(config.read_text().replace('"batch_size": 32', '"batch_size": 16'))
-    with pytest.raises(ValueError, match=r"config\.batch_size = 16, the checkpoint was made with 32"):
+    with pytest.raises(
+        ValueError, match=r"config\.batch_size = 16, the checkpoint was made with 32"
+    ):
         run.resume(out, 200)
 
 

@@ -33,7 +33,18 @@ from tests.helpers import small_runs
 def test_run_folder_holds_what_the_guide_says(tmp_path: Path) -> None:
     out = small_runs.train("sac", "rljax/Pendulum", 400, tmp_path / "run", seeds=2)
     described = json.loads((out / "config.json").read_text())
-    for name in ("agent", "env", "steps", "seeds", "config", "spec", "command", "versions", "devices", "precision"):
+    for name in (
+        "agent",
+        "env",
+        "steps",
+        "seeds",
+        "config",
+        "spec",
+        "command",
+        "versions",
+        "devices",
+        "precision",
+    ):
         assert described[name] is not None, name
     metrics, evaluations = records.read(out, "metrics"), records.read(out, "evaluations")
     assert [line["step"] for line in metrics] == list(range(50, 401, 50))
@@ -46,19 +57,27 @@ def test_run_folder_holds_what_the_guide_says(tmp_path: Path) -> None:
     assert summary["steps"] == 400
     assert summary["complete"]
     assert len(summary["final"]["learners"]) == 2
-    assert summary["final"]["interval"][0] <= summary["final"]["iqm"] <= summary["final"]["interval"][1]
+    assert (
+        summary["final"]["interval"][0]
+        <= summary["final"]["iqm"]
+        <= summary["final"]["interval"][1]
+    )
     for name in ("wall_seconds", "compile_seconds", "steps_per_second", "peak_memory_bytes"):
         assert summary[name] > 0, name
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("env", ["rljax/Pendulum", pytest.param("Pendulum-v1", marks=pytest.mark.learn)])
+@pytest.mark.parametrize(
+    "env", ["rljax/Pendulum", pytest.param("Pendulum-v1", marks=pytest.mark.learn)]
+)
 def test_nothing_compiles_after_the_first_chunks(env: str, tmp_path: Path) -> None:
     module = registry.load_agent("td3")
     sizes = small_runs.SMALL | {"hidden": (17, 16)}  # which no other test has compiled
     config = configuration.replace(module.Config(), sizes, "test")
     settings = Settings("td3", env, 400, (0, 1), **small_runs.EVERY)
-    begun = run.Run.begin(Experiment(settings, module, config, None), tmp_path / "run", console.View(), "test")
+    begun = run.Run.begin(
+        Experiment(settings, module, config, None), tmp_path / "run", console.View(), "test"
+    )
     began = {}
 
     def heard(event: str, seconds: float, **_: Any) -> None:
@@ -72,7 +91,8 @@ def test_nothing_compiles_after_the_first_chunks(env: str, tmp_path: Path) -> No
         begun.execute()
     finally:
         jax.monitoring.unregister_event_duration_listener(heard)
-    # Until the first update and the first evaluation and checkpoint (step 100); nothing from there on.
+    # Until the first update and the first evaluation and checkpoint (step 100); nothing from there
+    # on.
     assert began
     assert max(began) <= 100, began
 
@@ -86,7 +106,11 @@ def test_other_floats_do_not_recompile() -> None:
         return config.actor_lr * 2
 
     for value in (1e-3, 1e-4):
-        function(configuration.stack(configuration.replace(module.Config(), {"actor_lr": value}, "test"), 1))
+        function(
+            configuration.stack(
+                configuration.replace(module.Config(), {"actor_lr": value}, "test"), 1
+            )
+        )
 
 
 @pytest.mark.learn
@@ -94,7 +118,11 @@ def test_other_floats_do_not_recompile() -> None:
 def test_seed_gives_the_same_curve_alone_and_in_a_population(env: str, tmp_path: Path) -> None:
     together = small_runs.train("td3", env, 200, tmp_path / "together", seeds=[3, 7])
     alone = small_runs.train("td3", env, 200, tmp_path / "alone", seeds=[7])
-    (a,) = [line for line in records.read(together, "evaluations") if line["step"] == 200 and line["seed"] == 7]
+    (a,) = [
+        line
+        for line in records.read(together, "evaluations")
+        if line["step"] == 200 and line["seed"] == 7
+    ]
     (b,) = [line for line in records.read(alone, "evaluations") if line["step"] == 200]
     np.testing.assert_allclose(a["returns"], b["returns"], rtol=2e-2)
     a, b = records.read(together, "metrics")[2], records.read(alone, "metrics")[2]
@@ -105,15 +133,24 @@ def test_seed_gives_the_same_curve_alone_and_in_a_population(env: str, tmp_path:
 @pytest.mark.slow
 def test_floats_per_learner(tmp_path: Path) -> None:
     rates = [1e-2, 1e-4]
-    both = small_runs.train("td3", "rljax/Pendulum", 150, tmp_path / "both", {"critic_lr": rates}, seeds=2)
-    one = small_runs.train("td3", "rljax/Pendulum", 150, tmp_path / "one", {"critic_lr": rates[1]}, seeds=[1])
-    a, b = records.read(both, "metrics")[-1]["critic/loss"], records.read(one, "metrics")[-1]["critic/loss"]
+    both = small_runs.train(
+        "td3", "rljax/Pendulum", 150, tmp_path / "both", {"critic_lr": rates}, seeds=2
+    )
+    one = small_runs.train(
+        "td3", "rljax/Pendulum", 150, tmp_path / "one", {"critic_lr": rates[1]}, seeds=[1]
+    )
+    a, b = (
+        records.read(both, "metrics")[-1]["critic/loss"],
+        records.read(one, "metrics")[-1]["critic/loss"],
+    )
     np.testing.assert_allclose(a[1], b[0], rtol=1e-3)
     assert abs(a[0] - a[1]) > 1e-3 * abs(a[1])
 
 
 @pytest.mark.learn
-def test_evaluations_come_as_often_as_asked(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_evaluations_come_as_often_as_asked(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     often = {"log_every": 1_000, "eval_every": 50, "checkpoint_every": 100}
     out = small_runs.train("sac", "rljax/Pendulum", 150, tmp_path / "often", **often)
     assert [line["step"] for line in records.read(out, "evaluations")] == [50, 100, 150]
@@ -126,10 +163,15 @@ def test_evaluations_come_as_often_as_asked(tmp_path: Path, capsys: pytest.Captu
 
 @pytest.mark.slow
 def test_the_best_policies_are_named_by_their_steps(tmp_path: Path) -> None:
-    out = small_runs.train("sac", "rljax/Pendulum", 150, tmp_path / "run", seeds=2, log_every=50, eval_every=50)
+    out = small_runs.train(
+        "sac", "rljax/Pendulum", 150, tmp_path / "run", seeds=2, log_every=50, eval_every=50
+    )
     evaluations = records.read(out, "evaluations")
     best = [
-        max((line for line in evaluations if line["learner"] == i), key=lambda line: np.mean(line["returns"]))["step"]
+        max(
+            (line for line in evaluations if line["learner"] == i),
+            key=lambda line: np.mean(line["returns"]),
+        )["step"]
         for i in range(2)
     ]
     text = evaluate.table(evaluate.evaluate_run(out, episodes=1, best=True))
@@ -197,7 +239,8 @@ def test_an_agent_file_of_before_declarations_is_told_what_to_write(
     file = tmp_path / "mine.py"
     file.write_text(f'{text[:beginning]}storage = "{storage}"\n\n\n{text[end:]}')
     with pytest.raises(
-        ValueError, match=r"mine\.py' does not say what it learns from\. In place of the line `storage ="
+        ValueError,
+        match=r"mine\.py' does not say what it learns from\. In place of the line `storage =",
     ):
         registry.load_agent(str(file))
     with pytest.raises(SystemExit) as exit:
@@ -207,7 +250,10 @@ def test_an_agent_file_of_before_declarations_is_told_what_to_write(
     assert "Traceback" not in printed
     for line in (
         "    def experience(config):\n",
-        "        return buffers.Replay(replay_size=config.replay_size, batch_size=config.batch_size)\n",
+        (
+            "        return buffers.Replay(replay_size=config.replay_size, "
+            "batch_size=config.batch_size)\n"
+        ),
         "`from rljax import buffers`",
         "Replay, Rollout, Stream and Dataset",
     ):
@@ -232,7 +278,9 @@ def test_agent_file_is_a_program(tmp_path: Path) -> None:
         "--quiet",
         *small_runs.flags("td3"),
     ]
-    done = subprocess.run([sys.executable, str(path), *arguments], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, str(path), *arguments], capture_output=True, text=True, check=False
+    )
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "run" / "summary.json").exists()
 
@@ -241,18 +289,45 @@ MISTAKES = [
     (["train", "sacc", "--env", "Hopper-v5"], r"no agent 'sacc'\. Nearest: 'sac'"),
     (["train", "./nowhere.py", "--env", "Hopper-v5"], r"no agent file 'nowhere\.py'"),
     (["train", "sac", "--env", "Hoper-v5"], r"no environment 'Hoper-v5'.*Nearest: 'Hopper-v5'"),
-    (["train", "sac", "--env", "rljax/Pendlum"], r"no environment 'rljax/Pendlum'.*Nearest: 'rljax/Pendulum'"),
-    (["train", "sac", "--env", "CartPole-v1"], r"acts in a continuous space, 'CartPole-v1' has 2 discrete actions"),
+    (
+        ["train", "sac", "--env", "rljax/Pendlum"],
+        r"no environment 'rljax/Pendlum'.*Nearest: 'rljax/Pendulum'",
+    ),
+    (
+        ["train", "sac", "--env", "CartPole-v1"],
+        r"acts in a continuous space, 'CartPole-v1' has 2 discrete actions",
+    ),
     (
         ["train", "dsact", "--env", "atari/Pong"],
-        r"agent 'dsact' observes vectors, 'atari/Pong' shows pictures of shape \(84, 84, 4\).* rljax list agents",
+        (
+            r"agent 'dsact' observes vectors, 'atari/Pong' shows pictures of shape \(84, 84, 4\).* "
+            r"rljax list agents"
+        ),
     ),
     (["train", "sac", "--env", "Hopper-v5", "--config.num-envs", "0"], r"--config\.num-envs is 0"),
-    (["train", "sac", "--env", "Hopper-v5", "--steps", "0"], r"--steps is 0, it must be at least 1"),
-    (["train", "sac", "--env", "Hopper-v5", "--seeds", "0"], r"--seeds is 0, it must be at least 1"),
-    (["train", "sac", "--env", "Hopper-v5", "--seed", "-1"], r"the seed is -1, it must lie in \[0, 2\^32\)"),
     (
-        ["train", "sac", "--env", "Hopper-v5", "--config.batch-size", "99", "--config.replay-size", "9"],
+        ["train", "sac", "--env", "Hopper-v5", "--steps", "0"],
+        r"--steps is 0, it must be at least 1",
+    ),
+    (
+        ["train", "sac", "--env", "Hopper-v5", "--seeds", "0"],
+        r"--seeds is 0, it must be at least 1",
+    ),
+    (
+        ["train", "sac", "--env", "Hopper-v5", "--seed", "-1"],
+        r"the seed is -1, it must lie in \[0, 2\^32\)",
+    ),
+    (
+        [
+            "train",
+            "sac",
+            "--env",
+            "Hopper-v5",
+            "--config.batch-size",
+            "99",
+            "--config.replay-size",
+            "9",
+        ],
         r"--config\.batch-size is 99, more than --config\.replay-size 9",
     ),
     (
@@ -263,7 +338,10 @@ MISTAKES = [
         ["train", "sac", "--env", "Hopper-v5", "--offline-share", "0.3"],
         r"--offline-share 0\.3 .* mixed with --data",
     ),
-    (["train", "sac", "--env", "Hopper-v5", "--config.discount", "1.5"], r"--config\.discount is 1\.5"),
+    (
+        ["train", "sac", "--env", "Hopper-v5", "--config.discount", "1.5"],
+        r"--config\.discount is 1\.5",
+    ),
     (["trian", "sac"], r"no command 'trian'\. Nearest: 'train'"),
     (["resume", "nowhere"], r"'nowhere' is not a run"),
     (["eval", "nowhere"], r"'nowhere' is not a run"),
@@ -272,9 +350,15 @@ MISTAKES = [
 
 
 @pytest.mark.slow_after(5)
-@pytest.mark.parametrize(("arguments", "message"), MISTAKES, ids=[" ".join(a)[:60] for a, _ in MISTAKES])
+@pytest.mark.parametrize(
+    ("arguments", "message"), MISTAKES, ids=[" ".join(a)[:60] for a, _ in MISTAKES]
+)
 def test_mistakes_are_one_message_and_exit_code_2(
-    arguments: list[str], message: str, capfd: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: Any
+    arguments: list[str],
+    message: str,
+    capfd: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    monkeypatch: Any,
 ) -> None:
     import re
 
@@ -291,7 +375,10 @@ def test_mistakes_are_one_message_and_exit_code_2(
 def test_existing_out_is_refused(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("mine")
     for out in (tmp_path, tmp_path / "notes.txt"):
-        with pytest.raises(FileExistsError, match=r"exists\. Choose another --out, or continue that run: rljax resume"):
+        with pytest.raises(
+            FileExistsError,
+            match=r"exists\. Choose another --out, or continue that run: rljax resume",
+        ):
             small_runs.train("td3", "rljax/Pendulum", 100, out)
     assert [path.name for path in tmp_path.iterdir()] == ["notes.txt"]
 
@@ -300,19 +387,30 @@ def test_existing_out_is_refused(tmp_path: Path) -> None:
 def test_divergence_stops_names_the_metric_and_keeps_the_last_checkpoint(tmp_path: Path) -> None:
     out = tmp_path / "run"
     with pytest.raises(
-        failures.Diverged, match=r"metric '(actor|critic)/loss' of learner 0 \(seed 3\) is not finite from update \d+"
+        failures.Diverged,
+        match=r"metric '(actor|critic)/loss' of learner 0 \(seed 3\) is not finite from update \d+",
     ):
-        small_runs.train("td3", "rljax/Pendulum", 5_000, out, {"critic_lr": 1e18, "warmup_steps": 110}, seeds=(3,))
+        small_runs.train(
+            "td3",
+            "rljax/Pendulum",
+            5_000,
+            out,
+            {"critic_lr": 1e18, "warmup_steps": 110},
+            seeds=(3,),
+        )
     assert checkpoints.steps(out / "checkpoints") == [100]
 
 
-def test_full_disk_is_one_message_before_anything_is_written(tmp_path: Path, monkeypatch: Any) -> None:
+def test_full_disk_is_one_message_before_anything_is_written(
+    tmp_path: Path, monkeypatch: Any
+) -> None:
     out = small_runs.trained("td3", "rljax/Pendulum", 100, tmp_path / "run")
     usage = shutil.disk_usage(tmp_path)
     with monkeypatch.context() as patch:
         patch.setattr(shutil, "disk_usage", lambda path: usage._replace(free=1_000))
         with pytest.raises(
-            failures.RunError, match=r"could not be written .* no space is left .*No space left .* rljax resume"
+            failures.RunError,
+            match=r"could not be written .* no space is left .*No space left .* rljax resume",
         ):
             run.resume(out, 300)
     assert checkpoints.steps(out / "checkpoints") == [100]
@@ -324,13 +422,20 @@ def test_full_disk_is_one_message_before_anything_is_written(tmp_path: Path, mon
 def test_failed_write_is_one_message_and_the_last_checkpoint_stays(tmp_path: Path) -> None:
     out = small_runs.trained("td3", "rljax/Pendulum", 100, tmp_path / "run")
     limit = 8  # kilobytes a file may have: the checkpoint's arrays do not fit
-    resume = shlex.join([sys.executable, "-m", "rljax", "resume", str(out), "--steps", "300", "--quiet"])
+    resume = shlex.join(
+        [sys.executable, "-m", "rljax", "resume", str(out), "--steps", "300", "--quiet"]
+    )
     done = subprocess.run(
         ["bash", "-c", f"ulimit -f {limit}; trap '' XFSZ; exec {resume}"],
         capture_output=True,
         text=True,
-        # Read compiled programs and modules, but write no part of one: they would be cut off and kept.
-        env={**os.environ, "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "1e9", "PYTHONDONTWRITEBYTECODE": "1"},
+        # Read compiled programs and modules, but write no part of one: they would be cut off and
+        # kept.
+        env={
+            **os.environ,
+            "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "1e9",
+            "PYTHONDONTWRITEBYTECODE": "1",
+        },
         check=False,
     )
     assert done.returncode == 1, done.stderr

@@ -1,4 +1,6 @@
-"""Runs from a data set: alone, on into an environment, and beside one; stopped, resumed, and refused."""
+"""Runs from a data set: alone, on into an environment, and beside one;
+stopped, resumed, and refused.
+"""
 
 from __future__ import annotations
 
@@ -23,11 +25,18 @@ from rljax.training import registry
 from tests.helpers import small_runs
 
 SMALL: dict[str, Any] = {"hidden": (16, 16), "batch_size": 32}
-EVERY: dict[str, Any] = {"log_every": 50, "eval_every": 100, "eval_episodes": 2, "checkpoint_every": 100}
+EVERY: dict[str, Any] = {
+    "log_every": 50,
+    "eval_every": 100,
+    "eval_episodes": 2,
+    "checkpoint_every": 100,
+}
 ONLINE: dict[str, Any] = {"replay_size": 300, "warmup_steps": 0}
 
 
-def written(path: Path, rows: int = 400, observations: int = 3, reference: tuple[float, float] | None = None) -> Path:
+def written(
+    path: Path, rows: int = 400, observations: int = 3, reference: tuple[float, float] | None = None
+) -> Path:
     """A data set of Pendulum's shapes in a file."""
     generator = np.random.default_rng(0)
     observation = generator.normal(size=(rows + 1, observations)).astype(np.float32)
@@ -41,19 +50,32 @@ def written(path: Path, rows: int = 400, observations: int = 3, reference: tuple
         next_observation=observation[1:],
     )
     bounds = (np.full(1, -2, np.float32), np.full(1, 2, np.float32))
-    made = datasets.OfflineDataset("test", Transition(**fields), "Pendulum-v1", reference, bounds, {})
+    made = datasets.OfflineDataset(
+        "test", Transition(**fields), "Pendulum-v1", reference, bounds, {}
+    )
     return datasets.write(made, path)
 
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory) -> str:
     """The data set of most tests."""
-    return str(written(tmp_path_factory.mktemp("data") / "pendulum.npz", reference=(-1500.0, -150.0)))
+    return str(
+        written(tmp_path_factory.mktemp("data") / "pendulum.npz", reference=(-1500.0, -150.0))
+    )
 
 
-def train(agent: str, steps: int, out: Path, data: str, config: dict[str, Any] | None = None, **settings: Any) -> Path:
+def train(
+    agent: str,
+    steps: int,
+    out: Path,
+    data: str,
+    config: dict[str, Any] | None = None,
+    **settings: Any,
+) -> Path:
     """A run of seconds."""
-    return run.train(agent, steps=steps, data=data, config=SMALL | (config or {}), out=out, **(EVERY | settings))
+    return run.train(
+        agent, steps=steps, data=data, config=SMALL | (config or {}), out=out, **(EVERY | settings)
+    )
 
 
 trained = small_runs.once(train)
@@ -70,24 +92,35 @@ def test_a_data_set_is_enough(tmp_path: Path, data: str) -> None:
     assert [line["step"] for line in lines] == [50, 100, 150, 200]
     assert lines[-1]["update"] == 200, "a step is an update"
     evaluations = records.read(out, "evaluations")
-    assert [(line["step"], line["learner"]) for line in evaluations] == [(100, 0), (100, 1), (200, 0), (200, 1)]
+    assert [(line["step"], line["learner"]) for line in evaluations] == [
+        (100, 0),
+        (100, 1),
+        (200, 0),
+        (200, 1),
+    ]
     for line in evaluations:
         expected = 100 * (np.array(line["returns"]) + 1500) / 1350
         np.testing.assert_allclose(line["scores"], expected, rtol=1e-6)
     summary = json.loads((out / "summary.json").read_text())
     assert summary["data"] == data
-    assert summary["final"]["score"] == pytest.approx(np.mean([line["scores"] for line in evaluations[2:]]))
+    assert summary["final"]["score"] == pytest.approx(
+        np.mean([line["scores"] for line in evaluations[2:]])
+    )
     assert summary["best"]["mean"] >= summary["final"]["mean"]
     assert list(summary["expected_best"]["score"]) == ["1", "2"]
     assert summary["last_three"] == {
         "return": pytest.approx(np.mean([line["returns"] for line in evaluations])),
         "score": pytest.approx(np.mean([line["scores"] for line in evaluations])),
     }
-    assert summary["expected_best"]["score"]["1"] == pytest.approx(np.mean([line["scores"] for line in evaluations]))
+    assert summary["expected_best"]["score"]["1"] == pytest.approx(
+        np.mean([line["scores"] for line in evaluations])
+    )
     assert loading.load(out)(np.zeros(3)).shape == (1,)
     played = evaluate.evaluate_run(out, episodes=2)
     for entry in played["episodes"]:
-        np.testing.assert_allclose(entry["scores"], 100 * (np.array(entry["returns"]) + 1500) / 1350, rtol=1e-6)
+        np.testing.assert_allclose(
+            entry["scores"], 100 * (np.array(entry["returns"]) + 1500) / 1350, rtol=1e-6
+        )
     assert evaluate.table(played).count(", score ") == 3, "of each learner and of all"
     assert "score" not in evaluate.table(evaluate.evaluate_run(out, episodes=1, env="Pendulum-v1"))
 
@@ -100,7 +133,9 @@ def test_a_data_set_is_enough(tmp_path: Path, data: str) -> None:
         pytest.param({"num_updates": 5}, id="five of a gather", marks=pytest.mark.learn),
     ],
 )
-def test_stopped_and_resumed_equals_uninterrupted(tmp_path: Path, data: str, changes: dict[str, Any]) -> None:
+def test_stopped_and_resumed_equals_uninterrupted(
+    tmp_path: Path, data: str, changes: dict[str, Any]
+) -> None:
     whole = train("td3_bc", 200, tmp_path / "whole", data, changes, seeds=2)
     half = train("td3_bc", 100, tmp_path / "half", data, changes, seeds=2)
     run.resume(half, 200)
@@ -131,10 +166,15 @@ def test_a_stop_between_the_stages_changes_nothing(tmp_path: Path, data: str) ->
 
 @pytest.mark.parametrize(
     "share",
-    [pytest.param({}, id="half"), pytest.param({"offline_share": "pooled"}, id="pooled", marks=pytest.mark.learn)],
+    [
+        pytest.param({}, id="half"),
+        pytest.param({"offline_share": "pooled"}, id="pooled", marks=pytest.mark.learn),
+    ],
 )
 @pytest.mark.learn
-def test_a_finished_run_goes_on_into_an_environment(tmp_path: Path, data: str, share: dict[str, Any]) -> None:
+def test_a_finished_run_goes_on_into_an_environment(
+    tmp_path: Path, data: str, share: dict[str, Any]
+) -> None:
     whole = trained("td3_bc", 100, tmp_path / "whole", data, ONLINE, then_online=100, **share)
     half = trained("td3_bc", 100, tmp_path / "half", data, ONLINE)
     run.resume(half, then_online=100, **share)
@@ -143,15 +183,21 @@ def test_a_finished_run_goes_on_into_an_environment(tmp_path: Path, data: str, s
     for name in ("steps", "then_online", "offline_share", "online", "state_bytes"):
         assert described[1][name] == described[0][name]
     assert json.loads((half / "summary.json").read_text())["steps"] == 200
-    with pytest.raises(ValueError, match=r"goes on online already. For another number of steps in all: --steps"):
+    with pytest.raises(
+        ValueError, match=r"goes on online already. For another number of steps in all: --steps"
+    ):
         run.resume(half, then_online=200)
 
 
 @pytest.mark.learn
-def test_a_presets_changes_online_come_with_the_first_or_a_later_command(tmp_path: Path, data: str) -> None:
+def test_a_presets_changes_online_come_with_the_first_or_a_later_command(
+    tmp_path: Path, data: str
+) -> None:
     own = tmp_path / "mine.py"
     scaffold.write("td3_bc", own)
-    own.with_suffix(".toml").write_text('["Pendulum-v1"]\nonline = { value_weight = 1.0, batch_size = 16 }\n')
+    own.with_suffix(".toml").write_text(
+        '["Pendulum-v1"]\nonline = { value_weight = 1.0, batch_size = 16 }\n'
+    )
     whole = train(str(own), 100, tmp_path / "whole", data, ONLINE, then_online=100)
     half = train(str(own), 100, tmp_path / "half", data, ONLINE)
     run.resume(half, then_online=100)
@@ -168,9 +214,29 @@ ONLINE_WORDS = ["--online", "config.value-weight=0.5", "--online", "config.batch
 def online_words(data: str, out: Path, then_online: int, *words: str) -> list[str]:
     """The command line of a run from a data set that goes on in an environment."""
     flags = [f"--{name.replace('_', '-')}={value}" for name, value in EVERY.items()]
-    small = ["--config.hidden", "16", "16", "--config.batch-size", "32", "--config.replay-size", "300"]
+    small = [
+        "--config.hidden",
+        "16",
+        "16",
+        "--config.batch-size",
+        "32",
+        "--config.replay-size",
+        "300",
+    ]
     steps = ["--steps", "100", *(["--then-online", str(then_online)] if then_online else [])]
-    return ["train", "td3_bc", "--data", data, "--out", str(out), "--quiet", *steps, *flags, *small, *words]
+    return [
+        "train",
+        "td3_bc",
+        "--data",
+        data,
+        "--out",
+        str(out),
+        "--quiet",
+        *steps,
+        *flags,
+        *small,
+        *words,
+    ]
 
 
 @pytest.mark.learn
@@ -189,14 +255,20 @@ def test_settings_that_change_online_are_kept_and_resumed(tmp_path: Path, data: 
 
     config = tmp_path / "half" / "config.json"
     config.write_text(config.read_text().replace('"batch_size": 16', '"batch_size": 8'))
-    with pytest.raises(ValueError, match=r"says online\.batch_size = 8, the checkpoint was made with 16"):
+    with pytest.raises(
+        ValueError, match=r"says online\.batch_size = 8, the checkpoint was made with 16"
+    ):
         run.resume(tmp_path / "half", 400)
 
 
 @pytest.mark.parametrize(
     ("then_online", "words", "message"),
     [
-        (0, ONLINE_WORDS, r"--online changes hyperparameters for the steps of --then-online N: give both\."),
+        (
+            0,
+            ONLINE_WORDS,
+            r"--online changes hyperparameters for the steps of --then-online N: give both\.",
+        ),
         (
             100,
             ["--online", "config.value-wieght=1"],
@@ -207,9 +279,21 @@ def test_settings_that_change_online_are_kept_and_resumed(tmp_path: Path, data: 
             ["--online", "value-weight=1"],
             r"--online value-weight=1: write a setting and its value, such as",
         ),
-        (100, ["--online", "config.value-weight"], r"--online config\.value-weight: write a setting and its value"),
-        (100, ["--online", "config.value-weight=high"], r"'high' is no value of 'value_weight', which is float"),
-        (100, ["--online", "config.discount=1.5"], r"--config\.discount is 1\.5, it must be finite and in \[0"),
+        (
+            100,
+            ["--online", "config.value-weight"],
+            r"--online config\.value-weight: write a setting and its value",
+        ),
+        (
+            100,
+            ["--online", "config.value-weight=high"],
+            r"'high' is no value of 'value_weight', which is float",
+        ),
+        (
+            100,
+            ["--online", "config.discount=1.5"],
+            r"--config\.discount is 1\.5, it must be finite and in \[0",
+        ),
     ],
 )
 def test_changes_online_that_cannot_be_are_refused_at_once(
@@ -236,7 +320,9 @@ def test_what_cannot_go_on_online_says_why_and_stays_as_it_is(tmp_path: Path, da
             run.resume(out, **given)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match=r"--env none is for learning from data alone"):
         run.resume(out, then_online=100)
-    with pytest.raises(ValueError, match=r"--offline-share is half, it must lie in \[0, 1\), be 'pooled', or"):
+    with pytest.raises(
+        ValueError, match=r"--offline-share is half, it must lie in \[0, 1\), be 'pooled', or"
+    ):
         run.resume(out, then_online=100, offline_share="half")
     assert (out / "config.json").read_text() == before
 
@@ -244,9 +330,28 @@ def test_what_cannot_go_on_online_says_why_and_stays_as_it_is(tmp_path: Path, da
 @pytest.mark.learn
 @pytest.mark.parametrize("env", ["Pendulum-v1", "rljax/Pendulum"])
 def test_replay_agents_learn_from_both(tmp_path: Path, data: str, env: str) -> None:
-    out = train("sac", 200, tmp_path / "run", data, {**ONLINE, "warmup_steps": 20}, env=env, offline_share=0.25)
-    assert records.read(out, "metrics")[-1]["update"] == {"Pendulum-v1": 180, "rljax/Pendulum": 181}[env]
-    again = train("sac", 100, tmp_path / "again", data, {**ONLINE, "warmup_steps": 20}, env=env, offline_share=0.25)
+    out = train(
+        "sac",
+        200,
+        tmp_path / "run",
+        data,
+        {**ONLINE, "warmup_steps": 20},
+        env=env,
+        offline_share=0.25,
+    )
+    assert (
+        records.read(out, "metrics")[-1]["update"]
+        == {"Pendulum-v1": 180, "rljax/Pendulum": 181}[env]
+    )
+    again = train(
+        "sac",
+        100,
+        tmp_path / "again",
+        data,
+        {**ONLINE, "warmup_steps": 20},
+        env=env,
+        offline_share=0.25,
+    )
     run.resume(again, 200)
     small_runs.assert_same(out, again)
 
@@ -256,27 +361,51 @@ def test_without_an_environment_nothing_is_evaluated(tmp_path: Path, data: str) 
     out = trained("td3_bc", 100, tmp_path / "run", data, env="none")
     assert records.read(out, "evaluations") == []
     assert json.loads((out / "summary.json").read_text())["final"] is None
-    with pytest.raises(ValueError, match=r"has no environment to play in. Name one that fits: --env"):
+    with pytest.raises(
+        ValueError, match=r"has no environment to play in. Name one that fits: --env"
+    ):
         evaluate.evaluate_run(out)
-    assert len(evaluate.evaluate_run(out, env="Pendulum-v1", episodes=2)["episodes"][0]["returns"]) == 2
+    assert (
+        len(evaluate.evaluate_run(out, env="Pendulum-v1", episodes=2)["episodes"][0]["returns"])
+        == 2
+    )
     assert loading.load(out)(np.zeros(3)).shape == (1,)
 
 
 @pytest.mark.parametrize(
     ("agent", "settings", "message"),
     [
-        ("td3_bc", {"data": None, "env": "Pendulum-v1"}, r"'td3_bc' learns from data: rljax train td3_bc --data d4rl/"),
+        (
+            "td3_bc",
+            {"data": None, "env": "Pendulum-v1"},
+            r"'td3_bc' learns from data: rljax train td3_bc --data d4rl/",
+        ),
         ("td3_bc", {"data": None}, r"no environment: rljax train td3_bc --env"),
         ("ppo", {}, r"'ppo' learns from what its own policy has just done, and cannot use --data"),
-        ("td3_bc", {"env": "Hopper-v5"}, r"has observation_shape = \(3,\), environment 'Hopper-v5' has \(11,\)"),
-        ("sac", {"then_online": 100}, r"--then-online continues an agent that learns from data alone"),
+        (
+            "td3_bc",
+            {"env": "Hopper-v5"},
+            r"has observation_shape = \(3,\), environment 'Hopper-v5' has \(11,\)",
+        ),
+        (
+            "sac",
+            {"then_online": 100},
+            r"--then-online continues an agent that learns from data alone",
+        ),
         ("sac", {"env": "none"}, r"--env none is for learning from data alone"),
         (
             "iql",
             {"then_online": 100, "config": {"decay_steps": 199}},
-            r"learning rate of 'iql' falls to 0 at update 199, before the end .*--config.decay-steps",
+            (
+                r"learning rate of 'iql' falls to 0 at update 199, before the end "
+                r".*--config.decay-steps"
+            ),
         ),
-        ("td3_bc", {"offline_share": 1.0, "then_online": 100}, r"--offline-share is 1.0, it must lie in \[0, 1\)"),
+        (
+            "td3_bc",
+            {"offline_share": 1.0, "then_online": 100},
+            r"--offline-share is 1.0, it must lie in \[0, 1\)",
+        ),
         ("td3_bc", {"then_online": -1}, r"--then-online is -1"),
         ("td3_bc", {"data": "d4rl/hoper-medium-v2"}, r"Nearest.*hopper-medium-v2"),
     ],
@@ -295,13 +424,17 @@ def test_episodes_are_as_long_as_those_of_the_data(tmp_path: Path) -> None:
     limited = dataclasses.replace(made, provenance=made.provenance | {"max_episode_steps": 30})
     data = str(datasets.write(limited, tmp_path / "limited.npz"))
     out = train("td3_bc", 100, tmp_path / "run", data, ONLINE, then_online=100)
-    assert all(length == 30 for line in records.read(out, "evaluations") for length in line["lengths"])
+    assert all(
+        length == 30 for line in records.read(out, "evaluations") for length in line["lengths"]
+    )
     ended = [line["episode/length"][0] for line in records.read(out, "metrics")[2:]]
     assert ended == [30.0, 30.0], "in training too"
     again = evaluate.evaluate_run(out, episodes=2)["episodes"]
     assert [line["lengths"] for line in again] == [[30, 30]], "and when the run is evaluated again"
     other = train("td3_bc", 100, tmp_path / "other", data, env="async/Pendulum-v1")
-    assert records.read(other, "evaluations")[0]["lengths"] == [200, 200], "one that was asked for is as it is"
+    assert records.read(other, "evaluations")[0]["lengths"] == [200, 200], (
+        "one that was asked for is as it is"
+    )
 
 
 @pytest.mark.slow
@@ -309,7 +442,9 @@ def test_a_data_set_that_has_changed_is_not_resumed(tmp_path: Path) -> None:
     path = written(tmp_path / "data.npz")
     out = train("td3_bc", 100, tmp_path / "run", str(path))
     written(path, rows=300)
-    with pytest.raises(ValueError, match=r"is not what the run in .* began with: its files have changed"):
+    with pytest.raises(
+        ValueError, match=r"is not what the run in .* began with: its files have changed"
+    ):
         run.resume(out, 200)
 
 
@@ -324,7 +459,9 @@ def test_a_run_goes_on_where_other_versions_read_its_data_set(tmp_path: Path) ->
 
 
 @pytest.mark.learn
-def test_too_large_for_the_device(tmp_path: Path, data: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_too_large_for_the_device(
+    tmp_path: Path, data: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     class Small:
         device_kind = "a small device"
 
@@ -352,15 +489,23 @@ def test_actions_read_in_other_bounds_are_pointed_out(
     assert "warning" not in capsys.readouterr().err
     dataset = datasets.load(data)
     bounds = (np.full(1, -1, np.float32), np.full(1, 1, np.float32))
-    other = datasets.write(dataclasses.replace(dataset, action_bounds=bounds), tmp_path / "other.npz")
+    other = datasets.write(
+        dataclasses.replace(dataset, action_bounds=bounds), tmp_path / "other.npz"
+    )
     train("bc", 50, tmp_path / "other", str(other))
-    assert "were read as lying in [-1, 1], those of the environment lie in [-2, 2]" in capsys.readouterr().err
+    assert (
+        "were read as lying in [-1, 1], those of the environment lie in [-2, 2]"
+        in capsys.readouterr().err
+    )
 
 
 def test_presets_may_name_data_sets(tmp_path: Path, data: str) -> None:
     changed = registry.preset("iql", iql, None, "d4rl/antmaze-large-play-v2")
     assert changed.reward_transform == "minus_one"
-    assert registry.preset("iql", iql, "Hopper-v5", "d4rl/hopper-medium-v2").reward_transform == "return_range"
+    assert (
+        registry.preset("iql", iql, "Hopper-v5", "d4rl/hopper-medium-v2").reward_transform
+        == "return_range"
+    )
     assert registry.preset("iql", iql, None, data) == iql.Config()
 
 
@@ -369,7 +514,9 @@ def test_what_is_learnt_does_not_depend_on_how_it_is_evaluated(tmp_path: Path) -
     own = str(datasets.write(made, tmp_path / "hopper.npz"))
     assert experiments.preset("iql", iql, None, own).reward_transform == "return_range"
     assert experiments.preset("iql", iql, "none", own) == experiments.preset("iql", iql, None, own)
-    assert experiments.preset("iql", iql, "Pendulum-v1", own) == iql.Config(), "another one was asked for"
+    assert experiments.preset("iql", iql, "Pendulum-v1", own) == iql.Config(), (
+        "another one was asked for"
+    )
     by_path = str(tmp_path / "pen-human-v1.hdf5")
     expected = registry.preset("fql", fql, None, "d4rl/pen-human-v1")
     assert experiments.preset("fql", fql, "none", by_path) == expected != fql.Config()
@@ -394,17 +541,25 @@ def test_one_preset_for_one_data_set_under_all_of_its_names(name: str, other: st
         module = registry.load_agent(agent)
         preset = experiments.preset(agent, module, None, name)
         assert preset == experiments.preset(agent, module, None, other), agent
-        assert experiments.preset_online(agent, None, name) == experiments.preset_online(agent, None, other), agent
+        assert experiments.preset_online(agent, None, name) == experiments.preset_online(
+            agent, None, other
+        ), agent
         found |= preset != module.Config()
     assert found
 
 
 def test_data_whose_environment_cannot_be_made_say_why(data: str) -> None:
-    reason = "its environment 'Evil-v0' (evil:Env) is not registered. Name it yourself: --env MODULE:NAME."
+    reason = (
+        "its environment 'Evil-v0' (evil:Env) is not registered. Name it yourself: "
+        "--env MODULE:NAME."
+    )
     dataset = datasets.load(data)
-    dataset = dataclasses.replace(dataset, env=None, provenance=dataset.provenance | {"no_environment": reason})
+    dataset = dataclasses.replace(
+        dataset, env=None, provenance=dataset.provenance | {"no_environment": reason}
+    )
     with pytest.raises(
-        ValueError, match=r"names no environment to evaluate in: its environment 'Evil-v0' .* --env none"
+        ValueError,
+        match=r"names no environment to evaluate in: its environment 'Evil-v0' .* --env none",
     ):
         experiments._environment("iql", None, dataset)
     assert experiments._environment("iql", "Pendulum-v1", dataset) == "Pendulum-v1"
@@ -412,10 +567,15 @@ def test_data_whose_environment_cannot_be_made_say_why(data: str) -> None:
 
 def test_iql_has_the_rewards_and_settings_of_antmaze_in_minaris_data_too() -> None:
     config = experiments.preset("iql", iql, None, "minari/D4RL/antmaze/umaze-v1")
-    assert (config.reward_transform, config.expectile, config.inverse_temperature) == ("minus_one", 0.9, 10.0)
-    assert experiments.preset("iql", iql, None, "minari/mujoco/hopper/expert-v0").reward_transform == "none", (
-        "not D4RL's"
+    assert (config.reward_transform, config.expectile, config.inverse_temperature) == (
+        "minus_one",
+        0.9,
+        10.0,
     )
+    assert (
+        experiments.preset("iql", iql, None, "minari/mujoco/hopper/expert-v0").reward_transform
+        == "none"
+    ), "not D4RL's"
 
 
 def test_the_environment_that_data_name_has_its_presets(data: str) -> None:
@@ -430,10 +590,14 @@ def test_the_environment_that_data_name_has_its_presets(data: str) -> None:
 def test_command_line(tmp_path: Path, data: str) -> None:
     flags = [f"--{name.replace('_', '-')}={value}" for name, value in EVERY.items()]
     small = ["--config.hidden", "16", "16", "--config.batch-size", "32"]
-    done = small_runs.command("train", "bc", "--data", data, "--steps", 100, "--out", tmp_path / "run", *flags, *small)
+    done = small_runs.command(
+        "train", "bc", "--data", data, "--steps", 100, "--out", tmp_path / "run", *flags, *small
+    )
     assert done.returncode == 0, done.stderr
     assert "evaluation return" in done.stderr
-    done = small_runs.command("train", "bc", "--env", "Pendulum-v1", "--steps", 100, "--out", tmp_path / "other")
+    done = small_runs.command(
+        "train", "bc", "--env", "Pendulum-v1", "--steps", 100, "--out", tmp_path / "other"
+    )
     assert done.returncode == 2
     assert "learns from data: rljax train bc --data" in done.stderr
 
@@ -443,8 +607,12 @@ def test_command_line(tmp_path: Path, data: str) -> None:
 
 @pytest.mark.learn
 def test_weights_are_kept_in_the_folder_and_resumed(tmp_path: Path, data: str) -> None:
-    whole = train("td3_bc", 200, tmp_path / "whole", data, seeds=2, weights="return", weights_alpha=0.2)
-    half = train("td3_bc", 100, tmp_path / "half", data, seeds=2, weights="return", weights_alpha=0.2)
+    whole = train(
+        "td3_bc", 200, tmp_path / "whole", data, seeds=2, weights="return", weights_alpha=0.2
+    )
+    half = train(
+        "td3_bc", 100, tmp_path / "half", data, seeds=2, weights="return", weights_alpha=0.2
+    )
     run.resume(half, 200)
     small_runs.assert_same(whole, half)
     described = json.loads((whole / "config.json").read_text())
@@ -484,7 +652,16 @@ def test_weighted_data_beside_new_experience(tmp_path: Path, data: str) -> None:
     run.resume(half, 300)
     small_runs.assert_same(whole, half)
     sac = {**ONLINE, "warmup_steps": 20}
-    out = train("sac", 100, tmp_path / "sac", data, sac, env="Pendulum-v1", offline_share="pooled", **settings)
+    out = train(
+        "sac",
+        100,
+        tmp_path / "sac",
+        data,
+        sac,
+        env="Pendulum-v1",
+        offline_share="pooled",
+        **settings,
+    )
     assert json.loads((out / "summary.json").read_text())["weights"]["trajectories"] == 8
 
 

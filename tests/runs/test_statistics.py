@@ -40,7 +40,9 @@ def test_iqm_is_scipys_trimmed_mean(shape):
 def test_iqm_does_not_trim_what_is_not_a_number():
     assert np.isnan(statistics.iqm([np.nan, 1.0, 2.0, 3.0, 4.0]))
     assert np.isnan(statistics.iqm(np.array([1.0, 2.0, 3.0, 4.0, None])))
-    np.testing.assert_array_equal(statistics.iqm([[1.0, np.nan], [1.0, 3.0]], axis=1), [np.nan, 2.0])
+    np.testing.assert_array_equal(
+        statistics.iqm([[1.0, np.nan], [1.0, 3.0]], axis=1), [np.nan, 2.0]
+    )
 
 
 def test_iqm_with_counts_is_that_of_repeated_values():
@@ -48,7 +50,9 @@ def test_iqm_with_counts_is_that_of_repeated_values():
     for size in (1, 3, 8):
         values, counts = generator.normal(size=(5, size)), generator.integers(1, 5, size=size)
         expected = statistics.iqm(np.repeat(values, counts, axis=-1), axis=-1)
-        np.testing.assert_allclose(statistics.iqm(values, axis=-1, counts=counts), expected, atol=1e-12)
+        np.testing.assert_allclose(
+            statistics.iqm(values, axis=-1, counts=counts), expected, atol=1e-12
+        )
     assert np.isnan(statistics.iqm([1.0, np.nan], counts=[1, 2]))
 
 
@@ -60,7 +64,9 @@ def test_iqm_leaves_its_argument_as_it_is():
 
 @pytest.mark.parametrize("statistic", [statistics.mean, statistics.iqm, statistics.interval])
 def test_a_statistic_of_nothing_is_an_error(statistic):
-    with pytest.raises(ValueError, match=r"values has shape \(0,\), a statistic needs one value or more"):
+    with pytest.raises(
+        ValueError, match=r"values has shape \(0,\), a statistic needs one value or more"
+    ):
         statistic([])
 
 
@@ -115,9 +121,14 @@ def test_there_is_no_interval_of_one_unit_or_of_what_is_not_finite(values):
 
 
 def test_interval_errors():
-    with pytest.raises(ValueError, match=r"values has shape \(1, 2, 1\), an interval needs \[N\] or \[learners, epis"):
+    with pytest.raises(
+        ValueError,
+        match=r"values has shape \(1, 2, 1\), an interval needs \[N\] or \[learners, epis",
+    ):
         statistics.interval([[[1.0], [2.0]]])
-    with pytest.raises(ValueError, match=r"level is 95, it must lie between 0 and 1, for example 0\.95"):
+    with pytest.raises(
+        ValueError, match=r"level is 95, it must lie between 0 and 1, for example 0\.95"
+    ):
         statistics.interval([1.0, 2.0], level=95)
     with pytest.raises(ValueError, match="resamples is 0, it must be at least 1"):
         statistics.interval([1.0, 2.0], resamples=0)
@@ -135,8 +146,15 @@ def test_summary_by_hand():
     ]
     summary = statistics.summarise(evaluations)
     final, best = summary["final"], summary["best"]
-    assert (final["step"], final["mean"], final["iqm"], final["interval"]) == (20, 3.0, 3.0, [2.0, 4.0])
-    assert [(own["learner"], own["seed"], own["step"], own["mean"]) for own in final["learners"]] == [
+    assert (final["step"], final["mean"], final["iqm"], final["interval"]) == (
+        20,
+        3.0,
+        3.0,
+        [2.0, 4.0],
+    )
+    assert [
+        (own["learner"], own["seed"], own["step"], own["mean"]) for own in final["learners"]
+    ] == [
         (0, 10, 20, 4.0),
         (1, 11, 20, 2.0),
     ]
@@ -156,7 +174,10 @@ def test_summary_has_scores_and_success_where_the_environment_has_them():
     ]
     final = statistics.summarise(evaluations)["final"]
     assert (final["score"], final["success"]) == (25.0, 0.25)
-    assert [(own["score"], own["success"]) for own in final["learners"]] == [(15.0, 0.0), (35.0, 0.5)]
+    assert [(own["score"], own["success"]) for own in final["learners"]] == [
+        (15.0, 0.0),
+        (35.0, 0.5),
+    ]
 
 
 def test_summary_of_one_learner_has_no_interval_over_learners():
@@ -171,7 +192,11 @@ def test_summary_of_one_episode_has_no_interval_at_all():
 
 
 def test_summary_is_strict_json_with_returns_that_are_not_finite():
-    evaluations = [record(10, 0, [1.0, 2.0]), record(20, 0, [None, 2.0]), record(30, 0, [float("inf"), 2.0])]
+    evaluations = [
+        record(10, 0, [1.0, 2.0]),
+        record(20, 0, [None, 2.0]),
+        record(30, 0, [float("inf"), 2.0]),
+    ]
     summary = statistics.summarise(evaluations[:2])
     json.dumps(summary, allow_nan=False)
     assert (summary["final"]["mean"], summary["final"]["iqm"]) == (None, None)
@@ -187,8 +212,14 @@ def test_summary_takes_the_last_step_that_every_learner_has():
 
 
 def test_summary_takes_the_earlier_of_equals_and_the_later_of_repeats():
-    summary = statistics.summarise([record(20, 0, [5.0]), record(10, 0, [0.0]), record(10, 0, [5.0])])
-    assert (summary["best"]["step"], summary["best"]["learners"][0]["step"], summary["final"]["step"]) == (10, 10, 20)
+    summary = statistics.summarise(
+        [record(20, 0, [5.0]), record(10, 0, [0.0]), record(10, 0, [5.0])]
+    )
+    assert (
+        summary["best"]["step"],
+        summary["best"]["learners"][0]["step"],
+        summary["final"]["step"],
+    ) == (10, 10, 20)
 
 
 def test_summary_before_the_first_evaluation():
@@ -200,7 +231,9 @@ def test_summary_before_the_first_evaluation():
 
 def test_curves_over_learners():
     evaluations = [
-        record(step, learner, [step + learner, step + learner + 2.0]) for step in (0, 10) for learner in (0, 4)
+        record(step, learner, [step + learner, step + learner + 2.0])
+        for step in (0, 10)
+        for learner in (0, 4)
     ]
     steps, mean, low, high = statistics.learning_curve(evaluations)
     np.testing.assert_array_equal(steps, [0, 10])
@@ -210,7 +243,9 @@ def test_curves_over_learners():
 
 
 def test_curve_of_one_learner_has_its_episodes_interval():
-    steps, mean, low, high = statistics.learning_curve([record(10, 0, [0.0, 4.0]), record(0, 0, [1.0])])
+    steps, mean, low, high = statistics.learning_curve(
+        [record(10, 0, [0.0, 4.0]), record(0, 0, [1.0])]
+    )
     np.testing.assert_array_equal(steps, [0, 10])
     np.testing.assert_array_equal(mean, [1, 2])
     np.testing.assert_array_equal(low, [np.nan, 0])
@@ -218,7 +253,9 @@ def test_curve_of_one_learner_has_its_episodes_interval():
 
 
 def test_curves_take_the_statistic_over_learners():
-    evaluations = [record(0, learner, [value]) for learner, value in enumerate([0.0, 1.0, 2.0, 97.0])]
+    evaluations = [
+        record(0, learner, [value]) for learner, value in enumerate([0.0, 1.0, 2.0, 97.0])
+    ]
     assert statistics.learning_curve(evaluations)[1] == [25.0]
     assert statistics.learning_curve(evaluations, statistics.iqm)[1] == [1.5]
 
@@ -233,7 +270,11 @@ def test_curves_bring_learners_to_common_steps():
 
 
 def test_a_diverged_evaluation_does_not_spoil_its_neighbours():
-    evaluations = [record(step, learner, [None if step == 10 else 1.0]) for step in (0, 10, 20) for learner in (0, 1)]
+    evaluations = [
+        record(step, learner, [None if step == 10 else 1.0])
+        for step in (0, 10, 20)
+        for learner in (0, 1)
+    ]
     np.testing.assert_array_equal(statistics.learning_curve(evaluations)[1], [1, np.nan, 1])
 
 
@@ -249,10 +290,15 @@ def test_expected_best_is_the_mean_over_all_choices():
     import itertools
 
     values = {0: [3.0, 1.0, 4.0, 1.5, 9.0], 1: [2.0, 6.0, 5.0, 3.0, 5.5]}
-    evaluations = [record(10 * i, own, [x - 1, x + 1]) for own, xs in values.items() for i, x in enumerate(xs)]
+    evaluations = [
+        record(10 * i, own, [x - 1, x + 1]) for own, xs in values.items() for i, x in enumerate(xs)
+    ]
     expected = statistics.expected_best(evaluations, numbers=range(1, 6))
     for n in range(1, 6):
-        each = [np.mean([max(choice) for choice in itertools.combinations(xs, n)]) for xs in values.values()]
+        each = [
+            np.mean([max(choice) for choice in itertools.combinations(xs, n)])
+            for xs in values.values()
+        ]
         assert expected[n] == pytest.approx(np.mean(each))
     assert expected[1] == pytest.approx(np.mean(list(values.values())))
     assert expected[5] == pytest.approx(7.5)
@@ -268,7 +314,12 @@ def test_expected_best_has_round_numbers_and_the_last():
 
 def test_the_last_three_evaluations():
     evaluations = [
-        {"step": step, "learner": learner, "seed": 0, "returns": [step + learner, step + learner + 2]}
+        {
+            "step": step,
+            "learner": learner,
+            "seed": 0,
+            "returns": [step + learner, step + learner + 2],
+        }
         | ({"success": [step >= 20, False]} if learner == 0 else {})
         for step in (10, 20, 30, 40)
         for learner in (0, 1)
@@ -276,7 +327,10 @@ def test_the_last_three_evaluations():
     found = statistics.last_three(evaluations)
     assert found == {"return": pytest.approx(31.5)}, "success is not known of all"
     own = [each for each in evaluations if each["learner"] == 0]
-    assert statistics.last_three(own) == {"return": pytest.approx(31.0), "success": pytest.approx(0.5)}
+    assert statistics.last_three(own) == {
+        "return": pytest.approx(31.0),
+        "success": pytest.approx(0.5),
+    }
     assert statistics.last_three(evaluations[:2]) == {"return": pytest.approx(11.5)}
     assert statistics.last_three([]) == {}
 
@@ -304,4 +358,6 @@ def test_a_summary_has_the_means_of_signals():
 def test_returns_are_averaged_over_lengths_of_holding() -> None:
     assert statistics.frequency_averaged([4.0], [1]) == 4.0
     assert statistics.frequency_averaged([4.0, 2.0], [1, 2]) == 3.0
-    assert statistics.frequency_averaged([4.0, 2.0, 0.0], [1, 2, 4]) == pytest.approx((3.0 * 1 + 1.0 * 2) / 3)
+    assert statistics.frequency_averaged([4.0, 2.0, 0.0], [1, 2, 4]) == pytest.approx(
+        (3.0 * 1 + 1.0 * 2) / 3
+    )

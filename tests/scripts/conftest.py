@@ -1,4 +1,6 @@
-"""What tests of scripts share: a script's `main` called in this process, and trainings that learn nothing."""
+"""What tests of scripts share: a script's `main` called in this process,
+and trainings that learn nothing.
+"""
 
 from __future__ import annotations
 
@@ -32,13 +34,27 @@ def command(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
 def untrained(monkeypatch):
     """`run.train` prepares a run, and writes the files of one that has learnt, without learning."""
 
-    def train(agent: str, env: str | None = None, steps: int = 0, *, out: Path, quiet: bool, **settings: Any) -> Path:
+    def train(
+        agent: str,
+        env: str | None = None,
+        steps: int = 0,
+        *,
+        out: Path,
+        quiet: bool,
+        **settings: Any,
+    ) -> Path:
         experiment = experiments.prepare(agent, env, steps, **settings)
         described = experiments.described(experiment)
         every, total = settings["eval_every"], steps + (settings.get("then_online") or 0)
-        episodes: dict[str, Any] = {"scores": [1.0] * 4, "success": [1.0] * 4, "signals": {"cost": [2.0] * 4}}
+        episodes: dict[str, Any] = {
+            "scores": [1.0] * 4,
+            "success": [1.0] * 4,
+            "signals": {"cost": [2.0] * 4},
+        }
         evaluated = list(range(every, total + 1, every)) or [total]
-        others = {name: x for name, x in described.items() if name not in ("seeds", "steps", "config")}
+        others = {
+            name: x for name, x in described.items() if name not in ("seeds", "steps", "config")
+        }
         run_folders.write(
             out,
             seeds=experiment.settings.seeds,
@@ -49,9 +65,16 @@ def untrained(monkeypatch):
             **({"dataset": None} | others),
         )
         summary = json.loads((out / "summary.json").read_text())
-        weights = None if settings.get("weights") in (None, "uniform") else {"effective_trajectories": 3.0}
+        weights = (
+            None
+            if settings.get("weights") in (None, "uniform")
+            else {"effective_trajectories": 3.0}
+        )
         (out / "summary.json").write_text(
-            json.dumps(summary | {"steps": total, "weights": weights, "final": {"score": 1.0, "success": None}})
+            json.dumps(
+                summary
+                | {"steps": total, "weights": weights, "final": {"score": 1.0, "success": None}}
+            )
         )
         return out
 
@@ -63,5 +86,7 @@ def data(tmp_path):
     """A data set of 40 rows with reference returns."""
     rows = recorded("Pendulum-v1").transitions
     path = tmp_path / "recorded.hdf5"
-    datasets.write(datasets.OfflineDataset("recorded", rows, "Pendulum-v1", (-1000.0, 0.0), None, {}), path)
+    datasets.write(
+        datasets.OfflineDataset("recorded", rows, "Pendulum-v1", (-1000.0, 0.0), None, {}), path
+    )
     return path

@@ -12,7 +12,9 @@ from rljax.training import registry
 from scripts.results import agent_pages
 
 ROOT = Path(__file__).parents[2]
-PAGES = sorted(path for path in (ROOT / "docs" / "agents").glob("*.md") if path.stem != agent_pages.INDEX)
+PAGES = sorted(
+    path for path in (ROOT / "docs" / "agents").glob("*.md") if path.stem != agent_pages.INDEX
+)
 SECTIONS = [
     "Command",
     "Equations",
@@ -41,14 +43,20 @@ def broken(page: Path) -> list[str]:
         if "://" in target:
             continue
         path = (page.parent / target).resolve()
-        if not path.exists() or (re.fullmatch(r"\w+", text) and path.suffix == ".py" and text not in defined(path)):
+        if not path.exists() or (
+            re.fullmatch(r"\w+", text) and path.suffix == ".py" and text not in defined(path)
+        ):
             links.append(f"{text}: {target}")
     return links
 
 
 def defined(path: Path) -> set[str]:
     """The functions and classes of a Python file."""
-    return {node.name for node in ast.parse(path.read_text()).body if isinstance(node, ast.FunctionDef | ast.ClassDef)}
+    return {
+        node.name
+        for node in ast.parse(path.read_text()).body
+        if isinstance(node, ast.FunctionDef | ast.ClassDef)
+    }
 
 
 def section(text: str, heading: str) -> str:
@@ -58,20 +66,30 @@ def section(text: str, heading: str) -> str:
 
 def rows(table: str) -> dict[str, list[str]]:
     """The cells of a table's rows by the name that comes first in backticks."""
-    lines = [(match[1], line) for line in table.splitlines() if (match := re.match(r"\| `([^`]+)`", line))]
-    return {name: [cell.strip() for cell in re.split(r"(?<!\\)\|", line)[2:-1]] for name, line in lines}
+    lines = [
+        (match[1], line)
+        for line in table.splitlines()
+        if (match := re.match(r"\| `([^`]+)`", line))
+    ]
+    return {
+        name: [cell.strip() for cell in re.split(r"(?<!\\)\|", line)[2:-1]] for name, line in lines
+    }
 
 
 @pages
 def test_page_is_up_to_date_and_complete(page: Path) -> None:
     text = page.read_text()
-    assert agent_pages.documented(text, source(page)) == text, "mend by: python scripts/results/agent_pages.py"
+    assert agent_pages.documented(text, source(page)) == text, (
+        "mend by: python scripts/results/agent_pages.py"
+    )
     assert re.findall(r"^## (.+)$", text, re.MULTILINE) == SECTIONS
     assert broken(page) == [], "links"
     metrics = set(re.findall(r'"([a-z_]+/[a-z_]+)": ', source(page)))
     assert metrics - rows(section(text, "Metrics")).keys() == set(), "each metric is explained"
     losses = set(re.findall(r"^def (\w+_loss)\(", source(page), re.MULTILINE))
-    assert losses - {name for name, _ in LINK.findall(section(text, "Equations"))} == set(), "each loss is linked"
+    assert losses - {name for name, _ in LINK.findall(section(text, "Equations"))} == set(), (
+        "each loss is linked"
+    )
 
 
 def test_lists_of_agents_are_up_to_date() -> None:
@@ -83,13 +101,18 @@ def test_lists_of_agents_are_up_to_date() -> None:
 
 def test_lists_of_agents_have_each_agent_once() -> None:
     for index in (agent_pages.index(""), agent_pages.short_index("")):
-        assert sorted(target.removesuffix(".md") for _, target in LINK.findall(index)) == registry.names()
+        assert (
+            sorted(target.removesuffix(".md") for _, target in LINK.findall(index))
+            == registry.names()
+        )
 
 
 def test_broken_links_are_found(tmp_path: Path) -> None:
     (tmp_path / "code.py").write_text("def f(): ...\n")
     page = tmp_path / "page.md"
-    page.write_text("[`f`](code.py) [`g`](code.py) [the code](code.py) [`f`](other.md) [x](https://arxiv.org/abs/1)")
+    page.write_text(
+        "[`f`](code.py) [`g`](code.py) [the code](code.py) [`f`](other.md) [x](https://arxiv.org/abs/1)"
+    )
     assert broken(page) == ["g: code.py", "f: other.md"]
 
 
@@ -118,7 +141,7 @@ def test_table_is_read_from_the_source() -> None:
     assert rows(TABLE)["actor_lr"] == ["`float`", "`3e-4`", "learning rate; [1]"]
 
 
-DERIVED = '''
+DERIVED = """
 from rljax import buffers
 from rljax.networks.optimisation import temperatures
 
@@ -126,14 +149,21 @@ class Config(buffers.DatasetSettings, temperatures.WithTemperature):
     batch_size: Count = 64  # rows of a batch; [1]
     rate: Share = 0.5  # of something; [1]
     limit: Positive | None = None  # of something else; [1]
-'''
+"""
 
 
 def test_inherited_fields_come_last_under_their_base_class() -> None:
-    """Those of a base's own base are among the base's; what `Config` says anew is not said twice."""
+    """Those of a base's own base are among the base's;
+    what `Config` says anew is not said twice.
+    """
     table = agent_pages.config_table(DERIVED).splitlines()
-    first = "| **Settings of every agent that learns from data, and perhaps goes on online** (`buffers."
-    second = "| **Settings of agents that learn a temperature as SAC does** (`temperatures.WithTemperature`)"
+    first = (
+        "| **Settings of every agent that learns from data, and perhaps goes on online** (`buffers."
+    )
+    second = (
+        "| **Settings of agents that learn a temperature as SAC does** "
+        "(`temperatures.WithTemperature`)"
+    )
     places = [i for i, line in enumerate(table) if line.startswith((first, second))]
     assert table[2:5] == [
         "| `batch_size` | `int >= 1` | `64` | rows of a batch; [1] |",
@@ -149,7 +179,9 @@ def test_inherited_fields_come_last_under_their_base_class() -> None:
 
 
 def test_a_base_that_is_not_imported_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"^the base 'other\.Settings' of 'Config' is not imported"):
+    with pytest.raises(
+        ValueError, match=r"^the base 'other\.Settings' of 'Config' is not imported"
+    ):
         agent_pages.config_table("class Config(other.Settings):\n    a: int = 1  # one thing\n")
 
 
@@ -162,19 +194,24 @@ def test_only_what_stands_between_the_markers_changes() -> None:
 
 @pytest.mark.parametrize("page", ["", "<!-- config -->", "<!-- /config --> <!-- config -->"])
 def test_page_without_markers_is_refused(page: str) -> None:
-    with pytest.raises(ValueError, match=r"^the page needs the lines <!-- config --> and <!-- /config -->, in this"):
+    with pytest.raises(
+        ValueError, match=r"^the page needs the lines <!-- config --> and <!-- /config -->, in this"
+    ):
         agent_pages.documented(page, SOURCE)
 
 
 def test_field_without_a_comment_is_refused() -> None:
     with pytest.raises(
-        ValueError, match=r"^'b: int = 2' must be one line with a default and a comment on it\. Write: "
+        ValueError,
+        match=r"^'b: int = 2' must be one line with a default and a comment on it\. Write: ",
     ):
         agent_pages.config_table("class Config:\n    a: int = 1  # one\n    b: int = 2\n")
 
 
 def test_source_without_config_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"^the source has no class 'Config'\. An agent's hyperparameters are its"):
+    with pytest.raises(
+        ValueError, match=r"^the source has no class 'Config'\. An agent's hyperparameters are its"
+    ):
         agent_pages.config_table("x = 1\n")
 
 
@@ -189,7 +226,9 @@ def test_check_fails_and_changes_nothing(
     monkeypatch.setattr(agent_pages, "ROOT", tmp_path)
     monkeypatch.setattr(agent_pages, "PAGES", page.parent)
     monkeypatch.setattr("sys.argv", ["agent_pages.py", "--check"])
-    with pytest.raises(SystemExit, match=r"out of date; mend by: python scripts/results/agent_pages\.py"):
+    with pytest.raises(
+        SystemExit, match=r"out of date; mend by: python scripts/results/agent_pages\.py"
+    ):
         agent_pages.main()
     assert "actor_lr" not in page.read_text()
     monkeypatch.setattr("sys.argv", ["agent_pages.py"])

@@ -1,4 +1,7 @@
-"""The benchmarks: what is measured once, and whether their loops run. Their numbers are not tested."""
+"""The benchmarks: what is measured once, and whether their loops run.
+
+Their numbers are not tested.
+"""
 
 from __future__ import annotations
 
@@ -34,14 +37,18 @@ def accelerator(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[...
     output = tmp_path / "figures.json"
 
     def run(*arguments: str) -> dict[str, Any]:
-        monkeypatch.setattr(sys, "argv", ["accelerator.py", "--tiny", "--output", str(output), *arguments])
+        monkeypatch.setattr(
+            sys, "argv", ["accelerator.py", "--tiny", "--output", str(output), *arguments]
+        )
         accelerator_script.main()
         return json.loads(output.read_text())
 
     return run
 
 
-def test_a_measurement_that_fails_is_the_only_one_that_is_repeated(accelerator, monkeypatch, capsys):
+def test_a_measurement_that_fails_is_the_only_one_that_is_repeated(
+    accelerator, monkeypatch, capsys
+):
     measured, broken = [], True
 
     def measure(_: str, worker: str, *arguments: str, script: str) -> dict[str, Any]:
@@ -54,11 +61,19 @@ def test_a_measurement_that_fails_is_the_only_one_that_is_repeated(accelerator, 
     with pytest.raises(SystemExit, match="failed: iql updates x 1"):
         accelerator("--only", "iql updates x 1", "fast ours", "fast brax")
     assert [worker for worker, *_ in measured] == ["updates", "ours", "brax"]
-    assert "return 9 reached after 3.0 s by ours and 3.0 s by Brax's trainer" in capsys.readouterr().out
+    assert (
+        "return 9 reached after 3.0 s by ours and 3.0 s by Brax's trainer"
+        in capsys.readouterr().out
+    )
     broken = False
     figures = accelerator("--only", "iql updates x 1", "fast ours", "fast brax")
     assert measured[3:] == [("updates", "iql", 20, 1, "")]
-    assert {"iql updates x 1", "ppo brax/fast ours", "ppo brax/fast brax", "devices"} <= figures.keys()
+    assert {
+        "iql updates x 1",
+        "ppo brax/fast ours",
+        "ppo brax/fast brax",
+        "devices",
+    } <= figures.keys()
 
 
 @pytest.mark.learn
@@ -66,7 +81,9 @@ def test_loops_and_updates_are_measured(accelerator):
     figures = accelerator("--only", "sac Pendulum-v1 x 2", "iql updates x 1")
     loop, updates = figures["sac Pendulum-v1 x 2"], figures["iql updates x 1"]
     assert loop["steps_per_second"] > 0
-    assert updates["hours_of_a_million"] == pytest.approx(1e6 / updates["updates_per_second"] / 3600)
+    assert updates["hours_of_a_million"] == pytest.approx(
+        1e6 / updates["updates_per_second"] / 3600
+    )
 
 
 # What a benchmark measures of ours, at tiny sizes. The peers are not installed.
@@ -76,7 +93,10 @@ def test_loops_and_updates_are_measured(accelerator):
 def test_data_of_every_variant_are_prepared(variant):
     _, learner, data, config = offline.prepared(variant, 1)
     assert data.reward.shape[0] == offline.TRANSITIONS
-    assert learner.spec.observation_shape[0] in (data.observation.shape[-1], 2 * data.observation.shape[-1])
+    assert learner.spec.observation_shape[0] in (
+        data.observation.shape[-1],
+        2 * data.observation.shape[-1],
+    )
     assert config.batch_size == offline.BATCH
 
 
@@ -87,7 +107,10 @@ def test_a_file_is_written_and_read(tmp_path):
 
 
 def test_grids_are_stepped():
-    assert set(grids.random_actions("rljax/LightsOut-5x5", 4, 5, 1)) == {"steps/s", "steps/s of the processor"}
+    assert set(grids.random_actions("rljax/LightsOut-5x5", 4, 5, 1)) == {
+        "steps/s",
+        "steps/s of the processor",
+    }
 
 
 @pytest.mark.learn
@@ -174,7 +197,9 @@ def test_streams_are_measured():
 @pytest.mark.learn
 def test_torsos_are_measured(monkeypatch, command, tmp_path):
     monkeypatch.setattr(torsos, "THINKING", (1,))
-    monkeypatch.setattr(torsos, "SIZES", {"num_envs": 4, "num_steps": 4, "batch_size": 8, "num_epochs": 1})
+    monkeypatch.setattr(
+        torsos, "SIZES", {"num_envs": 4, "num_steps": 4, "batch_size": 8, "num_epochs": 1}
+    )
     command(torsos, "--repetitions", 1, "--output", tmp_path / "figures.json")
     medians = json.loads((tmp_path / "figures.json").read_text())["medians"]
     assert {"milliseconds, iru-1", "milliseconds, mlp"} <= medians.keys()
@@ -182,7 +207,12 @@ def test_torsos_are_measured(monkeypatch, command, tmp_path):
 
 @pytest.mark.learn
 def test_a_report_is_timed(monkeypatch, command, capsys):
-    for name, value in {"AGENTS": ("sac",), "TASKS": ("Hopper",), "EVALUATIONS": 4, "LINES": 10}.items():
+    for name, value in {
+        "AGENTS": ("sac",),
+        "TASKS": ("Hopper",),
+        "EVALUATIONS": 4,
+        "LINES": 10,
+    }.items():
         monkeypatch.setattr(report, name, value)
     command(report, "--runs", 2)
     assert capsys.readouterr().out.startswith("2 runs, ")
@@ -192,7 +222,11 @@ def test_a_report_is_timed(monkeypatch, command, capsys):
 def small_populations(monkeypatch):
     """Few steps, few learners, and commands in this process."""
     sizes = {"num_envs": 2, "num_steps": 16, "batch_size": 16, "num_epochs": 1}
-    words = [word for name, value in sizes.items() for word in (f"--config.{name.replace('_', '-')}", str(value))]
+    words = [
+        word
+        for name, value in sizes.items()
+        for word in (f"--config.{name.replace('_', '-')}", str(value))
+    ]
     monkeypatch.setattr(populations, "PPO", sizes)
     monkeypatch.setattr(populations, "FLAGS", words)
     monkeypatch.setattr(populations, "LEARNERS", 2)
@@ -217,7 +251,9 @@ def test_learners_of_one_program_are_compared_with_runs(small_populations):
 
 @pytest.mark.learn
 @pytest.mark.parametrize(("agent", "steps"), [("ppo", 4_096), ("bc", 400)])
-def test_populations_with_cores_of_their_own_are_measured(monkeypatch, small_populations, agent, steps):
+def test_populations_with_cores_of_their_own_are_measured(
+    monkeypatch, small_populations, agent, steps
+):
     words = populations.POPULATIONS[agent][2]
     monkeypatch.setitem(populations.POPULATIONS, agent, (2, steps, words))
     assert populations.population(agent, 0)["steps_per_second"] > 0
@@ -229,7 +265,17 @@ def test_medians_and_ratios_are_written(monkeypatch, command, tmp_path):
 
     monkeypatch.setattr(measuring, "measure", measure)
     monkeypatch.setattr(online, "seconds_of", lambda words: 0.5)
-    command(online, "--peer", "python", "--rejax", "python", "--rounds", 1, "--output", tmp_path / "figures.json")
+    command(
+        online,
+        "--peer",
+        "python",
+        "--rejax",
+        "python",
+        "--rounds",
+        1,
+        "--output",
+        tmp_path / "figures.json",
+    )
     figures = json.loads((tmp_path / "figures.json").read_text())
     assert figures["ratios"]["sac steps/s ours / sbx-rl"] == 1.0
     assert figures["medians"]["sac share of the bound"] == 0.5

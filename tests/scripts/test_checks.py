@@ -1,4 +1,6 @@
-"""The checks: what comparisons with other people's files take, draw and table, and each script at a tiny size."""
+"""The checks: what comparisons with other people's files take, draw and table,
+and each script at a tiny size.
+"""
 
 from __future__ import annotations
 
@@ -65,7 +67,9 @@ def test_an_agent_takes_anothers_parameters():
     rng = np.random.default_rng(0)
     layers = ("hidden_0", "hidden_1", "output")
     arrays = {
-        f"first/{name}/{i}/{layer}/{kind}": rng.normal(size=widths[j : j + 2] if kind == "kernel" else widths[j + 1])
+        f"first/{name}/{i}/{layer}/{kind}": rng.normal(
+            size=widths[j : j + 2] if kind == "kernel" else widths[j + 1]
+        )
         for name, (members, widths) in sizes.items()
         for i in range(members)
         for j, layer in enumerate(layers)
@@ -73,9 +77,13 @@ def test_an_agent_takes_anothers_parameters():
     }
     for name in sizes:
         taken = compare_updates.parameters_of(compare_updates.replaced(state, name, arrays), name)
-        assert jax.tree.map(np.shape, taken) == jax.tree.map(np.shape, compare_updates.parameters_of(state, name))
+        assert jax.tree.map(np.shape, taken) == jax.tree.map(
+            np.shape, compare_updates.parameters_of(state, name)
+        )
         parameters = dict(compare_updates.leaves(taken))
-        assert {f"first/{name}/{key}" for key in parameters} == {key for key in arrays if f"/{name}/" in key}
+        assert {f"first/{name}/{key}" for key in parameters} == {
+            key for key in arrays if f"/{name}/" in key
+        }
         for key, value in parameters.items():
             np.testing.assert_array_equal(value, arrays[f"first/{name}/{key}"])
 
@@ -88,8 +96,11 @@ def test_losses_of_updates_without_one_do_not_count():
 
 def test_updates_draw_given_numbers_in_place_of_random_ones():
     rng = np.random.default_rng(0)
-    shapes = [(5, 2, 3), (5, 2, 3), (5, 2, 4, 3), (5, 2, 4, 3)]  # 5 updates, batches of 2, 4 candidates of 3 numbers
-    actor, target, present, following = normal = [rng.normal(size=shape).astype(np.float32) for shape in shapes]
+    # 5 updates, batches of 2, 4 candidates of 3 numbers
+    shapes = [(5, 2, 3), (5, 2, 3), (5, 2, 4, 3), (5, 2, 4, 3)]
+    actor, target, present, following = normal = [
+        rng.normal(size=shape).astype(np.float32) for shape in shapes
+    ]
     uniform = rng.uniform(size=(5, 2, 4, 3)).astype(np.float32)
     noise = authors_pairs.cql_noise({"normal": normal, "uniform": [uniform]})
 
@@ -106,7 +117,9 @@ def test_updates_draw_given_numbers_in_place_of_random_ones():
     np.testing.assert_array_equal(both[1:, :2], present[3].swapaxes(0, 1))
     np.testing.assert_array_equal(both[1:, 2:], following[3].swapaxes(0, 1))
     np.testing.assert_array_equal(candidates, uniform[3].swapaxes(0, 1))
-    assert jax.random.normal(jax.random.key(0), (2,)).shape == (2,), "afterwards numbers are random again"
+    assert jax.random.normal(jax.random.key(0), (2,)).shape == (2,), (
+        "afterwards numbers are random again"
+    )
 
 
 def test_draws_of_another_agent_are_seen_in_order_and_some_repeated():
@@ -118,20 +131,29 @@ def test_draws_of_another_agent_are_seen_in_order_and_some_repeated():
         np.testing.assert_array_equal(numbers, drawn["normal"])
         updates.append(drawn)
     (draws,) = watch_authors_file.stacked(updates).values()
-    np.testing.assert_array_equal(draws, [[[0], [2]], [[0], [2]], [[1], [3]]], "the second is the first again")
+    np.testing.assert_array_equal(
+        draws, [[[0], [2]], [[0], [2]], [[1], [3]]], "the second is the first again"
+    )
     np.testing.assert_array_equal(place.draw(), [4.0], "afterwards nothing is repeated")
 
 
 def test_diffusion_draws_its_chains_at_once():
     rng = np.random.default_rng(0)
-    normal = [rng.normal(size=(5, 2, 3)) for _ in range(7)]  # 5 updates, batches of 2, chains of 2 steps from noise
-    drawn = {"normal": normal, "integer": [np.zeros((5, 2)), np.ones((5, 2))], "uniform": [np.linspace(0, 1, 5)]}
+    # 5 updates, batches of 2, chains of 2 steps from noise
+    normal = [rng.normal(size=(5, 2, 3)) for _ in range(7)]
+    drawn = {
+        "normal": normal,
+        "integer": [np.zeros((5, 2)), np.ones((5, 2))],
+        "uniform": [np.linspace(0, 1, 5)],
+    }
     noise = authors_pairs.diffusion_noise(drawn)
     target, noisy, policy = (each[4] for each in noise["normal"])  # of the last update
     np.testing.assert_array_equal(target, [each[4] for each in normal[:3]])
     np.testing.assert_array_equal(noisy, normal[3][4])
     np.testing.assert_array_equal(policy, [each[4] for each in normal[4:]])
-    np.testing.assert_array_equal(noise["randint"], [np.ones((5, 2))], "not those that chose the batch")
+    np.testing.assert_array_equal(
+        noise["randint"], [np.ones((5, 2))], "not those that chose the batch"
+    )
     np.testing.assert_array_equal(noise["bernoulli"], [[False, False, False, True, True]])
 
 
@@ -154,7 +176,9 @@ def test_an_actor_of_several_networks_takes_the_parameters_of_one():
 def test_our_updates_are_compared_with_arrays(monkeypatch, data):
     monkeypatch.setattr(compare_updates, "UPDATES", 3)
     module, rows = registry.load_agent("td3_bc"), datasets.load(str(data)).transitions
-    pair = authors_pairs.PAIRS["td3_bc"]._replace(config={"hidden": (4,), "normalise_observations": False})
+    pair = authors_pairs.PAIRS["td3_bc"]._replace(
+        config={"hidden": (4,), "normalise_observations": False}
+    )
     monkeypatch.setitem(authors_pairs.PAIRS, "td3_bc", pair)
     state = module.init(jax.random.key(1), EnvSpec("data", (3,), 1), module.Config(**pair.config))
     arrays = {f"loss/{name}": np.ones(3) for name in pair.losses}
@@ -174,7 +198,9 @@ def test_our_updates_are_compared_with_arrays(monkeypatch, data):
 
 def test_returns_are_compared_over_seeds(monkeypatch, untrained, data, command, tmp_path):
     played = [{"returns": [1.0] * 10, "began": t, "ended": t + 1.0} for t in (1.0, 5.0)]
-    monkeypatch.setattr(compare_returns, "theirs", lambda *_: {"evaluations": played, "versions": {}})
+    monkeypatch.setattr(
+        compare_returns, "theirs", lambda *_: {"evaluations": played, "versions": {}}
+    )
     small = compare_returns.COMPARISONS["bc"]._replace(updates=40, seeds=2)
     monkeypatch.setitem(compare_returns.COMPARISONS, "bc", small)
     places = ("--runs", tmp_path / "runs", "--output", tmp_path / "results")
@@ -187,7 +213,13 @@ def test_returns_are_compared_over_seeds(monkeypatch, untrained, data, command, 
 
 def test_early_returns_are_compared(command, tmp_path):
     run_folders.write(tmp_path / "ours", "bc", seeds=(10, 11), eval_episodes=4)
-    described = {"sha256": "0", "source": "CORL", "file": "bc.py", "arguments": ["--seed", "10"], "versions": {}}
+    described = {
+        "sha256": "0",
+        "source": "CORL",
+        "file": "bc.py",
+        "arguments": ["--seed", "10"],
+        "versions": {},
+    }
     for seed in (10, 11):
         theirs = described | {"evaluations": [{"returns": [900.0, 1100.0]}]}
         (tmp_path / f"theirs-{seed}.json").write_text(json.dumps(theirs))
@@ -204,7 +236,9 @@ def test_famo2o_takes_its_authors_parameters():
     states = [famo2o.init(jax.random.key(seed), spec, config) for seed in range(2)]
     parameters = compare_famo2o.of_ours(states[0])
     state = compare_famo2o.with_parameters(states[1], parameters)
-    for one, other in zip(*map(jax.tree.leaves, (compare_famo2o.of_ours(state), parameters)), strict=True):
+    for one, other in zip(
+        *map(jax.tree.leaves, (compare_famo2o.of_ours(state), parameters)), strict=True
+    ):
         np.testing.assert_array_equal(one, other)
 
 
@@ -226,12 +260,28 @@ def test_hindsight_runs_in_turns(monkeypatch, command, tmp_path):
 
     def measure(python: str, worker: str, *arguments: Any, script: str) -> dict[str, Any]:
         workers.append((python, worker, arguments))
-        return {"steps_evaluated": [10], "success": [0.5], "returns": [-1.0], "steps_per_second": 3.0}
+        return {
+            "steps_evaluated": [10],
+            "success": [0.5],
+            "returns": [-1.0],
+            "steps_per_second": 3.0,
+        }
 
     monkeypatch.setattr(compare_hindsight, "measure", measure)
     out = tmp_path / "hindsight.json"
     for _ in range(2):  # what is there is not run again
-        command(compare_hindsight, "FetchReach", "--peer", "peer", "--seeds", 2, "--steps", 10, "--output", out)
+        command(
+            compare_hindsight,
+            "FetchReach",
+            "--peer",
+            "peer",
+            "--seeds",
+            2,
+            "--steps",
+            10,
+            "--output",
+            out,
+        )
     assert [worker for _, worker, _ in workers] == ["ours", "peer"] * 2
     assert set(json.loads(out.read_text())["FetchReach"]["ours"]) == {"0", "1"}
 
@@ -243,9 +293,17 @@ def test_our_side_of_hindsight(untrained):
 
 def test_d3rlpy_is_run_and_evaluated(monkeypatch, command, tmp_path, capsys):
     ends = {"terminals": np.zeros(8), "timeouts": np.zeros(8)}
-    np.savez(tmp_path / "data.npz", observations=np.zeros((8, 4)), actions=np.arange(8) % 2, rewards=np.ones(8), **ends)
+    np.savez(
+        tmp_path / "data.npz",
+        observations=np.zeros((8, 4)),
+        actions=np.arange(8) % 2,
+        rewards=np.ones(8),
+        **ends,
+    )
     modules = {name: mock.MagicMock() for name in ("d3rlpy", "torch")}
-    modules["d3rlpy"].algos.DiscreteCQLConfig().create().predict = lambda rows: np.zeros(len(rows), int)
+    modules["d3rlpy"].algos.DiscreteCQLConfig().create().predict = lambda rows: np.zeros(
+        len(rows), int
+    )
     for name, module in modules.items():
         monkeypatch.setitem(sys.modules, name, module)
     command(run_d3rlpy, tmp_path / "data.npz", "--steps", 4)
@@ -256,7 +314,10 @@ def test_d3rlpy_is_run_and_evaluated(monkeypatch, command, tmp_path, capsys):
 
 @pytest.mark.learn
 def test_two_revisions_give_the_same_numbers(monkeypatch, tmp_path, capsys):
-    small = "--config.warmup-steps 20 --config.hidden 8 --config.batch-size 4 --log-every 50 --eval-every 100 --quiet"
+    small = (
+        "--config.warmup-steps 20 --config.hidden 8 --config.batch-size 4 --log-every 50 "
+        "--eval-every 100 --quiet"
+    )
     words = f"train sac --env Pendulum-v1 --steps 100 --eval-episodes 1 {small}"
     monkeypatch.setattr(revisions, "RUNS", {"sac": words})
     for name in ("before", "after"):
@@ -274,7 +335,9 @@ def test_a_killed_run_goes_on(monkeypatch, command, tmp_path):
     monkeypatch.setitem(kill_runs.KINDS, "stream", small)
     places = ("--runs", tmp_path / "kills", "--output", tmp_path / "kills.json")
     command(kill_runs, "--trials", 1, "--kinds", "stream", *places)
-    assert json.loads((tmp_path / "kills.json").read_text())["kinds"]["stream"]["the same bits"] == 1
+    assert (
+        json.loads((tmp_path / "kills.json").read_text())["kinds"]["stream"]["the same bits"] == 1
+    )
 
 
 @pytest.mark.learn

@@ -57,7 +57,9 @@ def test_what_peers_run_needs_no_rljax():
 def test_texts_name_scripts_that_are_there():
     texts = [ROOT / "README.md", ROOT / "Makefile"]
     for folder in TEXTS:
-        texts += [path for path in (ROOT / folder).rglob("*") if path.suffix in (".md", ".py", ".toml")]
+        texts += [
+            path for path in (ROOT / folder).rglob("*") if path.suffix in (".md", ".py", ".toml")
+        ]
     missing = {
         f"{path.relative_to(ROOT)}: {name}"
         for path in texts

@@ -1,4 +1,6 @@
-"""The pages of results/: their tables are what the files beside them say, and their links lead somewhere."""
+"""The pages of results/: their tables are what the files beside them say,
+and their links lead somewhere.
+"""
 
 from __future__ import annotations
 
@@ -13,14 +15,26 @@ from typing import Any
 import pytest
 
 from rljax.runs import run as runs
-from scripts.results import default_runs, offline, online, pages, published, shared, spaces, terminal_values
+from scripts.results import (
+    default_runs,
+    offline,
+    online,
+    pages,
+    published,
+    shared,
+    spaces,
+    terminal_values,
+)
 from tests.helpers import run_folders
 
 ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "results"
 PAGES = [
     *sorted(RESULTS.rglob("README.md")),
-    *(RESULTS / name for name in ("online/streaming.md", "offline/generative.md", "speed/sweeps.md")),
+    *(
+        RESULTS / name
+        for name in ("online/streaming.md", "offline/generative.md", "speed/sweeps.md")
+    ),
 ]
 LINKING = [*PAGES, ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 LINK = re.compile(r"\]\(([^)\s:]+)\)")
@@ -36,9 +50,17 @@ def test_tables_are_what_the_files_say():
     tables = pages.tables()
     for (page, name), lines in tables.items():
         text = shared.file_of(page).read_text()
-        assert f"<!-- {name} -->\n\n{lines}\n\n<!-- /{name} -->" in text, f"{page}: run scripts/results/pages.py"
-    marks = {(page, name) for page in PAGES for name in re.findall(r"<!-- ([^/ ]\S*) -->", page.read_text())}
-    assert marks == {(shared.file_of(page), name) for page, name in tables}, "every mark has its table"
+        assert f"<!-- {name} -->\n\n{lines}\n\n<!-- /{name} -->" in text, (
+            f"{page}: run scripts/results/pages.py"
+        )
+    marks = {
+        (page, name)
+        for page in PAGES
+        for name in re.findall(r"<!-- ([^/ ]\S*) -->", page.read_text())
+    }
+    assert marks == {(shared.file_of(page), name) for page, name in tables}, (
+        "every mark has its table"
+    )
 
 
 def test_every_file_of_runs_belongs_to_a_table():
@@ -51,9 +73,15 @@ def test_runs_of_a_table_have_one_protocol():
         runs = offline.runs_of(name)
         stopped = name == "million"  # one of its runs, before its end
         number = min(len(run["steps_evaluated"]) for run in runs) if stopped else None
-        assert len({(tuple(run["steps_evaluated"][:number]), run["episodes_per_evaluation"]) for run in runs}) == 1, (
-            name
-        )
+        assert (
+            len(
+                {
+                    (tuple(run["steps_evaluated"][:number]), run["episodes_per_evaluation"])
+                    for run in runs
+                }
+            )
+            == 1
+        ), name
         for data in {run["data"] for run in runs}:
             hashes = {run["dataset"]["files"][0]["sha256"] for run in runs if run["data"] == data}
             assert len(hashes) == 1, f"{name}: {data} is more than one recording"
@@ -64,7 +92,9 @@ def test_the_first_page_fits_on_a_screen():
 
 
 def leads_somewhere(page: Path, link: str) -> bool:
-    """Whether a link's file has its anchor; true of links between pages that are not of results/."""
+    """Whether a link's file has its anchor; true of links between pages that are not of
+    results/.
+    """
     target, _, anchor = link.partition("#")
     path = (page.parent / target).resolve() if target else page
     if page not in PAGES and ROOT / "results" not in path.parents:
@@ -102,9 +132,13 @@ def test_all_pages_are_written(results, command):
 def test_an_online_run_is_collected(results, command, tmp_path):
     run = run_folders.write(tmp_path / "sac-Hopper-v5-new", seeds=(0, 1))
     command(online, run)
-    assert json.loads((results / "online" / "runs" / "sac-Hopper-v5-new.json").read_text())["seeds"] == [0, 1]
+    assert json.loads((results / "online" / "runs" / "sac-Hopper-v5-new.json").read_text())[
+        "seeds"
+    ] == [0, 1]
     assert (results / "online" / "replay.png").exists()
-    assert "hidden [256, 256]" not in (results / "online" / "README.md").read_text(), "the agent's own"
+    assert "hidden [256, 256]" not in (results / "online" / "README.md").read_text(), (
+        "the agent's own"
+    )
 
 
 def test_runs_from_data_are_collected(results, command, data, untrained, tmp_path):
@@ -140,14 +174,31 @@ def test_a_run_has_the_defaults_of_its_file(monkeypatch, untrained, command, tmp
 
 
 def test_published_numbers_are_read(monkeypatch, command, tmp_path):
-    curve = {"algo": "TD3", "repo": "sfujim/TD3", "env": "Hopper-v1", "commit": "0123456789", "metric": "return"}
-    rows = [curve | {"step": step, "value": value} for step in (100_000, 300_000) for value in (1.0, 3.0)]
+    curve = {
+        "algo": "TD3",
+        "repo": "sfujim/TD3",
+        "env": "Hopper-v1",
+        "commit": "0123456789",
+        "metric": "return",
+    }
+    rows = [
+        curve | {"step": step, "value": value}
+        for step in (100_000, 300_000)
+        for value in (1.0, 3.0)
+    ]
     with gzip.open(tmp_path / "online_curves.csv.gz", "wt", newline="") as file:
         write_csv(file, rows)
     place = {"repo": "corl-team/CORL", "commit": "0123456789", "path": "README.md", "table": "1"}
     with (tmp_path / "readme_tables.csv").open("w", newline="") as file:
-        write_csv(file, [place | {"row": "hopper-medium-v2", "column": "IQL", "cell": "67.5 ± 3.8"}])
-    neorl2 = {"repo": "polixir/NeoRL2", "commit": "0123456789", "metric": "score_0_100", "algo": "bc"}
+        write_csv(
+            file, [place | {"row": "hopper-medium-v2", "column": "IQL", "cell": "67.5 ± 3.8"}]
+        )
+    neorl2 = {
+        "repo": "polixir/NeoRL2",
+        "commit": "0123456789",
+        "metric": "score_0_100",
+        "algo": "bc",
+    }
     with (tmp_path / "offline_final.csv").open("w", newline="") as file:
         write_csv(file, [neorl2 | {"dataset": "NeoRL2-Pipeline", "mean": 1.0, "std": 0.5, "n": 3}])
     monkeypatch.setattr(published.published, "FILE", tmp_path / "published.csv")

@@ -1,4 +1,6 @@
-"""Other projects' files see the recorded rows and Gymnasium's environment where they expect D4RL and old Gym."""
+"""Other projects' files see the recorded rows and Gymnasium's environment where they expect D4RL
+and old Gym.
+"""
 
 from __future__ import annotations
 
@@ -63,10 +65,14 @@ def script(monkeypatch: pytest.MonkeyPatch) -> Any:
     return run_authors_file
 
 
-def test_a_file_learns_from_the_recorded_rows_and_plays_its_environment(script: Any, tmp_path: Path) -> None:
+def test_a_file_learns_from_the_recorded_rows_and_plays_its_environment(
+    script: Any, tmp_path: Path
+) -> None:
     rows = recorded("Pendulum-v1").transitions.replace(terminated=np.arange(ROWS) == 9)
     data = tmp_path / "data.hdf5"
-    datasets.write(datasets.OfflineDataset("data", rows, "Pendulum-v1", (-1000.0, 0.0), None, {}), data)
+    datasets.write(
+        datasets.OfflineDataset("data", rows, "Pendulum-v1", (-1000.0, 0.0), None, {}), data
+    )
     (tmp_path / "other.py").write_text(FILE)
     recording = script.Recorded(data)
     script.install(recording)
@@ -75,9 +81,15 @@ def test_a_file_learns_from_the_recorded_rows_and_plays_its_environment(script: 
     np.testing.assert_array_equal(served["observations"], rows.observation)
     np.testing.assert_array_equal(served["terminals"], rows.terminated)
     assert (served["score"], served["widths"]) == (1.0, [3, 64, 64])
-    assert recording.terminal_reward == 2 * rows.reward[9], "in the unit from which the file's agent learns"
+    assert recording.terminal_reward == 2 * rows.reward[9], (
+        "in the unit from which the file's agent learns"
+    )
     (evaluation,) = recording.evaluations
-    assert (evaluation["updates"], len(evaluation["returns"]), evaluation["terminal_value"]) == (7, 2, None)
+    assert (evaluation["updates"], len(evaluation["returns"]), evaluation["terminal_value"]) == (
+        7,
+        2,
+        None,
+    )
     assert max(evaluation["returns"]) < 0
     assert 0 < evaluation["began"] < evaluation["ended"] <= recording.seconds
 
@@ -102,7 +114,9 @@ def test_a_field_that_is_not_there_is_named(script: Any, tmp_path: Path) -> None
         script.execute(tmp_path / "other.py", [], {"sed": 1}, None)
 
 
-def test_values_are_means_over_critics_and_rows(script: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_values_are_means_over_critics_and_rows(
+    script: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     class NoGrad:
         def __enter__(self) -> None: ...
 
@@ -120,7 +134,9 @@ def test_values_are_means_over_critics_and_rows(script: Any, monkeypatch: pytest
     )
 
 
-def test_what_a_file_does_is_kept_as_arrays(script: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_what_a_file_does_is_kept_as_arrays(
+    script: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     data, rng = tmp_path / "data.hdf5", np.random.default_rng(0)
     datasets.write(
         datasets.OfflineDataset(
@@ -139,7 +155,9 @@ def test_what_a_file_does_is_kept_as_arrays(script: Any, monkeypatch: pytest.Mon
         assert sys.argv == ["project/other.py", "--updates", "200"]
         batches = [[rows["observations"][:4], rows["actions"][:4]]] * 2
         updates = [{"critic_loss": 1.0}, {"critic_loss": 2.0, "one": 3.0, "other": 4.0}]
-        return watch_authors_file.Watched({"a": rng.normal(size=3)}, {"a": np.ones(3)}, batches, updates, [{}, {}])
+        return watch_authors_file.Watched(
+            {"a": rng.normal(size=3)}, {"a": np.ones(3)}, batches, updates, [{}, {}]
+        )
 
     monkeypatch.setitem(watch_authors_file.WATCHERS, "torch", watch)
     out = tmp_path / "out.npz"

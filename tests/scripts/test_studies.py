@@ -78,13 +78,21 @@ def test_a_run_of_something_else_is_not_taken(tmp_path):
     assert trained("a.hdf5", quantile=0.1, hidden=(256, 256)) == tmp_path
     with pytest.raises(SystemExit, match=r"has \{'quantile': 0.1\}, and not .*'quantile': 0.25"):
         trained("a.hdf5", quantile=0.25)
-    with pytest.raises(SystemExit, match=r"has \{'data': 'a.hdf5'\}.* name another folder for these runs, --runs"):
+    with pytest.raises(
+        SystemExit, match=r"has \{'data': 'a.hdf5'\}.* name another folder for these runs, --runs"
+    ):
         trained("b.hdf5")
 
 
 def test_scores_are_means_of_the_last_evaluations(tmp_path):
     lines = [
-        {"step": step, "learner": i, "seed": i, "returns": [step + i, step + i + 2], "scores": [step / 10 + i]}
+        {
+            "step": step,
+            "learner": i,
+            "seed": i,
+            "returns": [step + i, step + i + 2],
+            "scores": [step / 10 + i],
+        }
         for step in (10, 20, 30, 40)
         for i in range(2)
     ]
@@ -98,7 +106,10 @@ def test_riqls_settings_and_scores_are_those_of_its_page():
 
     def rows(head: str) -> dict[str, list[str]]:
         lines = page[page.index(head) :].split("\n\n")[0].splitlines()[2:]
-        return {name.strip(): [cell.strip() for cell in cells] for _, name, *cells, _ in (x.split("|") for x in lines)}
+        return {
+            name.strip(): [cell.strip() for cell in cells]
+            for _, name, *cells, _ in (x.split("|") for x in lines)
+        }
 
     settings, scores = rows("| sigma, alpha, C |"), rows("| corrupted | halfcheetah |")
     protocol = corruptions.PROTOCOL
@@ -120,7 +131,9 @@ def test_corruptions_are_compared_within_each_kind():
     above = {group: of["riql above iql"][0] for group, of in compared.items()}
     assert above == {"random": 1.0, "adversarial": 0.5, "all": 0.75}
     assert compared["random"]["iql"][0] == 11
-    scores = {name: {agent: x.tolist() for agent, x in of.items()} for name, of in scores_by_case.items()}
+    scores = {
+        name: {agent: x.tolist() for agent, x in of.items()} for name, of in scores_by_case.items()
+    }
     text = corruptions.table({"task": "halfcheetah", "scores": scores, "compared": compared})
     assert "| random reward | 11.0 +- 1.4 | 21.0 +- 1.4 | 42.3 | 43.6 |" in text
     assert "| none | 90.5 +- 0.7 | 1.5 +- 0.7 | - | - |" in text
@@ -140,11 +153,20 @@ def test_weights_are_tabled_beside_published_scores():
 
 
 def test_locks_are_tabled_by_when_they_open():
-    curve = {"steps": [10, 20, 30], "returns": [[0.6, 0.4, 0.9], [0.1, 0.6, 0.7], [0.9, 0.9, 0.5], [0.9, 0.8, 0.7]]}
+    curve = {
+        "steps": [10, 20, 30],
+        "returns": [[0.6, 0.4, 0.9], [0.1, 0.6, 0.7], [0.9, 0.9, 0.5], [0.9, 0.8, 0.7]],
+    }
     assert combination_lock.opened(curve, 1.0) == [30, 20, None, 10], "it has to stay open"
     of = dict.fromkeys(combination_lock.AGENTS, mean_interval([0.5, 1.0]))
     opened = {name: [30, 20, None, 10] for name in combination_lock.AGENTS}
-    cell = {"steps": 2_048, "intervals": of, "opened": opened | {"ppo": [None]}, "bc": 1.0, "data": 0.4}
+    cell = {
+        "steps": 2_048,
+        "intervals": of,
+        "opened": opened | {"ppo": [None]},
+        "bc": 1.0,
+        "data": 0.4,
+    }
     text = combination_lock.table({"locks": {"10": cell}})
     assert "| 10 | 2,048 | HNPG with data | 0.75 [0.50, 1.00] | 3 of 4 | 20 |" in text
     assert "| 10 | 2,048 | PPO | 0.75 [0.50, 1.00] | 0 of 1 |  |" in text
@@ -168,20 +190,37 @@ def study(untrained, command, tmp_path):
 
 
 def test_combination_locks(study):
-    (cell,) = study(combination_lock, "locks", "--horizons", 10, "--episodes", 4, "--seeds", 2)["locks"].values()
+    (cell,) = study(combination_lock, "locks", "--horizons", 10, "--episodes", 4, "--seeds", 2)[
+        "locks"
+    ].values()
     assert cell["optimum"] == 1.0
     assert {len(returns) for returns in cell["finals"].values()} == {2}
 
 
 def test_corruptions(study, data):
-    words = ("--data", data, "--task", "hopper", "--how", "random", "--steps", 20, "--eval-every", 10, "--seeds", 2)
+    words = (
+        "--data",
+        data,
+        "--task",
+        "hopper",
+        "--how",
+        "random",
+        "--steps",
+        20,
+        "--eval-every",
+        10,
+        "--seeds",
+        2,
+    )
     scores = study(corruptions, "hopper", *words)["scores"]
     assert len(scores) == 5
     assert scores["none"] == {"iql": [1.0, 1.0], "riql": [1.0, 1.0]}
 
 
 def test_constraints(study):
-    tasks = study(constraints, "velocity", "--steps", 4_096, "--seeds", 2, "--free-seeds", 1)["tasks"]
+    tasks = study(constraints, "velocity", "--steps", 4_096, "--seeds", 2, "--free-seeds", 1)[
+        "tasks"
+    ]
     assert {variant: len(cell["returns"]) for variant, cell in tasks["Hopper"].items()} == {
         "ppo_lagrangian": 2,
         "ppo_lagrangian-64": 2,
@@ -214,7 +253,19 @@ def test_memory(study):
 
 
 def test_offline_to_online(study, data):
-    words = ("--data", data, "--env", "Pendulum-v1", "--ways", "none", "rlpd", "iql", "mixed", "--seeds", 2)
+    words = (
+        "--data",
+        data,
+        "--env",
+        "Pendulum-v1",
+        "--ways",
+        "none",
+        "rlpd",
+        "iql",
+        "mixed",
+        "--seeds",
+        2,
+    )
     sizes = ("--updates", 20, "--online", 40, "--warmup", 10, "--eval-every", 10, "--small")
     assert len(study(offline_to_online, "pendulum-small", *words, *sizes)["ways"]) == 4
 
@@ -228,14 +279,31 @@ def test_reward_scales(untrained, command, tmp_path):
 
 
 def test_value_heads(study, data):
-    scores = study(value_heads, "halfcheetah", "--data", data, "--steps", 20, "--seeds", 2)["scores"]
-    assert {head: len(values) for head, values in scores["iql"].items()} == dict.fromkeys(value_heads.HEADS, 2)
+    scores = study(value_heads, "halfcheetah", "--data", data, "--steps", 20, "--seeds", 2)[
+        "scores"
+    ]
+    assert {head: len(values) for head, values in scores["iql"].items()} == dict.fromkeys(
+        value_heads.HEADS, 2
+    )
 
 
 @pytest.mark.learn
 def test_weights(monkeypatch, command, tmp_path):
     policy = small_runs.train("sac", "Hopper-v5", 100, tmp_path / "policy")
-    words = ("--policy", policy, "--share", 0.5, "--episodes", 20, "--length", 50, "--steps", 20, "--seeds", 2)
+    words = (
+        "--policy",
+        policy,
+        "--share",
+        0.5,
+        "--episodes",
+        20,
+        "--length",
+        50,
+        "--steps",
+        20,
+        "--seeds",
+        2,
+    )
     places = ("--eval-every", 20, "--runs", tmp_path / "runs", "--output", tmp_path)
     monkeypatch.setattr(weights, "AGENTS", {"td3_bc": "TD3+BC"})
     command(weights, *words, *places)
@@ -252,7 +320,17 @@ def test_decision_frequencies(monkeypatch, command, tmp_path):
         sizes = {"hidden": (8, 8), "batch_size": 8, "warmup_steps": 50, "replay_size": 200}
         monkeypatch.setitem(decision_frequencies.AGENTS, name, (agent, config | sizes))
     monkeypatch.setattr(decision_frequencies, "LENGTHS", (1, 30))
-    words = ("--task", "pendulum", "--agents", "sac", "sequence_rl 4", "--seeds", 1, "--episodes", 1)
+    words = (
+        "--task",
+        "pendulum",
+        "--agents",
+        "sac",
+        "sequence_rl 4",
+        "--seeds",
+        1,
+        "--episodes",
+        1,
+    )
     command(decision_frequencies, *words, "--runs", tmp_path / "runs", "--output", tmp_path)
     agents = json.loads((tmp_path / "pendulum.json").read_text())["agents"]
     assert {name: list(entry["returns"]) for name, entry in agents.items()} == {
@@ -266,8 +344,32 @@ def test_compute(monkeypatch, command, tmp_path):
     sizes = {"num_envs": 4, "num_steps": 4, "batch_size": 8, "num_epochs": 1}
     small = dataclasses.replace(compute.TASKS["LightsOut-3x3"], small=sizes)
     monkeypatch.setitem(compute.TASKS, "LightsOut-3x3", small)
-    words = ("--task", "LightsOut-3x3", "--steps", 160, "--seeds", 2, "--thinking", 1, 2, "--acting", 1, 2)
-    more = ("--baselines", "mlp", "--episodes", 2, "--judging", 4, "--runs", tmp_path / "runs", "--output", tmp_path)
+    words = (
+        "--task",
+        "LightsOut-3x3",
+        "--steps",
+        160,
+        "--seeds",
+        2,
+        "--thinking",
+        1,
+        2,
+        "--acting",
+        1,
+        2,
+    )
+    more = (
+        "--baselines",
+        "mlp",
+        "--episodes",
+        2,
+        "--judging",
+        4,
+        "--runs",
+        tmp_path / "runs",
+        "--output",
+        tmp_path,
+    )
     command(compute, *words, *more)
     rows = json.loads((tmp_path / "LightsOut-3x3.json").read_text())["rows"]
     assert [(row["torso"], row["trained"], row["acting"]) for row in rows] == [
@@ -282,7 +384,9 @@ def test_compute(monkeypatch, command, tmp_path):
 @pytest.mark.learn
 def test_toy_policies(monkeypatch, command, tmp_path):
     small = {"hidden": (8,), "actor_lr": 1e-3}
-    monkeypatch.setattr(toy_policies, "POLICIES", {"BC": ("bc", small, None), "IQL": ("iql", small, small)})
+    monkeypatch.setattr(
+        toy_policies, "POLICIES", {"BC": ("bc", small, None), "IQL": ("iql", small, small)}
+    )
     command(toy_policies, "--updates", 2, "--output", tmp_path)
     shares = json.loads((tmp_path / "shares.json").read_text())["shares"]
     assert [len(share) for share in shares["IQL"]] == [5, 5]

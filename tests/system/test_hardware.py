@@ -1,4 +1,6 @@
-"""The memory that is left: of the machine, of the control groups that hold the process, of the device."""
+"""The memory that is left: of the machine, of the control groups that hold the process,
+of the device.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,10 @@ from rljax.system import hardware
 
 def system(root: Path, groups: str, files: dict[str, str]) -> Path:
     """A folder with /proc and /sys of a machine that has 8,000 kB left."""
-    for name, text in {"proc/meminfo": "MemTotal: 9000 kB\nMemAvailable:    8000 kB\n", **files}.items():
+    for name, text in {
+        "proc/meminfo": "MemTotal: 9000 kB\nMemAvailable:    8000 kB\n",
+        **files,
+    }.items():
         (root / name).parent.mkdir(parents=True, exist_ok=True)
         (root / name).write_text(text)
     (root / "proc/self").mkdir(parents=True, exist_ok=True)
@@ -21,7 +26,11 @@ def system(root: Path, groups: str, files: dict[str, str]) -> Path:
     return root
 
 
-V2 = {"memory.max": "5000000\n", "memory.current": "3000000\n", "memory.stat": "anon 1\ninactive_file 1000000\n"}
+V2 = {
+    "memory.max": "5000000\n",
+    "memory.current": "3000000\n",
+    "memory.stat": "anon 1\ninactive_file 1000000\n",
+}
 V1 = {
     "memory.limit_in_bytes": "5000000\n",
     "memory.usage_in_bytes": "3000000\n",
@@ -40,7 +49,8 @@ def placed(folder: str, files: dict[str, str]) -> dict[str, str]:
         ("0::/job\n", placed("job/", V2 | {"memory.max": "max\n"}), 8_192_000),
         ("0::/job\n", placed("job/", V2), 3_000_000),
         ("0::/job/step\n", placed("job/", V2), 3_000_000),  # the limit of a group above
-        ("0::/seen/from/outside\n", placed("", V2), 3_000_000),  # a container: the root is its own group
+        # A container: the root is its own group.
+        ("0::/seen/from/outside\n", placed("", V2), 3_000_000),
         ("4:memory:/job\n0::/\n", placed("memory/job/", V1), 2_000_000),
         ("4:cpu:/job\n", placed("memory/job/", V1), 8_192_000),
         ("0::/job\n", placed("job/", V2 | {"memory.current": "9000000\n"}), 0),
@@ -59,7 +69,9 @@ def test_memory_of_this_machine_is_known() -> None:
     assert left > 1e8
 
 
-def test_memory_of_an_accelerator_is_its_limit_without_what_is_in_use(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_memory_of_an_accelerator_is_its_limit_without_what_is_in_use(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     device = SimpleNamespace(memory_stats=lambda: {"bytes_limit": 1000, "bytes_in_use": 300})
     monkeypatch.setattr(jax, "local_devices", lambda: [device])
     assert hardware.device_memory() == 700

@@ -41,6 +41,8 @@ def test_the_first_asks_and_the_second_stops() -> None:
 
 @pytest.mark.slow
 def test_code_that_does_not_return_is_left() -> None:
-    done = subprocess.run([sys.executable, "-c", STUCK], capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", STUCK], capture_output=True, text=True, timeout=60, check=False
+    )
     assert done.returncode == 130
     assert "stopped at once; the last checkpoint is safe." in done.stderr

@@ -18,7 +18,8 @@ import pytest
 from rljax.system import lock
 from rljax.system.lock import FolderInUse, Lock, LockLost
 
-# A process that appends its number to a file if it gets the lock. It reads, waits and writes, as only one may.
+# A process that appends its number to a file if it gets the lock. It reads, waits and writes, as
+# only one may.
 CONTENDER = """
 import importlib.util, sys, time
 from pathlib import Path
@@ -63,7 +64,9 @@ def one_goes_on(folder: Path, number: int) -> None:
 def test_a_lock_opens_no_other_file(make: Callable[[Path], Any], tmp_path: Path) -> None:
     (tmp_path / "other").write_text("mine")
     make(tmp_path / lock.FILE)
-    with pytest.raises(ValueError, match=r"lock.json' is a link or a pipe, not the file of a lock\. Remove it\."):
+    with pytest.raises(
+        ValueError, match=r"lock.json' is a link or a pipe, not the file of a lock\. Remove it\."
+    ):
         Lock(tmp_path)
     assert (tmp_path / "other").read_text() == "mine"
 
@@ -81,7 +84,10 @@ def test_one_of_two_processes_goes_on_fifty_times(tmp_path: Path) -> None:
 def test_the_second_is_told_who_and_since_when(tmp_path: Path) -> None:
     with Lock(tmp_path):
         before = (tmp_path / lock.FILE).read_bytes()
-        pattern = rf"is in use: process {os.getpid()} on '.+' writes there since 20\d\d-\d\d-\d\d \d\d:\d\d:\d\d\. Stop"
+        pattern = (
+            rf"is in use: process {os.getpid()} on '.+' writes there since "
+            r"20\d\d-\d\d-\d\d \d\d:\d\d:\d\d\. Stop"
+        )
         with pytest.raises(FolderInUse, match=pattern):
             Lock(tmp_path)
         assert (tmp_path / lock.FILE).read_bytes() == before
@@ -121,7 +127,9 @@ def elsewhere(folder: Path, age: float, **changes: Any) -> None:
 
 def test_a_process_on_another_host_counts_until_it_is_silent(tmp_path: Path) -> None:
     elsewhere(tmp_path, 30)
-    with pytest.raises(FolderInUse, match=r"process 7 on 'far' .* was 30 s ago; .* remove '.*lock\.json'"):
+    with pytest.raises(
+        FolderInUse, match=r"process 7 on 'far' .* was 30 s ago; .* remove '.*lock\.json'"
+    ):
         Lock(tmp_path)
     elsewhere(tmp_path, lock.STALE_AFTER + 1)
     with Lock(tmp_path):
@@ -141,7 +149,14 @@ def test_without_locks_of_the_file_system(tmp_path: Path, monkeypatch: pytest.Mo
     with Lock(tmp_path), pytest.raises(FolderInUse, match=f"process {os.getpid()} "):
         Lock(tmp_path)
     own = lock._this_process()
-    elsewhere(tmp_path, 0, host=own.host, machine=own.machine, process=os.getpid(), started="another start")
+    elsewhere(
+        tmp_path,
+        0,
+        host=own.host,
+        machine=own.machine,
+        process=os.getpid(),
+        started="another start",
+    )
     with Lock(tmp_path):
         pass
 
@@ -159,7 +174,10 @@ def test_a_lock_that_was_taken_away_is_noticed(tmp_path: Path) -> None:
         own.path.unlink()
         with pytest.raises(LockLost, match=r"its lock\.json is gone"):
             own.require()
-        with Lock(tmp_path), pytest.raises(LockLost, match=r"process \d+ on '.*' has taken it over"):
+        with (
+            Lock(tmp_path),
+            pytest.raises(LockLost, match=r"process \d+ on '.*' has taken it over"),
+        ):
             own.require()
 
 

@@ -20,7 +20,8 @@ def replaced(**values: Any) -> Config:
 
 
 @pytest.mark.parametrize(
-    ("name", "expected"), [("Hoper-v5", "Nearest: 'Hopper-v5', 'Hopper-v4'. "), ("xyz", ""), ("", "")]
+    ("name", "expected"),
+    [("Hoper-v5", "Nearest: 'Hopper-v5', 'Hopper-v4'. "), ("xyz", ""), ("", "")],
 )
 def test_nearest(name: str, expected: str) -> None:
     assert configuration.nearest(name, ["Ant-v5", "Hopper-v4", "Hopper-v5"]) == expected
@@ -57,26 +58,41 @@ def test_values_become_what_the_field_says(values: dict[str, Any], expected: Any
 def test_names_of_other_suites_mean_a_setting_of_some_agent(name: str) -> None:
     agents = [registry.load_agent(agent).Config() for agent in registry.names()]
     found = [(agent, configuration.setting(agent, name)) for agent in agents]
-    assert any(meant in configuration.ELSEWHERE[name] and hasattr(agent, meant) for agent, meant in found)
+    assert any(
+        meant in configuration.ELSEWHERE[name] and hasattr(agent, meant) for agent, meant in found
+    )
 
 
 def test_a_name_of_its_own_an_unknown_one_and_one_of_two_meanings_stay() -> None:
     settings = {agent: registry.load_agent(agent).Config() for agent in ("dsact", "iql", "sac")}
     assert configuration.setting(settings["dsact"], "clip_range") == "clip_range"
     assert configuration.setting(settings["sac"], "zzz") == "zzz"
-    assert configuration.setting(settings["iql"], "tau") == "tau"  # the expectile, or the rate of the targets
+    # The expectile, or the rate of the targets.
+    assert configuration.setting(settings["iql"], "tau") == "tau"
     assert configuration.setting(settings["sac"], "tau") == "target_rate"
 
 
 @pytest.mark.parametrize(
     ("values", "error", "message"),
     [
-        ({"batchsize": 8}, ValueError, r"^here: no setting 'batchsize'\. Nearest: 'batch_size'.*All of them: learn"),
+        (
+            {"batchsize": 8},
+            ValueError,
+            r"^here: no setting 'batchsize'\. Nearest: 'batch_size'.*All of them: learn",
+        ),
         ({"zzz": 8}, ValueError, r"^here: no setting 'zzz'\. All of them: "),
-        ({"learning_rate": None}, TypeError, r"^here: 'learning_rate' is None, it must be a number\.$"),
+        (
+            {"learning_rate": None},
+            TypeError,
+            r"^here: 'learning_rate' is None, it must be a number\.$",
+        ),
         ({"learning_rate": True}, TypeError, r"'learning_rate' is True, it must be a number"),
         ({"learning_rate": "1e-3"}, TypeError, r"'learning_rate' is '1e-3', it must be a number"),
-        ({"learning_rate": ["a", 1.0]}, TypeError, r"'learning_rate' is \['a', 1\.0\], it must be a number"),
+        (
+            {"learning_rate": ["a", 1.0]},
+            TypeError,
+            r"'learning_rate' is \['a', 1\.0\], it must be a number",
+        ),
         ({"entropy": "auto"}, TypeError, r"'entropy' is 'auto', it must be a number"),
         ({"batch_size": 8.5}, TypeError, r"'batch_size' is 8\.5, it must be int: a whole number"),
         ({"batch_size": float("inf")}, TypeError, r"'batch_size' is inf, it must be int"),
@@ -104,11 +120,17 @@ def test_a_name_of_its_own_an_unknown_one_and_one_of_two_meanings_stay() -> None
         ({"hidden": [True]}, TypeError, r"'hidden' is \[True\], it must be a list of integers"),
         ({"hidden": [[256]]}, TypeError, r"'hidden' is \[\[256\]\], it must be a list of integers"),
         ({"hidden": "256"}, TypeError, r"'hidden' is '256', it must be a list of integers"),
-        ({"activation": "sigmoid"}, ValueError, r"'activation' is 'sigmoid', it must be one of relu, tanh\.$"),
+        (
+            {"activation": "sigmoid"},
+            ValueError,
+            r"'activation' is 'sigmoid', it must be one of relu, tanh\.$",
+        ),
         ({"activation": 3}, ValueError, r"'activation' is 3, it must be one of relu, tanh"),
     ],
 )
-def test_values_of_another_kind(values: dict[str, Any], error: type[Exception], message: str) -> None:
+def test_values_of_another_kind(
+    values: dict[str, Any], error: type[Exception], message: str
+) -> None:
     with pytest.raises(error, match=message):
         replaced(**values)
 
@@ -126,7 +148,9 @@ def test_stacked_floats_have_one_value_per_learner() -> None:
     assert stacked.learning_rate.dtype == jnp.float32
     assert stacked.entropy is None
     assert (stacked.batch_size, stacked.hidden) == (4, (8, 8))
-    np.testing.assert_array_equal(configuration.stack(replaced(entropy=-1), 3).entropy, np.full(3, -1, np.float32))
+    np.testing.assert_array_equal(
+        configuration.stack(replaced(entropy=-1), 3).entropy, np.full(3, -1, np.float32)
+    )
 
 
 @pytest.mark.parametrize("values", [[0.1, 0.2], [0.1], []])
@@ -156,9 +180,13 @@ def test_json_and_back_with_values_per_learner() -> None:
 def test_lists_of_lists() -> None:
     from rljax.agents import stream_q
 
-    changed = configuration.replace(stream_q.Config(), {"convolutions": [[16, 3, 1], [8, 2, 1]]}, "test")
+    changed = configuration.replace(
+        stream_q.Config(), {"convolutions": [[16, 3, 1], [8, 2, 1]]}, "test"
+    )
     assert changed.convolutions == ((16, 3, 1), (8, 2, 1))
-    again = configuration.replace(stream_q.Config(), json.loads(json.dumps(configuration.as_json(changed))), "test")
+    again = configuration.replace(
+        stream_q.Config(), json.loads(json.dumps(configuration.as_json(changed))), "test"
+    )
     assert again == changed
     for wrong in ([16, 3, 1], [[16, 3]], [[16, 3, 1.5]], 16):
         with pytest.raises(TypeError, match=r"it must be a list of lists of 3 integers\.$"):
@@ -170,7 +198,9 @@ def test_integers_that_may_be_none() -> None:
     assert replaced(grid=None).grid is None
     assert configuration.parse(Config(), "grid", "5x6", "here") == (5, 6)
     assert configuration.parse(Config(), "grid", "none", "here") is None
-    with pytest.raises(TypeError, match=r"^here: 'grid' is 5, it must be a list of integers or None\.$"):
+    with pytest.raises(
+        TypeError, match=r"^here: 'grid' is 5, it must be a list of integers or None\.$"
+    ):
         replaced(grid=5)
 
 
@@ -179,7 +209,9 @@ def test_choices_beside_a_bool() -> None:
     for text, value in (("true", True), ("false", False), ("last", "last")):
         assert configuration.parse(config, "layer_norm", text, "here") == value
         assert configuration.replace(config, {"layer_norm": value}, "here").layer_norm == value
-    with pytest.raises(ValueError, match=r"^here: 'layer_norm' is 'first', it must be True or False or one of last"):
+    with pytest.raises(
+        ValueError, match=r"^here: 'layer_norm' is 'first', it must be True or False or one of last"
+    ):
         configuration.replace(config, {"layer_norm": "first"}, "here")
 
 
@@ -188,19 +220,26 @@ def test_choices_beside_a_bool() -> None:
 )
 def test_integers_beyond_int32_are_refused(values: dict[str, Any], flag: str) -> None:
     """Those of a Config that was made by hand, too."""
-    with pytest.raises(ValueError, match=rf"^--config\.{flag} is [0-9,]+, it must be at most 2,147,483,647\.$"):
+    with pytest.raises(
+        ValueError, match=rf"^--config\.{flag} is [0-9,]+, it must be at most 2,147,483,647\.$"
+    ):
         configuration.require_integers(Config(**values))
     configuration.require_integers(Config(batch_size=2**31 - 1))
 
 
 @pytest.mark.parametrize(
-    ("text", "number"), [("1e6", 10**6), ("2.5e5", 250_000), ("1_000", 1000), ("-3", -3), ("9" * 18, 10**18 - 1)]
+    ("text", "number"),
+    [("1e6", 10**6), ("2.5e5", 250_000), ("1_000", 1000), ("-3", -3), ("9" * 18, 10**18 - 1)],
 )
 def test_whole_numbers_of_the_command_line(text: str, number: int) -> None:
     assert configuration.whole_number(text) == number
 
 
-@pytest.mark.parametrize("text", ["1.5", "x", "", "nan", "inf", "1e-1", "1e18", "1e999999999", "1" + "0" * 22])
+@pytest.mark.parametrize(
+    "text", ["1.5", "x", "", "nan", "inf", "1e-1", "1e18", "1e999999999", "1" + "0" * 22]
+)
 def test_no_whole_numbers_of_the_command_line(text: str) -> None:
-    with pytest.raises(ValueError, match=r"is not a whole number|is too large: it has more than 18 digits"):
+    with pytest.raises(
+        ValueError, match=r"is not a whole number|is too large: it has more than 18 digits"
+    ):
         configuration.whole_number(text)

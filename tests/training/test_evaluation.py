@@ -1,4 +1,6 @@
-"""Evaluation: episodes that do not end are cut and marked; settings that the agent declares may change."""
+"""Evaluation: episodes that do not end are cut and marked;
+settings that the agent declares may change.
+"""
 
 from __future__ import annotations
 
@@ -61,7 +63,9 @@ def test_fields_of_other_meanings_do_not_change() -> None:
     assert same == Config()
     assert evaluation.sequence_length(agent, Config()) is None
     for name in ("compute", "sequence_length"):
-        with pytest.raises(ValueError, match=r"cannot change once agent 'mine' is trained\. .* can change: none\.$"):
+        with pytest.raises(
+            ValueError, match=r"cannot change once agent 'mine' is trained\. .* can change: none\.$"
+        ):
             loading.changed_for_acting(agent, Config(), {name: 3}, "mine")
 
 
@@ -70,7 +74,11 @@ def test_declared_settings_change_and_no_others() -> None:
     agent: Any = types.SimpleNamespace(acting=lambda config: acting)
     assert evaluation.deciding(agent, Config(), 7) == (agent, Config(compute=7))
     assert evaluation.sequence_length(agent, Config(compute=7)) == 7
-    changed = loading.changed_for_acting(agent, Config(), {"target_return": 5, "compute": 1}, "mine")
+    changed = loading.changed_for_acting(
+        agent, Config(), {"target_return": 5, "compute": 1}, "mine"
+    )
     assert changed == Config(target_return=5.0, compute=1)
-    with pytest.raises(ValueError, match=r"can change: --config\.target-return, --config\.compute\.$"):
+    with pytest.raises(
+        ValueError, match=r"can change: --config\.target-return, --config\.compute\.$"
+    ):
         loading.changed_for_acting(agent, Config(), {"sequence_length": 3}, "mine")

@@ -1,4 +1,6 @@
-"""Learners side by side: what each sees, when it learns, and that neither its neighbours nor the driver matter."""
+"""Learners side by side: what each sees, when it learns,
+and that neither its neighbours nor the driver matter.
+"""
 
 from __future__ import annotations
 
@@ -68,7 +70,8 @@ def test_warm_up_acts_uniformly_within_the_bounds() -> None:
 
 def test_warm_up_counts_the_steps_of_all_environments() -> None:
     act = acting(50, 120, Fake(), EnvSpec("Some", (2,), 1))
-    for steps, warm in ((0, False), (2, False), (3, True), (4, True)):  # 0, 100, 150 and 200 environment steps done
+    # 0, 100, 150 and 200 environment steps done
+    for steps, warm in ((0, False), (2, False), (3, True), (4, True)):
         action, extras = act(steps)
         assert extras["acted"].all() == warm
         assert (action >= 0).all() == warm
@@ -83,7 +86,9 @@ def test_exploration_differs_between_environments_learners_and_steps() -> None:
 @pytest.mark.slow
 def test_warm_up_with_discrete_actions() -> None:
     class Discrete(Fake):
-        def act(self, state: State, observation: Any, key: Any, config: Any, explore: bool) -> tuple[Any, dict]:
+        def act(
+            self, state: State, observation: Any, key: Any, config: Any, explore: bool
+        ) -> tuple[Any, dict]:
             return jnp.full(observation.shape[:-1], 9, jnp.int32), {}
 
     act = acting(900, 900, Discrete(), EnvSpec("Some", (2,), 3, discrete=True))
@@ -101,7 +106,9 @@ def test_warm_up_stays_a_branch() -> None:
     learners = Learner(Fake(), EnvSpec("Some", (2,), 1), 2)
     hyper = learners.hyperparameters(settings(2))
     state = learners.init(jax.random.split(jax.random.key(0), 2), hyper)
-    program = jax.make_jaxpr(lambda state, x: learners.act(state, x, hyper))(state, jnp.zeros((2, 1, 2)))
+    program = jax.make_jaxpr(lambda state, x: learners.act(state, x, hyper))(
+        state, jnp.zeros((2, 1, 2))
+    )
     assert any(equation.primitive.name == "cond" for equation in program.jaxpr.eqns)
 
 
@@ -114,7 +121,9 @@ def test_warm_up_stays_a_branch() -> None:
         ({"warmup_steps": 0, "batch_size": 6}, 6, 1),
     ],
 )
-def test_nothing_is_learnt_before_the_warm_up_is_over(changes: Any, first: int, updates: int) -> None:
+def test_nothing_is_learnt_before_the_warm_up_is_over(
+    changes: Any, first: int, updates: int
+) -> None:
     """`first` is the first iteration, from 1, that ends with enough stored."""
     driver = driven([0, 1], 0, **changes)
     fresh = jax.tree.map(np.array, driver.agent_state.state)
@@ -133,15 +142,24 @@ def test_nothing_is_learnt_before_the_warm_up_is_over(changes: Any, first: int, 
 
 def test_stored_is_what_happened() -> None:
     driver = driven([0, 1], 12, environment=Counter(limit=5), num_envs=2)
-    stored = jax.tree.map(lambda x: np.asarray(x).reshape(2, -1, 2, *x.shape[2:])[:, :12], driver.learners.storage.data)
+    stored = jax.tree.map(
+        lambda x: np.asarray(x).reshape(2, -1, 2, *x.shape[2:])[:, :12],
+        driver.learners.storage.data,
+    )
     time = np.arange(12) % 5
-    np.testing.assert_array_equal(stored.observation[..., 0], np.broadcast_to(time[:, None], (2, 12, 2)))
+    np.testing.assert_array_equal(
+        stored.observation[..., 0], np.broadcast_to(time[:, None], (2, 12, 2))
+    )
     np.testing.assert_array_equal(stored.next_observation[..., 0], stored.observation[..., 0] + 1)
     np.testing.assert_array_equal(stored.next_observation[..., 1], stored.action[..., 0])
-    np.testing.assert_array_equal(stored.truncated, np.broadcast_to((time == 4)[:, None], (2, 12, 2)))
+    np.testing.assert_array_equal(
+        stored.truncated, np.broadcast_to((time == 4)[:, None], (2, 12, 2))
+    )
     assert not stored.terminated.any()
     # 8 steps of 2 environments in the warm-up would be 16; 4 are enough for 8.
-    np.testing.assert_array_equal(stored.extras["acted"], np.broadcast_to(np.arange(12)[:, None] >= 4, (2, 12, 2)))
+    np.testing.assert_array_equal(
+        stored.extras["acted"], np.broadcast_to(np.arange(12)[:, None] >= 4, (2, 12, 2))
+    )
 
 
 # Counters near 2^31.
@@ -163,8 +181,12 @@ def test_counters_neither_overflow_nor_become_small_again(as_type: Any) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("driver_of", "num_envs"), [(CompiledDriver, 64), (EmbeddedDriver, 1), (HostedDriver, 64)])
-def test_learning_goes_on_beyond_2_to_the_31_environment_steps(driver_of: Any, num_envs: int) -> None:
+@pytest.mark.parametrize(
+    ("driver_of", "num_envs"), [(CompiledDriver, 64), (EmbeddedDriver, 1), (HostedDriver, 64)]
+)
+def test_learning_goes_on_beyond_2_to_the_31_environment_steps(
+    driver_of: Any, num_envs: int
+) -> None:
     """The product of steps and environments passes 2^31, or the steps themselves do."""
     config = settings(1, num_envs=num_envs, replay_size=256)
     inside = AutoReset(Counter()) if driver_of is CompiledDriver else HostedCounter(1000)
@@ -185,7 +207,9 @@ def test_learning_goes_on_beyond_2_to_the_31_environment_steps(driver_of: Any, n
     assert int(driver.learners.updates) == 2**30 + 6 - 3, "an update in each iteration"
     assert not np.allclose(driver.agent_state.state.weight, frozen)
     rows = slice(12, 18) if num_envs == 1 else slice(None)
-    assert np.asarray(driver.learners.storage.data.extras["acted"])[:, rows].all(), "no uniform actions"
+    assert np.asarray(driver.learners.storage.data.extras["acted"])[:, rows].all(), (
+        "no uniform actions"
+    )
     assert int(driver.learners.steps) == (edge + 6 if num_envs > 1 else 2**30 + 6 - 3)
 
 
@@ -232,7 +256,9 @@ class Scripted(Draw):
         """Note what is asked for."""
         number, size = experience.num_updates, experience.batch_size
         ASKED.append((number, size))
-        example = jax.tree.map(lambda x: jnp.zeros((2, number, size, *x.shape[2:]), x.dtype), buffer.data)
+        example = jax.tree.map(
+            lambda x: jnp.zeros((2, number, size, *x.shape[2:]), x.dtype), buffer.data
+        )
         return example.replace(reward=jnp.asarray(REWARDS[:, self.start : self.start + number]))
 
 
@@ -264,7 +290,13 @@ def test_several_updates_are_as_many_single_ones() -> None:
 @pytest.mark.parametrize("name", ["sac", "td3"])
 def test_learner_learns_the_same_alone_and_in_a_population(name: str) -> None:
     module = registry.load_agent(name)
-    changes = {"hidden": (16, 16), "batch_size": 16, "warmup_steps": 40, "replay_size": 1000, "num_envs": 2}
+    changes = {
+        "hidden": (16, 16),
+        "batch_size": 16,
+        "warmup_steps": 40,
+        "replay_size": 1000,
+        "num_envs": 2,
+    }
     config = configuration.replace(module.Config(), changes, "test")
     environment = envs.make("rljax/Pendulum")
 
@@ -277,8 +309,11 @@ def test_learner_learns_the_same_alone_and_in_a_population(name: str) -> None:
         return driver
 
     together, alone = trained([3, 5, 9]), trained([5])
-    stored, single = (one(driver.learners.storage.data, i) for driver, i in ((together, 1), (alone, 0)))
-    stored, single = (jax.tree.map(lambda x: x[:40], rows) for rows in (stored, single))  # of the warm-up
+    stored, single = (
+        one(driver.learners.storage.data, i) for driver, i in ((together, 1), (alone, 0))
+    )
+    # Of the warm-up.
+    stored, single = (jax.tree.map(lambda x: x[:40], rows) for rows in (stored, single))
     assert_equal(stored, single, rtol=1e-5, atol=1e-6)
     assert_equal(one(together.agent_state, 1), one(alone.agent_state, 0), rtol=1e-3, atol=1e-5)
     kernel = jax.tree.leaves(together.agent_state.state.actor)[1]
@@ -308,7 +343,9 @@ def test_a_number_in_a_declaration_is_every_learners(num_learners: int) -> None:
         def experience(self, config: Any) -> Any:
             return replay(config, draw=NStep(steps=2, discount=config.learning_rate))
 
-    told, asked = (driven(range(num_learners), 12, module, learning_rate=0.5) for module in (Told(), Asked()))
+    told, asked = (
+        driven(range(num_learners), 12, module, learning_rate=0.5) for module in (Told(), Asked())
+    )
     assert told.hyper.experience.draw.discount.shape == (num_learners,)
     assert int(told.learners.updates) == 5
     assert_equal(told.agent_state, asked.agent_state)
@@ -318,7 +355,10 @@ def test_same_seed_same_bits_in_chunks_of_any_length() -> None:
     first, second = driven([7, 8], 30, num_envs=2), driven([7, 8], 13, num_envs=2)
     second.advance(1)
     second.advance(16)
-    data = [jax.tree.map(jax.random.key_data, (d.learners.key_act, d.learners.key_update)) for d in (first, second)]
+    data = [
+        jax.tree.map(jax.random.key_data, (d.learners.key_act, d.learners.key_update))
+        for d in (first, second)
+    ]
     assert_equal(*data)
     keyless = [d.learners.replace(key_act=None, key_update=None) for d in (first, second)]
     assert_equal(*keyless)
@@ -332,7 +372,8 @@ def test_same_seed_same_bits_in_chunks_of_any_length() -> None:
 def test_drivers_agree(kind: Any) -> None:
     """The same deterministic environment inside the program and on the host teaches the same.
 
-    On the host an iteration begins with learning, to step meanwhile; inside the program it ends with it.
+    On the host an iteration begins with learning, to step meanwhile; inside the program it ends
+    with it.
     """
     seeds, iterations, limit = [1, 2], 11, 5
     changes: Any = {"num_envs": 3, "num_steps": 2, "num_updates": 2, "warmup_steps": 30}
@@ -345,7 +386,9 @@ def test_drivers_agree(kind: Any) -> None:
     assert_equal(inside.learners.storage, outside.learners.storage, rtol=1e-5, atol=1e-6)
     action = outside.action if kind is HostedDriver else outside.carry.action
     assert_equal(inside.carry.action, action, rtol=1e-5, atol=1e-6)
-    np.testing.assert_array_equal(outside.report().metrics["episode/length"], inside.report().metrics["episode/length"])
+    np.testing.assert_array_equal(
+        outside.report().metrics["episode/length"], inside.report().metrics["episode/length"]
+    )
     outside.advance(1)
     assert int(inside.learners.updates) == int(outside.learners.updates) == 14
     assert_equal(inside.agent_state, outside.agent_state, rtol=1e-5, atol=1e-6)
@@ -364,7 +407,9 @@ def test_rollouts_are_whole_in_order_and_learnt_from_once(kind: Any) -> None:
         driver.advance(4)  # on the host the next iteration begins with learning
     assert int(driver.learners.updates) == 3
     for learner_times in np.asarray(driver.agent_state.state.rewards)[:, :3]:  # [updates, T x E]
-        np.testing.assert_array_equal(learner_times.reshape(12, 3), np.arange(1, 13)[:, None].repeat(3, axis=1))
+        np.testing.assert_array_equal(
+            learner_times.reshape(12, 3), np.arange(1, 13)[:, None].repeat(3, axis=1)
+        )
     actions = np.asarray(driver.learners.storage.data.extras["acted"])
     assert actions.all(), "no uniform actions, whatever warm-up other storages have"
 
@@ -378,7 +423,8 @@ def test_report_is_the_mean_of_the_updates_since_the_last() -> None:
     losses = np.asarray(driver.agent_state.state.losses)
     result = driver.report()
     np.testing.assert_allclose(result.metrics["loss"], losses[:, :4].mean(axis=1), rtol=1e-6)
-    np.testing.assert_array_equal(result.metrics["delayed"], [2.0, 2.0])  # of updates 1 and 3, the others have none
+    # Of updates 1 and 3, the others have none.
+    np.testing.assert_array_equal(result.metrics["delayed"], [2.0, 2.0])
     assert result.updates == 4
     driver.advance(3)
     losses = np.asarray(driver.agent_state.state.losses)
@@ -421,7 +467,11 @@ def test_tally_counts_weights(value: float) -> None:
     tally = learner.empty_tally(("plain", "weighted"), 2)
     zeros, ones = jnp.zeros(2), jnp.ones(2)
     for update, (plain, weighted) in enumerate(
-        [([1, 2], Weighted(4 * ones, ones)), ([3, 6], Weighted(zeros, zeros)), ([5, value], Weighted(ones, ones))]
+        [
+            ([1, 2], Weighted(4 * ones, ones)),
+            ([3, 6], Weighted(zeros, zeros)),
+            ([5, value], Weighted(ones, ones)),
+        ]
     ):
         metrics = {"plain": jnp.asarray(plain, jnp.float32), "weighted": weighted}
         tally = learner.add_to_tally(tally, metrics, jnp.asarray(update))
@@ -440,7 +490,13 @@ def test_tally_counts_weights(value: float) -> None:
 @pytest.mark.parametrize("kind", [CompiledDriver, HostedDriver, EmbeddedDriver])
 def test_each_observation_is_perceived_once(kind: Any) -> None:
     """What is acted on is stored one step later: all that is stored, and the newest."""
-    changes: Any = {"num_envs": 3, "num_steps": 2, "num_updates": 2, "warmup_steps": 12, "counts": True}
+    changes: Any = {
+        "num_envs": 3,
+        "num_steps": 2,
+        "num_updates": 2,
+        "warmup_steps": 12,
+        "counts": True,
+    }
     if kind is CompiledDriver:
         driver: Any = driven([0, 1], 9, environment=Counter(4), **changes)
     else:
@@ -449,7 +505,10 @@ def test_each_observation_is_perceived_once(kind: Any) -> None:
         driver.start([0, 1])
         driver.advance(9)
     newest = driver.observation if kind is HostedDriver else driver.carry.observation
-    state, stored = driver.agent_state.state, np.asarray(driver.learners.storage.data.observation)[:, : 9 * 2 * 3]
+    state, stored = (
+        driver.agent_state.state,
+        np.asarray(driver.learners.storage.data.observation)[:, : 9 * 2 * 3],
+    )
     seen = np.concatenate([stored, np.asarray(newest)], axis=1)
     np.testing.assert_array_equal(state.count, [57, 57])
     np.testing.assert_array_equal(state.firsts, (seen[..., 0] == 0).sum(axis=1))
@@ -459,7 +518,9 @@ def test_each_observation_is_perceived_once(kind: Any) -> None:
 def test_single_learner_has_the_axis_too() -> None:
     learners = Learner(Fake(), EnvSpec("Some", (2,), 1), 1)
     hyper = learners.hyperparameters(settings(1, num_envs=3))
-    state = jax.eval_shape(lambda keys: learners.init(keys, hyper), jax.random.split(jax.random.key(0), 1))
+    state = jax.eval_shape(
+        lambda keys: learners.init(keys, hyper), jax.random.split(jax.random.key(0), 1)
+    )
     shared = {"steps", "updates", "position", "size"}
     for path, leaf in jax.tree_util.tree_leaves_with_path(state):
         counter = jax.tree_util.keystr(path).rpartition(".")[2] in shared

@@ -16,7 +16,9 @@ from rljax.training.settings import Settings
 from tests.helpers.counting import recorded
 
 
-def test_compilations_are_kept_in_the_users_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_compilations_are_kept_in_the_users_cache(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     names = ("jax_compilation_cache_dir", "jax_persistent_cache_min_compile_time_secs")
     before = {name: jax.config.values[name] for name in names}
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
@@ -33,7 +35,10 @@ def test_compilations_are_kept_in_the_users_cache(tmp_path: Path, monkeypatch: p
 
 
 def test_a_checkpoint_depends_on_what_changes_online() -> None:
-    """Floats are no part of it: they change nothing about the arrays. Sizes are, where the stages differ in them."""
+    """Floats are no part of it: they change nothing about the arrays.
+
+    Sizes are, where the stages differ in them.
+    """
     online = {"actor_lr": 1e-4, "batch_size": 16, "num_updates": 2, "replay_size": 300}
     asked = Settings("iql", "rljax/Pendulum", 4, data="recorded.npz", then_online=4, online=online)
     config = iql.Config(hidden=(8,), batch_size=32, decay_steps=None, replay_size=300)
@@ -48,7 +53,9 @@ def test_a_checkpoint_depends_on_what_changes_online() -> None:
     assert training.config.actor_lr == 3e-4, "of the first stage"
     assert (training.total, training.stage) == (8, training.stages[0])
     training.close()
-    plain = Training(Experiment(Settings("iql", "none", 4, data="recorded.npz"), iql, config, recorded()))
+    plain = Training(
+        Experiment(Settings("iql", "none", 4, data="recorded.npz"), iql, config, recorded())
+    )
     assert not [name for name in plain.structure() if name.startswith("online.")]
     plain.close()
 
@@ -56,10 +63,22 @@ def test_a_checkpoint_depends_on_what_changes_online() -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"online": {"actor_lr": 1e-4}}, r"^--online changes hyperparameters for the steps of --then-online N"),
-        ({"then_online": 4, "online": {"actor_l": 1.0}}, r"^--online: no setting 'actor_l'\. Nearest: 'actor_lr'"),
-        ({"then_online": 4, "online": {"num_envs": 0}}, r"^--config\.num-envs is 0, it must be at least 1\.$"),
-        ({"then_online": 4, "online": {"discount": 2.0}}, r"^--config\.discount is 2, it must be finite and in \[0, 1"),
+        (
+            {"online": {"actor_lr": 1e-4}},
+            r"^--online changes hyperparameters for the steps of --then-online N",
+        ),
+        (
+            {"then_online": 4, "online": {"actor_l": 1.0}},
+            r"^--online: no setting 'actor_l'\. Nearest: 'actor_lr'",
+        ),
+        (
+            {"then_online": 4, "online": {"num_envs": 0}},
+            r"^--config\.num-envs is 0, it must be at least 1\.$",
+        ),
+        (
+            {"then_online": 4, "online": {"discount": 2.0}},
+            r"^--config\.discount is 2, it must be finite and in \[0, 1",
+        ),
     ],
 )
 def test_what_cannot_change_online_is_refused(changes: dict[str, Any], message: str) -> None:
@@ -70,9 +89,15 @@ def test_what_cannot_change_online_is_refused(changes: dict[str, Any], message: 
 
 
 def test_a_longer_run_stretches_what_follows_its_length() -> None:
-    for value, expected, said in ((1.0, 8, "decay_steps 4 -> 8"), (4.0, 4, "falls to 0 at step 4"), (None, None, "")):
+    for value, expected, said in (
+        (1.0, 8, "decay_steps 4 -> 8"),
+        (4.0, 4, "falls to 0 at step 4"),
+        (None, None, ""),
+    ):
         config = iql.Config(hidden=(8,), batch_size=8, decay_steps=value)
-        training = Training(Experiment(Settings("iql", "none", 4, data="recorded.npz"), iql, config, recorded()))
+        training = Training(
+            Experiment(Settings("iql", "none", 4, data="recorded.npz"), iql, config, recorded())
+        )
         assert training.warnings == []
         training.extend(8)
         assert training.driver.hyper.config.decay_steps == expected  # pyright: ignore[reportAttributeAccessIssue]

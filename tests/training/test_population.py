@@ -1,4 +1,6 @@
-"""Learners that diverge are marked and frozen, and nobody else notices; what learners differ in is told apart."""
+"""Learners that diverge are marked and frozen, and nobody else notices;
+what learners differ in is told apart.
+"""
 
 from __future__ import annotations
 
@@ -16,21 +18,35 @@ from rljax.training import population
 from rljax.training.population import Member
 from tests.helpers import small_runs
 
-# Of three learners the second has a learning rate that no critic survives; it learns from step 150 on.
+# Of three learners the second has a learning rate that no critic survives; it learns from step 150
+# on.
 DIVERGES = {"critic_lr": [1e-3, 1e18, 1e-3], "warmup_steps": 150}
 
 
 def states(out: Path) -> dict[str, np.ndarray]:
     """What the last checkpoint holds of the agents."""
-    return {name: value for name, value in small_runs.arrays(out).items() if name.startswith("['agent']")}
+    return {
+        name: value
+        for name, value in small_runs.arrays(out).items()
+        if name.startswith("['agent']")
+    }
 
 
 @pytest.mark.parametrize(
     ("agent", "env", "name", "wild"),
     [
-        pytest.param("td3", "rljax/Pendulum", "critic_lr", 1e18, id="compiled", marks=pytest.mark.learn),
+        pytest.param(
+            "td3", "rljax/Pendulum", "critic_lr", 1e18, id="compiled", marks=pytest.mark.learn
+        ),
         pytest.param("td3", "Pendulum-v1", "critic_lr", 1e18, id="hosted", marks=pytest.mark.learn),
-        pytest.param("ppo", "Pendulum-v1", "learning_rate", 1e38, id="hosted-on-policy", marks=pytest.mark.learn),
+        pytest.param(
+            "ppo",
+            "Pendulum-v1",
+            "learning_rate",
+            1e38,
+            id="hosted-on-policy",
+            marks=pytest.mark.learn,
+        ),
         pytest.param("stream_ac", "Pendulum-v1", "entropy_cost", 1e38, id="stream"),
     ],
 )
@@ -38,7 +54,9 @@ def states(out: Path) -> dict[str, np.ndarray]:
 def test_a_learner_that_diverges_is_frozen_and_the_others_do_not_notice(
     agent: str, env: str, name: str, wild: float, tmp_path: Path, capsys: Any
 ) -> None:
-    broken = small_runs.train(agent, env, 400, tmp_path / "broken", {name: [1e-3, wild, 1e-3]}, seeds=3)
+    broken = small_runs.train(
+        agent, env, 400, tmp_path / "broken", {name: [1e-3, wild, 1e-3]}, seeds=3
+    )
     well = small_runs.train(agent, env, 400, tmp_path / "well", {name: [1e-3, 1e-3, 1e-3]}, seeds=3)
 
     summary = json.loads((broken / "summary.json").read_text())
@@ -59,7 +77,11 @@ def test_a_learner_that_diverges_is_frozen_and_the_others_do_not_notice(
                 assert values[1] is None, metric
     evaluations = records.read(broken, "evaluations")
     marks = {(line["learner"], line["step"]): line.get("diverged", False) for line in evaluations}
-    assert marks == {(p, step): p == 1 and step >= found["step"] for p in range(3) for step in (100, 200, 300, 400)}
+    assert marks == {
+        (p, step): p == 1 and step >= found["step"]
+        for p in range(3)
+        for step in (100, 200, 300, 400)
+    }
     assert all(np.isfinite(line["returns"]).all() for line in evaluations)
 
 
@@ -110,7 +132,10 @@ def test_learners_are_told_apart_by_seed_and_settings() -> None:
     assert rows[2] == Member(0, {"actor_lr": 3e-4})
     assert population.settings(rows) == [({"actor_lr": 1e-4}, [0, 1]), ({"actor_lr": 3e-4}, [2, 3])]
     assert population.settings(population.members(td3.Config(), [3, 5])) == [({}, [0, 1])]
-    with pytest.raises(ValueError, match=r"^learners 0 and 2 are the same: seed 0 with actor-lr=0.0001\. Each learner"):
+    with pytest.raises(
+        ValueError,
+        match=r"^learners 0 and 2 are the same: seed 0 with actor-lr=0.0001\. Each learner",
+    ):
         population.members(td3.Config(actor_lr=(1e-4, 1e-4, 1e-4)), [0, 1, 0])  # type: ignore[arg-type]
     with pytest.raises(ValueError, match=r"^learners 0 and 1 are the same: seed 4\. Each"):
         population.members(td3.Config(), [4, 4])
@@ -125,17 +150,28 @@ def test_part_of_a_population_has_one_number_where_it_agrees() -> None:
 
 def test_settings_are_shown_as_they_are_written() -> None:
     values = {"actor_lr": 1e-4, "hidden": (256, 256), "layer_norm": True, "decay_steps": None}
-    assert population.label(values) == "actor-lr=0.0001 hidden=256x256 layer-norm=true decay-steps=none"
+    assert (
+        population.label(values)
+        == "actor-lr=0.0001 hidden=256x256 layer-norm=true decay-steps=none"
+    )
 
 
 @pytest.mark.learn
 def test_the_summary_tells_settings_apart(tmp_path: Path) -> None:
     config = {"actor_lr": [1e-4, 1e-4, 3e-4, 3e-4]}
-    out = small_runs.train("td3", "rljax/Pendulum", 200, tmp_path / "run", config, seeds=(0, 1, 0, 1))
+    out = small_runs.train(
+        "td3", "rljax/Pendulum", 200, tmp_path / "run", config, seeds=(0, 1, 0, 1)
+    )
     summary = json.loads((out / "summary.json").read_text())
     assert summary["final"] is None
-    assert [entry["values"] for entry in summary["settings"]] == [{"actor_lr": 1e-4}, {"actor_lr": 3e-4}]
-    returns = {(line["step"], line["learner"]): line["returns"] for line in records.read(out, "evaluations")}
+    assert [entry["values"] for entry in summary["settings"]] == [
+        {"actor_lr": 1e-4},
+        {"actor_lr": 3e-4},
+    ]
+    returns = {
+        (line["step"], line["learner"]): line["returns"]
+        for line in records.read(out, "evaluations")
+    }
     for entry in summary["settings"]:
         expected = np.mean([returns[200, learner] for learner in entry["learners"]])
         assert entry["final"]["mean"] == pytest.approx(expected)

@@ -21,9 +21,16 @@ from tests.helpers import counting
 
 
 def driver(kind: Any, module: Any, declare: Any = None, **changes: Any) -> Any:
-    source = {CompiledDriver: envs.make("rljax/Pendulum"), EmbeddedDriver: counting.HostedCounter(5)}.get(kind)
-    learner = Learner(module, counting.HostedCounter(5).spec if source is None else source.spec, 2, declare)
-    return kind(learner, counting.dataset() if source is None else source, counting.settings(2, **changes))
+    source = {
+        CompiledDriver: envs.make("rljax/Pendulum"),
+        EmbeddedDriver: counting.HostedCounter(5),
+    }.get(kind)
+    learner = Learner(
+        module, counting.HostedCounter(5).spec if source is None else source.spec, 2, declare
+    )
+    return kind(
+        learner, counting.dataset() if source is None else source, counting.settings(2, **changes)
+    )
 
 
 @pytest.mark.parametrize("kind", [CompiledDriver, EmbeddedDriver, OfflineDriver])
@@ -34,7 +41,10 @@ def test_drivers_that_compute_the_same_share_their_programs(kind: Any) -> None:
     assert driver(kind, module, batch_size=8).loop is not first.loop
     assert driver(kind, counting.Fake()).loop is not first.loop
     online = OnlineExperience(module, None, "rljax/Pendulum", None)
-    assert driver(kind, module, online).loop is driver(kind, module, OnlineExperience(*vars(online).values())).loop
+    assert (
+        driver(kind, module, online).loop
+        is driver(kind, module, OnlineExperience(*vars(online).values())).loop
+    )
 
 
 def test_a_changed_or_reloaded_module_is_another() -> None:

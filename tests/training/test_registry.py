@@ -44,29 +44,44 @@ def test_agents_are_loaded_by_name_and_by_path() -> None:
     for name in NAMES:
         module = registry.load_agent(name)
         assert module is importlib.import_module(f"rljax.agents.{name}")
-        assert registry.load_agent(str(ROOT / "agents" / f"{name}.py")) is module, "one agent, not two"
+        assert registry.load_agent(str(ROOT / "agents" / f"{name}.py")) is module, (
+            "one agent, not two"
+        )
         assert registry.agent_name(name) == registry.agent_name(f"some/where/{name}.py") == name
 
 
 def test_users_own_agent_is_loaded_from_its_file(tmp_path: Path) -> None:
     path = tmp_path / "mine.py"
-    path.write_text(registry.source("sac").replace("discount: Share = 0.99 ", "discount: Share = 0.5 "))
+    path.write_text(
+        registry.source("sac").replace("discount: Share = 0.99 ", "discount: Share = 0.5 ")
+    )
     module = registry.load_agent(str(path))
     assert module.Config().discount == 0.5
     assert registry.load_agent("sac").Config().discount == 0.99
     assert dataclasses.is_dataclass(module.State)
     assert len(jax.tree.leaves(module.Config())) > 3, "floats are leaves there too"
-    assert registry.preset(str(path), module, "Pendulum-v1") == module.Config(), "presets are for its parent"
+    assert registry.preset(str(path), module, "Pendulum-v1") == module.Config(), (
+        "presets are for its parent"
+    )
 
 
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("sca", r"^no agent 'sca'\. Nearest: .*'sac'.*\. All of them: rljax list\. A file .* \./mine\.py$"),
+        (
+            "sca",
+            (
+                r"^no agent 'sca'\. Nearest: .*'sac'.*\. All of them: rljax list\. A file "
+                r".* \./mine\.py$"
+            ),
+        ),
         ("zzzzzz", r"^no agent 'zzzzzz'\. All of them: rljax list"),
         ("presets", r"^no agent 'presets'"),
         ("__init__", r"^no agent '__init__'"),
-        ("absent/mine.py", r"^no agent file 'absent/mine\.py'\. .*: rljax new absent/mine\.py --from sac$"),
+        (
+            "absent/mine.py",
+            r"^no agent file 'absent/mine\.py'\. .*: rljax new absent/mine\.py --from sac$",
+        ),
     ],
 )
 def test_unknown_agents(name: str, message: str) -> None:
@@ -76,9 +91,13 @@ def test_unknown_agents(name: str, message: str) -> None:
 
 def test_file_that_is_no_agent(tmp_path: Path) -> None:
     path = tmp_path / "half.py"
-    path.write_text("storage = 'replay'\n\ndef act(state, observation, key, config, explore): ...\n")
+    path.write_text(
+        "storage = 'replay'\n\ndef act(state, observation, key, config, explore): ...\n"
+    )
     lacks = r"Config, experience, check, init, update"
-    message = rf"^'.*half\.py' is not an agent: it lacks {lacks}\. .* rljax new mine\.py --from sac$"
+    message = (
+        rf"^'.*half\.py' is not an agent: it lacks {lacks}\. .* rljax new mine\.py --from sac$"
+    )
     with pytest.raises(ValueError, match=message):
         registry.load_agent(str(path))
 
@@ -86,8 +105,14 @@ def test_file_that_is_no_agent(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("x = 1\ndef act(:\n", r"SyntaxError in line 2 of '.*mine\.py': invalid syntax\.\n  def act\(:"),
-        ("def act():\npass\n", r"IndentationError in line 2 of '.*mine\.py': expected an indented block.*\n  pass"),
+        (
+            "x = 1\ndef act(:\n",
+            r"SyntaxError in line 2 of '.*mine\.py': invalid syntax\.\n  def act\(:",
+        ),
+        (
+            "def act():\npass\n",
+            r"IndentationError in line 2 of '.*mine\.py': expected an indented block.*\n  pass",
+        ),
         ("x = 1\n1 / 0\n", r"ZeroDivisionError in line 2: division by zero\."),
         ("raise SystemExit(0)\n", r"SystemExit in line 1: 0\."),
     ],
@@ -102,7 +127,9 @@ def test_file_of_the_contract_before_is_told_what_replaces_storage(tmp_path: Pat
     path, text = tmp_path / "old.py", registry.source("sac")
     assert text.count("def experience(") == 1
     path.write_text(text.replace("def experience(", "storage = 'replay'\n\n\ndef _unused("))
-    message = r"^'.*old\.py' does not say what it learns from\. In place of the line `storage = \.\.\.`"
+    message = (
+        r"^'.*old\.py' does not say what it learns from\. In place of the line `storage = \.\.\.`"
+    )
     with pytest.raises(ValueError, match=message):
         registry.load_agent(str(path))
 
@@ -112,7 +139,9 @@ def test_source_and_summary() -> None:
     for name in NAMES:
         assert len(registry.summary(name).split()) > 3
         assert registry.summary(name) in registry.source(name)
-    with pytest.raises(ValueError, match=r"^no agent 'td' to start from\. Nearest: 'td3'.*rljax list"):
+    with pytest.raises(
+        ValueError, match=r"^no agent 'td' to start from\. Nearest: 'td3'.*rljax list"
+    ):
         registry.source("td")
 
 
@@ -124,13 +153,20 @@ def test_every_agent_is_in_one_family_that_has_a_heading() -> None:
 
 
 def test_a_family_of_ones_own_comes_last(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, line in (("a", "A [planning]: it plans"), ("b", "B [offline]: it learns"), ("c", "C: it acts")):
+    for name, line in (
+        ("a", "A [planning]: it plans"),
+        ("b", "B [offline]: it learns"),
+        ("c", "C: it acts"),
+    ):
         (tmp_path / f"{name}.py").write_text(f'"""{line}.\n\nMore."""\n')
     monkeypatch.setattr(registry, "AGENTS", tmp_path)
     assert registry.families() == {"offline": ["b"], "planning": ["a"], "others": ["c"]}
     assert registry.heading("planning") == "planning"
     (tmp_path / "d.py").write_text('"""D does it."""\n')
-    with pytest.raises(ValueError, match=r"^the first line of agent 'd' is 'D does it\.', it must be 'TITLE \[FAMILY"):
+    with pytest.raises(
+        ValueError,
+        match=r"^the first line of agent 'd' is 'D does it\.', it must be 'TITLE \[FAMILY",
+    ):
         registry.families()
 
 
@@ -141,7 +177,9 @@ def test_a_family_of_ones_own_comes_last(tmp_path: Path, monkeypatch: pytest.Mon
 def environments() -> tuple[tuple[str, ...], tuple[str, ...]]:
     """All names, those of data sets too, and the families that are not installed."""
     families = envs.names()
-    missing = tuple(family.partition(" ")[0] + "/" for family, names in families.items() if not names)
+    missing = tuple(
+        family.partition(" ")[0] + "/" for family, names in families.items() if not names
+    )
     families |= datasets.names()
     return tuple(name for names in families.values() for name in names), missing
 
@@ -171,21 +209,30 @@ def check(name: str, section: str) -> None:
     settings = {field: value for field, value in values.items() if field not in BESIDE}
     config = configuration.replace(without, settings, section)
     changed = {field for field in settings if getattr(config, field) != getattr(without, field)}
-    # A data set also has the presets of its environment: a section may take back what such a shorter one sets.
+    # A data set also has the presets of its environment: a section may take back what such a
+    # shorter one sets.
     shorter = [values for other, values in of(name).items() if len(other) < len(section)]
     if "." in name:  # a variant may take back what the environment's own presets set
         shorter += list(of(name.partition(".")[0]).values())
-    changed |= {field for field in settings if any(x.get(field, settings[field]) != settings[field] for x in shorter)}
+    changed |= {
+        field
+        for field in settings
+        if any(x.get(field, settings[field]) != settings[field] for x in shorter)
+    }
     assert changed == set(settings), "a value that holds already says nothing"
     online = values.get("online", {})
     configuration.replace(config, online, f"{section} online")
 
 
 def applies(section: str) -> bool:
-    """Whether the environments of a section's pattern are there, or belong to a package that is not installed."""
+    """Whether the environments of a section's pattern are there,
+    or belong to a package that is not installed.
+    """
     known, missing = environments()
     module = section.partition(":")[0]
-    if section.startswith(missing) or (module in envs.PACKAGES and importlib.util.find_spec(module) is None):
+    if section.startswith(missing) or (
+        module in envs.PACKAGES and importlib.util.find_spec(module) is None
+    ):
         return True
     if module in envs.PACKAGES:
         importlib.import_module(module)  # registers its environments
@@ -195,7 +242,9 @@ def applies(section: str) -> bool:
 
 @files
 def test_presets_apply_somewhere(name: str) -> None:
-    assert [section for section in SECTIONS[name] if not applies(section)] == [], "they match no environment"
+    assert [section for section in SECTIONS[name] if not applies(section)] == [], (
+        "they match no environment"
+    )
 
 
 def test_preset_that_applies_nowhere_would_be_noticed() -> None:
@@ -245,7 +294,10 @@ hidden = [4]
         ("maze/small", Config(learning_rate=0.5, hidden=(4,), batch_size=2)),
         ("maze/large", Config(learning_rate=0.5, hidden=(4,), batch_size=3, layer_norm=True)),
         ("maze/one-of-a-longer-name", Config(learning_rate=0.25, hidden=(4,), batch_size=2)),
-        ('maze/large?{"size": 3}', Config(learning_rate=0.5, hidden=(4,), batch_size=3, layer_norm=True)),
+        (
+            'maze/large?{"size": 3}',
+            Config(learning_rate=0.5, hidden=(4,), batch_size=3, layer_norm=True),
+        ),
         ("Maze/small", Config(learning_rate=1.0, hidden=(4,))),
     ],
 )
@@ -301,7 +353,10 @@ online = { entropy = -1.0 }
         (("maze/small",), {"learning_rate": 0.5, "batch_size": 7}),
         (("maze/large",), {"learning_rate": 0.5, "batch_size": 9, "layer_norm": True}),
         (("other", "d4rl/maze-v2"), {"entropy": -1.0}),
-        (("maze/small", "some-file.hdf5", "d4rl/maze-v2"), {"learning_rate": 0.5, "batch_size": 7, "entropy": -1.0}),
+        (
+            ("maze/small", "some-file.hdf5", "d4rl/maze-v2"),
+            {"learning_rate": 0.5, "batch_size": 7, "entropy": -1.0},
+        ),
         ((None, "d4rl/maze-v2"), {"entropy": -1.0}),
     ],
 )
@@ -315,7 +370,9 @@ def test_presets_say_what_changes_online(
 
 def test_what_changes_online_is_no_setting_before(presets: Any, tmp_path: Path) -> None:
     (tmp_path / "some.toml").write_text(ONLINE)
-    assert registry.preset("some", presets, "maze/large") == Config(batch_size=2, learning_rate=0.125)
+    assert registry.preset("some", presets, "maze/large") == Config(
+        batch_size=2, learning_rate=0.125
+    )
 
 
 VARIANT = """
@@ -339,12 +396,18 @@ def test_a_variant_comes_after_the_presets_of_the_environment(presets: Any, tmp_
 
 
 def test_a_variant_that_is_not_there_is_refused(presets: Any, tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"^agent 'some' has no --preset quick\. It has none: leave --preset out\.$"):
+    with pytest.raises(
+        ValueError,
+        match=r"^agent 'some' has no --preset quick\. It has none: leave --preset out\.$",
+    ):
         registry.preset("some", presets, "maze/large", variant="quick")
     (tmp_path / "some.quick.toml").write_text('["maze/*"]\nsource = "x"\nbatch_size = 7\n')
     with pytest.raises(ValueError, match=r"^agent 'some' has no --preset quack\. It has: quick\.$"):
         registry.preset("some", presets, "maze/large", variant="quack")
-    with pytest.raises(ValueError, match=r"^--preset quick of agent 'some' is for maze/\*, not for other\. Choose ano"):
+    with pytest.raises(
+        ValueError,
+        match=r"^--preset quick of agent 'some' is for maze/\*, not for other\. Choose ano",
+    ):
         registry.preset("some", presets, "other", variant="quick")
 
 

@@ -1,4 +1,6 @@
-"""An agent whose functions return something of another form is told so at the start of a run, in one sentence."""
+"""An agent whose functions return something of another form is told so at the start of a run,
+in one sentence.
+"""
 
 from __future__ import annotations
 
@@ -78,8 +80,10 @@ CASES: dict[str, tuple[Any, str]] = {
     ),
     "no action axis": (
         Altered(act=lambda action, extras: (action[:, 0], extras)),
-        r"`act` of Altered returns actions of shape \(4,\) for 4 environments of 'Some'; their shape must be \(4, 1\), "
-        r"one row for each of the observations \[E, O\.\.\.\]",
+        (
+            r"`act` of Altered returns actions of shape \(4,\) for 4 environments of 'Some'; their "
+            r"shape must be \(4, 1\), one row for each of the observations \[E, O\.\.\.\]"
+        ),
     ),
     "one action for all": (
         Altered(act=lambda action, extras: (action.mean(axis=0), extras)),
@@ -91,8 +95,10 @@ CASES: dict[str, tuple[Any, str]] = {
     ),
     "extras of all": (
         Altered(act=lambda action, extras: (action, {"mean": {"x": action.mean(axis=0)}})),
-        r"`act` of Altered returns extras\['mean'\] of shape \(1,\) for 4 environments; its shape must begin with "
-        r"\(4,\): one row",
+        (
+            r"`act` of Altered returns extras\['mean'\] of shape \(1,\) for 4 environments; its "
+            r"shape must begin with \(4,\): one row"
+        ),
     ),
     "extras that are no dictionary": (
         Altered(act=lambda action, extras: (action, (action,))),
@@ -100,8 +106,11 @@ CASES: dict[str, tuple[Any, str]] = {
     ),
     "a memory of another shape": (
         Remembering({"hidden": jnp.zeros((4, 3))}),
-        r"`act` of Remembering returns another memory than it was given: \['hidden'\] was float32\[4, 2\] and becomes "
-        r"float32\[4, 3\]; each part keeps the shape and type that `remember` says",
+        (
+            r"`act` of Remembering returns another memory than it was given: \['hidden'\] was "
+            r"float32\[4, 2\] and becomes float32\[4, 3\]; each part keeps the shape and type that "
+            r"`remember` says"
+        ),
     ),
     "no metrics": (
         Altered(update=lambda state, metrics: state),
@@ -114,8 +123,10 @@ CASES: dict[str, tuple[Any, str]] = {
     ),
     "a State of another shape": (
         Altered(update=lambda state, metrics: (state.replace(weight=jnp.zeros(3)), metrics)),
-        r"`update` of Altered returns another State than it was given: weight was float32\[2\] and becomes "
-        r"float32\[3\]; each field keeps its structure, shape and type",
+        (
+            r"`update` of Altered returns another State than it was given: weight was float32\[2\] "
+            r"and becomes float32\[3\]; each field keeps its structure, shape and type"
+        ),
     ),
     "a State of another type": (
         Altered(
@@ -133,8 +144,10 @@ CASES: dict[str, tuple[Any, str]] = {
     ),
     "one priority for all": (
         Prioritised(update=lambda state, metrics: (state, metrics | {"priorities": jnp.ones(())})),
-        r"`update` of Prioritised returns metrics\['priorities'\] of shape \(\); its shape must be \(\d+,\), "
-        r"one for each row of the batch",
+        (
+            r"`update` of Prioritised returns metrics\['priorities'\] of shape \(\); its shape "
+            r"must be \(\d+,\), one for each row of the batch"
+        ),
     ),
 }
 

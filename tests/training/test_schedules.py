@@ -1,4 +1,6 @@
-"""Settings that change on the way: who takes over from whom, and which schedule made a learner what it is."""
+"""Settings that change on the way: who takes over from whom,
+and which schedule made a learner what it is.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,8 @@ VALUES = {"rate": [1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 9.0, 10.0], "other": 
 
 def test_the_worst_fifth_takes_over_from_the_best_fifth() -> None:
     schedule = PopulationBased({"rate": (0.5, 9.5)}, every=100)
-    scores = np.array([3.0, 9.0, 1.0, 5.0, 6.0, 10.0, 4.0, 7.0, np.nan, 8.0])  # worst: 8 and 2, best: 5 and 1
+    # worst: 8 and 2, best: 5 and 1
+    scores = np.array([3.0, 9.0, 1.0, 5.0, 6.0, 10.0, 4.0, 7.0, np.nan, 8.0])
     assert schedule.change(150, scores, VALUES) is None
     seen: set[tuple[int, int, float]] = set()
     for step in range(100, 20_000, 100):
@@ -29,7 +32,13 @@ def test_the_worst_fifth_takes_over_from_the_best_fifth() -> None:
             before = VALUES["rate"][change.parents[learner]]
             if learner in (2, 8):
                 assert change.values["rate"][learner] in (0.8 * before, 1.2 * before)
-                seen.add((learner, int(change.parents[learner]), round(change.values["rate"][learner] / before, 3)))
+                seen.add(
+                    (
+                        learner,
+                        int(change.parents[learner]),
+                        round(change.values["rate"][learner] / before, 3),
+                    )
+                )
             else:
                 assert change.values["rate"][learner] == before
         assert change.values["other"] == VALUES["other"]
@@ -66,12 +75,16 @@ def test_small_populations_have_a_best_and_a_worst(number: int) -> None:
 
 def test_a_change_depends_on_its_step_and_seed_alone() -> None:
     scores = np.arange(10.0)
-    first, again = (PopulationBased({"rate": (0.0, 10.0)}, every=1, seed=3).change(7, scores, VALUES) for _ in range(2))
+    first, again = (
+        PopulationBased({"rate": (0.0, 10.0)}, every=1, seed=3).change(7, scores, VALUES)
+        for _ in range(2)
+    )
     assert first is not None
     assert again is not None
     assert first.values == again.values
     different = [
-        PopulationBased({"rate": (0.0, 10.0)}, every=1, seed=seed).change(7, scores, VALUES) for seed in range(9)
+        PopulationBased({"rate": (0.0, 10.0)}, every=1, seed=seed).change(7, scores, VALUES)
+        for seed in range(9)
     ]
     assert any(change is not None and change.values != first.values for change in different)
 
@@ -99,7 +112,9 @@ def test_settings_change_what_is_learnt_and_agents_move(tmp_path: Any) -> None:
     schedule = {"ranges": {"actor_lr": (0.0, 0.0)}, "every": 200}
     config = {"actor_lr": [1e-2, 1e-3], "critic_lr": [1e-3, 2e-3]}
     half = small_runs.train("td3", "rljax/Pendulum", 200, tmp_path / "half", config, seeds=2)
-    out = small_runs.train("td3", "rljax/Pendulum", 400, tmp_path / "run", config, seeds=2, schedule=schedule)
+    out = small_runs.train(
+        "td3", "rljax/Pendulum", 400, tmp_path / "run", config, seeds=2, schedule=schedule
+    )
     (change,) = records.read(out, "changes")
     (loser,) = [p for p, parent in enumerate(change["parents"]) if parent != p]
     before, after = small_runs.arrays(half), small_runs.arrays(out)
@@ -116,12 +131,26 @@ def test_settings_change_what_is_learnt_and_agents_move(tmp_path: Any) -> None:
 @pytest.mark.parametrize(
     ("schedule", "message"),
     [
-        ({"ranges": {"actor_lr": (0, 1)}, "every": 0}, r"settings are to change every 0 steps, it must be at least 1"),
-        ({"ranges": {"critic_lr": (0, 1)}, "every": 100}, r"changes 'critic_lr', so each learner needs its own value"),
+        (
+            {"ranges": {"actor_lr": (0, 1)}, "every": 0},
+            r"settings are to change every 0 steps, it must be at least 1",
+        ),
+        (
+            {"ranges": {"critic_lr": (0, 1)}, "every": 100},
+            r"changes 'critic_lr', so each learner needs its own value",
+        ),
     ],
 )
-def test_schedules_that_cannot_be_are_refused(schedule: dict[str, Any], message: str, tmp_path: Any) -> None:
+def test_schedules_that_cannot_be_are_refused(
+    schedule: dict[str, Any], message: str, tmp_path: Any
+) -> None:
     with pytest.raises(ValueError, match=message):
         small_runs.train(
-            "td3", "rljax/Pendulum", 100, tmp_path / "run", {"actor_lr": [1e-3, 1e-4]}, seeds=2, schedule=schedule
+            "td3",
+            "rljax/Pendulum",
+            100,
+            tmp_path / "run",
+            {"actor_lr": [1e-3, 1e-4]},
+            seeds=2,
+            schedule=schedule,
         )

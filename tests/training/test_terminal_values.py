@@ -33,7 +33,9 @@ def ended(*rows: int) -> Any:
 
 
 def value(state: Any, observation: Any, action: Any, config: Any) -> Any:
-    """Ten times the row's number, whatever the action is: the state and the setting are both added."""
+    """Ten times the row's number, whatever the action is:
+    the state and the setting are both added.
+    """
     return 10.0 * observation[..., 0] + 0.0 * action[..., 0] + state + config
 
 
@@ -101,14 +103,18 @@ class Valued(Fake):
 
 @pytest.mark.slow
 def test_a_line_holds_the_values_in_the_unit_of_learning() -> None:
-    """Rewards that are transformed for learning are transformed here, and learning is the same to the bit."""
+    """Rewards that are transformed for learning are transformed here,
+    and learning is the same to the bit.
+    """
     terminated = np.arange(ROWS) % 10 == 9
     rows = recorded().transitions.replace(terminated=terminated, truncated=np.zeros(ROWS, np.bool_))
     config: Any = Config(learning_rate=(0.1, 0.2))  # pyright: ignore[reportArgumentType]
     asked = Settings("valued", "none", 4, seeds=(0, 1), data="recorded.npz", log_every=2)
     lines, states = [], []
     for watched in (True, False):
-        made = Training(Experiment(asked, Valued(), config, dataclasses.replace(recorded(), transitions=rows)))
+        made = Training(
+            Experiment(asked, Valued(), config, dataclasses.replace(recorded(), transitions=rows))
+        )
         made.terminal = made.terminal if watched else None
         made.start()
         lines.append(made.chunk())
@@ -119,4 +125,6 @@ def test_a_line_holds_the_values_in_the_unit_of_learning() -> None:
     assert lines[0]["loss"] == lines[1]["loss"]
     values = rows.observation[terminated] @ states[0].weight.T
     np.testing.assert_allclose(lines[0]["terminal/value"], values.mean(axis=0), rtol=1e-5)
-    np.testing.assert_allclose(lines[0]["terminal/reward"], rows.reward[terminated].mean() - 1.0, rtol=1e-5)
+    np.testing.assert_allclose(
+        lines[0]["terminal/reward"], rows.reward[terminated].mean() - 1.0, rtol=1e-5
+    )

@@ -1,4 +1,6 @@
-"""Code that a run's folder names: it runs for the user who named it, and for others only if they say so."""
+"""Code that a run's folder names: it runs for the user who named it,
+and for others only if they say so.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Plain data: values come back with their types, sharing and cycles, and other objects are refused."""
+"""Plain data: values come back with their types, sharing and cycles,
+and other objects are refused.
+"""
 
 from __future__ import annotations
 

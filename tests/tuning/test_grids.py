@@ -1,4 +1,6 @@
-"""Grids: every combination is trained once, in as few programs as can be, and a grid that was stopped goes on."""
+"""Grids: every combination is trained once, in as few programs as can be,
+and a grid that was stopped goes on.
+"""
 
 from __future__ import annotations
 
@@ -23,9 +25,13 @@ from tests.helpers import small_runs
 AXES = {"actor_lr": (1e-4, 3e-4), "hidden": ((16, 16), (8, 8)), "discount": (0.9, 0.99)}
 
 
-def experiment(steps: int = 200, seeds: int = 2, env: str = "rljax/Pendulum", **config: Any) -> Experiment:
+def experiment(
+    steps: int = 200, seeds: int = 2, env: str = "rljax/Pendulum", **config: Any
+) -> Experiment:
     """A training of TD3 for seconds."""
-    return experiments.prepare("td3", env, steps, seeds=seeds, config=small_runs.SMALL | config, **small_runs.EVERY)
+    return experiments.prepare(
+        "td3", env, steps, seeds=seeds, config=small_runs.SMALL | config, **small_runs.EVERY
+    )
 
 
 @pytest.mark.parametrize(
@@ -46,7 +52,9 @@ def test_axes_are_read(text: str, name: str, values: tuple[Any, ...]) -> None:
 
 
 def test_none_is_a_value_where_a_setting_can_be_off() -> None:
-    assert grids.parse(["config.decay-steps=none,1000"], iql.Config()) == {"decay_steps": (None, 1000)}
+    assert grids.parse(["config.decay-steps=none,1000"], iql.Config()) == {
+        "decay_steps": (None, 1000)
+    }
 
 
 @pytest.mark.parametrize(
@@ -57,16 +65,31 @@ def test_none_is_a_value_where_a_setting_can_be_off() -> None:
             r"^--grid actor-lr=1e-4: write a setting and its values, such as config.actor-lr=1e",
         ),
         (["config.actor-lr"], r"^--grid config.actor-lr: write a setting and its values"),
-        (["config.actor-rl=1,2"], r"^--grid config.actor-rl: no setting 'actor_rl'\. Nearest: 'actor_lr'"),
-        (["config.actor-lr=1e-4,high"], r"^--grid config.actor-lr: 'high' is no value of 'actor_lr', which is float\."),
-        (["config.hidden=256-256"], r"'256-256' is no value of 'hidden', which is integers such as 256x256\."),
+        (
+            ["config.actor-rl=1,2"],
+            r"^--grid config.actor-rl: no setting 'actor_rl'\. Nearest: 'actor_lr'",
+        ),
+        (
+            ["config.actor-lr=1e-4,high"],
+            r"^--grid config.actor-lr: 'high' is no value of 'actor_lr', which is float\.",
+        ),
+        (
+            ["config.hidden=256-256"],
+            r"'256-256' is no value of 'hidden', which is integers such as 256x256\.",
+        ),
         (["config.warmup-steps=1e2,1.5"], r"'1\.5' is no value of 'warmup_steps', which is int\."),
         (["config.warmup-steps=100,1e2"], r"a value is given twice\."),
         (["config.layer-norm=yes"], r"'yes' is no value of 'layer_norm', which is bool\."),
         (["config.activation=swosh"], r"'activation' is 'swosh', it must be one of "),
         (["config.actor-lr=1e-4,0.0001"], r"a value is given twice\."),
-        (["config.actor-lr=1", "config.actor-lr=2"], r"^--grid config.actor-lr is given twice: write all its values"),
-        (["config.tau=1", "config.target-rate=2"], r"^--grid config.target-rate is given twice: write all its values"),
+        (
+            ["config.actor-lr=1", "config.actor-lr=2"],
+            r"^--grid config.actor-lr is given twice: write all its values",
+        ),
+        (
+            ["config.tau=1", "config.target-rate=2"],
+            r"^--grid config.target-rate is given twice: write all its values",
+        ),
     ],
 )
 def test_what_is_no_axis_is_refused(texts: list[str], message: str) -> None:
@@ -80,7 +103,12 @@ def test_every_combination_and_seed_is_a_learner_of_one_program_for_each_shape()
     for launch in made:
         rates, discounts = launch.config.actor_lr, launch.config.discount
         found = set(zip(launch.seeds, rates, discounts, strict=True))
-        assert found == {(s, rate, discount) for s in (0, 1, 2) for rate in (1e-4, 3e-4) for discount in (0.9, 0.99)}
+        assert found == {
+            (s, rate, discount)
+            for s in (0, 1, 2)
+            for rate in (1e-4, 3e-4)
+            for discount in (0.9, 0.99)
+        }
         assert len(launch.seeds) == 12
         assert launch.config.hidden == launch.shape["hidden"]
 
@@ -100,7 +128,9 @@ def test_a_plan_fills_the_memory_and_no_more(monkeypatch: Any) -> None:
     needed = Training(_of(whole, experiment())).needed_bytes
     assert whole.bytes_needed == pytest.approx(needed, rel=1e-3)  # counters are counted for each
     monkeypatch.setattr(hardware, "device_memory", lambda: int(0.65 * needed / grids.SHARE))
-    assert [len(launch.seeds) for launch in grids.plan(experiment(seeds=1), grids.points(axes)).launches] == [3, 2]
+    assert [
+        len(launch.seeds) for launch in grids.plan(experiment(seeds=1), grids.points(axes)).launches
+    ] == [3, 2]
     monkeypatch.setattr(hardware, "device_memory", lambda: None)
     split = grids.plan(experiment(seeds=1), grids.points(axes), most=2).launches
     assert [launch.config.actor_lr for launch in split] == [(1e-4, 2e-4), (3e-4, 4e-4), 5e-4]
@@ -119,11 +149,19 @@ def test_a_plan_refuses_what_a_run_would() -> None:
 
 
 @pytest.mark.slow
-def test_a_grid_in_one_program_is_a_run_whose_learners_are_those_of_runs_alone(tmp_path: Path) -> None:
+def test_a_grid_in_one_program_is_a_run_whose_learners_are_those_of_runs_alone(
+    tmp_path: Path,
+) -> None:
     out = grids.train(experiment(), [{"actor_lr": 1e-4}, {"actor_lr": 3e-4}], out=tmp_path / "grid")
-    lines = [line for line in records.read(out, "evaluations") if (line["seed"], line["learner"]) == (1, 3)]
+    lines = [
+        line
+        for line in records.read(out, "evaluations")
+        if (line["seed"], line["learner"]) == (1, 3)
+    ]
     assert len(lines) == 2
-    alone = small_runs.train("td3", "rljax/Pendulum", 200, tmp_path / "alone", {"actor_lr": 3e-4}, seeds=(1,))
+    alone = small_runs.train(
+        "td3", "rljax/Pendulum", 200, tmp_path / "alone", {"actor_lr": 3e-4}, seeds=(1,)
+    )
     for line, expected in zip(lines, records.read(alone, "evaluations"), strict=True):
         np.testing.assert_allclose(line["returns"], expected["returns"], rtol=1e-3)
 
@@ -146,7 +184,9 @@ def test_a_grid_that_was_stopped_goes_on(tmp_path: Path, monkeypatch: Any) -> No
     grids.resume(broken)
     for launch in ("launch-000", "launch-001"):
         small_runs.assert_same(whole / launch, broken / launch)
-    with pytest.raises(ValueError, match=r"the grid in '.*' is complete\. To go on: rljax resume .* --steps N"):
+    with pytest.raises(
+        ValueError, match=r"the grid in '.*' is complete\. To go on: rljax resume .* --steps N"
+    ):
         grids.resume(broken)
 
 
@@ -158,7 +198,10 @@ def test_a_launch_that_diverges_whole_does_not_stop_the_next(tmp_path: Path) -> 
         match=r"^all learners of launch-000, launch-002 in '.*' have diverged; the other",
     ):
         grids.train(experiment(seeds=1), grids.points(axes), out=tmp_path / "grid", most=1)
-    complete = [json.loads((tmp_path / "grid" / f"launch-00{i}" / "summary.json").read_text()) for i in range(4)]
+    complete = [
+        json.loads((tmp_path / "grid" / f"launch-00{i}" / "summary.json").read_text())
+        for i in range(4)
+    ]
     assert [summary["complete"] for summary in complete] == [False, True, False, True]
     with pytest.raises(ValueError, match=r"is complete"):
         grids.resume(tmp_path / "grid")
@@ -187,14 +230,19 @@ def test_the_command_line_plans_trains_and_resumes(tmp_path: Path, capsys: Any) 
         assert records.read(tmp_path / "grid" / launch, "evaluations")[-1]["step"] == 200
     with pytest.raises(SystemExit):
         cli.main(words)
-    assert "exists. Choose another --out, or continue that grid: rljax resume" in capsys.readouterr().err
+    assert (
+        "exists. Choose another --out, or continue that grid: rljax resume"
+        in capsys.readouterr().err
+    )
     with pytest.raises(SystemExit):
         cli.main(["train", "td3", "--env", "rljax/Pendulum", "--dry-run"])
     assert "--dry-run, --learners-per-launch and --ray are for a grid" in capsys.readouterr().err
 
 
 @pytest.mark.learn
-def test_whole_numbers_of_a_grid_may_be_written_with_an_exponent(tmp_path: Path, capsys: Any) -> None:
+def test_whole_numbers_of_a_grid_may_be_written_with_an_exponent(
+    tmp_path: Path, capsys: Any
+) -> None:
     words = ["train", "td3", "--env", "rljax/Pendulum", "--steps", "1e2", "--quiet"]
     words += [*small_runs.flags("td3", but="warmup_steps"), "--out", str(tmp_path / "grid")]
     cli.main([*words, "--grid", "config.warmup-steps=1e2,2e2", "--dry-run"])
@@ -213,7 +261,9 @@ def test_whole_numbers_of_a_grid_may_be_written_with_an_exponent(tmp_path: Path,
         ("cql", ["--config.no-importance-sampling"], "config.importance-sampling=true,false"),
     ],
 )
-def test_a_flag_beside_a_grid_of_its_setting_is_refused(agent: str, flags: list[str], axis: str, capsys: Any) -> None:
+def test_a_flag_beside_a_grid_of_its_setting_is_refused(
+    agent: str, flags: list[str], axis: str, capsys: Any
+) -> None:
     with pytest.raises(SystemExit) as exit:
         cli.main(["train", agent, "--env", "rljax/Pendulum", *flags, "--grid", axis])
     assert exit.value.code == 2

@@ -1,4 +1,6 @@
-"""Search spaces are read strictly, ship with every agent, and Hyperband's brackets are the paper's."""
+"""Search spaces are read strictly, ship with every agent,
+and Hyperband's brackets are the paper's.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,9 @@ from rljax.training import configuration, registry, schedules
 from rljax.tuning import search_spaces
 
 SPACES = registry.AGENTS / "spaces"
-WRITTEN = [path.stem for path in sorted(SPACES.glob("*.toml")) if "\nsource" in "\n" + path.read_text()]
+WRITTEN = [
+    path.stem for path in sorted(SPACES.glob("*.toml")) if "\nsource" in "\n" + path.read_text()
+]
 CONTINUOUS = EnvSpec("example", (3,), 2, False, 100)
 DISCRETE = EnvSpec("example", (3,), 4, True, 100)
 
@@ -45,11 +49,16 @@ def test_every_space_is_one_that_its_agent_accepts(name: str) -> None:
         module.check(spec, configuration.replace(module.Config(), corner, "corner"))
     for setting, entry in space.entries.items():
         default = getattr(module.Config(), setting)
-        assert entry["low"] <= default <= entry["high"] or default == 0, f"the default {setting} is out of reach"
+        assert entry["low"] <= default <= entry["high"] or default == 0, (
+            f"the default {setting} is out of reach"
+        )
 
 
 def test_a_space_is_read(tmp_path: Path) -> None:
-    text = "actor_lr = { low = 1e-5, high = 1e-2, log = true }\nbatch_size = { low = 32, high = 256 }\n"
+    text = (
+        "actor_lr = { low = 1e-5, high = 1e-2, log = true }\n"
+        "batch_size = { low = 32, high = 256 }\n"
+    )
     text += 'hidden = { choices = ["64x64", "256"] }\nlayer_norm = { choices = [true, false] }\n'
     space = search_spaces.space("td3", td3.Config(), written(tmp_path, text))
     made = space.distributions()
@@ -58,7 +67,12 @@ def test_a_space_is_read(tmp_path: Path) -> None:
     params = {"actor_lr": 1e-3, "batch_size": 64, "hidden": "64x64", "layer_norm": "false"}
     settings = space.settings(params)
     assert settings == {"actor_lr": 1e-3, "batch_size": 64, "hidden": (64, 64), "layer_norm": False}
-    assert space.corner(-1) == {"actor_lr": 1e-2, "batch_size": 256, "hidden": (256,), "layer_norm": False}
+    assert space.corner(-1) == {
+        "actor_lr": 1e-2,
+        "batch_size": 256,
+        "hidden": (256,),
+        "layer_norm": False,
+    }
     assert [space.is_traced(name) for name in settings] == [True, False, False, False]
 
 
@@ -70,11 +84,23 @@ def test_a_space_is_read(tmp_path: Path) -> None:
         ("actor_rl = { low = 1, high = 2 }", r"no setting 'actor_rl'\. Nearest: 'actor_lr'"),
         ("actor_rl = 1", r"no setting 'actor_rl'\. Nearest: 'actor_lr'"),
         ("actor_lr = 1e-4", r"'actor_lr' must have low, high and perhaps log, or choices"),
-        ("actor_lr = { low = 1e-4 }", r"'actor_lr' must have low, high and perhaps log, or choices"),
-        ("actor_lr = { low = 1e-3, high = 1e-4 }", r"'actor_lr' goes from 0\.001 to 0\.0001\. It must rise"),
-        ("discount = { low = 0.0, high = 1.0, log = true }", r"It must rise, and from above 0 if log"),
+        (
+            "actor_lr = { low = 1e-4 }",
+            r"'actor_lr' must have low, high and perhaps log, or choices",
+        ),
+        (
+            "actor_lr = { low = 1e-3, high = 1e-4 }",
+            r"'actor_lr' goes from 0\.001 to 0\.0001\. It must rise",
+        ),
+        (
+            "discount = { low = 0.0, high = 1.0, log = true }",
+            r"It must rise, and from above 0 if log",
+        ),
         ("batch_size = { low = 0.5, high = 2 }", r"'batch_size' is 0\.5, it must be int"),
-        ("hidden = { choices = ['64-64'] }", r"'64-64' is no value of 'hidden', which is integers such as 256x256"),
+        (
+            "hidden = { choices = ['64-64'] }",
+            r"'64-64' is no value of 'hidden', which is integers such as 256x256",
+        ),
         ("hidden = { choices = [] }", r"'hidden' must have low, high and perhaps log, or choices"),
     ],
 )
@@ -84,14 +110,24 @@ def test_what_is_no_space_is_refused(text: str, message: str, tmp_path: Path) ->
 
 
 def test_an_agent_without_a_space_is_told_to_name_one() -> None:
-    with pytest.raises(ValueError, match=r"there is no search space '.*mine\.toml'\. Write one and name it: --space"):
+    with pytest.raises(
+        ValueError,
+        match=r"there is no search space '.*mine\.toml'\. Write one and name it: --space",
+    ):
         search_spaces.space("./mine.py", td3.Config())
 
 
 def test_brackets_are_those_of_the_paper() -> None:
-    # Table 1 of the paper, R = 81 and eta = 3, with its number of configurations and resource at the beginning.
+    # Table 1 of the paper, R = 81 and eta = 3, with its number of configurations and resource at
+    # the beginning.
     found = list(search_spaces.brackets(81, 1, 3))
-    assert [(size, rungs[0]) for size, rungs in found] == [(81, 1), (34, 3), (15, 9), (8, 27), (5, 81)]
+    assert [(size, rungs[0]) for size, rungs in found] == [
+        (81, 1),
+        (34, 3),
+        (15, 9),
+        (8, 27),
+        (5, 81),
+    ]
     assert found[0][1] == [1, 3, 9, 27, 81]
     with pytest.raises(ValueError, match=r"--min-steps is 82, it must lie in \[1, 81\]"):
         list(search_spaces.brackets(81, 82, 3))

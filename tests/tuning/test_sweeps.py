@@ -1,4 +1,6 @@
-"""Sweeps: what is asked is trained, told and tested as the protocol says, also when it is stopped on the way."""
+"""Sweeps: what is asked is trained, told and tested as the protocol says,
+also when it is stopped on the way.
+"""
 
 from __future__ import annotations
 
@@ -21,16 +23,25 @@ from tests.helpers import small_runs
 optuna = pytest.importorskip("optuna")
 
 SPACE = {"actor_lr": {"low": 1e-5, "high": 1e-2, "log": True}, "batch_size": {"choices": [16, 32]}}
-FLOATS = {"actor_lr": {"low": 1e-5, "high": 1e-2, "log": True}, "critic_lr": {"low": 1e-5, "high": 1e-2, "log": True}}
-SHORT = search_spaces.Protocol(method="random", trials=3, population=2, tuning_seeds=(0, 1), test_seeds=(5, 6))
+FLOATS = {
+    "actor_lr": {"low": 1e-5, "high": 1e-2, "log": True},
+    "critic_lr": {"low": 1e-5, "high": 1e-2, "log": True},
+}
+SHORT = search_spaces.Protocol(
+    method="random", trials=3, population=2, tuning_seeds=(0, 1), test_seeds=(5, 6)
+)
 
 
 def experiment(steps: int = 200) -> Experiment:
     """A training of TD3 for seconds."""
-    return experiments.prepare("td3", "rljax/Pendulum", steps, config=small_runs.SMALL, **small_runs.EVERY)
+    return experiments.prepare(
+        "td3", "rljax/Pendulum", steps, config=small_runs.SMALL, **small_runs.EVERY
+    )
 
 
-def begun(out: Path, protocol: search_spaces.Protocol, entries: dict[str, Any], steps: int = 200) -> Path:
+def begun(
+    out: Path, protocol: search_spaces.Protocol, entries: dict[str, Any], steps: int = 200
+) -> Path:
     """A sweep."""
     made = experiment(steps)
     return sweeps.begin(made, protocol, search_spaces.Space(entries, made.config), out=out)
@@ -51,7 +62,9 @@ def test_a_sweep_trains_tells_and_tests(tmp_path: Path) -> None:
     out = begun(tmp_path / "sweep", SHORT, SPACE)
     told = trials(out)
     assert [trial.state.name for trial in told] == ["COMPLETE"] * 3
-    launches = [inside for rung in sorted(out.glob("generation-*/rung-0")) for inside in grids.runs(rung)]
+    launches = [
+        inside for rung in sorted(out.glob("generation-*/rung-0")) for inside in grids.runs(rung)
+    ]
     for trial in told:
         finals = []
         for inside in launches:
@@ -60,28 +73,44 @@ def test_a_sweep_trains_tells_and_tests(tmp_path: Path) -> None:
             for line in last:
                 rate = described["config"]["actor_lr"]
                 rate = rate[line["learner"]] if isinstance(rate, list) else rate
-                if (rate, str(described["config"]["batch_size"])) == tuple(trial.params[n] for n in SPACE):
+                if (rate, str(described["config"]["batch_size"])) == tuple(
+                    trial.params[n] for n in SPACE
+                ):
                     assert line["seed"] in (0, 1)
                     finals.append(np.mean(line["returns"]))
         assert len(finals) == 2
-        assert trial.value == pytest.approx(np.mean(finals))  # of two values the interquartile mean is the mean
+        # Of two values the interquartile mean is the mean.
+        assert trial.value == pytest.approx(np.mean(finals))
     found = result(out)
     best = max(told, key=lambda trial: trial.value)
-    assert (found["incumbent"]["of"], found["incumbent"]["value"]) == (f"trial {best.number}", best.value)
+    assert (found["incumbent"]["of"], found["incumbent"]["value"]) == (
+        f"trial {best.number}",
+        best.value,
+    )
     for entry in found["test"].values():
         assert [learner["seed"] for learner in entry["final"]["learners"]] == [5, 6]
         assert entry["final"]["interval"] is not None
     assert found["trials"] == {"complete": 3}
     assert found["steps"] == 3 * 2 * 200
-    with pytest.raises(ValueError, match=r"the sweep in '.*' is complete: its result is .*result\.json"):
+    with pytest.raises(
+        ValueError, match=r"the sweep in '.*' is complete: its result is .*result\.json"
+    ):
         sweeps.resume(out)
 
 
 @pytest.mark.learn
 @pytest.mark.parametrize("method", ["tpe", "hyperband"])
-def test_a_sweep_that_was_stopped_finds_the_same(method: str, tmp_path: Path, monkeypatch: Any) -> None:
+def test_a_sweep_that_was_stopped_finds_the_same(
+    method: str, tmp_path: Path, monkeypatch: Any
+) -> None:
     protocol = search_spaces.Protocol(
-        method=method, trials=6, population=3, tuning_seeds=(0,), test_seeds=(5,), eta=2, min_steps=100
+        method=method,
+        trials=6,
+        population=3,
+        tuning_seeds=(0,),
+        test_seeds=(5,),
+        eta=2,
+        min_steps=100,
     )
     whole = begun(tmp_path / "whole", protocol, FLOATS, 400)
     save = run.Run._save
@@ -105,7 +134,8 @@ def test_a_sweep_that_was_stopped_finds_the_same(method: str, tmp_path: Path, mo
     assert first == second
     keys = ("params", "value", "state", "intermediate_values")
     listed = [
-        [{key: getattr(trial, key) for key in keys} for trial in trials(out)] for out in (whole, tmp_path / "broken")
+        [{key: getattr(trial, key) for key in keys} for trial in trials(out)]
+        for out in (whole, tmp_path / "broken")
     ]
     assert listed[0] == listed[1]
 
@@ -118,15 +148,27 @@ def test_hyperband_goes_on_with_the_better_ones_where_they_stood(tmp_path: Path)
     out = begun(tmp_path / "sweep", protocol, FLOATS, 400)
     told = trials(out)
     first = {trial.number: trial.intermediate_values[100] for trial in told}
-    assert [len(trial.intermediate_values) for trial in sorted(told, key=lambda t: -first[t.number])][2:] == [1, 1]
+    assert [
+        len(trial.intermediate_values) for trial in sorted(told, key=lambda t: -first[t.number])
+    ][2:] == [1, 1]
     (best,) = [trial for trial in told if trial.state.name == "COMPLETE"]
     assert sorted(best.intermediate_values) == [100, 200, 400]
     assert {trial.state.name for trial in told} == {"COMPLETE", "PRUNED"}
     settings = small_runs.SMALL | best.params
     whole = run.train(
-        "td3", "rljax/Pendulum", 400, seeds=2, config=settings, out=tmp_path / "alone", **small_runs.EVERY
+        "td3",
+        "rljax/Pendulum",
+        400,
+        seeds=2,
+        config=settings,
+        out=tmp_path / "alone",
+        **small_runs.EVERY,
     )
-    last = [np.mean(line["returns"]) for line in records.read(whole, "evaluations") if line["step"] == 400]
+    last = [
+        np.mean(line["returns"])
+        for line in records.read(whole, "evaluations")
+        if line["step"] == 400
+    ]
     assert best.value == pytest.approx(np.mean(last), rel=5e-3)
 
 
@@ -134,11 +176,18 @@ def test_hyperband_goes_on_with_the_better_ones_where_they_stood(tmp_path: Path)
 def test_trials_beyond_a_limit_are_the_worst(tmp_path: Path) -> None:
     entries = {"init_log_std": {"choices": [-1.0, 0.0]}, "discount": {"choices": [0.9, 0.95, 0.99]}}
     settings = small_runs.ON_POLICY | {"num_steps": 50, "batch_size": 100}
-    made = experiments.prepare("ppo", "rljax/PointHazards", 2000, config=settings, **small_runs.EVERY)
+    made = experiments.prepare(
+        "ppo", "rljax/PointHazards", 2000, config=settings, **small_runs.EVERY
+    )
     sums = {}
     for limit in (1e3, 0.0):
         protocol = search_spaces.Protocol(
-            method="random", trials=4, population=4, tuning_seeds=(0, 1), test_seeds=(5,), limits=(f"cost={limit}",)
+            method="random",
+            trials=4,
+            population=4,
+            tuning_seeds=(0, 1),
+            test_seeds=(5,),
+            limits=(f"cost={limit}",),
         )
         out = tmp_path / f"{limit:.0f}"
         sweeps.begin(made, protocol, search_spaces.Space(entries, made.config), out=out)
@@ -153,7 +202,9 @@ def test_population_based_training_ranks_learners_beyond_a_limit_last(tmp_path: 
     """The limit lies between the costs of the learners' first evaluations."""
     entries: Any = {"learning_rate": {"low": 1e-4, "high": 1e-2}}
     settings = small_runs.ON_POLICY | {"num_steps": 50, "batch_size": 100}
-    made = experiments.prepare("ppo", "rljax/PointHazards", 2000, config=settings, **small_runs.EVERY)
+    made = experiments.prepare(
+        "ppo", "rljax/PointHazards", 2000, config=settings, **small_runs.EVERY
+    )
 
     def population(limits: tuple[str, ...], out: Path) -> Path:
         fields: dict[str, Any] = {"tuning_seeds": (0, 1, 2, 3), "test_seeds": (5,), "every": 1000}
@@ -180,7 +231,9 @@ def test_population_based_training_ranks_learners_beyond_a_limit_last(tmp_path: 
 @pytest.mark.learn
 def test_a_trial_that_diverges_is_the_worst(tmp_path: Path) -> None:
     entries = {"critic_lr": {"choices": [1e18, 1e-3]}}
-    protocol = search_spaces.Protocol(method="random", trials=4, population=4, tuning_seeds=(0,), test_seeds=(5,))
+    protocol = search_spaces.Protocol(
+        method="random", trials=4, population=4, tuning_seeds=(0,), test_seeds=(5,)
+    )
     out = begun(tmp_path / "sweep", protocol, entries)
     states = {trial.params["critic_lr"]: trial.state.name for trial in trials(out)}
     assert states == {"1e+18": "PRUNED", "0.001": "COMPLETE"}
@@ -188,8 +241,12 @@ def test_a_trial_that_diverges_is_the_worst(tmp_path: Path) -> None:
 
 
 @pytest.mark.learn
-def test_population_based_training_tests_the_schedule_that_it_found(tmp_path: Path, monkeypatch: Any) -> None:
-    protocol = search_spaces.Protocol(method="pbt", population=4, tuning_seeds=(0, 1), test_seeds=(5, 6), every=100)
+def test_population_based_training_tests_the_schedule_that_it_found(
+    tmp_path: Path, monkeypatch: Any
+) -> None:
+    protocol = search_spaces.Protocol(
+        method="pbt", population=4, tuning_seeds=(0, 1), test_seeds=(5, 6), every=100
+    )
     whole = begun(tmp_path / "whole", protocol, FLOATS, 400)
     save = run.Run._save
     stopped: list[Path] = []
@@ -228,7 +285,10 @@ def test_population_based_training_tests_the_schedule_that_it_found(tmp_path: Pa
 
 def test_population_based_training_needs_settings_of_the_program(tmp_path: Path) -> None:
     protocol = search_spaces.Protocol(method="pbt", population=4, test_seeds=(5,))
-    with pytest.raises(ValueError, match=r"'batch_size' shapes it or has choices: leave it out of the space, or use"):
+    with pytest.raises(
+        ValueError,
+        match=r"'batch_size' shapes it or has choices: leave it out of the space, or use",
+    ):
         begun(tmp_path / "sweep", protocol, SPACE)
     assert not list(tmp_path.iterdir())
 
@@ -236,19 +296,39 @@ def test_population_based_training_needs_settings_of_the_program(tmp_path: Path)
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"test_seeds": (1, 2)}, r"^seeds 1 are both for tuning and for testing: .* --test-seeds 100 101 102$"),
+        (
+            {"test_seeds": (1, 2)},
+            r"^seeds 1 are both for tuning and for testing: .* --test-seeds 100 101 102$",
+        ),
         ({"tuning_seeds": ()}, r"needs seeds to tune with and others to test with"),
         ({"method": "grid"}, r"--method is 'grid', it must be one of random, tpe, hyperband, pbt"),
         ({"trials": 0}, r"--trials is 0, it must be at least 1"),
         ({"eta": 1}, r"--eta is 1, it must be at least 2"),
-        ({"limits": ("cost=25",)}, r"--limits has 'cost', and 'rljax/Pendulum' gives none: name a signal"),
-        ({"limits": ("cost",)}, r"--limits is 'cost', it must be a signal and its largest value: --limits cost=25"),
-        ({"limits": ("cost=25",), "method": "pbt"}, r"--limits has 'cost', and 'rljax/Pendulum' gives none"),
-        ({"method": "hyperband", "min_steps": 300}, r"--min-steps is 300, it must lie in \[1, 200\]"),
-        ({"storage": "sqlite:////no/such/place/study.db"}, r"the study's storage 'sqlite:.*' cannot be used"),
+        (
+            {"limits": ("cost=25",)},
+            r"--limits has 'cost', and 'rljax/Pendulum' gives none: name a signal",
+        ),
+        (
+            {"limits": ("cost",)},
+            r"--limits is 'cost', it must be a signal and its largest value: --limits cost=25",
+        ),
+        (
+            {"limits": ("cost=25",), "method": "pbt"},
+            r"--limits has 'cost', and 'rljax/Pendulum' gives none",
+        ),
+        (
+            {"method": "hyperband", "min_steps": 300},
+            r"--min-steps is 300, it must lie in \[1, 200\]",
+        ),
+        (
+            {"storage": "sqlite:////no/such/place/study.db"},
+            r"the study's storage 'sqlite:.*' cannot be used",
+        ),
     ],
 )
-def test_a_sweep_that_cannot_be_is_refused(changes: dict[str, Any], message: str, tmp_path: Path) -> None:
+def test_a_sweep_that_cannot_be_is_refused(
+    changes: dict[str, Any], message: str, tmp_path: Path
+) -> None:
     fields = {name: getattr(SHORT, name) for name in SHORT.__dataclass_fields__}
     with pytest.raises(ValueError, match=message):
         begun(tmp_path / "sweep", search_spaces.Protocol(**(fields | changes)), FLOATS)
@@ -267,7 +347,10 @@ def test_a_study_of_something_else_is_refused(tmp_path: Path) -> None:
     study = optuna.create_study(storage=storage, study_name="sweep")
     study.set_user_attr("agent", "sac")
     fields = {name: getattr(SHORT, name) for name in SHORT.__dataclass_fields__}
-    with pytest.raises(ValueError, match=r"study 'sweep' in '.*' has agent 'sac', this sweep has 'td3'\. Name another"):
+    with pytest.raises(
+        ValueError,
+        match=r"study 'sweep' in '.*' has agent 'sac', this sweep has 'td3'\. Name another",
+    ):
         begun(tmp_path / "sweep", search_spaces.Protocol(**(fields | {"storage": storage})), FLOATS)
 
 
@@ -275,8 +358,26 @@ def test_a_study_of_something_else_is_refused(tmp_path: Path) -> None:
 def test_the_command_line_sweeps(tmp_path: Path, capsys: Any) -> None:
     file = tmp_path / "space.toml"
     file.write_text("actor_lr = { low = 1e-5, high = 1e-2, log = true }\n")
-    words = ["sweep", "td3", "--env", "rljax/Pendulum", "--steps", "100", "--quiet", *small_runs.flags("td3")]
-    words += ["--out", str(tmp_path / "sweep"), "--space", str(file), "--trials", "2", "--method", "random"]
+    words = [
+        "sweep",
+        "td3",
+        "--env",
+        "rljax/Pendulum",
+        "--steps",
+        "100",
+        "--quiet",
+        *small_runs.flags("td3"),
+    ]
+    words += [
+        "--out",
+        str(tmp_path / "sweep"),
+        "--space",
+        str(file),
+        "--trials",
+        "2",
+        "--method",
+        "random",
+    ]
     words += ["--tuning-seeds", "0", "--test-seeds", "1"]
     cli.main(words)
     assert capsys.readouterr().out.strip() == str(tmp_path / "sweep")
@@ -294,7 +395,11 @@ def test_the_command_line_sweeps(tmp_path: Path, capsys: Any) -> None:
 @pytest.mark.parametrize("text", ["", "[" * 100_000, '{"trial": 0}', '[{"trial": 0}]', "[3]"])
 def test_trials_that_were_damaged_are_refused(text: str, tmp_path: Path) -> None:
     made = experiment()
-    task = trials_of_search.SearchTask(tmp_path, made, SHORT, search_spaces.Space(FLOATS, made.config), "", True)
+    task = trials_of_search.SearchTask(
+        tmp_path, made, SHORT, search_spaces.Space(FLOATS, made.config), "", True
+    )
     (tmp_path / "trials.json").write_text(text)
-    with pytest.raises(ValueError, match=r"trials.json' does not hold the trials of its generation .* from a copy"):
+    with pytest.raises(
+        ValueError, match=r"trials.json' does not hold the trials of its generation .* from a copy"
+    ):
         trials_of_search.Trials(task)._ask(None, tmp_path, 0, 1)  # pyright: ignore[reportArgumentType]

@@ -1,12 +1,16 @@
-"""NeoRL-2's SafetyHalfCheetah for current MuJoCo, on the host: `rljax.envs.host.robots.neorl2:SafetyHalfCheetah-v0`.
+"""NeoRL-2's SafetyHalfCheetah for current MuJoCo, on the host:
+`rljax.envs.host.robots.neorl2:SafetyHalfCheetah-v0`.
 
-Importing this module registers it. It is HalfCheetah-v5 that also observes its position. Its reward is -100 in every
-step in which it runs faster than 3.2096 m/s. The published transitions replay here within float32's rounding. NeoRL-2's
-own environment cannot be imported: its release lacks files that it needs, and its repository needs Gymnasium 0.29.
+Importing this module registers it. It is HalfCheetah-v5 that also observes its position. Its reward
+is -100 in every step in which it runs faster than 3.2096 m/s. The published transitions replay here
+within float32's rounding. NeoRL-2's own environment cannot be imported: its release lacks files
+that it needs, and its repository needs Gymnasium 0.29.
 
-Run folders and data sets store the environment's id, and the id names this module: the module must keep its name.
+Run folders and data sets store the environment's id, and the id names this module: the module must
+keep its name.
 
-Source: Gao et al., NeoRL-2, arXiv:2503.19267; polixir/NeoRL2 at b50d91d, envs/safetyhalfcheetah.py and its reward.
+Source: Gao et al., NeoRL-2, arXiv:2503.19267; polixir/NeoRL2 at b50d91d, envs/safetyhalfcheetah.py
+and its reward.
 """
 
 from __future__ import annotations

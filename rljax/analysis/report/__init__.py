@@ -1,7 +1,7 @@
 """The page of `rljax report`.
 
-`results` computes the numbers, `drawings` draws the figures, `sections` and `provenance` make the sections from
-`elements`, and `page` writes the files.
+`results` computes the numbers, `drawings` draws the figures, `sections` and `provenance` make the
+sections from `elements`, and `page` writes the files.
 """
 
 from rljax.analysis.report.page import write

@@ -1,4 +1,6 @@
-"""The figures of a report, each with its caption and a description for readers who cannot see it."""
+"""The figures of a report, each with its caption and a description for readers who cannot see
+it.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +37,9 @@ def of_suite(result: SuiteResult, styles: Mapping[str, LineStyle]) -> Iterator[D
             f"IQM of {axis}",
             "Interquartile mean",
         ),
-        "profiles": figures.profiles(result.thresholds, result.profiles, styles, axis, "Performance profiles"),
+        "profiles": figures.profiles(
+            result.thresholds, result.profiles, styles, axis, "Performance profiles"
+        ),
     }
     if result.efficiency:
         drawn["efficiency"] = _sample_efficiency(result, styles)
@@ -45,7 +49,9 @@ def of_suite(result: SuiteResult, styles: Mapping[str, LineStyle]) -> Iterator[D
         "iqm": "Dot: estimate; bar: its 95 % interval.",
         "profiles": "The share of learners that score above each value, with 95 % bands.",
         "efficiency": "The IQM at each step that all runs cover, with 95 % bands.",
-        "improvement": "The probability that a learner of X scores above one of Y. Dashed line: no difference.",
+        "improvement": (
+            "The probability that a learner of X scores above one of Y. Dashed line: no difference."
+        ),
     }
     for name, figure in drawn.items():
         yield Drawing(name, figure, f"{captions[name]} {description}", captions[name])
@@ -56,7 +62,9 @@ def _sample_efficiency(result: SuiteResult, styles: Mapping[str, LineStyle]) -> 
     for label in result.order:
         known = result.efficiency[label]
         lines[label] = figures.Line(label, result.steps, known.value, known.low, known.high)
-    return figures.curves("Sample efficiency", lines, styles, {}, ("steps", f"IQM of {result.suite.axis}"))
+    return figures.curves(
+        "Sample efficiency", lines, styles, {}, ("steps", f"IQM of {result.suite.axis}")
+    )
 
 
 def _improvement(result: SuiteResult, styles: Mapping[str, LineStyle]) -> Any:
@@ -68,7 +76,9 @@ def _improvement(result: SuiteResult, styles: Mapping[str, LineStyle]) -> Any:
 
 
 def of_task(result: TaskResult, styles: Mapping[str, LineStyle]) -> Iterator[Drawing]:
-    """The learning curves of a task; and the IQM of its rows, if there are two or more to compare."""
+    """The learning curves of a task; and the IQM of its rows,
+    if there are two or more to compare.
+    """
     table = result.table
     values = "; ".join(f"{each.row.label} {_iqm(each, result.decimals)}" for each in result.rows)
     description = f"Interquartile mean at the end: {values}."
@@ -99,14 +109,20 @@ def _iqm(result: RowResult, decimals: int) -> str:
 
 
 def _references(result: TaskResult) -> dict[str, tuple[str, Any, Any, Any]]:
-    """Published curves for a panel, by the label of the row whose colour they take; one curve per agent."""
+    """Published curves for a panel, by the label of the row whose colour they take;
+    one curve per agent.
+    """
     references: dict[str, tuple[str, Any, Any, Any]] = {}
     if not result.detailed:
         return references
     for each in result.rows:
         points = each.published_curve
-        if points and not any(label.startswith(f"{points[0].agent} by") for label, *_ in references.values()):
-            steps, means, stds = zip(*[(point.step, point.mean, point.std) for point in points], strict=True)
+        if points and not any(
+            label.startswith(f"{points[0].agent} by") for label, *_ in references.values()
+        ):
+            steps, means, stds = zip(
+                *[(point.step, point.mean, point.std) for point in points], strict=True
+            )
             repository = points[0].source.partition("@")[0].rpartition("/")[2]
             references[each.row.label] = (f"{points[0].agent} by {repository}", steps, means, stds)
     return references

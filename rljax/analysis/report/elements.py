@@ -31,13 +31,16 @@ class TableCell:
     @classmethod
     def of_estimate(cls, estimate: Estimate, decimals: int) -> TableCell:
         """A cell with a number, and its interval in small print."""
-        return cls.of(formatting.number(estimate.value, decimals), formatting.interval(estimate, decimals))
+        return cls.of(
+            formatting.number(estimate.value, decimals), formatting.interval(estimate, decimals)
+        )
 
     def html(self) -> str:
         """The content of its element."""
         kind = ' class="flag"' if self.flag else ""
         lines = [
-            f"<span{kind}>{escape(main)}</span>" + (f" <small{kind}>{escape(detail)}</small>" if detail else "")
+            f"<span{kind}>{escape(main)}</span>"
+            + (f" <small{kind}>{escape(detail)}</small>" if detail else "")
             for main, detail in self.lines
         ]
         return "<br>".join(lines)
@@ -50,7 +53,9 @@ class TableCell:
 
     def markdown(self) -> str:
         """The cell in one line."""
-        return markdown("; ".join(f"{main} ({detail})" if detail else main for main, detail in self.lines))
+        return markdown(
+            "; ".join(f"{main} ({detail})" if detail else main for main, detail in self.lines)
+        )
 
 
 @dataclasses.dataclass
@@ -62,7 +67,10 @@ class CaptionedTable:
     rows: list[list[TableCell]]
 
     def html(self, styles: Mapping[str, figures.LineStyle]) -> str:
-        """A table in a box that scrolls. A row that begins with a name of `styles` has a swatch of its curve."""
+        """A table in a box that scrolls.
+
+        A row that begins with a name of `styles` has a swatch of its curve.
+        """
         words = [any(row[i].text for row in self.rows) for i in range(len(self.columns))]
         head = "".join(
             f'<th scope="col"{" class=text" if words[i] else ""}>{escape(name)}</th>'
@@ -76,7 +84,8 @@ class CaptionedTable:
             body.append(f'<tr><th scope="row">{swatch}{first.html()}</th>{cells}</tr>')
         caption = escape(self.caption)
         return (
-            f'<div class="scroll" tabindex="0" role="region" aria-label="{escape(self.columns[0], quote=True)}: table">'
+            '<div class="scroll" tabindex="0" role="region" '
+            f'aria-label="{escape(self.columns[0], quote=True)}: table">'
             f"<table><caption><span>{caption}</span></caption><thead><tr>{head}</tr></thead>"
             f"<tbody>{''.join(body)}</tbody></table></div>"
         )
@@ -91,11 +100,13 @@ class CaptionedTable:
 
 def _swatch(style: figures.LineStyle) -> str:
     """A short piece of a curve, in its line style."""
-    dashes = {"-": "", "-.": ' stroke-dasharray="7 3 2 3"', ":": ' stroke-dasharray="2 3"'}[style[0]]
+    dashes = {"-": "", "-.": ' stroke-dasharray="7 3 2 3"', ":": ' stroke-dasharray="2 3"'}[
+        style[0]
+    ]
     number = figures.COLOURS.index(style[1]) + 1
     return (
-        '<svg class="swatch" viewBox="0 0 28 10" aria-hidden="true"><line x1="0" y1="5" x2="28" y2="5" '
-        f'stroke="var(--series-{number})" stroke-width="4"{dashes}/></svg>'
+        '<svg class="swatch" viewBox="0 0 28 10" aria-hidden="true"><line x1="0" y1="5" x2="28" '
+        f'y2="5" stroke="var(--series-{number})" stroke-width="4"{dashes}/></svg>'
     )
 
 
@@ -123,7 +134,9 @@ class Section:
 
 def section_html(slug: str, title: str, content: str) -> str:
     """A section of the page from HTML."""
-    return f'<section aria-labelledby="{slug}"><h2 id="{slug}">{escape(title)}</h2>{content}</section>'
+    return (
+        f'<section aria-labelledby="{slug}"><h2 id="{slug}">{escape(title)}</h2>{content}</section>'
+    )
 
 
 def bullets_html(texts: Iterable[str]) -> str:
@@ -137,7 +150,9 @@ def bullets_markdown(texts: Iterable[str]) -> str:
 
 
 def markdown(text: str) -> str:
-    """Text in one line of Markdown, in which names from files cannot begin a cell, a line or an element of HTML."""
+    """Text in one line of Markdown, in which names from files cannot begin a cell,
+    a line or an element of HTML.
+    """
     return printable(" ".join(text.splitlines())).replace("|", "\\|").replace("<", "&lt;")
 
 
@@ -147,15 +162,19 @@ def figure_html(svg: Path, description: str, caption: str) -> str:
 
 
 def inline(svg: Path, description: str) -> str:
-    """A file of `figures.save` as an element of a page, in the page's colours and as wide as its place.
+    """A file of `figures.save` as an element of a page,
+    in the page's colours and as wide as its place.
 
-    The page must set the variables --ink, --grid, --paper and --series-1 to --series-7. The file's name must be unique
-    in the page: all identifiers inside begin with it. `description` is read aloud in place of the figure.
+    The page must set the variables --ink, --grid, --paper and --series-1 to --series-7. The file's
+    name must be unique in the page: all identifiers inside begin with it. `description` is read
+    aloud in place of the figure.
     """
     name, text = svg.stem, svg.read_text(encoding="utf-8")
     text = re.sub(r"<metadata>.*?</metadata>", "", text[text.index("<svg") :], flags=re.DOTALL)
     text = re.sub(r'(\bid="|href="#|url\(#)', rf"\g<1>{name}-", text)
-    text = re.sub(r"<[^>]*>", lambda tag: re.sub(r"\d+\.\d{3,}", lambda x: f"{float(x[0]):.2f}", tag[0]), text)
+    text = re.sub(
+        r"<[^>]*>", lambda tag: re.sub(r"\d+\.\d{3,}", lambda x: f"{float(x[0]):.2f}", tag[0]), text
+    )
     view = re.search(r'viewBox="[^"]*"', text)
     assert view is not None
     label = escape(description, quote=True)

@@ -1,4 +1,5 @@
-"""The report as files: an HTML page that needs no other file, its figures, and its tables in Markdown.
+"""The report as files: an HTML page that needs no other file, its figures,
+and its tables in Markdown.
 
 The page's template has three places, for which `string.Template` is enough. Jinja would not
 shorten the rest: Python writes each element once as HTML and once as Markdown.
@@ -34,19 +35,24 @@ def write(paths: Sequence[Path], output: Path = Path("report.html"), at: int | N
     Args:
         paths: folders of runs, or folders with runs at any depth below them.
         output: the page. Its figures and tables.md go to a folder of the same name without suffix.
-        at: the step at which all runs are compared, each by its last evaluation until then; by default their ends.
+        at: the step at which all runs are compared, each by its last evaluation until then; by
+            default their ends.
 
     Raises:
-        ValueError: a path that is not a folder, no run that can be read, runs of one task with different budgets or
-            numbers of episodes per evaluation, a step that not all of them were planned to reach, or an output whose
-            suffix is not .html.
+        ValueError: a path that is not a folder, no run that can be read, runs of one task with
+            different budgets or numbers of episodes per evaluation, a step that not all of them
+            were planned to reach, or an output whose suffix is not .html.
     """
     output = Path(output)
     if output.suffix != ".html":
-        raise ValueError(f"output is '{output}', it must end in .html: --output {output.with_suffix('.html')}")
+        raise ValueError(
+            f"output is '{output}', it must end in .html: --output {output.with_suffix('.html')}"
+        )
     runs, skipped = folders.read_all(paths)
     if not runs:
-        reasons = "".join(f"\n  {printable(folder)}: {printable(reason)}" for folder, reason in skipped)
+        reasons = "".join(
+            f"\n  {printable(folder)}: {printable(reason)}" for folder, reason in skipped
+        )
         raise ValueError(f"there is no run to report on in {formatting.quoted(paths)}.{reasons}")
     arranged = tables.arrange(runs, at)
     arguments = ["rljax", "report", *map(str, paths), *([] if at is None else ["--at", str(at)])]
@@ -55,7 +61,11 @@ def write(paths: Sequence[Path], output: Path = Path("report.html"), at: int | N
 
 
 def _write_page(
-    output: Path, arranged: Sequence[Table], skipped: Sequence[tuple[Path, str]], at: int | None, command: str
+    output: Path,
+    arranged: Sequence[Table],
+    skipped: Sequence[tuple[Path, str]],
+    at: int | None,
+    command: str,
 ) -> None:
     """Compute the results, and write the page, its figures and its tables."""
     rows = [row for table in arranged for row in table.rows]
@@ -83,7 +93,9 @@ def _write_page(
 
 def _title(arranged: Sequence[Table]) -> str:
     """The title of the page: its agents and tasks, or their numbers where there are many."""
-    agents = list(dict.fromkeys(registry.agent_name(row.agent) for table in arranged for row in table.rows))
+    agents = list(
+        dict.fromkeys(registry.agent_name(row.agent) for table in arranged for row in table.rows)
+    )
     tasks = [table.task for table in arranged]
     names = [
         ", ".join(names_of_kind) if len(names_of_kind) <= 3 else f"{len(names_of_kind)} {kind}"
@@ -108,7 +120,10 @@ def _skipped(skipped: Sequence[tuple[Path, str]]) -> list[str]:
 def _changed(runs: Sequence[RunRecord]) -> list[str]:
     """Notices on runs that were resumed although their records had changed."""
     return [
-        f"Changed records: {run.folder}, before it went on from step {entry['step']:,}: {'; '.join(changed)}"
+        (
+            f"Changed records: {run.folder}, before it went on from step "
+            f"{entry['step']:,}: {'; '.join(changed)}"
+        )
         for run in runs
         for entry in run.config.get("resumed") or []
         if (changed := formatting.distinct(entry.get("changed_records") or []))
@@ -116,10 +131,16 @@ def _changed(runs: Sequence[RunRecord]) -> list[str]:
 
 
 def _incomplete(arranged: Sequence[Table], at: int | None) -> Iterator[str]:
-    """Notices on runs that have not reached the step of comparison, on diverged learners, and on cut episodes."""
+    """Notices on runs that have not reached the step of comparison, on diverged learners,
+    and on cut episodes.
+    """
     for table in arranged:
         for row in table.rows:
-            behind = [run for run in row.runs if not all(each.index_at(at) is not None for each in run.learners)]
+            behind = [
+                run
+                for run in row.runs
+                if not all(each.index_at(at) is not None for each in run.learners)
+            ]
             if behind:
                 ends = ", ".join(f"{run.folder} ({provenance.progress(run)})" for run in behind[:3])
                 ends += f" and {len(behind) - 3} more" if len(behind) > 3 else ""
@@ -129,8 +150,8 @@ def _incomplete(arranged: Sequence[Table], at: int | None) -> Iterator[str]:
                 yield _diverged(row, table)
             if row.cut:
                 yield (
-                    f"Cut: {count(row.cut, 'episode')} of {row.label} on {table.task} had not ended at the limit of "
-                    "the evaluation; their returns are of parts of episodes."
+                    f"Cut: {count(row.cut, 'episode')} of {row.label} on {table.task} had not "
+                    "ended at the limit of the evaluation; their returns are of parts of episodes."
                 )
 
 
@@ -145,7 +166,9 @@ class _Page:
     """The page and tables.md, written from top to bottom. Each figure is saved when it is added."""
 
     def __init__(self, folder: Path, styles: Mapping[str, figures.LineStyle]) -> None:
-        """`folder` is for figures and tables.md; `styles` has the line style of each row's label."""
+        """`folder` is for figures and tables.md; `styles` has the line style of each row's
+        label.
+        """
         self._folder, self._styles = folder, styles
         self._html: list[str] = []
         self._markdown: list[str] = []
@@ -180,10 +203,12 @@ class _Page:
     def add_method(self, at: int | None, sources: Mapping[str, int], command: str) -> None:
         """Add the method, and the footer with the command that wrote the report."""
         points = _method(at, sources)
-        section = elements.section_html(self._slug("Method"), "Method", elements.bullets_html(points))
+        section = elements.section_html(
+            self._slug("Method"), "Method", elements.bullets_html(points)
+        )
         self._html.append(
-            f"{section}<footer>rljax {__version__}: <code>{escape(command)}</code>. Figures and tables: "
-            f"{escape(self._folder.name)}/</footer>"
+            f"{section}<footer>rljax {__version__}: <code>{escape(command)}</code>. Figures and "
+            f"tables: {escape(self._folder.name)}/</footer>"
         )
         self._markdown.append(f"## Method\n\n{elements.bullets_markdown(points)}")
 
@@ -191,16 +216,22 @@ class _Page:
         """The name of a section in addresses and files. No two sections have the same."""
         if title not in self._slugs:
             plain = re.sub(r"[^a-z0-9.]+", "-", title.lower()).strip("-")
-            same = sum(re.fullmatch(rf"{re.escape(plain)}(-\d+)?", slug) is not None for slug in self._slugs.values())
+            same = sum(
+                re.fullmatch(rf"{re.escape(plain)}(-\d+)?", slug) is not None
+                for slug in self._slugs.values()
+            )
             self._slugs[title] = f"{plain}-{same + 1}" if same else plain
         return self._slugs[title]
 
     def write(self, output: Path, title: str, lead: str) -> None:
         """Write the page and tables.md, with this title and this sentence below it."""
-        # The style sheet keeps a span on one line. Longer words must be able to break in a narrow window.
+        # The style sheet keeps a span on one line. Longer words must be able to break in a narrow
+        # window.
         words = re.sub(r"\S{1,18}(?!\S)", lambda word: f"<span>{word[0]}</span>", escape(title))
         header = f'<header><h1>{words}</h1><p class="lead">{escape(lead)}</p></header>'
-        links = "".join(f'<li><a href="#{slug}">{escape(name)}</a></li>' for name, slug in self._slugs.items())
+        links = "".join(
+            f'<li><a href="#{slug}">{escape(name)}</a></li>' for name, slug in self._slugs.items()
+        )
         contents = f'<nav aria-label="Contents"><ul>{links}</ul></nav>'
         body = "\n".join([header, contents, *self._html])
         template = string.Template(TEMPLATE.read_text(encoding="utf-8"))
@@ -215,15 +246,28 @@ def _method(at: int | None, sources: Mapping[str, int]) -> list[str]:
     """The method of a report, as a list of points."""
     last = "at its budget" if at is None else f"until step {at:,}"
     points = [
-        "The unit is the learner: the episodes of one evaluation share its weights, and are averaged first. "
-        "Learners of one agent with the same settings on the same task are pooled over runs.",
-        "IQM is the interquartile mean, the mean of the middle half. Intervals are percentile bootstrap intervals "
-        "of 2,000 resamples of learners, within each task. With fewer than about 10 learners they are narrower "
-        "than their level promises. See Agarwal et al., arXiv:2108.13264.",
+        (
+            "The unit is the learner: the episodes of one evaluation share its weights, and are "
+            "averaged first. Learners of one agent with the same settings on the same task are "
+            "pooled over runs."
+        ),
+        (
+            "IQM is the interquartile mean, the mean of the middle half. Intervals are percentile "
+            "bootstrap intervals of 2,000 resamples of learners, within each task. With fewer than "
+            "about 10 learners they are narrower than their level promises. See Agarwal et al., "
+            "arXiv:2108.13264."
+        ),
         f"A row's number comes from the last evaluation {last}, not from the best one.",
-        "A learner that diverged counts with its last good policy, and is counted as diverged. Learners that have "
-        "not come to the step of comparison are not counted. A row with such learners only is marked as incomplete.",
+        (
+            "A learner that diverged counts with its last good policy, and is counted as diverged. "
+            "Learners that have not come to the step of comparison are not counted. A row with "
+            "such learners only is marked as incomplete."
+        ),
     ]
     if sources:
-        points.append("Published: " + "; ".join(f"[{number}] {source}" for source, number in sources.items()) + ".")
+        points.append(
+            "Published: "
+            + "; ".join(f"[{number}] {source}" for source, number in sources.items())
+            + "."
+        )
     return points

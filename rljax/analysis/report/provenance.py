@@ -19,13 +19,22 @@ def settings(tables: Sequence[Table]) -> Section | None:
     sections = []
     rows = {row.label: row for table in tables for row in table.rows}
     for agent in dict.fromkeys(row.agent for row in rows.values()):
-        learners = [each for table in tables for row in table.rows if row.agent == agent for each in row.learners]
+        learners = [
+            each
+            for table in tables
+            for row in table.rows
+            if row.agent == agent
+            for each in row.learners
+        ]
         names = labels.differing_settings(learners)
         if names:
             lines = [
                 [
                     TableCell.of(label),
-                    *(TableCell.of(formatting.setting(row.learners[0].settings[name])) for name in names),
+                    *(
+                        TableCell.of(formatting.setting(row.learners[0].settings[name]))
+                        for name in names
+                    ),
                 ]
                 for label, row in rows.items()
                 if row.agent == agent
@@ -36,11 +45,23 @@ def settings(tables: Sequence[Table]) -> Section | None:
 
 
 def cost(tables: Sequence[Table], runs: Sequence[RunRecord]) -> Section:
-    """The time and memory of the runs behind each row, and the hardware and versions that they ran with."""
-    columns = ["agent", "task", "runs", "steps/s", "compiling", "wall", "memory", "processor and devices"]
+    """The time and memory of the runs behind each row,
+    and the hardware and versions that they ran with.
+    """
+    columns = [
+        "agent",
+        "task",
+        "runs",
+        "steps/s",
+        "compiling",
+        "wall",
+        "memory",
+        "processor and devices",
+    ]
     caption = (
-        "The cost of each run, as a range where a row has several. Steps per second are those of all learners of a run "
-        "in its training loop, without compilation, evaluations and checkpoints. Wall time includes everything."
+        "The cost of each run, as a range where a row has several. Steps per second are those of "
+        "all learners of a run in its training loop, without compilation, evaluations and "
+        "checkpoints. Wall time includes everything."
     )
     rows = [_cost_row(row, table.task) for table in tables for row in table.rows]
     versions = _versions(runs)
@@ -96,7 +117,8 @@ def commands_html(tables: Sequence[Table]) -> str:
                 commands = "\n".join(_commands(run))
                 html.append(
                     f'<p class="soft">{escape(printable(run.folder))}, {escape(progress(run))}, '
-                    f'seeds {escape(formatting.seeds(run.config["seeds"]))}</p><div class="command">'
+                    f"seeds {escape(formatting.seeds(run.config['seeds']))}</p><div "
+                    'class="command">'
                     f"<pre>{escape(commands)}</pre>"
                     '<button type="button" data-copy aria-live="polite">copy</button></div>'
                 )
@@ -128,4 +150,6 @@ def _commands(run: RunRecord) -> list[str]:
 def progress(run: RunRecord) -> str:
     """The progress of a run, in words."""
     steps = max(int(learner.steps[-1]) for learner in run.learners)
-    return "complete" if steps >= run.budget else f"evaluated up to {steps:,} of {run.budget:,} steps"
+    return (
+        "complete" if steps >= run.budget else f"evaluated up to {steps:,} of {run.budget:,} steps"
+    )

@@ -25,9 +25,11 @@ class RowResult:
     """The numbers of one row."""
 
     row: Row
-    estimates: dict[str, Estimate] | None  # "iqm", "median", "mean"; None where a value is not finite
+    # "iqm", "median", "mean"; None where a value is not finite
+    estimates: dict[str, Estimate] | None
     curve: figures.Line  # the IQM over learners at each step
-    published: list[published.Point]  # of the same agent and task, the point of each source nearest to the row's step
+    # of the same agent and task, the point of each source nearest to the row's step
+    published: list[published.Point]
     published_curve: list[published.Point]  # of one source, up to the budget
 
 
@@ -37,13 +39,16 @@ class TaskResult:
 
     table: Table
     rows: list[RowResult]  # the leaders first, then the rows that are not compared
-    detailed: bool  # whether there are few enough curves to show single learners and published curves too
+    # whether there are few enough curves to show single learners and published curves too
+    detailed: bool
 
     @property
     def leaders(self) -> list[tuple[Row, Estimate]]:
         """The rows that have reached the step of comparison, with their IQM, the highest first."""
         return [
-            (each.row, each.estimates["iqm"]) for each in self.rows if each.row.complete and each.estimates is not None
+            (each.row, each.estimates["iqm"])
+            for each in self.rows
+            if each.row.complete and each.estimates is not None
         ]
 
     @property
@@ -51,18 +56,25 @@ class TaskResult:
         """The number of decimals of all numbers of the task."""
         if self.table.metric == "scores":
             return 1
-        return formatting.decimals(np.concatenate([row.values(self.table.metric) for row in self.table.rows]))
+        return formatting.decimals(
+            np.concatenate([row.values(self.table.metric) for row in self.table.rows])
+        )
 
     @property
     def lead(self) -> Estimate:
         """The probability that a learner of the first leader scores above one of the second."""
         (first, _), (second, _), *_ = self.leaders
-        scores = {name: {"": row.values(self.table.metric)} for name, row in (("x", first), ("y", second))}
+        scores = {
+            name: {"": row.values(self.table.metric)} for name, row in (("x", first), ("y", second))
+        }
         return comparison.improvement(scores, [("x", "y")])["x", "y"]
 
 
 def task_result(table: Table, at: int | None) -> TaskResult:
-    """Compute the results of a task. `at` is the step of comparison, None for the end of the budget."""
+    """Compute the results of a task.
+
+    `at` is the step of comparison, None for the end of the budget.
+    """
     rows = sorted((_row_result(row, table, at) for row in table.rows), key=_rank)
     learners = sum(len(row.counted) for row in table.rows)
     detailed = len(rows) <= MOST_ROWS and learners <= 2 * figures.MOST_SINGLE_LEARNERS
@@ -95,7 +107,11 @@ def _learning_curve(row: Row, metric: str, at: int | None) -> figures.Line:
     """The IQM over the learners of a row, up to the step of comparison."""
     learners = []
     for learner, _ in row.counted:
-        end = len(learner.steps) if at is None else int(np.searchsorted(learner.steps, at, side="right"))
+        end = (
+            len(learner.steps)
+            if at is None
+            else int(np.searchsorted(learner.steps, at, side="right"))
+        )
         learners.append((learner.steps[:end], getattr(learner, metric)[:end]))
     steps, centre, low, high = statistics.curve_over_learners(learners, statistics.iqm)
     label = figures.wrapped(f"{row.label} ({formatting.count(len(learners), 'learner')})")
@@ -103,7 +119,9 @@ def _learning_curve(row: Row, metric: str, at: int | None) -> figures.Line:
 
 
 def number_sources(results: Iterable[TaskResult]) -> dict[str, int]:
-    """The sources of all published points with their notes, each with the number by which the page names it."""
+    """The sources of all published points with their notes,
+    each with the number by which the page names it.
+    """
     sources: dict[str, int] = {}
     for result in results:
         for row in result.rows:
@@ -127,8 +145,10 @@ class SuiteResult:
     thresholds: np.ndarray  # [T]
     profiles: dict[str, Estimate]  # [T] each, in `order`
     steps: np.ndarray  # [S]
-    efficiency: dict[str, Estimate]  # [S] each; empty where curves are not finite, or share a single step
-    improvement: dict[tuple[str, str], Estimate]  # the probability that the first is better than the second
+    # [S] each; empty where curves are not finite, or share a single step
+    efficiency: dict[str, Estimate]
+    # the probability that the first is better than the second
+    improvement: dict[tuple[str, str], Estimate]
 
 
 def suite_result(suite: Suite) -> SuiteResult:

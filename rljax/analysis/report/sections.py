@@ -1,4 +1,7 @@
-"""The sections with results: at a glance, over several tasks, one per task. Each has tables, captions and notes."""
+"""The sections with results: at a glance, over several tasks, one per task.
+
+Each has tables, captions and notes.
+"""
 
 from __future__ import annotations
 
@@ -22,9 +25,9 @@ def at_a_glance(task_results: Sequence[TaskResult]) -> Section | None:
         return None
     columns = ["task", "highest IQM", "IQM", "next", "P(highest > next)"]
     caption = (
-        "The highest interquartile mean of each task and the next one. Below each number is its 95 % interval. P is "
-        "the probability that a learner of the first scores above a learner of the second; it is 0.5 where they are "
-        "equal."
+        "The highest interquartile mean of each task and the next one. Below each number is its "
+        "95 % interval. P is the probability that a learner of the first scores above a learner of "
+        "the second; it is 0.5 where they are equal."
     )
     return Section("At a glance", [CaptionedTable(caption, columns, rows)])
 
@@ -47,7 +50,10 @@ def of_suite(result: SuiteResult, styles: Mapping[str, LineStyle]) -> Section:
     tables = [_aggregates(result)] + ([_improvement(result)] if result.improvement else [])
     note = ""
     if suite.left_out:
-        note = f"Left out, because one of these tasks or a reference is missing: {', '.join(suite.left_out)}."
+        note = (
+            "Left out, because one of these tasks or a reference is "
+            f"missing: {', '.join(suite.left_out)}."
+        )
     return Section(suite.title, tables, drawings.of_suite(result, styles), note)
 
 
@@ -58,16 +64,21 @@ def _aggregates(result: SuiteResult) -> CaptionedTable:
         [
             TableCell.of(label),
             *(TableCell.of_estimate(result.aggregates[label][name], 2) for name in measures),
-            TableCell.of(str(sum(len(row.counted) for row in suite.rows[label])), f"{len(suite.tables)} tasks"),
+            TableCell.of(
+                str(sum(len(row.counted) for row in suite.rows[label])),
+                f"{len(suite.tables)} tasks",
+            ),
         ]
         for label in result.order
     ]
     caption = (
-        f"Scores over {', '.join(table.task for table in suite.tables)}; {suite.explanation} Below each number is its "
-        "95 % interval over learners, which are resampled within each task. The optimality gap is how far learners "
-        "stay below 1 on average."
+        f"Scores over {', '.join(table.task for table in suite.tables)}; {suite.explanation} Below "
+        "each number is its 95 % interval over learners, which are resampled within each task. The "
+        "optimality gap is how far learners stay below 1 on average."
     )
-    return CaptionedTable(caption, ["agent", "IQM", "median", "mean", "optimality gap", "learners"], rows)
+    return CaptionedTable(
+        caption, ["agent", "IQM", "median", "mean", "optimality gap", "learners"], rows
+    )
 
 
 def _improvement(result: SuiteResult) -> CaptionedTable:
@@ -83,7 +94,9 @@ def _improvement(result: SuiteResult) -> CaptionedTable:
     return CaptionedTable(caption, ["X > Y", "P", "learners"], rows)
 
 
-def of_task(result: TaskResult, styles: Mapping[str, LineStyle], sources: Mapping[str, int]) -> Section:
+def of_task(
+    result: TaskResult, styles: Mapping[str, LineStyle], sources: Mapping[str, int]
+) -> Section:
     """The section of one task. `sources` numbers the sources of published results."""
     signals = result.table.signals
     columns = ["agent", "IQM", "median", "mean", *signals, "learners", "diverged", "step"]
@@ -94,8 +107,9 @@ def of_task(result: TaskResult, styles: Mapping[str, LineStyle], sources: Mappin
         for row, each in zip(rows, result.rows, strict=True):
             row.append(_published(each, result, sources))
         note = (
-            "Published numbers are the points nearest to the row's step. They come from other seeds, and from the "
-            "environment versions that are named with them. If a version differs from ours, returns differ too."
+            "Published numbers are the points nearest to the row's step. They come from other "
+            "seeds, and from the environment versions that are named with them. If a version "
+            "differs from ours, returns differ too."
         )
     table = CaptionedTable(_task_caption(result), columns, rows)
     return Section(result.table.task, [table], drawings.of_task(result, styles), note)
@@ -106,7 +120,10 @@ def _task_row(result: RowResult, task: TaskResult, signals: Sequence[str]) -> li
     if estimates is None:
         numbers = [TableCell.of("not finite", flag=True)] * 3
     else:
-        numbers = [TableCell.of_estimate(estimates[name], task.decimals) for name in ("iqm", "median", "mean")]
+        numbers = [
+            TableCell.of_estimate(estimates[name], task.decimals)
+            for name in ("iqm", "median", "mean")
+        ]
     seeds = len({learner.seed for learner, _ in row.counted})
     state = "" if row.complete else f"incomplete: of {task.table.budget:,}"
     return [
@@ -121,7 +138,11 @@ def _task_row(result: RowResult, task: TaskResult, signals: Sequence[str]) -> li
 
 def _of_signal(row: Row, signal: str) -> TableCell:
     estimate = tables.of_signal(row, signal)
-    return TableCell.of("not finite", flag=True) if estimate is None else TableCell.of_estimate(estimate, 1)
+    return (
+        TableCell.of("not finite", flag=True)
+        if estimate is None
+        else TableCell.of_estimate(estimate, 1)
+    )
 
 
 def _published(result: RowResult, task: TaskResult, sources: Mapping[str, int]) -> TableCell:
@@ -144,7 +165,9 @@ def _published(result: RowResult, task: TaskResult, sources: Mapping[str, int]) 
 def _task_caption(result: TaskResult) -> str:
     table = result.table
     metric = (
-        "return" if table.metric == "returns" else "score (100: the data set's reference policy, 0: the random one)"
+        "return"
+        if table.metric == "returns"
+        else "score (100: the data set's reference policy, 0: the random one)"
     )
     environment = f", in {table.environment}" if table.data else ""
     signals = (
@@ -153,6 +176,7 @@ def _task_caption(result: TaskResult) -> str:
         else ""
     )
     return (
-        f"Evaluation {metric} over {count(table.episodes, 'episode')} without exploration{environment}. Below each "
-        f"number is its 95 % bootstrap interval over learners; a single learner has none.{signals}"
+        f"Evaluation {metric} over {count(table.episodes, 'episode')} without "
+        f"exploration{environment}. Below each number is its 95 % bootstrap interval over "
+        f"learners; a single learner has none.{signals}"
     )

@@ -16,11 +16,13 @@ from rljax.buffers.storage.successors import Successors, is_large, newest_frame
 class ReplayBuffer(struct.PyTreeNode):
     """A ring of transitions per learner: the newest overwrite the oldest.
 
-    All learners share `position` and `size`, which are never batched: a batched index would turn the slice update into
-    a scatter. Large observations are stored once: `data.next_observation` is then None, `data.observation` holds the
-    newest frame of each, and `successors` holds the observations that are the successors of no stored row.
+    All learners share `position` and `size`, which are never batched: a batched index would turn
+    the slice update into a scatter. Large observations are stored once: `data.next_observation` is
+    then None, `data.observation` holds the newest frame of each, and `successors` holds the
+    observations that are the successors of no stored row.
 
-    `index` belongs to the draw, such as the priorities of rows. It has a property `axes` and a method `of_learner`.
+    `index` belongs to the draw, such as the priorities of rows. It has a property `axes` and a
+    method `of_learner`.
     """
 
     data: Transition  # [P, capacity, ...]
@@ -33,8 +35,8 @@ class ReplayBuffer(struct.PyTreeNode):
     def create(cls, example: Transition, capacity: int, stack: int = 1) -> ReplayBuffer:
         """An empty ring for transitions with the shapes of `example` [P, E, ...].
 
-        The capacity is rounded down to a multiple of E, so that one write never wraps in its middle. `stack` is the
-        number of frames in an observation.
+        The capacity is rounded down to a multiple of E, so that one write never wraps in its
+        middle. `stack` is the number of frames in an observation.
         """
         num_envs = example.reward.shape[1]
         successors = None
@@ -54,7 +56,9 @@ class ReplayBuffer(struct.PyTreeNode):
         return self.data.reward.shape[-1]
 
     def add(self, transitions: Transition) -> ReplayBuffer:
-        """Write transitions [P, E, ...] at the ring's position; in place where the ring is donated or carried."""
+        """Write transitions [P, E, ...] at the ring's position;
+        in place where the ring is donated or carried.
+        """
         number = transitions.reward.shape[1]
         successors = self.successors
         if successors is not None:
@@ -78,7 +82,9 @@ class ReplayBuffer(struct.PyTreeNode):
         return jnp.minimum(self.size + number, self.capacity)
 
     def cut_episodes(self, num_envs: int) -> ReplayBuffer:
-        """Mark the newest row of each environment as truncated, unless it has ended: the next row begins an episode."""
+        """Mark the newest row of each environment as truncated, unless it has ended:
+        the next row begins an episode.
+        """
         newest = (self.position - num_envs + jnp.arange(num_envs)) % self.capacity
         cut = ~self.data.terminated[:, newest] & (self.size > 0)
         successors = self.successors
@@ -94,7 +100,13 @@ class ReplayBuffer(struct.PyTreeNode):
         """The axes of all parts, for `jax.vmap` over P."""
         successors = None if self.successors is None else self.successors.axes
         index = None if self.index is None else self.index.axes
-        parts: Any = {"data": 0, "position": None, "size": None, "successors": successors, "index": index}
+        parts: Any = {
+            "data": 0,
+            "position": None,
+            "size": None,
+            "successors": successors,
+            "index": index,
+        }
         return ReplayBuffer(**parts)
 
     def of_learner(self, learner: int) -> ReplayBuffer:
@@ -112,7 +124,9 @@ class ReplayBuffer(struct.PyTreeNode):
 
     @property
     def window(self) -> tuple[Array, Array] | None:
-        """The oldest and the newest row of those that may be drawn; None where all rows that are written may be."""
+        """The oldest and the newest row of those that may be drawn;
+        None where all rows that are written may be.
+        """
         if self.successors is None:
             return None
         return (self.position - self.drawable) % self.capacity, (self.position - 1) % self.capacity
@@ -122,7 +136,9 @@ class ReplayBuffer(struct.PyTreeNode):
         return number if self.successors is None else (self.position - 1 - number) % self.capacity
 
     def row_of(self, step: Array, environment: Array, num_envs: int) -> Array:
-        """The row of an environment [...] at a `step` [...] from 0 to `drawable` / E - 1, in any order of time."""
+        """The row of an environment [...] at a `step` [...] from 0 to `drawable` / E - 1,
+        in any order of time.
+        """
         if self.successors is None:
             return step * num_envs + environment
         return (self.position - (step + 1) * num_envs + environment) % self.capacity
@@ -134,7 +150,11 @@ class ReplayBuffer(struct.PyTreeNode):
     def observations(self, rows: Array) -> Any:
         """The observations of `rows` [...]."""
         ring = self.data.observation
-        return rows_of(ring, rows) if self.successors is None else self.successors.observations(ring, rows)
+        return (
+            rows_of(ring, rows)
+            if self.successors is None
+            else self.successors.observations(ring, rows)
+        )
 
     def next_observations(self, rows: Array) -> Any:
         """The true next observations of `rows` [...]."""
@@ -148,4 +168,6 @@ class ReplayBuffer(struct.PyTreeNode):
         if self.successors is None:
             return rows_of(self.data, rows)
         rest = rows_of(self.data.replace(observation=None), rows)
-        return rest.replace(observation=self.observations(rows), next_observation=self.next_observations(rows))
+        return rest.replace(
+            observation=self.observations(rows), next_observation=self.next_observations(rows)
+        )

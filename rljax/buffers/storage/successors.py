@@ -1,8 +1,10 @@
-"""Successors: the next observations that no row of a ring holds, so that large observations are stored once.
+"""Successors: the next observations that no row of a ring holds,
+so that large observations are stored once.
 
-Where an episode goes on, the successor of a row is the observation of the environment's next row. The newest rows have
-no next row yet, and the last row of an episode never has one: their true successors are kept beside the ring, those of
-the last rows in a smaller ring of finals. Stacks of frames are stored frame by frame.
+Where an episode goes on, the successor of a row is the observation of the environment's next row.
+The newest rows have no next row yet, and the last row of an episode never has one: their true
+successors are kept beside the ring, those of the last rows in a smaller ring of finals. Stacks of
+frames are stored frame by frame.
 """
 
 from __future__ import annotations
@@ -20,23 +22,28 @@ from rljax.buffers.rows import rows_of
 
 SHARE = 16  # rows of a ring for each final that is kept
 FEWEST = 64  # finals, where the ring is so large
-NEVER = 2**31  # number of the step in which the owner of an empty final was written: it is always long ago
+# Number of the step in which the owner of an empty final was written: it is always long ago.
+NEVER = 2**31
 
 
 class Successors(struct.PyTreeNode):
-    """The part of a ring beside its rows. A frame is the newest of the `stack` frames of an observation.
+    """The part of a ring beside its rows.
 
-    There are F finals: a sixteenth of the ring's rows, but at least `FEWEST` and E, and at most all rows. If more
-    episodes end, the newest finals overwrite the oldest. Their rows, and all older ones, are then no longer drawn: a
-    ring of very short episodes holds fewer transitions.
+    A frame is the newest of the `stack` frames of an observation.
+
+    There are F finals: a sixteenth of the ring's rows, but at least `FEWEST` and E, and at most all
+    rows. If more episodes end, the newest finals overwrite the oldest. Their rows, and all older
+    ones, are then no longer drawn: a ring of very short episodes holds fewer transitions.
     """
 
     frames: Any  # [P, E + F, ...] the successors of the newest rows, then the finals
-    place: Array  # [P, capacity] int32: where in `frames` a row's final is; -1 where its episode goes on
+    # [P, capacity] int32: where in `frames` a row's final is; -1 where its episode goes on
+    place: Array
     owned: Array  # [P, F] uint32: the number of the step that owns each final
     cursor: Array  # [P] int32: the next final to write
     usable: Array  # [P] int32: the number of newest rows that may be drawn
-    earlier: Array | None  # [P, capacity] uint8: earlier frames of each row's episode, up to stack - 1
+    # [P, capacity] uint8: earlier frames of each row's episode, up to stack - 1
+    earlier: Array | None
     passed: Array | None  # [P, E] uint8: the same of the next rows
     steps: Array  # [] uint32: steps written, never batched
     stack: int = struct.field(pytree_node=False)  # K, frames in an observation
@@ -49,7 +56,9 @@ class Successors(struct.PyTreeNode):
         frame = jax.eval_shape(lambda x: newest_frame(x, stack), example.next_observation)
         zeros = jnp.zeros(learners, jnp.int32)
         return cls(
-            frames=jax.tree.map(lambda x: jnp.zeros((learners, num_envs + finals, *x.shape[2:]), x.dtype), frame),
+            frames=jax.tree.map(
+                lambda x: jnp.zeros((learners, num_envs + finals, *x.shape[2:]), x.dtype), frame
+            ),
             place=jnp.full((learners, rows), -1, jnp.int32),
             owned=jnp.full((learners, finals), NEVER, jnp.uint32),
             cursor=zeros,
@@ -79,13 +88,24 @@ class Successors(struct.PyTreeNode):
         return leaf.shape[self.owned.ndim - 1] - self.owned.shape[-1]
 
     def add(self, transitions: Transition, position: Array, size: Array) -> Successors:
-        """The part after the rows of one step [P, E, ...] at `position`; the ring then holds `size` rows."""
-        ended, capacity, num_envs = transitions.terminated | transitions.truncated, self.place.shape[1], self.num_envs
+        """The part after the rows of one step [P, E, ...] at `position`;
+        the ring then holds `size` rows.
+        """
+        ended, capacity, num_envs = (
+            transitions.terminated | transitions.truncated,
+            self.place.shape[1],
+            self.num_envs,
+        )
         new = newest_frame(transitions.next_observation, self.stack)
-        frames = jax.tree.map(lambda old, x: old.at[:, :num_envs].set(x.astype(old.dtype)), self.frames, new)
-        lost = num_envs * (self.stack - 1)  # the oldest rows of a full ring have lost their earlier frames
+        frames = jax.tree.map(
+            lambda old, x: old.at[:, :num_envs].set(x.astype(old.dtype)), self.frames, new
+        )
+        # The oldest rows of a full ring have lost their earlier frames.
+        lost = num_envs * (self.stack - 1)
         most = jnp.where(size < capacity, size, capacity - lost)
-        part = self.replace(frames=frames, usable=jnp.minimum(self.usable + num_envs, most), steps=self.steps + 1)
+        part = self.replace(
+            frames=frames, usable=jnp.minimum(self.usable + num_envs, most), steps=self.steps + 1
+        )
         part, place = part._keep(ended)
         part = part.replace(place=jax.lax.dynamic_update_slice(self.place, place, (0, position)))
         if self.earlier is None or self.passed is None:
@@ -95,17 +115,22 @@ class Successors(struct.PyTreeNode):
         return part.replace(earlier=earlier, passed=passed)
 
     def cut(self, cut: Array, newest: Array) -> Successors:
-        """The part where the episodes of the `newest` rows [E] end after all, where `cut` [P, E] says so."""
+        """The part where the episodes of the `newest` rows [E] end after all,
+        where `cut` [P, E] says so.
+        """
         part, place = self._keep(cut)
         place = jnp.where(cut, place, self.place[:, newest])
         passed = None if self.passed is None else jnp.zeros_like(self.passed)
         return part.replace(place=self.place.at[:, newest].set(place), passed=passed)
 
     def _keep(self, ended: Array) -> tuple[Successors, Array]:
-        """Keep the newest rows' successors as finals where they `ended` [P, E]; and where each lies, or -1."""
+        """Keep the newest rows' successors as finals where they `ended` [P, E];
+        and where each lies, or -1.
+        """
         number, finals = self.num_envs, self.owned.shape[1]
         index = (self.cursor[:, None] + jnp.cumsum(ended, axis=1) - ended) % finals  # [P, E]
-        age = self.steps - jnp.take_along_axis(self.owned, index, axis=1)  # of overwritten finals' owners, in steps
+        # Of overwritten finals' owners, in steps.
+        age = self.steps - jnp.take_along_axis(self.owned, index, axis=1)
         newer = jnp.minimum(age, self.place.shape[1] // number).astype(jnp.int32) * number
         usable = jnp.minimum(self.usable, jnp.where(ended, newer, self.place.shape[1]).min(axis=1))
 
@@ -119,7 +144,8 @@ class Successors(struct.PyTreeNode):
         part = self.replace(frames=frames, owned=owned, cursor=cursor, usable=usable)
         return part, jnp.where(ended, index + number, -1)
 
-    # The following are of one learner, without the axis P. `ring` are the stored frames [capacity, ...].
+    # The following are of one learner, without the axis P. `ring` are the stored frames
+    # [capacity, ...].
 
     def observations(self, ring: Any, rows: Array) -> Any:
         """The observations of `rows` [...]."""
@@ -128,7 +154,9 @@ class Successors(struct.PyTreeNode):
         return joined(self._frames(ring, rows, self.stack), rows.ndim, self.stack)
 
     def next_observations(self, ring: Any, rows: Array, is_newest: Array) -> Any:
-        """The true next observations of `rows` [...]; `is_newest` [...] says which have no next row yet."""
+        """The true next observations of `rows` [...]; `is_newest` [...] says which have no next row
+        yet.
+        """
         place, capacity = self.place[rows], self.place.shape[0]
         in_frames = (place >= 0) | is_newest
         index = jnp.where(place >= 0, place, rows % self.num_envs)
@@ -147,19 +175,31 @@ class Successors(struct.PyTreeNode):
         return joined(both, rows.ndim, self.stack)
 
     def _frames(self, ring: Any, rows: Array, number: int) -> Any:
-        """The last `number` frames [..., number, ...] of `rows` [...]; an episode's first frame stands for earlier."""
+        """The last `number` frames [..., number, ...] of `rows` [...];
+        an episode's first frame stands for earlier.
+        """
         assert self.earlier is not None
-        back = jnp.minimum(jnp.arange(number - 1, -1, -1), self.earlier[rows][..., None].astype(jnp.int32))
-        return jax.tree.map(lambda x: x[(rows[..., None] - self.num_envs * back) % self.place.shape[0]], ring)
+        back = jnp.minimum(
+            jnp.arange(number - 1, -1, -1), self.earlier[rows][..., None].astype(jnp.int32)
+        )
+        return jax.tree.map(
+            lambda x: x[(rows[..., None] - self.num_envs * back) % self.place.shape[0]], ring
+        )
 
 
 def newest_frame(observation: Any, stack: int) -> Any:
     """The newest frame [..., H, W, c] of stacks of `stack` frames [..., H, W, stack x c]."""
-    return observation if stack == 1 else jax.tree.map(lambda x: x[..., -(x.shape[-1] // stack) :], observation)
+    return (
+        observation
+        if stack == 1
+        else jax.tree.map(lambda x: x[..., -(x.shape[-1] // stack) :], observation)
+    )
 
 
 def joined(frames: Any, axis: int, stack: int) -> Any:
-    """Stacks [..., H, W, stack x c] of frames [..., stack, H, W, c]; `axis` is the axis of the frames."""
+    """Stacks [..., H, W, stack x c] of frames [..., stack, H, W, c];
+    `axis` is the axis of the frames.
+    """
 
     def join(x: Array) -> Array:
         moved = jnp.moveaxis(x, axis, -2)
@@ -170,4 +210,7 @@ def joined(frames: Any, axis: int, stack: int) -> Any:
 
 def is_large(example: Any) -> bool:
     """Whether one observation of `example` [P, E, ...] has at least `LARGE` bytes."""
-    return sum(math.prod(x.shape[2:]) * jnp.dtype(x.dtype).itemsize for x in jax.tree.leaves(example)) >= LARGE
+    return (
+        sum(math.prod(x.shape[2:]) * jnp.dtype(x.dtype).itemsize for x in jax.tree.leaves(example))
+        >= LARGE
+    )

@@ -1,8 +1,9 @@
 """Sum trees: rows drawn with probabilities in proportion to their mass, in time O(log N).
 
-A tree is an array float32 [2 N] for N rows, N a power of two. Node 1 is the root, node i has the children 2 i and
-2 i + 1, and node N + i is row i. An inner node is the sum of its children, added anew with every change. So rounding
-errors do not grow with the number of changes. All functions are of one tree; `jax.vmap` makes them of many.
+A tree is an array float32 [2 N] for N rows, N a power of two. Node 1 is the root, node i has the
+children 2 i and 2 i + 1, and node N + i is row i. An inner node is the sum of its children, added
+anew with every change. So rounding errors do not grow with the number of changes. All functions are
+of one tree; `jax.vmap` makes them of many.
 """
 
 from __future__ import annotations
@@ -19,7 +20,10 @@ def size(rows: int) -> int:
 
 
 def write(sums: Array, rows: Array, mass: Array) -> Array:
-    """The tree after `rows` [M] were given the `mass` [M]. Of equal rows the last counts; negative rows are ignored."""
+    """The tree after `rows` [M] were given the `mass` [M].
+
+    Of equal rows the last counts; negative rows are ignored.
+    """
     order = jnp.argsort(rows, stable=True)
     ordered = rows[order]
     is_last = jnp.append(ordered[1:] != ordered[:-1], True) & (ordered >= 0)
@@ -40,15 +44,19 @@ def write_apart(sums: Array, rows: Array, mass: Array) -> Array:
     return jax.lax.fori_loop(0, levels(sums), up, (sums.at[place].set(mass, mode="drop"), place))[0]
 
 
-def draw(sums: Array, key: Array, shape: tuple[int, ...], window: tuple[Array, Array] | None = None) -> Array:
+def draw(
+    sums: Array, key: Array, shape: tuple[int, ...], window: tuple[Array, Array] | None = None
+) -> Array:
     """Independent draws [*shape] of rows, with replacement: P(row) = mass / total mass.
 
-    `window` is the first row [] and the last row [] of those that may be drawn. It goes around the end where the first
-    is behind the last. The total is then that of the window. Rows without mass, or outside the window, are never drawn.
+    `window` is the first row [] and the last row [] of those that may be drawn. It goes around the
+    end where the first is behind the last. The total is then that of the window. Rows without mass,
+    or outside the window, are never drawn.
 
-    Each draw goes down from the root. At each node it takes a new random number u in [0, 1), and goes to the left child
-    where u (left + right) < left. So the precision of a probability is relative to it, and does not depend on the
-    number of rows, as it would with one number for the whole way.
+    Each draw goes down from the root. At each node it takes a new random number u in [0, 1), and
+    goes to the left child where u (left + right) < left. So the precision of a probability is
+    relative to it, and does not depend on the number of rows, as it would with one number for the
+    whole way.
     """
     random = jax.random.uniform(key, (levels(sums), *shape))
     edges = None if window is None else _edges(sums, *window)
@@ -56,7 +64,9 @@ def draw(sums: Array, key: Array, shape: tuple[int, ...], window: tuple[Array, A
     def down(place: Array, level: tuple[Array, Edge | None]) -> tuple[Array, None]:
         u, edge = level
         left, right = 2 * place, 2 * place + 1
-        one, other = (sums[node] if edge is None else _inside(sums, node, edge) for node in (left, right))
+        one, other = (
+            sums[node] if edge is None else _inside(sums, node, edge) for node in (left, right)
+        )
         return jnp.where(u * (one + other) < one, left, right), None
 
     return jax.lax.scan(down, jnp.ones(shape, jnp.int32), (random, edges))[0] - len(sums) // 2
@@ -73,8 +83,8 @@ Edge = tuple[Array, Array, Array, Array, Array]
 def _edges(sums: Array, first: Array, last: Array) -> Edge:
     """For each level, from the root's children down, [levels] each.
 
-    They are the nodes above the window's first and last row; of the one, the mass from the first row on, of the other,
-    the mass up to the last row; and whether the window goes around the end.
+    They are the nodes above the window's first and last row; of the one, the mass from the first
+    row on, of the other, the mass up to the last row; and whether the window goes around the end.
     """
 
     def up(edge: Edge, _: None) -> tuple[Edge, Edge]:
@@ -89,7 +99,9 @@ def _edges(sums: Array, first: Array, last: Array) -> Edge:
 
 
 def _inside(sums: Array, node: Array, edge: Edge) -> Array:
-    """The mass of nodes [...] inside the window. Where a node holds the whole window, it is only known to be positive.
+    """The mass of nodes [...] inside the window.
+
+    Where a node holds the whole window, it is only known to be positive.
 
     This is enough: the node beside such a node has nothing.
     """

@@ -1,6 +1,7 @@
 """Files that a stranger may have written: .npz, HDF5 and JSON.
 
-Reading them runs no code, opens no other file and fills no memory. `schema` says which values are accepted.
+Reading them runs no code, opens no other file and fills no memory. `schema` says which values are
+accepted.
 """
 
 from __future__ import annotations
@@ -19,8 +20,8 @@ def opened(path: Path) -> Iterator[Mapping[str, Any]]:
 
     The mapping also has `text(key)`: a text in the file, or None.
 
-    Raises `ValueError`, here or while reading, for a file that is missing, has another format, is damaged, holds Python
-    objects, refers to other files, or does not fit in memory.
+    Raises `ValueError`, here or while reading, for a file that is missing, has another format, is
+    damaged, holds Python objects, refers to other files, or does not fit in memory.
     """
     path = Path(path)
     if not path.is_file():

@@ -1,12 +1,13 @@
 """NumPy archives and HDF5 files by path: our own layout, and other names for the same arrays.
 
-Our layout, in .npz as in .hdf5, is D4RL's: `observations` [N, O], `actions` [N, A] within the environment's bounds,
-`rewards` [N], `terminals` [N], `timeouts` [N] (every end of a trajectory that is not terminal), `next_observations`
-[N, O], and a JSON text of environment, references, bounds and provenance, under `metadata` (.npz) or `metadata/rljax`
-(.hdf5). A file that was written here reads back as the same dataset. Signals beside the reward, such as a cost, are
-`signals/NAME` [N, K...]; a cost may also be called `costs` or `cost`. Several discrete actions are [N, K] integers,
-and the metadata say under `choices` how many choices each has. Observations that are not vectors have layouts of their
-own: see `rljax.datasets.formats.observation_arrays`.
+Our layout, in .npz as in .hdf5, is D4RL's: `observations` [N, O], `actions` [N, A] within the
+environment's bounds, `rewards` [N], `terminals` [N], `timeouts` [N] (every end of a trajectory that
+is not terminal), `next_observations` [N, O], and a JSON text of environment, references, bounds and
+provenance, under `metadata` (.npz) or `metadata/rljax` (.hdf5). A file that was written here reads
+back as the same dataset. Signals beside the reward, such as a cost, are `signals/NAME` [N, K...]; a
+cost may also be called `costs` or `cost`. Several discrete actions are [N, K] integers, and the
+metadata say under `choices` how many choices each has. Observations that are not vectors have
+layouts of their own: see `rljax.datasets.formats.observation_arrays`.
 
 Other files may use these names, in this order of preference:
 
@@ -14,19 +15,21 @@ Other files may use these names, in this order of preference:
     actions            actions, action, act
     rewards            rewards, reward, rew
     next_observations  next_observations, next_observation, next_obs, obs_next
-    terminals          terminals, terminal, terminations, terminated; done, dones (less the time limits, if present)
+    terminals          terminals, terminal, terminations, terminated; done, dones (less the time
+                       limits, if present)
     timeouts           timeouts, timeout, truncations, truncated, timelimit_truncated
-    without either     episode_starts [N] bool, or episode_lengths [episodes]. The cause of these ends was not recorded,
-                       so they count as truncated.
+    without either     episode_starts [N] bool, or episode_lengths [episodes]. The cause of these
+                       ends was not recorded, so they count as truncated.
 
-These names cover Tianshou's buffers, Stable-Baselines' expert recordings, NeoRL-2's files, and files of courses and
-repositories that follow Gymnasium's names. Arrays that hold Python objects are refused: unpickling runs whatever code
-the file contains, and no layout here needs it.
+These names cover Tianshou's buffers, Stable-Baselines' expert recordings, NeoRL-2's files, and
+files of courses and repositories that follow Gymnasium's names. Arrays that hold Python objects are
+refused: unpickling runs whatever code the file contains, and no layout here needs it.
 
-The imitation library's rollouts (HumanCompatibleAI/imitation, data/serialize.py) are read too: `acts` [M, A] and `rews`
-[M] of all trajectories, one after the other; `obs` [M + trajectories, O], which has one more observation for each;
-`indices` [trajectories - 1], the rows of `acts` at which trajectories begin, without the first; and `terminal`
-[trajectories]. Their `infos` are Python objects, which are left out.
+The imitation library's rollouts (HumanCompatibleAI/imitation, data/serialize.py) are read too:
+`acts` [M, A] and `rews` [M] of all trajectories, one after the other; `obs` [M + trajectories, O],
+which has one more observation for each; `indices` [trajectories - 1], the rows of `acts` at which
+trajectories begin, without the first; and `terminal` [trajectories]. Their `infos` are Python
+objects, which are left out.
 """
 
 from __future__ import annotations
@@ -62,7 +65,14 @@ FORMAT = "rljax dataset 1"  # for vectors, and for one action in each row
 FORMAT_OF_ALL = "rljax dataset 2"  # for all other spaces
 SUFFIXES = (".npz", ".hdf5", ".h5")
 # Entries of the provenance that stay true of a copy.
-KEPT = ("max_episode_steps", "recorded_max_episode_steps", "num_actions", "algorithm", "corruptions", "both_ends")
+KEPT = (
+    "max_episode_steps",
+    "recorded_max_episode_steps",
+    "num_actions",
+    "algorithm",
+    "corruptions",
+    "both_ends",
+)
 KEPT += ("choices", "stack")
 
 
@@ -71,28 +81,36 @@ def read(
 ) -> OfflineDataset:
     """The dataset in `path`, a .npz, .hdf5 or .h5 file in one of the layouts above.
 
-    If the file stores successors, every row is kept. If not, the successor is the next row's observation, and the last
-    row of a trajectory is dropped unless it is terminal.
+    If the file stores successors, every row is kept. If not, the successor is the next row's
+    observation, and the last row of a trajectory is dropped unless it is terminal.
 
-    `action_bounds` are the low and high of the actions, each a number or one per dimension. By default they come from
-    the file's metadata; without metadata they are -1 and 1. Actions that were corrupted on purpose
-    (`rljax.datasets.tools.corruption`) may lie beyond the bounds. They stay as they are, unless `clip_actions`.
+    `action_bounds` are the low and high of the actions, each a number or one per dimension. By
+    default they come from the file's metadata; without metadata they are -1 and 1. Actions that
+    were corrupted on purpose (`rljax.datasets.tools.corruption`) may lie beyond the bounds. They
+    stay as they are, unless `clip_actions`.
 
-    Raises `ValueError` for a file that cannot be read or lacks an array, and for everything that `assemble` refuses.
+    Raises `ValueError` for a file that cannot be read or lacks an array, and for everything that
+    `assemble` refuses.
     """
     path = Path(path)
     with opened(path) as file:
         metadata = _metadata(path.name, file)
         of_all = metadata.get("format") == FORMAT_OF_ALL
-        rows, notes = (_rows_of_all(path.name, file, metadata), []) if of_all else _rows(path.name, file)
+        rows, notes = (
+            (_rows_of_all(path.name, file, metadata), []) if of_all else _rows(path.name, file)
+        )
         rows.signals = schema.signals(file, path.name)
     rows.check_lengths()
     marked = bool(rows.terminated[-1] or rows.truncated[-1])
     rows = _selected(rows)
     complete = metadata.get("complete", marked)
     if not isinstance(complete, bool):
-        raise schema.wrong(path.name, "complete", complete, "true or false: whether the last episode has its end")
-    provenance: dict[str, Any] = {key: metadata[key] for key in KEPT if metadata.get(key) is not None} | {
+        raise schema.wrong(
+            path.name, "complete", complete, "true or false: whether the last episode has its end"
+        )
+    provenance: dict[str, Any] = {
+        key: metadata[key] for key in KEPT if metadata.get(key) is not None
+    } | {
         "reader": "archive",
         "files": [fingerprint(path)],
         "notes": notes,
@@ -113,7 +131,10 @@ def read(
 
 
 def description(path: Path) -> dict[str, Any]:
-    """The metadata of a file in our layout, with `name` and `env`; {} for other files. No rows are read."""
+    """The metadata of a file in our layout, with `name` and `env`; {} for other files.
+
+    No rows are read.
+    """
     with opened(path) as file:
         metadata = _metadata(path.name, file)
     schema.facts(path.name, metadata.get("env"), metadata.get("reference"), metadata, None)
@@ -121,28 +142,40 @@ def description(path: Path) -> dict[str, Any]:
 
 
 def unbounded_dimensions(path: Path) -> int | None:
-    """The dimensions of the actions in a file that does not say their bounds; None for all other files."""
+    """The dimensions of the actions in a file that does not say their bounds;
+    None for all other files.
+    """
     if path.suffix.lower() not in SUFFIXES:
         return None
     with opened(path) as file:
         key = next((key for key in (*ALIASES["action"], "acts") if key in file), None)
         described = _metadata(path.name, file)
-        if key is None or any(described.get(known) is not None for known in ("action_bounds", "choices")):
+        if key is None or any(
+            described.get(known) is not None for known in ("action_bounds", "choices")
+        ):
             return None
         action = schema.actions(file[key], path.name, key)
     return action.shape[1] if action.ndim == 2 else None
 
 
 def write(dataset: OfflineDataset, path: Path) -> Path:
-    """Write `dataset` in the format of the suffix of `path`, by `write_archive` or `write_hdf5`. Return the path."""
+    """Write `dataset` in the format of the suffix of `path`, by `write_archive` or `write_hdf5`.
+
+    Return the path.
+    """
     path = _with_suffix(path, SUFFIXES)
-    return write_archive(dataset, path) if path.suffix.lower() == ".npz" else write_hdf5(dataset, path)
+    return (
+        write_archive(dataset, path) if path.suffix.lower() == ".npz" else write_hdf5(dataset, path)
+    )
 
 
 def write_archive(dataset: OfflineDataset, path: Path) -> Path:
-    """Write `dataset` as a compressed .npz file in our layout. Return the path. `load` reads back the same dataset.
+    """Write `dataset` as a compressed .npz file in our layout.
 
-    The file appears complete or not at all; an existing file is replaced. Raises `ValueError` for another suffix.
+    Return the path. `load` reads back the same dataset.
+
+    The file appears complete or not at all; an existing file is replaced. Raises `ValueError` for
+    another suffix.
     """
     path = _with_suffix(path, (".npz",))
     with atomic(path) as temporary, temporary.open("wb") as file:
@@ -152,11 +185,14 @@ def write_archive(dataset: OfflineDataset, path: Path) -> Path:
 
 
 def write_hdf5(dataset: OfflineDataset, path: Path, infos: Mapping[str, Any] | None = None) -> Path:
-    """Write `dataset` as an HDF5 file in D4RL's layout. Return the path. `load` reads back the same dataset.
+    """Write `dataset` as an HDF5 file in D4RL's layout.
 
-    Beside D4RL's arrays the file holds `timeouts`, `next_observations`, the arrays of `infos` ([N, ...] each) as
-    `infos/NAME`, and `metadata/`: environment, references and provenance as JSON under `rljax`, and environment and
-    algorithm as texts. Other readers of D4RL's layout can read it. The file appears complete or not at all.
+    Return the path. `load` reads back the same dataset.
+
+    Beside D4RL's arrays the file holds `timeouts`, `next_observations`, the arrays of `infos`
+    ([N, ...] each) as `infos/NAME`, and `metadata/`: environment, references and provenance as JSON
+    under `rljax`, and environment and algorithm as texts. Other readers of D4RL's layout can read
+    it. The file appears complete or not at all.
 
     Raises `ValueError` for another suffix and for `infos` of another length.
     """
@@ -165,12 +201,18 @@ def write_hdf5(dataset: OfflineDataset, path: Path, infos: Mapping[str, Any] | N
     path = _with_suffix(path, (".hdf5", ".h5"))
     for key, value in (infos or {}).items():
         if len(value) != dataset.num:
-            raise ValueError(f"infos['{key}'] has {len(value)} rows, the dataset has {dataset.num}.")
+            raise ValueError(
+                f"infos['{key}'] has {len(value)} rows, the dataset has {dataset.num}."
+            )
     with atomic(path) as temporary, h5py.File(temporary, "w") as file:
         for key, value in _arrays(dataset).items():
-            file.create_dataset(key, data=value, compression="gzip", compression_opts=1, shuffle=True)
+            file.create_dataset(
+                key, data=value, compression="gzip", compression_opts=1, shuffle=True
+            )
         for key, value in (infos or {}).items():
-            file.create_dataset(f"infos/{key}", data=value, compression="gzip", compression_opts=1, shuffle=True)
+            file.create_dataset(
+                f"infos/{key}", data=value, compression="gzip", compression_opts=1, shuffle=True
+            )
         file["metadata/rljax"] = _description(dataset)
         for key in ("env", "algorithm"):
             value = dataset.env if key == "env" else dataset.provenance.get(key)
@@ -183,14 +225,17 @@ def _rows(name: str, file: Mapping[str, Any]) -> tuple[Rows, list[str]]:
     """All rows of a file, and notes on what had to be assumed."""
     if all(key in file for key in IMITATION):
         return _rows_of_imitation(name, file)
-    sources = {field: next((key for key in keys if key in file), None) for field, keys in ALIASES.items()}
+    sources = {
+        field: next((key for key in keys if key in file), None) for field, keys in ALIASES.items()
+    }
     notes = []
     for field in ("observation", "action", "reward"):
         if sources[field] is None:
             hint = ""
             if field == "reward" and "qpos" in file:
                 hint = (
-                    " OGBench's files hold none: load them by name, such as 'ogbench/cube-single-play-singletask-v0'."
+                    " OGBench's files hold none: load them by name, such as "
+                    "'ogbench/cube-single-play-singletask-v0'."
                 )
             raise _missing(name, file, ALIASES[field], hint)
     keys = {field: key for field, key in sources.items() if key is not None}
@@ -210,14 +255,19 @@ def _rows(name: str, file: Mapping[str, Any]) -> tuple[Rows, list[str]]:
     elif "done" in keys:
         terminated = schema.marks(file[keys["done"]], name, keys["done"])
         if "truncated" not in keys:
-            notes.append(f"'{keys['done']}' is read as the environment's own end: time limits were not recorded")
+            notes.append(
+                f"'{keys['done']}' is read as the environment's own end: time limits were "
+                "not recorded"
+            )
         elif len(terminated) == len(truncated):
-            terminated = terminated & ~truncated  # `done` of vector environments marks both kinds of ends
+            # `done` of vector environments marks both kinds of ends
+            terminated = terminated & ~truncated
         keys["terminated"] = keys["done"]
     else:
         terminated = np.zeros(len(reward), np.bool_)
         ends = _ends(name, file, len(reward))
-        truncated = truncated | ends if len(ends) == len(truncated) else ends  # `check_lengths` reports another length
+        # `check_lengths` reports another length
+        truncated = truncated | ends if len(ends) == len(truncated) else ends
         keys["terminated"] = "episode_starts" if "episode_starts" in file else "episode_lengths"
         keys.setdefault("truncated", keys["terminated"])
         notes.append("why episodes ended was not recorded: all ends count as truncated")
@@ -246,9 +296,17 @@ def _rows_of_all(name: str, file: Mapping[str, Any], metadata: Mapping[str, Any]
         raise ValueError(f"'{name}' is empty: 'rewards' has no rows. Record or download it again.")
     schema.facts(name, None, None, {"stack": metadata.get("stack")}, None)
     stack = metadata.get("stack") or 1
-    observation, following = observation_arrays.read(name, file, metadata.get("observation"), len(reward), stack)
+    observation, following = observation_arrays.read(
+        name, file, metadata.get("observation"), len(reward), stack
+    )
     several = metadata.get("choices") is not None
-    keys = dict(zip(base.FIELDS, ("observations", "actions", "rewards", "terminals", "timeouts"), strict=False))
+    keys = dict(
+        zip(
+            base.FIELDS,
+            ("observations", "actions", "rewards", "terminals", "timeouts"),
+            strict=False,
+        )
+    )
     return Rows(
         name,
         keys | {"next_observation": "next_observations"},
@@ -265,8 +323,17 @@ def _rows_of_all(name: str, file: Mapping[str, Any], metadata: Mapping[str, Any]
 def _rows_of_imitation(name: str, file: Mapping[str, Any]) -> tuple[Rows, list[str]]:
     """All rows of the imitation library's rollouts, and notes on what had to be assumed."""
     if "rews" not in file:
-        raise ValueError(f"'{name}' has no 'rews': trajectories without rewards are not read. Save them with rewards.")
-    keys = {"observation": "obs", "action": "acts", "reward": "rews", "terminated": "terminal", "truncated": "indices"}
+        raise ValueError(
+            f"'{name}' has no 'rews': trajectories without rewards are not read. Save them "
+            "with rewards."
+        )
+    keys = {
+        "observation": "obs",
+        "action": "acts",
+        "reward": "rews",
+        "terminated": "terminal",
+        "truncated": "indices",
+    }
     action = schema.actions(file["acts"], name, "acts")
     reward = schema.column(file["rews"], name, "rews", np.float32)
     observation = schema.vectors(file["obs"], name, "obs")
@@ -274,14 +341,23 @@ def _rows_of_imitation(name: str, file: Mapping[str, Any]) -> tuple[Rows, list[s
     # A file of one trajectory has no numbers here, and NumPy stores nothing as float64.
     splits = schema.stored(file["indices"]).reshape(-1)
     total = len(action)
-    starts = np.concatenate([[0], splits]).astype(np.int64) if splits.dtype.kind in "iuf" else np.array([-1])
-    rising = starts[0] == 0 and (np.diff(starts) > 0).all() and starts[-1] < total and (starts[1:] == splits).all()
+    starts = (
+        np.concatenate([[0], splits]).astype(np.int64)
+        if splits.dtype.kind in "iuf"
+        else np.array([-1])
+    )
+    rising = (
+        starts[0] == 0
+        and (np.diff(starts) > 0).all()
+        and starts[-1] < total
+        and (starts[1:] == splits).all()
+    )
     if not rising or len(terminal) != len(starts) or len(observation) != total + len(starts):
         raise ValueError(
-            f"'{name}' has {total} 'acts', {len(observation)} 'obs', {len(terminal)} 'terminal' and "
-            f"{len(splits)} 'indices'; with N trajectories there are N more 'obs' than 'acts', N 'terminal', and N - 1 "
-            "'indices' that rise from 1 to less than the number of 'acts'. The file was cut or assembled wrongly: "
-            "make it again."
+            f"'{name}' has {total} 'acts', {len(observation)} 'obs', {len(terminal)} 'terminal' "
+            f"and {len(splits)} 'indices'; with N trajectories there are N more 'obs' than 'acts', "
+            "N 'terminal', and N - 1 'indices' that rise from 1 to less than the number of 'acts'. "
+            "The file was cut or assembled wrongly: make it again."
         )
     last = np.append(starts[1:], total) - 1
     terminated, truncated = np.zeros(total, np.bool_), np.zeros(total, np.bool_)
@@ -289,9 +365,19 @@ def _rows_of_imitation(name: str, file: Mapping[str, Any]) -> tuple[Rows, list[s
     here = np.arange(total) + np.repeat(np.arange(len(starts)), np.diff(np.append(starts, total)))
     types = {key: file[key].dtype.name for key in ("obs", "acts", "rews")}
     rows = Rows(
-        name, keys, observation[here], action, reward, terminated, truncated, observation[here + 1], types=types
+        name,
+        keys,
+        observation[here],
+        action,
+        reward,
+        terminated,
+        truncated,
+        observation[here + 1],
+        types=types,
     )
-    return rows, ["'terminal' is read as the environment's own end: time limits were not recorded apart"]
+    return rows, [
+        "'terminal' is read as the environment's own end: time limits were not recorded apart"
+    ]
 
 
 def _ends(name: str, file: Mapping[str, Any], length: int) -> np.ndarray:
@@ -300,7 +386,9 @@ def _ends(name: str, file: Mapping[str, Any], length: int) -> np.ndarray:
         starts = schema.marks(file["episode_starts"], name, "episode_starts")
         return np.append(starts[1:], np.ones(min(1, len(starts)), np.bool_))
     if "episode_lengths" in file:
-        last = np.cumsum(schema.lengths(file["episode_lengths"], name, "episode_lengths", length)) - 1
+        last = (
+            np.cumsum(schema.lengths(file["episode_lengths"], name, "episode_lengths", length)) - 1
+        )
         ends = np.zeros(length, np.bool_)
         ends[last] = True
         return ends
@@ -319,7 +407,9 @@ def _selected(rows: Rows) -> Rows:
 
 def _missing(name: str, file: Mapping[str, Any], keys: tuple[str, ...], hint: str) -> ValueError:
     others = ", ".join(repr(key) for key in keys[1:])
-    return ValueError(f"'{name}' has no '{keys[0]}' (nor {others}); it has: {text.listed(file)}.{hint}")
+    return ValueError(
+        f"'{name}' has no '{keys[0]}' (nor {others}); it has: {text.listed(file)}.{hint}"
+    )
 
 
 def _metadata(name: str, file: Any) -> dict[str, Any]:
@@ -336,9 +426,12 @@ def _metadata(name: str, file: Any) -> dict[str, Any]:
         if FORMAT.rstrip("0123456789") not in written:
             return {}
         raise RefusedFileError(
-            f"'{name}': its '{key}' is not JSON: {text.shortened(str(error))}. Write or download the file again."
+            f"'{name}': its '{key}' is not JSON: {text.shortened(str(error))}. Write or download "
+            "the file again."
         ) from error
-    if not isinstance(metadata, dict) or not str(metadata.get("format", "")).startswith("rljax dataset"):
+    if not isinstance(metadata, dict) or not str(metadata.get("format", "")).startswith(
+        "rljax dataset"
+    ):
         return {}
     if metadata["format"] not in (FORMAT, FORMAT_OF_ALL):
         raise ValueError(
@@ -351,7 +444,11 @@ def _metadata(name: str, file: Any) -> dict[str, Any]:
 def _corrupted(metadata: Mapping[str, Any]) -> set[Any]:
     """The kinds of values that were corrupted on purpose. `assemble` checks the entries."""
     notes = metadata.get("corruptions")
-    return {str(note.get("what")) for note in notes if isinstance(note, dict)} if isinstance(notes, list) else set()
+    return (
+        {str(note.get("what")) for note in notes if isinstance(note, dict)}
+        if isinstance(notes, list)
+        else set()
+    )
 
 
 def _arrays(dataset: OfflineDataset) -> dict[str, np.ndarray]:
@@ -370,24 +467,32 @@ def _arrays(dataset: OfflineDataset) -> dict[str, np.ndarray]:
         "terminals": np.asarray(transitions.terminated),
         "timeouts": np.asarray(transitions.truncated),
         **observation,
-        **{f"{schema.SIGNALS}{signal}": np.asarray(column) for signal, column in transitions.extras.items()},
+        **{
+            f"{schema.SIGNALS}{signal}": np.asarray(column)
+            for signal, column in transitions.extras.items()
+        },
     }
 
 
 def _description(dataset: OfflineDataset) -> str:
     known = dataset.name.startswith(tuple(f"{family}/" for family in base.FAMILIES))
-    description = None if dataset.is_plain else observation_arrays.described(dataset.transitions.observation)
+    description = (
+        None if dataset.is_plain else observation_arrays.described(dataset.transitions.observation)
+    )
     return json.dumps(
         {
             "format": FORMAT if dataset.is_plain else FORMAT_OF_ALL,
             "observation": description,
-            "name": dataset.name if known else Path(dataset.name).name,  # without the folders of this machine
+            # Without the folders of this machine.
+            "name": dataset.name if known else Path(dataset.name).name,
             "env": dataset.env,
             "reference": base.json_able(dataset.reference),
             "action_bounds": base.json_able(dataset.action_bounds),
             "complete": dataset.complete,
             **{key: dataset.provenance.get(key) for key in KEPT},
-            "num_actions": dataset.provenance.get("num_actions") if dataset.discrete and not dataset.choices else None,
+            "num_actions": dataset.provenance.get("num_actions")
+            if dataset.discrete and not dataset.choices
+            else None,
             "choices": list(dataset.choices) or None,
             "provenance": base.json_able(dataset.provenance),
         }

@@ -1,8 +1,8 @@
 """HDF5 files, without anything that lies outside of them.
 
-HDF5 can name other files: by external links, in external storage, and in virtual datasets. A filter that the library
-does not have makes it load a plugin. All of these are refused before they are followed. Soft links are followed here,
-step by step, so that none leads out of the file.
+HDF5 can name other files: by external links, in external storage, and in virtual datasets. A filter
+that the library does not have makes it load a plugin. All of these are refused before they are
+followed. Soft links are followed here, step by step, so that none leads out of the file.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ from rljax.datasets.formats import text
 from rljax.trust import RefusedFileError
 
 KIND = "HDF5 file"
-FILTERS = {1, 2, 3, 4, 5, 6, 32000}  # gzip, shuffle, fletcher32, szip, nbit, scaleoffset; LZF, which h5py brings
+# Gzip, shuffle, fletcher32, szip, nbit, scaleoffset; LZF, which h5py brings.
+FILTERS = {1, 2, 3, 4, 5, 6, 32000}
 MOST_LINKS = 16  # soft links behind one name
 
 
@@ -64,12 +65,17 @@ class Group(Mapping[str, Any]):
             return len(self._group)
 
     def text(self, key: str) -> str | None:
-        """The text under `key`; None for anything else. Raises `RefusedFileError` for a text that is too long."""
+        """The text under `key`; None for anything else.
+
+        Raises `RefusedFileError` for a text that is too long.
+        """
         value = self.get(key)
         return value.text() if isinstance(value, Array) else None
 
     def _find(self, key: str, links: int) -> Group | Array | None:
-        """The group or array at the path `key`, after at most `links` soft links; None if there is none."""
+        """The group or array at the path `key`, after at most `links` soft links;
+        None if there is none.
+        """
         here: Group | Array | None = self._root() if key.startswith("/") else self
         for name in key.split("/"):
             if not isinstance(here, Group):
@@ -85,9 +91,14 @@ class Group(Mapping[str, Any]):
             return None
         kind = self._group.id.links.get_info(word).type
         if kind == h5py.h5l.TYPE_SOFT and links:
-            return self._find(self._group.id.links.get_val(word).decode("utf-8", "surrogateescape"), links - 1)
+            return self._find(
+                self._group.id.links.get_val(word).decode("utf-8", "surrogateescape"), links - 1
+            )
         if kind != h5py.h5l.TYPE_HARD:
-            raise self._outside(place, "a link to another file" if kind != h5py.h5l.TYPE_SOFT else "a chain of links")
+            raise self._outside(
+                place,
+                "a link to another file" if kind != h5py.h5l.TYPE_SOFT else "a chain of links",
+            )
         opened = h5py.h5o.open(self._group.id, word)
         if isinstance(opened, h5py.h5g.GroupID):
             return Group(self.path, place, opened)
@@ -104,7 +115,9 @@ class Array:
     """An array in an HDF5 file. It is read when it is indexed."""
 
     def __init__(self, path: Path, place: str, identifier: Any) -> None:
-        """Raises `RefusedFileError` for an array whose numbers lie in another file, or need a plugin."""
+        """Raises `RefusedFileError` for an array whose numbers lie in another file,
+        or need a plugin.
+        """
         h5py: Any = importlib.import_module("h5py")
         self.path, self.place = path, place
         layout = identifier.get_create_plist()
@@ -115,8 +128,9 @@ class Array:
         filters = {layout.get_filter(index)[0] for index in range(layout.get_nfilters())}
         if filters - FILTERS:
             raise RefusedFileError(
-                f"'{path.name}': '{text.shortened(place)}' is compressed by filter {min(filters - FILTERS)}, which is "
-                "a plugin, and plugins are not loaded. Compress it with gzip: h5repack -f GZIP=1 FILE NEW"
+                f"'{path.name}': '{text.shortened(place)}' is compressed by filter "
+                f"{min(filters - FILTERS)}, which is a plugin, and plugins are not loaded. "
+                "Compress it with gzip: h5repack -f GZIP=1 FILE NEW"
             )
         self._array = h5py.Dataset(identifier)
         self.shape: tuple[int, ...] = self._array.shape or ()
@@ -141,11 +155,16 @@ class Array:
         return result
 
     def text(self) -> str | None:
-        """The text that this is; None for numbers and for several texts. Raises `RefusedFileError` if it is long."""
+        """The text that this is; None for numbers and for several texts.
+
+        Raises `RefusedFileError` if it is long.
+        """
         if self.shape or self.dtype.kind not in "OSU":
             return None
         if self.dtype.itemsize > text.LONGEST:
-            raise RefusedFileError(f"'{self.path.name}': '{self.place}' is a text that is too long to be read.")
+            raise RefusedFileError(
+                f"'{self.path.name}': '{self.place}' is a text that is too long to be read."
+            )
         value = self[()]
         value = value.decode("utf-8", "replace") if isinstance(value, bytes) else value
         return value if isinstance(value, str) else None
@@ -158,6 +177,6 @@ class Array:
 
 def _outside(path: Path, place: str, what: str) -> RefusedFileError:
     return RefusedFileError(
-        f"'{path.name}': '{text.shortened(place)}' is {what}. A data set must hold all of its numbers itself: copy "
-        "them into one file, for example with h5repack or h5py."
+        f"'{path.name}': '{text.shortened(place)}' is {what}. A data set must hold all of its "
+        "numbers itself: copy them into one file, for example with h5repack or h5py."
     )

@@ -1,8 +1,8 @@
 """Spaces in the metadata of Minari's data sets: checked, and as Gymnasium's spaces.
 
-Minari describes a space in JSON, such as {"type": "Box", "shape": [3], "dtype": "float32", "low": ..., "high": ...}.
-`checked` checks a description. All other functions take a checked one. Runs describe spaces in another form, see
-`rljax.envs.host.space_descriptions`.
+Minari describes a space in JSON, such as {"type": "Box", "shape": [3], "dtype": "float32", "low":
+..., "high": ...}. `checked` checks a description. All other functions take a checked one. Runs
+describe spaces in another form, see `rljax.envs.host.space_descriptions`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,15 @@ from typing import Any
 import numpy as np
 
 from rljax.agent import MASK
-from rljax.datasets.formats.schema import DEEPEST, INT32, MOST_CHOICES, is_count, is_numbers, mapping, wrong
+from rljax.datasets.formats.schema import (
+    DEEPEST,
+    INT32,
+    MOST_CHOICES,
+    is_count,
+    is_numbers,
+    mapping,
+    wrong,
+)
 
 DTYPES = ("bool", *(f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)))
 DTYPES += ("float16", "float32", "float64")  # of a Box
@@ -22,7 +30,10 @@ KINDS = ("Box", "Discrete", "MultiDiscrete", "MultiBinary", "Dict", "Tuple", "Te
 
 
 def checked(value: Any, file: str, key: str, depth: int = 0) -> Mapping[str, Any] | None:
-    """A space in a file's JSON; None for None. Raises `ValueError` for anything that does not describe a space."""
+    """A space in a file's JSON; None for None.
+
+    Raises `ValueError` for anything that does not describe a space.
+    """
     if value is None:
         return None
     kind = value.get("type") if isinstance(value, Mapping) else None
@@ -39,7 +50,9 @@ def checked(value: Any, file: str, key: str, depth: int = 0) -> Mapping[str, Any
             raise wrong(file, key, value, f"a Box whose 'dtype' is one of {', '.join(DTYPES)}")
     if kind in ("MultiDiscrete", "MultiBinary"):
         _require_choices_of(value, file, key)
-    if kind == "Discrete" and not (is_count(value.get("n")) and isinstance(value.get("start", 0), int)):
+    if kind == "Discrete" and not (
+        is_count(value.get("n")) and isinstance(value.get("start", 0), int)
+    ):
         raise wrong(file, key, value, "a Discrete space with a whole number 'n' of at least 1")
     if kind in ("Dict", "Tuple"):
         parts = value.get("subspaces")
@@ -52,15 +65,28 @@ def checked(value: Any, file: str, key: str, depth: int = 0) -> Mapping[str, Any
 
 
 def _require_choices_of(value: Mapping[str, Any], file: str, key: str) -> None:
-    """Raise `ValueError` unless a space of several choices says how many there are, and they are few enough."""
+    """Raise `ValueError` unless a space of several choices says how many there are,
+    and they are few enough.
+    """
     name = "nvec" if value["type"] == "MultiDiscrete" else "n"
     right = all(map(is_numbers, (value.get(name), value.get("start", 0))))
     if right:
         sizes, start = np.asarray(value[name]), np.asarray(value.get("start", 0))
         total = sizes.sum(dtype=np.float64) if name == "nvec" else sizes.prod(dtype=np.float64)
-        right = sizes.size > 0 and {sizes.dtype.kind, start.dtype.kind} <= {"i"} and sizes.min() >= 1
-        right = right and total <= MOST_CHOICES and sizes.max() <= MOST_CHOICES and (name == "nvec" or sizes.ndim < 2)
-        right = right and start.shape in ((), sizes.shape) and bool((np.abs(start) < INT32.max // 2).all())
+        right = (
+            sizes.size > 0 and {sizes.dtype.kind, start.dtype.kind} <= {"i"} and sizes.min() >= 1
+        )
+        right = (
+            right
+            and total <= MOST_CHOICES
+            and sizes.max() <= MOST_CHOICES
+            and (name == "nvec" or sizes.ndim < 2)
+        )
+        right = (
+            right
+            and start.shape in ((), sizes.shape)
+            and bool((np.abs(start) < INT32.max // 2).all())
+        )
     if not right:
         what = f"whole numbers as '{name}', with at most {MOST_CHOICES:,} choices"
         raise wrong(file, key, value, f"a {value['type']} space with {what}")
@@ -71,7 +97,9 @@ def _is_size(value: Any) -> bool:
 
 
 def choices(space: Any) -> tuple[int, ...]:
-    """The number of choices of each of several discrete actions; () for a single or a continuous action."""
+    """The number of choices of each of several discrete actions;
+    () for a single or a continuous action.
+    """
     if space is None or space["type"] not in ("MultiDiscrete", "MultiBinary"):
         return ()
     if space["type"] == "MultiDiscrete":
@@ -81,16 +109,26 @@ def choices(space: Any) -> tuple[int, ...]:
 
 def needs_translation(observation: Any, action: Any, masked: bool) -> bool:
     """Whether spaces may hold what a vector cannot: pictures, masks, or choices."""
-    is_discrete = action is not None and action["type"] in ("Discrete", "MultiDiscrete", "MultiBinary")
+    is_discrete = action is not None and action["type"] in (
+        "Discrete",
+        "MultiDiscrete",
+        "MultiBinary",
+    )
     has_mask = is_discrete and (masked or MASK in set(_paths(observation)))
-    has_pictures = any(len(box.get("shape", ())) == 3 for box in simple_spaces(observation) if box["type"] == "Box")
+    has_pictures = any(
+        len(box.get("shape", ())) == 3 for box in simple_spaces(observation) if box["type"] == "Box"
+    )
     return has_mask or has_pictures or has_kind(observation, "MultiDiscrete")
 
 
 def part_names(space: Any) -> list[str]:
     """The names of the parts of a dictionary, or the numbers of those of a tuple."""
     subspaces = space["subspaces"]
-    return sorted(subspaces) if isinstance(subspaces, dict) else [str(index) for index in range(len(subspaces))]
+    return (
+        sorted(subspaces)
+        if isinstance(subspaces, dict)
+        else [str(index) for index in range(len(subspaces))]
+    )
 
 
 def simple_spaces(space: Any) -> Iterator[Any]:
@@ -139,7 +177,10 @@ def gymnasium_space(space: Any, name: str) -> Any:
 
 
 def gymnasium_actions(space: Any) -> Any:
-    """Gymnasium's space of choices. A Box stands for all continuous actions, whose bounds do not matter here."""
+    """Gymnasium's space of choices.
+
+    A Box stands for all continuous actions, whose bounds do not matter here.
+    """
     from gymnasium import spaces
 
     if space is None or space["type"] == "Box":

@@ -1,4 +1,6 @@
-"""Archives of NumPy arrays, without Python objects and without arrays that would fill the memory."""
+"""Archives of NumPy arrays, without Python objects and without arrays that would fill the
+memory.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,9 @@ def opened(path: Path) -> Iterator[Archive]:
             archive = stack.enter_context(zipfile.ZipFile(stream))
             twice = [name for name, count in Counter(archive.namelist()).items() if count > 1]
             if twice:
-                raise text.broken(path, KIND, f"it holds {', '.join(map(repr, twice[:3]))} more than once")
+                raise text.broken(
+                    path, KIND, f"it holds {', '.join(map(repr, twice[:3]))} more than once"
+                )
         yield Archive(path, archive)
 
 
@@ -38,7 +42,9 @@ class Archive(Mapping[str, np.ndarray]):
     def __init__(self, path: Path, archive: zipfile.ZipFile) -> None:
         self.path, self._archive = path, archive
         self._members = {
-            info.filename.removesuffix(".npy"): info for info in archive.infolist() if info.filename.endswith(".npy")
+            info.filename.removesuffix(".npy"): info
+            for info in archive.infolist()
+            if info.filename.endswith(".npy")
         }
 
     def __getitem__(self, key: str) -> np.ndarray:
@@ -57,14 +63,19 @@ class Archive(Mapping[str, np.ndarray]):
         return len(self._members)
 
     def text(self, key: str) -> str | None:
-        """The text under `key`; None for anything else. Raises `RefusedFileError` for a text that is too long."""
+        """The text under `key`; None for anything else.
+
+        Raises `RefusedFileError` for a text that is too long.
+        """
         if key not in self:
             return None
         shape, dtype = self._header(key)
         if shape != () or dtype.kind not in "US":
             return None
         if dtype.itemsize > 4 * text.LONGEST:
-            raise RefusedFileError(f"'{self.path.name}': '{key}' is a text of {dtype.itemsize:,} bytes: too long.")
+            raise RefusedFileError(
+                f"'{self.path.name}': '{key}' is a text of {dtype.itemsize:,} bytes: too long."
+            )
         value: Any = self[key][()]
         return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
 
@@ -73,19 +84,29 @@ class Archive(Mapping[str, np.ndarray]):
         info = self._members[key]
         with text.guarded(self.path, KIND), self._archive.open(info) as member:
             version = np.lib.format.read_magic(member)
-            read: Any = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
+            read: Any = {
+                (1, 0): np.lib.format.read_array_header_1_0,
+                (2, 0): np.lib.format.read_array_header_2_0,
+            }
             if version not in read:
-                raise text.broken(self.path, KIND, f"'{text.shortened(key)}' has the unknown version {version}")
+                raise text.broken(
+                    self.path, KIND, f"'{text.shortened(key)}' has the unknown version {version}"
+                )
             shape, _, dtype = read[version](member)
             start = member.tell()
         if dtype.hasobject:
             raise RefusedFileError(
-                f"'{self.path.name}': '{text.shortened(key)}' holds Python objects, and unpickling runs whatever code "
-                "a file contains. If you trust its source, load it with numpy and save plain arrays of numbers: "
-                "np.savez(path, observations=..., ...)"
+                f"'{self.path.name}': '{text.shortened(key)}' holds Python objects, and unpickling "
+                "runs whatever code a file contains. If you trust its source, load it with numpy "
+                "and save plain arrays of numbers: np.savez(path, observations=..., ...)"
             )
-        if min(shape, default=0) < 0 or start + text.nbytes_of(shape, dtype.itemsize) != info.file_size:
+        if (
+            min(shape, default=0) < 0
+            or start + text.nbytes_of(shape, dtype.itemsize) != info.file_size
+        ):
             raise text.broken(
-                self.path, KIND, f"'{text.shortened(key)}' should be {dtype}{list(shape)} and has another length"
+                self.path,
+                KIND,
+                f"'{text.shortened(key)}' should be {dtype}{list(shape)} and has another length",
             )
         return shape, dtype

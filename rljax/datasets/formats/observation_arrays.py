@@ -1,14 +1,18 @@
-"""Observations that are not vectors in our own files: dictionaries, pictures and masks, in their own dtypes.
+"""Observations that are not vectors in our own files:
+dictionaries, pictures and masks, in their own dtypes.
 
-The metadata describe the arrays of an observation under `observation`, a list of {"name", "shape", "dtype", "once"}.
-The name is null where an observation is one array. A file holds, for such an array,
+The metadata describe the arrays of an observation under `observation`, a list of {"name", "shape",
+"dtype", "once"}. The name is null where an observation is one array. A file holds, for such an
+array,
 
     observations, next_observations              [N, ...]
-    frames/pictures                              [M, H, W, c] uint8, where "once" is true: each picture is there once
-    frames/observations, frames/successors       [N, K] int32: the K frames of each row, the newest last
+    frames/pictures                              [M, H, W, c] uint8, where "once" is true: each
+                                                 picture is there once
+    frames/observations, frames/successors       [N, K] int32: the K frames of each row, the newest
+                                                 last
 
-and for the part NAME of a dictionary, `observations/NAME`, `next_observations/NAME` and `frames/NAME/pictures` and so
-on, with NAME percent-encoded.
+and for the part NAME of a dictionary, `observations/NAME`, `next_observations/NAME` and
+`frames/NAME/pictures` and so on, with NAME percent-encoded.
 """
 
 from __future__ import annotations
@@ -25,7 +29,8 @@ from rljax.datasets.formats.text import listed, shortened
 from rljax.trust import RefusedFileError
 
 DTYPES = ("float32", "uint8", "bool")
-MOST_PARTS, MOST_AXES, LONGEST = 1_000, 8, 200  # parts of an observation, axes of one, characters of its name
+# Parts of an observation, axes of one, characters of its name.
+MOST_PARTS, MOST_AXES, LONGEST = 1_000, 8, 200
 
 
 class ArrayDescription(NamedTuple):
@@ -43,7 +48,9 @@ class ArrayDescription(NamedTuple):
 
 
 def encoded(name: str) -> str:
-    """A part's name as a part of a key: without slashes and dots, which HDF5 would read as paths."""
+    """A part's name as a part of a key: without slashes and dots,
+    which HDF5 would read as paths.
+    """
     return urllib.parse.quote(name, safe="").replace(".", "%2E") or "%"
 
 
@@ -70,11 +77,13 @@ def written(observation: Any, following: Any) -> dict[str, np.ndarray]:
     return arrays
 
 
-def read(file: str, arrays: Mapping[str, Any], description: Any, total: int, stack: int) -> tuple[Any, Any]:
+def read(
+    file: str, arrays: Mapping[str, Any], description: Any, total: int, stack: int
+) -> tuple[Any, Any]:
     """Observations and successors of the `total` rows of a file, as trees for `OfflineDataset`.
 
-    `description` is the entry `observation` of the metadata, and `stack` the number of frames in a picture. Raises
-    `ValueError` if the arrays do not match the description.
+    `description` is the entry `observation` of the metadata, and `stack` the number of frames in a
+    picture. Raises `ValueError` if the arrays do not match the description.
     """
     columns = list(_columns(file, description))
     pairs = {column.name: _read(file, arrays, column, total, stack) for column in columns}
@@ -96,7 +105,9 @@ def _columns(file: str, description: Any) -> Iterator[ArrayDescription]:
     right = "a list of the arrays of an observation, each with 'name', 'shape', 'dtype' and 'once'"
     if not isinstance(description, list) or not 0 < len(description) <= MOST_PARTS:
         raise schema.wrong(file, "observation", description, right)
-    names: list[Any] = [entry.get("name") if isinstance(entry, Mapping) else () for entry in description]
+    names: list[Any] = [
+        entry.get("name") if isinstance(entry, Mapping) else () for entry in description
+    ]
     for entry, name in zip(description, names, strict=True):
         is_name = isinstance(name, str) and len(name) <= LONGEST and name.isprintable()
         shape = entry.get("shape") if isinstance(entry, Mapping) else None
@@ -115,42 +126,56 @@ def _columns(file: str, description: Any) -> Iterator[ArrayDescription]:
         raise schema.wrong(file, "observation", names, "without a name that occurs twice")
 
 
-def _read(file: str, arrays: Mapping[str, Any], column: ArrayDescription, total: int, stack: int) -> tuple[Any, Any]:
+def _read(
+    file: str, arrays: Mapping[str, Any], column: ArrayDescription, total: int, stack: int
+) -> tuple[Any, Any]:
     if not column.once:
         both = (f"{field}{column.suffix}" for field in ("observations", "next_observations"))
-        observation, following = (_array(file, arrays, key, (total, *column.shape), column.dtype) for key in both)
+        observation, following = (
+            _array(file, arrays, key, (total, *column.shape), column.dtype) for key in both
+        )
         return observation, following
     *sides, channels = column.shape
     key = f"frames{column.suffix}"
     if channels % stack:
-        raise schema.wrong(file, "stack", stack, f"a divisor of the {channels} channels of the pictures")
+        raise schema.wrong(
+            file, "stack", stack, f"a divisor of the {channels} channels of the pictures"
+        )
     pictures = _array(file, arrays, f"{key}/pictures", (None, *sides, channels // stack), "uint8")
     index = []
     for name in ("observations", "successors"):
         indices = _array(file, arrays, f"{key}/{name}", (total, stack), "int32")
         if indices.min(initial=0) < 0 or indices.max(initial=0) >= len(pictures):
             raise RefusedFileError(
-                f"'{file}': '{shortened(key)}/{name}' are from {indices.min()} to {indices.max()}, rows of the "
-                f"{len(pictures)} pictures that the file holds. It is damaged: record or download it again."
+                f"'{file}': '{shortened(key)}/{name}' are from {indices.min()} to {indices.max()}, "
+                f"rows of the {len(pictures)} pictures that the file holds. It is damaged: record "
+                "or download it again."
             )
         index.append(indices)
     return frames.Frames(pictures, index[0]), frames.Frames(pictures, index[1])
 
 
-def _array(file: str, arrays: Mapping[str, Any], key: str, shape: tuple[Any, ...], dtype: str) -> np.ndarray:
-    """The array under a key, which must have this shape and dtype; None in the shape is any number from 1 on."""
+def _array(
+    file: str, arrays: Mapping[str, Any], key: str, shape: tuple[Any, ...], dtype: str
+) -> np.ndarray:
+    """The array under a key, which must have this shape and dtype;
+    None in the shape is any number from 1 on.
+    """
     if key not in arrays:
-        raise RefusedFileError(f"'{file}' has no '{shortened(key)}'; it has: {listed(arrays)}. Record it again.")
+        raise RefusedFileError(
+            f"'{file}' has no '{shortened(key)}'; it has: {listed(arrays)}. Record it again."
+        )
     array = arrays[key]
     actual = getattr(array, "shape", ())
     promised = "x".join("?" if size is None else str(size) for size in shape)
     right = len(actual) == len(shape) and all(
-        size > 0 if expected is None else size == expected for size, expected in zip(actual, shape, strict=True)
+        size > 0 if expected is None else size == expected
+        for size, expected in zip(actual, shape, strict=True)
     )
     if not right or array.dtype != dtype:
         kind = f"{array.dtype}{list(actual)}" if hasattr(array, "dtype") else "a group of arrays"
         raise RefusedFileError(
-            f"'{file}': '{shortened(key)}' is {kind}, its metadata promise {dtype} of {promised}. It is "
-            "damaged, or was assembled wrongly: record or download it again."
+            f"'{file}': '{shortened(key)}' is {kind}, its metadata promise {dtype} of {promised}. "
+            "It is damaged, or was assembled wrongly: record or download it again."
         )
     return schema.stored(array)

@@ -29,7 +29,10 @@ MOST_STACK = 1_000  # frames in a picture
 
 
 def stored(array: Any, dtype: Any = None) -> np.ndarray:
-    """An array, or an `Array` of an HDF5 file, as an array. The latter is converted to `dtype` while it is read."""
+    """An array, or an `Array` of an HDF5 file, as an array.
+
+    The latter is converted to `dtype` while it is read.
+    """
     if isinstance(array, np.ndarray):
         return array if dtype is None else array.astype(dtype, copy=False)
     if dtype is None or array.shape == () or 0 in array.shape:
@@ -38,43 +41,54 @@ def stored(array: Any, dtype: Any = None) -> np.ndarray:
 
 
 def numbers(array: Any, file: str, key: str) -> Any:
-    """The array or HDF5 array [M, ...], unchanged. Each row must hold at least one number or truth value.
+    """The array or HDF5 array [M, ...], unchanged.
+
+    Each row must hold at least one number or truth value.
 
     Raises `ValueError` for a group of arrays, text and other types, a scalar, and empty rows.
     """
     if hasattr(array, "keys"):
         raise ValueError(
-            f"'{file}': '{key}' is a group ({listed(array) if len(array) else 'empty'}), it must be one array. Put the "
-            f"group's arrays side by side in a new file: '{key}' = np.concatenate([...], axis=1)"
+            f"'{file}': '{key}' is a group ({listed(array) if len(array) else 'empty'}), it must "
+            f"be one array. Put the group's arrays side by side in a new file: '{key}' = "
+            "np.concatenate([...], axis=1)"
         )
     if array.dtype.kind not in "biuf":
-        raise ValueError(f"'{file}': '{key}' is of type {array.dtype}, it must hold numbers. Store it as float32.")
+        raise ValueError(
+            f"'{file}': '{key}' is of type {array.dtype}, it must hold numbers. Store it "
+            "as float32."
+        )
     if not array.shape or 0 in array.shape[1:]:
         raise ValueError(
-            f"'{file}': '{key}' has shape {array.shape}, it must be [rows, ...] with at least one number in each row. "
-            "The file was assembled wrongly: make it again."
+            f"'{file}': '{key}' has shape {array.shape}, it must be [rows, ...] with at least one "
+            "number in each row. The file was assembled wrongly: make it again."
         )
     return array
 
 
 def vectors(array: Any, file: str, key: str) -> np.ndarray:
-    """Observations [M, ...] as float32 vectors [M, O]: numbers and arrays are flattened, arrays with a warning.
+    """Observations [M, ...] as float32 vectors [M, O]:
+    numbers and arrays are flattened, arrays with a warning.
 
-    Raises `ValueError` for images (uint8 with two axes or more), and for everything that `numbers` refuses.
+    Raises `ValueError` for images (uint8 with two axes or more), and for everything that `numbers`
+    refuses.
     """
     if numbers(array, file, key).ndim > 2:
         if array.dtype == np.uint8:
             raise ValueError(
-                f"'{file}': '{key}' holds images {array.shape[1:]} of uint8, where vectors are expected. "
-                "Choose the variant of the dataset that was recorded with states."
+                f"'{file}': '{key}' holds images {array.shape[1:]} of uint8, where vectors are "
+                "expected. Choose the variant of the dataset that was recorded with states."
             )
-        warnings.warn(f"'{file}': '{key}' of shape {array.shape[1:]} is flattened to vectors.", stacklevel=2)
+        warnings.warn(
+            f"'{file}': '{key}' of shape {array.shape[1:]} is flattened to vectors.", stacklevel=2
+        )
     with np.errstate(over="ignore"):  # values too large for float32 are reported as not finite
         return _flat(stored(array, np.float32))
 
 
 def observed(array: Any, file: str, key: str) -> np.ndarray:
-    """Observations [M, ...]: pictures of uint8 with their channels last, everything else as `vectors`.
+    """Observations [M, ...]: pictures of uint8 with their channels last,
+    everything else as `vectors`.
 
     Channels come first where that axis is at most half as long as the two others.
     """
@@ -82,7 +96,9 @@ def observed(array: Any, file: str, key: str) -> np.ndarray:
         return vectors(array, file, key)
     pictures = stored(array)
     first, *sides = pictures.shape[1:]
-    return np.ascontiguousarray(np.moveaxis(pictures, 1, -1)) if 2 * first <= min(sides) else pictures
+    return (
+        np.ascontiguousarray(np.moveaxis(pictures, 1, -1)) if 2 * first <= min(sides) else pictures
+    )
 
 
 def column(array: Any, file: str, key: str, dtype: Any) -> np.ndarray:
@@ -91,13 +107,16 @@ def column(array: Any, file: str, key: str, dtype: Any) -> np.ndarray:
     Raises `ValueError` for other shapes, and for everything that `numbers` refuses.
     """
     if numbers(array, file, key).shape[1:] not in ((), (1,)):
-        raise ValueError(f"'{file}': '{key}' has shape {array.shape}, it must be [rows] or [rows, 1].")
+        raise ValueError(
+            f"'{file}': '{key}' has shape {array.shape}, it must be [rows] or [rows, 1]."
+        )
     with np.errstate(over="ignore", invalid="ignore"):
         return stored(array).reshape(-1).astype(dtype, copy=False)
 
 
 def marks(array: Any, file: str, key: str) -> np.ndarray:
-    """Marks of ends, one per row: bool [M] from [M] or [M, 1] of truth values, or of numbers that are 0 or 1.
+    """Marks of ends, one per row: bool [M] from [M] or [M, 1] of truth values,
+    or of numbers that are 0 or 1.
 
     Raises `ValueError` for any other number, and for everything that `column` refuses.
     """
@@ -106,21 +125,24 @@ def marks(array: Any, file: str, key: str) -> np.ndarray:
     if wrong.any():
         row = int(np.flatnonzero(wrong)[0])
         raise ValueError(
-            f"'{file}': '{key}' is {values[row]} in row {row}, it must be 0 or 1, which says whether an episode "
-            f"ended there ({int(wrong.sum())} of {len(values)} rows are neither). Correct the values in the file."
+            f"'{file}': '{key}' is {values[row]} in row {row}, it must be 0 or 1, which says "
+            f"whether an episode ended there ({int(wrong.sum())} of {len(values)} rows are "
+            "neither). Correct the values in the file."
         )
     return values.astype(np.bool_)
 
 
 def lengths(array: Any, file: str, key: str, total: int) -> np.ndarray:
-    """Lengths of trajectories as int64 [trajectories]: whole numbers of at least 1 with the sum `total`."""
+    """Lengths of trajectories as int64 [trajectories]:
+    whole numbers of at least 1 with the sum `total`.
+    """
     values = column(array, file, key, numbers(array, file, key).dtype)
     good = (values >= 1) & (values <= total) & (np.floor(values) == values)
     if not good.all():
         index = int(np.flatnonzero(~good)[0])
         raise ValueError(
-            f"'{file}': '{key}' is {values[index]} at index {index}; lengths of trajectories are whole numbers from 1 "
-            f"to the number of rows, {total}. Correct the file."
+            f"'{file}': '{key}' is {values[index]} at index {index}; lengths of trajectories are "
+            f"whole numbers from 1 to the number of rows, {total}. Correct the file."
         )
     values = values.astype(np.int64)
     if values.sum() != total:
@@ -129,12 +151,13 @@ def lengths(array: Any, file: str, key: str, total: int) -> np.ndarray:
 
 
 def actions(array: Any, file: str, key: str, start: int = 0) -> np.ndarray:
-    """Actions as stored: floating-point vectors [M, A]; or [M] int32 from 0, if integers with one axis were stored.
+    """Actions as stored: floating-point vectors [M, A];
+    or [M] int32 from 0, if integers with one axis were stored.
 
     `start` is the number of the first discrete action in the file.
 
-    Raises `ValueError` for more axes, for discrete actions below `start` or beyond int32, and for everything that
-    `numbers` refuses.
+    Raises `ValueError` for more axes, for discrete actions below `start` or beyond int32, and for
+    everything that `numbers` refuses.
     """
     array = stored(numbers(array, file, key))
     if array.dtype.kind in "iub" and array.shape[1:] in ((), (1,)):
@@ -144,17 +167,25 @@ def actions(array: Any, file: str, key: str, start: int = 0) -> np.ndarray:
             if low < 0:
                 row = int(array.argmin())
                 raise ValueError(
-                    f"'{file}': '{key}' is {array[row]} in row {row}; discrete actions count from {start}."
+                    f"'{file}': '{key}' is {array[row]} in row {row}; discrete actions count "
+                    f"from {start}."
                 )
             if high > INT32.max:
                 row = int(array.argmax())
                 raise ValueError(
-                    f"'{file}': '{key}' is {array[row]} in row {row}, the largest number of a discrete action is "
-                    f"{INT32.max + start}. If actions are continuous, store them as float32."
+                    f"'{file}': '{key}' is {array[row]} in row {row}, the largest number of a "
+                    f"discrete action is {INT32.max + start}. If actions are continuous, store "
+                    "them as float32."
                 )
-        return (array.astype(np.int64) - start).astype(np.int32) if start else array.astype(np.int32, copy=False)
+        return (
+            (array.astype(np.int64) - start).astype(np.int32)
+            if start
+            else array.astype(np.int32, copy=False)
+        )
     if array.ndim > 2:
-        raise ValueError(f"'{file}': '{key}' has shape {array.shape}, it must be [rows, dimensions].")
+        raise ValueError(
+            f"'{file}': '{key}' has shape {array.shape}, it must be [rows, dimensions]."
+        )
     array = _flat(array)
     return array if array.dtype.kind == "f" else array.astype(np.float32)
 
@@ -164,14 +195,15 @@ def several_actions(array: Any, file: str, key: str) -> np.ndarray:
     array = stored(numbers(array, file, key))
     if array.dtype.kind not in "iub" or array.ndim != 2 or (len(array) and array.max() > INT32.max):
         raise ValueError(
-            f"'{file}': '{key}' is {array.dtype}{list(array.shape)}, several discrete actions are integers [rows, "
-            "actions] up to 2^31 - 1. Correct the file."
+            f"'{file}': '{key}' is {array.dtype}{list(array.shape)}, several discrete actions are "
+            "integers [rows, actions] up to 2^31 - 1. Correct the file."
         )
     return array.astype(np.int32, copy=False)
 
 
 def require_choices(file: str, key: str, action: np.ndarray, choices: Any) -> None:
-    """Raise `ValueError` unless `choices` says for each of K actions [M, K] how many there are: more than the largest.
+    """Raise `ValueError` unless `choices` says for each of K actions [M, K] how many there are:
+    more than the largest.
 
     None says nothing, and is accepted.
     """
@@ -179,30 +211,48 @@ def require_choices(file: str, key: str, action: np.ndarray, choices: Any) -> No
         return
     number = action.shape[1]
     if not (isinstance(choices, list) and len(choices) == number and all(map(is_count, choices))):
-        raise wrong(file, "choices", choices, f"{number} whole numbers, one for each action of '{key}'")
+        raise wrong(
+            file, "choices", choices, f"{number} whole numbers, one for each action of '{key}'"
+        )
     if sum(choices) > MOST_CHOICES:
         raise wrong(file, "choices", choices, f"numbers with a sum of at most {MOST_CHOICES:,}")
     low, high = action.min(axis=0), action.max(axis=0)
     for i in np.flatnonzero((low < 0) | (high >= choices))[:1]:
-        raise wrong(file, "choices", choices, f"more than all of '{key}', which are from {low[i]} to {high[i]} at {i}")
+        raise wrong(
+            file,
+            "choices",
+            choices,
+            f"more than all of '{key}', which are from {low[i]} to {high[i]} at {i}",
+        )
 
 
-def facts(file: str, env: Any, reference: Any, provenance: Mapping[str, Any], most_action: int | None) -> Any:
+def facts(
+    file: str, env: Any, reference: Any, provenance: Mapping[str, Any], most_action: int | None
+) -> Any:
     """Check the facts beside the arrays; return the reference as two floats, or None.
 
     Args:
         env: the name of an environment, a text, or None.
         reference: two finite numbers that differ, or None.
-        provenance: `max_episode_steps`, `recorded_max_episode_steps`, `num_actions` and `stack` are None or whole
-            numbers of at least 1; `corruptions` is None or a list of mappings with a text `what`.
-        most_action: the largest discrete action; None if actions are continuous. `num_actions` must be larger.
+        provenance: `max_episode_steps`, `recorded_max_episode_steps`, `num_actions` and `stack` are
+            None or whole numbers of at least 1; `corruptions` is None or a list of mappings with a
+            text `what`.
+        most_action: the largest discrete action; None if actions are continuous. `num_actions` must
+            be larger.
     """
-    if env is not None and not (isinstance(env, str) and env.isprintable() and 0 < len(env) <= LONGEST_NAME):
+    if env is not None and not (
+        isinstance(env, str) and env.isprintable() and 0 < len(env) <= LONGEST_NAME
+    ):
         raise wrong(file, "env", env, "the name of an environment, such as 'Hopper-v5'")
     if reference is not None:
         pair = reference if isinstance(reference, list | tuple) and len(reference) == 2 else ()
         if not pair or not all(_is_number(x) for x in pair) or pair[0] == pair[1]:
-            raise wrong(file, "reference", reference, "two finite numbers that differ: the returns of scores 0 and 100")
+            raise wrong(
+                file,
+                "reference",
+                reference,
+                "two finite numbers that differ: the returns of scores 0 and 100",
+            )
         reference = (float(pair[0]), float(pair[1]))
     for name in ("max_episode_steps", "recorded_max_episode_steps", "num_actions"):
         value = provenance.get(name)
@@ -214,10 +264,17 @@ def facts(file: str, env: Any, reference: Any, provenance: Mapping[str, Any], mo
     if provenance.get("stack") is not None and not (
         is_count(provenance["stack"]) and provenance["stack"] <= MOST_STACK
     ):
-        raise wrong(file, "stack", provenance["stack"], f"the number of frames in a picture, at most {MOST_STACK}")
+        raise wrong(
+            file,
+            "stack",
+            provenance["stack"],
+            f"the number of frames in a picture, at most {MOST_STACK}",
+        )
     count = provenance.get("num_actions")
     if most_action is not None and count is not None and count <= most_action:
-        raise wrong(file, "num_actions", count, f"more than {most_action}, the largest action in the file")
+        raise wrong(
+            file, "num_actions", count, f"more than {most_action}, the largest action in the file"
+        )
     corruptions = provenance.get("corruptions") or []
     if not isinstance(corruptions, list) or not all(
         isinstance(note, Mapping) and isinstance(note.get("what"), str) for note in corruptions
@@ -242,7 +299,11 @@ def is_count(value: Any) -> bool:
 
 def _is_number(value: Any) -> bool:
     try:
-        return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(float(value))
+        return (
+            isinstance(value, int | float)
+            and not isinstance(value, bool)
+            and math.isfinite(float(value))
+        )
     except OverflowError:
         return False
 
@@ -264,22 +325,32 @@ def wrong(file: str, key: str, value: Any, right: str) -> RefusedFileError:
 
 
 def _flat(array: np.ndarray) -> np.ndarray:
-    return array.reshape(len(array), int(np.prod(array.shape[1:])))  # -1 would fail for an array without rows
+    # -1 would fail for an array without rows
+    return array.reshape(len(array), int(np.prod(array.shape[1:])))
 
 
 def signals(file: Mapping[str, Any], name: str) -> dict[str, np.ndarray]:
     """The signals [M, K...] float32 of the file called `name`, under their names in order.
 
-    They are the arrays `signals/NAME`; "cost" may also be called `costs` or `cost`. Raises what `numbers` raises, and
-    `ValueError` for names that no signal can have.
+    They are the arrays `signals/NAME`; "cost" may also be called `costs` or `cost`. Raises what
+    `numbers` raises, and `ValueError` for names that no signal can have.
     """
     group = SIGNALS.removesuffix("/")
-    inside = [f"{SIGNALS}{key}" for key in file[group]] if group in file and hasattr(file[group], "keys") else []
+    inside = (
+        [f"{SIGNALS}{key}" for key in file[group]]
+        if group in file and hasattr(file[group], "keys")
+        else []
+    )
     keys = {key.removeprefix(SIGNALS): key for key in [*inside, *file] if key.startswith(SIGNALS)}
-    costs = next((key for key in ("costs", "cost") if key in file and not hasattr(file[key], "keys")), None)
+    costs = next(
+        (key for key in ("costs", "cost") if key in file and not hasattr(file[key], "keys")), None
+    )
     if costs is not None and "cost" not in keys:
         keys["cost"] = costs
     with np.errstate(over="ignore"):  # values too large for float32 are reported as not finite
-        columns = {signal: stored(numbers(file[key], name, key), np.float32) for signal, key in sorted(keys.items())}
+        columns = {
+            signal: stored(numbers(file[key], name, key), np.float32)
+            for signal, key in sorted(keys.items())
+        }
     check_signals(tuple(Part(signal, column.shape[1:]) for signal, column in columns.items()), name)
     return columns

@@ -1,4 +1,6 @@
-"""JSON and words from a file, the error for a file that cannot be read, and files that stand for others."""
+"""JSON and words from a file, the error for a file that cannot be read,
+and files that stand for others.
+"""
 
 from __future__ import annotations
 
@@ -39,11 +41,14 @@ def guarded(path: Path, kind: str) -> Iterator[None]:
 
 def broken(path: Path, kind: str, reason: str) -> RefusedFileError:
     """The error for a file that is damaged or has another format."""
-    return RefusedFileError(f"'{path.name}' ({path.stat().st_size:,} bytes) is not a whole {kind}: {reason}. {AGAIN}")
+    return RefusedFileError(
+        f"'{path.name}' ({path.stat().st_size:,} bytes) is not a whole {kind}: {reason}. {AGAIN}"
+    )
 
 
 def require_memory(name: str, key: str, nbytes: int) -> None:
-    """Raise `RefusedFileError` if reading `nbytes` of `key` from the file called `name` would fill the memory.
+    """Raise `RefusedFileError` if reading `nbytes` of `key` from the file called `name` would fill
+    the memory.
 
     Reading takes about twice the size of the array.
     """
@@ -52,9 +57,10 @@ def require_memory(name: str, key: str, nbytes: int) -> None:
     free = hardware.available_memory()
     if free is not None and 2 * nbytes > free:
         raise RefusedFileError(
-            f"'{name}': '{shortened(key)}' is {_size(nbytes)} by the file's own account, and reading takes twice as "
-            f"much memory; {_size(free)} are free. If the file should be smaller, it is damaged: download it again. If "
-            "not, split it, or read it on a machine with more memory."
+            f"'{name}': '{shortened(key)}' is {_size(nbytes)} by the file's own account, and "
+            f"reading takes twice as much memory; {_size(free)} are free. If the file should be "
+            "smaller, it is damaged: download it again. If not, split it, or read it on a machine "
+            "with more memory."
         )
 
 
@@ -66,10 +72,13 @@ def nbytes_of(shape: Iterable[int], itemsize: int) -> int:
 def parse_json(text: str | bytes, name: str) -> Any:
     """The value of a JSON text from the file called `name`.
 
-    Raises `ValueError` for a text that is not JSON, and `RefusedFileError` if it is too long or nested too deeply.
+    Raises `ValueError` for a text that is not JSON, and `RefusedFileError` if it is too long or
+    nested too deeply.
     """
     if len(text) > LONGEST:
-        raise RefusedFileError(f"'{name}': its JSON has {len(text):,} characters, at most {LONGEST:,} are read.")
+        raise RefusedFileError(
+            f"'{name}': its JSON has {len(text):,} characters, at most {LONGEST:,} are read."
+        )
     try:
         return json.loads(text, object_pairs_hook=_object)
     except RecursionError:
@@ -77,7 +86,10 @@ def parse_json(text: str | bytes, name: str) -> Any:
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """A JSON object. Raises `ValueError` if it has a key twice: readers differ in which one counts."""
+    """A JSON object.
+
+    Raises `ValueError` if it has a key twice: readers differ in which one counts.
+    """
     entries = dict(pairs)
     if len(entries) < len(pairs):
         raise ValueError("an object has a key more than once")
@@ -85,22 +97,31 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def read_json(path: Path, name: str | None = None) -> Any:
-    """The value in the JSON file `path`, called `name` in messages. Raises `RefusedFileError` if there is none."""
+    """The value in the JSON file `path`, called `name` in messages.
+
+    Raises `RefusedFileError` if there is none.
+    """
     name = name or path.name
     size = path.stat().st_size
     if size > LONGEST:
-        raise RefusedFileError(f"'{name}' has {size:,} bytes, at most {LONGEST:,} of JSON are read.")
+        raise RefusedFileError(
+            f"'{name}' has {size:,} bytes, at most {LONGEST:,} of JSON are read."
+        )
     require_content(path)
     try:
         return parse_json(path.read_text(encoding="utf-8"), name)
     except RefusedFileError:
         raise
     except ValueError as error:
-        raise RefusedFileError(f"'{name}' is not JSON: {shortened(str(error))}. Download it again.") from error
+        raise RefusedFileError(
+            f"'{name}' is not JSON: {shortened(str(error))}. Download it again."
+        ) from error
 
 
 def require_content(path: Path) -> None:
-    """Raise `RefusedFileError` for a small file that stands for the data, as Git LFS, git-annex and servers make."""
+    """Raise `RefusedFileError` for a small file that stands for the data, as Git LFS,
+    git-annex and servers make.
+    """
     with path.open("rb") as file:
         start = file.read(512)
     for mark, meaning in POINTERS.items():
@@ -108,8 +129,8 @@ def require_content(path: Path) -> None:
             raise RefusedFileError(f"'{path.name}' is {meaning.replace('FILE', path.name)}")
     if start.lstrip().lower().startswith(PAGES):
         raise RefusedFileError(
-            f"'{path.name}' is a web page, not the data. Open the page's address in a browser, and download the file "
-            "itself (on GitHub: 'Download raw file')."
+            f"'{path.name}' is a web page, not the data. Open the page's address in a browser, and "
+            "download the file itself (on GitHub: 'Download raw file')."
         )
 
 
@@ -121,7 +142,9 @@ def annexed(path: Path) -> str:
 
 
 def shortened(text: str, most: int = 300) -> str:
-    """At most `most` characters of a text from a file, without those that could change a terminal."""
+    """At most `most` characters of a text from a file,
+    without those that could change a terminal.
+    """
     return printable(text, most=most)
 
 

@@ -31,45 +31,61 @@ def load(
     """The dataset called `name`, in the memory of the host.
 
     Args:
-        name: "d4rl/hopper-medium-v2", "minari/mujoco/hopper/medium-v0", "ogbench/cube-single-play-singletask-v0",
-            "neorl2/Pipeline-v0", or the path of a .hdf5, .h5 or .npz file, for example "./file.npz".
-        folder: where datasets are kept and downloaded to, in one folder per family. The default is $RLJAX_DATA, or
-            else ~/.rljax/data. The folders of the families' own libraries are searched after it.
+        name: "d4rl/hopper-medium-v2", "minari/mujoco/hopper/medium-v0",
+            "ogbench/cube-single-play-singletask-v0", "neorl2/Pipeline-v0", or the path of a .hdf5,
+            .h5 or .npz file, for example "./file.npz".
+        folder: where datasets are kept and downloaded to, in one folder per family. The default is
+            $RLJAX_DATA, or else ~/.rljax/data. The folders of the families' own libraries are
+            searched after it.
         download: whether a missing file may be downloaded.
         clip_actions: whether actions beyond their bounds are clipped (True) or refused (False).
-        strict: for D4RL's files: D4RL's own `next_observations`, leak included (see `rljax.datasets.publishers.d4rl`).
-        action_bounds: low and high of the actions in a file given by its path, each a number or one per dimension; by
-            default those of the file's metadata, or else -1 and 1. Also for Minari's data whose actions have no bounds.
-        progress: called while downloading with the file's name, the bytes so far and the bytes in all. A progress bar
-            is the default.
+        strict: for D4RL's files: D4RL's own `next_observations`, leak included (see
+            `rljax.datasets.publishers.d4rl`).
+        action_bounds: low and high of the actions in a file given by its path, each a number or one
+            per dimension; by default those of the file's metadata, or else -1 and 1. Also for
+            Minari's data whose actions have no bounds.
+        progress: called while downloading with the file's name, the bytes so far and the bytes in
+            all. A progress bar is the default.
 
     Raises:
-        ValueError: an unknown name (the message suggests the nearest names); a missing file that cannot be downloaded
-            (the message says which file to put where); a file that is cut, lacks an array, is empty, has arrays of
-            unequal lengths, has values that are not finite, or has actions that lie beyond their bounds by more than
-            1e-3 half ranges.
+        ValueError: an unknown name (the message suggests the nearest names); a missing file that
+            cannot be downloaded (the message says which file to put where); a file that is cut,
+            lacks an array, is empty, has arrays of unequal lengths, has values that are not finite,
+            or has actions that lie beyond their bounds by more than 1e-3 half ranges.
     """
     name = str(name)
     if _is_id(name):
         family = name.partition("/")[0]
         if action_bounds is not None and family != "minari":
-            raise ValueError(f"action_bounds is for files given by their path; those of '{name}' are known.")
+            raise ValueError(
+                f"action_bounds is for files given by their path; those of '{name}' are known."
+            )
         if family == "d4rl":
             return d4rl.load(
-                name, folder, download=download, clip_actions=clip_actions, strict=strict, progress=progress
+                name,
+                folder,
+                download=download,
+                clip_actions=clip_actions,
+                strict=strict,
+                progress=progress,
             )
         reader = _reader(family)
         bounds = {"action_bounds": action_bounds} if family == "minari" else {}
-        return reader.load(name, folder, download=download, clip_actions=clip_actions, progress=progress, **bounds)
+        return reader.load(
+            name, folder, download=download, clip_actions=clip_actions, progress=progress, **bounds
+        )
     path = _located(name, folder)
     if path.suffix.lower() not in SUFFIXES:
         prefixes = ", ".join(f"{prefix}/" for prefix in FAMILIES)
         hint = ""
         if path.is_dir():
-            hint = f" Files in '{name}': {', '.join(sorted(child.name for child in path.iterdir())[:5]) or 'none'}."
+            hint = (
+                f" Files in '{name}': "
+                f"{', '.join(sorted(child.name for child in path.iterdir())[:5]) or 'none'}."
+            )
         raise ValueError(
-            f"'{name}' names no dataset: names begin with {prefixes} and files end in {', '.join(SUFFIXES)}.{hint} "
-            "All names: rljax data list"
+            f"'{name}' names no dataset: names begin with {prefixes} and files end in "
+            f"{', '.join(SUFFIXES)}.{hint} All names: rljax data list"
         )
     if not path.is_file():
         raise ValueError(f"there is no file '{name}', neither here nor in the folder of datasets.")
@@ -82,7 +98,10 @@ def load(
 
 
 def environment(name: str) -> str | None:
-    """The environment of the dataset called `name`, without reading its rows. None if it is not known that way."""
+    """The environment of the dataset called `name`, without reading its rows.
+
+    None if it is not known that way.
+    """
     if _is_id(name):
         return _reader(name.partition("/")[0]).environment(name)
     path = _located(name)
@@ -90,10 +109,13 @@ def environment(name: str) -> str | None:
 
 
 def identity(data: str) -> str | None:
-    """The id of the published dataset that `data`, an id or a path, stands for. None for other data. No rows are read.
+    """The id of the published dataset that `data`, an id or a path, stands for.
 
-    An id is returned as it is. D4RL's files are recognised by their names, recordings of OGBench's data by the file
-    NAME.json beside them, and copies of published datasets that `write` made by their metadata.
+    None for other data. No rows are read.
+
+    An id is returned as it is. D4RL's files are recognised by their names, recordings of OGBench's
+    data by the file NAME.json beside them, and copies of published datasets that `write` made by
+    their metadata.
     """
     if _is_id(data):
         return data
@@ -112,10 +134,11 @@ def identity(data: str) -> str | None:
 
 
 def aliases(data: str) -> tuple[str, ...]:
-    """All ids of the published dataset that `data`, an id or a path, stands for, D4RL's own before others.
+    """All ids of the published dataset that `data`, an id or a path, stands for,
+    D4RL's own before others.
 
-    "minari/D4RL/antmaze/umaze-v1" is "d4rl/antmaze-umaze-v2" too: see `minari_environments.original`. Other data have
-    none. No rows are read.
+    "minari/D4RL/antmaze/umaze-v1" is "d4rl/antmaze-umaze-v2" too: see
+    `minari_environments.original`. Other data have none. No rows are read.
     """
     name = identity(data)
     if name is None:

@@ -1,31 +1,33 @@
 """D4RL's datasets, read exactly by its rules, but without its leak at terminals.
 
-A file holds `observations` [M, O], `actions` [M, A], `rewards` [M] or [M, 1], `terminals` [M], mostly `timeouts` [M],
-and, of the locomotion sets v1 and v2, `next_observations` [M, O]. Everyone trains on the transitions that D4RL's
-`qlearning_dataset` makes of them [1, d4rl/__init__.py]:
+A file holds `observations` [M, O], `actions` [M, A], `rewards` [M] or [M, 1], `terminals` [M],
+mostly `timeouts` [M], and, of the locomotion sets v1 and v2, `next_observations` [M, O]. Everyone
+trains on the transitions that D4RL's `qlearning_dataset` makes of them [1, d4rl/__init__.py]:
 
-    rows            i = 0 .. M-2; the last row is dropped, as it has no successor
-    end by time     e_i = timeouts_i, or, without `timeouts`, by counting up to the time limit: see `time_limits`
-    dropped         rows with e_i, also those that are terminal
-    s', d           observations_{i+1}, terminals_i
+    rows          i = 0 .. M-2; the last row is dropped, as it has no successor
+    end by time   e_i = timeouts_i, or, without `timeouts`, by counting up to the time limit: see
+                  `time_limits`
+    dropped       rows with e_i, also those that are terminal
+    s', d         observations_{i+1}, terminals_i
 
 `read` keeps exactly these rows, with the same s, a, r and d. It differs in s':
 
-- If the file stores `next_observations`, they are s'. They differ from the next row where a trajectory was cut without
-  a mark, and at terminals.
-- The row after a terminal row is the first observation of another episode. No value is bootstrapped there, but a
-  dynamics model, statistics of successors and a corruption of successors would use it as a successor. Here s' is the
-  row's own observation instead.
+- If the file stores `next_observations`, they are s'. They differ from the next row where a
+  trajectory was cut without a mark, and at terminals.
+- The row after a terminal row is the first observation of another episode. No value is bootstrapped
+  there, but a dynamics model, statistics of successors and a corruption of successors would use it
+  as a successor. Here s' is the row's own observation instead.
 
-Also, `truncated` marks the last kept row of a trajectory that is not terminal; D4RL does not return such a mark.
-`strict=True` gives D4RL's own arrays, shift and leak included, bit for bit.
+Also, `truncated` marks the last kept row of a trajectory that is not terminal; D4RL does not return
+such a mark. `strict=True` gives D4RL's own arrays, shift and leak included, bit for bit.
 
-Scores are 100 (R - min) / (max - min) with the references of [1, d4rl/infos.py], kept in d4rl.csv beside file names and
-time limits. They were measured in mujoco-py's v2 environments. `env` names v5 environments, whose dynamics and returns
-differ: their scores are not comparable with those of the published tables.
+Scores are 100 (R - min) / (max - min) with the references of [1, d4rl/infos.py], kept in d4rl.csv
+beside file names and time limits. They were measured in mujoco-py's v2 environments. `env` names v5
+environments, whose dynamics and returns differ: their scores are not comparable with those of the
+published tables.
 
-[1] Fu et al., D4RL: Datasets for Deep Data-Driven Reinforcement Learning, arXiv:2004.07219; Farama-Foundation/D4RL
-at 89141a6.
+[1] Fu et al., D4RL: Datasets for Deep Data-Driven Reinforcement Learning, arXiv:2004.07219;
+    Farama-Foundation/D4RL at 89141a6.
 """
 
 from __future__ import annotations
@@ -50,10 +52,11 @@ from rljax.datasets.publishers import download as files
 URL = "http://rail.eecs.berkeley.edu/datasets/offline_rl/"
 REQUIRED = ("observations", "actions", "rewards", "terminals")
 
-# Current environments with the observations, actions and rewards of D4RL's, up to the version of MuJoCo. The others
-# have no current equivalent: Ant-v5 adds contact forces to the observation, Gymnasium-Robotics' AntMaze and PointMaze
-# observe dictionaries and differ in mazes and goals, its FrankaKitchen has other observations and rewards, and
-# MiniGrid, Flow, CARLA and PyBullet's tasks are no longer maintained in the recorded form.
+# Current environments with the observations, actions and rewards of D4RL's, up to the version of
+# MuJoCo. The others have no current equivalent: Ant-v5 adds contact forces to the observation,
+# Gymnasium-Robotics' AntMaze and PointMaze observe dictionaries and differ in mazes and goals, its
+# FrankaKitchen has other observations and rewards, and MiniGrid, Flow, CARLA and PyBullet's tasks
+# are no longer maintained in the recorded form.
 ENVIRONMENTS = {
     "halfcheetah": "HalfCheetah-v5",
     "hopper": "Hopper-v5",
@@ -100,10 +103,13 @@ def entries() -> dict[str, Entry]:
 def of_file(path: Path) -> Entry | None:
     """The dataset whose file has the name of `path`; None if there is none.
 
-    The datasets "human" and "human-longhorizon" of a hand share a file. The result is then the former.
+    The datasets "human" and "human-longhorizon" of a hand share a file. The result is then the
+    former.
     """
     sharing = [entry for entry in entries().values() if Path(entry.file).name == path.name]
-    return min(sharing, key=lambda entry: (entry.id != path.stem, "longhorizon" in entry.id), default=None)
+    return min(
+        sharing, key=lambda entry: (entry.id != path.stem, "longhorizon" in entry.id), default=None
+    )
 
 
 def names() -> list[str]:
@@ -112,13 +118,18 @@ def names() -> list[str]:
 
 
 def environment(name: str) -> str | None:
-    """The environment of the dataset called `name`. None if there is no current equivalent, and for unknown names."""
+    """The environment of the dataset called `name`.
+
+    None if there is no current equivalent, and for unknown names.
+    """
     entry = entries().get(name.removeprefix("d4rl/"))
     return None if entry is None else entry.env
 
 
 def reference(environment: str) -> tuple[float, float] | None:
-    """Returns of score 0 and 100 of the D4RL task that matches a Gymnasium environment; None if there is none."""
+    """Returns of score 0 and 100 of the D4RL task that matches a Gymnasium environment;
+    None if there is none.
+    """
     return next((entry.reference for entry in entries().values() if entry.env == environment), None)
 
 
@@ -131,31 +142,48 @@ def load(
     strict: bool = False,
     progress: files.Progress | None = None,
 ) -> OfflineDataset:
-    """The dataset called `name`, such as "d4rl/hopper-medium-v2"; the arguments are those of `rljax.datasets.load`."""
+    """The dataset called `name`, such as "d4rl/hopper-medium-v2";
+    the arguments are those of `rljax.datasets.load`.
+    """
     entry = entries().get(name.removeprefix("d4rl/"))
     if entry is None:
         raise base.unknown(name, "D4RL", names())
     library = Path(os.environ.get("D4RL_DATASET_DIR") or Path.home() / ".d4rl" / "datasets")
     path = files.find(
-        "d4rl", Path(entry.file).name, folder, [library], url=entry.url, download=download, progress=progress
+        "d4rl",
+        Path(entry.file).name,
+        folder,
+        [library],
+        url=entry.url,
+        download=download,
+        progress=progress,
     )
     return read(path, name, entry, clip_actions=clip_actions, strict=strict)
 
 
 def read(
-    path: Path, name: str | None = None, entry: Entry | None = None, *, clip_actions: bool = False, strict: bool = False
+    path: Path,
+    name: str | None = None,
+    entry: Entry | None = None,
+    *,
+    clip_actions: bool = False,
+    strict: bool = False,
 ) -> OfflineDataset:
     """The dataset in the HDF5 file `path`, by D4RL's rules (see the top of this module).
 
     Args:
         name: the name of the dataset; the path by default.
-        entry: environment, references and time limit; by default of the dataset whose file has this name, if any.
-        clip_actions: whether actions beyond [-1, 1], the bounds of all D4RL tasks, are clipped or (False) refused.
-        strict: D4RL's own `next_observations`: always the next row's observation, also across episodes at terminals.
+        entry: environment, references and time limit; by default of the dataset whose file has this
+            name, if any.
+        clip_actions: whether actions beyond [-1, 1], the bounds of all D4RL tasks, are clipped or
+            (False) refused.
+        strict: D4RL's own `next_observations`: always the next row's observation, also across
+            episodes at terminals.
 
     Raises:
-        ValueError: a file that is incomplete, lacks an array, has arrays of unequal lengths or is empty; neither
-            `timeouts` nor a known time limit; values that are not finite; actions beyond their bounds.
+        ValueError: a file that is incomplete, lacks an array, has arrays of unequal lengths or is
+            empty; neither `timeouts` nor a known time limit; values that are not finite; actions
+            beyond their bounds.
     """
     path = Path(path)
     entry = entry or of_file(path)
@@ -171,8 +199,9 @@ def read(
             timeouts = schema.marks(file["timeouts"], path.name, "timeouts")
         elif limit is None:
             raise ValueError(
-                f"'{path.name}' has no 'timeouts', and its time limit is not known: episodes that end by time "
-                "cannot be recognised. Name it by its id, such as d4rl/hopper-medium-v0, or add 'timeouts' to the file."
+                f"'{path.name}' has no 'timeouts', and its time limit is not known: episodes that "
+                "end by time cannot be recognised. Name it by its id, such as "
+                "d4rl/hopper-medium-v0, or add 'timeouts' to the file."
             )
         else:
             timeouts = time_limits(terminated, limit)
@@ -180,13 +209,18 @@ def read(
         rows = Rows(
             path.name,
             dict(zip(("observation", "action", "reward", "terminated"), REQUIRED, strict=True))
-            | {"truncated": "timeouts", "next_observation": "next_observations" if stored else "observations"},
+            | {
+                "truncated": "timeouts",
+                "next_observation": "next_observations" if stored else "observations",
+            },
             schema.vectors(file["observations"], path.name, "observations"),
             schema.actions(file["actions"], path.name, "actions"),
             reward,
             terminated,
             timeouts,
-            schema.vectors(file["next_observations"], path.name, "next_observations") if stored else None,
+            schema.vectors(file["next_observations"], path.name, "next_observations")
+            if stored
+            else None,
             types={key: file[key].dtype.name for key in REQUIRED},
         )
     rows.check_lengths()
@@ -198,11 +232,16 @@ def read(
     keep[-1] = False
     rules = [
         "D4RL's qlearning_dataset: timed-out rows and the last row are dropped",
-        "timeouts: as stored" if timed else f"timeouts: not stored, every {limit} rows since the last end",
+        "timeouts: as stored"
+        if timed
+        else f"timeouts: not stored, every {limit} rows since the last end",
         "successors: stored" if stored else "successors: the next row's observation",
     ]
     if not stored:
-        rules.append("successors of terminal rows: " + ("the next row's observation (leak)" if strict else "their own"))
+        rules.append(
+            "successors of terminal rows: "
+            + ("the next row's observation (leak)" if strict else "their own")
+        )
     provenance: dict[str, Any] = {
         "reader": "d4rl",
         "files": [fingerprint(path)],
@@ -228,8 +267,9 @@ def read(
 def time_limits(terminated: np.ndarray, limit: int) -> np.ndarray:
     """[M] bool: the rows that D4RL treats as timed out in a file without `timeouts`.
 
-    D4RL counts the rows of an episode and times out at `limit - 1`. The count begins at 0 at the file's first row and
-    after a timed-out row, but at 1 after a terminal row. An episode after a terminal row is thus cut one row early.
+    D4RL counts the rows of an episode and times out at `limit - 1`. The count begins at 0 at the
+    file's first row and after a timed-out row, but at 1 after a terminal row. An episode after a
+    terminal row is thus cut one row early.
     """
     ends = np.flatnonzero(terminated)
     starts = np.append(0, ends + 1)
@@ -243,8 +283,12 @@ def time_limits(terminated: np.ndarray, limit: int) -> np.ndarray:
 
 def _missing(file: str, key: str, present: list[str]) -> ValueError:
     if "episode_0" in present:
-        return ValueError(f"'{file}' is a Minari file. Name the folder above 'data/', or the dataset: minari/...")
-    consequence = " Without them every end of an episode would be bootstrapped." if key == "terminals" else ""
+        return ValueError(
+            f"'{file}' is a Minari file. Name the folder above 'data/', or the dataset: minari/..."
+        )
+    consequence = (
+        " Without them every end of an episode would be bootstrapped." if key == "terminals" else ""
+    )
     return ValueError(
         f"'{file}' has no '{key}'; it has: {text.listed(present)}. D4RL's layout needs "
         f"{', '.join(REQUIRED)}.{consequence} Add it to the file, or record the file again."

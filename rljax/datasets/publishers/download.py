@@ -1,9 +1,10 @@
 """Files of datasets: where they are kept, and how they are downloaded.
 
-An interrupted download continues where it stopped (HTTP Range on a `.part` file). Its length is checked, and its
-checksum if one is known. It gets its final name only when it is complete. A side file, `NAME.json`, stores its length
-and SHA-256, so that a file that is cut or changed later is noticed. The package `pooch` begins
-an interrupted download again from its first byte, which is too much for files of many gigabytes.
+An interrupted download continues where it stopped (HTTP Range on a `.part` file). Its length is
+checked, and its checksum if one is known. It gets its final name only when it is complete. A side
+file, `NAME.json`, stores its length and SHA-256, so that a file that is cut or changed later is
+noticed. The package `pooch` begins an interrupted download again from its first byte, which is too
+much for files of many gigabytes.
 """
 
 from __future__ import annotations
@@ -43,10 +44,12 @@ def find(
     download: bool = True,
     progress: Progress | None = None,
 ) -> Path:
-    """The path of `file` of `family` ("d4rl", ...). The file is downloaded from `url` if it is missing.
+    """The path of `file` of `family` ("d4rl", ...).
 
-    The search covers `root(folder)/family`, `root(folder)` and the folders `others`, where the family's own library
-    keeps files.
+    The file is downloaded from `url` if it is missing.
+
+    The search covers `root(folder)/family`, `root(folder)` and the folders `others`, where the
+    family's own library keeps files.
 
     Args:
         file: the file's name, or its path below the family's folder.
@@ -55,8 +58,8 @@ def find(
         progress: called during the download. The default is a bar, if standard error is a terminal.
 
     Raises:
-        ValueError: the file is missing and cannot be downloaded (the message says which file to put where), or its
-            length has changed since the download.
+        ValueError: the file is missing and cannot be downloaded (the message says which file to put
+            where), or its length has changed since the download.
     """
     home = root(folder) / family
     for candidate in (home / file, root(folder) / file, *(Path(other) / file for other in others)):
@@ -65,21 +68,29 @@ def find(
             return candidate
     instruction = f"Put it there by hand: {url or file} as {_short(home / file)}"
     if url is None:
-        raise ValueError(f"'{file}' is not in {_short(home)}, and no address of it is known. {instruction}")
+        raise ValueError(
+            f"'{file}' is not in {_short(home)}, and no address of it is known. {instruction}"
+        )
     if not download:
-        raise ValueError(f"'{file}' is not in {_short(home)}, and is not to be downloaded. {instruction}")
+        raise ValueError(
+            f"'{file}' is not in {_short(home)}, and is not to be downloaded. {instruction}"
+        )
     try:
         return fetch(url, home / file, checksum=checksum, progress=progress)
     except OSError as error:
-        raise ValueError(f"'{file}' could not be downloaded from {url}: {_reason(error)}. {instruction}") from error
+        raise ValueError(
+            f"'{file}' could not be downloaded from {url}: {_reason(error)}. {instruction}"
+        ) from error
 
 
-def fetch(url: str, path: Path, *, checksum: str | None = None, progress: Progress | None = None) -> Path:
+def fetch(
+    url: str, path: Path, *, checksum: str | None = None, progress: Progress | None = None
+) -> Path:
     """Download `url` to `path`. If an earlier attempt left `path.part`, continue with it.
 
-    Raises `OSError` for errors of the network or the server, and if the connection breaks three times in a row without
-    receiving any data; the data so far are kept. Raises `ValueError` if the file's checksum is not `checksum`
-    ("md5:..." or "sha256:..."); the file is removed.
+    Raises `OSError` for errors of the network or the server, and if the connection breaks three
+    times in a row without receiving any data; the data so far are kept. Raises `ValueError` if the
+    file's checksum is not `checksum` ("md5:..." or "sha256:..."); the file is removed.
     """
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -101,7 +112,9 @@ def fetch(url: str, path: Path, *, checksum: str | None = None, progress: Progre
                 failures = failures + 1 if received <= before else 0
                 if failures >= ATTEMPTS:
                     hint = (
-                        f"; {received:,} bytes are kept, and the next attempt continues from there" if received else ""
+                        f"; {received:,} bytes are kept, and the next attempt continues from there"
+                        if received
+                        else ""
                     )
                     raise OSError(f"{_reason(error)}{hint}") from error
                 time.sleep(min(0.2 * 2**failures, 5))
@@ -115,14 +128,17 @@ def fetch(url: str, path: Path, *, checksum: str | None = None, progress: Progre
         if actual != expected:
             part.unlink()
             raise ValueError(
-                f"'{path.name}' from {url} has the {kind} checksum {actual}, it should be {expected}; it was removed. "
-                "Load it again; if that does not help, the server holds another file."
+                f"'{path.name}' from {url} has the {kind} checksum {actual}, it should be "
+                f"{expected}; it was removed. Load it again; if that does not help, the server "
+                "holds another file."
             )
     return place(part, path, {"url": url} | entry)
 
 
 def place(whole: Path, path: Path, facts: dict[str, Any]) -> Path:
-    """Rename the whole file `whole` to `path`, and write `facts` beside it; they include its `fingerprint`."""
+    """Rename the whole file `whole` to `path`, and write `facts` beside it;
+    they include its `fingerprint`.
+    """
     _side(path).write_text(json.dumps(facts | {"file": path.name}, indent=1), encoding="utf-8")
     os.replace(whole, path)
     return path
@@ -146,14 +162,21 @@ def known(path: Path) -> dict[str, Any]:
     if not isinstance(facts, dict) or not (
         isinstance(facts.get("bytes", 0), int)
         and isinstance(facts.get("url", ""), str)
-        and (recorded is None or (isinstance(recorded, dict) and isinstance(recorded.get("id"), str)))
+        and (
+            recorded is None or (isinstance(recorded, dict) and isinstance(recorded.get("id"), str))
+        )
     ):
-        raise ValueError(f"'{side.name}' does not describe the file beside it, as rljax writes it. Delete it.")
+        raise ValueError(
+            f"'{side.name}' does not describe the file beside it, as rljax writes it. Delete it."
+        )
     return facts
 
 
 def _receive(url: str, part: Path, name: str, progress: Progress) -> None:
-    """Append the missing rest of `url` to `part`. Raises `OSError` if the connection ends too early."""
+    """Append the missing rest of `url` to `part`.
+
+    Raises `OSError` if the connection ends too early.
+    """
     have = part.stat().st_size if part.exists() else 0
     request = urllib.request.Request(
         url, headers={"User-Agent": "rljax"} | ({"Range": f"bytes={have}-"} if have else {})
@@ -166,7 +189,9 @@ def _receive(url: str, part: Path, name: str, progress: Progress) -> None:
         if error.code != 416:
             raise
         part.unlink()  # it belongs to another file, or is longer than the server's file
-        response = urllib.request.urlopen(urllib.request.Request(url, headers={"User-Agent": "rljax"}), timeout=60)
+        response = urllib.request.urlopen(
+            urllib.request.Request(url, headers={"User-Agent": "rljax"}), timeout=60
+        )
     with response:
         resumed = response.status == 206
         have = have if resumed and part.exists() else 0
@@ -192,8 +217,9 @@ def _check_length(path: Path) -> None:
     expected, length = known(path).get("bytes"), path.stat().st_size
     if expected is not None and expected != length:
         raise ValueError(
-            f"'{path.name}' has {length:,} bytes, it had {expected:,} when it was downloaded: it was cut or replaced. "
-            f"Delete it and load it again. If you replaced it on purpose, delete '{side.name}' beside it."
+            f"'{path.name}' has {length:,} bytes, it had {expected:,} when it was downloaded: it "
+            "was cut or replaced. Delete it and load it again. If you replaced it on purpose, "
+            f"delete '{side.name}' beside it."
         )
 
 
@@ -217,15 +243,28 @@ def _short(path: Path) -> str:
 
 
 def _bar() -> tuple[Progress, Callable[[], None]]:
-    """A progress bar on standard error, if that is a terminal, and a function that removes the bar."""
+    """A progress bar on standard error, if that is a terminal,
+    and a function that removes the bar.
+    """
     from rich.console import Console
-    from rich.progress import BarColumn, DownloadColumn, TextColumn, TimeRemainingColumn, TransferSpeedColumn
+    from rich.progress import (
+        BarColumn,
+        DownloadColumn,
+        TextColumn,
+        TimeRemainingColumn,
+        TransferSpeedColumn,
+    )
     from rich.progress import Progress as Bars
 
     console = Console(stderr=True)
     if not console.is_terminal or shutil.get_terminal_size().columns < 40:
         return lambda name, have, total: None, lambda: None
-    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        DownloadColumn(),
+        TransferSpeedColumn(),
+    )
     bars = Bars(*columns, TimeRemainingColumn(), console=console, transient=True)
     tasks: dict[str, Any] = {}
 

@@ -1,18 +1,21 @@
 """Minari's datasets: read with h5py, written through the `minari` package.
 
-A dataset is a folder `ID/data` with `metadata.json` and `main_data.hdf5`, in which each `episode_<i>` holds
-`observations` (T+1 rows), `actions`, `rewards`, `terminations` and `truncations` (T rows each). Every successor is
-stored, also the one of the last action: no row is dropped, and none leaks from one episode into another. Observations
-that are dictionaries or tuples are flattened like Gymnasium's `flatten`, with a warning. Dictionaries keep the order of
-their space, which Gymnasium sorts by key. Where they hold pictures or a mask of actions, or `infos` holds such a mask,
-they become the dictionary that agents see in the environment, see `rljax.datasets.formats.minari_arrays`. `infos/cost`
-and the arrays of `infos/signals` are signals beside the reward.
+A dataset is a folder `ID/data` with `metadata.json` and `main_data.hdf5`, in which each
+`episode_<i>` holds `observations` (T+1 rows), `actions`, `rewards`, `terminations` and
+`truncations` (T rows each). Every successor is stored, also the one of the last action: no row is
+dropped, and none leaks from one episode into another. Observations that are dictionaries or tuples
+are flattened like Gymnasium's `flatten`, with a warning. Dictionaries keep the order of their
+space, which Gymnasium sorts by key. Where they hold pictures or a mask of actions, or `infos` holds
+such a mask, they become the dictionary that agents see in the environment, see
+`rljax.datasets.formats.minari_arrays`. `infos/cost` and the arrays of `infos/signals` are signals
+beside the reward.
 
-"minari/mujoco/hopper/medium-v0" is the dataset that Minari calls "mujoco/hopper/medium-v0". Its metadata may hold
-references. They also name the environment of the recording, and maybe another one for evaluation: see
-`rljax.datasets.publishers.minari_environments`.
+"minari/mujoco/hopper/medium-v0" is the dataset that Minari calls "mujoco/hopper/medium-v0". Its
+metadata may hold references. They also name the environment of the recording, and maybe another one
+for evaluation: see `rljax.datasets.publishers.minari_environments`.
 
-Source: Younis et al., Minari, https://zenodo.org/records/13767625; Farama-Foundation/Minari at 1880118.
+Source: Younis et al., Minari, https://zenodo.org/records/13767625; Farama-Foundation/Minari at
+1880118.
 """
 
 from __future__ import annotations
@@ -45,10 +48,19 @@ REMOTE = "https://huggingface.co/datasets/farama-minari"
 PACKAGES = ("gymnasium_robotics", "ogbench", "rljax.envs.host.robots.neorl2")
 MAIN, METADATA = "data/main_data.hdf5", "data/metadata.json"
 MUJOCO = (
-    *("ant", "halfcheetah", "hopper", "humanoid", "humanoidstandup", "inverteddoublependulum", "invertedpendulum"),
+    *(
+        "ant",
+        "halfcheetah",
+        "hopper",
+        "humanoid",
+        "humanoidstandup",
+        "inverteddoublependulum",
+        "invertedpendulum",
+    ),
     *("pusher", "reacher", "swimmer", "walker2d"),
 )
-SIMPLE = ("ant", "halfcheetah", "hopper", "humanoid", "humanoidstandup", "walker2d")  # these have a third level
+# These have a third level.
+SIMPLE = ("ant", "halfcheetah", "hopper", "humanoid", "humanoidstandup", "walker2d")
 ADROIT = ("door", "hammer", "pen", "relocate")
 ANTMAZE = ("umaze", "umaze-diverse", "medium-play", "medium-diverse", "large-play", "large-diverse")
 POINTMAZE = ("open", "umaze", "medium", "large")
@@ -74,9 +86,11 @@ def load(
     action_bounds: Any = None,
     progress: files.Progress | None = None,
 ) -> OfflineDataset:
-    """The dataset called `name`, such as "minari/mujoco/hopper/medium-v0"; see `rljax.datasets.load`.
+    """The dataset called `name`, such as "minari/mujoco/hopper/medium-v0";
+    see `rljax.datasets.load`.
 
-    For ids that `names` does not list, only the local folders are searched. So a user's own datasets load by name too.
+    For ids that `names` does not list, only the local folders are searched. So a user's own
+    datasets load by name too.
     """
     identity = _identity(name)
     known = f"minari/{identity}" in names()
@@ -97,13 +111,19 @@ def load(
             if not known and "no address" in str(error):
                 raise base.unknown(name, "Minari or the local folders", names()) from error
             raise
-    return read(paths[MAIN].parents[1], name, clip_actions=clip_actions, action_bounds=action_bounds)
+    return read(
+        paths[MAIN].parents[1], name, clip_actions=clip_actions, action_bounds=action_bounds
+    )
 
 
 def environment(name: str) -> str | None:
-    """The environment in the metadata of the dataset called `name`; None if it is not on this machine."""
+    """The environment in the metadata of the dataset called `name`;
+    None if it is not on this machine.
+    """
     try:
-        path = files.find("minari", f"{_identity(name)}/{METADATA}", None, [_library()], download=False)
+        path = files.find(
+            "minari", f"{_identity(name)}/{METADATA}", None, [_library()], download=False
+        )
         recording, evaluation = _specs(_metadata(path.parents[1]))
         return environments.named(evaluation or recording)
     except ValueError:  # `load` reports what is wrong
@@ -115,10 +135,11 @@ def read(
 ) -> OfflineDataset:
     """The dataset in `folder`, which holds `data/metadata.json` and `data/main_data.hdf5`.
 
-    `action_bounds` are for data whose action space has no bounds: low and high, each a number or one per dimension.
+    `action_bounds` are for data whose action space has no bounds: low and high, each a number or
+    one per dimension.
 
-    Raises `ValueError` for a folder or a file that is incomplete, for encoded images, for spaces that agents cannot
-    see, and for everything that `rljax.datasets.load` refuses.
+    Raises `ValueError` for a folder or a file that is incomplete, for encoded images, for spaces
+    that agents cannot see, and for everything that `rljax.datasets.load` refuses.
     """
     folder = Path(folder)
     metadata = _metadata(folder)
@@ -131,13 +152,17 @@ def read(
     hand = environments.hand(str(metadata.get("dataset_id")))
     main = folder / MAIN
     file_name = f"{folder.name}/{MAIN}"
-    action_space = minari_spaces.checked(_json(metadata.get("action_space")), file_name, "action_space")
-    observation_space = minari_spaces.checked(_json(metadata.get("observation_space")), file_name, "observation_space")
+    action_space = minari_spaces.checked(
+        _json(metadata.get("action_space")), file_name, "action_space"
+    )
+    observation_space = minari_spaces.checked(
+        _json(metadata.get("observation_space")), file_name, "observation_space"
+    )
     kind = "Box" if action_space is None else action_space["type"]
     if kind not in ("Box", "Discrete", "MultiDiscrete", "MultiBinary"):
         raise ValueError(
-            f"'{file_name}' has actions of the space {kind}; rljax takes Box, Discrete, MultiDiscrete and MultiBinary. "
-            "Choose another dataset."
+            f"'{file_name}' has actions of the space {kind}; rljax takes Box, Discrete, "
+            "MultiDiscrete and MultiBinary. Choose another dataset."
         )
     with opened(main) as file:
         rows = _rows(file_name, file, observation_space, action_space)
@@ -185,42 +210,51 @@ def write_minari(
     algorithm_name: str | None = None,
     description: str | None = None,
 ) -> Path:
-    """Write `dataset` as the Minari dataset `identity`, such as "hopper/medium-v0", and return its folder.
+    """Write `dataset` as the Minari dataset `identity`, such as "hopper/medium-v0",
+    and return its folder.
 
-    The folder lies where Minari keeps its datasets: $MINARI_DATASETS_PATH or ~/.minari/datasets. Environment and
-    references are those of the dataset. Actions are written within the environment's bounds. Each episode's last
-    observation is the successor of its last row, so reading gives back the same transitions. If a terminal state's
-    successor was not recorded, it is the terminal row's own observation.
+    The folder lies where Minari keeps its datasets: $MINARI_DATASETS_PATH or ~/.minari/datasets.
+    Environment and references are those of the dataset. Actions are written within the
+    environment's bounds. Each episode's last observation is the successor of its last row, so
+    reading gives back the same transitions. If a terminal state's successor was not recorded, it is
+    the terminal row's own observation.
 
-    The package makes the environment. `env` names it in place of the data set, whose file may be somebody else's.
+    The package makes the environment. `env` names it in place of the data set, whose file may be
+    somebody else's.
 
-    Raises `ValueError` if the package is missing, if `identity` is taken, if a successor within an episode is not the
-    next observation (Minari stores each observation once), and if the data set names an environment of an unknown
-    module, which would be imported: give it as `env`.
+    Raises `ValueError` if the package is missing, if `identity` is taken, if a successor within an
+    episode is not the next observation (Minari stores each observation once), and if the data set
+    names an environment of an unknown module, which would be imported: give it as `env`.
     """
     module = (dataset.env or "").rpartition(":")[0]
     if env is None and module not in ("", *PACKAGES):
         raise ValueError(
-            f"'{dataset.name}' names the environment {dataset.env!r}, and Minari would import {module!r}. If you trust "
-            f"that code, name it yourself: --env {dataset.env!r} (in Python: env=...)."
+            f"'{dataset.name}' names the environment {dataset.env!r}, and Minari would import "
+            f"{module!r}. If you trust that code, name it yourself: --env {dataset.env!r} (in "
+            "Python: env=...)."
         )
     try:
-        package: Any = importlib.import_module("minari")  # not this module, which is rljax.datasets.publishers.minari
+        # Not this module, which is rljax.datasets.publishers.minari.
+        package: Any = importlib.import_module("minari")
         buffer: Any = importlib.import_module("minari.data_collector").EpisodeBuffer
         from gymnasium import spaces
     except ImportError as error:
-        raise ValueError("writing Minari datasets needs its package: pip install 'minari[hdf5,create]'") from error
+        raise ValueError(
+            "writing Minari datasets needs its package: pip install 'minari[hdf5,create]'"
+        ) from error
     folder = _library() / identity
     if folder.exists():
         raise ValueError(
-            f"there is a Minari dataset '{identity}' already. Choose another, or: minari delete {identity}"
+            f"there is a Minari dataset '{identity}' already. Choose another, or: minari "
+            f"delete {identity}"
         )
     transitions = dataset.transitions
     broken = not_following(dataset, tolerance=0.0)
     if len(broken):
         raise ValueError(
-            f"the successor of row {broken[0]} of '{dataset.name}' is not the next row's observation ({len(broken)} "
-            "rows), and Minari stores each observation once. Write an archive instead: rljax.datasets.write_archive."
+            f"the successor of row {broken[0]} of '{dataset.name}' is not the next row's "
+            f"observation ({len(broken)} rows), and Minari stores each observation once. Write an "
+            "archive instead: rljax.datasets.write_archive."
         )
     action = base.denormalised(dataset)
     if dataset.choices:
@@ -242,13 +276,17 @@ def write_minari(
     buffers = [
         buffer(
             id=index,
-            **minari_arrays.with_signals(split(observations_in(start, end)), signals_in(start, end)),
+            **minari_arrays.with_signals(
+                split(observations_in(start, end)), signals_in(start, end)
+            ),
             actions=action[start:end],
             rewards=np.asarray(transitions.reward)[start:end],
             terminations=np.asarray(transitions.terminated)[start:end],
             truncations=np.asarray(transitions.truncated)[start:end],
         )
-        for index, (start, end) in enumerate(zip(starts, np.append(starts[1:], dataset.num), strict=True))
+        for index, (start, end) in enumerate(
+            zip(starts, np.append(starts[1:], dataset.num), strict=True)
+        )
     ]
     low, high = dataset.reference or (None, None)
     with warnings.catch_warnings():
@@ -266,7 +304,8 @@ def write_minari(
             description=description,
             data_format="hdf5",
         )
-        if low is not None:  # as arguments above, the package would create the environment and run a random policy
+        # As arguments above, the package would create the environment and run a random policy.
+        if low is not None:
             written.storage.update_metadata({"ref_min_score": low, "ref_max_score": high})
     return folder
 
@@ -288,13 +327,22 @@ def _rows(name: str, file: Any, observation_space: Any, action_space: Any) -> Ro
     for episode in episodes:
         for key in ("observations", "actions", "rewards", "terminations", "truncations"):
             if not hasattr(file[episode], "keys") or key not in file[episode]:
-                present = text.listed(file[episode]) if hasattr(file[episode], "keys") else "no arrays"
+                present = (
+                    text.listed(file[episode]) if hasattr(file[episode], "keys") else "no arrays"
+                )
                 raise ValueError(f"'{name}' has no '{key}' in {episode}; it has: {present}.")
-    steps = [len(schema.numbers(file[episode]["rewards"], name, f"{episode}/rewards")) for episode in episodes]
+    steps = [
+        len(schema.numbers(file[episode]["rewards"], name, f"{episode}/rewards"))
+        for episode in episodes
+    ]
     total, offset = sum(steps), 0
     masked = minari_arrays.has_masks([file[episode] for episode in episodes])
     observations = minari_arrays.Observations(name, observation_space, action_space, masked)
-    reward, terminated, truncated = np.empty(total, np.float32), np.empty(total, np.bool_), np.empty(total, np.bool_)
+    reward, terminated, truncated = (
+        np.empty(total, np.float32),
+        np.empty(total, np.bool_),
+        np.empty(total, np.bool_),
+    )
     columns: list[ObservationArray] = []
     signals: list[dict[str, np.ndarray]] = []
     structure = action = None
@@ -303,12 +351,18 @@ def _rows(name: str, file: Any, observation_space: Any, action_space: Any) -> Ro
         rows = slice(offset, offset + length)
         leaves, tree = jax.tree.flatten(observations.read(group, episode))
         part = minari_arrays.actions(group["actions"], action_space, name, f"{episode}/actions")
-        marks = [schema.marks(group[key], name, f"{episode}/{key}") for key in ("terminations", "truncations")]
-        if {len(leaf) for leaf in leaves} != {length + 1} or {len(part), *(len(mark) for mark in marks)} != {length}:
+        marks = [
+            schema.marks(group[key], name, f"{episode}/{key}")
+            for key in ("terminations", "truncations")
+        ]
+        if {len(leaf) for leaf in leaves} != {length + 1} or {
+            len(part),
+            *(len(mark) for mark in marks),
+        } != {length}:
             raise ValueError(
-                f"'{name}': {episode} has {length} rewards, {len(leaves[0])} observations (it must be {length + 1}), "
-                f"{len(part)} actions, {len(marks[0])} terminations and {len(marks[1])} truncations. "
-                "Download it again."
+                f"'{name}': {episode} has {length} rewards, {len(leaves[0])} observations (it must "
+                f"be {length + 1}), {len(part)} actions, {len(marks[0])} terminations and "
+                f"{len(marks[1])} truncations. Download it again."
             )
         if action is None:
             structure = tree
@@ -319,8 +373,9 @@ def _rows(name: str, file: Any, observation_space: Any, action_space: Any) -> Ro
         shapes = [leaf.shape[1:] for leaf in leaves]
         if shapes != [column.shape for column in columns] or part.shape[1:] != action.shape[1:]:
             raise ValueError(
-                f"'{name}': {episode} has observations {_shown(shapes)} and actions {list(part.shape[1:])}, the "
-                f"episodes before it {_shown([column.shape for column in columns])} and {list(action.shape[1:])}. "
+                f"'{name}': {episode} has observations {_shown(shapes)} and actions "
+                f"{list(part.shape[1:])}, the episodes before it "
+                f"{_shown([column.shape for column in columns])} and {list(action.shape[1:])}. "
                 "Download it again."
             )
         for column, leaf in zip(columns, leaves, strict=True):
@@ -337,32 +392,53 @@ def _rows(name: str, file: Any, observation_space: Any, action_space: Any) -> Ro
         warnings.warn(note, stacklevel=4)
     assert structure is not None
     assert action is not None
-    observation, successor = (structure.unflatten(side) for side in zip(*(c.finished() for c in columns), strict=True))
+    observation, successor = (
+        structure.unflatten(side) for side in zip(*(c.finished() for c in columns), strict=True)
+    )
     keys = ("observations", "actions", "rewards", "terminations", "truncations", "observations")
     fields: Mapping[str, str] = dict[str, str](zip(base.FIELDS, keys, strict=True))
     joined = minari_arrays.joined_signals(signals)
-    return Rows(name, fields, observation, action, reward, terminated, truncated, successor, signals=joined)
+    return Rows(
+        name, fields, observation, action, reward, terminated, truncated, successor, signals=joined
+    )
 
 
 class ObservationArray:
-    """An array of the observations of all episodes, filled episode by episode. Large pictures are stored once."""
+    """An array of the observations of all episodes, filled episode by episode.
+
+    Large pictures are stored once.
+    """
 
     def __init__(self, example: np.ndarray, total: int, episodes: int) -> None:
-        """Room for the `total` rows of so many episodes, in which each has one observation more than rows."""
-        self.shape, self.once = example.shape[1:], frames.is_stored_once(example.shape[1:], example.dtype)
-        self.nbytes = text.nbytes_of((total + episodes if self.once else 2 * total, *self.shape), example.itemsize)
+        """Room for the `total` rows of so many episodes,
+        in which each has one observation more than rows.
+        """
+        self.shape, self.once = (
+            example.shape[1:],
+            frames.is_stored_once(example.shape[1:], example.dtype),
+        )
+        self.nbytes = text.nbytes_of(
+            (total + episodes if self.once else 2 * total, *self.shape), example.itemsize
+        )
         self._dtype, self._size = example.dtype, total + episodes if self.once else total
         self._index = np.empty(total if self.once else 0, np.int32)
         self._arrays: tuple[np.ndarray, ...] = ()
 
     def put(self, observations: np.ndarray, offset: int, number: int) -> None:
-        """The observations [T+1, ...] of the episode with this number, whose first row is `offset`."""
+        """The observations [T+1, ...] of the episode with this number,
+        whose first row is `offset`.
+        """
         if not self._arrays:  # after the check of the memory
-            self._arrays = tuple(np.empty((self._size, *self.shape), self._dtype) for _ in range(1 if self.once else 2))
+            self._arrays = tuple(
+                np.empty((self._size, *self.shape), self._dtype)
+                for _ in range(1 if self.once else 2)
+            )
         length = len(observations) - 1
         if self.once:
             self._arrays[0][offset + number : offset + number + length + 1] = observations
-            self._index[offset : offset + length] = np.arange(offset + number, offset + number + length)
+            self._index[offset : offset + length] = np.arange(
+                offset + number, offset + number + length
+            )
         else:
             self._arrays[0][offset : offset + length], self._arrays[1][offset : offset + length] = (
                 observations[:-1],
@@ -375,7 +451,9 @@ class ObservationArray:
             return self._arrays[0], self._arrays[1]
         index = self._index[:, None]
         (pictures,) = self._arrays
-        return frames.Frames(pictures=pictures, index=index), frames.Frames(pictures=pictures, index=index + 1)
+        return frames.Frames(pictures=pictures, index=index), frames.Frames(
+            pictures=pictures, index=index + 1
+        )
 
 
 def _shown(shapes: list[tuple[int, ...]]) -> str:
@@ -389,15 +467,25 @@ def _metadata(folder: Path) -> dict[str, Any]:
             f"'{folder.name}' is not a Minari dataset in HDF5: it needs {METADATA} and {MAIN}. "
             "The minari package converts one in Arrow's format to HDF5: data_format='hdf5'."
         )
-    return dict(schema.mapping(text.read_json(path, f"{folder.name}/{METADATA}"), folder.name, METADATA))
+    return dict(
+        schema.mapping(text.read_json(path, f"{folder.name}/{METADATA}"), folder.name, METADATA)
+    )
 
 
 def _specs(metadata: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The specifications of the environments of recording and of evaluation; {} for those that are not there."""
-    specs = [schema.mapping(_json(metadata.get(key)), METADATA, key) for key in ("env_spec", "eval_env_spec")]
+    """The specifications of the environments of recording and of evaluation;
+    {} for those that are not there.
+    """
+    specs = [
+        schema.mapping(_json(metadata.get(key)), METADATA, key)
+        for key in ("env_spec", "eval_env_spec")
+    ]
     for spec in specs:
         if not isinstance(spec.get("id"), str | None):
-            raise ValueError(f"'{METADATA}': the 'id' of the environment is {spec['id']!r:.80}, it must be a text.")
+            raise ValueError(
+                f"'{METADATA}': the 'id' of the environment is {spec['id']!r:.80}, it must be "
+                "a text."
+            )
     return dict(specs[0]), dict(specs[1])
 
 
@@ -409,11 +497,14 @@ def _json(value: Any) -> Any:
     except RefusedFileError:
         raise
     except ValueError as error:
-        raise ValueError(f"'{METADATA}' holds what is not JSON: {error}. Download the dataset again.") from error
+        raise ValueError(
+            f"'{METADATA}' holds what is not JSON: {error}. Download the dataset again."
+        ) from error
 
 
 def _bounds(action_space: Any, action_bounds: Any, name: str) -> Any:
-    """The bounds of the actions: those of their space, or those `action_bounds` if the space has none.
+    """The bounds of the actions: those of their space,
+    or those `action_bounds` if the space has none.
 
     Raises `ValueError` if both are there, or neither.
     """
@@ -422,11 +513,13 @@ def _bounds(action_space: Any, action_bounds: Any, name: str) -> Any:
     low, high = np.ravel(action_space["low"]), np.ravel(action_space["high"])
     if np.isfinite(low).all() and np.isfinite(high).all():
         if action_bounds is not None:
-            raise ValueError(f"action_bounds is for data without bounds; those of '{name}' are known.")
+            raise ValueError(
+                f"action_bounds is for data without bounds; those of '{name}' are known."
+            )
         return low, high
     if action_bounds is None:
         raise ValueError(
-            f"the actions of '{name}' have no bounds in its action space. Name them: action_bounds=(low, high), or "
-            "rljax data convert DATA NEW --action-bounds LOW HIGH"
+            f"the actions of '{name}' have no bounds in its action space. Name them: "
+            "action_bounds=(low, high), or rljax data convert DATA NEW --action-bounds LOW HIGH"
         )
     return action_bounds

@@ -1,17 +1,19 @@
-"""The environments of Minari's datasets: which one evaluates, with which arguments, and for how many steps.
+"""The environments of Minari's datasets: which one evaluates, with which arguments,
+and for how many steps.
 
-The metadata specify the environment of the recording, `env_spec`, and maybe another one for evaluation,
-`eval_env_spec`. The latter counts if it is there, with its arguments (`kwargs`): AntMaze and PointMaze evaluate with
-fixed goals in mazes of their own. The time limit is that of evaluation. A recording may have had another one: 1e6 steps
-in PointMaze, which would never end.
+The metadata specify the environment of the recording, `env_spec`, and maybe another one for
+evaluation, `eval_env_spec`. The latter counts if it is there, with its arguments (`kwargs`):
+AntMaze and PointMaze evaluate with fixed goals in mazes of their own. The time limit is that of
+evaluation. A recording may have had another one: 1e6 steps in PointMaze, which would never end.
 
-A file must not run code. Of the modules that metadata name, only those in `PACKAGES` are imported, and only arguments
-that cannot be paths are used (`rljax.trust.unsafe_argument`).
+A file must not run code. Of the modules that metadata name, only those in `PACKAGES` are imported,
+and only arguments that cannot be paths are used (`rljax.trust.unsafe_argument`).
 
-The datasets "D4RL/..." are D4RL's (Farama-Foundation/minari-dataset-generation-scripts). Those of the Adroit hands and
-of the kitchen replay D4RL's recordings in present environments. Those of the mazes were recorded anew, by a protocol
-like D4RL's. The hands keep D4RL's time limits and references. The returns of the others have another meaning, because
-the present mazes and kitchens go on after a success.
+The datasets "D4RL/..." are D4RL's (Farama-Foundation/minari-dataset-generation-scripts). Those of
+the Adroit hands and of the kitchen replay D4RL's recordings in present environments. Those of the
+mazes were recorded anew, by a protocol like D4RL's. The hands keep D4RL's time limits and
+references. The returns of the others have another meaning, because the present mazes and kitchens
+go on after a success.
 """
 
 from __future__ import annotations
@@ -24,12 +26,20 @@ from typing import Any
 from rljax.datasets.publishers import d4rl
 from rljax.trust import unsafe_argument
 
-# Packages that may be imported because metadata name them: importing one registers its environments. An environment of
-# any other package must be registered already, or the user names it.
+# Packages that may be imported because metadata name them: importing one registers its
+# environments. An environment of any other package must be registered already, or the user names
+# it.
 PACKAGES = ("ale_py", "gymnasium_robotics", "minigrid")
-# Wrappers that change neither observations, actions, rewards nor ends, or that rljax replaces by its own.
+# Wrappers that change neither observations, actions, rewards nor ends, or that rljax replaces by
+# its own.
 HARMLESS = (
-    *("DataCollector", "FlattenObservation", "OrderEnforcing", "PassiveEnvChecker", "RecordEpisodeStatistics"),
+    *(
+        "DataCollector",
+        "FlattenObservation",
+        "OrderEnforcing",
+        "PassiveEnvChecker",
+        "RecordEpisodeStatistics",
+    ),
     *("RecordVideo", "TimeLimit"),
 )
 HANDS = ("door", "hammer", "pen", "relocate")
@@ -37,7 +47,9 @@ RENAMED = {"pointmaze": "maze2d"}  # Minari's name of a task -> D4RL's
 
 
 def named(spec: dict[str, Any]) -> str | None:
-    """The name of the environment with this specification, with its package and arguments. None if it has no id.
+    """The name of the environment with this specification, with its package and arguments.
+
+    None if it has no id.
 
     Raises `ValueError` if rljax cannot make this very environment.
     """
@@ -45,34 +57,45 @@ def named(spec: dict[str, Any]) -> str | None:
     if not identity:
         return None
     if not isinstance(identity, str) or not isinstance(arguments, dict):
-        raise ValueError("its environment's 'id' must be a text, and its 'kwargs' must be a JSON object.")
+        raise ValueError(
+            "its environment's 'id' must be a text, and its 'kwargs' must be a JSON object."
+        )
     known, entry = _registration(identity), str(spec.get("entry_point") or "")
     package = (identity if ":" in identity else entry).partition(":")[0].partition(".")[0]
     if known is None and package not in (*PACKAGES, "gymnasium"):
         raise ValueError(
-            f"its environment '{identity}' ({entry or package or 'without an entry point'}) is not registered with "
-            "Gymnasium, and rljax imports no module because a file names it. Name it yourself: --env MODULE:NAME."
+            f"its environment '{identity}' ({entry or package or 'without an entry point'}) is not "
+            "registered with Gymnasium, and rljax imports no module because a file names it. Name "
+            "it yourself: --env MODULE:NAME."
         )
     _require_no_wrappers(spec, known)
     name = f"{package}:{identity}" if package in PACKAGES and ":" not in identity else identity
-    defaults = {} if known is None or package in PACKAGES else known.kwargs  # a package may not be imported yet
-    arguments = {key: value for key, value in arguments.items() if key not in defaults or defaults[key] != value}
+    # A package may not be imported yet.
+    defaults = {} if known is None or package in PACKAGES else known.kwargs
+    arguments = {
+        key: value
+        for key, value in arguments.items()
+        if key not in defaults or defaults[key] != value
+    }
     arguments.pop("render_mode", None)
     unsafe = unsafe_argument(arguments)
     if unsafe is not None:
         raise ValueError(
-            f"its environment '{identity}' has {unsafe}, and a file may set only numbers, truth values and plain words "
-            "that are no paths. Look at it first; if you trust it, name the environment yourself: --env 'NAME?{...}'."
+            f"its environment '{identity}' has {unsafe}, and a file may set only numbers, truth "
+            "values and plain words that are no paths. Look at it first; if you trust it, name the "
+            "environment yourself: --env 'NAME?{...}'."
         )
     return f"{name}?{json.dumps(arguments)}" if arguments else name
 
 
-def limit(recording: dict[str, Any], evaluation: dict[str, Any], hand: d4rl.Entry | None) -> int | None:
+def limit(
+    recording: dict[str, Any], evaluation: dict[str, Any], hand: d4rl.Entry | None
+) -> int | None:
     """The time limit of evaluation, in environment steps.
 
-    It is that of `evaluation`, the specification of the environment for evaluation. If there is none, it is D4RL's for
-    data of a hand, or else the registered one. None for environments that are not registered yet: making the
-    environment then applies its own.
+    It is that of `evaluation`, the specification of the environment for evaluation. If there is
+    none, it is D4RL's for data of a hand, or else the registered one. None for environments that
+    are not registered yet: making the environment then applies its own.
     """
     time_limit = steps(evaluation)
     if time_limit is not None:
@@ -88,18 +111,23 @@ def steps(spec: dict[str, Any]) -> int | None:
     number = spec.get("max_episode_steps")
     if number is None:
         return None
-    whole = isinstance(number, int | float) and not isinstance(number, bool) and number == number // 1
+    whole = (
+        isinstance(number, int | float) and not isinstance(number, bool) and number == number // 1
+    )
     if not whole or not 1 <= number < 2**31:
         raise ValueError(
-            f"'max_episode_steps' of an environment is {number!r:.80}, it must be a whole number from 1 on."
+            f"'max_episode_steps' of an environment is {number!r:.80}, it must be a whole "
+            "number from 1 on."
         )
     return int(number)
 
 
 def original(name: str) -> str | None:
-    """D4RL's newest id of the dataset called `name`: "d4rl/pen-human-v1" for "minari/D4RL/pen/human-v2".
+    """D4RL's newest id of the dataset called `name`: "d4rl/pen-human-v1" for
+    "minari/D4RL/pen/human-v2".
 
-    None for datasets that are not D4RL's. "mujoco/..." are not: other policies recorded them in other environments.
+    None for datasets that are not D4RL's. "mujoco/..." are not: other policies recorded them in
+    other environments.
     """
     match = re.fullmatch(r"(?:minari/)?D4RL/([^/]+)/(.+)-v\d+", name)
     if match is None:
@@ -118,7 +146,10 @@ def hand(identity: str) -> d4rl.Entry | None:
 
 
 def registered(env: str | None) -> Any:
-    """Gymnasium's specification of the environment called `env`, with its arguments. None if it does not know it."""
+    """Gymnasium's specification of the environment called `env`, with its arguments.
+
+    None if it does not know it.
+    """
     import gymnasium
 
     name, _, arguments = (env or "").partition("?")
@@ -131,21 +162,29 @@ def registered(env: str | None) -> Any:
 
 
 def _registration(identity: Any) -> Any:
-    """Gymnasium's registration of an environment; None if there is none. Nothing is imported for it."""
+    """Gymnasium's registration of an environment; None if there is none.
+
+    Nothing is imported for it.
+    """
     import gymnasium
 
     return gymnasium.registry.get(str(identity))
 
 
 def _require_no_wrappers(spec: dict[str, Any], known: Any) -> None:
-    """Raise `ValueError` if a specification has wrappers that change the task and that are not registered with it."""
+    """Raise `ValueError` if a specification has wrappers that change the task and that are not
+    registered with it.
+    """
     recorded = spec.get("additional_wrappers") or []
     if not isinstance(recorded, list) or not all(isinstance(wrapper, dict) for wrapper in recorded):
         raise ValueError("its environment's 'additional_wrappers' must be a JSON array of objects.")
     wrappers = {str(wrapper.get("name")) for wrapper in recorded}
-    wrappers -= {wrapper.name for wrapper in getattr(known, "additional_wrappers", ())} | set(HARMLESS)
+    wrappers -= {wrapper.name for wrapper in getattr(known, "additional_wrappers", ())} | set(
+        HARMLESS
+    )
     if wrappers:
         raise ValueError(
-            f"its environment '{spec['id']}' has the wrappers {', '.join(sorted(wrappers))}, and rljax runs no code "
-            "because a file names it. Register the environment with them, and name it: --env MODULE:NAME."
+            f"its environment '{spec['id']}' has the wrappers {', '.join(sorted(wrappers))}, and "
+            "rljax runs no code because a file names it. Register the environment with them, and "
+            "name it: --env MODULE:NAME."
         )

@@ -1,17 +1,18 @@
 """NeoRL-2's datasets: near-real tasks with delays, external factors and safety constraints.
 
-A file holds `obs` [M, O], `action` [M, A], `next_obs` [M, O], `reward` [M], `done` [M] and `truncated` [M].
-Successors are stored, so no row is dropped. "neorl2/Pipeline-v0" is the training split, "neorl2/Pipeline-v0-val" the
-validation split. The package's own `get_dataset` keeps only the first trajectories of two tasks [1, envs/base.py]:
-100 for training and 25 for validation of RocketRecovery, 20 and 5 of Fusion. This module does the same. References,
-limits and checksums are the package's [1, envs/info.py].
+A file holds `obs` [M, O], `action` [M, A], `next_obs` [M, O], `reward` [M], `done` [M] and
+`truncated` [M]. Successors are stored, so no row is dropped. "neorl2/Pipeline-v0" is the training
+split, "neorl2/Pipeline-v0-val" the validation split. The package's own `get_dataset` keeps only the
+first trajectories of two tasks [1, envs/base.py]: 100 for training and 25 for validation of
+RocketRecovery, 20 and 5 of Fusion. This module does the same. References, limits and checksums are
+the package's [1, envs/info.py].
 
 DMSD, Pipeline and SafetyHalfCheetah have environments here: `rljax.envs.tasks.neorl2` and
-`rljax.envs.host.robots.neorl2`. The others have none: the released package (0.0.1) lacks the files that its
-environments need. Imported from its repository, it registers names without a namespace.
+`rljax.envs.host.robots.neorl2`. The others have none: the released package (0.0.1) lacks the files
+that its environments need. Imported from its repository, it registers names without a namespace.
 
-[1] Gao et al., NeoRL-2: Near Real-World Benchmarks for Offline Reinforcement Learning with Extended Realistic
-Scenarios, arXiv:2503.19267; polixir/NeoRL2.
+[1] Gao et al., NeoRL-2: Near Real-World Benchmarks for Offline Reinforcement Learning with Extended
+    Realistic Scenarios, arXiv:2503.19267; polixir/NeoRL2.
 """
 
 from __future__ import annotations
@@ -28,16 +29,57 @@ from rljax.datasets.publishers import download as files
 from rljax.datasets.tools import preprocess
 
 URL = "http://datasets.polixir.site/neorl2"
-# Task -> returns of score 0 and 100, time limit in steps, MD5 of the training and of the validation file.
+# Task -> returns of score 0 and 100, time limit in steps, MD5 of the training and of the validation
+# file.
 TASKS: dict[str, tuple[tuple[float, float], int, str, str]] = {
-    "DMSD": ((30.60, 849.51), 100, "88dfa39aa18904e809056b51c2e6319b", "be6c39c0e73c17029206e714068f26b7"),
-    "Fusion": ((-107.601, 98.05), 100, "98979f97e0b59dd46bbb9237176a68ab", "9baa5556fac98b86ab9b58040da17d86"),
-    "Pipeline": ((-296, 751), 1000, "59902b333be6edb9252acfc2302cc1ed", "c502f529db1de55ebf37d63e1defca56"),
-    "RandomFrictionHopper": ((-3, 503), 1000, "3ef2c41483689729d3b5a3aef3b7b8f7", "2628f354222de37803451c63e84a1269"),
-    "RocketRecovery": ((-176, 208), 500, "b1a7bf1ec16cfef390b6b1cec2b13ddc", "0b25bd998e92b4f808f8ee5207ce06dd"),
-    "SafetyHalfCheetah": ((-283, 2507), 1000, "c35efec4a25fb45837487ba00f74e1ed", "da65ba51a4cc17370572da3c801d228b"),
-    "Salespromotion": ((357.62, 602.21), 50, "7e84d0a142f53512dab082115c9ee498", "9337d7b68078725708f2e9b04cb4a1f8"),
-    "Simglucose": ((9.75, 475), 480, "6195a3634379f576958440b7e0c8fc53", "6df907556cbc96002757f6d652be9d92"),
+    "DMSD": (
+        (30.60, 849.51),
+        100,
+        "88dfa39aa18904e809056b51c2e6319b",
+        "be6c39c0e73c17029206e714068f26b7",
+    ),
+    "Fusion": (
+        (-107.601, 98.05),
+        100,
+        "98979f97e0b59dd46bbb9237176a68ab",
+        "9baa5556fac98b86ab9b58040da17d86",
+    ),
+    "Pipeline": (
+        (-296, 751),
+        1000,
+        "59902b333be6edb9252acfc2302cc1ed",
+        "c502f529db1de55ebf37d63e1defca56",
+    ),
+    "RandomFrictionHopper": (
+        (-3, 503),
+        1000,
+        "3ef2c41483689729d3b5a3aef3b7b8f7",
+        "2628f354222de37803451c63e84a1269",
+    ),
+    "RocketRecovery": (
+        (-176, 208),
+        500,
+        "b1a7bf1ec16cfef390b6b1cec2b13ddc",
+        "0b25bd998e92b4f808f8ee5207ce06dd",
+    ),
+    "SafetyHalfCheetah": (
+        (-283, 2507),
+        1000,
+        "c35efec4a25fb45837487ba00f74e1ed",
+        "da65ba51a4cc17370572da3c801d228b",
+    ),
+    "Salespromotion": (
+        (357.62, 602.21),
+        50,
+        "7e84d0a142f53512dab082115c9ee498",
+        "9337d7b68078725708f2e9b04cb4a1f8",
+    ),
+    "Simglucose": (
+        (9.75, 475),
+        480,
+        "6195a3634379f576958440b7e0c8fc53",
+        "6df907556cbc96002757f6d652be9d92",
+    ),
 }
 ENVIRONMENTS = {  # those that are available
     "DMSD": "rljax/DMSD",
@@ -58,7 +100,10 @@ def names() -> list[str]:
 
 
 def environment(name: str) -> str | None:
-    """The environment of the dataset called `name`. None if none is available, and for unknown names."""
+    """The environment of the dataset called `name`.
+
+    None if none is available, and for unknown names.
+    """
     return ENVIRONMENTS.get(_parts(name)[0])
 
 
@@ -70,7 +115,8 @@ def load(
     clip_actions: bool = False,
     progress: files.Progress | None = None,
 ) -> OfflineDataset:
-    """The dataset called `name`, such as "neorl2/Pipeline-v0" or "neorl2/Pipeline-v0-val"; "-v0" may be left out.
+    """The dataset called `name`, such as "neorl2/Pipeline-v0" or "neorl2/Pipeline-v0-val";
+    "-v0" may be left out.
 
     The arguments are those of `rljax.datasets.load`.
     """
@@ -92,8 +138,13 @@ def load(
     return read(path, name, task, split, clip_actions=clip_actions)
 
 
-def read(path: Path, name: str, task: str, split: str = "train", *, clip_actions: bool = False) -> OfflineDataset:
-    """The dataset in the .npz file `path`. `task` is one of `TASKS`, and `split` is "train" or "val"."""
+def read(
+    path: Path, name: str, task: str, split: str = "train", *, clip_actions: bool = False
+) -> OfflineDataset:
+    """The dataset in the .npz file `path`.
+
+    `task` is one of `TASKS`, and `split` is "train" or "val".
+    """
     reference, limit, *_ = TASKS[task]
     dataset = dataset_files.read(path, name, clip_actions=clip_actions)
     rules = ["every row is kept: successors are stored"]
@@ -113,10 +164,14 @@ def read(path: Path, name: str, task: str, split: str = "train", *, clip_actions
         "max_episode_steps": limit,
         "notes": [],
     }
-    return dataclasses.replace(dataset, env=ENVIRONMENTS.get(task), reference=reference, provenance=provenance)
+    return dataclasses.replace(
+        dataset, env=ENVIRONMENTS.get(task), reference=reference, provenance=provenance
+    )
 
 
 def _parts(name: str) -> tuple[str, str]:
     """The task and the split of an id."""
     rest = name.removeprefix("neorl2/")
-    return rest.removesuffix("-val").removesuffix("-v0"), "val" if rest.endswith("-val") else "train"
+    return rest.removesuffix("-val").removesuffix("-v0"), "val" if rest.endswith(
+        "-val"
+    ) else "train"

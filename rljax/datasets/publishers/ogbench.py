@@ -1,32 +1,40 @@
-"""OGBench's datasets: trajectories without a task, and the single tasks that the package defines on them.
+"""OGBench's datasets: trajectories without a task, and the single tasks that the package defines on
+them.
 
-A file holds `observations` [M, O], `actions` [M, A] and `terminals` [M]. `terminals` is 1 at the last row of a
-trajectory, which holds its last observation and no transition. That row is dropped. The successor of every other row
-is the next row's observation. These terminals are ends of trajectories, never of the environment: they become
-`truncated`. Files of manipulation and locomotion also hold the simulator's `qpos` [M, ...], and `button_states`
-[M, buttons] if there are buttons.
+A file holds `observations` [M, O], `actions` [M, A] and `terminals` [M]. `terminals` is 1 at the
+last row of a trajectory, which holds its last observation and no transition. That row is dropped.
+The successor of every other row is the next row's observation. These terminals are ends of
+trajectories, never of the environment: they become `truncated`. Files of manipulation and
+locomotion also hold the simulator's `qpos` [M, ...], and `button_states` [M, buttons] if there are
+buttons.
 
-"ogbench/cube-single-play-v0" is the unchanged file, for goal-conditioned learning: all rewards are 0, and no row
-is terminal.
-"ogbench/cube-single-play-singletask-task2-v0" is one of its five tasks, "ogbench/cube-single-play-singletask-v0" the
-default task. Rewards and masks depend on the state in which the action is taken (since ogbench 1.2.0):
+"ogbench/cube-single-play-v0" is the unchanged file, for goal-conditioned learning: all rewards are
+0, and no row is terminal.
+"ogbench/cube-single-play-singletask-task2-v0" is one of its five tasks,
+"ogbench/cube-single-play-singletask-v0" the default task. Rewards and masks depend on the state in
+which the action is taken (since ogbench 1.2.0):
 
     mazes, soccer        r = 1[position within the goal's tolerance] - 1
     cubes, scene, puzzle r = (parts in place) - (parts); a cube is in place within 4 cm, as are drawer and window
     terminated           all parts are in place, whether the trajectory continues or not
 
-Hence an episode of `returns` and `lengths` ends at the goal, and a trajectory that stays at the goal gives many
-episodes of length 1. A name with "-val" at its end is the validation file: "ogbench/cube-single-play-v0-val".
+Hence an episode of `returns` and `lengths` ends at the goal, and a trajectory that stays at the
+goal gives many episodes of length 1. A name with "-val" at its end is the validation file:
+"ogbench/cube-single-play-v0-val".
 
-Goals and tolerances in ogbench.json were read from the environments of ogbench 1.2.2, and the rules from its
-relabel_utils.py. The package's environments score policies (pip install ogbench). There an episode ends one step after
-the state in which all parts are in place, or at the time limit, and `success` is that of its last step.
+Goals and tolerances in ogbench.json were read from the environments of ogbench 1.2.2, and the rules
+from its relabel_utils.py. The package's environments score policies (pip install ogbench). There an
+episode ends one step after the state in which all parts are in place, or at the time limit, and
+`success` is that of its last step.
 
-"ogbench/visual-cube-single-play-v0" and others with "visual-" have pictures [64, 64, 3] of uint8 in place of states.
+"ogbench/visual-cube-single-play-v0" and others with "visual-" have pictures [64, 64, 3] of uint8 in
+place of states.
 
-Files of cube, scene and puzzle need no download: `rljax.datasets.recording.scripted_experts` records them.
+Files of cube, scene and puzzle need no download: `rljax.datasets.recording.scripted_experts`
+records them.
 
-Source: Park et al., OGBench: Benchmarking Offline Goal-Conditioned RL, arXiv:2410.20092; seohongpark/ogbench.
+Source: Park et al., OGBench: Benchmarking Offline Goal-Conditioned RL, arXiv:2410.20092;
+seohongpark/ogbench.
 """
 
 from __future__ import annotations
@@ -54,7 +62,8 @@ CUBES = 14  # index in qpos of the first cube's position, after the arm's joints
 CUBE = 7  # numbers of a cube in qpos: position and quaternion
 BALL = 15  # index in qpos of the ball, after the ant
 NEAR = 0.04  # metres from a goal at which a cube, a drawer or a window is in place
-KEYS = ("observations", "actions", "rewards", "terminals", "terminals", "observations")  # of Transition's fields
+# Of Transition's fields.
+KEYS = ("observations", "actions", "rewards", "terminals", "terminals", "observations")
 
 # The kinds of data that were published for each environment.
 KINDS = {
@@ -71,8 +80,12 @@ UNSEEN = ("pointmaze", "antsoccer", "cube-octuple")  # environments without pict
 
 @functools.cache
 def tasks() -> dict[str, Any]:
-    """For each environment: `default` task (from 1), time limit `steps`, `tolerance`, and the goals of its `tasks`."""
-    return json.loads(resources.files(__package__ or "").joinpath("ogbench.json").read_text(encoding="utf-8"))
+    """For each environment: `default` task (from 1), time limit `steps`, `tolerance`,
+    and the goals of its `tasks`.
+    """
+    return json.loads(
+        resources.files(__package__ or "").joinpath("ogbench.json").read_text(encoding="utf-8")
+    )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -97,8 +110,13 @@ class Name:
 
     @property
     def env(self) -> str:
-        """The Gymnasium environment that scores policies. For data without a task, it is the one with goals."""
-        task = "" if self.task is None else "-singletask" + (f"-task{self.task}" if self.task else "")
+        """The Gymnasium environment that scores policies.
+
+        For data without a task, it is the one with goals.
+        """
+        task = (
+            "" if self.task is None else "-singletask" + (f"-task{self.task}" if self.task else "")
+        )
         return f"ogbench:{self.shown}{task}-v0"
 
     @property
@@ -114,7 +132,8 @@ def names() -> list[str]:
         for form in ("", "visual-")
         for environment in tasks()
         for kind in KINDS[environment.partition("-")[0]]
-        if (environment, kind) != ("antmaze-giant", "explore") and not (form and environment.startswith(UNSEEN))
+        if (environment, kind) != ("antmaze-giant", "explore")
+        and not (form and environment.startswith(UNSEEN))
     ]
     return [
         f"{name}{task}-v0"
@@ -131,7 +150,9 @@ def load(
     clip_actions: bool = False,
     progress: files.Progress | None = None,
 ) -> OfflineDataset:
-    """The dataset called `name`, such as "ogbench/cube-single-play-singletask-v0"; see `rljax.datasets.load`."""
+    """The dataset called `name`, such as "ogbench/cube-single-play-singletask-v0";
+    see `rljax.datasets.load`.
+    """
     parts = parse(name)
     path = files.find(
         "ogbench",
@@ -146,7 +167,9 @@ def load(
 
 
 def environment(name: str) -> str | None:
-    """The environment that scores policies from the dataset called `name`; None for unknown names."""
+    """The environment that scores policies from the dataset called `name`;
+    None for unknown names.
+    """
     try:
         return parse(name).env
     except ValueError:
@@ -157,30 +180,41 @@ def parse(name: str) -> Name:
     """The parts of an id. Raises `ValueError` for an unknown id, and suggests the nearest."""
     rest = name.removeprefix("ogbench/")
     if rest.startswith("powderworld-"):
-        raise ValueError(f"'{name}' is of Powderworld, which is not read here. All of OGBench: rljax data list ogbench")
+        raise ValueError(
+            f"'{name}' is of Powderworld, which is not read here. All of OGBench: rljax data "
+            "list ogbench"
+        )
     match = re.fullmatch(r"(visual-)?(.+?)-(\w+?)(-singletask(?:-task([1-5]))?)?-v0(-val)?", rest)
     if match is None or f"ogbench/{match[1] or ''}{match[2]}-{match[3]}-v0" not in names():
         raise base.unknown(name.removesuffix("-val"), "OGBench", names())
     task = None if match[4] is None else int(match[5] or 0)
     if task is not None and task > len(tasks()[match[2]]["tasks"]):
-        raise ValueError(f"'{match[2]}' of OGBench has tasks 1 to {len(tasks()[match[2]]['tasks'])}, not {task}.")
+        raise ValueError(
+            f"'{match[2]}' of OGBench has tasks 1 to {len(tasks()[match[2]]['tasks'])}, not {task}."
+        )
     return Name(match[2], match[3], task, "val" if match[6] else "train", match[1] is not None)
 
 
 def read(path: Path, name: str, parts: Name, *, clip_actions: bool = False) -> OfflineDataset:
     """The dataset in the .npz file `path`, relabelled if `parts` names a task.
 
-    Raises `ValueError` for a file that is incomplete or lacks an array that is needed, also for relabelling, and for
-    everything that `rljax.datasets.load` refuses.
+    Raises `ValueError` for a file that is incomplete or lacks an array that is needed, also for
+    relabelling, and for everything that `rljax.datasets.load` refuses.
     """
     path = Path(path)
     with opened(path) as file:
-        needed = ["observations", "actions", "terminals", *(_needed(parts) if parts.task is not None else ())]
+        needed = [
+            "observations",
+            "actions",
+            "terminals",
+            *(_needed(parts) if parts.task is not None else ()),
+        ]
         for key in needed:
             if key not in file:
                 raise ValueError(
                     f"'{path.name}' has no '{key}'; it has: {text.listed(file)}. '{name}' needs "
-                    f"{', '.join(needed)}. Download the file again, or record it with the simulator's state."
+                    f"{', '.join(needed)}. Download the file again, or record it with the "
+                    "simulator's state."
                 )
         ends = schema.marks(file["terminals"], path.name, "terminals")
         rewards, terminated = np.zeros(len(ends), np.float32), np.zeros(len(ends), np.bool_)
@@ -189,7 +223,9 @@ def read(path: Path, name: str, parts: Name, *, clip_actions: bool = False) -> O
         rows = Rows(
             path.name,
             dict(zip(base.FIELDS, KEYS, strict=True)),
-            (schema.observed if parts.visual else schema.vectors)(file["observations"], path.name, "observations"),
+            (schema.observed if parts.visual else schema.vectors)(
+                file["observations"], path.name, "observations"
+            ),
             schema.actions(file["actions"], path.name, "actions"),
             rewards,
             terminated,
@@ -218,8 +254,13 @@ def read(path: Path, name: str, parts: Name, *, clip_actions: bool = False) -> O
             "task": parts.number,
             "split": parts.split,
             "rules": [
-                "the last row of a trajectory is dropped; the next row's observation is the successor",
-                "rewards: 0, the file has none" if parts.task is None else f"rewards: of task {parts.number}, at s",
+                (
+                    "the last row of a trajectory is dropped; the next row's observation is "
+                    "the successor"
+                ),
+                "rewards: 0, the file has none"
+                if parts.task is None
+                else f"rewards: of task {parts.number}, at s",
             ],
             "rows_in_file": len(ends),
             "max_episode_steps": tasks()[parts.environment]["steps"],
@@ -229,14 +270,19 @@ def read(path: Path, name: str, parts: Name, *, clip_actions: bool = False) -> O
 
 
 def relabel(parts: Name, file: Mapping[str, Any]) -> tuple[np.ndarray, np.ndarray]:
-    """Rewards [M] float32 and whether the goal is reached [M] bool, of the states in `file` for the task of `parts`."""
+    """Rewards [M] float32 and whether the goal is reached [M] bool,
+    of the states in `file` for the task of `parts`.
+    """
     environment = tasks()[parts.environment]
     assert parts.number is not None
     goal = environment["tasks"][parts.number - 1]
     if "position" in goal:
         start = BALL if parts.environment.startswith("antsoccer") else 0
         position = file["qpos"][:, start : start + 2]
-        placed = (np.linalg.norm(position - np.array(goal["position"]), axis=-1) <= environment["tolerance"])[:, None]
+        placed = (
+            np.linalg.norm(position - np.array(goal["position"]), axis=-1)
+            <= environment["tolerance"]
+        )[:, None]
     else:
         placed = np.concatenate([*_placed(goal, file)], axis=1)
     count = placed.sum(axis=1)
@@ -244,14 +290,18 @@ def relabel(parts: Name, file: Mapping[str, Any]) -> tuple[np.ndarray, np.ndarra
 
 
 def _relabelled(parts: Name, file: Mapping[str, Any], name: str) -> tuple[np.ndarray, np.ndarray]:
-    """`relabel` of the arrays in the file called `name`. Raises `ValueError` if their shapes are not the task's."""
+    """`relabel` of the arrays in the file called `name`.
+
+    Raises `ValueError` if their shapes are not the task's.
+    """
     states = {key: schema.stored(schema.numbers(file[key], name, key)) for key in _needed(parts)}
     try:
         return relabel(parts, states)
     except (IndexError, ValueError) as error:
         shapes = ", ".join(f"'{key}' {list(state.shape)}" for key, state in states.items())
         raise ValueError(
-            f"'{name}': the simulator's states ({shapes}) are not those of '{parts.environment}'. Download it again."
+            f"'{name}': the simulator's states ({shapes}) are not those of '{parts.environment}'. "
+            "Download it again."
         ) from error
 
 

@@ -1,1 +1,3 @@
-"""Data sets that are made here: scripted experts act, and files of the published form are written."""
+"""Data sets that are made here: scripted experts act,
+and files of the published form are written.
+"""

@@ -1,26 +1,33 @@
-"""Scripted experts that record OGBench's arm data: they move cubes, press buttons, and open drawers and windows.
+"""Scripted experts that record OGBench's arm data: they move cubes, press buttons,
+and open drawers and windows.
 
     rljax data record ogbench/cube-single-play-v0
 
-writes the file that `rljax.datasets.publishers.ogbench` reads, by the protocol of the published files:
+writes the file that `rljax.datasets.publishers.ogbench` reads, by the protocol of the published
+files:
 
-    trajectory  1001 states of the simulator, 1000 transitions, starting in a random scene. When the expert finishes a
-                task, a new random one follows, without an end or a reset.
-    play        a plan through key frames with random times, and noise of 0.1 that is smoothed over half a step
-    noisy       a closed loop whose actions have Gaussian noise of [1, 1, 1, 3, 10] x, with x uniform in [0, 0.1] per
-                trajectory. One in ten actions (one in five for puzzles) is uniformly random instead.
-    stacking    the share of cube tasks that stack a cube on another, drawn per trajectory: uniform in 0 to 0.25
-                with two cubes, 0.05 to 0.35 with three, 0.1 to 0.5 with four, 0 to 0.35 with eight
+    trajectory  1001 states of the simulator, 1000 transitions, starting in a random scene. When the
+                expert finishes a task, a new random one follows, without an end or a reset.
+    play        a plan through key frames with random times, and noise of 0.1 that is smoothed over
+                half a step
+    noisy       a closed loop whose actions have Gaussian noise of [1, 1, 1, 3, 10] x, with x
+                uniform in [0, 0.1] per trajectory. One in ten actions (one in five for puzzles) is
+                uniformly random instead.
+    stacking    the share of cube tasks that stack a cube on another, drawn per trajectory: uniform
+                in 0 to 0.25 with two cubes, 0.05 to 0.35 with three, 0.1 to 0.5 with four, 0 to
+                0.35 with eight
     scene       a trajectory in which the cube leaves the view of the camera is recorded again
-    number      1000 trajectories; 3000 for cube-triple and puzzle-4x5; 5000 for cube-quadruple and puzzle-4x6. The
-                validation file has a tenth as many.
+    number      1000 trajectories; 3000 for cube-triple and puzzle-4x5; 5000 for cube-quadruple and
+                puzzle-4x6. The validation file has a tenth as many.
 
-Departs from the protocol: each trajectory has its own random numbers, derived from the seed and the trajectory's
-number. So it does not depend on the number of processes or on interruptions, and "-val" never repeats trajectories of
-training. Actions are rounded to float32 before the environment takes them, as they are stored. Data of mazes and soccer
-need trained policies, and cannot be recorded here.
+Departs from the protocol: each trajectory has its own random numbers, derived from the seed and the
+trajectory's number. So it does not depend on the number of processes or on interruptions, and
+"-val" never repeats trajectories of training. Actions are rounded to float32 before the environment
+takes them, as they are stored. Data of mazes and soccer need trained policies, and cannot be
+recorded here.
 
-Source: Park et al., arXiv:2410.20092; seohongpark/ogbench, data_gen_scripts/generate_manipspace.py and commands.sh.
+Source: Park et al., arXiv:2410.20092; seohongpark/ogbench, data_gen_scripts/generate_manipspace.py
+and commands.sh.
 """
 
 from __future__ import annotations
@@ -50,8 +57,10 @@ from rljax.datasets.publishers import download as files
 from rljax.datasets.publishers import ogbench
 
 LENGTH = 1000  # transitions of a trajectory
-EPISODES = {"cube-triple": 3000, "cube-quadruple": 5000, "puzzle-4x5": 3000, "puzzle-4x6": 5000}  # others: 1000
-PARTS = {"cube": ("cube",), "scene": ("cube", "button", "drawer", "window"), "puzzle": ("button",)}  # oracles
+# others: 1000
+EPISODES = {"cube-triple": 3000, "cube-quadruple": 5000, "puzzle-4x5": 3000, "puzzle-4x6": 5000}
+# oracles
+PARTS = {"cube": ("cube",), "scene": ("cube", "button", "drawer", "window"), "puzzle": ("button",)}
 STACKING = {  # range of the share of new cube tasks that stack
     "cube-single": (0.0, 0.0),
     "cube-double": (0.0, 0.25),
@@ -78,7 +87,9 @@ class RecordingTask:
     visual: bool = False  # observations are pictures [64, 64, 3]
 
     def seeds(self, number: int) -> list[int]:
-        """Three seeds of trajectory `number`: for the environment, for the oracle, and for the draws of this module."""
+        """Three seeds of trajectory `number`: for the environment, for the oracle,
+        and for the draws of this module.
+        """
         entropy = (self.seed, int(self.split == "val"), number)
         return [int(word) for word in np.random.SeedSequence(entropy).generate_state(3)]
 
@@ -93,30 +104,37 @@ def record(
     length: int = LENGTH,
     progress: Progress | None = None,
 ) -> Path:
-    """Record a dataset such as "ogbench/cube-single-play-v0", or its "-val", to the .npz file `path`. Return the path.
+    """Record a dataset such as "ogbench/cube-single-play-v0", or its "-val",
+    to the .npz file `path`.
 
-    The arrays have M = trajectories x (length + 1) rows, like the published ones: `observations` [M, O], `actions`
-    [M, 5], `qpos` and `qvel` [M, ...] float32, `terminals` [M] bool, `button_states` [M, buttons] int64 if there are
-    buttons. Finished trajectories are kept in the folder `path.parts` until all are complete. After an interruption,
-    the same call continues.
+    Return the path.
+
+    The arrays have M = trajectories x (length + 1) rows, like the published ones: `observations`
+    [M, O], `actions` [M, 5], `qpos` and `qvel` [M, ...] float32, `terminals` [M] bool,
+    `button_states` [M, buttons] int64 if there are buttons. Finished trajectories are kept in the
+    folder `path.parts` until all are complete. After an interruption, the same call continues.
 
     Args:
-        path: by default the place where `rljax.datasets.load` finds the published file: $RLJAX_DATA or ~/.rljax/data.
-        steps: number of transitions, rounded up to whole trajectories; by default that of the published file.
+        path: by default the place where `rljax.datasets.load` finds the published file: $RLJAX_DATA
+            or ~/.rljax/data.
+        steps: number of transitions, rounded up to whole trajectories; by default that of the
+            published file.
         seed: trajectories depend only on the seed and on their number.
         processes: the number of processes that record in parallel.
         length: transitions of a trajectory.
-        progress: called with the trajectories so far and in all. The default is a bar, or lines without a terminal.
+        progress: called with the trajectories so far and in all. The default is a bar, or lines
+            without a terminal.
 
     Raises:
-        ValueError: a name without an oracle, a missing package, an existing file, another suffix, numbers below 1, or
-            parts that were recorded with other settings.
+        ValueError: a name without an oracle, a missing package, an existing file, another suffix,
+            numbers below 1, or parts that were recorded with other settings.
     """
     if steps is not None and steps < 1:
         raise ValueError(f"--steps is {steps}, it must be at least 1.")
     if processes < 1 or length < 1 or seed < 0:
         raise ValueError(
-            f"{processes} processes, {length} transitions and seed {seed}: at least 1, 1 and 0 are needed."
+            f"{processes} processes, {length} transitions and seed {seed}: at least 1, 1 and 0 "
+            "are needed."
         )
     parts = _parse(name)
     task = RecordingTask(parts.environment, parts.kind, parts.split, length, seed, parts.visual)
@@ -128,7 +146,12 @@ def record(
     versions = _versions(name)
     total = EPISODES.get(task.environment, 1000) // (10 if task.split == "val" else 1)
     total = total if steps is None else math.ceil(steps / length)
-    settings = {"id": name.removeprefix("ogbench/"), "length": length, "seed": seed, "versions": versions}
+    settings = {
+        "id": name.removeprefix("ogbench/"),
+        "length": length,
+        "seed": seed,
+        "versions": versions,
+    }
     folder = path.with_name(path.name + ".parts")
     _continue(folder, settings)
     pieces = [folder / f"{number:05d}.npz" for number in range(total)]
@@ -146,7 +169,10 @@ class Collector:
     """An environment, and the scripted experts that act in it. OGBench calls them oracles."""
 
     def __init__(self, task: RecordingTask) -> None:
-        """Create the environment and its oracles. Raises `ImportError` if the package is missing."""
+        """Create the environment and its oracles.
+
+        Raises `ImportError` if the package is missing.
+        """
         importlib.import_module("ogbench")  # registers the environments
         gymnasium = importlib.import_module("gymnasium")
         self.task, self.family = task, task.environment.partition("-")[0]
@@ -174,7 +200,9 @@ class Collector:
         types = TYPES | ({"observations": np.uint8} if self.task.visual else {})
         return {key: np.asarray(values, types.get(key, np.float32)) for key, values in rows.items()}
 
-    def _rows(self, generator: np.random.Generator, seed: int | None = None) -> dict[str, list[Any]]:
+    def _rows(
+        self, generator: np.random.Generator, seed: int | None = None
+    ) -> dict[str, list[Any]]:
         noisy = self.task.kind == "noisy"
         stacking = generator.uniform(*STACKING.get(self.task.environment, (0.5, 0.5)))
         noise = generator.uniform(0, NOISE) * SPREAD
@@ -195,7 +223,8 @@ class Collector:
             successor, _, terminated, truncated, info = self.environment.step(action)
             ended = bool(terminated or truncated)
             if oracle.done:
-                # The oracle acts next on the `info` of the step, which still names the finished task.
+                # The oracle acts next on the `info` of the step, which still names the finished
+                # task.
                 new_target = self.environment.unwrapped.set_new_target(p_stack=stacking)
                 oracle = self.oracles[new_target[1]["privileged/target_task"]]
                 oracle.reset(*new_target)
@@ -210,24 +239,30 @@ class Collector:
     def _oracle(self, part: str) -> Any:
         form = "plan" if self.task.kind == "play" else "markov"
         module = importlib.import_module(f"ogbench.manipspace.oracles.{form}.{part}_{form}")
-        options: dict[str, Any] = {"noise": NOISE, "noise_smoothing": 0.5} if form == "plan" else {"min_norm": 0.4}
+        options: dict[str, Any] = (
+            {"noise": NOISE, "noise_smoothing": 0.5} if form == "plan" else {"min_norm": 0.4}
+        )
         if self.family == "puzzle":
             options["gripper_always_closed"] = True
         if (form, self.family, part) == ("markov", "scene", "cube"):
             options["max_step"] = 100
-        return getattr(module, f"{part.title()}{form.title()}Oracle")(env=self.environment, **options)
+        return getattr(module, f"{part.title()}{form.title()}Oracle")(
+            env=self.environment, **options
+        )
 
 
 def _parse(name: str) -> ogbench.Name:
     parts = ogbench.parse(name)
     if parts.kind not in ("play", "noisy"):
         raise ValueError(
-            f"'{name}' needs trained policies, which OGBench's package does not contain: only data of cube, scene and "
-            "puzzle are recorded here."
+            f"'{name}' needs trained policies, which OGBench's package does not contain: only data "
+            "of cube, scene and puzzle are recorded here."
         )
     if parts.task is not None:
         plain = f"ogbench/{parts.file.removesuffix('.npz')}"
-        raise ValueError(f"a file holds no task, it is added when '{name}' is loaded: rljax data record {plain}")
+        raise ValueError(
+            f"a file holds no task, it is added when '{name}' is loaded: rljax data record {plain}"
+        )
     return parts
 
 
@@ -235,12 +270,16 @@ def _versions(name: str) -> dict[str, str]:
     try:
         importlib.import_module("ogbench")
     except ImportError as error:
-        raise ValueError(f"'{name}' is recorded by OGBench's package: pip install ogbench ({error}).") from error
+        raise ValueError(
+            f"'{name}' is recorded by OGBench's package: pip install ogbench ({error})."
+        ) from error
     return base.versions("ogbench", "mujoco")
 
 
 def _out_of_view(qpos: np.ndarray) -> bool:
-    """Whether the cube was ever outside the picture while it was not in the drawer; `qpos` is [M, ...]."""
+    """Whether the cube was ever outside the picture while it was not in the drawer;
+    `qpos` is [M, ...].
+    """
     side, height = qpos[:, ogbench.CUBES + 1], qpos[:, ogbench.CUBES + 2]
     drawer = (height >= 0.06) & (height <= 0.08)
     return bool(((side >= 0.29) | ((side <= -0.3) & ~drawer)).any())
@@ -256,12 +295,14 @@ def _continue(folder: Path, settings: dict[str, Any]) -> None:
     earlier = text.read_json(note)
     if earlier != settings:
         raise ValueError(
-            f"'{folder}' holds trajectories of {earlier}, not of {settings}. Finish it with those settings, or "
-            "delete it."
+            f"'{folder}' holds trajectories of {earlier}, not of {settings}. Finish it with those "
+            "settings, or delete it."
         )
 
 
-def _collect(task: RecordingTask, pieces: list[Path], processes: int, progress: Progress | None) -> None:
+def _collect(
+    task: RecordingTask, pieces: list[Path], processes: int, progress: Progress | None
+) -> None:
     """Record the trajectories whose files among `pieces` are missing."""
     missing = [number for number, piece in enumerate(pieces) if not piece.is_file()]
     done, total = len(pieces) - len(missing), len(pieces)
@@ -275,9 +316,13 @@ def _collect(task: RecordingTask, pieces: list[Path], processes: int, progress: 
                 progress(done := done + 1, total)
             return
         context = multiprocessing.get_context("spawn")
-        pool = ProcessPoolExecutor(min(processes, max(len(missing), 1)), context, _ignore_interrupts)
+        pool = ProcessPoolExecutor(
+            min(processes, max(len(missing), 1)), context, _ignore_interrupts
+        )
         try:
-            for future in as_completed([pool.submit(_write, task, number, pieces[number]) for number in missing]):
+            for future in as_completed(
+                [pool.submit(_write, task, number, pieces[number]) for number in missing]
+            ):
                 future.result()
                 progress(done := done + 1, total)
         finally:
@@ -311,9 +356,18 @@ def _joined(pieces: list[Path]) -> dict[str, np.ndarray]:
 
 @contextlib.contextmanager
 def _shown(task: RecordingTask) -> Iterator[Progress]:
-    """A bar on standard error. Without a terminal, a line after each twentieth of the trajectories."""
+    """A bar on standard error.
+
+    Without a terminal, a line after each twentieth of the trajectories.
+    """
     from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        TextColumn,
+        TimeElapsedColumn,
+        TimeRemainingColumn,
+    )
     from rich.progress import Progress as Bars
 
     title = f"{task.environment}-{task.kind}"
@@ -326,7 +380,14 @@ def _shown(task: RecordingTask) -> Iterator[Progress]:
 
         yield lines
         return
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("trajectories"))
-    with Bars(*columns, TimeElapsedColumn(), TextColumn("left"), TimeRemainingColumn(), console=console) as bars:
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("trajectories"),
+    )
+    with Bars(
+        *columns, TimeElapsedColumn(), TextColumn("left"), TimeRemainingColumn(), console=console
+    ) as bars:
         bar = bars.add_task(title, total=None)
         yield lambda done, total: bars.update(bar, completed=done, total=total)

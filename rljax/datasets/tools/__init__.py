@@ -1,1 +1,3 @@
-"""Tools for data sets: checks, summaries, preprocessing, corruption, and correction of other dynamics."""
+"""Tools for data sets: checks, summaries, preprocessing, corruption,
+and correction of other dynamics.
+"""

@@ -37,23 +37,28 @@ class Finding:
 def check(dataset: OfflineDataset) -> list[Finding]:
     """All faults of a dataset, errors first; [] if there are none.
 
-    Errors: wrong_dtype, not_finite, actions_out_of_bounds, open_end, successors_do_not_follow. Warnings:
-    actions_at_bounds, actions_that_never_occur, both_ends, duplicated_rows, constant_rewards, constant_observations,
-    large_observations, episodes_too_long, no_terminals, only_terminals, stored_coarsely, assumed.
+    Errors: wrong_dtype, not_finite, actions_out_of_bounds, open_end, successors_do_not_follow.
+    Warnings: actions_at_bounds, actions_that_never_occur, both_ends, duplicated_rows,
+    constant_rewards, constant_observations, large_observations, episodes_too_long, no_terminals,
+    only_terminals, stored_coarsely, assumed.
     """
     findings = [finding for rule in RULES for finding in rule(dataset)]
     return sorted(findings, key=lambda finding: finding.severity != "error")
 
 
 def _dtypes(dataset: OfflineDataset) -> Iterator[Finding]:
-    expected: dict[str, Any] = dict.fromkeys(FIELDS, np.float32) | {"terminated": np.bool_, "truncated": np.bool_}
+    expected: dict[str, Any] = dict.fromkeys(FIELDS, np.float32) | {
+        "terminated": np.bool_,
+        "truncated": np.bool_,
+    }
     if dataset.discrete:
         expected["action"] = np.int32
     wrong = [
         f"{part} is {column.dtype}, not {np.dtype(dtype).name}"
         for name, dtype in expected.items()
         for part, column in columns(dataset.transitions, name)
-        if column.dtype != dtype and not (name in ("observation", "next_observation") and column.dtype.name in OBSERVED)
+        if column.dtype != dtype
+        and not (name in ("observation", "next_observation") and column.dtype.name in OBSERVED)
     ]
     if wrong:
         yield Finding(
@@ -68,7 +73,9 @@ def _dtypes(dataset: OfflineDataset) -> Iterator[Finding]:
 
 def _not_finite(dataset: OfflineDataset) -> Iterator[Finding]:
     fields = ("observation", "action", "reward", "next_observation")
-    for name, array in (column for field in fields for column in columns(dataset.transitions, field)):
+    for name, array in (
+        column for field in fields for column in columns(dataset.transitions, field)
+    ):
         if array.dtype.kind == "f" and not (np.isfinite(array.min()) and np.isfinite(array.max())):
             rows = np.flatnonzero(~np.isfinite(array.reshape(len(array), -1)).all(axis=1))
             yield Finding(
@@ -93,19 +100,26 @@ def _actions(dataset: OfflineDataset) -> Iterator[Finding]:
             "error",
             len(beyond),
             _rows(beyond),
-            "No policy with bounded actions can imitate them. Their log-probabilities under a squashed one are NaN.",
+            "No policy with bounded actions can imitate them. Their log-probabilities under a "
+            "squashed one are NaN.",
             "Load with the environment's bounds (action_bounds), or with clip_actions=True.",
         )
     at = _where(dataset, lambda rows: (np.abs(np.abs(action[rows]) - 1) <= AT_BOUND).any(axis=1))
     if len(at):
-        whole = not len(_where(dataset, lambda rows: (action[rows] != np.round(action[rows])).any(axis=1)))
+        whole = not len(
+            _where(dataset, lambda rows: (action[rows] != np.round(action[rows])).any(axis=1))
+        )
         yield Finding(
             "actions_at_bounds",
             "warning",
             len(at),
             f"{len(at) / dataset.num:.2%} of rows: {_rows(at)}",
-            "Their inverse tanh is infinite: log-probabilities under a squashed Gaussian explode or are NaN.",
-            "Clip actions to +-(1 - 1e-5) before computing their log-probabilities, as IQL's code does."
+            "Their inverse tanh is infinite: log-probabilities under a squashed Gaussian "
+            "explode or are NaN.",
+            (
+                "Clip actions to +-(1 - 1e-5) before computing their log-probabilities, as "
+                "IQL's code does."
+            )
             + " All are whole numbers: if they number choices, store them as integers." * whole,
         )
 
@@ -120,7 +134,8 @@ def _choices(dataset: OfflineDataset) -> Iterator[Finding]:
                 "actions_that_never_occur",
                 "warning",
                 most - len(occurring),
-                f"{len(occurring)} of the {most} choices of action {i} occur: {_rows(occurring, 'choices')}",
+                f"{len(occurring)} of the {most} choices of action {i} "
+                f"occur: {_rows(occurring, 'choices')}",
                 "Nothing is known of the others: a policy may prefer them by mistake.",
                 "Intended, or are rows missing?",
             )
@@ -128,15 +143,19 @@ def _choices(dataset: OfflineDataset) -> Iterator[Finding]:
         return
     most, occurring = dataset.action_size, np.unique(action)
     if len(occurring) < max(most, 2):
-        number = f"{known} actions" if known else f"at least {most} actions (the file does not say how many)"
+        number = (
+            f"{known} actions"
+            if known
+            else f"at least {most} actions (the file does not say how many)"
+        )
         yield Finding(
             "actions_that_never_occur",
             "warning",
             max(most, 2) - len(occurring),
             f"{len(occurring)} of {number} occur: {_rows(occurring, 'actions')}",
             "Nothing is known of the others: their values are guesses, which a policy may prefer.",
-            "Intended, or are rows missing? If the file does not say how many actions there are, the environment does: "
-            "rljax data convert FILE NEW --env NAME",
+            "Intended, or are rows missing? If the file does not say how many actions there are, "
+            "the environment does: rljax data convert FILE NEW --env NAME",
         )
 
 
@@ -147,7 +166,8 @@ def _ends(dataset: OfflineDataset) -> Iterator[Finding]:
             "error",
             1,
             f"row {dataset.num - 1}",
-            "The last trajectory has no end: sequences and n-step targets would continue into the first one.",
+            "The last trajectory has no end: sequences and n-step targets would continue into "
+            "the first one.",
             "Mark the last row as truncated.",
         )
     both = np.flatnonzero(_field(dataset, "terminated") & _field(dataset, "truncated"))
@@ -158,8 +178,10 @@ def _ends(dataset: OfflineDataset) -> Iterator[Finding]:
             "warning",
             len(both) or in_file,
             _rows(both) if len(both) else f"{in_file} rows of the file",
-            "Rows that are both terminal and truncated count as terminal: nothing is bootstrapped after them.",
-            "If time limits were copied into the terminals, remove them there: terminals & ~timeouts.",
+            "Rows that are both terminal and truncated count as terminal: nothing is "
+            "bootstrapped after them.",
+            "If time limits were copied into the terminals, remove them there: terminals "
+            "& ~timeouts.",
         )
 
 
@@ -168,13 +190,17 @@ def not_following(dataset: OfflineDataset, tolerance: float = 1e-5) -> np.ndarra
 
     Numbers may differ by `tolerance`, relative to 1 plus their size.
     """
-    observations, successors = (columns(dataset.transitions, name) for name in ("observation", "next_observation"))
+    observations, successors = (
+        columns(dataset.transitions, name) for name in ("observation", "next_observation")
+    )
     inside = np.flatnonzero(~dataset.last[:-1])
     marked = np.zeros(len(dataset.last), np.bool_)
     for (_, observation), (_, successor) in zip(observations, successors, strict=True):
         doubtful = inside
         if frames.is_frames(observation):  # what is the same picture needs no comparison
-            doubtful = inside[(successor.index[inside] != observation.index[inside + 1]).any(axis=1)]
+            doubtful = inside[
+                (successor.index[inside] != observation.index[inside + 1]).any(axis=1)
+            ]
         size = max(1, min(BLOCK, BLOCK_BYTES // max(1, math.prod(observation.shape[1:]))))
         for start in range(0, len(doubtful), size):
             block = doubtful[start : start + size]
@@ -191,16 +217,22 @@ def _successors(dataset: OfflineDataset) -> Iterator[Finding]:
             "error",
             len(broken),
             _rows(broken),
-            "An end of a trajectory is not marked, or rows are shuffled. One-step learning is as right as the stored "
-            "successors; returns, n-step targets and sequences cross from one trajectory into another.",
+            "An end of a trajectory is not marked, or rows are shuffled. One-step learning is as "
+            "right as the stored successors; returns, n-step targets and sequences cross from one "
+            "trajectory into another.",
             "Mark those rows as ends (timeouts) in the file.",
         )
 
 
 def _duplicates(dataset: OfflineDataset) -> Iterator[Finding]:
     code = np.zeros(dataset.num, np.uint64)
-    # A 64-bit hash of each row, column by column: two different rows of a million share one with odds of 1 in 10^7.
-    for array in (x for name in ("observation", "action", "reward") for _, x in columns(dataset.transitions, name)):
+    # A 64-bit hash of each row, column by column: two different rows of a million share one with
+    # odds of 1 in 10^7.
+    for array in (
+        x
+        for name in ("observation", "action", "reward")
+        for _, x in columns(dataset.transitions, name)
+    ):
         for bits in _words(array):
             code = (code ^ bits) * np.uint64(0x9E3779B97F4A7C15)
             code ^= code >> np.uint64(29)
@@ -214,7 +246,8 @@ def _duplicates(dataset: OfflineDataset) -> Iterator[Finding]:
             "warning",
             len(rows),
             _rows(rows),
-            "They weigh more than other rows, and a validation split with the same rows measures memorisation.",
+            "They weigh more than other rows, and a validation split with the same rows "
+            "measures memorisation.",
             "Drop them, unless they are intended.",
         )
 
@@ -228,13 +261,15 @@ def _rewards(dataset: OfflineDataset) -> Iterator[Finding]:
             dataset.num,
             f"all {dataset.num} rows: {reward[0]:g}",
             "Values then depend only on when episodes end. If none ends, they depend on nothing.",
-            "Imitate (bc), or choose a dataset with rewards, for example OGBench's '-singletask' datasets.",
+            "Imitate (bc), or choose a dataset with rewards, for example OGBench's "
+            "'-singletask' datasets.",
         )
 
 
 def _observations(dataset: OfflineDataset) -> Iterator[Finding]:
     for name, column in columns(dataset.transitions, "observation"):
-        if column.dtype == np.float32 and column.ndim == 2:  # pictures and masks are constant in many places
+        # Pictures and masks are constant in many places.
+        if column.dtype == np.float32 and column.ndim == 2:
             yield from _dimensions(dataset, column, name.removeprefix("observation"))
 
 
@@ -249,7 +284,8 @@ def _dimensions(dataset: OfflineDataset, observation: np.ndarray, part: str) -> 
             "warning",
             len(constant),
             _rows(constant, kind),
-            "They carry no information. Dividing by their standard deviation gives infinity unless that is bounded.",
+            "They carry no information. Dividing by their standard deviation gives infinity unless "
+            "that is bounded.",
             "Normalise with an epsilon (1e-3 is usual), or remove them.",
         )
     with np.errstate(invalid="ignore"):
@@ -278,7 +314,8 @@ def _lengths(dataset: OfflineDataset) -> Iterator[Finding]:
             len(long),
             f"{_rows(long, 'episodes')}, up to {lengths.max()} steps with a limit of {limit}",
             "Ends by the time limit are not marked: each return sums several episodes.",
-            "Mark them (timeouts) in the file, or check whether the data were recorded without a limit.",
+            "Mark them (timeouts) in the file, or check whether the data were recorded without "
+            "a limit.",
         )
 
 
@@ -289,9 +326,10 @@ def _terminals(dataset: OfflineDataset) -> Iterator[Finding]:
             "warning",
             dataset.num,
             f"all {dataset.num} rows",
-            "Each row is then an episode of its own: nothing is bootstrapped, and each value is a single reward. That "
-            "is right for tasks of one step only.",
-            "Check how the marks were written: 'terminals' is 1 where an episode ended, and 0 elsewhere.",
+            "Each row is then an episode of its own: nothing is bootstrapped, and each value is a "
+            "single reward. That is right for tasks of one step only.",
+            "Check how the marks were written: 'terminals' is 1 where an episode ended, and "
+            "0 elsewhere.",
         )
     if not _field(dataset, "terminated").any():
         yield Finding(
@@ -299,8 +337,8 @@ def _terminals(dataset: OfflineDataset) -> Iterator[Finding]:
             "warning",
             0,
             f"none of {dataset.num} rows",
-            "Every value is bootstrapped for ever. That is right if the environment never terminates, like "
-            "HalfCheetah. In other environments, falling costs nothing.",
+            "Every value is bootstrapped for ever. That is right if the environment never "
+            "terminates, like HalfCheetah. In other environments, falling costs nothing.",
             "Check whether the environment terminates. If it does, the marks were lost.",
         )
 
@@ -362,9 +400,13 @@ def _differ(one: np.ndarray, other: np.ndarray, tolerance: float) -> np.ndarray:
 
 
 def _words(array: Any) -> Iterator[np.ndarray]:
-    """Words [N] uint64 of the rows of a column, which differ where the rows do: one per number, or one of all bytes."""
+    """Words [N] uint64 of the rows of a column, which differ where the rows do:
+    one per number, or one of all bytes.
+    """
     if frames.is_frames(array):
-        each = np.array([hash(picture.tobytes()) for picture in array.pictures], np.int64).view(np.uint64)
+        each = np.array([hash(picture.tobytes()) for picture in array.pictures], np.int64).view(
+            np.uint64
+        )
         yield from each[array.index].T
     elif array.dtype.kind in "bu":
         yield np.array([hash(row.tobytes()) for row in array], np.int64).view(np.uint64)

@@ -17,9 +17,10 @@ COLOUR = "#0072B2"  # Okabe and Ito's blue
 def describe(dataset: OfflineDataset) -> dict[str, Any]:
     """A summary of a dataset that can be written as JSON.
 
-    It holds sizes and bytes; the numbers of complete episodes, of terminal rows and of truncated rows; and the
-    provenance. For rewards, and for returns, lengths (steps) and normalised scores of complete episodes, it holds
-    `mean`, `std`, `min`, `median` and `max`. Returns, lengths and scores are absent if there are none.
+    It holds sizes and bytes; the numbers of complete episodes, of terminal rows and of truncated
+    rows; and the provenance. For rewards, and for returns, lengths (steps) and normalised scores of
+    complete episodes, it holds `mean`, `std`, `min`, `median` and `max`. Returns, lengths and
+    scores are absent if there are none.
     """
     returns, transitions = dataset.returns(), dataset.transitions
     described: dict[str, Any] = {
@@ -37,7 +38,9 @@ def describe(dataset: OfflineDataset) -> dict[str, Any]:
         "terminated": int(np.asarray(transitions.terminated).sum()),
         "truncated": int(np.asarray(transitions.truncated).sum()),
         "reference": None if dataset.reference is None else list(dataset.reference),
-        "action_bounds": None if dataset.action_bounds is None else [bound.tolist() for bound in dataset.action_bounds],
+        "action_bounds": None
+        if dataset.action_bounds is None
+        else [bound.tolist() for bound in dataset.action_bounds],
         "reward": _summary(np.asarray(transitions.reward, np.float64)),
     }
     if len(returns):
@@ -45,19 +48,23 @@ def describe(dataset: OfflineDataset) -> dict[str, Any]:
         described["length"] = _summary(dataset.lengths())
         if dataset.reference is not None:
             described["score"] = _summary(dataset.score(returns))
-        described |= {"signals": {name: _summary(sums) for name, sums in dataset.signal_sums().items()}}
+        described |= {
+            "signals": {name: _summary(sums) for name, sums in dataset.signal_sums().items()}
+        }
     return described | {"provenance": dataset.provenance}
 
 
 def draw(dataset: OfflineDataset, path: Path) -> Path:
     """Draw histograms of returns and lengths of complete episodes to `path`, and return it.
 
-    If there are references, the returns have a second axis with normalised scores. Raises `ValueError` if the suffix is
-    not .png, .svg or .pdf, or if no episode is complete.
+    If there are references, the returns have a second axis with normalised scores. Raises
+    `ValueError` if the suffix is not .png, .svg or .pdf, or if no episode is complete.
     """
     path = Path(path)
     if path.suffix.lower() not in SUFFIXES:
-        raise ValueError(f"the file is '{path.name}', its suffix must be one of {', '.join(SUFFIXES)}.")
+        raise ValueError(
+            f"the file is '{path.name}', its suffix must be one of {', '.join(SUFFIXES)}."
+        )
     returns, lengths = dataset.returns(), dataset.lengths()
     if not len(returns):
         raise ValueError(f"'{dataset.name}' has no complete episode: there is nothing to draw.")
@@ -65,22 +72,36 @@ def draw(dataset: OfflineDataset, path: Path) -> Path:
     import matplotlib
     from matplotlib.figure import Figure
 
-    # Without pyplot there is no display and no global state. The salt makes SVG files of equal data equal.
+    # Without pyplot there is no display and no global state. The salt makes SVG files of equal data
+    # equal.
     with matplotlib.rc_context({"font.size": 9, "svg.hashsalt": "rljax", "svg.fonttype": "none"}):
         figure = Figure(figsize=(8.4, 3.6), layout="constrained")
         left, right = figure.subplots(1, 2)
         _histogram(left, returns, "Return of an episode (undiscounted)")
-        _histogram(right, lengths, "Length of an episode (steps)", whole=True, limit=dataset.max_episode_steps)
+        _histogram(
+            right,
+            lengths,
+            "Length of an episode (steps)",
+            whole=True,
+            limit=dataset.max_episode_steps,
+        )
         if dataset.reference is not None:
             low, high = dataset.reference
             scores = left.secondary_xaxis(
-                "top", functions=(lambda r: 100 * (r - low) / (high - low), lambda s: low + s / 100 * (high - low))
+                "top",
+                functions=(
+                    lambda r: 100 * (r - low) / (high - low),
+                    lambda s: low + s / 100 * (high - low),
+                ),
             )
             scores.set_xlabel("Normalised score", fontsize=8, color="0.35")
             scores.tick_params(labelsize=8, colors="0.35")
         name = Path(dataset.name).name if Path(dataset.name).suffix else dataset.name
         figure.suptitle(
-            f"{name}: {dataset.num:,} transitions, {len(returns):,} complete episodes", x=0.01, ha="left", fontsize=10
+            f"{name}: {dataset.num:,} transitions, {len(returns):,} complete episodes",
+            x=0.01,
+            ha="left",
+            fontsize=10,
         )
         path.parent.mkdir(parents=True, exist_ok=True)
         metadata = {".svg": {"Date": None}, ".pdf": {"CreationDate": None}}.get(path.suffix.lower())
@@ -88,8 +109,13 @@ def draw(dataset: OfflineDataset, path: Path) -> Path:
     return path
 
 
-def _histogram(panel: Any, values: np.ndarray, label: str, *, whole: bool = False, limit: int | None = None) -> None:
-    """Draw a histogram of `values` with their mean. Bins of whole numbers begin halfway between two numbers."""
+def _histogram(
+    panel: Any, values: np.ndarray, label: str, *, whole: bool = False, limit: int | None = None
+) -> None:
+    """Draw a histogram of `values` with their mean.
+
+    Bins of whole numbers begin halfway between two numbers.
+    """
     low, high = float(values.min()), float(values.max())
     if low == high:  # one bar, with space on both sides
         margin = max(1.0, 0.1 * abs(low))
@@ -103,7 +129,9 @@ def _histogram(panel: Any, values: np.ndarray, label: str, *, whole: bool = Fals
     mean = float(values.mean())
     panel.axvline(mean, ymax=0.8, color="#D55E00", linewidth=1.2, label=f"mean {mean:,.1f}")
     if limit is not None:
-        panel.axvline(limit, ymax=0.8, color="0.35", linewidth=1, linestyle=":", label=f"time limit {limit:,}")
+        panel.axvline(
+            limit, ymax=0.8, color="0.35", linewidth=1, linestyle=":", label=f"time limit {limit:,}"
+        )
     panel.set_xlabel(label)
     panel.set_ylabel("Episodes")
     panel.set_ylim(0, 1.25 * counts.max())  # the legend stands above the bars

@@ -3,21 +3,22 @@
 Reward transforms are affine, r' = scale r + shift. They follow the code behind published results:
 
     none              r                                                   TD3+BC [1], ReBRAC [2] except on AntMaze
-    return_range      1000 r / (max - min of the trajectories' returns)   IQL on locomotion [3]
-    minus_one         r - 1                                               IQL [3], FQL [4] on AntMaze
-    times_10_minus_5  10 r - 5                                            CQL [5], Cal-QL [6], WSRL [7] on AntMaze
-    times_4_minus_2   4 (r - 0.5)                                         Diffusion-QL on AntMaze [8]
-    times_100         100 r                                               ReBRAC on AntMaze [2]
-    standardise       (r - mean) / standard deviation, over the rows      Diffusion-QL on Adroit [8]
-    times_10_plus_5   10 r + 5, of rewards -1 and 0                       Cal-QL [6], WSRL [7] on binary Adroit
-    minus_four        r - 4                                               WSRL on Kitchen [7]
+    return_range      1000 r / (max - min of the trajectories' returns)  IQL on locomotion [3]
+    minus_one         r - 1                                              IQL [3], FQL [4] on AntMaze
+    times_10_minus_5  10 r - 5                                           CQL [5], Cal-QL [6], WSRL [7] on AntMaze
+    times_4_minus_2   4 (r - 0.5)                                        Diffusion-QL on AntMaze [8]
+    times_100         100 r                                              ReBRAC on AntMaze [2]
+    standardise       (r - mean) / standard deviation, over the rows     Diffusion-QL on Adroit [8]
+    times_10_plus_5   10 r + 5, of rewards -1 and 0                      Cal-QL [6], WSRL [7] on binary Adroit
+    minus_four        r - 4                                              WSRL on Kitchen [7]
 
 Transforms are for learning only. Returns and scores use the recorded rewards.
 
-[1] Fujimoto and Gu, arXiv:2106.06860. [2] Tarasov et al., arXiv:2305.09836. [3] Kostrikov et al., arXiv:2110.06169;
-ikostrikov/implicit_q_learning, train_offline.py. [4] Park et al., arXiv:2502.02538. [5] Kumar et al.,
-arXiv:2006.04779. [6] Nakamoto et al., arXiv:2303.05479. [7] Zhou et al., arXiv:2412.07762. [8] Wang et al.,
-arXiv:2208.06193; main.py, utils/data_sampler.py.
+[1] Fujimoto and Gu, arXiv:2106.06860. [2] Tarasov et al., arXiv:2305.09836. [3] Kostrikov et al.,
+    arXiv:2110.06169; ikostrikov/implicit_q_learning, train_offline.py. [4] Park et al.,
+    arXiv:2502.02538. [5] Kumar et al., arXiv:2006.04779. [6] Nakamoto et al., arXiv:2303.05479.
+    [7] Zhou et al., arXiv:2412.07762. [8] Wang et al., arXiv:2208.06193; main.py,
+    utils/data_sampler.py.
 """
 
 from __future__ import annotations
@@ -48,11 +49,12 @@ REST = tuple(name for name in FIELDS if name not in ("observation", "next_observ
 
 
 def reward_transform(name: RewardTransform, dataset: OfflineDataset) -> tuple[float, float]:
-    """`(scale, shift)` of the transform r' = scale r + shift called `name`; see the top of this module.
+    """`(scale, shift)` of the transform r' = scale r + shift called `name`;
+    see the top of this module.
 
-    "return_range" uses IQL's own trajectories, see `iql_returns`. "standardise" uses the standard deviation of the rows
-    with N - 1 in the denominator, like PyTorch. Raises `ValueError` for an unknown name, and if all returns or rewards
-    are equal, so that their range or deviation is 0.
+    "return_range" uses IQL's own trajectories, see `iql_returns`. "standardise" uses the standard
+    deviation of the rows with N - 1 in the denominator, like PyTorch. Raises `ValueError` for an
+    unknown name, and if all returns or rewards are equal, so that their range or deviation is 0.
     """
     if name in CONSTANT:
         return CONSTANT[name]
@@ -61,8 +63,8 @@ def reward_transform(name: RewardTransform, dataset: OfflineDataset) -> tuple[fl
         low, high = returns.min(), returns.max()
         if not high > low:
             raise ValueError(
-                f"reward transform 'return_range' divides by the range of returns, all {len(returns)} of "
-                f"'{dataset.name}' are {low:g}. Choose another, such as 'none'."
+                "reward transform 'return_range' divides by the range of returns, all "
+                f"{len(returns)} of '{dataset.name}' are {low:g}. Choose another, such as 'none'."
             )
         return float(1000 / (high - low)), 0.0
     if name == "standardise":
@@ -70,30 +72,34 @@ def reward_transform(name: RewardTransform, dataset: OfflineDataset) -> tuple[fl
         deviation = reward.std(ddof=1) if len(reward) > 1 else 0.0
         if not deviation > 0:
             raise ValueError(
-                f"reward transform 'standardise' divides by the standard deviation of rewards, all of "
-                f"'{dataset.name}' are {reward[0]:g}. Choose another, such as 'none'."
+                "reward transform 'standardise' divides by the standard deviation of rewards, all "
+                f"of '{dataset.name}' are {reward[0]:g}. Choose another, such as 'none'."
             )
         return float(1 / deviation), float(-reward.mean() / deviation)
     known = typing.get_args(RewardTransform)
     raise ValueError(
-        f"no reward transform '{name}'.{nearest(str(name), known, most=1)} All of them: {', '.join(known)}."
+        f"no reward transform '{name}'.{nearest(str(name), known, most=1)} All of "
+        f"them: {', '.join(known)}."
     )
 
 
 def iql_returns(dataset: OfflineDataset) -> np.ndarray:
     """[trajectories] float64: undiscounted returns of the trajectories as IQL's code splits them.
 
-    A trajectory ends at a terminal row, at a row whose successor is further than 1e-6 from the next row's observation,
-    and at the last row: https://github.com/ikostrikov/implicit_q_learning, dataset_utils.py and train_offline.py. If
-    observations or successors were corrupted on purpose (`rljax data corrupt`), every corrupted row would be an end
-    by this rule. Then the data's own marks count instead, `OfflineDataset.last`. They also count if observations are
-    not vectors.
+    A trajectory ends at a terminal row, at a row whose successor is further than 1e-6 from the next
+    row's observation, and at the last row: https://github.com/ikostrikov/implicit_q_learning,
+    dataset_utils.py and train_offline.py. If observations or successors were corrupted on purpose
+    (`rljax data corrupt`), every corrupted row would be an end by this rule. Then the data's own
+    marks count instead, `OfflineDataset.last`. They also count if observations are not vectors.
     """
     transitions = dataset.transitions
     corrupted = {note["what"] for note in dataset.provenance.get("corruptions") or ()}
     if corrupted & {"observation", "dynamics"} or not dataset.spec.is_vector:
         return np.add.reduceat(np.asarray(transitions.reward, np.float64), dataset.episode_starts)
-    observation, successor = np.asarray(transitions.observation), np.asarray(transitions.next_observation)
+    observation, successor = (
+        np.asarray(transitions.observation),
+        np.asarray(transitions.next_observation),
+    )
     ends = np.asarray(transitions.terminated).copy()
     for start in range(0, dataset.num - 1, BLOCK):
         stop = min(start + BLOCK, dataset.num - 1)
@@ -104,42 +110,57 @@ def iql_returns(dataset: OfflineDataset) -> np.ndarray:
 
 
 def top_fraction(dataset: OfflineDataset, fraction: float, discount: float = 1.0) -> OfflineDataset:
-    """The best trajectories by discounted return. With `fraction` 0.1 they are the data of 10 % behaviour cloning.
+    """The best trajectories by discounted return.
 
-    Of K trajectories, including one that the end of the file cut, max(1, floor(fraction K)) are kept in recorded order.
-    CORL does the same, with discounts 0.99 and 1 in its configurations, except that it splits trajectories longer than
-    1000 steps. The first table of %BC took trajectories up to a fraction of the steps instead (Chen et al.,
-    arXiv:2106.01345, section 5.1). Raises `ValueError` if `fraction` is not in (0, 1] or `discount` not in [0, 1].
+    With `fraction` 0.1 they are the data of 10 % behaviour cloning.
+
+    Of K trajectories, including one that the end of the file cut, max(1, floor(fraction K)) are
+    kept in recorded order. CORL does the same, with discounts 0.99 and 1 in its configurations,
+    except that it splits trajectories longer than 1000 steps. The first table of %BC took
+    trajectories up to a fraction of the steps instead (Chen et al., arXiv:2106.01345, section 5.1).
+    Raises `ValueError` if `fraction` is not in (0, 1] or `discount` not in [0, 1].
     """
     if not 0 < fraction <= 1:
-        raise ValueError(f"fraction is {fraction:g}, it must be in (0, 1]: 0.1 keeps the best tenth.")
+        raise ValueError(
+            f"fraction is {fraction:g}, it must be in (0, 1]: 0.1 keeps the best tenth."
+        )
     if not 0 <= discount <= 1:
         raise ValueError(f"discount is {discount:g}, it must be in [0, 1].")
     starts = dataset.episode_starts
     lengths = dataset.episode_lengths
     age = np.arange(dataset.num) - np.repeat(starts, lengths)
-    returns = np.add.reduceat(np.asarray(dataset.transitions.reward, np.float64) * np.power(discount, age), starts)
+    returns = np.add.reduceat(
+        np.asarray(dataset.transitions.reward, np.float64) * np.power(discount, age), starts
+    )
     mask = np.zeros(len(starts), np.bool_)
     mask[_best(returns, fraction)] = True
-    return subset(dataset, np.repeat(mask, lengths), f"the best {fraction:g} of trajectories at discount {discount:g}")
+    return subset(
+        dataset,
+        np.repeat(mask, lengths),
+        f"the best {fraction:g} of trajectories at discount {discount:g}",
+    )
 
 
-def row_weights(dataset: OfflineDataset, name: str, alpha: float = 0.1, share: float = 0.1) -> np.ndarray:
+def row_weights(
+    dataset: OfflineDataset, name: str, alpha: float = 0.1, share: float = 0.1
+) -> np.ndarray:
     """[N] float64: the probability to draw each row, by the score of its trajectory; the sum is 1.
 
-    "return": proportional to exp(score / alpha), where the score is the undiscounted return, scaled to [0, 1] over the
-    trajectories. "advantage": the same, where the score is the return minus a linear fit of returns on first
-    observations. Both are Hong et al.'s (arXiv:2306.13085; Improbable-AI/harness-offline-rl): the softmax is over rows,
-    so a long trajectory is drawn more often than a short one with its score. "top": equal on the rows that
-    `top_fraction` keeps with `share`, 0 on all others. Rewards are those recorded.
+    "return": proportional to exp(score / alpha), where the score is the undiscounted return, scaled
+    to [0, 1] over the trajectories. "advantage": the same, where the score is the return minus a
+    linear fit of returns on first observations. Both are Hong et al.'s (arXiv:2306.13085;
+    Improbable-AI/harness-offline-rl): the softmax is over rows, so a long trajectory is drawn more
+    often than a short one with its score. "top": equal on the rows that `top_fraction` keeps with
+    `share`, 0 on all others. Rewards are those recorded.
 
     Raises `ValueError` if there is only one trajectory, or if all have the same score.
     """
     starts, lengths = dataset.episode_starts, dataset.episode_lengths
     if len(starts) < 2:
         raise ValueError(
-            f"--weights {name} compares trajectories, and '{dataset.name}' is a single one of {dataset.num:,} rows. "
-            "Leave out --weights; where the file has several, mark their ends as terminated or truncated."
+            f"--weights {name} compares trajectories, and '{dataset.name}' is a single one of "
+            f"{dataset.num:,} rows. Leave out --weights; where the file has several, mark their "
+            "ends as terminated or truncated."
         )
     score = np.add.reduceat(np.asarray(dataset.transitions.reward, np.float64), starts)
     if name == "top":
@@ -151,15 +172,17 @@ def row_weights(dataset: OfflineDataset, name: str, alpha: float = 0.1, share: f
     low, high = score.min(), score.max()
     if not high - low > 1e-9 * max(1.0, abs(low), abs(high)):
         raise ValueError(
-            f"--weights {name}: all {len(starts):,} trajectories of '{dataset.name}' have one {name}, {low:g}, so that "
-            "no row would be drawn more often. Leave out --weights."
+            f"--weights {name}: all {len(starts):,} trajectories of '{dataset.name}' have one "
+            f"{name}, {low:g}, so that no row would be drawn more often. Leave out --weights."
         )
     weight = np.repeat(np.exp(((score - low) / (high - low) - 1.0) / alpha), lengths)
     return weight / weight.sum()
 
 
 def effective_sizes(dataset: OfflineDataset, probability: np.ndarray) -> dict[str, float]:
-    """The numbers of rows and of trajectories, and of how many with equal weights each is worth: 1 / sum p^2."""
+    """The numbers of rows and of trajectories, and of how many with equal weights each is worth:
+    1 / sum p^2.
+    """
     trajectories = np.add.reduceat(probability, dataset.episode_starts)
     return {
         "rows": dataset.num,
@@ -176,15 +199,16 @@ def _fit(dataset: OfflineDataset, returns: np.ndarray) -> np.ndarray:
     """
     if not dataset.spec.is_vector:
         raise ValueError(
-            f"--weights advantage fits returns on first observations, and those of '{dataset.name}' are not vectors: "
-            "--weights return needs none."
+            "--weights advantage fits returns on first observations, and those of "
+            f"'{dataset.name}' are not vectors: --weights return needs none."
         )
     first = np.asarray(dataset.transitions.observation)[dataset.episode_starts].astype(np.float64)
     inputs = np.column_stack([first - first.mean(axis=0), np.ones(len(first))])
     if len(first) <= inputs.shape[1]:
         raise ValueError(
-            f"--weights advantage fits {inputs.shape[1]} coefficients to the returns of {len(first)} trajectories of "
-            f"'{dataset.name}', and the fit would be exact. --weights return needs no fit."
+            f"--weights advantage fits {inputs.shape[1]} coefficients to the returns of "
+            f"{len(first)} trajectories of '{dataset.name}', and the fit would be exact. --weights "
+            "return needs no fit."
         )
     return inputs @ np.linalg.lstsq(inputs, returns, rcond=None)[0]
 
@@ -195,11 +219,14 @@ def _best(returns: np.ndarray, fraction: float) -> np.ndarray:
 
 
 def join(parts: Sequence[OfflineDataset], name: str, mark: bool = False) -> OfflineDataset:
-    """Join several datasets, in their order. Environment, references and bounds are those of the first.
+    """Join several datasets, in their order.
+
+    Environment, references and bounds are those of the first.
 
     With `mark`, the signal "part" of each row is the number of its data set, from 0.
 
-    D4RL's medium-expert datasets are joined this way. Raises `ValueError` if dimensions, bounds or signals differ.
+    D4RL's medium-expert datasets are joined this way. Raises `ValueError` if dimensions, bounds or
+    signals differ.
     """
     first = parts[0]
     for part in parts[1:]:
@@ -207,28 +234,45 @@ def join(parts: Sequence[OfflineDataset], name: str, mark: bool = False) -> Offl
         if reasons:
             raise ValueError(f"'{first.name}' and '{part.name}' differ: {'; '.join(reasons)}.")
     fields: dict[str, Any] = {
-        name: np.concatenate([np.asarray(getattr(part.transitions, name)) for part in parts]) for name in REST
+        name: np.concatenate([np.asarray(getattr(part.transitions, name)) for part in parts])
+        for name in REST
     }
-    columns = ([getattr(part.transitions, name) for part in parts] for name in ("observation", "next_observation"))
+    columns = (
+        [getattr(part.transitions, name) for part in parts]
+        for name in ("observation", "next_observation")
+    )
     fields["observation"], fields["next_observation"] = frames.concatenated(*columns)
     fields["extras"] = {
         name: np.concatenate([np.asarray(part.transitions.extras[name]) for part in parts])
         for name in first.transitions.extras
     }
     if mark:
-        fields["extras"][PART] = np.repeat(np.arange(len(parts), dtype=np.float32), [part.num for part in parts])
+        fields["extras"][PART] = np.repeat(
+            np.arange(len(parts), dtype=np.float32), [part.num for part in parts]
+        )
     transitions = cut(Transition(**fields), np.cumsum([part.num for part in parts]) - 1)
-    provenance = {"reader": "join", "parts": [part.provenance | {"name": part.name} for part in parts]}
+    provenance = {
+        "reader": "join",
+        "parts": [part.provenance | {"name": part.name} for part in parts],
+    }
     provenance["max_episode_steps"] = first.max_episode_steps
     if first.discrete:
-        provenance |= {"choices": list(first.choices)} if first.choices else {"num_actions": first.action_size}
+        provenance |= (
+            {"choices": list(first.choices)}
+            if first.choices
+            else {"num_actions": first.action_size}
+        )
     if first.stack > 1:
         provenance["stack"] = first.stack
-    provenance["corruptions"] = [note for part in parts for note in part.provenance.get("corruptions") or ()]
+    provenance["corruptions"] = [
+        note for part in parts for note in part.provenance.get("corruptions") or ()
+    ]
     both_ends = sum(part.provenance.get("both_ends", 0) for part in parts)
     if both_ends:
         provenance["both_ends"] = both_ends
-    return OfflineDataset(name, transitions, first.env, first.reference, first.action_bounds, provenance)
+    return OfflineDataset(
+        name, transitions, first.env, first.reference, first.action_bounds, provenance
+    )
 
 
 def require_labels(dataset: OfflineDataset, labels: Sequence[str], agent: str) -> None:
@@ -236,16 +280,17 @@ def require_labels(dataset: OfflineDataset, labels: Sequence[str], agent: str) -
     for label in labels:
         if label not in dataset.transitions.extras:
             raise ValueError(
-                f"agent '{agent}' tells joined data sets apart by the signal '{label}', and '{dataset.name}' has none: "
-                "rljax data join BOTH.hdf5 EXPERT MIXTURE --mark-parts"
+                f"agent '{agent}' tells joined data sets apart by the signal '{label}', and "
+                f"'{dataset.name}' has none: rljax data join BOTH.hdf5 EXPERT MIXTURE --mark-parts"
             )
 
 
 def subset(dataset: OfflineDataset, rows: Any, why: str = "chosen rows") -> OfflineDataset:
     """The dataset of some rows, given as a mask [N] bool or as rising indices.
 
-    If the row after a kept row is left out, the trajectory is cut: the kept row becomes truncated unless it is
-    terminal. Raises `ValueError` if no row is left, or if indices do not rise or are out of range.
+    If the row after a kept row is left out, the trajectory is cut: the kept row becomes truncated
+    unless it is terminal. Raises `ValueError` if no row is left, or if indices do not rise or are
+    out of range.
     """
     rows = np.asarray(rows)
     if rows.dtype == np.bool_ and rows.shape == (dataset.num,):
@@ -253,8 +298,8 @@ def subset(dataset: OfflineDataset, rows: Any, why: str = "chosen rows") -> Offl
     valid = rows.ndim == 1 and rows.dtype.kind in "iu" and len(rows) > 0
     if not valid or rows[0] < 0 or rows[-1] >= dataset.num or (np.diff(rows) <= 0).any():
         raise ValueError(
-            f"rows of '{dataset.name}' must be a mask [{dataset.num}] of at least one row, or rising indices below "
-            f"{dataset.num}; these are {rows.dtype} of shape {rows.shape}."
+            f"rows of '{dataset.name}' must be a mask [{dataset.num}] of at least one row, or "
+            f"rising indices below {dataset.num}; these are {rows.dtype} of shape {rows.shape}."
         )
     if len(rows) == dataset.num:
         return dataset
@@ -283,9 +328,14 @@ def differences(one: OfflineDataset, other: OfflineDataset) -> list[str]:
         elif one.stack != other.stack:
             reasons.append(f"their pictures are stacks of {one.stack} and {other.stack} frames")
     elif one.observation_size != other.observation_size:
-        reasons.append(f"they have {one.observation_size} and {other.observation_size} observation dimensions")
+        reasons.append(
+            f"they have {one.observation_size} and {other.observation_size} observation dimensions"
+        )
     if one.spec.signals != other.spec.signals:
-        signals = [", ".join(f"{part.name} {list(part.shape)}" for part in x.spec.signals) or "none" for x in both]
+        signals = [
+            ", ".join(f"{part.name} {list(part.shape)}" for part in x.spec.signals) or "none"
+            for x in both
+        ]
         reasons.append(f"their signals are {signals[0]} and {signals[1]}")
     if one.discrete != other.discrete:
         kinds = ["choices" if part.discrete else "vectors" for part in both]
@@ -295,9 +345,14 @@ def differences(one: OfflineDataset, other: OfflineDataset) -> list[str]:
     if one.action_size != other.action_size:
         what = "choices of actions" if one.discrete else "action dimensions"
         return [*reasons, f"they have {one.action_size} and {other.action_size} {what}"]
-    if not one.discrete and not np.array_equal(np.array(one.action_bounds), np.array(other.action_bounds)):
+    if not one.discrete and not np.array_equal(
+        np.array(one.action_bounds), np.array(other.action_bounds)
+    ):
         bounds = [_words(part.action_bounds) for part in both]
-        remedy = "where a file does not say its bounds: rljax data convert FILE NEW --action-bounds LOW HIGH"
+        remedy = (
+            "where a file does not say its bounds: rljax data convert FILE NEW --action-bounds "
+            "LOW HIGH"
+        )
         reasons.append(f"their actions lie in {bounds[0]} and in {bounds[1]} ({remedy})")
     return reasons
 

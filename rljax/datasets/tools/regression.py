@@ -1,4 +1,5 @@
-"""Regression between columns of data: an MLP on standardised columns, with its best weights on held-out rows.
+"""Regression between columns of data: an MLP on standardised columns,
+with its best weights on held-out rows.
 
 Axes: `N` rows, `I` inputs, `J` outputs, `B` rows of a batch.
 """
@@ -71,14 +72,15 @@ class Fitted(NamedTuple):
     """A model, and its error on held-out rows."""
 
     model: Model
-    error: float  # root mean squared error in standard deviations of the outputs: 1 is no better than the mean
+    # root mean squared error in standard deviations of the outputs: 1 is no better than the mean
+    error: float
 
 
 def fit(inputs: np.ndarray, outputs: np.ndarray, settings: RegressionSettings, seed: int) -> Fitted:
     """Regress `outputs` [N, J] on `inputs` [N, I] by squared errors of standardised columns.
 
-    The weights are the best of 20 evaluations on the held-out rows. Raises `ValueError` for fewer than
-    20 rows.
+    The weights are the best of 20 evaluations on the held-out rows. Raises `ValueError` for fewer
+    than 20 rows.
     """
     number = len(inputs)
     if number < LEAST:
@@ -86,14 +88,19 @@ def fit(inputs: np.ndarray, outputs: np.ndarray, settings: RegressionSettings, s
     order = np.random.default_rng(seed).permutation(number)
     number_held_out = max(1, int(settings.held_out * number))
     scales = Scale.of(inputs[order[number_held_out:]]), Scale.of(outputs[order[number_held_out:]])
-    x, y = (scale.standardised(jnp.asarray(columns)) for scale, columns in zip(scales, (inputs, outputs), strict=True))
+    x, y = (
+        scale.standardised(jnp.asarray(columns))
+        for scale, columns in zip(scales, (inputs, outputs), strict=True)
+    )
     module = networks.MLP(settings.hidden, outputs.shape[1], "relu", "torch")
     key_init, key_learn = jax.random.split(jax.random.key(seed))
     network = networks.create(module, key_init, x[0])
     learning, held_out = jnp.asarray(order[number_held_out:]), jnp.asarray(order[:number_held_out])
     updates = -(-settings.updates // EVALUATIONS)
     sizes = {"rate": settings.learning_rate, "updates": updates, "batch_size": settings.batch_size}
-    best, error = _learn(network, x[learning], y[learning], x[held_out], y[held_out], key_learn, **sizes)
+    best, error = _learn(
+        network, x[learning], y[learning], x[held_out], y[held_out], key_learn, **sizes
+    )
     return Fitted(Model(best, *scales), float(error))
 
 
@@ -109,7 +116,9 @@ def _learn(
     updates: int,
     batch_size: int,
 ) -> tuple[networks.Network, Array]:
-    """The best network on the held-out rows of `EVALUATIONS` times `updates` updates, and its error."""
+    """The best network on the held-out rows of `EVALUATIONS` times `updates` updates,
+    and its error.
+    """
     adam = optax.adam(optax.linear_schedule(1.0, 0.0, updates * EVALUATIONS))
 
     def loss(network: Any, x: Array, y: Array) -> Array:

@@ -1,1 +1,3 @@
-"""How parameters move: optimiser steps, the trust region, eligibility traces, Lagrange multipliers."""
+"""How parameters move: optimiser steps, the trust region, eligibility traces,
+Lagrange multipliers.
+"""

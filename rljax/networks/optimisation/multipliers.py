@@ -1,15 +1,19 @@
-"""Multipliers: numbers that say how much a policy is to mind a cost, so that it stays within a limit.
+"""Multipliers: numbers that say how much a policy is to mind a cost,
+so that it stays within a limit.
 
-J is the mean cost of the episodes that have ended since the last time, d the limit, nu >= 0 the multiplier:
+J is the mean cost of the episodes that have ended since the last time, d the limit, nu >= 0 the
+multiplier:
 
   gradient   nu <- max(0, nu + Adam's step along J - d)                        [1]
   pid        I  <- max(0, I + J - d)
              nu <- max(0, K_P (J - d) + K_I I + K_D max(0, J - J_before))      [2, alg. 2]
 
-Where no episode has ended, nothing moves. `dual` solves for the multiplier of one step within a trust region [3].
+Where no episode has ended, nothing moves. `dual` solves for the multiplier of one step within a
+trust region [3].
 
 [1] Ray et al., Benchmarking Safe Exploration in Deep Reinforcement Learning, 2019
-[2] Stooke et al., Responsive Safety in Reinforcement Learning by PID Lagrangian Methods, arXiv:2007.03964
+[2] Stooke et al., Responsive Safety in Reinforcement Learning by PID Lagrangian Methods,
+    arXiv:2007.03964
 [3] Achiam et al., Constrained Policy Optimization, arXiv:1705.10528
 """
 
@@ -128,11 +132,13 @@ def create_costs(num_envs: int) -> Costs:
     return Costs(normalise.create_returns(num_envs), jnp.zeros(num_envs))
 
 
-def observe(costs: Costs, cost: Array, ended: Array, discount: Array | float) -> tuple[Costs, Array, Weighted]:
+def observe(
+    costs: Costs, cost: Array, ended: Array, discount: Array | float
+) -> tuple[Costs, Array, Weighted]:
     """Count the costs of a rollout [T, E]; `ended` [T, E] marks the last steps of episodes.
 
-    Returns the counts, the costs divided by the std of their discounted sum [T, E], and the mean cost of the episodes
-    that ended, with weight 0 where none did.
+    Returns the counts, the costs divided by the std of their discounted sum [T, E], and the mean
+    cost of the episodes that ended, with weight 0 where none did.
     """
 
     def forwards(running: Array, inputs: tuple[Array, Array]) -> tuple[Array, Array]:
@@ -162,7 +168,9 @@ def observe_rollout(
 
 
 def scale(costs: Costs, normalised: bool) -> Array:
-    """The unit [] of values of costs: the std of their discounted sums where they are `normalised` by it, else 1."""
+    """The unit [] of values of costs: the std of their discounted sums where they are `normalised`
+    by it, else 1.
+    """
     return jnp.sqrt(costs.discounted.statistics.variance + 1e-8) if normalised else jnp.ones(())
 
 
@@ -175,18 +183,22 @@ class Dual(NamedTuple):
 
 
 def dual(q: Array, r: Array, s: Array, excess: Array, kl_limit: Array | float) -> Dual:
-    """Minimise g.x where e + b.x <= 0 and x.Hx / 2 <= D, with e `excess` and D `kl_limit`; [3, eq. 12].
+    """Minimise g.x where e + b.x <= 0 and x.Hx / 2 <= D, with e `excess` and D `kl_limit`;
+    [3, eq. 12].
 
-    q = g.H^-1 g, r = g.H^-1 b, s = b.H^-1 b, [] each. The dual as a function of lambda has two parts: with
-    nu = (lambda e - r) / s where this is above 0, and with nu = 0 elsewhere. Each has its maximum in closed form.
+    q = g.H^-1 g, r = g.H^-1 b, s = b.H^-1 b, [] each. The dual as a function of lambda has two
+    parts: with nu = (lambda e - r) / s where this is above 0, and with nu = 0 elsewhere. Each has
+    its maximum in closed form.
     """
     least = 1e-12  # of lambda and s
     radius, floor = 2.0 * kl_limit, jnp.maximum(s, least)
-    beyond = excess * excess / floor - radius  # above 0: the plane e + b.x = 0 does not meet the trust region
+    # above 0: the plane e + b.x = 0 does not meet the trust region
+    beyond = excess * excess / floor - radius
     free = (excess < 0) & (beyond > 0) | (s <= least)
     recovers = (excess > 0) & (beyond > 0) & (s > least)
     rest = jnp.maximum(q - r * r / floor, 0.0)
-    border = jnp.maximum(r / jnp.where(excess == 0, -least, excess), 0.0)  # of the parts: nu > 0 above it if e > 0
+    # Of the parts: nu > 0 above it if e > 0.
+    border = jnp.maximum(r / jnp.where(excess == 0, -least, excess), 0.0)
     limited, plain = jnp.sqrt(rest / jnp.maximum(-beyond, least)), jnp.sqrt(q / radius)
     inside = jnp.where(excess > 0, jnp.maximum(limited, border), jnp.minimum(limited, border))
     outside = jnp.where(excess > 0, jnp.minimum(plain, border), jnp.maximum(plain, border))

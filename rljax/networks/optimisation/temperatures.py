@@ -53,7 +53,9 @@ class TemperatureSettings(NamedTuple):
 
     @classmethod
     def of(cls, config: Any, **others: Any) -> TemperatureSettings:
-        """Those of a Config's fields of the same names; `others` are fields that differ from them."""
+        """Those of a Config's fields of the same names;
+        `others` are fields that differ from them.
+        """
         return cls(**same_fields(config, cls._fields) | others)
 
 
@@ -64,7 +66,9 @@ def create(config: Any) -> Trained:
     return Trained.create(log_temperature, optax.adam(settings.temperature_lr))
 
 
-def loss(log_temperature: Array, entropy: Array, action_size: int, settings: TemperatureSettings) -> Loss:
+def loss(
+    log_temperature: Array, entropy: Array, action_size: int, settings: TemperatureSettings
+) -> Loss:
     """The policy's entropy [] minus the target, times log alpha (or alpha)."""
     target_entropy = settings.target_entropy
     if target_entropy is None:
@@ -75,7 +79,9 @@ def loss(log_temperature: Array, entropy: Array, action_size: int, settings: Tem
     return loss, {"temperature/loss": loss, "temperature/value": temperature}
 
 
-def step(log_temperature: Trained, entropy: Array, action_size: int, config: Any) -> tuple[Trained, Metrics]:
+def step(
+    log_temperature: Trained, entropy: Array, action_size: int, config: Any
+) -> tuple[Trained, Metrics]:
     """log alpha [] after one step, and metrics, by a Config or by `TemperatureSettings`.
 
     It stays as it is where it is not to be learnt.

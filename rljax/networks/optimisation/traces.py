@@ -1,14 +1,16 @@
 """Eligibility traces, and optimisers that learn with them from one transition at a time.
 
-Elsayed et al., Streaming Deep Reinforcement Learning Finally Works, arXiv:2410.14606. For parameters w, their trace e,
-the gradient g of the quantity that a positive error should raise, and the temporal-difference error delta:
+Elsayed et al., Streaming Deep Reinforcement Learning Finally Works, arXiv:2410.14606. For
+parameters w, their trace e, the gradient g of the quantity that a positive error should raise, and
+the temporal-difference error delta:
 
   e <- gamma lambda e + g
   M  = alpha kappa max(|delta|, 1) |e|_1          the 1-norm is over all parameters
   w <- w + alpha / max(M, 1) delta e
   e <- 0                                          when an episode ends, or credit assignment does
 
-M estimates how far a step overshoots the error that it should remove: no step overshoots by more than 1 / kappa.
+M estimates how far a step overshoots the error that it should remove: no step overshoots by more
+than 1 / kappa.
 """
 
 from __future__ import annotations
@@ -45,16 +47,23 @@ def obgd(
 ) -> optax.GradientTransformationExtraArgs:
     """Overshooting-bounded gradient descent: `update(gradient, state, error=delta, reset=ended)`.
 
-    `gradient` is the gradient of a quantity that a positive error should raise, such as V(s) or log pi(a|s). The
-    returned updates are added, for example by `optax.apply_updates`: this is ascent, not descent on a loss. `error` []
-    is delta, and `reset` [] bool clears the trace after this step. The trace begins at 0.
+    `gradient` is the gradient of a quantity that a positive error should raise, such as V(s) or log
+    pi(a|s). The returned updates are added, for example by `optax.apply_updates`: this is ascent,
+    not descent on a loss. `error` [] is delta, and `reset` [] bool clears the trace after this
+    step. The trace begins at 0.
     """
 
     def init(params: Any) -> ObGDState:
         return ObGDState(jax.tree.map(jnp.zeros_like, params))
 
     def update(
-        updates: Any, state: ObGDState, params: Any = None, *, error: Array, reset: Array, **extra_args: Any
+        updates: Any,
+        state: ObGDState,
+        params: Any = None,
+        *,
+        error: Array,
+        reset: Array,
+        **extra_args: Any,
     ) -> tuple[Any, ObGDState]:
         del params, extra_args
         trace = _decayed(state.trace, updates, discount * trace_decay)
@@ -72,7 +81,8 @@ def adaptive_obgd(
     second_moment_decay: Array | float = 0.999,
     epsilon: float = 1e-8,
 ) -> optax.GradientTransformationExtraArgs:
-    """`obgd` with traces divided by the running root mean square of delta e, in the bound and in the step.
+    """`obgd` with traces divided by the running root mean square of delta e,
+    in the bound and in the step.
 
       v <- beta v + (1 - beta) (delta e)^2,   e~ = e / sqrt(v / (1 - beta^t) + epsilon)
 
@@ -84,16 +94,26 @@ def adaptive_obgd(
         return AdaptiveObGDState(zeros, jax.tree.map(jnp.copy, zeros), jnp.zeros((), jnp.int32))
 
     def update(
-        updates: Any, state: AdaptiveObGDState, params: Any = None, *, error: Array, reset: Array, **extra_args: Any
+        updates: Any,
+        state: AdaptiveObGDState,
+        params: Any = None,
+        *,
+        error: Array,
+        reset: Array,
+        **extra_args: Any,
     ) -> tuple[Any, AdaptiveObGDState]:
         del params, extra_args
         trace = _decayed(state.trace, updates, discount * trace_decay)
         count = jnp.asarray(optax.safe_increment(state.count))
         beta, unbias = second_moment_decay, 1.0 - second_moment_decay**count
-        moment = jax.tree.map(lambda v, e: beta * v + (1.0 - beta) * jnp.square(error * e), state.second_moment, trace)
+        moment = jax.tree.map(
+            lambda v, e: beta * v + (1.0 - beta) * jnp.square(error * e), state.second_moment, trace
+        )
         scaled = jax.tree.map(lambda e, v: e / jnp.sqrt(v / unbias + epsilon), trace, moment)
         size = _bounded(learning_rate, kappa, error, scaled) * error
-        return jax.tree.map(lambda e: size * e, scaled), AdaptiveObGDState(_cleared(trace, reset), moment, count)
+        return jax.tree.map(lambda e: size * e, scaled), AdaptiveObGDState(
+            _cleared(trace, reset), moment, count
+        )
 
     return optax.GradientTransformationExtraArgs(init, update)  # pyright: ignore[reportArgumentType]
 
@@ -112,10 +132,16 @@ def optimiser(
 
 
 def restart(state: Any) -> Any:
-    """A pytree, such as an agent's State, in which all traces are 0: the episode that they stand for was lost."""
+    """A pytree, such as an agent's State, in which all traces are 0:
+    the episode that they stand for was lost.
+    """
 
     def cleared(node: Any) -> Any:
-        return node.replace(trace=jax.tree.map(jnp.zeros_like, node.trace)) if _is_state(node) else node
+        return (
+            node.replace(trace=jax.tree.map(jnp.zeros_like, node.trace))
+            if _is_state(node)
+            else node
+        )
 
     return jax.tree.map(cleared, state, is_leaf=_is_state)
 
@@ -131,7 +157,9 @@ def _decayed(trace: Any, gradient: Any, decay: Array | float) -> Any:
 def _bounded(learning_rate: Array | float, kappa: Array | float, error: Array, trace: Any) -> Array:
     """alpha / max(M, 1), []."""
     norm = sum(jnp.abs(e).sum() for e in jax.tree.leaves(trace))
-    return learning_rate / jnp.maximum(learning_rate * kappa * jnp.maximum(jnp.abs(error), 1.0) * norm, 1.0)
+    return learning_rate / jnp.maximum(
+        learning_rate * kappa * jnp.maximum(jnp.abs(error), 1.0) * norm, 1.0
+    )
 
 
 def _cleared(trace: Any, reset: Array) -> Any:

@@ -58,7 +58,8 @@ class Trained(struct.PyTreeNode):
 
         The loss returns a scalar [] and a pair: the network with its new collections, as
         `network.apply_mutable` gives it, and metrics. Parameters move from where they were. The
-        optimiser must leave leaves without a gradient as they are: Adam does, weight decay does not.
+        optimiser must leave leaves without a gradient as they are: Adam does, weight decay does
+        not.
         """
         gradient, (moved, metrics) = jax.grad(loss, has_aux=True)(self.parameters, *arguments)
         return self.replace(parameters=moved).apply(optimiser, gradient), metrics
@@ -88,7 +89,8 @@ class Trained(struct.PyTreeNode):
         loss: Callable[..., tuple[Array, Metrics]],
         batches: tuple[Any, ...],
     ) -> tuple[Trained, Metrics]:
-        """Take one step on each of N batches: the loss's further arguments, with a leading axis [N].
+        """Take one step on each of N batches: the loss's further arguments,
+        with a leading axis [N].
 
         Metrics are [N].
         """
@@ -98,17 +100,25 @@ class Trained(struct.PyTreeNode):
 
         return jax.lax.scan(learn, self, batches)
 
-    def apply(self, optimiser: optax.GradientTransformation, gradient: Any, **signals: Any) -> Trained:
+    def apply(
+        self, optimiser: optax.GradientTransformation, gradient: Any, **signals: Any
+    ) -> Trained:
         """Take one step along a `gradient` of the parameters' shapes.
 
         `signals` are further arguments of optimisers that take some, such as those with traces.
         """
-        changes, optimiser_state = optimiser.update(gradient, self.optimiser_state, self.parameters, **signals)
+        changes, optimiser_state = optimiser.update(
+            gradient, self.optimiser_state, self.parameters, **signals
+        )
         return Trained(optax.apply_updates(self.parameters, changes), optimiser_state)
 
 
-def clipped(optimiser: optax.GradientTransformation, max_norm: Array | float) -> optax.GradientTransformation:
-    """An optimiser on gradients whose norm over all parameters is at most `max_norm`; 0: no limit."""
+def clipped(
+    optimiser: optax.GradientTransformation, max_norm: Array | float
+) -> optax.GradientTransformation:
+    """An optimiser on gradients whose norm over all parameters is at most `max_norm`;
+    0: no limit.
+    """
     limit = jnp.where(jnp.asarray(max_norm) > 0, max_norm, jnp.inf)
     return optax.chain(optax.clip_by_global_norm(limit), optimiser)
 

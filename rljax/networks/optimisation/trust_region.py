@@ -33,7 +33,7 @@ class LineSearch(NamedTuple):
 class Neighbourhood:
     """Policies pi near the one that acted, pi_old, by their parameters [N] in one vector.
 
-      surrogate = mean [ pi(a|s) / pi_old(a|s) A ],   kl = mean KL(pi_old(.|s) || pi(.|s))
+    surrogate = mean [ pi(a|s) / pi_old(a|s) A ],   kl = mean KL(pi_old(.|s) || pi(.|s))
     """
 
     start: Array  # [N]: those of pi_old

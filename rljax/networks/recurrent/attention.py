@@ -24,8 +24,8 @@ GATE_BIAS = 2.0  # of the gates, so that blocks begin near the identity; [1]
 class GTrXL(Module):
     """Gated Transformer-XL.
 
-    Its memory holds the `inputs` [..., L, m] of each block in the last L steps, the newest last, and how many of them
-    are `known` [...]: those of this episode. No gradient flows into them.
+    Its memory holds the `inputs` [..., L, m] of each block in the last L steps, the newest last,
+    and how many of them are `known` [...]: those of this episode. No gradient flows into them.
     """
 
     hidden: tuple[int, ...]
@@ -33,13 +33,17 @@ class GTrXL(Module):
     length: int = 64  # L
 
     @nn.compact
-    def __call__(self, x: Array, first: Array, memory: Any, successor: Array | None = None) -> tuple[Any, Any, Any]:
+    def __call__(
+        self, x: Array, first: Array, memory: Any, successor: Array | None = None
+    ) -> tuple[Any, Any, Any]:
         """See the top of `memory_layers`."""
         steps, length, width = len(x), self.length, self.hidden[0]
         project = Dense(width, self.initialisation, name="input")
         tokens, time, leading = project(x), jnp.arange(steps), [1] * (x.ndim - 2)
-        begins = jax.lax.cummax(jnp.where(first, time.reshape(-1, *leading), -memory["known"]))  # of episodes, [T, ...]
-        last, since, after = time, begins, jnp.zeros(steps, jnp.int32)  # the last step that each query sees
+        # Of episodes, [T, ...].
+        begins = jax.lax.cummax(jnp.where(first, time.reshape(-1, *leading), -memory["known"]))
+        # The last step that each query sees.
+        last, since, after = time, begins, jnp.zeros(steps, jnp.int32)
         if successor is not None:  # more queries, each a step after the last one that it sees
             tokens = jnp.concatenate([tokens, project(successor)])
             last, since = jnp.concatenate([time, time]), jnp.concatenate([begins, begins])
@@ -47,9 +51,13 @@ class GTrXL(Module):
         keys = jnp.arange(-length, steps)
         distance = (last + after)[:, None] - keys  # [N, L + T]
         near = (keys <= last[:, None]) & (distance <= length)
-        allowed = near.reshape(*near.shape, *leading) & (keys.reshape(-1, *leading) >= since[:, None])
+        allowed = near.reshape(*near.shape, *leading) & (
+            keys.reshape(-1, *leading) >= since[:, None]
+        )
         if successor is not None:  # a successor also sees itself
-            itself = (jnp.arange(2 * steps)[:, None] - steps == time).reshape(2 * steps, steps, *leading)
+            itself = (jnp.arange(2 * steps)[:, None] - steps == time).reshape(
+                2 * steps, steps, *leading
+            )
             itself = jnp.broadcast_to(itself, (2 * steps, steps, *allowed.shape[2:]))
             allowed = jnp.concatenate([allowed, itself], axis=1)
             distance = jnp.concatenate([distance, jnp.zeros((2 * steps, steps), jnp.int32)], axis=1)
@@ -76,7 +84,8 @@ class GTrXLBlock(Module):
 
     @nn.compact
     def __call__(self, x: Array, seen: Array, distance: Array, allowed: Array) -> Array:
-        """Outputs [N, ..., m] for queries [N, ..., m] that attend to `seen` [K, ..., m] where `allowed` [N, K, ...].
+        """Outputs [N, ..., m] for queries [N, ..., m] that attend to `seen` [K, ..., m] where
+        `allowed` [N, K, ...].
 
         `distance` [N, K] says by how many steps a query is behind a key.
         """
@@ -104,7 +113,9 @@ class GTrXLBlock(Module):
         attended = dense(width, name="attended")(attended.reshape(x.shape))
         x = Gate(width, self.initialisation, name="gate_attention")(x, jax.nn.relu(attended))
         hidden = jax.nn.relu(dense(2 * width, name="hidden")(LayerNorm(name="norm_hidden")(x)))
-        return Gate(width, self.initialisation, name="gate_hidden")(x, jax.nn.relu(dense(width, name="output")(hidden)))
+        return Gate(width, self.initialisation, name="gate_hidden")(
+            x, jax.nn.relu(dense(width, name="output")(hidden))
+        )
 
 
 class Gate(Module):
@@ -119,7 +130,9 @@ class Gate(Module):
         of_y = Dense(3 * self.width, self.initialisation, name="of_result")(y)
         of_x = Dense(2 * self.width, self.initialisation, name="of_input")(x)
         r = jax.nn.sigmoid(of_y[..., : self.width] + of_x[..., : self.width])
-        z = jax.nn.sigmoid(of_y[..., self.width : 2 * self.width] + of_x[..., self.width :] - GATE_BIAS)
+        z = jax.nn.sigmoid(
+            of_y[..., self.width : 2 * self.width] + of_x[..., self.width :] - GATE_BIAS
+        )
         inner = Dense(self.width, self.initialisation, name="of_reset")(r * x)
         return (1.0 - z) * x + z * jnp.tanh(of_y[..., 2 * self.width :] + inner)
 

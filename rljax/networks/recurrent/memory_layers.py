@@ -1,10 +1,12 @@
-"""The layers of memories, which `rljax.networks.memories` describes and chooses; gtrxl's are in `attention`.
+"""The layers of memories, which `rljax.networks.memories` describes and chooses;
+gtrxl's are in `attention`.
 
-Each maps features `x` [T, ..., m] of T steps and a memory [..., M...] to its outputs [T, ..., h], the memory after the
-last step, and the outputs for `successor` [T, ..., m], or None without it. `first` [T, ...] marks steps in which an
-episode begins: they see nothing of what came before. A successor comes after its step and sees the memory of then. No
-step sees a successor. Flax's `GRUCell` and `LSTMCell` can neither multiply the inputs of all
-steps at once nor take a kernel's gradient as one product over all steps, as these do.
+Each maps features `x` [T, ..., m] of T steps and a memory [..., M...] to its outputs [T, ..., h],
+the memory after the last step, and the outputs for `successor` [T, ..., m], or None without it.
+`first` [T, ...] marks steps in which an episode begins: they see nothing of what came before. A
+successor comes after its step and sees the memory of then. No step sees a successor. Flax's
+`GRUCell` and `LSTMCell` can neither multiply the inputs of all steps at once nor take a kernel's
+gradient as one product over all steps, as these do.
 
 [1] Orvieto et al., Resurrecting Recurrent Neural Networks for Long Sequences, arXiv:2303.06349
 [2] Tallec and Ollivier, Can recurrent neural networks warp time?, arXiv:1804.11188
@@ -27,7 +29,8 @@ from rljax.networks.recurrent import thinking
 
 Kind = Literal["none", "gru", "lstm", "lru", "gtrxl", "iru"]
 
-LONGEST, SHORTEST = 0.999, 0.9  # |lambda| of lru at the start, without a span; [1] for long sequences
+# |lambda| of lru at the start, without a span; [1] for long sequences
+LONGEST, SHORTEST = 0.999, 0.9
 LARGEST_PHASE = math.pi / 10  # of lambda at the start; [1]
 
 
@@ -36,11 +39,13 @@ def forgotten(first: Array, memory: Any) -> Any:
     return jax.tree.map(lambda x: jnp.where(first[..., None], 0.0, x), memory)
 
 
-Gates = Callable[[Any, Any, Any], Any]  # of a memory and the products of inputs and of h, element by element
+# Of a memory and the products of inputs and of h, element by element.
+Gates = Callable[[Any, Any, Any], Any]
 
 
 class Cell(NamedTuple):
-    """One recurrent layer: `gates(memory, prepare(x), products(kernels, biases, h))` is the memory after a step.
+    """One recurrent layer: `gates(memory, prepare(x), products(kernels, biases, h))` is the memory
+    after a step.
 
     Each gate has its own arrays: the CPU computes slices of one array one number at a time.
     """
@@ -56,22 +61,29 @@ def hidden(memory: Any) -> Array:
     return jax.tree.leaves(memory)[-1]
 
 
-def products(kernels: tuple[Array, ...], biases: tuple[Array | None, ...], h: Array) -> tuple[Array, ...]:
+def products(
+    kernels: tuple[Array, ...], biases: tuple[Array | None, ...], h: Array
+) -> tuple[Array, ...]:
     """One product [..., m] of h per gate."""
     pairs = zip(kernels, biases, strict=True)
     return tuple(h @ kernel if bias is None else h @ kernel + bias for kernel, bias in pairs)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
-def recurrence(gates: Gates, kernels: Any, biases: Any, prepared: Any, first: Array, memory: Any) -> tuple[Any, Any]:
+def recurrence(
+    gates: Gates, kernels: Any, biases: Any, prepared: Any, first: Array, memory: Any
+) -> tuple[Any, Any]:
     """The memory after the last of T steps, and after each, [T, ..., m].
 
-    Its gradient with respect to the kernels is one product over all steps. JAX's own would be a sum of T products.
+    Its gradient with respect to the kernels is one product over all steps. JAX's own would be a sum
+    of T products.
     """
     return _forwards(gates, kernels, biases, prepared, first, memory)[0]
 
 
-def _forwards(gates: Gates, kernels: Any, biases: Any, prepared: Any, first: Array, memory: Any) -> tuple[Any, Any]:
+def _forwards(
+    gates: Gates, kernels: Any, biases: Any, prepared: Any, first: Array, memory: Any
+) -> tuple[Any, Any]:
     def body(memory: Any, inputs: Any) -> tuple[Any, Any]:
         prepared, first = inputs
         memory = forgotten(first, memory)
@@ -83,7 +95,9 @@ def _forwards(gates: Gates, kernels: Any, biases: Any, prepared: Any, first: Arr
     return (last, each), (kernels, biases, prepared, first, memory, each, of_h)
 
 
-def _backwards(gates: Gates, kept: Any, gradients: tuple[Any, Any]) -> tuple[Any, Any, Any, None, Any]:
+def _backwards(
+    gates: Gates, kept: Any, gradients: tuple[Any, Any]
+) -> tuple[Any, Any, Any, None, Any]:
     kernels, biases, prepared, first, memory, each, of_h = kept
     before = jax.tree.map(lambda x, y: jnp.concatenate([x[None], y[:-1]]), memory, each)
     before = forgotten(first, before)
@@ -103,7 +117,9 @@ def _backwards(gates: Gates, kept: Any, gradients: tuple[Any, Any]) -> tuple[Any
     rows = [x.reshape(-1, x.shape[-1]) for x in of_products]
     h = hidden(before).reshape(-1, rows[0].shape[-1])
     of_kernels = tuple(h.T @ x for x in rows)
-    of_biases = tuple(None if bias is None else x.sum(0) for bias, x in zip(biases, rows, strict=True))
+    of_biases = tuple(
+        None if bias is None else x.sum(0) for bias, x in zip(biases, rows, strict=True)
+    )
     return of_kernels, of_biases, of_prepared, None, of_memory
 
 
@@ -111,7 +127,10 @@ recurrence.defvjp(_forwards, _backwards)
 
 
 class Recurrent(Module):
-    """Layers of recurrent cells, one on top of the other. Each scans the whole sequence before the next one does."""
+    """Layers of recurrent cells, one on top of the other.
+
+    Each scans the whole sequence before the next one does.
+    """
 
     hidden: tuple[int, ...]
     initialisation: Initialisation = "torch"
@@ -122,7 +141,9 @@ class Recurrent(Module):
         raise NotImplementedError
 
     @nn.compact
-    def __call__(self, x: Array, first: Array, memory: Any, successor: Array | None = None) -> tuple[Any, Any, Any]:
+    def __call__(
+        self, x: Array, first: Array, memory: Any, successor: Array | None = None
+    ) -> tuple[Any, Any, Any]:
         """See the top of this file."""
         after = []
         for layer, before in enumerate(memory):
@@ -135,7 +156,9 @@ class Recurrent(Module):
                 successor = hidden(gates(each, prepare(successor), products(kernels, biases, x)))
         return x, tuple(after), successor
 
-    def kernel(self, name: str, inputs: int, outputs: int, initialisation: Initialisation | None = None) -> Array:
+    def kernel(
+        self, name: str, inputs: int, outputs: int, initialisation: Initialisation | None = None
+    ) -> Array:
         """Weights [inputs, outputs]."""
         kernel_init, _ = initialisers(initialisation or self.initialisation, inputs, 1.0)
         return self.param(name, kernel_init, (inputs, outputs))
@@ -146,23 +169,32 @@ class Recurrent(Module):
 
         def draw(key: Array, shape: tuple[int, ...]) -> Array:
             keys = jax.random.split(key, gates)
-            return jnp.concatenate([kernel_init(key, (width, width)) for key in keys], axis=1).reshape(shape)
+            return jnp.concatenate(
+                [kernel_init(key, (width, width)) for key in keys], axis=1
+            ).reshape(shape)
 
         return self.param(name, draw, (width, gates * width))
 
     def bias(self, name: str, width: int, signs: tuple[int, ...] = (0,)) -> Array:
-        """Biases [gates x width]. With a span, the log of `time_constants` times the sign of each gate; otherwise 0."""
+        """Biases [gates x width].
+
+        With a span, the log of `time_constants` times the sign of each gate; otherwise 0.
+        """
 
         def draw(key: Array, shape: tuple[int, ...]) -> Array:
             if self.span is None:
                 return jnp.zeros(shape)
-            return jnp.outer(jnp.array(signs), jnp.log(time_constants(key, width, self.span))).reshape(shape)
+            return jnp.outer(
+                jnp.array(signs), jnp.log(time_constants(key, width, self.span))
+            ).reshape(shape)
 
         return self.param(name, draw, (len(signs) * width,))
 
 
 def time_constants(key: Array, width: int, span: int) -> Array:
-    """After how many steps each of `width` units has forgotten all but 1/e: uniform from 1 to `span` - 1; [2]."""
+    """After how many steps each of `width` units has forgotten all but 1/e:
+    uniform from 1 to `span` - 1; [2].
+    """
     return jax.random.uniform(key, (width,), minval=1.0, maxval=span - 1.0)
 
 
@@ -184,9 +216,17 @@ class GRU(Recurrent):
     def cell(self, layer: int, inputs: int) -> Cell:
         """See `Recurrent`."""
         width = self.hidden[layer]
-        of_x, of_h = self.kernel(f"input_{layer}", inputs, 3 * width), self.recurrent(f"memory_{layer}", width, 3)
-        bias, inner = self.bias(f"bias_{layer}", width, (0, 1, 0)), self.bias(f"inner_{layer}", width)
-        return Cell(of_inputs(of_x, bias, 3), tuple(jnp.split(of_h, 3, axis=1)), (None, None, inner), gru)
+        of_x, of_h = (
+            self.kernel(f"input_{layer}", inputs, 3 * width),
+            self.recurrent(f"memory_{layer}", width, 3),
+        )
+        bias, inner = (
+            self.bias(f"bias_{layer}", width, (0, 1, 0)),
+            self.bias(f"inner_{layer}", width),
+        )
+        return Cell(
+            of_inputs(of_x, bias, 3), tuple(jnp.split(of_h, 3, axis=1)), (None, None, inner), gru
+        )
 
 
 def gru(h: Array, x: tuple[Array, ...], y: tuple[Array, ...]) -> Array:
@@ -203,14 +243,19 @@ class LSTM(Recurrent):
     def cell(self, layer: int, inputs: int) -> Cell:
         """See `Recurrent`."""
         width = self.hidden[layer]
-        of_x, of_h = self.kernel(f"input_{layer}", inputs, 4 * width), self.recurrent(f"memory_{layer}", width, 4)
+        of_x, of_h = (
+            self.kernel(f"input_{layer}", inputs, 4 * width),
+            self.recurrent(f"memory_{layer}", width, 4),
+        )
         bias = self.bias(f"bias_{layer}", width, (1, -1, 0, 0))
         if self.span is None:
             bias += jnp.repeat(jnp.array([1.0, 0.0, 0.0, 0.0]), width)
         return Cell(of_inputs(of_x, bias, 4), tuple(jnp.split(of_h, 4, axis=1)), (None,) * 4, lstm)
 
 
-def lstm(memory: tuple[Array, Array], x: tuple[Array, ...], y: tuple[Array, ...]) -> tuple[Array, Array]:
+def lstm(
+    memory: tuple[Array, Array], x: tuple[Array, ...], y: tuple[Array, ...]
+) -> tuple[Array, Array]:
     """(c, h) after a step, from the gates' products of inputs x and of h, y."""
     f, i, g, o = (x + y for x, y in zip(x, y, strict=True))
     c = jax.nn.sigmoid(f) * memory[0] + jax.nn.sigmoid(i) * jnp.tanh(g)
@@ -218,13 +263,19 @@ def lstm(memory: tuple[Array, Array], x: tuple[Array, ...], y: tuple[Array, ...]
 
 
 class IRU(thinking.ThinkingIRU):
-    """The interpolation recurrent unit whose cells are kept. Its memory has the cells c [..., m]."""
+    """The interpolation recurrent unit whose cells are kept.
+
+    Its memory has the cells c [..., m].
+    """
 
     span: int | None = None
 
     @nn.nowrap
     def forget_bias(self) -> Callable[..., Array]:
-        """See `thinking.ThinkingIRU`. A span is one of observations, and each is thought about several times."""
+        """See `thinking.ThinkingIRU`.
+
+        A span is one of observations, and each is thought about several times.
+        """
         if self.span is None:
             return super().forget_bias()
         longest = self.span * self.compute
@@ -236,7 +287,9 @@ class IRU(thinking.ThinkingIRU):
     ) -> tuple[Any, Any, Any]:
         """See the top of this file."""
         steps = len(x)
-        projected, weights = self.prepared(x if successor is None else jnp.concatenate([x, successor]))
+        projected, weights = self.prepared(
+            x if successor is None else jnp.concatenate([x, successor])
+        )
 
         def body(cells: Any, inputs: Any) -> Any:
             projected, first = inputs
@@ -259,7 +312,9 @@ class LRU(Module):
     span: int | None = None
 
     @nn.compact
-    def __call__(self, x: Array, first: Array, memory: Any, successor: Array | None = None) -> tuple[Any, Any, Any]:
+    def __call__(
+        self, x: Array, first: Array, memory: Any, successor: Array | None = None
+    ) -> tuple[Any, Any, Any]:
         """See the top of this file."""
         width, last = self.hidden[0], []
         project = Dense(width, self.initialisation, name="input")
@@ -279,7 +334,9 @@ class LRUBlock(Module):
     span: int | None
 
     @nn.compact
-    def __call__(self, x: Array, first: Array, memory: Array, successor: Array | None) -> tuple[Array, Array, Any]:
+    def __call__(
+        self, x: Array, first: Array, memory: Array, successor: Array | None
+    ) -> tuple[Array, Array, Any]:
         """See the top of this file; `memory` [..., 2, m] has real and imaginary parts."""
         width, norm = self.width, LayerNorm(name="norm")
         rate = jnp.exp(self.param("nu", _rates, (width,), self.span))
@@ -287,9 +344,13 @@ class LRUBlock(Module):
         decay = jnp.exp(-rate + 1j * phase)
         scale = jnp.sqrt(-jnp.expm1(-2.0 * rate))  # gamma
         spread = nn.initializers.normal(1.0 / math.sqrt(2 * width))
-        inputs = [self.param(f"input_{part}", spread, (width, width)) for part in ("real", "imaginary")]
+        inputs = [
+            self.param(f"input_{part}", spread, (width, width)) for part in ("real", "imaginary")
+        ]
         outputs = [
-            self.param(f"output_{part}", nn.initializers.normal(1.0 / math.sqrt(width)), (width, width))
+            self.param(
+                f"output_{part}", nn.initializers.normal(1.0 / math.sqrt(width)), (width, width)
+            )
             for part in ("real", "imaginary")
         ]
         skip = self.param("skip", nn.initializers.normal(1.0), (width,))
@@ -305,7 +366,8 @@ class LRUBlock(Module):
             return x + value(y) * jax.nn.sigmoid(gate(y))
 
         z, drive = driven(x)
-        decays = jnp.where(first[..., None], 0.0, decay)  # of the state before each step, [T, ..., m]
+        # Of the state before each step, [T, ..., m].
+        decays = jnp.where(first[..., None], 0.0, decay)
         before = jax.lax.complex(memory[..., 0, :], memory[..., 1, :])
         drive = drive.at[0].add(decays[0] * before)
         _, states = jax.lax.associative_scan(
@@ -319,7 +381,8 @@ class LRUBlock(Module):
 
 
 def _rates(key: Array, shape: tuple[int], span: int | None) -> Array:
-    """nu of lru: log(-log |lambda|), with |lambda|^2 uniform between the squares of two limits; [1, lemma 3.2].
+    """nu of lru: log(-log |lambda|), with |lambda|^2 uniform between the squares of two limits;
+    [1, lemma 3.2].
 
     With a span, -1 / log |lambda| are `time_constants`.
     """

@@ -1,7 +1,9 @@
-"""Layers that think: the same parameters are applied T times to an observation. `rljax.networks.torsos` has equations.
+"""Layers that think: the same parameters are applied T times to an observation.
 
-Nothing is kept from one observation to the next, unless a memory keeps the cells of a `ThinkingIRU`: see
-`rljax.networks.memories`.
+`rljax.networks.torsos` has equations.
+
+Nothing is kept from one observation to the next, unless a memory keeps the cells of a
+`ThinkingIRU`: see `rljax.networks.memories`.
 """
 
 from __future__ import annotations
@@ -20,13 +22,17 @@ from rljax.agent import Array
 from rljax.networks import ACTIVATIONS, Activation, Dense, Initialisation, initialisers, joined
 from rljax.networks.layers import LayerNorm, Module
 
-UNROLLED = 3  # steps: up to here they are unrolled, which is faster than a loop on the CPU; beyond, it is slower
+# steps: up to here they are unrolled, which is faster than a loop on the CPU; beyond, it is slower
+UNROLLED = 3
 SEGMENT_FROM = 16  # steps: from here on gradients store some steps and recompute the others
 DRC_FEATURES = 256  # of the dense layer after the ticks of a DRC; arXiv:1901.03559
 
 
 class Span(NamedTuple):
-    """A part of the thinking steps. Gradients flow from step `start` on, and steps from `stop` on are skipped."""
+    """A part of the thinking steps.
+
+    Gradients flow from step `start` on, and steps from `stop` on are skipped.
+    """
 
     start: Array  # [] int32
     stop: Array  # [] int32
@@ -42,7 +48,9 @@ def think(step: Callable[[Any], Any], state: Any, compute: int, span: Span | Non
     def part(span: Span, state: Any, t: Array) -> tuple[Any, None]:
         cut = (t == span.start) & (t > 0)
         state = jax.tree.map(lambda x: jnp.where(cut, jax.lax.stop_gradient(x), x), state)
-        return jax.tree.map(lambda new, old: jnp.where(t < span.stop, new, old), step(state), state), None
+        return jax.tree.map(
+            lambda new, old: jnp.where(t < span.stop, new, old), step(state), state
+        ), None
 
     body = whole if span is None else functools.partial(part, span)
 
@@ -59,7 +67,9 @@ def think(step: Callable[[Any], Any], state: Any, compute: int, span: Span | Non
 
 
 class ProjectedInputs(NamedTuple):
-    """The part of an `IRU`'s computation that depends on its input x alone: it is the same in all steps."""
+    """The part of an `IRU`'s computation that depends on its input x alone:
+    it is the same in all steps.
+    """
 
     gates: tuple[Array, ...]  # of x, per cell, [..., 2 m]
     mean: Array  # of x, [..., 1]
@@ -84,10 +94,16 @@ class ThinkingIRU(Module):
         """What the steps need of inputs [..., I], and the weights of all cells."""
         x = LayerNorm(name="norm")(Dense(self.hidden[0], self.initialisation, name="input")(inputs))
         cells = [self._cell(i, x) for i in range(len(self.hidden))]
-        return ProjectedInputs(tuple(of_x for of_x, *_ in cells), *spread(x)), [weights for _, *weights in cells]
+        return ProjectedInputs(tuple(of_x for of_x, *_ in cells), *spread(x)), [
+            weights for _, *weights in cells
+        ]
 
     def thought(
-        self, projected: ProjectedInputs, weights: list[Any], cells: tuple[Array, ...], span: Span | None = None
+        self,
+        projected: ProjectedInputs,
+        weights: list[Any],
+        cells: tuple[Array, ...],
+        span: Span | None = None,
     ) -> Any:
         """h [..., m] and the cells c [..., m] after T steps from h = 0 and `cells`."""
         width = self.hidden[0]
@@ -95,11 +111,17 @@ class ThinkingIRU(Module):
         def step(state: tuple[Array, tuple[Array, ...]]) -> tuple[Array, tuple[Array, ...]]:
             h, memory = state
             below, after = h, []
-            for of_x, (kernel, total, bias), c in zip(projected.gates, weights, memory, strict=True):
+            for of_x, (kernel, total, bias), c in zip(
+                projected.gates, weights, memory, strict=True
+            ):
                 h_mean, h_spread = spread(below)
                 mean = 0.5 * (projected.mean + h_mean)
-                variance = (projected.spread + h_spread) / (2 * width) + jnp.square(0.5 * (projected.mean - h_mean))
-                gates = jax.lax.rsqrt(variance + 1e-5) * (of_x + below @ kernel - mean * total) + bias
+                variance = (projected.spread + h_spread) / (2 * width) + jnp.square(
+                    0.5 * (projected.mean - h_mean)
+                )
+                gates = (
+                    jax.lax.rsqrt(variance + 1e-5) * (of_x + below @ kernel - mean * total) + bias
+                )
                 f, i = jax.nn.sigmoid(gates[..., :width]), jnp.tanh(gates[..., width:])
                 after.append(f * c + (1.0 - f) * i)
                 below = jnp.tanh(after[-1])
@@ -113,15 +135,19 @@ class ThinkingIRU(Module):
         return nn.initializers.ones_init()
 
     def _cell(self, index: int, x: Array) -> tuple[Array, Array, Array, Array]:
-        """The constant terms of a cell, for its f and then its i, [..., 2 m] each; the kernel of h is [m, 2 m].
+        """The constant terms of a cell, for its f and then its i, [..., 2 m] each;
+        the kernel of h is [m, 2 m].
 
-        Normalisation comes after the product, by the product's sums over rows. So x is multiplied once, not in every
-        step: LN(z) W = (z W' - mean(z) 1 W') / std(z) + shift W, with W' the rows of W times their scale.
+        Normalisation comes after the product, by the product's sums over rows. So x is multiplied
+        once, not in every step: LN(z) W = (z W' - mean(z) 1 W') / std(z) + shift W, with W' the
+        rows of W times their scale.
         """
         width = x.shape[-1]
         kernel_init, bias_init = initialisers(self.initialisation, 2 * width, 1.0)
         shape, ones = (2 * width, width), nn.initializers.ones_init()
-        kernel = [self.param(f"{name}_kernel_{index}", kernel_init, shape) for name in ("forget", "input")]
+        kernel = [
+            self.param(f"{name}_kernel_{index}", kernel_init, shape) for name in ("forget", "input")
+        ]
         bias = [
             self.param(f"forget_bias_{index}", self.forget_bias(), (width,)),
             self.param(f"input_bias_{index}", bias_init, (width,)),
@@ -130,7 +156,12 @@ class ThinkingIRU(Module):
         shift = self.param(f"shift_{index}", nn.initializers.zeros_init(), (2 * width,))
         both = jnp.concatenate(kernel, axis=1)
         scaled = scale[:, None] * both
-        return x @ scaled[:width], scaled[width:], scaled.sum(axis=0), shift @ both + jnp.concatenate(bias)
+        return (
+            x @ scaled[:width],
+            scaled[width:],
+            scaled.sum(axis=0),
+            shift @ both + jnp.concatenate(bias),
+        )
 
 
 def spread(x: Array) -> tuple[Array, Array]:
@@ -154,7 +185,10 @@ class Recall(Module):
         observed = joined(inputs)
         first = act(Dense(width, self.initialisation, math.sqrt(2.0), name="input")(observed))
         recall = dense(self, "recall", width + observed.shape[-1], width, 1.0)
-        blocks = [[dense(self, f"hidden_{i}_{j}", width, width) for j in range(2)] for i in range(len(self.hidden))]
+        blocks = [
+            [dense(self, f"hidden_{i}_{j}", width, width) for j in range(2)]
+            for i in range(len(self.hidden))
+        ]
 
         def step(h: Array) -> Array:
             h = recall(jnp.concatenate([h, observed], axis=-1))
@@ -172,11 +206,14 @@ class DRC(Module):
     compute: int  # T
     activation: Activation = "relu"
     initialisation: Initialisation = "torch"
-    grid: tuple[int, int] | None = None  # rows and columns of pictures that are given as vectors, channel by channel
+    # rows and columns of pictures that are given as vectors, channel by channel
+    grid: tuple[int, int] | None = None
 
     @nn.compact
     def __call__(self, observation: Array, *, span: Span | None = None) -> Array:
-        """Map pictures [..., H, W, K], or vectors [..., K H W] with a `grid`, to [..., `DRC_FEATURES`]."""
+        """Map pictures [..., H, W, K], or vectors [..., K H W] with a `grid`,
+        to [..., `DRC_FEATURES`].
+        """
         act, layers = ACTIVATIONS[self.activation], range(len(self.hidden))
         if self.grid is not None:
             planes = observation.reshape(*observation.shape[:-1], -1, *self.grid)
@@ -188,10 +225,13 @@ class DRC(Module):
         encoder = dense(self, "encoder", 9 * pictures.shape[-1], self.hidden[0], math.sqrt(2.0))
         encoded = act(encoder(around(pictures)))
         inside = jnp.pad(jnp.zeros(size[1:]), 1, constant_values=1.0)[None, :, :, None]
-        edge = jnp.broadcast_to(networks.patches(inside, 3, 1), (*size, 9))  # marks cells outside the picture
+        # Marks cells outside the picture.
+        edge = jnp.broadcast_to(networks.patches(inside, 3, 1), (*size, 9))
         below = [self.hidden[d - 1] for d in layers]
         channels = [self.hidden[0] + below[d] + 2 * self.hidden[d] for d in layers]
-        gates = [dense(self, f"gates_{d}", 9 * (channels[d] + 1), 4 * self.hidden[d]) for d in layers]
+        gates = [
+            dense(self, f"gates_{d}", 9 * (channels[d] + 1), 4 * self.hidden[d]) for d in layers
+        ]
         pools = [dense(self, f"pool_{d}", 2 * self.hidden[d], self.hidden[d]) for d in layers]
 
         def step(state: tuple[tuple[Array, ...], tuple[Array, ...]]) -> Any:
@@ -201,8 +241,12 @@ class DRC(Module):
                 largest = networks.largest(cell.reshape(len(cell), -1, cell.shape[-1]), axis=1)
                 pooled = pools[d](jnp.concatenate([cell.mean(axis=(1, 2)), largest], axis=-1))
                 pooled = jnp.broadcast_to(pooled[:, None, None], cell.shape)
-                neighbourhood = around(jnp.concatenate([encoded, hidden[d - 1], cell, pooled], axis=-1))
-                f, i, j, o = jnp.split(gates[d](jnp.concatenate([neighbourhood, edge], axis=-1)), 4, axis=-1)
+                neighbourhood = around(
+                    jnp.concatenate([encoded, hidden[d - 1], cell, pooled], axis=-1)
+                )
+                f, i, j, o = jnp.split(
+                    gates[d](jnp.concatenate([neighbourhood, edge], axis=-1)), 4, axis=-1
+                )
                 memory[d] = jax.nn.sigmoid(f) * memory[d] + jax.nn.sigmoid(i) * jnp.tanh(j)
                 hidden[d] = jax.nn.sigmoid(o) * jnp.tanh(memory[d])
             return tuple(hidden), tuple(memory)
@@ -216,7 +260,9 @@ class DRC(Module):
 def dense(
     module: nn.Module, name: str, inputs: int, features: int, scale: float = math.sqrt(2.0)
 ) -> Callable[[Array], Array]:
-    """A dense layer as a function that can be called inside a loop. Its parameters belong to `module`.
+    """A dense layer as a function that can be called inside a loop.
+
+    Its parameters belong to `module`.
 
     `module` is a `Recall` or `DRC`, inside its call.
     """
@@ -227,5 +273,7 @@ def dense(
 
 
 def around(pictures: Array) -> Array:
-    """The 3x3 patch around each cell, [N, H, W, K] to [N, H, W, 9 K], with zeros outside the picture."""
+    """The 3x3 patch around each cell, [N, H, W, K] to [N, H, W, 9 K],
+    with zeros outside the picture.
+    """
     return networks.patches(jnp.pad(pictures, ((0, 0), (1, 1), (1, 1), (0, 0))), 3, 1)

@@ -1,1 +1,3 @@
-"""The trained policies of a run: loaded, evaluated, filmed, attacked, and data collected with them."""
+"""The trained policies of a run: loaded, evaluated, filmed, attacked,
+and data collected with them.
+"""

@@ -36,16 +36,13 @@ class AttackedAgent:
         self, state: AgentState, observation: Any, key: Array, config: Any, explore: bool
     ) -> tuple[Array, dict]:
         """Actions [..., A] and extras for observations [..., O...]."""
-        action, extras, _ = agent_state.act(
-            self.module, state, observation, key, config, explore
-        )
+        action, extras, _ = agent_state.act(self.module, state, observation, key, config, explore)
         return action, extras
 
 
-def load_attacker(
-    folder: str | Path | Folder, learner: int = 0, *, best: bool = False
-) -> Attacker:
-    """One learner of the run in `folder`, from its last checkpoint, or with `best` from its best evaluation.
+def load_attacker(folder: str | Path | Folder, learner: int = 0, *, best: bool = False) -> Attacker:
+    """One learner of the run in `folder`, from its last checkpoint,
+    or with `best` from its best evaluation.
 
     Raises `ValueError` where the run has no such learner, and for everything that `rljax.load`
     refuses.

@@ -1,15 +1,18 @@
-"""Data sets from our own runs: transitions of a trained policy, or the replay that was stored during training.
+"""Data sets from our own runs: transitions of a trained policy,
+or the replay that was stored during training.
 
 `record` follows D4RL's recipe (Fu et al., arXiv:2004.07219, section 5) with these sources:
 
     random         source "random" of any run in the environment
-    medium         source "exploring" of a run that was stopped about a third of the way to an expert's return
+    medium         source "exploring" of a run that was stopped about a third of the way to an
+                   expert's return
     medium-replay  source "replay" of that run
     expert         source "exploring" of a run that was trained to the end
     medium-expert  `datasets.join` of medium and expert, with equal numbers of transitions
 
-Source "replay" works for any run that has a replay. The other sources play the environment, which must be on the host.
-Pictures are stored once: a frame is neither stored again as a successor, nor in the stacks of later observations.
+Source "replay" works for any run that has a replay. The other sources play the environment, which
+must be on the host. Pictures are stored once: a frame is neither stored again as a successor, nor
+in the stacks of later observations.
 """
 
 from __future__ import annotations
@@ -50,7 +53,8 @@ def record(
     seed: int = 0,
     name: str = "recorded",
 ) -> datasets.OfflineDataset:
-    """A data set called `name` with `steps` transitions from the run in `out`, or fewer where a replay holds fewer.
+    """A data set called `name` with `steps` transitions from the run in `out`,
+    or fewer where a replay holds fewer.
 
     `source` is one of:
 
@@ -59,12 +63,13 @@ def record(
     - "random": uniform actions.
     - "replay": the learner's replay in the last checkpoint, from the oldest row on.
 
-    The first three play `num_envs` environments side by side. The data set holds the episodes of one environment after
-    those of another. The last episode of each environment is cut off. Reference returns for scores come from D4RL's
-    task of the same name, where there is one.
+    The first three play `num_envs` environments side by side. The data set holds the episodes of
+    one environment after those of another. The last episode of each environment is cut off.
+    Reference returns for scores come from D4RL's task of the same name, where there is one.
 
-    Raises `ValueError` for a run that does not fit, for an unknown source, for environments inside the program, which
-    cannot be played, for more transitions than fit in memory, and for code that this folder may not run.
+    Raises `ValueError` for a run that does not fit, for an unknown source, for environments inside
+    the program, which cannot be played, for more transitions than fit in memory, and for code that
+    this folder may not run.
     """
     if source not in SOURCES:
         raise ValueError(f"--from is '{source}', it must be one of {', '.join(SOURCES)}.")
@@ -73,15 +78,20 @@ def record(
     folder = arguments.run_folder(out)
     described = read_config(folder.path)
     if described["env"] == "none":
-        raise ValueError("the run learnt from data alone, without an environment that could be recorded.")
+        raise ValueError(
+            "the run learnt from data alone, without an environment that could be recorded."
+        )
     if source != "replay" and envs.is_compiled(described["env"]):
         raise ValueError(
-            f"the run's environment is '{described['env']}', inside the program, and only those on the host are "
-            "played. Record what the learner stored while it was trained: --from replay"
+            f"the run's environment is '{described['env']}', inside the program, and only those on "
+            "the host are played. Record what the learner stored while it was trained: "
+            "--from replay"
         )
     spec = EnvSpec.read(described["spec"])
     if spec.numbers and spec.choices:
-        raise ValueError("actions of the run's environment have numbers and choices, data sets hold one of them.")
+        raise ValueError(
+            "actions of the run's environment have numbers and choices, data sets hold one of them."
+        )
     if source == "replay":
         transitions, bounds, step = _stored(folder, learner, steps)
     else:
@@ -102,22 +112,30 @@ def record(
         "max_episode_steps": described["spec"]["max_episode_steps"],
     }
     if spec.discrete:
-        provenance |= {"choices": list(spec.choices)} if spec.choices else {"num_actions": spec.action_size}
+        provenance |= (
+            {"choices": list(spec.choices)} if spec.choices else {"num_actions": spec.action_size}
+        )
     if spec.stack > 1:
         provenance["stack"] = spec.stack
     reference = datasets.reference(envs.task(described["env"]))
-    return datasets.OfflineDataset(name, transitions, described["env"], reference, bounds, provenance)
+    return datasets.OfflineDataset(
+        name, transitions, described["env"], reference, bounds, provenance
+    )
 
 
-def demonstrated(env: str, *, steps: int, seed: int = 0, name: str = "recorded") -> datasets.OfflineDataset:
-    """A data set called `name` of whole episodes that the task `env` shows itself, with about `steps` transitions.
+def demonstrated(
+    env: str, *, steps: int, seed: int = 0, name: str = "recorded"
+) -> datasets.OfflineDataset:
+    """A data set called `name` of whole episodes that the task `env` shows itself,
+    with about `steps` transitions.
 
     Raises `ValueError` for a task that shows none, and for a number of steps below one episode.
     """
     task: Any = envs.make(env).environment if envs.is_compiled(env) else None
     if not hasattr(task, "demonstrations"):
         raise ValueError(
-            f"'{env}' is no run, and no task that shows its own solution, as rljax/CombinationLock-10 does."
+            f"'{env}' is no run, and no task that shows its own solution, as "
+            "rljax/CombinationLock-10 does."
         )
     spec: EnvSpec = task.spec
     if steps < task.horizon:
@@ -163,12 +181,16 @@ def _played(
 
 
 def roll_out(
-    hosted: Any, choose: Callable[[Any, np.ndarray], Any], steps: int, seed: int, size: int | None = None
+    hosted: Any,
+    choose: Callable[[Any, np.ndarray], Any],
+    steps: int,
+    seed: int,
+    size: int | None = None,
 ) -> Transition:
     """`steps` transitions of E environments on the host, environment by environment.
 
-    `choose` maps observations [E, O...] and the number of steps since the resets [E] to actions [E, ...]. Of vectors,
-    the first `size` numbers are kept.
+    `choose` maps observations [E, O...] and the number of steps since the resets [E] to actions
+    [E, ...]. Of vectors, the first `size` numbers are kept.
     """
     observation = hosted.reset(environment_seeds(seed, TRAIN, number=hosted.num_envs))
     store = PictureStore(hosted.spec, observation)
@@ -178,14 +200,20 @@ def roll_out(
         step = hosted.step(action)
         time = np.where(step.terminated | step.truncated, 0, time + 1)
         before, after = (x if size is None else x[:, :size] for x in store.add(step))
-        rows.append(Transition(before, action, step.reward, step.terminated, step.truncated, after, step.signals))
+        rows.append(
+            Transition(
+                before, action, step.reward, step.terminated, step.truncated, after, step.signals
+            )
+        )
         observation = step.observation
     columns = jax.tree.map(lambda *column: np.stack(column), *rows)
     return store.finished(_in_turn(columns, steps))
 
 
 def random_actions(generator: np.random.Generator, spec: EnvSpec, observation: Any) -> np.ndarray:
-    """Uniform actions for observations [E, ...], over those that are allowed where a mask says so."""
+    """Uniform actions for observations [E, ...], over those that are allowed where a mask says
+    so.
+    """
     number = len(jax.tree.leaves(observation)[0])
     if not spec.discrete:
         return generator.uniform(-1, 1, (number, *spec.action_shape)).astype(np.float32)
@@ -193,24 +221,43 @@ def random_actions(generator: np.random.Generator, spec: EnvSpec, observation: A
     if mask is None:
         most = np.asarray(spec.choices) if spec.choices else spec.action_size
         return generator.integers(most, size=(number, *spec.action_shape), dtype=np.int32)
-    parts = np.split(np.asarray(mask), np.cumsum(spec.choices)[:-1], axis=1) if spec.choices else [np.asarray(mask)]
-    actions = [(np.where(part, generator.random(part.shape), -1.0)).argmax(axis=1) for part in parts]
-    return np.stack(actions, axis=1).astype(np.int32) if spec.choices else actions[0].astype(np.int32)
+    parts = (
+        np.split(np.asarray(mask), np.cumsum(spec.choices)[:-1], axis=1)
+        if spec.choices
+        else [np.asarray(mask)]
+    )
+    actions = [
+        (np.where(part, generator.random(part.shape), -1.0)).argmax(axis=1) for part in parts
+    ]
+    return (
+        np.stack(actions, axis=1).astype(np.int32) if spec.choices else actions[0].astype(np.int32)
+    )
 
 
 def _require_room(spec: EnvSpec, steps: int) -> None:
-    """Raise `ValueError` where `steps` transitions do not fit in memory. They are there twice for a time."""
+    """Raise `ValueError` where `steps` transitions do not fit in memory.
+
+    They are there twice for a time.
+    """
     each = 16 + 4 * max(spec.action_size if not spec.discrete else len(spec.choices), 1)
     for part in jax.tree.leaves(spec.observation):
         size = math.prod(part.shape) * part.dtype.itemsize
         once = frames.is_stored_once(part.shape, part.dtype)
         each += size // spec.stack + 8 * spec.stack if once else 2 * size
     name = f"{steps:,} transitions of '{spec.name}', twice"
-    require_room({name: 2 * steps * each}, hardware.available_memory(), "this machine", {name: "Lower --steps."})
+    require_room(
+        {name: 2 * steps * each},
+        hardware.available_memory(),
+        "this machine",
+        {name: "Lower --steps."},
+    )
 
 
 class PictureStore:
-    """The pictures of E environments side by side, each stored once. Small arrays stay in the rows."""
+    """The pictures of E environments side by side, each stored once.
+
+    Small arrays stay in the rows.
+    """
 
     def __init__(self, spec: EnvSpec, observation: Any) -> None:
         """Begin with the first observations [E, O...]."""
@@ -221,17 +268,22 @@ class PictureStore:
             if frames.is_stored_once(part.shape, part.dtype)
         }
         self._number, self._next = 0, observation
-        self._index = np.zeros((len(jax.tree.leaves(observation)[0]), self.stack), np.int32)  # of the next rows' frames
+        # Of the next rows' frames.
+        self._index = np.zeros((len(jax.tree.leaves(observation)[0]), self.stack), np.int32)
         if self._pictures:
             self._begin(np.arange(len(self._index)), observation)
 
     def add(self, step: Any) -> tuple[Any, Any]:
-        """Observations and successors of a step's rows [E, ...]; large pictures are the numbers of their frames."""
+        """Observations and successors of a step's rows [E, ...];
+        large pictures are the numbers of their frames.
+        """
         if not self._pictures:
             before, self._next = self._next, step.observation
             return before, step.next_observation
         before = self._small(self._next, self._index)
-        newest = [self._newest(i, leaf) for i, leaf in enumerate(jax.tree.leaves(step.next_observation))]
+        newest = [
+            self._newest(i, leaf) for i, leaf in enumerate(jax.tree.leaves(step.next_observation))
+        ]
         following = np.concatenate([self._index[:, 1:], self._keep(newest)[:, None]], axis=1)
         after = self._small(step.next_observation, following)
         self._index, self._next = following.copy(), step.observation
@@ -258,9 +310,14 @@ class PictureStore:
         return rows.replace(observation=observation, next_observation=following)
 
     def _begin(self, rows: np.ndarray, observation: Any) -> None:
-        """Keep all frames of the first observations of episodes in these environments. Equal ones are kept once."""
+        """Keep all frames of the first observations of episodes in these environments.
+
+        Equal ones are kept once.
+        """
         leaves = jax.tree.leaves(observation)
-        split = {i: np.split(np.asarray(leaves[i])[rows], self.stack, axis=-1) for i in self._pictures}
+        split = {
+            i: np.split(np.asarray(leaves[i])[rows], self.stack, axis=-1) for i in self._pictures
+        }
         before = None
         for k in range(self.stack):
             same = np.zeros(len(rows), np.bool_)
@@ -269,7 +326,9 @@ class PictureStore:
                 for parts in split.values():
                     same &= (parts[k] == parts[k - 1]).reshape(len(rows), -1).all(axis=1)
             place = np.zeros(len(rows), np.int32) if before is None else before.copy()
-            place[~same] = self._keep([split[i][k][~same] if i in split else x for i, x in enumerate(leaves)])
+            place[~same] = self._keep(
+                [split[i][k][~same] if i in split else x for i, x in enumerate(leaves)]
+            )
             self._index[rows, k] = before = place
 
     def _keep(self, leaves: list[Any]) -> np.ndarray:
@@ -287,7 +346,9 @@ class PictureStore:
     def _small(self, observation: Any, index: np.ndarray) -> Any:
         """Observations with the numbers of their frames [E, K] in place of large pictures."""
         leaves, structure = jax.tree.flatten(observation)
-        return structure.unflatten([index if i in self._pictures else x for i, x in enumerate(leaves)])
+        return structure.unflatten(
+            [index if i in self._pictures else x for i, x in enumerate(leaves)]
+        )
 
 
 def _stored(folder: Folder, learner: int, steps: int) -> tuple[Transition, Any, int]:
@@ -303,20 +364,28 @@ def _stored(folder: Folder, learner: int, steps: int) -> tuple[Transition, Any, 
         hosted = getattr(training.driver, "hosted", None)
     finally:
         run.close()
-    learners, experience = stored[0] if isinstance(stored, tuple) else stored.learners, run.experiment.experience
+    learners, experience = (
+        stored[0] if isinstance(stored, tuple) else stored.learners,
+        run.experiment.experience,
+    )
     ring = learners.storage.of_learner(learner)
     bounds = _unit_bounds(training.spec) if hosted is None else hosted.action_bounds
     return of_ring(ring, experience.num_envs, steps, experience.signals), bounds, notes["step"]
 
 
-def of_ring(ring: ReplayBuffer, num_envs: int, steps: int, signals: Sequence[str] = ()) -> Transition:
-    """The first `steps` transitions of a learner's ring, of E environments, environment by environment.
+def of_ring(
+    ring: ReplayBuffer, num_envs: int, steps: int, signals: Sequence[str] = ()
+) -> Transition:
+    """The first `steps` transitions of a learner's ring, of E environments,
+    environment by environment.
 
-    The rows keep `signals` and drop all other extras. Where the ring stores large observations once,
-    the rows have the numbers of frames in place of pictures.
+    The rows keep `signals` and drop all other extras. Where the ring stores large observations
+    once, the rows have the numbers of frames in place of pictures.
     """
     size = int(ring.drawable)
-    order: Any = ((int(ring.position) - size + np.arange(size)) % ring.capacity).reshape(-1, num_envs)
+    order: Any = ((int(ring.position) - size + np.arange(size)) % ring.capacity).reshape(
+        -1, num_envs
+    )
     order = order[: -(-steps // num_envs)]
     extras = {name: ring.data.extras[name] for name in signals}
     ring = ring.replace(data=ring.data.replace(extras=extras))
@@ -326,31 +395,41 @@ def of_ring(ring: ReplayBuffer, num_envs: int, steps: int, signals: Sequence[str
     leaves, structure = jax.tree.flatten(ring.data.observation)
     finals = jax.tree.leaves(successors.frames)
     sides = [(*leaf.shape[1:-1], leaf.shape[-1] * successors.stack) for leaf in leaves]
-    once = [frames.is_stored_once(shape, leaf.dtype) for shape, leaf in zip(sides, leaves, strict=True)]
+    once = [
+        frames.is_stored_once(shape, leaf.dtype) for shape, leaf in zip(sides, leaves, strict=True)
+    ]
 
     def numbered(first: int, leaf: Any, frame: bool) -> Any:
         numbers = np.arange(first, first + len(leaf), dtype=np.int32)
         return jnp.asarray(numbers.reshape(-1, 1, 1, 1)) if frame else leaf
 
     stored = structure.unflatten([numbered(0, *pair) for pair in zip(leaves, once, strict=True)])
-    apart = structure.unflatten([numbered(capacity, *pair) for pair in zip(finals, once, strict=True)])
-    numbers = ring.replace(data=ring.data.replace(observation=stored), successors=successors.replace(frames=apart))
+    apart = structure.unflatten(
+        [numbered(capacity, *pair) for pair in zip(finals, once, strict=True)]
+    )
+    numbers = ring.replace(
+        data=ring.data.replace(observation=stored), successors=successors.replace(frames=apart)
+    )
     rows = _in_turn(jax.tree.map(np.asarray, numbers.transitions(order)), steps)
     pictures = {i: np.concatenate([leaves[i], finals[i]]) for i in range(len(leaves)) if once[i]}
     both = []
     for field in (rows.observation, rows.next_observation):
         parts = jax.tree.leaves(field)
-        parts = [frames.Frames(pictures=pictures[i], index=x[:, 0, 0]) if once[i] else x for i, x in enumerate(parts)]
+        parts = [
+            frames.Frames(pictures=pictures[i], index=x[:, 0, 0]) if once[i] else x
+            for i, x in enumerate(parts)
+        ]
         both.append(structure.unflatten(parts))
     observation, following = frames.taken(both[0], both[1], slice(None))
     return rows.replace(observation=observation, next_observation=following)
 
 
 def _in_turn(transitions: Transition, steps: int) -> Transition:
-    """Order transitions [T, E, ...] by environment, so that the rows of an episode follow one another.
+    """Order transitions [T, E, ...] by environment, so that the rows of an episode follow one
+    another.
 
-    The result has `steps` rows. The last row of each environment is marked as the end of an episode. The last
-    environments have fewer rows where `steps` is not T x E.
+    The result has `steps` rows. The last row of each environment is marked as the end of an
+    episode. The last environments have fewer rows where `steps` is not T x E.
     """
     length, number = transitions.reward.shape
     flat = jax.tree.map(lambda x: np.concatenate(np.swapaxes(x, 0, 1))[:steps], transitions)
@@ -358,7 +437,9 @@ def _in_turn(transitions: Transition, steps: int) -> Transition:
 
 
 def _unit_bounds(spec: EnvSpec) -> Any:
-    """The bounds (low, high) of actions inside the program, which are not rescaled; None for discrete actions."""
+    """The bounds (low, high) of actions inside the program, which are not rescaled;
+    None for discrete actions.
+    """
     if spec.discrete:
         return None
     high = np.ones(spec.action_size, np.float32)

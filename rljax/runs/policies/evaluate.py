@@ -1,4 +1,6 @@
-"""Evaluate the trained policies of a run: complete episodes without exploration, and a text of them."""
+"""Evaluate the trained policies of a run: complete episodes without exploration,
+and a text of them.
+"""
 
 from __future__ import annotations
 
@@ -62,11 +64,19 @@ def evaluate_run(
     name, number = env or policies.settings.evaluated_in, len(policies.settings.seeds)
     if name == "none":
         raise ValueError(
-            f"the run in '{folder.path}' has no environment to play in. Name one that fits: --env NAME"
+            f"the run in '{folder.path}' has no environment to play in. Name one that fits: "
+            "--env NAME"
         )
-    limit = policies.spec.max_episode_steps if policies.settings.data and name == policies.settings.env else None
-    limits = {} if limit is None else {"max_episode_steps": limit}  # of the data's environment, as in training
-    evaluator = evaluation.make(agent, envs.observed(name, policies.experience.observes), number, episodes, limits)
+    limit = (
+        policies.spec.max_episode_steps
+        if policies.settings.data and name == policies.settings.env
+        else None
+    )
+    # Of the data's environment, as in training.
+    limits = {} if limit is None else {"max_episode_steps": limit}
+    evaluator = evaluation.make(
+        agent, envs.observed(name, policies.experience.observes), number, episodes, limits
+    )
     _require_fit(policies.spec, evaluator.spec)
     seeds = [s for _ in range(number) for s in environment_seeds(seed, EVALUATE, number=episodes)]
     played = evaluator(policies.state, seeds, used)
@@ -109,9 +119,17 @@ def table(result: Mapping[str, Any]) -> str:
     """An evaluation as text: one line per learner, and one line for all learners."""
     kind = "checkpoint of step" if result["steps"] is None else "best policies until step"
     lines = [f"{result['environment']}, {kind} {result['summary']['step']:,}"]
-    changes = "".join(f"{configuration.flag(name)} {value}, " for name, value in result["config"].items())
-    operations = "" if result["flops_per_action"] is None else f", {result['flops_per_action']:,} FLOPs an action"
-    decisions = "a decision in every {} steps, " if result["emits"] else "each action held for {} steps, "
+    changes = "".join(
+        f"{configuration.flag(name)} {value}, " for name, value in result["config"].items()
+    )
+    operations = (
+        ""
+        if result["flops_per_action"] is None
+        else f", {result['flops_per_action']:,} FLOPs an action"
+    )
+    decisions = (
+        "a decision in every {} steps, " if result["emits"] else "each action held for {} steps, "
+    )
     hold = decisions.format(result["hold"]) if result["hold"] > 1 else ""
     lines.append(f"  {changes}{hold}{result['parameters']:,} parameters{operations}")
     for entry in result["episodes"]:
@@ -124,28 +142,43 @@ def table(result: Mapping[str, Any]) -> str:
             + (f", {entry['cut']} of them cut before their end" if "cut" in entry else "")
             + (f", success {np.mean(entry['success']):.1%}" if "success" in entry else "")
             + (f", score {np.mean(entry['scores']):.1f}" if "scores" in entry else "")
-            + "".join(f", {name} {np.mean(sums):,.1f}" for name, sums in entry.get("signals", {}).items())
+            + "".join(
+                f", {name} {np.mean(sums):,.1f}" for name, sums in entry.get("signals", {}).items()
+            )
         )
     summary = result["summary"]
     if summary["interval"] is not None:
         low, high = summary["interval"]
         lines.append(
-            f"  all learners: mean {summary['mean']:,.1f}, IQM {summary['iqm']:,.1f} [{low:,.1f}, {high:,.1f}]"
+            (
+                f"  all learners: mean {summary['mean']:,.1f}, IQM "
+                f"{summary['iqm']:,.1f} [{low:,.1f}, {high:,.1f}]"
+            )
             + ("" if summary["success"] is None else f", success {summary['success']:.1%}")
             + ("" if summary["score"] is None else f", score {summary['score']:.1f}")
-            + "".join(f", {name} {statistics.shown(mean)}" for name, mean in summary.get("signals", {}).items())
+            + "".join(
+                f", {name} {statistics.shown(mean)}"
+                for name, mean in summary.get("signals", {}).items()
+            )
         )
     return "\n".join(lines)
 
 
 def line_over_holds(results: Sequence[Mapping[str, Any]]) -> str:
-    """A line of text: the mean return over several values of `hold`, one result of `evaluate_run` each."""
+    """A line of text: the mean return over several values of `hold`,
+    one result of `evaluate_run` each.
+    """
     ordered = sorted(results, key=lambda result: result["hold"])
     holds = [result["hold"] for result in ordered]
-    means = [[float(np.mean(entry["returns"])) for entry in result["episodes"]] for result in ordered]
+    means = [
+        [float(np.mean(entry["returns"])) for entry in result["episodes"]] for result in ordered
+    ]
     each = [statistics.frequency_averaged(returns, holds) for returns in zip(*means, strict=True)]
     spread = f" +- {np.std(each):,.1f} over {len(each)} learners" if len(each) > 1 else ""
-    return f"frequency-averaged return over holds of {min(holds)} to {max(holds)} steps: {np.mean(each):,.1f}{spread}"
+    return (
+        f"frequency-averaged return over holds of {min(holds)} to {max(holds)} "
+        f"steps: {np.mean(each):,.1f}{spread}"
+    )
 
 
 def _steps_of_best(folder: Path, until: int) -> list[int]:
@@ -160,5 +193,6 @@ def _require_fit(trained: EnvSpec, other: EnvSpec) -> None:
     if name is not None:
         raise ValueError(
             f"the policy was trained with {name} = {getattr(trained, name)} on '{trained.name}', "
-            f"'{other.name}' has {getattr(other, name)}. Evaluate on an environment of the same shapes."
+            f"'{other.name}' has {getattr(other, name)}. Evaluate on an environment of the "
+            "same shapes."
         )

@@ -82,9 +82,7 @@ def base(out: str | Path | Folder) -> Base:
             f"--base {folder.path} is a policy that remembers, and a base acts on single "
             "observations."
         )
-    return Base(
-        state.state, config, policies.module, policies.spec, state.inputs, state.statistics
-    )
+    return Base(state.state, config, policies.module, policies.spec, state.inputs, state.statistics)
 
 
 def load(
@@ -142,9 +140,7 @@ def _require_changeable(module: Any, config: Any, name: str, agent: str) -> None
         )
 
 
-def _read(
-    folder: Folder, parts: Sequence[str]
-) -> tuple[Mapping[str, Any], Settings, Any, Any]:
+def _read(folder: Folder, parts: Sequence[str]) -> tuple[Mapping[str, Any], Settings, Any, Any]:
     """A run's config.json, its settings, its agent's module and the agent's Config."""
     described = read_config(folder.path)
     settings = settings_of(described)

@@ -32,7 +32,8 @@ class Policies:
     config: Any  # stacked, floats [P]
     state: Any  # the agent's State, [P, ...]
     step: int  # the checkpoint's step
-    reference: Sequence[float] | None  # the returns with scores 0 and 100; None where the run's data have none
+    # the returns with scores 0 and 100; None where the run's data have none
+    reference: Sequence[float] | None
     described_spaces: Mapping[str, Any] | None = None  # of the environment, as config.json has them
 
     @functools.cached_property
@@ -62,7 +63,9 @@ class Policies:
 
     @property
     def explores_in_time(self) -> bool:
-        """Whether exploring actions, and they alone, depend on what was explored before in an episode."""
+        """Whether exploring actions, and they alone, depend on what was explored before in an
+        episode.
+        """
         return isinstance(first_memory(self.module, self.spec, self.config), Lasting)
 
 
@@ -79,36 +82,52 @@ class Policy:
         require_learner(policies.settings, learner)
         self.spec = policies.spec
         self._policies = policies
-        self._state, self._config = jax.tree.map(lambda x: x[learner], (policies.state, policies.config))
+        self._state, self._config = jax.tree.map(
+            lambda x: x[learner], (policies.state, policies.config)
+        )
         module = policies.module
 
-        def choose(state: Any, observation: Any, key: Any, config: Any, explore: bool, memory: Any) -> Any:
-            action, _, memory = agent_state.act(module, state, observation, key, config, explore, memory)
+        def choose(
+            state: Any, observation: Any, key: Any, config: Any, explore: bool, memory: Any
+        ) -> Any:
+            action, _, memory = agent_state.act(
+                module, state, observation, key, config, explore, memory
+            )
             return action, memory
 
         self._act = jax.jit(choose, static_argnames="explore")
         self._calls, self._memory = 0, None
 
     def __call__(
-        self, observation: Any, explore: bool = False, *, normalised: bool = False, step: Any = None, mask: Any = None
+        self,
+        observation: Any,
+        explore: bool = False,
+        *,
+        normalised: bool = False,
+        step: Any = None,
+        mask: Any = None,
     ) -> Any:
-        """Actions for one observation of the environment, or for N of them, in the environment's own terms.
+        """Actions for one observation of the environment, or for N of them,
+        in the environment's own terms.
 
-        `observation` is what the environment's `reset` and `step` return: an array, a dictionary, a tuple, a number.
-        Several observations have a leading axis in each array. The actions have the bounds, the shape and the dtype
-        of the environment's action space, and discrete actions begin at its `start`: `env.step(policy(observation))`
-        works. Environments inside the program, such as brax/ant, are rljax's own adapters (`rljax.envs.make`), whose
-        actions lie in [-1, 1].
+        `observation` is what the environment's `reset` and `step` return: an array, a dictionary, a
+        tuple, a number. Several observations have a leading axis in each array. The actions have
+        the bounds, the shape and the dtype of the environment's action space, and discrete actions
+        begin at its `start`: `env.step(policy(observation))` works. Environments inside the
+        program, such as brax/ant, are rljax's own adapters (`rljax.envs.make`), whose actions lie
+        in [-1, 1].
 
-        With `normalised`, observations may be as agents see them, float32 [O...] or [N, O...], and actions are in
-        [-1, 1], or count from 0, as `rljax.envs.make_hosted` takes them. If the environment's `info` says which actions
-        are allowed, give `mask=info["action_mask"]`.
+        With `normalised`, observations may be as agents see them, float32 [O...] or [N, O...], and
+        actions are in [-1, 1], or count from 0, as `rljax.envs.make_hosted` takes them. If the
+        environment's `info` says which actions are allowed, give `mask=info["action_mask"]`.
 
-        Policies that observe the time, or that remember, need `step`, the number of steps since the reset, for each
-        observation. A policy remembers the calls since step 0, for each of N environments. Noise that lasts for
-        several steps does so with `explore` and `step`. Without `step`, each call draws noise of its own.
+        Policies that observe the time, or that remember, need `step`, the number of steps since the
+        reset, for each observation. A policy remembers the calls since step 0, for each of N
+        environments. Noise that lasts for several steps does so with `explore` and `step`. Without
+        `step`, each call draws noise of its own.
 
-        Raises `ValueError` for other observations, and for a `step` that does not fit the call before.
+        Raises `ValueError` for other observations, and for a `step` that does not fit the call
+        before.
         """
         inputs = self._inputs(observation, normalised, step, mask)
         self._calls += 1
@@ -119,7 +138,8 @@ class Policy:
         action = np.asarray(action)
         if not normalised and self._policies.spaces is not None:
             action = self._policies.spaces.act(action)
-        return action[()] if self.spec.discrete and not self.spec.choices else action  # a number for one choice
+        # A number for one choice.
+        return action[()] if self.spec.discrete and not self.spec.choices else action
 
     def _recalled(self, inputs: Any, step: Any) -> Any:
         """The memories before these observations. Their episodes have lasted `step` steps."""
@@ -129,21 +149,26 @@ class Policy:
         fresh = first_memory(self._policies.module, self.spec, self._config, *leading)
         if step is None:
             raise ValueError(
-                "this policy remembers the episode. Say how many steps have passed since the reset: "
-                "policy(observation, step=0), then step=1, and so on."
+                "this policy remembers the episode. Say how many steps have passed since the "
+                "reset: policy(observation, step=0), then step=1, and so on."
             )
         first: Any = np.broadcast_to(np.asarray(step) == 0, leading)
         if first.all():
             return fresh
-        if self._memory is None or jax.tree.map(np.shape, self._memory) != jax.tree.map(np.shape, fresh):
+        if self._memory is None or jax.tree.map(np.shape, self._memory) != jax.tree.map(
+            np.shape, fresh
+        ):
             raise ValueError(
-                f"this policy remembers the episode, and step is {step}: the call before must have shown the step "
-                "before, of as many environments. Begin an episode with step=0."
+                f"this policy remembers the episode, and step is {step}: the call before must have "
+                "shown the step before, of as many environments. Begin an episode with step=0."
             )
         return choose(first, fresh, self._memory)
 
     def _inputs(self, observation: Any, normalised: bool, step: Any, mask: Any) -> Any:
-        """The observations as the agent sees them. Both forms are accepted; `normalised` says which is tried first."""
+        """The observations as the agent sees them.
+
+        Both forms are accepted; `normalised` says which is tried first.
+        """
         if normalised:
             inputs = self._unchanged(observation)
             return self._translated(observation, step, mask) if inputs is None else inputs
@@ -156,14 +181,31 @@ class Policy:
             return inputs
 
     def _unchanged(self, observation: Any) -> Any:
-        """Observations [O...] or [N, O...] that are already as the agent sees them; None for others."""
+        """Observations [O...] or [N, O...] that are already as the agent sees them;
+        None for others.
+        """
         if self.spec.parts:
-            fits = isinstance(observation, dict) and set(observation) == {part.name for part in self.spec.parts}
-            arrays = {part.name: np.asarray(observation[part.name]) for part in self.spec.parts} if fits else {}
-            leading = {arrays[part.name].shape[: -len(part.shape)] for part in self.spec.parts if fits}
-            fits = fits and all(arrays[part.name].shape[-len(part.shape) :] == part.shape for part in self.spec.parts)
+            fits = isinstance(observation, dict) and set(observation) == {
+                part.name for part in self.spec.parts
+            }
+            arrays = (
+                {part.name: np.asarray(observation[part.name]) for part in self.spec.parts}
+                if fits
+                else {}
+            )
+            leading = {
+                arrays[part.name].shape[: -len(part.shape)] for part in self.spec.parts if fits
+            }
+            fits = fits and all(
+                arrays[part.name].shape[-len(part.shape) :] == part.shape
+                for part in self.spec.parts
+            )
             fits = fits and len(leading) == 1 and len(next(iter(leading))) <= 1
-            return {part.name: arrays[part.name].astype(part.dtype) for part in self.spec.parts} if fits else None
+            return (
+                {part.name: arrays[part.name].astype(part.dtype) for part in self.spec.parts}
+                if fits
+                else None
+            )
         shape = self.spec.observation_shape
         if isinstance(observation, (dict, tuple)):
             return None
@@ -171,7 +213,11 @@ class Policy:
             arrays = np.asarray(observation, self.spec.observation_dtype)
         except (TypeError, ValueError):
             return None
-        return arrays if arrays.shape[-len(shape) :] == shape and arrays.ndim <= len(shape) + 1 else None
+        return (
+            arrays
+            if arrays.shape[-len(shape) :] == shape and arrays.ndim <= len(shape) + 1
+            else None
+        )
 
     def _translated(self, observation: Any, step: Any, mask: Any) -> Any:
         """The environment's own observations as the agent sees them."""
@@ -180,28 +226,30 @@ class Policy:
         spaces, shape = self._policies.spaces, self.spec.observation_shape
         if spaces is None:
             raise ValueError(
-                f"observation has shape {np.shape(observation)}, the policy needs {shape} or [N, *{shape}]."
+                f"observation has shape {np.shape(observation)}, the policy needs {shape} or "
+                f"[N, *{shape}]."
             )
         leading = spaces.leading(observation)
         if spaces.masked and mask is None:
             raise ValueError(
-                "this policy needs to know which actions are allowed: policy(observation, mask=info['action_mask']), "
-                "with the info that reset or step returned with the observation."
+                "this policy needs to know which actions are allowed: policy(observation, "
+                "mask=info['action_mask']), with the info that reset or step returned with "
+                "the observation."
             )
         try:
             inputs = spaces.observe(observation, leading, mask)
         except ValueError as error:
             problem = str(error).replace(f" {CORRECT}", "")
             raise ValueError(
-                f"the policy was given {problem} It needs what '{spaces.name}' returns: {spaces.observation}, or "
-                "several with a leading axis."
+                f"the policy was given {problem} It needs what '{spaces.name}' returns: "
+                f"{spaces.observation}, or several with a leading axis."
             ) from None
         if not self._policies.observes_time:
             return inputs
         if step is None:
             raise ValueError(
-                "this policy also observes the time of the episode. Say how many steps have passed since the reset: "
-                "policy(observation, step=0), then step=1, and so on."
+                "this policy also observes the time of the episode. Say how many steps have passed "
+                "since the reset: policy(observation, step=0), then step=1, and so on."
             )
         time = np.broadcast_to(share_of_time(np.asarray(step, np.float32), self.spec), leading)
         return np.concatenate([inputs, time[..., None].astype(np.float32)], axis=-1)

@@ -33,7 +33,9 @@ def play(
     max_steps: int = 1_000,
     output: Path | None = None,
 ) -> Sequence[Path]:
-    """Film one episode: an MP4 file, and for brax/ environments also Brax's HTML view. Returns the written files.
+    """Film one episode: an MP4 file, and for brax/ environments also Brax's HTML view.
+
+    Returns the written files.
 
     Raises `ValueError` for an environment that cannot be rendered.
     """
@@ -66,7 +68,8 @@ def tell(
     max_steps: int = 1_000,
     colours: bool = False,
 ) -> Iterator[str]:
-    """One episode as text, state by state, for environments on grids and for your own environments with a `text`.
+    """One episode as text, state by state, for environments on grids and for your own environments
+    with a `text`.
 
     Raises `ValueError` for all other environments.
     """
@@ -77,9 +80,7 @@ def tell(
     return told(envs.make(observed_name), policy, start, max_steps, colours)
 
 
-def _player(
-    folder: Folder, learner: int, best: bool, seed: int
-) -> tuple[str, str, Policy, int]:
+def _player(folder: Folder, learner: int, best: bool, seed: int) -> tuple[str, str, Policy, int]:
     """The run's environment, its name as the agent observes it, the policy, the episode's seed."""
     policies = load_all(folder, best=best, parts=PARTS)
     policy = Policy(policies, learner)
@@ -91,7 +92,9 @@ def _player(
 
 
 def write(frames: Sequence[np.ndarray], path: Path, frames_per_second: float) -> Path:
-    """Write frames [H, W, 3] uint8 as a video. The suffix of `path` determines the format (.mp4, .gif).
+    """Write frames [H, W, 3] uint8 as a video.
+
+    The suffix of `path` determines the format (.mp4, .gif).
 
     Raises `ValueError` for another suffix.
     """
@@ -102,12 +105,15 @@ def write(frames: Sequence[np.ndarray], path: Path, frames_per_second: float) ->
         import imageio_ffmpeg  # noqa: F401
     except ImportError as error:
         raise ValueError(
-            f"writing a video needs a package that is not installed ({error.name}): pip install 'rljax[video]'"
+            f"writing a video needs a package that is not installed ({error.name}): pip "
+            "install 'rljax[video]'"
         ) from None
     path.parent.mkdir(parents=True, exist_ok=True)
-    even = [frame[: frame.shape[0] // 2 * 2, : frame.shape[1] // 2 * 2] for frame in frames]  # H.264 needs even sizes
+    # H.264 needs even sizes
+    even = [frame[: frame.shape[0] // 2 * 2, : frame.shape[1] // 2 * 2] for frame in frames]
     with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "os.fork", RuntimeWarning)  # ffmpeg is a separate program and shares no lock
+        # Ffmpeg is a separate program and shares no lock.
+        warnings.filterwarnings("ignore", "os.fork", RuntimeWarning)
         if path.suffix == ".gif":
             imageio.imwrite(path, even, duration=1000 / frames_per_second, loop=0)
         else:
@@ -115,8 +121,12 @@ def write(frames: Sequence[np.ndarray], path: Path, frames_per_second: float) ->
     return path
 
 
-def episode(environment: AutoReset, policy: Callable[..., np.ndarray], seed: int, max_steps: int) -> Iterator[Any]:
-    """All states of one episode of an environment inside the program, including the first and the last."""
+def episode(
+    environment: AutoReset, policy: Callable[..., np.ndarray], seed: int, max_steps: int
+) -> Iterator[Any]:
+    """All states of one episode of an environment inside the program,
+    including the first and the last.
+    """
     adapter: Any = environment.environment
     timed = isinstance(adapter, Timed)
     reset, step = jax.jit(adapter.reset), jax.jit(adapter.step)
@@ -135,16 +145,27 @@ def episode(environment: AutoReset, policy: Callable[..., np.ndarray], seed: int
 def drawn(
     environment: AutoReset, policy: Callable[..., np.ndarray], seed: int, max_steps: int, path: Path
 ) -> list[Path]:
-    """Film one episode of an environment that draws its own pictures; raises `ValueError` where it cannot."""
+    """Film one episode of an environment that draws its own pictures;
+    raises `ValueError` where it cannot.
+    """
     drawer = _drawer(environment, "render")
-    frames = [drawer.render(state, drawer.params) for state in episode(environment, policy, seed, max_steps)]
+    frames = [
+        drawer.render(state, drawer.params)
+        for state in episode(environment, policy, seed, max_steps)
+    ]
     return [write(frames, path, drawer.frames_per_second)]
 
 
 def told(
-    environment: AutoReset, policy: Callable[..., np.ndarray], seed: int, max_steps: int, colours: bool
+    environment: AutoReset,
+    policy: Callable[..., np.ndarray],
+    seed: int,
+    max_steps: int,
+    colours: bool,
 ) -> Iterator[str]:
-    """One episode as text, state by state; raises `ValueError` where the environment has no text."""
+    """One episode as text, state by state; raises `ValueError` where the environment has no
+    text.
+    """
     drawer = _drawer(environment, "text")
     for time, state in enumerate(episode(environment, policy, seed, max_steps)):
         yield f"step {time}\n{drawer.text(state, drawer.params, colours)}\n"
@@ -153,10 +174,11 @@ def told(
 def brax(
     environment: AutoReset, policy: Callable[..., np.ndarray], seed: int, max_steps: int, path: Path
 ) -> list[Path]:
-    """Play one episode of a Brax environment; write the video to `path` and Brax's HTML view beside it.
+    """Play one episode of a Brax environment; write the video to `path` and Brax's HTML view beside
+    it.
 
-    Without a display, call `rendering.choose_renderer` before anything imports Brax. Raises `ValueError` where the
-    video cannot be drawn; the HTML view is then still written.
+    Without a display, call `rendering.choose_renderer` before anything imports Brax. Raises
+    `ValueError` where the video cannot be drawn; the HTML view is then still written.
     """
     from brax.io import html, image
 
@@ -170,8 +192,8 @@ def brax(
         frames: Any = image.render_array(simulator.sys, states, height=240, width=320)
     except Exception as error:
         raise ValueError(
-            f"'{environment.spec.name}' could not be rendered, with {type(error).__name__}: {error}.{rendering.HINT} "
-            f"Its HTML view is in {page}"
+            f"'{environment.spec.name}' could not be rendered, with {type(error).__name__}: "
+            f"{error}.{rendering.HINT} Its HTML view is in {page}"
         ) from error
     return [page, write(frames, path, 1.0 / float(simulator.dt))]
 
@@ -186,7 +208,8 @@ def _drawer(environment: AutoReset, part: str) -> Drawable:
     drawer = _bare(environment)
     if not hasattr(drawer, part):
         raise ValueError(
-            f"'{environment.spec.name}' has no pictures: `rljax play` films Gymnasium's and Brax's environments and "
-            f"those with a `render` of their own, such as rljax/LightsOut-5x5, and prints those with a `text`."
+            f"'{environment.spec.name}' has no pictures: `rljax play` films Gymnasium's and Brax's "
+            "environments and those with a `render` of their own, such as rljax/LightsOut-5x5, and "
+            "prints those with a `text`."
         )
     return drawer

@@ -1,4 +1,6 @@
-"""Compiled programs that call Python functions on the host, and the persistent compile cache for such programs."""
+"""Compiled programs that call Python functions on the host,
+and the persistent compile cache for such programs.
+"""
 
 from __future__ import annotations
 
@@ -18,8 +20,8 @@ def called_from_within(function: Callable[..., Any], result: Any) -> Callable[..
 
     `result` is a tree of `jax.ShapeDtypeStruct`, and the function returns a tree of arrays like it.
 
-    On the CPU the function works on the program's own memory. A call takes 2 microseconds; a callback with JAX arrays
-    takes 70.
+    On the CPU the function works on the program's own memory. A call takes 2 microseconds; a
+    callback with JAX arrays takes 70.
     """
     if jax.default_backend() != "cpu":
         return lambda *arguments: io_callback(
@@ -29,7 +31,9 @@ def called_from_within(function: Callable[..., Any], result: Any) -> Callable[..
     def in_place(context: Any, out: Any, *arguments: Any) -> None:
         del context
         for memory, array in zip(
-            jax.tree.leaves(out), jax.tree.leaves(function(*map(np.asarray, arguments))), strict=True
+            jax.tree.leaves(out),
+            jax.tree.leaves(function(*map(np.asarray, arguments))),
+            strict=True,
         ):
             np.asarray(memory)[...] = array
 
@@ -38,11 +42,14 @@ def called_from_within(function: Callable[..., Any], result: Any) -> Callable[..
 
 @contextlib.contextmanager
 def cached_with_callbacks() -> Iterator[None]:
-    """Within this context the compile cache also keeps programs that call the host. It works only on the CPU.
+    """Within this context the compile cache also keeps programs that call the host.
 
-    JAX 0.10 does not cache such programs, because some callbacks are memory addresses in the program. The callbacks of
-    `called_from_within` are numbers instead, and their functions are passed in whenever a program is loaded. JAX 0.11
-    does the same itself. For a JAX that is built differently nothing changes: each process compiles such programs anew.
+    It works only on the CPU.
+
+    JAX 0.10 does not cache such programs, because some callbacks are memory addresses in the
+    program. The callbacks of `called_from_within` are numbers instead, and their functions are
+    passed in whenever a program is loaded. JAX 0.11 does the same itself. For a JAX that is built
+    differently nothing changes: each process compiles such programs anew.
     """
     compiler = _compiler_of_jax()
     if compiler is None or jax.default_backend() != "cpu":
@@ -51,7 +58,13 @@ def cached_with_callbacks() -> Iterator[None]:
     original = compiler.compile_or_get_cached
 
     def compile_or_get_cached(
-        backend: Any, program: Any, devices: Any, options: Any, host_callbacks: Any, *rest: Any, **more: Any
+        backend: Any,
+        program: Any,
+        devices: Any,
+        options: Any,
+        host_callbacks: Any,
+        *rest: Any,
+        **more: Any,
     ) -> Any:
         client = _ClientWithCallbacks(backend, host_callbacks) if host_callbacks else backend
         return original(client, program, devices, options, [], *rest, **more)
@@ -79,7 +92,10 @@ def _compiler_of_jax() -> Any:
 
 
 class _ClientWithCallbacks:
-    """XLA's client. It gives every program that it compiles or loads the same functions on the host."""
+    """XLA's client.
+
+    It gives every program that it compiles or loads the same functions on the host.
+    """
 
     def __init__(self, client: Any, host_callbacks: Sequence[Any]) -> None:
         self._client, self._host_callbacks = client, host_callbacks
@@ -88,7 +104,9 @@ class _ClientWithCallbacks:
         return getattr(self._client, name)
 
     def compile_and_load(self, *arguments: Any, **more: Any) -> Any:
-        return self._client.compile_and_load(*arguments, **more, host_callbacks=self._host_callbacks)
+        return self._client.compile_and_load(
+            *arguments, **more, host_callbacks=self._host_callbacks
+        )
 
     def deserialize_executable(self, *arguments: Any) -> Any:
         return self._client.deserialize_executable(*arguments, host_callbacks=self._host_callbacks)

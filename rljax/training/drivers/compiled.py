@@ -1,4 +1,6 @@
-"""Environments inside the program: the loop of `rljax.training.drivers.iteration` steps them itself."""
+"""Environments inside the program: the loop of `rljax.training.drivers.iteration` steps them
+itself.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,9 @@ class ProgramSimulators:
     environment: Any  # an AutoReset
 
     def reset(self, start: Array) -> tuple[Any, SimulatorState]:
-        """The first observations [P x E, O...] and states, from one key for each environment [P x E]."""
+        """The first observations [P x E, O...] and states,
+        from one key for each environment [P x E].
+        """
         keys_reset, keys_step = jnp.moveaxis(jax.vmap(jax.random.split)(start), 1, 0)
         observation, state = self.environment.reset(keys_reset)
         return observation, SimulatorState(state, keys_step)
@@ -40,7 +44,9 @@ class ProgramSimulators:
     def step(self, carry: Carry, action: Array) -> tuple[Carry, Step]:
         """Step the environments with actions [P x E, ...]."""
         simulators: SimulatorState = carry.environment
-        keys = jax.vmap(jax.random.fold_in, in_axes=(0, None))(simulators.keys, carry.learners.steps)
+        keys = jax.vmap(jax.random.fold_in, in_axes=(0, None))(
+            simulators.keys, carry.learners.steps
+        )
         step, state = self.environment.step(keys, simulators.state, action)
         return carry.replace(environment=simulators.replace(state=state)), step
 
@@ -54,37 +60,58 @@ class ProgramSimulators:
         return jax.lax.fori_loop(0, iterations, lambda _, carry: one(carry), carry)
 
     def iterate(
-        self, carry: Carry, num_steps: int, step: Callable[[Carry], Carry], learn: Callable[..., Carry]
+        self,
+        carry: Carry,
+        num_steps: int,
+        step: Callable[[Carry], Carry],
+        learn: Callable[..., Carry],
     ) -> Carry:
         """The steps, then the updates."""
         return learn(_repeat(step, num_steps, carry), True)
 
     def iterate_on_policy(
-        self, carry: Carry, num_steps: int, step: Callable[[Carry], Carry], learn: Callable[[Carry], Carry]
+        self,
+        carry: Carry,
+        num_steps: int,
+        step: Callable[[Carry], Carry],
+        learn: Callable[[Carry], Carry],
     ) -> Carry:
         """The steps, then the updates."""
         return learn(_repeat(step, num_steps, carry))
 
 
 def _repeat(step: Callable[[Carry], Carry], number: int, carry: Carry) -> Carry:
-    return step(carry) if number == 1 else jax.lax.fori_loop(0, number, lambda _, carry: step(carry), carry)
+    return (
+        step(carry)
+        if number == 1
+        else jax.lax.fori_loop(0, number, lambda _, carry: step(carry), carry)
+    )
 
 
 class CompiledDriver(LoopDriver):
-    """Moves P learners through P x E environments inside the program; see `rljax.training.drivers.driver.Driver`."""
+    """Moves P learners through P x E environments inside the program;
+    see `rljax.training.drivers.driver.Driver`.
+    """
 
     without_environments = "none"
     save_failure: str | None = None
 
-    def __init__(self, learner: Learner, environment: AutoReset, config: Any, data: Transition | None = None) -> None:
-        """`config` is stacked over P; `data` [N, ...] is a data set for the same learners, where there is one."""
+    def __init__(
+        self, learner: Learner, environment: AutoReset, config: Any, data: Transition | None = None
+    ) -> None:
+        """`config` is stacked over P; `data` [N, ...] is a data set for the same learners,
+        where there is one.
+        """
         self.spec = environment.spec
         hyper = learner.hyperparameters(config)
         spread = hyper.experience.spread(Spread, learner.num_learners)
         self.use(CompiledLoop(learner, ProgramSimulators(environment), spread), hyper, data)
 
     def start(self, seeds: Sequence[int], learnt: Learnt = None) -> None:
-        """Start fresh learners and environments, one learner per seed. Learners continue `learnt` where given."""
+        """Start fresh learners and environments, one learner per seed.
+
+        Learners continue `learnt` where given.
+        """
         self.data = self.spread.everywhere(self.data)
         environment_keys = keys_of(training_seeds(seeds, self.hyper.experience.num_envs))
         self.carry = self.loop.init(keys_of(seeds), environment_keys, self.hyper, self.data, learnt)
@@ -100,8 +127,13 @@ class CompiledDriver(LoopDriver):
     def template(self, seeds: Sequence[int]) -> dict[str, Any]:
         """The structure, shapes and dtypes of `arrays`."""
         number = len(seeds)
-        keys, environment_keys = key_shapes(number), key_shapes(number * self.hyper.experience.num_envs)
-        return _split(jax.eval_shape(self.loop.init, keys, environment_keys, self.hyper, self.data, None))
+        keys, environment_keys = (
+            key_shapes(number),
+            key_shapes(number * self.hyper.experience.num_envs),
+        )
+        return _split(
+            jax.eval_shape(self.loop.init, keys, environment_keys, self.hyper, self.data, None)
+        )
 
     def environments(self, learners: Sequence[int] | None = None) -> bytes | None:
         """None: the environments are part of `arrays`."""

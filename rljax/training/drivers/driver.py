@@ -18,15 +18,16 @@ from rljax.training.learner import Hyperparameters, Learner, LearnerState, Tally
 
 TRAIN, EVALUATE = 0, 1
 
-# What fresh learners go on from: the learners of the previous stage, or parts of another run's agents by their names.
+# What fresh learners go on from: the learners of the previous stage, or parts of another run's
+# agents by their names.
 Learnt: TypeAlias = LearnerState | Mapping[str, Any] | None
 
 
 def environment_seeds(seed: int, purpose: Literal[0, 1], *path: int, number: int) -> list[int]:
     """`number` 32-bit seeds for one learner's environments.
 
-    They depend only on the learner's seed, the purpose and the path (such as the step of an evaluation). A learner's
-    environments are therefore the same alone and in a population.
+    They depend only on the learner's seed, the purpose and the path (such as the step of an
+    evaluation). A learner's environments are therefore the same alone and in a population.
     """
     return [int(x) for x in np.random.SeedSequence([seed, purpose, *path]).generate_state(number)]
 
@@ -46,8 +47,10 @@ class ChunkReport:
     """Means and counts since the last report, on the host; one value per learner."""
 
     metrics: dict[str, np.ndarray]  # [P] means; NaN where there was no value
-    first_bad: dict[str, np.ndarray]  # [P] the first update with a value that is not finite; -1 where there is none
-    updates: int  # updates of each learner since the beginning, as `rljax.training.learner.counted` counts them
+    # [P] the first update with a value that is not finite; -1 where there is none
+    first_bad: dict[str, np.ndarray]
+    # updates of each learner since the beginning, as `rljax.training.learner.counted` counts them
+    updates: int
 
 
 def report(tally: Tally, updates: Any, episodes: dict[str, Any]) -> ChunkReport:
@@ -59,7 +62,9 @@ def report(tally: Tally, updates: Any, episodes: dict[str, Any]) -> ChunkReport:
         ended = np.asarray(episodes["count"], np.float64)
         for name in ("return", "length", *sorted(set(episodes) - {"return", "length", "count"})):
             metrics[f"episode/{name}"] = episodes[name] / ended
-    return ChunkReport(metrics, {name: np.asarray(x) for name, x in tally.first_bad.items()}, int(updates))
+    return ChunkReport(
+        metrics, {name: np.asarray(x) for name, x in tally.first_bad.items()}, int(updates)
+    )
 
 
 def key_shapes(number: int) -> Any:
@@ -68,12 +73,20 @@ def key_shapes(number: int) -> Any:
 
 
 def environment_rows(learners: Sequence[int] | None, each: int) -> list[int] | None:
-    """The rows of some learners, where each learner has `each` consecutive rows; None, all rows, for all learners."""
-    return None if learners is None else [learner * each + row for learner in learners for row in range(each)]
+    """The rows of some learners, where each learner has `each` consecutive rows;
+    None, all rows, for all learners.
+    """
+    return (
+        None
+        if learners is None
+        else [learner * each + row for learner in learners for row in range(each)]
+    )
 
 
 def split(learners: LearnerState, action: Any, extras: Any) -> dict[str, Any]:
-    """The content of a checkpoint for environments on the host: the agents, and the rest of the learners."""
+    """The content of a checkpoint for environments on the host:
+    the agents, and the rest of the learners.
+    """
     return {"agent": learners.agent, "training": (learners.replace(agent=None), action, extras)}
 
 
@@ -85,12 +98,15 @@ def continued(fresh: LearnerState, learnt: Learnt) -> LearnerState:
 
 
 def cut_episodes(learners: LearnerState, num_envs: int) -> LearnerState:
-    """Learners whose running episodes are lost: the newest transition of each environment is marked as truncated.
+    """Learners whose running episodes are lost: the newest transition of each environment is marked
+    as truncated.
 
     Sums along episodes, such as eligibility traces and discounted sums of rewards, begin anew.
     """
     storage = None if learners.storage is None else learners.storage.cut_episodes(num_envs)
-    return learners.replace(storage=storage, agent=normalise.restart(traces.restart(learners.agent)))
+    return learners.replace(
+        storage=storage, agent=normalise.restart(traces.restart(learners.agent))
+    )
 
 
 class Driver(Protocol):
@@ -111,14 +127,17 @@ class Driver(Protocol):
         ...
 
     def start(self, seeds: Sequence[int], learnt: Learnt = None) -> None:
-        """Start fresh learners and environments, one learner per seed. Learners continue `learnt` where given."""
+        """Start fresh learners and environments, one learner per seed.
+
+        Learners continue `learnt` where given.
+        """
 
     def advance(self, iterations: int) -> None:
         """Run iterations of `num_steps` environment steps and, once warm, `num_updates` updates.
 
-        An action is chosen before the update that follows it, and this update never needs the step that the action
-        causes. The update and the step may run at the same time. After an update on a rollout the action is chosen
-        anew, by the new policy.
+        An action is chosen before the update that follows it, and this update never needs the step
+        that the action causes. The update and the step may run at the same time. After an update on
+        a rollout the action is chosen anew, by the new policy.
         """
 
     def report(self) -> ChunkReport:
@@ -127,14 +146,20 @@ class Driver(Protocol):
 
     @property
     def agent_state(self) -> Any:
-        """The agents' State, [P, ...]. The next `advance` donates it: copy the arrays that you want to keep."""
+        """The agents' State, [P, ...].
+
+        The next `advance` donates it: copy the arrays that you want to keep.
+        """
         ...
 
     @agent_state.setter
     def agent_state(self, state: Any) -> None: ...
 
     def arrays(self) -> dict[str, Any]:
-        """The arrays of the state: "agent", the agents' State, and "training", the rest. Call it after `report`."""
+        """The arrays of the state: "agent", the agents' State, and "training", the rest.
+
+        Call it after `report`.
+        """
         ...
 
     def template(self, seeds: Sequence[int]) -> dict[str, Any]:
@@ -142,7 +167,8 @@ class Driver(Protocol):
         ...
 
     def environments(self, learners: Sequence[int] | None = None) -> bytes | None:
-        """The rest of the state: that of environments on the host, only those of `learners` where given.
+        """The rest of the state: that of environments on the host,
+        only those of `learners` where given.
 
         None where there is no such state, or where it cannot be saved.
         """

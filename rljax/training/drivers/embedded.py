@@ -1,8 +1,8 @@
 """Environments on the host that a compiled loop calls.
 
-The simulators step in a separate thread while the loop learns. On the CPU this is faster than the hosted driver. That
-driver makes three calls per step, and each call finds the processor's caches full of data from learning. A stream
-learns before it acts, and waits for the simulators.
+The simulators step in a separate thread while the loop learns. On the CPU this is faster than the
+hosted driver. That driver makes three calls per step, and each call finds the processor's caches
+full of data from learning. A stream learns before it acts, and waits for the simulators.
 """
 
 from __future__ import annotations
@@ -41,7 +41,8 @@ from rljax.training.drivers.driver import (
 from rljax.training.drivers.iteration import Carry, CompiledLoop, LoopDriver, flat
 from rljax.training.learner import Learner, per_learner
 
-# Seconds between checks whether a chunk has ended: the first wait and the longest. Each wait is twice the one before.
+# Seconds between checks whether a chunk has ended: the first wait and the longest. Each wait is
+# twice the one before.
 POLL = 1e-3, 2e-2
 
 _NUMBERS = itertools.count()  # of drivers
@@ -56,7 +57,8 @@ class Link(struct.PyTreeNode):
 
 @dataclasses.dataclass(frozen=True)
 class HostSimulators:
-    """The simulators of a driver, called from within the program: `rljax.training.drivers.iteration.Simulators`.
+    """The simulators of a driver, called from within the program:
+    `rljax.training.drivers.iteration.Simulators`.
 
     The program serves several drivers, one after another.
     """
@@ -68,7 +70,9 @@ class HostSimulators:
     )
 
     def reset(self, start: tuple[Array, Any]) -> tuple[Any, Link]:
-        """The link to a driver, from its number [] and its simulators' first observations [P x E, O...]."""
+        """The link to a driver, from its number [] and its simulators' first observations
+        [P x E, O...].
+        """
         number, observation = start
         return observation, link(number)
 
@@ -88,11 +92,17 @@ class HostSimulators:
         return jax.lax.while_loop(going, advance, (jnp.zeros_like(iterations), carry))[1]
 
     def iterate(
-        self, carry: Carry, num_steps: int, step: Callable[[Carry], Carry], learn: Callable[..., Carry]
+        self,
+        carry: Carry,
+        num_steps: int,
+        step: Callable[[Carry], Carry],
+        learn: Callable[..., Carry],
     ) -> Carry:
-        """As in `HostedDriver`: the simulators begin a step, the learners learn, and then the step is stored."""
-        # Learning depends on the first call, and the second call depends on learning. Without these dependencies XLA
-        # could run them in any order.
+        """As in `HostedDriver`: the simulators begin a step, the learners learn,
+        and then the step is stored.
+        """
+        # Learning depends on the first call, and the second call depends on learning. Without these
+        # dependencies XLA could run them in any order.
         begin = called_from_within(self._begin_step, jax.ShapeDtypeStruct((), np.bool_))
         begun = begin(carry.environment.driver, flat(carry.action))
         carry = step(learn(carry, begun))
@@ -101,13 +111,19 @@ class HostSimulators:
         return carry
 
     def iterate_on_policy(
-        self, carry: Carry, num_steps: int, step: Callable[[Carry], Carry], learn: Callable[[Carry], Carry]
+        self,
+        carry: Carry,
+        num_steps: int,
+        step: Callable[[Carry], Carry],
+        learn: Callable[[Carry], Carry],
     ) -> Carry:
         """The learners learn, and choose the action anew, before the simulators begin a step."""
         return jax.lax.fori_loop(0, num_steps, lambda _, carry: step(carry), learn(carry))
 
     def step(self, carry: Carry, action: Array) -> tuple[Carry, Step]:
-        """Let the simulators take the step that was begun, or a new one; actions are [P x E, ...]."""
+        """Let the simulators take the step that was begun, or a new one;
+        actions are [P x E, ...].
+        """
         step_within = called_from_within(self._end_step, self.results)
         packed, others = step_within(carry.environment.driver, action, carry.learners.updates)
         begin, middle = self.columns
@@ -128,18 +144,25 @@ class HostSimulators:
             episode_signals=signals.unpacked(sums, self.spec.signals),
         )
         going = carry.environment.works & (going > 0).all()
-        # The old observation, action and extras depend on the simulators, too. Otherwise XLA could write one part of
-        # the storage before it has read another, and would copy the whole storage.
+        # The old observation, action and extras depend on the simulators, too. Otherwise XLA could
+        # write one part of the storage before it has read another, and would copy the whole
+        # storage.
         before = (carry.observation, carry.action, carry.extras)
-        observation, action, extras = jax.tree.map(lambda x: jnp.where(going, x, jnp.zeros_like(x)), before)
+        observation, action, extras = jax.tree.map(
+            lambda x: jnp.where(going, x, jnp.zeros_like(x)), before
+        )
         environment = carry.environment.replace(works=going)
-        return carry.replace(environment=environment, observation=observation, action=action, extras=extras), step
+        return carry.replace(
+            environment=environment, observation=observation, action=action, extras=extras
+        ), step
 
     @property
     def results(self) -> Any:
-        """The shapes of a step's results: one array, and the two observations where they are no vectors.
+        """The shapes of a step's results: one array, and the two observations where they are no
+        vectors.
 
-        Vectors and signals are in the one array, before its last six columns, since each array costs time.
+        Vectors and signals are in the one array, before its last six columns, since each array
+        costs time.
         """
         packed = jax.ShapeDtypeStruct((self.num_envs, self.columns[1] + 6), np.float32)
         return packed, () if self.spec.is_vector else (self.spec.shaped(self.num_envs),) * 2
@@ -162,7 +185,9 @@ class HostSimulators:
         return np.ones((), np.bool_)
 
     def _end_step(self, number: np.ndarray, action: np.ndarray, updates: np.ndarray) -> Any:
-        """The results of the step of a driver's simulators; zeros, as after a failure, where the driver is gone."""
+        """The results of the step of a driver's simulators;
+        zeros, as after a failure, where the driver is gone.
+        """
         del updates
         driver = self.drivers.get(int(number))
         return self.nothing() if driver is None else driver.end_step(action)
@@ -174,21 +199,29 @@ def link(number: Array) -> Link:
 
 
 class EmbeddedDriver(LoopDriver):
-    """Moves P learners through P x E environments on the host; see `rljax.training.drivers.driver.Driver`."""
+    """Moves P learners through P x E environments on the host;
+    see `rljax.training.drivers.driver.Driver`.
+    """
 
     without_environments = "lost"
 
-    def __init__(self, learner: Learner, environments: Hosted, config: Any, data: Transition | None = None) -> None:
-        """`environments` holds P x E environments in the order of the learners; `config` is stacked over P.
+    def __init__(
+        self, learner: Learner, environments: Hosted, config: Any, data: Transition | None = None
+    ) -> None:
+        """`environments` holds P x E environments in the order of the learners;
+        `config` is stacked over P.
 
         `data` [N, ...] is a data set for the same learners, where there is one.
         """
         self.spec = environments.spec
         hyper = learner.hyperparameters(config)
-        simulators = HostSimulators(environments.spec, learner.num_learners * hyper.experience.num_envs)
+        simulators = HostSimulators(
+            environments.spec, learner.num_learners * hyper.experience.num_envs
+        )
         # All learners are on one device, since the program waits for the host.
         self.use(CompiledLoop(learner, simulators, Spread(1)), hyper, data)
-        self.simulators: HostSimulators = self.loop.simulators  # those of an equal loop, where there is one
+        # Those of an equal loop, where there is one.
+        self.simulators: HostSimulators = self.loop.simulators
         self.number = jnp.asarray(next(_NUMBERS), jnp.int32)
         self.simulators.drivers[int(self.number)] = self
         self.hosted = environments
@@ -196,14 +229,21 @@ class EmbeddedDriver(LoopDriver):
         self.failure: BaseException | None = None
         self._tasks, self._results = SimpleQueue(), SimpleQueue()
         self._stepping = False
-        threading.Thread(target=_perform, args=(self._tasks, self._results), name="simulators", daemon=True).start()
+        threading.Thread(
+            target=_perform, args=(self._tasks, self._results), name="simulators", daemon=True
+        ).start()
         self._end_thread = weakref.finalize(self, self._tasks.put, None)
 
     def start(self, seeds: Sequence[int], learnt: Learnt = None) -> None:
-        """Start fresh learners and environments, one learner per seed. Learners continue `learnt` where given."""
+        """Start fresh learners and environments, one learner per seed.
+
+        Learners continue `learnt` where given.
+        """
         self.data = self.spread.everywhere(self.data)
         observation = self.hosted.reset(training_seeds(seeds, self.hyper.experience.num_envs))
-        self.carry = self.loop.init(keys_of(seeds), (self.number, observation), self.hyper, self.data, learnt)
+        self.carry = self.loop.init(
+            keys_of(seeds), (self.number, observation), self.hyper, self.data, learnt
+        )
 
     def advance(self, iterations: int) -> None:
         """Run iterations of `num_steps` environment steps and, once warm, `num_updates` updates.
@@ -220,7 +260,8 @@ class EmbeddedDriver(LoopDriver):
                 pause = min(2 * pause, longest)
         except BaseException as error:
             self.failure = error  # makes the program end with its next step
-            self._results.put(self.simulators.nothing())  # or at once, where the simulators do not return
+            # Or at once, where the simulators do not return.
+            self._results.put(self.simulators.nothing())
             raise
         if self.failure is not None:
             raise self.failure
@@ -232,11 +273,15 @@ class EmbeddedDriver(LoopDriver):
     def template(self, seeds: Sequence[int]) -> dict[str, Any]:
         """The structure, shapes and dtypes of `arrays`."""
         start = (self.number, self.spec.shaped(self.simulators.num_envs))
-        carry = jax.eval_shape(self.loop.init, key_shapes(len(seeds)), start, self.hyper, self.data, None)
+        carry = jax.eval_shape(
+            self.loop.init, key_shapes(len(seeds)), start, self.hyper, self.data, None
+        )
         return split(carry.learners, carry.action, carry.extras)
 
     def environments(self, learners: Sequence[int] | None = None) -> bytes | None:
-        """The simulators' state, only that of `learners` where given; None where it cannot be saved."""
+        """The simulators' state, only that of `learners` where given;
+        None where it cannot be saved.
+        """
         return self.hosted.save(environment_rows(learners, self.hyper.experience.num_envs))
 
     @property
@@ -251,16 +296,23 @@ class EmbeddedDriver(LoopDriver):
         learners = learners.replace(agent=arrays["agent"])
         if environments is None:
             learners = cut_episodes(learners, self.hyper.experience.num_envs)
-        rows = self.hosted.reset(None) if environments is None else self.hosted.restore(environments)
+        rows = (
+            self.hosted.reset(None) if environments is None else self.hosted.restore(environments)
+        )
         rows = per_learner(rows, (self.learner.num_learners, self.hyper.experience.num_envs))
-        carry = self.loop.without_action(learners, link(self.number), jax.tree.map(jnp.asarray, rows))
+        carry = self.loop.without_action(
+            learners, link(self.number), jax.tree.map(jnp.asarray, rows)
+        )
         if environments is None:
             self.carry = self.loop.begin(carry, self.hyper)
         else:
             self.carry = carry.replace(action=action, extras=extras)
 
     def close(self) -> None:
-        """Close the simulators. After an interruption they may hang in a step, and are left as they are."""
+        """Close the simulators.
+
+        After an interruption they may hang in a step, and are left as they are.
+        """
         self._end_thread()
         self.hosted.close(at_once=isinstance(self.failure, KeyboardInterrupt))
 
@@ -270,20 +322,26 @@ class EmbeddedDriver(LoopDriver):
         self._tasks.put(partial(self._step_simulators, action.copy()))
 
     def end_step(self, action: np.ndarray) -> Any:
-        """Wait for the step that was begun, or take a step now where none was; see `_step_simulators`."""
+        """Wait for the step that was begun, or take a step now where none was;
+        see `_step_simulators`.
+        """
         if not self._stepping:
             return self._step_simulators(action)
         self._stepping = False
         return self._results.get()
 
     def _step_simulators(self, action: np.ndarray) -> Any:
-        """Take one step; see `HostSimulators.results`. The last column is 1, and 0 from a failure on."""
+        """Take one step; see `HostSimulators.results`.
+
+        The last column is 1, and 0 from a failure on.
+        """
         nothing = packed, others = self.simulators.nothing()
         if self.failure is not None:
             return nothing
         try:
             step: Any = self.hosted.step(action)
-        except BaseException as error:  # `advance` raises it after the program's end: an error must not interrupt it
+        except BaseException as error:
+            # `advance` raises it after the program's end: an error must not interrupt it
             self.failure = error
             return nothing
         begin, _ = self.simulators.columns
@@ -293,14 +351,24 @@ class EmbeddedDriver(LoopDriver):
         else:
             others = (step.observation, step.next_observation)
         columns = [*signals.packed(step.signals), *signals.packed(step.episode_signals)]
-        columns += [step.reward, step.terminated, step.truncated, step.episode_return, step.episode_length, 1.0]
+        columns += [
+            step.reward,
+            step.terminated,
+            step.truncated,
+            step.episode_return,
+            step.episode_length,
+            1.0,
+        ]
         for column, values in enumerate(columns, begin):
             packed[:, column] = values
         return packed, others
 
 
 def _perform(tasks: SimpleQueue[Callable[[], Any] | None], results: SimpleQueue[Any]) -> None:
-    """Do `tasks` until one is None. An executor could do this, but needs three times as long to pass on a task."""
+    """Do `tasks` until one is None.
+
+    An executor could do this, but needs three times as long to pass on a task.
+    """
     while (task := tasks.get()) is not None:
         results.put(task())
         del task  # it holds a reference to the driver

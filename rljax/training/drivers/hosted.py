@@ -1,10 +1,12 @@
-"""Environments on the host: each step makes three compiled calls for all learners, while the simulators run.
+"""Environments on the host: each step makes three compiled calls for all learners,
+while the simulators run.
 
-This driver is for accelerators and for several devices; on one CPU the embedded driver is faster. The three calls act,
-learn and store. Acting comes before learning, and neither waits for the host. While the device learns, the simulators
-already step, and the host submits the next calls. Storing is a separate call for this reason: on the CPU a program that
-both writes to a donated buffer and gathers from it copies the whole buffer, unless each write waits for all reads.
-After learning from a rollout, the first action of the next one is chosen anew, so that a whole rollout comes from one
+This driver is for accelerators and for several devices; on one CPU the embedded driver is faster.
+The three calls act, learn and store. Acting comes before learning, and neither waits for the host.
+While the device learns, the simulators already step, and the host submits the next calls. Storing
+is a separate call for this reason: on the CPU a program that both writes to a donated buffer and
+gathers from it copies the whole buffer, unless each write waits for all reads. After learning from
+a rollout, the first action of the next one is chosen anew, so that a whole rollout comes from one
 policy.
 """
 
@@ -35,13 +37,24 @@ from rljax.training.drivers.driver import (
     split,
     training_seeds,
 )
-from rljax.training.learner import Hyperparameters, Learner, LearnerState, before, counted, empty_tally, per_learner
+from rljax.training.learner import (
+    Hyperparameters,
+    Learner,
+    LearnerState,
+    before,
+    counted,
+    empty_tally,
+    per_learner,
+)
 from rljax.training.programs import compiled, shared
 
 
 @dataclasses.dataclass(frozen=True)
 class Calls:
-    """The compiled functions. Drivers with equal learners on the same devices share their programs."""
+    """The compiled functions.
+
+    Drivers with equal learners on the same devices share their programs.
+    """
 
     learner: Learner
     spread: Spread  # of the learners over devices
@@ -53,16 +66,22 @@ class Calls:
 
     @compiled(donate_argnums=0)
     def store(self, storage: Any, pending: Any, experience: Experience, *of_step: Any) -> Any:
-        """The buffer with new transitions, and what is still pending; see `Experience.transition`."""
+        """The buffer with new transitions, and what is still pending;
+        see `Experience.transition`.
+        """
         return experience.store(storage, pending, experience.transition(*of_step))
 
     @compiled(donate_argnums=0)
-    def perceive(self, learnt: Any, observation: Array, first: Array, hyper: Hyperparameters) -> Any:
+    def perceive(
+        self, learnt: Any, observation: Array, first: Array, hyper: Hyperparameters
+    ) -> Any:
         """The learners after they have seen observations."""
         return self.learner.perceive(learnt, observation, first, hyper)
 
     @compiled()
-    def act(self, learnt: Any, steps: Array, observation: Array, hyper: Hyperparameters, memory: Any) -> Any:
+    def act(
+        self, learnt: Any, steps: Array, observation: Array, hyper: Hyperparameters, memory: Any
+    ) -> Any:
         """The actions for observations after `steps` [] steps."""
         return self.learner.act(learnt.replace(steps=steps), observation, hyper, memory)
 
@@ -72,22 +91,30 @@ class Calls:
         return self.learner.recall(extras, first, hyper)
 
     @compiled(donate_argnums=0)
-    def learn(self, learnt: Any, storage: Any, hyper: Hyperparameters, data: Transition | None) -> Any:
+    def learn(
+        self, learnt: Any, storage: Any, hyper: Hyperparameters, data: Transition | None
+    ) -> Any:
         """The learners after the updates of one iteration."""
-        return self.learner.update(learnt.replace(storage=storage), hyper, data).replace(storage=None)
+        return self.learner.update(learnt.replace(storage=storage), hyper, data).replace(
+            storage=None
+        )
 
 
 class HostedDriver:
-    """Moves P learners through P x E environments on the host; see `rljax.training.drivers.driver.Driver`.
+    """Moves P learners through P x E environments on the host;
+    see `rljax.training.drivers.driver.Driver`.
 
-    The learners are held in two parts: `learnt`, a `LearnerState` without storage, and `storage`. Each call then only
-    receives the part that it changes.
+    The learners are held in two parts: `learnt`, a `LearnerState` without storage, and `storage`.
+    Each call then only receives the part that it changes.
     """
 
     without_environments = "lost"
 
-    def __init__(self, learner: Learner, environments: Hosted, config: Any, data: Transition | None = None) -> None:
-        """`environments` holds P x E environments in the order of the learners; `config` is stacked over P.
+    def __init__(
+        self, learner: Learner, environments: Hosted, config: Any, data: Transition | None = None
+    ) -> None:
+        """`environments` holds P x E environments in the order of the learners;
+        `config` is stacked over P.
 
         `data` [N, ...] is a data set for the same learners, where there is one.
         """
@@ -105,7 +132,10 @@ class HostedDriver:
         self.hyper = self.spread.learners(self.learner.hyperparameters(config))
 
     def start(self, seeds: Sequence[int], learnt: Learnt = None) -> None:
-        """Start fresh learners and environments, one learner per seed. Learners continue `learnt` where given."""
+        """Start fresh learners and environments, one learner per seed.
+
+        Learners continue `learnt` where given.
+        """
         self.data = self.spread.everywhere(self.data)
         learners = self.calls.init(keys_of(seeds), self.hyper, self.data)
         learners = self.spread.learners(continued(learners, learnt))
@@ -124,7 +154,10 @@ class HostedDriver:
     # One iteration: the agent's declaration calls one of these.
 
     def learn_from_batches(self) -> None:
-        """Updates on batches of what is stored, and steps. The simulators step while the device learns."""
+        """Updates on batches of what is stored, and steps.
+
+        The simulators step while the device learns.
+        """
         self._learn()
         self._step()
 
@@ -135,7 +168,10 @@ class HostedDriver:
         self._step()
 
     def _learn(self) -> bool:
-        """Submit the updates of an iteration where there are enough steps for it. Returns whether there are."""
+        """Submit the updates of an iteration where there are enough steps for it.
+
+        Returns whether there are.
+        """
         ready = bool(self.learner.ready(self.steps, self.hyper.experience))
         if ready:
             self.learnt = self.calls.learn(self.learnt, self.storage, self.hyper, self.data)
@@ -149,7 +185,9 @@ class HostedDriver:
             step = self._per_learner(step)
             sent = step.replace(observation=None, episode_return=None, episode_signals={})
             happened = (self.observation, self.action, self.extras, sent)
-            self.storage, pending = self.calls.store(self.storage, self.learnt.pending, experience, *happened)
+            self.storage, pending = self.calls.store(
+                self.storage, self.learnt.pending, experience, *happened
+            )
             if pending is not None:
                 self.learnt = self.learnt.replace(pending=pending)
             self.steps = counted(self.steps)
@@ -190,10 +228,14 @@ class HostedDriver:
         rows = (self.learner.num_learners, self.hyper.experience.num_envs)
         observation = self.spec.shaped(*rows)
         memory = jax.eval_shape(lambda: self.learner.recall(None, self._all_first(), self.hyper))
-        return split(learners, *jax.eval_shape(self.learner.act, learners, observation, self.hyper, memory))
+        return split(
+            learners, *jax.eval_shape(self.learner.act, learners, observation, self.hyper, memory)
+        )
 
     def environments(self, learners: Sequence[int] | None = None) -> bytes | None:
-        """The simulators' state, only that of `learners` where given; None where it cannot be saved."""
+        """The simulators' state, only that of `learners` where given;
+        None where it cannot be saved.
+        """
         return self.hosted.save(environment_rows(learners, self.hyper.experience.num_envs))
 
     @property
@@ -233,7 +275,9 @@ class HostedDriver:
 
     def _act(self, memory: Any) -> None:
         steps = np.int32(self.steps)
-        self.action, self.extras = self.calls.act(self.learnt, steps, self.observation, self.hyper, memory)
+        self.action, self.extras = self.calls.act(
+            self.learnt, steps, self.observation, self.hyper, memory
+        )
 
     def _forget(self) -> None:
         names = ("return", "length", "count", *signals.names(self.spec.signals))

@@ -1,12 +1,13 @@
 """The compiled loop: stepping, storing, acting and learning are one program.
 
-The loop holds `Simulators`: environments inside the program (`rljax.training.drivers.compiled`), or environments on the
-host that the program calls (`rljax.training.drivers.embedded`).
+The loop holds `Simulators`: environments inside the program (`rljax.training.drivers.compiled`), or
+environments on the host that the program calls (`rljax.training.drivers.embedded`).
 
-The next action is chosen before learning, so that environments on the host can step while the device learns. There are
-two exceptions. Streams learn from each transition at once, before they choose the next action. After learning from a
-rollout, the first action of the next one is chosen anew, so that a whole rollout comes from one policy. The agent's
-declaration chooses among the three: `Experience.iterate` calls one of the loop's methods `learn_from_...`.
+The next action is chosen before learning, so that environments on the host can step while the
+device learns. There are two exceptions. Streams learn from each transition at once, before they
+choose the next action. After learning from a rollout, the first action of the next one is chosen
+anew, so that a whole rollout comes from one policy. The agent's declaration chooses among the
+three: `Experience.iterate` calls one of the loop's methods `learn_from_...`.
 """
 
 from __future__ import annotations
@@ -24,7 +25,14 @@ from rljax.agent import Array, Step, Transition
 from rljax.distributed.devices import Spread
 from rljax.envs import signals
 from rljax.training.drivers.driver import ChunkReport, Learnt, continued, report
-from rljax.training.learner import Hyperparameters, Learner, LearnerState, before, empty_tally, per_learner
+from rljax.training.learner import (
+    Hyperparameters,
+    Learner,
+    LearnerState,
+    before,
+    empty_tally,
+    per_learner,
+)
 from rljax.training.programs import compiled, shared
 
 
@@ -41,14 +49,21 @@ class Carry(struct.PyTreeNode):
 
 
 class Simulators(Protocol):
-    """P x E environments as the compiled loop steps them. Loops with equal simulators share their programs."""
+    """P x E environments as the compiled loop steps them.
+
+    Loops with equal simulators share their programs.
+    """
 
     def reset(self, start: Any) -> tuple[Any, Any]:
-        """The first observations [P x E, O...], and the state of all environments; `start` is made by the driver."""
+        """The first observations [P x E, O...], and the state of all environments;
+        `start` is made by the driver.
+        """
         ...
 
     def step(self, carry: Carry, action: Array) -> tuple[Carry, Step]:
-        """Step the environments with actions [P x E, ...]; return the new carry and the step [P x E, ...]."""
+        """Step the environments with actions [P x E, ...];
+        return the new carry and the step [P x E, ...].
+        """
         ...
 
     def works(self, environment: Any) -> Array | bool:
@@ -60,13 +75,23 @@ class Simulators(Protocol):
         ...
 
     def iterate(
-        self, carry: Carry, num_steps: int, step: Callable[[Carry], Carry], learn: Callable[..., Carry]
+        self,
+        carry: Carry,
+        num_steps: int,
+        step: Callable[[Carry], Carry],
+        learn: Callable[..., Carry],
     ) -> Carry:
-        """`num_steps` calls of `step`, and one of `learn(carry, when)`, which does nothing where `when` is False."""
+        """`num_steps` calls of `step`, and one of `learn(carry, when)`,
+        which does nothing where `when` is False.
+        """
         ...
 
     def iterate_on_policy(
-        self, carry: Carry, num_steps: int, step: Callable[[Carry], Carry], learn: Callable[[Carry], Carry]
+        self,
+        carry: Carry,
+        num_steps: int,
+        step: Callable[[Carry], Carry],
+        learn: Callable[[Carry], Carry],
     ) -> Carry:
         """The same, with all steps of one policy: none of them begins before `learn` has ended."""
         ...
@@ -81,8 +106,12 @@ class CompiledLoop:
     spread: Spread  # how learners and environments are spread over devices
 
     @compiled()
-    def init(self, keys: Array, start: Any, hyper: Hyperparameters, data: Any, learnt: Learnt = None) -> Carry:
-        """The first state of the loop, from one key for each learner [P]; `start` is that of `Simulators.reset`."""
+    def init(
+        self, keys: Array, start: Any, hyper: Hyperparameters, data: Any, learnt: Learnt = None
+    ) -> Carry:
+        """The first state of the loop, from one key for each learner [P];
+        `start` is that of `Simulators.reset`.
+        """
         observation, environment = self.simulators.reset(start)
         learners = continued(self.learner.init(keys, hyper, data), learnt)
         rows = (self.learner.num_learners, hyper.experience.num_envs)
@@ -95,10 +124,13 @@ class CompiledLoop:
         return self._act(carry, hyper)
 
     @compiled(donate_argnums=0)
-    def advance(self, carry: Carry, iterations: Array, hyper: Hyperparameters, data: Transition | None) -> Carry:
+    def advance(
+        self, carry: Carry, iterations: Array, hyper: Hyperparameters, data: Transition | None
+    ) -> Carry:
         """The state after a number of iterations, or where the simulators have failed."""
         # The bound is traced, so that chunks of any length use one program.
-        # The result is placed again, because XLA may otherwise move parts of the agents to other devices.
+        # The result is placed again, because XLA may otherwise move parts of the agents to other
+        # devices.
         iterate = lambda carry: hyper.experience.iterate(self, carry, hyper, data)  # noqa: E731
         return self.placed(self.simulators.repeat(iterations, iterate, carry), hyper)
 
@@ -133,7 +165,9 @@ class CompiledLoop:
 
     # One iteration: the agent's declaration calls one of these.
 
-    def learn_from_batches(self, carry: Carry, hyper: Hyperparameters, data: Transition | None) -> Carry:
+    def learn_from_batches(
+        self, carry: Carry, hyper: Hyperparameters, data: Transition | None
+    ) -> Carry:
         """Steps, and updates on batches of what is stored."""
 
         def learn(carry: Carry, when: Array | bool) -> Carry:
@@ -142,19 +176,28 @@ class CompiledLoop:
         step = lambda carry: self._step(carry, hyper)  # noqa: E731
         return self.simulators.iterate(carry, hyper.experience.num_steps, step, learn)
 
-    def learn_from_rollout(self, carry: Carry, hyper: Hyperparameters, data: Transition | None) -> Carry:
-        """Steps of one policy, and updates on all of them. The next action is then chosen by the new policy."""
+    def learn_from_rollout(
+        self, carry: Carry, hyper: Hyperparameters, data: Transition | None
+    ) -> Carry:
+        """Steps of one policy, and updates on all of them.
+
+        The next action is then chosen by the new policy.
+        """
 
         def learn(carry: Carry) -> Carry:
             carry = carry.replace(learners=self._learn(carry.learners, hyper, data))
             # The observation was perceived before.
-            action, extras = self.learner.act(carry.learners, carry.observation, hyper, before(carry.extras))
+            action, extras = self.learner.act(
+                carry.learners, carry.observation, hyper, before(carry.extras)
+            )
             return carry.replace(action=action, extras=extras)
 
         step = lambda carry: self._step(carry, hyper)  # noqa: E731
         return self.simulators.iterate_on_policy(carry, hyper.experience.num_steps, step, learn)
 
-    def learn_from_each(self, carry: Carry, hyper: Hyperparameters, data: Transition | None) -> Carry:
+    def learn_from_each(
+        self, carry: Carry, hyper: Hyperparameters, data: Transition | None
+    ) -> Carry:
         """One step, and an update on its transition before the next action is chosen."""
         del data
         carry, transition = self._simulate(carry)
@@ -169,13 +212,19 @@ class CompiledLoop:
         return self._act(carry.replace(learners=learners), hyper)
 
     def _simulate(self, carry: Carry) -> tuple[Carry, tuple[Any, Array, Any, Step]]:
-        """Take the action. Return the carry with the next observation, and the parts of the transition."""
+        """Take the action.
+
+        Return the carry with the next observation, and the parts of the transition.
+        """
         carry, step = self.simulators.step(carry, flat(carry.action))
         step = per_learner(step, carry.action.shape[:2])
         ended = step.terminated | step.truncated
         totals = {"return": step.episode_return, "length": step.episode_length}
         totals |= signals.numbers(step.episode_signals, leading=2)
-        episodes = {n: carry.episodes[n] + jnp.where(ended, total, 0).sum(axis=1) for n, total in totals.items()}
+        episodes = {
+            n: carry.episodes[n] + jnp.where(ended, total, 0).sum(axis=1)
+            for n, total in totals.items()
+        }
         episodes["count"] = carry.episodes["count"] + ended.sum(axis=1)
         after = carry.replace(observation=step.observation, first=ended, episodes=episodes)
         return after, (carry.observation, carry.action, carry.extras, step)
@@ -189,12 +238,19 @@ class CompiledLoop:
         return carry.replace(learners=learners, action=action, extras=extras)
 
     def _learn(
-        self, learners: LearnerState, hyper: Hyperparameters, data: Transition | None, when: Array | bool = True
+        self,
+        learners: LearnerState,
+        hyper: Hyperparameters,
+        data: Transition | None,
+        when: Array | bool = True,
     ) -> LearnerState:
-        storage = learners.storage  # only read in the branch: a storage that passes through it would be copied
+        # Only read in the branch: a storage that passes through it would be copied.
+        storage = learners.storage
 
         def update(learnt: LearnerState) -> LearnerState:
-            return self.learner.update(learnt.replace(storage=storage), hyper, data).replace(storage=None)
+            return self.learner.update(learnt.replace(storage=storage), hyper, data).replace(
+                storage=None
+            )
 
         ready = self.learner.ready(learners.steps, hyper.experience) & when
         learnt = jax.lax.cond(ready, update, lambda learnt: learnt, learners.replace(storage=None))
@@ -202,7 +258,9 @@ class CompiledLoop:
 
 
 class LoopDriver:
-    """The part that drivers with a compiled loop have in common: the loop, its state, and what is read from it."""
+    """The part that drivers with a compiled loop have in common:
+    the loop, its state, and what is read from it.
+    """
 
     loop: CompiledLoop
     learner: Learner

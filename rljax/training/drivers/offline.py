@@ -1,7 +1,9 @@
-"""Learning from a data set alone: with the data on the device, drawing and learning are one compiled loop.
+"""Learning from a data set alone: with the data on the device,
+drawing and learning are one compiled loop.
 
-A data set that the device cannot hold stays on the host. The host then sends the batches of several iterations at a
-time, a group. The batches are the same in both cases, so the result does not depend on where the data are.
+A data set that the device cannot hold stays on the host. The host then sends the batches of several
+iterations at a time, a group. The batches are the same in both cases, so the result does not depend
+on where the data are.
 """
 
 from __future__ import annotations
@@ -19,7 +21,14 @@ from rljax.buffers import Dataset
 from rljax.buffers.rows import rows_of
 from rljax.distributed.devices import Spread
 from rljax.system import hardware
-from rljax.training.drivers.driver import ChunkReport, Learnt, continued, key_shapes, keys_of, report
+from rljax.training.drivers.driver import (
+    ChunkReport,
+    Learnt,
+    continued,
+    key_shapes,
+    keys_of,
+    report,
+)
 from rljax.training.learner import Hyperparameters, Learner, LearnerState, counted, empty_tally
 from rljax.training.programs import compiled, shared
 
@@ -42,10 +51,14 @@ class OfflineLoop:
         return self.learner.prepare(state, data, hyper.config)
 
     @compiled(donate_argnums=0)
-    def advance(self, learnt: LearnerState, data: Transition, number: Array, hyper: Hyperparameters) -> LearnerState:
+    def advance(
+        self, learnt: LearnerState, data: Transition, number: Array, hyper: Hyperparameters
+    ) -> LearnerState:
         """The learners after a number of iterations."""
         # The bound is traced, so that chunks of any length use one program.
-        return jax.lax.fori_loop(0, number, lambda _, learnt: self.learner.update(learnt, hyper, data), learnt)
+        return jax.lax.fori_loop(
+            0, number, lambda _, learnt: self.learner.update(learnt, hyper, data), learnt
+        )
 
     @compiled(static_argnums=0)
     def draw(self, number: int, key_update: Array, updates: Array, hyper: Hyperparameters) -> Any:
@@ -53,17 +66,25 @@ class OfflineLoop:
         experience: Any = hyper.experience
 
         def draw(iteration: Array) -> Any:
-            keys = self.learner.batch_keys(key_update, counted(updates, iteration * experience.num_updates))
+            keys = self.learner.batch_keys(
+                key_update, counted(updates, iteration * experience.num_updates)
+            )
             return experience.random(keys, number)
 
         return jax.vmap(draw)(jnp.arange(self.group))
 
     @compiled(donate_argnums=0)
-    def learn(self, learnt: LearnerState, batches: Transition, number: Array, hyper: Hyperparameters) -> LearnerState:
-        """The learners after the first `number` iterations; the batches of all iterations are [group, P, U, B, ...]."""
+    def learn(
+        self, learnt: LearnerState, batches: Transition, number: Array, hyper: Hyperparameters
+    ) -> LearnerState:
+        """The learners after the first `number` iterations;
+        the batches of all iterations are [group, P, U, B, ...].
+        """
 
         def one(iteration: Array, learnt: LearnerState) -> LearnerState:
-            return self.learner.learn(learnt, jax.tree.map(lambda x: x[iteration], batches), hyper.config)
+            return self.learner.learn(
+                learnt, jax.tree.map(lambda x: x[iteration], batches), hyper.config
+            )
 
         return jax.lax.fori_loop(0, number, one, learnt)
 
@@ -74,8 +95,11 @@ class OfflineDriver:
     without_environments = "none"
     save_failure: str | None = None
 
-    def __init__(self, learner: Learner, data: Transition, config: Any, on_host: bool = False) -> None:
-        """`data` [N, ...] is shared by all learners and moved to the device; `config` is stacked over P.
+    def __init__(
+        self, learner: Learner, data: Transition, config: Any, on_host: bool = False
+    ) -> None:
+        """`data` [N, ...] is shared by all learners and moved to the device;
+        `config` is stacked over P.
 
         With `on_host` the data stay in the host's memory, as NumPy arrays.
         """
@@ -96,7 +120,10 @@ class OfflineDriver:
         return self.hyper.experience  # type: ignore[return-value]
 
     def start(self, seeds: Sequence[int], learnt: Learnt = None) -> None:
-        """Start fresh learners, one per seed. Agents that have `prepare` see the whole data set once."""
+        """Start fresh learners, one per seed.
+
+        Agents that have `prepare` see the whole data set once.
+        """
         self._place()
         host = jax.devices("cpu")[0] if self.on_host else None
         with jax.default_device(host):
@@ -107,15 +134,21 @@ class OfflineDriver:
     def advance(self, iterations: int) -> None:
         """Run `iterations` of `num_updates` updates each."""
         if not self.on_host:
-            self.learnt = self.loop.advance(self.learnt, self.data, np.int32(iterations), self.hyper)
+            self.learnt = self.loop.advance(
+                self.learnt, self.data, np.int32(iterations), self.hyper
+            )
             return
         updates, number = int(self.learnt.updates), self.data.reward.shape[0]
         group = self.loop.group
         for done in range(0, iterations, group):
             first = np.int32(counted(updates, done * self.experience.num_updates))
-            drawn = jax.tree.map(np.asarray, self.loop.draw(number, self.learnt.key_update, first, self.hyper))
+            drawn = jax.tree.map(
+                np.asarray, self.loop.draw(number, self.learnt.key_update, first, self.hyper)
+            )
             batches = self.experience.take(self.data, drawn)
-            self.learnt = self.loop.learn(self.learnt, batches, np.int32(min(group, iterations - done)), self.hyper)
+            self.learnt = self.loop.learn(
+                self.learnt, batches, np.int32(min(group, iterations - done)), self.hyper
+            )
 
     @property
     def learners(self) -> LearnerState:
@@ -162,13 +195,26 @@ class OfflineDriver:
         self.data = None  # type: ignore[assignment]
 
     def _group(self) -> int:
-        """The iterations whose batches the host sends together: as many as `GROUP_BYTES` hold, up to `GROUP`."""
-        row = hardware.nbytes(jax.eval_shape(lambda data: rows_of(data, jnp.zeros((), jnp.int32)), self.data))
-        size = row * self.learner.num_learners * self.experience.num_updates * self.experience.batch_size
+        """The iterations whose batches the host sends together:
+        as many as `GROUP_BYTES` hold, up to `GROUP`.
+        """
+        row = hardware.nbytes(
+            jax.eval_shape(lambda data: rows_of(data, jnp.zeros((), jnp.int32)), self.data)
+        )
+        size = (
+            row
+            * self.learner.num_learners
+            * self.experience.num_updates
+            * self.experience.batch_size
+        )
         return max(1, min(GROUP, GROUP_BYTES // max(1, size)))
 
     def _place(self) -> None:
-        self.data = jax.tree.map(np.asarray, self.data) if self.on_host else self.spread.everywhere(self.data)
+        self.data = (
+            jax.tree.map(np.asarray, self.data)
+            if self.on_host
+            else self.spread.everywhere(self.data)
+        )
 
 
 def _split(learnt: LearnerState) -> dict[str, Any]:

@@ -21,9 +21,11 @@ class Experiment:
     module: Any  # the agent
     config: Any  # the agent's Config; floats are numbers, or tuples with one value per learner
     dataset: datasets.OfflineDataset | None
-    load_base: Callable[[], Base] | None = None  # reads another run's policy, for agents with `use_base`
+    # reads another run's policy, for agents with `use_base`
+    load_base: Callable[[], Base] | None = None
 
-    load_start: Callable[[], Any] | None = None  # reads the policies of another run, with which learners begin
+    # reads the policies of another run, with which learners begin
+    load_start: Callable[[], Any] | None = None
 
     @functools.cached_property
     def base(self) -> Base | None:
@@ -54,11 +56,17 @@ class OnlineExperience:
     module: Any  # the agent
     mixture: tuple[Any, tuple[float, float]] | None  # beside a data set: see `Mixed.of`
     name: str  # of the environment
-    goals: Any  # what replaces goals in hindsight: the environment or `Goals`; else why none can, in words, or None
-    has_policy: bool = False  # learners begin with a policy: it acts in the warm-up, in place of uniform actions
+    # what replaces goals in hindsight: the environment or `Goals`; else why none can, in words, or
+    # None
+    goals: Any
+    # learners begin with a policy: it acts in the warm-up, in place of uniform actions
+    has_policy: bool = False
 
     def __call__(self, config: Any) -> Experience:
-        """The declaration, mixed with the data set where there is one. Rollouts stay whole, with rows beside them."""
+        """The declaration, mixed with the data set where there is one.
+
+        Rollouts stay whole, with rows beside them.
+        """
         declared = self.module.experience(config).in_environment()
         if self.has_policy:
             declared = declared.with_policy()
@@ -68,8 +76,12 @@ class OnlineExperience:
         return declared.with_goals(self.goals, self.name)
 
 
-def prepared(dataset: datasets.OfflineDataset, experience: Experience) -> tuple[Transition, tuple[float, float]]:
-    """The data set in the form that the agent declares, and the scale and shift of its rewards and of new rewards."""
+def prepared(
+    dataset: datasets.OfflineDataset, experience: Experience
+) -> tuple[Transition, tuple[float, float]]:
+    """The data set in the form that the agent declares,
+    and the scale and shift of its rewards and of new rewards.
+    """
     scale, shift = datasets.reward_transform(experience.reward_transform, dataset)
     transitions = dataset.transitions
     names = (*experience.signals, *experience.labels)

@@ -1,4 +1,6 @@
-"""The memory that a run needs, estimated before anything is allocated, and refused where it does not fit."""
+"""The memory that a run needs, estimated before anything is allocated,
+and refused where it does not fit.
+"""
 
 from __future__ import annotations
 
@@ -19,9 +21,11 @@ LONGEST_CHUNK = 10_000_000  # steps: the sums of a chunk are float32
 
 
 def check_stage(driver: Any, template: Any, data_bytes: int, limit: int | None, where: str) -> None:
-    """Raise `ValueError` where this process's part of a driver's state, and `data_bytes` of a data set, need too much.
+    """Raise `ValueError` where this process's part of a driver's state,
+    and `data_bytes` of a data set, need too much.
 
-    `template` has the shapes of the driver's arrays. `limit` is the memory in bytes that is left on the device `where`.
+    `template` has the shapes of the driver's arrays. `limit` is the memory in bytes that is left on
+    the device `where`.
     """
     parts = memory(template, driver.learner, driver.hyper, driver.data)
     remedies = {name: remedy(name) for name in parts}
@@ -29,14 +33,18 @@ def check_stage(driver: Any, template: Any, data_bytes: int, limit: int | None, 
     if data_bytes:
         parts["data set"] = data_bytes
         remedies["data set"] = (
-            f"The data set takes {data_bytes / 1e9:.1f} GB of them: keep it on the host with --data-on-host, which is "
-            "slower, or lower --seeds."
+            f"The data set takes {data_bytes / 1e9:.1f} GB of them: keep it on the host with "
+            "--data-on-host, which is slower, or lower --seeds."
         )
     require_room(parts, limit, where, remedies)
 
 
-def require_room(parts: Mapping[str, int], limit: int | None, where: str, remedies: Mapping[str, str]) -> None:
-    """Raise `ValueError` where all parts, in bytes by name, need more than `limit`. Its remedy is of the largest part.
+def require_room(
+    parts: Mapping[str, int], limit: int | None, where: str, remedies: Mapping[str, str]
+) -> None:
+    """Raise `ValueError` where all parts, in bytes by name, need more than `limit`.
+
+    Its remedy is of the largest part.
 
     The message lists the parts, the largest first. Without a known limit nothing is refused.
     """
@@ -47,12 +55,15 @@ def require_room(parts: Mapping[str, int], limit: int | None, where: str, remedi
     width = max(map(len, ranked))
     table = "".join(f"\n  {name:<{width}}  {parts[name] / 1e9:>12,.1f} GB" for name in ranked)
     raise ValueError(
-        f"the run needs {total / 1e9:,.1f} GB on {where}, {limit / 1e9:,.1f} GB are there. {remedies[ranked[0]]}{table}"
+        f"the run needs {total / 1e9:,.1f} GB on {where}, {limit / 1e9:,.1f} GB are "
+        f"there. {remedies[ranked[0]]}{table}"
     )
 
 
 def require_environments(settings: Settings, experience: Experience, on_host: bool) -> None:
-    """Raise `ValueError` where the machine's memory cannot hold the environments. None has to be created for this.
+    """Raise `ValueError` where the machine's memory cannot hold the environments.
+
+    None has to be created for this.
 
     `on_host`: the environments are not inside the program.
     """
@@ -74,10 +85,13 @@ def require_environments(settings: Settings, experience: Experience, on_host: bo
         require_room(parts, hardware.available_memory(), "this machine", remedies)
 
 
-def memory(template: Mapping[str, Any], learner: Learner, hyper: Hyperparameters, data: Any) -> dict[str, int]:
+def memory(
+    template: Mapping[str, Any], learner: Learner, hyper: Hyperparameters, data: Any
+) -> dict[str, int]:
     """The bytes of the parts of a stage's state and of its updates, by name, at the least.
 
-    `template` has the shapes of a driver's state, and `data` [N, ...] is its data set, where there is one.
+    `template` has the shapes of a driver's state, and `data` [N, ...] is its data set, where there
+    is one.
     """
     experience, num_learners = hyper.experience, learner.num_learners
     is_learners = lambda x: isinstance(x, LearnerState)  # noqa: E731
@@ -85,29 +99,45 @@ def memory(template: Mapping[str, Any], learner: Learner, hyper: Hyperparameters
     agents, storage = hardware.nbytes(template["agent"]), hardware.nbytes(learners.storage)
     return {
         "agents": agents,
-        "copies of the agents": agents * (2 if num_learners > 1 else 1),  # the best, and those before a chunk
+        # The best, and those before a chunk.
+        "copies of the agents": agents * (2 if num_learners > 1 else 1),
         experience.kind: storage,
         "environments": hardware.nbytes(template["training"]) - storage,
         "batches of an iteration": experience.batch_bytes(learners.storage, data, num_learners),
-        "layers of an update": _largest_product(learner, learners.replace(agent=template["agent"]), hyper, data),
+        "layers of an update": _largest_product(
+            learner, learners.replace(agent=template["agent"]), hyper, data
+        ),
     }
 
 
-def _largest_product(learner: Learner, state: LearnerState, hyper: Hyperparameters, data: Any) -> int:
-    """The bytes of the largest matrix product of an iteration's updates. All of a product is in memory at some time."""
+def _largest_product(
+    learner: Learner, state: LearnerState, hyper: Hyperparameters, data: Any
+) -> int:
+    """The bytes of the largest matrix product of an iteration's updates.
+
+    All of a product is in memory at some time.
+    """
     if state.storage is None and data is None:  # no batch is drawn
         return 0
     shapes = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), data)
     program = jax.make_jaxpr(learner.update)(state, hyper, shapes)
-    products = [x for x in _equations(program.jaxpr) if x.primitive.name in ("dot_general", "conv_general_dilated")]
-    return max((hardware.nbytes([x.aval for x in product.outvars]) for product in products), default=0)
+    products = [
+        x
+        for x in _equations(program.jaxpr)
+        if x.primitive.name in ("dot_general", "conv_general_dilated")
+    ]
+    return max(
+        (hardware.nbytes([x.aval for x in product.outvars]) for product in products), default=0
+    )
 
 
 def _equations(program: Any) -> Iterator[Any]:
     """All equations of a program, also those of the programs in it."""
     for equation in program.eqns:
         yield equation
-        for value in jax.tree.leaves(list(equation.params.values()), is_leaf=lambda x: hasattr(x, "eqns")):
+        for value in jax.tree.leaves(
+            list(equation.params.values()), is_leaf=lambda x: hasattr(x, "eqns")
+        ):
             if hasattr(value, "eqns"):
                 yield from _equations(value)
 

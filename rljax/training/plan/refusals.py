@@ -24,7 +24,9 @@ MANY_STEPS = 1_000  # steps of an evaluation for each step of training: more are
 
 
 def require_source(experiment: Experiment, experience: Experience) -> None:
-    """Raise `ValueError` for what the agent cannot learn from, and for parts that it does not have."""
+    """Raise `ValueError` for what the agent cannot learn from,
+    and for parts that it does not have.
+    """
     settings, dataset, agent = experiment.settings, experiment.dataset, experiment.settings.agent
     supply = Supply(
         agent=agent,
@@ -59,16 +61,21 @@ def require_shared(settings: Settings, name: str, stepped_on_host: bool) -> None
         return
     if stepped_on_host:
         raise ValueError(
-            f"'{name}' is stepped on the host, several processes share environments inside the program (brax/, "
-            "gymnax/, playground/, rljax/) and data sets. Its learners do not need each other: train some on each "
-            f"machine, rljax train {settings.agent} --env {name} --seed S, or a grid's launches with --ray."
+            f"'{name}' is stepped on the host, several processes share environments inside the "
+            "program (brax/, gymnax/, playground/, rljax/) and data sets. Its learners do not need "
+            f"each other: train some on each machine, rljax train {settings.agent} --env {name} "
+            "--seed S, or a grid's launches with --ray."
         )
     if settings.data_on_host:
-        raise ValueError("--data-on-host keeps a data set in one machine's memory: several processes cannot share it.")
+        raise ValueError(
+            "--data-on-host keeps a data set in one machine's memory: several processes "
+            "cannot share it."
+        )
 
 
 def require_fit(dataset: datasets.OfflineDataset, spec: EnvSpec, experience: Experience) -> None:
-    """Raise `ValueError` where the shapes of a data set, as its agent observes it, and of an environment differ.
+    """Raise `ValueError` where the shapes of a data set, as its agent observes it,
+    and of an environment differ.
 
     Where the data do not say how many discrete actions there are, the environment does.
     """
@@ -76,14 +83,16 @@ def require_fit(dataset: datasets.OfflineDataset, spec: EnvSpec, experience: Exp
     shows_other = difference(of_data, spec) in ("observation_shape", "observation_dtype", "parts")
     if shows_other and not (spec.is_vector and of_data.is_vector):
         raise ValueError(
-            f"data set '{dataset.name}' shows {shown(of_data)}, environment '{spec.name}' shows {shown(spec)}. Name "
-            "one that fits with --env, or none to train without evaluations."
+            f"data set '{dataset.name}' shows {shown(of_data)}, environment '{spec.name}' shows "
+            f"{shown(spec)}. Name one that fits with --env, or none to train without evaluations."
         )
     if dataset.discrete and spec.discrete and len(of_data.choices) == len(spec.choices):
         known = dataset.provenance.get("choices" if of_data.choices else "num_actions")
         choices = tuple(max(pair) for pair in zip(of_data.choices, spec.choices, strict=True))
         number = sum(choices) or max(of_data.action_size, spec.action_size)
-        of_data = of_data if known else dataclasses.replace(of_data, action_size=number, choices=choices)
+        of_data = (
+            of_data if known else dataclasses.replace(of_data, action_size=number, choices=choices)
+        )
     name = difference(of_data, spec)
     if name is None:
         return
@@ -92,19 +101,22 @@ def require_fit(dataset: datasets.OfflineDataset, spec: EnvSpec, experience: Exp
         if spec.discrete and not spec.choices:
             datasets.require_integers(dataset, spec.name, spec.action_size)
     raise ValueError(
-        f"data set '{dataset.name}' has {name} = {getattr(of_data, name)}, environment '{spec.name}' has "
-        f"{getattr(spec, name)}. Name one that fits with --env, or none to train without evaluations."
+        f"data set '{dataset.name}' has {name} = {getattr(of_data, name)}, environment "
+        f"'{spec.name}' has {getattr(spec, name)}. Name one that fits with --env, or none to train "
+        "without evaluations."
     )
 
 
 def require_same_spaces(of_other: EnvSpec, flag: str, spec: EnvSpec) -> None:
-    """Raise `ValueError` where the observations or actions of another run, which `flag` names, have other sizes."""
+    """Raise `ValueError` where the observations or actions of another run, which `flag` names,
+    have other sizes.
+    """
     name = difference(of_other, spec)
     if name is not None:
         raise ValueError(
             f"the policy of {flag} was trained with {name} = {getattr(of_other, name)} on "
-            f"'{of_other.name}', '{spec.name}' has {getattr(spec, name)}. Name a run in an environment of the "
-            "same shapes."
+            f"'{of_other.name}', '{spec.name}' has {getattr(spec, name)}. Name a run in an "
+            "environment of the same shapes."
         )
 
 
@@ -117,15 +129,19 @@ def other_bounds(dataset: datasets.OfflineDataset | None, hosted: Hosted | None)
         return None
     low, high = (f"[{x[0].min():g}, {x[1].max():g}]" for x in (dataset.action_bounds, bounds))
     return (
-        f"actions of '{dataset.name}' were read as lying in {low}, those of the environment lie in {high}. That is "
-        "right if the file's are normalised; if not: rljax data convert FILE NEW --action-bounds LOW HIGH"
+        f"actions of '{dataset.name}' were read as lying in {low}, those of the environment lie in "
+        f"{high}. That is right if the file's are normalised; if not: rljax data convert FILE NEW "
+        "--action-bounds LOW HIGH"
     )
 
 
 def warnings(
     stages: Sequence[Any], settings: Settings, spec: EnvSpec, rows: int | None, on_host: bool
 ) -> Iterator[str]:
-    """Warnings about numbers of steps, rows and episodes in the `stages` of a plan. `rows` are those of a data set."""
+    """Warnings about numbers of steps, rows and episodes in the `stages` of a plan.
+
+    `rows` are those of a data set.
+    """
     before = 0
     declared = [stage.driver.hyper.experience for stage in stages]
     for stage, experience in zip(stages, declared, strict=True):
@@ -137,9 +153,16 @@ def warnings(
 
 
 def oddities(
-    settings: Settings, experiences: Sequence[Experience], spec: EnvSpec, rows: int | None, on_host: bool
+    settings: Settings,
+    experiences: Sequence[Experience],
+    spec: EnvSpec,
+    rows: int | None,
+    on_host: bool,
 ) -> Iterator[str]:
-    """Warnings about numbers that work, but hardly as they were meant. `rows` is the size of the data set, if any."""
+    """Warnings about numbers that work, but hardly as they were meant.
+
+    `rows` is the size of the data set, if any.
+    """
     for experience in experiences:
         yield from experience.oddities(rows, spec.max_episode_steps)
     if settings.env == "none":
@@ -148,8 +171,9 @@ def oddities(
     longest = episodes * (spec.max_episode_steps or LIMIT)
     if longest > MANY_STEPS * settings.eval_every:
         yield (
-            f"each evaluation plays {episodes:,} episodes with each learner, which are up to {longest:,} steps, after "
-            f"{settings.eval_every:,} steps of training. Lower --eval-episodes or raise --eval-every."
+            f"each evaluation plays {episodes:,} episodes with each learner, which are up to "
+            f"{longest:,} steps, after {settings.eval_every:,} steps of training. Lower "
+            "--eval-episodes or raise --eval-every."
         )
     environments = number * (episodes + max(experience.num_envs for experience in experiences))
     if on_host and environments * HOSTED_SECONDS > LONG_START:

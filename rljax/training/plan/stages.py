@@ -27,7 +27,12 @@ from rljax.training.drivers.hosted import HostedDriver
 from rljax.training.drivers.offline import OfflineDriver
 from rljax.training.learner import Learner
 from rljax.training.plan import memory, refusals
-from rljax.training.plan.experiment import Experiment, OnlineExperience, WeightedExperience, prepared
+from rljax.training.plan.experiment import (
+    Experiment,
+    OnlineExperience,
+    WeightedExperience,
+    prepared,
+)
 from rljax.training.settings import WEIGHTS, share_of
 from rljax.training.terminal_values import TerminalValues, terminal_values
 
@@ -50,10 +55,12 @@ class TrainingPlan:
     stages: list[Stage]
     evaluator: Any  # None where there is no environment
     spec: EnvSpec
-    spaces: dict[str, Any] | None  # of the environment, ready for JSON; None inside the program: agents see the same
+    # of the environment, ready for JSON; None inside the program: agents see the same
+    spaces: dict[str, Any] | None
     warnings: tuple[str, ...] = ()  # possible problems with the data set and with learning rates
     terminal: TerminalValues | None = None  # metrics of the data set's terminal rows
-    weights: dict[str, Any] | None = None  # how unequally rows are drawn, ready for JSON; None where all are equal
+    # how unequally rows are drawn, ready for JSON; None where all are equal
+    weights: dict[str, Any] | None = None
 
     @property
     def multiple(self) -> int:
@@ -64,8 +71,8 @@ class TrainingPlan:
 def plan(experiment: Experiment) -> TrainingPlan:
     """Plan the stages that the settings ask for. Nothing compiles.
 
-    Raises `ValueError` where the agent needs data and has none, where the agent or environment cannot use the data, and
-    for everything that environments and agents refuse.
+    Raises `ValueError` where the agent needs data and has none, where the agent or environment
+    cannot use the data, and for everything that environments and agents refuse.
     """
     settings, module, dataset, experience = (
         experiment.settings,
@@ -127,7 +134,9 @@ def _stacked(experiment: Experiment, config: Any) -> Any:
 
 
 def _check_spaces(experiment: Experiment, spec: EnvSpec, name: str) -> None:
-    """Raise `ValueError` where the agent, its data or another run's policy do not fit the environment `name`."""
+    """Raise `ValueError` where the agent, its data or another run's policy do not fit the
+    environment `name`.
+    """
     settings, experience = experiment.settings, experiment.experience
     if experiment.dataset is not None:
         refusals.require_fit(experiment.dataset, spec, experience)
@@ -152,14 +161,18 @@ class Data(NamedTuple):
 
 
 def _data(experiment: Experiment) -> Data:
-    """The data set in the form that the agent declares, with the weights that the settings ask for."""
+    """The data set in the form that the agent declares,
+    with the weights that the settings ask for.
+    """
     settings, dataset = experiment.settings, experiment.dataset
     if dataset is None:
         return Data(None, (1.0, 0.0), None)
     data, reward_affine = prepared(dataset, experiment.experience)
     if settings.weights == "uniform":
         return Data(data, reward_affine, None)
-    probability = datasets.row_weights(dataset, settings.weights, settings.weights_alpha, settings.weights_share)
+    probability = datasets.row_weights(
+        dataset, settings.weights, settings.weights_alpha, settings.weights_share
+    )
     setting = WEIGHTS[settings.weights]
     weights: dict[str, Any] = {"name": settings.weights}
     if setting is not None:
@@ -177,7 +190,10 @@ class Online(NamedTuple):
 
 
 def _online(experiment: Experiment, places: Places, data: Data, name: str) -> Online:
-    """How learners learn in the environment `name`. Raises `ValueError` for settings that cannot work."""
+    """How learners learn in the environment `name`.
+
+    Raises `ValueError` for settings that cannot work.
+    """
     settings, module = experiment.settings, experiment.module
     config = configuration.replace(experiment.config, settings.online or {}, "--online")
     contract.check(module, _named(places.spec, name), config)
@@ -195,7 +211,9 @@ def _online(experiment: Experiment, places: Places, data: Data, name: str) -> On
     return Online(config, declare, declared.steps_per_iteration)
 
 
-def _stage_of_data(experiment: Experiment, spec: EnvSpec, data: Data, online: Online | None) -> Stage:
+def _stage_of_data(
+    experiment: Experiment, spec: EnvSpec, data: Data, online: Online | None
+) -> Stage:
     """The stage in which learners learn from the data set alone."""
     settings, config = experiment.settings, experiment.config
     assert data.transitions is not None
@@ -203,11 +221,15 @@ def _stage_of_data(experiment: Experiment, spec: EnvSpec, data: Data, online: On
     multiple = iteration if online is None else math.lcm(iteration, online.iteration)
     declare = None if data.weights is None else WeightedExperience(experiment.module)
     learner = Learner(experiment.module, spec, len(settings.seeds), declare, experiment.base)
-    driver = OfflineDriver(learner, data.transitions, _stacked(experiment, config), settings.data_on_host)
+    driver = OfflineDriver(
+        learner, data.transitions, _stacked(experiment, config), settings.data_on_host
+    )
     return Stage(driver, config, iteration, round_up(settings.steps, multiple), 0)
 
 
-def _stage_online(experiment: Experiment, places: Places, data: Transition | None, online: Online, end: int) -> Stage:
+def _stage_online(
+    experiment: Experiment, places: Places, data: Transition | None, online: Online, end: int
+) -> Stage:
     """The stage in which learners learn in an environment, which ends at the run's step `end`."""
     settings = experiment.settings
     number = len(settings.seeds)
@@ -219,7 +241,9 @@ def _stage_online(experiment: Experiment, places: Places, data: Transition | Non
         limit = _limit(settings.env, experiment.dataset)
         hosted = envs.make_hosted(online.declare.name, number * declared.num_envs, **limit)
         one_cpu = jax.default_backend() == "cpu" and jax.device_count() == 1
-        driver = declared.host_driver(EmbeddedDriver, HostedDriver, one_cpu)(learner, hosted, stacked, data)
+        driver = declared.host_driver(EmbeddedDriver, HostedDriver, one_cpu)(
+            learner, hosted, stacked, data
+        )
     return Stage(driver, online.config, online.iteration, end, declared.num_envs)
 
 
@@ -229,11 +253,14 @@ class Places(NamedTuple):
     evaluator: Any  # None where there is no environment
     spec: EnvSpec  # of the environment where they learn, or of the data where there is none
     inside: AutoReset | None  # the environment where they learn, if it is inside the program
-    hosted: Hosted | None  # environments of the kind where they learn, to ask; None inside the program
+    # environments of the kind where they learn, to ask; None inside the program
+    hosted: Hosted | None
 
 
 def _places(experiment: Experiment, name: str, inside: AutoReset | None) -> Places:
-    """The evaluator, and the environment `name` in which learners learn; `inside` is this if the program steps it."""
+    """The evaluator, and the environment `name` in which learners learn;
+    `inside` is this if the program steps it.
+    """
     settings, dataset, experience = experiment.settings, experiment.dataset, experiment.experience
     if name == "none":
         assert dataset is not None
@@ -250,8 +277,9 @@ def _places(experiment: Experiment, name: str, inside: AutoReset | None) -> Plac
     hosted = getattr(evaluator, "hosted", None)
     if hosted is not None and settings.eval_episodes % hosted.num_tasks:
         raise ValueError(
-            f"--eval-episodes is {settings.eval_episodes}, and '{hosted.name}' has {hosted.num_tasks} tasks that share "
-            f"them: give a multiple, such as {round_up(settings.eval_episodes, hosted.num_tasks)}."
+            f"--eval-episodes is {settings.eval_episodes}, and '{hosted.name}' has "
+            f"{hosted.num_tasks} tasks that share them: give a multiple, such "
+            f"as {round_up(settings.eval_episodes, hosted.num_tasks)}."
         )
     if not elsewhere:
         return Places(evaluator, evaluator.spec, inside, hosted)
@@ -263,24 +291,34 @@ def _places(experiment: Experiment, name: str, inside: AutoReset | None) -> Plac
     field = difference(evaluator.spec, spec)
     if field is not None:
         raise ValueError(
-            f"--eval-env '{settings.evaluated_in}' has {field} = {getattr(evaluator.spec, field)}, and "
-            f"'{settings.env}', where the agent learns, has {getattr(spec, field)}. Name one that fits."
+            f"--eval-env '{settings.evaluated_in}' has {field} = {getattr(evaluator.spec, field)}, "
+            f"and '{settings.env}', where the agent learns, has {getattr(spec, field)}. Name "
+            "one that fits."
         )
     return Places(evaluator, spec, inside, hosted)
 
 
 def _limit(name: str, dataset: datasets.OfflineDataset | None) -> dict[str, int]:
-    """The time limit of the environment `name` if a data set was recorded in it: its reference returns hold for this.
+    """The time limit of the environment `name` if a data set was recorded in it:
+    its reference returns hold for this.
 
-    Gymnasium may register another limit: D4RL's pen has half of it, the long-horizon sets have more.
+    Gymnasium may register another limit: D4RL's pen has half of it, the long-horizon sets have
+    more.
     """
     if dataset is None or dataset.env != name or envs.is_compiled(name):
         return {}
-    return {} if dataset.max_episode_steps is None else {"max_episode_steps": dataset.max_episode_steps}
+    return (
+        {}
+        if dataset.max_episode_steps is None
+        else {"max_episode_steps": dataset.max_episode_steps}
+    )
 
 
 def _described_spaces(experiment: Experiment, places: Places) -> dict[str, Any] | None:
-    """The environment's own spaces, ready for JSON. None inside the program, where agents see the same."""
+    """The environment's own spaces, ready for JSON.
+
+    None inside the program, where agents see the same.
+    """
     dataset = experiment.dataset
     if places.hosted is not None:
         return places.hosted.spaces.described()

@@ -1,4 +1,6 @@
-"""The agents that stand for all of them in the quick tests of what agents share: one for each kind of experience."""
+"""The agents that stand for all of them in the quick tests of what agents share:
+one for each kind of experience.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Hyperparameters at the borders of their ranges: each is refused before anything compiles, or learns finite numbers.
+"""Hyperparameters at the borders of their ranges: each is refused before anything compiles,
+or learns finite numbers.
 
 All floats of an agent are inputs of one compiled program, so that each try costs two calls of it.
 """
@@ -20,7 +21,20 @@ from rljax.agent import float_fields
 from tests.agents.contract.representatives import quick
 from tests.agents.contract.test_contract import AGENTS, KEY, last_step, scalars, subject
 
-FLOATS = (-100.0, -1.0, -1e-6, 0.0, 1e-30, 1.0 - 1e-9, 1.0, 1.0 + 1e-6, 1e39, np.nan, np.inf, -np.inf)
+FLOATS = (
+    -100.0,
+    -1.0,
+    -1e-6,
+    0.0,
+    1e-30,
+    1.0 - 1e-9,
+    1.0,
+    1.0 + 1e-6,
+    1e39,
+    np.nan,
+    np.inf,
+    -np.inf,
+)
 INTEGERS = (-1, 0)
 # Settings under which a part of an agent computes that rests by default.
 VARIANTS: dict[str, list[dict[str, Any]]] = {
@@ -34,15 +48,26 @@ VARIANTS: dict[str, list[dict[str, Any]]] = {
     "edac": [{"diversity_weight": None}],
     "gciql": [{"policy_loss": "awr"}],
     "ppo": [{"policy": "tanh_gaussian", "clip_values": True}],
-    "sac": [{"temperature_loss": "alpha", "target_entropy": -1.0}, {"num_critics": 3, "min_critics": 2}],
+    "sac": [
+        {"temperature_loss": "alpha", "target_entropy": -1.0},
+        {"num_critics": 3, "min_critics": 2},
+    ],
     "sac_discrete": [
         {"temperature_loss": "alpha", "reduction": "mean"},
         {"clip_q": 0.5, "entropy_penalty": 0.5},
     ],
-    **{name: [{"adaptive": True}] for name in ("stream_ac", "stream_q", "stream_sarsa", "stream_td")},
+    **{
+        name: [{"adaptive": True}]
+        for name in ("stream_ac", "stream_q", "stream_sarsa", "stream_td")
+    },
 }
 CASES = [
-    pytest.param(name, changes, id=f"{name}-{number}", marks=pytest.mark.learn if name != "td3" else pytest.mark.slow)
+    pytest.param(
+        name,
+        changes,
+        id=f"{name}-{number}",
+        marks=pytest.mark.learn if name != "td3" else pytest.mark.slow,
+    )
     for name in AGENTS
     for number, changes in enumerate([{}, *VARIANTS.get(name, [])])
 ]
@@ -79,7 +104,8 @@ def followed(name: str, config: Any) -> Any:
     config = module.schedule(config, 10.0) if hasattr(module, "schedule") else config
     given = {field: getattr(config, field) for field in float_fields(type(config))}
     return dataclasses.replace(
-        config, **{field: None if x is None else jnp.asarray(x, jnp.float32) for field, x in given.items()}
+        config,
+        **{field: None if x is None else jnp.asarray(x, jnp.float32) for field, x in given.items()},
     )
 
 
@@ -122,7 +148,11 @@ def test_floats_at_their_borders_are_refused_or_finite(name: str, changes: dict[
 def integers(config: Any) -> list[str]:
     """The names of integer settings, and of those that are lists of integers."""
     hints = typing.get_type_hints(type(config))
-    return [name for name, hint in hints.items() if hint in (int, tuple[int, ...]) or int in typing.get_args(hint)]
+    return [
+        name
+        for name, hint in hints.items()
+        if hint in (int, tuple[int, ...]) or int in typing.get_args(hint)
+    ]
 
 
 def wrong_integers(name: str) -> list[str]:
@@ -138,7 +168,8 @@ def wrong_integers(name: str) -> list[str]:
                 wrong.append(f"{field} = {value} is accepted")
             else:
                 accepted |= change
-    together = dataclasses.replace(config, **accepted)  # traced once, and one by one only where that fails
+    # Traced once, and one by one only where that fails.
+    together = dataclasses.replace(config, **accepted)
     if is_refused(name, together) or misfit(name, together):
         for field, value in accepted.items():
             error = misfit(name, dataclasses.replace(config, **{field: value}))

@@ -1,4 +1,6 @@
-"""What every agent promises to the rest of rljax: `rljax/agent.py` in tests. A new agents/*.py is found by itself.
+"""What every agent promises to the rest of rljax: `rljax/agent.py` in tests.
+
+A new agents/*.py is found by itself.
 
 Each agent's own test module exports `example()`: a spec, a small Config and a batch.
 """
@@ -56,7 +58,8 @@ FOLLOWING = {  # fields of a declaration that are the Config's, where that has t
     Dataset: {"batch_size", "num_updates", "reward_transform"},
 }
 KEY = jax.random.key(0)
-applied = jax.jit(lambda network, *inputs: network(*inputs))  # single operations would be compiled one by one
+# Single operations would be compiled one by one.
+applied = jax.jit(lambda network, *inputs: network(*inputs))
 
 
 def source(name: str) -> str:
@@ -66,7 +69,9 @@ def source(name: str) -> str:
 
 VALUED = [name for name in AGENTS if "\ndef value(" in source(name)]
 PRIORITISED = [
-    name for name in AGENTS if "PrioritySettings" in source(name) or "    prioritised: " in source(name)
+    name
+    for name in AGENTS
+    if "PrioritySettings" in source(name) or "    prioritised: " in source(name)
 ]
 # Settings under which what is declared has floats that the defaults do not have
 DRAWS: dict[str, list[dict[str, Any]]] = {
@@ -114,13 +119,17 @@ def subject(name: str) -> Subject:
         return module.update(*arguments)
 
     def update(state: Any, batch: Any, key: Any, step: Any, config: Any) -> Any:
-        return compiled(state, batch, key, step, jax.tree.map(lambda x: jnp.asarray(x, jnp.float32), config))
+        return compiled(
+            state, batch, key, step, jax.tree.map(lambda x: jnp.asarray(x, jnp.float32), config)
+        )
 
     act = jax.jit(functools.partial(acted, module, spec), static_argnames="explore")
     return Subject(module, spec, config, batch, init(KEY, spec, config), update, act, init, traces)
 
 
-def acted(module: Any, spec: EnvSpec, state: Any, observation: Any, key: Any, config: Any, explore: bool) -> Any:
+def acted(
+    module: Any, spec: EnvSpec, state: Any, observation: Any, key: Any, config: Any, explore: bool
+) -> Any:
     """Actions and extras where episodes begin."""
     memory = contract.first_memory(module, spec, config, *observation.shape[: observation.ndim - 1])
     return contract.act(module, state, observation, key, config, explore, memory)[:2]
@@ -150,13 +159,20 @@ def targets(state: Any) -> list[tuple[str, str]]:
 
 def scalars(metrics: Metrics) -> dict[str, Any]:
     """Metrics as plain values."""
-    return {name: metric.value if isinstance(metric, Weighted) else metric for name, metric in metrics.items()}
+    return {
+        name: metric.value if isinstance(metric, Weighted) else metric
+        for name, metric in metrics.items()
+    }
 
 
 def described(tree: Any) -> Any:
-    """A pytree's structure, and shape and dtype of each leaf; weak types too, which would compile anew."""
+    """A pytree's structure, and shape and dtype of each leaf;
+    weak types too, which would compile anew.
+    """
     leaves, structure = jax.tree.flatten(tree)
-    return structure, [(leaf.shape, leaf.dtype, getattr(leaf, "weak_type", False)) for leaf in leaves]
+    return structure, [
+        (leaf.shape, leaf.dtype, getattr(leaf, "weak_type", False)) for leaf in leaves
+    ]
 
 
 def assert_close(actual: Any, expected: Any) -> None:
@@ -184,7 +200,11 @@ def test_representatives_have_every_kind_of_experience() -> None:
 def declared(name: str) -> list[tuple[Any, Experience]]:
     """An agent's Configs, with what it declares that it learns from."""
     module, _, config, _ = example(name)
-    configs = [module.Config(), config, *(dataclasses.replace(config, **changes) for changes in DRAWS.get(name, []))]
+    configs = [
+        module.Config(),
+        config,
+        *(dataclasses.replace(config, **changes) for changes in DRAWS.get(name, [])),
+    ]
     return [(config, module.experience(config)) for config in configs]
 
 
@@ -215,13 +235,21 @@ def test_declaration_is_a_frozen_pytree_of_its_floats(name: str) -> None:
         with pytest.raises(dataclasses.FrozenInstanceError):
             experience.num_envs = 2  # pyright: ignore[reportAttributeAccessIssue]
         stacked = example(name)[0].experience(configuration.stack(config, 2))
-        assert jax.tree.structure(stacked) == structure, "the learners' values are leaves, and nothing else differs"
+        assert jax.tree.structure(stacked) == structure, (
+            "the learners' values are leaves, and nothing else differs"
+        )
         assert [leaf.shape for leaf in jax.tree.leaves(stacked)] == [(2,)] * len(leaves)
-        np.testing.assert_allclose([leaf[1] for leaf in jax.tree.leaves(stacked)], leaves, rtol=1e-6)
+        np.testing.assert_allclose(
+            [leaf[1] for leaf in jax.tree.leaves(stacked)], leaves, rtol=1e-6
+        )
 
 
 def test_declarations_with_floats_are_tried() -> None:
-    having = {name for name in AGENTS if any(jax.tree.leaves(experience) for _, experience in declared(name))}
+    having = {
+        name
+        for name in AGENTS
+        if any(jax.tree.leaves(experience) for _, experience in declared(name))
+    }
     assert having >= {"bc", "calql", "dqn", "fdvl", "gciql", "iql", "r2d2", "recoil", "riql"}
 
 
@@ -233,7 +261,9 @@ def test_declaration_follows_the_config(name: str) -> None:
         halved = module.experience(jax.tree.map(lambda x: 0.5 * x, config))
         assert jax.tree.leaves(halved) == [0.5 * leaf for leaf in jax.tree.leaves(experience)]
         kinds = [type(part) for part in (experience, experience.online) if part is not None]
-        for field in {field for kind in kinds for field in FOLLOWING[kind] if hasattr(config, field)}:
+        for field in {
+            field for kind in kinds for field in FOLLOWING[kind] if hasattr(config, field)
+        }:
             other = another(getattr(config, field))
             changed = module.experience(dataclasses.replace(config, **{field: other}))
             for kind, part in zip(kinds, (changed, changed.online), strict=False):
@@ -246,7 +276,8 @@ def test_declares_normalised_observations_where_it_is_asked_to(name: str) -> Non
     if own_constant(name, "NORMALISES_ITSELF", False):
         return
     declared = [
-        module.experience(dataclasses.replace(config, normalise_observations=x)).inputs for x in (False, True)
+        module.experience(dataclasses.replace(config, normalise_observations=x)).inputs
+        for x in (False, True)
     ]
     assert [type(inputs) is Raw for inputs in declared] == [True, False]
 
@@ -258,7 +289,8 @@ def test_value_is_the_critics_mean(name: str) -> None:
         action = jax.ShapeDtypeStruct((*shape, *spec.action_shape), spec.action_dtype)
         arrays = [spec.shaped(*shape), action]
         assert jax.eval_shape(module.value, state, *arrays, config).shape == shape
-    each = np.asarray(applied(state.critic, batch.observation, batch.action))  # [C, B], or [C, B, M] quantiles
+    # [C, B], or [C, B, M] quantiles
+    each = np.asarray(applied(state.critic, batch.observation, batch.action))
     each = each.mean(axis=tuple(range(1 + batch.reward.ndim, each.ndim)))
     mean = jax.jit(module.value)(state, batch.observation, batch.action, config)
     assert mean.shape == batch.reward.shape
@@ -271,15 +303,18 @@ def test_accepts_its_defaults(name: str) -> None:
     contract.check(module, spec, module.Config())
 
 
-@pytest.mark.parametrize("name", [name for name in AGENTS if "agent.require_continuous(" in source(name)])
+@pytest.mark.parametrize(
+    "name", [name for name in AGENTS if "agent.require_continuous(" in source(name)]
+)
 def test_refuses_discrete_actions(name: str) -> None:
     spec = EnvSpec("CartPole-v1", (4,), 2, discrete=True)
     sibling = {"sac": "sac_discrete", "cql": "cql_discrete", "calql": "cql_discrete"}.get(name)
     advice = rf"Use agent {sibling}" if sibling else r"Choose another agent \(rljax list agents\)"
     with pytest.raises(
         ValueError,
-        match=rf"^agent '{name}' acts in a continuous space, 'CartPole-v1' has 2 discrete actions\. {advice}\. "
-        r"Or choose an environment, or data, whose actions are continuous \(a Box\), such as .*\.$",
+        match=rf"^agent '{name}' acts in a continuous space, 'CartPole-v1' has 2 discrete "
+        rf"actions\. {advice}\. Or choose an environment, or data, whose actions are continuous "
+        r"\(a Box\), such as .*\.$",
     ):
         example(name)[0].check(spec, example(name)[2])
 
@@ -304,7 +339,8 @@ def test_config_is_a_frozen_pytree_of_its_floats(name: str) -> None:
 
 
 def test_no_two_agents_define_equal_pytrees() -> None:
-    """JAX mixes up dataclasses with equal fields, where a compiled function of a library gets one and then the other.
+    """JAX mixes up dataclasses with equal fields, where a compiled function of a library gets one
+    and then the other.
 
     A State goes to its own agent alone. Flax modules are no pytrees.
     """
@@ -312,23 +348,43 @@ def test_no_two_agents_define_equal_pytrees() -> None:
     for name in AGENTS:
         module = importlib.import_module(f"rljax.agents.{name}")
         for part, kind in vars(module).items():
-            if not isinstance(kind, type) or issubclass(kind, nn.Module) or part in ("Config", "State"):
+            if (
+                not isinstance(kind, type)
+                or issubclass(kind, nn.Module)
+                or part in ("Config", "State")
+            ):
                 continue
             if dataclasses.is_dataclass(kind) and kind.__module__ == module.__name__:
-                fields = tuple((field.name, field.metadata.get("pytree_node")) for field in dataclasses.fields(kind))
-                assert found.setdefault(fields, f"{name}.{part}") == f"{name}.{part}", "share it, as `networks.Actor`"
+                fields = tuple(
+                    (field.name, field.metadata.get("pytree_node"))
+                    for field in dataclasses.fields(kind)
+                )
+                assert found.setdefault(fields, f"{name}.{part}") == f"{name}.{part}", (
+                    "share it, as `networks.Actor`"
+                )
 
 
 def counts_equals(program: Any) -> bool:
-    """Whether a program counts which float values are equal, as JAX does for the gradients of `min` and `max`."""
+    """Whether a program counts which float values are equal,
+    as JAX does for the gradients of `min` and `max`.
+    """
     program, equal = getattr(program, "jaxpr", program), set()
     for equation in program.eqns:
-        name, floats = equation.primitive.name, [jnp.issubdtype(x.aval.dtype, jnp.floating) for x in equation.invars]
-        if (name == "eq" and all(floats)) or (name == "convert_element_type" and equation.invars[0] in equal):
+        name, floats = (
+            equation.primitive.name,
+            [jnp.issubdtype(x.aval.dtype, jnp.floating) for x in equation.invars],
+        )
+        if (name == "eq" and all(floats)) or (
+            name == "convert_element_type" and equation.invars[0] in equal
+        ):
             equal.update(equation.outvars)
         if name == "reduce_sum" and floats[0] and equation.invars[0] in equal:
             return True
-        inner = [x for value in equation.params.values() for x in (value if isinstance(value, tuple) else (value,))]
+        inner = [
+            x
+            for value in equation.params.values()
+            for x in (value if isinstance(value, tuple) else (value,))
+        ]
         if any(counts_equals(x) for x in inner if hasattr(x, "eqns")):
             return True
     return False
@@ -341,7 +397,9 @@ def test_update_keeps_the_state_as_it_is_built(name: str) -> None:
     assert described(changed) == described(state)
     program, again = jax.make_jaxpr(update, return_shape=True)(changed, batch, KEY, 0, config)
     live, _ = partial_eval.dce_jaxpr(program.jaxpr, [True] * len(program.jaxpr.outvars))
-    assert not counts_equals(live), "the gradient of .min or .max can be 0 / 0: networks.smallest and largest"
+    assert not counts_equals(live), (
+        "the gradient of .min or .max can be 0 / 0: networks.smallest and largest"
+    )
     assert described(again[0])[0] == described(state)[0]
     assert again[1].keys() == metrics.keys()
     for key, value in metrics.items():
@@ -355,7 +413,9 @@ def test_act_hands_out_actions(name: str) -> None:
     for explore in (False, True):
         for shape in ((), (4,), several(batch).shape[:2]):
             observation = jax.ShapeDtypeStruct((*shape, *spec.observation_shape), jnp.float32)
-            found, extras, *_ = jax.eval_shape(functools.partial(act, explore=explore), state, observation, KEY, config)
+            found, extras, *_ = jax.eval_shape(
+                functools.partial(act, explore=explore), state, observation, KEY, config
+            )
             assert (found.shape, found.dtype) == ((*shape, *spec.action_shape), spec.action_dtype)
             assert all(leaf.shape[: len(shape)] == shape for leaf in jax.tree.leaves(extras))
         action = act(state, several(batch), KEY, config, explore=explore)[0]
@@ -368,7 +428,9 @@ def test_only_exploring_is_random(name: str) -> None:
     _, _, config, batch, state, _, act, *_ = subject(name)
     one, other = jax.random.split(KEY)
     chosen = [act(state, several(batch), key, config, explore=False)[0] for key in (one, other)]
-    assert np.any(np.asarray(chosen[0]) != np.asarray(chosen[1])) == own_constant(name, "POLICY_IS_A_DRAW", False)
+    assert np.any(np.asarray(chosen[0]) != np.asarray(chosen[1])) == own_constant(
+        name, "POLICY_IS_A_DRAW", False
+    )
     explored = [act(state, several(batch), key, config, explore=True)[0] for key in (one, other)]
     assert np.any(np.asarray(explored[0]) != np.asarray(explored[1]))
 
@@ -379,7 +441,9 @@ def test_new_floats_are_not_compiled_anew(name: str) -> None:
     moved, metrics = update(state, batch, KEY, 0, config)
     before = len(traces)
     after = update(moved, batch, KEY, 1, jax.tree.map(lambda x: 0.5 * x, config))[1]
-    assert len(traces) == before > 0, "a float of the Config, the step or the State's own result is static"
+    assert len(traces) == before > 0, (
+        "a float of the Config, the step or the State's own result is static"
+    )
     assert metrics.keys() == after.keys()
 
 
@@ -413,7 +477,10 @@ def test_a_population_learns_as_each_learner_alone(name: str) -> None:
     _, _, config, batch, state, update, *_ = subject(name)
     step, scales = last_step(config), [1.0, 0.5]
     configs = [jax.tree.map(lambda x, scale=scale: scale * x, config) for scale in scales]
-    states = [jax.tree.map(lambda x, scale=scale: (scale * np.asarray(x)).astype(x.dtype), state) for scale in scales]
+    states = [
+        jax.tree.map(lambda x, scale=scale: (scale * np.asarray(x)).astype(x.dtype), state)
+        for scale in scales
+    ]
     batches = [batch.replace(reward=scale * np.asarray(batch.reward)) for scale in scales]
     keys = jax.random.split(KEY, 2)
 
@@ -443,27 +510,35 @@ def test_update_teaches_every_parameter(name: str) -> None:
 @agents
 def test_every_network_is_trained_or_a_target(name: str) -> None:
     state = subject(name).state
-    fields = [x.name for x in dataclasses.fields(state) if isinstance(getattr(state, x.name), Network)]
-    averages = own_constant(name, "AVERAGES", ())  # networks that follow others by a rule of their own
+    fields = [
+        x.name for x in dataclasses.fields(state) if isinstance(getattr(state, x.name), Network)
+    ]
+    # Networks that follow others by a rule of their own.
+    averages = own_constant(name, "AVERAGES", ())
     assert all(field.startswith("target_") or field in averages for field in fields)
 
 
 @pytest.mark.parametrize("name", quick(PRIORITISED))
 def test_weights_and_priorities_are_those_of_the_rows(name: str) -> None:
-    """Rows without weight teach the critics nothing; where nothing follows, the error is Q's distance to the reward."""
+    """Rows without weight teach the critics nothing; where nothing follows,
+    the error is Q's distance to the reward.
+    """
     _, spec, config, batch, state, update, *_ = subject(name)
     batch, rows = batch.replace(terminated=np.ones_like(batch.terminated)), len(batch.reward)
     extras = {**batch.extras, "row": np.arange(rows, dtype=np.int32)}
     plain = update(state, batch, KEY, last_step(config), config)[0]
     given = {"ones": np.ones(rows, np.float32), "zeros": np.zeros(rows, np.float32)}
     weighted = {
-        weights: update(state, batch.replace(extras=extras | {"weight": weight}), KEY, last_step(config), config)
+        weights: update(
+            state, batch.replace(extras=extras | {"weight": weight}), KEY, last_step(config), config
+        )
         for weights, weight in given.items()
     }
     assert_close(weighted["ones"][0], plain)
     assert_close(weighted["zeros"][0].critic.parameters, state.critic.parameters)
     inputs = (batch.observation,) if spec.discrete else (batch.observation, batch.action)
-    q = np.asarray(applied(state.critic, *inputs))  # [C, B], or [C, B, A], or [C, B, 2]: mean and std
+    # [C, B], or [C, B, A], or [C, B, 2]: mean and std
+    q = np.asarray(applied(state.critic, *inputs))
     if q.ndim == 3:
         q = q[:, np.arange(rows), batch.action] if spec.discrete else q[..., 0]
     error = np.abs(q - np.asarray(batch.reward)).max(axis=0)
@@ -476,11 +551,15 @@ def test_targets_follow_at_their_rate(name: str) -> None:
     new, _ = update(state, batch, KEY, last_step(config), config)
     for target, online in targets(state):
         expected = jax.tree.map(
-            lambda old, towards: np.asarray(old) + config.target_rate * (np.asarray(towards) - np.asarray(old)),
+            lambda old, towards: (
+                np.asarray(old) + config.target_rate * (np.asarray(towards) - np.asarray(old))
+            ),
             getattr(state, target),
             parameters_of(getattr(new, online)),
         )
-        for left, right in zip(*map(jax.tree.leaves, (getattr(new, target), expected)), strict=True):
+        for left, right in zip(
+            *map(jax.tree.leaves, (getattr(new, target), expected)), strict=True
+        ):
             np.testing.assert_allclose(left, right, rtol=1e-6, atol=1e-7)
 
 
@@ -489,20 +568,45 @@ def test_targets_begin_equal_in_memory_of_their_own(name: str) -> None:
     _, spec, config, _, state, *_, init, _ = subject(name)
     for target, online in targets(state):
         for left, right in zip(
-            *map(jax.tree.leaves, (getattr(state, target), parameters_of(getattr(state, online)))), strict=True
+            *map(jax.tree.leaves, (getattr(state, target), parameters_of(getattr(state, online)))),
+            strict=True,
         ):
             np.testing.assert_array_equal(left, right)
     leaves = init.trace(KEY, spec, config).jaxpr.jaxpr.outvars
-    assert len(set(map(id, leaves))) == len(leaves), "two leaves in one buffer cannot both be donated"
+    assert len(set(map(id, leaves))) == len(leaves), (
+        "two leaves in one buffer cannot both be donated"
+    )
 
 
 @pytest.mark.slow_after(1)
 @pytest.mark.parametrize(
     ("name", "changes"),
     [
-        ("ppo", {"actor_hidden": (4,), "critic_hidden": (4,), "num_envs": 2, "num_steps": 4, "batch_size": 4}),
-        ("ppo", {"actor_hidden": (4,), "num_envs": 2, "num_steps": 4, "batch_size": 4, "shared": True, "compute": 2}),
-        ("dqn", {"hidden": (4,), "num_envs": 2, "batch_size": 4, "replay_size": 8, "dueling": True}),
+        (
+            "ppo",
+            {
+                "actor_hidden": (4,),
+                "critic_hidden": (4,),
+                "num_envs": 2,
+                "num_steps": 4,
+                "batch_size": 4,
+            },
+        ),
+        (
+            "ppo",
+            {
+                "actor_hidden": (4,),
+                "num_envs": 2,
+                "num_steps": 4,
+                "batch_size": 4,
+                "shared": True,
+                "compute": 2,
+            },
+        ),
+        (
+            "dqn",
+            {"hidden": (4,), "num_envs": 2, "batch_size": 4, "replay_size": 8, "dueling": True},
+        ),
     ],
 )
 def test_a_torso_for_pictures_sees_pictures(name: str, changes: dict[str, Any]) -> None:
@@ -514,5 +618,7 @@ def test_a_torso_for_pictures_sees_pictures(name: str, changes: dict[str, Any]) 
     state = jax.eval_shape(lambda: learners.init(jax.random.split(jax.random.key(0), 1), hyper))
     new = jax.eval_shape(lambda state: learners.update(state, hyper), state)
     assert jax.tree.structure(new) == jax.tree.structure(state)
-    action, _ = jax.eval_shape(lambda state: learners.act(state, jnp.zeros((1, 2, 5, 6, 3)), hyper), state)
+    action, _ = jax.eval_shape(
+        lambda state: learners.act(state, jnp.zeros((1, 2, 5, 6, 3)), hyper), state
+    )
     assert action.shape == (1, 2)

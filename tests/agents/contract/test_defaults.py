@@ -1,4 +1,6 @@
-"""Each agent learns a task that has no preset with the defaults of its file, in about a minute of one core."""
+"""Each agent learns a task that has no preset with the defaults of its file,
+in about a minute of one core.
+"""
 
 from __future__ import annotations
 
@@ -60,22 +62,33 @@ OTHERS = {
     "ro2o",
     "stream_td",
 }  # which have tests of their own, h2o beside its others
-COSTLY = {"cpo", "ppo_lagrangian", "sac_lagrangian"}  # which need a cost: their tests stand beside their numeric ones
-LEARNT = -8.0  # above the data's mean, -9, far above that of uniform actions, -14, and far below the best, -1 or -2
+# Which need a cost: their tests stand beside their numeric ones.
+COSTLY = {"cpo", "ppo_lagrangian", "sac_lagrangian"}
+# Above the data's mean, -9, far above that of uniform actions, -14, and far below the best, -1 or
+# -2.
+LEARNT = -8.0
 
 
-# An agent that is in no table learns with these, and may be added to a table with fewer or more. The task gives no
-# cost, goals, parts of data or other run's policy: agents that ask for one of these have tests of their own.
+# An agent that is in no table learns with these, and may be added to a table with fewer or more.
+# The task gives no cost, goals, parts of data or other run's policy: agents that ask for one of
+# these have tests of their own.
 DEFAULTS = {"replay": 30_000, "rollout": 160_000, "stream": 100_000, "dataset": 3_000}
 
 
 def unlisted() -> dict[str, str]:
-    """The agents that are in no table, with the kind of what they learn from, if the task can give it."""
+    """The agents that are in no table, with the kind of what they learn from,
+    if the task can give it.
+    """
     kinds = {}
     for name in set(registry.names()) - {*ONLINE, *FROM_DATA, *OTHERS, *COSTLY}:
         module: Any = registry.load_agent(name)
         declared = module.experience(module.Config())
-        needs_more = declared.signals or declared.labels or "goals" in declared.observes or hasattr(module, "use_base")
+        needs_more = (
+            declared.signals
+            or declared.labels
+            or "goals" in declared.observes
+            or hasattr(module, "use_base")
+        )
         if not needs_more and not getattr(declared, "beside_data", False):
             kinds[name] = declared.kind
     return kinds
@@ -128,7 +141,15 @@ def test_no_preset_applies() -> None:
 @pytest.mark.parametrize("agent", ONLINE)
 def test_defaults_learn_in_an_environment(agent: str, tmp_path: Path) -> None:
     steps = ONLINE[agent]
-    out = run.train(agent, environment(agent), steps, seeds=2, out=tmp_path / "run", eval_every=steps, eval_episodes=30)
+    out = run.train(
+        agent,
+        environment(agent),
+        steps,
+        seeds=2,
+        out=tmp_path / "run",
+        eval_every=steps,
+        eval_episodes=30,
+    )
     assert final(out) >= LEARNT
 
 
@@ -137,7 +158,12 @@ def test_defaults_learn_in_an_environment(agent: str, tmp_path: Path) -> None:
 def test_defaults_learn_from_data(agent: str, tmp_path: Path) -> None:
     recorded = reach.choices if agent in DISCRETE else reach.journeys
     data, updates = str(recorded(tmp_path / "reach.npz")), FROM_DATA[agent]
-    settings: dict[str, Any] = {"seeds": 2, "data": data, "eval_every": updates, "eval_episodes": 30}
+    settings: dict[str, Any] = {
+        "seeds": 2,
+        "data": data,
+        "eval_every": updates,
+        "eval_episodes": 30,
+    }
     out = run.train(agent, environment(agent), updates, out=tmp_path / "run", **settings)
     assert final(out) >= LEARNT
 
@@ -146,7 +172,11 @@ def test_defaults_learn_from_data(agent: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("agent", ["bc", "iql"])
 def test_defaults_learn_from_choices(agent: str, tmp_path: Path) -> None:
     """From data with discrete actions, of which half are uniform: their mean return is -5.0."""
-    settings: dict[str, Any] = {"seeds": 2, "data": str(reach.choices(tmp_path / "reach.npz")), "eval_episodes": 30}
+    settings: dict[str, Any] = {
+        "seeds": 2,
+        "data": str(reach.choices(tmp_path / "reach.npz")),
+        "eval_episodes": 30,
+    }
     task = f"{reach.__file__}:ReachDiscrete"
     out = run.train(agent, task, 1_500, out=tmp_path / "run", eval_every=1_500, **settings)
     assert final(out) >= -3.2
@@ -154,42 +184,75 @@ def test_defaults_learn_from_choices(agent: str, tmp_path: Path) -> None:
 
 @pytest.mark.learn
 def test_defaults_learn_to_reach_goals_from_walks(tmp_path: Path) -> None:
-    """The networks and batches are smaller than the defaults, with which 400 updates take four minutes of two cores."""
-    data, smaller = str(reach.walks(tmp_path / "reach.npz")), {"hidden": (128, 128), "batch_size": 256}
+    """The networks and batches are smaller than the defaults,
+    with which 400 updates take four minutes of two cores.
+    """
+    data, smaller = (
+        str(reach.walks(tmp_path / "reach.npz")),
+        {"hidden": (128, 128), "batch_size": 256},
+    )
     settings: dict[str, Any] = {"data": data, "seeds": 2, "eval_every": 2_000, "config": smaller}
     out = run.train("gciql", "none", 2_000, out=tmp_path / "run", **settings)
     act, generator = rljax.load(out), np.random.default_rng(1)
     position, goal = generator.uniform(-1, 1, (2, 200, 2)).astype(np.float32)
     before = np.linalg.norm(position - goal, axis=1).mean()
     for _ in range(reach.LIMIT):
-        position = reach.moved(position, act(np.concatenate([position, goal], axis=1)), np).astype(np.float32)
+        position = reach.moved(position, act(np.concatenate([position, goal], axis=1)), np).astype(
+            np.float32
+        )
     assert np.linalg.norm(position - goal, axis=1).mean() < before / 2
 
 
 @pytest.mark.learn
 def test_defaults_learn_from_data_with_calibrated_critics(tmp_path: Path) -> None:
-    """Cal-QL's networks and candidates are fewer than the defaults, with which 500 updates take some minutes."""
+    """Cal-QL's networks and candidates are fewer than the defaults,
+    with which 500 updates take some minutes.
+    """
     smaller = {"hidden": (128, 128), "critic_hidden": (128, 128), "num_actions": 4}
-    settings: dict[str, Any] = {"seeds": 2, "data": str(reach.journeys(tmp_path / "reach.npz")), "config": smaller}
-    out = run.train("calql", environment("calql"), 1_000, out=tmp_path / "run", eval_every=1_000, **settings)
+    settings: dict[str, Any] = {
+        "seeds": 2,
+        "data": str(reach.journeys(tmp_path / "reach.npz")),
+        "config": smaller,
+    }
+    out = run.train(
+        "calql", environment("calql"), 1_000, out=tmp_path / "run", eval_every=1_000, **settings
+    )
     assert final(out) >= LEARNT
 
 
 @pytest.mark.learn
 def test_defaults_learn_from_rollouts_beside_data(tmp_path: Path) -> None:
-    settings: dict[str, Any] = {"seeds": 2, "data": str(reach.journeys(tmp_path / "reach.npz")), "eval_episodes": 30}
-    out = run.train("hnpg", environment("hnpg"), 24_000, out=tmp_path / "run", eval_every=24_000, **settings)
+    settings: dict[str, Any] = {
+        "seeds": 2,
+        "data": str(reach.journeys(tmp_path / "reach.npz")),
+        "eval_episodes": 30,
+    }
+    out = run.train(
+        "hnpg", environment("hnpg"), 24_000, out=tmp_path / "run", eval_every=24_000, **settings
+    )
     assert final(out) >= LEARNT
 
 
 @pytest.mark.learn
 def test_defaults_learn_the_values_of_uniform_actions(tmp_path: Path) -> None:
-    """Values correlate with returns almost as well as the distance to the goal does. Their level swings by a lot."""
-    out = run.train("stream_td", environment("stream_td"), 100_000, seeds=2, out=tmp_path / "run", eval_every=100_000)
+    """Values correlate with returns almost as well as the distance to the goal does.
+
+    Their level swings by a lot.
+    """
+    out = run.train(
+        "stream_td",
+        environment("stream_td"),
+        100_000,
+        seeds=2,
+        out=tmp_path / "run",
+        eval_every=100_000,
+    )
     observation, returns = reach.uniform_walks(4_000, discount=0.99)
     policies = loading.load_all(out)
     best = np.corrcoef(-np.abs(observation[:, 0] - observation[:, 1]), returns)[0, 1]
     for learner in range(2):
-        state, config = jax.tree.map(lambda x, learner=learner: x[learner], (policies.state, policies.config))
+        state, config = jax.tree.map(
+            lambda x, learner=learner: x[learner], (policies.state, policies.config)
+        )
         value = np.asarray(stream_td.values(state.state, state.see(observation), config))
         assert np.corrcoef(value, returns)[0, 1] > 0.85 * best

@@ -21,10 +21,17 @@ from tests.envs.host import buttons
 @pytest.mark.learn
 @pytest.mark.parametrize(
     ("agent", "env"),
-    [("sac", "Pendulum-v1"), ("sac", "rljax/Pendulum"), ("td3", "Pendulum-v1"), ("dsact", "rljax/Pendulum")],
+    [
+        ("sac", "Pendulum-v1"),
+        ("sac", "rljax/Pendulum"),
+        ("td3", "Pendulum-v1"),
+        ("dsact", "rljax/Pendulum"),
+    ],
 )
 def test_swings_the_pendulum_up(agent: str, env: str, tmp_path: Path) -> None:
-    out = run.train(agent, env, 10_000, seeds=1, out=tmp_path / "run", eval_every=2_500, eval_episodes=10)
+    out = run.train(
+        agent, env, 10_000, seeds=1, out=tmp_path / "run", eval_every=2_500, eval_episodes=10
+    )
     summary = json.loads((out / "summary.json").read_text())
     assert summary["best"]["mean"] >= -200, summary["best"]
 
@@ -32,10 +39,16 @@ def test_swings_the_pendulum_up(agent: str, env: str, tmp_path: Path) -> None:
 @pytest.mark.learn
 @pytest.mark.parametrize(
     ("env", "steps", "solved"),
-    [("Pendulum-v1", 100_000, -200), ("rljax/Pendulum", 100_000, -200), ("CartPole-v1", 60_000, 475)],
+    [
+        ("Pendulum-v1", 100_000, -200),
+        ("rljax/Pendulum", 100_000, -200),
+        ("CartPole-v1", 60_000, 475),
+    ],
 )
 def test_learns_on_policy(env: str, steps: int, solved: float, tmp_path: Path) -> None:
-    out = run.train("ppo", env, steps, seeds=1, out=tmp_path / "run", eval_every=steps // 8, eval_episodes=10)
+    out = run.train(
+        "ppo", env, steps, seeds=1, out=tmp_path / "run", eval_every=steps // 8, eval_episodes=10
+    )
     summary = json.loads((out / "summary.json").read_text())
     assert summary["best"]["mean"] >= solved, summary["best"]
 
@@ -43,7 +56,14 @@ def test_learns_on_policy(env: str, steps: int, solved: float, tmp_path: Path) -
 @pytest.mark.learn
 def test_swings_the_pendulum_up_from_pictures(tmp_path: Path) -> None:
     """Uniform actions get -1,200, and SAC from the angle and its velocity -150."""
-    out = run.train("sac", "rljax/PendulumPictures", 6_000, out=tmp_path / "run", eval_every=1_000, eval_episodes=10)
+    out = run.train(
+        "sac",
+        "rljax/PendulumPictures",
+        6_000,
+        out=tmp_path / "run",
+        eval_every=1_000,
+        eval_episodes=10,
+    )
     assert json.loads((out / "summary.json").read_text())["best"]["mean"] >= -400
 
 
@@ -51,7 +71,9 @@ def test_swings_the_pendulum_up_from_pictures(tmp_path: Path) -> None:
 def test_learns_numbers_and_choices_in_one_action(tmp_path: Path) -> None:
     """Of 10 a perfect policy gets all, and a uniform one -3.3."""
     env = f"{buttons.__file__}:Aimed"
-    out = run.train("ppo", env, 40_000, seeds=2, out=tmp_path / "run", eval_every=40_000, eval_episodes=20)
+    out = run.train(
+        "ppo", env, 40_000, seeds=2, out=tmp_path / "run", eval_every=40_000, eval_episodes=20
+    )
     assert json.loads((out / "summary.json").read_text())["final"]["mean"] >= 8.5
     action = rljax.load(out)(np.array([0, 1, 0, 0.5], np.float32))
     assert action[0] == 6
@@ -61,13 +83,22 @@ def test_learns_numbers_and_choices_in_one_action(tmp_path: Path) -> None:
 @pytest.mark.learn
 def test_thinking_solves_lights_out(tmp_path: Path) -> None:
     config = {"torso": "iru", "compute": 3, "actor_hidden": (32,)}
-    out = run.train("ppo", "rljax/LightsOut-2x2", 60_000, config=config, out=tmp_path / "run", eval_episodes=100)
+    out = run.train(
+        "ppo", "rljax/LightsOut-2x2", 60_000, config=config, out=tmp_path / "run", eval_episodes=100
+    )
     assert json.loads((out / "summary.json").read_text())["final"]["success"] == 1.0
 
 
 @pytest.mark.learn
 def test_learns_from_replay_what_to_choose(tmp_path: Path) -> None:
-    out = run.train("dqn", "gymnax/CartPole-v1", 50_000, out=tmp_path / "run", eval_every=5_000, eval_episodes=10)
+    out = run.train(
+        "dqn",
+        "gymnax/CartPole-v1",
+        50_000,
+        out=tmp_path / "run",
+        eval_every=5_000,
+        eval_episodes=10,
+    )
     summary = json.loads((out / "summary.json").read_text())
     assert summary["best"]["mean"] >= 475, summary["best"]
 
@@ -92,7 +123,9 @@ BOXES: dict[str, Any] = {  # for minutes on a CPU; the preset is the paper's
 
 @pytest.mark.learn
 def test_learns_to_pick_boxes_from_goals_in_hindsight(tmp_path: Path) -> None:
-    """While exploring; uniform actions earn 1.8 an episode, and without hindsight it stays below 5."""
+    """While exploring; uniform actions earn 1.8 an episode,
+    and without hindsight it stays below 5.
+    """
     out = run.train(
         "dqn", "rljax/BoxPick-2x4", 144_000, config=BOXES, out=tmp_path / "run",
         log_every=16_000, eval_every=72_000, eval_episodes=20,
@@ -112,16 +145,23 @@ def test_learns_to_pick_boxes_from_goals_in_hindsight(tmp_path: Path) -> None:
     ],
 )
 def test_streams_learn(agent: str, env: str, steps: int, solved: float, tmp_path: Path) -> None:
-    """At its best evaluation each gets there; with one transition at a time it does not always stay."""
+    """At its best evaluation each gets there; with one transition at a time it does not always
+    stay.
+    """
     settings: dict[str, Any] = {"seeds": 3, "eval_every": steps // 10, "eval_episodes": 10}
     out = run.train(agent, env, steps, out=tmp_path / "run", **settings)
     evaluations = records.read(out, "evaluations")
-    best = [max(np.mean(line["returns"]) for line in evaluations if line["learner"] == i) for i in range(3)]
+    best = [
+        max(np.mean(line["returns"]) for line in evaluations if line["learner"] == i)
+        for i in range(3)
+    ]
     assert np.mean(best) >= solved, best
 
 
 def swings(path: Path, episodes: int = 100) -> Path:
-    """Episodes of Pendulum in a file, by turns of a controller that swings it up, noisily, and of uniform actions."""
+    """Episodes of Pendulum in a file, by turns of a controller that swings it up, noisily,
+    and of uniform actions.
+    """
     environment, generator = gymnasium.make("Pendulum-v1"), np.random.default_rng(0)
     rows = []
     for episode in range(episodes):
@@ -130,7 +170,11 @@ def swings(path: Path, episodes: int = 100) -> Path:
         while not truncated:
             cosine, sine, speed = observation
             energy = speed**2 / 6 + 5 * cosine  # 5 at rest above
-            push = np.sign(speed * (5 - energy)) if cosine < 0.85 else -6 * np.arctan2(sine, cosine) - 1.5 * speed
+            push = (
+                np.sign(speed * (5 - energy))
+                if cosine < 0.85
+                else -6 * np.arctan2(sine, cosine) - 1.5 * speed
+            )
             action = push + 0.6 * generator.normal() if episode % 2 else generator.uniform(-1, 1)
             action = np.clip(np.array([action], np.float32), -1, 1)
             successor, reward, terminated, truncated, _ = environment.step(2 * action)
@@ -139,7 +183,8 @@ def swings(path: Path, episodes: int = 100) -> Path:
     columns: Any = [np.stack(column) for column in zip(*rows, strict=True)]
     bounds = (np.array([-2.0]), np.array([2.0]))
     return datasets.write(
-        datasets.OfflineDataset("swings", Transition(*columns), "Pendulum-v1", None, bounds, {}), path
+        datasets.OfflineDataset("swings", Transition(*columns), "Pendulum-v1", None, bounds, {}),
+        path,
     )
 
 
@@ -148,7 +193,13 @@ FROM_DATA: dict[str, dict[str, Any]] = {
     "td3_bc": {"value_weight": 10.0},
     "iql": {"inverse_temperature": 10.0, "value_lr": 1e-3},
     "riql": {"inverse_temperature": 10.0, "value_lr": 1e-3},
-    "cql": {"critic_hidden": (128, 128), "bc_steps": 0, "penalty_weight": 1.0, "num_actions": 5, "num_parts": 1},
+    "cql": {
+        "critic_hidden": (128, 128),
+        "bc_steps": 0,
+        "penalty_weight": 1.0,
+        "num_actions": 5,
+        "num_parts": 1,
+    },
 }
 UPDATES = {"bc": 2_000, "td3_bc": 10_000, "iql": 8_000, "riql": 8_000, "cql": 5_000}
 
@@ -157,8 +208,18 @@ UPDATES = {"bc": 2_000, "td3_bc": 10_000, "iql": 8_000, "riql": 8_000, "cql": 5_
 @pytest.mark.parametrize("agent", FROM_DATA)
 def test_learns_from_data_what_imitation_does_not(agent: str, tmp_path: Path) -> None:
     data, known = str(swings(tmp_path / "swings.npz")), {"actor_lr": 1e-3, "hidden": (128, 128)}
-    config = known | ({} if agent == "bc" else {"critic_lr": 1e-3, "discount": 0.95}) | FROM_DATA[agent]
-    out = run.train(agent, None, UPDATES[agent], data=data, config=config, out=tmp_path / "run", eval_every=1_000)
+    config = (
+        known | ({} if agent == "bc" else {"critic_lr": 1e-3, "discount": 0.95}) | FROM_DATA[agent]
+    )
+    out = run.train(
+        agent,
+        None,
+        UPDATES[agent],
+        data=data,
+        config=config,
+        out=tmp_path / "run",
+        eval_every=1_000,
+    )
     found = json.loads((out / "summary.json").read_text())["best"]["mean"]
     assert found <= -400 if agent == "bc" else found >= -250, found
 
@@ -166,10 +227,27 @@ def test_learns_from_data_what_imitation_does_not(agent: str, tmp_path: Path) ->
 ROUND: dict[str, tuple[int, dict[str, Any]]] = {
     "bc": (3_000, {}),
     "iql": (3_000, {"critic_lr": 1e-3, "value_lr": 1e-3}),
-    "dql": (4_000, {"critic_lr": 1e-3, "target_rate": 0.02, "value_weight": 2.0, "average_from": 100}),
-    "ofql": (3_000, {"critic_lr": 1e-3, "target_rate": 0.02, "value_weight": 1.0, "average_from": 100}),
-    "ifql": (4_000, {"critic_lr": 1e-3, "value_lr": 1e-3, "target_rate": 0.02, "hidden": (128, 128, 128)}),
-    "fql": (6_000, {"critic_lr": 1e-3, "target_rate": 0.02, "distillation_weight": 0.3, "hidden": (128, 128, 128)}),
+    "dql": (
+        4_000,
+        {"critic_lr": 1e-3, "target_rate": 0.02, "value_weight": 2.0, "average_from": 100},
+    ),
+    "ofql": (
+        3_000,
+        {"critic_lr": 1e-3, "target_rate": 0.02, "value_weight": 1.0, "average_from": 100},
+    ),
+    "ifql": (
+        4_000,
+        {"critic_lr": 1e-3, "value_lr": 1e-3, "target_rate": 0.02, "hidden": (128, 128, 128)},
+    ),
+    "fql": (
+        6_000,
+        {
+            "critic_lr": 1e-3,
+            "target_rate": 0.02,
+            "distillation_weight": 0.3,
+            "hidden": (128, 128, 128),
+        },
+    ),
 }
 
 
@@ -177,9 +255,14 @@ ROUND: dict[str, tuple[int, dict[str, Any]]] = {
 @pytest.mark.parametrize("agent", ROUND)
 def test_goes_round_where_a_gaussian_runs_into_it(agent: str, tmp_path: Path) -> None:
     updates, changes = ROUND[agent]
-    data, config = str(obstacle.passages(tmp_path / "passages.npz")), {"actor_lr": 1e-3, "hidden": (64, 64)} | changes
+    data, config = (
+        str(obstacle.passages(tmp_path / "passages.npz")),
+        {"actor_lr": 1e-3, "hidden": (64, 64)} | changes,
+    )
     environment = f"{obstacle.__file__}:Obstacle"
     options: dict[str, Any] = {"eval_every": 1_000, "eval_episodes": 50}
-    out = run.train(agent, environment, updates, data=data, config=config, out=tmp_path / "run", **options)
+    out = run.train(
+        agent, environment, updates, data=data, config=config, out=tmp_path / "run", **options
+    )
     found = json.loads((out / "summary.json").read_text())["best"]["mean"]
     assert found <= -0.5 if agent in ("bc", "iql") else found >= 0.7, found

@@ -48,22 +48,33 @@ ON_POLICY: dict[str, Any] = {
     "batch_size": 64,
     "discount": DISCOUNT,
     "init_log_std": -1.0,
-    "entropy_cost": 1e-2,  # and a rate that falls: a std near 0 is left to drift by advantages that are noise
+    # And a rate that falls: a std near 0 is left to drift by advantages that are noise.
+    "entropy_cost": 1e-2,
     "decay_steps": 100 * 16 * 16.0,
     "normalise_rewards": False,
     "normalise_observations": False,
 }
-# From a data set: nothing is normalised, as a probe's few observations hardly vary, and critics are not held low.
+# From a data set: nothing is normalised, as a probe's few observations hardly vary, and critics are
+# not held low.
 FROM_DATA: dict[str, Any] = {
-    **{key: value for key, value in QUICK.items() if key not in ("replay_size", "warmup_steps", "num_envs")},
+    **{
+        key: value
+        for key, value in QUICK.items()
+        if key not in ("replay_size", "warmup_steps", "num_envs")
+    },
     "value_lr": 3e-3,
     "decay_steps": None,
     "normalise_observations": False,
 }
-# Agents whose tests have a `PROBE`, the settings with which they solve probes: those that replay, and those from data.
+# Agents whose tests have a `PROBE`, the settings with which they solve probes: those that replay,
+# and those from data.
 SETTINGS = {name: own_constant(name, "PROBE", None) for name in registry.names()}
 REPLAY, OFFLINE = (
-    {name: changes for name, changes in SETTINGS.items() if changes is not None and kind(name) == of}
+    {
+        name: changes
+        for name, changes in SETTINGS.items()
+        if changes is not None and kind(name) == of
+    }
     for of in ("replay", "dataset")
 )
 CHOOSES = {name for name in REPLAY if "require_discrete(" in registry.source(name)}
@@ -90,7 +101,9 @@ def quick(names: Iterable[str], these: set[str]) -> list[Any]:
 PROBES = quick(OBSERVATIONS, {"Follow"})
 
 
-def trained(module: Any, name: str, changes: dict[str, Any], iterations: int = 2_500) -> tuple[Any, Any]:
+def trained(
+    module: Any, name: str, changes: dict[str, Any], iterations: int = 2_500
+) -> tuple[Any, Any]:
     """One learner's State after training on a probe, and its Config."""
     config = configuration.replace(module.Config(), changes, "test")
     stacked = configuration.stack(config, 1)
@@ -104,7 +117,9 @@ def trained(module: Any, name: str, changes: dict[str, Any], iterations: int = 2
 def solution(module: Any, name: str, changes: dict[str, Any]) -> tuple[np.ndarray, np.ndarray, Any]:
     """The learnt values and greedy actions at the probe's observations, and the probe."""
     state, config = trained(module, name, QUICK | changes)
-    observations = np.array(OBSERVATIONS[name.partition("/")[2].removesuffix("-discrete")], np.float32)
+    observations = np.array(
+        OBSERVATIONS[name.partition("/")[2].removesuffix("-discrete")], np.float32
+    )
     action, *_ = module.act(state, observations, jax.random.key(0), config, explore=False)
     q = state.critic(observations, action)  # [C, B], or [C, B, 2]: mean and std
     return np.asarray(q if q.ndim == 2 else q[..., 0]).min(axis=0), np.asarray(action), observations
@@ -128,7 +143,10 @@ def test_probe_on_policy(probe: str) -> None:
 @pytest.mark.parametrize("agent", quick(REPLAY, {"sac"}))
 @pytest.mark.parametrize("probe", PROBES)
 def test_probe(agent: str, probe: str) -> None:
-    module, name = registry.load_agent(agent), f"rljax/{probe}{'-discrete' if agent in CHOOSES else ''}"
+    module, name = (
+        registry.load_agent(agent),
+        f"rljax/{probe}{'-discrete' if agent in CHOOSES else ''}",
+    )
     value, action, observations = solution(module, name, REPLAY[agent])
     known: Any = envs.make(name).environment
     expected = np.asarray(known.value(observations, DISCOUNT))
@@ -156,8 +174,11 @@ def test_probe_of_values_of_actions(probe: str, variant: str) -> None:
     known: Any = envs.make(name).environment
     q = module.reduced(module.values(state.critic, observations, state, config), config)
     expected = np.asarray(known.value(observations, DISCOUNT))
-    if probe != "Memory" or "n_step" not in changes:  # there a second step sums what came of an action that explored
-        np.testing.assert_allclose(q.max(axis=-1), expected, atol=0.05 * max(1.0, np.abs(expected).max()))
+    # There a second step sums what came of an action that explored.
+    if probe != "Memory" or "n_step" not in changes:
+        np.testing.assert_allclose(
+            q.max(axis=-1), expected, atol=0.05 * max(1.0, np.abs(expected).max())
+        )
     if probe in ACTS:
         action, *_ = module.act(state, observations, jax.random.key(0), config, explore=False)
         np.testing.assert_allclose(action, known.optimal_action(observations), atol=0.1)
@@ -173,7 +194,8 @@ OF_ROLLOUTS: dict[str, Any] = {
     "decay_steps": 100 * 16 * 16.0,
     "epsilon_steps": 50 * 16 * 16.0,
     "num_epochs": 10,
-    "initialisation": "torch",  # with biases: an observation of zeros is nothing but zeros without them
+    # With biases: an observation of zeros is nothing but zeros without them.
+    "initialisation": "torch",
 }
 
 
@@ -206,9 +228,13 @@ def recorded(name: str, steps: int = 2_000, num_envs: int = 8) -> Transition:
         action = jax.random.uniform(key_action, shape, minval=-1.0, maxval=1.0)
         step, state = environment.step(jax.random.split(key_step, num_envs), state, action)
         ends = (step.terminated, step.truncated)
-        return (step.observation, state), Transition(observation, action, step.reward, *ends, step.next_observation)
+        return (step.observation, state), Transition(
+            observation, action, step.reward, *ends, step.next_observation
+        )
 
-    _, rows = jax.lax.scan(one, (observation, state), jax.random.split(jax.random.key(1), steps // num_envs))
+    _, rows = jax.lax.scan(
+        one, (observation, state), jax.random.split(jax.random.key(1), steps // num_envs)
+    )
     return jax.tree.map(lambda x: np.asarray(x).swapaxes(0, 1).reshape(-1, *x.shape[2:]), rows)
 
 
@@ -221,7 +247,9 @@ def learnt_from_data(agent: str, probe: str) -> tuple[Any, Any]:
     config = configuration.replace(module.Config(), changes, "test")
     stacked = configuration.stack(config, 1)
     learner = Learner(module, envs.make(f"rljax/{probe}").spec, 1)
-    driver = OfflineDriver(learner, module.experience(config).prepare(recorded(f"rljax/{probe}")), stacked)
+    driver = OfflineDriver(
+        learner, module.experience(config).prepare(recorded(f"rljax/{probe}")), stacked
+    )
     driver.start([0])
     driver.advance(2_500)
     return jax.tree.map(lambda x: x[0], (driver.agent_state.state, stacked))
@@ -249,14 +277,17 @@ def test_bootstrap_that_stops_at_truncation_is_caught() -> None:
     wrong.__dict__.update(td3.__dict__)
 
     def update(state: Any, batch: Any, *arguments: Any) -> Any:
-        return td3.update(state, batch.replace(terminated=batch.terminated | batch.truncated), *arguments)
+        return td3.update(
+            state, batch.replace(terminated=batch.terminated | batch.truncated), *arguments
+        )
 
     wrong.__dict__["update"] = update
     value, _, _ = solution(wrong, "rljax/Endless", REPLAY["td3"])
     assert value.max() < 0.6 / (1 - DISCOUNT)
 
 
-# Of streams: inputs and rewards as they are, since a probe's few observations hardly vary, and ends as elsewhere.
+# Of streams: inputs and rewards as they are, since a probe's few observations hardly vary, and ends
+# as elsewhere.
 STREAM: dict[str, Any] = {
     "hidden": (32, 32),
     "discount": DISCOUNT,

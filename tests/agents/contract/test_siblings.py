@@ -1,7 +1,8 @@
-"""Related agents differ where their algorithms do, and nowhere else: a mend in one file is a mend in all.
+"""Related agents differ where their algorithms do, and nowhere else:
+a mend in one file is a mend in all.
 
-A variant that is to stay near another agent adds a line to PAIRS: what it may differ in, and by how much. No agent has
-to be there.
+A variant that is to stay near another agent adds a line to PAIRS: what it may differ in, and by how
+much. No agent has to be there.
 """
 
 from __future__ import annotations
@@ -22,19 +23,22 @@ class Pair(NamedTuple):
     """How far two agents may be apart."""
 
     lines: int  # changed lines outside docstrings, as `diff` counts them: removed and added ones
-    own: set[str]  # functions and classes that may differ; all others that both have are textually equal
+    # functions and classes that may differ; all others that both have are textually equal
+    own: set[str]
     moved: frozenset[str] = frozenset()  # fields that stand in another place in each
 
 
-# Another loss: some 40 lines. Another critic's head: some 90. Past 130 they are relatives, not siblings, and
-# the budget only holds them where they are. Of these lines, `experience` is 1 (iql, ifql), 6 (sac, whose goals may be
-# replaced), 11 (a replay, and a data set that goes on with one) or 23 (iql, gciql); `value` is 2 (another way to
-# normalise) or 4 (one agent has none); the agent's name in `require_vectors` is 2. Pictures, which sac and td3 take and
-# others do not, are 16 to 18; draws by priority, which those with a replay have, are 6. Discrete actions and pictures,
-# which iql takes and gciql and ifql do not, are 23 to 25. Noise that lasts, which sac, dsact and td3 have, is 10 to 13.
-# Heads that classify values, which iql, cql and td3_bc have, are 12 to 17.
+# Another loss: some 40 lines. Another critic's head: some 90. Past 130 they are relatives, not
+# siblings, and the budget only holds them where they are. Of these lines, `experience` is 1
+# (iql, ifql), 6 (sac, whose goals may be replaced), 11 (a replay, and a data set that goes on with
+# one) or 23 (iql, gciql); `value` is 2 (another way to normalise) or 4 (one agent has none); the
+# agent's name in `require_vectors` is 2. Pictures, which sac and td3 take and others do not, are 16
+# to 18; draws by priority, which those with a replay have, are 6. Discrete actions and pictures,
+# which iql takes and gciql and ifql do not, are 23 to 25. Noise that lasts, which sac, dsact and
+# td3 have, is 10 to 13. Heads that classify values, which iql, cql and td3_bc have, are 12 to 17.
 # `acting`, which only one agent of a pair has, is 2.
-# What RLPD and WSRL change of sac, the entropy in its targets and the share of its target entropy, is 2 to 8.
+# What RLPD and WSRL change of sac, the entropy in its targets and the share of its target entropy,
+# is 2 to 8.
 PAIRS: dict[tuple[str, str], Pair] = {
     ("sac", "td3"): Pair(
         lines=113,
@@ -44,26 +48,69 @@ PAIRS: dict[tuple[str, str], Pair] = {
         lines=160,
         own={"Config", "State", "check", "init", "act", "critic_loss", "actor_loss", "update"},
     ),
-    ("sac", "dsact"): Pair(lines=138, own={"Config", "State", "check", "init", "critic_loss", "actor_loss", "update"}),
+    ("sac", "dsact"): Pair(
+        lines=138, own={"Config", "State", "check", "init", "critic_loss", "actor_loss", "update"}
+    ),
     ("sac", "sac_lagrangian"): Pair(
         lines=126,
-        own={"Config", "State", "experience", "check", "init", "critic_loss", "actor_loss", "update"},
+        own={
+            "Config",
+            "State",
+            "experience",
+            "check",
+            "init",
+            "critic_loss",
+            "actor_loss",
+            "update",
+        },
     ),
     ("sac", "h2o"): Pair(
         lines=211,
-        own={"Config", "State", "experience", "check", "init", "act", "critic_loss", "actor_loss", "update"},
+        own={
+            "Config",
+            "State",
+            "experience",
+            "check",
+            "init",
+            "act",
+            "critic_loss",
+            "actor_loss",
+            "update",
+        },
     ),
     ("sac", "moorl"): Pair(
-        lines=88, own={"Config", "State", "experience", "check", "init", "act", "value", "critic_loss", "update"}
+        lines=88,
+        own={
+            "Config",
+            "State",
+            "experience",
+            "check",
+            "init",
+            "act",
+            "value",
+            "critic_loss",
+            "update",
+        },
     ),
     ("sac", "sequence_rl"): Pair(
         lines=154,
-        own={"Config", "State", "check", "init", "remember", "act", "critic_loss", "actor_loss", "update"},
+        own={
+            "Config",
+            "State",
+            "check",
+            "init",
+            "remember",
+            "act",
+            "critic_loss",
+            "actor_loss",
+            "update",
+        },
     ),
     ("td3", "td3_bc"): Pair(
         lines=89,
         own={"Config", "experience", "check", "init", "act", "critic_loss", "actor_loss", "update"},
-        moved=frozenset({"Config.normalise_observations"}),  # of offline agents it is about the data
+        # Of offline agents it is about the data.
+        moved=frozenset({"Config.normalise_observations"}),
     ),
     ("td3_bc", "rebrac"): Pair(
         lines=79,
@@ -83,15 +130,45 @@ PAIRS: dict[tuple[str, str], Pair] = {
     ),
     ("iql", "famo2o"): Pair(
         lines=192,
-        own={"Config", "State", "experience", "check", "init", "act", "critic_loss", "actor_loss", "update"},
+        own={
+            "Config",
+            "State",
+            "experience",
+            "check",
+            "init",
+            "act",
+            "critic_loss",
+            "actor_loss",
+            "update",
+        },
     ),
     ("iql", "gciql"): Pair(
         lines=211,
-        own={"Config", "State", "experience", "check", "init", "act", "value_loss", "critic_loss", "update"},
+        own={
+            "Config",
+            "State",
+            "experience",
+            "check",
+            "init",
+            "act",
+            "value_loss",
+            "critic_loss",
+            "update",
+        },
     ),
     ("sac", "cql"): Pair(
         lines=209,
-        own={"Config", "State", "experience", "check", "init", "act", "critic_loss", "actor_loss", "update"},
+        own={
+            "Config",
+            "State",
+            "experience",
+            "check",
+            "init",
+            "act",
+            "critic_loss",
+            "actor_loss",
+            "update",
+        },
         moved=frozenset({"Config.normalise_observations"}),
     ),
     ("cql", "calql"): Pair(lines=68, own={"init", "Config", "experience", "check", "critic_loss"}),
@@ -100,17 +177,33 @@ PAIRS: dict[tuple[str, str], Pair] = {
         own={"Config", "experience", "check", "init", "act", "critic_loss", "actor_loss", "update"},
         moved=frozenset({"Config.normalise_observations"}),
     ),
-    ("edac", "ro2o"): Pair(lines=115, own={"Config", "check", "critic_loss", "actor_loss", "update"}),
+    ("edac", "ro2o"): Pair(
+        lines=115, own={"Config", "check", "critic_loss", "actor_loss", "update"}
+    ),
     ("dql", "ofql"): Pair(
         lines=90,
         own={"Config", "State", "check", "init", "policy", "imitation_loss", "actor_loss"},
     ),
     ("iql", "ifql"): Pair(
         lines=127,
-        own={"Config", "State", "experience", "check", "init", "act", "actor_loss", "critic_loss", "update"},
+        own={
+            "Config",
+            "State",
+            "experience",
+            "check",
+            "init",
+            "act",
+            "actor_loss",
+            "critic_loss",
+            "update",
+        },
     ),
-    ("stream_q", "stream_sarsa"): Pair(lines=61, own={"State", "check", "init", "perceive", "act", "update"}),
-    ("stream_ac", "stream_td"): Pair(lines=72, own={"Config", "State", "check", "init", "optimiser", "act", "update"}),
+    ("stream_q", "stream_sarsa"): Pair(
+        lines=61, own={"State", "check", "init", "perceive", "act", "update"}
+    ),
+    ("stream_ac", "stream_td"): Pair(
+        lines=72, own={"Config", "State", "check", "init", "optimiser", "act", "update"}
+    ),
     ("ppo", "ppo_lagrangian"): Pair(
         lines=186,
         own={"ActorCritic", "Config", "State", "experience", "check", "init", "act", "policy"}
@@ -142,9 +235,14 @@ def bare(source: str) -> list[str]:
     """The lines of a file without its docstrings, and without blank lines."""
     lines = source.splitlines()
     for node in ast.walk(ast.parse(source)):
-        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef) and ast.get_docstring(node) is not None:
+        if (
+            isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef)
+            and ast.get_docstring(node) is not None
+        ):
             first = node.body[0]
-            lines[first.lineno - 1 : first.end_lineno] = [""] * ((first.end_lineno or 0) - first.lineno + 1)
+            lines[first.lineno - 1 : first.end_lineno] = [""] * (
+                (first.end_lineno or 0) - first.lineno + 1
+            )
     return [line for line in lines if line.strip()]
 
 
@@ -156,19 +254,27 @@ def changed(left: str, right: str) -> int:
 
 def parts(source: str) -> dict[str, str]:
     """Functions and classes of a file by name, without docstrings."""
-    nodes = [node for node in ast.parse(source).body if isinstance(node, ast.FunctionDef | ast.ClassDef)]
-    return {node.name: "\n".join(bare(ast.get_source_segment(source, node) or "")) for node in nodes}
+    nodes = [
+        node for node in ast.parse(source).body if isinstance(node, ast.FunctionDef | ast.ClassDef)
+    ]
+    return {
+        node.name: "\n".join(bare(ast.get_source_segment(source, node) or "")) for node in nodes
+    }
 
 
 def fields(source: str) -> list[str]:
-    """The names of Config's and State's fields, and the comments that group them, in their order."""
+    """The names of Config's and State's fields, and the comments that group them,
+    in their order.
+    """
     found: list[str] = []
     for node in ast.parse(source).body:
         if isinstance(node, ast.ClassDef):
             text = ast.get_source_segment(source, node) or ""
             tokens = tokenize.generate_tokens(io.StringIO(text).readline)
             comments = [
-                (t.start[0], t.string) for t in tokens if t.type == tokenize.COMMENT and t.line[: t.start[1]].isspace()
+                (t.start[0], t.string)
+                for t in tokens
+                if t.type == tokenize.COMMENT and t.line[: t.start[1]].isspace()
             ]
             names = [
                 (field.lineno - node.lineno + 1, f"{node.name}.{field.target.id}")
@@ -210,7 +316,9 @@ def test_siblings_differ_where_the_table_says_and_nowhere_else(names: tuple[str,
 def test_a_mend_in_one_file_is_missed_in_the_other() -> None:
     sac, td3 = source("sac"), source("td3")
     own = PAIRS["sac", "td3"].own
-    mended = sac.replace("state.critic(observation, action).mean(axis=0)", "state.critic(observation, action)[0]")
+    mended = sac.replace(
+        "state.critic(observation, action).mean(axis=0)", "state.critic(observation, action)[0]"
+    )
     assert mended != sac
     assert unequal(mended, td3, own) == ["value"]
     assert changed(mended, td3) == changed(sac, td3) + 2
@@ -225,8 +333,17 @@ def test_docstrings_do_not_count() -> None:
 
 
 def test_another_order_is_found() -> None:
-    left = "class Config:\n    # Targets\n    a: int = 1\n    b: int = 2\nclass State:\n    c: int\n"
-    right = "class Config:\n    b: int = 2\n    # Targets\n    a: int = 1\nclass State:\n    c: int\n"
+    left = (
+        "class Config:\n    # Targets\n    a: int = 1\n    b: int = 2\nclass State:\n    c: int\n"
+    )
+    right = (
+        "class Config:\n    b: int = 2\n    # Targets\n    a: int = 1\nclass State:\n    c: int\n"
+    )
     assert fields(left) == ["# Targets", "Config.a", "Config.b", "State.c"]
-    assert out_of_order(fields(left), fields(right)) == ["# Targets", "Config.a", "Config.b", "State.c"]
+    assert out_of_order(fields(left), fields(right)) == [
+        "# Targets",
+        "Config.a",
+        "Config.b",
+        "State.c",
+    ]
     assert out_of_order(fields(left), fields(left)[1:]) == []

@@ -1,4 +1,6 @@
-"""Every agent with every kind of observation and action: it takes it, or refuses it with one message."""
+"""Every agent with every kind of observation and action:
+it takes it, or refuses it with one message.
+"""
 
 from __future__ import annotations
 
@@ -35,13 +37,19 @@ def marked(case: tuple[str, str, str], is_first: bool) -> Any:
 
 
 def first_kinds(cases: list[tuple[str, str, str]]) -> list[Any]:
-    """Parameters. The first of an agent with a kind of observation or of action stands for its other ones.
+    """Parameters.
+
+    The first of an agent with a kind of observation or of action stands for its other ones.
 
     Vectors come first, as they are quick. Dictionaries stand for pictures, for they hold one.
     """
-    tried: set[tuple[str, str]] = {(name, "pictures") for name, shows, _ in cases if shows == "dictionaries"}
+    tried: set[tuple[str, str]] = {
+        (name, "pictures") for name, shows, _ in cases if shows == "dictionaries"
+    }
     parameters = []
-    for case in sorted(cases, key=lambda case: ("vectors", "dictionaries", "pictures").index(case[1])):
+    for case in sorted(
+        cases, key=lambda case: ("vectors", "dictionaries", "pictures").index(case[1])
+    ):
         new = {(case[0], kind) for kind in case[1:]} - tried
         parameters.append(marked(case, is_first=bool(new)))
         tried |= new
@@ -54,19 +62,24 @@ def with_cost(spec: contract.EnvSpec) -> contract.EnvSpec:
 
 
 def test_the_table_is_up_to_date() -> None:
-    assert table.BEGIN + table.table() + table.END in table.PAGE.read_text(), "run scripts/results/spaces.py"
+    assert table.BEGIN + table.table() + table.END in table.PAGE.read_text(), (
+        "run scripts/results/spaces.py"
+    )
 
 
 def test_refusals_say_what_to_do() -> None:
     for name, (observation, action) in itertools.product(registry.names(), EVERY):
         error = table.refusal(name, observation, action)
         if error is not None:
-            assert error.startswith((f"agent '{name}'", "observations have shape", "'Example-v0' shows a dictionary"))
+            assert error.startswith(
+                (f"agent '{name}'", "observations have shape", "'Example-v0' shows a dictionary")
+            )
             assert any(word in error for word in ("Choose", "choose", "Use:", "give "))
 
 
 @pytest.mark.parametrize(
-    ("name", "observation", "action"), first_kinds([x for x in TAKEN if table.source(x[0]) != "alone"])
+    ("name", "observation", "action"),
+    first_kinds([x for x in TAKEN if table.source(x[0]) != "alone"]),
 )
 def test_what_is_taken_can_be_learnt_from(name: str, observation: str, action: str) -> None:
     """Init, acting and updates fit together: they are traced, and not compiled."""
@@ -91,7 +104,9 @@ def recorded(spec: contract.EnvSpec, rows: int = 8) -> datasets.OfflineDataset:
     rewards, costs = np.arange(rows, dtype=np.float32), {"cost": np.zeros(rows, np.float32)}
     transitions: Any = contract.Transition(seen, action, rewards, nothing, ends, seen, costs)
     bounds = None if spec.discrete else (-np.ones(spec.action_size), np.ones(spec.action_size))
-    made = datasets.OfflineDataset("made", transitions, None, None, bounds, known if spec.discrete else {})
+    made = datasets.OfflineDataset(
+        "made", transitions, None, None, bounds, known if spec.discrete else {}
+    )
     assert contract.difference(made.spec, spec) is None
     labelled = transitions.replace(extras=costs | {buffers.PART: np.zeros(rows, np.float32)})
     return dataclasses.replace(made, transitions=labelled)
@@ -101,27 +116,37 @@ FROM_DATA = [x for x in TAKEN if table.source(x[0]) and x[1] == "dictionaries"]
 
 
 def first_from_data() -> list[Any]:
-    """Parameters. An agent's first kind of actions and masked ones stand for the others: see test_choices.py."""
+    """Parameters.
+
+    An agent's first kind of actions and masked ones stand for the others: see test_choices.py.
+    """
     first = {name: action for name, _, action in reversed(FROM_DATA)}
     return [marked(case, is_first=case[2] in ("masked", first[case[0]])) for case in FROM_DATA]
 
 
 @pytest.mark.parametrize(("name", "observation", "action"), first_from_data())
 def test_what_is_taken_can_be_learnt_from_data(name: str, observation: str, action: str) -> None:
-    """Updates on a data set fit the agent; they are traced. Agents that need new experience see it beside the data."""
+    """Updates on a data set fit the agent; they are traced.
+
+    Agents that need new experience see it beside the data.
+    """
     module: Any = registry.load_agent(name)
     spec, config = with_cost(table.spec(observation, action)), module.Config()
     dataset = recorded(spec)
     data, _ = prepared(dataset, module.experience(config))
 
     def declared(config: Any) -> Any:
-        return module.experience(config).mixed(lambda replay: buffers.Mixed.of(replay, 0.5, (1.0, 0.0)))
+        return module.experience(config).mixed(
+            lambda replay: buffers.Mixed.of(replay, 0.5, (1.0, 0.0))
+        )
 
     learner = Learner(module, spec, 1, declared)
     hyper = learner.hyperparameters(configuration.stack(config, 1))
     keys = jax.eval_shape(jax.vmap(jax.random.key), np.zeros(1, np.uint32))
     state = jax.eval_shape(lambda keys, data: learner.init(keys, hyper, data), keys, data)
-    state = jax.eval_shape(lambda state, data: learner.prepare(state, data, hyper.config), state, data)
+    state = jax.eval_shape(
+        lambda state, data: learner.prepare(state, data, hyper.config), state, data
+    )
     after = jax.eval_shape(lambda state, data: learner.update(state, hyper, data), state, data)
     assert jax.tree.structure(after.agent) == jax.tree.structure(state.agent)
 

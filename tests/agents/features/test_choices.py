@@ -1,4 +1,6 @@
-"""BC, IQL and RIQL with discrete actions, against float64 NumPy; their gradients are by central differences."""
+"""BC, IQL and RIQL with discrete actions, against float64 NumPy;
+their gradients are by central differences.
+"""
 
 from __future__ import annotations
 
@@ -18,8 +20,19 @@ ACTIONS = 4
 SPEC = EnvSpec("test/Example-v0", (3,), ACTIONS, discrete=True)
 SEVERAL = EnvSpec("test/Several-v0", (3,), 5, discrete=True, choices=(3, 2))
 KEY = jax.random.key(0)
-SMALL: dict[str, Any] = {"hidden": (8, 8), "batch_size": 5, "actor_lr": 1e-2, "normalise_observations": False}
-VALUES: dict[str, Any] = {**SMALL, "critic_lr": 2e-2, "value_lr": 3e-2, "target_rate": 0.1, "num_critics": 2}
+SMALL: dict[str, Any] = {
+    "hidden": (8, 8),
+    "batch_size": 5,
+    "actor_lr": 1e-2,
+    "normalise_observations": False,
+}
+VALUES: dict[str, Any] = {
+    **SMALL,
+    "critic_lr": 2e-2,
+    "value_lr": 3e-2,
+    "target_rate": 0.1,
+    "num_critics": 2,
+}
 AGENTS: dict[str, tuple[Any, Any]] = {
     "bc": (bc, bc.Config(**SMALL)),
     "iql": (iql, iql.Config(**VALUES, decay_steps=3.0)),
@@ -31,7 +44,9 @@ agents = pytest.mark.parametrize("name", AGENTS)
 
 
 def likelihood(actor: reference.MLP, observation: np.ndarray, action: np.ndarray) -> np.ndarray:
-    """-log pi(a|s) [B] of a softmax of the actor's outputs, or the sum over those of several actions [B, 2]."""
+    """-log pi(a|s) [B] of a softmax of the actor's outputs,
+    or the sum over those of several actions [B, 2].
+    """
     logits = reference.forward(actor, observation)[0]
     if action.ndim == 1:
         return np.log(np.exp(logits).sum(axis=1)) - logits[np.arange(len(action)), action]
@@ -56,8 +71,14 @@ class Reference:
         self.actor_adam = reference.Adam(config.actor_lr)
         if module is not bc:
             self.value = reference.mlp(state.value)
-            self.critics, self.targets = reference.critics(state.critic), reference.critics(state.target_critic)
-            self.critic_adam, self.value_adam = reference.Adam(config.critic_lr), reference.Adam(config.value_lr)
+            self.critics, self.targets = (
+                reference.critics(state.critic),
+                reference.critics(state.target_critic),
+            )
+            self.critic_adam, self.value_adam = (
+                reference.Adam(config.critic_lr),
+                reference.Adam(config.value_lr),
+            )
 
     def imitate(self, observation: np.ndarray, action: np.ndarray, weight: Any, step: int) -> float:
         """Move the actor, and return its loss."""
@@ -85,7 +106,9 @@ class Reference:
                 one_hot = [np.eye(number)[action[:, i]] for i, number in enumerate(SEVERAL.choices)]
                 inputs = np.concatenate([observation, *one_hot], axis=1)
                 return np.stack([reference.forward(critic, inputs)[0][:, 0] for critic in critics])
-            return np.stack([reference.forward(critic, observation)[0][row, action] for critic in critics])
+            return np.stack(
+                [reference.forward(critic, observation)[0][row, action] for critic in critics]
+            )
 
         each = taken(self.targets)
         q = np.quantile(each, config.quantile, axis=0) if robust else each.min(axis=0)
@@ -95,7 +118,10 @@ class Reference:
         v, next_v = (reference.forward(judge, x)[0][:, 0] for x in (observation, successor))
         self.value = value
         actor_loss = self.imitate(
-            observation, action, np.minimum(np.exp(config.inverse_temperature * (q - v)), bound), step
+            observation,
+            action,
+            np.minimum(np.exp(config.inverse_temperature * (q - v)), bound),
+            step,
         )
         y = reward + config.discount * (1.0 - np.asarray(batch.terminated)) * next_v
 
@@ -104,16 +130,26 @@ class Reference:
             if not robust:
                 return float((error**2).mean(axis=1).sum())
             limit = config.huber_sigma**-2.0
-            return float(np.where(error < limit, error**2 / (2.0 * limit), error - limit / 2.0).mean())
+            return float(
+                np.where(error < limit, error**2 / (2.0 * limit), error - limit / 2.0).mean()
+            )
 
-        losses = {"value/loss": value_loss, "actor/loss": actor_loss, "critic/loss": critic_loss(self.critics)}
-        self.critics = self.critic_adam.step(self.critics, reference.differences(critic_loss, self.critics))
+        losses = {
+            "value/loss": value_loss,
+            "actor/loss": actor_loss,
+            "critic/loss": critic_loss(self.critics),
+        }
+        self.critics = self.critic_adam.step(
+            self.critics, reference.differences(critic_loss, self.critics)
+        )
         self.targets = reference.towards(self.critics, self.targets, config.target_rate)
         return losses
 
 
 @pytest.mark.parametrize(
-    ("case", "spec"), [*((case, SPEC) for case in CASES), *((case, SEVERAL) for case in AGENTS)], ids=str
+    ("case", "spec"),
+    [*((case, SPEC) for case in CASES), *((case, SEVERAL) for case in AGENTS)],
+    ids=str,
 )
 def test_updates_equal_float64(case: str, spec: EnvSpec) -> None:
     module, config = CASES[case]
@@ -129,7 +165,9 @@ def test_updates_equal_float64(case: str, spec: EnvSpec) -> None:
     if module is not bc:
         reference.assert_same(reference.mlp(state.value), expected.value, "value")
         reference.assert_same(reference.critics(state.critic), expected.critics, "critic")
-        reference.assert_same(reference.critics(state.target_critic), expected.targets, "target_critic")
+        reference.assert_same(
+            reference.critics(state.target_critic), expected.targets, "target_critic"
+        )
 
 
 @agents
@@ -164,10 +202,15 @@ def test_values_are_those_of_the_action(name: str) -> None:
 def test_dropout_also_serves_discrete_actions(name: str) -> None:
     module, config = AGENTS[name]
     config = dataclasses.replace(config, dropout=0.5)
-    actor, batch = reference.state(module, SPEC, config).actor.parameters, reference.choices(ACTIONS)
+    actor, batch = (
+        reference.state(module, SPEC, config).actor.parameters,
+        reference.choices(ACTIONS),
+    )
     policy = Imitation.of(config)
     keys = jax.random.split(KEY, 3)
-    losses = [float(policy.distance(actor, batch.observation, batch.action, key).mean()) for key in keys]
+    losses = [
+        float(policy.distance(actor, batch.observation, batch.action, key).mean()) for key in keys
+    ]
     assert len(set(losses)) == 3
 
 
@@ -186,5 +229,7 @@ def test_several_actions_are_chosen_side_by_side(name: str) -> None:
     )
     for i, part in enumerate(parts):
         p = np.exp(part) / np.exp(part).sum(axis=1, keepdims=True)
-        share = np.stack([(np.asarray(drawn)[..., i] == a).mean(axis=0) for a in range(part.shape[1])], axis=1)
+        share = np.stack(
+            [(np.asarray(drawn)[..., i] == a).mean(axis=0) for a in range(part.shape[1])], axis=1
+        )
         np.testing.assert_allclose(share, p, atol=0.03)

@@ -1,4 +1,6 @@
-"""The agents of docs/examples: nothing outside their files knows them, and they do what their equations say."""
+"""The agents of docs/examples: nothing outside their files knows them,
+and they do what their equations say.
+"""
 
 from __future__ import annotations
 
@@ -95,7 +97,9 @@ def test_examples_are_written_as_agents_are(name: str) -> None:
 
 @examples
 def test_examples_keep_the_contract(name: str) -> None:
-    """As two learners in one program, from which a run begins: what is returned is asserted there."""
+    """As two learners in one program, from which a run begins:
+    what is returned is asserted there.
+    """
     module, config = example(name), small(name)
     contract.check(module, SPEC, config)
     contract.check(module, SPEC, module.Config())

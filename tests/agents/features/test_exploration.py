@@ -1,4 +1,6 @@
-"""The setting `exploration` of agents for continuous actions: noise that lasts, in their own actions and runs."""
+"""The setting `exploration` of agents for continuous actions:
+noise that lasts, in their own actions and runs.
+"""
 
 from __future__ import annotations
 
@@ -39,15 +41,21 @@ def test_actions_have_the_noise_that_lasts(name: str) -> None:
 
     mean, _, same = act(state, seen, jax.random.key(0), config, explore=False, memory=memory)
     assert same is not None
-    assert all(np.array_equal(*pair) for pair in zip(*map(jax.tree.leaves, (same, memory)), strict=True))
-    np.testing.assert_array_equal(act(state, seen, jax.random.key(0), config, explore=False)[0], mean)
+    assert all(
+        np.array_equal(*pair) for pair in zip(*map(jax.tree.leaves, (same, memory)), strict=True)
+    )
+    np.testing.assert_array_equal(
+        act(state, seen, jax.random.key(0), config, explore=False)[0], mean
+    )
 
     action, _, after = act(state, seen, jax.random.key(1), config, explore=True, memory=memory)
     np.testing.assert_array_equal(after.noise[1:3], held[1:3])
     assert np.all(np.asarray(after.noise)[[0, 3]] != np.asarray(held)[[0, 3]])
     np.testing.assert_array_equal(after.left[1:3], [0, 1])
     if name == "td3":
-        expected = np.clip(np.asarray(mean) + config.exploration_noise * np.asarray(after.noise), -1.0, 1.0)
+        expected = np.clip(
+            np.asarray(mean) + config.exploration_noise * np.asarray(after.noise), -1.0, 1.0
+        )
     else:
         output = np.asarray(state.actor(seen), np.float64)
         log_std = np.clip(output[:, 2:], config.log_std_min, config.log_std_max)
@@ -72,4 +80,6 @@ def test_runs_resume_with_the_noise_that_lasts(tmp_path: Path) -> None:
     assert loaded(seen) == loaded(seen), "no history is needed without exploration"
     explored = [loaded(seen, explore=True, step=step)[0] for step in range(60)]
     drawn = [loaded(seen, explore=True)[0] for _ in range(60)]
-    assert np.abs(np.diff(explored)).mean() < 0.8 * np.abs(np.diff(drawn)).mean(), "pink noise moves less in a step"
+    assert np.abs(np.diff(explored)).mean() < 0.8 * np.abs(np.diff(drawn)).mean(), (
+        "pink noise moves less in a step"
+    )

@@ -1,7 +1,8 @@
-"""The first updates of streaming agents equal those by PyTorch's rules, in which the authors wrote them.
+"""The first updates of streaming agents equal those by PyTorch's rules,
+in which the authors wrote them.
 
-With few inputs the sparse initialisation leaves the first layer all 0, so that the slope of the activation at exactly 0
-decides these updates.
+With few inputs the sparse initialisation leaves the first layer all 0, so that the slope of the
+activation at exactly 0 decides these updates.
 """
 
 from __future__ import annotations
@@ -23,14 +24,19 @@ DISCRETE = EnvSpec("test/Discrete-v0", (3,), ACTIONS, discrete=True)
 
 def begun(module: Any, spec: EnvSpec, **extras: Any) -> tuple[Any, Any, Any, list[Any]]:
     """The agent's own first State, its Config, a stream and the States after each transition."""
-    config, stream = module.Config(hidden=(32, 32)), streaming.transitions(0, UPDATES, spec, **extras)
+    config, stream = (
+        module.Config(hidden=(32, 32)),
+        streaming.transitions(0, UPDATES, spec, **extras),
+    )
     state = jax.jit(lambda key: module.init(key, spec, config))(jax.random.key(0))
     assert not np.any(state.critic.parameters.params["hidden_0"]["kernel"])
     return state, config, stream, streaming.follow(module, state, stream, config)
 
 
 @pytest.mark.learn
-@pytest.mark.parametrize(("module", "spec"), [(stream_td, CONTINUOUS), (stream_q, DISCRETE), (stream_ac, CONTINUOUS)])
+@pytest.mark.parametrize(
+    ("module", "spec"), [(stream_td, CONTINUOUS), (stream_q, DISCRETE), (stream_ac, CONTINUOUS)]
+)
 def test_first_updates_are_those_of_pytorch(module: Any, spec: EnvSpec) -> None:
     generator = np.random.default_rng(1)
     given: dict[str, Any] = {"raw": generator.normal(size=(UPDATES, ACTIONS)).astype(np.float32)}
@@ -41,9 +47,15 @@ def test_first_updates_are_those_of_pytorch(module: Any, spec: EnvSpec) -> None:
     optimiser = streaming.ObGD(critic, config.critic_kappa, config)
     actor = streaming.Exact(state.actor) if module is stream_ac else None
     actor_optimiser = None if actor is None else streaming.ObGD(actor, config.actor_kappa, config)
-    for t, (observation, action, reward, following, done, row) in enumerate(streaming.rows(stream, config)):
+    for t, (observation, action, reward, following, done, row) in enumerate(
+        streaming.rows(stream, config)
+    ):
         chosen = int(action) if module is stream_q else 0
-        error = reward + config.discount * (1 - done) * critic(following).max() - critic(observation)[chosen]
+        error = (
+            reward
+            + config.discount * (1 - done) * critic(following).max()
+            - critic(observation)[chosen]
+        )
         if actor is not None and actor_optimiser is not None:
             mean, spread = np.split(actor(observation), 2)
             std = np.log1p(np.exp(spread))

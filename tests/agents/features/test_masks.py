@@ -45,7 +45,9 @@ def test_forbidden_actions_are_never_chosen(name: str) -> None:
     @jax.jit
     def act(keys: Any) -> Any:
         greedy = module.act(state, seen, keys[0], config, explore=False)[0]
-        return greedy, jax.vmap(lambda key: module.act(state, seen, key, config, explore=True)[0])(keys)
+        return greedy, jax.vmap(lambda key: module.act(state, seen, key, config, explore=True)[0])(
+            keys
+        )
 
     greedy, explored = map(np.asarray, act(jax.random.split(jax.random.key(1), 20)))
     assert seen[MASK][np.arange(ROWS), greedy].all()
@@ -69,7 +71,9 @@ def test_targets_of_dqn_leave_forbidden_actions_out() -> None:
     @jax.jit
     def computed(state: Any) -> Any:
         targets = [
-            dqn.critic_loss(state.critic, state, batch, dqn.Config(hidden=(8,), double=double))[1]["critic/target"]
+            dqn.critic_loss(state.critic, state, batch, dqn.Config(hidden=(8,), double=double))[1][
+                "critic/target"
+            ]
             for double in (False, True)
         ]
         return targets, state.critic(later)[0], state.target_critic(later)[0]
@@ -77,8 +81,13 @@ def test_targets_of_dqn_leave_forbidden_actions_out() -> None:
     found, online, q = map(np.asarray, computed(state))
     for target, judge in zip(found, (q, online), strict=True):
         best = np.where(later[MASK], judge, -np.inf).argmax(axis=1)
-        np.testing.assert_allclose(target, (reward + 0.99 * q[np.arange(ROWS), best]).mean(), rtol=1e-5)
-        assert abs(target - (reward + 0.99 * q[np.arange(ROWS), judge.argmax(axis=1)]).mean()) > 1e-3  # it matters
+        np.testing.assert_allclose(
+            target, (reward + 0.99 * q[np.arange(ROWS), best]).mean(), rtol=1e-5
+        )
+        # it matters
+        assert (
+            abs(target - (reward + 0.99 * q[np.arange(ROWS), judge.argmax(axis=1)]).mean()) > 1e-3
+        )
 
 
 @pytest.mark.slow
@@ -95,13 +104,19 @@ def test_the_loss_of_cql_leaves_forbidden_actions_out() -> None:
     metrics = cql_discrete.critic_loss(state.critic, state, batch, config)[1]
     q, judge, following = (
         np.asarray(network(x)[0], np.float64)
-        for network, x in ((state.critic, seen), (state.critic, later), (state.target_critic, later))
+        for network, x in (
+            (state.critic, seen),
+            (state.critic, later),
+            (state.target_critic, later),
+        )
     )
     best = np.where(later[MASK], judge, -np.inf).argmax(axis=1)
     target = reward + 0.99 * following[np.arange(ROWS), best]
     np.testing.assert_allclose(metrics["critic/target"], target.mean(), rtol=1e-5)
     soft = np.log(np.where(seen[MASK], np.exp(q), 0.0).sum(axis=1))
-    np.testing.assert_allclose(metrics["critic/gap"], (soft - q[np.arange(ROWS), action]).mean(), rtol=1e-5)
+    np.testing.assert_allclose(
+        metrics["critic/gap"], (soft - q[np.arange(ROWS), action]).mean(), rtol=1e-5
+    )
     assert abs((np.log(np.exp(q).sum(axis=1)) - soft).mean()) > 1e-3  # it matters
 
 
@@ -137,8 +152,12 @@ def test_several_choices_are_independent() -> None:
     np.testing.assert_allclose(pi.log_prob(jnp.asarray(action)), expected, rtol=1e-5)
     entropy = [-(part * np.log(np.where(part > 0, part, 1.0))).sum(axis=1) for part in parts]
     np.testing.assert_allclose(pi.entropy(), sum(entropy), rtol=1e-5)
-    np.testing.assert_array_equal(pi.mode(), np.stack([part.argmax(axis=1) for part in parts], axis=1))
-    drawn = np.asarray(jax.vmap(lambda key: pi.sample(seed=key))(jax.random.split(jax.random.key(0), 2_000)))
+    np.testing.assert_array_equal(
+        pi.mode(), np.stack([part.argmax(axis=1) for part in parts], axis=1)
+    )
+    drawn = np.asarray(
+        jax.vmap(lambda key: pi.sample(seed=key))(jax.random.split(jax.random.key(0), 2_000))
+    )
     for i, part in enumerate(parts):
         found = (drawn[..., i, None] == np.arange(part.shape[1])).mean(axis=0)
         np.testing.assert_allclose(found, part, atol=0.05)

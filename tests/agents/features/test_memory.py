@@ -35,9 +35,14 @@ KEY = jax.random.key(0)
 
 
 def rollout() -> Transition:
-    """A rollout [T, E] with every kind of end, and the memories before it. Elsewhere, a step begins where one ended."""
+    """A rollout [T, E] with every kind of end, and the memories before it.
+
+    Elsewhere, a step begins where one ended.
+    """
     generator = np.random.default_rng(0)
-    batch = jax.tree.map(lambda x: x.reshape(STEPS, ENVS, *x.shape[1:]), reference.transitions(0, STEPS * ENVS))
+    batch = jax.tree.map(
+        lambda x: x.reshape(STEPS, ENVS, *x.shape[1:]), reference.transitions(0, STEPS * ENVS)
+    )
     ended = batch.terminated | batch.truncated
     following = jnp.where(ended[:-1, :, None], batch.next_observation[:-1], batch.observation[1:])
     batch = batch.replace(next_observation=batch.next_observation.at[:-1].set(following))
@@ -69,14 +74,20 @@ def sigmoid(x: np.ndarray) -> np.ndarray:
 def cell(p: dict[str, np.ndarray], observation: np.ndarray, h: np.ndarray) -> np.ndarray:
     """A dense layer with tanh, and one step of a GRU, for one environment."""
     x = np.tanh(observation @ p["hidden/kernel"] + p["hidden/bias"])
-    w, u, b = np.split(p["input"], 3, axis=1), np.split(p["memory"], 3, axis=1), np.split(p["bias"], 3)
+    w, u, b = (
+        np.split(p["input"], 3, axis=1),
+        np.split(p["memory"], 3, axis=1),
+        np.split(p["bias"], 3),
+    )
     r, z = (sigmoid(x @ w[i] + b[i] + h @ u[i]) for i in (0, 1))
     n = np.tanh(x @ w[2] + b[2] + r * (h @ u[2] + p["inner"]))
     return (1.0 - z) * n + z * h
 
 
 def unrolled(p: dict[str, np.ndarray], batch: Any) -> tuple[np.ndarray, np.ndarray]:
-    """What the torso remembers after each observation and after each successor, [T, E, m], one step at a time."""
+    """What the torso remembers after each observation and after each successor, [T, E, m],
+    one step at a time.
+    """
     seen, after = np.zeros((2, STEPS, ENVS, WIDTH))
     for e in range(ENVS):
         h = batch.extras["memory"][0][e]
@@ -95,7 +106,9 @@ def value(p: dict[str, np.ndarray], features: np.ndarray) -> np.ndarray:
 def loss(p: dict[str, np.ndarray], batch: Any, advantage: np.ndarray, target: np.ndarray) -> float:
     """PPO's loss of the whole rollout."""
     features = unrolled(p, batch)[0]
-    scaled = (batch.extras["raw"] - features @ p["actor/kernel"] - p["actor/bias"]) / np.exp(p["log_std"])
+    scaled = (batch.extras["raw"] - features @ p["actor/kernel"] - p["actor/bias"]) / np.exp(
+        p["log_std"]
+    )
     log_prob = (-0.5 * scaled**2 - p["log_std"] - 0.5 * np.log(2 * np.pi)).sum(axis=-1)
     ratio = np.exp(log_prob - batch.extras["log_prob"])
     clipped = np.clip(ratio, 1 - CONFIG.clip_ratio, 1 + CONFIG.clip_ratio)
@@ -125,29 +138,38 @@ def named(parameters: ppo.ActorCritic) -> dict[str, np.ndarray]:
 
 def test_updates_equal_the_papers() -> None:
     state, batch = fresh(CONFIG), rollout()
-    exact: Any = jax.tree.map(lambda x: np.asarray(x, np.float64 if x.dtype == np.float32 else None), batch)
+    exact: Any = jax.tree.map(
+        lambda x: np.asarray(x, np.float64 if x.dtype == np.float32 else None), batch
+    )
     before = named(state.actor_critic.parameters)
     features, successors = unrolled(before, exact)
     now = value(before, features)
-    error = exact.reward + CONFIG.discount * (1.0 - exact.terminated) * value(before, successors) - now
+    error = (
+        exact.reward + CONFIG.discount * (1.0 - exact.terminated) * value(before, successors) - now
+    )
     advantage = np.zeros((STEPS, ENVS))
     for t in range(STEPS):
         for e in range(ENVS):
             for later in range(t, STEPS):
-                advantage[t, e] += (CONFIG.discount * CONFIG.trace_decay) ** (later - t) * error[later, e]
+                advantage[t, e] += (CONFIG.discount * CONFIG.trace_decay) ** (later - t) * error[
+                    later, e
+                ]
                 if exact.terminated[later, e] or exact.truncated[later, e]:
                     break
     target = advantage + now
 
     names = list(before)
     gradient = reference.differences(
-        lambda values: loss(dict(zip(names, values, strict=True)), exact, advantage, target), list(before.values())
+        lambda values: loss(dict(zip(names, values, strict=True)), exact, advantage, target),
+        list(before.values()),
     )
     gradient = reference.limited(gradient, CONFIG.max_grad_norm)
     adam = reference.Adam(CONFIG.learning_rate, CONFIG.adam_epsilon)
     expected = adam.step(list(before.values()), gradient)
     state, metrics = jax.jit(ppo.update)(state, batch, KEY, 0, CONFIG)
-    for name, found, wanted in zip(names, named(state.actor_critic.parameters).values(), expected, strict=True):
+    for name, found, wanted in zip(
+        names, named(state.actor_critic.parameters).values(), expected, strict=True
+    ):
         np.testing.assert_allclose(found, wanted, rtol=1e-3, atol=2e-5, err_msg=name)
     np.testing.assert_allclose(metrics["critic/value"], now.mean(), rtol=1e-4)
 
@@ -190,12 +212,28 @@ def test_a_memory_has_one_torso() -> None:
 @pytest.mark.learn
 def test_pqn_remembers_along_rollouts() -> None:
     spec = EnvSpec("test/Discrete-v0", (3,), 2, discrete=True)
-    sizes: dict[str, Any] = {"num_steps": STEPS, "num_envs": ENVS, "batch_size": STEPS * ENVS, "num_epochs": 1}
-    config = pqn.Config(**sizes, hidden=(5,), memory="gru", memory_hidden=(WIDTH,), layer_norm=False, trace_decay=0.5)
+    sizes: dict[str, Any] = {
+        "num_steps": STEPS,
+        "num_envs": ENVS,
+        "batch_size": STEPS * ENVS,
+        "num_epochs": 1,
+    }
+    config = pqn.Config(
+        **sizes,
+        hidden=(5,),
+        memory="gru",
+        memory_hidden=(WIDTH,),
+        layer_norm=False,
+        trace_decay=0.5,
+    )
     generator = np.random.default_rng(3)
     shapes = jax.eval_shape(lambda key: pqn.init(key, spec, config), KEY)
-    critic = jax.tree.map(lambda x: jnp.asarray(generator.normal(0, 0.5, x.shape), x.dtype), shapes.critic.parameters)
-    batch = rollout().replace(action=jnp.asarray(generator.integers(0, 2, (STEPS, ENVS)), jnp.int32))
+    critic = jax.tree.map(
+        lambda x: jnp.asarray(generator.normal(0, 0.5, x.shape), x.dtype), shapes.critic.parameters
+    )
+    batch = rollout().replace(
+        action=jnp.asarray(generator.integers(0, 2, (STEPS, ENVS)), jnp.int32)
+    )
 
     def values(observation: Any, memory: Any) -> tuple[np.ndarray, Any]:
         q, memory = memories.step(critic, observation, memory)

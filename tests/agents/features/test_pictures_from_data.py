@@ -1,7 +1,8 @@
-"""Agents learn from recorded pictures, dictionaries and several actions, from an expert's and from random ones.
+"""Agents learn from recorded pictures, dictionaries and several actions,
+from an expert's and from random ones.
 
-A lamp is lit in one of three columns of `tests.environments.every_space`, and an episode ends after five right
-actions. Chance needs the whole time limit of 12 steps for four of them.
+A lamp is lit in one of three columns of `tests.environments.every_space`, and an episode ends after
+five right actions. Chance needs the whole time limit of 12 steps for four of them.
 """
 
 from __future__ import annotations
@@ -28,19 +29,27 @@ def expert(hosted: Any, observation: Any) -> np.ndarray:
     """The right column, read from the picture; the second of two actions does not matter."""
     picture = observation["camera/left"] if isinstance(observation, dict) else observation
     width = picture.shape[2] // every_space.COLUMNS
-    columns = [picture[:, :, i * width : (i + 1) * width].mean(axis=(1, 2, 3)) for i in range(every_space.COLUMNS)]
+    columns = [
+        picture[:, :, i * width : (i + 1) * width].mean(axis=(1, 2, 3))
+        for i in range(every_space.COLUMNS)
+    ]
     lit = np.argmax(columns, axis=0).astype(np.int32)
     return np.stack([lit, 0 * lit], axis=1) if hosted.spec.choices else lit
 
 
 def written(path: Path, shows: str, takes: str, plays_well: bool) -> str:
     """A data set of the expert, or of random actions."""
-    hosted, generator = envs.make_hosted(every_space.name(shows, takes), 10), np.random.default_rng(0)
+    hosted, generator = (
+        envs.make_hosted(every_space.name(shows, takes), 10),
+        np.random.default_rng(0),
+    )
 
     def choose(observation: Any, step: np.ndarray) -> np.ndarray:
         del step
         return (
-            expert(hosted, observation) if plays_well else collect.random_actions(generator, hosted.spec, observation)
+            expert(hosted, observation)
+            if plays_well
+            else collect.random_actions(generator, hosted.spec, observation)
         )
 
     transitions = collect.roll_out(hosted, choose, STEPS, seed=1)
@@ -61,7 +70,9 @@ def written(path: Path, shows: str, takes: str, plays_well: bool) -> str:
         ("cql_discrete", "picture", "masked", 300),
     ],
 )
-def test_learns_what_the_pictures_show(agent: str, shows: str, takes: str, updates: int, tmp_path: Path) -> None:
+def test_learns_what_the_pictures_show(
+    agent: str, shows: str, takes: str, updates: int, tmp_path: Path
+) -> None:
     data = written(tmp_path / "data.npz", shows, takes, plays_well=agent == "bc")
     config: dict[str, Any] = SMALL | {"reward_transform": "none"}
     if agent == "cql_discrete":
@@ -69,30 +80,60 @@ def test_learns_what_the_pictures_show(agent: str, shows: str, takes: str, updat
     else:
         config |= {"actor_lr": 1e-3}
     if agent == "iql":
-        config |= {"discount": 0.5, "inverse_temperature": 10.0, "critic_lr": 1e-3, "value_lr": 1e-3}
-    settings: dict[str, Any] = {"log_every": updates, "eval_every": updates, "eval_episodes": 10, "seeds": 2}
+        config |= {
+            "discount": 0.5,
+            "inverse_temperature": 10.0,
+            "critic_lr": 1e-3,
+            "value_lr": 1e-3,
+        }
+    settings: dict[str, Any] = {
+        "log_every": updates,
+        "eval_every": updates,
+        "eval_episodes": 10,
+        "seeds": 2,
+    }
     out = run.train(
-        agent, every_space.name(shows, takes), updates, config=config, data=data, out=tmp_path / "run", **settings
+        agent,
+        every_space.name(shows, takes),
+        updates,
+        config=config,
+        data=data,
+        out=tmp_path / "run",
+        **settings,
     )
     lines = [json.loads(line) for line in (out / "evaluations.jsonl").read_text().splitlines()]
     last = [line for line in lines if line["step"] == updates]
     assert len(last) == 2
     for line in last:
         assert np.mean(line["returns"]) > every_space.RIGHT - 0.5
-        assert np.mean(line["lengths"]) < every_space.RIGHT + 1.5, "chance needs twice as many steps"
+        assert np.mean(line["lengths"]) < every_space.RIGHT + 1.5, (
+            "chance needs twice as many steps"
+        )
 
 
 @pytest.mark.learn
 @pytest.mark.parametrize("source", ["exploring", "replay"])
 def test_a_run_is_recorded_and_learnt_from(source: str, tmp_path: Path) -> None:
-    """From a run in an environment to a file, and from the file, beside new experience, to another run."""
+    """From a run in an environment to a file, and from the file, beside new experience,
+    to another run.
+    """
     name = every_space.name("dictionary", "one")
-    config = {"batch_size": 8, "warmup_steps": 16, "replay_size": 60, "encoder": "small", "num_envs": 2}
+    config = {
+        "batch_size": 8,
+        "warmup_steps": 16,
+        "replay_size": 60,
+        "encoder": "small",
+        "num_envs": 2,
+    }
     first = small_runs.train("dqn", name, 100, tmp_path / "first", config, eval_episodes=1)
     path = tmp_path / "made.hdf5"
-    commands.main(["record", str(first), str(path), "--from", source, "--steps", "50", "--envs", "2"])
+    commands.main(
+        ["record", str(first), str(path), "--from", source, "--steps", "50", "--envs", "2"]
+    )
     dataset = datasets.load(str(path))
     assert (dataset.num, dataset.env) == (50, name)
     assert not [finding for finding in datasets.check(dataset) if finding.severity == "error"]
-    second = small_runs.train("dqn", name, 40, tmp_path / "second", config, data=str(path), eval_episodes=1)
+    second = small_runs.train(
+        "dqn", name, 40, tmp_path / "second", config, data=str(path), eval_episodes=1
+    )
     assert json.loads((second / "summary.json").read_text())["complete"]

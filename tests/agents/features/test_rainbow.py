@@ -1,4 +1,6 @@
-"""DQN's distributions, noisy layers and prioritised draws: whole updates against float64 NumPy, and what is refused."""
+"""DQN's distributions, noisy layers and prioritised draws:
+whole updates against float64 NumPy, and what is refused.
+"""
 
 from __future__ import annotations
 
@@ -30,17 +32,26 @@ def drawn(seed: int, config: dqn.Config) -> Transition:
     if not config.prioritised:
         return batch
     weight = np.random.default_rng(seed).uniform(0.2, 1.0, 5)
-    return batch.replace(extras={**batch.extras, "row": np.arange(5), "weight": jnp.asarray(weight, jnp.float32)})
+    return batch.replace(
+        extras={**batch.extras, "row": np.arange(5), "weight": jnp.asarray(weight, jnp.float32)}
+    )
 
 
 class Reference:
     """The update of one critic in float64: outputs [B, A, K] of every kind."""
 
     def __init__(self, state: dqn.State, config: dqn.Config) -> None:
-        (self.critic,), (self.target) = reference.critics(state.critic), reference.critics(state.target_critic)[0]
+        (self.critic,), (self.target) = (
+            reference.critics(state.critic),
+            reference.critics(state.target_critic)[0],
+        )
         self.config, self.adam = config, reference.Adam(config.learning_rate)
-        self.number = {"none": 1, "c51": config.atoms, "quantile": config.quantiles}[config.distribution]
-        self.support = config.v_min + (config.v_max - config.v_min) / (config.atoms - 1) * np.arange(config.atoms)
+        self.number = {"none": 1, "c51": config.atoms, "quantile": config.quantiles}[
+            config.distribution
+        ]
+        self.support = config.v_min + (config.v_max - config.v_min) / (
+            config.atoms - 1
+        ) * np.arange(config.atoms)
 
     def outputs(self, critic: Any, observation: Any) -> np.ndarray:
         """[B, A, K], dueling or not."""
@@ -70,29 +81,43 @@ class Reference:
         following = self.outputs(self.target, batch.next_observation)
         judge = self.outputs(self.critic, batch.next_observation) if config.double else following
         following = following[rows, self.mean(judge).argmax(axis=1)]
-        discount = config.discount if config.n_step == 1 else np.asarray(batch.extras["discount"], np.float64)
+        discount = (
+            config.discount
+            if config.n_step == 1
+            else np.asarray(batch.extras["discount"], np.float64)
+        )
         discount = discount * (1.0 - np.asarray(batch.terminated, np.float64))
         reward, action = np.asarray(batch.reward, np.float64), np.asarray(batch.action)
         if config.distribution == "c51":
-            target = projection(following, reward, discount, config.atoms, config.v_min, config.v_max)
+            target = projection(
+                following, reward, discount, config.atoms, config.v_min, config.v_max
+            )
             value = (target * self.support).sum(axis=-1)
         else:
             target = reward[:, None] + discount[:, None] * following
             value = target.mean(axis=-1)
         found = self.outputs(self.critic, batch.observation)[rows, action]
-        weight = np.asarray(batch.extras["weight"], np.float64) if config.prioritised else np.ones(5)
+        weight = (
+            np.asarray(batch.extras["weight"], np.float64) if config.prioritised else np.ones(5)
+        )
 
         slope, width = np.zeros(found.shape), 1e-6  # of each row's own loss, by differences
         for k in range(self.number):
             moved = np.eye(self.number)[k] * width
-            slope[:, k] = (self.losses(found + moved, target) - self.losses(found - moved, target)) / (2 * width)
+            slope[:, k] = (
+                self.losses(found + moved, target) - self.losses(found - moved, target)
+            ) / (2 * width)
         change = np.zeros((5, ACTIONS, self.number))
         change[rows, action] = weight[:, None] * slope / 5
         if config.dueling:
-            change = np.concatenate([change.sum(axis=1, keepdims=True), change - change.mean(axis=1, keepdims=True)], 1)
+            change = np.concatenate(
+                [change.sum(axis=1, keepdims=True), change - change.mean(axis=1, keepdims=True)], 1
+            )
         kept = reference.forward(self.critic, np.asarray(batch.observation, np.float64))[1]
         gradient = reference.backward(self.critic, kept, change.reshape(5, -1))[0]
-        (self.critic,) = self.adam.step([self.critic], reference.limited([gradient], config.max_grad_norm))
+        (self.critic,) = self.adam.step(
+            [self.critic], reference.limited([gradient], config.max_grad_norm)
+        )
         (self.target,) = reference.towards([self.critic], [self.target], config.target_rate)
         losses = self.losses(found, target)
         metrics = {"critic/loss": (weight * losses).mean(), "critic/q": self.mean(found).mean()}
@@ -111,7 +136,8 @@ CASES: dict[str, dict[str, Any]] = {
     "c51, double, dueling, n steps, priorities": C51
     | {"double": True, "dueling": True, "n_step": 3, "prioritised": 0.5, "max_grad_norm": 0.1},
     "quantiles": QUANTILES | {"discount": 0.8},
-    "quantiles, double, dueling, n steps": QUANTILES | {"double": True, "dueling": True, "n_step": 3},
+    "quantiles, double, dueling, n steps": QUANTILES
+    | {"double": True, "dueling": True, "n_step": 3},
     "priorities": {"prioritised": 0.6, "loss": "squared"},
 }
 
@@ -134,13 +160,18 @@ def test_updates_equal_the_papers(changes: dict[str, Any]) -> None:
         else:
             assert priorities is None
     reference.assert_same(reference.critics(state.critic), [expected.critic], "critic")
-    reference.assert_same(reference.critics(state.target_critic), [expected.target], "target_critic")
+    reference.assert_same(
+        reference.critics(state.target_critic), [expected.target], "target_critic"
+    )
 
 
 @pytest.mark.slow
 def test_noise_is_drawn_for_each_call_and_evaluation_has_none() -> None:
     config = dataclasses.replace(CONFIG, exploration="noisy", noise=5.0)
-    state, observation = fresh(config), jnp.asarray(np.random.default_rng(0).normal(size=(300, 3)), jnp.float32)
+    state, observation = (
+        fresh(config),
+        jnp.asarray(np.random.default_rng(0).normal(size=(300, 3)), jnp.float32),
+    )
     keys = [jax.random.key(seed) for seed in range(2)]
     explored = [np.asarray(act(state, observation, key, config, explore=True)[0]) for key in keys]
     assert (explored[0] != explored[1]).mean() > 0.1
@@ -149,7 +180,9 @@ def test_noise_is_drawn_for_each_call_and_evaluation_has_none() -> None:
         np.testing.assert_array_equal(actions, np.asarray(q).argmax(axis=-1))
     greedy = [act(state, observation, key, config, explore=False)[0] for key in keys]
     np.testing.assert_array_equal(*greedy)
-    np.testing.assert_array_equal(greedy[0], dqn.values(state.critic, observation, state, config).argmax(axis=-1))
+    np.testing.assert_array_equal(
+        greedy[0], dqn.values(state.critic, observation, state, config).argmax(axis=-1)
+    )
 
 
 @pytest.mark.slow
@@ -166,15 +199,22 @@ def test_updates_draw_noise_for_each_network() -> None:
     np.testing.assert_allclose(metrics["critic/loss"], loss, rtol=1e-5)
     assert "actor/epsilon" not in metrics
     after = new.critic.parameters
-    moved = jax.tree.map(lambda x, y: np.any(np.asarray(x) != np.asarray(y)), after.params, online.params)
+    moved = jax.tree.map(
+        lambda x, y: np.any(np.asarray(x) != np.asarray(y)), after.params, online.params
+    )
     layers = moved["members"]
     assert all(layers[name][f"{part}_deviation"] for name in layers for part in ("kernel", "bias"))
     other, _ = update(state, batch, jax.random.key(5), 0, config)
-    assert any(np.any(x != y) for x, y in zip(*map(jax.tree.leaves, (new.critic, other.critic)), strict=True))
+    assert any(
+        np.any(x != y)
+        for x, y in zip(*map(jax.tree.leaves, (new.critic, other.critic)), strict=True)
+    )
 
 
 def test_the_experience_has_the_settings_of_the_draw() -> None:
-    config = dataclasses.replace(CONFIG, prioritised=0.5, correction_steps=0.5, n_step=3, clip_rewards=True)
+    config = dataclasses.replace(
+        CONFIG, prioritised=0.5, correction_steps=0.5, n_step=3, clip_rewards=True
+    )
     found = dqn.experience(dqn.schedule(config, 1_000.0))
     assert found.draw == buffers.Prioritised(
         steps=3, discount=config.discount, exponent=0.5, correction=0.4, correction_steps=500.0
@@ -185,8 +225,14 @@ def test_the_experience_has_the_settings_of_the_draw() -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        (C51 | {"num_critics": 2}, r"^--config\.num-critics is 2: a distribution of returns is that of one critic\."),
-        (C51 | {"v_min": 3.0}, r"^--config\.v-min is 3\.0, it must be below --config\.v-max 3\.0\.$"),
+        (
+            C51 | {"num_critics": 2},
+            r"^--config\.num-critics is 2: a distribution of returns is that of one critic\.",
+        ),
+        (
+            C51 | {"v_min": 3.0},
+            r"^--config\.v-min is 3\.0, it must be below --config\.v-max 3\.0\.$",
+        ),
         (QUANTILES | {"kappa": 0.0}, r"^--config\.kappa is 0\.0, it must be above 0\.$"),
         ({"atoms": 1}, r"^--config\.atoms is 1, it must be at least 2"),
         ({"quantiles": 1}, r"^--config\.quantiles is 1, it must be at least 2"),
@@ -194,7 +240,10 @@ def test_the_experience_has_the_settings_of_the_draw() -> None:
             {"exploration": "noisy", "torso": "iru", "hidden": (8,)},
             r"^--config\.exploration noisy is for --config\.torso mlp or resnet, not for iru\.$",
         ),
-        ({"prioritised": 1.5}, r"^--config\.prioritised is 1\.5, it must be finite and in \[0, 1\]\.$"),
+        (
+            {"prioritised": 1.5},
+            r"^--config\.prioritised is 1\.5, it must be finite and in \[0, 1\]\.$",
+        ),
     ],
 )
 def test_refuses_what_makes_no_sense(changes: dict[str, Any], message: str) -> None:
@@ -204,6 +253,9 @@ def test_refuses_what_makes_no_sense(changes: dict[str, Any], message: str) -> N
 
 def test_priorities_and_goals_in_hindsight_are_refused(tmp_path: Path) -> None:
     config = {"hindsight": 0.5, "prioritised": 0.5, "num_envs": 2}
-    message = r"^--config\.prioritised draws by errors on rewards that --config\.hindsight would have to replace: use"
+    message = (
+        r"^--config\.prioritised draws by errors on rewards that --config\.hindsight would have "
+        r"to replace: use"
+    )
     with pytest.raises(ValueError, match=message):
         small_runs.train("dqn", "rljax/BoxPick-2x4", 100, tmp_path / "run", config)

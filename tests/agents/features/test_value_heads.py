@@ -1,4 +1,6 @@
-"""Agents whose critics classify values, against float64 NumPy: `value_head` of IQL, TD3+BC and CQL."""
+"""Agents whose critics classify values, against float64 NumPy:
+`value_head` of IQL, TD3+BC and CQL.
+"""
 
 from __future__ import annotations
 
@@ -22,8 +24,16 @@ from tests.environments import reach
 
 SPEC = EnvSpec("test/Example-v0", (3,), 2)
 BINS, ENDS = 21, (-1.0, 2.0)
-SIZES: dict[str, Any] = {"batch_size": 5, "bins": BINS, "critic_lr": 2e-2, "v_min": ENDS[0], "v_max": ENDS[1]}
-KINDS = pytest.mark.parametrize("kind", ["hl_gauss", pytest.param("two_hot", marks=pytest.mark.learn)])
+SIZES: dict[str, Any] = {
+    "batch_size": 5,
+    "bins": BINS,
+    "critic_lr": 2e-2,
+    "v_min": ENDS[0],
+    "v_max": ENDS[1],
+}
+KINDS = pytest.mark.parametrize(
+    "kind", ["hl_gauss", pytest.param("two_hot", marks=pytest.mark.learn)]
+)
 KEY = jax.random.key(0)
 
 
@@ -43,19 +53,31 @@ def fresh(agent: Any, config: Any) -> Any:
 
 
 def inputs(batch: Transition) -> tuple[np.ndarray, ...]:
-    """Observations, actions, next observations [B, ...], rewards and whether an episode goes on [B], in float64."""
-    arrays = (batch.observation, batch.action, batch.next_observation, batch.reward, ~batch.terminated)
+    """Observations, actions, next observations [B, ...],
+    rewards and whether an episode goes on [B], in float64.
+    """
+    arrays = (
+        batch.observation,
+        batch.action,
+        batch.next_observation,
+        batch.reward,
+        ~batch.terminated,
+    )
     return tuple(np.asarray(x, np.float64) for x in arrays)
 
 
 def values(critics: Any, support: np.ndarray, *parts: np.ndarray) -> np.ndarray:
     """sum_i p_i z_i [C, B] of critics."""
     x = np.concatenate(parts, axis=-1)
-    return np.stack([softmax(reference.forward(critic, x)[0], axis=-1) @ support for critic in critics])
+    return np.stack(
+        [softmax(reference.forward(critic, x)[0], axis=-1) @ support for critic in critics]
+    )
 
 
 def learnt(critics: Any, y: np.ndarray, kind: str, *parts: np.ndarray) -> tuple[float, Any]:
-    """The cross-entropy to classes of y [B], summed over critics, and the critics after a step of Adam."""
+    """The cross-entropy to classes of y [B], summed over critics,
+    and the critics after a step of Adam.
+    """
     head, x, loss, gradients = reader(kind), np.concatenate(parts, axis=-1), 0.0, []
     target = np.asarray(head.encode(y.astype(np.float32)), np.float64)
     for critic in critics:
@@ -76,12 +98,24 @@ def test_iql_is_the_papers(kind: Any) -> None:
     config = iql.Config(**SIZES, hidden=(8, 8), value_head=kind, values="old")
     state, batch = fresh(iql, config), reference.transitions(1)
     observation, action, following, reward, alive = inputs(batch)
-    y = reward + config.discount * alive * reference.forward(reference.mlp(state.value), following)[0][:, 0]
+    y = (
+        reward
+        + config.discount
+        * alive
+        * reference.forward(reference.mlp(state.value), following)[0][:, 0]
+    )
     loss, critics = learnt(reference.critics(state.critic), y, kind, observation, action)
-    q = values(reference.critics(state.critic), np.asarray(reader(kind).support), observation, action)
+    q = values(
+        reference.critics(state.critic), np.asarray(reader(kind).support), observation, action
+    )
     new, metrics = jax.jit(iql.update)(state, batch, KEY, 0, config)
     reference.assert_same(reference.critics(new.critic), critics, "critic")
-    expected = {"critic/loss": loss, "critic/q": q.mean(), "critic/target": y.mean(), "critic/clipped": clipped(y)}
+    expected = {
+        "critic/loss": loss,
+        "critic/q": q.mean(),
+        "critic/target": y.mean(),
+        "critic/clipped": clipped(y),
+    }
     reference.assert_metrics({name: metrics[name] for name in expected}, expected)
     assert 0 < clipped(y) < 1
     np.testing.assert_array_equal(new.critic.parameters.options["bounds"], ENDS)
@@ -91,19 +125,27 @@ def test_iql_is_the_papers(kind: Any) -> None:
 @KINDS
 def test_td3_bc_is_the_papers(kind: Any) -> None:
     config = td3_bc.Config(
-        **SIZES, hidden=(8, 8), value_head=kind, normalise_observations=False, target_noise=0.0, policy_delay=1
+        **SIZES,
+        hidden=(8, 8),
+        value_head=kind,
+        normalise_observations=False,
+        target_noise=0.0,
+        policy_delay=1,
     )
     state, batch = fresh(td3_bc, config), reference.transitions(1)
     observation, action, following, reward, alive = inputs(batch)
     support = np.asarray(reader(kind).support, np.float64)
     next_action = np.tanh(reference.forward(reference.mlp(state.target_actor), following)[0])
-    next_q = values(reference.critics(state.target_critic), support, following, next_action).min(axis=0)
+    next_q = values(reference.critics(state.target_critic), support, following, next_action).min(
+        axis=0
+    )
     y = reward + config.discount * alive * next_q
     loss, critics = learnt(reference.critics(state.critic), y, kind, observation, action)
     new, metrics = jax.jit(td3_bc.update)(state, batch, KEY, 0, config)
     reference.assert_same(reference.critics(new.critic), critics, "critic")
     policy_action = np.tanh(reference.forward(reference.mlp(state.actor), observation)[0])
-    first_values = values(critics[:1], support, observation, policy_action)  # by the first critic, after its step
+    # By the first critic, after its step.
+    first_values = values(critics[:1], support, observation, policy_action)
     expected = {"critic/loss": loss, "critic/target": y.mean(), "critic/clipped": clipped(y)}
     expected["actor/value_scale"] = config.value_weight / np.abs(first_values).mean()
     reference.assert_metrics({name: metrics[name] for name in expected}, expected)
@@ -112,21 +154,26 @@ def test_td3_bc_is_the_papers(kind: Any) -> None:
 @pytest.mark.learn  # the quick tests of the others share all of it but two lines
 @KINDS
 def test_cql_is_the_papers(kind: Any) -> None:
-    config = cql.Config(**SIZES, hidden=(8, 8), critic_hidden=(8, 8), value_head=kind, num_actions=3, num_parts=1)
+    config = cql.Config(
+        **SIZES, hidden=(8, 8), critic_hidden=(8, 8), value_head=kind, num_actions=3, num_parts=1
+    )
     state, batch = fresh(cql, config), reference.transitions(1)
     observation, action, following, reward, alive = inputs(batch)
     samples = cql.candidates(state, batch, KEY, config)
-    loss, metrics = jax.jit(cql.critic_loss)(
-        state.critic.parameters, state, batch, samples, config
-    )
+    loss, metrics = jax.jit(cql.critic_loss)(state.critic.parameters, state, batch, samples, config)
     of = {name: np.asarray(x, np.float64) for name, x in samples.actions_first()._asdict().items()}
     support = np.asarray(reader(kind).support, np.float64)
     critics, targets = reference.critics(state.critic), reference.critics(state.target_critic)
-    y = reward + config.discount * alive * values(targets, support, following, of["next_action"][0]).min(axis=0)
+    y = reward + config.discount * alive * values(
+        targets, support, following, of["next_action"][0]
+    ).min(axis=0)
     candidates = np.concatenate([of["uniform"], of["action"][1:], of["next_action"][1:]])
     density = [np.full((3, 5), -2 * np.log(2.0)), of["log_prob"][1:], of["next_log_prob"][1:]]
-    q = values(critics, support, np.broadcast_to(observation, (9, *observation.shape)), candidates)  # [C, 3 N, B]
-    gap = logsumexp(q - np.concatenate(density), axis=1) - values(critics, support, observation, action)
+    # [C, 3 N, B]
+    q = values(critics, support, np.broadcast_to(observation, (9, *observation.shape)), candidates)
+    gap = logsumexp(q - np.concatenate(density), axis=1) - values(
+        critics, support, observation, action
+    )
     error = learnt(critics, y, kind, observation, action)[0]
     expected = {"critic/error": error, "critic/gap": gap.mean(), "critic/clipped": clipped(y)}
     expected["critic/loss"] = error + config.penalty_weight * gap.mean(axis=1).sum()
@@ -152,9 +199,13 @@ def test_ends_of_the_bins_are_the_users_or_the_datas() -> None:
         state = jax.jit(iql.prepare)(state, batch, config)
         for critic in (state.critic.parameters, state.target_critic):
             np.testing.assert_allclose(critic.options["bounds"], expected, rtol=1e-5)
-    doubled = td3_bc.Config(hidden=(4,), value_head="hl_gauss", bins=BINS, discount=0.9, reward_scale=2.0)
+    doubled = td3_bc.Config(
+        hidden=(4,), value_head="hl_gauss", bins=BINS, discount=0.9, reward_scale=2.0
+    )
     state = jax.jit(lambda: td3_bc.prepare(td3_bc.init(KEY, SPEC, doubled), batch, doubled))()
-    np.testing.assert_allclose(state.critic.parameters.options["bounds"], 2.0 * np.asarray(expected), rtol=1e-4)
+    np.testing.assert_allclose(
+        state.critic.parameters.options["bounds"], 2.0 * np.asarray(expected), rtol=1e-4
+    )
 
 
 @pytest.mark.parametrize(
@@ -162,14 +213,18 @@ def test_ends_of_the_bins_are_the_users_or_the_datas() -> None:
     [
         EnvSpec("Choice", (3,), 4, discrete=True),
         EnvSpec("Choices", (3,), 5, discrete=True, choices=(3, 2)),
-        pytest.param(EnvSpec("Pictures", (6, 6, 1), 2, observation_dtype="uint8"), marks=pytest.mark.learn),
+        pytest.param(
+            EnvSpec("Pictures", (6, 6, 1), 2, observation_dtype="uint8"), marks=pytest.mark.learn
+        ),
     ],
     ids=["Choice", "Choices", "Pictures"],
 )
 def test_critics_of_all_actions_and_observations_classify(spec: EnvSpec) -> None:
     """Each action has a value of its own, and the value is what the outputs say."""
     state, config = made(spec, v_min=-3.0, v_max=7.0, encoder="small")
-    observation = jax.random.normal(KEY, (5, *spec.observation_shape)).astype(spec.observation_dtype)
+    observation = jax.random.normal(KEY, (5, *spec.observation_shape)).astype(
+        spec.observation_dtype
+    )
     action = jax.random.uniform(KEY, (5, *spec.action_shape))
     if spec.discrete:
         action = jnp.zeros((5, *spec.action_shape), jnp.int32)
@@ -185,8 +240,15 @@ def test_critics_of_all_actions_and_observations_classify(spec: EnvSpec) -> None
 @KINDS
 @pytest.mark.parametrize(("agent", "updates"), [("iql", 2_000), ("td3_bc", 3_000)])
 def test_classes_learn_to_reach(agent: str, updates: int, kind: str, tmp_path: Path) -> None:
-    """With squared errors the defaults reach -8.0: see contract/test_defaults.py. Few targets leave the bins."""
-    settings: dict[str, Any] = {"seeds": 2, "data": str(reach.journeys(tmp_path / "reach.npz")), "eval_episodes": 30}
+    """With squared errors the defaults reach -8.0: see contract/test_defaults.py.
+
+    Few targets leave the bins.
+    """
+    settings: dict[str, Any] = {
+        "seeds": 2,
+        "data": str(reach.journeys(tmp_path / "reach.npz")),
+        "eval_episodes": 30,
+    }
     out = run.train(
         agent,
         f"{reach.__file__}:Reach",

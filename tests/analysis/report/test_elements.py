@@ -15,7 +15,9 @@ from rljax.analysis.report.elements import CaptionedTable, Section, TableCell
 def test_an_inline_figure_has_the_pages_colours_and_identifiers_of_its_own(tmp_path):
     steps = np.array([0.0, 100.0])
     lines = {"a": figures.Line("rate=0.0003", steps, steps, steps, steps)}
-    file = figures.save(figures.curves("$5 & <b>", lines, figures.line_styles("a"), {}), tmp_path / "one.svg")
+    file = figures.save(
+        figures.curves("$5 & <b>", lines, figures.line_styles("a"), {}), tmp_path / "one.svg"
+    )
     text = elements.inline(file, 'a "b" <c>')
     root = ElementTree.fromstring(text.replace("<svg ", '<svg xmlns="http://www.w3.org/2000/svg" '))
     assert (root.get("role"), root.get("aria-label")) == ("img", 'a "b" <c>')
@@ -35,7 +37,10 @@ def test_a_cell_of_an_estimate_has_its_interval_in_small_print():
     cell = TableCell.of_estimate(Estimate(1234.5, 1000.0, 1500.0, (3, 3), 1), 0)
     assert cell.html() == "<span>1,234</span> <small>1,000 to 1,500</small>"
     assert cell.markdown() == "1,234 (1,000 to 1,500)"
-    assert TableCell.of_estimate(Estimate(0.5, np.nan, np.nan, (1, 1), 1), 2).markdown() == "0.50 (no interval)"
+    assert (
+        TableCell.of_estimate(Estimate(0.5, np.nan, np.nan, (1, 1), 1), 2).markdown()
+        == "0.50 (no interval)"
+    )
 
 
 def test_cells_are_text_whatever_they_hold():
@@ -66,7 +71,9 @@ def test_a_table_has_a_swatch_before_names_with_a_curve():
 
 
 def test_a_section_has_its_note_last():
-    section = Section("A & B", [CaptionedTable("c", ["x"], [[TableCell.of("1")]])], note="Read this.")
+    section = Section(
+        "A & B", [CaptionedTable("c", ["x"], [[TableCell.of("1")]])], note="Read this."
+    )
     html = section.html("a-b", "", {})
     assert html.startswith('<section aria-labelledby="a-b"><h2 id="a-b">A &amp; B</h2>')
     assert html.endswith('<p class="soft">Read this.</p></section>')

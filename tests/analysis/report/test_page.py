@@ -1,4 +1,6 @@
-"""The page of a report: what it says, that it needs no other file, and that it fits on a telephone."""
+"""The page of a report: what it says, that it needs no other file,
+and that it fits on a telephone.
+"""
 
 from __future__ import annotations
 
@@ -78,7 +80,11 @@ def many(tmp_path_factory: pytest.TempPathFactory) -> Path:
         run_folders.write(folder / "runs" / "td3" / task, "td3", task, seeds=range(4), level=1000)
     diverged = {"diverged": True}
     run_folders.write(
-        folder / "runs" / "ppo" / "a", "ppo", evaluation=diverged, seeds=(0,), command="rljax train ppo '<b>'"
+        folder / "runs" / "ppo" / "a",
+        "ppo",
+        evaluation=diverged,
+        seeds=(0,),
+        command="rljax train ppo '<b>'",
     )
     run_folders.write(folder / "runs" / "dsact" / "a", "dsact", steps=(10_000, 20_000))
     (folder / "runs" / "broken").mkdir()
@@ -125,10 +131,13 @@ def test_a_single_learner_has_no_interval_and_diverged_ones_are_counted(page: Pa
 
 def test_incomplete_and_skipped_runs_are_named(page: Page) -> None:
     assert re.search(
-        r"Incomplete: dsact on Hopper-v5, shown as it stands and not compared: .*up to 20,000 of 30,000 steps",
+        r"Incomplete: dsact on Hopper-v5, shown as it stands and not compared: .*up to 20,000 "
+        r"of 30,000 steps",
         page.text,
     )
-    assert re.search(r"Skipped: \S*broken: '\S*broken' is not a run: its config.json cannot be read", page.text)
+    assert re.search(
+        r"Skipped: \S*broken: '\S*broken' is not a run: its config.json cannot be read", page.text
+    )
     tables = [rows for rows in page.tables if "diverged" in rows[0]]
     steps = {row[0]: row[rows[0].index("step")] for rows in tables for row in rows[1:]}
     assert steps["dsact"] == "20,000 incomplete: of 30,000"
@@ -147,7 +156,12 @@ def test_agents_are_compared_over_tasks(page: Page) -> None:
 
 def test_cost_versions_and_commands(page: Page) -> None:
     row = page.table("agent", "steps/s")["sac"]
-    assert (row["steps/s"], row["compiling"], row["wall"], row["memory"]) == ("321", "7 s", "5 min", "1.5 GB")
+    assert (row["steps/s"], row["compiling"], row["wall"], row["memory"]) == (
+        "321",
+        "7 s",
+        "5 min",
+        "1.5 GB",
+    )
     assert row["processor and devices"] == "a processor cpu (cpu:0)"
     assert "Made with rljax 0.1.0, jax 0.10.2, revision 0123456789ab of rljax." in page.text
     assert "rljax train sac --env Hopper-v5" in page.text
@@ -165,7 +179,9 @@ def test_page_needs_no_other_file(many: Path, page: Page) -> None:
     assert "fetch(" not in text
 
 
-def test_figures_have_descriptions_unique_names_and_the_colours_of_the_page(many: Path, page: Page) -> None:
+def test_figures_have_descriptions_unique_names_and_the_colours_of_the_page(
+    many: Path, page: Page
+) -> None:
     pictures = [attributes for attributes in page.all("svg") if attributes.get("role") == "img"]
     assert len(pictures) == 4 + 2 * 2  # over both tasks, and two of each
     assert all((attributes["aria-label"] or "").count("sac") for attributes in pictures)
@@ -189,7 +205,9 @@ def test_page_can_be_read_by_machines(page: Page) -> None:
     assert len(boxes) == len(page.all("table"))
     assert all(box["tabindex"] == "0" and box["aria-label"] for box in boxes)
     links = {attributes["href"] for attributes in page.all("a")}
-    assert links <= {f"#{attributes['id']}" for _, attributes in page.elements if attributes.get("id")}
+    assert links <= {
+        f"#{attributes['id']}" for _, attributes in page.elements if attributes.get("id")
+    }
 
 
 def test_figures_and_tables_lie_beside_the_page(many: Path) -> None:
@@ -201,7 +219,10 @@ def test_figures_and_tables_lie_beside_the_page(many: Path) -> None:
     assert "| sac | 2,020 (" in text
     assert "## Over 2 environments" in text
     assert "    rljax train sac --env Hopper-v5" in text
-    widths = [{line.count("|") for line in block.splitlines() if line.startswith("|")} for block in text.split("\n\n")]
+    widths = [
+        {line.count("|") for line in block.splitlines() if line.startswith("|")}
+        for block in text.split("\n\n")
+    ]
     assert all(len(width) <= 1 for width in widths)
 
 
@@ -221,7 +242,9 @@ def test_names_with_special_characters_are_shown_as_text(tmp_path: Path) -> None
 
 
 def test_settings_that_differ_are_listed(tmp_path: Path) -> None:
-    run_folders.write(tmp_path / "grid", seeds=(0, 1, 0, 1), own={"actor_lr": [1e-3, 1e-3, 3e-4, 3e-4]})
+    run_folders.write(
+        tmp_path / "grid", seeds=(0, 1, 0, 1), own={"actor_lr": [1e-3, 1e-3, 3e-4, 3e-4]}
+    )
     page = Page(report.write([tmp_path], tmp_path / "report.html"))
     assert page.table("agent", "actor_lr")["sac actor-lr=0.001"]["actor_lr"] == "0.001"
     assert page.table("agent", "diverged")["sac actor-lr=0.0003"]["learners"] == "2"
@@ -229,11 +252,15 @@ def test_settings_that_differ_are_listed(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_a_crowded_panel_leaves_single_learners_and_published_curves_out(tmp_path: Path) -> None:
-    run_folders.write(tmp_path / "few", "sac", seeds=range(3), steps=(500_000, 1_000_000), budget=1_000_000)
+    run_folders.write(
+        tmp_path / "few", "sac", seeds=range(3), steps=(500_000, 1_000_000), budget=1_000_000
+    )
     page = Page(report.write([tmp_path], tmp_path / "report.html"))
     assert "thin: single learners" in page.text
     assert "sac by SimbaV2, published" in page.text
-    run_folders.write(tmp_path / "many", "td3", seeds=range(30), steps=(500_000, 1_000_000), budget=1_000_000)
+    run_folders.write(
+        tmp_path / "many", "td3", seeds=range(30), steps=(500_000, 1_000_000), budget=1_000_000
+    )
     page = Page(report.write([tmp_path], tmp_path / "report.html"))
     assert "thin: single learners" not in page.text
     assert "by SimbaV2, published" not in page.text
@@ -263,7 +290,9 @@ def test_repeated_seeds_are_counted(tmp_path: Path) -> None:
 # The command
 
 
-def test_command_writes_the_page(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: Any) -> None:
+def test_command_writes_the_page(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: Any
+) -> None:
     monkeypatch.chdir(tmp_path)
     run_folders.write(tmp_path / "runs" / "a", steps=(10_000, 20_000, 30_000))
     cli.main(["report", "runs", "--at", "20000"])
@@ -273,27 +302,38 @@ def test_command_writes_the_page(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert "compared at step 20,000" in page.text
 
 
-def test_errors_are_one_sentence_and_nothing_is_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_errors_are_one_sentence_and_nothing_is_written(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     run_folders.write(tmp_path / "a", steps=(10_000,), budget=10_000)
     run_folders.write(tmp_path / "b")
     with pytest.raises(SystemExit):
         cli.main(["report", str(tmp_path), "--output", str(tmp_path / "out" / "report.html")])
-    assert re.match(r"error: runs of 'Hopper-v5' have different budgets: .* --at 10000", capsys.readouterr().err)
+    assert re.match(
+        r"error: runs of 'Hopper-v5' have different budgets: .* --at 10000", capsys.readouterr().err
+    )
     assert not (tmp_path / "out").exists()
 
 
 def test_nothing_to_report_on(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="nowhere' is not a folder of runs: there is no such folder"):
+    with pytest.raises(
+        ValueError, match="nowhere' is not a folder of runs: there is no such folder"
+    ):
         report.write([tmp_path / "nowhere"])
     with pytest.raises(ValueError, match=r"there is no run to report on in '.*'\.$"):
         report.write([tmp_path])
     run_folders.write(tmp_path / "young", steps=())
-    with pytest.raises(ValueError, match=r"there is no run to report on in .*\n  .*young: it has no evaluations yet"):
+    with pytest.raises(
+        ValueError,
+        match=r"there is no run to report on in .*\n  .*young: it has no evaluations yet",
+    ):
         report.write([tmp_path])
 
 
 def test_an_output_with_another_suffix(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"output is 'report\.pdf', it must end in \.html: --output report\.html"):
+    with pytest.raises(
+        ValueError, match=r"output is 'report\.pdf', it must end in \.html: --output report\.html"
+    ):
         report.write([run_folders.write(tmp_path / "a")], Path("report.pdf"))
 
 
@@ -314,5 +354,8 @@ def test_signals_stand_beside_the_returns(tmp_path: Path) -> None:
     (table,) = [rows for rows in page.tables if rows and "cost" in rows[0]]
     column = table[0].index("cost")
     assert table[0][column - 1 : column + 2] == ["mean", "cost", "learners"]
-    assert sorted(row[column].split()[0].partition("[")[0][:4] for row in table[1:]) == ["20.0", "40.0"]
+    assert sorted(row[column].split()[0].partition("[")[0][:4] for row in table[1:]) == [
+        "20.0",
+        "40.0",
+    ]
     assert "interquartile mean of cost per episode" in page.text

@@ -1,4 +1,6 @@
-"""The numbers of a report: the order of rows, what is drawn of them, and which pairs are compared."""
+"""The numbers of a report: the order of rows, what is drawn of them,
+and which pairs are compared.
+"""
 
 from __future__ import annotations
 
@@ -57,7 +59,9 @@ def test_sources_are_numbered_in_the_order_of_the_page(tmp_path):
 def test_many_agents_are_compared_with_the_best_one_only(tmp_path, agents, pairs):
     for task in ("Hopper-v5", "HalfCheetah-v5"):
         for k in range(agents):
-            run_folders.write(tmp_path / task / str(k), f"agent{k}", task, level=1000.0 + 100 * k, steps=(30_000,))
+            run_folders.write(
+                tmp_path / task / str(k), f"agent{k}", task, level=1000.0 + 100 * k, steps=(30_000,)
+            )
     (suite,), _ = suites.find(arranged(tmp_path))
     found = results.suite_result(suite)
     assert found.order == [f"agent{k}" for k in reversed(range(agents))]

@@ -1,4 +1,6 @@
-"""Observations stored once: every row that may be drawn against a list of true transitions, whatever the episodes."""
+"""Observations stored once: every row that may be drawn against a list of true transitions,
+whatever the episodes.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,9 @@ def _all_are_large(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class World:
-    """Environments whose frames are random bytes; a stack repeats the first frame of its episode."""
+    """Environments whose frames are random bytes; a stack repeats the first frame of its
+    episode.
+    """
 
     def __init__(self, num_envs: int, length: int, stack: int, seed: int = 0) -> None:
         self.generator, self.length, self.stack = np.random.default_rng(seed), length, stack
@@ -40,7 +44,9 @@ class World:
         return np.concatenate([self._frame()] * self.stack, axis=-1)
 
     def step(self) -> Step:
-        """One transition of each environment; an episode ends in one step of `length`, in either way or in both."""
+        """One transition of each environment; an episode ends in one step of `length`,
+        in either way or in both.
+        """
         found = []
         for shown in self.shown:
             found.append([])
@@ -75,7 +81,9 @@ def stacked(step: Step) -> Transition:
 
 add = jax.jit(ReplayBuffer.add)
 every_row = jax.jit(
-    lambda ring: jax.vmap(lambda ring: ring.transitions(jnp.arange(ring.capacity)), in_axes=(ring.axes,))(ring)
+    lambda ring: jax.vmap(
+        lambda ring: ring.transitions(jnp.arange(ring.capacity)), in_axes=(ring.axes,)
+    )(ring)
 )
 
 
@@ -100,9 +108,12 @@ def assert_row(found: Any, transition: dict[str, Any]) -> None:
 @pytest.mark.slow_after(1)
 @pytest.mark.parametrize("stack", [1, 3])
 @pytest.mark.parametrize(
-    ("num_envs", "capacity", "length"), [(1, 20, 2), (1, 40, 30), (3, 41, 1), (3, 60, 5), (4, 96, 100)]
+    ("num_envs", "capacity", "length"),
+    [(1, 20, 2), (1, 40, 30), (3, 41, 1), (3, 60, 5), (4, 96, 100)],
 )
-def test_all_rows_that_may_be_drawn_are_exact(num_envs: int, capacity: int, length: int, stack: int) -> None:
+def test_all_rows_that_may_be_drawn_are_exact(
+    num_envs: int, capacity: int, length: int, stack: int
+) -> None:
     world = World(num_envs, length, stack)
     history = [world.step()]
     ring = jax.jit(lambda first: ReplayBuffer.create(first, capacity, stack))(stacked(history[0]))
@@ -148,7 +159,9 @@ def flat_rows(batch: Transition, learner: int) -> list[Transition]:
     return [jax.tree.map(lambda x, i=i: x[i], one) for i in range(len(one.reward))]
 
 
-def played(num_envs: int, capacity: int, length: int, stack: int, steps: int) -> tuple[Any, list[Step], World]:
+def played(
+    num_envs: int, capacity: int, length: int, stack: int, steps: int
+) -> tuple[Any, list[Step], World]:
     """A ring and the history that filled it."""
     world = World(num_envs, length, stack)
     history = [world.step() for _ in range(steps)]
@@ -182,10 +195,15 @@ def test_draws_are_of_the_list(length: int, stack: int) -> None:
             has = number < newest and not (here["terminated"] or here["truncated"])
             assert row.extras["has_next_action"] == has
             if has:
-                assert row.extras["next_action"] == history[number + 1][learner][environment]["action"]
+                assert (
+                    row.extras["next_action"] == history[number + 1][learner][environment]["action"]
+                )
             seen.add((number, environment))
         assert len(seen) == int(ring.successors.usable[learner]), "all that may be drawn"
-        starts = {x["observation"].tobytes(): at for at, x in ((at, history[at[0]][learner][at[1]]) for at in seen)}
+        starts = {
+            x["observation"].tobytes(): at
+            for at, x in ((at, history[at[0]][learner][at[1]]) for at in seen)
+        }
         for row in flat_rows(summed, learner):
             number, environment = starts[row.observation.tobytes()]
             total, discount = 0.0, 1.0
@@ -235,7 +253,10 @@ def test_lost_simulators_cut_the_episodes(stack: int, monkeypatch: pytest.Monkey
         for number in range(34 - drawable // 3, 34):
             for environment in range(3):
                 at = (learner, number * 3 % 60 + environment)
-                assert_row(jax.tree.map(lambda x, at=at: x[at], found), history[number][learner][environment])
+                assert_row(
+                    jax.tree.map(lambda x, at=at: x[at], found),
+                    history[number][learner][environment],
+                )
 
 
 def test_the_ring_is_written_and_read_in_place() -> None:
@@ -260,9 +281,13 @@ def shapes(spec: EnvSpec, rows: int) -> ReplayBuffer:
     def example(leading: int) -> Transition:
         flag = jnp.zeros((1, leading), bool)
         action = jnp.zeros((1, leading, *spec.action_shape), spec.action_dtype)
-        return Transition(spec.example(1, leading), action, flag * 1.0, flag, flag, spec.example(1, leading))
+        return Transition(
+            spec.example(1, leading), action, flag * 1.0, flag, flag, spec.example(1, leading)
+        )
 
-    return jax.eval_shape(lambda: buffers.Replay(replay_size=rows, batch_size=1).create(example(1), spec.stack))
+    return jax.eval_shape(
+        lambda: buffers.Replay(replay_size=rows, batch_size=1).create(example(1), spec.stack)
+    )
 
 
 def size(tree: Any) -> int:
@@ -293,7 +318,12 @@ def test_the_estimate_of_batches_counts_whole_stacks() -> None:
 @pytest.mark.slow
 def test_drivers_store_the_same_and_resume_exactly(monkeypatch: pytest.MonkeyPatch) -> None:
     """Fakes that do not learn act alike, however their experience is stored."""
-    changes: dict[str, Any] = {"learning_rate": 0.0, "num_envs": 2, "replay_size": 30, "warmup_steps": 0}
+    changes: dict[str, Any] = {
+        "learning_rate": 0.0,
+        "num_envs": 2,
+        "replay_size": 30,
+        "warmup_steps": 0,
+    }
     once = driven([0, 1], 25, environment=Counter(limit=7), **changes)
     again = driven([0, 1], 3, environment=Counter(limit=7), **changes)
     monkeypatch.setattr(successors, "LARGE", 1024)
@@ -305,7 +335,9 @@ def test_drivers_store_the_same_and_resume_exactly(monkeypatch: pytest.MonkeyPat
     assert min(drawable) > 8
     for learner, number in enumerate(drawable):
         rows = (int(rings[0].position) - 1 - np.arange(number)) % 30
-        parts = [jax.tree.map(lambda x, at=(learner, rows): x[at[0]][at[1]], rows_) for rows_ in found]
+        parts = [
+            jax.tree.map(lambda x, at=(learner, rows): x[at[0]][at[1]], rows_) for rows_ in found
+        ]
         jax.tree.map(np.testing.assert_array_equal, *parts)
     again.restore(jax.tree.map(jnp.copy, once.arrays()), None)
     for driver in (once, again):

@@ -1,4 +1,6 @@
-"""Sum trees: their sums after many changes, and how often rows are drawn, also from a window of a ring."""
+"""Sum trees: their sums after many changes, and how often rows are drawn,
+also from a window of a ring.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,9 @@ def tree(mass: Any) -> Any:
 
 
 def chi_square(rows: Any, probabilities: np.ndarray) -> float:
-    """How far counts are from what they should be, in standard deviations; infinite where they can never be."""
+    """How far counts are from what they should be, in standard deviations;
+    infinite where they can never be.
+    """
     counts = np.bincount(np.ravel(rows), minlength=len(probabilities))
     expected = probabilities * counts.sum()
     possible = expected > 0
@@ -39,7 +43,10 @@ def test_sizes(rows: int, leaves: int) -> None:
 
 
 def test_sums_after_many_changes_are_those_of_the_rows() -> None:
-    """Rows may be given twice, and be negative. After 300 changes over ten magnitudes there is no drift."""
+    """Rows may be given twice, and be negative.
+
+    After 300 changes over ten magnitudes there is no drift.
+    """
     generator = np.random.default_rng(0)
     mass, sums = np.zeros(21), jnp.zeros(sum_tree.size(21))
     for _ in range(300):
@@ -63,13 +70,17 @@ def test_rows_are_drawn_in_proportion_to_their_mass() -> None:
     pairs = np.asarray(drawn[:, :2])  # of a batch: draws do not depend on each other
     joint = np.bincount(pairs[:, 0] // 19 * 2 + pairs[:, 1] // 19, minlength=4) / 500
     half = mass[:19].sum() / mass.sum()
-    np.testing.assert_allclose(joint, np.outer([half, 1 - half], [half, 1 - half]).ravel(), atol=0.09)
+    np.testing.assert_allclose(
+        joint, np.outer([half, 1 - half], [half, 1 - half]).ravel(), atol=0.09
+    )
 
 
 @pytest.mark.slow_after(1)
 @pytest.mark.parametrize("capacity", [13, 16])
 def test_windows(capacity: int) -> None:
-    """Every window of a ring: one row, all rows, around the end, and what lies outside is never drawn."""
+    """Every window of a ring: one row, all rows, around the end,
+    and what lies outside is never drawn.
+    """
     mass = np.random.default_rng(2).exponential(size=capacity) + 0.1
     ends = np.array([(first, last) for first in range(capacity) for last in range(capacity)])
     sums = tree(mass)
@@ -92,9 +103,13 @@ def test_windows(capacity: int) -> None:
 
 @pytest.mark.slow
 def test_the_last_of_many_rows_is_as_likely_as_the_first() -> None:
-    """A million rows of equal mass: with one number in float32 for the whole way, some would never be drawn."""
+    """A million rows of equal mass: with one number in float32 for the whole way,
+    some would never be drawn.
+    """
     rows = 2**20
-    sums = jnp.concatenate([jnp.zeros(1), 2.0 ** (20 - jnp.floor(jnp.log2(jnp.arange(1, 2 * rows))))])
+    sums = jnp.concatenate(
+        [jnp.zeros(1), 2.0 ** (20 - jnp.floor(jnp.log2(jnp.arange(1, 2 * rows))))]
+    )
     drawn = np.asarray(jax.jit(lambda key: sum_tree.draw(sums, key, (100_000,)))(jax.random.key(0)))
     assert abs(chi_square(drawn % 256, np.full(256, 1 / 256))) < 5
     assert abs(chi_square(drawn // 4096, np.full(256, 1 / 256))) < 5

@@ -1,4 +1,6 @@
-"""Files by path: round trips of our own layout, names of other layouts, and files that are refused."""
+"""Files by path: round trips of our own layout, names of other layouts,
+and files that are refused.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,12 @@ LENGTHS, ENDS = [7, 1, 5, 3, 9], "tonbt"
 def recorded(tmp_path: Path, **options: Any) -> datasets.OfflineDataset:
     """A dataset of D4RL's, with environment and references."""
     path = hdf5(tmp_path / "recorded.hdf5", arrays([7, 2, 5, 3], "toto"))
-    return d4rl.read(path, "d4rl/hopper-test-v0", d4rl.Entry("hopper-test-v0", "a", (-20.0, 3000.0), 1000), **options)
+    return d4rl.read(
+        path,
+        "d4rl/hopper-test-v0",
+        d4rl.Entry("hopper-test-v0", "a", (-20.0, 3000.0), 1000),
+        **options,
+    )
 
 
 @pytest.mark.parametrize("name", ["copy.npz", "copy.hdf5", "copy.h5"])
@@ -32,7 +39,11 @@ def test_a_written_dataset_reads_back_as_the_same(tmp_path: Path, name: str) -> 
     path = write(dataset, tmp_path / "below" / name)
     copy = datasets.load(str(path))
     same(copy, dataset)
-    assert (copy.env, copy.reference, copy.max_episode_steps) == ("Hopper-v5", (-20.0, 3000.0), 1000)
+    assert (copy.env, copy.reference, copy.max_episode_steps) == (
+        "Hopper-v5",
+        (-20.0, 3000.0),
+        1000,
+    )
     assert copy.complete == dataset.complete
     np.testing.assert_array_equal(copy.action_bounds, dataset.action_bounds)
     assert copy.provenance["origin"]["rules"] == dataset.provenance["rules"]
@@ -43,11 +54,16 @@ def test_a_written_dataset_reads_back_as_the_same(tmp_path: Path, name: str) -> 
 def test_actions_with_other_bounds_are_kept_to_the_bit(tmp_path: Path, name: str) -> None:
     values = arrays([50, 50], "to", actions=3)
     low, high = np.array([-2.0, 0.0, -0.3], np.float32), np.array([2.0, 5.0, 0.7], np.float32)
-    values["actions"] = np.random.default_rng(1).uniform(low, high, values["actions"].shape).astype(np.float32)
+    values["actions"] = (
+        np.random.default_rng(1).uniform(low, high, values["actions"].shape).astype(np.float32)
+    )
     dataset = datasets.load(str(npz(tmp_path / "a.npz", values)), action_bounds=(low, high))
     assert np.abs(dataset.transitions.action).max() <= 1
     np.testing.assert_allclose(
-        low + (dataset.transitions.action + 1) / 2 * (high - low), values["actions"], rtol=0, atol=1e-6
+        low + (dataset.transitions.action + 1) / 2 * (high - low),
+        values["actions"],
+        rtol=0,
+        atol=1e-6,
     )
     write = datasets.write_archive if name.endswith("npz") else datasets.write_hdf5
     same(datasets.load(str(write(dataset, tmp_path / name))), dataset)
@@ -74,7 +90,9 @@ def test_hdf5_is_d4rls_layout_with_infos(tmp_path: Path) -> None:
     infos = {"qpos": np.arange(dataset.num * 2.0).reshape(-1, 2)}
     path = datasets.write_hdf5(dataset, tmp_path / "a.hdf5", infos)
     with h5py.File(path) as file:
-        assert set(d4rl.REQUIRED) | {"timeouts", "next_observations", "infos", "metadata"} == set(file)
+        assert set(d4rl.REQUIRED) | {"timeouts", "next_observations", "infos", "metadata"} == set(
+            file
+        )
         np.testing.assert_array_equal(file["infos/qpos"], infos["qpos"])
         assert np.asarray(file["metadata/env"]).item() == b"Hopper-v5"
         assert json.loads(np.asarray(file["metadata/rljax"]).item())["reference"] == [-20.0, 3000.0]
@@ -82,7 +100,9 @@ def test_hdf5_is_d4rls_layout_with_infos(tmp_path: Path) -> None:
         datasets.write_hdf5(dataset, tmp_path / "b.hdf5", {"qvel": np.zeros(3)})
 
 
-def test_a_failed_write_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_write_leaves_the_old_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     dataset = recorded(tmp_path)
     path = datasets.write_archive(dataset, tmp_path / "below" / "a.npz")
     before = path.read_bytes()
@@ -105,7 +125,12 @@ def test_suffixes_are_checked(tmp_path: Path, write: str, name: str) -> None:
 
 
 ALIASES = [
-    {"observations": "observation", "actions": "action", "rewards": "reward", "terminals": "terminal"},
+    {
+        "observations": "observation",
+        "actions": "action",
+        "rewards": "reward",
+        "terminals": "terminal",
+    },
     {"observations": "obs", "actions": "act", "rewards": "rew", "next_observations": "obs_next"},
     {"terminals": "terminations", "timeouts": "truncations", "next_observations": "next_obs"},
     {"terminals": "terminated", "timeouts": "truncated", "next_observations": "next_observation"},
@@ -120,13 +145,18 @@ def test_aliases_are_the_same_arrays(tmp_path: Path, renamed: dict[str, str]) ->
     other = npz(tmp_path / "b.npz", {renamed.get(key, key): value for key, value in values.items()})
     same(datasets.load(str(other)), expected)
     assert expected.num == 25, "every row is kept where successors are stored"
-    np.testing.assert_array_equal(expected.transitions.next_observation, values["next_observations"])
+    np.testing.assert_array_equal(
+        expected.transitions.next_observation, values["next_observations"]
+    )
 
 
 def test_done_less_the_time_limit_is_terminal(tmp_path: Path) -> None:
     values = arrays(LENGTHS, ENDS)
     both = values["terminals"] | values["timeouts"]
-    other = without(values, "terminals") | {"done": both, "timeouts": values["timeouts"] & ~values["terminals"]}
+    other = without(values, "terminals") | {
+        "done": both,
+        "timeouts": values["timeouts"] & ~values["terminals"],
+    }
     dataset = datasets.load(str(npz(tmp_path / "a.npz", other)))
     np.testing.assert_array_equal(dataset.transitions.terminated, values["terminals"])
     alone = datasets.load(str(npz(tmp_path / "b.npz", without(other, "timeouts"))))
@@ -156,13 +186,16 @@ def test_an_episode_that_the_end_of_the_file_cuts_is_incomplete(tmp_path: Path) 
 
 def test_stable_baselines_recording() -> None:
     path = shared("offline", "sb_expert_pendulum.npz")
-    with pytest.raises(ValueError, match=r"'actions' is -?1\.\d+ in row \d+, dimension 0, outside \[-1, 1\]"):
+    with pytest.raises(
+        ValueError, match=r"'actions' is -?1\.\d+ in row \d+, dimension 0, outside \[-1, 1\]"
+    ):
         datasets.load(str(path))
     dataset = datasets.load(str(path), action_bounds=(-2, 2))
     with np.load(path) as file:
         returns = file["episode_returns"]
     assert dataset.num == 20000 - 100
-    np.testing.assert_allclose(dataset.returns(), returns, atol=17)  # less the reward of the last step
+    # Less the reward of the last step.
+    np.testing.assert_allclose(dataset.returns(), returns, atol=17)
     assert dataset.returns().mean() == pytest.approx(-150, abs=2)
     assert not np.asarray(dataset.transitions.terminated).any()
     assert set(dataset.lengths()) == {199}
@@ -171,18 +204,25 @@ def test_stable_baselines_recording() -> None:
 def test_tianshou_recordings() -> None:
     dataset = datasets.load(str(shared("offline", "tianshou_expert_SAC_Pendulum.npz")))
     assert dataset.returns().mean() == pytest.approx(-171.66, abs=0.01)
-    assert not np.asarray(dataset.transitions.terminated).any(), "'done' of a time limit is no terminal"
+    assert not np.asarray(dataset.transitions.terminated).any(), (
+        "'done' of a time limit is no terminal"
+    )
     cartpole = datasets.load(str(shared("offline", "tianshou_expert_QRDQN_CartPole.npz")))
     assert (cartpole.discrete, cartpole.action_size) == (True, 2)
     assert cartpole.returns().mean() == pytest.approx(200)
-    (finding,) = [found for found in datasets.check(cartpole) if found.name == "successors_do_not_follow"]
+    (finding,) = [
+        found for found in datasets.check(cartpole) if found.name == "successors_do_not_follow"
+    ]
     assert finding.count == 57, "the buffers of ten environments, one behind the other"
 
 
 @pytest.mark.parametrize("task", ["Ant", "HalfCheetah", "Hopper", "Walker2d"])
 def test_course_recordings_need_clipping(task: str) -> None:
     path = str(shared("offline", f"cs285_expert_{task}-v4.npz"))
-    with pytest.raises(ValueError, match=r"'action' is .* outside \[-1, 1\], as \d+ of 2000 rows .*clip_actions=True"):
+    with pytest.raises(
+        ValueError,
+        match=r"'action' is .* outside \[-1, 1\], as \d+ of 2000 rows .*clip_actions=True",
+    ):
         datasets.load(path)
     dataset = datasets.load(path, clip_actions=True)
     assert dataset.lengths().tolist() == [1000, 1000]
@@ -191,7 +231,9 @@ def test_course_recordings_need_clipping(task: str) -> None:
 
 
 def test_demonstrations_with_episode_lengths() -> None:
-    dataset = datasets.load(str(shared("offline", "dapg_door-v0_human_demos.npz")), clip_actions=True)
+    dataset = datasets.load(
+        str(shared("offline", "dapg_door-v0_human_demos.npz")), clip_actions=True
+    )
     assert (len(dataset.returns()), dataset.num) == (25, 6729 - 25)
     assert "all ends count as truncated" in dataset.provenance["notes"][0]
 
@@ -219,7 +261,10 @@ def test_a_file_of_ogbench_must_be_loaded_by_name(tmp_path: Path) -> None:
 def test_python_objects_are_refused(tmp_path: Path) -> None:
     values: dict[str, Any] = arrays(LENGTHS, ENDS)
     values["observations"] = np.array([{"a": 1}] * 25, dtype=object)
-    with pytest.raises(ValueError, match=r"'a.npz': 'observations' holds Python objects, and unpickling runs whatever"):
+    with pytest.raises(
+        ValueError,
+        match=r"'a.npz': 'observations' holds Python objects, and unpickling runs whatever",
+    ):
         datasets.load(str(npz(tmp_path / "a.npz", values)))
 
 
@@ -232,7 +277,9 @@ def test_incomplete_archives_are_refused(tmp_path: Path, content: Any) -> None:
             np.save(file, np.zeros(3))
     else:
         path.write_bytes(whole[: len(whole) // 2] if content is None else content)
-    with pytest.raises(ValueError, match=r"'a.npz' \([\d,]+ bytes\) is not a whole .npz archive: .*load it again"):
+    with pytest.raises(
+        ValueError, match=r"'a.npz' \([\d,]+ bytes\) is not a whole .npz archive: .*load it again"
+    ):
         datasets.load(str(path))
 
 
@@ -249,7 +296,14 @@ def test_a_damaged_array_is_noticed(tmp_path: Path) -> None:
 def test_unequal_lengths_and_shapes(tmp_path: Path) -> None:
     values = arrays(LENGTHS, ENDS)
     with pytest.raises(ValueError, match=r"'next_observations' has 24 rows, 'rewards' has 25"):
-        datasets.load(str(npz(tmp_path / "a.npz", values | {"next_observations": values["next_observations"][:-1]})))
+        datasets.load(
+            str(
+                npz(
+                    tmp_path / "a.npz",
+                    values | {"next_observations": values["next_observations"][:-1]},
+                )
+            )
+        )
     with pytest.raises(ValueError, match=r"'rewards' has shape \(25, 2\), it must be \[rows\]"):
         datasets.load(str(npz(tmp_path / "b.npz", values | {"rewards": np.zeros((25, 2))})))
     lengths = without(values, "terminals") | {"episode_lengths": np.array([20, 4])}
@@ -257,7 +311,9 @@ def test_unequal_lengths_and_shapes(tmp_path: Path) -> None:
         datasets.load(str(npz(tmp_path / "c.npz", lengths)))
     choices = np.zeros(25, np.int64)
     choices[3] = -1
-    with pytest.raises(ValueError, match=r"'actions' is -1 in row 3; discrete actions count from 0"):
+    with pytest.raises(
+        ValueError, match=r"'actions' is -1 in row 3; discrete actions count from 0"
+    ):
         datasets.load(str(npz(tmp_path / "d.npz", values | {"actions": choices})))
 
 
@@ -279,7 +335,11 @@ ILL_FORMED: list[tuple[str, Any, str]] = [
         np.float32(1),
         r"'observations' has shape \(\), it must be \[rows, ...\] with at least one number",
     ),
-    ("observations", np.zeros((25, 0)), r"'observations' has shape \(25, 0\), it must be \[rows, ...\]"),
+    (
+        "observations",
+        np.zeros((25, 0)),
+        r"'observations' has shape \(25, 0\), it must be \[rows, ...\]",
+    ),
     ("next_observations", np.zeros((25, 0)), r"'next_observations' has shape \(25, 0\)"),
     ("actions", np.zeros((25, 0)), r"'actions' has shape \(25, 0\)"),
     ("actions", np.float32(0), r"'actions' has shape \(\)"),
@@ -292,7 +352,11 @@ ILL_FORMED: list[tuple[str, Any, str]] = [
     ("actions", np.full(25, b"left"), r"'actions' is of type .*, it must hold numbers"),
     ("rewards", np.full(25, 1j), r"'rewards' is of type complex128, it must hold numbers"),
     ("terminals", np.full(25, np.nan), r"'terminals' is nan in row 0, it must be 0 or 1"),
-    ("timeouts", np.append(np.zeros(24), np.inf), r"'timeouts' is inf in row 24, it must be 0 or 1"),
+    (
+        "timeouts",
+        np.append(np.zeros(24), np.inf),
+        r"'timeouts' is inf in row 24, it must be 0 or 1",
+    ),
 ]
 
 
@@ -311,12 +375,15 @@ def test_arrays_that_hold_no_numbers_are_refused(
 
 
 @pytest.mark.parametrize("name", ["a.hdf5", "hopper_medium-v2.hdf5"])
-@pytest.mark.parametrize("key", ["observations", "next_observations", "actions", "rewards", "terminals"])
+@pytest.mark.parametrize(
+    "key", ["observations", "next_observations", "actions", "rewards", "terminals"]
+)
 def test_groups_are_refused(tmp_path: Path, name: str, key: str) -> None:
     parts = {f"{key}/state": np.zeros((25, 2)), f"{key}/goal": np.zeros((25, 2))}
     path = hdf5(tmp_path / name, without(arrays(LENGTHS, ENDS), key) | parts)
     message = (
-        rf"'{name}': '{key}' is a group \(goal, state\), it must be one array. Put the group's arrays side by side"
+        rf"'{name}': '{key}' is a group \(goal, state\), it must be one array. Put the group's "
+        r"arrays side by side"
     )
     with pytest.raises(ValueError, match=message):
         datasets.load(str(path))
@@ -344,7 +411,10 @@ def test_bounds_are_checked(tmp_path: Path, bounds: Any) -> None:
 def test_files_of_a_newer_layout_are_refused(tmp_path: Path) -> None:
     values: dict[str, Any] = arrays(LENGTHS, ENDS)
     values["metadata"] = np.array(json.dumps({"format": "rljax dataset 3"}))
-    with pytest.raises(ValueError, match=r"'a.npz' is a 'rljax dataset 3', this rljax reads up to 'rljax dataset 2'"):
+    with pytest.raises(
+        ValueError,
+        match=r"'a.npz' is a 'rljax dataset 3', this rljax reads up to 'rljax dataset 2'",
+    ):
         datasets.load(str(npz(tmp_path / "a.npz", values)))
     values["metadata"] = np.array("of another program")
     assert datasets.load(str(npz(tmp_path / "b.npz", values))).num == 25
@@ -358,7 +428,9 @@ def test_our_file_under_a_name_of_d4rls_is_still_ours(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["a.npz", "a.hdf5"])
-def test_signals_are_columns_beside_the_rewards(tmp_path: Path, name: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_signals_are_columns_beside_the_rewards(
+    tmp_path: Path, name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     values = arrays([3, 4], "to")
     pairs = np.arange(14.0).reshape(7, 2)
     values |= {"costs": np.array([1.0, 0, 1, 0, 0, 0, 5]), "signals/objectives": pairs}
@@ -372,7 +444,9 @@ def test_signals_are_columns_beside_the_rewards(tmp_path: Path, name: str, capsy
     copy = datasets.load(str(datasets.write_hdf5(copy, tmp_path / "copy.hdf5")))
     same(copy, dataset)
     assert copy.signal_sums().keys() == sums.keys()
-    np.testing.assert_array_equal(copy.transitions.extras["cost"], dataset.transitions.extras["cost"])
+    np.testing.assert_array_equal(
+        copy.transitions.extras["cost"], dataset.transitions.extras["cost"]
+    )
     some = datasets.subset(copy, np.arange(3, 7))
     assert some.transitions.extras["cost"].tolist() == [0, 0, 0, 5]
     data.main(["info", str(path), "--output", str(tmp_path / "a.png")])
@@ -383,12 +457,20 @@ def test_signals_are_columns_beside_the_rewards(tmp_path: Path, name: str, capsy
     ("changes", "message"),
     [
         ({"costs": np.zeros(6)}, r"'signals/cost' has 6 rows, 'rewards' has 7"),
-        ({"costs": np.array([0, 0, np.nan, 0, 0, 0, 0])}, r"the signal 'cost' is not finite in every row"),
+        (
+            {"costs": np.array([0, 0, np.nan, 0, 0, 0, 0])},
+            r"the signal 'cost' is not finite in every row",
+        ),
         ({"signals/return": np.zeros(7)}, r"has a signal called 'return'. Choose another name"),
-        ({"signals/cost": np.array(["a"] * 7)}, r"'signals/cost' is of type <U1, it must hold numbers"),
+        (
+            {"signals/cost": np.array(["a"] * 7)},
+            r"'signals/cost' is of type <U1, it must hold numbers",
+        ),
     ],
 )
-def test_columns_that_are_no_signals_are_refused(tmp_path: Path, changes: dict[str, Any], message: str) -> None:
+def test_columns_that_are_no_signals_are_refused(
+    tmp_path: Path, changes: dict[str, Any], message: str
+) -> None:
     path = npz(tmp_path / "a.npz", arrays([3, 4], "to") | changes)
     with pytest.raises(ValueError, match=message):
         datasets.load(str(path))

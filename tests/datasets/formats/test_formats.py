@@ -1,4 +1,6 @@
-"""Hostile and damaged data files: none runs code, opens another file or fills the memory, and each has one error."""
+"""Hostile and damaged data files: none runs code, opens another file or fills the memory,
+and each has one error.
+"""
 
 from __future__ import annotations
 
@@ -105,7 +107,9 @@ def members(**changed: bytes) -> dict[str, bytes]:
 
 def described(**facts: Any) -> dict[str, Any]:
     """Our own layout, with other facts."""
-    text = json.dumps({"format": "rljax dataset 1", "name": "a", "env": None, "reference": None} | facts)
+    text = json.dumps(
+        {"format": "rljax dataset 1", "name": "a", "env": None, "reference": None} | facts
+    )
     return WHOLE | {"metadata": np.array(text)}
 
 
@@ -115,26 +119,38 @@ def deep(levels: int) -> str:
 
 ARCHIVES: dict[str, Callable[[Path], Any]] = {
     "an object": lambda p: npz(p, WHOLE | {"rewards": np.array([Canary()] * 15)}),
-    "an object as metadata": lambda p: archive_of(p, members(metadata=npy(np.array(Canary(), object)), rewards=b"")),
+    "an object as metadata": lambda p: archive_of(
+        p, members(metadata=npy(np.array(Canary(), object)), rewards=b"")
+    ),
     "a pickle": lambda p: p.write_bytes(pickle.dumps(Canary())),
     "a pickle as an array": lambda p: archive_of(p, members(rewards=pickle.dumps(Canary()))),
     "an object by its header": lambda p: archive_of(
         p, members(rewards=header("(15,)", "'|O'", pickle.dumps(Canary())))
     ),
-    "code as a header": lambda p: archive_of(p, members(rewards=header("__import__('os').mkdir('canary')"))),
+    "code as a header": lambda p: archive_of(
+        p, members(rewards=header("__import__('os').mkdir('canary')"))
+    ),
     "a deep header": lambda p: archive_of(p, members(rewards=header("(" * 3000 + ")" * 3000))),
     "a negative shape": lambda p: archive_of(p, members(rewards=header("(-5,)"))),
     "a shape of text": lambda p: archive_of(p, members(rewards=header("('a',)"))),
     "a million million rows": lambda p: archive_of(p, members(rewards=header("(10**12,)"))),
-    "a million million rows in digits": lambda p: archive_of(p, members(rewards=header("(1000000000000,)"))),
+    "a million million rows in digits": lambda p: archive_of(
+        p, members(rewards=header("(1000000000000,)"))
+    ),
     "a shape beyond 64 bits": lambda p: archive_of(p, members(rewards=header(f"({10**30},)"))),
     "a file of no bytes": lambda p: p.write_bytes(b""),
     "a text": lambda p: p.write_bytes(b"hello"),
     "a single array": lambda p: p.write_bytes(npy(np.zeros(3))),
     "no arrays": lambda p: archive_of(p, {}),
-    "paths as names": lambda p: archive_of(p, {f"../../{name}": x for name, x in members().items()}),
-    "escapes as names": lambda p: archive_of(p, {f"\x1b[2J{name}": x for name, x in members().items()}),
-    "a Git LFS pointer": lambda p: p.write_text("version https://git-lfs.github.com/spec/v1\noid sha256:4\nsize 3\n"),
+    "paths as names": lambda p: archive_of(
+        p, {f"../../{name}": x for name, x in members().items()}
+    ),
+    "escapes as names": lambda p: archive_of(
+        p, {f"\x1b[2J{name}": x for name, x in members().items()}
+    ),
+    "a Git LFS pointer": lambda p: p.write_text(
+        "version https://git-lfs.github.com/spec/v1\noid sha256:4\nsize 3\n"
+    ),
     "a git-annex pointer": lambda p: p.write_text("/annex/objects/SHA256E-s3--4d7a.npz\n"),
     "a web page": lambda p: p.write_text("<!DOCTYPE html><html><body>404</body></html>"),
     "text as rewards": lambda p: npz(p, WHOLE | {"rewards": np.array(["1"] * 15)}),
@@ -148,9 +164,15 @@ ARCHIVES: dict[str, Callable[[Path], Any]] = {
     "marks of 7": lambda p: npz(p, WHOLE | {"terminals": np.full(15, 7)}),
     "marks of -1": lambda p: npz(p, WHOLE | {"timeouts": np.full(15, -1)}),
     "actions beyond int32": lambda p: npz(p, WHOLE | {"actions": np.full(15, 2**40)}),
-    "lengths below 0": lambda p: npz(p, without(WHOLE, *MARKS) | {"episode_lengths": np.array([-1, 16])}),
-    "lengths of text": lambda p: npz(p, without(WHOLE, *MARKS) | {"episode_lengths": np.array(["a"])}),
-    "starts of one row more": lambda p: npz(p, without(WHOLE, *MARKS) | {"episode_starts": np.zeros(16)}),
+    "lengths below 0": lambda p: npz(
+        p, without(WHOLE, *MARKS) | {"episode_lengths": np.array([-1, 16])}
+    ),
+    "lengths of text": lambda p: npz(
+        p, without(WHOLE, *MARKS) | {"episode_lengths": np.array(["a"])}
+    ),
+    "starts of one row more": lambda p: npz(
+        p, without(WHOLE, *MARKS) | {"episode_starts": np.zeros(16)}
+    ),
     "deep metadata": lambda p: npz(p, WHOLE | {"metadata": np.array(deep(100_000))}),
     "long metadata": lambda p: npz(p, WHOLE | {"metadata": np.array(" " * (1 << 24) + "{}")}),
     "no environment": lambda p: npz(p, described(env={"a": 1})),
@@ -169,9 +191,13 @@ ARCHIVES: dict[str, Callable[[Path], Any]] = {
     "complete as text": lambda p: npz(p, described(complete="no")),
     "bounds as texts": lambda p: npz(p, described(action_bounds=["-1", "1"])),
     "a recorded limit of text": lambda p: npz(p, described(recorded_max_episode_steps="many")),
-    "metadata cut in the middle": lambda p: npz(p, WHOLE | {"metadata": np.array('{"format": "rljax dataset 1", ')}),
+    "metadata cut in the middle": lambda p: npz(
+        p, WHOLE | {"metadata": np.array('{"format": "rljax dataset 1", ')}
+    ),
     "metadata with a key twice": lambda p: npz(
-        p, WHOLE | {"metadata": np.array('{"format": "rljax dataset 1", "env": "A-v0", "env": "B-v0"}')}
+        p,
+        WHOLE
+        | {"metadata": np.array('{"format": "rljax dataset 1", "env": "A-v0", "env": "B-v0"}')},
     ),
     "an array twice": lambda p: twice(p),
     "wider successors": lambda p: npz(p, WHOLE | {"next_observations": np.zeros((15, 4))}),
@@ -187,7 +213,9 @@ ARCHIVES: dict[str, Callable[[Path], Any]] = {
     "side file that is deep": lambda p: beside(p, deep(100_000)),
     "side file with a length of text": lambda p: beside(p, '{"bytes": "many"}'),
     "side file of an unknown recording": lambda p: beside(p, '{"recorded": {"id": "../evil"}}'),
-    "side file of a recording in a list": lambda p: beside(p, '{"recorded": ["cube-single-play-v0"]}'),
+    "side file of a recording in a list": lambda p: beside(
+        p, '{"recorded": ["cube-single-play-v0"]}'
+    ),
     "side file of a recording of other data": lambda p: beside(
         p, '{"recorded": {"id": "cube-single-play-singletask-v0"}}'
     ),
@@ -195,7 +223,9 @@ ARCHIVES: dict[str, Callable[[Path], Any]] = {
 
 
 def imitation() -> dict[str, Any]:
-    """Three trajectories of 5, 4 and 6 steps in the layout of the imitation library, with objects as infos."""
+    """Three trajectories of 5, 4 and 6 steps in the layout of the imitation library,
+    with objects as infos.
+    """
     generator = np.random.default_rng(0)
     return {
         "obs": generator.normal(size=(18, 3)).astype(np.float32),
@@ -221,7 +251,9 @@ def beside(path: Path, text: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ARCHIVES)
-def test_a_hostile_archive_has_one_error(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_hostile_archive_has_one_error(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     path = tmp_path / "a.npz"
     ARCHIVES[kind](path)
@@ -232,7 +264,10 @@ def test_a_hostile_archive_has_one_error(kind: str, tmp_path: Path, monkeypatch:
 
 
 def with_links(path: Path, change: Callable[[h5py.File], Any]) -> None:
-    """A file without rewards, which `change` adds in its own way. Beside it lies a file with all arrays."""
+    """A file without rewards, which `change` adds in its own way.
+
+    Beside it lies a file with all arrays.
+    """
     hdf5(path.with_name("secret.h5"), WHOLE)
     (path.with_name("secret.raw")).write_bytes(WHOLE["rewards"].tobytes())
     with h5py.File(path, "w") as file:
@@ -289,24 +324,43 @@ LINKS: dict[str, tuple[Callable[[h5py.File], Any], str]] = {
     "external storage": (stored_outside, "'rewards' is stored in other files"),
     "virtual dataset": (virtual, "'rewards' is a virtual dataset"),
     "external metadata": (linked_metadata, "'metadata' is a link to another file"),
-    "a million million rows": (claimed(10**12), "'rewards' is 4,000.0 GB by the file's own account"),
-    "compressed rows": (claimed(10**12, chunks=(1 << 20,), compression="gzip"), "'rewards' is 4,000.0 GB"),
+    "a million million rows": (
+        claimed(10**12),
+        "'rewards' is 4,000.0 GB by the file's own account",
+    ),
+    "compressed rows": (
+        claimed(10**12, chunks=(1 << 20,), compression="gzip"),
+        "'rewards' is 4,000.0 GB",
+    ),
     "a group": (grouped, "'rewards' is a group"),
-    "text": (lambda file: file.create_dataset("rewards", data=["a"] * 15), "'rewards' is of type object"),
-    "references": (lambda file: file.create_dataset("rewards", (15,), h5py.ref_dtype), "'rewards' is of type object"),
-    "a null": (lambda file: file.create_dataset("rewards", data=h5py.Empty("f4")), "'rewards' has shape"),
+    "text": (
+        lambda file: file.create_dataset("rewards", data=["a"] * 15),
+        "'rewards' is of type object",
+    ),
+    "references": (
+        lambda file: file.create_dataset("rewards", (15,), h5py.ref_dtype),
+        "'rewards' is of type object",
+    ),
+    "a null": (
+        lambda file: file.create_dataset("rewards", data=h5py.Empty("f4")),
+        "'rewards' has shape",
+    ),
 }
 
 
 @pytest.mark.parametrize("kind", LINKS)
-def test_a_hostile_hdf5_file_has_one_error(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_hostile_hdf5_file_has_one_error(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     change, message = LINKS[kind]
     with_links(Path("a.hdf5"), change)
     assert message in read(Path("a.hdf5"))
 
 
-def test_a_filter_that_is_a_plugin_is_not_loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_filter_that_is_a_plugin_is_not_loaded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = tmp_path / "a.hdf5"
     with_links(path, by_plugin)
     monkeypatch.setattr("rljax.datasets.formats.hdf5.FILTERS", {1, 2, 3})
@@ -324,17 +378,27 @@ def test_links_within_a_file_are_followed(tmp_path: Path) -> None:
     np.testing.assert_array_equal(datasets.load(str(path)).transitions.reward, WHOLE["rewards"])
 
 
-def minari_folder(path: Path, change: Callable[[h5py.File], Any] = lambda file: None, **facts: Any) -> Path:
+def minari_folder(
+    path: Path, change: Callable[[h5py.File], Any] = lambda file: None, **facts: Any
+) -> Path:
     """A Minari data set of two episodes."""
     (path / "data").mkdir(parents=True)
     with h5py.File(path / "data" / "main_data.hdf5", "w") as file:
         for index in range(2):
             group = file.create_group(f"episode_{index}")
-            group["observations"], group["actions"] = np.zeros((4, 2), np.float32), np.zeros((3, 1), np.float32)
+            group["observations"], group["actions"] = (
+                np.zeros((4, 2), np.float32),
+                np.zeros((3, 1), np.float32),
+            )
             group["rewards"] = np.arange(3.0)
-            group["terminations"], group["truncations"] = np.zeros(3, bool), np.array([False, False, True])
+            group["terminations"], group["truncations"] = (
+                np.zeros(3, bool),
+                np.array([False, False, True]),
+            )
         change(file)
-    spaces = {"action_space": json.dumps({"type": "Box", "low": [-1.0], "high": [1.0], "shape": [1]})}
+    spaces = {
+        "action_space": json.dumps({"type": "Box", "low": [-1.0], "high": [1.0], "shape": [1]})
+    }
     (path / "data" / "metadata.json").write_text(json.dumps(spaces | facts))
     return path
 
@@ -356,10 +420,14 @@ def looped(file: h5py.File) -> None:
 MINARI: dict[str, dict[str, Any]] = {
     "marks of 7": {"change": replaced("episode_1/terminations", np.full(3, 7))},
     "no rewards in the second": {"change": replaced("episode_1/rewards", None)},
-    "other widths in the second": {"change": replaced("episode_1/observations", np.zeros((4, 5), np.float32))},
+    "other widths in the second": {
+        "change": replaced("episode_1/observations", np.zeros((4, 5), np.float32))
+    },
     "an episode that is an array": {"change": replaced("episode_1", np.zeros(3))},
     "no episode": {"change": lambda file: [file.pop(key) for key in list(file)]},
-    "an external link": {"change": replaced("episode_0/rewards", h5py.ExternalLink("secret.h5", "/a"))},
+    "an external link": {
+        "change": replaced("episode_0/rewards", h5py.ExternalLink("secret.h5", "/a"))
+    },
     "groups without an end": {"change": looped},
     "text as rewards": {"change": replaced("episode_0/rewards", ["a"] * 3)},
     "a scalar as rewards": {"change": replaced("episode_0/rewards", 3.0)},
@@ -397,7 +465,9 @@ def damaged(content: bytes, seed: int) -> bytes:
 
 @pytest.mark.parametrize("name", ["a.npz", "a.hdf5"])
 def test_damage_anywhere_has_one_error_or_none(name: str, tmp_path: Path) -> None:
-    whole = datasets.write(datasets.load(str(npz(tmp_path / "raw.npz", WHOLE))), tmp_path / name).read_bytes()
+    whole = datasets.write(
+        datasets.load(str(npz(tmp_path / "raw.npz", WHOLE))), tmp_path / name
+    ).read_bytes()
     messages = []
     for seed in range(60):
         path = tmp_path / f"{seed}-{name}"
@@ -407,7 +477,9 @@ def test_damage_anywhere_has_one_error_or_none(name: str, tmp_path: Path) -> Non
 
 
 def test_damaged_metadata_have_one_error_or_none(tmp_path: Path) -> None:
-    path = minari_folder(tmp_path / "a", env_spec=json.dumps({"id": "Hopper-v5", "max_episode_steps": 3}))
+    path = minari_folder(
+        tmp_path / "a", env_spec=json.dumps({"id": "Hopper-v5", "max_episode_steps": 3})
+    )
     note = path / "data" / "metadata.json"
     whole = note.read_bytes()
     for seed in range(40):
@@ -429,7 +501,10 @@ def test_a_link_of_git_annex_to_nothing_is_explained(tmp_path: Path) -> None:
     path = tmp_path / "a.npz"
     path.symlink_to(".git/annex/objects/aa/bb/a.npz")
     with (
-        pytest.raises(ValueError, match=r"there is no file .* It is a link of git-annex .*: git annex get a.npz"),
+        pytest.raises(
+            ValueError,
+            match=r"there is no file .* It is a link of git-annex .*: git annex get a.npz",
+        ),
         formats.opened(path),
     ):
         pass
@@ -441,9 +516,15 @@ def test_rollouts_of_the_imitation_library_are_read(tmp_path: Path) -> None:
     transitions: Any = dataset.transitions
     rows = [*range(5), *range(6, 10), *range(11, 17)]
     np.testing.assert_array_equal(transitions.observation, values["obs"][rows])
-    np.testing.assert_array_equal(transitions.next_observation, values["obs"][[row + 1 for row in rows]])
+    np.testing.assert_array_equal(
+        transitions.next_observation, values["obs"][[row + 1 for row in rows]]
+    )
     np.testing.assert_array_equal(np.flatnonzero(transitions.terminated), [4, 14])
     np.testing.assert_array_equal(np.flatnonzero(transitions.truncated), [8])
     assert dataset.lengths().tolist() == [5, 4, 6]
-    single = values | {"obs": values["obs"][:16], "terminal": np.array([True]), "indices": np.array([])}
+    single = values | {
+        "obs": values["obs"][:16],
+        "terminal": np.array([True]),
+        "indices": np.array([]),
+    }
     assert datasets.load(str(npz(tmp_path / "single.npz", single))).lengths().tolist() == [15]

@@ -1,4 +1,6 @@
-"""Our own files of any spaces: what a stranger may have changed in them is refused with one message."""
+"""Our own files of any spaces: what a stranger may have changed in them is refused with one
+message.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,9 @@ pytestmark = pytest.mark.filterwarnings("ignore:.*observes a Dict")
 @pytest.fixture(scope="module")
 def contents(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """The arrays of a file with pictures, vectors and several actions."""
-    path = datasets.write(recorded("dictionary", "several"), tmp_path_factory.mktemp("files") / "a.npz")
+    path = datasets.write(
+        recorded("dictionary", "several"), tmp_path_factory.mktemp("files") / "a.npz"
+    )
     with np.load(path) as file:
         return {key: file[key] for key in file.files}
 
@@ -33,12 +37,22 @@ def described(contents: dict[str, Any], **changes: Any) -> dict[str, Any]:
 def test_the_layout(contents: dict[str, Any]) -> None:
     assert sorted(contents) == [
         *("actions", "frames/camera%2Fleft/observations", "frames/camera%2Fleft/pictures"),
-        *("frames/camera%2Fleft/successors", "metadata", "next_observations/vector", "observations/vector"),
+        *(
+            "frames/camera%2Fleft/successors",
+            "metadata",
+            "next_observations/vector",
+            "observations/vector",
+        ),
         *("rewards", "terminals", "timeouts"),
     ]
     metadata = json.loads(str(contents["metadata"]))
     assert (metadata["format"], metadata["choices"]) == ("rljax dataset 2", [3, 2])
-    assert metadata["observation"][0] == {"name": "camera/left", "shape": [20, 20, 3], "dtype": "uint8", "once": True}
+    assert metadata["observation"][0] == {
+        "name": "camera/left",
+        "shape": [20, 20, 3],
+        "dtype": "uint8",
+        "once": True,
+    }
 
 
 PART = {"name": "vector", "shape": [3], "dtype": "float32", "once": False}
@@ -50,7 +64,10 @@ WRONG: list[tuple[Any, str]] = [
     ([PART, PART], "without a name that occurs twice"),
     ([PART | {"shape": [3, -1]}], "must be one entry"),
     ([PART | {"shape": [10**12]}], "must be one entry"),
-    ([PART | {"shape": [4]}], r"'observations/vector' is float32\[90, 3\], its metadata promise float32 of 90x4"),
+    (
+        [PART | {"shape": [4]}],
+        r"'observations/vector' is float32\[90, 3\], its metadata promise float32 of 90x4",
+    ),
     ([PART | {"dtype": "O"}], "must be one entry"),
     ([PART | {"dtype": "uint8"}], "its metadata promise uint8 of 90x3"),
     ([PART | {"once": True}], "must be one entry"),
@@ -81,17 +98,28 @@ def test_wrong_numbers_are_refused(contents: dict[str, Any], tmp_path: Path, suf
 
     def load(number: int, values: dict[str, Any]) -> Any:
         if suffix != ".npz":
-            values = {("metadata/rljax" if key == "metadata" else key): value for key, value in values.items()}
+            values = {
+                ("metadata/rljax" if key == "metadata" else key): value
+                for key, value in values.items()
+            }
             values["metadata/rljax"] = str(values["metadata/rljax"])
         return datasets.load(str(write(tmp_path / f"{number}{suffix}", values)))
 
     assert load(0, contents).num == 90
     for number, value in enumerate((-1, 10**6), start=1):
-        with pytest.raises(ValueError, match=r"successors' are from .*, rows of the \d+ pictures that the file holds"):
+        with pytest.raises(
+            ValueError,
+            match=r"successors' are from .*, rows of the \d+ pictures that the file holds",
+        ):
             load(number, changed(contents, index, value))
-    with pytest.raises(ValueError, match=r"'observations\['vector'\]' is nan in row 0, dimension 0"):
+    with pytest.raises(
+        ValueError, match=r"'observations\['vector'\]' is nan in row 0, dimension 0"
+    ):
         load(3, changed(contents, "observations/vector", np.nan))
-    with pytest.raises(ValueError, match=r"'choices' is \[3, 2\], it must be more than all of 'actions'.* 0 to 9 at 0"):
+    with pytest.raises(
+        ValueError,
+        match=r"'choices' is \[3, 2\], it must be more than all of 'actions'.* 0 to 9 at 0",
+    ):
         load(4, changed(contents, "actions", 9))
     with pytest.raises(ValueError, match=r"has no 'frames/camera%2Fleft/pictures'; it has: "):
         load(5, {key: value for key, value in contents.items() if not key.endswith("pictures")})
@@ -102,7 +130,8 @@ def test_wrong_numbers_are_refused(contents: dict[str, Any], tmp_path: Path, suf
     with pytest.raises(ValueError, match=r"'choices' is \[3\], it must be 2 whole numbers"):
         load(8, described(contents, choices=[3]))
     with pytest.raises(
-        ValueError, match=r"'choices' is \[99999, 2\], it must be numbers with a sum of at most 100,000"
+        ValueError,
+        match=r"'choices' is \[99999, 2\], it must be numbers with a sum of at most 100,000",
     ):
         load(9, described(contents, choices=[99_999, 2]))
     with pytest.raises(ValueError, match=r"'terminals' is 7 in row 0|'timeouts'"):

@@ -22,19 +22,37 @@ def test_marks_are_truth_values_or_0_and_1(kind: Any, shape: tuple[int, ...]) ->
 
 @pytest.mark.parametrize("value", [7, 0.5, -1, -0.5, np.nan, np.inf, 255])
 def test_other_marks_are_refused(value: float) -> None:
-    with pytest.raises(ValueError, match=r"'a.npz': 'terminals' is .* in row 1, it must be 0 or 1, which says whether"):
+    with pytest.raises(
+        ValueError,
+        match=r"'a.npz': 'terminals' is .* in row 1, it must be 0 or 1, which says whether",
+    ):
         schema.marks(np.array([0, value, 1], np.float64), "a.npz", "terminals")
 
 
 @pytest.mark.parametrize(
-    "lengths", [[-1, 4], [0, 3], [1.5, 1.5], [4], [2, 2], [np.nan], [10**18, 3], [], [[1, 2]], ["a"], [2**63 - 1, 4]]
+    "lengths",
+    [
+        [-1, 4],
+        [0, 3],
+        [1.5, 1.5],
+        [4],
+        [2, 2],
+        [np.nan],
+        [10**18, 3],
+        [],
+        [[1, 2]],
+        ["a"],
+        [2**63 - 1, 4],
+    ],
 )
 def test_lengths_that_are_none_are_refused(lengths: list[Any]) -> None:
     with pytest.raises(ValueError, match="'episode_lengths'"):
         schema.lengths(np.array(lengths), "a.npz", "episode_lengths", 3)
 
 
-@pytest.mark.parametrize("kind", [np.uint8, np.int8, np.int16, np.int32, np.int64, np.uint64, np.bool_])
+@pytest.mark.parametrize(
+    "kind", [np.uint8, np.int8, np.int16, np.int32, np.int64, np.uint64, np.bool_]
+)
 def test_discrete_actions_of_any_integer_are_int32(kind: Any) -> None:
     found = schema.actions(np.array([0, 1, 1], kind), "a.npz", "actions")
     assert found.dtype == np.int32
@@ -51,22 +69,39 @@ def test_discrete_actions_count_from_their_start() -> None:
 
 @pytest.mark.parametrize("value", [np.uint64(2**64 - 1), np.int64(2**31), np.int64(2**40 + 1)])
 def test_actions_that_int32_cannot_hold_are_refused(value: Any) -> None:
-    with pytest.raises(ValueError, match=r"in row 1, the largest number of a discrete action is 2147483647"):
+    with pytest.raises(
+        ValueError, match=r"in row 1, the largest number of a discrete action is 2147483647"
+    ):
         schema.actions(np.array([0, value], value.dtype), "a.npz", "actions")
 
 
 def test_facts_that_are_accepted() -> None:
     assert schema.facts("a.npz", None, None, {}, None) is None
-    assert schema.facts("a.npz", "Hopper-v5", [-20, 3234.3], {"max_episode_steps": 1000}, None) == (-20.0, 3234.3)
-    schema.facts("a.npz", None, None, {"num_actions": 2, "corruptions": [{"what": "reward"}], "both_ends": 0}, 1)
+    assert schema.facts("a.npz", "Hopper-v5", [-20, 3234.3], {"max_episode_steps": 1000}, None) == (
+        -20.0,
+        3234.3,
+    )
+    schema.facts(
+        "a.npz",
+        None,
+        None,
+        {"num_actions": 2, "corruptions": [{"what": "reward"}], "both_ends": 0},
+        1,
+    )
 
 
 @pytest.mark.parametrize(
     ("key", "value"),
     [
         *(("env", value) for value in (3, "", ["Hopper-v5"], {}, "a\x1b[2J", True, "a" * 10_001)),
-        *(("reference", value) for value in ([1], [1, 1], [0, float("nan")], [0, float("inf")], ["0", "1"], 3, "01")),
-        *(("reference", value) for value in ([0, 1, 2], [0, True], [0, None], {"0": 1}, [0, 10**400])),
+        *(
+            ("reference", value)
+            for value in ([1], [1, 1], [0, float("nan")], [0, float("inf")], ["0", "1"], 3, "01")
+        ),
+        *(
+            ("reference", value)
+            for value in ([0, 1, 2], [0, True], [0, None], {"0": 1}, [0, 10**400])
+        ),
         *(("max_episode_steps", value) for value in (-1, 0, 1.5, "3", True, [], 10**30)),
         *(("recorded_max_episode_steps", value) for value in ("3", 0, 1.5)),
         *(("num_actions", value) for value in (1, 0, -3, "3", 2.0, {})),

@@ -45,18 +45,25 @@ def test_names_by_family() -> None:
         ("d4rl/hopper-medium", "d4rl/hopper-medium-v2"),
         ("minari/mujoco/hoper/medium-v0", "minari/mujoco/hopper/medium-v0"),
         ("ogbench/cube-singel-play-v0", "ogbench/cube-single-play-v0"),
-        ("ogbench/cube-single-play-singletask-task6-v0", "ogbench/cube-single-play-singletask-task"),
+        (
+            "ogbench/cube-single-play-singletask-task6-v0",
+            "ogbench/cube-single-play-singletask-task",
+        ),
         ("neorl2/pipeline", "neorl2/Pipeline-v0"),
     ],
 )
 def test_unknown_names_suggest_the_nearest(name: str, nearest: str) -> None:
-    with pytest.raises(ValueError, match=rf"no dataset '{name}' in .*Nearest: .*'{nearest}.*rljax data list"):
+    with pytest.raises(
+        ValueError, match=rf"no dataset '{name}' in .*Nearest: .*'{nearest}.*rljax data list"
+    ):
         datasets.load(name, download=False)
 
 
 @pytest.mark.parametrize("name", ["d4rl", "hopper-medium-v2", "data/nothing.txt", "atari/breakout"])
 def test_the_message_for_other_words_shows_the_form_of_names(name: str) -> None:
-    with pytest.raises(ValueError, match=rf"'{name}' names no dataset: names begin with d4rl/, minari/"):
+    with pytest.raises(
+        ValueError, match=rf"'{name}' names no dataset: names begin with d4rl/, minari/"
+    ):
         datasets.load(name)
 
 
@@ -67,18 +74,29 @@ def test_a_folder_says_what_is_in_it(tmp_path: Path) -> None:
 
 
 def test_a_missing_path_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"there is no file './nothing.npz', neither here nor in the folder"):
+    with pytest.raises(
+        ValueError, match=r"there is no file './nothing.npz', neither here nor in the folder"
+    ):
         datasets.load("./nothing.npz")
 
 
 @pytest.mark.parametrize(
     ("name", "file"),
     [
-        ("d4rl/hopper-medium-v2", "http://.*/gym_mujoco_v2/hopper_medium-v2.hdf5 as .*d4rl/hopper_medium-v2.hdf5"),
-        ("ogbench/scene-play-singletask-v0", "https://.*/ogbench/scene-play-v0.npz as .*ogbench/scene-play-v0.npz"),
+        (
+            "d4rl/hopper-medium-v2",
+            "http://.*/gym_mujoco_v2/hopper_medium-v2.hdf5 as .*d4rl/hopper_medium-v2.hdf5",
+        ),
+        (
+            "ogbench/scene-play-singletask-v0",
+            "https://.*/ogbench/scene-play-v0.npz as .*ogbench/scene-play-v0.npz",
+        ),
         ("ogbench/scene-play-v0-val", "https://.*/ogbench/scene-play-v0-val.npz as "),
         ("neorl2/DMSD-v0-val", "http://.*/neorl2/DMSD/DMSD-val.npz as .*neorl2/DMSD-val.npz"),
-        ("minari/mujoco/ant/expert-v0", "mujoco/resolve/main/ant/expert-v0/data/metadata.json as .*minari/mujoco/ant"),
+        (
+            "minari/mujoco/ant/expert-v0",
+            "mujoco/resolve/main/ant/expert-v0/data/metadata.json as .*minari/mujoco/ant",
+        ),
     ],
 )
 def test_an_absent_file_says_what_to_put_where(name: str, file: str) -> None:
@@ -87,7 +105,9 @@ def test_an_absent_file_says_what_to_put_where(name: str, file: str) -> None:
 
 
 @pytest.mark.parametrize("place", ["RLJAX_DATA", "D4RL_DATASET_DIR", "home", "folder", "flat"])
-def test_files_are_found_where_families_keep_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str) -> None:
+def test_files_are_found_where_families_keep_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str
+) -> None:
     folders = {
         "RLJAX_DATA": tmp_path / "data" / "d4rl",
         "D4RL_DATASET_DIR": tmp_path / "data",
@@ -116,7 +136,10 @@ def test_paths_are_also_searched_in_the_folder_of_datasets(tmp_path: Path) -> No
     [
         ("d4rl/hopper-medium-v2", "d4rl/hopper-medium-v2"),
         ("minari/mujoco/hopper/medium-v0", "minari/mujoco/hopper/medium-v0"),
-        ("ogbench/cube-single-play-singletask-task2-v0", "ogbench/cube-single-play-singletask-task2-v0"),
+        (
+            "ogbench/cube-single-play-singletask-task2-v0",
+            "ogbench/cube-single-play-singletask-task2-v0",
+        ),
         ("neorl2/Pipeline-v0-val", "neorl2/Pipeline-v0-val"),
         ("/nowhere/pen-human-v1.hdf5", "d4rl/pen-human-v1"),
         ("/nowhere/hopper_medium-v2.hdf5", "d4rl/hopper-medium-v2"),
@@ -133,7 +156,10 @@ def test_identities_of_names(data: str, identity: str | None) -> None:
 def test_identities_of_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     path = hdf5(tmp_path / "pen-human-v1.hdf5", arrays([5, 4, 6], "tot"))
-    known, own = (dataclasses.replace(datasets.load(str(path)), name=name) for name in ("d4rl/pen-human-v1", "own"))
+    known, own = (
+        dataclasses.replace(datasets.load(str(path)), name=name)
+        for name in ("d4rl/pen-human-v1", "own")
+    )
     for name in ("copy.npz", "copy.hdf5", "hopper_medium-v2.hdf5"):
         datasets.write(known, tmp_path / name)
     for name in ("d4rl/own.npz", "door-human-v1.hdf5"):
@@ -144,13 +170,17 @@ def test_identities_of_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(dataset_files, "_rows", None)  # nothing but the metadata is read
     assert datasets.identity(str(path)) == "d4rl/pen-human-v1"
     for name in ("copy.npz", "copy.hdf5", "hopper_medium-v2.hdf5"):
-        assert datasets.identity(name) == "d4rl/pen-human-v1", "of what, not under which name it was copied"
+        assert datasets.identity(name) == "d4rl/pen-human-v1", (
+            "of what, not under which name it was copied"
+        )
     for name in ("d4rl/own.npz", "door-human-v1.hdf5", "foreign.npz"):
         assert datasets.identity(name) is None
     assert datasets.identity("recorded.npz") == "ogbench/cube-single-play-v0"
 
 
-def test_files_in_the_folder_of_datasets_are_known_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_files_in_the_folder_of_datasets_are_known_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     dataset = datasets.load(str(hdf5(tmp_path / "pen-human-v1.hdf5", arrays([5, 4], "to"))))
     datasets.write(dataclasses.replace(dataset, name="d4rl/pen-human-v1"), tmp_path / "copy.npz")
     monkeypatch.setenv("RLJAX_DATA", str(tmp_path))

@@ -1,4 +1,6 @@
-"""D4RL's files: its reading rules against an independent loop, no leak at terminals, and its tables."""
+"""D4RL's files: its reading rules against an independent loop, no leak at terminals,
+and its tables.
+"""
 
 from __future__ import annotations
 
@@ -16,8 +18,13 @@ from tests.datasets.files import arrays, hdf5, shared, without
 LENGTHS, ENDS = [7, 1, 5, 3, 9, 4, 6, 2, 8], "tobttonto"
 
 
-def loop(values: dict[str, np.ndarray], limit: int, *, timeouts: bool = True) -> dict[str, np.ndarray]:
-    """D4RL's transitions one by one, with their rows in the file. Written from D4RL's rules, not from our code."""
+def loop(
+    values: dict[str, np.ndarray], limit: int, *, timeouts: bool = True
+) -> dict[str, np.ndarray]:
+    """D4RL's transitions one by one, with their rows in the file.
+
+    Written from D4RL's rules, not from our code.
+    """
     rows, following = [], []
     steps = 0
     for row in range(len(values["rewards"]) - 1):
@@ -46,7 +53,9 @@ def entry(limit: int) -> d4rl.Entry:
 
 def equal(dataset: datasets.OfflineDataset, expected: dict[str, np.ndarray], *names: str) -> None:
     for name in names or ("observation", "action", "reward", "terminated", "next_observation"):
-        np.testing.assert_array_equal(getattr(dataset.transitions, name), expected[name], err_msg=name)
+        np.testing.assert_array_equal(
+            getattr(dataset.transitions, name), expected[name], err_msg=name
+        )
 
 
 def test_strict_equals_the_loop_bit_for_bit(tmp_path: Path) -> None:
@@ -64,7 +73,11 @@ def test_rows_are_those_of_the_loop(tmp_path: Path, stored: bool) -> None:
     equal(dataset, expected, "observation", "action", "reward", "terminated")
     inside = ~expected["terminated"]
     if stored:
-        equal(dataset, {"next_observation": values["next_observations"][expected["rows"]]}, "next_observation")
+        equal(
+            dataset,
+            {"next_observation": values["next_observations"][expected["rows"]]},
+            "next_observation",
+        )
     else:
         np.testing.assert_array_equal(
             dataset.transitions.next_observation[inside], expected["next_observation"][inside]
@@ -73,7 +86,9 @@ def test_rows_are_those_of_the_loop(tmp_path: Path, stored: bool) -> None:
 
 @pytest.mark.parametrize("limit", [2, 3, 4, 5, 50])
 @pytest.mark.parametrize("seed", range(4))
-def test_without_timeouts_the_time_limit_counts_as_d4rl_does(tmp_path: Path, limit: int, seed: int) -> None:
+def test_without_timeouts_the_time_limit_counts_as_d4rl_does(
+    tmp_path: Path, limit: int, seed: int
+) -> None:
     values = arrays([4, 1, 1, 9, 2, 7, 3, 12], "tttnttno", seed=seed)
     values["terminals"] = np.random.default_rng(seed).random(len(values["rewards"])) < 0.2
     path = hdf5(tmp_path / "a.hdf5", without(values, "timeouts"))
@@ -84,7 +99,9 @@ def test_no_successor_is_of_another_episode(tmp_path: Path) -> None:
     values = arrays(LENGTHS, ENDS)
     first = values["observations"][np.cumsum([0, *LENGTHS[:-1]])]
     written = without(values, "next_observations")
-    written["timeouts"] = values["timeouts"] | np.isin(np.arange(len(values["rewards"])), np.cumsum(LENGTHS) - 1)
+    written["timeouts"] = values["timeouts"] | np.isin(
+        np.arange(len(values["rewards"])), np.cumsum(LENGTHS) - 1
+    )
     written["timeouts"] &= ~values["terminals"]
     dataset = d4rl.read(hdf5(tmp_path / "a.hdf5", written), entry=entry(1000))
     transitions = dataset.transitions
@@ -94,19 +111,33 @@ def test_no_successor_is_of_another_episode(tmp_path: Path) -> None:
     np.testing.assert_array_equal(own, transitions.terminated)
     strict = d4rl.read(tmp_path / "a.hdf5", entry=entry(1000), strict=True)
     terminated = np.asarray(strict.transitions.terminated)
-    leaks = (np.asarray(strict.transitions.next_observation)[terminated][:, None] == first[None]).all(-1).any(1)
+    leaks = (
+        (np.asarray(strict.transitions.next_observation)[terminated][:, None] == first[None])
+        .all(-1)
+        .any(1)
+    )
     assert leaks.all(), "D4RL's own arrays do leak; strict is to reproduce that"
 
 
 def test_every_trajectory_ends_with_a_mark(tmp_path: Path) -> None:
     values = arrays([4, 3, 5, 2], "totn")
     dataset = d4rl.read(hdf5(tmp_path / "a.hdf5", values), entry=entry(1000))
-    np.testing.assert_array_equal(dataset.transitions.terminated, [0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 1, 0])
-    np.testing.assert_array_equal(dataset.transitions.truncated, [0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 1])
+    np.testing.assert_array_equal(
+        dataset.transitions.terminated, [0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 1, 0]
+    )
+    np.testing.assert_array_equal(
+        dataset.transitions.truncated, [0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 1]
+    )
     assert dataset.lengths().tolist() == [4, 2, 5], "the last was cut by the end of the file"
     rows = np.split(values["rewards"], [4, 6, 7, 12, 13])
-    np.testing.assert_allclose(dataset.returns(), [rows[0].sum(), rows[1].sum(), rows[3].sum()], rtol=1e-6)
-    assert dataset.provenance["dropped"] == {"timed out": 1, "timed out and terminal": 0, "last row of the file": 1}
+    np.testing.assert_allclose(
+        dataset.returns(), [rows[0].sum(), rows[1].sum(), rows[3].sum()], rtol=1e-6
+    )
+    assert dataset.provenance["dropped"] == {
+        "timed out": 1,
+        "timed out and terminal": 0,
+        "last row of the file": 1,
+    }
     assert (dataset.num, dataset.provenance["rows_in_file"]) == (12, 14)
 
 
@@ -148,25 +179,39 @@ def test_real_door_demonstrations_in_d4rl_layout(tmp_path: Path) -> None:
     assert dataset.returns().mean() == pytest.approx(794, rel=0.02)
     assert dataset.score(2880.5693087298737) == pytest.approx(100)
     by_path = datasets.load(str(folder / "door-human-v1.hdf5"))
-    assert (by_path.num, by_path.env) == (dataset.num, dataset.env), "a file of D4RL's is known by its name"
+    assert (by_path.num, by_path.env) == (dataset.num, dataset.env), (
+        "a file of D4RL's is known by its name"
+    )
 
 
 def test_table_is_the_published_one() -> None:
     table = d4rl.entries()
     with shared("curves", "d4rl_ref_scores.csv").open() as file:
         for row in csv.DictReader(file):
-            assert table[row["dataset"]].reference == (float(row["ref_min_score"]), float(row["ref_max_score"]))
+            assert table[row["dataset"]].reference == (
+                float(row["ref_min_score"]),
+                float(row["ref_max_score"]),
+            )
 
 
 def test_entries() -> None:
     table = d4rl.entries()
     assert len(d4rl.names()) == len(set(d4rl.names())) == 181
     hopper = table["hopper-medium-v2"]
-    assert hopper.url == "http://rail.eecs.berkeley.edu/datasets/offline_rl/gym_mujoco_v2/hopper_medium-v2.hdf5"
-    assert (hopper.reference, hopper.max_episode_steps, hopper.env) == ((-20.272305, 3234.3), 1000, "Hopper-v5")
+    assert (
+        hopper.url
+        == "http://rail.eecs.berkeley.edu/datasets/offline_rl/gym_mujoco_v2/hopper_medium-v2.hdf5"
+    )
+    assert (hopper.reference, hopper.max_episode_steps, hopper.env) == (
+        (-20.272305, 3234.3),
+        1000,
+        "Hopper-v5",
+    )
     assert table["antmaze-umaze-v2"].env is None
     assert table["antmaze-umaze-v2"].max_episode_steps == 700
-    assert [table[f"pen-{kind}-v1"].max_episode_steps for kind in ("human", "human-longhorizon")] == [100, 200]
+    assert [
+        table[f"pen-{kind}-v1"].max_episode_steps for kind in ("human", "human-longhorizon")
+    ] == [100, 200]
 
 
 @pytest.mark.parametrize(
@@ -206,13 +251,17 @@ def test_environments_take_the_observations_and_actions() -> None:
 @pytest.mark.parametrize("key", d4rl.REQUIRED)
 def test_missing_arrays_are_named(tmp_path: Path, key: str) -> None:
     path = hdf5(tmp_path / "a.hdf5", without(arrays(LENGTHS, ENDS), key))
-    with pytest.raises(ValueError, match=rf"'a.hdf5' has no '{key}'; it has: .*D4RL's layout needs"):
+    with pytest.raises(
+        ValueError, match=rf"'a.hdf5' has no '{key}'; it has: .*D4RL's layout needs"
+    ):
         d4rl.read(path, entry=entry(1000))
 
 
 def test_missing_timeouts_need_a_time_limit(tmp_path: Path) -> None:
     path = hdf5(tmp_path / "a.hdf5", without(arrays(LENGTHS, ENDS), "timeouts"))
-    with pytest.raises(ValueError, match=r"has no 'timeouts', and its time limit is not known.*Name it by its id"):
+    with pytest.raises(
+        ValueError, match=r"has no 'timeouts', and its time limit is not known.*Name it by its id"
+    ):
         d4rl.read(path)
 
 
@@ -235,13 +284,19 @@ def test_a_file_of_timeouts_alone_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("field", "key"), [("observations", "observations"), ("actions", "actions"), ("rewards", "rewards")]
+    ("field", "key"),
+    [("observations", "observations"), ("actions", "actions"), ("rewards", "rewards")],
 )
 @pytest.mark.parametrize("value", [np.nan, np.inf])
-def test_values_that_are_not_finite_are_named(tmp_path: Path, field: str, key: str, value: float) -> None:
+def test_values_that_are_not_finite_are_named(
+    tmp_path: Path, field: str, key: str, value: float
+) -> None:
     values = arrays(LENGTHS, ENDS)
-    values[field][20, ...] = value  # behind two dropped rows: the message must count as the file does
-    with pytest.raises(ValueError, match=rf"'a.hdf5': '{key}' is {value} in row 20.*not finite in 1 of"):
+    # Behind two dropped rows: the message must count as the file does.
+    values[field][20, ...] = value
+    with pytest.raises(
+        ValueError, match=rf"'a.hdf5': '{key}' is {value} in row 20.*not finite in 1 of"
+    ):
         d4rl.read(hdf5(tmp_path / "a.hdf5", values), entry=entry(1000))
 
 
@@ -250,7 +305,10 @@ def test_actions_out_of_bounds_are_named_and_can_be_clipped(tmp_path: Path) -> N
     values["actions"][20, 1] = -1.5
     values["actions"][21, 0] = 1.0005  # rounding: clipped without a word
     path = hdf5(tmp_path / "a.hdf5", values)
-    with pytest.raises(ValueError, match=r"'actions' is -1.5 in row 20, dimension 1, outside \[-1, 1\].*clip_actions"):
+    with pytest.raises(
+        ValueError,
+        match=r"'actions' is -1.5 in row 20, dimension 1, outside \[-1, 1\].*clip_actions",
+    ):
         d4rl.read(path, entry=entry(1000))
     dataset = d4rl.read(path, entry=entry(1000), clip_actions=True)
     assert (dataset.transitions.action.min(), dataset.provenance["clipped_actions"]) == (-1, 1)
@@ -261,7 +319,9 @@ def test_incomplete_files_are_refused(tmp_path: Path, content: bytes | None) -> 
     path = hdf5(tmp_path / "a.hdf5", arrays([200, 200], "tt"))
     whole = path.read_bytes()
     path.write_bytes(whole[: len(whole) // 2] if content is None else content)
-    with pytest.raises(ValueError, match=r"'a.hdf5' \([\d,]+ bytes\) is not a whole HDF5 file: .*load it again"):
+    with pytest.raises(
+        ValueError, match=r"'a.hdf5' \([\d,]+ bytes\) is not a whole HDF5 file: .*load it again"
+    ):
         d4rl.read(path, entry=entry(1000))
 
 
@@ -269,10 +329,14 @@ def test_images_are_refused(tmp_path: Path) -> None:
     values: dict[str, Any] = arrays(LENGTHS, ENDS)
     values["observations"] = np.zeros((45, 4, 4, 3), np.uint8)
     with pytest.raises(ValueError, match=r"'observations' holds images \(4, 4, 3\)"):
-        d4rl.read(hdf5(tmp_path / "a.hdf5", without(values, "next_observations")), entry=entry(1000))
+        d4rl.read(
+            hdf5(tmp_path / "a.hdf5", without(values, "next_observations")), entry=entry(1000)
+        )
 
 
 def test_a_minari_file_is_recognised(tmp_path: Path) -> None:
-    path = hdf5(tmp_path / "a.hdf5", {f"episode_0/{key}": value for key, value in arrays([3], "t").items()})
+    path = hdf5(
+        tmp_path / "a.hdf5", {f"episode_0/{key}": value for key, value in arrays([3], "t").items()}
+    )
     with pytest.raises(ValueError, match=r"is a Minari file. Name the folder"):
         d4rl.read(path, entry=entry(1000))

@@ -19,7 +19,10 @@ CONTENT = np.random.default_rng(0).bytes(3_000_000)
 
 
 class Server(http.server.ThreadingHTTPServer):
-    """Serves `files`, at most `cut` bytes per connection if it is set. Records the requested ranges."""
+    """Serves `files`, at most `cut` bytes per connection if it is set.
+
+    Records the requested ranges.
+    """
 
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), Handler)
@@ -58,7 +61,9 @@ class Handler(http.server.BaseHTTPRequestHandler):
             self.send_response(200)
         self.send_header("Content-Length", str(len(content) - start))
         self.end_headers()
-        self.wfile.write(content[start : None if self.server.cut is None else start + self.server.cut])
+        self.wfile.write(
+            content[start : None if self.server.cut is None else start + self.server.cut]
+        )
         self.close_connection = True
 
     def log_message(self, *arguments: Any) -> None:
@@ -80,7 +85,9 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
 
 def test_a_complete_file_has_a_side_file(server: Server, tmp_path: Path) -> None:
     seen: list[tuple[str, int, int | None]] = []
-    path = download.fetch(server.url, tmp_path / "below" / "a.bin", progress=lambda *call: seen.append(call))
+    path = download.fetch(
+        server.url, tmp_path / "below" / "a.bin", progress=lambda *call: seen.append(call)
+    )
     assert path.read_bytes() == CONTENT
     assert seen[-1] == ("a.bin", len(CONTENT), len(CONTENT))
     assert [call[1] for call in seen] == sorted(call[1] for call in seen)
@@ -119,10 +126,14 @@ def test_a_server_without_ranges_sends_all_again(server: Server, tmp_path: Path)
     assert download.fetch(server.url, tmp_path / "a.bin").read_bytes() == CONTENT
 
 
-def test_connections_without_data_are_given_up_and_earlier_data_are_kept(server: Server, tmp_path: Path) -> None:
+def test_connections_without_data_are_given_up_and_earlier_data_are_kept(
+    server: Server, tmp_path: Path
+) -> None:
     (tmp_path / "a.bin.part").write_bytes(CONTENT[:500])
     server.cut = 0
-    with pytest.raises(OSError, match=r"the connection ended after 500 of 3,000,000 bytes; 500 bytes are kept"):
+    with pytest.raises(
+        OSError, match=r"the connection ended after 500 of 3,000,000 bytes; 500 bytes are kept"
+    ):
         download.fetch(server.url, tmp_path / "a.bin")
     assert len(server.ranges) == download.ATTEMPTS
     assert (tmp_path / "a.bin.part").read_bytes() == CONTENT[:500]
@@ -133,7 +144,9 @@ def test_connections_without_data_are_given_up_and_earlier_data_are_kept(server:
 def test_checksums(server: Server, tmp_path: Path, kind: str) -> None:
     right = f"{kind}:{hashlib.new(kind, CONTENT).hexdigest()}"
     assert download.fetch(server.url, tmp_path / "a.bin", checksum=right).exists()
-    with pytest.raises(ValueError, match=rf"has the {kind} checksum \w+, it should be 0000; it was removed"):
+    with pytest.raises(
+        ValueError, match=rf"has the {kind} checksum \w+, it should be 0000; it was removed"
+    ):
         download.fetch(server.url, tmp_path / "b.bin", checksum=f"{kind}:0000")
     assert sorted(child.name for child in tmp_path.iterdir()) == ["a.bin", "a.bin.json"]
 
@@ -149,8 +162,8 @@ def test_a_missing_file_says_what_to_do(server: Server, tmp_path: Path) -> None:
     server.files.clear()
     with pytest.raises(
         ValueError,
-        match=r"'a.bin' could not be downloaded from http://.*: the server answers 404 \(not here\). "
-        r"Put it there by hand: http://.*/a.bin as .*d4rl/a.bin",
+        match=r"'a.bin' could not be downloaded from http://.*: the server answers 404 \(not "
+        r"here\). Put it there by hand: http://.*/a.bin as .*d4rl/a.bin",
     ):
         download.find("d4rl", "a.bin", tmp_path, url=server.url)
 
@@ -158,7 +171,9 @@ def test_a_missing_file_says_what_to_do(server: Server, tmp_path: Path) -> None:
 def test_no_network_says_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(download.time, "sleep", lambda seconds: None)
     monkeypatch.setenv("no_proxy", "127.0.0.1")
-    with pytest.raises(ValueError, match=r"could not be downloaded from http://127.0.0.1:1/a.bin: no connection"):
+    with pytest.raises(
+        ValueError, match=r"could not be downloaded from http://127.0.0.1:1/a.bin: no connection"
+    ):
         download.find("d4rl", "a.bin", tmp_path, url="http://127.0.0.1:1/a.bin")
     with pytest.raises(ValueError, match=r"'a.bin' is not in .*, and no address of it is known"):
         download.find("d4rl", "a.bin", tmp_path)
@@ -167,7 +182,9 @@ def test_no_network_says_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 def test_a_file_that_was_cut_since_is_noticed(server: Server, tmp_path: Path) -> None:
     path = download.find("d4rl", "a.bin", tmp_path, url=server.url)
     path.write_bytes(CONTENT[:1000])
-    with pytest.raises(ValueError, match=r"'a.bin' has 1,000 bytes, it had 3,000,000 when it was downloaded"):
+    with pytest.raises(
+        ValueError, match=r"'a.bin' has 1,000 bytes, it had 3,000,000 when it was downloaded"
+    ):
         download.find("d4rl", "a.bin", tmp_path, url=server.url)
 
 

@@ -1,4 +1,6 @@
-"""Which environment a Minari dataset is judged in: its arguments, its time limit, and what is refused."""
+"""Which environment a Minari dataset is judged in: its arguments, its time limit,
+and what is refused.
+"""
 
 from __future__ import annotations
 
@@ -28,19 +30,26 @@ def spec(identity: str, entry: str = HOPPER, **others: Any) -> dict[str, Any]:
         ({}, None),
         (spec("Hopper-v5"), "Hopper-v5"),
         (spec("Hopper-v5", kwargs={"render_mode": "human"}), "Hopper-v5"),
-        (spec("Hopper-v5", kwargs={"reset_noise_scale": 0.1}), 'Hopper-v5?{"reset_noise_scale": 0.1}'),
+        (
+            spec("Hopper-v5", kwargs={"reset_noise_scale": 0.1}),
+            'Hopper-v5?{"reset_noise_scale": 0.1}',
+        ),
         (spec("FrozenLake-v1", kwargs={"map_name": "4x4"}), "FrozenLake-v1"),
         (spec("FrozenLake-v1", kwargs={"map_name": "8x8"}), 'FrozenLake-v1?{"map_name": "8x8"}'),
         (spec("AdroitHandPen-v1", "gymnasium_robotics.a:B"), "gymnasium_robotics:AdroitHandPen-v1"),
         (
             spec("AntMaze_UMaze-v4", ANT, kwargs={"maze_map": MAZE, "continuing_task": True}),
-            "gymnasium_robotics:AntMaze_UMaze-v4?" + json.dumps({"maze_map": MAZE, "continuing_task": True}),
+            "gymnasium_robotics:AntMaze_UMaze-v4?"
+            + json.dumps({"maze_map": MAZE, "continuing_task": True}),
         ),
         (
             spec("FrankaKitchen-v1", KITCHEN, kwargs={"tasks_to_complete": ["kettle"]}),
             'gymnasium_robotics:FrankaKitchen-v1?{"tasks_to_complete": ["kettle"]}',
         ),
-        (spec("Hopper-v5", additional_wrappers=[WRAPPER | {"name": "FlattenObservation"}]), "Hopper-v5"),
+        (
+            spec("Hopper-v5", additional_wrappers=[WRAPPER | {"name": "FlattenObservation"}]),
+            "Hopper-v5",
+        ),
     ],
 )
 def test_name_has_package_and_arguments(given: dict[str, Any], name: str | None) -> None:
@@ -50,13 +59,22 @@ def test_name_has_package_and_arguments(given: dict[str, Any], name: str | None)
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        (spec("Evil-v0", "evil:Env"), r"'Evil-v0' \(evil:Env\) is not registered .* --env MODULE:NAME"),
+        (
+            spec("Evil-v0", "evil:Env"),
+            r"'Evil-v0' \(evil:Env\) is not registered .* --env MODULE:NAME",
+        ),
         (spec("evil:Hopper-v5"), r"'evil:Hopper-v5' .* is not registered"),
-        (spec("Hopper-v5", additional_wrappers=[WRAPPER]), r"'Hopper-v5' has the wrappers SpeedLimit"),
+        (
+            spec("Hopper-v5", additional_wrappers=[WRAPPER]),
+            r"'Hopper-v5' has the wrappers SpeedLimit",
+        ),
         (spec("Hopper-v5", additional_wrappers=3), r"'additional_wrappers' must be a JSON array"),
         (spec("Hopper-v5", kwargs=[1]), r"'kwargs' must be a JSON object"),
         *(
-            (spec("Hopper-v5", kwargs={"xml_file": path}), r"'Hopper-v5' has the argument 'xml_file' = .*--env 'NAME")
+            (
+                spec("Hopper-v5", kwargs={"xml_file": path}),
+                r"'Hopper-v5' has the argument 'xml_file' = .*--env 'NAME",
+            )
             for path in (
                 "/etc/passwd",
                 "../x",
@@ -80,7 +98,11 @@ def test_what_cannot_be_made_is_refused(given: dict[str, Any], message: str) -> 
 @pytest.mark.parametrize(
     ("recording", "evaluation", "expected"),
     [
-        (spec("PointMaze_UMaze-v3", max_episode_steps=1e6), spec("PointMaze_UMaze-v3", max_episode_steps=300), 300),
+        (
+            spec("PointMaze_UMaze-v3", max_episode_steps=1e6),
+            spec("PointMaze_UMaze-v3", max_episode_steps=300),
+            300,
+        ),
         (spec("PointMaze_UMaze-v3", max_episode_steps=1e6), {}, None),  # its package knows
         (spec("Hopper-v5", max_episode_steps=1e6), {}, 1000),
         (spec("Hopper-v5", max_episode_steps=1e6), spec("Hopper-v5", max_episode_steps=None), 1000),
@@ -103,7 +125,12 @@ def test_data_of_the_hands_keep_the_limits_of_d4rl() -> None:
     assert hand is not None
     assert (hand.id, hand.reference) == ("pen-human-v1", (96.262799, 3076.8331017826877))
     assert environments.limit(spec("AdroitHandPen-v1", max_episode_steps=200), {}, hand) == 100
-    for name in ("D4RL/antmaze/umaze-v1", "D4RL/kitchen/mixed-v2", "mujoco/hopper/expert-v0", "pen/human-v2"):
+    for name in (
+        "D4RL/antmaze/umaze-v1",
+        "D4RL/kitchen/mixed-v2",
+        "mujoco/hopper/expert-v0",
+        "pen/human-v2",
+    ):
         assert environments.hand(name) is None
 
 

@@ -32,8 +32,10 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_safety_half_cheetah_is_as_published(folder: Path) -> None:
     dataset = datasets.load("neorl2/SafetyHalfCheetah-v0", folder, download=False)
     assert (dataset.num, dataset.observation_size, dataset.action_size) == (18000, 18, 6)
-    assert dataset.returns().mean() == pytest.approx(1769.3, abs=0.05)  # NeoRL-2, benchmark/task_reward.csv
-    assert dataset.score(dataset.returns().mean()) == pytest.approx(73.56, abs=0.01)  # its README, "data"
+    # NeoRL-2, benchmark/task_reward.csv
+    assert dataset.returns().mean() == pytest.approx(1769.3, abs=0.05)
+    # Its README, "data".
+    assert dataset.score(dataset.returns().mean()) == pytest.approx(73.56, abs=0.01)
     assert set(dataset.lengths()) == {1000} == {dataset.max_episode_steps}
     assert not np.asarray(dataset.transitions.terminated).any()
     assert not [found for found in datasets.check(dataset) if found.severity == "error"]
@@ -50,18 +52,27 @@ def test_rocket_recovery_keeps_the_trajectories_that_the_package_keeps(folder: P
         end = np.flatnonzero(file["done"].astype(bool) | file["truncated"].astype(bool))[24] + 1
         np.testing.assert_array_equal(dataset.transitions.observation, file["obs"][:end])
         np.testing.assert_array_equal(dataset.transitions.next_observation, file["next_obs"][:end])
-        np.testing.assert_array_equal(dataset.transitions.terminated, file["done"][:end].astype(bool))
+        np.testing.assert_array_equal(
+            dataset.transitions.terminated, file["done"][:end].astype(bool)
+        )
     assert len(dataset.returns()) == 25
     assert not [found for found in datasets.check(dataset) if found.severity == "error"]
 
 
 @pytest.mark.parametrize(("split", "kept"), [("train", 20), ("val", 5)])
-def test_fusion_keeps_the_trajectories_that_the_package_keeps(tmp_path: Path, split: str, kept: int) -> None:
+def test_fusion_keeps_the_trajectories_that_the_package_keeps(
+    tmp_path: Path, split: str, kept: int
+) -> None:
     rows, width = 22 * 3, 15
     values = np.arange(rows * width, dtype=np.float32).reshape(rows, width)
     ends = (np.arange(rows) % 3 == 2).astype(np.float32)
     arrays = {"obs": values, "next_obs": values + 1, "reward": values[:, 0], "truncated": ends}
-    np.savez(tmp_path / "f.npz", done=np.zeros(rows, np.float32), action=np.zeros((rows, 6), np.float32), **arrays)
+    np.savez(
+        tmp_path / "f.npz",
+        done=np.zeros(rows, np.float32),
+        action=np.zeros((rows, 6), np.float32),
+        **arrays,
+    )
     dataset = neorl2.read(tmp_path / "f.npz", "neorl2/Fusion-v0", "Fusion", split)
     assert dataset.lengths().tolist() == [3] * kept
     np.testing.assert_array_equal(dataset.transitions.observation, values[: 3 * kept])

@@ -1,4 +1,6 @@
-"""OGBench's files: rows, successors and tasks, against the package's rules and, if it is installed, the package."""
+"""OGBench's files: rows, successors and tasks, against the package's rules and, if it is installed,
+the package.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,9 @@ LENGTH = 20  # observations of a trajectory in these files
 
 
 def raw(environment: str, task: int, trajectories: int = 4, seed: int = 0) -> dict[str, np.ndarray]:
-    """A file's arrays, with states of which about half are at the goal of `task`, completely or in part."""
+    """A file's arrays, with states of which about half are at the goal of `task`,
+    completely or in part.
+    """
     rng = np.random.default_rng(seed)
     info = ogbench.tasks()[environment]
     goal = info["tasks"][task - 1]
@@ -32,7 +36,9 @@ def raw(environment: str, task: int, trajectories: int = 4, seed: int = 0) -> di
         noise = rng.normal(size=(rows, 2)) * info["tolerance"] * scale[:, None] * 40
         qpos[:, start : start + 2] = np.array(goal["position"]) + noise
     for index, position in enumerate(goal.get("cubes", ())):
-        qpos[:, 14 + 7 * index : 17 + 7 * index] = position + rng.normal(size=(rows, 3)) * scale[:, None]
+        qpos[:, 14 + 7 * index : 17 + 7 * index] = (
+            position + rng.normal(size=(rows, 3)) * scale[:, None]
+        )
     if "drawer" in goal:
         qpos[:, 23] = goal["drawer"] + rng.normal(size=rows) * scale
         qpos[:, 24] = goal["window"] + rng.normal(size=rows) * scale
@@ -60,7 +66,11 @@ def write(folder: Path, file: str, values: dict[str, Any]) -> Path:
 def test_presets_have_the_activation_of_the_networks_that_were_published(agent: str) -> None:
     theirs = registry.load_agent("fql").Config().activation
     name = "ogbench/cube-single-play-singletask-v0"
-    assert registry.preset(agent, registry.load_agent(agent), None, name).activation == theirs == "gelu_tanh"
+    assert (
+        registry.preset(agent, registry.load_agent(agent), None, name).activation
+        == theirs
+        == "gelu_tanh"
+    )
 
 
 def test_rows_of_a_file_without_a_task(tmp_path: Path) -> None:
@@ -70,12 +80,19 @@ def test_rows_of_a_file_without_a_task(tmp_path: Path) -> None:
     kept = values["terminals"] == 0
     transitions = dataset.transitions
     np.testing.assert_array_equal(transitions.observation, values["observations"][kept])
-    np.testing.assert_array_equal(transitions.next_observation, values["observations"][np.flatnonzero(kept) + 1])
+    np.testing.assert_array_equal(
+        transitions.next_observation, values["observations"][np.flatnonzero(kept) + 1]
+    )
     np.testing.assert_array_equal(transitions.action, values["actions"][kept])
-    assert not np.asarray(transitions.terminated).any(), "ends of trajectories are no ends of the environment"
+    assert not np.asarray(transitions.terminated).any(), (
+        "ends of trajectories are no ends of the environment"
+    )
     assert dataset.lengths().tolist() == [LENGTH - 1] * 4
     assert (dataset.env, dataset.max_episode_steps) == ("ogbench:cube-single-v0", 200)
-    assert {finding.name for finding in datasets.check(dataset)} == {"constant_rewards", "no_terminals"}
+    assert {finding.name for finding in datasets.check(dataset)} == {
+        "constant_rewards",
+        "no_terminals",
+    }
 
 
 def test_a_task_by_hand(tmp_path: Path) -> None:
@@ -85,7 +102,9 @@ def test_a_task_by_hand(tmp_path: Path) -> None:
     placed = np.sqrt(((cubes - goal) ** 2).sum(-1)) <= 0.04
     kept = values["terminals"] == 0
     write(tmp_path, "cube-double-play-v0.npz", values)
-    dataset = datasets.load("ogbench/cube-double-play-singletask-task1-v0", tmp_path, download=False)
+    dataset = datasets.load(
+        "ogbench/cube-double-play-singletask-task1-v0", tmp_path, download=False
+    )
     np.testing.assert_array_equal(dataset.transitions.reward, (placed.sum(1) - 2)[kept])
     np.testing.assert_array_equal(dataset.transitions.terminated, placed.all(1)[kept])
     assert {-2, -1, 0} == set(np.asarray(dataset.transitions.reward))
@@ -110,7 +129,9 @@ def test_the_default_task_and_the_validation_split(tmp_path: Path) -> None:
 
 
 @pytest.mark.filterwarnings("ignore:.*Box (low|high)'s precision:UserWarning")
-@pytest.mark.parametrize("environment", ["cube-single", "cube-double", "scene", "puzzle-3x3", "antmaze-medium"])
+@pytest.mark.parametrize(
+    "environment", ["cube-single", "cube-double", "scene", "puzzle-3x3", "antmaze-medium"]
+)
 def test_tasks_equal_the_package(tmp_path: Path, environment: str) -> None:
     package, relabel = pytest.importorskip("ogbench"), pytest.importorskip("ogbench.relabel_utils")
     gymnasium = pytest.importorskip("gymnasium")
@@ -123,7 +144,9 @@ def test_tasks_equal_the_package(tmp_path: Path, environment: str) -> None:
         name = f"{environment}-singletask-task{task}-v0"
         made = gymnasium.make(name)
         relabel.relabel_dataset(name, made, expected)
-        dataset = datasets.load(f"ogbench/{environment}-{kind}-singletask-task{task}-v0", tmp_path, download=False)
+        dataset = datasets.load(
+            f"ogbench/{environment}-{kind}-singletask-task{task}-v0", tmp_path, download=False
+        )
         transitions = dataset.transitions
         np.testing.assert_array_equal(transitions.observation, expected["observations"])
         np.testing.assert_array_equal(transitions.next_observation, expected["next_observations"])
@@ -139,15 +162,24 @@ def test_names() -> None:
     names = ogbench.names()
     assert len(names) == 7 * (49 + 35)
     parts = ogbench.parse("ogbench/antsoccer-arena-navigate-singletask-v0")
-    assert (parts.environment, parts.kind, parts.task, parts.number) == ("antsoccer-arena", "navigate", 0, 4)
+    assert (parts.environment, parts.kind, parts.task, parts.number) == (
+        "antsoccer-arena",
+        "navigate",
+        0,
+        4,
+    )
     assert ogbench.parse("ogbench/puzzle-4x5-noisy-v0-val").file == "puzzle-4x5-noisy-v0-val.npz"
     for name in names:
         assert ogbench.parse(name).environment in ogbench.tasks()
 
 
-@pytest.mark.parametrize("name", ["ogbench/powderworld-easy-play-v0", "ogbench/visual-pointmaze-medium-navigate-v0"])
+@pytest.mark.parametrize(
+    "name", ["ogbench/powderworld-easy-play-v0", "ogbench/visual-pointmaze-medium-navigate-v0"]
+)
 def test_pictures_of_others_are_refused(name: str) -> None:
-    with pytest.raises(ValueError, match=rf"'{name}' is of Powderworld|no dataset '{name}' in OGBench"):
+    with pytest.raises(
+        ValueError, match=rf"'{name}' is of Powderworld|no dataset '{name}' in OGBench"
+    ):
         datasets.load(name, download=False)
 
 
@@ -155,17 +187,23 @@ def test_pictures_of_others_are_refused(name: str) -> None:
 def test_pictures_are_stored_once(tmp_path: Path, task: str) -> None:
     """The rows, rewards and ends are those of the states' file; each picture is there once."""
     states = raw("cube-single", 2)
-    pictures = np.random.default_rng(1).integers(0, 256, (len(states["actions"]), 64, 64, 3), np.uint8)
+    pictures = np.random.default_rng(1).integers(
+        0, 256, (len(states["actions"]), 64, 64, 3), np.uint8
+    )
     write(tmp_path, "cube-single-play-v0.npz", states)
     write(tmp_path, "visual-cube-single-play-v0.npz", states | {"observations": pictures})
     name = f"cube-single-play{task}-v0"
     expected = datasets.load(f"ogbench/{name}", tmp_path, download=False)
     dataset = datasets.load(f"ogbench/visual-{name}", tmp_path, download=False)
     for field in ("action", "reward", "terminated", "truncated"):
-        np.testing.assert_array_equal(getattr(dataset.transitions, field), getattr(expected.transitions, field))
+        np.testing.assert_array_equal(
+            getattr(dataset.transitions, field), getattr(expected.transitions, field)
+        )
     rows = np.flatnonzero(np.arange(len(pictures)) % LENGTH != LENGTH - 1)
     np.testing.assert_array_equal(np.asarray(dataset.transitions.observation), pictures[rows])
-    np.testing.assert_array_equal(np.asarray(dataset.transitions.next_observation), pictures[rows + 1])
+    np.testing.assert_array_equal(
+        np.asarray(dataset.transitions.next_observation), pictures[rows + 1]
+    )
     assert dataset.nbytes < 1.1 * pictures.nbytes
     assert dataset.env == f"ogbench:visual-cube-single{task}-v0"
     assert dataset.spec.observation_shape == (64, 64, 3)
@@ -176,5 +214,7 @@ def test_pictures_are_stored_once(tmp_path: Path, task: str) -> None:
 )
 def test_missing_arrays_are_named(tmp_path: Path, key: str, task: str) -> None:
     write(tmp_path, "scene-play-v0.npz", without(raw("scene", 2), key))
-    with pytest.raises(ValueError, match=rf"'scene-play-v0.npz' has no '{key}'; it has: .*record it with the sim"):
+    with pytest.raises(
+        ValueError, match=rf"'scene-play-v0.npz' has no '{key}'; it has: .*record it with the sim"
+    ):
         datasets.load(f"ogbench/scene-play{task}-v0", tmp_path, download=False)

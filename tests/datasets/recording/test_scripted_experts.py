@@ -1,4 +1,6 @@
-"""Recording of OGBench's arm data: the published layout, the package's oracles, and reproducible trajectories."""
+"""Recording of OGBench's arm data: the published layout, the package's oracles,
+and reproducible trajectories.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,11 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
     pytest.importorskip("ogbench")
     folder = tmp_path_factory.mktemp("data")
     scripted_experts.record(
-        NAME, folder / "ogbench" / "cube-single-play-v0.npz", steps=LENGTH + 1, length=LENGTH, seed=3
+        NAME,
+        folder / "ogbench" / "cube-single-play-v0.npz",
+        steps=LENGTH + 1,
+        length=LENGTH,
+        seed=3,
     )
     return folder
 
@@ -51,7 +57,9 @@ def test_the_file_has_the_published_layout(recorded: Path) -> None:
 
 
 def test_it_is_found_by_its_name_with_its_origin(recorded: Path) -> None:
-    dataset = datasets.load("ogbench/cube-single-play-singletask-task2-v0", recorded, download=False)
+    dataset = datasets.load(
+        "ogbench/cube-single-play-singletask-task2-v0", recorded, download=False
+    )
     assert dataset.num == 2 * LENGTH
     assert dataset.provenance["url"] is None
     assert dataset.provenance["recorded"]["seed"] == 3
@@ -61,17 +69,26 @@ def test_it_is_found_by_its_name_with_its_origin(recorded: Path) -> None:
 def test_it_is_found_by_its_path(recorded: Path) -> None:
     path = recorded / "ogbench" / "cube-single-play-v0.npz"
     dataset = datasets.load(str(path))
-    assert (dataset.name, dataset.env, dataset.num) == (str(path), "ogbench:cube-single-v0", 2 * LENGTH)
+    assert (dataset.name, dataset.env, dataset.num) == (
+        str(path),
+        "ogbench:cube-single-v0",
+        2 * LENGTH,
+    )
     assert datasets.environment(str(path)) == "ogbench:cube-single-v0"
 
 
 def test_transitions_are_those_of_the_environment_that_scores(recorded: Path) -> None:
-    dataset = datasets.load("ogbench/cube-single-play-singletask-task2-v0", recorded, download=False)
+    dataset = datasets.load(
+        "ogbench/cube-single-play-singletask-task2-v0", recorded, download=False
+    )
     with np.load(recorded / "ogbench" / "cube-single-play-v0.npz") as file:
         qpos, qvel = file["qpos"][~file["terminals"]], file["qvel"][~file["terminals"]]
     hosted = envs.make_hosted(dataset.env, 1)
     assert hosted.spec.observation_shape == (dataset.observation_size,)
-    assert (hosted.spec.action_size, hosted.spec.max_episode_steps) == (5, dataset.max_episode_steps)
+    assert (hosted.spec.action_size, hosted.spec.max_episode_steps) == (
+        5,
+        dataset.max_episode_steps,
+    )
     np.testing.assert_array_equal(hosted.action_bounds, dataset.action_bounds)
     hosted.reset([0])
     arm = hosted.vector_env.envs[0].unwrapped
@@ -79,7 +96,8 @@ def test_transitions_are_those_of_the_environment_that_scores(recorded: Path) ->
         arm.set_state(qpos[index].astype(np.float64), qvel[index].astype(np.float64))
         step = hosted.step(np.asarray(dataset.transitions.action)[[index]])
         expected = np.asarray(dataset.transitions.next_observation)[index]
-        # Not equal: positions and velocities leave out that the simulator's sites lag by one of its 25 small steps.
+        # Not equal: positions and velocities leave out that the simulator's sites lag by one of its
+        # 25 small steps.
         np.testing.assert_allclose(step.next_observation[0], expected, atol=0.05)
         assert np.abs(step.next_observation[0] - expected).mean() < 0.01
     hosted.close()
@@ -108,16 +126,24 @@ def test_the_oracle_moves_the_cube() -> None:
 def test_tasks_are_reached_in_it(tmp_path: Path) -> None:
     pytest.importorskip("ogbench")
     (tmp_path / "ogbench").mkdir()
-    scripted_experts.record(NAME, tmp_path / "ogbench" / "cube-single-play-v0.npz", steps=60, length=1)
+    scripted_experts.record(
+        NAME, tmp_path / "ogbench" / "cube-single-play-v0.npz", steps=60, length=1
+    )
     names = [f"ogbench/cube-single-play-singletask-task{task}-v0" for task in range(1, 6)]
     loaded = [datasets.load(name, tmp_path, download=False).transitions for name in names]
     reached = np.array([np.asarray(transitions.terminated).mean() for transitions in loaded])
-    assert 0.05 < reached.sum() < 0.4, "a circle of 4 cm in 25 x 60 cm is 3 %, in which five goals lie"
-    assert {float(value) for transitions in loaded for value in np.asarray(transitions.reward)} == {-1.0, 0.0}
+    assert 0.05 < reached.sum() < 0.4, (
+        "a circle of 4 cm in 25 x 60 cm is 3 %, in which five goals lie"
+    )
+    assert {float(value) for transitions in loaded for value in np.asarray(transitions.reward)} == {
+        -1.0,
+        0.0,
+    }
 
 
 @pytest.mark.parametrize(
-    ("environment", "kind"), [("cube-double", "noisy"), ("scene", "play"), ("scene", "noisy"), ("puzzle-3x3", "play")]
+    ("environment", "kind"),
+    [("cube-double", "noisy"), ("scene", "play"), ("scene", "noisy"), ("puzzle-3x3", "play")],
 )
 def test_a_trajectory_depends_on_its_seed_and_number_only(environment: str, kind: str) -> None:
     pytest.importorskip("ogbench")
@@ -125,7 +151,9 @@ def test_a_trajectory_depends_on_its_seed_and_number_only(environment: str, kind
     collector = scripted_experts.Collector(task)
     state = np.random.get_state()[1].copy()
     first, second = collector.trajectory(0), collector.trajectory(1)
-    np.testing.assert_array_equal(np.random.get_state()[1], state, "NumPy's own generator is left as it was")
+    np.testing.assert_array_equal(
+        np.random.get_state()[1], state, "NumPy's own generator is left as it was"
+    )
     again = scripted_experts.Collector(task).trajectory(1)
     assert ("button_states" in first) == (environment != "cube-double")
     for key in first:
@@ -134,19 +162,28 @@ def test_a_trajectory_depends_on_its_seed_and_number_only(environment: str, kind
 
 
 def test_processes_record_the_same(recorded: Path, tmp_path: Path) -> None:
-    path = scripted_experts.record(NAME, tmp_path / "two.npz", steps=2 * LENGTH, length=LENGTH, seed=3, processes=2)
-    with np.load(path) as found, np.load(recorded / "ogbench" / "cube-single-play-v0.npz") as expected:
+    path = scripted_experts.record(
+        NAME, tmp_path / "two.npz", steps=2 * LENGTH, length=LENGTH, seed=3, processes=2
+    )
+    with (
+        np.load(path) as found,
+        np.load(recorded / "ogbench" / "cube-single-play-v0.npz") as expected,
+    ):
         for key in expected.files:
             np.testing.assert_array_equal(found[key], expected[key])
 
 
 def test_training_and_validation_share_no_trajectory() -> None:
-    train, validation = (scripted_experts.RecordingTask("scene", "play", split, 10, 0) for split in ("train", "val"))
+    train, validation = (
+        scripted_experts.RecordingTask("scene", "play", split, 10, 0) for split in ("train", "val")
+    )
     seeds = [tuple(task.seeds(number)) for task in (train, validation) for number in range(50)]
     assert len(set(seeds)) == 100
 
 
-def test_an_interrupted_recording_continues(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interrupted_recording_continues(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     written = []
 
     def write(task: scripted_experts.RecordingTask, number: int, piece: Path) -> None:
@@ -154,16 +191,27 @@ def test_an_interrupted_recording_continues(tmp_path: Path, monkeypatch: pytest.
             written.append(None)
             raise KeyboardInterrupt
         written.append(number)
-        np.savez(piece, observations=np.full((3, 2), number, np.float32), terminals=np.array([False, False, True]))
+        np.savez(
+            piece,
+            observations=np.full((3, 2), number, np.float32),
+            terminals=np.array([False, False, True]),
+        )
 
     monkeypatch.setattr(scripted_experts, "_write", write)
     monkeypatch.setattr(scripted_experts, "_versions", lambda name: {})
     path, seen = tmp_path / "data.npz", []
-    options: dict[str, Any] = {"steps": 8, "length": 2, "progress": lambda done, total: seen.append((done, total))}
+    options: dict[str, Any] = {
+        "steps": 8,
+        "length": 2,
+        "progress": lambda done, total: seen.append((done, total)),
+    }
     with pytest.raises(KeyboardInterrupt):
         scripted_experts.record(NAME, path, **options)
     assert not path.exists()
-    with pytest.raises(ValueError, match=r"'seed': 0.*, not of .*'seed': 1.* Finish it with those settings, or delete"):
+    with pytest.raises(
+        ValueError,
+        match=r"'seed': 0.*, not of .*'seed': 1.* Finish it with those settings, or delete",
+    ):
         scripted_experts.record(NAME, path, seed=1, **options)
     scripted_experts.record(NAME, path, **options)
     assert written == [0, 1, None, 2, 3]
@@ -175,12 +223,20 @@ def test_an_interrupted_recording_continues(tmp_path: Path, monkeypatch: pytest.
         scripted_experts.record(NAME, path, **options)
 
 
-def test_the_default_number_of_trajectories_is_as_published(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_default_number_of_trajectories_is_as_published(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("RLJAX_DATA", str(tmp_path))
     monkeypatch.setattr(scripted_experts, "_versions", lambda name: {})
-    monkeypatch.setattr(scripted_experts, "_joined", lambda pieces: {"number": np.array(len(pieces))})
+    monkeypatch.setattr(
+        scripted_experts, "_joined", lambda pieces: {"number": np.array(len(pieces))}
+    )
     monkeypatch.setattr(scripted_experts, "_collect", lambda *arguments: None)
-    numbers = {"cube-single-play-v0": 1000, "puzzle-4x5-noisy-v0": 3000, "cube-quadruple-play-v0-val": 500}
+    numbers = {
+        "cube-single-play-v0": 1000,
+        "puzzle-4x5-noisy-v0": 3000,
+        "cube-quadruple-play-v0-val": 500,
+    }
     for name, number in numbers.items():
         path = scripted_experts.record(f"ogbench/{name}")
         assert path == tmp_path / "ogbench" / f"{name}.npz"
@@ -203,25 +259,38 @@ def test_a_scene_out_of_view() -> None:
 @pytest.mark.parametrize(
     ("name", "options", "message"),
     [
-        ("ogbench/antmaze-large-navigate-v0", {}, "'ogbench/antmaze-large-navigate-v0' needs trained policies"),
-        ("ogbench/scene-play-singletask-v0-val", {}, "added when .* is loaded: .* record ogbench/scene-play-v0-val"),
+        (
+            "ogbench/antmaze-large-navigate-v0",
+            {},
+            "'ogbench/antmaze-large-navigate-v0' needs trained policies",
+        ),
+        (
+            "ogbench/scene-play-singletask-v0-val",
+            {},
+            "added when .* is loaded: .* record ogbench/scene-play-v0-val",
+        ),
         ("ogbench/cube-singel-play-v0", {}, "ogbench/cube-single-play"),
         (NAME, {"steps": 0}, "--steps is 0"),
         (NAME, {"processes": 0}, "at least 1, 1 and 0 are needed"),
         (NAME, {"path": "data.hdf5"}, "'data.hdf5', its suffix must be .npz"),
     ],
 )
-def test_impossible_recordings_are_refused(name: str, options: dict[str, Any], message: str) -> None:
+def test_impossible_recordings_are_refused(
+    name: str, options: dict[str, Any], message: str
+) -> None:
     with pytest.raises(ValueError, match=message):
         scripted_experts.record(name, **options)
 
 
-@pytest.mark.skipif(importlib.util.find_spec("ogbench") is not None, reason="OGBench's package is there")
+@pytest.mark.skipif(
+    importlib.util.find_spec("ogbench") is not None, reason="OGBench's package is there"
+)
 def test_without_the_package(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="is recorded by OGBench's package: pip install ogbench"):
         scripted_experts.record(NAME, tmp_path / "data.npz")
     with pytest.raises(
-        ValueError, match="'ogbench:scene-v0' needs a package that is not installed: pip install ogbench"
+        ValueError,
+        match="'ogbench:scene-v0' needs a package that is not installed: pip install ogbench",
     ):
         envs.make_hosted("ogbench:scene-v0", 1)
 
@@ -241,13 +310,17 @@ def test_the_command_tells_runs_from_names(
         return path
 
     monkeypatch.setattr(scripted_experts, "record", record)
-    data.main(["record", NAME, str(tmp_path / "data.npz"), "--steps", "10", "--envs", "2", "--seed", "4"])
+    data.main(
+        ["record", NAME, str(tmp_path / "data.npz"), "--steps", "10", "--envs", "2", "--seed", "4"]
+    )
     assert called == {"name": NAME, "steps": 10, "seed": 4, "processes": 2}
     assert "data.npz: 4 transitions in 2 trajectories" in capsys.readouterr().out
 
 
 def test_pictures_are_recorded(tmp_path: Path) -> None:
-    """Where a machine can render: the same states as without pictures, and those that the environment shows."""
+    """Where a machine can render: the same states as without pictures,
+    and those that the environment shows.
+    """
     pytest.importorskip("ogbench")
     paths = [tmp_path / "ogbench" / f"{seen}cube-single-play-v0.npz" for seen in ("", "visual-")]
     for path in paths:
@@ -256,7 +329,10 @@ def test_pictures_are_recorded(tmp_path: Path) -> None:
         except (ImportError, RuntimeError, AttributeError) as error:
             pytest.skip(f"OGBench cannot render here: {error}")
     with np.load(paths[0]) as states, np.load(paths[1]) as pictures:
-        assert (pictures["observations"].shape, pictures["observations"].dtype) == ((4, 64, 64, 3), np.uint8)
+        assert (pictures["observations"].shape, pictures["observations"].dtype) == (
+            (4, 64, 64, 3),
+            np.uint8,
+        )
         for key in ("actions", "qpos", "terminals"):
             np.testing.assert_array_equal(states[key], pictures[key])
     dataset = datasets.load("ogbench/visual-cube-single-play-v0", tmp_path, download=False)

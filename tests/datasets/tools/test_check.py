@@ -22,7 +22,9 @@ def sound(tmp_path: Path) -> datasets.OfflineDataset:
     return dataset
 
 
-def spoilt(dataset: datasets.OfflineDataset, name: str, rows: Any, value: Any) -> datasets.OfflineDataset:
+def spoilt(
+    dataset: datasets.OfflineDataset, name: str, rows: Any, value: Any
+) -> datasets.OfflineDataset:
     """The dataset with other values in one field."""
     array = np.array(getattr(dataset.transitions, name))
     array[rows] = value
@@ -41,9 +43,25 @@ def test_a_sound_dataset_has_no_findings(sound: datasets.OfflineDataset) -> None
     ("field", "rows", "value", "name", "severity", "count", "where"),
     [
         ("reward", 7, np.nan, "not_finite", "error", 1, "reward, rows 7"),
-        ("next_observation", ([29, 49], 1), np.inf, "not_finite", "error", 2, "next_observation, rows 29, 49"),
+        (
+            "next_observation",
+            ([29, 49], 1),
+            np.inf,
+            "not_finite",
+            "error",
+            2,
+            "next_observation, rows 29, 49",
+        ),
         ("action", (5, 0), 1.5, "actions_out_of_bounds", "error", 1, "rows 5"),
-        ("action", ([5, 9], 0), -1.0, "actions_at_bounds", "warning", 2, "2.22% of rows: rows 5, 9"),
+        (
+            "action",
+            ([5, 9], 0),
+            -1.0,
+            "actions_at_bounds",
+            "warning",
+            2,
+            "2.22% of rows: rows 5, 9",
+        ),
         ("truncated", 89, True, "both_ends", "warning", 1, "rows 89"),
         ("terminated", 89, False, "open_end", "error", 1, "row 89"),
         ("truncated", 49, False, "successors_do_not_follow", "error", 1, "rows 49"),
@@ -53,11 +71,20 @@ def test_a_sound_dataset_has_no_findings(sound: datasets.OfflineDataset) -> None
     ],
 )
 def test_faults_are_found(
-    sound: datasets.OfflineDataset, field: str, rows: Any, value: Any, name: Any, severity: Any, count: Any, where: Any
+    sound: datasets.OfflineDataset,
+    field: str,
+    rows: Any,
+    value: Any,
+    name: Any,
+    severity: Any,
+    count: Any,
+    where: Any,
 ) -> None:
     found = datasets.check(spoilt(sound, field, rows, value))
     if name is None:
-        assert "successors_do_not_follow" in {finding.name for finding in found}, "an end that lost its mark"
+        assert "successors_do_not_follow" in {finding.name for finding in found}, (
+            "an end that lost its mark"
+        )
         return
     finding = next(finding for finding in found if finding.name == name)
     assert (finding.severity, finding.count, finding.where) == (severity, count, where)
@@ -72,20 +99,28 @@ def test_choices_that_are_stored_as_floats_are_pointed_out(sound: datasets.Offli
     for action, pointed_out in ((whole, True), (np.where(np.abs(whole) == 1, whole, 0.25), False)):
         found = datasets.check(spoilt(sound, "action", slice(None), action.astype(np.float32)))
         (finding,) = [finding for finding in found if finding.name == "actions_at_bounds"]
-        assert finding.remedy.endswith("if they number choices, store them as integers.") == pointed_out
+        assert (
+            finding.remedy.endswith("if they number choices, store them as integers.")
+            == pointed_out
+        )
 
 
 @pytest.mark.parametrize("stored", [True, False])
 def test_time_limits_that_a_file_marks_as_terminal_are_found(tmp_path: Path, stored: bool) -> None:
     values = arrays([30, 20, 40, 10], "tboo")
-    values["terminals"] |= values["timeouts"]  # as in files whose `done` was stored as the environment's own end
+    # As in files whose `done` was stored as the environment's own end.
+    values["terminals"] |= values["timeouts"]
     values = values if stored else without(values, "next_observations")
     dataset = datasets.load(str(npz(tmp_path / "a.npz", values)))
     copy = datasets.load(str(datasets.write(dataset, tmp_path / "copy.hdf5")))
     for each, count in ((dataset, 3), (copy, 3), (datasets.join([dataset, copy], "both"), 6)):
         assert not np.asarray(each.transitions.truncated).any()
         finding = next(finding for finding in datasets.check(each) if finding.name == "both_ends")
-        assert (finding.severity, finding.count, finding.where) == ("warning", count, f"{count} rows of the file")
+        assert (finding.severity, finding.count, finding.where) == (
+            "warning",
+            count,
+            f"{count} rows of the file",
+        )
 
 
 def test_rows_that_d4rl_drops_are_no_ends_of_both_kinds(tmp_path: Path) -> None:
@@ -103,7 +138,9 @@ def test_constant_and_large_observations_are_found(sound: datasets.OfflineDatase
         array[:, 0], array[:, 2] = 3.0, array[:, 2] * 1e6
     found = {
         finding.name: finding
-        for finding in datasets.check(replaced(sound, observation=observation, next_observation=following))
+        for finding in datasets.check(
+            replaced(sound, observation=observation, next_observation=following)
+        )
     }
     assert set(found) == {"constant_observations", "large_observations"}
     assert found["constant_observations"].where == "dimensions 0"
@@ -112,9 +149,16 @@ def test_constant_and_large_observations_are_found(sound: datasets.OfflineDatase
 
 def test_duplicates_are_counted(sound: datasets.OfflineDataset) -> None:
     t = sound.transitions
-    twice = [np.concatenate([np.asarray(x), np.asarray(x)[:30]]) for x in (t.observation, t.action, t.reward)]
-    ends = [np.concatenate([np.asarray(x), np.asarray(x)[:30]]) for x in (t.terminated, t.truncated)]
-    following = np.concatenate([np.asarray(t.next_observation), np.asarray(t.next_observation)[:30]])
+    twice = [
+        np.concatenate([np.asarray(x), np.asarray(x)[:30]])
+        for x in (t.observation, t.action, t.reward)
+    ]
+    ends = [
+        np.concatenate([np.asarray(x), np.asarray(x)[:30]]) for x in (t.terminated, t.truncated)
+    ]
+    following = np.concatenate(
+        [np.asarray(t.next_observation), np.asarray(t.next_observation)[:30]]
+    )
     fields = ("observation", "action", "reward", "terminated", "truncated", "next_observation")
     dataset = replaced(sound, **dict(zip(fields, [*twice, *ends, following], strict=True)))
     (finding,) = datasets.check(dataset)
@@ -164,15 +208,23 @@ def test_errors_come_first(sound: datasets.OfflineDataset) -> None:
     [
         ([0], None, "1 of at least 1 actions (the file does not say how many) occur: actions 0"),
         ([0], 2, "1 of 2 actions occur: actions 0"),
-        ([0, 2], None, "2 of at least 3 actions (the file does not say how many) occur: actions 0, 2"),
+        (
+            [0, 2],
+            None,
+            "2 of at least 3 actions (the file does not say how many) occur: actions 0, 2",
+        ),
         ([0, 1, 2], 4, "3 of 4 actions occur: actions 0, 1, 2"),
         ([0, 1, 2], None, None),
         ([0, 1], 2, None),
     ],
 )
-def test_actions_that_never_occur_are_found(tmp_path: Path, present: list[int], known: Any, where: Any) -> None:
+def test_actions_that_never_occur_are_found(
+    tmp_path: Path, present: list[int], known: Any, where: Any
+) -> None:
     actions = np.resize(present, 90)
-    dataset = datasets.load(str(npz(tmp_path / "a.npz", arrays([30, 20, 40], "tot") | {"actions": actions})))
+    dataset = datasets.load(
+        str(npz(tmp_path / "a.npz", arrays([30, 20, 40], "tot") | {"actions": actions}))
+    )
     dataset.provenance["num_actions"] = known
     found = {finding.name: finding for finding in datasets.check(dataset)}
     assert ("actions_that_never_occur" in found) == (where is not None)

@@ -1,4 +1,6 @@
-"""Corruption is RIQL's protocol, against plain NumPy, and what was corrupted can be written, read and learnt from."""
+"""Corruption is RIQL's protocol, against plain NumPy, and what was corrupted can be written,
+read and learnt from.
+"""
 
 from __future__ import annotations
 
@@ -27,8 +29,11 @@ from tests.agents import reference
 from tests.datasets.files import same
 
 ELEMENTS: Any = ("observation", "action", "reward", "dynamics")
-FIELDS: dict[str, str] = dict(zip(ELEMENTS, ("observation", "action", "reward", "next_observation"), strict=True))
-STD = np.array([0.2, 1.0, 4.0], np.float32)  # one above 1, where the start of an attack may lie outside the box
+FIELDS: dict[str, str] = dict(
+    zip(ELEMENTS, ("observation", "action", "reward", "next_observation"), strict=True)
+)
+# One above 1, where the start of an attack may lie outside the box.
+STD = np.array([0.2, 1.0, 4.0], np.float32)
 
 
 @functools.cache
@@ -60,7 +65,9 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> str:
 def learn(agent: str, data: str, out: Path, **config: Any) -> Path:
     """A run of seconds, without evaluations."""
     changes = {"hidden": (16, 16), "batch_size": 32} | config
-    return run.train(agent, "none", 50, data=data, config=changes, out=out, log_every=50, checkpoint_every=50)
+    return run.train(
+        agent, "none", 50, data=data, config=changes, out=out, log_every=50, checkpoint_every=50
+    )
 
 
 @pytest.fixture(scope="module")
@@ -76,7 +83,9 @@ def attacker(folder: Path) -> corruption.Attacker:
     return load_attacker(folder)
 
 
-def changed(before: datasets.OfflineDataset, after: datasets.OfflineDataset, element: str) -> np.ndarray:
+def changed(
+    before: datasets.OfflineDataset, after: datasets.OfflineDataset, element: str
+) -> np.ndarray:
     """[N] bool: rows in which an element differs."""
     old, new = (np.asarray(getattr(x.transitions, FIELDS[element])) for x in (before, after))
     return (old != new).reshape(len(old), -1).any(axis=1)
@@ -85,23 +94,33 @@ def changed(before: datasets.OfflineDataset, after: datasets.OfflineDataset, ele
 def randomly(
     before: datasets.OfflineDataset, elements: Any, rate: float, scale: float, seed: int
 ) -> dict[str, np.ndarray]:
-    """RIQL's random corruption as its attack.py does it, in the order in which its random numbers are drawn."""
+    """RIQL's random corruption as its attack.py does it,
+    in the order in which its random numbers are drawn.
+    """
     generator = np.random.RandomState(seed)
     result = {name: np.array(getattr(before.transitions, FIELDS[name])) for name in ELEMENTS}
     for name in elements:
         attacked = np.where(generator.random(before.num) < rate)[0]
         original = result[name][attacked].copy()
         noise = generator.uniform(-scale, scale, size=original.shape)
-        new = 30 * noise if name == "reward" else original + noise * np.std(result[name], axis=0, keepdims=True)
+        new = (
+            30 * noise
+            if name == "reward"
+            else original + noise * np.std(result[name], axis=0, keepdims=True)
+        )
         result[name][attacked] = new
     return result
 
 
 @pytest.mark.parametrize("element", ELEMENTS)
 @pytest.mark.parametrize(("rate", "scale", "seed"), [(0.3, 1.0, 0), (0.7, 0.5, 3), (1.0, 2.0, 1)])
-def test_random_corruption_is_the_protocols(element: Any, rate: float, scale: float, seed: int) -> None:
+def test_random_corruption_is_the_protocols(
+    element: Any, rate: float, scale: float, seed: int
+) -> None:
     before = dataset()
-    after = corruption.corrupt(before, what=element, how="random", rate=rate, scale=scale, seed=seed)
+    after = corruption.corrupt(
+        before, what=element, how="random", rate=rate, scale=scale, seed=seed
+    )
     expected = randomly(before, [element], rate, scale, seed)
     for name in ELEMENTS:
         array = np.asarray(getattr(after.transitions, FIELDS[name]))
@@ -120,7 +139,9 @@ def test_several_elements_have_masks_of_their_own(what: Any) -> None:
     expected = randomly(before, [name for name in ELEMENTS if name in what], 0.3, 1.0, 5)
     for name in ELEMENTS:
         np.testing.assert_array_equal(getattr(after.transitions, FIELDS[name]), expected[name])
-    assert [note["what"] for note in after.provenance["corruptions"]] == [name for name in ELEMENTS if name in what]
+    assert [note["what"] for note in after.provenance["corruptions"]] == [
+        name for name in ELEMENTS if name in what
+    ]
 
 
 def test_masks_have_their_rate_and_are_independent() -> None:
@@ -142,11 +163,17 @@ def test_the_one_given_stays_as_it_is() -> None:
 
 def test_seeds_and_rates_of_zero_and_one() -> None:
     before = dataset()
-    one, again, other = (corruption.corrupt(before, what="reward", how="random", seed=seed) for seed in (1, 1, 2))
+    one, again, other = (
+        corruption.corrupt(before, what="reward", how="random", seed=seed) for seed in (1, 1, 2)
+    )
     np.testing.assert_array_equal(one.transitions.reward, again.transitions.reward)
     assert np.any(changed(one, other, "reward"))
-    assert not changed(before, corruption.corrupt(before, what="reward", how="random", rate=0.0), "reward").any()
-    assert changed(before, corruption.corrupt(before, what="reward", how="random", rate=1.0), "reward").all()
+    assert not changed(
+        before, corruption.corrupt(before, what="reward", how="random", rate=0.0), "reward"
+    ).any()
+    assert changed(
+        before, corruption.corrupt(before, what="reward", how="random", rate=1.0), "reward"
+    ).all()
 
 
 def test_adversarial_rewards_turn_their_sign_without_an_attacker() -> None:
@@ -164,7 +191,9 @@ class Critics:
         state: Any = attacker.state
         self.actor, self.critics = reference.mlp(state.actor), reference.critics(state.critic)
 
-    def value(self, element: str, observation: np.ndarray, action: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def value(
+        self, element: str, observation: np.ndarray, action: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
         """Mean value [B] and its slope in what an attack moves [B, D]."""
         size = observation.shape[1]
         if element == "dynamics":
@@ -177,21 +206,29 @@ class Critics:
             slopes.append(reference.backward(critic, rows, np.ones_like(value))[1])
         slope = np.mean(slopes, axis=0)
         if element == "dynamics":
-            change = np.concatenate([slope[:, size:] * (1.0 - action**2), np.zeros_like(action)], axis=1)
-            return np.mean(q, axis=0), slope[:, :size] + reference.backward(self.actor, inputs, change)[1]
+            change = np.concatenate(
+                [slope[:, size:] * (1.0 - action**2), np.zeros_like(action)], axis=1
+            )
+            return np.mean(q, axis=0), slope[:, :size] + reference.backward(
+                self.actor, inputs, change
+            )[1]
         return np.mean(q, axis=0), slope[:, size:] if element == "action" else slope[:, :size]
 
 
 def attacked(
     critics: Critics, before: datasets.OfflineDataset, element: str, scale: float, seed: int
 ) -> tuple[Any, ...]:
-    """Rows, start and end of z, and std, by section 12.3: a fresh Adam for each of 100 steps, in ten chunks."""
+    """Rows, start and end of z, and std, by section 12.3:
+    a fresh Adam for each of 100 steps, in ten chunks.
+    """
     rows = np.flatnonzero(np.random.RandomState(seed).random(before.num) < 0.3)
     fields = before.transitions
     where = fields.next_observation if element == "dynamics" else fields.observation
     observation, action = (np.asarray(x, np.float64)[rows] for x in (where, fields.action))
     std = np.std(np.asarray(getattr(fields, FIELDS[element]), np.float64), axis=0)
-    uniform = np.random.default_rng([seed, ELEMENTS.index(element)]).random((len(rows), len(std)), np.float32)
+    uniform = np.random.default_rng([seed, ELEMENTS.index(element)]).random(
+        (len(rows), len(std)), np.float32
+    )
     start = 2 * scale * std * (uniform - 0.5)
     ends, pointer = [], 0
     for i in range(10):
@@ -199,8 +236,17 @@ def attacked(
         part, z = slice(pointer, pointer + number), start[pointer : pointer + number]
         for _ in range(100):
             noise = z * std
-            moved = (observation[part], action[part] + noise) if element == "action" else (observation[part] + noise,)
-            slope = critics.value(element, *(moved if element == "action" else (*moved, action[part])))[1] * std
+            moved = (
+                (observation[part], action[part] + noise)
+                if element == "action"
+                else (observation[part] + noise,)
+            )
+            slope = (
+                critics.value(element, *(moved if element == "action" else (*moved, action[part])))[
+                    1
+                ]
+                * std
+            )
             slope = slope / number  # of the mean over the chunk; that over critics is in it
             first, second = 0.1 * slope, 0.001 * slope**2
             step = 0.01 * scale * (first / 0.1) / (np.sqrt(second / 0.001) + 1e-8)
@@ -213,11 +259,17 @@ def attacked(
 @pytest.mark.learn
 @pytest.mark.parametrize("element", ["observation", "action", "dynamics"])
 @pytest.mark.parametrize(("scale", "seed"), [(1.0, 0), (0.5, 2)])
-def test_attacks_are_the_protocols(attacker: corruption.Attacker, element: Any, scale: float, seed: int) -> None:
+def test_attacks_are_the_protocols(
+    attacker: corruption.Attacker, element: Any, scale: float, seed: int
+) -> None:
     before, critics = dataset(), Critics(attacker)
-    after = corruption.corrupt(before, what=element, how="adversarial", scale=scale, seed=seed, attacker=attacker)
+    after = corruption.corrupt(
+        before, what=element, how="adversarial", scale=scale, seed=seed, attacker=attacker
+    )
     rows, start, z, std = attacked(critics, before, element, scale, seed)
-    old, new = (np.asarray(getattr(x.transitions, FIELDS[element]), np.float64) for x in (before, after))
+    old, new = (
+        np.asarray(getattr(x.transitions, FIELDS[element]), np.float64) for x in (before, after)
+    )
     np.testing.assert_array_equal(np.delete(old, rows, axis=0), np.delete(new, rows, axis=0))
     found = (new[rows] - old[rows]) / std
     assert np.abs(found).max() <= scale * (1 + 1e-4), "inside the box"
@@ -226,7 +278,11 @@ def test_attacks_are_the_protocols(attacker: corruption.Attacker, element: Any, 
     if element != "action":
         assert np.abs(start).max() > scale, "the std is in the start already"
 
-    where = np.asarray(before.transitions.next_observation if element == "dynamics" else before.transitions.observation)
+    where = np.asarray(
+        before.transitions.next_observation
+        if element == "dynamics"
+        else before.transitions.observation
+    )
     action = np.asarray(before.transitions.action, np.float64)[rows]
 
     def worth(moved: np.ndarray) -> np.ndarray:
@@ -236,14 +292,18 @@ def test_attacks_are_the_protocols(attacker: corruption.Attacker, element: Any, 
 
     noise = np.random.default_rng(0).uniform(-scale, scale, size=z.shape) * std
     assert (worth(new[rows]) < worth(old[rows])).mean() > 0.9
-    assert (worth(new[rows]) < worth(old[rows] + noise)).mean() > 0.8, "random noise of the same scale does less"
+    assert (worth(new[rows]) < worth(old[rows] + noise)).mean() > 0.8, (
+        "random noise of the same scale does less"
+    )
     assert worth(new[rows]).mean() < min(worth(old[rows] + noise).mean(), worth(old[rows]).mean())
 
 
 @pytest.mark.slow
 def test_later_attacks_meet_what_was_corrupted_before(attacker: corruption.Attacker) -> None:
     before = dataset()
-    after = corruption.corrupt(before, what=["action", "observation"], how="adversarial", attacker=attacker)
+    after = corruption.corrupt(
+        before, what=["action", "observation"], how="adversarial", attacker=attacker
+    )
     alone = corruption.corrupt(before, what="observation", how="adversarial", attacker=attacker)
     np.testing.assert_array_equal(after.transitions.observation, alone.transitions.observation)
     generator = np.random.RandomState(0)
@@ -257,8 +317,12 @@ def test_later_attacks_meet_what_was_corrupted_before(attacker: corruption.Attac
 
 
 @pytest.mark.slow
-def test_calls_of_any_size_give_the_same(attacker: corruption.Attacker, monkeypatch: pytest.MonkeyPatch) -> None:
-    attack = functools.partial(corruption.corrupt, dataset(), what="action", how="adversarial", attacker=attacker)
+def test_calls_of_any_size_give_the_same(
+    attacker: corruption.Attacker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    attack = functools.partial(
+        corruption.corrupt, dataset(), what="action", how="adversarial", attacker=attacker
+    )
     whole = attack().transitions.action
     monkeypatch.setattr(corruption, "ROWS", 64)
     np.testing.assert_allclose(attack().transitions.action, whole, atol=1e-5)
@@ -268,11 +332,16 @@ WITH_VALUES = [name for name in registry.names() if hasattr(registry.load_agent(
 
 
 def test_agents_of_all_kinds_but_streams_have_values() -> None:
-    kinds = {registry.load_agent(name).experience(registry.load_agent(name).Config()).kind for name in WITH_VALUES}
+    kinds = {
+        registry.load_agent(name).experience(registry.load_agent(name).Config()).kind
+        for name in WITH_VALUES
+    }
     assert kinds == {"dataset", "replay", "rollout"}
 
 
-@pytest.mark.parametrize("inputs", [Raw(), Running(), OfData()], ids=lambda inputs: type(inputs).__name__)
+@pytest.mark.parametrize(
+    "inputs", [Raw(), Running(), OfData()], ids=lambda inputs: type(inputs).__name__
+)
 def test_attackers_see_observations_as_their_updates_do(inputs: Raw) -> None:
     def value(state: Any, observation: Any, action: Any, config: Any) -> Any:
         return observation[..., 2]
@@ -282,20 +351,38 @@ def test_attackers_see_observations_as_their_updates_do(inputs: Raw) -> None:
     state = AgentState(None, statistics, inputs)
     observation, action = jnp.array([[0.6, 0.4, 9.0]]), jnp.zeros((1, 2))
     expected = {Raw: 9.0, Running: 10.0, OfData: 8.5 / 0.101}[type(inputs)]
-    np.testing.assert_allclose(module.value(state, observation, action, None), [expected], rtol=1e-4)
+    np.testing.assert_allclose(
+        module.value(state, observation, action, None), [expected], rtol=1e-4
+    )
 
 
 def test_what_was_done_is_noted(attacker: corruption.Attacker) -> None:
-    after = corruption.corrupt(dataset(), what=["action", "reward"], how="adversarial", seed=7, attacker=attacker)
+    after = corruption.corrupt(
+        dataset(), what=["action", "reward"], how="adversarial", seed=7, attacker=attacker
+    )
     action, reward = after.provenance["corruptions"]
-    assert (action["how"], action["rate"], action["scale"], action["seed"]) == ("adversarial", 0.3, 1.0, 7)
+    assert (action["how"], action["rate"], action["scale"], action["seed"]) == (
+        "adversarial",
+        0.3,
+        1.0,
+        7,
+    )
     assert action["rows"] == changed(dataset(), after, "action").sum()
-    assert action["rows_beyond_bounds"] == (np.abs(after.transitions.action) > 1).any(axis=1).sum() > 0
-    assert action["attacker"] | {"run": "edac", "agent": "edac", "training_step": 50} == action["attacker"]
+    assert (
+        action["rows_beyond_bounds"] == (np.abs(after.transitions.action) > 1).any(axis=1).sum() > 0
+    )
+    assert (
+        action["attacker"] | {"run": "edac", "agent": "edac", "training_step": 50}
+        == action["attacker"]
+    )
     assert "attacker" not in reward
     json.dumps(after.provenance)
     twice = corruption.corrupt(after, what="reward", how="random")
-    assert [note["how"] for note in twice.provenance["corruptions"]] == ["adversarial", "adversarial", "random"]
+    assert [note["how"] for note in twice.provenance["corruptions"]] == [
+        "adversarial",
+        "adversarial",
+        "random",
+    ]
 
 
 @pytest.mark.parametrize("name", ["corrupted.npz", "corrupted.hdf5"])
@@ -333,12 +420,18 @@ def test_corrupted_files_are_learnt_from(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"rate": 1.1}, r"^rate is 1\.1, it must be in \[0, 1\]: 0\.3 corrupts about three rows of ten\.$"),
+        (
+            {"rate": 1.1},
+            r"^rate is 1\.1, it must be in \[0, 1\]: 0\.3 corrupts about three rows of ten\.$",
+        ),
         ({"rate": float("nan")}, r"^rate is nan, it must be in"),
         ({"scale": -1.0}, r"^scale is -1, it must be finite and at least 0\.$"),
         ({"scale": float("inf")}, r"^scale is inf, it must be finite"),
         ({"how": "adversary"}, r"^how is 'adversary', it must be 'random' or 'adversarial'\.$"),
-        ({"what": "actions"}, r"^what is 'actions', it must be one of observation, action, reward, dynamics, or sev"),
+        (
+            {"what": "actions"},
+            r"^what is 'actions', it must be one of observation, action, reward, dynamics, or sev",
+        ),
         ({"what": []}, r"^what is \[\], it must be one of"),
         ({"what": ["reward", "reward"]}, r"or several of them, each once\.$"),
         (
@@ -353,9 +446,16 @@ def test_refuses(changes: dict[str, Any], message: str) -> None:
         corruption.corrupt(dataset(), **options)
 
 
-def test_refuses_an_attacker_of_other_dimensions(attacker: corruption.Attacker, folder: Path) -> None:
-    attack = functools.partial(corruption.corrupt, what="action", how="adversarial", attacker=attacker)
-    with pytest.raises(ValueError, match=r"observes \(3,\) and acts in 2 dimensions, 'test' has .* and 1 action dim"):
+def test_refuses_an_attacker_of_other_dimensions(
+    attacker: corruption.Attacker, folder: Path
+) -> None:
+    attack = functools.partial(
+        corruption.corrupt, what="action", how="adversarial", attacker=attacker
+    )
+    with pytest.raises(
+        ValueError,
+        match=r"observes \(3,\) and acts in 2 dimensions, 'test' has .* and 1 action dim",
+    ):
         attack(dataset(actions=1))
     with pytest.raises(ValueError, match=r"^no learner 1: the run has 1, 0 to 0\.$"):
         load_attacker(folder, 1)
@@ -363,13 +463,20 @@ def test_refuses_an_attacker_of_other_dimensions(attacker: corruption.Attacker, 
         load_attacker("nowhere")
 
 
-@pytest.mark.parametrize("value", [None, lambda *inputs: jnp.zeros((2, 5)), lambda *inputs: jnp.zeros((4, 2, 2))])
+@pytest.mark.parametrize(
+    "value", [None, lambda *inputs: jnp.zeros((2, 5)), lambda *inputs: jnp.zeros((4, 2, 2))]
+)
 def test_refuses_an_attacker_without_values(attacker: corruption.Attacker, value: Any) -> None:
     functions = {"act": attacker.module.module.act} | ({} if value is None else {"value": value})
     module = AttackedAgent(types.SimpleNamespace(**functions))
-    with pytest.raises(ValueError, match=r"is of agent 'edac', which has no `value` that gives one number for an"):
+    with pytest.raises(
+        ValueError, match=r"is of agent 'edac', which has no `value` that gives one number for an"
+    ):
         corruption.corrupt(
-            dataset(), what="action", how="adversarial", attacker=dataclasses.replace(attacker, module=module)
+            dataset(),
+            what="action",
+            how="adversarial",
+            attacker=dataclasses.replace(attacker, module=module),
         )
 
 
@@ -379,7 +486,14 @@ def test_refuses_choices() -> None:
     discrete = dataclasses.replace(clean, transitions=choices, action_bounds=None)
     cases: Any = [("action", "random"), ("observation", "adversarial")]
     for what, how in cases:
-        with pytest.raises(ValueError, match=r"^actions of 'test' are choices, which have neither a std nor a slope"):
+        with pytest.raises(
+            ValueError,
+            match=r"^actions of 'test' are choices, which have neither a std nor a slope",
+        ):
             corruption.corrupt(discrete, what=what, how=how)
-    assert changed(discrete, corruption.corrupt(discrete, what="dynamics", how="random"), "dynamics").any()
-    assert changed(discrete, corruption.corrupt(discrete, what="reward", how="adversarial"), "reward").any()
+    assert changed(
+        discrete, corruption.corrupt(discrete, what="dynamics", how="random"), "dynamics"
+    ).any()
+    assert changed(
+        discrete, corruption.corrupt(discrete, what="reward", how="adversarial"), "reward"
+    ).any()

@@ -1,4 +1,6 @@
-"""Correction of data of other dynamics: its equations in float64, and dynamics whose right answer is known."""
+"""Correction of data of other dynamics: its equations in float64,
+and dynamics whose right answer is known.
+"""
 
 from __future__ import annotations
 
@@ -18,11 +20,15 @@ SETTINGS = regression.RegressionSettings(hidden=(64, 64), updates=2_000)
 
 
 def moved(rows: int, gain: float, seed: int) -> datasets.OfflineDataset:
-    """s' = s + gain a and r = s_0 + a_0, for states [2] and actions [2]; each tenth step ends in a fall."""
+    """s' = s + gain a and r = s_0 + a_0, for states [2] and actions [2];
+    each tenth step ends in a fall.
+    """
     generator = np.random.default_rng(seed)
     observation, action = generator.uniform(-1, 1, (2, rows, 2)).astype(np.float32)
     reward, ends = observation[:, 0] + action[:, 0], np.arange(rows) % 10 == 9
-    transitions: Any = Transition(observation, action, reward, ends, np.zeros(rows, bool), observation + gain * action)
+    transitions: Any = Transition(
+        observation, action, reward, ends, np.zeros(rows, bool), observation + gain * action
+    )
     return datasets.OfflineDataset(
         f"gain {gain}", transitions, "Mover-v0", None, (-np.ones(2), np.ones(2)), {"reader": "test"}
     )
@@ -71,7 +77,9 @@ def test_actions_become_those_of_the_target() -> None:
     assert made.env == target.env
     chosen = within & ~falls
     assert np.abs(after.action - 2 * before.action)[chosen].max() < 0.1
-    np.testing.assert_allclose(after.reward[chosen] - before.reward[chosen], before.action[chosen, 0], atol=0.1)
+    np.testing.assert_allclose(
+        after.reward[chosen] - before.reward[chosen], before.action[chosen, 0], atol=0.1
+    )
     beyond = (2 * np.abs(before.action).min(axis=1) > 1) & ~falls
     np.testing.assert_allclose(after.action[beyond], np.sign(before.action[beyond]), atol=0.1)
     note = made.provenance["correction"]
@@ -104,7 +112,9 @@ def test_data_of_other_spaces_are_refused(tmp_path: Path, capsys: Any) -> None:
     rows: Any = target.transitions.replace(action=np.zeros(100, np.int32))
     with pytest.raises(ValueError, match="actions are continuous"):
         dynamics_correction.correct(source, dataclasses.replace(target, transitions=rows), "made")
-    paths = [str(datasets.write(part, tmp_path / f"{i}.npz")) for i, part in enumerate((source, target))]
+    paths = [
+        str(datasets.write(part, tmp_path / f"{i}.npz")) for i, part in enumerate((source, target))
+    ]
     out = str(tmp_path / "made.npz")
     cli.main(["data", "correct", *paths, out, "--updates", "40", "--hidden", "8"])
     assert "transitions corrected" in capsys.readouterr().out

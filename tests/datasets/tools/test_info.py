@@ -15,7 +15,11 @@ def test_description_is_json_and_right(tmp_path: Path) -> None:
     npz(tmp_path / "a.npz", arrays([4, 6, 3], "ton"))
     dataset = datasets.load(str(tmp_path / "a.npz"))
     described = json.loads(json.dumps(datasets.describe(dataset)))
-    assert (described["transitions"], described["episodes"], described["bytes"]) == (13, 2, 13 * (3 * 8 + 8 + 4 + 2))
+    assert (described["transitions"], described["episodes"], described["bytes"]) == (
+        13,
+        2,
+        13 * (3 * 8 + 8 + 4 + 2),
+    )
     assert (described["terminated"], described["truncated"]) == (1, 2)
     assert described["length"] == {"mean": 5, "std": 1, "min": 4, "median": 5, "max": 6}
     assert described["return"]["mean"] == pytest.approx(dataset.returns().mean())
@@ -31,9 +35,15 @@ def test_picture(tmp_path: Path, suffix: str) -> None:
     assert path.stat().st_size > 1000
     if suffix == ".svg":
         text = path.read_text()
-        for words in ("Return of an episode", "Length of an episode", "a.npz: 13 transitions, 3 complete episodes"):
+        for words in (
+            "Return of an episode",
+            "Length of an episode",
+            "a.npz: 13 transitions, 3 complete episodes",
+        ):
             assert words in text
-        assert text == datasets.draw(dataset, tmp_path / "again.svg").read_text(), "the same data, the same file"
+        assert text == datasets.draw(dataset, tmp_path / "again.svg").read_text(), (
+            "the same data, the same file"
+        )
 
 
 def test_picture_with_scores(tmp_path: Path) -> None:

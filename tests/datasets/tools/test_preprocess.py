@@ -1,4 +1,6 @@
-"""Reward transforms against loops over the published code's rules, and the choice of trajectories."""
+"""Reward transforms against loops over the published code's rules,
+and the choice of trajectories.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +42,9 @@ def iql_loop(dataset: datasets.OfflineDataset) -> tuple[float, float]:
 
 
 @pytest.mark.parametrize("block", [4, preprocess.BLOCK])
-def test_return_range_equals_the_loop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, block: int) -> None:
+def test_return_range_equals_the_loop(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, block: int
+) -> None:
     monkeypatch.setattr(preprocess, "BLOCK", block)
     for ends in ("totn", "nnnn", "tttt"):
         dataset = made(tmp_path, [5, 8, 3, 6], ends)
@@ -53,8 +57,12 @@ def test_return_range_of_real_data() -> None:
     path = shared("offline", "neorl2_RocketRecovery-high-20000-val.npz")
     dataset = datasets.load(str(path))
     low, high = iql_loop(dataset)
-    assert datasets.reward_transform("return_range", dataset)[0] == pytest.approx(1000 / (high - low), rel=1e-6)
-    assert (low, high) == pytest.approx((dataset.returns().min(), dataset.returns().max()), rel=1e-5)
+    assert datasets.reward_transform("return_range", dataset)[0] == pytest.approx(
+        1000 / (high - low), rel=1e-6
+    )
+    assert (low, high) == pytest.approx(
+        (dataset.returns().min(), dataset.returns().max()), rel=1e-5
+    )
 
 
 def test_iql_splits_where_successors_do_not_follow_though_no_end_is_marked() -> None:
@@ -78,7 +86,9 @@ def test_corruption_does_not_change_the_return_range(tmp_path: Path, what: Any) 
 def test_corrupted_rewards_leave_iqls_trajectories_alone(tmp_path: Path) -> None:
     worse = corrupt(made(tmp_path, [25, 18, 23], "nnt"), what="reward", how="random")
     low, high = iql_loop(worse)
-    assert datasets.reward_transform("return_range", worse)[0] == pytest.approx(1000 / (high - low), rel=1e-6)
+    assert datasets.reward_transform("return_range", worse)[0] == pytest.approx(
+        1000 / (high - low), rel=1e-6
+    )
 
 
 @pytest.mark.parametrize(
@@ -106,13 +116,19 @@ def test_every_name_is_known(tmp_path: Path) -> None:
     for name in typing.get_args(RewardTransform):
         assert len(datasets.reward_transform(name, dataset)) == 2
     wrong: Any = "minus_on"
-    with pytest.raises(ValueError, match=r"no reward transform 'minus_on'. Nearest: 'minus_one'. All of them: none, "):
+    with pytest.raises(
+        ValueError,
+        match=r"no reward transform 'minus_on'. Nearest: 'minus_one'. All of them: none, ",
+    ):
         datasets.reward_transform(wrong, dataset)
 
 
 @pytest.mark.parametrize(
     ("name", "message"),
-    [("return_range", "divides by the range of returns, all 2"), ("standardise", "divides by the standard deviation")],
+    [
+        ("return_range", "divides by the range of returns, all 2"),
+        ("standardise", "divides by the standard deviation"),
+    ],
 )
 def test_equal_rewards_cannot_be_scaled(tmp_path: Path, name: Any, message: str) -> None:
     dataset = made(tmp_path, [4, 4], "tt", rewards=np.ones(8, np.float32))
@@ -122,7 +138,9 @@ def test_equal_rewards_cannot_be_scaled(tmp_path: Path, name: Any, message: str)
 
 @pytest.mark.parametrize("discount", [1.0, 0.9])
 @pytest.mark.parametrize(("fraction", "kept"), [(0.1, 1), (0.5, 3), (0.99, 5), (1.0, 6)])
-def test_top_fraction_equals_a_loop(tmp_path: Path, fraction: float, kept: int, discount: float) -> None:
+def test_top_fraction_equals_a_loop(
+    tmp_path: Path, fraction: float, kept: int, discount: float
+) -> None:
     dataset = made(tmp_path, [5, 8, 3, 6, 2, 7], "totoot")
     bounds = np.append(dataset.episode_starts, dataset.num)
     rewards = np.asarray(dataset.transitions.reward, np.float64)
@@ -133,7 +151,9 @@ def test_top_fraction_equals_a_loop(tmp_path: Path, fraction: float, kept: int, 
     best = sorted(sorted(range(6), key=lambda index: returns[index])[-kept:])
     rows = np.concatenate([np.arange(bounds[index], bounds[index + 1]) for index in best])
     result = datasets.top_fraction(dataset, fraction, discount)
-    np.testing.assert_array_equal(result.transitions.observation, dataset.transitions.observation[rows])
+    np.testing.assert_array_equal(
+        result.transitions.observation, dataset.transitions.observation[rows]
+    )
     assert len(result.returns()) == kept
 
 
@@ -149,7 +169,8 @@ def test_subset_marks_what_it_cuts(tmp_path: Path) -> None:
     np.testing.assert_array_equal(part.transitions.terminated, [0, 0, 1, 0, 0, 0, 0])
     np.testing.assert_array_equal(part.transitions.truncated, [0, 1, 0, 0, 0, 1, 1])
     np.testing.assert_array_equal(
-        part.transitions.next_observation, dataset.transitions.next_observation[[0, 1, 3, 4, 5, 6, 8]]
+        part.transitions.next_observation,
+        dataset.transitions.next_observation[[0, 1, 3, 4, 5, 6, 8]],
     )
     assert part.provenance["subsets"] == ["chosen rows: 7 of 10 rows"]
     assert datasets.subset(dataset, np.ones(10, np.bool_)) is dataset
@@ -158,9 +179,13 @@ def test_subset_marks_what_it_cuts(tmp_path: Path) -> None:
     assert datasets.subset(dataset, mask).num == 2
 
 
-@pytest.mark.parametrize("rows", [[], [3, 2], [0, 10], [-1, 2], [0.5], np.zeros(10, np.bool_), np.ones(9, np.bool_)])
+@pytest.mark.parametrize(
+    "rows", [[], [3, 2], [0, 10], [-1, 2], [0.5], np.zeros(10, np.bool_), np.ones(9, np.bool_)]
+)
 def test_subset_checks_its_rows(tmp_path: Path, rows: Any) -> None:
-    with pytest.raises(ValueError, match=r"must be a mask \[10\] of at least one row, or rising indices below 10"):
+    with pytest.raises(
+        ValueError, match=r"must be a mask \[10\] of at least one row, or rising indices below 10"
+    ):
         datasets.subset(made(tmp_path, [4, 3, 3], "tot"), rows)
 
 
@@ -221,7 +246,9 @@ def walks_with_luck(tmp_path: Path, number: int = 30) -> datasets.OfflineDataset
     """Trajectories of 4 rows whose returns depend mostly on where they begin."""
     generator = np.random.default_rng(5)
     observations = generator.normal(size=(4 * number, 3)).astype(np.float32)
-    rewards = np.repeat(10.0 * observations[::4, 0] + generator.normal(size=number), 4).astype(np.float32)
+    rewards = np.repeat(10.0 * observations[::4, 0] + generator.normal(size=number), 4).astype(
+        np.float32
+    )
     return made(tmp_path, [4] * number, "o" * number, observations=observations, rewards=rewards)
 
 
@@ -231,18 +258,25 @@ def test_weights_of_the_top_are_those_of_the_filter(tmp_path: Path) -> None:
     actual = datasets.row_weights(dataset, "top", share=0.5)
     rows = np.flatnonzero(actual)
     np.testing.assert_allclose(actual[rows], 1 / kept.num)
-    np.testing.assert_array_equal(np.asarray(dataset.transitions.reward)[rows], kept.transitions.reward)
+    np.testing.assert_array_equal(
+        np.asarray(dataset.transitions.reward)[rows], kept.transitions.reward
+    )
 
 
 def test_weights_need_trajectories_that_differ(tmp_path: Path) -> None:
     single = made(tmp_path, [5], "n")
     for name in ("return", "advantage", "top"):
-        with pytest.raises(ValueError, match=rf"--weights {name} compares trajectories, and .* is a single one"):
+        with pytest.raises(
+            ValueError, match=rf"--weights {name} compares trajectories, and .* is a single one"
+        ):
             datasets.row_weights(single, name)
     flat = made(tmp_path, [5, 5], "to", rewards=np.ones(10, np.float32))
     with pytest.raises(ValueError, match=r"all 2 trajectories of .* have one return, 5"):
         datasets.row_weights(flat, "return")
-    with pytest.raises(ValueError, match=r"fits \d coefficients to the returns of 2 trajectories .*--weights return"):
+    with pytest.raises(
+        ValueError,
+        match=r"fits \d coefficients to the returns of 2 trajectories .*--weights return",
+    ):
         datasets.row_weights(made(tmp_path, [5, 8], "to"), "advantage")
     pictures = walks_with_luck(tmp_path)
     shown = np.zeros((pictures.num, 3, 3, 1), np.float32)
@@ -255,15 +289,21 @@ def test_signals_are_joined() -> None:
     def with_cost(scale: float) -> datasets.OfflineDataset:
         made = counting.recorded()
         costs = scale * np.arange(made.num, dtype=np.float32)
-        return dataclasses.replace(made, transitions=made.transitions.replace(extras={"cost": costs}))
+        return dataclasses.replace(
+            made, transitions=made.transitions.replace(extras={"cost": costs})
+        )
 
     both = preprocess.join([with_cost(1.0), with_cost(2.0)], "both")
     number = both.num // 2
-    np.testing.assert_array_equal(both.transitions.extras["cost"], [*range(number), *range(0, 2 * number, 2)])
+    np.testing.assert_array_equal(
+        both.transitions.extras["cost"], [*range(number), *range(0, 2 * number, 2)]
+    )
     marked = preprocess.join([with_cost(1.0), with_cost(2.0)], "both", mark=True)
     np.testing.assert_array_equal(marked.transitions.extras["part"], np.repeat([0.0, 1.0], number))
     assert set(marked.signal_sums()) == {"cost"}, "a sum of labels says nothing"
     thrice = preprocess.join([marked, marked, marked], "thrice", mark=True)
-    np.testing.assert_array_equal(thrice.transitions.extras["part"], np.repeat([0.0, 1.0, 2.0], 2 * number))
+    np.testing.assert_array_equal(
+        thrice.transitions.extras["part"], np.repeat([0.0, 1.0, 2.0], 2 * number)
+    )
     with pytest.raises(ValueError, match=r"their signals are cost \[\] and none"):
         preprocess.join([with_cost(1.0), counting.recorded()], "both")

@@ -1,4 +1,6 @@
-"""An environment with a picture, a number, text, several discrete actions, and a mask of allowed ones in `info`."""
+"""An environment with a picture, a number, text, several discrete actions,
+and a mask of allowed ones in `info`.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,9 @@ class Buttons(gymnasium.Env):
 
     def __init__(self) -> None:
         self.observation_space = spaces.Dict(
-            image=spaces.Box(0, 255, (8, 8, 3), np.uint8), number=spaces.Discrete(4), text=spaces.Text(9)
+            image=spaces.Box(0, 255, (8, 8, 3), np.uint8),
+            number=spaces.Discrete(4),
+            text=spaces.Text(9),
         )
         self.shown = 0
 
@@ -69,7 +73,10 @@ class Masked(Buttons):
 
 
 class Several(Buttons):
-    """Two actions at once: a button that counts from 5, and two switches. The first switch pays 1 as well."""
+    """Two actions at once: a button that counts from 5, and two switches.
+
+    The first switch pays 1 as well.
+    """
 
     action_space: Any = spaces.Tuple((spaces.Discrete(BUTTONS, start=5), spaces.MultiBinary(2)))
 
@@ -78,7 +85,9 @@ class Several(Buttons):
 
 
 class Aimed(gymnasium.Env):
-    """Choose the button that is shown, and hit the number that is shown: 1 for the button, less the distance."""
+    """Choose the button that is shown, and hit the number that is shown:
+    1 for the button, less the distance.
+    """
 
     max_episode_steps = 10
     observation_space: Any = spaces.Box(-1, 1, (BUTTONS + 1,))
@@ -96,5 +105,8 @@ class Aimed(gymnasium.Env):
         return self._observe(), reward, False, False, {}
 
     def _observe(self) -> Any:
-        self.shown, self.number = int(self.np_random.integers(BUTTONS)), float(self.np_random.uniform(-1, 1))
+        self.shown, self.number = (
+            int(self.np_random.integers(BUTTONS)),
+            float(self.np_random.uniform(-1, 1)),
+        )
         return np.array([*np.eye(BUTTONS)[self.shown], self.number], np.float32)

@@ -23,7 +23,9 @@ def actions(number: int, size: int, seed: int = 0) -> np.ndarray:
 def console(seed: int) -> Any:
     """Breakout without preprocessing."""
     importlib.import_module("ale_py")
-    made: Any = gymnasium.make("ALE/Breakout-v5", frameskip=1, repeat_action_probability=0.0, obs_type="grayscale")
+    made: Any = gymnasium.make(
+        "ALE/Breakout-v5", frameskip=1, repeat_action_probability=0.0, obs_type="grayscale"
+    )
     made.reset(seed=seed)
     return made
 
@@ -43,7 +45,11 @@ def test_pictures_shrink_to_the_mean_of_what_they_cover() -> None:
 def test_observations_are_those_of_a_console_driven_by_hand() -> None:
     hosted = envs.make_hosted("atari/Breakout", 1)
     assert (hosted.spec.observation_shape, hosted.spec.stack) == ((84, 84, 4), 4)
-    assert (hosted.spec.discrete, hosted.spec.action_size, hosted.spec.max_episode_steps) == (True, 4, 27_000)
+    assert (hosted.spec.discrete, hosted.spec.action_size, hosted.spec.max_episode_steps) == (
+        True,
+        4,
+        27_000,
+    )
     ours = [hosted.reset([3])]
     played = actions(40, 4)
     ours += [hosted.step(action).next_observation for action in played]
@@ -65,7 +71,10 @@ def test_observations_are_those_of_a_console_driven_by_hand() -> None:
 
 @pytest.mark.slow
 def test_a_life_ends_an_episode_in_training_and_a_game_in_evaluation() -> None:
-    lives, games = envs.make_hosted("atari/Breakout", 1), envs.make_hosted("atari-games/Breakout", 1)
+    lives, games = (
+        envs.make_hosted("atari/Breakout", 1),
+        envs.make_hosted("atari-games/Breakout", 1),
+    )
     np.testing.assert_array_equal(lives.reset([1]), games.reset([1]))
     rewards, deaths, scores, lengths = 0.0, 0, [], []
     for action in actions(500, 4):
@@ -88,11 +97,15 @@ def test_a_life_ends_an_episode_in_training_and_a_game_in_evaluation() -> None:
 
 @pytest.mark.slow
 def test_sticky_games_are_a_console_driven_by_hand_from_its_first_frame() -> None:
-    """The console repeats actions at random, 4 frames are a step, and an episode is a game, with all of its lives."""
+    """The console repeats actions at random, 4 frames are a step, and an episode is a game,
+    with all of its lives.
+    """
     hosted = envs.make_hosted("atari-sticky/Breakout", 1)
     assert (hosted.spec.stack, hosted.spec.max_episode_steps) == (4, 27_000)
     assert envs.evaluated("atari-sticky/Breakout") == "atari-sticky/Breakout"
-    made: Any = gymnasium.make("ALE/Breakout-v5", frameskip=1, repeat_action_probability=0.25, obs_type="grayscale")
+    made: Any = gymnasium.make(
+        "ALE/Breakout-v5", frameskip=1, repeat_action_probability=0.25, obs_type="grayscale"
+    )
     first, _ = made.reset(seed=3)
     np.testing.assert_array_equal(hosted.reset([3])[0, :, :, 3], atari.shrunk(first))
     plain = console(3)
@@ -147,13 +160,17 @@ def test_names() -> None:
     assert {"atari/Pong", "atari/Breakout"} <= set(envs.names()["atari"])
     assert envs.evaluated("atari/Pong") == envs.evaluated("atari-games/Pong") == "atari-games/Pong"
     assert envs.task("atari/Pong") == "atari/Pong"
-    with pytest.raises(ValueError, match=r"no environment 'atari/pong' in the Arcade.*Nearest: 'atari/Pong'"):
+    with pytest.raises(
+        ValueError, match=r"no environment 'atari/pong' in the Arcade.*Nearest: 'atari/Pong'"
+    ):
         envs.make_hosted("atari/pong", 1)
 
 
 def test_an_absent_package_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "ale_py", None)
-    with pytest.raises(ValueError, match=r"'atari/' environments need the package 'ale-py'.*'rljax\[atari\]'"):
+    with pytest.raises(
+        ValueError, match=r"'atari/' environments need the package 'ale-py'.*'rljax\[atari\]'"
+    ):
         envs.make_hosted("atari/Pong", 1)
 
 
@@ -165,7 +182,15 @@ def test_says_nothing_of_its_own() -> None:
 
 
 @pytest.mark.learn
-def test_a_stream_plays_and_is_evaluated_on_games(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    command = "train stream_q --env atari/Breakout --steps 60 --eval-every 60 --eval-episodes 1 --quiet --out"
+def test_a_stream_plays_and_is_evaluated_on_games(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = (
+        "train stream_q --env atari/Breakout --steps 60 --eval-every 60 --eval-episodes 1 "
+        "--quiet --out"
+    )
     assert cli.main([*command.split(), str(tmp_path / "run")]) in (0, None)
-    assert "atari-games/Breakout" in (tmp_path / "run" / "config.json").read_text() + capsys.readouterr().out
+    assert (
+        "atari-games/Breakout"
+        in (tmp_path / "run" / "config.json").read_text() + capsys.readouterr().out
+    )

@@ -107,15 +107,44 @@ def failed(name: str, prefix: str = "") -> EnvironmentFailed:
 @pytest.mark.parametrize(
     ("kind", "message", "trace"),
     [
-        ("Raises", "environment 0 of '.*' raised ZeroDivisionError in step 3 of its episode: 100 % wrong.$", "in fail"),
-        ("Exits", "environment 0 of '.*' raised SystemExit in step 3 of its episode: 3.$", "sys.exit"),
-        ("Unclosed", "environment 0 of '.*' raised RuntimeError in close: cannot close.$", "in close"),
+        (
+            "Raises",
+            (
+                "environment 0 of '.*' raised ZeroDivisionError in step 3 of its episode: "
+                "100 % wrong.$"
+            ),
+            "in fail",
+        ),
+        (
+            "Exits",
+            "environment 0 of '.*' raised SystemExit in step 3 of its episode: 3.$",
+            "sys.exit",
+        ),
+        (
+            "Unclosed",
+            "environment 0 of '.*' raised RuntimeError in close: cannot close.$",
+            "in close",
+        ),
         ("Unmade", "'.*' raised FileNotFoundError when it was made: model.xml.$", "in __init__"),
-        ("OldStep", "(not enough values|returned 4 values from step).* step returns .observation, reward, term", ""),
-        ("OldReset", "raised TypeError in reset: .* 'seed'. Gymnasium's reset returns .observation, info.", ""),
+        (
+            "OldStep",
+            (
+                "(not enough values|returned 4 values from step).* step returns "
+                ".observation, reward, term"
+            ),
+            "",
+        ),
+        (
+            "OldReset",
+            "raised TypeError in reset: .* 'seed'. Gymnasium's reset returns .observation, info.",
+            "",
+        ),
         (
             "OldObservation",
-            "environment 0 of '.*' returned one value of type ndarray from reset. Gymnasium's reset",
+            (
+                "environment 0 of '.*' returned one value of type ndarray from reset. "
+                "Gymnasium's reset"
+            ),
             "",
         ),
     ],
@@ -135,7 +164,9 @@ def test_what_environments_raise(file: Path, kind: str, message: str, trace: str
         ("Dies", "a process of 'async/"),
     ],
 )
-def test_what_environments_raise_in_processes(file: Path, kind: str, message: str, capfd: Any) -> None:
+def test_what_environments_raise_in_processes(
+    file: Path, kind: str, message: str, capfd: Any
+) -> None:
     error = failed(f"{file}:{kind}", "async/")
     assert message in str(error)
     assert ("in fail" in error.trace) == (kind == "Raises")
@@ -146,7 +177,9 @@ def test_what_environments_raise_in_processes(file: Path, kind: str, message: st
 def test_pictures_that_fail(file: Path) -> None:
     hosted = envs.make_hosted(f"{file}:Unpicturable", 1, render_mode="rgb_array")
     hosted.reset([0])
-    with pytest.raises(EnvironmentFailed, match="could not be rendered, with KeyError: 'no camera'") as caught:
+    with pytest.raises(
+        EnvironmentFailed, match="could not be rendered, with KeyError: 'no camera'"
+    ) as caught:
         hosted.render()
     assert "in render" in caught.value.trace
 
@@ -182,7 +215,9 @@ def test_what_a_step_returns(place: int, given: Any, received: Any) -> None:
     assert isinstance(walk, Walk)
     walk.spoil = (place, given)
     if isinstance(received, str):
-        with pytest.raises(EnvironmentFailed, match=f"environment 1 of 'Walk-v0' (returned|raised).*{received}"):
+        with pytest.raises(
+            EnvironmentFailed, match=f"environment 1 of 'Walk-v0' (returned|raised).*{received}"
+        ):
             hosted.step(ZERO)
     else:
         step = hosted.step(ZERO)
@@ -194,7 +229,9 @@ def test_nan_is_left_to_the_training() -> None:
     hosted = envs.make_hosted("Walk-v0", 1, disable_env_checker=True)
     hosted.reset([0])
     hosted.vector_env.envs[0].unwrapped.spoil = (1, np.nan)  # type: ignore[attr-defined]
-    with pytest.raises(FloatingPointError, match="environment 0 of 'Walk-v0' returned the reward nan"):
+    with pytest.raises(
+        FloatingPointError, match="environment 0 of 'Walk-v0' returned the reward nan"
+    ):
         hosted.step(np.zeros((1, 2), np.float32))
 
 
@@ -202,12 +239,14 @@ def test_a_module_that_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     (tmp_path / "broken_module.py").write_text("1 / 0")
     monkeypatch.syspath_prepend(tmp_path)
     with pytest.raises(
-        EnvironmentFailed, match=r"module 'broken_module' .* raised ZeroDivisionError when it was imported"
+        EnvironmentFailed,
+        match=r"module 'broken_module' .* raised ZeroDivisionError when it was imported",
     ):
         envs.make_hosted("broken_module:Name-v0", 1)
     (tmp_path / "broken_syntax.py").write_text("x = 1\nclass Name(:\n")
     message = (
-        r"module 'broken_syntax' cannot be imported: SyntaxError in line 2 of '.*': invalid syntax\.\n  class Name\(:$"
+        r"module 'broken_syntax' cannot be imported: SyntaxError in line 2 of '.*': invalid "
+        r"syntax\.\n  class Name\(:$"
     )
     with pytest.raises(ValueError, match=message) as raised:
         envs.make_hosted("broken_syntax:Name-v0", 1)
@@ -216,7 +255,10 @@ def test_a_module_that_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     with pytest.raises(EnvironmentFailed, match="raised ZeroDivisionError") as failed:
         envs.make_hosted("importing_module:Name-v0", 1)
     assert failed.value.trace.splitlines()[1].endswith('importing_module.py", line 1, in <module>')
-    with pytest.raises(EnvironmentFailed, match=r"broken_module\.py:Name' raised ZeroDivisionError when its file was"):
+    with pytest.raises(
+        EnvironmentFailed,
+        match=r"broken_module\.py:Name' raised ZeroDivisionError when its file was",
+    ):
         envs.make_hosted(f"{tmp_path}/broken_module.py:Name", 1)
 
 
@@ -233,7 +275,9 @@ def test_the_length_of_an_episode_survives_a_restore(file: Path) -> None:
     third.restore(saved)
     assert third.vector_env.envs[0].unwrapped.steps == 2
     third.vector_env.envs[0].unwrapped.fail = lambda number: 1 / 0
-    with pytest.raises(EnvironmentFailed, match="raised ZeroDivisionError in step 3 of its episode"):
+    with pytest.raises(
+        EnvironmentFailed, match="raised ZeroDivisionError in step 3 of its episode"
+    ):
         third.step(ZERO[:1])
     assert issubclass(EnvironmentFailed, ValueError), "the command line ends with 2"
     assert gymnasium.Env in type(third.vector_env.envs[0].unwrapped).__mro__

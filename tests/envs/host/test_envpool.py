@@ -32,11 +32,16 @@ def test_games_show_stacks_of_pictures() -> None:
 
 
 def test_numbers_in_info_become_signals() -> None:
-    """A pool of EnvPool's own, made with the same seeds, gives the same numbers; episodes sum them."""
+    """A pool of EnvPool's own, made with the same seeds, gives the same numbers;
+    episodes sum them.
+    """
     import envpool
 
     hosted = envs.make_hosted("signals-x_velocity,reward_ctrl/envpool/HalfCheetah-v4", 2)
-    assert [(part.name, part.shape) for part in hosted.spec.signals] == [("reward_ctrl", ()), ("x_velocity", ())]
+    assert [(part.name, part.shape) for part in hosted.spec.signals] == [
+        ("reward_ctrl", ()),
+        ("x_velocity", ()),
+    ]
     hosted.reset([3, 4])
     plain = envpool.make("HalfCheetah-v4", env_type="gymnasium", num_envs=2, seed=[3, 4])
     plain.reset()
@@ -54,5 +59,7 @@ def test_numbers_in_info_become_signals() -> None:
 
 
 def test_numbers_that_a_pool_does_not_give_are_refused() -> None:
-    with pytest.raises(ValueError, match=r"^'envpool/HalfCheetah-v4' is to give the signal 'speed', .* x_velocity"):
+    with pytest.raises(
+        ValueError, match=r"^'envpool/HalfCheetah-v4' is to give the signal 'speed', .* x_velocity"
+    ):
         envs.make_hosted("signals-speed/envpool/HalfCheetah-v4", 1)

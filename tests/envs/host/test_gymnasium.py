@@ -20,15 +20,27 @@ pytestmark = pytest.mark.usefixtures("walk_is_registered")
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("Hoper-v5", r"no environment 'Hoper-v5' in Gymnasium. Nearest: 'Hopper-v5', 'Hopper-v4'.* rljax list"),
+        (
+            "Hoper-v5",
+            (
+                r"no environment 'Hoper-v5' in Gymnasium. Nearest: 'Hopper-v5', "
+                r"'Hopper-v4'.* rljax list"
+            ),
+        ),
         ("hopper-v5", "no environment 'hopper-v5' in Gymnasium. Nearest: 'Hopper-v5'"),
         ("Hopper-v77", "no environment 'Hopper-v77' in Gymnasium. Nearest: 'Hopper-v"),
         ("", "no environment '' in Gymnasium. All of them"),
         ("not a name", "no environment 'not a name' in Gymnasium"),
         ("none/Such-v0", "no environment 'none/Such-v0' in Gymnasium"),
         ("math:Wlk-v0", "no environment 'Wlk-v0' in Gymnasium with 'math'. Nearest: 'Walk-v0'"),
-        ("no_such_module:Walk-v0", r"'no_such_module:Walk-v0': the module .* cannot be imported.*PYTHONPATH="),
-        ("Hopper-v3", "'Hopper-v3' (cannot be imported. The|needs a package that is not installed.) "),
+        (
+            "no_such_module:Walk-v0",
+            r"'no_such_module:Walk-v0': the module .* cannot be imported.*PYTHONPATH=",
+        ),
+        (
+            "Hopper-v3",
+            "'Hopper-v3' (cannot be imported. The|needs a package that is not installed.) ",
+        ),
     ],
 )
 def test_unknown_names(name, message):
@@ -64,30 +76,40 @@ def test_models_are_made_in_silence(tmp_path, monkeypatch, capfd):
 
 @pytest.mark.parametrize("number", [0, -2])
 def test_too_few(number):
-    with pytest.raises(ValueError, match=f"num_envs is {number}, 'Walk-v0' needs at least 1 environment"):
+    with pytest.raises(
+        ValueError, match=f"num_envs is {number}, 'Walk-v0' needs at least 1 environment"
+    ):
         make_hosted("Walk-v0", number)
 
 
 def test_missing_packages(monkeypatch):
     def needy(**kwargs):
-        raise gymnasium.error.DependencyNotInstalled('Box2D is not installed, run `pip install "gymnasium[box2d]"`')
+        raise gymnasium.error.DependencyNotInstalled(
+            'Box2D is not installed, run `pip install "gymnasium[box2d]"`'
+        )
 
     def broken(**kwargs):
         raise gymnasium.error.Error("out of order")
 
     register("Needy-v0", needy)
     register("Broken-v0", broken)
-    with pytest.raises(ValueError, match=r"'Needy-v0' needs a package that is not installed. Box2D .*\[box2d\]"):
+    with pytest.raises(
+        ValueError, match=r"'Needy-v0' needs a package that is not installed. Box2D .*\[box2d\]"
+    ):
         make_hosted("Needy-v0", 1)
     with pytest.raises(ValueError, match=r"'Broken-v0' cannot be made. out of order"):
         make_hosted("Broken-v0", 1)
     monkeypatch.setitem(sys.modules, "ale_py", None)
-    with pytest.raises(ValueError, match="'ALE/Pong-v5' needs a package that is not installed: pip install ale-py"):
+    with pytest.raises(
+        ValueError, match="'ALE/Pong-v5' needs a package that is not installed: pip install ale-py"
+    ):
         make_hosted("ALE/Pong-v5", 1)
 
 
 def test_arguments_in_the_name_reach_the_environment():
-    hosted: Any = make_hosted('Hopper-v5?{"reset_noise_scale": 0.0, "max_episode_steps": 7}', 2, max_episode_steps=9)
+    hosted: Any = make_hosted(
+        'Hopper-v5?{"reset_noise_scale": 0.0, "max_episode_steps": 7}', 2, max_episode_steps=9
+    )
     assert hosted.spec.max_episode_steps == 7, "the name comes first"
     assert hosted.spec.name == 'Hopper-v5?{"reset_noise_scale": 0.0, "max_episode_steps": 7}'
     first = hosted.reset([0, 1])
@@ -102,8 +124,14 @@ def test_arguments_in_the_name_reach_the_environment():
         ("Hopper-v5?reset_noise_scale=0", r"must be one JSON object .* for example 'Hopper-v5"),
         ("Hopper-v5?[1]", r"must be one JSON object"),
         ('Hopper-v5?{"render_mode": "human"}', r"without 'render_mode'"),
-        ('Hopper-v5?{"noise": 0.1}', r"'Hopper-v5' cannot be made with the arguments \{\"noise\": 0.1\}: TypeError: "),
-        ('gymnasium_robotics:No-v0?{"a": 1}', r"pip install gymnasium-robotics|no environment 'No-v0'"),
+        (
+            'Hopper-v5?{"noise": 0.1}',
+            r"'Hopper-v5' cannot be made with the arguments \{\"noise\": 0.1\}: TypeError: ",
+        ),
+        (
+            'gymnasium_robotics:No-v0?{"a": 1}',
+            r"pip install gymnasium-robotics|no environment 'No-v0'",
+        ),
     ],
 )
 def test_wrong_arguments(name, message):

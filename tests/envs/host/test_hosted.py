@@ -1,4 +1,6 @@
-"""Batches on the host: the same steps whatever the autoreset mode, and errors that say what is wrong."""
+"""Batches on the host: the same steps whatever the autoreset mode,
+and errors that say what is wrong.
+"""
 
 import functools
 from typing import Any
@@ -14,7 +16,17 @@ from rljax.envs.host.gymnasium import make_hosted
 from rljax.envs.host.hosted import Hosted
 from rljax.envs.host.serial import Serial
 from tests.envs.host import buttons
-from tests.envs.host.walk import FIELDS, Batch, Walk, actions_for, assert_same, hosted_walk, inner, limited, roll
+from tests.envs.host.walk import (
+    FIELDS,
+    Batch,
+    Walk,
+    actions_for,
+    assert_same,
+    hosted_walk,
+    inner,
+    limited,
+    roll,
+)
 
 pytestmark = pytest.mark.usefixtures("walk_is_registered")
 
@@ -22,7 +34,9 @@ pytestmark = pytest.mark.usefixtures("walk_is_registered")
 
 
 def test_steps_by_hand():
-    """Compared with Gymnasium's own loop: one environment, seeded once, reset where an episode ends."""
+    """Compared with Gymnasium's own loop: one environment, seeded once,
+    reset where an episode ends.
+    """
     theirs = gymnasium.make("Walk-v0")
     ours = make_hosted("Walk-v0", 1)
     observation, _ = theirs.reset(seed=3)
@@ -49,8 +63,16 @@ def test_steps_by_hand():
 def test_shapes_and_dtypes():
     hosted = make_hosted("Walk-v0", 3)
     assert hosted.spec == envs.make_hosted("Walk-v0", 1).spec
-    assert (hosted.spec.name, hosted.spec.observation_shape, hosted.spec.action_size) == ("Walk-v0", (2,), 2)
-    assert (hosted.spec.discrete, hosted.spec.max_episode_steps, hosted.frames_per_second) == (False, 12, 7)
+    assert (hosted.spec.name, hosted.spec.observation_shape, hosted.spec.action_size) == (
+        "Walk-v0",
+        (2,),
+        2,
+    )
+    assert (hosted.spec.discrete, hosted.spec.max_episode_steps, hosted.frames_per_second) == (
+        False,
+        12,
+        7,
+    )
     assert hosted.reset([0, 1, 2]).dtype == np.float32
     step = hosted.step(np.zeros((3, 2), np.float32))
     assert step.observation.shape == step.next_observation.shape == (3, 2)
@@ -100,7 +122,10 @@ def test_same_steps_in_processes(mode):
 
 
 def test_returned_arrays_are_never_written_again():
-    hosted = make_hosted("Walk-v0", 3, observation_space=spaces.Box(-np.inf, np.inf, (2,), np.float32))  # as returned
+    # as returned
+    hosted = make_hosted(
+        "Walk-v0", 3, observation_space=spaces.Box(-np.inf, np.inf, (2,), np.float32)
+    )
     hosted.reset([0, 1, 2])
     steps, copies = [], []
     for action in actions_for(hosted, 40):
@@ -148,8 +173,16 @@ def test_a_vector_environment_that_accepts_one_seed():
 @pytest.mark.parametrize(
     ("space", "given", "received"),
     [
-        (spaces.Box(np.array([-2, 0], np.float32), np.array([2, 10], np.float32)), [0.5, -0.5], [1.0, 2.5]),
-        (spaces.Box(np.array([-2, 0], np.float32), np.array([2, 10], np.float32)), [7.0, -7.0], [2.0, 0.0]),
+        (
+            spaces.Box(np.array([-2, 0], np.float32), np.array([2, 10], np.float32)),
+            [0.5, -0.5],
+            [1.0, 2.5],
+        ),
+        (
+            spaces.Box(np.array([-2, 0], np.float32), np.array([2, 10], np.float32)),
+            [7.0, -7.0],
+            [2.0, 0.0],
+        ),
         (spaces.Box(-1, 1, (2,), np.float64), [0.1, -0.3], [np.float32(0.1), np.float32(-0.3)]),
         (spaces.Box(-0.4, 0.4, (2,), np.float32), [1.0, -1.0], [np.float32(0.4), np.float32(-0.4)]),
         (spaces.Box(-1, 1, (1, 2), np.float32), [0.1, -0.3], [[np.float32(0.1), np.float32(-0.3)]]),
@@ -167,7 +200,11 @@ def test_continuous_actions_are_rescaled_and_clipped(space, given, received):
 
 def test_discrete_actions_begin_at_start():
     hosted = hosted_walk(2, action_space=spaces.Discrete(3, start=-1))
-    assert (hosted.spec.discrete, hosted.spec.action_size, hosted.spec.action_shape) == (True, 3, ())
+    assert (hosted.spec.discrete, hosted.spec.action_size, hosted.spec.action_shape) == (
+        True,
+        3,
+        (),
+    )
     hosted.reset([0, 1])
     hosted.step(np.array([0, 2], np.int32))
     assert [env.actions for env in inner(hosted)] == [[-1], [1]]
@@ -179,7 +216,8 @@ def test_dictionaries_are_flattened_with_one_warning(made):
     make = functools.partial(make_hosted, observation_space=space)
     if made == "vector":
         vector = SyncVectorEnv(
-            [functools.partial(limited, observation_space=space)] * 3, autoreset_mode=AutoresetMode.SAME_STEP
+            [functools.partial(limited, observation_space=space)] * 3,
+            autoreset_mode=AutoresetMode.SAME_STEP,
         )
         make = lambda name, number: Hosted(vector, name)  # noqa: E731
     with pytest.warns(UserWarning, match="observes a Dict: it is flattened to 4 numbers") as caught:
@@ -189,14 +227,18 @@ def test_dictionaries_are_flattened_with_one_warning(made):
     first, record = reference()
     observation = hosted.reset([5, 6, 7])
     np.testing.assert_array_equal(observation[:, :2], first)
-    np.testing.assert_array_equal(observation[:, 2:], np.stack([first[:, 0] <= 0, first[:, 0] > 0], axis=1))
+    np.testing.assert_array_equal(
+        observation[:, 2:], np.stack([first[:, 0] <= 0, first[:, 0] > 0], axis=1)
+    )
     ours = roll(hosted, actions_for(hosted, 80))
     for name in ("observation", "next_observation"):
         np.testing.assert_array_equal(ours[name][..., :2], record[name])
 
 
 def test_other_shapes_are_flattened():
-    with pytest.warns(UserWarning, match=r"'Walk' observes a Box of shape \(2, 1\): it is flattened to 2 numbers"):
+    with pytest.warns(
+        UserWarning, match=r"'Walk' observes a Box of shape \(2, 1\): it is flattened to 2 numbers"
+    ):
         hosted = hosted_walk(2, observation_space=spaces.Box(-9, 9, (2, 1), np.float32))
     assert hosted.reset([0, 1]).shape == (2, 2)
 
@@ -206,7 +248,9 @@ def test_pictures_stay_pictures():
         def _observe(self):
             return np.full((8, 6, 3), 7 + len(self.actions), np.uint8)
 
-    environment = functools.partial(Painted, observation_space=spaces.Box(0, 255, (8, 6, 3), np.uint8))
+    environment = functools.partial(
+        Painted, observation_space=spaces.Box(0, 255, (8, 6, 3), np.uint8)
+    )
     hosted = Hosted(SyncVectorEnv([environment] * 2), "Painted")
     assert hosted.spec.observation_shape == (8, 6, 3)
     first = hosted.reset([0, 1])
@@ -224,11 +268,22 @@ def test_pictures_stay_pictures():
             "'Walk' observes Sequence.* agents need a vector of fixed size",
         ),
         (
-            {"action_space": spaces.Box(np.array([-1, 0], np.float32), np.array([1, np.inf], np.float32))},
+            {
+                "action_space": spaces.Box(
+                    np.array([-1, 0], np.float32), np.array([1, np.inf], np.float32)
+                )
+            },
             ValueError,
-            r"'Walk' acts within \[0.0, inf\] in dimension 1, agents need finite bounds.*RescaleAction or ClipAction",
+            (
+                r"'Walk' acts within \[0.0, inf\] in dimension 1, agents need finite "
+                r"bounds.*RescaleAction or ClipAction"
+            ),
         ),
-        ({"action_space": spaces.Box(0, 3, (2,), np.int32)}, TypeError, r"'Walk' acts in Box.*int32"),
+        (
+            {"action_space": spaces.Box(0, 3, (2,), np.int32)},
+            TypeError,
+            r"'Walk' acts in Box.*int32",
+        ),
     ],
 )
 def test_spaces_that_are_not_supported(kwargs, error, message):
@@ -245,15 +300,29 @@ def test_spaces_that_are_not_supported(kwargs, error, message):
         (
             (0, np.array([0.0, np.nan])),
             FloatingPointError,
-            "environment 1 of 'Walk-v0' returned the observation nan at index 1, it must be finite. Its simulation",
+            (
+                "environment 1 of 'Walk-v0' returned the observation nan at index 1, it must be "
+                "finite. Its simulation"
+            ),
         ),
-        ((0, np.array([1e300, 0.0])), FloatingPointError, "environment 1 of 'Walk-v0' returned the observation inf"),
+        (
+            (0, np.array([1e300, 0.0])),
+            FloatingPointError,
+            "environment 1 of 'Walk-v0' returned the observation inf",
+        ),
         ((1, 1e300), FloatingPointError, "environment 1 of 'Walk-v0' returned the reward inf"),
-        ((1, -np.inf), FloatingPointError, "environment 1 of 'Walk-v0' returned the reward -inf, it must be finite"),
+        (
+            (1, -np.inf),
+            FloatingPointError,
+            "environment 1 of 'Walk-v0' returned the reward -inf, it must be finite",
+        ),
         (
             (0, np.zeros(1)),
             ValueError,
-            r"environment 1 of 'Walk-v0' returned an observation of shape \(1,\), .* promises \(2,\)",
+            (
+                r"environment 1 of 'Walk-v0' returned an observation of shape \(1,\), .* "
+                r"promises \(2,\)"
+            ),
         ),
     ],
 )
@@ -268,9 +337,13 @@ def test_bad_steps(spoil, error, message):
 def test_bad_actions():
     hosted = make_hosted("Walk-v0", 2)
     hosted.reset([0, 1])
-    with pytest.raises(FloatingPointError, match="action for environment 1 of 'Walk-v0' is nan at index 0"):
+    with pytest.raises(
+        FloatingPointError, match="action for environment 1 of 'Walk-v0' is nan at index 0"
+    ):
         hosted.step(np.array([[0, 0], [np.nan, 0]], np.float32))
-    with pytest.raises(ValueError, match=r"actions have shape \(2, 1\), 2 of 'Walk-v0' need \(2, 2\)"):
+    with pytest.raises(
+        ValueError, match=r"actions have shape \(2, 1\), 2 of 'Walk-v0' need \(2, 2\)"
+    ):
         hosted.step(np.zeros((2, 1), np.float32))
 
 
@@ -283,7 +356,9 @@ def test_bad_seeds(seeds):
 def test_wrong_shape_from_a_vector_environment():
     vector = Batch(None, AutoresetMode.DISABLED)
     vector.single_observation_space = spaces.Box(-9, 9, (3,))
-    with pytest.raises(ValueError, match=r"'Walk' returned observations of shape \(3, 2\), .* promises \(3, 3\)"):
+    with pytest.raises(
+        ValueError, match=r"'Walk' returned observations of shape \(3, 2\), .* promises \(3, 3\)"
+    ):
         Hosted(vector, "Walk").reset([0, 1, 2])
 
 
@@ -297,19 +372,27 @@ def test_vector_environments_that_ignore_the_mask():
 def test_vector_environments_that_lose_the_last_observation():
     hosted = Hosted(Batch(AutoresetMode.SAME_STEP, AutoresetMode.DISABLED), "Walk")
     hosted.reset([0, 1, 2])
-    with pytest.raises(ValueError, match=r"without info\['final_obs'\], so the last observation of its episodes is"):
+    with pytest.raises(
+        ValueError, match=r"without info\['final_obs'\], so the last observation of its episodes is"
+    ):
         roll(hosted, actions_for(hosted, 40))
 
 
 def test_processes_that_would_reset_twice():
     class Unstarted(AsyncVectorEnv):
         def __init__(self):
-            self.metadata, self.shared_memory, self.num_envs = {"autoreset_mode": "NextStep"}, False, 1
+            self.metadata, self.shared_memory, self.num_envs = (
+                {"autoreset_mode": "NextStep"},
+                False,
+                1,
+            )
 
         def __del__(self):
             pass
 
-    with pytest.raises(ValueError, match=r"shared_memory=False and autoreset_mode=NEXT_STEP, which resets an"):
+    with pytest.raises(
+        ValueError, match=r"shared_memory=False and autoreset_mode=NEXT_STEP, which resets an"
+    ):
         Hosted(Unstarted(), "Walk")
 
 
@@ -327,7 +410,9 @@ MODES = (AutoresetMode.DISABLED, AutoresetMode.NEXT_STEP, AutoresetMode.SAME_STE
 
 @pytest.mark.parametrize("mode", MODES, ids=lambda mode: mode.name)
 def test_masks_come_with_observations(mode):
-    made = SyncVectorEnv([lambda: gymnasium.wrappers.TimeLimit(buttons.Masked(), 3)] * 2, autoreset_mode=mode)
+    made = SyncVectorEnv(
+        [lambda: gymnasium.wrappers.TimeLimit(buttons.Masked(), 3)] * 2, autoreset_mode=mode
+    )
     hosted = Hosted(made, "Masked")
     assert hosted.spec.masked
     seen = hosted.reset([0, 1])
@@ -343,11 +428,17 @@ def test_masks_come_with_observations(mode):
 
 def test_dictionaries_and_masks_are_saved_exactly():
     def one():
-        return Hosted(Serial([gymnasium.wrappers.TimeLimit(buttons.Masked(), 3) for _ in range(2)], "Masked"), "Masked")
+        return Hosted(
+            Serial([gymnasium.wrappers.TimeLimit(buttons.Masked(), 3) for _ in range(2)], "Masked"),
+            "Masked",
+        )
 
     hosted, other = one(), one()
     hosted.reset([0, 1])
-    hosted.step(np.array([0, 0], np.int32) + hosted._observation["action_mask"].argmax(axis=1).astype(np.int32))
+    hosted.step(
+        np.array([0, 0], np.int32)
+        + hosted._observation["action_mask"].argmax(axis=1).astype(np.int32)
+    )
     before = other.restore(hosted.save())
     assert_same(before, hosted._observation)
     for _ in range(5):
@@ -358,7 +449,9 @@ def test_dictionaries_and_masks_are_saved_exactly():
 
 
 def test_several_actions_reach_their_environments():
-    with pytest.warns(UserWarning, match=r"image \[8, 8, 3\], vector \[4\]\. They do not see the text under"):
+    with pytest.warns(
+        UserWarning, match=r"image \[8, 8, 3\], vector \[4\]\. They do not see the text under"
+    ):
         hosted = Hosted(Serial([buttons.Several() for _ in range(3)], "Several"), "Several")
     seen = hosted.reset([0, 1, 2])
     shown = seen["vector"].argmax(axis=1).astype(np.int32)

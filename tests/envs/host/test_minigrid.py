@@ -15,7 +15,9 @@ RIGHT, FORWARD = 1, 2
 
 
 def test_the_text_is_left_out_with_a_note() -> None:
-    with pytest.warns(UserWarning, match=r"image \[7, 7, 3\], vector \[4\]\. They do not see the text.*'mission'"):
+    with pytest.warns(
+        UserWarning, match=r"image \[7, 7, 3\], vector \[4\]\. They do not see the text.*'mission'"
+    ):
         environments = envs.make_hosted(NAME, 1)
     assert environments.spec.parts == (Part("image", (7, 7, 3), "uint8"), Part("vector", (4,)))
     assert (environments.spec.discrete, environments.spec.action_size) == (True, 7)

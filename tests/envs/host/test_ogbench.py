@@ -1,4 +1,6 @@
-"""OGBench's environments score policies as OGBench does: by the success of an episode's last step."""
+"""OGBench's environments score policies as OGBench does:
+by the success of an episode's last step.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,10 @@ assert picture.std() > 5
 
 
 def played(hosted: Hosted, seeds: list[int], steps: int) -> list[tuple[np.ndarray, ...]]:
-    """What environments 0 and 1 return for the same actions. All other environments get other actions."""
+    """What environments 0 and 1 return for the same actions.
+
+    All other environments get other actions.
+    """
     rng = np.random.default_rng(0)
     rows = [(hosted.reset(seeds)[:2],)]
     for index in range(steps):
@@ -40,7 +45,9 @@ def played(hosted: Hosted, seeds: list[int], steps: int) -> list[tuple[np.ndarra
         action[:, 2] -= float(index % 40 > 20)  # down to the table
         others = -action[np.zeros(hosted.num_envs - 2, np.int64)]
         step: Any = hosted.step(np.concatenate([action, others]))
-        rows.append((step.observation[:2], step.next_observation[:2], step.reward[:2], step.truncated[:2]))
+        rows.append(
+            (step.observation[:2], step.next_observation[:2], step.reward[:2], step.truncated[:2])
+        )
     return rows
 
 
@@ -65,7 +72,9 @@ def test_copies_draw_numbers_of_their_own() -> None:
     assert len(models) == 1
     hosted.close()
     hosted = envs.make_hosted("ogbench:scene-singletask-v0", 2)
-    assert len({id(environment.unwrapped.model) for environment in hosted.vector_env.envs}) == 2, "it locks its drawer"
+    assert len({id(environment.unwrapped.model) for environment in hosted.vector_env.envs}) == 2, (
+        "it locks its drawer"
+    )
     hosted.close()
 
 
@@ -81,7 +90,9 @@ def test_success_is_that_of_the_last_step() -> None:
     arm.data.qpos[14:16] = arm.cur_task_info["goal_xyzs"][0][:2]
     mujoco.mj_forward(arm.model, arm.data)
     first, second = hosted.step(still), hosted.step(still)
-    assert (first.reward.tolist(), first.terminated.tolist()) == ([-1, 0], [False, False]), "the reward is that of s"
+    assert (first.reward.tolist(), first.terminated.tolist()) == ([-1, 0], [False, False]), (
+        "the reward is that of s"
+    )
     assert (second.reward.tolist(), second.terminated.tolist()) == ([-1, 0], [False, True])
     assert np.isnan(hosted.success[0])
     assert hosted.success[1] == 1
@@ -94,7 +105,11 @@ def test_success_is_that_of_the_last_step() -> None:
 
 def test_tasks_with_goals_take_turns_and_end_with_success() -> None:
     hosted = envs.make_hosted("goals/ogbench:cube-single-v0", 6)
-    assert (hosted.spec.observation_shape, hosted.spec.max_episode_steps, hosted.num_tasks) == ((56,), 200, 5)
+    assert (hosted.spec.observation_shape, hosted.spec.max_episode_steps, hosted.num_tasks) == (
+        (56,),
+        200,
+        5,
+    )
     first = hosted.reset(range(6))
     arms = [environment.unwrapped for environment in hosted.vector_env.envs]
     assert [arm.cur_task_id for arm in arms] == [1, 2, 3, 4, 5, 1]
@@ -125,7 +140,9 @@ def test_goals_follow_from_seeds(name: str) -> None:
 
 
 def test_it_is_drawn_without_a_display() -> None:
-    done = subprocess.run([sys.executable, "-c", PROGRAM, CUBE], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM, CUBE], capture_output=True, text=True, check=False
+    )
     if "could not be rendered" in done.stderr:
         pytest.skip("no renderer")
     assert done.returncode == 0, done.stderr

@@ -1,4 +1,6 @@
-"""Saved states: restored environments continue bit for bit, and states that do not fit are refused."""
+"""Saved states: restored environments continue bit for bit,
+and states that do not fit are refused.
+"""
 
 import functools
 import importlib
@@ -38,7 +40,10 @@ SAVED = [
 
 
 def check_continuation(make: Any, before: int, after: int) -> bytes:
-    """A restored environment steps as the one that was saved, across ends of episodes. Returns the saved state."""
+    """A restored environment steps as the one that was saved, across ends of episodes.
+
+    Returns the saved state.
+    """
     hosted = make()
     hosted.reset(range(hosted.num_envs))
     actions = actions_for(hosted, before + after)
@@ -68,7 +73,9 @@ def hosted_observation(make: Any, actions: np.ndarray) -> np.ndarray:
 @pytest.mark.slow_after(3)
 @pytest.mark.parametrize("name", SAVED)
 def test_restored_continues_bit_for_bit(name):
-    blob = check_continuation(functools.partial(make_hosted, name, 2, max_episode_steps=35), before=23, after=40)
+    blob = check_continuation(
+        functools.partial(make_hosted, name, 2, max_episode_steps=35), before=23, after=40
+    )
     assert not trust.is_pickle(blob)
     assert len(blob) < 2 * 150_000
 
@@ -76,7 +83,9 @@ def test_restored_continues_bit_for_bit(name):
 @pytest.mark.parametrize("mode", AutoresetMode)
 def test_restored_continues_in_gymnasiums_own_vector_environment(mode):
     check_continuation(
-        lambda: Hosted(SyncVectorEnv([limited] * 2, copy=False, autoreset_mode=mode), "Walk"), before=20, after=40
+        lambda: Hosted(SyncVectorEnv([limited] * 2, copy=False, autoreset_mode=mode), "Walk"),
+        before=20,
+        after=40,
     )
 
 
@@ -88,7 +97,9 @@ def test_restored_continues_where_an_episode_has_just_ended():
 
 def test_restored_continues_with_wrappers():
     def wrapped():
-        env = gymnasium.wrappers.TransformObservation(Walk(), lambda observation: 2 * observation, None)
+        env = gymnasium.wrappers.TransformObservation(
+            Walk(), lambda observation: 2 * observation, None
+        )
         env = gymnasium.wrappers.NormalizeObservation(gymnasium.wrappers.TimeLimit(env, 9))
         return gymnasium.wrappers.StickyAction(env, 0.3)
 
@@ -114,12 +125,21 @@ class Heavier(gymnasium.Wrapper):
 
     def step(self, action):
         observation, reward, terminated, truncated, info = self.env.step(action)
-        return observation, float(reward) + self.goal * self.simulator.qpos[0], terminated, truncated, info
+        return (
+            observation,
+            float(reward) + self.goal * self.simulator.qpos[0],
+            terminated,
+            truncated,
+            info,
+        )
 
 
 def test_restored_continues_with_a_changed_model():
     def make():
-        return Hosted(SyncVectorEnv([lambda: Heavier(gymnasium.make("Hopper-v5", max_episode_steps=9))] * 2), "Heavy")
+        return Hosted(
+            SyncVectorEnv([lambda: Heavier(gymnasium.make("Hopper-v5", max_episode_steps=9))] * 2),
+            "Heavy",
+        )
 
     check_continuation(make, before=20, after=30)
 
@@ -132,13 +152,19 @@ def test_all_of_a_simulator_is_restored():
         one.step(action)
         two.restore(one.save() or b"")
         ours, theirs = inner(two)[0].data, inner(one)[0].data
-        # Without the fields that every step computes for its constraints: some versions leave a part of them unset.
+        # Without the fields that every step computes for its constraints: some versions leave a
+        # part of them unset.
         anew = ("_", "efc_", "i", "map_", "dof_island", "tree_island")
         for name in [name for name in dir(theirs) if not name.startswith(anew)]:
             value = getattr(theirs, name)
             if isinstance(value, np.ndarray):
                 np.testing.assert_array_equal(value, getattr(ours, name), err_msg=name)
-            elif isinstance(value, (int, float)) and name not in ("signature", "pbase", "threadpool"):  # addresses
+            elif isinstance(value, (int, float)) and name not in (
+                "signature",
+                "pbase",
+                "threadpool",
+            ):
+                # addresses
                 assert value == getattr(ours, name), name
         np.testing.assert_array_equal(ours.contact.dist, theirs.contact.dist)
         contacts, limits = contacts + ours.ncon, limits + ours.nl
@@ -181,12 +207,30 @@ def spoilt(attribute: Any) -> Hosted:
 @pytest.mark.parametrize(
     ("attribute", "reason"),
     [
-        (lambda env: [lambda: 0], "attribute 'extra' of HopperEnv cannot be saved: Can't (pickle|get local object)"),
-        (lambda env: sys.stdout, "the attribute 'extra' of HopperEnv cannot be saved: cannot pickle"),
-        (lambda env: env.data.qpos, "'extra' of HopperEnv cannot be saved: it holds a ndarray that a"),
-        (lambda env: env.data.qpos[1:], "'extra' of HopperEnv cannot be saved: it holds a ndarray that a"),
-        (lambda env: [mujoco.MjData(env.model)], "'extra' of HopperEnv cannot be saved: it holds a MjData that a copy"),
-        (lambda env: gymnasium.make("CartPole-v1"), "'extra' of HopperEnv cannot be saved: it holds a TimeLimit that"),
+        (
+            lambda env: [lambda: 0],
+            "attribute 'extra' of HopperEnv cannot be saved: Can't (pickle|get local object)",
+        ),
+        (
+            lambda env: sys.stdout,
+            "the attribute 'extra' of HopperEnv cannot be saved: cannot pickle",
+        ),
+        (
+            lambda env: env.data.qpos,
+            "'extra' of HopperEnv cannot be saved: it holds a ndarray that a",
+        ),
+        (
+            lambda env: env.data.qpos[1:],
+            "'extra' of HopperEnv cannot be saved: it holds a ndarray that a",
+        ),
+        (
+            lambda env: [mujoco.MjData(env.model)],
+            "'extra' of HopperEnv cannot be saved: it holds a MjData that a copy",
+        ),
+        (
+            lambda env: gymnasium.make("CartPole-v1"),
+            "'extra' of HopperEnv cannot be saved: it holds a TimeLimit that",
+        ),
     ],
 )
 def test_states_that_cannot_be_saved(attribute, reason):
@@ -216,7 +260,9 @@ def test_what_the_saved_state_lacks_is_removed():
 
 
 def test_nothing_to_save_before_the_first_reset():
-    with pytest.raises(ValueError, match=r"'Walk-v0' has no state before its first reset. Call reset"):
+    with pytest.raises(
+        ValueError, match=r"'Walk-v0' has no state before its first reset. Call reset"
+    ):
         make_hosted("Walk-v0", 1).save()
 
 
@@ -228,21 +274,34 @@ def test_states_that_do_not_fit(monkeypatch):
     hosted = make_hosted("Hopper-v5", 2)
     hosted.reset([0, 1])
     blob = hosted.save() or b""
-    with pytest.raises(ValueError, match=r"saved state is of 2 x TimeLimit.*HopperEnv, 'Hopper-v5' is 1 x"):
+    with pytest.raises(
+        ValueError, match=r"saved state is of 2 x TimeLimit.*HopperEnv, 'Hopper-v5' is 1 x"
+    ):
         make_hosted("Hopper-v5", 1).restore(blob)
-    with pytest.raises(ValueError, match=r"saved state is of 2 x .*HopperEnv, 'Ant-v5' is 2 x .*AntEnv. Make"):
+    with pytest.raises(
+        ValueError, match=r"saved state is of 2 x .*HopperEnv, 'Ant-v5' is 2 x .*AntEnv. Make"
+    ):
         make_hosted("Ant-v5", 2).restore(blob)
     inner(hosted)[0].extra = Extra()
     with_extra = hosted.save() or b""
     monkeypatch.delattr(sys.modules[__name__], "Extra")
-    with pytest.raises(ValueError, match=r"the saved state does not fit 'Hopper-v5': AttributeError.* the same code"):
+    with pytest.raises(
+        ValueError,
+        match=r"the saved state does not fit 'Hopper-v5': AttributeError.* the same code",
+    ):
         make_hosted("Hopper-v5", 2).restore(trust.TrustedState(with_extra))
-    with pytest.raises(ValueError, match=r"this is not a state of 'Hopper-v5' saved by Hosted.save"):
+    with pytest.raises(
+        ValueError, match=r"this is not a state of 'Hopper-v5' saved by Hosted.save"
+    ):
         hosted.restore(blob[:-20])
-    with pytest.raises(ValueError, match="'Walk' cannot be restored: Batch keeps the state of its environments out"):
+    with pytest.raises(
+        ValueError, match="'Walk' cannot be restored: Batch keeps the state of its environments out"
+    ):
         Hosted(Batch(None, AutoresetMode.DISABLED), "Walk").restore(blob)
     monkeypatch.setattr(mujoco, "__version__", "1.2.3")
-    with pytest.raises(ValueError, match=r"was saved with mujoco .*, this is 1.2.3.*pip install mujoco=="):
+    with pytest.raises(
+        ValueError, match=r"was saved with mujoco .*, this is 1.2.3.*pip install mujoco=="
+    ):
         hosted.restore(blob)
 
 
@@ -263,11 +322,19 @@ def test_a_pickle_is_not_loaded_unless_it_is_trusted(tmp_path, kind):
     hosted.reset([0])
     layers = saved_simulators._layer_names(hosted._environments)
     simulators = {(3, "data"): (pickle.dumps(canary), {})} if kind == "of a simulator" else {}
-    state = {"layers": layers, "versions": {}, "simulators": simulators, "hosted": (), "attributes": b""}
+    state = {
+        "layers": layers,
+        "versions": {},
+        "simulators": simulators,
+        "hosted": (),
+        "attributes": b"",
+    }
     if kind == "of an attribute":
         state["attributes"] = pickle.dumps(canary)
     blob = zlib.compress(pickle.dumps(canary if kind == "of everything" else state))
-    with pytest.raises(ValueError, match="the state of 'Hopper-v5' is a pickle, which can run any code, and is not"):
+    with pytest.raises(
+        ValueError, match="the state of 'Hopper-v5' is a pickle, which can run any code, and is not"
+    ):
         hosted.restore(blob)
     assert not (tmp_path / "canary").exists()
     with pytest.raises(ValueError, match="state"):
@@ -292,7 +359,9 @@ HOSTILE = [
 def test_plain_data_that_nobody_encoded_are_refused(nodes):
     hosted = make_hosted("Hopper-v5", 1)
     hosted.reset([0])
-    head = {"roots": {key: [0] for key in ("layers", "versions", "simulators", "hosted", "attributes")}}
+    head = {
+        "roots": {key: [0] for key in ("layers", "versions", "simulators", "hosted", "attributes")}
+    }
     head = json.dumps(head | {"nodes": nodes, "sizes": [3]}).encode()
     blob = states.PLAIN + zlib.compress(struct.pack("<Q", len(head)) + head + b"abc")
     with pytest.raises(ValueError, match="this is not a state of 'Hopper-v5'"):
@@ -303,5 +372,7 @@ def test_a_state_that_would_fill_the_memory_is_refused(monkeypatch):
     monkeypatch.setattr(saved_simulators, "MOST", 1 << 20)
     hosted = make_hosted("Hopper-v5", 1)
     hosted.reset([0])
-    with pytest.raises(ValueError, match=r"not a state of 'Hopper-v5'.* has more than 1,048,576 bytes"):
+    with pytest.raises(
+        ValueError, match=r"not a state of 'Hopper-v5'.* has more than 1,048,576 bytes"
+    ):
         hosted.restore(states.PLAIN + zlib.compress(bytes(1 << 22)))

@@ -19,7 +19,9 @@ NESTED = spaces.Dict(
     {
         "z": spaces.Box(-2, 2, (2, 2), np.float64),
         "discrete": spaces.Discrete(3, start=1),
-        "both": spaces.Tuple([spaces.MultiBinary(2), spaces.MultiDiscrete([2, 3]), spaces.Box(0, 1, (), np.float32)]),
+        "both": spaces.Tuple(
+            [spaces.MultiBinary(2), spaces.MultiDiscrete([2, 3]), spaces.Box(0, 1, (), np.float32)]
+        ),
     }
 )
 OBSERVATIONS = [
@@ -59,12 +61,14 @@ def test_observations_are_flattened_as_gymnasium_does(space: spaces.Space) -> No
 )
 def test_spaces_are_kept_as_json(space: spaces.Space) -> None:
     action = spaces.Box(np.array([-3, 0.1], np.float32), np.array([1, 2], np.float32))
-    read = Spaces.read(json.loads(json.dumps(made(space, action).described(), allow_nan=False)), "Odd-v0")
+    read = Spaces.read(
+        json.loads(json.dumps(made(space, action).described(), allow_nan=False)), "Odd-v0"
+    )
     assert read.observation == space
     assert read.action == action
-    assert Spaces.read(made(VECTOR, spaces.Discrete(3, start=-1)).described(), "").action == spaces.Discrete(
-        3, start=-1
-    )
+    assert Spaces.read(
+        made(VECTOR, spaces.Discrete(3, start=-1)).described(), ""
+    ).action == spaces.Discrete(3, start=-1)
 
 
 @pytest.mark.parametrize(
@@ -84,11 +88,15 @@ def test_spaces_are_kept_as_json(space: spaces.Space) -> None:
         ((20, 20, 20), np.float32, (8000,), "flattened"),
     ],
 )
-def test_pictures_have_their_channels_last(shape: Any, dtype: Any, seen: Any, note: str | None) -> None:
+def test_pictures_have_their_channels_last(
+    shape: Any, dtype: Any, seen: Any, note: str | None
+) -> None:
     space = spaces.Box(0, 255, shape, dtype)
     ours = made(space)
     assert ours.observation_shape == seen
-    assert ours.observation_dtype == ("uint8" if dtype == np.uint8 and len(seen) == 3 else "float32")
+    assert ours.observation_dtype == (
+        "uint8" if dtype == np.uint8 and len(seen) == 3 else "float32"
+    )
     assert (ours.note is None) if note is None else (note in str(ours.note))
     picture = space.sample()
     expected = np.moveaxis(picture, 0, -1) if note == "channels first" else picture.reshape(seen)
@@ -99,8 +107,16 @@ def test_pictures_have_their_channels_last(shape: Any, dtype: Any, seen: Any, no
 @pytest.mark.parametrize(
     ("space", "given", "own"),
     [
-        (spaces.Box(np.array([-3, 0.5], np.float32), np.array([1, 2], np.float32)), [-1.0, 1.0], [-3.0, 2.0]),
-        (spaces.Box(np.array([1, -1], np.float32), np.array([1, 1], np.float32)), [-1.0, 0.5], [1.0, 0.5]),
+        (
+            spaces.Box(np.array([-3, 0.5], np.float32), np.array([1, 2], np.float32)),
+            [-1.0, 1.0],
+            [-3.0, 2.0],
+        ),
+        (
+            spaces.Box(np.array([1, -1], np.float32), np.array([1, 1], np.float32)),
+            [-1.0, 0.5],
+            [1.0, 0.5],
+        ),
         (spaces.Box(-2, 0, (2, 1), np.float64), [0.0, 5.0], [[-1.0], [0.0]]),
         (spaces.Box(-2, 1, (), np.float32), [1.0], 1.0),
         (spaces.Discrete(3, start=-1), 0, -1),
@@ -123,19 +139,44 @@ def test_actions_are_the_environments_own(space: spaces.Space, given: Any, own: 
             ValueError,
             "'Odd-v0' observes Box.* holds no number: agents need at least one",
         ),
-        (spaces.Dict(a=spaces.Dict()), ACTION, ValueError, "'Odd-v0' observes Dict.* holds no number"),
-        (spaces.Discrete(10**6), ACTION, TypeError, "'Odd-v0' observes Discrete.* more than 100,000"),
+        (
+            spaces.Dict(a=spaces.Dict()),
+            ACTION,
+            ValueError,
+            "'Odd-v0' observes Dict.* holds no number",
+        ),
+        (
+            spaces.Discrete(10**6),
+            ACTION,
+            TypeError,
+            "'Odd-v0' observes Discrete.* more than 100,000",
+        ),
         (spaces.Text(5), ACTION, ValueError, "'Odd-v0' observes Text.* holds no number"),
         (spaces.Graph(VECTOR, VECTOR), ACTION, TypeError, "'Odd-v0' observes Graph"),
         (spaces.OneOf([VECTOR, VECTOR]), ACTION, TypeError, "'Odd-v0' observes OneOf"),
         (VECTOR, spaces.Box(-1, 1, (0,)), ValueError, "'Odd-v0' acts in Box.* nothing to choose"),
-        (VECTOR, spaces.Discrete(1), ValueError, r"'Odd-v0' acts in Discrete\(1\): there is nothing to choose"),
-        (VECTOR, spaces.Box(-3e38, 3e38, (2,)), ValueError, "'Odd-v0' acts within .*agents need finite bounds"),
+        (
+            VECTOR,
+            spaces.Discrete(1),
+            ValueError,
+            r"'Odd-v0' acts in Discrete\(1\): there is nothing to choose",
+        ),
+        (
+            VECTOR,
+            spaces.Box(-3e38, 3e38, (2,)),
+            ValueError,
+            "'Odd-v0' acts within .*agents need finite bounds",
+        ),
         (VECTOR, spaces.Text(3), TypeError, "'Odd-v0' acts in Text"),
         (VECTOR, spaces.Dict(a=ACTION, b=spaces.Text(2)), TypeError, "'Odd-v0' acts in Dict"),
         (VECTOR, spaces.Tuple([spaces.Text(3)]), TypeError, "'Odd-v0' acts in Tuple"),
         (VECTOR, spaces.MultiDiscrete([1, 1]), ValueError, "nothing to choose"),
-        (VECTOR, spaces.MultiDiscrete([60_000, 60_000]), TypeError, "120,000 choices: agents take up to 100,000"),
+        (
+            VECTOR,
+            spaces.MultiDiscrete([60_000, 60_000]),
+            TypeError,
+            "120,000 choices: agents take up to 100,000",
+        ),
     ],
 )
 def test_what_is_refused(observation: Any, action: Any, error: Any, message: str) -> None:
@@ -154,27 +195,47 @@ def test_bounds_that_were_spoilt(low: float, high: float) -> None:
 @pytest.mark.parametrize(
     ("space", "given", "message"),
     [
-        (VECTOR, np.zeros(4), r"an observation of shape \(4,\), its observation_space promises \(3,\)"),
+        (
+            VECTOR,
+            np.zeros(4),
+            r"an observation of shape \(4,\), its observation_space promises \(3,\)",
+        ),
         (VECTOR, None, "no real numbers .None."),
         (VECTOR, ["a", "b", "c"], "no real numbers"),
         (VECTOR, np.zeros(3, complex), "no real numbers .dtype complex128."),
         (VECTOR, [[1.0], [1.0, 2.0], [3.0]], "no real numbers"),
-        (spaces.Box(0, 255, (2,), np.uint8), np.array([0.5, 1.0]), "the value 0.5 of dtype float64, .* promises Box"),
+        (
+            spaces.Box(0, 255, (2,), np.uint8),
+            np.array([0.5, 1.0]),
+            "the value 0.5 of dtype float64, .* promises Box",
+        ),
         (spaces.Box(0, 255, (2,), np.uint8), np.array([300, 1]), "the value 300 of dtype int64"),
-        (spaces.Discrete(3, start=1), 0, r"the choice 0, its observation_space promises Discrete\(3, start=1\)"),
-        (NESTED, {"z": np.zeros((2, 2))}, r"with the keys \['z'\], its observation_space promises Dict"),
+        (
+            spaces.Discrete(3, start=1),
+            0,
+            r"the choice 0, its observation_space promises Discrete\(3, start=1\)",
+        ),
+        (
+            NESTED,
+            {"z": np.zeros((2, 2))},
+            r"with the keys \['z'\], its observation_space promises Dict",
+        ),
         (NESTED, np.zeros(4), "with a ndarray, its observation_space promises Dict"),
         (spaces.Tuple([VECTOR]), (np.zeros(3), 1), "with 2 parts"),
         (spaces.Dict(a=VECTOR), {"a": np.zeros(2)}, r"observation\['a'\] of shape \(2,\)"),
     ],
 )
-def test_observations_that_do_not_belong_to_their_space(space: Any, given: Any, message: str) -> None:
+def test_observations_that_do_not_belong_to_their_space(
+    space: Any, given: Any, message: str
+) -> None:
     with pytest.raises(ValueError, match=message):
         made(space).observe(given, ())
 
 
 def test_whole_numbers_may_have_another_dtype() -> None:
-    np.testing.assert_array_equal(made(spaces.Box(0, 255, (2,), np.uint8)).observe(np.array([7.0, 1.0]), ()), [7, 1])
+    np.testing.assert_array_equal(
+        made(spaces.Box(0, 255, (2,), np.uint8)).observe(np.array([7.0, 1.0]), ()), [7, 1]
+    )
 
 
 def test_an_empty_part_adds_nothing() -> None:
@@ -191,7 +252,10 @@ BITS = spaces.MultiBinary(3)
 
 def test_dictionaries_with_pictures_stay_dictionaries() -> None:
     space = spaces.Dict(
-        eye=PICTURE, inner=spaces.Dict(depth=spaces.Box(0, 1, (20, 30, 1))), joints=VECTOR, goal=spaces.Discrete(4)
+        eye=PICTURE,
+        inner=spaces.Dict(depth=spaces.Box(0, 1, (20, 30, 1))),
+        joints=VECTOR,
+        goal=spaces.Discrete(4),
     )
     ours = made(space)
     assert {part.name: (part.shape, part.dtype) for part in ours.parts} == {
@@ -203,8 +267,12 @@ def test_dictionaries_with_pictures_stay_dictionaries() -> None:
     seen = ours.observe(given, ())
     np.testing.assert_array_equal(seen["eye"], np.moveaxis(given["eye"], 0, -1))
     np.testing.assert_array_equal(seen["inner/depth"], given["inner"]["depth"])
-    np.testing.assert_array_equal(seen["vector"], np.concatenate([given["joints"], np.eye(4)[given["goal"]]]))
-    assert {name: x.dtype for name, x in seen.items()} == {part.name: np.dtype(part.dtype) for part in ours.parts}
+    np.testing.assert_array_equal(
+        seen["vector"], np.concatenate([given["joints"], np.eye(4)[given["goal"]]])
+    )
+    assert {name: x.dtype for name, x in seen.items()} == {
+        part.name: np.dtype(part.dtype) for part in ours.parts
+    }
     again = Spaces.read(json.loads(json.dumps(ours.described())), "Odd-v0")
     assert again.parts == ours.parts
     with pytest.raises(ValueError, match="promises 'eye'"):
@@ -222,10 +290,13 @@ def test_masks_are_parts_of_the_observation() -> None:
     np.testing.assert_array_equal(seen["action_mask"], [True, False, True])
     of_info = Spaces(VECTOR, spaces.Discrete(3), "Odd-v0", masked=True)
     assert [part.name for part in of_info.parts] == ["action_mask", "observation"]
-    np.testing.assert_array_equal(of_info.observe(np.ones(3, np.float32), (), mask)["action_mask"], mask == 1)
+    np.testing.assert_array_equal(
+        of_info.observe(np.ones(3, np.float32), (), mask)["action_mask"], mask == 1
+    )
     with pytest.raises(ValueError, match=r"of shape .* truth value for each of the 3 actions"):
         of_info.observe(np.ones(3, np.float32), (), mask[:2])
-    other = made(spaces.Dict(action_mask=BITS, seen=VECTOR), spaces.Discrete(4))  # three bits for four actions: no mask
+    # Three bits for four actions: no mask.
+    other = made(spaces.Dict(action_mask=BITS, seen=VECTOR), spaces.Discrete(4))
     assert (other.parts, other.observation_shape) == ((), (6,))
 
 
@@ -272,7 +343,12 @@ def test_numbers_come_before_choices_and_go_to_their_places() -> None:
     space = spaces.Tuple([spaces.Discrete(3, start=5), spaces.Box(0, 2, (1,)), inner])
     ours = made(VECTOR, space)
     spec = ours.spec()
-    assert (ours.discrete, ours.action_size, ours.choices, ours.bounds) == (False, 3 + 3 + 4, (3, 2, 2), None)
+    assert (ours.discrete, ours.action_size, ours.choices, ours.bounds) == (
+        False,
+        3 + 3 + 4,
+        (3, 2, 2),
+        None,
+    )
     assert (spec.numbers, spec.action_shape, spec.action_dtype) == (3, (6,), np.float32)
     own = ours.act(np.array([-1.0, 1.0, 0.5, 2, 0, 1], np.float32))
     assert own[0] == 7
@@ -290,11 +366,19 @@ def test_numbers_come_before_choices_and_go_to_their_places() -> None:
     [
         ({"observation_shape": (3,)}, True),
         ({"observation_shape": (20, 20, 3), "observation_dtype": "uint8"}, True),
-        ({"observation_shape": (), "parts": (Part("camera", (20, 20, 3), "uint8"), Part("vector", (4,)))}, True),
+        (
+            {
+                "observation_shape": (),
+                "parts": (Part("camera", (20, 20, 3), "uint8"), Part("vector", (4,))),
+            },
+            True,
+        ),
         ({"observation_shape": (), "parts": (Part("goal", (2,)), Part("state", (4,)))}, False),
     ],
 )
-def test_a_data_set_without_an_environment_is_described(observed: dict[str, Any], known: bool) -> None:
+def test_a_data_set_without_an_environment_is_described(
+    observed: dict[str, Any], known: bool
+) -> None:
     spec = EnvSpec("made", action_size=2, **observed)
     found = described_data(spec, (np.array([-2.0, 0.0]), np.array([2.0, 1.0])))
     assert (found is not None) == known

@@ -1,4 +1,6 @@
-"""A random walk as one of Gymnasium's environments, with helpers that step and compare batches of it."""
+"""A random walk as one of Gymnasium's environments,
+with helpers that step and compare batches of it.
+"""
 
 from __future__ import annotations
 
@@ -25,11 +27,16 @@ BOX = spaces.Box(-1.0, 1.0, (2,), np.float32)
 
 
 class Walk(gymnasium.Env):
-    """A random walk of two numbers. Its episodes end at random, and then report success or failure."""
+    """A random walk of two numbers.
+
+    Its episodes end at random, and then report success or failure.
+    """
 
     metadata = {"render_modes": ["rgb_array"], "render_fps": 7}  # noqa: RUF012
 
-    def __init__(self, observation_space: Any = None, action_space: Any = BOX, render_mode: str | None = None) -> None:
+    def __init__(
+        self, observation_space: Any = None, action_space: Any = BOX, render_mode: str | None = None
+    ) -> None:
         self.observation_space = observation_space or spaces.Box(-np.inf, np.inf, (2,), np.float64)
         self.action_space, self.render_mode = action_space, render_mode
         self.actions: list[Any] = []
@@ -57,18 +64,25 @@ class Walk(gymnasium.Env):
         if isinstance(self.observation_space, spaces.Dict):
             return {"position": self.state.copy(), "sign": int(self.state[0] > 0)}
         if isinstance(self.observation_space, spaces.Box):
-            return self.state.astype(self.observation_space.dtype).reshape(self.observation_space.shape)
+            return self.state.astype(self.observation_space.dtype).reshape(
+                self.observation_space.shape
+            )
         return self.observation_space.sample()
 
 
 class Batch(gymnasium.vector.VectorEnv):
     """Walks as a user's own vector environment, with the least that the interface asks for."""
 
-    def __init__(self, mode: AutoresetMode | None, behaviour: AutoresetMode, honours_mask: bool = True) -> None:
+    def __init__(
+        self, mode: AutoresetMode | None, behaviour: AutoresetMode, honours_mask: bool = True
+    ) -> None:
         self.inner = SyncVectorEnv([limited] * 3, autoreset_mode=behaviour)
         self.metadata = {} if mode is None else {"autoreset_mode": mode}
         self.num_envs, self.honours_mask = 3, honours_mask
-        self.observation_space, self.action_space = self.inner.observation_space, self.inner.action_space
+        self.observation_space, self.action_space = (
+            self.inner.observation_space,
+            self.inner.action_space,
+        )
         self.single_observation_space = self.inner.single_observation_space
         self.single_action_space = self.inner.single_action_space
 

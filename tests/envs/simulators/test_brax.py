@@ -40,7 +40,8 @@ def test_the_time_limit_truncates_and_does_not_terminate():
     assert not step.terminated.any()
     np.testing.assert_array_equal(np.flatnonzero(step.truncated[:, 0]), [999])
     assert step.episode_length[999, 0] == 1000
-    # The last state of a run of 1000 steps, far from the beginning; then the beginning, and the first step again.
+    # The last state of a run of 1000 steps, far from the beginning; then the beginning, and the
+    # first step again.
     assert step.next_observation[999, 0, 0] > 100
     np.testing.assert_array_equal(step.observation[999], first)
     np.testing.assert_array_equal(step.next_observation[1000], step.next_observation[0])
@@ -49,13 +50,19 @@ def test_the_time_limit_truncates_and_does_not_terminate():
 def test_failures_of_the_package_are_reported():
     environment = adapter.Brax.__new__(adapter.Brax)
     environment.simulator, environment.spec = StandIn(), EnvSpec("brax/stand-in", (2,), 1)
-    expected = r"'brax/stand-in' failed inside its own package, with AttributeError: .* Choose another environment"
+    expected = (
+        r"'brax/stand-in' failed inside its own package, with AttributeError: .* Choose "
+        r"another environment"
+    )
     with pytest.raises(ValueError, match=expected):
         environment.reset(jax.random.key(0))  # it has none
 
 
 class StandIn:
-    """An environment with Brax's interface. It is done after its first step, and writes into its arguments."""
+    """An environment with Brax's interface.
+
+    It is done after its first step, and writes into its arguments.
+    """
 
     def step(self, state, action):
         state.metrics.update(speed=2.0)
@@ -110,5 +117,8 @@ def test_making_one_is_quiet(tmp_path, monkeypatch, capfd):
 
 
 def test_unknown_name_suggests_the_nearest():
-    with pytest.raises(ValueError, match=r"no environment 'brax/hoper' in Brax. Nearest: 'brax/hopper'.* rljax list"):
+    with pytest.raises(
+        ValueError,
+        match=r"no environment 'brax/hoper' in Brax. Nearest: 'brax/hopper'.* rljax list",
+    ):
         envs.make("brax/hoper")

@@ -54,7 +54,9 @@ def test_spec_and_dtypes(name, shape, size, discrete, limit):
     assert step.observation.dtype == step.reward.dtype == jnp.float32
     assert step.terminated.dtype == step.truncated.dtype == jnp.bool_
     assert step.reward.shape == (2,)
-    assert jax.tree.all(jax.tree.map(lambda a, b: (a.shape, a.dtype) == (b.shape, b.dtype), state, after))
+    assert jax.tree.all(
+        jax.tree.map(lambda a, b: (a.shape, a.dtype) == (b.shape, b.dtype), state, after)
+    )
 
 
 def test_the_time_limit_truncates_and_does_not_terminate():
@@ -69,7 +71,8 @@ def test_the_environments_own_end_terminates():
     step = roll("gymnax/CartPole-v1", 1, 60)
     first = int(np.flatnonzero(step.terminated[:, 0])[0])
     assert not step.truncated.any()
-    assert abs(float(step.next_observation[first, 0, 2])) > 12 * 2 * np.pi / 360  # radians: the pole has fallen
+    # radians: the pole has fallen
+    assert abs(float(step.next_observation[first, 0, 2])) > 12 * 2 * np.pi / 360
     assert abs(float(step.observation[first, 0, 2])) <= 0.05  # and stands again
     np.testing.assert_allclose(step.episode_return[first, 0], first + 1)
 
@@ -78,11 +81,15 @@ def test_without_auto_reset_the_two_ends_are_told_apart():
     environment: Any = adapter.make("gymnax/MountainCar-v0")
     _, state = environment.reset(jax.random.key(0), environment.params)
     state = state.replace(time=199)
-    *_, terminated, truncated, _ = environment.step(jax.random.key(0), state, jnp.int32(1), environment.params)
+    *_, terminated, truncated, _ = environment.step(
+        jax.random.key(0), state, jnp.int32(1), environment.params
+    )
     assert truncated
     assert not terminated
     state = state.replace(time=3, position=jnp.float32(0.49), velocity=jnp.float32(0.07))
-    *_, terminated, truncated, _ = environment.step(jax.random.key(0), state, jnp.int32(2), environment.params)
+    *_, terminated, truncated, _ = environment.step(
+        jax.random.key(0), state, jnp.int32(2), environment.params
+    )
     assert terminated
     assert not truncated
 
@@ -93,7 +100,9 @@ def test_actions_are_rescaled_to_the_bounds(action, torque):
     key, params = jax.random.key(0), environment.params
     _, state = environment.reset(key, params)
     observation, _, reward, *_ = environment.step(key, state, jnp.array([action]), params)
-    expected, _, expected_reward, *_ = environment.gymnax.step_env(key, state, jnp.array([torque]), params)
+    expected, _, expected_reward, *_ = environment.gymnax.step_env(
+        key, state, jnp.array([torque]), params
+    )
     np.testing.assert_allclose(observation, expected, atol=1e-6)
     np.testing.assert_allclose(reward, expected_reward, atol=1e-6)
 
@@ -131,13 +140,17 @@ def test_discrete_observations_become_one_hot(monkeypatch):
 
 
 def test_unbounded_actions_are_refused(monkeypatch):
-    with pytest.raises(ValueError, match=r"actions of 'gymnax/Odd-v0' have no bounds \(low -inf, high 1.0\)"):
+    with pytest.raises(
+        ValueError, match=r"actions of 'gymnax/Odd-v0' have no bounds \(low -inf, high 1.0\)"
+    ):
         make_odd(monkeypatch, actions=box(low=-np.inf, high=1.0, shape=(1,)))
 
 
 @pytest.mark.parametrize("parts", ["a", "ab"])
 def test_structured_observations_are_refused(monkeypatch, parts):
-    with pytest.raises(ValueError, match="'gymnax/Odd-v0' observes a structure, agents need one array"):
+    with pytest.raises(
+        ValueError, match="'gymnax/Odd-v0' observes a structure, agents need one array"
+    ):
         make_odd(monkeypatch, observation={part: jnp.zeros(1) for part in parts})
 
 
@@ -145,7 +158,10 @@ def test_failures_of_the_package_are_reported(monkeypatch):
     def fail(self, key, params):
         raise OSError("no network")
 
-    expected = r"'gymnax/Odd-v0' failed inside its own package, with OSError: no network\. Choose another environment"
+    expected = (
+        r"'gymnax/Odd-v0' failed inside its own package, with OSError: no network\. Choose "
+        r"another environment"
+    )
     with pytest.raises(ValueError, match=expected):
         make_odd(monkeypatch, reset_env=fail)
 

@@ -1,4 +1,6 @@
-"""The analytic tasks follow the protocol and have the known values; the pendulum moves as Gymnasium's."""
+"""The analytic tasks follow the protocol and have the known values;
+the pendulum moves as Gymnasium's.
+"""
 
 import itertools
 from typing import Any
@@ -14,7 +16,12 @@ from rljax.envs.tasks import analytic
 
 NAMES = analytic.names()
 PROBES = [name for name in NAMES if name not in ("rljax/Pendulum", "rljax/RandomWalk")]
-GRIDS = ["rljax/LightsOut-2x2", "rljax/LightsOut-4x4-dense-test", "rljax/BoxPick-4x4", "rljax/BoxPick-6x6-quarter-test"]
+GRIDS = [
+    "rljax/LightsOut-2x2",
+    "rljax/LightsOut-4x4-dense-test",
+    "rljax/BoxPick-4x4",
+    "rljax/BoxPick-6x6-quarter-test",
+]
 DISCOUNT = 0.9
 
 
@@ -29,7 +36,10 @@ def bounds_and_random_actions(spec, number=8):
 
 
 def check_environment(environment: Any) -> None:
-    """What every environment inside the program has to do. None of ours truncates episodes by itself."""
+    """What every environment inside the program has to do.
+
+    None of ours truncates episodes by itself.
+    """
     spec, params = environment.spec, environment.params
     actions = bounds_and_random_actions(spec)
     assert actions.dtype == spec.action_dtype
@@ -40,7 +50,9 @@ def check_environment(environment: Any) -> None:
         observation, state = environment.reset(key, params)
 
         def body(state, action):
-            observation, state, reward, terminated, truncated, _ = environment.step(key, state, action, params)
+            observation, state, reward, terminated, truncated, _ = environment.step(
+                key, state, action, params
+            )
             return state, (observation, reward, terminated, truncated)
 
         # A scan demands that the state keeps its structure, shapes and dtypes.
@@ -79,7 +91,9 @@ def test_truncated_at_the_limit_only(name):
         step, state = environment.step(jax.random.split(key, number), state, jnp.zeros((number, 1)))
         return state, step
 
-    _, step = jax.lax.scan(body, environment.reset(keys)[1], jax.random.split(jax.random.key(1), 205))
+    _, step = jax.lax.scan(
+        body, environment.reset(keys)[1], jax.random.split(jax.random.key(1), 205)
+    )
     if limit is None:
         assert not step.truncated.any()
         assert step.terminated.any()
@@ -109,7 +123,9 @@ def test_values_satisfy_the_bellman_equation(name):
             action = environment.optimal_action(observation)
             assert action.shape == environment.spec.action_shape
             assert action.dtype == environment.spec.action_dtype
-            after, state, reward, terminated, _, _ = environment.step(jax.random.key(0), state, action, None)
+            after, state, reward, terminated, _, _ = environment.step(
+                jax.random.key(0), state, action, None
+            )
             target = reward + DISCOUNT * (1 - terminated) * environment.value(after, DISCOUNT)
             np.testing.assert_allclose(environment.value(observation, DISCOUNT), target, atol=1e-5)
             if terminated:
@@ -122,7 +138,9 @@ def test_values_of_the_random_walk_are_the_mean_of_its_neighbours():
     for state in range(5):
         sides = []
         for action in (0, 1):
-            following, _, reward, terminated, truncated, _ = walk.step(None, jnp.asarray(state), jnp.asarray(action))
+            following, _, reward, terminated, truncated, _ = walk.step(
+                None, jnp.asarray(state), jnp.asarray(action)
+            )
             assert bool(terminated) == ((state, action) in ((0, 0), (4, 1)))
             assert not truncated
             assert float(reward) == ((state, action) == (4, 1))
@@ -133,7 +151,9 @@ def test_values_of_the_random_walk_are_the_mean_of_its_neighbours():
 @pytest.mark.parametrize("name", ["Action", "Both", "Follow", "Memory"])
 def test_no_sequence_of_actions_beats_the_value(name):
     environment: Any = envs.make(f"rljax/{name}-discrete").environment
-    sequences = jnp.array(list(itertools.product(range(len(analytic.GRID)), repeat=environment.steps)))
+    sequences = jnp.array(
+        list(itertools.product(range(len(analytic.GRID)), repeat=environment.steps))
+    )
 
     def discounted(key, sequence):
         _, state = environment.reset(key, None)
@@ -144,7 +164,9 @@ def test_no_sequence_of_actions_beats_the_value(name):
         return total
 
     keys = jax.random.split(jax.random.key(0), 8)
-    returns = jax.jit(jax.vmap(jax.vmap(discounted, in_axes=(None, 0)), in_axes=(0, None)))(keys, sequences)
+    returns = jax.jit(jax.vmap(jax.vmap(discounted, in_axes=(None, 0)), in_axes=(0, None)))(
+        keys, sequences
+    )
     first = jax.vmap(lambda key: environment.reset(key, None)[0])(keys)
     np.testing.assert_allclose(returns.max(axis=1), environment.value(first, DISCOUNT), atol=1e-5)
 
@@ -219,7 +241,9 @@ def test_pendulum_moves_as_gymnasiums():
         theirs.state = np.array([state.angle, state.velocity], np.float64)
         np.testing.assert_allclose(theirs._get_obs(), observation, atol=1e-5)
         expected, reward, *_ = theirs.step(np.array([torque]))
-        observation, state, ours_reward, terminated, truncated, _ = step(key, state, jnp.array([torque / 2]), None)
+        observation, state, ours_reward, terminated, truncated, _ = step(
+            key, state, jnp.array([torque / 2]), None
+        )
         np.testing.assert_allclose(observation, expected, atol=1e-5)
         np.testing.assert_allclose(ours_reward, reward, atol=1e-4)
         assert not terminated
@@ -234,7 +258,9 @@ def test_pendulum_wraps_the_angle_and_limits_the_velocity_as_gymnasiums():
         theirs.state = np.array([angle, velocity])
         expected, reward, *_ = theirs.step(np.array([2.0]))
         state = analytic.PendulumState(jnp.float32(angle), jnp.float32(velocity))
-        observation, _, ours_reward, *_ = ours.step(jax.random.key(0), state, jnp.array([1.0]), None)
+        observation, _, ours_reward, *_ = ours.step(
+            jax.random.key(0), state, jnp.array([1.0]), None
+        )
         np.testing.assert_allclose(observation, expected, atol=1e-5)
         np.testing.assert_allclose(ours_reward, reward, atol=1e-4)
 

@@ -1,4 +1,6 @@
-"""Box pick, compared with a plain simulation: rules, problems, splits, goals in hindsight, shortest solutions."""
+"""Box pick, compared with a plain simulation: rules, problems, splits, goals in hindsight,
+shortest solutions.
+"""
 
 from typing import Any
 
@@ -11,7 +13,8 @@ from rljax import envs
 from rljax.envs.tasks import box_pick
 from rljax.envs.tasks.box_pick import DOWN, LEFT, PICK, PUT, RIGHT, UP, BoxPick, Solver
 
-SEEN = {(0, 0): 0, (0, 1): 1, (1, 0): 3, (2, 0): 4, (1, 1): 5, (2, 1): 11}  # (agent, box) to the code without targets
+# (agent, box) to the code without targets
+SEEN = {(0, 0): 0, (0, 1): 1, (1, 0): 3, (2, 0): 4, (1, 1): 5, (2, 1): 11}
 
 
 def made(name: str) -> BoxPick:
@@ -22,7 +25,10 @@ def made(name: str) -> BoxPick:
 
 def problems(environment: BoxPick, number: int) -> tuple[np.ndarray, Any]:
     """First observations [number, 2 M N], and states, in NumPy."""
-    return jax.tree.map(np.asarray, jax.jit(jax.vmap(environment.reset))(jax.random.split(jax.random.key(5), number)))
+    return jax.tree.map(
+        np.asarray,
+        jax.jit(jax.vmap(environment.reset))(jax.random.split(jax.random.key(5), number)),
+    )
 
 
 class Simulation:
@@ -53,16 +59,25 @@ class Simulation:
     def observe(self) -> list[int]:
         """Codes of the grid and of the goal."""
         cells = [divmod(cell, self.columns) for cell in range(self.rows * self.columns)]
-        grid = [SEEN[(cell == self.agent) * (1 + self.carrying), cell in self.boxes] for cell in cells]
+        grid = [
+            SEEN[(cell == self.agent) * (1 + self.carrying), cell in self.boxes] for cell in cells
+        ]
         return grid + [SEEN[int(cell == self.start), cell in self.targets] for cell in cells]
 
     def carry_all(self) -> list[int]:
-        """Actions that carry one box after another to a free target, rows first. Each is applied at once."""
+        """Actions that carry one box after another to a free target, rows first.
+
+        Each is applied at once.
+        """
         done: list[int] = []
 
         def walk(to: tuple[int, int], then: int) -> None:
             down, right = to[0] - self.agent[0], to[1] - self.agent[1]
-            path = [DOWN if down > 0 else UP] * abs(down) + [RIGHT if right > 0 else LEFT] * abs(right) + [then]
+            path = (
+                [DOWN if down > 0 else UP] * abs(down)
+                + [RIGHT if right > 0 else LEFT] * abs(right)
+                + [then]
+            )
             for action in path:
                 self.step(action)
             done.extend(path)
@@ -79,7 +94,9 @@ def busy_actions(number: int, seed: int = 0) -> np.ndarray:
 
 
 @pytest.mark.slow_after(1)
-@pytest.mark.parametrize("name", ["4x4", "3x5-test", "4x4-quarter", "6x6-horizontal", "4x6-vertical"])
+@pytest.mark.parametrize(
+    "name", ["4x4", "3x5-test", "4x4-quarter", "6x6-horizontal", "4x6-vertical"]
+)
 def test_rules_are_those_of_a_plain_simulation(name: str) -> None:
     environment = made(name)
     first, state = problems(environment, 1)
@@ -116,7 +133,14 @@ def test_a_carried_box_stays_in_hand_over_another() -> None:
         carrying=jnp.array(False),
     )
     step = jax.jit(environment.step)
-    for action, code, cell in [(PICK, 4, 0), (PUT, 5, 0), (PICK, 4, 0), (RIGHT, 11, 1), (PUT, 11, 1), (PICK, 11, 1)]:
+    for action, code, cell in [
+        (PICK, 4, 0),
+        (PUT, 5, 0),
+        (PICK, 4, 0),
+        (RIGHT, 11, 1),
+        (PUT, 11, 1),
+        (PICK, 11, 1),
+    ]:
         observation, state, *_ = step(jax.random.key(0), state, action)
         assert observation[cell] == code
 
@@ -161,9 +185,14 @@ def test_quarters_are_neighbours_in_training_and_opposite_in_tests(name: str) ->
     rows, columns = environment.rows, environment.columns
     _, state = problems(environment, 500)
     pairs = set()
-    for boxes, targets, agent, allowed in zip(state.boxes, state.targets, state.agent, state.allowed, strict=True):
+    for boxes, targets, agent, allowed in zip(
+        state.boxes, state.targets, state.agent, state.allowed, strict=True
+    ):
         quarters = [
-            {(cell // columns * 2 // rows, cell % columns * 2 // columns) for cell in np.flatnonzero(cells).tolist()}
+            {
+                (cell // columns * 2 // rows, cell % columns * 2 // columns)
+                for cell in np.flatnonzero(cells).tolist()
+            }
             for cells in (boxes, targets, np.arange(environment.cells) == agent)
         ]
         assert [len(places) for places in quarters] == [1, 1, 1]
@@ -173,7 +202,8 @@ def test_quarters_are_neighbours_in_training_and_opposite_in_tests(name: str) ->
         assert differing == (2 if environment.test else 1)
         pairs.add((source, target))
         expected = [
-            environment.test or (cell // columns * 2 // rows, cell % columns * 2 // columns) in (source, target)
+            environment.test
+            or (cell // columns * 2 // rows, cell % columns * 2 // columns) in (source, target)
             for cell in range(environment.cells)
         ]
         np.testing.assert_array_equal(allowed, expected)
@@ -193,7 +223,15 @@ def test_halves_are_left_in_tests_only(name: str, axis: int) -> None:
 
 @pytest.mark.parametrize(
     "name",
-    ["6x6", "6x6-test", "6x6-quarter", "6x6-quarter-test", "6x6-horizontal-test", "6x6-vertical-test", "9x8-test"],
+    [
+        "6x6",
+        "6x6-test",
+        "6x6-quarter",
+        "6x6-quarter-test",
+        "6x6-horizontal-test",
+        "6x6-vertical-test",
+        "9x8-test",
+    ],
 )
 def test_every_problem_can_be_solved_in_time(name: str) -> None:
     """Problems that have to be solved in one half may be impossible: see the module."""
@@ -202,7 +240,10 @@ def test_every_problem_can_be_solved_in_time(name: str) -> None:
     longest = 0
     for row in range(200):
         first = jax.tree.map(lambda x: x[row], state)  # noqa: B023
-        solution, simulation = Simulation(environment, first).carry_all(), Simulation(environment, first)
+        solution, simulation = (
+            Simulation(environment, first).carry_all(),
+            Simulation(environment, first),
+        )
         ends = [simulation.step(action) for action in solution]
         assert ends[-1] == (True, False)
         assert not any(left for _, left in ends)
@@ -230,7 +271,8 @@ def test_leaving_a_half_ends_the_episode_where_it_was_left() -> None:
     environment = envs.make("rljax/BoxPick-4x4-vertical")
     keys = jax.random.split(jax.random.key(0), 16)
     _, state = jax.jit(environment.reset)(keys)
-    right = np.asarray(state.environment.agent) % 4 == 1  # one more step to the right leaves the left half
+    # One more step to the right leaves the left half.
+    right = np.asarray(state.environment.agent) % 4 == 1
     assert 0 < right.sum() < 16
     played, _ = jax.jit(environment.step)(keys, state, np.full(16, RIGHT, np.int32))
     np.testing.assert_array_equal(played.truncated, right)
@@ -257,7 +299,9 @@ def test_rewards_in_hindsight_are_the_environments() -> None:
     environment = made("2x4")
     observation, reward = transitions(environment)
     assert 0 < reward.sum() < len(reward)
-    again = environment.goal_reward(environment.achieved(observation), environment.desired(observation))
+    again = environment.goal_reward(
+        environment.achieved(observation), environment.desired(observation)
+    )
     np.testing.assert_array_equal(again, reward)
     assert again.dtype == jnp.float32
 
@@ -268,12 +312,17 @@ def test_what_was_reached_is_rewarded_as_a_goal_wherever_the_agent_is() -> None:
     grids = environment.achieved(observation)
     boxes = np.isin(grids, [1, 5, 11])
     relabelled = environment.relabelled(
-        np.broadcast_to(observation, (50, *observation.shape)), np.broadcast_to(grids[:50, None], (50, *grids.shape))
+        np.broadcast_to(observation, (50, *observation.shape)),
+        np.broadcast_to(grids[:50, None], (50, *grids.shape)),
     )
     assert relabelled.shape == (50, *observation.shape)
-    np.testing.assert_array_equal(environment.achieved(relabelled), np.broadcast_to(grids, (50, *grids.shape)))
+    np.testing.assert_array_equal(
+        environment.achieved(relabelled), np.broadcast_to(grids, (50, *grids.shape))
+    )
     np.testing.assert_array_equal(environment.desired(relabelled)[:, 0], grids[:50])
-    reward = environment.goal_reward(environment.achieved(relabelled), environment.desired(relabelled))
+    reward = environment.goal_reward(
+        environment.achieved(relabelled), environment.desired(relabelled)
+    )
     np.testing.assert_array_equal(reward, (boxes[:50, None] == boxes).all(axis=-1))
     same = np.asarray(reward[0]) > 0
     assert same.sum() > 1
@@ -299,7 +348,11 @@ def fewest_steps(simulation: Simulation) -> int:
         reached = set()
         for boxes, agent, carrying in front:
             for action in range(6):
-                simulation.boxes, simulation.agent, simulation.carrying = set(boxes), agent, carrying
+                simulation.boxes, simulation.agent, simulation.carrying = (
+                    set(boxes),
+                    agent,
+                    carrying,
+                )
                 simulation.step(action)
                 reached.add((frozenset(simulation.boxes), simulation.agent, simulation.carrying))
         front = reached - seen
@@ -337,7 +390,9 @@ def test_optimal_episodes_earn_what_is_predicted(name: str) -> None:
     rows = list(zip(solvers, np.asarray(observation), strict=True))
     predicted = [inside.spec.max_episode_steps - solver.steps(row) + 1 for solver, row in rows]
     for _ in range(inside.spec.max_episode_steps):
-        action = [solver.action(row) for solver, row in zip(solvers, np.asarray(observation), strict=True)]
+        action = [
+            solver.action(row) for solver, row in zip(solvers, np.asarray(observation), strict=True)
+        ]
         played, state = step(keys, state, np.array(action, np.int32))
         observation = played.next_observation
     assert played.truncated.all()
@@ -355,14 +410,23 @@ def test_names(name: str) -> None:
     [
         (
             "6",
-            r"'rljax/BoxPick-6' names no size of box pick: the form is rljax/BoxPick-MxN, then -quarter, -horizontal,",
+            (
+                r"'rljax/BoxPick-6' names no size of box pick: the form is rljax/BoxPick-MxN, then "
+                r"-quarter, -horizontal,"
+            ),
         ),
-        ("6x6-test-quarter", r"names no size of box pick.* For example: rljax/BoxPick-6x6-quarter-test"),
+        (
+            "6x6-test-quarter",
+            r"names no size of box pick.* For example: rljax/BoxPick-6x6-quarter-test",
+        ),
         ("1x8", r"'rljax/BoxPick-1x8' has 1 x 8 cells: rows and columns must be 2 to 10."),
         ("2x3", r"'rljax/BoxPick-2x3' has 6 cells: 4 boxes and their targets need 8."),
         (
             "5x6-quarter",
-            r"cannot be split: a side that is halved must be even, and a quarter must hold 4 boxes. For example:",
+            (
+                r"cannot be split: a side that is halved must be even, and a quarter must hold 4 "
+                r"boxes. For example:"
+            ),
         ),
         ("2x6-quarter", r"a quarter must hold 4 boxes. For example: rljax/BoxPick-6x6-quarter"),
         ("5x6-horizontal", r"a side that is halved must be even"),
@@ -379,7 +443,9 @@ def test_odd_sides_that_are_not_halved_are_fine() -> None:
 
 
 def test_searches_of_large_grids_are_refused() -> None:
-    with pytest.raises(ValueError, match="8 x 8 cells have too many states: search at most 7 x 7 of them"):
+    with pytest.raises(
+        ValueError, match="8 x 8 cells have too many states: search at most 7 x 7 of them"
+    ):
         Solver(np.zeros((8, 8), bool))
 
 

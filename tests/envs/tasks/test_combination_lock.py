@@ -75,7 +75,9 @@ def test_observations_hold_place_and_time_under_noise(horizon: int) -> None:
 
 @pytest.mark.parametrize("lock", [LOCK, NUMBERS], ids=["discrete", "numbers"])
 def test_values_are_those_of_the_best_plan(lock: CombinationLock) -> None:
-    """Against all plans of when to be right with the largest possible probability, and when to take the decoy."""
+    """Against all plans of when to be right with the largest possible probability,
+    and when to take the decoy.
+    """
     sure = 1.0 if lock.spec.discrete else np.exp(10.0) / (np.exp(10.0) + 9.0)
     for discount, first in itertools.product((1.0, 0.9), (0, 2, 5)):
         best = 0.0
@@ -92,18 +94,24 @@ def test_values_are_those_of_the_best_plan(lock: CombinationLock) -> None:
 
 @pytest.mark.slow
 def test_those_who_know_reach_the_optimum() -> None:
-    """And actions of numbers are drawn from their softmax: all are, but one in 2,446, the largest."""
+    """And actions of numbers are drawn from their softmax:
+    all are, but one in 2,446, the largest.
+    """
     shown = jax.jit(NUMBERS.demonstrations, static_argnums=1)
     rows = shown(jax.random.key(0), 4_000, 0.0)
     assert rows.reward.sum() / 4_000 == pytest.approx(NUMBERS.optimum, abs=3e-3)
     assert set(np.unique(rows.action).tolist()) == {-1.0, 1.0}
-    np.testing.assert_array_equal(np.asarray(rows.terminated).reshape(-1, 6), [[False] * 5 + [True]] * 4_000)
+    np.testing.assert_array_equal(
+        np.asarray(rows.terminated).reshape(-1, 6), [[False] * 5 + [True]] * 4_000
+    )
     rows = shown(jax.random.key(0), 4_000, 1 / 6)  # one action in 6 is uniform, and seldom right
     assert 0.2 < (rows.reward == 1).sum() / 4_000 < 0.6
     uniform = ~(np.abs(np.asarray(rows.action)) == 1).all(axis=-1)
     assert uniform.mean() == pytest.approx(1 / 6, abs=0.01)
     following = np.asarray(rows.next_observation).reshape(4_000, 6, -1)[:, :-1]
-    np.testing.assert_array_equal(following, np.asarray(rows.observation).reshape(4_000, 6, -1)[:, 1:])
+    np.testing.assert_array_equal(
+        following, np.asarray(rows.observation).reshape(4_000, 6, -1)[:, 1:]
+    )
 
 
 def test_it_is_found_by_name() -> None:
@@ -114,7 +122,10 @@ def test_it_is_found_by_name() -> None:
     for name, message in (
         ("rljax/CombinationLock-0", r"horizon of 0: it must be 1 to 500"),
         ("rljax/CombinationLock-501-discrete", r"horizon of 501"),
-        ("rljax/CombinationLock-ten", r"the form is rljax/CombinationLock-H .* For example: rljax/CombinationLock-10"),
+        (
+            "rljax/CombinationLock-ten",
+            r"the form is rljax/CombinationLock-H .* For example: rljax/CombinationLock-10",
+        ),
     ):
         with pytest.raises(ValueError, match=message):
             envs.make(name)

@@ -1,4 +1,6 @@
-"""Job shops, compared with dispatching in plain Python: schedules, rewards, masks, the known optimum."""
+"""Job shops, compared with dispatching in plain Python:
+schedules, rewards, masks, the known optimum.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,8 @@ OPTIMAL = {
         5, 3, 4, 1, 0, 2, 5, 4, 3, 0, 1, 5, 5, 4, 1, 4, 3, 0,
     ],
 }  # fmt: skip
-LOADS = {"ft06": (6, 6, 197), "ft10": (10, 10, 5109), "la01": (10, 5, 2849)}  # jobs, operations, all durations
+# Jobs, operations, all durations.
+LOADS = {"ft06": (6, 6, 197), "ft10": (10, 10, 5109), "la01": (10, 5, 2849)}
 instances = pytest.mark.parametrize("instance", list(LOADS))
 
 
@@ -34,10 +37,14 @@ def made(instance: str) -> JobShop:
 
 
 def dispatched(instance: str, order: list[int]) -> list[tuple[int, int, int, int]]:
-    """Job, machine, start and end of the operations that are placed in this order of jobs; finished jobs wait."""
+    """Job, machine, start and end of the operations that are placed in this order of jobs;
+    finished jobs wait.
+    """
     jobs = [
         list(zip(line[::2], line[1::2], strict=True))
-        for line in (list(map(int, text.split())) for text in job_shop.INSTANCES[instance].jobs.splitlines())
+        for line in (
+            list(map(int, text.split())) for text in job_shop.INSTANCES[instance].jobs.splitlines()
+        )
     ]
     found: list[tuple[int, int, int, int]] = []
     for job in order:
@@ -45,20 +52,26 @@ def dispatched(instance: str, order: list[int]) -> list[tuple[int, int, int, int
         if len(done) == len(jobs[job]):
             continue
         machine, duration = jobs[job][len(done)]
-        start = max([end for one, other, _, end in found if one == job or other == machine], default=0)
+        start = max(
+            [end for one, other, _, end in found if one == job or other == machine], default=0
+        )
         found.append((job, machine, start, start + duration))
     return found
 
 
 def played(environment: JobShop, order: Any) -> tuple[Any, Any, Any]:
-    """Observations, states and the other results of the steps in this order of jobs, [T, ...] in NumPy."""
+    """Observations, states and the other results of the steps in this order of jobs,
+    [T, ...] in NumPy.
+    """
 
     def body(state: Any, job: Any) -> Any:
         observation, state, *others = environment.step(jax.random.key(0), state, job, None)
         return state, (observation, state, others)
 
     _, state = environment.reset(jax.random.key(0), None)
-    steps = jax.jit(lambda state, order: jax.lax.scan(body, state, order)[1])(state, jnp.asarray(order, jnp.int32))
+    steps = jax.jit(lambda state, order: jax.lax.scan(body, state, order)[1])(
+        state, jnp.asarray(order, jnp.int32)
+    )
     return jax.tree.map(np.asarray, steps)
 
 
@@ -66,7 +79,9 @@ def random_order(instance: str, forbidden: int = 0) -> list[int]:
     """A random order of all operations' jobs, with some actions of any jobs between them."""
     jobs, operations, _ = LOADS[instance]
     random = np.random.default_rng(3)
-    order = np.concatenate([np.repeat(np.arange(jobs), operations), random.integers(0, jobs, forbidden)])
+    order = np.concatenate(
+        [np.repeat(np.arange(jobs), operations), random.integers(0, jobs, forbidden)]
+    )
     return random.permutation(order).tolist()
 
 
@@ -76,8 +91,13 @@ def test_the_instance_is_the_published_one(instance: str) -> None:
     jobs, operations, total = LOADS[instance]
     assert environment.durations.shape == (jobs, operations)
     assert environment.durations.sum() == total
-    np.testing.assert_array_equal(np.sort(environment.machines, axis=1), np.tile(np.arange(operations), (jobs, 1)))
-    loads = [environment.durations[environment.machines == machine].sum() for machine in range(operations)]
+    np.testing.assert_array_equal(
+        np.sort(environment.machines, axis=1), np.tile(np.arange(operations), (jobs, 1))
+    )
+    loads = [
+        environment.durations[environment.machines == machine].sum()
+        for machine in range(operations)
+    ]
     assert max(*loads, environment.durations.sum(axis=1).max()) <= environment.optimum
 
 
@@ -103,7 +123,8 @@ def test_schedules_equal_dispatching_in_plain_python(instance: str) -> None:
         bars = dispatched(instance, order[: time + 1])
         spans.append(max(end for *_, end in bars))
         by_job = [[bar for bar in bars if bar[0] == job] for job in range(jobs)]
-        ready = {machine: end for _, machine, _, end in bars}  # the latest end of each machine: they only grow
+        # The latest end of each machine: they only grow.
+        ready = {machine: end for _, machine, _, end in bars}
         vector = []
         for job, own in enumerate(by_job):
             assert state.start[time, job, : len(own)].tolist() == [start for _, _, start, _ in own]
@@ -116,7 +137,9 @@ def test_schedules_equal_dispatching_in_plain_python(instance: str) -> None:
         np.testing.assert_allclose(observation["vector"][time], vector, rtol=1e-6)
         assert observation[MASK][time].tolist() == [len(own) < operations for own in by_job]
         assert terminated[time] == (len(bars) == jobs * operations)
-        assert reward[time] == pytest.approx((spans[-2] - spans[-1]) / environment.optimum, abs=1e-6)
+        assert reward[time] == pytest.approx(
+            (spans[-2] - spans[-1]) / environment.optimum, abs=1e-6
+        )
     assert terminated[-1]
     assert not info["success"].any()  # a random order is not optimal
 
@@ -129,7 +152,9 @@ def test_schedules_are_feasible() -> None:
     for machine in range(5):
         on = environment.machines == machine
         order = np.argsort(start[on])
-        assert (start[on][order][1:] >= end[on][order][:-1]).all(), "a machine works on one operation at a time"
+        assert (start[on][order][1:] >= end[on][order][:-1]).all(), (
+            "a machine works on one operation at a time"
+        )
 
 
 def test_a_forbidden_action_changes_nothing() -> None:
@@ -148,7 +173,8 @@ def test_charts_show_the_schedule() -> None:
     text = environment.text(state).splitlines()
     assert text[-1] == "makespan 55, optimum 55"
     assert [len(line) for line in text[:-1]] == [100] * 6
-    # Time 1 to 55 in 100 characters for 110 units: machine 2 begins with job 2 (C), and no letter comes behind 50.
+    # Time 1 to 55 in 100 characters for 110 units: machine 2 begins with job 2 (C), and no letter
+    # comes behind 50.
     assert text[2].startswith("CCCC") and all(set(line[50:]) == {"."} for line in text[:-1])  # noqa: PT018
     assert {letter for line in text[:-1] for letter in line} == set("ABCDEF.")
     pictures = [environment.render(one) for one in (environment.reset(jax.random.key(0))[1], state)]
@@ -182,7 +208,9 @@ def test_unknown_instances_are_refused() -> None:
 @pytest.mark.learn
 def test_ppo_schedules_far_better_than_chance(tmp_path: Path) -> None:
     chance = max(end for *_, end in dispatched("ft06", random_order("ft06")))
-    out = run.train("ppo", "rljax/JobShop-ft06", 60_000, seeds=3, out=tmp_path / "run", eval_every=60_000)
+    out = run.train(
+        "ppo", "rljax/JobShop-ft06", 60_000, seeds=3, out=tmp_path / "run", eval_every=60_000
+    )
     lines = records.read(out, "evaluations")
     makespans = [-55 * np.mean(line["returns"]) for line in lines]
     assert max(makespans) <= 66 < chance, makespans

@@ -24,10 +24,14 @@ def pressed(lights: np.ndarray, cell: int) -> np.ndarray:
 
 
 def distances(rows: int, columns: int) -> np.ndarray:
-    """The fewest presses from no light to each pattern [2^(M N)], -1 if none lead to it. Cell 0 is the lowest bit."""
+    """The fewest presses from no light to each pattern [2^(M N)], -1 if none lead to it.
+
+    Cell 0 is the lowest bit.
+    """
     cells = rows * columns
     changes = [
-        pressed(np.zeros((rows, columns), bool), cell).ravel() @ (1 << np.arange(cells)) for cell in range(cells)
+        pressed(np.zeros((rows, columns), bool), cell).ravel() @ (1 << np.arange(cells))
+        for cell in range(cells)
     ]
     fewest = np.full(2**cells, -1)
     fewest[0], front = 0, np.array([0])
@@ -41,7 +45,9 @@ def distances(rows: int, columns: int) -> np.ndarray:
 def boards(environment: LightsOut, observation: Any) -> np.ndarray:
     """[..., 2, M, N] bool: the lights, and the lights of the goal."""
     observation = np.asarray(observation)
-    return observation.reshape(*observation.shape[:-1], 2, environment.rows, environment.columns) > 0
+    return (
+        observation.reshape(*observation.shape[:-1], 2, environment.rows, environment.columns) > 0
+    )
 
 
 def made(name: str) -> LightsOut:
@@ -52,7 +58,9 @@ def made(name: str) -> LightsOut:
 
 def problems(environment: LightsOut, number: int) -> tuple[np.ndarray, Any]:
     """First observations [number, 2 M N], and states."""
-    observation, state = jax.jit(jax.vmap(environment.reset))(jax.random.split(jax.random.key(5), number))
+    observation, state = jax.jit(jax.vmap(environment.reset))(
+        jax.random.split(jax.random.key(5), number)
+    )
     return np.asarray(observation), state
 
 
@@ -89,7 +97,9 @@ def test_rules_are_those_of_a_plain_loop(name: str) -> None:
     assert set(np.unique(observation)) == {0.0, 1.0}
 
 
-@pytest.mark.parametrize(("name", "solvable"), [("3x3", 512), ("2x3", 64 // 4), ("4x4", 65_536 // 16)])
+@pytest.mark.parametrize(
+    ("name", "solvable"), [("3x3", 512), ("2x3", 64 // 4), ("4x4", 65_536 // 16)]
+)
 def test_dense_rewards_are_changes_of_the_fewest_presses(name: str, solvable: int) -> None:
     environment = made(f"{name}-dense-test")
     fewest = distances(environment.rows, environment.columns)
@@ -106,29 +116,44 @@ def test_dense_rewards_are_changes_of_the_fewest_presses(name: str, solvable: in
 @pytest.mark.slow_after(3)
 @pytest.mark.parametrize(
     ("name", "low", "high"),
-    [("2x2", 1, 1), ("2x2-test", 2, 3), ("3x3", 1, 3), ("3x3-test", 4, 8), ("5x5", 1, 11), ("5x5-dense-test", 12, 24)],
+    [
+        ("2x2", 1, 1),
+        ("2x2-test", 2, 3),
+        ("3x3", 1, 3),
+        ("3x3-test", 4, 8),
+        ("5x5", 1, 11),
+        ("5x5-dense-test", 12, 24),
+    ],
 )
 def test_goals_are_so_many_presses_away(name: str, low: int, high: int) -> None:
     environment = made(name)
     number = 4_000
     observation, state = problems(environment, number)
-    chosen = (np.asarray(state.presses)[:, 0, None] >> np.arange(environment.cells) & 1).astype(bool)
+    chosen = (np.asarray(state.presses)[:, 0, None] >> np.arange(environment.cells) & 1).astype(
+        bool
+    )
     counts = np.bincount(chosen.sum(axis=1), minlength=high + 1)
     assert counts[:low].sum() == 0
     assert len(counts) == high + 1
     share = number / (high - low + 1)  # uniform, to 5 standard deviations
     np.testing.assert_allclose(counts[low:], share, atol=5 * np.sqrt(share))
-    for lights, goal, cells in zip(*boards(environment, observation[:50]).swapaxes(0, 1), chosen, strict=False):
+    for lights, goal, cells in zip(
+        *boards(environment, observation[:50]).swapaxes(0, 1), chosen, strict=False
+    ):
         for cell in np.flatnonzero(cells):
             lights = pressed(lights, cell)
         np.testing.assert_array_equal(lights, goal)
     expected = np.sqrt(number) * 5 / 2
-    np.testing.assert_allclose(observation[:, : environment.cells].sum(axis=0), number / 2, atol=expected)
+    np.testing.assert_allclose(
+        observation[:, : environment.cells].sum(axis=0), number / 2, atol=expected
+    )
     np.testing.assert_allclose(chosen.sum(axis=0), chosen.sum() / environment.cells, atol=expected)
 
 
 @pytest.mark.slow_after(4)
-@pytest.mark.parametrize("name", ["2x2", "2x3-test", "3x3-test", "4x4-test", "5x5", "5x5-test", "6x6-test"])
+@pytest.mark.parametrize(
+    "name", ["2x2", "2x3-test", "3x3-test", "4x4-test", "5x5", "5x5-test", "6x6-test"]
+)
 def test_every_problem_can_be_solved_in_time(name: str) -> None:
     environment = made(name)
     observation, _ = problems(environment, 300)
@@ -147,14 +172,18 @@ def test_solutions_are_the_shortest(rows: int, columns: int) -> None:
     for pattern in patterns:
         difference = (pattern >> np.arange(rows * columns) & 1).reshape(rows, columns)
         if fewest[pattern] < 0:
-            with pytest.raises(ValueError, match=f"no presses on {rows} x {columns} cells make this difference: its"):
+            with pytest.raises(
+                ValueError,
+                match=f"no presses on {rows} x {columns} cells make this difference: its",
+            ):
                 lights_out.solve(difference)
         else:
             assert lights_out.solve(difference).sum() == fewest[pattern]
 
 
 @pytest.mark.parametrize(
-    ("rows", "columns", "nullity"), [(2, 2, 0), (3, 3, 0), (2, 3, 2), (4, 4, 4), (5, 5, 2), (6, 6, 0), (9, 9, 8)]
+    ("rows", "columns", "nullity"),
+    [(2, 2, 0), (3, 3, 0), (2, 3, 2), (4, 4, 4), (5, 5, 2), (6, 6, 0), (9, 9, 8)],
 )
 def test_quiet_presses_change_nothing(rows: int, columns: int, nullity: int) -> None:
     """Nullities of square boards: OEIS, A159257."""
@@ -169,20 +198,28 @@ def test_quiet_presses_change_nothing(rows: int, columns: int, nullity: int) -> 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["2x3-test", "2x3-dense-test", "3x3-test", "3x3-dense", "4x4", "5x5-dense-test"])
+@pytest.mark.parametrize(
+    "name", ["2x3-test", "2x3-dense-test", "3x3-test", "3x3-dense", "4x4", "5x5-dense-test"]
+)
 def test_optimal_episodes_earn_what_is_predicted(name: str) -> None:
     environment, number = envs.make(f"rljax/LightsOut-{name}"), 32
     inside: Any = environment.environment
-    step = jax.jit(lambda time, *args: environment.step(jax.random.split(jax.random.key(time), number), *args))
+    step = jax.jit(
+        lambda time, *args: environment.step(jax.random.split(jax.random.key(time), number), *args)
+    )
     observation, state = jax.jit(environment.reset)(jax.random.split(jax.random.key(2), number))
     observation = np.asarray(observation)
     predicted = np.array([inside.optimal_return(row) for row in observation])
     ended = 0
     for time in range(16):
-        played, state = step(time, state, np.array([inside.optimal_action(row) for row in observation], np.int32))
+        played, state = step(
+            time, state, np.array([inside.optimal_action(row) for row in observation], np.int32)
+        )
         observation, over = np.asarray(played.observation), np.asarray(played.terminated)
         assert not np.asarray(played.truncated)[~over].any()
-        np.testing.assert_allclose(np.asarray(played.episode_return)[over], predicted[over], rtol=1e-5)
+        np.testing.assert_allclose(
+            np.asarray(played.episode_return)[over], predicted[over], rtol=1e-5
+        )
         predicted[over] = [inside.optimal_return(row) for row in observation[over]]
         ended += over.sum()
     assert ended >= number
@@ -220,13 +257,22 @@ def test_names(name: str) -> None:
     [
         (
             "5",
-            r"'rljax/LightsOut-5' names no size of lights out: the form is rljax/LightsOut-MxN, then -dense, -test, "
-            r"-dense-test or nothing. For example: rljax/LightsOut-5x5-test",
+            (
+                r"'rljax/LightsOut-5' names no size of lights out: the form is "
+                r"rljax/LightsOut-MxN, then -dense, -test, -dense-test or nothing. For example: "
+                r"rljax/LightsOut-5x5-test"
+            ),
         ),
         ("5x5-test-dense", r"names no size of lights out.* For example: rljax/LightsOut-5x5-test"),
         ("1x5", r"'rljax/LightsOut-1x5' has 1 x 5 cells: rows and columns must be 2 to 20."),
         ("5x21", r"has 5 x 21 cells"),
-        ("19x19-dense", r"on 19 x 19 cells 2\^16 sets of presses have the same effect, too many .* \(at most 2\^8\)"),
+        (
+            "19x19-dense",
+            (
+                r"on 19 x 19 cells 2\^16 sets of presses have the same effect, too many .* "
+                r"\(at most 2\^8\)"
+            ),
+        ),
     ],
 )
 def test_what_there_is_not(name: str, message: str) -> None:
@@ -245,7 +291,8 @@ def test_pictures_and_text_show_lights_and_goal() -> None:
     lights, goal = boards(environment, observation)
     lines = environment.text(state).split("\n")
     assert lines == [
-        "   ".join(" ".join("#" if on else "." for on in board[row]) for board in (lights, goal)) for row in range(2)
+        "   ".join(" ".join("#" if on else "." for on in board[row]) for board in (lights, goal))
+        for row in range(2)
     ]
     picture = environment.render(state)
     assert picture.dtype == np.uint8

@@ -34,9 +34,13 @@ def test_spec_is_gymnasiums(task: str) -> None:
 @tasks
 def test_episodes_begin_as_gymnasiums(task: str) -> None:
     environment, theirs = mjx.MJX(f"rljax/{task}"), gymnasiums(task)
-    ours = np.asarray(jax.vmap(lambda key: environment.reset(key)[0])(jax.random.split(jax.random.key(0), 2000)))
+    ours = np.asarray(
+        jax.vmap(lambda key: environment.reset(key)[0])(jax.random.split(jax.random.key(0), 2000))
+    )
     first = np.stack([theirs.reset(seed=seed)[0] for seed in range(2000)])
-    np.testing.assert_allclose(ours.mean(axis=0), first.mean(axis=0), atol=0.1 * environment.task.noise)
+    np.testing.assert_allclose(
+        ours.mean(axis=0), first.mean(axis=0), atol=0.1 * environment.task.noise
+    )
     np.testing.assert_allclose(ours.std(axis=0), first.std(axis=0), rtol=0.08)
     # The fourth moment tells a uniform distribution (1.8) from a normal one (3).
     np.testing.assert_allclose(kurtosis(ours), kurtosis(first), atol=0.5)
@@ -83,7 +87,10 @@ def test_velocities_have_limits() -> None:
     environment = mjx.make("rljax/velocity/Hopper")
     assert environment.spec.name == "rljax/velocity/Hopper"
     assert [part.name for part in environment.spec.signals] == ["cost"]
-    assert (mjx.LimitedMJX("rljax/velocity/Hopper").limit, mjx.make("rljax/Hopper").spec.signals) == (0.7402, ())
+    assert (
+        mjx.LimitedMJX("rljax/velocity/Hopper").limit,
+        mjx.make("rljax/Hopper").spec.signals,
+    ) == (0.7402, ())
     assert "rljax/velocity/Walker2d" in envs.names()["rljax"]
 
 

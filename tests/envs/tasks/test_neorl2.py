@@ -1,8 +1,9 @@
 """DMSD and Pipeline equal NeoRL-2's: recorded transitions replay, and episodes begin as theirs do.
 
-`neorl2_transitions.npz` holds two episodes of DMSD's published validation file (CC BY 4.0): in one both targets change,
-in the other only one. It also holds an episode of each task that the environments of polixir/NeoRL2 at b50d91d gave for
-random actions, also beyond [-1, 1]. Pipeline's flow reaches its upper bound there.
+`neorl2_transitions.npz` holds two episodes of DMSD's published validation file (CC BY 4.0): in one
+both targets change, in the other only one. It also holds an episode of each task that the
+environments of polixir/NeoRL2 at b50d91d gave for random actions, also beyond [-1, 1]. Pipeline's
+flow reaches its upper bound there.
 """
 
 from __future__ import annotations
@@ -32,16 +33,21 @@ def test_recorded_transitions_of_dmsd_replay(recorded: dict[str, np.ndarray]) ->
 
     def episode(first: Any, action: Any, targets: Any) -> Any:
         def body(state: DMSDState, action: Any) -> Any:
-            observation, state, reward, terminated, truncated, _ = task.step(jax.random.key(0), state, action)
+            observation, state, reward, terminated, truncated, _ = task.step(
+                jax.random.key(0), state, action
+            )
             return state, (observation, reward, terminated | truncated)
 
         state = DMSDState(first[:2], first[2:4], targets, jnp.zeros((), jnp.int32))
         return jax.lax.scan(body, state, action)[1]
 
     observation, reward, ended = jax.jit(jax.vmap(episode))(first, action, targets)
-    np.testing.assert_array_equal(observation[..., 4:], recorded["dmsd_next_observation"][..., 4:], "after 50 steps")
+    np.testing.assert_array_equal(
+        observation[..., 4:], recorded["dmsd_next_observation"][..., 4:], "after 50 steps"
+    )
     np.testing.assert_allclose(observation, recorded["dmsd_next_observation"], atol=1e-5)
-    # At the target, the slope of log(|x| + 0.01) is 100: float32's rounding of a position weighs so much more.
+    # At the target, the slope of log(|x| + 0.01) is 100: float32's rounding of a position weighs so
+    # much more.
     np.testing.assert_allclose(reward, recorded["dmsd_reward"], atol=1e-3)
     assert not ended.any()
 
@@ -52,7 +58,8 @@ def test_recorded_transitions_of_pipeline_replay(recorded: dict[str, np.ndarray]
 
     def body(state: PipelineState, given: Any) -> Any:
         action, target = given
-        state = state.replace(observation=state.observation.at[1].set(target))  # the package's draw, not ours
+        # The package's draw, not ours.
+        state = state.replace(observation=state.observation.at[1].set(target))
         observation, state, reward, *_ = task.step(jax.random.key(0), state, action)
         return state, (observation, reward)
 
@@ -70,7 +77,9 @@ def test_recorded_transitions_of_pipeline_replay(recorded: dict[str, np.ndarray]
 
 
 def test_dmsd_begins_as_published() -> None:
-    observation, state = jax.jit(jax.vmap(DMSD("rljax/DMSD").reset))(jax.random.split(jax.random.key(0), 4000))
+    observation, state = jax.jit(jax.vmap(DMSD("rljax/DMSD").reset))(
+        jax.random.split(jax.random.key(0), 4000)
+    )
     largest = np.abs(observation).max(axis=0)
     np.testing.assert_allclose(largest, [0.25, 0.25, 0.1, 0.1, 1.5, 1.5], rtol=0.02)
     changes = np.asarray(state.targets[:, 0] != state.targets[:, 1])
@@ -87,7 +96,9 @@ def test_pipeline_begins_and_changes_as_published() -> None:
         first, state = task.reset(begin)
         return first, task.step(go, state, jnp.zeros(1))[0]
 
-    first, second = map(np.asarray, jax.jit(jax.vmap(one))(jax.random.split(jax.random.key(0), 40000)))
+    first, second = map(
+        np.asarray, jax.jit(jax.vmap(one))(jax.random.split(jax.random.key(0), 40000))
+    )
     assert 80 <= first[:, 0].min() < 80.1
     assert 119.9 < first[:, 0].max() < 120
     values, counts = np.unique(first[:, 1], return_counts=True)
@@ -98,5 +109,9 @@ def test_pipeline_begins_and_changes_as_published() -> None:
 
 @pytest.mark.parametrize(("task", "limit"), [("DMSD", 100), ("Pipeline", 1000)])
 def test_are_the_environments_of_their_data(task: str, limit: int) -> None:
-    assert datasets.environment(f"neorl2/{task}-v0") == f"rljax/{task}" == datasets.environment(f"neorl2/{task}-val")
+    assert (
+        datasets.environment(f"neorl2/{task}-v0")
+        == f"rljax/{task}"
+        == datasets.environment(f"neorl2/{task}-val")
+    )
     assert envs.make(f"rljax/{task}").spec.max_episode_steps == limit

@@ -18,7 +18,10 @@ KEY = jax.random.key(0)
 def test_the_rod_points_along_its_angle(angle: float) -> None:
     seen = np.asarray(picture(jnp.float32(angle)), np.float64) / 255
     centres = (np.arange(PIXELS) + 0.5) * 2 * REACH / PIXELS - REACH
-    middle = np.array([(seen.sum(axis=0) * centres).sum(), -(seen.sum(axis=1) * centres).sum()]) / seen.sum()
+    middle = (
+        np.array([(seen.sum(axis=0) * centres).sum(), -(seen.sum(axis=1) * centres).sum()])
+        / seen.sum()
+    )
     np.testing.assert_allclose(middle, [0.5 * np.sin(angle), 0.5 * np.cos(angle)], atol=0.02)
     assert 6 < seen.sum() < 25, "a thin rod"
 

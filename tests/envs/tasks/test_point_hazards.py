@@ -25,14 +25,22 @@ def keys(number: int) -> Any:
 def test_rewards_and_costs_follow_the_rules() -> None:
     _, states = jax.vmap(TASK.reset)(keys(300))
     actions = jax.random.uniform(jax.random.key(1), (300, 2), minval=-1.5, maxval=1.5)
-    observation, after, reward, terminated, truncated, info = jax.vmap(TASK.step)(keys(300), states, actions)
+    observation, after, reward, terminated, truncated, info = jax.vmap(TASK.step)(
+        keys(300), states, actions
+    )
     old, new = np.asarray(states.position, np.float64), np.asarray(after.position, np.float64)
-    np.testing.assert_allclose(new, np.clip(old + SPEED * np.clip(actions, -1, 1), -1, 1), atol=1e-6)
-    before, left = (np.linalg.norm(np.asarray(states.goal) - place, axis=-1) for place in (old, new))
+    np.testing.assert_allclose(
+        new, np.clip(old + SPEED * np.clip(actions, -1, 1), -1, 1), atol=1e-6
+    )
+    before, left = (
+        np.linalg.norm(np.asarray(states.goal) - place, axis=-1) for place in (old, new)
+    )
     reached = left < GOAL_RADIUS
     assert 0 < reached.sum() < 50
     np.testing.assert_allclose(reward, (before - left) / SPEED + 10 * reached, rtol=1e-4, atol=1e-4)
-    inside = (np.linalg.norm(np.asarray(states.hazards) - new[:, None], axis=-1) < RADIUS).any(axis=-1)
+    inside = (np.linalg.norm(np.asarray(states.hazards) - new[:, None], axis=-1) < RADIUS).any(
+        axis=-1
+    )
     assert 0 < inside.sum() < 150
     np.testing.assert_array_equal(info["cost"], inside.astype(np.float32))
     moved = (np.asarray(after.goal) != np.asarray(states.goal)).any(axis=-1)
@@ -49,7 +57,9 @@ def test_rewards_and_costs_follow_the_rules() -> None:
 def test_nothing_begins_in_a_hazard_where_there_is_room() -> None:
     _, states = jax.vmap(TASK.reset)(keys(300))
     for places in (states.position, states.goal):
-        distances = np.linalg.norm(np.asarray(states.hazards) - np.asarray(places)[:, None], axis=-1)
+        distances = np.linalg.norm(
+            np.asarray(states.hazards) - np.asarray(places)[:, None], axis=-1
+        )
         assert (distances.min(axis=-1) >= RADIUS).all()
 
 
@@ -80,7 +90,9 @@ def test_pictures_and_text_show_what_there_is() -> None:
     picture = TASK.render(state)
     assert picture.shape == (256, 256, 3)
     assert picture.dtype == np.uint8
-    colours = [tuple(picture[row, column]) for row, column in ((64, 192), (64, 64), (192, 64), (192, 192))]
+    colours = [
+        tuple(picture[row, column]) for row, column in ((64, 192), (64, 64), (192, 64), (192, 192))
+    ]
     assert len(set(colours)) == 4
     lines = TASK.text(state).split("\n")
     assert (lines[5][30], lines[5][10], lines[14][10], lines[14][30]) == ("x", "G", "O", ".")

@@ -27,7 +27,9 @@ def test_loss_by_hand(form: Any, factor: float) -> None:
     (value, metrics), _ = loss(log_temperature, np.float32(1.5), 2, settings)
     np.testing.assert_allclose(value, factor * (1.5 - -2.0), rtol=1e-6)  # the target is -A = -2
     np.testing.assert_allclose(metrics["temperature/value"], 0.5, rtol=1e-6)
-    slopes = [loss(log_temperature, np.float32(entropy), 2, settings)[1] for entropy in (-2.5, -1.5)]
+    slopes = [
+        loss(log_temperature, np.float32(entropy), 2, settings)[1] for entropy in (-2.5, -1.5)
+    ]
     assert slopes[0] < 0.0 < slopes[1], "too little entropy raises alpha"
 
 
@@ -36,7 +38,9 @@ def test_target_is_a_share_of_the_actions_size(changes: dict[str, Any], target: 
     settings = TemperatureSettings(temperature_loss="alpha", **changes)
     loss, _ = temperatures.loss(jnp.zeros(()), jnp.ones(()), 3, settings)
     np.testing.assert_allclose(loss, 1.0 - target)
-    loss, _ = temperatures.loss(jnp.zeros(()), jnp.ones(()), 3, settings._replace(target_entropy=0.25))
+    loss, _ = temperatures.loss(
+        jnp.zeros(()), jnp.ones(()), 3, settings._replace(target_entropy=0.25)
+    )
     np.testing.assert_allclose(loss, 0.75)
 
 
@@ -52,4 +56,6 @@ def test_moves_only_where_it_is_learnt(learns: bool) -> None:
 def test_settings_are_those_of_a_config() -> None:
     settings = TemperatureSettings.of(sac.Config(target_entropy=-0.7, temperature_loss="alpha"))
     assert settings == TemperatureSettings(target_entropy=-0.7, temperature_loss="alpha")
-    assert TemperatureSettings.of(h2o.Config(), learn_temperature=False) == TemperatureSettings(learn_temperature=False)
+    assert TemperatureSettings.of(h2o.Config(), learn_temperature=False) == TemperatureSettings(
+        learn_temperature=False
+    )

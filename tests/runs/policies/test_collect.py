@@ -27,7 +27,9 @@ from tests.helpers import replay_buffers, small_runs
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run whose replay of 150 rows has wrapped."""
     out = tmp_path_factory.mktemp("runs") / "sac"
-    return small_runs.train("sac", "Pendulum-v1", 200, out, {"replay_size": 150, "batch_size": 16}, seeds=2)
+    return small_runs.train(
+        "sac", "Pendulum-v1", 200, out, {"replay_size": 150, "batch_size": 16}, seeds=2
+    )
 
 
 def replayed(seed: int, actions: np.ndarray) -> tuple[list[Any], list[float]]:
@@ -50,7 +52,9 @@ def test_played_episodes_are_the_environments(trained: Path, source: Any) -> Non
     dataset = collect.record(trained, steps=500, source=source, num_envs=2, seed=3)
     assert dataset.num == 500
     assert dataset.env == "Pendulum-v1"
-    assert dataset.lengths().tolist() == [200, 50, 200, 50], "environment by environment, the last episode cut"
+    assert dataset.lengths().tolist() == [200, 50, 200, 50], (
+        "environment by environment, the last episode cut"
+    )
     rows = dataset.transitions
     for env, seed in enumerate(environment_seeds(3, TRAIN, number=2)):
         part = slice(250 * env, 250 * (env + 1))
@@ -63,8 +67,12 @@ def test_played_episodes_are_the_environments(trained: Path, source: Any) -> Non
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("steps", "lengths"), [(403, [200, 2, 200, 1]), (5, [2, 2, 1]), (2, [1, 1]), (1, [1])])
-def test_no_more_is_recorded_than_was_asked_for(trained: Path, steps: int, lengths: list[int]) -> None:
+@pytest.mark.parametrize(
+    ("steps", "lengths"), [(403, [200, 2, 200, 1]), (5, [2, 2, 1]), (2, [1, 1]), (1, [1])]
+)
+def test_no_more_is_recorded_than_was_asked_for(
+    trained: Path, steps: int, lengths: list[int]
+) -> None:
     num_envs = 2 if steps > 5 else 3
     dataset = collect.record(trained, steps=steps, num_envs=num_envs, source="random")
     assert dataset.num == steps
@@ -77,7 +85,9 @@ def test_no_more_is_recorded_than_was_asked_for(trained: Path, steps: int, lengt
 
 @pytest.mark.slow
 def test_same_seed_records_the_same(trained: Path) -> None:
-    first, second = (collect.record(trained, steps=100, source="exploring", seed=5) for _ in range(2))
+    first, second = (
+        collect.record(trained, steps=100, source="exploring", seed=5) for _ in range(2)
+    )
     np.testing.assert_array_equal(first.transitions.action, second.transitions.action)
     other = collect.record(trained, steps=100, source="exploring", seed=6)
     assert np.any(other.transitions.action != first.transitions.action)
@@ -102,7 +112,9 @@ def test_a_replay_is_what_the_learner_has_seen_last(trained: Path, learner: int)
 
 @pytest.fixture(scope="module")
 def inside(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run in two environments inside the program, whose replay of 450 rows has wrapped in their second episode."""
+    """A run in two environments inside the program, whose replay of 450 rows has wrapped in their
+    second episode.
+    """
     out = tmp_path_factory.mktemp("runs") / "inside"
     changes = {"replay_size": 450, "batch_size": 16, "num_envs": 2}
     return small_runs.train("sac", "rljax/Pendulum", 500, out, changes)
@@ -114,10 +126,14 @@ def test_a_replay_of_environments_inside_the_program(inside: Path, tmp_path: Pat
     data.main(["record", str(inside), str(path), "--from", "replay", "--steps", "449"])
     dataset = datasets.load(str(path))
     assert (dataset.num, dataset.env) == (449, "rljax/Pendulum")
-    assert dataset.lengths().tolist() == [175, 50, 175, 49], "environment by environment, from step 25 on"
+    assert dataset.lengths().tolist() == [175, 50, 175, 49], (
+        "environment by environment, from step 25 on"
+    )
     rows = dataset.transitions
     inner = np.flatnonzero(~dataset.last)
-    np.testing.assert_allclose(rows.observation[inner + 1], rows.next_observation[inner], rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(
+        rows.observation[inner + 1], rows.next_observation[inner], rtol=1e-5, atol=1e-6
+    )
     np.testing.assert_array_equal(dataset.action_bounds, [[-1], [1]])
     cos, sin, speed = np.asarray(rows.observation).T
     torque = 2 * np.asarray(rows.action)[:, 0]
@@ -128,7 +144,10 @@ def test_a_replay_of_environments_inside_the_program(inside: Path, tmp_path: Pat
 @pytest.mark.learn
 @pytest.mark.parametrize("source", ["policy", "exploring", "random"])
 def test_environments_inside_the_program_are_not_played(inside: Path, source: Any) -> None:
-    message = r"is 'rljax/Pendulum', inside the program, .* Record what the learner stored .*: --from replay"
+    message = (
+        r"is 'rljax/Pendulum', inside the program, .* Record what the learner stored .*: "
+        r"--from replay"
+    )
     with pytest.raises(ValueError, match=message):
         collect.record(inside, source=source)
 
@@ -144,12 +163,16 @@ def test_provenance_says_whose_it_is(trained: Path) -> None:
 
 @pytest.mark.learn
 def test_actions_that_nobody_took_are_counted(tmp_path: Path) -> None:
-    out = small_runs.train("dqn", "CartPole-v1", 8, tmp_path / "dqn", {"batch_size": 4, "warmup_steps": 4})
+    out = small_runs.train(
+        "dqn", "CartPole-v1", 8, tmp_path / "dqn", {"batch_size": 4, "warmup_steps": 4}
+    )
     for source, path in (("random", tmp_path / "one.npz"), ("replay", tmp_path / "one.hdf5")):
         data.main(["record", str(out), str(path), "--steps", "1", "--from", source])
         again = datasets.load(str(path))
         assert (again.num, again.action_size) == (1, 2)
-    both = datasets.join([datasets.load(str(tmp_path / name)) for name in ("one.npz", "one.hdf5")], "both")
+    both = datasets.join(
+        [datasets.load(str(tmp_path / name)) for name in ("one.npz", "one.hdf5")], "both"
+    )
     assert both.provenance["num_actions"] == 2
 
 
@@ -160,7 +183,9 @@ def test_references_are_those_of_the_task(trained: Path) -> None:
 
 
 def test_parts_are_joined_with_their_ends(trained: Path) -> None:
-    parts = [collect.record(trained, steps=30, num_envs=1, seed=seed, name=str(seed)) for seed in (0, 1)]
+    parts = [
+        collect.record(trained, steps=30, num_envs=1, seed=seed, name=str(seed)) for seed in (0, 1)
+    ]
     both = datasets.join(parts, "both")
     assert both.num == 60
     assert both.lengths().tolist() == [30, 30]
@@ -168,13 +193,22 @@ def test_parts_are_joined_with_their_ends(trained: Path) -> None:
     np.testing.assert_array_equal(both.transitions.reward[30:], parts[1].transitions.reward)
 
 
-def test_written_and_read_back(trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_written_and_read_back(
+    trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     path = tmp_path / "recorded.hdf5"
-    data.main(["record", str(trained), str(path), "--steps", "400", "--envs", "2", "--from", "random"])
+    data.main(
+        ["record", str(trained), str(path), "--steps", "400", "--envs", "2", "--from", "random"]
+    )
     assert "400 transitions, return" in capsys.readouterr().out
-    again, made = datasets.load(str(path)), collect.record(trained, steps=400, num_envs=2, source="random")
+    again, made = (
+        datasets.load(str(path)),
+        collect.record(trained, steps=400, num_envs=2, source="random"),
+    )
     for name in ("observation", "reward", "terminated", "truncated", "next_observation"):
-        np.testing.assert_array_equal(getattr(again.transitions, name), getattr(made.transitions, name))
+        np.testing.assert_array_equal(
+            getattr(again.transitions, name), getattr(made.transitions, name)
+        )
     np.testing.assert_allclose(again.transitions.action, made.transitions.action, atol=1e-6)
     assert again.env == "Pendulum-v1"
     data.main(["check", str(path)])
@@ -187,7 +221,20 @@ def test_written_and_read_back(trained: Path, tmp_path: Path, capsys: pytest.Cap
 def test_corrupted_by_a_command(trained: Path, tmp_path: Path) -> None:
     path, worse = tmp_path / "recorded.npz", tmp_path / "worse.npz"
     data.main(["record", str(trained), str(path), "--steps", "400", "--from", "random"])
-    data.main(["corrupt", str(path), str(worse), "--what", "reward", "dynamics", "--rate", "0.5", "--seed", "1"])
+    data.main(
+        [
+            "corrupt",
+            str(path),
+            str(worse),
+            "--what",
+            "reward",
+            "dynamics",
+            "--rate",
+            "0.5",
+            "--seed",
+            "1",
+        ]
+    )
     before, after = datasets.load(str(path)).transitions, datasets.load(str(worse)).transitions
     np.testing.assert_array_equal(before.observation, after.observation)
     assert 0.4 < np.mean(before.reward != after.reward) < 0.6
@@ -197,7 +244,10 @@ def test_corrupted_by_a_command(trained: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"source": "expert"}, r"--from is 'expert', it must be one of policy, exploring, random, replay"),
+        (
+            {"source": "expert"},
+            r"--from is 'expert', it must be one of policy, exploring, random, replay",
+        ),
         ({"steps": 0}, r"--steps is 0"),
         ({"learner": 2}, r"no learner 2: the run has 2"),
         ({"learner": 2, "source": "replay"}, r"no learner 2: the run has 2"),
@@ -243,17 +293,28 @@ def test_signals_are_recorded_and_reach_agents_from_data(tmp_path: Path) -> None
     without = datasets.write_archive(
         dataclasses.replace(dataset, transitions=rows.replace(extras={})), tmp_path / "b.npz"
     )
-    with pytest.raises(ValueError, match=r"agent 'sac_lagrangian' learns from the signal 'cost', and .* gives none"):
-        run.train("sac_lagrangian", "velocity/HalfCheetah-v5", 100, data=str(without), out=tmp_path / "run")
+    with pytest.raises(
+        ValueError, match=r"agent 'sac_lagrangian' learns from the signal 'cost', and .* gives none"
+    ):
+        run.train(
+            "sac_lagrangian",
+            "velocity/HalfCheetah-v5",
+            100,
+            data=str(without),
+            out=tmp_path / "run",
+        )
 
 
 @pytest.mark.slow
 def test_the_signals_of_a_replay_are_recorded() -> None:
-    rows = jax.tree.map(jnp.asarray, replay_buffers.transitions(replay_buffers.numbered(0, 2)))  # [P, E, ...]
+    # [P, E, ...]
+    rows = jax.tree.map(jnp.asarray, replay_buffers.transitions(replay_buffers.numbered(0, 2)))
     shape = rows.reward.shape
     replay = ReplayBuffer.create(rows.replace(extras={"cost": rows.reward, "time": rows.reward}), 6)
     for step in range(4):  # of 6 rows in all; the oldest are overwritten
-        extras = {name: step + 10.0 * jnp.ones(shape) * jnp.arange(shape[1]) for name in ("cost", "time")}
+        extras = {
+            name: step + 10.0 * jnp.ones(shape) * jnp.arange(shape[1]) for name in ("cost", "time")
+        }
         replay = replay.add(rows.replace(extras=extras))
     found = collect.of_ring(replay.of_learner(0), 2, 6, ("cost",)).extras
     np.testing.assert_array_equal(found.pop("cost"), [1, 2, 3, 11, 12, 13])
@@ -262,11 +323,22 @@ def test_the_signals_of_a_replay_are_recorded() -> None:
 
 @pytest.mark.learn
 def test_an_agent_with_signals_learns_from_data_beside_its_environment(tmp_path: Path) -> None:
-    first = small_runs.train("sac", "velocity/HalfCheetah-v5", 100, tmp_path / "first", {"batch_size": 16})
-    path = datasets.write_archive(collect.record(first, steps=80, num_envs=2, source="random"), tmp_path / "a.npz")
+    first = small_runs.train(
+        "sac", "velocity/HalfCheetah-v5", 100, tmp_path / "first", {"batch_size": 16}
+    )
+    path = datasets.write_archive(
+        collect.record(first, steps=80, num_envs=2, source="random"), tmp_path / "a.npz"
+    )
     changes = {"batch_size": 16, "warmup_steps": 20, "hidden": (16, 16)}
-    settings: dict[str, Any] = {"data": str(path), "config": changes, "eval_every": 60, "eval_episodes": 1}
-    out = run.train("sac_lagrangian", "velocity/HalfCheetah-v5", 60, out=tmp_path / "second", **settings)
+    settings: dict[str, Any] = {
+        "data": str(path),
+        "config": changes,
+        "eval_every": 60,
+        "eval_episodes": 1,
+    }
+    out = run.train(
+        "sac_lagrangian", "velocity/HalfCheetah-v5", 60, out=tmp_path / "second", **settings
+    )
     lines = records.read(out, "metrics")
     assert np.isfinite(lines[-1]["cost/multiplier"]).all()
     replay = collect.record(out, steps=60, source="replay")

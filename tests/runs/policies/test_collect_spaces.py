@@ -1,4 +1,6 @@
-"""What is recorded of any observations and actions is what the environment showed, bit for bit, also after a file."""
+"""What is recorded of any observations and actions is what the environment showed, bit for bit,
+also after a file.
+"""
 
 from __future__ import annotations
 
@@ -27,9 +29,14 @@ PAIRS += [("dictionary", "continuous"), ("vector", "several"), ("vector", "maske
 
 def recorded(shows: str, takes: str) -> datasets.OfflineDataset:
     """Random actions in three environments side by side."""
-    hosted, generator = envs.make_hosted(every_space.name(shows, takes), ENVS), np.random.default_rng(SEED)
+    hosted, generator = (
+        envs.make_hosted(every_space.name(shows, takes), ENVS),
+        np.random.default_rng(SEED),
+    )
     try:
-        choose = lambda observation, step: collect.random_actions(generator, hosted.spec, observation)  # noqa: E731
+        choose = lambda observation, step: collect.random_actions(  # noqa: E731
+            generator, hosted.spec, observation
+        )
         transitions, bounds = collect.roll_out(hosted, choose, STEPS, SEED), hosted.action_bounds
     finally:
         hosted.close()
@@ -40,13 +47,19 @@ def recorded(shows: str, takes: str) -> datasets.OfflineDataset:
     return dataset
 
 
-def plain(shows: str, takes: str, seed: int, actions: np.ndarray) -> list[tuple[Any, Any, float, bool, bool]]:
-    """Each row (observation, successor, reward, terminated, truncated) of the environment for agents' actions."""
+def plain(
+    shows: str, takes: str, seed: int, actions: np.ndarray
+) -> list[tuple[Any, Any, float, bool, bool]]:
+    """Each row (observation, successor, reward, terminated, truncated) of the environment for
+    agents' actions.
+    """
     environment: Any = gymnasium.make("Panels-v0", shows=shows, takes=takes)
     observation, info = environment.reset(seed=seed)
     rows = []
     for action in actions:
-        own = {"continuous": 2 * action, "one": int(action) + 1 if takes == "one" else 0}.get(takes, action)
+        own = {"continuous": 2 * action, "one": int(action) + 1 if takes == "one" else 0}.get(
+            takes, action
+        )
         own = own.astype(np.int8) if takes == "binary" else int(own) if takes == "masked" else own
         before = seen(observation, info)
         observation, reward, terminated, truncated, info = environment.step(own)
@@ -59,7 +72,10 @@ def plain(shows: str, takes: str, seed: int, actions: np.ndarray) -> list[tuple[
 def seen(observation: Any, info: dict[str, Any]) -> Any:
     """An observation as agents see it."""
     if isinstance(observation, dict):
-        observation = {"camera/left": observation["camera"]["left"], "vector": observation["vector"]}
+        observation = {
+            "camera/left": observation["camera"]["left"],
+            "vector": observation["vector"],
+        }
     if "action_mask" in info:
         return {"action_mask": info["action_mask"] != 0, "observation": observation}
     return observation
@@ -68,8 +84,12 @@ def seen(observation: Any, info: dict[str, Any]) -> Any:
 def assert_rows(found: Any, expected: list[Any]) -> None:
     """Assert that columns [N, ...] are these rows, of the same dtypes."""
     arrays = jax.tree.map(np.asarray, found, is_leaf=frames.is_frames)
-    jax.tree.map(np.testing.assert_array_equal, arrays, jax.tree.map(lambda *rows: np.stack(rows), *expected))
-    jax.tree.map(lambda x, row: np.testing.assert_equal(x.dtype, np.asarray(row).dtype), arrays, expected[0])
+    jax.tree.map(
+        np.testing.assert_array_equal, arrays, jax.tree.map(lambda *rows: np.stack(rows), *expected)
+    )
+    jax.tree.map(
+        lambda x, row: np.testing.assert_equal(x.dtype, np.asarray(row).dtype), arrays, expected[0]
+    )
 
 
 @pytest.mark.parametrize(("shows", "takes"), PAIRS)
@@ -77,8 +97,13 @@ def test_what_is_recorded_is_what_happened(tmp_path: Path, shows: str, takes: st
     made = recorded(shows, takes)
     actions, each = np.asarray(made.transitions.action), STEPS // ENVS
     seeds = environment_seeds(SEED, TRAIN, number=ENVS)
-    rows = [plain(shows, takes, seed, actions[each * i : each * (i + 1)]) for i, seed in enumerate(seeds)]
-    before, after, reward, terminated, truncated = zip(*(row for part in rows for row in part), strict=True)
+    rows = [
+        plain(shows, takes, seed, actions[each * i : each * (i + 1)])
+        for i, seed in enumerate(seeds)
+    ]
+    before, after, reward, terminated, truncated = zip(
+        *(row for part in rows for row in part), strict=True
+    )
     ended = np.array(truncated) | (np.arange(1, STEPS + 1) % each == 0)
     files = [datasets.write(made, tmp_path / name) for name in ("made.npz", "made.hdf5")]
     for dataset in (made, *(datasets.load(str(path)) for path in files)):
@@ -119,7 +144,11 @@ def assert_recorded(ring: Any, history: list[Any], stack: int, steps: int) -> No
     """Assert that so many transitions of a ring are those of the history."""
     found = collect.of_ring(ring.of_learner(1), 2, steps)
     held = int(ring.successors.usable[1]) // 2
-    rows = [history[len(history) - held + t][1][env] for env in range(2) for t in range(min(held, -(-steps // 2)))]
+    rows = [
+        history[len(history) - held + t][1][env]
+        for env in range(2)
+        for t in range(min(held, -(-steps // 2)))
+    ]
     rows = rows[:steps]
     assert len(found.reward) == len(rows)
     for name in ("action", "reward", "terminated"):
@@ -128,7 +157,10 @@ def assert_recorded(ring: Any, history: list[Any], stack: int, steps: int) -> No
     assert_rows(found.next_observation, [row["next_observation"] for row in rows])
     pictures = found.observation.pictures
     assert pictures is found.next_observation.pictures
-    assert len(pictures) <= len(rows) + sum(row["terminated"] or row["truncated"] for row in rows) + 2 * stack
+    assert (
+        len(pictures)
+        <= len(rows) + sum(row["terminated"] or row["truncated"] for row in rows) + 2 * stack
+    )
     assert len({picture.tobytes() for picture in pictures}) == len(pictures)
 
 
@@ -170,7 +202,10 @@ def test_commands_on_pictures(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     datasets.write(recorded("dictionary", "several"), path)
     data.main(["info", str(path), "--output", str(tmp_path / "info.png")])
     shown = capsys.readouterr().out
-    assert "a dictionary of camera/left uint8[20, 20, 3], vector float32[3], actions of 3 x 2 choices" in shown
+    assert (
+        "a dictionary of camera/left uint8[20, 20, 3], vector float32[3], actions of 3 x 2 choices"
+        in shown
+    )
     data.main(["check", str(path)])
     data.main(["convert", str(path), str(best), "--top", "0.5"])
     data.main(["join", str(tmp_path / "both.npz"), str(path), str(best)])
@@ -195,9 +230,14 @@ def rows_of(tree: Any, rows: Any) -> list[Any]:
     return [jax.tree.map(lambda x, row=row: x[row], tree) for row in rows]
 
 
-def test_more_than_fits_is_refused_before_anything_is_played(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_more_than_fits_is_refused_before_anything_is_played(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(collect.hardware, "available_memory", lambda: 10**8)
     spec = EnvSpec("x", (84, 84, 4), 4, discrete=True, observation_dtype="uint8", stack=4)
     collect._require_room(spec, 5_000)
-    with pytest.raises(ValueError, match=r"the run needs 1\.4 GB on this machine, 0\.1 GB are there\. Lower --steps\."):
+    with pytest.raises(
+        ValueError,
+        match=r"the run needs 1\.4 GB on this machine, 0\.1 GB are there\. Lower --steps\.",
+    ):
         collect._require_room(spec, 100_000)

@@ -34,7 +34,9 @@ class Mean:
         return buffers.Stream(time_feature=self.timed)
 
     def act(self, state: Any, observation: Any, key: Any, config: Any, explore: bool) -> Any:
-        """The mean in every dimension, or as a choice; the last element alone where it observes the time."""
+        """The mean in every dimension, or as a choice; the last element alone where it observes the
+        time.
+        """
         axes = tuple(range(observation.ndim - len(self.spec.observation_shape), observation.ndim))
         mean = observation[..., -1] if self.timed else observation.mean(axis=axes)
         if self.spec.discrete:
@@ -42,7 +44,9 @@ class Mean:
         return jnp.stack([mean] * self.spec.action_size, axis=-1), {}
 
 
-def made(observation: Any, action: Any, env: str = "Odd-v0", described: bool = True, timed: bool = False) -> Policy:
+def made(
+    observation: Any, action: Any, env: str = "Odd-v0", described: bool = True, timed: bool = False
+) -> Policy:
     native = Spaces(observation, action, env)
     shape = (native.observation_shape[0] + 1,) if timed else native.observation_shape
     spec = EnvSpec(env, shape, native.action_size, native.discrete, 10)
@@ -87,7 +91,8 @@ class Odd(gymnasium.Env):
         return self.observation_space.sample(), 0.0, False, False, {}
 
 
-@pytest.mark.filterwarnings("ignore:.*Casting input x to numpy array")  # Gymnasium hands over rows as numbers
+# Gymnasium hands over rows as numbers
+@pytest.mark.filterwarnings("ignore:.*Casting input x to numpy array")
 @pytest.mark.parametrize("observation", OBSERVATIONS, ids=str)
 @pytest.mark.parametrize("action", ACTIONS, ids=str)
 def test_every_space_that_can_be_trained_on(observation: Any, action: Any) -> None:
@@ -105,9 +110,14 @@ def test_every_space_that_can_be_trained_on(observation: Any, action: Any) -> No
 
 def test_bounds_and_start() -> None:
     np.testing.assert_allclose(made(VECTOR, ACTION)(np.full(3, 0.5, np.float32)), [0.0, 1.625])
-    np.testing.assert_allclose(made(VECTOR, ACTION)(np.full(3, 0.5, np.float32), normalised=True), [0.5, 0.5])
+    np.testing.assert_allclose(
+        made(VECTOR, ACTION)(np.full(3, 0.5, np.float32), normalised=True), [0.5, 0.5]
+    )
     choice = made(VECTOR, spaces.Discrete(2, start=10))
-    assert {choice(np.ones(3)): "a key", choice(-np.ones(3)): "another"} == {11: "a key", 10: "another"}
+    assert {choice(np.ones(3)): "a key", choice(-np.ones(3)): "another"} == {
+        11: "a key",
+        10: "another",
+    }
     assert choice(np.ones(3), normalised=True) == 1
 
 
@@ -125,7 +135,10 @@ def test_observations_as_agents_see_them() -> None:
     [
         (
             np.zeros(4),
-            r"given an observation of shape \(4,\), its observation_space promises \(3,\)\. It needs what 'Odd-v0'",
+            (
+                r"given an observation of shape \(4,\), its observation_space promises \(3,\)\. It "
+                r"needs what 'Odd-v0'"
+            ),
         ),
         ({"a": 1}, "that holds no real numbers .* It needs what 'Odd-v0' returns: Box"),
         (None, "no real numbers .None."),
@@ -140,7 +153,9 @@ def test_other_observations_are_refused(given: Any, message: str) -> None:
 
 def test_the_time_is_asked_for() -> None:
     policy = made(VECTOR, spaces.Box(-1, 1, (1,)), timed=True)
-    with pytest.raises(ValueError, match=r"observes the time of the episode.* policy\(observation, step=0\)"):
+    with pytest.raises(
+        ValueError, match=r"observes the time of the episode.* policy\(observation, step=0\)"
+    ):
         policy(np.zeros(3))
     np.testing.assert_allclose(policy(np.zeros(3), step=5), [0.0])
     np.testing.assert_allclose(policy(np.zeros((2, 3)), step=10), [[0.5], [0.5]])

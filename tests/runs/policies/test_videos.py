@@ -1,4 +1,6 @@
-"""Films of environments inside the program; those of Gymnasium's are tested with the command that makes them."""
+"""Films of environments inside the program; those of Gymnasium's are tested with the command that
+makes them.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,10 @@ videos.brax(environment, lambda observation, step: np.zeros(1, np.float32), 0, 3
 @pytest.mark.learn
 def test_brax_is_filmed_without_a_display(tmp_path: Path) -> None:
     done = subprocess.run(
-        [sys.executable, "-c", PROGRAM, str(tmp_path / "play.mp4")], capture_output=True, text=True, check=False
+        [sys.executable, "-c", PROGRAM, str(tmp_path / "play.mp4")],
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert "brax" in (tmp_path / "play.html").read_text()
     if "could not be rendered" in done.stderr:
@@ -51,10 +56,16 @@ def press_first(observation: np.ndarray, step: int) -> np.ndarray:
 
 
 @pytest.mark.parametrize("name", ["rljax/LightsOut-3x3", "timed/rljax/LightsOut-3x3"])
-def test_what_draws_itself_is_filmed_to_its_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+def test_what_draws_itself_is_filmed_to_its_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
     written = {}
-    monkeypatch.setattr(videos, "write", lambda frames, path, rate: written.update({path: (frames, rate)}) or path)
-    assert videos.drawn(envs.make(name), press_first, 0, 1_000, tmp_path / "play.mp4") == [tmp_path / "play.mp4"]
+    monkeypatch.setattr(
+        videos, "write", lambda frames, path, rate: written.update({path: (frames, rate)}) or path
+    )
+    assert videos.drawn(envs.make(name), press_first, 0, 1_000, tmp_path / "play.mp4") == [
+        tmp_path / "play.mp4"
+    ]
     frames, rate = written[tmp_path / "play.mp4"]
     assert rate == 4.0
     assert len(frames) == 10, "the first state, and one for each of 9 steps"
@@ -69,7 +80,10 @@ def test_episodes_end_where_the_environment_says_so() -> None:
     )  # to the right, until it is out
     assert len(states) <= 3
     cells = [int(state.agent) for state in states]
-    assert [bool(state.allowed[cell]) for state, cell in zip(states, cells, strict=True)][-2:] == [True, False]
+    assert [bool(state.allowed[cell]) for state, cell in zip(states, cells, strict=True)][-2:] == [
+        True,
+        False,
+    ]
     assert len(list(videos.episode(alone, lambda observation, step: np.int32(0), 0, 7))) == 8
 
 
@@ -85,6 +99,7 @@ def test_text_is_told_state_by_state() -> None:
 @pytest.mark.parametrize("show", [videos.drawn, videos.told])
 def test_what_does_not_draw_itself_is_refused(tmp_path: Path, show: Any) -> None:
     with pytest.raises(
-        ValueError, match=r"'rljax/Pendulum' has no pictures: `rljax play` films Gymnasium's and Brax's"
+        ValueError,
+        match=r"'rljax/Pendulum' has no pictures: `rljax play` films Gymnasium's and Brax's",
     ):
         list(show(envs.make("rljax/Pendulum"), press_first, 0, 2, tmp_path / "play.mp4"))

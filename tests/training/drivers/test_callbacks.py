@@ -14,7 +14,9 @@ from jax._src import compilation_cache, monitoring  # pyright: ignore[reportPriv
 from rljax.training.drivers import callbacks
 
 HIT = "/jax/compilation_cache/cache_hits"
-stood_in_for = pytest.mark.skipif(jax.__version_info__ >= (0, 11), reason="this JAX keeps such programs by itself")
+stood_in_for = pytest.mark.skipif(
+    jax.__version_info__ >= (0, 11), reason="this JAX keeps such programs by itself"
+)
 
 
 @pytest.fixture
@@ -43,12 +45,16 @@ def hits(tmp_path: Path) -> Iterator[list[str]]:
     compilation_cache.reset_cache()
 
 
-def program(first: Callable[..., np.ndarray], second: Callable[..., np.ndarray]) -> Callable[[jax.Array], jax.Array]:
+def program(
+    first: Callable[..., np.ndarray], second: Callable[..., np.ndarray]
+) -> Callable[[jax.Array], jax.Array]:
     """x -> second(2 first(x)), always the same text for XLA."""
     shape = jax.ShapeDtypeStruct((3,), np.float32)
 
     def called(x: jax.Array) -> jax.Array:
-        return callbacks.called_from_within(second, shape)(2 * callbacks.called_from_within(first, shape)(x))
+        return callbacks.called_from_within(second, shape)(
+            2 * callbacks.called_from_within(first, shape)(x)
+        )
 
     return jax.jit(called)
 

@@ -1,4 +1,6 @@
-"""What drivers share: episodes that were lost on resuming are cut, and nothing is summed across the seam."""
+"""What drivers share: episodes that were lost on resuming are cut,
+and nothing is summed across the seam.
+"""
 
 from __future__ import annotations
 
@@ -27,14 +29,18 @@ ENVS = 2
 
 
 def state(agent: Any, storage: Any) -> LearnerState:
-    return LearnerState(agent, storage, NONE, NONE, NONE, jnp.zeros((), jnp.int32), jnp.zeros((), jnp.int32))
+    return LearnerState(
+        agent, storage, NONE, NONE, NONE, jnp.zeros((), jnp.int32), jnp.zeros((), jnp.int32)
+    )
 
 
 def step(number: int, terminated: Sequence[bool] = (False, False)) -> Transition:
     """One step of two environments of one learner, whose rewards are 1 and 10."""
     observation: Any = np.full((1, ENVS, 1), number, np.float32)
     ends, reward = np.array([terminated]), np.array([[1.0, 10.0]], np.float32)
-    return Transition(observation, observation, reward, ends, np.zeros((1, ENVS), bool), observation + 1, {})
+    return Transition(
+        observation, observation, reward, ends, np.zeros((1, ENVS), bool), observation + 1, {}
+    )
 
 
 @pytest.mark.slow
@@ -52,10 +58,14 @@ def test_n_steps_do_not_cross_the_seam() -> None:
     three: Any = buffers.NStep(steps=3, discount=jnp.ones(1))  # type: ignore[arg-type]
     declared = buffers.Replay(replay_size=8, batch_size=200, num_envs=ENVS, draw=three)
     batch = replay_buffers.sample(declared, cut, None, jax.random.split(jax.random.key(0), 1))
-    begun, after, reward = (np.asarray(x).ravel() for x in (batch.observation, batch.next_observation, batch.reward))
+    begun, after, reward = (
+        np.asarray(x).ravel() for x in (batch.observation, batch.next_observation, batch.reward)
+    )
     assert set(zip(begun, after, strict=True)) == {(4, 6), (5, 6), (6, 8), (7, 8)}
     steps = {4: 2, 5: 1, 6: 2, 7: 1}
-    assert set(zip(begun, reward, strict=True)) == {(row, r * steps[row]) for row in steps for r in (1, 10)}
+    assert set(zip(begun, reward, strict=True)) == {
+        (row, r * steps[row]) for row in steps for r in (1, 10)
+    }
 
 
 @pytest.mark.slow
@@ -66,7 +76,9 @@ def test_traces_begin_anew(adaptive: bool) -> None:
     agent = jax.jit(stream_q.init, static_argnums=1)(jax.random.key(0), spec, config)
     update = jax.jit(stream_q.update)
     row = Transition(*(jnp.ones(()) for _ in range(6)))
-    row = row.replace(observation=jnp.ones(3), next_observation=jnp.ones(3), action=jnp.ones((), jnp.int32))
+    row = row.replace(
+        observation=jnp.ones(3), next_observation=jnp.ones(3), action=jnp.ones((), jnp.int32)
+    )
     row = row.replace(terminated=jnp.zeros((), bool), truncated=jnp.zeros((), bool))
     row = row.replace(extras={"greedy": jnp.ones((), bool)})
     for _ in range(3):

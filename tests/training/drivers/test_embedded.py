@@ -1,4 +1,6 @@
-"""Simulators on the host inside the compiled loop: the same training as beside it, and what they raise comes out."""
+"""Simulators on the host inside the compiled loop: the same training as beside it,
+and what they raise comes out.
+"""
 
 from __future__ import annotations
 
@@ -27,13 +29,23 @@ def embedded(iterations: int, hosted: Any, module: Any = None, **changes: Any) -
 @pytest.mark.slow
 @pytest.mark.parametrize("module", [Fake, OnPolicy])
 def test_teaches_what_many_calls_do(module: Any) -> None:
-    changes: Any = {"num_envs": 3, "num_steps": 4, "batch_size": 12, "warmup_steps": 30, "counts": True}
-    called = HostedDriver(Learner(module(), HostedCounter(5).spec, 2), HostedCounter(5), settings(2, **changes))
+    changes: Any = {
+        "num_envs": 3,
+        "num_steps": 4,
+        "batch_size": 12,
+        "warmup_steps": 30,
+        "counts": True,
+    }
+    called = HostedDriver(
+        Learner(module(), HostedCounter(5).spec, 2), HostedCounter(5), settings(2, **changes)
+    )
     called.start([1, 2])
     called.advance(11)
     inside = embedded(11, HostedCounter(5), module(), **changes)
     for part in ("agent", "storage", "steps", "updates"):
-        assert_equal(getattr(called.learners, part), getattr(inside.learners, part), rtol=1e-5, atol=1e-6)
+        assert_equal(
+            getattr(called.learners, part), getattr(inside.learners, part), rtol=1e-5, atol=1e-6
+        )
     assert_equal(called.action, inside.carry.action, rtol=1e-5, atol=1e-6)
     first, second = called.report(), inside.report()
     assert first.updates == second.updates > 0
@@ -71,7 +83,11 @@ def test_a_storage_is_never_copied(changes: Any) -> None:
             return super().update(state, batch.replace(reward=batch.reward + read), *others)
 
     driver = embedded(1, HostedCounter(5), Reading(), replay_size=7_776, **changes)
-    program = driver.loop.advance.lower(driver.carry, np.int32(1), driver.hyper, driver.data).compile().as_text()
+    program = (
+        driver.loop.advance.lower(driver.carry, np.int32(1), driver.hyper, driver.data)
+        .compile()
+        .as_text()
+    )
     assert "[2,7776,2]" in program
     assert not re.findall(r"= \w+\[2,7776\S* copy\(", program)
 

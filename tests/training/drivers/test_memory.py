@@ -1,4 +1,6 @@
-"""Memories through time: drivers, evaluation and policies keep one per environment, which ends with the episode."""
+"""Memories through time: drivers, evaluation and policies keep one per environment,
+which ends with the episode.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,9 @@ SIZES: dict[str, Any] = {"num_envs": ENVS, "num_steps": STEPS, "batch_size": STE
 
 
 class Remembering(Fake):
-    """It remembers how many observations of the episode it has seen, and their sum; a `Counter` shows the same."""
+    """It remembers how many observations of the episode it has seen, and their sum;
+    a `Counter` shows the same.
+    """
 
     def experience(self, config: Any) -> Any:
         """Rollouts with the memories before them."""
@@ -44,7 +48,9 @@ class Remembering(Fake):
         """Nothing seen."""
         return {"seen": jnp.zeros((), jnp.int32), "sum": jnp.zeros(2)}
 
-    def act(self, state: Any, observation: Any, key: Any, config: Any, explore: bool, memory: Any = None) -> Any:
+    def act(
+        self, state: Any, observation: Any, key: Any, config: Any, explore: bool, memory: Any = None
+    ) -> Any:
         """The number of observations seen, as an action."""
         memory = {"seen": memory["seen"] + 1, "sum": memory["sum"] + observation}
         return memory["seen"][..., None].astype(jnp.float32), {"sum": memory["sum"]}, memory
@@ -55,10 +61,13 @@ class Remembering(Fake):
         wrong = {
             "action": batch.action[..., 0] != times + 1,
             "memory": batch.extras["memory"]["seen"] != times[0],
-            "sum": batch.extras["memory"]["sum"] + batch.observation[0] != batch.extras["sum"][0].reshape(-1, 2),
+            "sum": batch.extras["memory"]["sum"] + batch.observation[0]
+            != batch.extras["sum"][0].reshape(-1, 2),
             "first": batch.extras["first"] != ((times == 0) & (jnp.arange(STEPS) > 0)[:, None]),
         }
-        return state, {name: x.mean() for name, x in wrong.items()} | {"firsts": batch.extras["first"].mean()}
+        return state, {name: x.mean() for name, x in wrong.items()} | {
+            "firsts": batch.extras["first"].mean()
+        }
 
 
 class Saved(HostedCounter):
@@ -71,7 +80,11 @@ class Saved(HostedCounter):
     def restore(self, saved: bytes) -> np.ndarray:
         """The observations then."""
         time, returns, self.last = np.frombuffer(saved).reshape(3, -1)
-        self.num_envs, self.time, self.returns = len(time), time.astype(np.int32), returns.astype(np.float32)
+        self.num_envs, self.time, self.returns = (
+            len(time),
+            time.astype(np.int32),
+            returns.astype(np.float32),
+        )
         return np.stack([time, self.last], axis=1).astype(np.float32)
 
     def reset(self, seeds: Sequence[int] | None) -> np.ndarray:
@@ -106,9 +119,9 @@ def test_memories_follow_episodes(kind: Any) -> None:
     made.start([1, 2])
     made.advance(2 * LIMIT)
     metrics = made.report().metrics
-    assert {name: np.max(metrics[name]) for name in ("action", "memory", "sum", "first")} == dict.fromkeys(
-        ("action", "memory", "sum", "first"), 0.0
-    )
+    assert {
+        name: np.max(metrics[name]) for name in ("action", "memory", "sum", "first")
+    } == dict.fromkeys(("action", "memory", "sum", "first"), 0.0)
     assert np.all(metrics["firsts"] > 0.1)
 
 
@@ -162,8 +175,11 @@ def test_evaluation_remembers(inside: bool, hold: int) -> None:
     state = jax.vmap(create)(keys)
     held: Any = agent if hold == 1 else HeldActions(agent, hold)
     played = kind(held, environment, 2)(state, range(4), config)
-    actions = [1 + time // hold for time in range(LIMIT)]  # the number of decisions so far: nothing is seen in between
-    np.testing.assert_array_equal(played.returns, np.full((2, 2), sum(range(LIMIT + 1)) + sum(actions)))
+    # The number of decisions so far: nothing is seen in between.
+    actions = [1 + time // hold for time in range(LIMIT)]
+    np.testing.assert_array_equal(
+        played.returns, np.full((2, 2), sum(range(LIMIT + 1)) + sum(actions))
+    )
 
 
 def trained(env: str, steps: int, out: Path, **changes: Any) -> Path:
@@ -182,7 +198,9 @@ def test_runs_resume_with_what_they_remember(env: str, tmp_path: Path) -> None:
     assert checkpoints.steps(tmp_path / "half" / "checkpoints")[-1] == 200
 
     loaded = rljax.load(tmp_path / "half")
-    seen = np.random.default_rng(0).normal(size=(3, *loaded.spec.observation_shape)).astype(np.float32)
+    seen = (
+        np.random.default_rng(0).normal(size=(3, *loaded.spec.observation_shape)).astype(np.float32)
+    )
     with pytest.raises(ValueError, match="step=0"):
         loaded(seen[0])
     with pytest.raises(ValueError, match="Begin an episode with step=0"):

@@ -1,4 +1,6 @@
-"""Learning from a data set: every row equally often, alone as in company, continued exactly; then in environments."""
+"""Learning from a data set: every row equally often, alone as in company, continued exactly;
+then in environments.
+"""
 
 from __future__ import annotations
 
@@ -31,10 +33,14 @@ class Prepared(Fake):
     def prepare(self, state: Any, data: Transition, config: Any) -> Any:
         """Remember the sum of all observations [N, O]."""
         del config
-        return state.replace(total=data.observation.sum(axis=0), count=jnp.asarray(1.0 * data.reward.shape[0]))
+        return state.replace(
+            total=data.observation.sum(axis=0), count=jnp.asarray(1.0 * data.reward.shape[0])
+        )
 
 
-def driver(seeds: list[int], agent: Any = None, on_host: bool = False, **changes: Any) -> OfflineDriver:
+def driver(
+    seeds: list[int], agent: Any = None, on_host: bool = False, **changes: Any
+) -> OfflineDriver:
     """Started, with a learning rate per learner."""
     rates = tuple(0.1 * (1 + seed) for seed in seeds)
     config = configuration.stack(Config(learning_rate=rates, **changes), len(seeds))  # pyright: ignore
@@ -57,7 +63,9 @@ def test_updates_are_the_agents_on_the_drawn_batches() -> None:
     assert np.isin(rewards[:4], np.arange(1, ROWS + 1)).all()
     report = trained.report()
     assert report.updates == 4
-    np.testing.assert_allclose(report.metrics["loss"], np.asarray(state.losses)[:, :4].mean(axis=1), rtol=1e-5)
+    np.testing.assert_allclose(
+        report.metrics["loss"], np.asarray(state.losses)[:, :4].mean(axis=1), rtol=1e-5
+    )
     assert np.isnan(report.metrics["episode/return"]).all(), "there were no episodes"
 
 
@@ -74,7 +82,9 @@ def test_agents_are_prepared_once_by_the_whole_data_set() -> None:
     trained = driver([0, 1])
     trained.advance(3)
     np.testing.assert_array_equal(trained.agent_state.state.count, [ROWS, ROWS])
-    np.testing.assert_array_equal(trained.agent_state.state.total, np.tile(dataset().observation.sum(axis=0), (2, 1)))
+    np.testing.assert_array_equal(
+        trained.agent_state.state.total, np.tile(dataset().observation.sum(axis=0), (2, 1))
+    )
 
 
 @pytest.mark.slow
@@ -87,7 +97,9 @@ def test_seed_learns_the_same_alone_and_in_company() -> None:
         np.asarray(alone.agent_state.state.rewards)[0],
     )
     np.testing.assert_allclose(
-        np.asarray(together.agent_state.state.weight)[1], np.asarray(alone.agent_state.state.weight)[0], rtol=1e-5
+        np.asarray(together.agent_state.state.weight)[1],
+        np.asarray(alone.agent_state.state.weight)[0],
+        rtol=1e-5,
     )
 
 
@@ -100,7 +112,9 @@ def test_continues_exactly_and_saves_no_data() -> None:
     first.report()
     saved = jax.tree.map(jnp.copy, first.arrays())
     assert jax.tree.structure(saved) == jax.tree.structure(first.template([0, 1]))
-    assert not any(ROWS in leaf.shape for leaf in jax.tree.leaves(saved)), "the data set is no part of the state"
+    assert not any(ROWS in leaf.shape for leaf in jax.tree.leaves(saved)), (
+        "the data set is no part of the state"
+    )
     second = driver([0, 1])
     second.start([7, 8])
     second.restore(saved, None)
@@ -150,5 +164,7 @@ def test_what_was_learnt_from_data_goes_on_in_an_environment() -> None:
     report = after.report()
     assert report.updates == 7, "updates are counted on"
     rewards = np.asarray(after.agent_state.state.rewards)[:, 3:7]
-    assert np.isin(rewards[..., :2], np.arange(1, ROWS + 1)).all(), "half of each batch is from the data set"
+    assert np.isin(rewards[..., :2], np.arange(1, ROWS + 1)).all(), (
+        "half of each batch is from the data set"
+    )
     assert dataclasses.asdict(after.learner.spec)["name"] == "Counter"

@@ -23,29 +23,42 @@ SIZES: dict[str, Any] = {"num_envs": 1, "num_steps": STEPS, "batch_size": STEPS}
 
 
 class Telling(OnPolicy):
-    """An OnPolicy whose actions tell how much it has learnt, and which remembers the actions of its rollouts."""
+    """An OnPolicy whose actions tell how much it has learnt,
+    and which remembers the actions of its rollouts.
+    """
 
     def init(self, key: Any, spec: Any, config: Any) -> State:
         """Nothing learnt."""
         return super().init(key, spec, config).replace(weight=jnp.zeros(2))
 
-    def act(self, state: State, observation: Any, key: Any, config: Any, explore: bool) -> tuple[Any, dict]:
+    def act(
+        self, state: State, observation: Any, key: Any, config: Any, explore: bool
+    ) -> tuple[Any, dict]:
         """The number of updates so far, in tenths."""
         del key, config, explore
         return jnp.full((*observation.shape[:-1], 1), 0.1 * state.weight[0]), {}
 
-    def update(self, state: State, batch: Any, key: Any, step: Any, config: Any) -> tuple[State, dict]:
+    def update(
+        self, state: State, batch: Any, key: Any, step: Any, config: Any
+    ) -> tuple[State, dict]:
         """Remember the actions of a rollout [T, 1]."""
         del key, config
         rewards = state.rewards.at[step].set(batch.action[:, 0, 0])
-        return state.replace(weight=state.weight + 1.0, rewards=rewards), {"loss": batch.reward.mean()}
+        return state.replace(weight=state.weight + 1.0, rewards=rewards), {
+            "loss": batch.reward.mean()
+        }
 
 
 def on_the_host(kind: Any, counts: bool) -> Any:
     """A driver of environments on the host after some rollouts."""
-    driver = kind(Learner(Telling(), HostedCounter(7).spec, 1), HostedCounter(7), settings(1, **SIZES, counts=counts))
+    driver = kind(
+        Learner(Telling(), HostedCounter(7).spec, 1),
+        HostedCounter(7),
+        settings(1, **SIZES, counts=counts),
+    )
     driver.start([0])
-    for iterations in (2, 1, NUMBER - 2):  # the host's drivers learn from a rollout before they begin the next one
+    # The host's drivers learn from a rollout before they begin the next one.
+    for iterations in (2, 1, NUMBER - 2):
         driver.advance(iterations)
     return driver
 
@@ -58,7 +71,9 @@ def test_a_rollout_comes_from_one_policy(where: str) -> None:
     else:
         driver = on_the_host(EmbeddedDriver if where == "embedded" else HostedDriver, counts=False)
     actions = np.asarray(driver.agent_state.state.rewards[0])[:NUMBER]
-    np.testing.assert_allclose(actions - 0.1 * np.arange(NUMBER)[:, None], np.zeros((NUMBER, STEPS)), atol=1e-6)
+    np.testing.assert_allclose(
+        actions - 0.1 * np.arange(NUMBER)[:, None], np.zeros((NUMBER, STEPS)), atol=1e-6
+    )
 
 
 @pytest.mark.parametrize("kind", [EmbeddedDriver, HostedDriver])
@@ -69,15 +84,20 @@ def test_an_observation_is_perceived_once(kind: Any) -> None:
 
 @pytest.mark.slow
 def test_the_first_minibatch_of_each_rollout_has_ratio_1() -> None:
-    sizes: dict[str, Any] = {"num_envs": 2, "num_steps": 4, "batch_size": 8, "num_epochs": 1}  # the only minibatch
+    # The only minibatch.
+    sizes: dict[str, Any] = {"num_envs": 2, "num_steps": 4, "batch_size": 8, "num_epochs": 1}
     config = ppo.Config(**sizes, learning_rate=0.1, actor_hidden=(4,), critic_hidden=(4,))
     environment = envs.make("rljax/Pendulum")
-    driver = CompiledDriver(Learner(ppo, environment.spec, 1), environment, configuration.stack(config, 1))
+    driver = CompiledDriver(
+        Learner(ppo, environment.spec, 1), environment, configuration.stack(config, 1)
+    )
     driver.start([0])
     before = jax.tree.map(np.asarray, driver.agent_state.state.actor_critic.parameters)
     for _ in range(3):
         driver.advance(1)
         assert abs(driver.report().metrics["actor/kl"][0]) < 1e-6
     after = driver.agent_state.state.actor_critic.parameters
-    moved = [np.abs(a - b).max() for a, b in zip(*map(jax.tree.leaves, (before, after)), strict=True)]
+    moved = [
+        np.abs(a - b).max() for a, b in zip(*map(jax.tree.leaves, (before, after)), strict=True)
+    ]
     assert max(moved) > 0.1

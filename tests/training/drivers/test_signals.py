@@ -1,4 +1,6 @@
-"""Signals on their way to agents and reports: the same numbers whichever driver moves the environments."""
+"""Signals on their way to agents and reports: the same numbers whichever driver moves the
+environments.
+"""
 
 from __future__ import annotations
 
@@ -63,10 +65,17 @@ def test_agents_and_metrics_get_the_signals(kind: str) -> None:
     moved.advance(3)  # 12 steps in each of 3 environments: episodes of 3 steps cost 6
     found = moved.report().metrics
     moved.close()
-    for name, expected in (("return", None), ("length", 3), ("cost", 6), ("objectives/0", 6), ("objectives/1", -6)):
+    for name, expected in (
+        ("return", None),
+        ("length", 3),
+        ("cost", 6),
+        ("objectives/0", 6),
+        ("objectives/1", -6),
+    ):
         if expected is not None:
             np.testing.assert_array_equal(found[f"episode/{name}"], [expected] * 2)
-    rollouts = {"compiled": 3, "embedded": 2, "hosted": 2}[kind]  # on the host, learning comes before the step
+    # On the host, learning comes before the step.
+    rollouts = {"compiled": 3, "embedded": 2, "hosted": 2}[kind]
     first, costs = [1, 2, 3][:rollouts], [1 + 2 + 3 + 1, 2 + 3 + 1 + 2, 3 + 1 + 2 + 3][:rollouts]
     np.testing.assert_allclose(found["first"], [np.mean(first)] * 2)
     np.testing.assert_allclose(found["costs"], [3 * np.mean(costs)] * 2)
@@ -110,9 +119,15 @@ def test_a_state_continues_with_its_sums(kind: str) -> None:
 def test_evaluations_have_the_sums() -> None:
     config = settings(2, **SIZES)
     spec = EnvSpec("costly", (1,), 1, signals=DECLARED)
-    state = Learner(Fake(), spec, 2).init(jax.vmap(jax.random.key)(jnp.arange(2)), _hyper(spec, config)).agent
+    state = (
+        Learner(Fake(), spec, 2)
+        .init(jax.vmap(jax.random.key)(jnp.arange(2)), _hyper(spec, config))
+        .agent
+    )
     inside = CompiledEvaluator(Fake(), AutoReset(Costly()), 2)
-    outside = HostedEvaluator(Fake(), Hosted(Serial([Paying() for _ in range(6)], "costly"), "costly"), 2)
+    outside = HostedEvaluator(
+        Fake(), Hosted(Serial([Paying() for _ in range(6)], "costly"), "costly"), 2
+    )
     for evaluator in (inside, outside):
         episodes = evaluator(state, range(6), config)
         assert list(episodes.signals) == ["cost", "objectives/0", "objectives/1"]
@@ -129,6 +144,8 @@ def _hyper(spec: EnvSpec, config: Any) -> Any:
 def test_draws_that_lose_signals_are_refused() -> None:
     sizes: Any = {"replay_size": 64, "batch_size": 4, "warmup_steps": 0}
     declared = buffers.Replay(**sizes, signals=("cost",), draw=buffers.NStep(steps=3, discount=0.9))
-    with pytest.raises(ValueError, match="NStep draws rows without columns, and the agent asks for cost"):
+    with pytest.raises(
+        ValueError, match="NStep draws rows without columns, and the agent asks for cost"
+    ):
         declared.check()
     buffers.Replay(**sizes, signals=("cost",)).check()

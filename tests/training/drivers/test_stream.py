@@ -1,4 +1,6 @@
-"""Streams: each transition is learnt from once, before the next action, in both drivers; bad ones teach nothing."""
+"""Streams: each transition is learnt from once, before the next action, in both drivers;
+bad ones teach nothing.
+"""
 
 from __future__ import annotations
 
@@ -32,8 +34,12 @@ class Streamed(Fake):
         """One transition at a time."""
         return buffers.Stream()
 
-    def act(self, state: State, observation: Any, key: Any, config: Any, explore: bool) -> tuple[Any, dict]:
-        """The number of updates so far, in hundredths; half a hundredth less where nothing was perceived."""
+    def act(
+        self, state: State, observation: Any, key: Any, config: Any, explore: bool
+    ) -> tuple[Any, dict]:
+        """The number of updates so far, in hundredths; half a hundredth less where nothing was
+        perceived.
+        """
         del key, config, explore
         action = 0.01 * state.weight[0] - 0.005 * (state.count == 0)
         return jnp.full((*observation.shape[:-1], 1), action), {}
@@ -43,16 +49,28 @@ class Streamed(Fake):
         state = super().init(key, spec, config)
         return state.replace(weight=jnp.zeros(2), rewards=jnp.zeros((8, 5)))
 
-    def update(self, state: State, batch: Any, key: Any, step: Any, config: Any) -> tuple[State, dict]:
+    def update(
+        self, state: State, batch: Any, key: Any, step: Any, config: Any
+    ) -> tuple[State, dict]:
         """Remember (time, action, time after, reward, whether the episode ended)."""
         del key, config
         ended = batch.terminated | batch.truncated
-        row = [batch.observation[0], batch.action[0], batch.next_observation[0], batch.reward, ended * 1.0]
+        row = [
+            batch.observation[0],
+            batch.action[0],
+            batch.next_observation[0],
+            batch.reward,
+            ended * 1.0,
+        ]
         rewards = state.rewards.at[step % 8].set(jnp.stack(row))
-        return state.replace(weight=state.weight + 1.0, rewards=rewards), {"part/loss": batch.reward}
+        return state.replace(weight=state.weight + 1.0, rewards=rewards), {
+            "part/loss": batch.reward
+        }
 
 
-def inside(environment: Any, steps: int, seeds: Any = (0, 1), module: Any = None, config: Any = None) -> CompiledDriver:
+def inside(
+    environment: Any, steps: int, seeds: Any = (0, 1), module: Any = None, config: Any = None
+) -> CompiledDriver:
     config = settings(len(seeds), counts=True) if config is None else config
     made = AutoReset(environment)
     driver = CompiledDriver(Learner(module or Streamed(), made.spec, len(seeds)), made, config)
@@ -61,7 +79,9 @@ def inside(environment: Any, steps: int, seeds: Any = (0, 1), module: Any = None
     return driver
 
 
-def outside(hosted: Any, steps: int, seeds: Any = (0, 1), module: Any = None, config: Any = None) -> EmbeddedDriver:
+def outside(
+    hosted: Any, steps: int, seeds: Any = (0, 1), module: Any = None, config: Any = None
+) -> EmbeddedDriver:
     config = settings(len(seeds), counts=True) if config is None else config
     driver = EmbeddedDriver(Learner(module or Streamed(), hosted.spec, len(seeds)), hosted, config)
     driver.start(seeds)
@@ -71,7 +91,9 @@ def outside(hosted: Any, steps: int, seeds: Any = (0, 1), module: Any = None, co
 
 @pytest.mark.parametrize("where", ["inside", "outside"])
 def test_each_transition_is_learnt_from_once_and_before_the_next_action(where: str) -> None:
-    driver: Any = inside(Counter(LIMIT), 7) if where == "inside" else outside(HostedCounter(LIMIT), 7)
+    driver: Any = (
+        inside(Counter(LIMIT), 7) if where == "inside" else outside(HostedCounter(LIMIT), 7)
+    )
     time = np.array([0, 1, 2, 3, 4, 0, 1])
     action = 0.01 * np.arange(7)  # chosen after as many updates
     rows = np.stack([time, action, time + 1, time + 1 + action, time == 4], axis=1)
@@ -108,12 +130,16 @@ def test_streams_do_not_depend_on_each_other() -> None:
     together = trained([3, 4, 5])
     for index, seed in enumerate([3, 4, 5]):
         alone = trained([seed])
-        both = [jax.tree.map(lambda x, i=i: x[i], state) for state, i in ((together, index), (alone, 0))]
+        both = [
+            jax.tree.map(lambda x, i=i: x[i], state) for state, i in ((together, index), (alone, 0))
+        ]
         assert_equal(*both, rtol=1e-4, atol=1e-4)  # what rounding took off a sum is noise
 
 
 class Broken(Counter):
-    """A Counter with something that is not finite in its 4th step, for learners beyond the first alone."""
+    """A Counter with something that is not finite in its 4th step,
+    for learners beyond the first alone.
+    """
 
     def __init__(self, what: str) -> None:
         super().__init__(LIMIT)
@@ -136,7 +162,8 @@ def test_what_is_not_finite_teaches_nothing_inside_the_program(what: str) -> Non
     config = stack(stream_ac.Config(hidden=(8,), time_feature=False), 2)
     before = inside(Counter(LIMIT), 3, module=stream_ac, config=config)
     driver = inside(Broken(what), 20, module=stream_ac, config=config)
-    assert_equal(driver.agent_state, before.agent_state, rtol=1e-4, atol=1e-5)  # two programs round apart
+    # Two programs round apart.
+    assert_equal(driver.agent_state, before.agent_state, rtol=1e-4, atol=1e-5)
     found = driver.report()
     np.testing.assert_array_equal(found.first_bad[TRANSITION], [3, 3])
     assert found.updates == 3
@@ -168,22 +195,29 @@ def test_a_run_says_what_was_not_finite(tmp_path: Any) -> None:
     file = tmp_path / "mine.py"
     file.write_text(
         "import jax.numpy as jnp\nfrom rljax.envs.tasks.analytic import Pendulum\n"
-        "class Mine(Pendulum):\n"
-        "    def __init__(self):\n        super().__init__('mine')\n"
+        "class Mine(Pendulum):\n    def __init__(self):\n        super().__init__('mine')\n"
         "    def step(self, key, state, action, params=None):\n"
         "        observation, state, reward, *rest = super().step(key, state, action)\n"
-        "        return observation, state, jnp.where(state.velocity > 3.0, jnp.nan, reward), *rest\n"
+        "        return observation, state, jnp.where(state.velocity > 3.0, jnp.nan, "
+        "reward), *rest\n"
     )
     with pytest.raises(
-        failures.Diverged, match=r"^an observation or reward of learner 0 \(seed 0\) is not finite in its step"
+        failures.Diverged,
+        match=r"^an observation or reward of learner 0 \(seed 0\) is not finite in its step",
     ):
         run.train("stream_ac", f"{file}:Mine", 2_000, out=tmp_path / "run", config={"hidden": (8,)})
 
 
 @pytest.mark.parametrize("name", ["num_envs", "num_steps", "num_updates"])
 def test_a_stream_is_one_transition_at_a_time(name: str, tmp_path: Any) -> None:
-    message = rf"^--config\.{name.replace('_', '-')} is 4, it must be 1: a stream learns from one transition of one "
-    with pytest.raises(ValueError, match=message + r"environment at a time\. For N streams side by side: --seeds N$"):
+    message = (
+        rf"^--config\.{name.replace('_', '-')} is 4, it must be 1: a stream learns from one "
+        r"transition of one "
+    )
+    with pytest.raises(
+        ValueError,
+        match=message + r"environment at a time\. For N streams side by side: --seeds N$",
+    ):
         run.train("stream_ac", "rljax/Pendulum", 100, out=tmp_path / "run", config={name: 4})
 
 
@@ -195,6 +229,10 @@ def test_a_stream_keeps_parameters_and_traces_alone(tmp_path: Any) -> None:
     needed = hardware.nbytes(planned.stages[0].driver.template([0]))
     key, spec = jax.random.key(0), planned.spec
     state = jax.eval_shape(lambda: stream_ac.init(key, spec, stream_ac.Config()))
-    parameters = 4 * sum(x.size for x in jax.tree.leaves((state.actor.parameters, state.critic.parameters)))
+    parameters = 4 * sum(
+        x.size for x in jax.tree.leaves((state.actor.parameters, state.critic.parameters))
+    )
     assert parameters > 100_000
-    assert needed - 2 * parameters < 2_000, "beside parameters and traces: statistics, counters, one action"
+    assert needed - 2 * parameters < 2_000, (
+        "beside parameters and traces: statistics, counters, one action"
+    )

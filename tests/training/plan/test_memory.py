@@ -1,4 +1,7 @@
-"""The memory of a run: what does not fit is refused with a table. Numbers that make no sense are warned of."""
+"""The memory of a run: what does not fit is refused with a table.
+
+Numbers that make no sense are warned of.
+"""
 
 from __future__ import annotations
 
@@ -43,12 +46,21 @@ def test_a_run_that_does_not_fit_gets_a_table() -> None:
             r"Lower --eval-episodes or --seeds\.\n  1 x 1,000,000,000 environments of e",
         ),
         ({"eval_episodes": 10**9}, 1, False, r"Lower --eval-episodes or --seeds"),
-        ({"seeds": tuple(range(1000))}, 10**6, True, r"Lower --config\.num-envs or --seeds\.\n  1,000 x 1,000,000 env"),
+        (
+            {"seeds": tuple(range(1000))},
+            10**6,
+            True,
+            r"Lower --config\.num-envs or --seeds\.\n  1,000 x 1,000,000 env",
+        ),
         ({"env": "none", "eval_episodes": 10**9}, 1, True, None),
     ],
 )
 def test_environments_are_counted_before_they_are_made(
-    changes: dict[str, Any], num_envs: int, on_host: bool, message: str | None, monkeypatch: pytest.MonkeyPatch
+    changes: dict[str, Any],
+    num_envs: int,
+    on_host: bool,
+    message: str | None,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(hardware, "available_memory", lambda: 8 * GB)
     asked = Settings(**({"agent": "sac", "env": "Some", "eval_episodes": 1} | changes))
@@ -104,11 +116,20 @@ REPLAY = buffers.Replay(replay_size=1000, batch_size=32, warmup_steps=100)
             99,
             1,
             False,
-            r"first update comes after 100 environment steps .* there are 99\. .*config\.warmup-steps\.$",
+            (
+                r"first update comes after 100 environment steps .* there are 99\. "
+                r".*config\.warmup-steps\.$"
+            ),
         ),
         (REPLAY, 100, 1, True, r"first update comes after 101 environment steps"),
         (REPLAY, 101, 1, True, None),
-        (buffers.Replay(replay_size=64, batch_size=32), 31, 1, False, r"or lower --config\.batch-size\.$"),
+        (
+            buffers.Replay(replay_size=64, batch_size=32),
+            31,
+            1,
+            False,
+            r"or lower --config\.batch-size\.$",
+        ),
         (buffers.Rollout(num_envs=2, num_steps=8), 16, 16, False, None),
         (
             buffers.Rollout(num_envs=2, num_steps=8),
@@ -135,7 +156,9 @@ def test_a_run_without_an_update_is_announced(
 def test_numbers_that_hardly_mean_what_they_say_are_announced() -> None:
     spec = EnvSpec("Some", (2,), 1, max_episode_steps=200)
     asked = Settings("sac", "Some", eval_every=10, eval_episodes=100_000, seeds=(0,))
-    long = buffers.Replay(replay_size=1000, batch_size=32, draw=buffers.NStep(steps=300, discount=jnp.float32(0.9)))
+    long = buffers.Replay(
+        replay_size=1000, batch_size=32, draw=buffers.NStep(steps=300, discount=jnp.float32(0.9))
+    )
     found = list(refusals.oddities(asked, [long], spec, 20, True))
     assert len(found) == 4
     for text, start in zip(
@@ -143,7 +166,10 @@ def test_numbers_that_hardly_mean_what_they_say_are_announced() -> None:
         [
             "--config.batch-size 32 is more than the data set's 20 rows",
             "--config.n-step 300 is more than the 200 steps of the longest episode",
-            "each evaluation plays 100,000 episodes with each learner, which are up to 20,000,000 steps, after 10",
+            (
+                "each evaluation plays 100,000 episodes with each learner, which are up to "
+                "20,000,000 steps, after 10"
+            ),
             "100,001 environments are created on the host",
         ],
         strict=True,

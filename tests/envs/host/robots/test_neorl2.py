@@ -1,4 +1,6 @@
-"""SafetyHalfCheetah equals NeoRL-2's: published transitions replay, and too much speed has the same penalty."""
+"""SafetyHalfCheetah equals NeoRL-2's: published transitions replay,
+and too much speed has the same penalty.
+"""
 
 from __future__ import annotations
 
