@@ -13,6 +13,7 @@ from typing import Annotated, Any
 import tyro
 
 from rljax.cli import options as shared
+from rljax.cli import recording
 from rljax.trust import printable, show
 
 USAGE = """\
@@ -125,33 +126,10 @@ class Correct:
     seed: int = 0  # seed of the models
 
 
-@dataclasses.dataclass
-class Record(shared.Trust, shared.LearnerOptions):
-    """Record a data set: with the policies of a run, from the replay of a run,
-    or with scripted experts.
-
-    Scripted experts are OGBench's oracles, and the solutions of tasks that have a known one.
-    """
-
-    # folder of the run, or rljax/CombinationLock-10, or ogbench/cube-single-play-v0 and others of
-    # its arm
-    source: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="RUN")]
-    # file.npz or .hdf5; of OGBench: .npz, default: where it is found
-    output: Annotated[tyro.conf.Positional[Path | None], tyro.conf.arg(metavar="FILE")] = None
-    # transitions; default: 1,000,000, of OGBench as published; of a replay: the first at most
-    steps: int | None = None
-    # of a run: policy, exploring, random or replay; only replay where the environment is inside the
-    # program
-    acting: Annotated[str, tyro.conf.arg(name="from")] = "policy"
-    # environments side by side, default: 10; of OGBench: processes, default: 1
-    envs: int | None = None
-    seed: int = 0  # seed of the environments and of exploration
-
-
 def main(arguments: list[str]) -> None:
     """Run one of the commands. Raises `ValueError` for a mistake that the user can correct."""
     commands = {"list": _list, "info": _info, "check": _check, "convert": _convert, "join": _join}
-    commands |= {"corrupt": _corrupt, "correct": _correct, "record": _record}
+    commands |= {"corrupt": _corrupt, "correct": _correct, "record": recording.main}
     if not arguments or arguments[0] in ("-h", "--help", "help"):
         print(USAGE, end="")
         return
@@ -190,11 +168,6 @@ def _parse_with_bounds(options: Any, arguments: list[str], command: str) -> Any:
         f" {word}" if re.fullmatch(r"-[0-9.][0-9.,eE+-]*", word) else word for word in arguments
     ]
     return shared.parse(options, spaced, command)
-
-
-def _require_new(path: Path) -> None:
-    if path.exists():
-        raise ValueError(f"'{path}' exists. Choose another name, or delete it.")
 
 
 def _list(arguments: list[str]) -> None:
@@ -264,7 +237,7 @@ def _convert(arguments: list[str]) -> None:
     options = _parse_with_bounds(Convert, arguments, "data convert")
     into_minari = options.output.startswith("minari/")
     if not into_minari:
-        _require_new(Path(options.output))
+        shared.require_new(Path(options.output))
     from rljax import datasets
 
     dataset = _load(options) if options.env is None else _of_environment(options)
@@ -343,7 +316,7 @@ def _join(arguments: list[str]) -> None:
 
     if not options.data:
         raise ValueError("nothing to join: rljax data join FILE DATA DATA ...")
-    _require_new(options.output)
+    shared.require_new(options.output)
     joined = datasets.join(
         [datasets.load(name) for name in options.data], str(options.output), options.mark_parts
     )
@@ -352,7 +325,7 @@ def _join(arguments: list[str]) -> None:
 
 def _corrupt(arguments: list[str]) -> None:
     options = _parse_with_bounds(Corrupt, arguments, "data corrupt")
-    _require_new(options.output)
+    shared.require_new(options.output)
     from rljax import datasets
     from rljax.datasets.tools import corruption
     from rljax.runs.policies.attackers import load_attacker
@@ -374,7 +347,7 @@ def _corrupt(arguments: list[str]) -> None:
 
 def _correct(arguments: list[str]) -> None:
     options = shared.parse(Correct, arguments, "data correct")
-    _require_new(options.output)
+    shared.require_new(options.output)
     if options.updates < 1 or min(options.hidden, default=1) < 1:
         raise ValueError(
             f"--updates is {options.updates} and --hidden {options.hidden}, all must be at least 1."
@@ -397,66 +370,3 @@ def _correct(arguments: list[str]) -> None:
         "transitions corrected"
     )
     print(f"errors of the models on held-out rows, in standard deviations: {errors}")
-
-
-def _record(arguments: list[str]) -> None:
-    options = shared.parse(Record, arguments, "data record")
-    if options.source.startswith("ogbench/"):
-        _record_ogbench(options)
-        return
-    if options.output is None:
-        raise ValueError(
-            f"which file? rljax data record {options.source} FILE, a .npz or .hdf5 file."
-        )
-    _require_new(options.output)
-    from rljax import datasets
-    from rljax.runs.policies import collect
-
-    steps = 1_000_000 if options.steps is None else options.steps
-    if options.source.startswith("rljax/"):
-        _require_plain(options)
-        dataset = collect.demonstrated(
-            options.source, steps=steps, seed=options.seed, name=str(options.output)
-        )
-    else:
-        dataset = collect.record(
-            options.folder(options.source),
-            steps=steps,
-            source=options.acting,
-            learner=options.learner,
-            best=options.best,
-            num_envs=10 if options.envs is None else options.envs,
-            seed=options.seed,
-            name=str(options.output),
-        )
-    path = datasets.write(dataset, options.output)
-    returns = dataset.returns()
-    outcome = (
-        f"return {returns.mean():,.1f} over {len(returns)} complete episodes"
-        if len(returns)
-        else "no whole episode"
-    )
-    print(f"{path}: {dataset.num:,} transitions, {outcome}")
-
-
-def _require_plain(options: Record) -> None:
-    """Raise `ValueError` for options that only runs have."""
-    if (options.acting, options.learner, options.best) != ("policy", 0, False):
-        raise ValueError(
-            f"--from, --learner and --best are of runs; '{options.source}' is recorded by "
-            "its oracles."
-        )
-
-
-def _record_ogbench(options: Record) -> None:
-    _require_plain(options)
-    from rljax.datasets.formats import dataset_files
-    from rljax.datasets.recording import scripted_experts
-
-    processes = 1 if options.envs is None else options.envs
-    path = scripted_experts.record(
-        options.source, options.output, steps=options.steps, seed=options.seed, processes=processes
-    )
-    with dataset_files.opened(path) as file:
-        ends = file["terminals"]
-    print(f"{path}: {(~ends).sum():,} transitions in {ends.sum():,} trajectories")

@@ -267,6 +267,12 @@ def value_of(arguments: list[str], flag: str) -> str | None:
     return None
 
 
+def require_new(path: Path) -> None:
+    """Raise `ValueError` if there is such a file already: no file is overwritten."""
+    if path.exists():
+        raise ValueError(f"'{path}' exists. Choose another name, or delete it.")
+
+
 def _with_name_here(argument: str, config: Any) -> str:
     """A flag such as --config.tau, with the name that the setting has in this agent's Config."""
     from rljax.training.configuration import setting

@@ -17,10 +17,10 @@ See docs/datasets.md.
 """
 
 from rljax.datasets.dataset import OfflineDataset, cut, require_integers, score
-from rljax.datasets.formats.dataset_files import write, write_archive, write_hdf5
+from rljax.datasets.formats.dataset_writing import write, write_archive, write_hdf5
 from rljax.datasets.publishers.catalogue import aliases, environment, identity, load, names, short
 from rljax.datasets.publishers.d4rl import reference
-from rljax.datasets.publishers.minari import write_minari
+from rljax.datasets.publishers.minari_writing import write_minari
 from rljax.datasets.tools.check import Finding, check
 from rljax.datasets.tools.info import describe, draw
 from rljax.datasets.tools.preprocess import (

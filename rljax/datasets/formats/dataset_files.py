@@ -3,11 +3,12 @@
 Our layout, in .npz as in .hdf5, is D4RL's: `observations` [N, O], `actions` [N, A] within the
 environment's bounds, `rewards` [N], `terminals` [N], `timeouts` [N] (every end of a trajectory that
 is not terminal), `next_observations` [N, O], and a JSON text of environment, references, bounds and
-provenance, under `metadata` (.npz) or `metadata/rljax` (.hdf5). A file that was written here reads
-back as the same dataset. Signals beside the reward, such as a cost, are `signals/NAME` [N, K...]; a
-cost may also be called `costs` or `cost`. Several discrete actions are [N, K] integers, and the
-metadata say under `choices` how many choices each has. Observations that are not vectors have
-layouts of their own: see `rljax.datasets.formats.observation_arrays`.
+provenance, under `metadata` (.npz) or `metadata/rljax` (.hdf5). Files that
+`rljax.datasets.formats.dataset_writing` wrote read back as the same dataset. Signals beside the
+reward, such as a cost, are `signals/NAME` [N, K...]; a cost may also be called `costs` or `cost`.
+Several discrete actions are [N, K] integers, and the metadata say under `choices` how many choices
+each has. Observations that are not vectors have layouts of their own: see
+`rljax.datasets.formats.observation_arrays`.
 
 Other files may use these names, in this order of preference:
 
@@ -34,11 +35,7 @@ objects, which are left out.
 
 from __future__ import annotations
 
-import contextlib
-import json
-import os
-import secrets
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -65,15 +62,16 @@ FORMAT = "rljax dataset 1"  # for vectors, and for one action in each row
 FORMAT_OF_ALL = "rljax dataset 2"  # for all other spaces
 SUFFIXES = (".npz", ".hdf5", ".h5")
 # Entries of the provenance that stay true of a copy.
-KEPT = (
+LASTING = (
     "max_episode_steps",
     "recorded_max_episode_steps",
     "num_actions",
     "algorithm",
     "corruptions",
     "both_ends",
+    "choices",
+    "stack",
 )
-KEPT += ("choices", "stack")
 
 
 def read(
@@ -109,7 +107,7 @@ def read(
             path.name, "complete", complete, "true or false: whether the last episode has its end"
         )
     provenance: dict[str, Any] = {
-        key: metadata[key] for key in KEPT if metadata.get(key) is not None
+        key: metadata[key] for key in LASTING if metadata.get(key) is not None
     } | {
         "reader": "archive",
         "files": [fingerprint(path)],
@@ -156,69 +154,6 @@ def unbounded_dimensions(path: Path) -> int | None:
             return None
         action = schema.actions(file[key], path.name, key)
     return action.shape[1] if action.ndim == 2 else None
-
-
-def write(dataset: OfflineDataset, path: Path) -> Path:
-    """Write `dataset` in the format of the suffix of `path`, by `write_archive` or `write_hdf5`.
-
-    Return the path.
-    """
-    path = _with_suffix(path, SUFFIXES)
-    return (
-        write_archive(dataset, path) if path.suffix.lower() == ".npz" else write_hdf5(dataset, path)
-    )
-
-
-def write_archive(dataset: OfflineDataset, path: Path) -> Path:
-    """Write `dataset` as a compressed .npz file in our layout.
-
-    Return the path. `load` reads back the same dataset.
-
-    The file appears complete or not at all; an existing file is replaced. Raises `ValueError` for
-    another suffix.
-    """
-    path = _with_suffix(path, (".npz",))
-    with atomic(path) as temporary, temporary.open("wb") as file:
-        arrays: Any = _arrays(dataset) | {"metadata": np.array(_description(dataset))}
-        np.savez_compressed(file, **arrays)
-    return path
-
-
-def write_hdf5(dataset: OfflineDataset, path: Path, infos: Mapping[str, Any] | None = None) -> Path:
-    """Write `dataset` as an HDF5 file in D4RL's layout.
-
-    Return the path. `load` reads back the same dataset.
-
-    Beside D4RL's arrays the file holds `timeouts`, `next_observations`, the arrays of `infos`
-    ([N, ...] each) as `infos/NAME`, and `metadata/`: environment, references and provenance as JSON
-    under `rljax`, and environment and algorithm as texts. Other readers of D4RL's layout can read
-    it. The file appears complete or not at all.
-
-    Raises `ValueError` for another suffix and for `infos` of another length.
-    """
-    import h5py
-
-    path = _with_suffix(path, (".hdf5", ".h5"))
-    for key, value in (infos or {}).items():
-        if len(value) != dataset.num:
-            raise ValueError(
-                f"infos['{key}'] has {len(value)} rows, the dataset has {dataset.num}."
-            )
-    with atomic(path) as temporary, h5py.File(temporary, "w") as file:
-        for key, value in _arrays(dataset).items():
-            file.create_dataset(
-                key, data=value, compression="gzip", compression_opts=1, shuffle=True
-            )
-        for key, value in (infos or {}).items():
-            file.create_dataset(
-                f"infos/{key}", data=value, compression="gzip", compression_opts=1, shuffle=True
-            )
-        file["metadata/rljax"] = _description(dataset)
-        for key in ("env", "algorithm"):
-            value = dataset.env if key == "env" else dataset.provenance.get(key)
-            if value is not None:
-                file[f"metadata/{key}"] = str(value)
-    return path
 
 
 def _rows(name: str, file: Mapping[str, Any]) -> tuple[Rows, list[str]]:
@@ -413,7 +348,7 @@ def _missing(name: str, file: Mapping[str, Any], keys: tuple[str, ...], hint: st
 
 
 def _metadata(name: str, file: Any) -> dict[str, Any]:
-    """The metadata that `_description` wrote; {} for other files."""
+    """The metadata that `dataset_writing` wrote; {} for other files."""
     key = next((key for key in ("metadata/rljax", "metadata") if key in file), None)
     written = None if key is None else file.text(key)
     if written is None:  # the metadata group of another layout
@@ -449,70 +384,3 @@ def _corrupted(metadata: Mapping[str, Any]) -> set[Any]:
         if isinstance(notes, list)
         else set()
     )
-
-
-def _arrays(dataset: OfflineDataset) -> dict[str, np.ndarray]:
-    transitions = dataset.transitions
-    both = transitions.observation, transitions.next_observation
-    if dataset.is_plain:
-        observation: dict[str, np.ndarray] = {
-            "observations": np.asarray(both[0]),
-            "next_observations": np.asarray(both[1]),
-        }
-    else:
-        observation = observation_arrays.written(*both)
-    return {
-        "actions": base.denormalised(dataset),
-        "rewards": np.asarray(transitions.reward),
-        "terminals": np.asarray(transitions.terminated),
-        "timeouts": np.asarray(transitions.truncated),
-        **observation,
-        **{
-            f"{schema.SIGNALS}{signal}": np.asarray(column)
-            for signal, column in transitions.extras.items()
-        },
-    }
-
-
-def _description(dataset: OfflineDataset) -> str:
-    known = dataset.name.startswith(tuple(f"{family}/" for family in base.FAMILIES))
-    description = (
-        None if dataset.is_plain else observation_arrays.described(dataset.transitions.observation)
-    )
-    return json.dumps(
-        {
-            "format": FORMAT if dataset.is_plain else FORMAT_OF_ALL,
-            "observation": description,
-            # Without the folders of this machine.
-            "name": dataset.name if known else Path(dataset.name).name,
-            "env": dataset.env,
-            "reference": base.json_able(dataset.reference),
-            "action_bounds": base.json_able(dataset.action_bounds),
-            "complete": dataset.complete,
-            **{key: dataset.provenance.get(key) for key in KEPT},
-            "num_actions": dataset.provenance.get("num_actions")
-            if dataset.discrete and not dataset.choices
-            else None,
-            "choices": list(dataset.choices) or None,
-            "provenance": base.json_able(dataset.provenance),
-        }
-    )
-
-
-def _with_suffix(path: Path, suffixes: tuple[str, ...]) -> Path:
-    path = Path(path)
-    if path.suffix.lower() not in suffixes:
-        raise ValueError(f"the file is '{path.name}', its suffix must be {' or '.join(suffixes)}.")
-    return path
-
-
-@contextlib.contextmanager
-def atomic(path: Path) -> Iterator[Path]:
-    """A temporary file beside `path`. It replaces `path` at the end, unless an error was raised."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.stem}.{os.getpid()}.{secrets.token_hex(4)}{path.suffix}")
-    try:
-        yield temporary
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)

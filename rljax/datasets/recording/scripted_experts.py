@@ -51,7 +51,7 @@ import numpy as np
 
 from rljax.datasets import dataset as base
 from rljax.datasets.formats import opened, text
-from rljax.datasets.formats.dataset_files import atomic
+from rljax.datasets.formats.dataset_writing import atomic
 from rljax.datasets.formats.fingerprints import fingerprint
 from rljax.datasets.publishers import download as files
 from rljax.datasets.publishers import ogbench
