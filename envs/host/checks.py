@@ -15,7 +15,7 @@ import gymnasium
 import numpy as np
 
 from rljax.envs.environment import EnvironmentFailed
-from rljax.envs.host.spaces import as_array, flattened
+from rljax.envs.host.space_values import as_array, flattened
 
 _GYMNASIUM = Path(gymnasium.__file__).parent
 _IMPORTLIB = Path(importlib.__file__).parent

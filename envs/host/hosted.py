@@ -12,23 +12,21 @@ from __future__ import annotations
 
 import dataclasses
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
-import gymnasium
 import jax
 import numpy as np
-from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
-from gymnasium.vector.async_vector_env import AsyncState
+from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
 
 from rljax.agent import MASK, EnvSpec, Step, mask_of
 from rljax.envs import last_step, signals
 from rljax.envs.environment import EnvironmentFailed
 from rljax.envs.goals import WithGoal
-from rljax.envs.host import rendering, saved_simulators
-from rljax.envs.host.checks import failure
+from rljax.envs.host import saved_simulators
 from rljax.envs.host.serial import SUCCESS, Serial
 from rljax.envs.host.spaces import Spaces
+from rljax.envs.host.vector_calls import VectorCalls
 from rljax.envs.timed import share_of_time, spec_with_time
 
 
@@ -63,12 +61,12 @@ class Hosted:
         """
         self.vector_env, self.name = vector_env, name
         self.num_envs: int = vector_env.num_envs
-        self._environments: Sequence[Any] | None = getattr(vector_env.unwrapped, "envs", None)
-        self._mode = _autoreset_mode(vector_env, name)
+        self._calls = VectorCalls(vector_env, name)
+        self._environments = self._calls.environments
         self.spaces = Spaces(
             vector_env.single_observation_space, vector_env.single_action_space, name
         )
-        if self.spaces.discrete and not self.spaces.parts and self._has_masks():
+        if self.spaces.discrete and not self.spaces.parts and self._calls.has_masks():
             both = (vector_env.single_observation_space, vector_env.single_action_space)
             self.spaces = Spaces(*both, name, masked=True)
         if self.spaces.note is not None:
@@ -88,7 +86,6 @@ class Hosted:
         self.tolerant = False
         self._observes_time = False
         self._bare_spec: EnvSpec | None = None  # without the last step, where agents observe that
-        self._closed = False
         self._observation: Any = None
         self._masks: np.ndarray | None = None  # [N, A], of the latest observations
         self._forget()
@@ -122,19 +119,7 @@ class Hosted:
             raise ValueError(
                 f"seeds are {numbers}, '{self.name}' needs {self.num_envs}, each at least 0."
             )
-        try:
-            observation, info = self._call("reset", self.vector_env.reset, seed=numbers)
-        except EnvironmentFailed as error:
-            takes_all = isinstance(
-                self.vector_env.unwrapped, (Serial, SyncVectorEnv, AsyncVectorEnv)
-            )
-            if (
-                numbers is None
-                or takes_all
-                or not isinstance(error.__cause__, (TypeError, gymnasium.error.Error))
-            ):
-                raise
-            observation, info = self._call("reset", self.vector_env.reset, seed=numbers[0])
+        observation, info = self._calls.reset(numbers)
         self._forget()
         self._observation = self._with_time(self._first(self._seen(observation, info)))
         self._require_finite(self._observation, "observation")
@@ -154,9 +139,7 @@ class Hosted:
         of an environment.
         """
         environment_action = self._denormalised(np.asarray(action))
-        raw, reward, terminated, truncated, info = self._call(
-            "step", self.vector_env.step, environment_action
-        )
+        raw, reward, terminated, truncated, info = self._calls.step(environment_action)
         next_observation = observation = self._seen(raw, info)
         terminated, truncated = np.array(terminated, np.bool_), np.array(truncated, np.bool_)
         with np.errstate(over="ignore"):
@@ -170,9 +153,8 @@ class Hosted:
         if ended.any():
             self._return[ended] = 0
             self._length[ended] = 0
-            if self._mode == AutoresetMode.SAME_STEP or (
-                self._mode is None and "final_obs" in info
-            ):
+            mode = self._calls.autoreset_mode
+            if mode == AutoresetMode.SAME_STEP or (mode is None and "final_obs" in info):
                 next_observation = self._final_observation(observation, ended, info)
                 self._note_success(info.get("final_info", {}), ended)
             else:
@@ -261,30 +243,7 @@ class Hosted:
         Raises `ValueError` where it was made without `render_mode="rgb_array"`, and
         `EnvironmentFailed` where rendering fails.
         """
-        if self.vector_env.render_mode != "rgb_array":
-            raise ValueError(
-                f"'{self.name}' was made with render_mode={self.vector_env.render_mode!r}, "
-                f"pictures need 'rgb_array': make_hosted('{self.name}', 1, render_mode='rgb_array')"
-            )
-        try:
-            if self._environments is not None:
-                frame: Any = self._environments[0].render()
-            else:
-                frame = (self.vector_env.render() or (None,))[0]
-        except gymnasium.error.DependencyNotInstalled as error:
-            raise ValueError(f"'{self.name}' could not be rendered: {error}.") from None
-        except Exception as error:
-            raise EnvironmentFailed(
-                f"'{self.name}' could not be rendered, with {type(error).__name__}: {error}."
-                + (rendering.HINT if self._has_mujoco() else ""),
-                failure(f"'{self.name}'", "in render", error).trace,
-            ) from error
-        if frame is None:
-            raise ValueError(
-                f"'{self.name}' returned no picture for render_mode='rgb_array': it cannot "
-                "be rendered."
-            )
-        return np.asarray(frame)
+        return self._calls.render()
 
     def close(self, at_once: bool = False) -> None:
         """Close the environments.
@@ -294,19 +253,7 @@ class Hosted:
         With `at_once`, for environments that do not return from a step: end their processes, and
         leave the others.
         """
-        if self._closed:
-            return
-        self._closed = True
-        base = self.vector_env.unwrapped
-        if isinstance(base, AsyncVectorEnv):
-            stuck = base._state != AsyncState.DEFAULT or not all(
-                process.is_alive() for process in base.processes
-            )
-            # Gymnasium would wait for the step of a process that hangs or has ended
-            base._state = AsyncState.DEFAULT
-            self._call("close", self.vector_env.close, terminate=stuck or at_once)
-        elif not at_once:
-            self._call("close", self.vector_env.close)
+        self._calls.close(at_once)
 
     def _forget(self) -> None:
         self._return = np.zeros(self.num_envs)
@@ -327,42 +274,6 @@ class Hosted:
             if self.tolerant:
                 action = np.nan_to_num(action, nan=0.0, posinf=0.0, neginf=0.0)
         return self.spaces.act(action)
-
-    def _call(self, part: str, function: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
-        """Call the vector environment.
-
-        Raises `EnvironmentFailed` for everything that its environments raise.
-        """
-        asynchronous = isinstance(self.vector_env.unwrapped, AsyncVectorEnv)
-        level = gymnasium.logger.min_level
-        # Gymnasium would print the environments' errors before it raises the last one
-        if asynchronous:
-            gymnasium.logger.min_level = gymnasium.logger.ERROR + 1
-        try:
-            return function(*arguments, **named)
-        except EnvironmentFailed as error:
-            raise EnvironmentFailed(*error.args) from error.__cause__
-        except (EOFError, ConnectionError) as error:
-            if not asynchronous:
-                raise failure(f"'{self.name}'", f"in {part}", error) from error
-            raise EnvironmentFailed(
-                f"a process of '{self.name}' has ended by itself, in {part}: it crashed, or was "
-                "killed (as for lack of memory). Without processes, the name without "
-                "'async/' shows more."
-            ) from error
-        except (Exception, SystemExit) as error:
-            raise failure(f"'{self.name}'", f"in {part}", error) from error
-        finally:
-            if asynchronous:
-                gymnasium.logger.min_level = level
-
-    def _has_masks(self) -> bool:
-        """Whether the `info` of the first environment has a mask of allowed actions."""
-        first: Any = self._environments[0] if self._environments else self.vector_env
-        try:
-            return MASK in first.reset()[1]
-        except Exception:  # the first reset of the training says what is wrong
-            return False
 
     def _seen(self, observation: Any, info: dict[str, Any]) -> Any:
         """The batch as agents see it, in new arrays [N, O...]."""
@@ -427,9 +338,7 @@ class Hosted:
         """Reset the environments whose episode has `ended`,
         even if they would reset themselves in the next step.
         """
-        fresh, info = self._call(
-            "reset", self.vector_env.reset, options={"reset_mask": ended.copy()}
-        )
+        fresh, info = self._calls.reset_ended(ended)
         observation = self._seen(fresh, info)
         same = jax.tree.map(
             lambda new, old: np.array_equal(new[~ended], old[~ended]), observation, last
@@ -499,29 +408,6 @@ class Hosted:
         if type(self.vector_env) in (Serial, SyncVectorEnv):
             return None
         return f"{type(self.vector_env).__name__} keeps the state of its environments out of reach"
-
-    def _has_mujoco(self) -> bool:
-        return self._environments is not None and any(
-            saved_simulators.is_native(value, "MjData")
-            for value in vars(self._environments[0].unwrapped).values()
-        )
-
-
-def _autoreset_mode(vector_env: VectorEnv, name: str) -> AutoresetMode | None:
-    mode = (vector_env.metadata or {}).get("autoreset_mode")
-    mode = None if mode is None else AutoresetMode(mode)
-    base = vector_env.unwrapped
-    if (
-        isinstance(base, AsyncVectorEnv)
-        and mode == AutoresetMode.NEXT_STEP
-        and not base.shared_memory
-    ):
-        raise ValueError(
-            f"'{name}' is an AsyncVectorEnv with shared_memory=False and autoreset_mode=NEXT_STEP, "
-            "which resets an environment twice when asked to reset it. Use shared_memory=True or "
-            "autoreset_mode=DISABLED."
-        )
-    return mode
 
 
 def _rows_of_masks(info: dict[str, Any], before: np.ndarray | None) -> np.ndarray:

@@ -15,7 +15,7 @@ from rljax.agent import MASK
 from rljax.envs import signals
 from rljax.envs.environment import EnvironmentFailed
 from rljax.envs.host.checks import Checks
-from rljax.envs.host.spaces import cast
+from rljax.envs.host.space_values import cast
 
 SUCCESS = ("success", "is_success")  # keys of `info` by which environments report success
 

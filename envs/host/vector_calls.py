@@ -1,0 +1,182 @@
+"""Calls of a vector environment, whose failures become one error that names it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
+from gymnasium.vector.async_vector_env import AsyncState
+
+from rljax.agent import MASK
+from rljax.envs.environment import EnvironmentFailed
+from rljax.envs.host import rendering, saved_simulators
+from rljax.envs.host.checks import failure
+from rljax.envs.host.serial import Serial
+
+
+class VectorCalls:
+    """The calls of `vector_env`, which error messages call `name`.
+
+    What they return is the vector environment's own: actions, observations and `info` are not
+    translated.
+
+    Attributes:
+        environments: the single environments; None where they are out of reach.
+        autoreset_mode: how the vector environment resets itself; None where it does not say so.
+    """
+
+    def __init__(self, vector_env: VectorEnv, name: str) -> None:
+        """Raises `ValueError` for an `AsyncVectorEnv` that would reset an environment twice."""
+        self.vector_env, self.name = vector_env, name
+        self.environments: Sequence[Any] | None = getattr(vector_env.unwrapped, "envs", None)
+        self.autoreset_mode = _autoreset_mode(vector_env, name)
+        self._closed = False
+
+    def reset(self, seeds: Sequence[int] | None) -> tuple[Any, dict[str, Any]]:
+        """Begin an episode in each environment. Returns the observations and `info`.
+
+        A vector environment that accepts a single seed gets the first one. Raises
+        `EnvironmentFailed`.
+        """
+        try:
+            return self._call("reset", self.vector_env.reset, seed=seeds)
+        except EnvironmentFailed as error:
+            takes_all = isinstance(
+                self.vector_env.unwrapped, (Serial, SyncVectorEnv, AsyncVectorEnv)
+            )
+            if (
+                seeds is None
+                or takes_all
+                or not isinstance(error.__cause__, (TypeError, gymnasium.error.Error))
+            ):
+                raise
+            return self._call("reset", self.vector_env.reset, seed=seeds[0])
+
+    def reset_ended(self, ended: np.ndarray) -> tuple[Any, dict[str, Any]]:
+        """Begin an episode where one has `ended` [N], even if the vector environment would do so in
+        the next step.
+
+        Returns the observations of all environments and `info`. Raises `EnvironmentFailed`.
+        """
+        return self._call("reset", self.vector_env.reset, options={"reset_mask": ended.copy()})
+
+    def step(self, action: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
+        """Apply the environments' own actions.
+
+        Returns observations, rewards, terminated, truncated, `info`. Raises `EnvironmentFailed`.
+        """
+        return self._call("step", self.vector_env.step, action)
+
+    def has_masks(self) -> bool:
+        """Whether the `info` of the first environment, which is reset, has a mask of allowed
+        actions.
+        """
+        first: Any = self.environments[0] if self.environments else self.vector_env
+        try:
+            return MASK in first.reset()[1]
+        except Exception:  # the first reset of the training says what is wrong
+            return False
+
+    def render(self) -> np.ndarray:
+        """A picture of environment 0, uint8 [H, W, 3].
+
+        Raises `ValueError` where it was made without `render_mode="rgb_array"`, and
+        `EnvironmentFailed` where rendering fails.
+        """
+        if self.vector_env.render_mode != "rgb_array":
+            raise ValueError(
+                f"'{self.name}' was made with render_mode={self.vector_env.render_mode!r}, "
+                f"pictures need 'rgb_array': make_hosted('{self.name}', 1, render_mode='rgb_array')"
+            )
+        try:
+            if self.environments is not None:
+                frame: Any = self.environments[0].render()
+            else:
+                frame = (self.vector_env.render() or (None,))[0]
+        except gymnasium.error.DependencyNotInstalled as error:
+            raise ValueError(f"'{self.name}' could not be rendered: {error}.") from None
+        except Exception as error:
+            raise EnvironmentFailed(
+                f"'{self.name}' could not be rendered, with {type(error).__name__}: {error}."
+                + (rendering.HINT if self._has_mujoco() else ""),
+                failure(f"'{self.name}'", "in render", error).trace,
+            ) from error
+        if frame is None:
+            raise ValueError(
+                f"'{self.name}' returned no picture for render_mode='rgb_array': it cannot "
+                "be rendered."
+            )
+        return np.asarray(frame)
+
+    def close(self, at_once: bool) -> None:
+        """Close the environments, once. Raises `EnvironmentFailed`.
+
+        With `at_once`, end their processes, and leave other environments.
+        """
+        if self._closed:
+            return
+        self._closed = True
+        base = self.vector_env.unwrapped
+        if isinstance(base, AsyncVectorEnv):
+            stuck = base._state != AsyncState.DEFAULT or not all(
+                process.is_alive() for process in base.processes
+            )
+            # Gymnasium would wait for the step of a process that hangs or has ended
+            base._state = AsyncState.DEFAULT
+            self._call("close", self.vector_env.close, terminate=stuck or at_once)
+        elif not at_once:
+            self._call("close", self.vector_env.close)
+
+    def _call(self, part: str, function: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
+        """Call the vector environment.
+
+        Raises `EnvironmentFailed` for everything that its environments raise.
+        """
+        asynchronous = isinstance(self.vector_env.unwrapped, AsyncVectorEnv)
+        level = gymnasium.logger.min_level
+        # Gymnasium would print the environments' errors before it raises the last one
+        if asynchronous:
+            gymnasium.logger.min_level = gymnasium.logger.ERROR + 1
+        try:
+            return function(*arguments, **named)
+        except EnvironmentFailed as error:
+            raise EnvironmentFailed(*error.args) from error.__cause__
+        except (EOFError, ConnectionError) as error:
+            if not asynchronous:
+                raise failure(f"'{self.name}'", f"in {part}", error) from error
+            raise EnvironmentFailed(
+                f"a process of '{self.name}' has ended by itself, in {part}: it crashed, or was "
+                "killed (as for lack of memory). Without processes, the name without "
+                "'async/' shows more."
+            ) from error
+        except (Exception, SystemExit) as error:
+            raise failure(f"'{self.name}'", f"in {part}", error) from error
+        finally:
+            if asynchronous:
+                gymnasium.logger.min_level = level
+
+    def _has_mujoco(self) -> bool:
+        return self.environments is not None and any(
+            saved_simulators.is_native(value, "MjData")
+            for value in vars(self.environments[0].unwrapped).values()
+        )
+
+
+def _autoreset_mode(vector_env: VectorEnv, name: str) -> AutoresetMode | None:
+    mode = (vector_env.metadata or {}).get("autoreset_mode")
+    mode = None if mode is None else AutoresetMode(mode)
+    base = vector_env.unwrapped
+    if (
+        isinstance(base, AsyncVectorEnv)
+        and mode == AutoresetMode.NEXT_STEP
+        and not base.shared_memory
+    ):
+        raise ValueError(
+            f"'{name}' is an AsyncVectorEnv with shared_memory=False and autoreset_mode=NEXT_STEP, "
+            "which resets an environment twice when asked to reset it. Use shared_memory=True or "
+            "autoreset_mode=DISABLED."
+        )
+    return mode
