@@ -113,10 +113,8 @@ class VectorGoals:
 
     def relabelled(self, observation: Array, goal: Array) -> Array:
         """The observations [..., O] with `goal` [..., G] in place of their own goal."""
-        before, behind = (
-            observation[..., : self.desired_at],
-            observation[..., self.desired_at + self.size :],
-        )
+        before = observation[..., : self.desired_at]
+        behind = observation[..., self.desired_at + self.size :]
         return jnp.concatenate([before, goal, behind], axis=-1)
 
     def goal_reward(self, achieved: Array, goal: Array) -> Array:
@@ -149,10 +147,8 @@ def goals_of(hosted: Hosted) -> VectorGoals | str:
             "observations hold goals, such as rljax/BoxPick-4x4 or gymnasium_robotics:FetchReach-v4"
         )
     environments = getattr(hosted.vector_env.unwrapped, "envs", None)
-    size, reward = (
-        space[ACHIEVED].shape[0],
-        _reward(environments[0].unwrapped) if environments else None,
-    )
+    size = space[ACHIEVED].shape[0]
+    reward = _reward(environments[0].unwrapped) if environments else None
     if reward is None:
         return (
             f"the reward of '{hosted.name}' is not known for other goals. Give its class a method "

@@ -251,11 +251,9 @@ class Signalling:
 
     def __init__(self, environment: Environment, signal_names: tuple[str, ...]) -> None:
         """Raises `ValueError` for signals that `from_info` refuses."""
-        self.environment, self.params, self._signal_names = (
-            environment,
-            environment.params,
-            signal_names,
-        )
+        self.environment = environment
+        self.params = environment.params
+        self._signal_names = signal_names
         spec = environment.spec
 
         def info(key: Array) -> Any:

@@ -248,7 +248,8 @@ def test_nothing_of_one_machine_is_kept() -> None:
 
 @pytest.mark.parametrize(
     ("kind", "text"),
-    [("registry", "https:" + "//pypi.org/simple/x"), ("registry", "https:" + "//files.pythonhosted.org/packages"),
+    [("registry", "https:" + "//pypi.org/simple/x"),
+     ("registry", "https:" + "//files.pythonhosted.org/packages"),
      ("machine", "cd /" + "home/jane/rljax"), ("machine", "'/" + "Users/jane'")],
 )  # fmt: skip
 def test_forbidden_text_is_found(kind: str, text: str) -> None:

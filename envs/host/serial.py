@@ -35,10 +35,8 @@ class Serial(VectorEnv):
         self.num_envs = len(self.envs)
         self.metadata = {**first.metadata, "autoreset_mode": AutoresetMode.DISABLED}
         self.render_mode, self.spec = first.render_mode, first.spec
-        self.single_observation_space, self.single_action_space = (
-            first.observation_space,
-            first.action_space,
-        )
+        self.single_observation_space = first.observation_space
+        self.single_action_space = first.action_space
         self.observation_space = batch_space(first.observation_space, self.num_envs)
         self.action_space = batch_space(first.action_space, self.num_envs)
         self.signals = signals.declared(self.metadata.get("signals", ()), name)

@@ -234,10 +234,8 @@ class BoxPick(Grid):
         )
         width = self.columns // 2
         agent = agent % size
-        row, column = (
-            agent // width + source // 2 * (self.rows // 2),
-            agent % width + source % 2 * width,
-        )
+        row = agent // width + source // 2 * (self.rows // 2)
+        column = agent % width + source % 2 * width
         allowed = (self.quarter == source) | (self.quarter == target)
         return self._first(boxes, targets, allowed, row * self.columns + column)
 
@@ -294,10 +292,8 @@ class Solver:
             )
         # One action can undo each change: the distance from the solved states equals the distance
         # to them.
-        before, front = (
-            np.empty(0, np.int64),
-            np.sort(self._pack(targets.ravel(), np.arange(self.cells), False)),
-        )
+        before = np.empty(0, np.int64)
+        front = np.sort(self._pack(targets.ravel(), np.arange(self.cells), False))
         fronts = [front]
         while len(front):
             reached = np.unique(np.concatenate([self._after(front, action) for action in range(6)]))
@@ -306,10 +302,8 @@ class Solver:
                 np.setdiff1d(reached, np.concatenate([before, front]), assume_unique=True),
             )
             fronts.append(front)
-        states, steps = (
-            np.concatenate(fronts),
-            np.repeat(np.arange(len(fronts)), [len(front) for front in fronts]),
-        )
+        states = np.concatenate(fronts)
+        steps = np.repeat(np.arange(len(fronts)), [len(front) for front in fronts])
         order = np.argsort(states)
         self._states, self._steps = states[order], steps[order]
 

@@ -176,10 +176,8 @@ class CombinationLock:
         return jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), rows)
 
     def _observe(self, key: Array, state: LockState) -> Array:
-        places, times = (
-            jax.nn.one_hot(state.place, PLACES),
-            jax.nn.one_hot(state.time, self.size - PLACES),
-        )
+        places = jax.nn.one_hot(state.place, PLACES)
+        times = jax.nn.one_hot(state.time, self.size - PLACES)
         noise = NOISE * jax.random.normal(key, (self.horizon + PLACES,))
         plain = jnp.concatenate([places, times]).at[: self.horizon + PLACES].add(noise)
         return jnp.asarray(self.rotation) @ plain

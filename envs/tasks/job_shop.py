@@ -96,8 +96,9 @@ WIDTH = 480  # pixels of a picture: twice the optimum
 # Characters of a text: twice the optimum, but at most one character for each unit of time.
 COLUMNS = 100
 COLOURS = np.array(
-    [[230, 85, 70], [70, 130, 210], [90, 170, 90], [240, 170, 60], [150, 100, 190], [80, 190, 190], [220, 120, 170],
-     [150, 115, 80], [160, 170, 60], [110, 120, 140]], np.uint8,
+    [[230, 85, 70], [70, 130, 210], [90, 170, 90], [240, 170, 60], [150, 100, 190],
+     [80, 190, 190], [220, 120, 170], [150, 115, 80], [160, 170, 60], [110, 120, 140]],
+    np.uint8,
 )  # fmt: skip
 
 
@@ -125,11 +126,9 @@ class JobShop:
 
     def __init__(self, name: str, instance: Instance) -> None:
         table = np.array([line.split() for line in instance.jobs.splitlines()], np.int32)
-        self.machines, self.durations, self.optimum = (
-            table[:, ::2],
-            table[:, 1::2],
-            instance.optimum,
-        )
+        self.machines = table[:, ::2]
+        self.durations = table[:, 1::2]
+        self.optimum = instance.optimum
         self.jobs, self.operations = self.machines.shape
         # Work from each operation on.
         self.remaining = np.zeros((self.jobs, self.operations + 1), np.int32)

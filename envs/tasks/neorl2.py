@@ -152,10 +152,8 @@ class Pipeline:
         action = jnp.clip(action, -1, 1)
         gate = jnp.clip(state.flow[:1] + action, 0, self.highest)
         flow = jnp.concatenate([gate, state.flow[:-1]])
-        past, actions = (
-            jnp.concatenate([outlet, past[:-1]]),
-            jnp.concatenate([action, actions[:-1]]),
-        )
+        past = jnp.concatenate([outlet, past[:-1]])
+        actions = jnp.concatenate([action, actions[:-1]])
         observation = jnp.concatenate([flow[-1:], target, past, actions])
         reward = jnp.square(0.01 * (200 - jnp.abs(flow[-1] - target[0]))) - 3
         never = jnp.zeros((), jnp.bool_)

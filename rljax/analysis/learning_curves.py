@@ -75,10 +75,8 @@ def plot(
     output = Path(output) if output is not None else Path(paths[0]) / file
     distinct = {Path(path).resolve(): Path(path) for path in paths}  # a run named twice counts once
     runs = [_read(path) for path in distinct.values()]
-    names, label = (
-        labels.task_names(dict.fromkeys(run.task for run in runs)),
-        labels.row_labels(runs),
-    )
+    names = labels.task_names(dict.fromkeys(run.task for run in runs))
+    label = labels.row_labels(runs)
     curves = [
         Curve(label(learner), names[run.task], _drawn(learner, signal), run.episodes, _x_label(run))
         for run in runs

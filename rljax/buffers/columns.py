@@ -34,10 +34,8 @@ class NextAction(Column):
 
     def of_replay(self, data: Transition, at: RingRows) -> dict[str, Array]:
         """The next actions [..., A], and whether each row has one [...]."""
-        has, action = (
-            (at.later > 0) & ~(data.terminated | data.truncated)[at.row],
-            data.action[at.after(1)],
-        )
+        has = (at.later > 0) & ~(data.terminated | data.truncated)[at.row]
+        action = data.action[at.after(1)]
         known = has.reshape(*has.shape, *[1] * (action.ndim - has.ndim))
         return {
             "next_action": jnp.where(known, action, jnp.zeros_like(action)),

@@ -25,13 +25,16 @@ usage: rljax data COMMAND ...
   convert DATA FILE    write it as .npz, as .hdf5 in D4RL's layout, or as a Minari data set
   join FILE DATA...    write several one after the other, as D4RL's medium-expert sets are
   corrupt DATA FILE    write it with part of its rows corrupted, by RIQL's protocol
-  correct SOURCE TARGET FILE   write data of other dynamics with the actions and rewards of the target's, by STC
-  record RUN FILE      act with a run's policies, or take its replay, and write the transitions as a data set
+  correct SOURCE TARGET FILE   write data of other dynamics with the actions and rewards of the
+                       target's, by STC
+  record RUN FILE      act with a run's policies, or take its replay, and write the
+                       transitions as a data set
   record NAME FILE     write episodes of the known solution of a task: rljax/CombinationLock-10
-  record NAME [FILE]   make OGBench's data of cube, scene or puzzle, with its oracles: ogbench/cube-single-play-v0
+  record NAME [FILE]   make OGBench's data of cube, scene or puzzle, with its oracles:
+                       ogbench/cube-single-play-v0
 
-DATA is a name such as d4rl/hopper-medium-v2, or a .hdf5, .h5 or .npz file. Files are looked for, and downloaded to,
-$RLJAX_DATA or ~/.rljax/data. FILE must be new: no file is overwritten.
+DATA is a name such as d4rl/hopper-medium-v2, or a .hdf5, .h5 or .npz file. Files are looked for,
+and downloaded to, $RLJAX_DATA or ~/.rljax/data. FILE must be new: no file is overwritten.
 """
 
 Data = Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="DATA")]

@@ -14,17 +14,21 @@ from collections.abc import Callable, Sequence
 USAGE = """\
 usage: rljax COMMAND ...
 
-Deep reinforcement learning in JAX: one readable file per algorithm, everything around it compiled and shared.
+Deep reinforcement learning in JAX: one readable file per algorithm, everything around it compiled
+and shared.
 
 training
-  train AGENT --env ENV    train an agent, one learner per seed:  rljax train sac --env Hopper-v5 --steps 3e5
-  train AGENT --data DATA  the same from a data set:  rljax train iql --data d4rl/hopper-medium-v2 --seeds 4
+  train AGENT --env ENV    train an agent, one learner per seed:
+                           rljax train sac --env Hopper-v5 --steps 3e5
+  train AGENT --data DATA  the same from a data set:
+                           rljax train iql --data d4rl/hopper-medium-v2 --seeds 4
   sweep AGENT --env ENV    search its settings, and test the best ones on other seeds
   resume DIR               continue a run exactly from its last checkpoint
   extract DIR              copy learners of a run into a run of their own
 looking at results
   eval DIR                 play complete episodes with the policy of a run
-  play DIR                 write a video of the policy (and Brax's HTML view), or show it in the terminal
+  play DIR                 write a video of the policy (and Brax's HTML view), or show it in the
+                           terminal
   plot DIR...              draw learning curves with intervals
   report DIR...            compare all runs in and below folders on one page:  rljax report runs/
   select DIR...            choose among runs by criteria that need only data
@@ -33,9 +37,11 @@ looking at results
 data
   data COMMAND             list, info, check, convert and record data sets
 changing an agent
-  new FILE --from AGENT    copy an agent to a file of your own, to change and train:  rljax train ./mine.py ...
+  new FILE --from AGENT    copy an agent to a file of your own, to change and train:
+                           rljax train ./mine.py ...
 
-`rljax COMMAND --help` explains a command; `rljax train AGENT --help` explains each hyperparameter of an agent.
+`rljax COMMAND --help` explains a command; `rljax train AGENT --help` explains each hyperparameter
+of an agent.
 """
 
 EXIT_USER, EXIT_RUN, EXIT_INTERRUPT = 2, 1, 130

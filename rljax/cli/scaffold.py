@@ -16,8 +16,8 @@ from rljax.training import registry
 CHECKOUT = registry.AGENTS.resolve().parent
 
 PRESETS = """\
-# Settings of {name} per environment or data set, over the defaults of its file. Each section names its source, for
-# example the paper's table. Those of the agent that it was copied from: {presets}
+# Settings of {name} per environment or data set, over the defaults of its file. Each section names
+# its source, for example the paper's table. Those of the agent that it was copied from: {presets}
 #
 #   ["Hopper-v5"]
 #   source = "[1], table 2"
@@ -25,7 +25,8 @@ PRESETS = """\
 """
 
 SPACE = """\
-# What `rljax sweep {name}` searches: a few settings with their ranges, which hold the defaults, and the source.
+# What `rljax sweep {name}` searches: a few settings with their ranges, which hold the defaults,
+# and the source.
 #
 #   source = "own choice, around the default"
 #   actor_lr = {{ low = 1e-5, high = 1e-2, log = true }}
@@ -44,7 +45,10 @@ from __future__ import annotations
 
 @pytest.mark.skip(reason="to be written")
 def test_updates_equal_the_papers() -> None:
-    """Each loss and a whole update against float64 NumPy, written from the paper: tests/agents/test_{source}.py."""
+    """Each loss and a whole update against float64 NumPy, written from the paper.
+
+    An example is tests/agents/test_{source}.py.
+    """
     raise NotImplementedError
 '''
 # What the tests of all agents read in an agent's own test.
@@ -64,7 +68,8 @@ PAGE = """\
 {command}
 ```
 
-Settings per environment, each with its source: [agents/presets/{name}.toml](../../agents/presets/{name}.toml).
+Settings per environment, each with its source:
+[agents/presets/{name}.toml](../../agents/presets/{name}.toml).
 `rljax train {name} --help` explains every setting.
 
 ## Equations

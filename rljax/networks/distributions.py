@@ -35,7 +35,8 @@ def squashed_gaussian(mean: Array, log_std: Array) -> SquashedGaussian:
     """tanh of a diagonal Gaussian, over [..., A] in (-1, 1).
 
     The log-probability is summed over A, in normalised units:
-      log p(a) = sum_i [ log N(u_i; mean_i, std_i) - 2 (log 2 - u_i - softplus(-2 u_i)) ],  a = tanh u
+      log p(a) = sum_i [ log N(u_i; mean_i, std_i) - 2 (log 2 - u_i - softplus(-2 u_i)) ],
+      a = tanh u
     Sample with `sample_and_log_prob`: computing u from a rounded a loses precision near the bounds.
     """
     import distrax  # the import takes a second: only when it is needed

@@ -11,12 +11,14 @@ the body works:
 
 The convolutions, by `EncoderSettings.encoder`:
 
-    nature  32 8x8 stride 4, 64 4x4 stride 2, 64 3x3 stride 1, a dense layer of 512              [1]
-    impala  three stages of 16, 32 and 32 channels, each a convolution, a pooling that halves the picture and two
-            residual blocks of two convolutions, 3x3 all; a dense layer of 256                       [2]
-    small   16 3x3 stride 1, a dense layer of 128: for pictures of a few cells                       [3]
-    efficient  32 5x5 stride 5, 64 5x5 stride 5, a dense layer of 256: the data-efficient Rainbow's  [5]
-    auto    nature from 36 pixels on, small below
+    nature     32 8x8 stride 4, 64 4x4 stride 2, 64 3x3 stride 1, a dense layer of 512           [1]
+    impala     three stages of 16, 32 and 32 channels, each a convolution, a pooling that
+               halves the picture and two residual blocks of two convolutions, 3x3 all;
+               a dense layer of 256                                                              [2]
+    small      16 3x3 stride 1, a dense layer of 128: for pictures of a few cells                [3]
+    efficient  32 5x5 stride 5, 64 5x5 stride 5, a dense layer of 256: the data-efficient
+               Rainbow's                                                                         [5]
+    auto       nature from 36 pixels on, small below
 
 [1] Mnih et al., Human-level control through deep reinforcement learning, Nature 518, 2015
 [2] Espeholt et al., IMPALA, arXiv:1802.01561, figure 3, the large architecture

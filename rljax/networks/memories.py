@@ -17,7 +17,8 @@ everywhere.
 With x_t the features of step t, h the memory, * the product of elements. Where an episode begins, h
 is 0.
 
-    gru    r = sigmoid(W_r x + U_r h),  z = sigmoid(W_z x + U_z h),  n = tanh(W_n x + r * (U_n h + b))
+    gru    r = sigmoid(W_r x + U_r h),  z = sigmoid(W_z x + U_z h)
+           n = tanh(W_n x + r * (U_n h + b))
            h <- (1 - z) * n + z * h                                output h
     lstm   f, i, g, o: W x + U h + b
            c <- sigmoid(f) * c + sigmoid(i) * tanh(g)

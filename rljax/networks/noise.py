@@ -4,7 +4,8 @@ where it may last for several steps.
 Noisy layers are dense layers whose weights are Gaussian, with means and standard deviations that
 learning changes [1]:
 
-    W = mu_W + sigma_W * f(e_out) f(e_in)^T,  b = mu_b + sigma_b * f(e_out),  f(x) = sgn(x) sqrt|x|,  e ~ N(0, 1)
+    W = mu_W + sigma_W * f(e_out) f(e_in)^T,  b = mu_b + sigma_b * f(e_out),
+    f(x) = sgn(x) sqrt|x|,  e ~ N(0, 1)
 
 The noise is factorised: a layer of I inputs and O outputs draws I + O numbers. sigma starts at
 sigma_0 / sqrt(I). A network of noisy layers is an ordinary one whose parameters hold, beside each
@@ -18,9 +19,11 @@ it to `draw` or `sample`:
 
     white  e_t drawn anew at each step
     held   e_t drawn anew after n steps,  P(n) proportional to n^-2, n = 1 ... 16  [2]
-    pink   the power of e falls as 1 / f from the time limit's frequency on        [3], our approximation:
-           e_t = K^-1/2 sum_k x_k,t,  x_k,t = r_k x_k,t-1 + (1 - r_k^2)^1/2 N(0, 1),  r_k = exp(-2^-k), k < K
-           with x_k,0 ~ N(0, 1), and 2^(K-1) near 1 / (2 pi) of the time limit, 1,000 steps where there is none
+    pink   the power of e falls as 1 / f from the time limit's frequency on        [3]
+           our approximation:  e_t = K^-1/2 sum_k x_k,t,  k < K,
+           x_k,t = r_k x_k,t-1 + (1 - r_k^2)^1/2 N(0, 1),  r_k = exp(-2^-k),
+           with x_k,0 ~ N(0, 1), and 2^(K-1) near 1 / (2 pi) of the time limit,
+           1,000 steps where there is none
 
 An episode begins with noise of its own. The first K processes of pink noise have time constants of
 1, 2, 4, ... steps. [3] draws a sequence for the whole episode by the inverse Fourier transform; the

@@ -29,13 +29,15 @@ cell:
 
 recall, with e the input's projection. In each of T steps, for all blocks:
 
-    h <- W_r [h; o] + b_r,  then for each block  h <- act(h + W_2 act(W_1 h + b_1) + b_2)  h starts as e
+    h <- W_r [h; o] + b_r          h starts as e; then for each block
+    h <- act(h + W_2 act(W_1 h + b_1) + b_2)
 
 drc, with e the encoded picture, and h_d and c_d of layer d. In each of T ticks, for each layer:
 
     z   = [e; h_{d-1}; h_d; pooled(h_d); edge]   h_{d-1} of the first layer: the last layer's, one
                                                  tick ago
-    c_d <- sigmoid(f) c_d + sigmoid(i) tanh(j),  h_d <- sigmoid(o) tanh(c_d)  f, i, j, o: 3x3 convolutions of z
+    c_d <- sigmoid(f) c_d + sigmoid(i) tanh(j)   f, i, j, o: 3x3 convolutions of z
+    h_d <- sigmoid(o) tanh(c_d)
 
 At the end follows a dense layer over [h_D; e]. For pictures that are given as vectors, `grid` has
 rows and columns.

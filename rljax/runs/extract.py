@@ -86,10 +86,8 @@ def _write(source: run.Run, folder: trust.Folder, target: run.Run, learners: Seq
     notes = source.notes_of(path)
     target.notes_of(path)
     whole, part = source.training, target.training
-    many, few = (
-        whole.driver.template(whole.settings.seeds),
-        part.driver.template(part.settings.seeds),
-    )
+    many = whole.driver.template(whole.settings.seeds)
+    few = part.driver.template(part.settings.seeds)
     arrays = {name: checkpoints.restore(path, name, many[name]) for name in many}
     items = {
         name: _of_learners(arrays[name], many[name], few[name], len(whole.members), learners)

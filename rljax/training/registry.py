@@ -32,12 +32,14 @@ FAMILIES = {  # in the order of lists: what an agent learns from, or for
     "evaluation": "The value of another policy, from a data set",
 }
 _WITHOUT_EXPERIENCE = """\
-'{path}' does not say what it learns from. In place of the line `storage = ...` an agent has a function, such as
+'{path}' does not say what it learns from. In place of the line `storage = ...` \
+an agent has a function, such as
 
     def experience(config):
         return buffers.Replay(replay_size=config.replay_size, batch_size=config.batch_size)
 
-with `from rljax import buffers`. The four declarations are Replay, Rollout, Stream and Dataset: docs/new_agent.md."""
+with `from rljax import buffers`. The four declarations are Replay, Rollout, Stream and \
+Dataset: docs/new_agent.md."""
 
 
 def names() -> list[str]:

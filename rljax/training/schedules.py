@@ -157,10 +157,8 @@ def in_steps(module: Any, config: Any, settings: Settings) -> Any:
     """
     if not hasattr(module, "schedule"):
         return config
-    steps, changed = (
-        float(settings.steps),
-        configuration.replace(config, settings.online or {}, "--online"),
-    )
+    steps = float(settings.steps)
+    changed = configuration.replace(config, settings.online or {}, "--online")
     online = module.experience(changed).online if settings.then_online else None
     if online is not None:
         online.check_numbers()

@@ -6,7 +6,8 @@ with the same sizes.
   taskset -c 0 python scripts/benchmarks/memory.py --peer peer/bin/python \\
       --code peer/purejaxrl/purejaxrl --output results/speed/measurements/memory.json
 
-  memorax/bin/pip install memorax==1.0.1 gymnax==0.0.9  # it takes 5 values from a step, as before gymnax 1
+  # memorax takes 5 values from a step, as before gymnax 1.
+  memorax/bin/pip install memorax==1.0.1 gymnax==0.0.9
   taskset -c 0 python scripts/benchmarks/memory.py --memorax memorax/bin/python \\
       --output results/speed/measurements/memorax.json
 

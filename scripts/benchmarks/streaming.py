@@ -60,10 +60,8 @@ def python_loop(steps: int) -> dict[str, Any]:
     from rljax.agents import stream_q
     from rljax.training import agent_state
 
-    config, spec = (
-        stream_q.Config(),
-        EnvSpec("CartPole-v1", (5,), 2, discrete=True, max_episode_steps=500),
-    )
+    config = stream_q.Config()
+    spec = EnvSpec("CartPole-v1", (5,), 2, discrete=True, max_episode_steps=500)
     environment = gymnasium.make("CartPole-v1")
     inputs = stream_q.experience(config).inputs
     state = agent_state.create(stream_q, jax.random.key(0), spec, config, inputs)

@@ -91,11 +91,9 @@ def diffusion_noise(drawn: Drawn) -> Noise:
     """
     normal = drawn["normal"]
     chain = len(normal) // 2  # of the target, and of the policy
-    target, noisy, policy = (
-        np.stack(normal[:chain], axis=1),
-        normal[chain],
-        np.stack(normal[chain + 1 :], axis=1),
-    )
+    target = np.stack(normal[:chain], axis=1)
+    noisy = normal[chain]
+    policy = np.stack(normal[chain + 1 :], axis=1)
     _, steps = drawn["integer"]  # the first ones are the places of the batch
     return {
         "normal": [target, noisy, policy],

@@ -153,11 +153,9 @@ def main() -> None:
     state = famo2o.init(jax.random.key(0), EnvSpec("Example-v0", (OBSERVATIONS,), ACTIONS), config)
     state = with_parameters(state, before)
 
-    observation, next_observation, reward = (
-        normal(BATCH, OBSERVATIONS),
-        normal(BATCH, OBSERVATIONS),
-        0.1 * normal(BATCH),
-    )
+    observation = normal(BATCH, OBSERVATIONS)
+    next_observation = normal(BATCH, OBSERVATIONS)
+    reward = 0.1 * normal(BATCH)
     action, ends = np.tanh(normal(BATCH, ACTIONS)), generator.random(BATCH) < 0.2
     told = learner.update(
         Batch(observation, action, reward, 1.0 - ends.astype(np.float32), next_observation), False

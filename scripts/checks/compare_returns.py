@@ -13,8 +13,9 @@ The folder of peers is that of scripts/checks/compare_updates.py, and there is a
 That of rebrac.py is another one, because the file uses JAX of its time: see
 scripts/checks/run_authors_file.py.
 
-  taskset -c 1 python scripts/checks/compare_returns.py --data HalfCheetah-medium.hdf5 --peers peers \
-      --peer peer/bin/python --jax-peer jax-peer/bin/python  # all comparisons, or those that are named
+  # All comparisons, or those that are named:
+  taskset -c 1 python scripts/checks/compare_returns.py --data HalfCheetah-medium.hdf5 \
+      --peers peers --peer peer/bin/python --jax-peer jax-peer/bin/python
 
 All seeds of ours are learners of one program. Theirs has a process for each seed. Both play 10
 episodes after half of the updates and at the end. Between the first of their seeds ours trains

@@ -96,10 +96,8 @@ def compared(agent: str, data: Path, arrays: Mapping[str, np.ndarray]) -> dict[s
     for name in names:
         for key, value in leaves(parameters_of(end.state, name)):
             first, last = (arrays[f"{when}/{name}/{key}"] for when in ("first", "last"))
-            moved, apart = (
-                moved + np.square(last - first).sum(),
-                apart + np.square(last - value).sum(),
-            )
+            moved = moved + np.square(last - first).sum()
+            apart = apart + np.square(last - value).sum()
     return {
         "updates": UPDATES,
         "observations": float(np.abs(observations - arrays["observations"][0]).max()),

@@ -346,7 +346,8 @@ def run(command: str, folder: Path, home: Path) -> tuple[int, str, int, float]:
     before = time.monotonic()
     process = subprocess.Popen(
         [sys.executable, "-m", "rljax", *command.split()],
-        cwd=folder, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace",
+        cwd=folder, env=environment,
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace",
     )  # fmt: skip
     timer = threading.Timer(MOST_SECONDS, process.kill)
     timer.start()

@@ -1,9 +1,10 @@
 """Check that two revisions train the same, bit for bit:
 the same short runs in each, and every number compared.
 
-  python scripts/checks/revisions.py record before --repository ../before  # a checkout of the other revision
+  # ../before is a checkout of the other revision.
+  python scripts/checks/revisions.py record before --repository ../before
   python scripts/checks/revisions.py record after
-  python scripts/checks/revisions.py compare before after       # exit code 1 where a number differs
+  python scripts/checks/revisions.py compare before after  # exit code 1 where a number differs
 
 `record` runs the commands of `RUNS` with the rljax of a checkout and keeps their folders. `compare`
 reads the metrics and the evaluations of every run in the two folders, without what a clock says.

@@ -104,10 +104,8 @@ class Recorded:
         """The mean value of terminal rows and of any rows, over critics too, as in rljax;
         None without critics.
         """
-        (ends,), some = (
-            np.nonzero(self.served["terminals"]),
-            np.arange(0, len(self.served["rewards"]), 50),
-        )
+        (ends,) = np.nonzero(self.served["terminals"])
+        some = np.arange(0, len(self.served["rewards"]), 50)
         critics = [getattr(agent, name) for name in CRITICS if hasattr(agent, name)]
         return {
             "terminal_value": self.mean_value(critics, ends),
@@ -137,10 +135,8 @@ class Env:
 
     def __init__(self, recorded: Recorded) -> None:
         self.recorded, self.env = recorded, gymnasium.make(recorded.environment)
-        self.observation_space, self.action_space = (
-            self.env.observation_space,
-            self.env.action_space,
-        )
+        self.observation_space = self.env.observation_space
+        self.action_space = self.env.action_space
         self._max_episode_steps = self.env.spec.max_episode_steps if self.env.spec else None
         self.start: int | None = None
         self.total = 0.0
@@ -182,11 +178,9 @@ class Transformed:
     """An environment whose observations or rewards go through a function."""
 
     def __init__(self, env: Any, observation: Any = None, reward: Any = None) -> None:
-        self.env, self.observation, self.reward = (
-            env,
-            observation or (lambda x: x),
-            reward or (lambda x: x),
-        )
+        self.env = env
+        self.observation = observation or (lambda x: x)
+        self.reward = reward or (lambda x: x)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.env, name)

@@ -1,4 +1,4 @@
-"""Fill in the parts of pages that come from the agents' files: tables of settings, and lists of agents.
+"""Fill in what pages take from the agents' files: tables of settings, and lists of agents.
 
   python scripts/results/agent_pages.py            rewrite the pages that are out of date
   python scripts/results/agent_pages.py --check    change nothing; fail if a page is out of date

@@ -135,10 +135,8 @@ def draw(study: Mapping[str, Any], path: Path) -> None:
     panels: Any = figure.subplots(1, len(study["locks"]), sharey=True, squeeze=False)[0]
     for axes, (horizon, cell) in zip(panels, study["locks"].items(), strict=True):
         for label, name in AGENTS.items():
-            steps, returns = (
-                cell["curves"][label]["steps"],
-                np.asarray(cell["curves"][label]["returns"]),
-            )
+            steps = cell["curves"][label]["steps"]
+            returns = np.asarray(cell["curves"][label]["returns"])
             axes.plot(steps, returns.T, color=COLOURS[label], linewidth=0.7, alpha=0.5)
             # It lies on HNPG without data.
             top = {"zorder": 5, "linestyle": ":"} if label == "ppo" else {}

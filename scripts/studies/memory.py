@@ -131,10 +131,8 @@ def draw(study: Mapping[str, Any], path: Path) -> None:
     axes = figure.subplots()
     variants = list(study["speeds"])
     for i, variant in enumerate(variants):
-        memory, trained = (
-            variant.removesuffix(SPAN),
-            [variant in returns for returns in study["returns"].values()],
-        )
+        memory = variant.removesuffix(SPAN)
+        trained = [variant in returns for returns in study["returns"].values()]
         values = np.array(
             [returns[variant] for returns in study["returns"].values() if variant in returns]
         )

@@ -251,19 +251,22 @@ def test_losses_by_hand() -> None:
         observation=np.zeros((2, 3)), next_observation=np.ones((2, 3)),
     )  # fmt: skip
     config = dataclasses.replace(CONFIG, discount=0.5)
-    online: Any = lambda x: jnp.where(
-        x[..., :1] > 0, jnp.array([3.0, 9.0, 0.0, 0.0]), jnp.arange(4.0)
-    )[None]  # noqa: E731
-    target: Any = lambda x: jnp.broadcast_to(jnp.array([8.0, 4.0, 2.0, 0.0]), (*x.shape[:-1], 4))[
-        None
-    ]  # noqa: E731
+
+    def online(observation: Any) -> Any:
+        after = jnp.array([3.0, 9.0, 0.0, 0.0])
+        return jnp.where(observation[..., :1] > 0, after, jnp.arange(4.0))[None]
+
+    def target(observation: Any) -> Any:
+        values = jnp.array([8.0, 4.0, 2.0, 0.0])
+        return jnp.broadcast_to(values, (*observation.shape[:-1], 4))[None]
+
     state = fresh(CONFIG).replace(critic=online, target_critic=target)
-    # Q(s, a) = (0, 3); y = (1 + 0.5 max(8, 4, 2, 0), 2) = (5, 2): errors -5 and 1, Huber 4.5 and
-    # 0.5.
 
     def by_hand(config: dqn.Config) -> Any:
         return jax.jit(lambda batch: dqn.critic_loss(online, state, batch, config))(batch)
 
+    # Q(s, a) = (0, 3); y = (1 + 0.5 max(8, 4, 2, 0), 2) = (5, 2): errors -5 and 1, Huber 4.5 and
+    # 0.5.
     error, metrics = by_hand(config)
     np.testing.assert_allclose(
         [error, metrics["critic/target"], metrics["critic/q"]], [2.5, 3.5, 1.5]

@@ -237,7 +237,8 @@ def test_targets_by_hand() -> None:
     critic: Any = lambda x: jnp.stack([x[..., 0], x[..., 0] - 1.0], axis=-1)  # noqa: E731
     no = np.zeros((4, 1), bool)
     batch = Transition(
-        observation=np.array([[[7.0]], [[16.0]], [[7.0]], [[16.0]]]), action=np.zeros((4, 1), np.int32),
+        observation=np.array([[[7.0]], [[16.0]], [[7.0]], [[16.0]]]),
+        action=np.zeros((4, 1), np.int32),
         reward=np.array([[1.0], [2.0], [4.0], [8.0]]), terminated=no, truncated=no,
         next_observation=np.array([[[16.0]], [[32.0]], [[16.0]], [[64.0]]]),
         extras={"value": np.array([[7.0], [16.0], [7.0], [16.0]])},
@@ -270,7 +271,8 @@ def test_only_missing_values_are_computed_in_a_population_too() -> None:
     value: Any = lambda x: jnp.concatenate([x, -x], axis=-1)  # noqa: E731
     batch = Transition(
         observation=observation, action=np.zeros(()), reward=np.zeros(()), terminated=np.zeros(()),
-        truncated=truncated, next_observation=successor, extras={"value": np.abs(observation[..., 0])},
+        truncated=truncated, next_observation=successor,
+        extras={"value": np.abs(observation[..., 0])},
     )  # fmt: skip
     axes = Transition(0, None, None, None, 0, 0, 0)  # type: ignore[arg-type]
     found = jax.jit(jax.vmap(lambda batch: pqn.next_values(value, batch), in_axes=(axes,)))(batch)

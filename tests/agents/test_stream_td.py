@@ -54,8 +54,8 @@ def test_a_stream_equals_the_paper() -> None:
 @pytest.mark.parametrize("trace_decay", [0.0, 0.8, 1.0])
 def test_finds_the_values_of_a_random_walk(trace_decay: float) -> None:
     config = stream_td.Config(
-        hidden=(), learning_rate=3e-3, discount=1.0, trace_decay=trace_decay, normalise_rewards=False,
-        normalise_observations=False,
+        hidden=(), learning_rate=3e-3, discount=1.0, trace_decay=trace_decay,
+        normalise_rewards=False, normalise_observations=False,
     )  # fmt: skip
     environment = envs.make("rljax/RandomWalk")
     learner = Learner(stream_td, environment.spec, 16)

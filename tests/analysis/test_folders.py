@@ -109,6 +109,5 @@ def test_corrupt_and_empty_runs_are_skipped_with_the_reason(tmp_path):
 
 def test_an_evaluation_counts_until_the_next_one_is_due(tmp_path):
     (learner, *_) = folders.read(run_folders.write(tmp_path / "a")).learners
-    assert [learner.index_at(step) for step in (None, 9_999, 10_000, 29_999, 30_000, 39_999, 40_000)] == [
-        2, None, 0, 1, 2, 2, None,
-    ]  # fmt: skip
+    steps = (None, 9_999, 10_000, 29_999, 30_000, 39_999, 40_000)
+    assert [learner.index_at(step) for step in steps] == [2, None, 0, 1, 2, 2, None]

@@ -17,22 +17,25 @@ from rljax.training.settings import Settings
 # What each command's --help lists: the options and their defaults.
 OPTIONS = {
     "train": """
-        env None, steps 1000000, data None, preset None, then-online 0, offline-share 0.5, online repeatable, base None,
-        weights uniform, weights-alpha 0.1, weights-share 0.1, from None, from-parts,
-        data-on-host False, seed 0, seeds 1, grid repeatable, learners-per-launch None, dry-run False, ray None,
-        ray-cpus 1, out None, log-every 1000, eval-every 10000, eval-episodes 10, eval-env None, checkpoint-every None,
+        env None, steps 1000000, data None, preset None, then-online 0, offline-share 0.5,
+        online repeatable, base None, weights uniform, weights-alpha 0.1, weights-share 0.1,
+        from None, from-parts, data-on-host False, seed 0, seeds 1, grid repeatable,
+        learners-per-launch None, dry-run False, ray None, ray-cpus 1, out None, log-every 1000,
+        eval-every 10000, eval-episodes 10, eval-env None, checkpoint-every None,
         keep-checkpoints 2, tensorboard False, wandb None, quiet False, coordinator None,
         num-processes None, process-id None, join-timeout 300, trust False
     """,
     "sweep": """
-        env None, steps 1000000, data None, preset None, method tpe, trials 64, population 16, tuning-seeds 0 1 2,
-        test-seeds 100 101 102 103 104 105 106 107 108 109, space None, every None, eta 3, min-steps None,
-        search-seed 0, storage None, study sweep, limits, learners-per-launch None, ray None, ray-cpus 1, out None,
-        log-every 1000, eval-every 10000, eval-episodes 10, eval-env None, checkpoint-every None, quiet False
+        env None, steps 1000000, data None, preset None, method tpe, trials 64, population 16,
+        tuning-seeds 0 1 2, test-seeds 100 101 102 103 104 105 106 107 108 109, space None,
+        every None, eta 3, min-steps None, search-seed 0, storage None, study sweep, limits,
+        learners-per-launch None, ray None, ray-cpus 1, out None, log-every 1000, eval-every 10000,
+        eval-episodes 10, eval-env None, checkpoint-every None, quiet False
     """,
     "resume": """
-        steps None, then-online None, offline-share None, accept-changed-records False, ray None, ray-cpus 1,
-        quiet False, coordinator None, num-processes None, process-id None, join-timeout 300, trust False
+        steps None, then-online None, offline-share None, accept-changed-records False, ray None,
+        ray-cpus 1, quiet False, coordinator None, num-processes None, process-id None,
+        join-timeout 300, trust False
     """,
     "extract": "learners required, out None, trust False",
     "eval": "episodes 10, env None, best False, seed 0, hold, trust False",
@@ -51,8 +54,8 @@ OPTIONS = {
     "data convert": "clip-actions False, action-bounds None, env None, top 1.0, discount 1.0",
     "data join": "mark-parts False",
     "data corrupt": """
-        clip-actions False, action-bounds None, what required, how random, rate 0.3, scale 1.0, seed 0, attacker None,
-        learner 0, trust False
+        clip-actions False, action-bounds None, what required, how random, rate 0.3, scale 1.0,
+        seed 0, attacker None, learner 0, trust False
     """,
     "data correct": "hidden 256 256, updates 10000, reward-limit 1.0, seed 0",
     "data record": "steps None, from policy, learner 0, best False, envs None, seed 0, trust False",

@@ -143,7 +143,8 @@ def test_every_array_is_on_its_learners_device_and_nothing_recompiles() -> None:
             "observation": carry.observation,
         }
         for name, tree in specs.items():
-            print(name, sorted({str(leaf.sharding.spec) for leaf in jax.tree.leaves(tree) if leaf.ndim}))
+            leaves = [leaf for leaf in jax.tree.leaves(tree) if leaf.ndim]
+            print(name, sorted({str(leaf.sharding.spec) for leaf in leaves}))
     """
     found = dict(
         line.split(" ", 1) for line in printed(program, env=os.environ | EIGHT).splitlines()
@@ -254,10 +255,11 @@ def test_devices_of_a_cpu_share_the_memory_of_whole_arrays() -> None:
         import numpy as np
         from rljax.distributed.devices import Spread
 
-        given = {"x": np.ones((1001, 7), np.float32)[1:], "done": np.zeros(1000, bool)}
-        placed = Spread(8).everywhere(given)
+        arrays = {"x": np.ones((1001, 7), np.float32)[1:], "done": np.zeros(1000, bool)}
+        placed = Spread(8).everywhere(arrays)
         for name, array in placed.items():
             parts = [shard.data for shard in array.addressable_shards]
-            print(len(parts), len({part.unsafe_buffer_pointer() for part in parts}), (parts[7] == given[name]).all())
+            buffers = {part.unsafe_buffer_pointer() for part in parts}
+            print(len(parts), len(buffers), (parts[7] == arrays[name]).all())
     """
     assert printed(program, env=os.environ | EIGHT).split() == ["8", "1", "True"] * 2

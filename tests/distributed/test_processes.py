@@ -242,7 +242,9 @@ def test_processes_exchange_values_and_errors(tmp_path: Path) -> None:
 
         number = int(sys.argv[2])
         processes.join(sys.argv[1], 2, number, timeout=120)
-        assert (processes.is_distributed(), processes.process_count(), processes.is_first()) == (True, 2, number == 0)
+        assert processes.is_distributed()
+        assert processes.process_count() == 2
+        assert processes.is_first() == (number == 0)
         assert processes.all_gather({"from": number, "text": "x" * (100 * number)}) == [
             {"from": 0, "text": ""}, {"from": 1, "text": "x" * 100}
         ]
@@ -266,8 +268,9 @@ def test_processes_exchange_values_and_errors(tmp_path: Path) -> None:
         expected = ["ValueError: process 1 cannot go on: there", "FileExistsError: there"][number]
         assert raised(processes.on_all, fail) == expected
         assert raised(processes.on_first, lambda: 1 / 0) == "ZeroDivisionError: division by zero"
-        different = raised(processes.require_same, lambda: {"steps": number, "env": "x", "data": number})
-        assert "steps is 0 in process 0, 1 in process 1; also different: data" in different, different
+        settings = {"steps": number, "env": "x", "data": number}
+        error = raised(processes.require_same, lambda: settings)
+        assert "steps is 0 in process 0, 1 in process 1; also different: data" in error, error
         print("done")
         """
     )

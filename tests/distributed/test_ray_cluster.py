@@ -44,7 +44,8 @@ if __name__ == "__main__":
     from rljax.runs import checkpoints
 
     folder, words = Path(sys.argv[1]), sys.argv[2:]
-    training = threading.Thread(target=cli.main, args=([*words, "--out", str(folder), "--ray", nodes.address],))
+    words += ["--out", str(folder), "--ray", nodes.address]
+    training = threading.Thread(target=cli.main, args=(words,))
     training.start()
     places = [folder / name / "checkpoints" for name in ("launch-000", "launch-001")]
     while not all(checkpoints.steps(place) for place in places):

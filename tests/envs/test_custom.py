@@ -185,7 +185,9 @@ class Memory:
 
 class Asym(gymnasium.Env):
     observation_space = gymnasium.spaces.Box(-9, 9, (2,))
-    action_space = gymnasium.spaces.Box(np.array([-3, 0.5], np.float32), np.array([1, 2], np.float32))
+    action_space = gymnasium.spaces.Box(
+        np.array([-3, 0.5], np.float32), np.array([1, 2], np.float32)
+    )
 
     def reset(self, *, seed=None, options=None):
         super().reset(seed=seed)

@@ -277,7 +277,8 @@ def test_rewards_of_fetch_are_those_of_the_environment(name: str) -> None:
 def test_sac_reaches_goals_from_sparse_rewards(tmp_path: Path) -> None:
     config: dict[str, Any] = {
         "hindsight": 0.8, "discount": 0.95, "hidden": (32, 32), "warmup_steps": 500, "num_steps": 2,
-        "actor_lr": 2e-3, "critic_lr": 2e-3, "temperature_lr": 2e-3, "replay_size": 10_000, "init_temperature": 0.1,
+        "actor_lr": 2e-3, "critic_lr": 2e-3, "temperature_lr": 2e-3,
+        "replay_size": 10_000, "init_temperature": 0.1,
     }  # fmt: skip
     out = run.train(
         "sac", "Sparse-v0", 4_000, seeds=3, config=config, out=tmp_path / "run", eval_every=4_000

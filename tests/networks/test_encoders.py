@@ -27,7 +27,8 @@ def pictures(*shape: int, dtype: str = "uint8") -> EnvSpec:
 MIXED = EnvSpec(
     "test/Mixed-v0", (), 3, discrete=True,
     parts=(
-        Part(MASK, (3,), "bool"), Part("camera", (5, 6, 2), "uint8"), Part("map", (4, 4)), Part("speed", (2,)),
+        Part(MASK, (3,), "bool"), Part("camera", (5, 6, 2), "uint8"),
+        Part("map", (4, 4)), Part("speed", (2,)),
     ),
 )  # fmt: skip
 

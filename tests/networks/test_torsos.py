@@ -471,7 +471,8 @@ def test_a_shared_torso_learns_from_both_losses() -> None:
     against differences.
     """
     settings = ppo.Config(
-        torso="iru", compute=2, shared=True, actor_hidden=(4,), num_steps=2, num_envs=3, batch_size=6, num_epochs=1,
+        torso="iru", compute=2, shared=True, actor_hidden=(4,),
+        num_steps=2, num_envs=3, batch_size=6, num_epochs=1,
         max_grad_norm=0.0, entropy_cost=0.1, normalise_observations=False,
         normalise_rewards=False, normalise_advantages=False, initialisation="torch",
     )  # fmt: skip

@@ -91,11 +91,9 @@ class Successors(struct.PyTreeNode):
         """The part after the rows of one step [P, E, ...] at `position`;
         the ring then holds `size` rows.
         """
-        ended, capacity, num_envs = (
-            transitions.terminated | transitions.truncated,
-            self.place.shape[1],
-            self.num_envs,
-        )
+        ended = transitions.terminated | transitions.truncated
+        capacity = self.place.shape[1]
+        num_envs = self.num_envs
         new = newest_frame(transitions.next_observation, self.stack)
         frames = jax.tree.map(
             lambda old, x: old.at[:, :num_envs].set(x.astype(old.dtype)), self.frames, new

@@ -15,7 +15,8 @@ buttons.
 which the action is taken (since ogbench 1.2.0):
 
     mazes, soccer        r = 1[position within the goal's tolerance] - 1
-    cubes, scene, puzzle r = (parts in place) - (parts); a cube is in place within 4 cm, as are drawer and window
+    cubes, scene, puzzle r = (parts in place) - (parts); a cube is in place within 4 cm,
+                         as are drawer and window
     terminated           all parts are in place, whether the trajectory continues or not
 
 Hence an episode of `returns` and `lengths` ends at the goal, and a trajectory that stays at the

@@ -2,15 +2,17 @@
 
 Reward transforms are affine, r' = scale r + shift. They follow the code behind published results:
 
-    none              r                                                   TD3+BC [1], ReBRAC [2] except on AntMaze
-    return_range      1000 r / (max - min of the trajectories' returns)  IQL on locomotion [3]
-    minus_one         r - 1                                              IQL [3], FQL [4] on AntMaze
-    times_10_minus_5  10 r - 5                                           CQL [5], Cal-QL [6], WSRL [7] on AntMaze
-    times_4_minus_2   4 (r - 0.5)                                        Diffusion-QL on AntMaze [8]
-    times_100         100 r                                              ReBRAC on AntMaze [2]
-    standardise       (r - mean) / standard deviation, over the rows     Diffusion-QL on Adroit [8]
-    times_10_plus_5   10 r + 5, of rewards -1 and 0                      Cal-QL [6], WSRL [7] on binary Adroit
-    minus_four        r - 4                                              WSRL on Kitchen [7]
+    none              r                              TD3+BC [1], ReBRAC [2] except on AntMaze
+    return_range      1000 r / (max - min of         IQL on locomotion [3]
+                      the trajectories' returns)
+    minus_one         r - 1                          IQL [3], FQL [4] on AntMaze
+    times_10_minus_5  10 r - 5                       CQL [5], Cal-QL [6], WSRL [7] on AntMaze
+    times_4_minus_2   4 (r - 0.5)                    Diffusion-QL on AntMaze [8]
+    times_100         100 r                          ReBRAC on AntMaze [2]
+    standardise       (r - mean) / standard          Diffusion-QL on Adroit [8]
+                      deviation, over the rows
+    times_10_plus_5   10 r + 5, of rewards -1 and 0  Cal-QL [6], WSRL [7] on binary Adroit
+    minus_four        r - 4                          WSRL on Kitchen [7]
 
 Transforms are for learning only. Returns and scores use the recorded rewards.
 
@@ -96,10 +98,8 @@ def iql_returns(dataset: OfflineDataset) -> np.ndarray:
     corrupted = {note["what"] for note in dataset.provenance.get("corruptions") or ()}
     if corrupted & {"observation", "dynamics"} or not dataset.spec.is_vector:
         return np.add.reduceat(np.asarray(transitions.reward, np.float64), dataset.episode_starts)
-    observation, successor = (
-        np.asarray(transitions.observation),
-        np.asarray(transitions.next_observation),
-    )
+    observation = np.asarray(transitions.observation)
+    successor = np.asarray(transitions.next_observation)
     ends = np.asarray(transitions.terminated).copy()
     for start in range(0, dataset.num - 1, BLOCK):
         stop = min(start + BLOCK, dataset.num - 1)

@@ -216,14 +216,10 @@ class GRU(Recurrent):
     def cell(self, layer: int, inputs: int) -> Cell:
         """See `Recurrent`."""
         width = self.hidden[layer]
-        of_x, of_h = (
-            self.kernel(f"input_{layer}", inputs, 3 * width),
-            self.recurrent(f"memory_{layer}", width, 3),
-        )
-        bias, inner = (
-            self.bias(f"bias_{layer}", width, (0, 1, 0)),
-            self.bias(f"inner_{layer}", width),
-        )
+        of_x = self.kernel(f"input_{layer}", inputs, 3 * width)
+        of_h = self.recurrent(f"memory_{layer}", width, 3)
+        bias = self.bias(f"bias_{layer}", width, (0, 1, 0))
+        inner = self.bias(f"inner_{layer}", width)
         return Cell(
             of_inputs(of_x, bias, 3), tuple(jnp.split(of_h, 3, axis=1)), (None, None, inner), gru
         )
@@ -243,10 +239,8 @@ class LSTM(Recurrent):
     def cell(self, layer: int, inputs: int) -> Cell:
         """See `Recurrent`."""
         width = self.hidden[layer]
-        of_x, of_h = (
-            self.kernel(f"input_{layer}", inputs, 4 * width),
-            self.recurrent(f"memory_{layer}", width, 4),
-        )
+        of_x = self.kernel(f"input_{layer}", inputs, 4 * width)
+        of_h = self.recurrent(f"memory_{layer}", width, 4)
         bias = self.bias(f"bias_{layer}", width, (1, -1, 0, 0))
         if self.span is None:
             bias += jnp.repeat(jnp.array([1.0, 0.0, 0.0, 0.0]), width)

@@ -364,10 +364,8 @@ def _stored(folder: Folder, learner: int, steps: int) -> tuple[Transition, Any, 
         hosted = getattr(training.driver, "hosted", None)
     finally:
         run.close()
-    learners, experience = (
-        stored[0] if isinstance(stored, tuple) else stored.learners,
-        run.experiment.experience,
-    )
+    learners = stored[0] if isinstance(stored, tuple) else stored.learners
+    experience = run.experiment.experience
     ring = learners.storage.of_learner(learner)
     bounds = _unit_bounds(training.spec) if hosted is None else hosted.action_bounds
     return of_ring(ring, experience.num_envs, steps, experience.signals), bounds, notes["step"]

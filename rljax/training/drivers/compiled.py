@@ -127,10 +127,8 @@ class CompiledDriver(LoopDriver):
     def template(self, seeds: Sequence[int]) -> dict[str, Any]:
         """The structure, shapes and dtypes of `arrays`."""
         number = len(seeds)
-        keys, environment_keys = (
-            key_shapes(number),
-            key_shapes(number * self.hyper.experience.num_envs),
-        )
+        keys = key_shapes(number)
+        environment_keys = key_shapes(number * self.hyper.experience.num_envs)
         return _split(
             jax.eval_shape(self.loop.init, keys, environment_keys, self.hyper, self.data, None)
         )

@@ -74,12 +74,10 @@ def plan(experiment: Experiment) -> TrainingPlan:
     Raises `ValueError` where the agent needs data and has none, where the agent or environment
     cannot use the data, and for everything that environments and agents refuse.
     """
-    settings, module, dataset, experience = (
-        experiment.settings,
-        experiment.module,
-        experiment.dataset,
-        experiment.experience,
-    )
+    settings = experiment.settings
+    module = experiment.module
+    dataset = experiment.dataset
+    experience = experiment.experience
     experience.check()
     refusals.require_source(experiment, experience)
     updates, steps_online = experience.stages(settings.steps, settings.then_online)

@@ -180,7 +180,8 @@ from rljax.envs.host.gymnasium import make_hosted
 hosted = make_hosted("Humanoid-v5", 2, max_episode_steps=30)
 hosted.restore(open(sys.argv[1], "rb").read())
 steps = [hosted.step(action) for action in np.load(sys.argv[2])]
-np.savez(sys.argv[3], **{name: np.stack([getattr(step, name) for step in steps]) for name in sys.argv[4:]})
+fields = {name: [getattr(step, name) for step in steps] for name in sys.argv[4:]}
+np.savez(sys.argv[3], **{name: np.stack(values) for name, values in fields.items()})
 """
     hosted = make_hosted("Humanoid-v5", 2, max_episode_steps=30)
     hosted.reset([1, 2])
