@@ -141,9 +141,7 @@ class WithTorso:
 class WithMemoryAlone:
     """Settings of a memory: a base of the Config of agents that have no progressive loss."""
 
-    memory: memory_layers.Kind = (
-        "none"  # what is kept from step to step: rljax/networks/memories.py
-    )
+    memory: memory_layers.Kind = "none"  # kept from step to step: rljax/networks/memories.py
     memory_hidden: tuple[int, ...] = (64,)  # widths of the memory's layers
     memory_length: int = 64  # steps that gtrxl sees
     memory_span: int | None = None  # steps that others bridge at the start; None: as published
