@@ -14,6 +14,7 @@ from rljax import trust
 from rljax.runs import arguments, checkpoints, console, records, run, statistics
 from rljax.training import configuration, population
 from rljax.training.drivers.driver import environment_rows
+from rljax.training.loop import checkpoint_state
 
 
 def extract(
@@ -110,7 +111,7 @@ def _write(source: run.Run, folder: trust.Folder, target: run.Run, learners: Seq
     ]
     best_return = [notes["best_return"][learner] for learner in learners]
     notes |= {
-        "structure": part.structure(),
+        "structure": checkpoint_state.structure(part),
         "values": None,
         "diverged": diverged,
         "best_return": best_return,

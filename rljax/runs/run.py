@@ -31,7 +31,7 @@ from rljax.system import hardware
 from rljax.system.interruption import Interrupt
 from rljax.system.lock import Lock
 from rljax.training import configuration, population
-from rljax.training.loop import NoLearnerLeft, Training
+from rljax.training.loop import NoLearnerLeft, Training, checkpoint_state, entries
 from rljax.training.named_code import named_code
 from rljax.training.plan import Experiment
 from rljax.training.settings import LARGEST, settings_of
@@ -169,7 +169,7 @@ class Run:
         described = {
             "format": schema.FORMAT,
             **experiments.described(self.experiment),
-            **training.described(),
+            **entries.config(training),
             "seals": seals(named_code(settings)),
             "command": command,
             **self._conditions(),
@@ -268,7 +268,7 @@ class Run:
             template = training.driver.template(training.settings.seeds)
             arrays = {name: checkpoints.restore(path, name, template[name]) for name in template}
             best = checkpoints.restore(path, "best", template["agent"])
-        training.restore(arrays, best, notes, environments)
+        checkpoint_state.restore(training, arrays, best, notes, environments)
         self.wall = notes["wall_seconds"]
         if notes["environments"] == "lost":
             self.view.warn(
@@ -312,14 +312,16 @@ class Run:
                 f"'{self.folder}' is complete at {notes['step']} steps. To go on: "
                 f"rljax resume {self.folder} --steps {2 * notes['step']}"
             )
-        resumption.require_structure(self.folder, notes["structure"], training.structure())
+        resumption.require_structure(
+            self.folder, notes["structure"], checkpoint_state.structure(training)
+        )
         return notes
 
     def notes_of(self, path: Path) -> dict[str, Any]:
         """Read the notes of checkpoint `path`, and enter the stage in which it was saved."""
         notes = checkpoints.notes(path)
         try:
-            self.training.enter_stage(notes)
+            checkpoint_state.enter_stage(self.training, notes)
             _ = notes["step"] + notes["wall_seconds"] + notes["updates"]
             _ = notes["environments"], notes["structure"].items(), notes["records"].items()
             _ = [entry["learner"] for entry in notes["diverged"]]
@@ -456,12 +458,18 @@ class Run:
             if is_pickle(environments) and not self.warned_of_pickle:
                 self.warned_of_pickle = True
                 self.view.warn(PICKLED.format(env=training.settings.env))
-        notes = training.notes(environments) | {"wall_seconds": time.perf_counter() - self.began}
+        notes = checkpoint_state.notes(training, environments) | {
+            "wall_seconds": time.perf_counter() - self.began
+        }
         notes["seal"] = state_seal(environments)
         blobs["run.json"] = json_files.dumps(notes | {"records": self.recorder.marks()}).encode()
         keep = training.settings.keep_checkpoints
         checkpoints.save(
-            self.folder / "checkpoints", training.step, training.arrays(), blobs, keep=keep
+            self.folder / "checkpoints",
+            training.step,
+            checkpoint_state.arrays(training),
+            blobs,
+            keep=keep,
         )
         self.saved = time.perf_counter()
         self.saving = self.saved - began
@@ -470,7 +478,7 @@ class Run:
         training = self.training
         evaluations = records.read(self.folder, "evaluations")
         summary = {
-            **training.summary(),
+            **entries.summary(training),
             **statistics.results(
                 evaluations, population.settings(training.members), training.dataset is not None
             ),

@@ -26,7 +26,6 @@ from rljax.agent import (
     EnvSpec,
     Step,
     Transition,
-    Weighted,
     choose,
     first_memory,
     mask_of,
@@ -39,6 +38,7 @@ from rljax.networks.inputs import Raw
 from rljax.training import agent_state, returns
 from rljax.training.agent_state import AgentState
 from rljax.training.programs import Contents
+from rljax.training.tally import Tally, add_to_tally, empty_tally
 
 LARGEST = 2**31 - 1  # of int32
 CYCLE = 2**30  # a counter that would pass LARGEST goes back by this number
@@ -66,19 +66,6 @@ def environment_steps(steps: Any, num_envs: int) -> Any:
 def per_learner(rows: Any, size: tuple[int, int]) -> Any:
     """Arrays [P x E, ...] of all environments as [P, E, ...]; `size` is (P, E)."""
     return jax.tree.map(lambda x: x.reshape(*size, *x.shape[1:]), rows)
-
-
-class Tally(struct.PyTreeNode):
-    """Metrics summed since the last report.
-
-    Each metric has separate arrays. If they were stacked into one array, XLA:CPU would reduce them
-    in a serial loop.
-    """
-
-    total: dict[str, Array]  # [P] sums of the metric
-    weight: dict[str, Array]  # [P] number of values summed
-    # [P] int32: the first update with a value that is not finite; -1 where there is none
-    first_bad: dict[str, Array]
 
 
 class Hyperparameters(struct.PyTreeNode):
@@ -457,24 +444,3 @@ def before(extras: Any) -> Any:
     None where the agent remembers nothing.
     """
     return extras[MEMORY]["before"] if MEMORY in extras else None
-
-
-def empty_tally(names: tuple[str, ...], num_learners: int) -> Tally:
-    """A tally without any values."""
-    zeros = {name: jnp.zeros(num_learners) for name in names}
-    none = {name: jnp.full(num_learners, -1, jnp.int32) for name in names}
-    return Tally(total=zeros, weight=jax.tree.map(jnp.copy, zeros), first_bad=none)
-
-
-def add_to_tally(tally: Tally, metrics: dict[str, Any], update: Array) -> Tally:
-    """Add the metrics [P] of one update to the tally; `update` [] is its number."""
-    total, weight, first_bad = dict(tally.total), dict(tally.weight), dict(tally.first_bad)
-    for name, metric in metrics.items():
-        value, counts = (
-            (metric.value, metric.weight) if isinstance(metric, Weighted) else (metric, 1.0)
-        )
-        total[name] = tally.total[name] + value
-        weight[name] = tally.weight[name] + counts
-        bad = (tally.first_bad[name] < 0) & ~jnp.isfinite(value)
-        first_bad[name] = jnp.where(bad, update, tally.first_bad[name])
-    return Tally(total, weight, first_bad)

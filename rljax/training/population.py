@@ -86,24 +86,24 @@ class Frozen:
     """
 
     def __init__(self, num_learners: int) -> None:
-        self.found: dict[int, dict[str, Any]] = {}  # learner -> its record, ready for JSON
+        self.records: dict[int, dict[str, Any]] = {}  # learner -> its record, ready for JSON
         self._number = num_learners
-        self._kept: Any = None
+        self._copies: Any = None
 
     @property
     def mask(self) -> np.ndarray:
         """Which learners are frozen, [P] bool."""
-        return np.isin(np.arange(self._number), list(self.found))
+        return np.isin(np.arange(self._number), list(self.records))
 
     def remember(self, state: Any) -> None:
         """Copy the agents' State [P, ...], except for learners that are frozen or not finite."""
         leaves, structure = jax.tree.flatten(state)
-        copies = leaves if self._kept is None else jax.tree.leaves(self._kept)
-        self._kept = structure.unflatten(_remember(~self.mask, leaves, copies))
+        copies = leaves if self._copies is None else jax.tree.leaves(self._copies)
+        self._copies = structure.unflatten(_remember(~self.mask, leaves, copies))
 
     def put_back(self, state: Any) -> Any:
         """The agents' State, in which the kept copies replace the frozen learners."""
-        return choose(self.mask, self._kept, state) if self.found else state
+        return choose(self.mask, self._copies, state) if self.records else state
 
 
 def choose(mask: np.ndarray, new: Any, old: Any) -> Any:

@@ -46,7 +46,7 @@ def ours(agent: str, environment: str, seeds: int, steps: int) -> dict[str, Any]
     with prepared(agent, seeds, 3 * steps, settings, environment) as training:
         timed(training.driver, max(steps // 4, 500))
         seconds = timed(training.driver, steps)
-        size = training.described()["state_bytes"]
+        size = training.needed_bytes
     return {"steps_per_second": seeds * steps / seconds, "bytes": size / seeds}
 
 

@@ -23,6 +23,7 @@ from rljax.training.drivers.driver import report
 from rljax.training.drivers.embedded import EmbeddedDriver
 from rljax.training.drivers.hosted import HostedDriver
 from rljax.training.learner import Learner
+from rljax.training.tally import add_to_tally, empty_tally
 from tests.helpers.counting import (
     UPDATES,
     Counter,
@@ -464,7 +465,7 @@ def test_first_update_that_is_not_finite_is_found() -> None:
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
 def test_tally_counts_weights(value: float) -> None:
-    tally = learner.empty_tally(("plain", "weighted"), 2)
+    tally = empty_tally(("plain", "weighted"), 2)
     zeros, ones = jnp.zeros(2), jnp.ones(2)
     for update, (plain, weighted) in enumerate(
         [
@@ -474,7 +475,7 @@ def test_tally_counts_weights(value: float) -> None:
         ]
     ):
         metrics = {"plain": jnp.asarray(plain, jnp.float32), "weighted": weighted}
-        tally = learner.add_to_tally(tally, metrics, jnp.asarray(update))
+        tally = add_to_tally(tally, metrics, jnp.asarray(update))
     nothing = dict.fromkeys(("return", "length", "count"), np.zeros(2))
     result = report(tally, 3, nothing)
     np.testing.assert_array_equal(result.metrics["plain"], [3.0, value])

@@ -10,7 +10,7 @@ import pytest
 
 from rljax.agents import iql
 from rljax.system import runtime
-from rljax.training.loop import Training
+from rljax.training.loop import Training, checkpoint_state
 from rljax.training.plan import Experiment
 from rljax.training.settings import Settings
 from tests.helpers.counting import recorded
@@ -43,7 +43,7 @@ def test_a_checkpoint_depends_on_what_changes_online() -> None:
     asked = Settings("iql", "rljax/Pendulum", 4, data="recorded.npz", then_online=4, online=online)
     config = iql.Config(hidden=(8,), batch_size=32, decay_steps=None, replay_size=300)
     training = Training(Experiment(asked, iql, config, recorded()))
-    structure = training.structure()
+    structure = checkpoint_state.structure(training)
     assert {name: x for name, x in structure.items() if name.startswith("online.")} == {
         "online.batch_size": 16,
         "online.num_updates": 2,
@@ -56,7 +56,7 @@ def test_a_checkpoint_depends_on_what_changes_online() -> None:
     plain = Training(
         Experiment(Settings("iql", "none", 4, data="recorded.npz"), iql, config, recorded())
     )
-    assert not [name for name in plain.structure() if name.startswith("online.")]
+    assert not [name for name in checkpoint_state.structure(plain) if name.startswith("online.")]
     plain.close()
 
 

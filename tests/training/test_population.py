@@ -120,7 +120,7 @@ def test_what_is_kept_was_finite() -> None:
     frozen.remember({"weights": jnp.array([[1.0, 2.0], [3.0, 4.0]]), "count": jnp.array([1, 1])})
     spoiled = {"weights": jnp.array([[5.0, 6.0], [7.0, jnp.nan]]), "count": jnp.array([2, 2])}
     frozen.remember(spoiled)
-    frozen.found[1] = {}
+    frozen.records[1] = {}
     back = frozen.put_back(spoiled)
     np.testing.assert_array_equal(back["weights"], [[5.0, 6.0], [3.0, 4.0]])
     np.testing.assert_array_equal(back["count"], [2, 1])

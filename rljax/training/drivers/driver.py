@@ -14,7 +14,8 @@ from rljax.distributed.devices import Spread, local
 from rljax.networks import normalise
 from rljax.networks.optimisation import traces
 from rljax.training import agent_state
-from rljax.training.learner import Hyperparameters, Learner, LearnerState, Tally
+from rljax.training.learner import Hyperparameters, Learner, LearnerState
+from rljax.training.tally import Tally
 
 TRAIN, EVALUATE = 0, 1
 

@@ -43,10 +43,10 @@ from rljax.training.learner import (
     LearnerState,
     before,
     counted,
-    empty_tally,
     per_learner,
 )
 from rljax.training.programs import compiled, shared
+from rljax.training.tally import empty_tally
 
 
 @dataclasses.dataclass(frozen=True)

@@ -30,10 +30,10 @@ from rljax.training.learner import (
     Learner,
     LearnerState,
     before,
-    empty_tally,
     per_learner,
 )
 from rljax.training.programs import compiled, shared
+from rljax.training.tally import empty_tally
 
 
 class Carry(struct.PyTreeNode):

@@ -29,8 +29,9 @@ from rljax.training.drivers.driver import (
     keys_of,
     report,
 )
-from rljax.training.learner import Hyperparameters, Learner, LearnerState, counted, empty_tally
+from rljax.training.learner import Hyperparameters, Learner, LearnerState, counted
 from rljax.training.programs import compiled, shared
+from rljax.training.tally import empty_tally
 
 GROUP = 64  # iterations whose batches the host sends together, at most
 GROUP_BYTES = 1 << 28  # of the batches of a group: those of pictures are large

@@ -1,4 +1,4 @@
-"""The training loop: chunks, evaluations, changes of settings.
+"""The training of learners: chunks, evaluations, changes of settings.
 
 It writes no files; `rljax.runs.run` does that.
 """
@@ -15,23 +15,17 @@ import jax
 import numpy as np
 
 from rljax import envs
-from rljax.agent import float_fields
 from rljax.distributed import devices
 from rljax.envs.environment import EnvironmentFailed
 from rljax.system import hardware, runtime
-from rljax.training import action_cost, configuration, population, schedules
+from rljax.training import configuration, population, schedules
 from rljax.training.drivers.driver import ChunkReport, Driver
 from rljax.training.evaluation import LIMIT, Episodes, evaluate
-from rljax.training.learner import CYCLE, TRANSITION
+from rljax.training.learner import CYCLE
+from rljax.training.loop import episode_warnings
+from rljax.training.loop.divergence import freeze_diverged
 from rljax.training.plan import Experiment, memory, plan, refusals, require_same_spaces, round_up
 from rljax.training.settings import Settings, check_settings
-
-
-class NoLearnerLeft(Exception):
-    """The last learner has a metric or an observation that is not finite.
-
-    The arguments are the cause and a remedy.
-    """
 
 
 def prefer_devices(experiment: Experiment, num_learners: int) -> None:
@@ -164,22 +158,6 @@ class Training:
             else None
         )
 
-    def summary(self) -> dict[str, Any]:
-        """The training's entries in summary.json."""
-        return {
-            "agent": self.settings.agent,
-            "environment": self.settings.evaluated_in,
-            "data": self.settings.data,
-            "weights": self.weights,
-            "seeds": list(self.settings.seeds),
-            "diverged": list(self.frozen.found.values()),
-            "steps": self.step,
-            "complete": self.complete,
-            "compile_seconds": self.clock.seconds,
-            "steps_per_second": self.steps_per_second,
-            "devices_used": self.driver.spread.num_devices,
-        }
-
     # Memory
 
     @functools.cached_property
@@ -205,23 +183,6 @@ class Training:
     def needed_bytes(self) -> int:
         """Bytes of the largest state and of the data set together."""
         return max(hardware.nbytes(template) for template in self.templates) + self.shared_bytes
-
-    def described(self) -> dict[str, Any]:
-        """The training's entries in config.json, ready for JSON.
-
-        They include the cost of an action.
-        """
-        return {
-            "learners": [dataclasses.asdict(member) for member in self.members],
-            "spec": dataclasses.asdict(self.spec),
-            "spaces": self.spaces,
-            "state_bytes": self.needed_bytes,
-            "base_digest": population.digest_of_base(self.experiment.base),
-            "inherited": self.inherited,
-            **action_cost.of_action(
-                self.module, self.templates[0]["agent"], self.spec, self.stacked
-            ),
-        }
 
     @functools.cached_property
     def _inheritance(self) -> dict[str, Any]:
@@ -318,11 +279,8 @@ class Training:
         before = sum(stage.end for stage in self.stages[:-1][-1:])
         steps, limit = (self.step - before) // self.stage.num_envs, self.spec.max_episode_steps
         if steps > (limit or LIMIT) or (limit is None and self.complete):
-            self._warn_once(
-                "endless",
-                f"no episode of training has ended in {steps:,} steps of each environment: metrics "
-                f"have no returns. {_limitless(self.settings.env, limit)}",
-            )
+            warning = episode_warnings.endless(self.settings.env, limit, steps)
+            self._warn_once("endless", warning)
 
     def _warn_once(self, what: str, warning: str) -> None:
         if what not in self._told:
@@ -357,14 +315,10 @@ class Training:
         self.best_return = np.where(improved, means, self.best_return)
         self.best = population.choose(improved, self.driver.agent_state, self.best)
         self.latest = float(means.mean())
-        limit = self.evaluator.spec.max_episode_steps
         if episodes.cut.any():
-            self._warn_once(
-                "cut",
-                f"{episodes.cut.sum()} of {episodes.cut.size} evaluated episodes were cut at "
-                f"{limit or LIMIT:,} steps, before their end, and so are their returns ('cut' in "
-                f"evaluations.jsonl). {_limitless(self.settings.evaluated_in, limit)}",
-            )
+            limit = self.evaluator.spec.max_episode_steps
+            warning = episode_warnings.cut(self.settings.evaluated_in, limit, episodes)
+            self._warn_once("cut", warning)
         return [
             self._line(episodes, learner, seed) for learner, seed in enumerate(self.settings.seeds)
         ]
@@ -382,7 +336,7 @@ class Training:
         } | episodes.details(learner)
         if self.dataset is not None and self.dataset.reference is not None:
             line["scores"] = self.dataset.score(episodes.returns[learner]).tolist()
-        if learner in self.frozen.found:
+        if learner in self.frozen.records:
             line["diverged"] = True
         return line
 
@@ -400,7 +354,7 @@ class Training:
         self.driver.agent_state = population.take(self.driver.agent_state, change.parents)
         self.set(change.values)
         for learner in np.flatnonzero(change.parents != np.arange(len(self.members))):
-            self.frozen.found.pop(int(learner), None)
+            self.frozen.records.pop(int(learner), None)
         return {
             "step": self.step,
             "parents": change.parents,
@@ -428,37 +382,8 @@ class Training:
         """Freeze learners with a metric that is not finite;
         raise `NoLearnerLeft` where all learners are frozen.
         """
-        for learner in np.flatnonzero(~self.frozen.mask):
-            bad = [
-                (int(first[learner]), name)
-                for name, first in report.first_bad.items()
-                if first[learner] >= 0
-            ]
-            if bad:
-                update, name = min(bad)
-                cause, remedy = self._explain(int(learner), name, update, step)
-                self.frozen.found[int(learner)] = {
-                    "learner": int(learner),
-                    "step": step,
-                    "cause": cause,
-                }
-                if self.frozen.mask.all():
-                    raise NoLearnerLeft(cause, remedy)
-                self.warnings.append(
-                    f"{cause}: it is kept as it was before, the others go on. {remedy}"
-                )
+        freeze_diverged(self.frozen, self.members, report, step, self.warnings.append)
         self.driver.agent_state = self.frozen.put_back(self.driver.agent_state)
-
-    def _explain(self, learner: int, name: str, update: int, step: int) -> tuple[str, str]:
-        """The cause (which value is not finite) and a remedy."""
-        member = self.members[learner]
-        of = f"of learner {learner} (seed {member.seed}"
-        of += f", {population.label(member.settings)})" if member.settings else ")"
-        if name == TRANSITION:
-            cause = f"an observation or reward {of} is not finite in its step {update + 1}"
-            return cause, "Mend the environment, or choose another."
-        cause = f"metric '{name}' {of} is not finite from update {update} on, before step {step}"
-        return cause, "If it happens again, lower the learning rates or scale the rewards."
 
     def extend(self, steps: int) -> None:
         """Set the end of the last stage, so that the whole run has `steps` steps.
@@ -511,88 +436,3 @@ class Training:
                 failures.append(error)
         if failures:
             raise failures[0]
-
-    # Checkpoints
-
-    def structure(self) -> dict[str, Any]:
-        """The settings that determine the structure of a checkpoint's arrays, ready for JSON."""
-        static: dict[str, Any] = {}
-        for prefix, stage in zip(("config", "online"), self.stages, strict=False):
-            traced, settings = float_fields(type(stage.config)), configuration.as_json(stage.config)
-            values = {name: value for name, value in settings.items() if name not in traced}
-            static |= {
-                f"{prefix}.{name}": x
-                for name, x in values.items()
-                if static.get(f"config.{name}") != x
-            }
-        return static | {
-            "seeds": list(self.settings.seeds),
-            "observation_shape": list(self.spec.observation_shape),
-            "action_size": self.spec.action_size,
-        }
-
-    def arrays(self) -> dict[str, Any]:
-        """The arrays of the state: "agent", "training", and "best",
-        the agents of the best evaluations.
-        """
-        state = self.driver.agent_state
-        best = (
-            population.choose(self.best_return < 0, state, None) if self.best is None else self.best
-        )
-        return self.driver.arrays() | {"best": best}
-
-    def notes(self, environments: bytes | None) -> dict[str, Any]:
-        """The rest of the state, ready for JSON; `environments` is their state as the driver saved
-        it, or None.
-        """
-        return {
-            "step": self.step,
-            "updates": self.updates,
-            "compile_seconds": self.clock.seconds,
-            "loop_seconds": self.loop_seconds,
-            "loop_steps": self.loop_steps,
-            "stage": self.stages.index(self.stage),
-            "best_return": [None if np.isinf(x) else x for x in self.best_return.tolist()],
-            "diverged": list(self.frozen.found.values()),
-            "values": None if self.schedule is None else configuration.varied(self.config),
-            "structure": self.structure(),
-            "environments": "saved"
-            if environments is not None
-            else self.driver.without_environments,
-            "reason": self.driver.save_failure,
-        }
-
-    def enter_stage(self, notes: Mapping[str, Any]) -> None:
-        """Enter the stage in which a checkpoint with these notes was saved."""
-        self.stage = self.stages[notes["stage"]]
-
-    def restore(
-        self,
-        arrays: dict[str, Any],
-        best: Any,
-        notes: Mapping[str, Any],
-        environments: bytes | None,
-    ) -> None:
-        """Continue exactly from the values that `arrays`,
-        `notes` and the driver's `environments` returned.
-        """
-        with self.clock.counting():
-            self.best = self.driver.spread.learners(best)
-            self.driver.restore(arrays, environments)
-        self.step = notes["step"]
-        self.updates = notes["updates"]
-        self.loop_seconds, self.loop_steps = notes["loop_seconds"], notes["loop_steps"]
-        self.clock.seconds += notes["compile_seconds"]
-        self.best_return = np.array([-np.inf if x is None else x for x in notes["best_return"]])
-        self.frozen.found = {entry["learner"]: entry for entry in notes["diverged"]}
-        if notes["values"]:
-            self.set(notes["values"])
-
-
-def _limitless(env: str, limit: int | None) -> str:
-    if limit is not None:
-        return f"'{env}' goes on beyond the time limit that it is registered with."
-    return (
-        f"'{env}' has no time limit. To give it one: gymnasium.register(..., max_episode_steps=N), "
-        "or max_episode_steps in the class of an environment in a file."
-    )

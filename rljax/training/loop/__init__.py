@@ -1,0 +1,6 @@
+"""The training loop, the states that its checkpoints hold, and what runs write about it."""
+
+from rljax.training.loop.divergence import NoLearnerLeft
+from rljax.training.loop.training import Training, prefer_devices
+
+__all__ = ["NoLearnerLeft", "Training", "prefer_devices"]

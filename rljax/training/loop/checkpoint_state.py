@@ -1,0 +1,94 @@
+"""The state of a training in a checkpoint: reading it, and continuing a training from it.
+
+It writes no files; `rljax.runs.checkpoints` does that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from rljax.agent import float_fields
+from rljax.training import configuration, population
+from rljax.training.loop.training import Training
+
+
+def structure(training: Training) -> dict[str, Any]:
+    """The settings that determine the structure of a checkpoint's arrays, ready for JSON."""
+    static: dict[str, Any] = {}
+    for prefix, stage in zip(("config", "online"), training.stages, strict=False):
+        traced, settings = float_fields(type(stage.config)), configuration.as_json(stage.config)
+        values = {name: value for name, value in settings.items() if name not in traced}
+        static |= {
+            f"{prefix}.{name}": x for name, x in values.items() if static.get(f"config.{name}") != x
+        }
+    return static | {
+        "seeds": list(training.settings.seeds),
+        "observation_shape": list(training.spec.observation_shape),
+        "action_size": training.spec.action_size,
+    }
+
+
+def arrays(training: Training) -> dict[str, Any]:
+    """The arrays of the state: "agent", "training", and "best",
+    the agents of the best evaluations.
+    """
+    state = training.driver.agent_state
+    best = (
+        population.choose(training.best_return < 0, state, None)
+        if training.best is None
+        else training.best
+    )
+    return training.driver.arrays() | {"best": best}
+
+
+def notes(training: Training, environments: bytes | None) -> dict[str, Any]:
+    """The rest of the state, ready for JSON; `environments` is their state as the driver saved
+    it, or None.
+    """
+    return {
+        "step": training.step,
+        "updates": training.updates,
+        "compile_seconds": training.clock.seconds,
+        "loop_seconds": training.loop_seconds,
+        "loop_steps": training.loop_steps,
+        "stage": training.stages.index(training.stage),
+        "best_return": [None if np.isinf(x) else x for x in training.best_return.tolist()],
+        "diverged": list(training.frozen.records.values()),
+        "values": None if training.schedule is None else configuration.varied(training.config),
+        "structure": structure(training),
+        "environments": "saved"
+        if environments is not None
+        else training.driver.without_environments,
+        "reason": training.driver.save_failure,
+    }
+
+
+def enter_stage(training: Training, notes: Mapping[str, Any]) -> None:
+    """Enter the stage in which a checkpoint with these notes was saved."""
+    training.stage = training.stages[notes["stage"]]
+
+
+def restore(
+    training: Training,
+    arrays: dict[str, Any],
+    best: Any,
+    notes: Mapping[str, Any],
+    environments: bytes | None,
+) -> None:
+    """Continue exactly from the values that `arrays`,
+    `notes` and the driver's `environments` returned.
+    """
+    with training.clock.counting():
+        training.best = training.driver.spread.learners(best)
+        training.driver.restore(arrays, environments)
+    training.step = notes["step"]
+    training.updates = notes["updates"]
+    training.loop_seconds, training.loop_steps = notes["loop_seconds"], notes["loop_steps"]
+    training.clock.seconds += notes["compile_seconds"]
+    training.best_return = np.array([-np.inf if x is None else x for x in notes["best_return"]])
+    training.frozen.records = {entry["learner"]: entry for entry in notes["diverged"]}
+    if notes["values"]:
+        training.set(notes["values"])

@@ -1,0 +1,34 @@
+"""Warnings about episodes that do not end, and how to give an environment a time limit."""
+
+from __future__ import annotations
+
+from rljax.training.evaluation import LIMIT, Episodes
+
+
+def endless(env: str, limit: int | None, steps: int) -> str:
+    """No episode of training has ended in `steps` steps of each environment.
+
+    `limit` is the time limit of the environment `env`; None where it has none.
+    """
+    return (
+        f"no episode of training has ended in {steps:,} steps of each environment: metrics "
+        f"have no returns. {_limitless(env, limit)}"
+    )
+
+
+def cut(env: str, limit: int | None, episodes: Episodes) -> str:
+    """Some evaluated episodes of the environment `env` were cut; `limit` is its time limit."""
+    return (
+        f"{episodes.cut.sum()} of {episodes.cut.size} evaluated episodes were cut at "
+        f"{limit or LIMIT:,} steps, before their end, and so are their returns ('cut' in "
+        f"evaluations.jsonl). {_limitless(env, limit)}"
+    )
+
+
+def _limitless(env: str, limit: int | None) -> str:
+    if limit is not None:
+        return f"'{env}' goes on beyond the time limit that it is registered with."
+    return (
+        f"'{env}' has no time limit. To give it one: gymnasium.register(..., max_episode_steps=N), "
+        "or max_episode_steps in the class of an environment in a file."
+    )

@@ -1,0 +1,45 @@
+"""The tally of metrics: their sums over the updates since the last report."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import struct
+
+from rljax.agent import Array, Weighted
+
+
+class Tally(struct.PyTreeNode):
+    """Metrics summed since the last report.
+
+    Each metric has separate arrays. If they were stacked into one array, XLA:CPU would reduce them
+    in a serial loop.
+    """
+
+    total: dict[str, Array]  # [P] sums of the metric
+    weight: dict[str, Array]  # [P] number of values summed
+    # [P] int32: the first update with a value that is not finite; -1 where there is none
+    first_bad: dict[str, Array]
+
+
+def empty_tally(names: tuple[str, ...], num_learners: int) -> Tally:
+    """A tally without any values."""
+    zeros = {name: jnp.zeros(num_learners) for name in names}
+    none = {name: jnp.full(num_learners, -1, jnp.int32) for name in names}
+    return Tally(total=zeros, weight=jax.tree.map(jnp.copy, zeros), first_bad=none)
+
+
+def add_to_tally(tally: Tally, metrics: dict[str, Any], update: Array) -> Tally:
+    """Add the metrics [P] of one update to the tally; `update` [] is its number."""
+    total, weight, first_bad = dict(tally.total), dict(tally.weight), dict(tally.first_bad)
+    for name, metric in metrics.items():
+        value, counts = (
+            (metric.value, metric.weight) if isinstance(metric, Weighted) else (metric, 1.0)
+        )
+        total[name] = tally.total[name] + value
+        weight[name] = tally.weight[name] + counts
+        bad = (tally.first_bad[name] < 0) & ~jnp.isfinite(value)
+        first_bad[name] = jnp.where(bad, update, tally.first_bad[name])
+    return Tally(total, weight, first_bad)
