@@ -177,6 +177,5 @@ class Hindsight(Draw):
                 reward=jnp.where(replaced, reward, batch.reward),
             )
 
-        return jax.vmap(draw, in_axes=(buffer.axes, 0, 0, 0))(
-            buffer, keys, self.discount, self.share
-        )  # type: ignore[arg-type]
+        drawn = jax.vmap(draw, in_axes=(buffer.axes, 0, 0, 0))  # type: ignore[arg-type]
+        return drawn(buffer, keys, self.discount, self.share)

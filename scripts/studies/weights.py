@@ -59,10 +59,10 @@ def mixed(options: argparse.Namespace) -> str:
             collect.record(
                 options.policy,
                 steps=number * options.length,
-                source=source,
+                source=source,  # pyright: ignore[reportArgumentType]
                 num_envs=10,
                 name=source,
-            )  # pyright: ignore[reportArgumentType]
+            )
             for source, number in parts
         ]
         datasets.write(datasets.join(recorded, "mixed"), path)
