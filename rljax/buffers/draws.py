@@ -177,5 +177,6 @@ class Hindsight(Draw):
                 reward=jnp.where(replaced, reward, batch.reward),
             )
 
-        drawn = jax.vmap(draw, in_axes=(buffer.axes, 0, 0, 0))  # type: ignore[arg-type]
-        return drawn(buffer, keys, self.discount, self.share)
+        return jax.vmap(draw, in_axes=(buffer.axes, 0, 0, 0))(
+            buffer, keys, self.discount, self.share
+        )  # type: ignore[arg-type]
