@@ -5,19 +5,19 @@ A head turns outputs into values, makes the target of a backup  r + gamma s'  fr
 the next state, and measures the loss to it. K is `features`, the number of outputs for each value;
 those of `Scalar` have no axis K.
 
-    Scalar       y = r + gamma Q'
-                 l: of e = Q - y, Huber's, the clipped error of [1], or e^2
+    Scalar       y = r + gamma Q',  e = Q - y
+                 l: Huber's, the clipped error of [1], or e^2
     Categorical  Z = z_1 ... z_K with softmax(outputs)
-                 target: the projection of r + gamma Z' on the z_i  [2, eq. 7]
-                 l = -sum_i m_i log p_i                             [2, alg. 1]
+                 target: the projection of r + gamma Z' on the z_i                [2, eq. 7]
+                 l = -sum_i m_i log p_i                                           [2, alg. 1]
     Quantile     theta_i for tau_i = (2 i - 1) / (2 K)
                  target: r + gamma theta'_j
                  l = sum_i mean_j |tau_i - 1{u < 0}| L(u) / kappa,
-                     u = r + gamma theta'_j - theta_i, L: Huber's of kappa  [3]
+                     u = r + gamma theta'_j - theta_i,  L: Huber's of kappa       [3]
 
-    TwoHot    y = r + gamma Q', on its two neighbours among the z_i;  l as above
-    HLGauss   m_i ~ Phi((e_i+1 - y) / sigma) - Phi((e_i - y) / sigma), e_i edges of bins;
-              l as above [5, eq. 3.4]
+    TwoHot       y = r + gamma Q', on its two neighbours among the z_i;  l as above
+    HLGauss      m_i ~ Phi((e_i+1 - y) / sigma) - Phi((e_i - y) / sigma), e_i edges of bins;
+                 l as above                                                       [5, eq. 3.4]
 
 The last two classify one number. Agents whose targets are numbers use them, and `Scalar`, by
 `encode` and `loss`.

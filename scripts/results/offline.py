@@ -1,9 +1,10 @@
 """Collect runs from data sets into results/offline/,
 and write the tables of its README.md and generative.md.
 
-  python scripts/results/offline.py                 # the tables, from the files in results/offline/
+  # The tables, from the files in results/offline/:
+  python scripts/results/offline.py
+  # The same, after runs are added to one table:
   python scripts/results/offline.py --table pendulum runs/results/*-pendulum-*
-                                                    # first adds runs to one table
 
 Each folder of results/offline/ belongs to one table, and all runs of a table have one protocol, but
 for those of `settings`. A run is kept under the name of its folder; files that are there already
