@@ -25,7 +25,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from rljax.runs import statistics
+from rljax.runs.statistics import estimators
 
 Scores = ArrayLike | Mapping[str, ArrayLike]  # [runs, tasks], or [runs] by task
 TaskScores = Sequence[np.ndarray]  # one agent's scores [..., runs] in each task
@@ -53,21 +53,21 @@ def iqm(tasks: TaskScores) -> Any:
     values = np.concatenate(tasks, axis=-1)
     sizes = [task.shape[-1] for task in tasks]
     if len(set(sizes)) == 1:
-        return statistics.iqm(values, axis=-1)
+        return estimators.iqm(values, axis=-1)
     common = math.lcm(*sizes)
-    return statistics.iqm(
+    return estimators.iqm(
         values, axis=-1, counts=np.repeat([common // size for size in sizes], sizes)
     )
 
 
 def mean(tasks: TaskScores) -> Any:
     """Mean of the tasks' means."""
-    return np.mean([statistics.mean(task, axis=-1) for task in tasks], axis=0)
+    return np.mean([estimators.mean(task, axis=-1) for task in tasks], axis=0)
 
 
 def median(tasks: TaskScores) -> Any:
     """Median of the tasks' means."""
-    return np.median([statistics.mean(task, axis=-1) for task in tasks], axis=0)
+    return np.median([estimators.mean(task, axis=-1) for task in tasks], axis=0)
 
 
 def median_of_runs(tasks: TaskScores) -> Any:
@@ -241,7 +241,7 @@ def _estimate(
         )
 
     size = sum(task.size for tasks in agents for task in tasks) if size is None else size
-    low, high = statistics.bootstrap(resample, size, level, resamples, seed)
+    low, high = estimators.bootstrap(resample, size, level, resamples, seed)
     runs = [task.shape[-1] for tasks in agents for task in tasks]
     if min(runs) == 1:  # the spread within that task is unknown
         low, high = np.full_like(low, np.nan), np.full_like(high, np.nan)

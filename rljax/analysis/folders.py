@@ -14,7 +14,8 @@ from typing import Any, TypeVar
 import numpy as np
 
 from rljax.analysis import formatting
-from rljax.runs import json_files, records, statistics
+from rljax.runs import json_files, records
+from rljax.runs.statistics import estimators
 from rljax.training.settings import WEIGHTS
 
 # Settings of a run that distinguish learners as hyperparameters do.
@@ -177,7 +178,7 @@ def _episode_means(evaluations: Iterable[Mapping[str, Any]], field: str) -> np.n
 
     JSON's None, a number that is not finite, becomes NaN.
     """
-    return np.array([float(statistics.mean(record[field])) for record in evaluations])
+    return np.array([float(estimators.mean(record[field])) for record in evaluations])
 
 
 def _settings(config: Mapping[str, Any], number: int) -> dict[str, Any]:

@@ -16,11 +16,12 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from rljax.analysis import figures, folders, formatting, labels
-from rljax.runs import records, statistics
+from rljax.runs import records
+from rljax.runs.statistics import estimators, summaries
 from rljax.training import registry
 
 SUFFIXES = (".png", ".svg", ".pdf")
-STATISTICS = {"mean": (statistics.mean, "mean"), "iqm": (statistics.iqm, "interquartile mean")}
+STATISTICS = {"mean": (estimators.mean, "mean"), "iqm": (estimators.iqm, "interquartile mean")}
 
 References = Mapping[tuple[str, str], tuple[ArrayLike, ArrayLike, ArrayLike]]
 
@@ -209,11 +210,9 @@ def _line(curve: Curve, statistic: str) -> figures.Line:
     learners: dict[Any, dict[int, float]] = {}
     for record in curve.evaluations:
         learners.setdefault(record["learner"], {})[record["step"]] = float(
-            statistics.mean(record["returns"])
+            estimators.mean(record["returns"])
         )
-    steps, centre, low, high = statistics.learning_curve(
-        curve.evaluations, STATISTICS[statistic][0]
-    )
+    steps, centre, low, high = summaries.learning_curve(curve.evaluations, STATISTICS[statistic][0])
     seeds = len({record["seed"] for record in curve.evaluations})
     label = f"{registry.agent_name(curve.agent)} ({formatting.count(seeds, 'seed')}"
     if seeds < len(learners):

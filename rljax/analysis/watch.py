@@ -16,7 +16,9 @@ from typing import Any, TextIO
 import numpy as np
 
 from rljax.analysis import formatting, labels
-from rljax.runs import records, statistics
+from rljax.analysis.tail import Tail
+from rljax.runs import records
+from rljax.runs.statistics import estimators
 from rljax.training import registry
 from rljax.trust import printable
 
@@ -89,8 +91,8 @@ class WatchedRun:
 
     folder: Path
     config: dict[str, Any]  # config.json; empty where it cannot be read
-    metrics: records.Tail
-    evaluations: records.Tail
+    metrics: Tail
+    evaluations: Tail
     step: int = 0
     speed: float | None = None  # steps per second of all learners together
     latest: str = ""  # the latest evaluation: the IQM over learners with its interval
@@ -111,7 +113,7 @@ class WatchedRun:
         except (ValueError, OSError):
             config = {}
         metrics, evaluations = (
-            records.Tail(folder / records.FILES[name]) for name in ("metrics", "evaluations")
+            Tail(folder / records.FILES[name]) for name in ("metrics", "evaluations")
         )
         return cls(folder, config, metrics, evaluations)
 
@@ -170,7 +172,7 @@ class WatchedRun:
             step = record["step"] if step is None else step
             if record["step"] != step:
                 break
-            self.returns[step][record["learner"]] = float(statistics.mean(record["returns"]))
+            self.returns[step][record["learner"]] = float(estimators.mean(record["returns"]))
             self.diverged += bool(record.get("diverged"))
         if step is not None:
             self.latest = _iqm(np.array(list(self.returns[step].values())))
@@ -272,9 +274,9 @@ def _cells(run: WatchedRun) -> dict[str, str]:
 
 def _iqm(returns: np.ndarray) -> str:
     """The IQM over learners, with its interval if there is one."""
-    low, high = statistics.interval(returns)
+    low, high = estimators.interval(returns)
     places = formatting.decimals(returns)
-    centre = formatting.number(statistics.iqm(returns), places)
+    centre = formatting.number(estimators.iqm(returns), places)
     if np.isnan(low):
         return centre
     return f"{centre} [{formatting.number(low, places)} to {formatting.number(high, places)}]"

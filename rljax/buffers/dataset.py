@@ -24,10 +24,9 @@ from rljax.buffers.experience import (
     RewardTransform,
     Supply,
     declaration,
-    repeated_rows,
 )
 from rljax.buffers.replay import ReplaySettings
-from rljax.buffers.rows import TerminalRows, random_rows, rows_of, terminal_rows
+from rljax.buffers.rows import TerminalRows, random_rows, repeated_rows, rows_of, terminal_rows
 from rljax.networks.inputs import OfData, Raw
 from rljax.system.hardware import nbytes
 

@@ -19,15 +19,7 @@ from typing import Any, ClassVar, Literal, NamedTuple, TypeVar, dataclass_transf
 import jax
 import numpy as np
 
-from rljax.agent import (
-    MEMORY,
-    Array,
-    EnvSpec,
-    Step,
-    Transition,
-    float_fields,
-    same_fields,
-)
+from rljax.agent import MEMORY, Array, EnvSpec, Step, Transition, float_fields, same_fields
 from rljax.buffers.rows import RingRows, TerminalRows, terminal_rows
 from rljax.networks.inputs import Raw, Running
 
@@ -448,12 +440,3 @@ class Experience:
 
 ON_HOST = "--data-on-host is for learning from a data set alone: beside new experience it must fit."
 WITHOUT_ENVIRONMENT = "--env none is for learning from data alone; here an environment is needed."
-
-
-def repeated_rows(batch_size: int, rows: int | None) -> Iterator[str]:
-    """A warning where a batch has more rows than the data set, if there is one."""
-    if rows is not None and batch_size > rows:
-        yield (
-            f"--config.batch-size {batch_size:,} is more than the data set's {rows:,} rows, "
-            "which repeat in it."
-        )

@@ -11,8 +11,8 @@ import jax.numpy as jnp
 
 from rljax.agent import Array, Step, Transition, config
 from rljax.buffers.augmentation import has_pictures, shifted
-from rljax.buffers.experience import Experience, Supply, declaration, repeated_rows
-from rljax.buffers.rows import RingRows
+from rljax.buffers.experience import Experience, Supply, declaration
+from rljax.buffers.rows import RingRows, repeated_rows
 from rljax.buffers.storage.ring import ReplayBuffer
 from rljax.system.hardware import nbytes
 

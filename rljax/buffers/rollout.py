@@ -11,8 +11,8 @@ from flax import struct
 
 from rljax.agent import MEMORY, Array, Transition
 from rljax.buffers.dataset import drawn_rows
-from rljax.buffers.experience import Experience, Supply, declaration, repeated_rows
-from rljax.buffers.rows import apart, beginnings
+from rljax.buffers.experience import Experience, Supply, declaration
+from rljax.buffers.rows import apart, beginnings, repeated_rows
 from rljax.networks.distributions import permutation
 from rljax.networks.inputs import OfRollout, Raw
 from rljax.system.hardware import nbytes

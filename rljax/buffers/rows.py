@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any, NamedTuple, TypeVar
 
 import jax
@@ -79,3 +80,12 @@ def beginnings(batch: Transition) -> Array:
     the first step is never marked.
     """
     return jnp.roll(batch.terminated | batch.truncated, 1, axis=1).at[:, 0].set(False)
+
+
+def repeated_rows(batch_size: int, rows: int | None) -> Iterator[str]:
+    """A warning where a batch has more rows than the data set, if there is one."""
+    if rows is not None and batch_size > rows:
+        yield (
+            f"--config.batch-size {batch_size:,} is more than the data set's {rows:,} rows, "
+            "which repeat in it."
+        )

@@ -154,9 +154,9 @@ def train(arguments: list[str]) -> None:
             )
         _print_once(run.train(**what, **how))
         return
-    from rljax.tuning import grids
+    from rljax.tuning import grid_axes, grids
 
-    axes = grids.parse(options.grid, config)
+    axes = grid_axes.parse(options.grid, config)
     for name in sorted(shared.config_flags(arguments, config).intersection(axes)):
         flag = f"config.{name.replace('_', '-')}"
         raise ValueError(
@@ -164,7 +164,7 @@ def train(arguments: list[str]) -> None:
         )
     from rljax.runs import experiments
 
-    points = grids.points(axes)
+    points = grid_axes.points(axes)
     experiment = experiments.prepare(**what)
     if options.dry_run:
         print(grids.plan(experiment, points, options.learners_per_launch))

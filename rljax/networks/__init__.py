@@ -33,15 +33,13 @@ from rljax.networks.layers import (
     Norm,
     Precision,
     centred,
-    copy,
     create,
     feedforward,
     joined,
     mish,
     patches,
-    polyak,
-    polyak_every,
 )
+from rljax.networks.optimisation.targets import copy, polyak, polyak_every
 from rljax.networks.optimisation.trained import Trained, clipped, cosine_rate, parameters_of
 
 # What can be applied: a trained network, or one without an optimiser.

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from flax import linen as nn
 
 from rljax.agent import Array, EnvSpec, Transition
-from rljax.networks import heads
+from rljax.networks import bins, heads
 from rljax.networks.layers import Encoded, Ensemble, Network, create
 from rljax.networks.optimisation.trained import Trained, parameters_of
 
@@ -137,8 +137,8 @@ def fit_bins(critic: T, data: Transition, discount: Array | float, scale: Array 
     if not isinstance(body, BinnedEnsemble):
         return critic
     network: Any = critic
-    around_returns = heads.bounds_of_bins(
-        heads.range_of_returns(data, discount, scale), body.features
+    around_returns = bins.bounds_of_bins(
+        bins.range_of_returns(data, discount, scale), body.features
     )
     known = network.options["bounds"]
     return network.replace(options={"bounds": jnp.where(jnp.isnan(known), around_returns, known)})

@@ -40,12 +40,10 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from rljax.agent import Array, Metrics, Transition, config, same_fields
+from rljax.agent import Array, Metrics, config, same_fields
 from rljax.requirements import AtLeast, require_at_least, require_range
 
 SMOOTHING = 0.75  # sigma of HL-Gauss in widths of a bin; [5]
-# Share of the range of returns by which bins from data go on, at either end; own choice.
-MARGIN = 0.1
 OUTER = 4  # bins beyond that, in which HL-Gauss's targets would lose some of their Gaussian
 
 
@@ -310,52 +308,6 @@ def check_bins(settings: HeadSettings) -> None:
         raise ValueError(
             f"--config.v-min is {settings.v_min}, it must be below --config.v-max {settings.v_max}."
         )
-
-
-def range_of_returns(
-    data: Transition, discount: Array | float, scale: Array | float = 1.0
-) -> Array:
-    """The smallest and the largest discounted return [2] from any row of a data set [N, ...] in
-    recorded order.
-
-    Where a trajectory is cut, its return goes on with the mean of its rewards, for at most 10,000
-    steps. `scale` multiplies rewards.
-    """
-    reward = scale * data.reward
-    ends = data.terminated | data.truncated
-    ends = ends.at[-1].set(True)
-    starts = jnp.concatenate([jnp.ones((1,), bool), ends[:-1]])
-    total, length = jax.lax.associative_scan(_sums, (reward, jnp.ones_like(reward), starts))[:2]
-    # Read at the ends alone, where both are whole.
-    going_on = total / length / jnp.maximum(1.0 - discount, 1e-4)
-    after = jnp.where(data.terminated, 0.0, discount * going_on)
-    inputs = (jnp.where(ends, 0.0, discount), jnp.where(ends, reward + after, reward))
-    returns = jax.lax.associative_scan(_backwards, inputs, reverse=True)[1]
-    return jnp.stack([returns.min(), returns.max()])
-
-
-def _sums(left: Any, right: Any) -> Any:
-    """Sums of two neighbouring spans of rows: what lies before a start does not count."""
-    sums = [
-        jnp.where(right[2], new, old + new) for old, new in zip(left[:2], right[:2], strict=True)
-    ]
-    return (*sums, left[2] | right[2])
-
-
-def _backwards(later: Any, earlier: Any) -> Any:
-    """G = b + a G' of two neighbouring spans, from the last row to the first."""
-    return earlier[0] * later[0], earlier[1] + earlier[0] * later[1]
-
-
-def bounds_of_bins(returns: Array, bins: int) -> Array:
-    """Bins [2] for returns between two numbers [2]: with a margin,
-    and outer bins for the Gaussians at the ends.
-    """
-    low, high = returns
-    spread = jnp.maximum(high - low, 1e-3 * jnp.maximum(jnp.abs(returns).max(), 1.0))
-    wide = spread * (1.0 + 2.0 * MARGIN)
-    wide = wide * bins / (bins - 2 * OUTER)
-    return (low + high) / 2.0 + jnp.stack([-0.5 * wide, 0.5 * wide])
 
 
 Name = Literal["none", "c51", "quantile"]

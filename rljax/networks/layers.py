@@ -16,9 +16,8 @@ import jax
 import jax.numpy as jnp
 from flax import linen as nn
 
-from rljax.agent import Array, Metrics, every
+from rljax.agent import Array
 from rljax.networks.initialisation import Initialisation, initialisers
-from rljax.networks.optimisation.trained import parameters_of
 
 Activation = Literal["relu", "tanh", "gelu", "gelu_tanh", "silu", "mish", "elu", "leaky_relu"]
 # Normalisation of hidden layers. False: none; True: before the activation; "last": after the
@@ -435,33 +434,3 @@ def centred(x: Array, axes: tuple[int, ...] = (-1,), epsilon: float = 1e-5) -> A
     """Layer normalisation without parameters: zero mean and unit variance over `axes`."""
     x = x - x.mean(axis=axes, keepdims=True)
     return x * jax.lax.rsqrt(jnp.square(x).mean(axis=axes, keepdims=True) + epsilon)
-
-
-def polyak(online: Any, target: Any, rate: Array | float) -> Any:
-    """Targets moved towards the online parameters: (1 - rate) target + rate online, leaf by leaf.
-
-    `online` may be `Trained`. Collections of a `Network`, such as batch statistics, are averaged
-    like its parameters.
-    """
-    online = parameters_of(online)
-    return jax.tree.map(lambda new, old: old + rate * (new - old), online, target)
-
-
-def polyak_every(period: int, step: Array, online: Any, target: Any, rate: Array | float) -> Any:
-    """Targets after `polyak` on every `period`-th update, and as they are on the others.
-
-    `step` [] counts the updates before this one. It is never batched.
-    """
-
-    def move(target: Any) -> tuple[Any, Metrics]:
-        return polyak(online, target, rate), {}
-
-    return every(period, step, move, target)[0]
-
-
-def copy(tree: Any) -> Any:
-    """A copy of every leaf.
-
-    Targets need copies: buffers that they share with the online network cannot be donated.
-    """
-    return jax.tree.map(jnp.copy, tree)

@@ -188,7 +188,7 @@ def _plain(text: object) -> str:
 def _final(final: dict[str, Any]) -> str:
     """The final evaluation of several learners, or of one."""
     number = len(final["learners"])
-    from rljax.runs.statistics import shown
+    from rljax.runs.statistics.summaries import shown
 
     sums = "".join(f", {name} {shown(mean)}" for name, mean in final.get("signals", {}).items())
     text = f"{final['mean']:,.1f}{sums} at {final['step']:,} steps"

@@ -11,7 +11,8 @@ from typing import Any
 import jax
 
 from rljax import trust
-from rljax.runs import arguments, checkpoints, console, records, run, statistics
+from rljax.runs import arguments, checkpoints, console, records, resumption, run
+from rljax.runs.statistics import summaries
 from rljax.training import configuration, population
 from rljax.training.drivers.driver import environment_rows
 from rljax.training.loop import checkpoint_state
@@ -84,8 +85,8 @@ def extract(
 
 def _write(source: run.Run, folder: trust.Folder, target: run.Run, learners: Sequence[int]) -> None:
     path = checkpoints.newest(source.folder / "checkpoints")
-    notes = source.notes_of(path)
-    target.notes_of(path)
+    notes = resumption.notes_of(source.training, path)
+    resumption.notes_of(target.training, path)
     whole, part = source.training, target.training
     many = whole.driver.template(whole.settings.seeds)
     few = part.driver.template(part.settings.seeds)
@@ -144,7 +145,7 @@ def _write(source: run.Run, folder: trust.Folder, target: run.Run, learners: Seq
         blobs["run.json"] = records.dumps(notes | {"records": recorder.marks()}).encode()
     summary = records.read_summary(source.folder)
     if summary:
-        results = statistics.results(
+        results = summaries.results(
             lines, population.settings(part.members), part.dataset is not None
         )
         unchanged = {name: value for name, value in summary.items() if name != "settings"}

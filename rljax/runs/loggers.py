@@ -165,3 +165,11 @@ def require(package: str, extra: str) -> None:
             f"recording to {extra} needs the package '{package}', which cannot be imported "
             f"({error}). Install it: pip install 'rljax[{extra}]'"
         ) from error
+
+
+def require_loggers(tensorboard: bool, wandb: str | None) -> None:
+    """Raise `ValueError` where the package of a chosen logger is not installed."""
+    if tensorboard:
+        require("tensorboardX", "tensorboard")
+    if wandb is not None:
+        require("wandb", "wandb")

@@ -18,7 +18,7 @@ from typing import Any, Literal
 
 from rljax.runs import json_files
 from rljax.runs.json_files import dumps, write_json
-from rljax.runs.loggers import Logger, TensorBoard, WandB, require
+from rljax.runs.loggers import Logger, TensorBoard, WandB, require_loggers
 from rljax.runs.schema import CONFIG, FORMAT, LINES, NEEDED, NEEDED_IN_LINES, RESULTS
 from rljax.trust import safe
 
@@ -243,48 +243,6 @@ def discard(out: Path) -> None:
     """Delete the records of a run that begins anew."""
     for file in FILES.values():
         (Path(out) / file).unlink(missing_ok=True)
-
-
-def require_loggers(tensorboard: bool, wandb: str | None) -> None:
-    """Raise `ValueError` where the package of a chosen logger is not installed."""
-    if tensorboard:
-        require("tensorboardX", "tensorboard")
-    if wandb is not None:
-        require("wandb", "wandb")
-
-
-class Tail:
-    """Follows a growing file of lines.
-
-    Each `look` reads only the bytes that are new since the last one.
-    """
-
-    def __init__(self, path: Path, backlog: int = 1 << 20) -> None:
-        """The first `look` reads at most the last `backlog` bytes."""
-        self._path, self._backlog, self._end = path, backlog, 0
-
-    def look(self) -> list[bytes]:
-        """The complete lines since the last `look`; an empty list where the file does not exist
-        yet.
-
-        A file becomes shorter where its run is resumed from a checkpoint. It is then read as if for
-        the first time.
-        """
-        try:
-            with safe(self._path, copies=0).open("rb") as file:  # only its end is read
-                size = file.seek(0, os.SEEK_END)
-                if size < self._end:
-                    self._end = 0
-                start = self._end or max(0, size - self._backlog)
-                cut = start > self._end  # `start` may lie in the middle of a line
-                file.seek(start)
-                text = file.read(size - start)
-        except FileNotFoundError:
-            return []
-        whole = text.rfind(b"\n") + 1
-        if whole:
-            self._end = start + whole
-        return text[:whole].splitlines()[cut:]
 
 
 def is_evaluated(folder: Path, step: int) -> bool:

@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from rljax import trust
-from rljax.runs import records
+from rljax.runs import checkpoints, records
 from rljax.system import hardware
+from rljax.training.loop import Training, checkpoint_state
 from rljax.training.named_code import named_code
 from rljax.training.settings import Settings
 
@@ -77,3 +78,37 @@ def require_structure(folder: Path, saved: Mapping[str, Any], structure: Mapping
                 f"{saved.get(name)}. Structural settings cannot change in a resumed run: restore "
                 "the value, or start a new run."
             )
+
+
+def notes_of(training: Training, path: Path) -> dict[str, Any]:
+    """Read the notes of checkpoint `path`; `training` enters the stage in which it was saved.
+
+    Raises `CheckpointError` where they are not the notes of this training.
+    """
+    notes = checkpoints.notes(path)
+    try:
+        checkpoint_state.enter_stage(training, notes)
+        _ = notes["step"] + notes["wall_seconds"] + notes["updates"]
+        _ = notes["environments"], notes["structure"].items(), notes["records"].items()
+        _ = [entry["learner"] for entry in notes["diverged"]]
+    except (AttributeError, IndexError, KeyError, TypeError) as error:
+        raise checkpoints.not_notes(path, error) from error
+    return notes
+
+
+def continued(training: Training, folder: Path, path: Path, steps: int | None) -> dict[str, Any]:
+    """Check that the run in `folder` can go on from checkpoint `path`; return its notes.
+
+    `steps` is the new end of `training`, None for the same one. Raises `ValueError` where the run
+    cannot go on, and where it is complete.
+    """
+    notes = notes_of(training, path)
+    if steps is not None:
+        training.extend(steps)
+    if notes["step"] >= training.total and records.is_summarised(folder, training.total):
+        raise ValueError(
+            f"'{folder}' is complete at {notes['step']} steps. To go on: "
+            f"rljax resume {folder} --steps {2 * notes['step']}"
+        )
+    require_structure(folder, notes["structure"], checkpoint_state.structure(training))
+    return notes

@@ -21,12 +21,14 @@ from rljax.runs import (
     failures,
     folders,
     json_files,
+    loggers,
     records,
     resumption,
+    saving,
     schema,
-    statistics,
 )
 from rljax.runs.records import read_config
+from rljax.runs.statistics import summaries
 from rljax.system import hardware
 from rljax.system.interruption import Interrupt
 from rljax.system.lock import Lock
@@ -35,10 +37,7 @@ from rljax.training.loop import NoLearnerLeft, Training, checkpoint_state, entri
 from rljax.training.named_code import named_code
 from rljax.training.plan import Experiment
 from rljax.training.settings import LARGEST, settings_of
-from rljax.trust import PICKLED, Folder, is_pickle, seals, state_seal
-
-CHECKPOINT_SECONDS = 600.0  # between checkpoints, where no number of steps is set
-MOST_SAVING = 0.05  # of the time, at most: where saving takes long, checkpoints are fewer
+from rljax.trust import Folder, seals
 
 
 def train(
@@ -144,7 +143,8 @@ class Run:
         """Check everything that can be wrong. Nothing is written or compiled yet."""
         self.experiment, self.folder, self.view = experiment, folder, view
         self.training = Training(experiment, on_compile=lambda: view.status("compiling"))
-        self.wall, self.warned_of_pickle = 0.0, False
+        self.wall = 0.0
+        self.saver = saving.Saver(self.training, folder, view)
         self.lock: Lock | None = None  # in the first process of a run that writes
         self.recorder: records.Recorder | records.Nowhere = records.Nowhere()
 
@@ -165,7 +165,7 @@ class Run:
     def _begin(self, command: str) -> None:
         training, settings = self.training, self.training.settings
         processes.on_all(training.check_memory)
-        processes.on_first(lambda: records.require_loggers(settings.tensorboard, settings.wandb))
+        processes.on_first(lambda: loggers.require_loggers(settings.tensorboard, settings.wandb))
         described = {
             "format": schema.FORMAT,
             **experiments.described(self.experiment),
@@ -252,7 +252,9 @@ class Run:
         if path is None:
             self._begin_anew(steps, command)
             return
-        notes = processes.on_all(lambda: self._continued(path, steps))
+        notes = processes.on_all(
+            lambda: resumption.continued(self.training, self.folder, path, steps)
+        )
         environments = processes.on_all(lambda: checkpoints.environments(folder, path, notes))
         changed = processes.on_first(
             lambda: records.require_unchanged(self.folder, notes, accept_changed_records)
@@ -298,37 +300,6 @@ class Run:
         self.view.start(self.folder, self.training.total, self.training.settings, needed)
         self._warn()
 
-    def _continued(self, path: Path, steps: int | None) -> dict[str, Any]:
-        """Check that the run can go on from checkpoint `path`; return the checkpoint's notes.
-
-        `steps` is the run's new end, None for the same one. Raises `ValueError` where the run
-        cannot go on, and where it is complete.
-        """
-        notes, training = self.notes_of(path), self.training
-        if steps is not None:
-            training.extend(steps)
-        if notes["step"] >= training.total and records.is_summarised(self.folder, training.total):
-            raise ValueError(
-                f"'{self.folder}' is complete at {notes['step']} steps. To go on: "
-                f"rljax resume {self.folder} --steps {2 * notes['step']}"
-            )
-        resumption.require_structure(
-            self.folder, notes["structure"], checkpoint_state.structure(training)
-        )
-        return notes
-
-    def notes_of(self, path: Path) -> dict[str, Any]:
-        """Read the notes of checkpoint `path`, and enter the stage in which it was saved."""
-        notes = checkpoints.notes(path)
-        try:
-            checkpoint_state.enter_stage(self.training, notes)
-            _ = notes["step"] + notes["wall_seconds"] + notes["updates"]
-            _ = notes["environments"], notes["structure"].items(), notes["records"].items()
-            _ = [entry["learner"] for entry in notes["diverged"]]
-        except (AttributeError, IndexError, KeyError, TypeError) as error:
-            raise checkpoints.not_notes(path, error) from error
-        return notes
-
     def _note_resumption(self, step: int, command: str, changed_records: list[str]) -> None:
         state_bytes = self.training.needed_bytes if self.training.settings.then_online else None
         entry: dict[str, Any] = {"step": step, "command": command}
@@ -342,8 +313,7 @@ class Run:
     def execute(self) -> Path:
         """Train to the end or to an interruption. In both cases the folder holds everything."""
         self.began = time.perf_counter() - self.wall
-        # When the last checkpoint was saved; seconds that it took.
-        self.saved, self.saving = time.perf_counter(), 0.0
+        self.saver.start()
         training, interrupted = self.training, False
         try:
             has_policy = training.complete or (
@@ -359,7 +329,7 @@ class Run:
                 while not training.complete and not interrupted:
                     self._chunk()
                     interrupted = processes.any_process(interrupt.requested)
-                    if self._checkpoint_is_due() or interrupted or training.complete:
+                    if self.saver.is_due() or interrupted or training.complete:
                         self._save()
             self.view.finished(processes.on_first(self._summarise))
         except Exception as error:
@@ -386,16 +356,6 @@ class Run:
         finally:
             if self.lock is not None:
                 self.lock.release()
-
-    def _checkpoint_is_due(self) -> bool:
-        """Whether a checkpoint is due, by steps where their number is set,
-        and by time otherwise.
-        """
-        every = self.training.checkpoint_every
-        if every is not None:
-            return self.training.step % every == 0
-        wait = max(CHECKPOINT_SECONDS, self.saving / MOST_SAVING)
-        return processes.any_process(time.perf_counter() - self.saved >= wait)
 
     def _close(self, after_error: bool) -> None:
         """Close everything.
@@ -446,40 +406,16 @@ class Run:
         self._warn()
 
     def _save(self) -> None:
-        self.view.status("saving")
-        began = time.perf_counter()
         if self.lock is not None:
             self.lock.require()
-        self.recorder.sync()
-        training, blobs = self.training, {}
-        environments = training.driver.environments()
-        if environments is not None:
-            blobs["environments"] = environments
-            if is_pickle(environments) and not self.warned_of_pickle:
-                self.warned_of_pickle = True
-                self.view.warn(PICKLED.format(env=training.settings.env))
-        notes = checkpoint_state.notes(training, environments) | {
-            "wall_seconds": time.perf_counter() - self.began
-        }
-        notes["seal"] = state_seal(environments)
-        blobs["run.json"] = json_files.dumps(notes | {"records": self.recorder.marks()}).encode()
-        keep = training.settings.keep_checkpoints
-        checkpoints.save(
-            self.folder / "checkpoints",
-            training.step,
-            checkpoint_state.arrays(training),
-            blobs,
-            keep=keep,
-        )
-        self.saved = time.perf_counter()
-        self.saving = self.saved - began
+        self.saver.save(self.recorder, self.began)
 
     def _summarise(self) -> dict[str, Any]:
         training = self.training
         evaluations = records.read(self.folder, "evaluations")
         summary = {
             **entries.summary(training),
-            **statistics.results(
+            **summaries.results(
                 evaluations, population.settings(training.members), training.dataset is not None
             ),
             "cut": sum(line.get("cut", 0) for line in evaluations),

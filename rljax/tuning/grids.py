@@ -10,8 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import itertools
-import math
 import platform
 import shlex
 import sys
@@ -39,7 +37,7 @@ from rljax.training import configuration, population
 from rljax.training.loop import Training, prefer_devices
 from rljax.training.named_code import named_code
 from rljax.training.plan import Experiment
-from rljax.training.settings import MOST_LEARNERS, settings_of
+from rljax.training.settings import settings_of
 from rljax.trust import Folder, seals
 
 PLAN = "plan.json"
@@ -114,44 +112,6 @@ class GridPlan:
                 f"{SHARE:.0%} of it"
             )
         return text
-
-
-def parse(texts: Sequence[str], config: Any) -> dict[str, tuple[Any, ...]]:
-    """Read axes written as "config.actor-lr=1e-4,3e-4"; return the settings' names and values.
-
-    Raises `ValueError` for a name that is no setting of `config`, a value that a setting cannot
-    have, and an axis or a value given twice.
-    """
-    axes: dict[str, tuple[Any, ...]] = {}
-    for text in texts:
-        field, equals, values = text.partition("=")
-        name = configuration.setting(config, field.removeprefix("config.").replace("-", "_"))
-        if not equals or not values or not field.startswith("config."):
-            raise ValueError(
-                f"--grid {text}: write a setting and its values, such as config.actor-lr=1e-4,3e-4."
-            )
-        if name in axes:
-            raise ValueError(f"--grid {field} is given twice: write all its values in one list.")
-        axes[name] = tuple(
-            configuration.parse(config, name, value, f"--grid {field}")
-            for value in values.split(",")
-        )
-        if len(set(axes[name])) < len(axes[name]):
-            raise ValueError(f"--grid {text}: a value is given twice.")
-    return axes
-
-
-def points(axes: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
-    """All combinations of the axes' values. The last axis varies fastest.
-
-    Raises `ValueError` for more than `MOST_LEARNERS`, before they are listed.
-    """
-    number = math.prod(map(len, axes.values()))
-    if number > MOST_LEARNERS:
-        raise ValueError(
-            f"--grid asks for {number:,} combinations, there must be at most {MOST_LEARNERS:,}."
-        )
-    return [dict(zip(axes, values, strict=True)) for values in itertools.product(*axes.values())]
 
 
 def launches(

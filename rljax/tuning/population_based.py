@@ -11,7 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from rljax.runs import failures, records, statistics
+from rljax.runs import failures, records
+from rljax.runs.statistics import estimators
 from rljax.training import configuration, schedules
 from rljax.tuning import grids, search_spaces
 from rljax.tuning.trials import SearchResult, SearchTask, require_optuna
@@ -119,5 +120,5 @@ class PopulationBasedSearch:
 
 def _score(line: Mapping[str, Any], most: Mapping[str, float]) -> float:
     """The value of a learner by its last evaluation."""
-    sums = {name: float(statistics.mean(line["signals"][name])) for name in most}
-    return schedules.constrained(float(statistics.mean(line["returns"])), sums, most)
+    sums = {name: float(estimators.mean(line["signals"][name])) for name in most}
+    return schedules.constrained(float(estimators.mean(line["returns"])), sums, most)

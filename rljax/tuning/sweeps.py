@@ -18,7 +18,8 @@ from typing import Any
 from rljax import envs
 from rljax.distributed import ray_cluster
 from rljax.envs import signals
-from rljax.runs import arguments, console, experiments, folders, json_files, records, statistics
+from rljax.runs import arguments, console, experiments, folders, json_files, records
+from rljax.runs.statistics import summaries
 from rljax.system import hardware
 from rljax.system.lock import Lock
 from rljax.training import configuration, population
@@ -235,7 +236,7 @@ def _conclude(task: SearchTask, search: SearchResult, places: list[Path]) -> Non
     tested = {}
     for name, point in (("untuned", task.space.untuned()), ("tuned", search.settings)):
         of_point = [p for p, (_, settings) in enumerate(learners) if settings == point]
-        final = statistics.summarise([line for line in lines if line["learner"] in of_point])[
+        final = summaries.summarise([line for line in lines if line["learner"] in of_point])[
             "final"
         ]
         tested[name] = {"settings": population.label(point), "final": final}
@@ -243,7 +244,7 @@ def _conclude(task: SearchTask, search: SearchResult, places: list[Path]) -> Non
             "" if final["interval"] is None else " [{:,.1f}, {:,.1f}]".format(*final["interval"])
         )
         between += "".join(
-            f", {name} {statistics.shown(sum)}" for name, sum in final.get("signals", {}).items()
+            f", {name} {summaries.shown(sum)}" for name, sum in final.get("signals", {}).items()
         )
         task.say(
             f"{name}: IQM {final['iqm']:,.1f}{between} over {len(of_point)} test seeds, "

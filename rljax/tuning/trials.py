@@ -22,8 +22,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from rljax.distributed import ray_cluster
-from rljax.runs import console, failures, records, statistics
+from rljax.runs import console, failures, records
 from rljax.runs.extract import extract
+from rljax.runs.statistics import estimators
 from rljax.training import configuration, population, schedules
 from rljax.training.plan import Experiment, round_up
 from rljax.trust import RefusedFileError, safe
@@ -282,7 +283,7 @@ class Trials:
                 learners.append(
                     (
                         settings,
-                        [float(statistics.mean(x)) for x in lists] or [-math.inf] * (1 + len(most)),
+                        [float(estimators.mean(x)) for x in lists] or [-math.inf] * (1 + len(most)),
                     )
                 )
         scores = {}
@@ -291,7 +292,7 @@ class Trials:
             fine = np.isfinite(of_trial).all() and len(of_trial) == len(
                 self.task.protocol.tuning_seeds
             )
-            value, *sums = map(float, statistics.iqm(of_trial, axis=0)) if fine else (-math.inf,)
+            value, *sums = map(float, estimators.iqm(of_trial, axis=0)) if fine else (-math.inf,)
             by_name = dict(zip(most, sums, strict=False))
             scores[trial.number] = schedules.constrained(value, by_name, most) if fine else value
         return scores

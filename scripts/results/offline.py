@@ -97,7 +97,8 @@ import numpy as np
 from rljax import datasets
 from rljax.analysis import comparison, published
 from rljax.datasets.publishers import d4rl, neorl2
-from rljax.runs import records, statistics
+from rljax.runs import records
+from rljax.runs.statistics import summaries
 from scripts.results import shared
 
 FOLDER = shared.RESULTS / "offline"
@@ -125,7 +126,7 @@ def collect(run: Path) -> Run:
     """
     described = json.loads((run / "config.json").read_text())
     final = json.loads((run / "summary.json").read_text())["final"]
-    best = statistics.expected_best(records.read(run, "evaluations"))
+    best = summaries.expected_best(records.read(run, "evaluations"))
     score = final["score"] if final["success"] is None else 100 * final["success"]
     record = {
         "data": described["data"],

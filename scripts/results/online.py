@@ -101,7 +101,7 @@ from typing import Any
 import numpy as np
 
 from rljax.analysis import learning_curves
-from rljax.runs import statistics
+from rljax.runs.statistics import estimators
 from rljax.training import registry
 from scripts.results.shared import RESULTS, changes, collect, hardware, show, table
 
@@ -177,7 +177,7 @@ def row(run: dict[str, Any], references: Published) -> list[str]:
     spread = (
         f"{last.mean():,.0f} +- {last.std(ddof=1):,.0f}" if len(last) > 1 else f"{last.mean():,.0f}"
     )
-    low, high = statistics.interval(last, statistic=statistics.mean)
+    low, high = estimators.interval(last, statistic=estimators.mean)
     theirs = []
     for repository, points in references.get((run["agent"], run["environment"]), {}).items():
         near = min(points, key=lambda point: abs(point["step"] - run["reached"]))

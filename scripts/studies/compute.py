@@ -31,8 +31,9 @@ from typing import Any
 import numpy as np
 
 from rljax.analysis import comparison
-from rljax.runs import run, statistics
+from rljax.runs import run
 from rljax.runs.policies import evaluate
+from rljax.runs.statistics import estimators
 from rljax.system.hardware import provenance
 from scripts.studies import shared
 
@@ -331,7 +332,7 @@ def value_of_compute(rows: Sequence[Mapping[str, Any]], split: str) -> list[dict
         line = sorted(line, key=acting_of)
         for less, more in itertools.pairwise(line):
             gain = np.subtract(more[f"{split}_return"], less[f"{split}_return"])
-            low, high = statistics.interval(gain, statistics.mean)
+            low, high = estimators.interval(gain, estimators.mean)
             steps = more["acting"] - less["acting"]
             entry = {
                 "what": name,
@@ -347,7 +348,7 @@ def value_of_compute(rows: Sequence[Mapping[str, Any]], split: str) -> list[dict
 
 def shown(values: Sequence[float]) -> str:
     """Mean over learners and its interval, in percent."""
-    low, high = statistics.interval(values, statistics.mean)
+    low, high = estimators.interval(values, estimators.mean)
     return f"{100 * np.mean(values):.1f} [{100 * low:.1f}, {100 * high:.1f}]"
 
 
@@ -428,21 +429,21 @@ def draw(study: Mapping[str, Any], path: Path) -> None:
     grid = figure.subplots(len(splits), 6, squeeze=False)
     for axes, split in zip(grid, splits, strict=True):
         units = [row for row in with_trained_steps(rows) if row["torso"] == "iru"]
-        band = [statistics.interval(row[split], statistics.mean) for row in units]
+        band = [estimators.interval(row[split], estimators.mean) for row in units]
         middle = [np.mean(row[split]) for row in units]
         times = [row["trained"] for row in units]
         axes[0].plot(times, middle, "o-", color="#0072B2", label="IRU")
         axes[0].fill_between(times, *np.transpose(band), color="#0072B2", alpha=0.2, linewidth=0)
         for row in with_trained_steps(rows):
             if row["torso"] != "iru":
-                low, high = statistics.interval(row[split], statistics.mean)
+                low, high = estimators.interval(row[split], estimators.mean)
                 colour = COLOURS[row["torso"]]
                 axes[0].axhline(float(np.mean(row[split])), color=colour, label=label(row))
                 axes[0].axhspan(low, high, color=colour, alpha=0.15, linewidth=0)
         for axis, quantity in ((axes[1], "flops"), (axes[2], "parameters")):
             for row in with_trained_steps(rows):
                 colour = COLOURS.get(row["torso"], "#0072B2")
-                low, high = statistics.interval(row[split], statistics.mean)
+                low, high = estimators.interval(row[split], estimators.mean)
                 mean = float(np.mean(row[split]))
                 error = np.array([[mean - low], [high - mean]])
                 axis.errorbar([row[quantity]], [mean], error, fmt="o", color=colour)
@@ -510,7 +511,7 @@ def draw_curves(axis: Any, rows: Sequence[Mapping[str, Any]]) -> None:
     for row in rows:
         colour = grey(units.index(row), len(units)) if row in units else COLOURS[row["torso"]]
         success = np.array(row["run"]["curve"]["success"])
-        band = [statistics.interval(at, statistics.mean) for at in success.T]
+        band = [estimators.interval(at, estimators.mean) for at in success.T]
         axis.plot(
             row["run"]["curve"]["steps"], success.mean(axis=0), color=colour, label=label(row)
         )

@@ -20,8 +20,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from rljax.runs import run, statistics
+from rljax.runs import run
 from rljax.runs.policies import evaluate
+from rljax.runs.statistics import estimators
 from rljax.system.hardware import provenance
 from scripts.studies import shared
 
@@ -77,7 +78,7 @@ def trained(name: str, task: Task, seeds: int, folder: Path) -> Path:
 
 def score(task: Task, returns: list[float]) -> float:
     """The frequency-averaged score of one seed, from its mean returns [length]."""
-    area = statistics.frequency_averaged([task.added + mean for mean in returns], LENGTHS) * (
+    area = estimators.frequency_averaged([task.added + mean for mean in returns], LENGTHS) * (
         LENGTHS[-1] - LENGTHS[0]
     )
     return area / (LONGEST * task.largest)

@@ -20,7 +20,8 @@ from typing import Any
 
 import numpy as np
 
-from rljax.runs import run, statistics
+from rljax.runs import run
+from rljax.runs.statistics import estimators
 from rljax.system.hardware import provenance
 from scripts.studies import shared
 
@@ -104,7 +105,7 @@ def main() -> None:
         )
         table[agent] = {}
         for scale, values in zip(SCALES, scores[agent], strict=True):
-            low, high = statistics.interval(values)
+            low, high = estimators.interval(values)
             interval = [round(low, 1), round(high, 1)] if options.seeds > 1 else None
             table[agent][str(scale)] = {"seeds": values.round(1).tolist(), "interval": interval}
             print(

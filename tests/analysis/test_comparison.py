@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from rljax.analysis import comparison
-from rljax.runs import statistics
+from rljax.runs.statistics import estimators
 
 TAUS = np.linspace(-0.5, 2.5, 13)
 
@@ -230,7 +230,7 @@ def test_a_single_run_in_a_task_has_no_interval():
 def test_resampling_in_parts_gives_close_intervals(monkeypatch):
     given = {"a": scores(6, 3), "b": scores(4, 3, seed=1)}
     whole = comparison.improvement(given)["a", "b"], comparison.profiles(given, TAUS)["a"]
-    monkeypatch.setattr(statistics, "_VALUES_AT_ONCE", 500)
+    monkeypatch.setattr(estimators, "_VALUES_AT_ONCE", 500)
     parts = comparison.improvement(given)["a", "b"], comparison.profiles(given, TAUS)["a"]
     for one, other in zip(whole, parts, strict=True):
         np.testing.assert_allclose([one.low, one.high], [other.low, other.high], atol=0.08)

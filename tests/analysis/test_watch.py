@@ -12,8 +12,8 @@ import pytest
 
 from rljax import cli
 from rljax.analysis import watch
-from rljax.runs import statistics
 from rljax.runs.records import FILES, Recorder
+from rljax.runs.statistics import estimators
 from tests.helpers import run_folders
 
 
@@ -49,8 +49,8 @@ def test_a_running_run(tmp_path):
         0,
     )
     returns = np.array([1000, 1010, 1020]) * 20_000 / 30_000
-    low, high = statistics.interval(returns)
-    assert run.latest == f"{statistics.iqm(returns):,.0f} [{low:,.0f} to {high:,.0f}]"
+    low, high = estimators.interval(returns)
+    assert run.latest == f"{estimators.iqm(returns):,.0f} [{low:,.0f} to {high:,.0f}]"
     assert run.left == pytest.approx(100)  # 10,000 steps in 100 s so far, and as many to go
 
 

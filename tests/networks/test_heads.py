@@ -13,7 +13,7 @@ import pytest
 from scipy.stats import norm
 
 from rljax.agent import Transition
-from rljax.networks import heads
+from rljax.networks import bins, heads
 
 ATOMS, LOW, HIGH = 11, -2.0, 3.0
 HEADS: dict[str, heads.Head] = {
@@ -209,10 +209,10 @@ def test_refuses_heads_that_cannot_work(head: heads.Head, num_critics: int, mess
 BINS, ENDS = 21, (-3.0, 7.0)
 
 
-def hl_gauss(values: np.ndarray, low: float, high: float, bins: int) -> np.ndarray:
+def hl_gauss(values: np.ndarray, low: float, high: float, number: int) -> np.ndarray:
     """[Farebrother et al., equation 3.4], by scipy's tails in float64."""
-    width = (high - low) / bins
-    edges = (low + width * np.arange(bins + 1) - np.clip(values, low, high)[:, None]) / (
+    width = (high - low) / number
+    edges = (low + width * np.arange(number + 1) - np.clip(values, low, high)[:, None]) / (
         heads.SMOOTHING * width
     )
     mass = np.where(
@@ -300,18 +300,18 @@ def test_the_range_of_returns_is_the_datas(discount: float, scale: float) -> Non
     data = recorded()
     assert 0 < data.terminated.sum() < 12 > data.truncated.sum() > 0
     expected = returns_of(data, discount, scale)
-    found = jax.jit(heads.range_of_returns)(data, discount, scale)
+    found = jax.jit(bins.range_of_returns)(data, discount, scale)
     np.testing.assert_allclose(found, [expected.min(), expected.max()], rtol=2e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize("returns", [(-2.0, 5.0), (3.0, 3.0), (0.0, 0.0)])
 def test_bins_have_room_around_the_returns(returns: tuple[float, float]) -> None:
-    low, high = map(float, heads.bounds_of_bins(jnp.array(returns), BINS))
+    low, high = map(float, bins.bounds_of_bins(jnp.array(returns), BINS))
     room = heads.OUTER * (high - low) / BINS
     assert low + room < returns[0] <= returns[1] < high - room
     if returns[0] < returns[1]:
         assert high - low - 2 * room == pytest.approx(
-            (1 + 2 * heads.MARGIN) * (returns[1] - returns[0]), rel=1e-5
+            (1 + 2 * bins.MARGIN) * (returns[1] - returns[0]), rel=1e-5
         )
 
 

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from rljax import cli
-from rljax.runs import checkpoints, failures, folders, records, run
+from rljax.runs import checkpoints, failures, folders, records, run, saving
 from rljax.system import lock
 from rljax.system.lock import FolderInUse, Lock
 from tests.helpers import small_runs
@@ -152,9 +152,9 @@ def test_a_run_whose_checkpoints_were_deleted_does_not_begin_anew(half: Path) ->
 def test_checkpoints_come_by_time_unless_steps_are_set(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(run, "CHECKPOINT_SECONDS", 0.0)
+    monkeypatch.setattr(saving, "CHECKPOINT_SECONDS", 0.0)
     # After the first one, saving has taken too much of the time.
-    monkeypatch.setattr(run, "MOST_SAVING", 1e-9)
+    monkeypatch.setattr(saving, "MOST_SAVING", 1e-9)
     out = small_runs.train(*TASK, 150, tmp_path / "run", checkpoint_every=None)
     assert checkpoints.steps(out / "checkpoints") == [50, 150]
 

@@ -3,7 +3,7 @@ import json
 import numpy as np
 import pytest
 
-from rljax.runs import statistics
+from rljax.runs.statistics import estimators, summaries
 
 
 def record(step, learner, returns, **more):
@@ -25,7 +25,7 @@ def record(step, learner, returns, **more):
     ],
 )
 def test_iqm_of_values_by_hand(values, expected):
-    assert statistics.iqm(values) == pytest.approx(expected)
+    assert estimators.iqm(values) == pytest.approx(expected)
 
 
 @pytest.mark.parametrize("shape", [(1,), (2,), (3,), (5,), (7, 3), (10, 13), (4, 4, 4)])
@@ -34,14 +34,14 @@ def test_iqm_is_scipys_trimmed_mean(shape):
     values = np.random.default_rng(0).normal(size=shape) ** 3
     for axis in (None, *range(len(shape))):
         expected = scipy_stats.trim_mean(values, 0.25, axis=axis)
-        np.testing.assert_allclose(statistics.iqm(values, axis=axis), expected, rtol=1e-12)
+        np.testing.assert_allclose(estimators.iqm(values, axis=axis), expected, rtol=1e-12)
 
 
 def test_iqm_does_not_trim_what_is_not_a_number():
-    assert np.isnan(statistics.iqm([np.nan, 1.0, 2.0, 3.0, 4.0]))
-    assert np.isnan(statistics.iqm(np.array([1.0, 2.0, 3.0, 4.0, None])))
+    assert np.isnan(estimators.iqm([np.nan, 1.0, 2.0, 3.0, 4.0]))
+    assert np.isnan(estimators.iqm(np.array([1.0, 2.0, 3.0, 4.0, None])))
     np.testing.assert_array_equal(
-        statistics.iqm([[1.0, np.nan], [1.0, 3.0]], axis=1), [np.nan, 2.0]
+        estimators.iqm([[1.0, np.nan], [1.0, 3.0]], axis=1), [np.nan, 2.0]
     )
 
 
@@ -49,20 +49,20 @@ def test_iqm_with_counts_is_that_of_repeated_values():
     generator = np.random.default_rng(0)
     for size in (1, 3, 8):
         values, counts = generator.normal(size=(5, size)), generator.integers(1, 5, size=size)
-        expected = statistics.iqm(np.repeat(values, counts, axis=-1), axis=-1)
+        expected = estimators.iqm(np.repeat(values, counts, axis=-1), axis=-1)
         np.testing.assert_allclose(
-            statistics.iqm(values, axis=-1, counts=counts), expected, atol=1e-12
+            estimators.iqm(values, axis=-1, counts=counts), expected, atol=1e-12
         )
-    assert np.isnan(statistics.iqm([1.0, np.nan], counts=[1, 2]))
+    assert np.isnan(estimators.iqm([1.0, np.nan], counts=[1, 2]))
 
 
 def test_iqm_leaves_its_argument_as_it_is():
     values = np.array([3.0, 1.0, 2.0])
-    statistics.iqm(values)
+    estimators.iqm(values)
     np.testing.assert_array_equal(values, [3.0, 1.0, 2.0])
 
 
-@pytest.mark.parametrize("statistic", [statistics.mean, statistics.iqm, statistics.interval])
+@pytest.mark.parametrize("statistic", [estimators.mean, estimators.iqm, estimators.interval])
 def test_a_statistic_of_nothing_is_an_error(statistic):
     with pytest.raises(
         ValueError, match=r"values has shape \(0,\), a statistic needs one value or more"
@@ -75,7 +75,7 @@ def test_a_statistic_of_nothing_is_an_error(statistic):
 
 def test_interval_of_the_mean_is_the_normal_one_for_many_values():
     values = np.random.default_rng(1).normal(3.0, 2.0, size=400)
-    low, high = statistics.interval(values, statistics.mean, resamples=4000)
+    low, high = estimators.interval(values, estimators.mean, resamples=4000)
     half = 1.96 * values.std() / np.sqrt(400)
     assert low == pytest.approx(values.mean() - half, abs=0.02)
     assert high == pytest.approx(values.mean() + half, abs=0.02)
@@ -83,41 +83,41 @@ def test_interval_of_the_mean_is_the_normal_one_for_many_values():
 
 def test_interval_covers_the_truth_about_as_often_as_its_level():
     samples = np.random.default_rng(2).normal(size=(300, 20))
-    bounds = np.array([statistics.interval(sample, level=0.9, resamples=400) for sample in samples])
+    bounds = np.array([estimators.interval(sample, level=0.9, resamples=400) for sample in samples])
     covered = np.mean((bounds[:, 0] < 0) & (bounds[:, 1] > 0))
     assert 0.82 < covered < 0.95
 
 
 def test_interval_of_two_values_by_enumeration():
     # The mean of two draws from {0, 1} is 0, 1/2, 1 with probabilities 1/4, 1/2, 1/4.
-    assert statistics.interval([0.0, 1.0], level=0.95) == (0.0, 1.0)
-    assert statistics.interval([0.0, 1.0], level=0.4) == (0.5, 0.5)
+    assert estimators.interval([0.0, 1.0], level=0.95) == (0.0, 1.0)
+    assert estimators.interval([0.0, 1.0], level=0.4) == (0.5, 0.5)
 
 
 def test_interval_is_deterministic_and_seeded():
     values = np.random.default_rng(3).normal(size=30)
-    assert statistics.interval(values) == statistics.interval(values)
-    assert statistics.interval(values) != statistics.interval(values, seed=1)
+    assert estimators.interval(values) == estimators.interval(values)
+    assert estimators.interval(values) != estimators.interval(values, seed=1)
 
 
 def test_interval_resamples_learners_not_episodes():
     # Two learners with 100 episodes each: all the spread is between the learners.
     values = np.stack([np.full(100, 0.0), np.full(100, 1.0)])
-    assert statistics.interval(values) == statistics.interval([0.0, 1.0]) == (0.0, 1.0)
-    low, high = statistics.interval(values.ravel(), statistics.mean)
+    assert estimators.interval(values) == estimators.interval([0.0, 1.0]) == (0.0, 1.0)
+    low, high = estimators.interval(values.ravel(), estimators.mean)
     assert high - low < 0.2
 
 
 def test_interval_in_parts_is_as_wide_as_at_once(monkeypatch):
     values = np.random.default_rng(4).normal(size=50)
-    whole = statistics.interval(values, resamples=2001)
-    monkeypatch.setattr(statistics, "_VALUES_AT_ONCE", 500)
-    np.testing.assert_allclose(statistics.interval(values, resamples=2001), whole, atol=0.1)
+    whole = estimators.interval(values, resamples=2001)
+    monkeypatch.setattr(estimators, "_VALUES_AT_ONCE", 500)
+    np.testing.assert_allclose(estimators.interval(values, resamples=2001), whole, atol=0.1)
 
 
 @pytest.mark.parametrize("values", [[1.0], [[1.0, 2.0, 3.0]], [1.0, np.nan], [1.0, np.inf]])
 def test_there_is_no_interval_of_one_unit_or_of_what_is_not_finite(values):
-    assert np.isnan(statistics.interval(values)).all()
+    assert np.isnan(estimators.interval(values)).all()
 
 
 def test_interval_errors():
@@ -125,13 +125,13 @@ def test_interval_errors():
         ValueError,
         match=r"values has shape \(1, 2, 1\), an interval needs \[N\] or \[learners, epis",
     ):
-        statistics.interval([[[1.0], [2.0]]])
+        estimators.interval([[[1.0], [2.0]]])
     with pytest.raises(
         ValueError, match=r"level is 95, it must lie between 0 and 1, for example 0\.95"
     ):
-        statistics.interval([1.0, 2.0], level=95)
+        estimators.interval([1.0, 2.0], level=95)
     with pytest.raises(ValueError, match="resamples is 0, it must be at least 1"):
-        statistics.interval([1.0, 2.0], resamples=0)
+        estimators.interval([1.0, 2.0], resamples=0)
 
 
 # Summary
@@ -144,7 +144,7 @@ def test_summary_by_hand():
         record(20, 0, [3.0, 5.0]),  # 4: the best of learner 0
         record(20, 1, [1.0, 3.0]),  # 2: over learners 3
     ]
-    summary = statistics.summarise(evaluations)
+    summary = summaries.summarise(evaluations)
     final, best = summary["final"], summary["best"]
     assert (final["step"], final["mean"], final["iqm"], final["interval"]) == (
         20,
@@ -172,7 +172,7 @@ def test_summary_has_scores_and_success_where_the_environment_has_them():
         record(10, 0, [1.0, 2.0], scores=[10.0, 20.0], success=[0.0, 0.0]),
         record(10, 1, [3.0, 4.0], scores=[30.0, 40.0], success=[1.0, 0.0]),
     ]
-    final = statistics.summarise(evaluations)["final"]
+    final = summaries.summarise(evaluations)["final"]
     assert (final["score"], final["success"]) == (25.0, 0.25)
     assert [(own["score"], own["success"]) for own in final["learners"]] == [
         (15.0, 0.0),
@@ -181,13 +181,13 @@ def test_summary_has_scores_and_success_where_the_environment_has_them():
 
 
 def test_summary_of_one_learner_has_no_interval_over_learners():
-    final = statistics.summarise([record(10, 0, [1.0, 2.0, 3.0])])["final"]
+    final = summaries.summarise([record(10, 0, [1.0, 2.0, 3.0])])["final"]
     assert (final["mean"], final["interval"]) == (2.0, None)
     assert final["learners"][0]["interval"] == [1.0, 3.0]
 
 
 def test_summary_of_one_episode_has_no_interval_at_all():
-    final = statistics.summarise([record(10, 0, [1.0])])["final"]
+    final = summaries.summarise([record(10, 0, [1.0])])["final"]
     assert (final["interval"], final["learners"][0]["interval"]) == (None, None)
 
 
@@ -197,22 +197,22 @@ def test_summary_is_strict_json_with_returns_that_are_not_finite():
         record(20, 0, [None, 2.0]),
         record(30, 0, [float("inf"), 2.0]),
     ]
-    summary = statistics.summarise(evaluations[:2])
+    summary = summaries.summarise(evaluations[:2])
     json.dumps(summary, allow_nan=False)
     assert (summary["final"]["mean"], summary["final"]["iqm"]) == (None, None)
     assert summary["best"]["step"] == summary["best"]["learners"][0]["step"] == 10
-    json.dumps(statistics.summarise(evaluations), allow_nan=False)
+    json.dumps(summaries.summarise(evaluations), allow_nan=False)
 
 
 def test_summary_takes_the_last_step_that_every_learner_has():
     evaluations = [record(10, 0, [1.0]), record(10, 1, [1.0]), record(20, 0, [9.0])]
-    summary = statistics.summarise(evaluations)
+    summary = summaries.summarise(evaluations)
     assert (summary["final"]["step"], summary["best"]["step"]) == (10, 10)
     assert summary["best"]["learners"][0]["step"] == 20
 
 
 def test_summary_takes_the_earlier_of_equals_and_the_later_of_repeats():
-    summary = statistics.summarise(
+    summary = summaries.summarise(
         [record(20, 0, [5.0]), record(10, 0, [0.0]), record(10, 0, [5.0])]
     )
     assert (
@@ -223,7 +223,7 @@ def test_summary_takes_the_earlier_of_equals_and_the_later_of_repeats():
 
 
 def test_summary_before_the_first_evaluation():
-    assert statistics.summarise([]) == {"final": None, "best": None}
+    assert summaries.summarise([]) == {"final": None, "best": None}
 
 
 # Curves
@@ -235,7 +235,7 @@ def test_curves_over_learners():
         for step in (0, 10)
         for learner in (0, 4)
     ]
-    steps, mean, low, high = statistics.learning_curve(evaluations)
+    steps, mean, low, high = summaries.learning_curve(evaluations)
     np.testing.assert_array_equal(steps, [0, 10])
     np.testing.assert_allclose(mean, [3, 13])
     np.testing.assert_allclose(low, [1, 11])
@@ -243,7 +243,7 @@ def test_curves_over_learners():
 
 
 def test_curve_of_one_learner_has_its_episodes_interval():
-    steps, mean, low, high = statistics.learning_curve(
+    steps, mean, low, high = summaries.learning_curve(
         [record(10, 0, [0.0, 4.0]), record(0, 0, [1.0])]
     )
     np.testing.assert_array_equal(steps, [0, 10])
@@ -256,14 +256,14 @@ def test_curves_take_the_statistic_over_learners():
     evaluations = [
         record(0, learner, [value]) for learner, value in enumerate([0.0, 1.0, 2.0, 97.0])
     ]
-    assert statistics.learning_curve(evaluations)[1] == [25.0]
-    assert statistics.learning_curve(evaluations, statistics.iqm)[1] == [1.5]
+    assert summaries.learning_curve(evaluations)[1] == [25.0]
+    assert summaries.learning_curve(evaluations, estimators.iqm)[1] == [1.5]
 
 
 def test_curves_bring_learners_to_common_steps():
     every_ten = [record(step, (0, 0), [float(step)]) for step in (0, 10, 20, 30)]
     every_fifteen = [record(step, (1, 0), [step + 2.0]) for step in (5, 20)]
-    steps, mean, low, high = statistics.learning_curve(every_ten + every_fifteen)
+    steps, mean, low, high = summaries.learning_curve(every_ten + every_fifteen)
     np.testing.assert_array_equal(steps, [5, 10, 20])
     np.testing.assert_allclose(mean, [6, 11, 21])
     np.testing.assert_allclose(high - low, 2)
@@ -275,12 +275,12 @@ def test_a_diverged_evaluation_does_not_spoil_its_neighbours():
         for step in (0, 10, 20)
         for learner in (0, 1)
     ]
-    np.testing.assert_array_equal(statistics.learning_curve(evaluations)[1], [1, np.nan, 1])
+    np.testing.assert_array_equal(summaries.learning_curve(evaluations)[1], [1, np.nan, 1])
 
 
 @pytest.mark.parametrize("evaluations", [[], [record(0, 0, [1.0]), record(10, 1, [1.0])]])
 def test_curves_are_empty_where_learners_share_no_steps(evaluations):
-    assert [len(array) for array in statistics.learning_curve(evaluations)] == [0, 0, 0, 0]
+    assert [len(array) for array in summaries.learning_curve(evaluations)] == [0, 0, 0, 0]
 
 
 # The best of several evaluated policies
@@ -293,7 +293,7 @@ def test_expected_best_is_the_mean_over_all_choices():
     evaluations = [
         record(10 * i, own, [x - 1, x + 1]) for own, xs in values.items() for i, x in enumerate(xs)
     ]
-    expected = statistics.expected_best(evaluations, numbers=range(1, 6))
+    expected = summaries.expected_best(evaluations, numbers=range(1, 6))
     for n in range(1, 6):
         each = [
             np.mean([max(choice) for choice in itertools.combinations(xs, n)])
@@ -306,10 +306,10 @@ def test_expected_best_is_the_mean_over_all_choices():
 
 def test_expected_best_has_round_numbers_and_the_last():
     evaluations = [record(step, 0, [float(step)], scores=[2.0 * step]) for step in range(1, 24)]
-    assert list(statistics.expected_best(evaluations)) == [1, 2, 5, 10, 20, 23]
-    assert statistics.expected_best(evaluations, "scores")[23] == 46.0
-    assert statistics.expected_best(evaluations, "success") == {}
-    assert statistics.expected_best([]) == {}
+    assert list(summaries.expected_best(evaluations)) == [1, 2, 5, 10, 20, 23]
+    assert summaries.expected_best(evaluations, "scores")[23] == 46.0
+    assert summaries.expected_best(evaluations, "success") == {}
+    assert summaries.expected_best([]) == {}
 
 
 def test_the_last_three_evaluations():
@@ -324,15 +324,15 @@ def test_the_last_three_evaluations():
         for step in (10, 20, 30, 40)
         for learner in (0, 1)
     ]
-    found = statistics.last_three(evaluations)
+    found = summaries.last_three(evaluations)
     assert found == {"return": pytest.approx(31.5)}, "success is not known of all"
     own = [each for each in evaluations if each["learner"] == 0]
-    assert statistics.last_three(own) == {
+    assert summaries.last_three(own) == {
         "return": pytest.approx(31.0),
         "success": pytest.approx(0.5),
     }
-    assert statistics.last_three(evaluations[:2]) == {"return": pytest.approx(11.5)}
-    assert statistics.last_three([]) == {}
+    assert summaries.last_three(evaluations[:2]) == {"return": pytest.approx(11.5)}
+    assert summaries.last_three([]) == {}
 
 
 def test_a_summary_has_the_means_of_signals():
@@ -346,18 +346,18 @@ def test_a_summary_has_the_means_of_signals():
         }
         for p in range(2)
     ]
-    final = statistics.summarise(lines)["final"]
+    final = summaries.summarise(lines)["final"]
     assert final["signals"] == {"cost": 1.5, "a/0": None}
     assert [learner["signals"]["cost"] for learner in final["learners"]] == [1.0, 2.0]
     lines[1].pop("signals")
-    final = statistics.summarise(lines)["final"]
+    final = summaries.summarise(lines)["final"]
     assert "signals" not in final
     assert "signals" not in final["learners"][1]
 
 
 def test_returns_are_averaged_over_lengths_of_holding() -> None:
-    assert statistics.frequency_averaged([4.0], [1]) == 4.0
-    assert statistics.frequency_averaged([4.0, 2.0], [1, 2]) == 3.0
-    assert statistics.frequency_averaged([4.0, 2.0, 0.0], [1, 2, 4]) == pytest.approx(
+    assert estimators.frequency_averaged([4.0], [1]) == 4.0
+    assert estimators.frequency_averaged([4.0, 2.0], [1, 2]) == 3.0
+    assert estimators.frequency_averaged([4.0, 2.0, 0.0], [1, 2, 4]) == pytest.approx(
         (3.0 * 1 + 1.0 * 2) / 3
     )

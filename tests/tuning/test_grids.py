@@ -19,7 +19,7 @@ from rljax.runs import experiments, failures, records, run
 from rljax.system import hardware
 from rljax.training.loop import Training
 from rljax.training.plan import Experiment
-from rljax.tuning import grids
+from rljax.tuning import grid_axes, grids
 from tests.helpers import small_runs
 
 AXES = {"actor_lr": (1e-4, 3e-4), "hidden": ((16, 16), (8, 8)), "discount": (0.9, 0.99)}
@@ -48,11 +48,11 @@ def experiment(
     ],
 )
 def test_axes_are_read(text: str, name: str, values: tuple[Any, ...]) -> None:
-    assert grids.parse([text], td3.Config()) == {name: values}
+    assert grid_axes.parse([text], td3.Config()) == {name: values}
 
 
 def test_none_is_a_value_where_a_setting_can_be_off() -> None:
-    assert grids.parse(["config.decay-steps=none,1000"], iql.Config()) == {
+    assert grid_axes.parse(["config.decay-steps=none,1000"], iql.Config()) == {
         "decay_steps": (None, 1000)
     }
 
@@ -94,11 +94,11 @@ def test_none_is_a_value_where_a_setting_can_be_off() -> None:
 )
 def test_what_is_no_axis_is_refused(texts: list[str], message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        grids.parse(texts, td3.Config())
+        grid_axes.parse(texts, td3.Config())
 
 
 def test_every_combination_and_seed_is_a_learner_of_one_program_for_each_shape() -> None:
-    made = grids.launches(td3.Config(), grids.points(AXES), [0, 1, 2])
+    made = grids.launches(td3.Config(), grid_axes.points(AXES), [0, 1, 2])
     assert [launch.shape for launch in made] == [{"hidden": (16, 16)}, {"hidden": (8, 8)}]
     for launch in made:
         rates, discounts = launch.config.actor_lr, launch.config.discount
@@ -114,7 +114,7 @@ def test_every_combination_and_seed_is_a_learner_of_one_program_for_each_shape()
 
 
 def test_a_plan_says_what_will_run() -> None:
-    text = str(grids.plan(experiment(), grids.points(AXES)))
+    text = str(grids.plan(experiment(), grid_axes.points(AXES)))
     assert text.startswith("16 learners in 2 programs one after the other:\n")
     assert "config.actor-lr = 0.0001, 0.0003: an axis of the program\n" in text
     assert "config.hidden = 16x16, 8x8: a program for each value\n" in text
@@ -124,15 +124,16 @@ def test_a_plan_says_what_will_run() -> None:
 @pytest.mark.slow
 def test_a_plan_fills_the_memory_and_no_more(monkeypatch: Any) -> None:
     axes = {"actor_lr": (1e-4, 2e-4, 3e-4, 4e-4, 5e-4)}
-    (whole,) = grids.plan(experiment(seeds=1), grids.points(axes)).launches
+    (whole,) = grids.plan(experiment(seeds=1), grid_axes.points(axes)).launches
     needed = Training(_of(whole, experiment())).needed_bytes
     assert whole.bytes_needed == pytest.approx(needed, rel=1e-3)  # counters are counted for each
     monkeypatch.setattr(hardware, "device_memory", lambda: int(0.65 * needed / grids.SHARE))
     assert [
-        len(launch.seeds) for launch in grids.plan(experiment(seeds=1), grids.points(axes)).launches
+        len(launch.seeds)
+        for launch in grids.plan(experiment(seeds=1), grid_axes.points(axes)).launches
     ] == [3, 2]
     monkeypatch.setattr(hardware, "device_memory", lambda: None)
-    split = grids.plan(experiment(seeds=1), grids.points(axes), most=2).launches
+    split = grids.plan(experiment(seeds=1), grid_axes.points(axes), most=2).launches
     assert [launch.config.actor_lr for launch in split] == [(1e-4, 2e-4), (3e-4, 4e-4), 5e-4]
 
 
@@ -145,7 +146,7 @@ def test_a_plan_refuses_what_a_run_would() -> None:
     with pytest.raises(ValueError, match=r"discount is 1\.5, it must be finite and in \[0"):
         grids.plan(experiment(), [{"discount": 0.9}, {"discount": 1.5}])
     with pytest.raises(ValueError, match=r"--learners-per-launch is 0, it must be at least 1"):
-        grids.plan(experiment(), grids.points(AXES), most=0)
+        grids.plan(experiment(), grid_axes.points(AXES), most=0)
 
 
 @pytest.mark.slow
@@ -169,7 +170,7 @@ def test_a_grid_in_one_program_is_a_run_whose_learners_are_those_of_runs_alone(
 @pytest.mark.learn
 def test_a_grid_that_was_stopped_goes_on(tmp_path: Path, monkeypatch: Any) -> None:
     axes = {"hidden": ((16, 16), (8, 8)), "actor_lr": (1e-4, 3e-4)}
-    whole = grids.train(experiment(), grids.points(axes), out=tmp_path / "whole")
+    whole = grids.train(experiment(), grid_axes.points(axes), out=tmp_path / "whole")
     save = run.Run._save
 
     def save_and_stop(self: run.Run) -> None:
@@ -179,7 +180,7 @@ def test_a_grid_that_was_stopped_goes_on(tmp_path: Path, monkeypatch: Any) -> No
 
     with monkeypatch.context() as patch:
         patch.setattr(run.Run, "_save", save_and_stop)
-        broken = grids.train(experiment(), grids.points(axes), out=tmp_path / "broken")
+        broken = grids.train(experiment(), grid_axes.points(axes), out=tmp_path / "broken")
     assert not json.loads((broken / "launch-001" / "summary.json").read_text())["complete"]
     grids.resume(broken)
     for launch in ("launch-000", "launch-001"):
@@ -197,7 +198,7 @@ def test_a_launch_that_diverges_whole_does_not_stop_the_next(tmp_path: Path) -> 
         failures.RunError,
         match=r"^all learners of launch-000, launch-002 in '.*' have diverged; the other",
     ):
-        grids.train(experiment(seeds=1), grids.points(axes), out=tmp_path / "grid", most=1)
+        grids.train(experiment(seeds=1), grid_axes.points(axes), out=tmp_path / "grid", most=1)
     complete = [
         json.loads((tmp_path / "grid" / f"launch-00{i}" / "summary.json").read_text())
         for i in range(4)

@@ -12,7 +12,7 @@ from rljax.analysis import comparison, figures, formatting, published, tables
 from rljax.analysis.comparison import Estimate
 from rljax.analysis.suites import Suite
 from rljax.analysis.tables import Row, Table
-from rljax.runs import statistics
+from rljax.runs.statistics import estimators, summaries
 from rljax.training import registry
 
 MOST_ROWS = 6  # a figure with more rows shows neither single learners nor published curves
@@ -113,7 +113,7 @@ def _learning_curve(row: Row, metric: str, at: int | None) -> figures.Line:
             else int(np.searchsorted(learner.steps, at, side="right"))
         )
         learners.append((learner.steps[:end], getattr(learner, metric)[:end]))
-    steps, centre, low, high = statistics.curve_over_learners(learners, statistics.iqm)
+    steps, centre, low, high = summaries.curve_over_learners(learners, estimators.iqm)
     label = figures.wrapped(f"{row.label} ({formatting.count(len(learners), 'learner')})")
     return figures.Line(label, steps, centre, low, high, learners if len(learners) > 1 else ())
 

@@ -30,7 +30,7 @@ from rljax import datasets, envs
 from rljax.agent import EnvSpec, Transition, mask_of
 from rljax.buffers import frames
 from rljax.buffers.storage.ring import ReplayBuffer
-from rljax.runs import arguments, checkpoints, console
+from rljax.runs import arguments, checkpoints, console, resumption
 from rljax.runs.policies import evaluate, loading, policy
 from rljax.runs.run import Run, read_config
 from rljax.system import hardware
@@ -358,7 +358,7 @@ def _stored(folder: Folder, learner: int, steps: int) -> tuple[Transition, Any, 
         run.experiment.experience.require_replay(folder.path)
         policy.require_learner(training.settings, learner)
         path = checkpoints.newest(folder.path / "checkpoints")
-        notes = run.notes_of(path)
+        notes = resumption.notes_of(run.training, path)
         template = training.driver.template(training.settings.seeds)["training"]
         stored = checkpoints.restore(path, "training", template)
         hosted = getattr(training.driver, "hosted", None)

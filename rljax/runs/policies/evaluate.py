@@ -14,8 +14,9 @@ import numpy as np
 from rljax import datasets, envs
 from rljax.agent import EnvSpec, acting, difference
 from rljax.envs.environment import EnvironmentFailed
-from rljax.runs import arguments, records, statistics
+from rljax.runs import arguments, records
 from rljax.runs.policies.loading import load_all
+from rljax.runs.statistics import estimators, summaries
 from rljax.training import action_cost, configuration, evaluation
 from rljax.training.drivers.driver import EVALUATE, environment_seeds
 from rljax.training.named_code import PARTS
@@ -103,7 +104,7 @@ def evaluate_run(
         "emits": emitted is not None,
         **action_cost.of_action(policies.module, policies.state, policies.spec, policies.config),
         "episodes": lines,
-        "summary": statistics.summarise(lines)["final"],
+        "summary": summaries.summarise(lines)["final"],
     }
 
 
@@ -157,7 +158,7 @@ def table(result: Mapping[str, Any]) -> str:
             + ("" if summary["success"] is None else f", success {summary['success']:.1%}")
             + ("" if summary["score"] is None else f", score {summary['score']:.1f}")
             + "".join(
-                f", {name} {statistics.shown(mean)}"
+                f", {name} {summaries.shown(mean)}"
                 for name, mean in summary.get("signals", {}).items()
             )
         )
@@ -173,7 +174,7 @@ def line_over_holds(results: Sequence[Mapping[str, Any]]) -> str:
     means = [
         [float(np.mean(entry["returns"])) for entry in result["episodes"]] for result in ordered
     ]
-    each = [statistics.frequency_averaged(returns, holds) for returns in zip(*means, strict=True)]
+    each = [estimators.frequency_averaged(returns, holds) for returns in zip(*means, strict=True)]
     spread = f" +- {np.std(each):,.1f} over {len(each)} learners" if len(each) > 1 else ""
     return (
         f"frequency-averaged return over holds of {min(holds)} to {max(holds)} "
@@ -184,7 +185,7 @@ def line_over_holds(results: Sequence[Mapping[str, Any]]) -> str:
 def _steps_of_best(folder: Path, until: int) -> list[int]:
     """The steps [P] of the learners' best evaluations in a run, up to step `until`."""
     evaluations = [line for line in records.read(folder, "evaluations") if line["step"] <= until]
-    best = statistics.summarise(evaluations)["best"]
+    best = summaries.summarise(evaluations)["best"]
     return [] if best is None else [learner["step"] for learner in best["learners"]]
 
 
