@@ -178,5 +178,8 @@ class Hindsight(Draw):
             )
 
         return jax.vmap(draw, in_axes=(buffer.axes, 0, 0, 0))(
-            buffer, keys, self.discount, self.share
-        )  # type: ignore[arg-type]
+            buffer,
+            keys,
+            self.discount,
+            self.share,  # type: ignore[arg-type]
+        )
