@@ -177,9 +177,5 @@ class Hindsight(Draw):
                 reward=jnp.where(replaced, reward, batch.reward),
             )
 
-        return jax.vmap(draw, in_axes=(buffer.axes, 0, 0, 0))(
-            buffer,
-            keys,
-            self.discount,
-            self.share,  # type: ignore[arg-type]
-        )
+        draw_each = jax.vmap(draw, in_axes=(buffer.axes, 0, 0, 0))
+        return draw_each(buffer, keys, self.discount, self.share)  # type: ignore[arg-type]
