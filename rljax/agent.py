@@ -82,7 +82,7 @@ class Step(struct.PyTreeNode):
     success: Array | None = None
     # [..., K...] float32: those of the spec
     signals: Mapping[str, Array] = struct.field(default_factory=dict)
-    # [..., K...] their sums
+    # [..., K...] float32: the sums of the signals over the episode
     episode_signals: Mapping[str, Array] = struct.field(default_factory=dict)
 
 

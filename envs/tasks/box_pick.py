@@ -297,10 +297,9 @@ class Solver:
         fronts = [front]
         while len(front):
             reached = np.unique(np.concatenate([self._after(front, action) for action in range(6)]))
-            before, front = (
-                front,
-                np.setdiff1d(reached, np.concatenate([before, front]), assume_unique=True),
-            )
+            nearer = np.concatenate([before, front])
+            before = front
+            front = np.setdiff1d(reached, nearer, assume_unique=True)
             fronts.append(front)
         states = np.concatenate(fronts)
         steps = np.repeat(np.arange(len(fronts)), [len(front) for front in fronts])

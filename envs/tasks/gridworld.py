@@ -11,8 +11,7 @@ from rljax.agent import Array, EnvSpec
 
 CELL = 32  # pixels along a cell's side
 BORDER = 1  # pixels around a cell
-# pixels: each layer of colours is smaller than the layer beneath it by this, on every side
-INSET = 4
+INSET = 4  # pixels on every side by which a layer of colours is smaller than the one beneath it
 GAP = 16  # pixels between boards
 LINES = np.full(3, 40, np.uint8)  # the colour between cells and between boards
 

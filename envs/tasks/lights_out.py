@@ -81,12 +81,12 @@ class LightsOut(Grid):
             name, (2 * self.cells,), self.cells, discrete=True, max_episode_steps=self.cells
         )
         middle = self.cells // 2
-        # k: the least, and one more than the greatest
+        # The least k, and one more than the greatest.
         self.presses = (middle, self.cells) if test else (1, middle)
-        # [M N, W], the lights that each press changes
+        # [M N, W]: the lights that each press changes.
         self.toggles = _words(_toggles(rows, columns), self.cells)
         self.bits = _words([1 << cell for cell in range(self.cells)], self.cells)  # [M N, W]
-        # [2^nullity, W]
+        # [2^nullity, W]: the presses that change no light.
         self.quiet = _words(quiet_presses(rows, columns), self.cells) if dense else None
 
     def reset(self, key: Array, params: Any = None) -> tuple[Array, LightsOutState]:

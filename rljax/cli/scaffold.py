@@ -109,7 +109,8 @@ To be written: a command, and the row in results/ that it makes.
 
 ## Tests that guard it
 
-- [tests/agents/test_{name}.py](../../tests/agents/test_{name}.py): what all agents' tests run on.
+- [tests/agents/test_{name}.py](../../tests/agents/test_{name}.py): what the contract's tests run
+  on.
 
 ## References
 

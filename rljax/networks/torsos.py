@@ -29,7 +29,7 @@ cell:
 
 recall, with e the input's projection. In each of T steps, for all blocks:
 
-    h <- W_r [h; o] + b_r          h starts as e; then for each block
+    h <- W_r [h; o] + b_r,  then for each block    h starts as e
     h <- act(h + W_2 act(W_1 h + b_1) + b_2)
 
 drc, with e the encoded picture, and h_d and c_d of layer d. In each of T ticks, for each layer:
@@ -141,7 +141,7 @@ class WithTorso:
 class WithMemoryAlone:
     """Settings of a memory: a base of the Config of agents that have no progressive loss."""
 
-    memory: memory_layers.Kind = "none"  # kept from step to step: rljax/networks/memories.py
+    memory: memory_layers.Kind = "none"  # what is kept between steps: rljax/networks/memories.py
     memory_hidden: tuple[int, ...] = (64,)  # widths of the memory's layers
     memory_length: int = 64  # steps that gtrxl sees
     memory_span: int | None = None  # steps that others bridge at the start; None: as published

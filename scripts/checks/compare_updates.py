@@ -53,10 +53,9 @@ def compared(agent: str, data: Path, arrays: Mapping[str, np.ndarray]) -> dict[s
     pair, module = PAIRS[agent], registry.load_agent(agent)
     rows = datasets.load(str(data)).transitions
     place = {action.tobytes(): i for i, action in enumerate(np.asarray(rows.action))}
-    # [N, B]
     places = np.array(
         [[place[action.tobytes()] for action in batch] for batch in arrays["actions"]]
-    )
+    )  # [N, B]
     config = module.Config(**pair.config)
     if hasattr(module, "schedule"):
         config = module.schedule(config, UPDATES)

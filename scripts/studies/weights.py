@@ -54,7 +54,10 @@ def mixed(options: argparse.Namespace) -> str:
     if not path.exists():
         options.runs.mkdir(parents=True, exist_ok=True)
         good = round(options.share * options.episodes)
-        parts = [("random", options.episodes - good), ("exploring", good)]
+        parts: list[tuple[collect.Source, int]] = [
+            ("random", options.episodes - good),
+            ("exploring", good),
+        ]
         recorded = [
             collect.record(
                 options.policy,

@@ -57,9 +57,9 @@ from rljax.datasets.publishers import download as files
 from rljax.datasets.publishers import ogbench
 
 LENGTH = 1000  # transitions of a trajectory
-# others: 1000
+# Trajectories of a data set; 1000 of the environments that are not named.
 EPISODES = {"cube-triple": 3000, "cube-quadruple": 5000, "puzzle-4x5": 3000, "puzzle-4x6": 5000}
-# oracles
+# The oracles of each family.
 PARTS = {"cube": ("cube",), "scene": ("cube", "button", "drawer", "window"), "puzzle": ("button",)}
 STACKING = {  # range of the share of new cube tasks that stack
     "cube-single": (0.0, 0.0),

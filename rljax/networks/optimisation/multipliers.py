@@ -192,7 +192,7 @@ def dual(q: Array, r: Array, s: Array, excess: Array, kl_limit: Array | float) -
     """
     least = 1e-12  # of lambda and s
     radius, floor = 2.0 * kl_limit, jnp.maximum(s, least)
-    # above 0: the plane e + b.x = 0 does not meet the trust region
+    # Above 0, the plane e + b.x = 0 does not meet the trust region
     beyond = excess * excess / floor - radius
     free = (excess < 0) & (beyond > 0) | (s <= least)
     recovers = (excess > 0) & (beyond > 0) & (s > least)

@@ -22,7 +22,7 @@ from rljax.agent import Array
 from rljax.networks import ACTIVATIONS, Activation, Dense, Initialisation, initialisers, joined
 from rljax.networks.layers import LayerNorm, Module
 
-# steps: up to here they are unrolled, which is faster than a loop on the CPU; beyond, it is slower
+# Up to this number of steps, unrolling is faster than a loop on the CPU; beyond, it is slower.
 UNROLLED = 3
 SEGMENT_FROM = 16  # steps: from here on gradients store some steps and recompute the others
 DRC_FEATURES = 256  # of the dense layer after the ticks of a DRC; arXiv:1901.03559
