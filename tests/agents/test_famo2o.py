@@ -426,7 +426,7 @@ def test_it_goes_on_online_and_is_resumed_there(tmp_path: Path) -> None:
     alone = run.train("famo2o", "Pendulum-v1", 100, out=tmp_path / "alone", **every)
     run.resume(half, 300)
     small_runs.assert_same(whole, half)
-    assert [loading.load_all(out).state.online.tolist() for out in (whole, alone)] == [
+    assert [loading.load_all(out).state.state.online.tolist() for out in (whole, alone)] == [
         [True, True],
         [False, False],
     ]

@@ -136,7 +136,7 @@ def test_probe_on_policy(probe: str) -> None:
         np.testing.assert_allclose(action, known.optimal_action(observations), atol=0.1)
     else:
         expected = np.asarray(known.value(observations, DISCOUNT))
-        value = np.asarray(state.parameters.critic(observations))[:, 0]
+        value = np.asarray(state.actor_critic.parameters.critic(observations))[:, 0]
         np.testing.assert_allclose(value, expected, atol=0.05 * max(1.0, np.abs(expected).max()))
 
 

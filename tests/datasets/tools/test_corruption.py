@@ -188,7 +188,7 @@ class Critics:
     """The attacker's values in float64, with slopes by hand."""
 
     def __init__(self, attacker: corruption.Attacker) -> None:
-        state: Any = attacker.state
+        state: Any = attacker.state.state
         self.actor, self.critics = reference.mlp(state.actor), reference.critics(state.critic)
 
     def value(
