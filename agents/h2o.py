@@ -34,7 +34,7 @@ from rljax import agent, buffers, networks
 from rljax.agent import Array, EnvSpec, Loss, Metrics, Transition
 from rljax.networks import distributions
 from rljax.networks.optimisation import temperatures
-from rljax.requirements import Count, LogStd, NonNegative, Real, Share, Widths
+from rljax.requirements import Count, LogStd, NonNegative, Positive, Real, Share, Widths
 
 
 @agent.config
@@ -55,7 +55,7 @@ class Config(buffers.ReplaySettings):
     ratio_min: NonNegative = 1e-5  # lower clip of w; [2]
     ratio_max: NonNegative = 1.0  # upper clip of w; [2]
     num_successors: Count = 10  # k, per row; [2]
-    gap_max: NonNegative = 10.0  # upper clip of u; [2]
+    gap_max: Positive = 10.0  # upper clip of u; [2]
     penalty_weight: NonNegative = 0.01  # weight of G; [2]
     # Targets
     discount: Share = 0.99  # gamma, per step; [2]

@@ -41,7 +41,7 @@ import numpy as np
 import optax
 
 from rljax.agent import Array, Metrics, config, same_fields
-from rljax.requirements import AtLeast, require_at_least, require_range
+from rljax.requirements import AtLeast, Real, require_at_least, require_range
 
 SMOOTHING = 0.75  # sigma of HL-Gauss in widths of a bin; [5]
 OUTER = 4  # bins beyond that, in which HL-Gauss's targets would lose some of their Gaussian
@@ -322,10 +322,10 @@ class WithDistribution:
     loss: Literal["huber", "squared"] = "squared"  # of the error of a mean; huber in DQN
     distribution: Name = "none"  # of returns: their mean, or arXiv:1707.06887, arXiv:1710.10044
     atoms: Annotated[int, AtLeast(2)] = 51  # of c51; arXiv:1707.06887
-    v_min: float = -10.0  # the lowest atom; arXiv:1707.06887
-    v_max: float = 10.0  # the highest atom; arXiv:1707.06887
+    v_min: Real = -10.0  # the lowest atom; arXiv:1707.06887
+    v_max: Real = 10.0  # the highest atom; arXiv:1707.06887
     quantiles: Annotated[int, AtLeast(2)] = 200  # of quantile; arXiv:1710.10044
-    kappa: float = 1.0  # error up to which the quantiles' loss is quadratic; arXiv:1710.10044
+    kappa: Real = 1.0  # error up to which the quantiles' loss is quadratic; arXiv:1710.10044
 
 
 def of_returns(settings: WithDistribution) -> Head:

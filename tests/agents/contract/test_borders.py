@@ -133,7 +133,7 @@ def wrong_floats(name: str, changes: dict[str, Any]) -> list[str]:
             config = dataclasses.replace(base, **{field: value})
             try:
                 if not is_refused(name, config):
-                    assert abs(value) <= np.finfo(np.float32).max, "it is not finite"
+                    assert abs(value) <= float(np.finfo(np.float32).max), "it is not finite"
                     assert_finite(name, config)
             except AssertionError as error:
                 wrong.append(f"{field} = {value}: {error}")

@@ -172,7 +172,7 @@ def test_probe_of_values_of_actions(probe: str, variant: str) -> None:
     state, config = trained(module, name, common | learning | changes)
     observations = np.array(OBSERVATIONS[probe], np.float32)
     known: Any = envs.make(name).environment
-    q = module.reduced(module.values(state.critic, observations, state, config), config)
+    q = module.values(state.critic, observations, state, config)
     expected = np.asarray(known.value(observations, DISCOUNT))
     # There a second step sums what came of an action that explored.
     if probe != "Memory" or "n_step" not in changes:

@@ -65,7 +65,7 @@ PAIRS: dict[tuple[str, str], Pair] = {
         },
     ),
     ("sac", "h2o"): Pair(
-        lines=211,
+        lines=213,
         own={
             "Config",
             "State",
