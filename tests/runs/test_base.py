@@ -25,15 +25,15 @@ OBSERVATIONS = np.random.default_rng(0).normal(size=(20, 3)).astype(np.float32)
 
 CHANGES = {
     "from rljax.agent import Array, EnvSpec": "from rljax.agent import Array, Base, EnvSpec",
-    "    statistics: normalise.Statistics  # of observations [O]\n": (
-        "    statistics: normalise.Statistics  # of observations [O]\n"
-        "    base: Base | None = None  # the policy that this one corrects\n"
+    "    target_critic: networks.Network\n\n": (
+        "    target_critic: networks.Network\n"
+        "    base: Base | None = None  # the policy that this one corrects\n\n"
     ),
-    "def perceive(": (
+    "def act(": (
         "def use_base(state: State, base: Base, config: Config) -> State:\n"
         '    """Keep the policy that is corrected."""\n'
         "    return state.replace(base=base)\n\n\n"
-        "def perceive("
+        "def act("
     ),
     "    action = policy(state.actor, observation)\n    if not explore": (
         f"    correction = {SIZE} * policy(state.actor, observation)\n"
@@ -75,10 +75,10 @@ def kept(out: Path) -> dict[str, np.ndarray]:
     """The base's State in a run's newest checkpoint, by the places that its arrays have in the
     base's own run.
     """
-    beginning = "['agent']['base']['state']"
+    beginning = "['agent']['state']['base']['state']"
     found = small_runs.arrays(out)
     return {
-        f"['agent']{place[len(beginning) :]}": x
+        f"['agent']['state']{place[len(beginning) :]}": x
         for place, x in found.items()
         if place.startswith(beginning)
     }
@@ -105,7 +105,7 @@ def test_learns_and_leaves_the_base_as_it_was(agent: str, base: Path, tmp_path: 
         assert 0 < np.abs(corrections[-1]).max() <= SIZE + 1e-6
     assert not np.array_equal(*corrections), "each learner has its own"
     whole = small_runs.arrays(out)
-    actor = [place for place in whole if place.startswith("['agent']['actor']")]
+    actor = [place for place in whole if place.startswith("['agent']['state']['actor']")]
     trained_on = run.resume(shutil.copytree(out, tmp_path / "longer"), 300)
     assert any(
         not np.array_equal(whole[place], small_runs.arrays(trained_on)[place]) for place in actor
