@@ -127,8 +127,10 @@ def test_learners_begin_with_it_and_their_policy_warms_up(source: Path) -> None:
     given = small_runs.arrays(source)
     for part in ("actor", "critic", "target_actor", "target_critic"):
         assert part in (training.inherited or {})
-        own = jax.tree.leaves(getattr(training.driver.agent_state, part))
-        others = [x for place, x in given.items() if place.startswith(f"['agent']['{part}']")]
+        model = getattr(training.driver.agent_state.state, part)
+        own = jax.tree.leaves(getattr(model, "parameters", model))
+        place_of_part = f"['agent']['state']['{part}']['param"  # eters'] of a Trained, or params
+        others = [x for place, x in given.items() if place.startswith(place_of_part)]
         for ours, theirs in zip(own, others, strict=True):
             np.testing.assert_array_equal(ours, np.stack([theirs[0]] * 2))
     experience = training.driver.hyper.experience

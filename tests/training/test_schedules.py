@@ -118,7 +118,9 @@ def test_settings_change_what_is_learnt_and_agents_move(tmp_path: Any) -> None:
     (change,) = records.read(out, "changes")
     (loser,) = [p for p, parent in enumerate(change["parents"]) if parent != p]
     before, after = small_runs.arrays(half), small_runs.arrays(out)
-    actor = [name for name in before if name.startswith("['agent']['actor']['params']")]
+    actor = [
+        name for name in before if name.startswith("['agent']['state']['actor']['parameters']")
+    ]
     assert actor
     for name in actor:
         np.testing.assert_array_equal(after[name][loser], before[name][1 - loser], err_msg=name)
