@@ -18,8 +18,6 @@ from __future__ import annotations
 
 import argparse
 import functools
-import statistics
-import sys
 import time
 from collections.abc import Callable
 from typing import Any
@@ -28,7 +26,7 @@ import numpy as np
 
 from scripts.benchmarks import h2o
 from scripts.benchmarks.h2o import ACTIONS, BATCH, OBSERVATIONS, ROWS
-from scripts.benchmarks.measuring import add_sample, conclude, measure, options_of, use_code
+from scripts.benchmarks.measuring import compare_with_authors, options_of, use_code
 
 
 def peer(updates: int, code: str) -> dict[str, Any]:
@@ -79,21 +77,7 @@ def main() -> None:
     options = options_of(parser, WORKERS)
     if options.peer and not options.code:
         raise SystemExit("--peer needs the folder of the authors' code: --code peer/FamO2O/jax_iql")
-    samples: dict[str, list[float]] = {}
-    for _ in range(options.rounds):
-        for name, python, worker, argument in (
-            ("FamO2O", sys.executable, "ours", "famo2o"),
-            ("IQL", sys.executable, "ours", "iql"),
-            ("authors", options.peer, "peer", options.code),
-        ):
-            if python:
-                figures = measure(python, worker, options.updates, argument, script=__file__)
-                add_sample(samples, f"{name} updates/s", figures["updates_per_second"])
-    medians = {name: statistics.median(values) for name, values in samples.items()}
-    ratios = {"FamO2O / IQL": medians["FamO2O updates/s"] / medians["IQL updates/s"]}
-    if options.peer:
-        ratios["ours / the authors'"] = medians["FamO2O updates/s"] / medians["authors updates/s"]
-    conclude(medians, ratios, samples, options.output)
+    compare_with_authors(("FamO2O", "famo2o"), ("IQL", "iql"), options, __file__)
 
 
 if __name__ == "__main__":

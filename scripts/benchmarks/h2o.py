@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import argparse
 import importlib.machinery
-import statistics
 import sys
 import time
 import types
@@ -26,7 +25,7 @@ from typing import Any
 
 import numpy as np
 
-from scripts.benchmarks.measuring import add_sample, conclude, measure, options_of, use_code
+from scripts.benchmarks.measuring import compare_with_authors, options_of, use_code
 
 OBSERVATIONS, ACTIONS, BATCH, ROWS = 17, 6, 256, 10_000
 
@@ -159,22 +158,7 @@ def main() -> None:
     options = options_of(parser, WORKERS)
     if options.peer and not options.code:
         raise SystemExit("--peer needs the folder of the authors' code: --code peer/H2O")
-    samples: dict[str, list[float]] = {}
-
-    def note(name: str, python: str, worker: str, *arguments: Any) -> None:
-        figures = measure(python, worker, *arguments, script=__file__)
-        add_sample(samples, f"{name} updates/s", figures["updates_per_second"])
-
-    for _ in range(options.rounds):
-        note("H2O", sys.executable, "ours", options.updates, "h2o")
-        note("SAC", sys.executable, "ours", options.updates, "sac")
-        if options.peer:
-            note("authors", options.peer, "peer", options.updates, options.code)
-    medians = {name: statistics.median(values) for name, values in samples.items()}
-    ratios = {"H2O / SAC": medians["H2O updates/s"] / medians["SAC updates/s"]}
-    if options.peer:
-        ratios["ours / the authors'"] = medians["H2O updates/s"] / medians["authors updates/s"]
-    conclude(medians, ratios, samples, options.output)
+    compare_with_authors(("H2O", "h2o"), ("SAC", "sac"), options, __file__)
 
 
 if __name__ == "__main__":

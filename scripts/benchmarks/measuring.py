@@ -12,6 +12,7 @@ import contextlib
 import importlib.util
 import json
 import os
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -134,6 +135,30 @@ def add_sample(samples: dict[str, list[float]], name: str, value: float) -> None
     """Add a value to the samples of this name, and print it."""
     samples.setdefault(name, []).append(value)
     print(f"{name:<56} {value:>14,.2f}", flush=True)
+
+
+def compare_with_authors(
+    agent: tuple[str, str], base: tuple[str, str], options: argparse.Namespace, script: str
+) -> None:
+    """Measure updates of an agent, of the one that it extends, and of the authors' code, in turns.
+
+    `agent` and `base` are a printed name and the agent's. The workers of `script` are "ours" and
+    "peer"; `options` has those of `options_of`, `updates`, `peer` and `code`.
+    """
+    samples: dict[str, list[float]] = {}
+    workers = [(name, sys.executable, "ours", argument) for name, argument in (agent, base)]
+    if options.peer:
+        workers.append(("authors", options.peer, "peer", options.code))
+    for _ in range(options.rounds):
+        for name, python, worker, argument in workers:
+            figures = measure(python, worker, options.updates, argument, script=script)
+            add_sample(samples, f"{name} updates/s", figures["updates_per_second"])
+    medians = {name: statistics.median(values) for name, values in samples.items()}
+    ours = medians[f"{agent[0]} updates/s"]
+    ratios = {f"{agent[0]} / {base[0]}": ours / medians[f"{base[0]} updates/s"]}
+    if options.peer:
+        ratios["ours / the authors'"] = ours / medians["authors updates/s"]
+    conclude(medians, ratios, samples, options.output)
 
 
 def conclude(

@@ -16,7 +16,6 @@ from __future__ import annotations
 import argparse
 import functools
 import importlib.machinery
-import statistics
 import sys
 import time
 import types
@@ -27,7 +26,7 @@ import numpy as np
 
 from scripts.benchmarks import h2o
 from scripts.benchmarks.h2o import ACTIONS, BATCH, OBSERVATIONS, ROWS
-from scripts.benchmarks.measuring import add_sample, conclude, loaded, measure, options_of
+from scripts.benchmarks.measuring import compare_with_authors, loaded, options_of
 
 
 def peer(updates: int, code: str) -> dict[str, Any]:
@@ -87,21 +86,7 @@ def main() -> None:
         raise SystemExit(
             "--peer needs the file of the authors' code: --code peer/RO2O/.../ro2o_mujoco.py"
         )
-    samples: dict[str, list[float]] = {}
-    for _ in range(options.rounds):
-        for name, python, worker, argument in (
-            ("RO2O", sys.executable, "ours", "ro2o"),
-            ("EDAC", sys.executable, "ours", "edac"),
-            ("authors", options.peer, "peer", options.code),
-        ):
-            if python:
-                figures = measure(python, worker, options.updates, argument, script=__file__)
-                add_sample(samples, f"{name} updates/s", figures["updates_per_second"])
-    medians = {name: statistics.median(values) for name, values in samples.items()}
-    ratios = {"RO2O / EDAC": medians["RO2O updates/s"] / medians["EDAC updates/s"]}
-    if options.peer:
-        ratios["ours / the authors'"] = medians["RO2O updates/s"] / medians["authors updates/s"]
-    conclude(medians, ratios, samples, options.output)
+    compare_with_authors(("RO2O", "ro2o"), ("EDAC", "edac"), options, __file__)
 
 
 if __name__ == "__main__":
