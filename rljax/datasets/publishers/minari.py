@@ -224,11 +224,9 @@ def _rows(name: str, file: Any, observation_space: Any, action_space: Any) -> Ro
     total, offset = sum(steps), 0
     masked = minari_arrays.has_masks([file[episode] for episode in episodes])
     observations = minari_arrays.Observations(name, observation_space, action_space, masked)
-    reward, terminated, truncated = (
-        np.empty(total, np.float32),
-        np.empty(total, np.bool_),
-        np.empty(total, np.bool_),
-    )
+    reward = np.empty(total, np.float32)
+    terminated = np.empty(total, np.bool_)
+    truncated = np.empty(total, np.bool_)
     columns: list[ObservationArray] = []
     signals: list[dict[str, np.ndarray]] = []
     structure = action = None
@@ -299,10 +297,8 @@ class ObservationArray:
         """Room for the `total` rows of so many episodes,
         in which each has one observation more than rows.
         """
-        self.shape, self.once = (
-            example.shape[1:],
-            frames.is_stored_once(example.shape[1:], example.dtype),
-        )
+        self.shape = example.shape[1:]
+        self.once = frames.is_stored_once(example.shape[1:], example.dtype)
         self.nbytes = text.nbytes_of(
             (total + episodes if self.once else 2 * total, *self.shape), example.itemsize
         )
@@ -326,10 +322,8 @@ class ObservationArray:
                 offset + number, offset + number + length
             )
         else:
-            self._arrays[0][offset : offset + length], self._arrays[1][offset : offset + length] = (
-                observations[:-1],
-                observations[1:],
-            )
+            self._arrays[0][offset : offset + length] = observations[:-1]
+            self._arrays[1][offset : offset + length] = observations[1:]
 
     def finished(self) -> tuple[Any, Any]:
         """Observations and successors of all rows."""

@@ -47,10 +47,8 @@ def iqm(values: ArrayLike, axis: int | None = None, counts: ArrayLike | None = N
             middle = ordered[..., cut : ordered.shape[-1] - cut].mean(axis=-1)
         else:
             order = np.argsort(values, axis=-1)
-            ordered, cumulative = (
-                np.take_along_axis(values, order, -1),
-                np.cumsum(np.asarray(counts)[order], axis=-1),
-            )
+            ordered = np.take_along_axis(values, order, -1)
+            cumulative = np.cumsum(np.asarray(counts)[order], axis=-1)
             total = cumulative[..., -1:]
             cut = total // 4
             weights = np.diff(np.clip(cumulative, cut, total - cut), axis=-1, prepend=cut)

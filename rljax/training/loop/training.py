@@ -66,17 +66,13 @@ class Training:
         if self.schedule is not None:
             self.members = [population.Member(member.seed, {}) for member in self.members]
         made = plan(experiment)
-        self.stages, self.stage, self.spec, self.spaces = (
-            made.stages,
-            made.stages[0],
-            made.spec,
-            made.spaces,
-        )
+        self.stages = made.stages
+        self.stage = made.stages[0]
+        self.spec = made.spec
+        self.spaces = made.spaces
         self.evaluator, self.terminal, self.weights = made.evaluator, made.terminal, made.weights
-        rows, on_host = (
-            None if self.dataset is None else self.dataset.num,
-            not envs.is_compiled(settings.env),
-        )
+        rows = None if self.dataset is None else self.dataset.num
+        on_host = not envs.is_compiled(settings.env)
         self.warnings = [
             *made.warnings,
             *refusals.warnings(made.stages, settings, self.spec, rows, on_host),
@@ -246,10 +242,8 @@ class Training:
         speed = taken * len(self.settings.seeds) / seconds
         # A chunk with compilation says nothing about the loop's speed.
         if self.clock.seconds == compiled:
-            self.loop_seconds, self.loop_steps = (
-                self.loop_seconds + seconds,
-                self.loop_steps + taken,
-            )
+            self.loop_seconds += seconds
+            self.loop_steps += taken
         if self.terminal is not None:
             with self.clock.counting():
                 report.metrics.update(
