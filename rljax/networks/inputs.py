@@ -60,11 +60,8 @@ class Raw:
         return normalised(lambda x: self(statistics, x), batch), statistics
 
 
-@dataclasses.dataclass(frozen=True)
-class Running(Raw):
-    """Mean and variance of all observations so far; normalised ones are clipped to [-10, 10]."""
-
-    perceives: ClassVar[bool] = True
+class _OfObservations(Raw):
+    """Statistics of each part of an observation; normalised ones are clipped to [-10, 10]."""
 
     def create(self, spec: EnvSpec) -> Any:
         """A tree of `normalise.of_observations`."""
@@ -73,6 +70,13 @@ class Running(Raw):
     def __call__(self, statistics: Any, observation: Any) -> Any:
         """Observations [..., O...] normalised."""
         return normalise.normalise(statistics, observation)
+
+
+@dataclasses.dataclass(frozen=True)
+class Running(_OfObservations):
+    """Mean and variance of all observations so far; normalised ones are clipped to [-10, 10]."""
+
+    perceives: ClassVar[bool] = True
 
     def perceive(self, statistics: Any, observation: Any, first: Array) -> Any:
         """The statistics with observations [E, O...] counted."""
@@ -81,16 +85,8 @@ class Running(Raw):
 
 
 @dataclasses.dataclass(frozen=True)
-class OfRollout(Raw):
+class OfRollout(_OfObservations):
     """Mean and variance of all rollouts so far; normalised ones are clipped to [-10, 10]."""
-
-    def create(self, spec: EnvSpec) -> Any:
-        """A tree of `normalise.of_observations`."""
-        return normalise.of_observations(spec)
-
-    def __call__(self, statistics: Any, observation: Any) -> Any:
-        """Observations [..., O...] normalised."""
-        return normalise.normalise(statistics, observation)
 
     def batch(self, statistics: Any, batch: Transition) -> tuple[Transition, Any]:
         """A rollout [T, E, ...] normalised by the rollouts before it, and the statistics after."""
@@ -101,15 +97,11 @@ class OfRollout(Raw):
 
 
 @dataclasses.dataclass(frozen=True)
-class OfData(Raw):
+class OfData(_OfObservations):
     """Mean and std of a data set, as TD3+BC has it (arXiv:2106.06860): not clipped."""
 
     successors: bool = False  # next observations are counted too
     goals: bool = False  # observations are [state; goal]; the data hold states
-
-    def create(self, spec: EnvSpec) -> Any:
-        """A tree of `normalise.of_observations`."""
-        return normalise.of_observations(spec)
 
     def __call__(self, statistics: Any, observation: Any) -> Any:
         """Observations [..., O...] standardised."""
