@@ -17,6 +17,7 @@ from flax import struct
 
 from rljax import networks
 from rljax.networks.inputs import Raw, Running
+from rljax.networks.optimisation.trained import parameters_of
 from rljax.runs import experiments, records, run
 from rljax.training.agent_state import AgentState, with_parts
 from rljax.training.loop import Training
@@ -127,9 +128,10 @@ def test_learners_begin_with_it_and_their_policy_warms_up(source: Path) -> None:
     given = small_runs.arrays(source)
     for part in ("actor", "critic", "target_actor", "target_critic"):
         assert part in (training.inherited or {})
-        model = getattr(training.driver.agent_state.state, part)
-        own = jax.tree.leaves(getattr(model, "parameters", model))
-        place_of_part = f"['agent']['state']['{part}']['param"  # eters'] of a Trained, or params
+        network = getattr(training.driver.agent_state.state, part)
+        own = jax.tree.leaves(parameters_of(network))
+        field = "parameters" if parameters_of(network) is not network else "params"
+        place_of_part = f"['agent']['state']['{part}']['{field}']"
         others = [x for place, x in given.items() if place.startswith(place_of_part)]
         for ours, theirs in zip(own, others, strict=True):
             np.testing.assert_array_equal(ours, np.stack([theirs[0]] * 2))
