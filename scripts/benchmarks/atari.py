@@ -40,7 +40,7 @@ def ours(environment: str, steps: int) -> dict[str, Any]:
     with prepared("dqn", 1, WARMUP + 2 * steps, changes, environment) as training:
         timed(training.driver, (WARMUP + steps // 4) // GAMES)
         seconds = timed(training.driver, steps // GAMES)
-        weights = _size(training.driver.agent_state.critic.parameters)
+        weights = _size(training.driver.agent_state.state.critic.parameters)
     return {"steps_per_second": steps / seconds, "weights": weights}
 
 

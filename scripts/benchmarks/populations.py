@@ -71,20 +71,16 @@ def command(*words: Any, cache: str, **environment: str) -> None:
     )
 
 
+def training_of_ppo(steps: int) -> list[Any]:
+    """The words of a command that trains PPO and evaluates it once, at the end."""
+    return ["train", "ppo", "--env", "gymnax/Pendulum-v1", "--steps", steps, "--eval-every", steps]
+
+
 def together(steps: int) -> dict[str, Any]:
     """Seconds of one command that trains all learners, without compiled programs at the start."""
     with tempfile.TemporaryDirectory() as folder:
         began = time.perf_counter()
-        words = [
-            "train",
-            "ppo",
-            "--env",
-            "gymnax/Pendulum-v1",
-            "--steps",
-            steps,
-            "--eval-every",
-            steps,
-        ]
+        words = training_of_ppo(steps)
         command(
             *words,
             "--seeds",
@@ -106,16 +102,7 @@ def one_by_one(steps: int, number: int, keep: int) -> dict[str, Any]:
         taken = []
         for seed in range(number):
             began = time.perf_counter()
-            words = [
-                "train",
-                "ppo",
-                "--env",
-                "gymnax/Pendulum-v1",
-                "--steps",
-                steps,
-                "--eval-every",
-                steps,
-            ]
+            words = training_of_ppo(steps)
             place = ["--seed", seed, "--out", f"{folder}/run-{seed}"]
             command(*words, *place, *FLAGS, *QUIET, cache=f"{folder}/cache" if keep else "")
             taken.append(time.perf_counter() - began)
