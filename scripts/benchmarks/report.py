@@ -18,8 +18,11 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+
+from rljax.runs import records, run
 
 AGENTS = ("sac", "td3", "ppo", "dsact")
 TASKS = (
@@ -37,33 +40,21 @@ TASKS = (
 STEPS, EVALUATIONS, LINES, LEARNERS, EPISODES = 1_000_000, 100, 1_000, 5, 10
 
 
-def make(folder: Path, agent: str, task: str, seeds: list[int]) -> None:
-    """Write the files of one run, with the fields of a real run."""
+def make(folder: Path, agent: str, task: str, seeds: list[int], example: dict[str, Any]) -> None:
+    """Write the files of one run; `example` is the config.json of a real run."""
     folder.mkdir(parents=True)
     generator = np.random.default_rng(seeds[0])
-    described = {
+    described = example | {
         "agent": agent,
         "env": f"{task}-v5",
         "environment": f"{task}-v5",
         "steps": STEPS,
+        "eval_every": STEPS // EVALUATIONS,
         "seeds": seeds,
-    }
-    described |= {
+        "learners": [{"seed": seed, "settings": {}} for seed in seeds],
         "config": {"actor_lr": 3e-4, "hidden": [256, 256]},
         "command": f"rljax train {agent} --env {task}-v5",
-    }
-    described |= {
-        "eval_every": STEPS // EVALUATIONS,
-        "versions": {"rljax": "0.1.0"},
-        "processor": "none",
-    }
-    described |= {
-        "spec": {
-            "name": f"{task}-v5",
-            "observation_shape": [17],
-            "action_size": 6,
-            "discrete": False,
-        }
+        "spec": example["spec"] | {"name": f"{task}-v5"},
     }
     (folder / "config.json").write_text(json.dumps(described))
     (folder / "summary.json").write_text(
@@ -107,12 +98,14 @@ def main() -> None:
     number = parser.parse_args().runs
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
+        short = run.train("ppo", "rljax/Pendulum", 100, eval_episodes=1, out=folder / "example")
+        example = records.read_config(short)
         for agent in AGENTS:
             for task in TASKS:
-                for run in range(number):
-                    seeds = list(range(LEARNERS * run, LEARNERS * (run + 1)))
-                    make(folder / "runs" / agent / task / str(run), agent, task, seeds)
-        size = sum(path.stat().st_size for path in folder.rglob("*.jsonl"))
+                for i in range(number):
+                    seeds = list(range(LEARNERS * i, LEARNERS * (i + 1)))
+                    make(folder / "runs" / agent / task / str(i), agent, task, seeds, example)
+        size = sum(path.stat().st_size for path in (folder / "runs").rglob("*.jsonl"))
         command = [
             sys.executable,
             "-m",
