@@ -4,7 +4,6 @@ and drivers that agree.
 
 from __future__ import annotations
 
-import dataclasses
 from typing import Any
 
 import jax
@@ -302,13 +301,17 @@ def test_a_checkpoint_holds_the_priorities() -> None:
 
 @pytest.mark.slow
 def test_other_learners_have_nothing_to_write() -> None:
-    """Checkpoints of older versions know of no such fields."""
-    learners = driven([0], 12).learners
-    assert learners.pending is None
-    fields = {
-        field.name for part in (learners, learners.storage) for field in dataclasses.fields(part)
-    }
-    assert not fields & {"pending", "priorities"}
+    """Their checkpoints hold no array of what prioritised draws keep."""
+
+    def kept_for_draws(driver: Any) -> set[str]:
+        leaves = jax.tree_util.tree_leaves_with_path(driver.arrays())
+        places = " ".join(jax.tree_util.keystr(path) for path, _ in leaves)
+        return {name for name in ("pending", "index") if name in places}
+
+    uniform, prioritised = driven([0], 12), driven([0], 12, ByReward(), Counter(5), **CHANGES)
+    assert uniform.learners.pending is None
+    assert kept_for_draws(uniform) == set()
+    assert kept_for_draws(prioritised) == {"pending", "index"}
 
 
 def test_agents_return_priorities_where_they_are_asked_for() -> None:
