@@ -22,8 +22,6 @@ from typing import Any
 
 import numpy as np
 
-from rljax.runs import records, run
-
 AGENTS = ("sac", "td3", "ppo", "dsact")
 TASKS = (
     "HalfCheetah",
@@ -96,6 +94,9 @@ def main() -> None:
     )
     parser.add_argument("--runs", type=int, default=5, help="of each agent in each environment")
     number = parser.parse_args().runs
+
+    from rljax.runs import records, run
+
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         short = run.train("ppo", "rljax/Pendulum", 100, eval_episodes=1, out=folder / "example")
