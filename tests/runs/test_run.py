@@ -300,7 +300,7 @@ MISTAKES = [
     (
         ["train", "dsact", "--env", "atari/Pong"],
         (
-            r"agent 'dsact' observes vectors, 'atari/Pong' shows pictures of shape \(84, 84, 4\).* "
+            r"agent 'dsact' acts in a continuous space, 'atari/Pong' has 6 discrete actions.* "
             r"rljax list agents"
         ),
     ),
