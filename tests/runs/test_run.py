@@ -300,8 +300,8 @@ MISTAKES = [
     (
         ["train", "dsact", "--env", "atari/Pong"],
         (
-            r"agent 'dsact' acts in a continuous space, 'atari/Pong' has 6 discrete actions.* "
-            r"rljax list agents"
+            r"agent 'dsact' acts in a continuous space, 'atari/Pong' has 6 discrete actions.*\("
+            r"rljax list agents\)"
         ),
     ),
     (["train", "sac", "--env", "Hopper-v5", "--config.num-envs", "0"], r"--config\.num-envs is 0"),
