@@ -43,7 +43,8 @@ def test_losses_are_those_of_the_policy_and_its_critics(folder: Path) -> None:
     found = validation.losses(folder / "iql", data, discount=0.9)
     chosen = rljax.load(folder / "iql")
     policies = loading.load_all(folder / "iql")
-    state, config = jax.tree.map(lambda x: x[0], (policies.state, policies.config))
+    agent, config = jax.tree.map(lambda x: x[0], (policies.state, policies.config))
+    state = agent.state
     rows = {
         name: np.asarray(getattr(data.transitions, name), np.float64)
         for name in ("reward", "terminated", "action")
