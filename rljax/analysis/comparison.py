@@ -1,13 +1,12 @@
 """Which agent is better over several tasks? Aggregates, profiles and probabilities of improvement.
 
-`scores` are by agent an array [runs, tasks], or a mapping from task to [runs] where tasks have
-different numbers of runs. One run is one learner, with one score in a task. Normalise scores first,
-so that those of different tasks can be compared.
+`scores` are by agent an array [runs, tasks], or [runs] by task where tasks have different numbers
+of runs. One run is one learner, with one score in a task. Normalise scores first, so that those of
+different tasks can be compared.
 
 Every estimate has a percentile bootstrap interval; `bootstrap` are the options `level`, `resamples`
-and `seed` of `estimators.bootstrap`. The bootstrap draws runs within each task, and each task
-counts the same, whatever its number of runs. If all have the same number, the results equal those
-of rliable, the library of the paper.
+and `seed` of `estimators.bootstrap`. It draws runs within each task, and each task counts the same.
+If all have as many runs, the results equal those of rliable, the library of the paper.
 
 All functions raise `ValueError` for no agents, tasks or runs, another shape, agents with different
 tasks, and a score that is not finite.
@@ -36,9 +35,7 @@ Measure = Callable[[TaskScores], Any]  # -> [...]
 
 @dataclasses.dataclass(frozen=True)
 class Estimate:
-    """A number or an array of numbers, with its interval and the numbers of runs and tasks behind
-    it.
-    """
+    """A number or an array, with its interval and the numbers of runs and tasks behind it."""
 
     value: Any  # [...]
     low: Any  # [...]; NaN where there is no interval
@@ -48,9 +45,7 @@ class Estimate:
 
 
 def iqm(tasks: TaskScores) -> Any:
-    """Interquartile mean of all runs of all tasks. A run of a task with fewer runs counts more
-    often.
-    """
+    """Interquartile mean of all runs of all tasks; a run of a task with fewer counts more often."""
     values = np.concatenate(tasks, axis=-1)
     sizes = [task.shape[-1] for task in tasks]
     if len(set(sizes)) == 1:
@@ -164,9 +159,9 @@ def improvement(
 ) -> dict[tuple[str, str], Estimate]:
     """The probability that a run of X scores above one of Y, as the mean over tasks, by (X, Y).
 
-    In a task it is the share of all pairs of runs in which X is above Y, where equal scores count
-    half: Mann and Whitney's U, divided by the number of pairs. `pairs` are by default all of two
-    different agents; an unknown agent raises `ValueError`.
+    In a task it is the share of all pairs of runs in which X is above Y; equal scores count half.
+    This is Mann and Whitney's U, divided by the number of pairs. `pairs` are by default all; an
+    unknown agent raises `ValueError`.
     """
     checked = _check(scores, 1)
     compared = list(itertools.permutations(checked, 2) if pairs is None else pairs)
@@ -195,7 +190,7 @@ def _estimate(
     size: int | None = None,
     **bootstrap: Any,
 ) -> Estimate:
-    """The measure of some agents' tasks [..., runs], with its interval. One resample holds `size`
+    """The measure of agents' tasks [..., runs], with its interval; one resample has `size`
     values.
     """
 

@@ -51,13 +51,13 @@ class Line:
 
 
 def line_styles(names: Iterable[str]) -> dict[str, LineStyle]:
-    """A line style for each name. Up to 21 names have different ones."""
+    """A line style for each name; up to 21 are different."""
     styles = itertools.cycle(itertools.product(("-", "-.", ":"), COLOURS))
     return dict(zip(names, styles, strict=False))
 
 
 def save(figure: Any, output: Path) -> Path:
-    """Write a figure to a file, on white. The file's folder is made where it is missing."""
+    """Write a figure to a file, on white, whose folder is made if it is missing."""
     import matplotlib
 
     output.parent.mkdir(parents=True, exist_ok=True)
@@ -114,8 +114,8 @@ def intervals(
     title: str,
     mark: float | None = None,
 ) -> Any:
-    """A figure of numbers with their intervals, one below the other; `mark` is a value to compare
-    them with.
+    """A figure of numbers with their intervals, one below the other, and a `mark` to
+    compare with.
     """
     labels = [wrapped(name, 24) for name in estimates]
     height = 0.9 + sum(0.18 + 0.15 * (1 + label.count("\n")) for label in labels)
@@ -147,7 +147,6 @@ def _figure(height: float) -> Iterator[tuple[Any, Any]]:
 
 
 def _move_legend(figure: Any) -> None:
-    """Replace the panel's legend with one below the whole figure."""
     (panel,) = figure.axes
     panel.get_legend().remove()
     figure.legend(loc="outside lower left", frameon=False, fontsize=8)

@@ -64,8 +64,8 @@ class LearnerRecord:
     signals: dict[str, np.ndarray]  # [S] sums over episodes, by name
 
     def index_at(self, step: int | None) -> int | None:
-        """The index of the evaluation that counts at `step`, or at the end of the budget; None if
-        the learner has not come so far.
+        """The index of the evaluation that counts at `step`, or at the budget's end; None before
+        it.
         """
         if step is None:
             return len(self.steps) - 1 if self.steps[-1] >= self.run.budget else None
@@ -75,7 +75,7 @@ class LearnerRecord:
 
 
 def read_all(paths: Sequence[Path]) -> tuple[list[RunRecord], list[tuple[Path, str]]]:
-    """The runs in and below `paths`, and the folders that were skipped, each with the reason."""
+    """The runs in and below `paths`, and the folders that were skipped, with reasons."""
     runs, skipped, searches = [], [], {}
     for folder in records.find(paths):
         sweep = _sweep_of_search(folder, paths)
@@ -99,8 +99,8 @@ def read_all(paths: Sequence[Path]) -> tuple[list[RunRecord], list[tuple[Path, s
 
 
 def _sweep_of_search(folder: Path, paths: Sequence[Path]) -> Path | None:
-    """The sweep that trained a run during its search; None for other runs, and if one of the
-    `paths` lies inside that sweep: whoever names it wants to see these runs.
+    """The sweep that trained a run during its search, unless one of the `paths` lies inside it:
+    whoever names it wants to see these runs.
     """
     for parent in folder.parents:
         if (parent / SWEEP_FILE).exists() and folder.relative_to(parent).parts[0] != SWEEP_TEST:
@@ -112,8 +112,8 @@ def _sweep_of_search(folder: Path, paths: Sequence[Path]) -> Path | None:
 def read(folder: Path) -> RunRecord:
     """Read the run in `folder`.
 
-    Raises `ValueError` for a run without evaluations, or files that are damaged or lack something,
-    and `OSError` for files that cannot be read.
+    Raises `ValueError` without evaluations, or for damaged files, and `OSError` for files that
+    cannot be read.
     """
     config = records.read_config(folder)
     evaluations = records.read(folder, "evaluations")
@@ -130,7 +130,6 @@ def read(folder: Path) -> RunRecord:
 
 
 def _learner(run: RunRecord, number: int, evaluations: list[dict[str, Any]]) -> LearnerRecord:
-    """The learner with this number in its run, from its evaluations in the order of their steps."""
     has_scores = all(record.get("scores") for record in evaluations)
     signals = [record.get("signals") or {} for record in evaluations]
     return LearnerRecord(
@@ -147,17 +146,17 @@ def _learner(run: RunRecord, number: int, evaluations: list[dict[str, Any]]) -> 
 
 
 def common(mappings: Sequence[Mapping[str, Any]]) -> list[str]:
-    """The names that all of these have, in the order of the first."""
+    """The names that all have, in the order of the first."""
     return [name for name in mappings[0] if all(name in each for each in mappings)]
 
 
 def _episode_means(evaluations: Iterable[Mapping[str, Any]], field: str) -> np.ndarray:
-    """The mean over the episodes of each evaluation; None, which is not finite, becomes NaN."""
+    """The mean over the episodes of each evaluation; None becomes NaN."""
     return np.array([float(estimators.mean(record[field])) for record in evaluations])
 
 
 def _settings(config: Mapping[str, Any], number: int) -> dict[str, Any]:
-    """The settings of one learner, those of its run that tell runs apart included."""
+    """A learner's settings, with those of its run that tell runs apart."""
     settings = {name: config[name] for name in PROTOCOL if config.get("data") and name in config}
     if config.get("weights", "uniform") != "uniform":
         names = filter(None, ("weights", WEIGHTS.get(config["weights"])))

@@ -12,17 +12,17 @@ from rljax.trust import printable
 
 
 def quoted(names: Iterable[Any]) -> str:
-    """Names in quotes, separated by commas, with their control characters as escapes."""
+    """Names in quotes, separated by commas, control characters as escapes."""
     return ", ".join(f"'{printable(name)}'" for name in names)
 
 
 def distinct(values: Iterable[Any]) -> list[str]:
-    """The different values as text, in their order, without None and empty values."""
+    """The different values as text, in their order, without empty ones."""
     return [printable(value) for value in dict.fromkeys(values) if value]
 
 
 def count(number: int, unit: str) -> str:
-    """A number with its unit, in the plural for every number but 1."""
+    """A number with its unit, in the plural for all but 1."""
     return f"{number:,} {unit}" if number == 1 else f"{number:,} {unit}s"
 
 
@@ -64,14 +64,14 @@ def span(low: Any, high: Any) -> str:
 
 
 def seeds(numbers: list[int]) -> str:
-    """Seeds as "0 to 4" where they are consecutive and more than two, else as a list."""
+    """Seeds as "0 to 4" where more than two are consecutive, else as a list."""
     first, last = numbers[0], numbers[-1]
     consecutive = len(numbers) > 2 and list(numbers) == list(range(first, last + 1))
     return f"{first} to {last}" if consecutive else ", ".join(map(str, numbers))
 
 
 def setting(value: Any) -> str:
-    """The value of a hyperparameter, as in the label of a row."""
+    """A hyperparameter's value, as in the label of a row."""
     if isinstance(value, list):
         return ",".join(map(setting, value))
     is_number = isinstance(value, int | float) and not isinstance(value, bool)

@@ -11,7 +11,7 @@ from rljax.training import registry
 
 
 def task_name(environment: str, data: str | None) -> str:
-    """The name of a task: its environment, or its data set, of a file without folder and suffix."""
+    """A task's environment, or its data set; of a file without folder and suffix."""
     if data is None:
         return environment
     return Path(data).stem if Path(data).suffix in (".hdf5", ".h5", ".npz") else data
@@ -29,8 +29,8 @@ def row_labels(runs: Sequence[RunRecord]) -> Callable[[LearnerRecord], str]:
     """A function that gives the label of a learner's row: its agent and the settings that tell rows
     apart.
 
-    They differ within a task, and are as few as tell all rows apart. "..." stands for others that
-    differ; `differing_settings` lists them all.
+    They differ within a task, and are as few as possible. "..." stands for others that differ;
+    `differing_settings` lists them all.
     """
     learners_of = group_by(
         [learner for run in runs for learner in run.learners], lambda learner: learner.run.agent
@@ -66,7 +66,7 @@ def differing_settings(learners: Sequence[LearnerRecord]) -> list[str]:
 
 
 def _distinguishing(learners: Sequence[LearnerRecord], names: Sequence[str]) -> list[str]:
-    """Those of `names` that tell apart learners which the settings before them do not."""
+    """Those of `names` that tell learners apart which the settings before do not."""
     needed: list[str] = []
     for name in names:
         if len(_combinations(learners, [*needed, name])) > len(_combinations(learners, needed)):
@@ -75,7 +75,6 @@ def _distinguishing(learners: Sequence[LearnerRecord], names: Sequence[str]) -> 
 
 
 def _combinations(learners: Iterable[LearnerRecord], names: Sequence[str]) -> set[tuple[str, ...]]:
-    """All combinations of values that these settings have."""
     return {
         tuple(formatting.setting(learner.settings[name]) for name in names) for learner in learners
     }

@@ -45,9 +45,9 @@ def plot(
     return its path.
 
     The file is .png, .svg or .pdf, by default curve.png in the first run's folder. Learners with
-    the same agent, settings and task are pooled over runs. A curve is the mean over learners. Its
-    band is the 95 % bootstrap interval of that mean over learners, and its thin lines are the
-    single learners. The band of a single learner is over its episodes, and the legend says so.
+    the same agent, settings and task are pooled over runs. A curve is the mean over learners, its
+    band the mean's 95 % bootstrap interval, its thin lines the single learners. The band of a
+    single learner is over its episodes, and the legend says so.
 
     Raises `ValueError` for no paths, a path that is not a run or has no evaluations yet, an unknown
     suffix, or a signal that a run does not have.
@@ -159,7 +159,7 @@ def _common_label(curves: Sequence[Curve]) -> str:
 
 
 def _pool(curves: Sequence[Curve]) -> list[Curve]:
-    """One curve per agent and environment, in the order of their first occurrence."""
+    """One curve per agent and environment, in their first order."""
     pooled: dict[tuple[str, str], Curve] = {}
     for part, curve in enumerate(curves):
         empty = dataclasses.replace(curve, evaluations=[], episodes=set())
@@ -175,7 +175,6 @@ def _pool(curves: Sequence[Curve]) -> list[Curve]:
 def _check_references(
     references: References,
 ) -> dict[tuple[str, str], tuple[np.ndarray, np.ndarray, np.ndarray]]:
-    """The references as arrays [S]."""
     checked = {}
     for (agent, environment), points in references.items():
         steps, mean, std = (np.atleast_1d(np.asarray(values, np.float64)) for values in points)
@@ -189,7 +188,6 @@ def _check_references(
 
 
 def _line(curve: Curve) -> figures.Line:
-    """The curve over learners, its band, and its single learners."""
     learners: dict[Any, dict[int, float]] = {}
     for record in curve.evaluations:
         learners.setdefault(record["learner"], {})[record["step"]] = float(

@@ -36,7 +36,7 @@ class Point:
 
 
 def task_of(environment: str, data: str | None = None) -> str:
-    """The name of a task among published results: an environment without its version, or a data set
+    """A task's name among published results: the environment without its version, or the data set
     with it.
     """
     if data is None:
@@ -69,7 +69,7 @@ def curve(agent: str, task: str, metric: str) -> list[Point]:
 
 
 def reference(task: str) -> Point | None:
-    """The published return, above 0, that counts as 1 in a task: that of SAC at 1M steps."""
+    """The published return that counts as 1 in a task: SAC's at 1M steps, if above 0."""
     of_sac = points("sac", task, "return", 1_000_000)
     return next((point for point in of_sac if point.mean > 0), None)
 

@@ -54,7 +54,7 @@ def correlation(one: np.ndarray, other: np.ndarray) -> float:
 
 
 def choose(criterion: str, values: Mapping[Path, float], returns: Mapping[Path, float]) -> Choice:
-    """Choose the candidate with the largest value of a criterion; among equal values, the first.
+    """The candidate with the largest value of a criterion, the first of equals.
 
     Of a criterion in `LOSSES` the smallest counts, and the correlation is that of the negative
     loss.
@@ -91,8 +91,7 @@ def select(
     set, by name or file, that no candidate has learnt from; for it and `discount` see `losses`.
     With `trust`, the user vouches for the code that the candidates name.
 
-    Raises `ValueError` for fewer than two candidates, if there is no criterion, and for all errors
-    of `losses`.
+    Raises `ValueError` for fewer than two candidates or no criterion, and all errors of `losses`.
     """
     if not 0.0 <= discount <= 1.0:
         raise ValueError(f"--discount is {discount:g}, it must be in [0, 1].")
@@ -134,7 +133,6 @@ def select(
 
 
 def _last(folder: Path) -> dict[str, float]:
-    """The last value of each metric of a run, for its first learner."""
     last: dict[str, Any] = {}
     for line in records.read(folder, "metrics"):
         firsts = {name: value[0] for name, value in line.items() if isinstance(value, list)}

@@ -15,7 +15,7 @@ POINTS = 30  # steps at which a curve over several tasks has a value
 
 @dataclasses.dataclass
 class Suite:
-    """The rows that share several tasks, between which their scores can be compared."""
+    """Rows that share several tasks, between which their scores can be compared."""
 
     title: str
     axis: str  # the label of an axis with scores
@@ -45,8 +45,8 @@ class Suite:
         }
 
     def scores_over_time(self) -> tuple[np.ndarray, dict[str, dict[str, np.ndarray]]]:
-        """Steps [S] that all learning curves cover, and the scores [learners, S] at them, by label
-        and task.
+        """Steps [S] that all learning curves cover, and the scores [learners, S], by label and
+        task.
         """
         learners = [
             learner for rows in self.rows.values() for row in rows for learner, _ in row.counted
@@ -81,7 +81,7 @@ def find(tables: Sequence[Table]) -> tuple[list[Suite], list[str]]:
 
 
 def _suite(kind: str, tables: Sequence[Table]) -> Suite | str:
-    """The suite over two or more tables of one kind, or a remark that says why there is none."""
+    """The suite over tables of one kind, or a remark that says why there is none."""
     known = [table for table in tables if _has_reference(table)]
     unknown = [table.task for table in tables if table not in known]
     if len(known) < 2:
@@ -105,7 +105,6 @@ def _suite(kind: str, tables: Sequence[Table]) -> Suite | str:
 
 
 def _has_reference(table: Table) -> bool:
-    """Whether results in a task can be normalised."""
     if table.metric == "scores":
         return True
     return table.data is None and published.reference(table.published_task) is not None
@@ -125,7 +124,6 @@ def _explanation(kind: str, tables: Sequence[Table]) -> str:
 
 
 def _comparable(table: Table) -> dict[str, Row]:
-    """The rows of a table that can be compared, by label."""
     return {
         row.label: row
         for row in table.rows
@@ -134,11 +132,9 @@ def _comparable(table: Table) -> dict[str, Row]:
 
 
 def _largest(tables: Sequence[Table]) -> tuple[list[Table], list[str]]:
-    """The tables and labels, as many as possible, in which every label has a comparable row in
-    every table.
+    """The tables and labels in which every label has a comparable row in every table.
 
-    Their size is the number of tables times that of labels; among equal choices the one with more
-    tables counts.
+    The number of tables times that of labels is the largest, then the number of tables.
     """
     tables_of = {
         label: {i for i, table in enumerate(tables) if label in _comparable(table)}

@@ -35,12 +35,12 @@ class Row:
 
     @property
     def step(self) -> int:
-        """The step at which the counted learners were evaluated."""
+        """The step of the counted evaluations."""
         return int(max(learner.steps[index] for learner, index in self.counted))
 
     @property
     def diverged(self) -> int:
-        """The number of counted learners that had diverged by that step."""
+        """Counted learners that had diverged by that step."""
         return sum(
             bool(learner.diverged[: index + 1].any()) or not np.isfinite(learner.returns[index])
             for learner, index in self.counted
@@ -48,7 +48,7 @@ class Row:
 
     @property
     def cut(self) -> int:
-        """The number of counted episodes that were cut before their end."""
+        """Counted episodes that were cut before their end."""
         return sum(learner.evaluations[index].get("cut", 0) for learner, index in self.counted)
 
     @property
@@ -81,8 +81,7 @@ class Table:
 
 
 def arrange(runs: Sequence[RunRecord], at: int | None = None) -> list[Table]:
-    """The runs as tables of rows, one table per task, compared at step `at` or at the end of their
-    budgets.
+    """The runs as one table per task, compared at step `at` or at the end of their budgets.
 
     Raises `ValueError` for runs of one task that cannot be compared.
     """
@@ -159,19 +158,18 @@ def _check_episodes(task: str, runs: Sequence[RunRecord]) -> None:
 
 
 def _folders(runs: Sequence[RunRecord]) -> str:
-    """The first three folders of runs."""
     names = formatting.quoted([run.folder for run in runs[:3]])
     return names if len(runs) <= 3 else f"{names} and {len(runs) - 3} more"
 
 
 def estimates(row: Row, metric: str) -> dict[str, Estimate] | None:
-    """IQM, median and mean over a row's counted learners; None where a value is not finite."""
+    """IQM, median and mean over a row's counted learners; None where one is not finite."""
     measures = {"iqm": comparison.iqm, "median": comparison.median_of_runs, "mean": comparison.mean}
     return _aggregated(row.values(metric), measures)
 
 
 def of_signal(row: Row, signal: str) -> Estimate | None:
-    """The IQM over a row's counted learners of a signal; None where a value is not finite."""
+    """The IQM of a signal over a row's counted learners; None where one is not finite."""
     aggregated = _aggregated(row.sums(signal), {"iqm": comparison.iqm})
     return None if aggregated is None else aggregated["iqm"]
 

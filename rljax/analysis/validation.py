@@ -32,10 +32,10 @@ def losses(
 
     `validation/action` is the mean squared difference between the actions of the data and of the
     policy without exploration, per dimension in [-1, 1]; with discrete actions the share that
-    differ. `validation/error` is that of the critics' value Q(s, a) to r + `discount` (1 -
-    terminated) Q(s', a'), where the policy chooses a' and rewards are transformed as in the run.
-    Agents without the optional part `value` have only the first. Agents that remember, or observe
-    goals or the time, have none, because rows of data lack these inputs.
+    differ. `validation/error` is that of the critics' Q(s, a) to r + `discount` (1 - terminated)
+    Q(s', a'), where the policy chooses a' and rewards are transformed as in the run. Agents without
+    the optional part `value` have only the first; those that remember, or observe goals or the
+    time, have none, because rows of data lack these inputs.
 
     Raises `ValueError` where the data have other spaces, and all errors of `loading.load_all`.
     """
@@ -84,7 +84,6 @@ def losses(
 
 @functools.cache  # compared runs have learnt from the same data
 def _reward_affine(transform: RewardTransform, name: str | None) -> tuple[float, float]:
-    """The scale and shift of the rewards in a run, which may depend on its data set."""
     if transform == "none" or name is None:
         return 1.0, 0.0
     return datasets.reward_transform(transform, datasets.load(name))

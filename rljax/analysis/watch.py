@@ -47,11 +47,11 @@ def follow(
     """Show the runs in and below `paths`, also new ones, until all are complete or Ctrl-C is
     pressed.
 
-    There is a look `every` so many seconds; with `once`, or where `output` (by default the standard
-    output) is no terminal, the table is printed once.
+    It looks `every` so many seconds. With `once`, or where `output` (by default the standard
+    output) is no terminal, it prints the table once.
 
-    Raises `ValueError` for a path that is not a folder, no run in any of them, or a time that is
-    not above 0.
+    Raises `ValueError` for a path that is not a folder, no run in any, or a time that is not above
+    0.
     """
     if every <= 0:
         raise ValueError(f"--every is {every:g}, it must be above 0 seconds.")
@@ -131,7 +131,7 @@ class WatchedRun:
         return (self.total - last) * (now - began) / (last - first) if last > first else None
 
     def look(self, now: float) -> None:
-        """Read the new lines. `now` is the time in seconds since the epoch."""
+        """Read the new lines at the time `now`, in seconds since the epoch."""
         if not self.config:
             self.state = "unreadable"
             return
@@ -153,7 +153,6 @@ class WatchedRun:
                 self.pace.append((self.step, record.get("wall_seconds") or 0.0))
 
     def _add_evaluations(self, lines: Sequence[bytes]) -> None:
-        """Take the evaluations of the last step."""
         step = None
         for line in reversed(lines):
             record = records.parse(line, "evaluations")
@@ -201,9 +200,7 @@ def _update(paths: Sequence[Path], runs: dict[Path, WatchedRun]) -> None:
 
 
 def _table(runs: dict[Path, WatchedRun], width: int) -> Any:
-    """The runs as a table of rich, running ones first, with the columns that fit into `width`
-    characters.
-    """
+    """A table of rich, running runs first, with the columns that fit into `width` characters."""
     from rich.progress_bar import ProgressBar
     from rich.table import Table
     from rich.text import Text
@@ -237,7 +234,7 @@ def _fit(rows: Sequence[dict[str, str]], width: int) -> tuple[list[str], int]:
 
 
 def _cells(run: WatchedRun) -> dict[str, str]:
-    """The cells of a run's line, by the names of their columns: the progress bar's is empty."""
+    """The cells of a run's line by column; the progress bar's has no name."""
     empty = dict.fromkeys(("agent", "task", "run", "", *NUMBER_COLUMNS, "state"), "")
     name = printable(run.folder.name)
     if run.state == "unreadable":
@@ -256,7 +253,6 @@ def _cells(run: WatchedRun) -> dict[str, str]:
 
 
 def _iqm(returns: np.ndarray) -> str:
-    """The IQM over learners, with its interval if there is one."""
     low, high = estimators.interval(returns)
     places = formatting.decimals(returns)
     centre = formatting.number(estimators.iqm(returns), places)
@@ -266,7 +262,6 @@ def _iqm(returns: np.ndarray) -> str:
 
 
 def _write_time(path: Path) -> float | None:
-    """When a file was last changed, in seconds since the epoch; None where there is none."""
     try:
         return path.stat().st_mtime
     except OSError:

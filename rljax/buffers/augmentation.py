@@ -34,12 +34,11 @@ def shifted(batches: Transition, keys: Array, most: int) -> Transition:
 
 
 def has_pictures(observation: Any, leading: int) -> bool:
-    """Whether an array of observations with so many leading axes is a picture [..., H, W, K]."""
+    """Whether an array of observations with so many leading axes is a picture."""
     return any(x.ndim == leading + 3 for x in jax.tree.leaves(observation))
 
 
 def _moved(observation: Any, key: Array, shape: tuple[int, ...], most: int) -> Any:
-    """Observations [U, B, ...] with their pictures moved."""
     shifts = jax.random.randint(key, (*shape, 2), -most, most + 1)
 
     def move(picture: Array, shift: Array) -> Array:

@@ -111,7 +111,6 @@ class ReturnToGo(Column):
         return {"return_to_go": jnp.where(ended, total, 0.0), "has_return_to_go": ended}
 
     def _settings(self) -> tuple[float, float | None]:
-        """The discount and the reward of failure. Raises `ValueError` where learners differ."""
 
         def common(values: Any, flag: str) -> float:
             numbers = np.unique(np.asarray(values, np.float32))

@@ -8,8 +8,7 @@ copies.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
-from typing import Any, ClassVar, Literal, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -21,12 +20,14 @@ from rljax.buffers.experience import (
     WITHOUT_ENVIRONMENT,
     D,
     Experience,
+    Observed,
+    Parallelism,
     RewardTransform,
     Supply,
     declaration,
 )
 from rljax.buffers.replay import ReplaySettings
-from rljax.buffers.rows import TerminalRows, random_rows, repeated_rows, rows_of, terminal_rows
+from rljax.buffers.rows import TerminalRows, random_rows, rows_of, terminal_rows
 from rljax.networks.inputs import OfData, Raw
 from rljax.system.hardware import nbytes
 
@@ -40,16 +41,15 @@ class DatasetDraw:
     """How batches are drawn from a data set: `random` draws random numbers, `take` gathers the
     rows.
 
-    Only `take` reads the data, which may therefore be NumPy arrays on the host, outside compiled
-    programs.
+    Only `take` reads the data: they may be NumPy arrays on the host, outside compiled programs.
     """
 
-    has_columns: ClassVar[bool] = False  # batches carry the columns that the agent asks for
+    has_columns: ClassVar[bool] = False  # batches carry the agent's columns
     # columns of the data, beside signals, that the draw needs
     labels: ClassVar[tuple[str, ...]] = ()
 
     @property
-    def observes(self) -> tuple[Literal["goals", "time"], ...]:
+    def observes(self) -> Observed:
         """What observations show because of this draw, behind those of the data set."""
         return ()
 
@@ -58,16 +58,14 @@ class DatasetDraw:
         return spec
 
     def require_weights(self, supply: Supply) -> None:
-        """Raise `ValueError` for a data set whose rows have weights: this draw has probabilities of
-        its own.
-        """
+        """Raise `ValueError` for rows with weights: this draw has probabilities of its own."""
         raise ValueError(
             f"agent '{supply.agent}' draws rows in its own way, and --weights {supply.weights} is "
             "for agents that draw all rows alike: leave it out."
         )
 
     def require_all_tasks(self, supply: Supply) -> None:
-        """Raise `ValueError` where the data set is cut for one task, and the agent learns more."""
+        """Raise `ValueError` where the data are cut for one task, and the agent learns more."""
 
     def only_from_data(self, agent: str) -> str:
         """A sentence without its end: the agent cannot go on in an environment."""
@@ -82,13 +80,13 @@ class DatasetDraw:
         return terminal_rows(data, np.flatnonzero(data.terminated), most)
 
     def random(self, keys: Array, number: int, experience: Dataset) -> Any:
-        """The random draws for an iteration's batches from `number` rows: leaves [P, U, B]; `keys`
-        are [P].
+        """The random draws for an iteration's batches from `number` rows, [P, U, B]; `keys` are
+        [P].
         """
         raise NotImplementedError
 
     def take(self, data: Transition, drawn: Any) -> Transition:
-        """The batches [..., B, ...] from a data set [N, ...] for the random draws `drawn`."""
+        """The batches [..., B, ...] from a data set [N, ...] for the draws `drawn`."""
         raise NotImplementedError
 
 
@@ -112,7 +110,7 @@ class AliasDraws(NamedTuple):
     """Random draws from an alias table, [...] each."""
 
     row: Any  # int32: a uniform row
-    bits: Any  # uint32: the row's alias takes its place where these are at least the row's share
+    bits: Any  # uint32: the row's alias replaces it where these are at least the row's share
 
 
 @declaration
@@ -141,7 +139,9 @@ class PartRows(DatasetDraw):
     flag: ClassVar[str] = "expert-part"  # name of the setting that asks for this draw
 
     def prepare(self, data: Transition) -> Transition:
-        """The data with an alias table of the part's rows; raises `ValueError` where it has none."""
+        """The data with an alias table of the part's rows; raises `ValueError` where it has
+        none.
+        """
         inside = np.asarray(data.extras[PART]) == self.part
         if not inside.any():
             parts = ", ".join(f"{part:g}" for part in np.unique(data.extras[PART]))
@@ -164,8 +164,8 @@ class PartRows(DatasetDraw):
 
 @declaration
 class Dataset(Experience):
-    """Batches from a data set alone. With `online`, the agent can go on in an environment, with
-    both mixed.
+    """Batches from a data set alone. With `online`, the agent can go on in an environment with
+    both.
     """
 
     batch_size: int  # transitions of one update
@@ -187,13 +187,13 @@ class Dataset(Experience):
 
     @property
     def inputs(self) -> Raw:
-        """Normalised by statistics of the data set, which never move, not even online."""
+        """By statistics of the data set, which never move, not even online."""
         if not self.normalise_observations:
             return Raw()
         return OfData(self.counts_successors, "goals" in self.observes)
 
     @property
-    def observes(self) -> tuple[Literal["goals", "time"], ...]:
+    def observes(self) -> Observed:
         return self.draw.observes or super().observes
 
     @property
@@ -254,13 +254,8 @@ class Dataset(Experience):
     def weighted(self) -> Dataset:
         return dataclasses.replace(self, draw=WeightedRows())
 
-    def parallelism(
-        self, num_learners: int, in_program: bool
-    ) -> Literal["threads", "one thread", "cores"]:
+    def parallelism(self, num_learners: int, in_program: bool) -> Parallelism:
         return "cores" if num_learners > 1 else "threads"
-
-    def oddities(self, rows: int | None, longest: int | None) -> Iterator[str]:
-        return repeated_rows(self.batch_size, rows)
 
     def batch_bytes(self, storage: Any, data: Any, num_learners: int) -> int:
         # Pictures that are stored once are drawn as often as rows show them.
@@ -312,9 +307,8 @@ def with_weights(data: Transition, probability: np.ndarray) -> Transition:
     """A data set [N, ...] in NumPy with an alias table, from which `WeightedRows` draws with
     `probability` [N].
 
-    A draw is a uniform row, or the row's alias: one more gather, independent of N (Walker,
-    Electronics Letters 10(8), 1974). Weights are rounded to multiples of 2^-32 / N, and the table
-    has the rounded ones exactly.
+    A draw is a uniform row, or its alias: one more gather, independent of N (Walker, Electronics
+    Letters 10(8), 1974). Weights are rounded to multiples of 2^-32 / N.
     """
     return data.replace(extras={**data.extras, ALIAS: alias_table(probability)})
 
@@ -352,7 +346,7 @@ def alias_table(probability: np.ndarray) -> np.ndarray:
     """[N, 2] uint32: for each row 2^32 times the probability to keep it, and its alias.
 
     In row order, heavy rows fill up light ones with what they have above the average; a heavy row
-    that has given too much is filled up by the next one. In whole numbers this is exact.
+    that has given too much is filled up by the next. In whole numbers this is exact.
     """
     number = len(probability)
     weight = _whole(np.asarray(probability, np.float64), number)
@@ -373,9 +367,7 @@ def alias_table(probability: np.ndarray) -> np.ndarray:
 
 
 def _whole(probability: np.ndarray, number: int) -> np.ndarray:
-    """The probabilities [N] as whole numbers of sum N 2^32: rounded down, then the largest
-    remainders up.
-    """
+    """The probabilities [N] as whole numbers of sum N 2^32, by the largest remainders."""
     exact = probability / probability.sum() * number * WHOLE
     weight = np.floor(exact).astype(np.int64)
     missing = number * WHOLE - int(weight.sum())

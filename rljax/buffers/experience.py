@@ -18,7 +18,7 @@ import jax
 import numpy as np
 
 from rljax.agent import MEMORY, Array, EnvSpec, Step, Transition, float_fields, same_fields
-from rljax.buffers.rows import RingRows, TerminalRows, terminal_rows
+from rljax.buffers.rows import RingRows, TerminalRows, repeated_rows, terminal_rows
 from rljax.networks.inputs import Raw, Running
 
 T = TypeVar("T")
@@ -36,6 +36,9 @@ RewardTransform = Literal[
     "times_10_plus_5",
     "minus_four",
 ]
+
+Parallelism = Literal["threads", "one thread", "cores"]
+Observed = tuple[Literal["goals", "time"], ...]
 
 LARGEST = 2**30  # of sizes: sums and products of two of them stay within int32
 
@@ -87,9 +90,8 @@ class Supply(NamedTuple):
 class Experience:
     """The common part of all declarations.
 
-    Kinds of experience differ by their methods, and code elsewhere never asks for the kind:
-    `iterate` receives a loop and calls the iteration that fits. Error messages name a field as the
-    flag `--config.FIELD`.
+    Kinds of experience differ by their methods, and code elsewhere never asks for the kind. Error
+    messages name a field as the flag `--config.FIELD`.
     """
 
     num_envs: int = 1  # environments of each learner, stepped side by side
@@ -97,25 +99,30 @@ class Experience:
     num_updates: int = 1  # updates in one iteration, each on a separate batch
     normalise_observations: bool = False  # the agent sees normalised observations: see `inputs`
     remembers: bool = False  # batches hold memories: `extras["memory"]`, for agents with `remember`
-    # what the environment gives beside the reward, in the `extras` of a batch: a cost
-    signals: tuple[str, ...] = ()
+    signals: tuple[str, ...] = ()  # of the environment, in the `extras` of a batch, such as a cost
     time_feature: bool = False  # observations end with the share of the time limit that has passed
     columns: tuple[Column, ...] = ()  # additional arrays in the `extras` of a batch
 
     kind: ClassVar[str]  # its name in run folders: "replay", "rollout", "stream" or "dataset"
     metrics: ClassVar[tuple[str, ...]] = ()  # those that the learner adds to the agent's
+    # of a data set's rewards, and of new rewards that are mixed with them, before any update
+    reward_transform: ClassVar[RewardTransform] = "none"
+    # how the agent learns in an environment after a data set; None where it cannot
+    online: ClassVar[Any] = None
+    # steps of the run after which the learning rate is 0; None where it stays above 0
+    learns_until: ClassVar[Any] = None
 
     @classmethod
     def of(cls: type[D], config: Any, **others: Any) -> D:
-        """The declaration with the values of the Config's fields of the same names, and `others`."""
+        """The declaration with the values of the Config's fields of the same names, and
+        `others`.
+        """
         names = [field.name for field in dataclasses.fields(cls)]
         return cls(**same_fields(config, names) | others)
 
     @property
     def inputs(self) -> Raw:
-        """How observations are normalised: with `normalise_observations` by running statistics of
-        all.
-        """
+        """How observations are normalised: by running statistics, where they are."""
         return Running() if self.normalise_observations else Raw()
 
     @property
@@ -137,21 +144,6 @@ class Experience:
     def labels(self) -> tuple[str, ...]:
         """Columns of a data set, beside its signals, that the draw needs."""
         return ()
-
-    @property
-    def reward_transform(self) -> RewardTransform:
-        """The transform of a data set's rewards, and of new rewards that are mixed with them."""
-        return "none"
-
-    @property
-    def online(self) -> Any:
-        """How the agent learns in an environment after a data set; None where it cannot."""
-        return None
-
-    @property
-    def learns_until(self) -> Any:
-        """Steps of the run after which the learning rate is 0; None where it stays above 0."""
-        return None
 
     # Numbers that can never work
 
@@ -176,10 +168,8 @@ class Experience:
 
     def check_numbers(self) -> None:
         """Raise `ValueError` for numbers that are too small or too large."""
-        limits = dict.fromkeys(
-            ("num_envs", "num_steps", "num_updates", "batch_size", "replay_size"), 1
-        )
-        for name, limit in (limits | {"warmup_steps": 0}).items():
+        sizes = ("num_envs", "num_steps", "num_updates", "batch_size", "replay_size")
+        for name, limit in {**dict.fromkeys(sizes, 1), "warmup_steps": 0}.items():
             value, flag = getattr(self, name, limit), f"--config.{name.replace('_', '-')}"
             if value < limit:
                 raise ValueError(f"{flag} is {value}, it must be at least {limit}.")
@@ -223,7 +213,7 @@ class Experience:
     # What a run needs for it
 
     @property
-    def observes(self) -> tuple[Literal["goals", "time"], ...]:
+    def observes(self) -> Observed:
         """What observations show behind those of the environment itself."""
         return ("time",) if self.time_feature else ()
 
@@ -232,7 +222,7 @@ class Experience:
         return spec
 
     def stages(self, steps: int, then_online: int) -> tuple[int, int]:
-        """The updates from a data set alone, and the environment steps after them, of each learner."""
+        """The updates from a data set alone, and the environment steps after them, per learner."""
         return 0, steps
 
     def in_environment(self) -> Experience:
@@ -252,18 +242,11 @@ class Experience:
         return self
 
     def with_goals(self, goals: Any, env: str) -> Experience:
-        """The declaration where `goals` can replace goals in observations of `env`; see
-        `Hindsight`.
-        """
+        """The declaration whose draw replaces goals by `goals` of `env`; see `Hindsight`."""
         return self
 
-    def parallelism(
-        self, num_learners: int, in_program: bool
-    ) -> Literal["threads", "one thread", "cores"]:
-        """What a CPU does in parallel: the threads of a product, or the learners, a core for each.
-
-        `in_program`: environments are stepped inside the program.
-        """
+    def parallelism(self, num_learners: int, in_program: bool) -> Parallelism:
+        """What a CPU does in parallel: threads of a product, or learners, a core for each."""
         return "cores" if num_learners > 1 and in_program else "threads"
 
     def spread(self, make: Callable[..., T], num_learners: int) -> T:
@@ -276,7 +259,7 @@ class Experience:
 
     def host_driver(self, within: T, beside: T, one_cpu: bool) -> T:
         """The driver for environments on the host: `within` a compiled loop, or `beside` compiled
-        calls; `one_cpu`: JAX computes on the CPU, as one device.
+        calls.
         """
         return within if one_cpu else beside
 
@@ -287,8 +270,8 @@ class Experience:
     def idle(self, steps: int, iteration: int, on_host: bool, flag: str) -> str | None:
         """A warning where `steps` environment steps of each learner hold no update, else None.
 
-        An `iteration` is so many steps, and `flag` sets them. On the host, an update comes one
-        iteration after it becomes possible.
+        An `iteration` is so many steps, set by `flag`. On the host, an update comes an iteration
+        after it becomes possible.
         """
         needed = (-(-self.steps_before_updates // iteration) + on_host) * iteration
         if steps >= needed:
@@ -303,11 +286,10 @@ class Experience:
         return "--config.num-envs or --config.num-steps"
 
     def oddities(self, rows: int | None, longest: int | None) -> Iterator[str]:
-        """Warnings about numbers that work, but hardly as they were meant.
-
-        `rows` is the size of the data set, if any, and `longest` the time limit of episodes.
+        """Warnings about numbers that work, but hardly as they were meant, for a data set of `rows`
+        and episodes of up to `longest` steps.
         """
-        return iter(())
+        return repeated_rows(getattr(self, "batch_size", 0), rows)
 
     # Data
 
@@ -319,16 +301,14 @@ class Experience:
         return data.replace(extras=extras)
 
     def terminal_rows(self, data: Transition, most: int) -> TerminalRows | None:
-        """At most `most` rows of a data set [N, ...] that nothing follows, evenly spread, if there
-        are any.
-        """
+        """At most `most` terminal rows of a data set [N, ...], evenly spread; None without any."""
         return terminal_rows(data, np.flatnonzero(data.terminated), most)
 
     # Storing and drawing
 
     def create(self, example: Transition, stack: int = 1) -> Any:
-        """An empty buffer for transitions like `example` [P, E, ...], with `stack` frames in an
-        observation; None where nothing is stored.
+        """An empty buffer, if there is one, for transitions like `example` [P, E, ...] with `stack`
+        frames.
         """
         return None
 
@@ -336,9 +316,7 @@ class Experience:
         self, observation: Any, action: Array, extras: dict[str, Any], step: Step
     ) -> Transition:
         """The transition [P, E, ...] that `action` caused, as it is stored; `extras` came with the
-        action.
-
-        Where batches hold memories, the memory before the action is stored.
+        action. Of a memory, the one before it is stored where batches hold memories.
         """
         stored = {name: x for name, x in extras.items() if name != MEMORY}
         if self.remembers and MEMORY in extras:
@@ -354,27 +332,24 @@ class Experience:
         )
 
     def store(self, storage: Any, pending: Any, transitions: Transition) -> tuple[Any, Any]:
-        """The buffer with transitions [P, E, ...] added and what is `pending` for its draws
-        written, and what is still pending.
-        """
+        """The buffer with transitions [P, E, ...] and what was `pending`, and what still is."""
         return storage.add(transitions), pending
 
     def ready(self, steps: Any) -> Any:
-        """Whether updates may begin after `steps` environment steps of each learner, never batched."""
-        return True
+        """Whether updates may begin after `steps` steps of each learner, never batched."""
+        needed = self.steps_before_updates
+        return steps >= needed if needed else True
 
     def sample(self, buffer: Any, data: Transition | None, keys: Array) -> Transition:
-        """The batches of one iteration, [P, U, B, ...], from a buffer, a data set [N, ...] or both,
-        for `keys` [P].
+        """The batches of one iteration, [P, U, B, ...], from a buffer, a data set [N, ...] or both;
+        `keys` are [P].
 
         All are drawn in one gather of O(U x B), independent of the buffer's size.
         """
         raise NotImplementedError
 
     def batches(self, storage: Any, data: Any, keys: Array, example: Transition) -> Transition:
-        """The shapes of an iteration's batches, where `example` [P, E, ...] has those of what is
-        stored at each step.
-        """
+        """The shapes of an iteration's batches, for stored steps like `example` [P, E, ...]."""
         return jax.eval_shape(lambda *parts: parts[0].sample(*parts[1:]), self, storage, data, keys)
 
     def iterate(self, loop: Any, *arguments: Any) -> Any:

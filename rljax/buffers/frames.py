@@ -20,11 +20,11 @@ BLOCK = 1 << 24  # bytes of pictures that are compared at a time
 
 
 class Frames(struct.PyTreeNode):
-    """Pictures [N, H, W, K c], in the place of such an array: `frames[rows]` are the pictures of
-    `rows` [...].
+    """Pictures [N, H, W, K c], in the place of such an array: `frames[rows]` are those of `rows`
+    [...].
 
-    `pictures` holds M different frames, shared by observations and their successors, and `index`
-    says which K of them each row shows, the newest last.
+    `pictures` holds M different frames, shared with the successors, and `index` says which K of
+    them each row shows, the newest last.
     """
 
     pictures: Any  # [M, H, W, c] uint8
@@ -93,7 +93,7 @@ def is_stored_once(shape: tuple[int, ...], dtype: Any) -> bool:
 def stored_once(observation: Any, following: Any) -> tuple[Any, Any]:
     """Observations and successors, trees of arrays [N, ...], with their large pictures as `Frames`.
 
-    A successor is stored apart only where it differs from the next row's observation.
+    A successor is stored apart only where it is not the next row's observation.
     """
     return _both(_once, observation, following)
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from rljax.agent import Array, EnvSpec, Transition, shown
 from rljax.buffers.dataset import Dataset, DatasetDraw, trajectory_ends
-from rljax.buffers.experience import Supply, declaration
+from rljax.buffers.experience import Observed, Supply, declaration
 from rljax.buffers.rows import TerminalRows, terminal_rows
 
 Times = Literal["geometric", "even"]
@@ -25,8 +25,8 @@ class GoalRows(NamedTuple):
     """
 
     other: Any  # int32: a row of any trajectory
-    steps: Any  # int32: the smallest number of rows after `row`
-    share: Any  # float32, in [0, 1): the share of the trajectory's rest that is added
+    steps: Any  # int32: rows after `row`, at least
+    share: Any  # float32, in [0, 1): of the trajectory's rest, which is added
     is_other: Any  # bool: whether the goal is `other`
 
 
@@ -42,12 +42,11 @@ class GoalDraws(NamedTuple):
 class Goals(DatasetDraw):
     """Uniform rows with goals, drawn separately for values and actor.
 
-    A goal is the row's own state, a later state of its trajectory, or any state of the data set.
-    `value_current` is the share of the values' goals that are the own state, `value_future` that of
-    later states; all others are any states. `value_times` says how much later: with "geometric" k
-    rows with probability (1 - discount) discount^(k - 1), from k = 1 on; with "even" every later
-    time is equally likely. The trajectory's last row stands for rows behind it. The same holds for
-    the actor's goals.
+    A goal is the row's own state, with share `value_current`; a later state of its trajectory,
+    `value_future`; or any state of the data set. `value_times` says how much later: with
+    "geometric" k rows with probability (1 - discount) discount^(k - 1), from k = 1 on; with "even"
+    every time is equally likely. The trajectory's last row stands for rows behind it. The same
+    holds for the actor's goals.
     """
 
     discount: float
@@ -59,7 +58,7 @@ class Goals(DatasetDraw):
     actor_times: Times
 
     @property
-    def observes(self) -> tuple[Literal["goals", "time"], ...]:
+    def observes(self) -> Observed:
         return ("goals",)  # observations are [state; goal]
 
     def observed_spec(self, spec: EnvSpec, name: str) -> EnvSpec:
@@ -145,7 +144,7 @@ def with_goals(data: Transition, draws: GoalDraws) -> Transition:
 
     `observation` and `next_observation` [..., B, 2 O] hold the values' goals,
     `extras["actor_observation"]` the actor's. Where a row is its own goal, the reward is 0 and
-    `terminated` is True; elsewhere it is -1 and False. Those of the data are not used.
+    `terminated` is True, elsewhere -1 and False, whatever the data say.
     """
     xp: Any = np if isinstance(data.observation, np.ndarray) else jnp
     row, last = draws.row, data.extras[LAST][draws.row]

@@ -20,12 +20,11 @@ from rljax.buffers.storage.ring import ReplayBuffer
 class Mixed(Replay):
     """Batches in which a share of the rows comes from the data set, the rest from new experience.
 
-    Where the share is a number, each batch has this share of its rows from the data set, and these
-    come first. The default is RLPD's (Ball et al., arXiv:2302.02948). With "pooled" every
-    transition of both sources is equally likely, so that the share falls as new experience grows.
-    With (A, B, N) the share goes linearly from A to B while the first N new transitions come, and
-    stays there. Weights of a data set (`with_weights`) change the probabilities of its rows, not
-    the share.
+    A number is the share of each batch, whose rows come first; the default is RLPD's (Ball et al.,
+    arXiv:2302.02948). With "pooled" every transition of both sources is equally likely, so that the
+    share falls as new experience grows. With (A, B, N) it goes linearly from A to B while the first
+    N new transitions come, and stays there. Weights of a data set (`with_weights`) change the
+    probabilities of its rows, not the share.
     """
 
     offline_share: Any = 0.5  # in [0, 1), or "pooled", or (A, B, N); it shapes the program
@@ -112,7 +111,6 @@ class Mixed(Replay):
 
 
 def _alike(old: Transition, new: Transition) -> tuple[Transition, Transition]:
-    """Both transitions, reduced to the extras that they share."""
     names = [name for name in old.extras if name in new.extras]
 
     def reduced(part: Transition) -> Transition:

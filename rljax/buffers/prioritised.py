@@ -37,8 +37,7 @@ SMALLEST = 1e-6  # added to all priorities, so that each row can be drawn again;
 
 
 class Pending(struct.PyTreeNode):
-    """Priorities that an iteration's updates have returned, written with the next step that is
-    stored.
+    """Priorities that an iteration's updates have returned, written with the next stored step.
 
     Learning only reads the replay: on the CPU, a program that both writes to a donated buffer and
     gathers from it copies the whole buffer.
@@ -115,9 +114,8 @@ class Prioritised(NStep):
     """Rows with the probabilities P(i) above, with the rewards of up to `steps` steps summed.
 
     Batches have `extras["row"]` [B] int32 and `extras["weight"]` [B], the w_i. The agent multiplies
-    its losses with these weights (`weighted`), and returns `metrics["priorities"]` [B]
-    (`priorities`). Sums of several steps are those of `NStep`; with one step there is no
-    `extras["discount"]`.
+    its losses with these (`weighted`), and returns `metrics["priorities"]` [B] (`priorities`). For
+    several steps see `NStep`; with one there is no `extras["discount"]`.
     """
 
     steps: int = 1
@@ -163,8 +161,8 @@ def weighted(losses: Array, batch: Transition) -> Array:
 
 
 def priorities(error: Array, batch: Transition) -> Metrics:
-    """The metric that hands priorities on: the largest |error| [B] of the critics' errors [C, B],
-    if the batch was drawn by them.
+    """The metric of priorities: the largest |error| [B] of the critics' [C, B], if rows were drawn
+    by them.
     """
     return {"priorities": jnp.abs(error).max(axis=0)} if "row" in batch.extras else {}
 
@@ -180,8 +178,7 @@ def replay_draw(
 ) -> Draw:
     """The draw for an agent's settings, whose floats are numbers, or one for each learner.
 
-    Raises `ValueError` for settings that do not go together, named as the flags of the agent's
-    Config.
+    Raises `ValueError` for settings that do not go together, named as flags.
     """
     if np.max(hindsight) > 0:
         for flag, what, conflicts, off in (

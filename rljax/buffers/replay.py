@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from rljax.agent import Array, Step, Transition, config
 from rljax.buffers.augmentation import has_pictures, shifted
 from rljax.buffers.experience import Experience, Supply, declaration
-from rljax.buffers.rows import RingRows, repeated_rows
+from rljax.buffers.rows import RingRows
 from rljax.buffers.storage.ring import ReplayBuffer
 from rljax.system.hardware import nbytes
 
@@ -22,7 +22,7 @@ class Draw:
     """How batches are drawn from a replay, and what is stored for this beside transitions."""
 
     from_data: ClassVar[bool] = False  # batches can be mixed with rows of a data set
-    has_columns: ClassVar[bool] = False  # batches carry the columns that the agent asks for
+    has_columns: ClassVar[bool] = False  # batches carry the agent's columns
     flag: ClassVar[str] = ""  # name of the setting that asks for this draw
 
     def check(self, experience: Replay) -> None:
@@ -130,14 +130,11 @@ class Replay(Experience):
 
     replay_size: int  # transitions kept per learner; new ones overwrite the oldest
     batch_size: int  # transitions of one update
-    # environment steps of each learner with uniform actions and without updates
-    warmup_steps: int = 0
-    # False: in the warm-up the policy acts, as where another run has trained it
-    uniform_warmup: bool = True
+    warmup_steps: int = 0  # steps of each learner with uniform actions, without updates
+    uniform_warmup: bool = True  # False: in the warm-up the policy acts, of another run
     draw: Draw = Uniform()  # how batches are drawn
     clip_rewards: bool = False  # store rewards clipped to [-1, 1]
-    # pixels by which pictures of a batch are moved at random, at most; 0 for none, 4 in DrQ
-    shift: int = 0
+    shift: int = 0  # pixels by which pictures are moved at random, at most; 4 in DrQ
     beside_data: bool = False  # training needs a data set, too: `--data`
 
     kind: ClassVar[str] = "replay"
@@ -193,9 +190,6 @@ class Replay(Experience):
     def steps_before_updates(self) -> int:
         return max(self.warmup_steps, self.batch_size, self.draw.fewest(self))
 
-    def ready(self, steps: Any) -> Any:
-        return steps >= self.steps_before_updates
-
     def sample(self, buffer: ReplayBuffer, data: Transition | None, keys: Array) -> Transition:
         return self.augmented(self.draw(buffer, keys, self), keys)
 
@@ -237,7 +231,7 @@ class Replay(Experience):
         return "--config.warmup-steps" if warms_up else "--config.batch-size"
 
     def oddities(self, rows: int | None, longest: int | None) -> Iterator[str]:
-        yield from repeated_rows(self.batch_size, rows)
+        yield from super().oddities(rows, longest)
         yield from self.draw.oddities(longest)
 
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from typing import Any, ClassVar, TypeVar
+from collections.abc import Callable
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -11,13 +11,11 @@ from flax import struct
 
 from rljax.agent import MEMORY, Array, Transition
 from rljax.buffers.dataset import drawn_rows
-from rljax.buffers.experience import Experience, Supply, declaration
-from rljax.buffers.rows import apart, beginnings, repeated_rows
+from rljax.buffers.experience import Experience, Supply, T, declaration
+from rljax.buffers.rows import apart, beginnings
 from rljax.networks.distributions import permutation
 from rljax.networks.inputs import OfRollout, Raw
 from rljax.system.hardware import nbytes
-
-T = TypeVar("T")
 
 DATA = "data"  # in the extras of a rollout: rows of the data set
 
@@ -116,8 +114,8 @@ def minibatches(key: Array, rollout: Any, size: int) -> Any:
     """All steps of a rollout, leaves [T, E, ...], in random order: [T E / B, B, ...], with `size`
     B.
 
-    Where a batch in `rollout` has a memory, whole environments are drawn, at least one: [n, T, B /
-    T, ...], and of the memory [n, B / T, ...].
+    Where a batch has a memory, whole environments are drawn, at least one: [n, T, B / T, ...], and
+    of the memory [n, B / T, ...].
     """
     length, number = jax.tree.leaves(rollout)[-1].shape[:2]
     batch = rollout[0]
@@ -137,9 +135,9 @@ class Rollout(Experience):
     """One update receives all steps of an iteration, [T, E, ...], and splits them into minibatches
     of `batch_size`.
 
-    With `remembers`, its extras hold `memory` [E, M...], the memory before the first step, and
-    `first` [T, E], which marks later steps that begin an episode. With `data_size` D, they hold
-    `data` [D, ...], random rows of the data set: `beside` takes them apart.
+    With `remembers`, its extras hold `memory` [E, M...] before the first step, and `first` [T, E],
+    which marks later steps that begin an episode. With `data_size` D, they hold `data` [D, ...],
+    random rows of the data set: see `beside`.
     """
 
     # of a minibatch: a divisor of T x E; with `remembers` at least T
@@ -153,7 +151,7 @@ class Rollout(Experience):
 
     @property
     def inputs(self) -> Raw:
-        """Normalised by statistics that move once per rollout: log-probabilities stay its policy's."""
+        """By statistics that move once per rollout: log-probabilities stay its policy's."""
         return OfRollout() if self.normalise_observations else Raw()
 
     def check(self) -> None:
@@ -191,11 +189,10 @@ class Rollout(Experience):
     def steps_before_updates(self) -> int:
         return self.steps_per_iteration
 
-    def ready(self, steps: Any) -> Any:
-        return steps >= self.steps_before_updates
-
     def sample(self, buffer: RolloutBuffer, data: Transition | None, keys: Array) -> Transition:
-        """The whole rollout as the only batch, [P, 1, T, E, ...], with rows of the data beside it."""
+        """The whole rollout as the only batch, [P, 1, T, E, ...], with rows of the data
+        beside it.
+        """
         batch = buffer.data
         if buffer.memory is not None:
             batch = batch.replace(
@@ -241,9 +238,6 @@ class Rollout(Experience):
     def placed(self, storage: RolloutBuffer, spread: Any) -> RolloutBuffer:
         memory = spread.environments(storage.memory)
         return spread.rollouts(storage.replace(memory=None)).replace(memory=memory)
-
-    def oddities(self, rows: int | None, longest: int | None) -> Iterator[str]:
-        return repeated_rows(self.batch_size, rows)
 
     def batch_bytes(self, storage: Any, data: Any, num_learners: int) -> int:
         # Another order of the rollout, and the data set's rows beside it.

@@ -1,12 +1,10 @@
 """Sequences: windows of consecutive steps from a replay, with the memory before each, drawn
 uniformly or by priority.
 
-A window has T consecutive steps of one environment and begins at every `every`-th step that is
-stored, so that a step is in about T / `every` windows. It may contain the ends of episodes: it says
-where one begins, and nothing of it is padded. It may be drawn from the time when all of its steps
-are stored until the first of them is overwritten.
-
-Windows have the probabilities and weights of rows in `rljax.buffers.prioritised`.
+A window has T consecutive steps of one environment and begins at every `every`-th stored step, so
+that a step is in about T / `every` windows. It may contain the ends of episodes: it says where one
+begins, and nothing is padded. It may be drawn while all of its steps are stored. Windows have the
+probabilities and weights of rows in `rljax.buffers.prioritised`.
 
 Kapturowski et al., Recurrent Experience Replay in Distributed Reinforcement Learning, ICLR 2019.
 Its windows end with their episode, and begin with it.
@@ -46,7 +44,9 @@ class Windows(PerLearner):
     def create(
         cls, memory: Any, learners: int, num_envs: int, steps: int, draw: Sequences
     ) -> Windows:
-        """The windows of an empty ring of `steps` steps, for memories like `memory` [P, E, M...]."""
+        """The windows of an empty ring of `steps` steps, for memories like `memory` [P, E,
+        M...].
+        """
         number = steps // draw.every
         stored = jax.tree.map(
             lambda x: jnp.zeros((x.shape[0], number, *x.shape[1:]), x.dtype), memory
@@ -56,8 +56,8 @@ class Windows(PerLearner):
         return cls(stored, priorities, draw.every)
 
     def with_memory(self, memory: Any, step: Array) -> Windows:
-        """The windows after the ring's step `step` []; those that begin there have the `memory` [P,
-        E, M...] before it.
+        """The windows after the ring's `step` []; those that begin there have the `memory` [P, E,
+        M...].
         """
         begins = step % self.every == 0
         at = step // self.every
@@ -72,8 +72,8 @@ class Windows(PerLearner):
     def with_priorities(
         self, pending: Pending, step: Array, num_envs: int, exponent: Array
     ) -> Windows:
-        """The windows with the `pending` priorities, after the ring's step `step` []; those that
-        begin there have the largest so far.
+        """The windows with `pending` priorities, after the ring's `step` []; new ones have the
+        largest so far.
         """
         assert self.priorities is not None
         new = jnp.where(
@@ -87,9 +87,9 @@ class Sequences(Draw):
     """Windows of `length` steps. In each environment, a window begins at every `every`-th step.
 
     Batches are sequences [T, B, ...] with T = `length`. `extras["first"]` [T, B] marks steps, after
-    the first one, that begin an episode. There is one of these for each window: `extras["weight"]`
-    [B], the weights of the losses, and with `remembers` also `extras["memory"]` [B, M...], the
-    memory before the first step, as it was when the agent acted.
+    the first one, that begin an episode. Of each window there is `extras["weight"]` [B], for the
+    losses, and with `remembers` also `extras["memory"]` [B, M...] before the first step, as it was
+    when the agent acted.
 
     With an exponent, windows are drawn by priority, and batches have `extras["row"]` [B] int32. The
     agent returns the priorities of all windows, `metrics["priorities"]` [B].
@@ -100,8 +100,7 @@ class Sequences(Draw):
 
     length: int  # T
     every: int
-    # alpha: 0 is uniform, 1 in proportion to the errors; None for no priorities
-    exponent: float | None = None
+    exponent: float | None = None  # alpha, as of `Prioritised`; None for no priorities
     correction: float = 0.6  # beta: 0 for no correction, 1 for a full one
 
     flag: ClassVar[str] = "length"

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Literal, TypeVar
+from typing import Any, ClassVar
 
 from rljax.agent import Array, Transition, config
-from rljax.buffers.experience import Experience, declaration
+from rljax.buffers.experience import Experience, Parallelism, T, declaration
 from rljax.networks.inputs import OfStream, Raw
-
-T = TypeVar("T")
 
 TRANSITION = "stream/transition"  # metric: 1 where the transition is finite
 
@@ -36,9 +34,7 @@ class Stream(Experience):
                     "side by side: --seeds N"
                 )
 
-    def parallelism(
-        self, num_learners: int, in_program: bool
-    ) -> Literal["threads", "one thread", "cores"]:
+    def parallelism(self, num_learners: int, in_program: bool) -> Parallelism:
         return "one thread"  # the products of a single transition are too small to share
 
     def host_driver(self, within: T, beside: T, one_cpu: bool) -> T:

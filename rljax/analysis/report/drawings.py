@@ -57,7 +57,6 @@ def of_suite(result: SuiteResult, styles: Mapping[str, LineStyle]) -> Iterator[D
 
 
 def _improvement(result: SuiteResult, styles: Mapping[str, LineStyle]) -> Any:
-    """The probabilities of improvement, each in the colour of the better agent."""
     estimates = {f"{x} > {y}": estimate for (x, y), estimate in result.improvement.items()}
     pair_styles = {f"{x} > {y}": styles[x] for x, y in result.improvement}
     title = "Probability of improvement"

@@ -30,7 +30,7 @@ class TableCell:
 
     @classmethod
     def of_estimate(cls, estimate: Estimate, decimals: int) -> TableCell:
-        """A cell with a number, and its interval in small print."""
+        """A number, with its interval in small print."""
         return cls.of(
             formatting.number(estimate.value, decimals), formatting.interval(estimate, decimals)
         )
@@ -47,7 +47,7 @@ class TableCell:
 
     @property
     def css_class(self) -> str:
-        """The class attribute of its element, after a space; empty for a plain number."""
+        """The class attribute of its element, after a space, if it has one."""
         kinds = ["text"] * self.text + ["lines"] * self.points
         return f' class="{" ".join(kinds)}"' if kinds else ""
 
@@ -66,7 +66,7 @@ class CaptionedTable:
     rows: list[list[TableCell]]
 
     def html(self, styles: Mapping[str, figures.LineStyle]) -> str:
-        """A table in a box that scrolls, with a swatch before each name that `styles` has."""
+        """A table in a box that scrolls, with a swatch before each name in `styles`."""
         words = [any(row[i].text for row in self.rows) for i in range(len(self.columns))]
         head = "".join(
             f'<th scope="col"{" class=text" if words[i] else ""}>{escape(name)}</th>'
@@ -114,7 +114,7 @@ class Section:
     note: str = ""
 
     def html(self, slug: str, pictures: str, styles: Mapping[str, figures.LineStyle]) -> str:
-        """The section, with this slug as its identifier and its figures as HTML."""
+        """The section, identified by `slug`, with its figures as HTML."""
         tables = "".join(table.html(styles) for table in self.tables)
         drawn = f'<div class="figures">{pictures}</div>' if pictures else ""
         note = f'<p class="soft">{escape(self.note)}</p>' if self.note else ""
@@ -144,8 +144,8 @@ def bullets_markdown(texts: Iterable[str]) -> str:
 
 
 def markdown(text: str) -> str:
-    """Text in one line of Markdown: names from files cannot begin a cell, a line or an element of
-    HTML.
+    """Text in one line of Markdown; names from files cannot begin a cell, line or element
+    of HTML.
     """
     return printable(" ".join(text.splitlines())).replace("|", "\\|").replace("<", "&lt;")
 
@@ -159,9 +159,8 @@ def inline(svg: Path, description: str) -> str:
     """A file of `figures.save` as an element of a page, in the page's colours and as wide as its
     place.
 
-    The page must set the variables --ink, --grid, --paper and --series-1 to --series-7. All
-    identifiers begin with the file's name, which must be unique. `description` is read aloud in
-    place of the figure.
+    The page must set --ink, --grid, --paper and --series-1 to --series-7. All identifiers begin
+    with the file's name, which must be unique. `description` is read aloud in place of the figure.
     """
     name, text = svg.stem, svg.read_text(encoding="utf-8")
     text = re.sub(r"<metadata>.*?</metadata>", "", text[text.index("<svg") :], flags=re.DOTALL)

@@ -29,12 +29,12 @@ TEMPLATE = Path(__file__).with_name("report.html")
 def write(paths: Sequence[Path], output: Path = Path("report.html"), at: int | None = None) -> Path:
     """Write a report over the runs in and below `paths` to the page `output`, and return its path.
 
-    The figures and tables.md go to a folder of the same name without suffix. `at` is the step at
-    which all runs are compared, each by its last evaluation until then; by default their ends.
+    The figures and tables.md go to a folder of the same name without suffix. All runs are compared
+    at the step `at`, each by its last evaluation until then; by default at their ends.
 
     Raises `ValueError` for a path that is not a folder, no run that can be read, runs of one task
-    with different budgets or numbers of episodes per evaluation, a step that not all of them were
-    planned to reach, or an output whose suffix is not .html.
+    with different budgets or numbers of episodes per evaluation, a step that not all were planned
+    to reach, or an output that is not .html.
     """
     output = Path(output)
     if output.suffix != ".html":
@@ -85,7 +85,6 @@ def _write_page(
 
 
 def _title(arranged: Sequence[Table]) -> str:
-    """The page's agents and tasks, or their numbers where there are many."""
     agents = dict.fromkeys(
         registry.agent_name(row.agent) for table in arranged for row in table.rows
     )
@@ -97,7 +96,6 @@ def _title(arranged: Sequence[Table]) -> str:
 
 
 def _lead(arranged: Sequence[Table], runs: Sequence[RunRecord], at: int | None) -> str:
-    """The sentence below the title."""
     learners = sum(len(row.learners) for table in arranged for row in table.rows)
     facts = [count(len(runs), "run"), count(learners, "learner"), count(len(arranged), "task")]
     when = "at the end of their budget" if at is None else f"at step {at:,}"
@@ -105,7 +103,6 @@ def _lead(arranged: Sequence[Table], runs: Sequence[RunRecord], at: int | None) 
 
 
 def _changed(runs: Sequence[RunRecord]) -> list[str]:
-    """Notices on runs that were resumed although their records had changed."""
     return [
         f"Changed records: {run.folder}, before it went on from step "
         f"{entry['step']:,}: {'; '.join(changed)}"
@@ -116,9 +113,6 @@ def _changed(runs: Sequence[RunRecord]) -> list[str]:
 
 
 def _incomplete(arranged: Sequence[Table], at: int | None) -> Iterator[str]:
-    """Notices on runs that have not reached the step of comparison, diverged learners, and cut
-    episodes.
-    """
     for table in arranged:
         for row in table.rows:
             behind = [
@@ -143,17 +137,16 @@ def _incomplete(arranged: Sequence[Table], at: int | None) -> Iterator[str]:
 
 
 class _Page:
-    """The page and tables.md, written from top to bottom. Each figure is saved when it is added."""
+    """The page and tables.md, written from top to bottom."""
 
     def __init__(self, folder: Path, styles: Mapping[str, figures.LineStyle]) -> None:
-        """`folder` is for figures and tables.md; `styles` are the line styles of rows by label."""
+        """`folder` is for figures and tables.md; `styles` are those of rows by label."""
         self._folder, self._styles = folder, styles
         self._html: list[str] = []
         self._markdown: list[str] = []
         self._slugs: dict[str, str] = {}  # by the title of a section, in the order of the page
 
     def add_notices(self, notices: Sequence[str]) -> None:
-        """Add what readers must see before the results."""
         notices = list(map(printable, notices))
         if notices:
             heading = '<aside aria-label="Notices"><h2>Before you read</h2>'
@@ -177,7 +170,6 @@ class _Page:
         self._markdown += ["## Commands", *provenance.commands_markdown(arranged)]
 
     def add_method(self, at: int | None, sources: Mapping[str, int], command: str) -> None:
-        """Add the method, and the footer with the command that wrote the report."""
         points = _method(at, sources)
         section = elements.section_html(
             self._slug("Method"), "Method", elements.bullets_html(points)
@@ -189,7 +181,7 @@ class _Page:
         self._markdown.append(f"## Method\n\n{elements.bullets_markdown(points)}")
 
     def _slug(self, title: str) -> str:
-        """The name of a section in addresses and files. No two sections have the same."""
+        """The unique name of a section in addresses and files."""
         if title not in self._slugs:
             plain = re.sub(r"[^a-z0-9.]+", "-", title.lower()).strip("-")
             pattern = re.compile(rf"{re.escape(plain)}(-\d+)?")

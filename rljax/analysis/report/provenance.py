@@ -15,7 +15,7 @@ from rljax.trust import printable
 
 
 def settings(tables: Sequence[Table]) -> Section | None:
-    """All settings in which rows of one agent differ; None if there are none."""
+    """All settings in which rows of one agent differ, if there are any."""
     sections = []
     rows = group_by([row for table in tables for row in table.rows], lambda row: row.agent)
     for agent, of_agent in rows.items():
@@ -35,7 +35,7 @@ def settings(tables: Sequence[Table]) -> Section | None:
 
 
 def cost(tables: Sequence[Table], runs: Sequence[RunRecord]) -> Section:
-    """The time and memory of the runs behind each row, and their hardware and versions."""
+    """The time, memory, hardware and versions of the runs behind each row."""
     columns = ["agent", "task", "runs", "steps/s", "compiling", "wall", "memory"]
     columns.append("processor and devices")
     caption = (
@@ -66,13 +66,12 @@ def _cost_row(row: Row, task: str) -> list[TableCell]:
 
 
 def _range(summaries: Iterable[Mapping[str, Any]], name: str, write: Callable[[float], str]) -> str:
-    """The range of a number over the runs that have it; a dash where none has."""
+    """The range over the runs that have a number; a dash where none has."""
     values = [value for summary in summaries if (value := summary.get(name)) is not None]
     return formatting.span(write(min(values)), write(max(values))) if values else "-"
 
 
 def _versions(runs: Sequence[RunRecord]) -> list[str]:
-    """The versions of packages that the runs recorded, and the revisions of rljax."""
     recorded = [run.config.get("versions") or {} for run in runs]
     versions = [
         f"{printable(name)} {' or '.join(distinct(packages.get(name) for packages in recorded))}"
@@ -85,7 +84,7 @@ def _versions(runs: Sequence[RunRecord]) -> list[str]:
 
 
 def commands_html(tables: Sequence[Table]) -> str:
-    """The commands of the runs behind each row, which opens on a click."""
+    """The commands of the runs behind each row, which opens."""
     html = ["<p>The commands of the runs behind each row, and the folders of these runs.</p>"]
     for table in tables:
         for row in table.rows:
@@ -118,7 +117,6 @@ def commands_markdown(tables: Sequence[Table]) -> list[str]:
 
 
 def _commands(run: RunRecord) -> list[str]:
-    """The command that began a run, and those that resumed it."""
     resumed = run.config.get("resumed") or []
     commands = [
         str(run.config.get("command") or "not recorded"),
@@ -128,7 +126,7 @@ def _commands(run: RunRecord) -> list[str]:
 
 
 def progress(run: RunRecord) -> str:
-    """The progress of a run, in words."""
+    """A run's progress in words."""
     steps = max(int(learner.steps[-1]) for learner in run.learners)
     if steps >= run.budget:
         return "complete"

@@ -51,7 +51,7 @@ class TaskResult:
 
     @property
     def decimals(self) -> int:
-        """The number of decimals of all numbers of the task."""
+        """Decimals of all numbers of the task."""
         if self.table.metric == "scores":
             return 1
         return formatting.decimals(
@@ -69,7 +69,7 @@ class TaskResult:
 
 
 def task_result(table: Table, at: int | None) -> TaskResult:
-    """The results of a task at a step of comparison; None for the end of the budget."""
+    """The results of a task at the step `at`; None for the end of the budget."""
     rows = sorted((_row_result(row, table, at) for row in table.rows), key=_rank)
     learners = sum(len(row.counted) for row in table.rows)
     detailed = len(rows) <= MOST_ROWS and learners <= 2 * figures.MOST_SINGLE_LEARNERS
@@ -80,7 +80,7 @@ def task_result(table: Table, at: int | None) -> TaskResult:
 
 
 def _rank(result: RowResult) -> float:
-    """A key that puts rows with the highest IQM first, and rows that are not compared last."""
+    """Rows with the highest IQM first, those that are not compared last."""
     if result.estimates is None or not result.row.complete:
         return np.inf
     return -result.estimates["iqm"].value
@@ -99,7 +99,6 @@ def _row_result(row: Row, table: Table, at: int | None) -> RowResult:
 
 
 def _learning_curve(row: Row, metric: str, at: int | None) -> figures.Line:
-    """The IQM over the learners of a row, up to the step of comparison."""
     learners = []
     for learner, _ in row.counted:
         until = np.inf if at is None else at
@@ -111,7 +110,7 @@ def _learning_curve(row: Row, metric: str, at: int | None) -> figures.Line:
 
 
 def number_sources(results: Iterable[TaskResult]) -> dict[str, int]:
-    """The sources of all published points, each with the number by which the page names it."""
+    """The numbers by which the page names the sources of published points."""
     sources: dict[str, int] = {}
     for result in results:
         for row in result.rows:
@@ -163,6 +162,5 @@ def suite_result(suite: Suite) -> SuiteResult:
 
 
 def _pairs(order: list[str]) -> list[tuple[str, str]]:
-    """The pairs of labels that are compared, the better one first."""
     pairs = list(itertools.combinations(order, 2))
     return pairs if len(pairs) <= MOST_PAIRS else [(order[0], other) for other in order[1:]]

@@ -17,7 +17,7 @@ NOT_FINITE = TableCell.of("not finite", flag=True)
 
 
 def at_a_glance(task_results: Sequence[TaskResult]) -> Section | None:
-    """The best row of each task and the next one; None if no task has two to compare."""
+    """The best row of each task and the next, if any task has two to compare."""
     rows = [_leaders(result) for result in task_results if len(result.leaders) > 1]
     if not rows:
         return None
@@ -134,7 +134,6 @@ def _of_signal(row: Row, signal: str) -> TableCell:
 
 
 def _published(result: RowResult, task: TaskResult, sources: Mapping[str, int]) -> TableCell:
-    """Published results of the same agent in the same task, one per line."""
     lines = []
     for point in result.published:
         spread = "" if point.std is None else f" ± {formatting.number(point.std, task.decimals)}"

@@ -77,7 +77,6 @@ class ReplayBuffer(PerLearner):
         )
 
     def _grown(self, number: int) -> Array:
-        """The number of rows that hold a transition after `number` more."""
         return jnp.minimum(self.size + number, self.capacity)
 
     def cut_episodes(self, num_envs: int) -> ReplayBuffer:
@@ -101,7 +100,9 @@ class ReplayBuffer(PerLearner):
 
     @property
     def window(self) -> tuple[Array, Array] | None:
-        """The oldest and the newest row that may be drawn; None where all that are written may be."""
+        """The oldest and the newest row that may be drawn; None where all that are written
+        may be.
+        """
         if self.successors is None:
             return None
         return (self.position - self.drawable) % self.capacity, (self.position - 1) % self.capacity

@@ -30,8 +30,8 @@ class Successors(PerLearner):
     """The part of a ring beside its rows.
 
     A frame is the newest of the `stack` frames of an observation. There are F finals: a sixteenth
-    of the ring's rows, at least `FEWEST` and E, at most all rows. If more episodes end, the newest
-    finals overwrite the oldest; their rows, and all older ones, are then no longer drawn.
+    of the ring's rows, at least `FEWEST` and E. If more episodes end, the newest finals overwrite
+    the oldest; their rows, and all older ones, are then no longer drawn.
     """
 
     frames: Any  # [P, E + F, ...] the successors of the newest rows, then the finals
@@ -76,9 +76,7 @@ class Successors(PerLearner):
         return leaf.shape[self.owned.ndim - 1] - self.owned.shape[-1]
 
     def add(self, transitions: Transition, position: Array, size: Array) -> Successors:
-        """The part after one step's rows [P, E, ...] at `position`; the ring then holds `size`
-        rows.
-        """
+        """The part after one step's rows [P, E, ...] at `position`, for a ring of `size` rows."""
         ended = transitions.terminated | transitions.truncated
         capacity = self.place.shape[1]
         num_envs = self.num_envs
@@ -101,17 +99,15 @@ class Successors(PerLearner):
         return part.replace(earlier=earlier, passed=passed)
 
     def cut(self, cut: Array, newest: Array) -> Successors:
-        """The part where episodes end at the `newest` rows [E] after all, where `cut` [P, E] says
-        so.
-        """
+        """The part where episodes end at the `newest` rows [E] after all, for `cut` [P, E]."""
         part, place = self._keep(cut)
         place = jnp.where(cut, place, self.place[:, newest])
         passed = None if self.passed is None else jnp.zeros_like(self.passed)
         return part.replace(place=self.place.at[:, newest].set(place), passed=passed)
 
     def _keep(self, ended: Array) -> tuple[Successors, Array]:
-        """Keep the newest rows' successors as finals where they `ended` [P, E]; and where each
-        lies, or -1.
+        """Keep the newest rows' successors as finals where they `ended` [P, E], and say where, or
+        -1.
         """
         number, finals = self.num_envs, self.owned.shape[1]
         index = (self.cursor[:, None] + jnp.cumsum(ended, axis=1) - ended) % finals  # [P, E]
@@ -160,8 +156,8 @@ class Successors(PerLearner):
         return joined(both, rows.ndim)
 
     def _frames(self, ring: Any, rows: Array, number: int) -> Any:
-        """The last `number` frames [..., number, ...] of `rows` [...]; an episode's first frame
-        stands for earlier.
+        """The last `number` frames [..., number, ...] of `rows` [...]; the first stands for
+        earlier.
         """
         assert self.earlier is not None
         back = jnp.minimum(

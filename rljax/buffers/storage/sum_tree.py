@@ -2,8 +2,8 @@
 
 A tree is an array float32 [2 N] for N rows, N a power of two. Node 1 is the root, node i has the
 children 2 i and 2 i + 1, and node N + i is row i. An inner node is the sum of its children, added
-anew with every change, so that rounding errors do not grow with their number. All functions are of
-one tree; `jax.vmap` makes them of many.
+anew with every change, so that rounding errors do not grow. All functions are of one tree;
+`jax.vmap` makes them of many.
 """
 
 from __future__ import annotations
@@ -48,13 +48,12 @@ def draw(
 ) -> Array:
     """Independent draws [*shape] of rows, with replacement: P(row) = mass / total mass.
 
-    `window` is the first row [] and the last row [] of those that may be drawn, around the end
-    where the first is behind the last; the total is then the window's. Rows without mass are never
-    drawn.
+    `window` is the first and the last row [] of those that may be drawn, around the end where the
+    first is behind the last. Rows without mass are never drawn.
 
     Each draw goes down from the root. At each node it takes a new random number u in [0, 1), and
-    goes left where u (left + right) < left. So the precision of a probability is relative to it,
-    and does not depend on the number of rows, as it would with one number for the whole way.
+    goes left where u (left + right) < left. So the precision of a probability is relative to it;
+    with one number for the whole way it would depend on the number of rows.
     """
     random = jax.random.uniform(key, (levels(sums), *shape))
     edges = None if window is None else _edges(sums, *window)
@@ -81,8 +80,8 @@ Edge = tuple[Array, Array, Array, Array, Array]
 def _edges(sums: Array, first: Array, last: Array) -> Edge:
     """For each level, from the root's children down, [levels] each.
 
-    The nodes above the window's first and last row; of the one, the mass from the first row on, of
-    the other, that up to the last row; and whether the window goes around the end.
+    The nodes above the window's first and last row; the mass of the one from the first row on, of
+    the other up to the last; and whether the window goes around the end.
     """
 
     def up(edge: Edge, _: None) -> tuple[Edge, Edge]:
