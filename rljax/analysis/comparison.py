@@ -248,8 +248,7 @@ def _check(scores: Mapping[str, Scores], ndim: int) -> dict[str, list[np.ndarray
         by_task[agent] = tasks
     first, reference = next(iter(by_task.items()))
     for agent, tasks in by_task.items():
-        if tasks.keys() != reference.keys():
-            only = tasks.keys() ^ reference.keys()
+        if only := tasks.keys() ^ reference.keys():
             raise ValueError(
                 f"agents '{first}' and '{agent}' have scores of different tasks: {_listed(only)} "
                 "of one alone. Compare agents over the tasks that all of them have."

@@ -33,8 +33,8 @@ COLOURS = {
 }
 # Seconds without a new line; ten times the duration of a chunk where that is longer.
 STALLED_AFTER = 120.0
-START_LIMIT = 600.0  # seconds that a run may take to its first line, since it compiles before
-RECENT_CHUNKS = 20  # number of chunks from which the time left is estimated
+START_LIMIT = 600.0  # seconds to the first line, since the run compiles before
+RECENT_CHUNKS = 20  # from which the time left is estimated
 NUMBER_COLUMNS = ("step", "steps/s", "IQM of the latest", "left")
 BAR_WIDTH = 12  # characters of the progress bar
 TASK_WIDTH = 16  # characters of a task's name for which the table leaves out columns
@@ -147,8 +147,7 @@ class WatchedRun:
             record = records.parse(line, "metrics")
             if record is not None:
                 self.step, self.speed = record["step"], record.get("steps_per_second")
-                # The run was resumed from an earlier step.
-                while self.pace and self.pace[-1][0] >= self.step:
+                while self.pace and self.pace[-1][0] >= self.step:  # it was resumed
                     self.pace.pop()
                 self.pace.append((self.step, record.get("wall_seconds") or 0.0))
 

@@ -169,11 +169,9 @@ class Dataset(Experience):
     """
 
     batch_size: int  # transitions of one update
-    reward_transform: RewardTransform = "none"  # of the data set's rewards, before any update
+    reward_transform: RewardTransform = "none"
     draw: DatasetDraw = UniformRows()  # how batches are drawn
-    # a replay: how the agent learns in an environment after the data set
     online: Experience | None = None
-    # updates after which the learning rate is 0; None where it stays above 0
     learns_until: float | None = None
     # statistics of observations count next observations too
     counts_successors: bool = False

@@ -142,9 +142,7 @@ class Rollout(Experience):
 
     # of a minibatch: a divisor of T x E; with `remembers` at least T
     batch_size: int = 1
-    # D, rows of the data set beside each rollout; 0: it learns without a data set
-    data_size: int = 0
-    # environment steps after which the learning rate is 0; None: it stays above 0
+    data_size: int = 0  # D, rows of the data set beside each rollout
     learns_until: float | None = None
 
     kind: ClassVar[str] = "rollout"

@@ -37,8 +37,7 @@ class Windows(PerLearner):
 
     memory: Any  # [P, W, E, M...] before the first step of each window; None where none is stored
     priorities: Priorities | None  # of the windows; None where they are drawn uniformly
-    # steps from the beginning of a window to that of the next
-    every: int = struct.field(pytree_node=False)
+    every: int = struct.field(pytree_node=False)  # steps between beginnings of windows
 
     @classmethod
     def create(

@@ -35,13 +35,11 @@ class Successors(PerLearner):
     """
 
     frames: Any  # [P, E + F, ...] the successors of the newest rows, then the finals
-    # [P, capacity] int32: where in `frames` a row's final is; -1 where its episode goes on
-    place: Array
+    place: Array  # [P, capacity] int32: a row's final in `frames`; -1 where its episode goes on
     owned: Array  # [P, F] uint32: the number of the step that owns each final
     cursor: Array  # [P] int32: the next final to write
     usable: Array  # [P] int32: the number of newest rows that may be drawn
-    # [P, capacity] uint8: earlier frames of each row's episode, up to stack - 1
-    earlier: Array | None
+    earlier: Array | None  # [P, capacity] uint8: earlier frames of a row's episode, < stack
     passed: Array | None  # [P, E] uint8: the same of the next rows
     steps: Array  # [] uint32: steps written, never batched
     stack: int = struct.field(pytree_node=False)  # frames in an observation
