@@ -8,6 +8,7 @@ copies.
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterator
 from typing import Any, ClassVar, NamedTuple
 
 import jax
@@ -27,7 +28,7 @@ from rljax.buffers.experience import (
     declaration,
 )
 from rljax.buffers.replay import ReplaySettings
-from rljax.buffers.rows import TerminalRows, random_rows, rows_of, terminal_rows
+from rljax.buffers.rows import TerminalRows, random_rows, repeated_rows, rows_of, terminal_rows
 from rljax.networks.inputs import OfData, Raw
 from rljax.system.hardware import nbytes
 
@@ -254,6 +255,9 @@ class Dataset(Experience):
 
     def parallelism(self, num_learners: int, in_program: bool) -> Parallelism:
         return "cores" if num_learners > 1 else "threads"
+
+    def oddities(self, rows: int | None, longest: int | None) -> Iterator[str]:
+        return repeated_rows(self.batch_size, rows)
 
     def batch_bytes(self, storage: Any, data: Any, num_learners: int) -> int:
         # Pictures that are stored once are drawn as often as rows show them.

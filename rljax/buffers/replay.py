@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from rljax.agent import Array, Step, Transition, config
 from rljax.buffers.augmentation import has_pictures, shifted
 from rljax.buffers.experience import Experience, Supply, declaration
-from rljax.buffers.rows import RingRows
+from rljax.buffers.rows import RingRows, repeated_rows
 from rljax.buffers.storage.ring import ReplayBuffer
 from rljax.system.hardware import nbytes
 
@@ -231,7 +231,7 @@ class Replay(Experience):
         return "--config.warmup-steps" if warms_up else "--config.batch-size"
 
     def oddities(self, rows: int | None, longest: int | None) -> Iterator[str]:
-        yield from super().oddities(rows, longest)
+        yield from repeated_rows(self.batch_size, rows)
         yield from self.draw.oddities(longest)
 
 

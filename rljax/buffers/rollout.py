@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, ClassVar
 
 import jax
@@ -12,7 +12,7 @@ from flax import struct
 from rljax.agent import MEMORY, Array, Transition
 from rljax.buffers.dataset import drawn_rows
 from rljax.buffers.experience import Experience, Supply, T, declaration
-from rljax.buffers.rows import apart, beginnings
+from rljax.buffers.rows import apart, beginnings, repeated_rows
 from rljax.networks.distributions import permutation
 from rljax.networks.inputs import OfRollout, Raw
 from rljax.system.hardware import nbytes
@@ -236,6 +236,9 @@ class Rollout(Experience):
     def placed(self, storage: RolloutBuffer, spread: Any) -> RolloutBuffer:
         memory = spread.environments(storage.memory)
         return spread.rollouts(storage.replace(memory=None)).replace(memory=memory)
+
+    def oddities(self, rows: int | None, longest: int | None) -> Iterator[str]:
+        return repeated_rows(self.batch_size, rows)
 
     def batch_bytes(self, storage: Any, data: Any, num_learners: int) -> int:
         # Another order of the rollout, and the data set's rows beside it.
