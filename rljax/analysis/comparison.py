@@ -1,14 +1,15 @@
-"""Which agent is better over several tasks?
+"""Which agent is better over several tasks? Aggregates, profiles and probabilities of improvement.
 
-Aggregates, profiles, probabilities of improvement, with intervals.
+`scores` are by agent an array [runs, tasks], or [runs] by task where tasks have different numbers
+of runs. One run is one learner, with one score in a task. Normalise scores first, so that those of
+different tasks can be compared.
 
-Scores are given by agent, as an array [runs, tasks], or as a mapping from task to [runs] where
-tasks have different numbers of runs. One run is one learner, with one score in a task. Normalise
-scores first, so that those of different tasks can be compared.
+Every estimate has a percentile bootstrap interval; `bootstrap` are the options `level`, `resamples`
+and `seed` of `estimators.bootstrap`. It draws runs within each task, and each task counts the same.
+If all have as many runs, the results equal those of rliable, the library of the paper.
 
-Every estimate has a percentile bootstrap interval and its number of runs. The bootstrap draws runs
-within each task. Each task counts the same, whatever its number of runs. If all tasks have the same
-number of runs, the numbers equal those of rliable, the library of the paper.
+All functions raise `ValueError` for no agents, tasks or runs, another shape, agents with different
+tasks, and a score that is not finite.
 
 Source: Agarwal et al., Deep Reinforcement Learning at the Edge of the Statistical Precipice,
 arXiv:2108.13264, sections 4.1 to 4.3.
@@ -34,9 +35,7 @@ Measure = Callable[[TaskScores], Any]  # -> [...]
 
 @dataclasses.dataclass(frozen=True)
 class Estimate:
-    """A number or an array of numbers, with its interval and the numbers of runs and tasks behind
-    it.
-    """
+    """A number or an array, with its interval and the numbers of runs and tasks behind it."""
 
     value: Any  # [...]
     low: Any  # [...]; NaN where there is no interval
@@ -46,10 +45,7 @@ class Estimate:
 
 
 def iqm(tasks: TaskScores) -> Any:
-    """Interquartile mean of all runs of all tasks.
-
-    A run of a task with fewer runs counts more often.
-    """
+    """Interquartile mean of all runs of all tasks; a run of a task with fewer counts more often."""
     values = np.concatenate(tasks, axis=-1)
     sizes = [task.shape[-1] for task in tasks]
     if len(set(sizes)) == 1:
@@ -71,12 +67,12 @@ def median(tasks: TaskScores) -> Any:
 
 
 def median_of_runs(tasks: TaskScores) -> Any:
-    """Median of the runs of one task, the first of `tasks`."""
+    """Median of the runs of the first of `tasks`."""
     return np.median(tasks[0], axis=-1)
 
 
 def optimality_gap(tasks: TaskScores, target: float = 1.0) -> Any:
-    """The mean distance of runs below `target`. A run above it has a gap of 0. Less is better."""
+    """The mean distance of runs below `target`; 0 for a run above it. Less is better."""
     return target - mean([np.minimum(task, target) for task in tasks])
 
 
@@ -91,69 +87,50 @@ MEASURES: dict[str, Measure] = {
 def aggregate(
     scores: Mapping[str, Scores],
     measures: Mapping[str, Measure] = MEASURES,
-    level: float = 0.95,
-    resamples: int = 2000,
-    seed: int = 0,
+    **bootstrap: Any,
 ) -> dict[str, dict[str, Estimate]]:
-    """Each agent's score over all tasks, by each of `measures`.
+    """Each agent's score over all tasks by each of `measures`, functions of one agent's tasks.
 
-    Args:
-        scores: by agent [runs, tasks], or by agent and task [runs].
-        measures: functions of one agent's tasks, by name.
-        level: share of the resampled estimates that lies inside the interval, in (0, 1).
-        resamples: number of samples that are drawn with replacement, within each task.
-        seed: of the random generator.
-
-    Returns:
-        An `Estimate` of scalars by agent and measure. There is no interval where a task has a
-        single run.
-
-    Raises:
-        ValueError: no agents, tasks or runs, another shape, agents with different tasks, a score
-            that is not finite, a level outside (0, 1), or no resamples.
+    There is no interval where a task has a single run.
     """
-    checked = _check(scores, 1)
     return {
         agent: {
-            name: _estimate([tasks], measure, level, resamples, seed)
-            for name, measure in measures.items()
+            name: _estimate([tasks], measure, **bootstrap) for name, measure in measures.items()
         }
-        for agent, tasks in checked.items()
+        for agent, tasks in _check(scores, 1).items()
     }
 
 
 def mean_interval(values: ArrayLike) -> list[float]:
     """The mean of one task's runs [runs] with its 95 % bootstrap interval: mean, low, high."""
-    estimate = aggregate({"all": {"task": values}}, {"mean": mean})["all"]["mean"]
-    return [float(x) for x in (estimate.value, estimate.low, estimate.high)]
+    return _interval(mean, values)
 
 
 def mean_difference(x: ArrayLike, y: ArrayLike) -> list[float]:
-    """The mean of runs x minus the mean of runs y, with its 95 % bootstrap interval:
-    difference, low, high.
-
-    x and y [runs] are of one task, and may have different numbers of runs. The bootstrap draws from
-    each separately.
+    """The mean of runs x minus that of runs y, with its 95 % bootstrap interval: difference, low,
+    high. x and y [runs] are of one task and are resampled separately.
     """
-    groups = [_check({"all": {"task": values}}, 1)["all"] for values in (x, y)]
-    estimate = _estimate(groups, lambda x, y: mean(x) - mean(y), 0.95, 2000, 0)
-    return [float(z) for z in (estimate.value, estimate.low, estimate.high)]
+    return _interval(lambda x, y: mean(x) - mean(y), x, y)
+
+
+def _interval(measure: Callable[..., Any], *groups: ArrayLike) -> list[float]:
+    checked = [_check({"all": {"task": values}}, 1)["all"] for values in groups]
+    estimate = _estimate(checked, measure)
+    return [float(x) for x in (estimate.value, estimate.low, estimate.high)]
 
 
 def sample_efficiency(
     scores: Mapping[str, Scores],
     measure: Measure = iqm,
-    level: float = 0.95,
-    resamples: int = 2000,
-    seed: int = 0,
+    **bootstrap: Any,
 ) -> dict[str, Estimate]:
     """Each agent's score over all tasks at each of S steps, an `Estimate` of arrays [S].
 
-    `scores` are by agent [runs, tasks, S], or by agent and task [runs, S]. The bootstrap draws runs
-    with all their steps. The other arguments and the errors are those of `aggregate`.
+    `scores` are [runs, tasks, S], or [runs, S] by task. The bootstrap draws runs with all their
+    steps.
     """
     return {
-        agent: _estimate([[task.T for task in tasks]], measure, level, resamples, seed)
+        agent: _estimate([[task.T for task in tasks]], measure, **bootstrap)
         for agent, tasks in _check(scores, 2).items()
     }
 
@@ -161,23 +138,16 @@ def sample_efficiency(
 def profiles(
     scores: Mapping[str, Scores],
     thresholds: ArrayLike,
-    level: float = 0.95,
-    resamples: int = 2000,
-    seed: int = 0,
+    **bootstrap: Any,
 ) -> dict[str, Estimate]:
     """Each agent's performance profile: the share of runs over all tasks that score above each of
-    `thresholds` [T].
-
-    The result has an `Estimate` of arrays [T] by agent. Its interval holds at each threshold by
-    itself. The other arguments and the errors are those of `aggregate`.
+    `thresholds` [T], an `Estimate` of arrays [T]. Its interval holds at each threshold by itself.
     """
     limits = np.asarray(thresholds, np.float64)
     if limits.ndim != 1 or not limits.size:
         raise ValueError(f"thresholds have shape {limits.shape}, a profile needs one or more: [T].")
     return {
-        agent: _estimate(
-            [[1.0 * (task > limits[:, None]) for task in tasks]], mean, level, resamples, seed
-        )
+        agent: _estimate([[1.0 * (task > limits[:, None]) for task in tasks]], mean, **bootstrap)
         for agent, tasks in _check(scores, 1).items()
     }
 
@@ -185,16 +155,13 @@ def profiles(
 def improvement(
     scores: Mapping[str, Scores],
     pairs: Iterable[tuple[str, str]] | None = None,
-    level: float = 0.95,
-    resamples: int = 2000,
-    seed: int = 0,
+    **bootstrap: Any,
 ) -> dict[tuple[str, str], Estimate]:
     """The probability that a run of X scores above one of Y, as the mean over tasks, by (X, Y).
 
-    In a task it is the share of all pairs of runs in which X is above Y. A pair of equal scores
-    counts half. This is Mann and Whitney's U, divided by the number of pairs. `pairs` are by
-    default all pairs of two different agents. The other arguments and the errors are those of
-    `aggregate`. A pair with an unknown agent is an error too.
+    In a task it is the share of all pairs of runs in which X is above Y; equal scores count half.
+    This is Mann and Whitney's U, divided by the number of pairs. `pairs` are by default all; an
+    unknown agent raises `ValueError`.
     """
     checked = _check(scores, 1)
     compared = list(itertools.permutations(checked, 2) if pairs is None else pairs)
@@ -206,9 +173,7 @@ def improvement(
     estimates = {}
     for x, y in compared:
         size = max(one.size * other.size for one, other in zip(checked[x], checked[y], strict=True))
-        estimates[x, y] = _estimate(
-            [checked[x], checked[y]], _probability, level, resamples, seed, size
-        )
+        estimates[x, y] = _estimate([checked[x], checked[y]], _probability, size, **bootstrap)
     return estimates
 
 
@@ -222,14 +187,11 @@ def _probability(x: TaskScores, y: TaskScores) -> Any:
 def _estimate(
     agents: Sequence[TaskScores],
     measure: Callable[..., Any],
-    level: float,
-    resamples: int,
-    seed: int,
     size: int | None = None,
+    **bootstrap: Any,
 ) -> Estimate:
-    """The measure of some agents' tasks [..., runs], with its interval.
-
-    One resample holds `size` values.
+    """The measure of agents' tasks [..., runs], with its interval; one resample has `size`
+    values.
     """
 
     def resample(generator: np.random.Generator, number: int) -> np.ndarray:
@@ -241,7 +203,7 @@ def _estimate(
         )
 
     size = sum(task.size for tasks in agents for task in tasks) if size is None else size
-    low, high = estimators.bootstrap(resample, size, level, resamples, seed)
+    low, high = estimators.bootstrap(resample, size, **bootstrap)
     runs = [task.shape[-1] for tasks in agents for task in tasks]
     if min(runs) == 1:  # the spread within that task is unknown
         low, high = np.full_like(low, np.nan), np.full_like(high, np.nan)
@@ -249,15 +211,12 @@ def _estimate(
 
 
 def _draw_runs(generator: np.random.Generator, number: int, runs: int) -> np.ndarray:
-    """The indices of the runs in each of `number` resamples of one task: [number, runs]."""
+    """The runs in each of `number` resamples of one task: [number, runs]."""
     return generator.integers(runs, size=(number, runs))
 
 
 def _check(scores: Mapping[str, Scores], ndim: int) -> dict[str, list[np.ndarray]]:
-    """Each agent's scores by task, [runs], or [runs, S] where `ndim` is 2.
-
-    All agents have the same order of tasks.
-    """
+    """Each agent's scores by task, in the same order: [runs], or [runs, S] where `ndim` is 2."""
     if not scores:
         raise ValueError("there are no agents to compare: scores is empty.")
     shape = "[runs]" if ndim == 1 else "[runs, steps]"
@@ -289,8 +248,7 @@ def _check(scores: Mapping[str, Scores], ndim: int) -> dict[str, list[np.ndarray
         by_task[agent] = tasks
     first, reference = next(iter(by_task.items()))
     for agent, tasks in by_task.items():
-        if tasks.keys() != reference.keys():
-            only = tasks.keys() ^ reference.keys()
+        if only := tasks.keys() ^ reference.keys():
             raise ValueError(
                 f"agents '{first}' and '{agent}' have scores of different tasks: {_listed(only)} "
                 "of one alone. Compare agents over the tasks that all of them have."

@@ -1,8 +1,5 @@
-"""Figures with one panel, and the parts that every figure is drawn from:
-colours, curves with bands, axes, files.
-
-The module draws numbers that are ready. `learning_curves` draws evaluations of runs into one file,
-and the report takes its figures from here.
+"""Figures with one panel, and the parts that all figures are drawn from: colours, curves with
+bands, axes, files. The numbers are ready.
 """
 
 from __future__ import annotations
@@ -20,9 +17,8 @@ from numpy.typing import ArrayLike
 
 from rljax.analysis.comparison import Estimate
 
-# The colours of Okabe and Ito, which colour-blind readers tell apart. Their yellow is left out: it
-# is too pale for a line on white. Black is a little lighter here: an SVG does not name pure black,
-# so a dark page could not change it.
+# Okabe and Ito's, which colour-blind readers tell apart, without yellow, which is too pale on
+# white. An SVG does not name pure black, so a dark page could not change it.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#111111")
 # The report replaces them with the colours of its page.
 INK, GRID, PAPER = "#222222", "#e5e5e5", "#ffffff"
@@ -51,19 +47,17 @@ class Line:
     centre: Any
     low: Any
     high: Any
-    # steps and values of each learner, drawn as thin lines
-    learners: Sequence[tuple[Any, Any]] = ()
+    learners: Sequence[tuple[Any, Any]] = ()  # steps and values of each, drawn as thin lines
 
 
 def line_styles(names: Iterable[str]) -> dict[str, LineStyle]:
-    """A line style for each name. Up to 21 names have different ones."""
-    # The dashes change after seven names.
+    """A line style for each name; up to 21 are different."""
     styles = itertools.cycle(itertools.product(("-", "-.", ":"), COLOURS))
     return dict(zip(names, styles, strict=False))
 
 
 def save(figure: Any, output: Path) -> Path:
-    """Write a figure to a file, on white. The file's folder is made where it does not exist."""
+    """Write a figure to a file, on white, whose folder is made if it is missing."""
     import matplotlib
 
     output.parent.mkdir(parents=True, exist_ok=True)
@@ -82,13 +76,8 @@ def curves(
 ) -> Any:
     """A figure with one panel of learning curves.
 
-    Args:
-        title: of the panel.
-        lines: the curves by name.
-        styles: the line style of each name, also of each name in `references`.
-        references: published points by the name whose colour they take: label, steps, mean and
-            standard deviation.
-        axes: labels of the two axes.
+    `references` are published points by the name whose colour they take: label, steps, mean and
+    standard deviation. `axes` are the labels of the axes.
     """
     with _figure(2.9 + 0.17 * (len(lines) + len(references))) as (figure, panel):
         for name, line in lines.items():
@@ -107,9 +96,7 @@ def profiles(
     axis: str,
     title: str,
 ) -> Any:
-    """A figure of performance profiles with bands: the share of runs above each threshold,
-    by name.
-    """
+    """A figure of performance profiles with bands: the share of runs above thresholds, by name."""
     with _figure(2.9 + 0.17 * len(estimates)) as (figure, panel):
         for name, estimate in estimates.items():
             line = Line(wrapped(name), thresholds, estimate.value, estimate.low, estimate.high)
@@ -127,27 +114,19 @@ def intervals(
     title: str,
     mark: float | None = None,
 ) -> Any:
-    """A figure of numbers with their intervals, one below the other;
-    `mark` is a value to compare them with.
+    """A figure of numbers with their intervals, one below the other, and a `mark` to
+    compare with.
     """
     labels = [wrapped(name, 24) for name in estimates]
-    with _figure(0.9 + sum(0.18 + 0.15 * (1 + label.count("\n")) for label in labels)) as (
-        figure,
-        panel,
-    ):
+    height = 0.9 + sum(0.18 + 0.15 * (1 + label.count("\n")) for label in labels)
+    with _figure(height) as (figure, panel):
         if mark is not None:
             panel.axvline(mark, color=INK, linewidth=0.8, linestyle="--", zorder=1)
         for place, (name, estimate) in enumerate(estimates.items()):
-            bar: dict[str, Any] = {
-                "color": styles[name][1],
-                "linewidth": 6,
-                "alpha": 0.35,
-                "solid_capstyle": "butt",
-            }
-            panel.plot([estimate.low, estimate.high], [place, place], zorder=2, **bar)
-            panel.plot(
-                [estimate.value], [place], "o", color=styles[name][1], markersize=6, zorder=3
-            )
+            bar: dict[str, Any] = {"linewidth": 6, "alpha": 0.35, "solid_capstyle": "butt"}
+            colour = styles[name][1]
+            panel.plot([estimate.low, estimate.high], [place] * 2, color=colour, zorder=2, **bar)
+            panel.plot([estimate.value], [place], "o", color=colour, markersize=6, zorder=3)
         panel.set_yticks(range(len(estimates)), labels)
         panel.set_ylim(len(estimates) - 0.5, -0.5)
         panel.tick_params(axis="y", length=0)
@@ -168,7 +147,6 @@ def _figure(height: float) -> Iterator[tuple[Any, Any]]:
 
 
 def _move_legend(figure: Any) -> None:
-    """Replace the legend of the panel with one below the whole figure."""
     (panel,) = figure.axes
     panel.get_legend().remove()
     figure.legend(loc="outside lower left", frameon=False, fontsize=8)
@@ -178,45 +156,36 @@ def draw_line(panel: Any, line: Line, style: LineStyle) -> None:
     """Draw a curve with its band and its single learners into a panel."""
     dashes, colour = style
     for steps, values in line.learners:
-        point = "." if len(steps) == 1 else None
-        panel.plot(
-            steps, values, dashes, color=colour, marker=point, linewidth=0.7, alpha=0.45, zorder=2
-        )
-    if len(line.steps) == 1 and np.isfinite(line.low).all():
+        thin = {"marker": "." if len(steps) == 1 else None, "linewidth": 0.7, "alpha": 0.45}
+        panel.plot(steps, values, dashes, color=colour, zorder=2, **thin)
+    steps, single = line.steps, len(line.steps) == 1
+    if single and np.isfinite(line.low).all():
         bars = [line.centre - line.low, line.high - line.centre]
-        panel.errorbar(line.steps, line.centre, bars, color=colour, capsize=3, zorder=3)
-    panel.fill_between(
-        line.steps, line.low, line.high, color=colour, alpha=0.2, linewidth=0, zorder=1
-    )
-    marker = "o" if len(line.steps) == 1 else None
-    panel.plot(
-        line.steps,
-        line.centre,
-        dashes,
-        color=colour,
-        linewidth=1.8,
-        marker=marker,
-        label=line.label,
-        zorder=4,
-    )
+        panel.errorbar(steps, line.centre, bars, color=colour, capsize=3, zorder=3)
+    panel.fill_between(steps, line.low, line.high, color=colour, alpha=0.2, linewidth=0, zorder=1)
+    thick = {"marker": "o" if single else None, "linewidth": 1.8, "label": line.label}
+    panel.plot(steps, line.centre, dashes, color=colour, zorder=4, **thick)
 
 
 def draw_reference(
     panel: Any, label: str, colour: str, steps: np.ndarray, mean: np.ndarray, std: np.ndarray
 ) -> None:
-    """Draw a published curve into a panel, with a hatched band:
-    it differs from ours without colours too.
-    """
+    """Draw a published curve into a panel. Its hatched band differs from ours in grey, too."""
     label = f"{label}, published (mean ± standard deviation)"
     if len(steps) == 1:
-        face: dict[str, Any] = {
-            "markerfacecolor": "white",
-            "markersize": 5,
-            "elinewidth": 1.1,
-            "capsize": 4,
-        }
         panel.errorbar(
-            steps, mean, std, fmt="D", color=colour, label=label, zorder=5, clip_on=False, **face
+            steps,
+            mean,
+            std,
+            fmt="D",
+            color=colour,
+            label=label,
+            zorder=5,
+            clip_on=False,
+            markerfacecolor="white",
+            markersize=5,
+            elinewidth=1.1,
+            capsize=4,
         )
         return
     panel.fill_between(
@@ -225,12 +194,7 @@ def draw_reference(
     panel.plot(steps, mean, "--", color=colour, linewidth=1.3, label=label, zorder=3)
 
 
-def finish_panel(
-    panel: Any,
-    title: str,
-    x_label: str = "environment steps",
-    y_label: str | None = "evaluation return",
-) -> None:
+def finish_panel(panel: Any, title: str, x_label: str, y_label: str | None) -> None:
     """Give a panel its title, axes and grid, and a legend where it has a `y_label`."""
     from matplotlib.ticker import EngFormatter
 
@@ -256,5 +220,5 @@ def finish_panel(
 
 
 def wrapped(text: str, width: int = 60) -> str:
-    """Text in lines of at most `width` characters, for a legend."""
+    """Text in lines of at most `width` characters."""
     return textwrap.fill(text, width)

@@ -1,7 +1,5 @@
-"""Run folders as comparisons read them: each run with its learners,
-each learner with its evaluations.
-
-`read_all` finds the runs below some folders. It skips folders that cannot be read, and says why.
+"""Run folders as comparisons read them: each run with its learners, each learner with its
+evaluations.
 """
 
 from __future__ import annotations
@@ -20,10 +18,8 @@ from rljax.training.settings import WEIGHTS
 
 # Settings of a run that distinguish learners as hyperparameters do.
 PROTOCOL = ("then_online", "offline_share")
-# Names of settings -> keys of config.json: runs that learners use.
-OTHER_RUNS = {"base": "base", "from": "from_run"}
-# In the folder of a sweep: its description, and its final test.
-SWEEP_FILE, SWEEP_TEST = "sweep.json", "test"
+OTHER_RUNS = {"base": "base", "from": "from_run"}  # settings -> keys of config.json
+SWEEP_FILE, SWEEP_TEST = "sweep.json", "test"  # in a sweep's folder: description, final test
 T = TypeVar("T")
 
 
@@ -59,21 +55,17 @@ class LearnerRecord:
 
     run: RunRecord
     seed: int
-    # its hyperparameters, and the settings of its run that are named in PROTOCOL
-    settings: dict[str, Any]
+    settings: dict[str, Any]  # its hyperparameters, and others that tell runs apart
     steps: np.ndarray  # [S] ascending
     returns: np.ndarray  # [S]
     scores: np.ndarray | None  # [S]; None where the data set has no reference scores
     diverged: np.ndarray  # [S] bool
     evaluations: list[dict[str, Any]]  # [S] the records of evaluations.jsonl
-    # [S] sums over episodes, by name
-    signals: dict[str, np.ndarray] = dataclasses.field(default_factory=dict)
+    signals: dict[str, np.ndarray]  # [S] sums over episodes, by name
 
     def index_at(self, step: int | None) -> int | None:
-        """The index of the evaluation that counts at `step`;
-        with `step` None, at the end of the budget.
-
-        None if the learner has not come so far.
+        """The index of the evaluation that counts at `step`, or at the budget's end; None before
+        it.
         """
         if step is None:
             return len(self.steps) - 1 if self.steps[-1] >= self.run.budget else None
@@ -83,7 +75,7 @@ class LearnerRecord:
 
 
 def read_all(paths: Sequence[Path]) -> tuple[list[RunRecord], list[tuple[Path, str]]]:
-    """The runs in and below `paths`, and the folders that were skipped, each with the reason."""
+    """The runs in and below `paths`, and the folders that were skipped, with reasons."""
     runs, skipped, searches = [], [], {}
     for folder in records.find(paths):
         sweep = _sweep_of_search(folder, paths)
@@ -107,10 +99,8 @@ def read_all(paths: Sequence[Path]) -> tuple[list[RunRecord], list[tuple[Path, s
 
 
 def _sweep_of_search(folder: Path, paths: Sequence[Path]) -> Path | None:
-    """The sweep that trained a run during its search; None for other runs.
-
-    It is also None if one of the `paths` lies inside that sweep: whoever names it wants to see
-    these runs.
+    """The sweep that trained a run during its search, unless one of the `paths` lies inside it:
+    whoever names it wants to see these runs.
     """
     for parent in folder.parents:
         if (parent / SWEEP_FILE).exists() and folder.relative_to(parent).parts[0] != SWEEP_TEST:
@@ -122,9 +112,8 @@ def _sweep_of_search(folder: Path, paths: Sequence[Path]) -> Path | None:
 def read(folder: Path) -> RunRecord:
     """Read the run in `folder`.
 
-    Raises:
-        ValueError: a run without evaluations, or files that are damaged or lack something.
-        OSError: files that cannot be read.
+    Raises `ValueError` without evaluations, or for damaged files, and `OSError` for files that
+    cannot be read.
     """
     config = records.read_config(folder)
     evaluations = records.read(folder, "evaluations")
@@ -141,8 +130,8 @@ def read(folder: Path) -> RunRecord:
 
 
 def _learner(run: RunRecord, number: int, evaluations: list[dict[str, Any]]) -> LearnerRecord:
-    """The learner with this number in its run, from its evaluations in the order of their steps."""
     has_scores = all(record.get("scores") for record in evaluations)
+    signals = [record.get("signals") or {} for record in evaluations]
     return LearnerRecord(
         run,
         evaluations[0]["seed"],
@@ -152,44 +141,26 @@ def _learner(run: RunRecord, number: int, evaluations: list[dict[str, Any]]) -> 
         _episode_means(evaluations, "scores") if has_scores else None,
         np.array([bool(record.get("diverged")) for record in evaluations]),
         evaluations,
-        {
-            name: _episode_means(map(signals_of, evaluations), name)
-            for name in shared_signals(evaluations)
-        },
+        {name: _episode_means(signals, name) for name in common(signals)},
     )
 
 
-def signals_of(record: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The sums of signals in one record of evaluations.jsonl, lists by name."""
-    return record.get("signals") or {}
-
-
-def shared_signals(evaluations: Sequence[Mapping[str, Any]]) -> list[str]:
-    """The names of the signals that all evaluations have."""
-    return [
-        name
-        for name in signals_of(evaluations[0])
-        if all(name in signals_of(record) for record in evaluations)
-    ]
+def common(mappings: Sequence[Mapping[str, Any]]) -> list[str]:
+    """The names that all have, in the order of the first."""
+    return [name for name in mappings[0] if all(name in each for each in mappings)]
 
 
 def _episode_means(evaluations: Iterable[Mapping[str, Any]], field: str) -> np.ndarray:
-    """The mean over the episodes of each evaluation.
-
-    JSON's None, a number that is not finite, becomes NaN.
-    """
+    """The mean over the episodes of each evaluation; None becomes NaN."""
     return np.array([float(estimators.mean(record[field])) for record in evaluations])
 
 
 def _settings(config: Mapping[str, Any], number: int) -> dict[str, Any]:
-    """The settings of one learner, which may differ from those of the run's other learners."""
+    """A learner's settings, with those of its run that tell runs apart."""
     settings = {name: config[name] for name in PROTOCOL if config.get("data") and name in config}
     if config.get("weights", "uniform") != "uniform":
-        settings |= {
-            name: config.get(name)
-            for name in ("weights", WEIGHTS.get(config["weights"]))
-            if name is not None
-        }
+        names = filter(None, ("weights", WEIGHTS.get(config["weights"])))
+        settings |= {name: config.get(name) for name in names}
     settings |= {f"online.{name}": value for name, value in (config.get("online") or {}).items()}
     settings |= {name: config[key] for name, key in OTHER_RUNS.items() if config.get(key)}
     if config["environment"] != config["env"]:  # it learnt elsewhere

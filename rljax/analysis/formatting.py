@@ -12,40 +12,32 @@ from rljax.trust import printable
 
 
 def quoted(names: Iterable[Any]) -> str:
-    """Names in quotes, separated by commas. Control characters in them are written as escapes."""
+    """Names in quotes, separated by commas, control characters as escapes."""
     return ", ".join(f"'{printable(name)}'" for name in names)
 
 
 def distinct(values: Iterable[Any]) -> list[str]:
-    """The different values as text, in their order, without None and empty values."""
+    """The different values as text, in their order, without empty ones."""
     return [printable(value) for value in dict.fromkeys(values) if value]
 
 
 def count(number: int, unit: str) -> str:
-    """A number with its unit; the unit is in the plural for every number but 1."""
+    """A number with its unit, in the plural for all but 1."""
     return f"{number:,} {unit}" if number == 1 else f"{number:,} {unit}s"
 
 
 def steps(number: int) -> str:
     """A number of steps with three digits, such as 300k."""
-    return (
-        f"{number / 1e6:.3g}M"
-        if number >= 999_500
-        else f"{number / 1e3:.3g}k"
-        if number >= 1000
-        else str(number)
-    )
+    if number >= 999_500:
+        return f"{number / 1e6:.3g}M"
+    return f"{number / 1e3:.3g}k" if number >= 1000 else str(number)
 
 
 def seconds(value: float) -> str:
-    """A time as seconds, minutes or hours, whichever suits its length."""
-    return (
-        f"{value:.0f} s"
-        if value < 100
-        else f"{value / 60:.0f} min"
-        if value < 6000
-        else f"{value / 3600:.1f} h"
-    )
+    """A time as seconds, minutes or hours, whichever suits it."""
+    if value < 100:
+        return f"{value:.0f} s"
+    return f"{value / 60:.0f} min" if value < 6000 else f"{value / 3600:.1f} h"
 
 
 def decimals(values: np.ndarray) -> int:
@@ -67,23 +59,20 @@ def interval(estimate: Estimate, places: int) -> str:
 
 
 def span(low: Any, high: Any) -> str:
-    """Two values as "low to high"; one value where both are the same."""
+    """Two values as "low to high", or one where both are the same."""
     return str(low) if low == high else f"{low} to {high}"
 
 
 def seeds(numbers: list[int]) -> str:
-    """Seeds as "0 to 4" where they are consecutive and more than two, else as a list."""
+    """Seeds as "0 to 4" where more than two are consecutive, else as a list."""
     first, last = numbers[0], numbers[-1]
     consecutive = len(numbers) > 2 and list(numbers) == list(range(first, last + 1))
     return f"{first} to {last}" if consecutive else ", ".join(map(str, numbers))
 
 
 def setting(value: Any) -> str:
-    """The value of a hyperparameter, as in the label of a row."""
+    """A hyperparameter's value, as in the label of a row."""
     if isinstance(value, list):
         return ",".join(map(setting, value))
-    return (
-        f"{value:g}"
-        if isinstance(value, int | float) and not isinstance(value, bool)
-        else printable(value).lower()
-    )
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    return f"{value:g}" if is_number else printable(value).lower()

@@ -1,7 +1,7 @@
 """Dip, recovery and regret when trained learners begin to learn in an environment.
 
-The hand-over of a run with `--then-online` is the end of its updates from data. The hand-over of
-any other run is its beginning, with the learners of another run (`--from`) or with new ones.
+The hand-over of a run with `--then-online` is the end of its updates from data, that of any other
+run its beginning, with the learners of another run (`--from`) or with new ones.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ class Handover:
 
     @property
     def dip(self) -> float:
-        """The value at the hand-over minus the lowest value since then; at least 0."""
+        """The value at the hand-over minus the lowest since then; at least 0."""
         return float(self.values[0] - self.values.min())
 
     @property
     def recovery(self) -> int | None:
-        """Steps until the value, after its lowest point, is as high as at the hand-over;
-        None if it never is.
+        """Steps until the value, after its lowest point, is as high as at the hand-over, if it ever
+        is.
         """
         lowest = int(self.values.argmin())
         back = np.flatnonzero(self.values[lowest:] >= self.values[0])
@@ -50,8 +50,7 @@ class Handover:
         """The mean value over the steps since the hand-over, by the trapezium rule."""
         if len(self.steps) == 1:
             return self.before
-        widths, middles = np.diff(self.steps), (self.values[1:] + self.values[:-1]) / 2
-        return float((widths * middles).sum() / widths.sum())
+        return float(np.trapezoid(self.values, self.steps) / (self.steps[-1] - self.steps[0]))
 
     @property
     def final(self) -> float:
@@ -60,8 +59,8 @@ class Handover:
 
 
 def handovers(folder: Path, scores: bool = False) -> list[Handover]:
-    """The hand-over of each learner of the run in `folder`, with its returns,
-    or with its normalised scores.
+    """The hand-over of each learner of the run in `folder`, with its returns or its normalised
+    scores.
 
     Raises `ValueError` for a run that has not reached its hand-over, or has no scores.
     """
@@ -85,8 +84,8 @@ def regret(learner: Handover) -> float:
     """CORL's regret: 1 minus a hundredth of the mean score over the evaluations after the
     hand-over.
 
-    Source: the tables of online fine-tuning in github.com/corl-team/CORL. Its evaluations are at
-    equal distances.
+    Source: the tables of online fine-tuning in github.com/corl-team/CORL, with evaluations at equal
+    distances.
     """
     return 1.0 - float(learner.values[1:].mean()) / 100.0
 
@@ -94,7 +93,7 @@ def regret(learner: Handover) -> float:
 def summary(learners: Sequence[Handover]) -> dict[str, Any]:
     """The mean over learners of each number with its 95 % bootstrap interval, ready for JSON.
 
-    `recovery` is the median over learners; None if half of the learners or more do not recover.
+    `recovery` is the median; None if half of the learners or more do not recover.
     """
     back = np.median([np.inf if each.recovery is None else each.recovery for each in learners])
     return {

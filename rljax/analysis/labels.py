@@ -6,24 +6,19 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 from rljax.analysis import formatting
-from rljax.analysis.folders import LearnerRecord, RunRecord, group_by
+from rljax.analysis.folders import LearnerRecord, RunRecord, common, group_by
 from rljax.training import registry
 
 
 def task_name(environment: str, data: str | None) -> str:
-    """The name of a task: its environment, or its data set.
-
-    For a file it is the name without folder and suffix.
-    """
+    """A task's environment, or its data set; of a file without folder and suffix."""
     if data is None:
         return environment
     return Path(data).stem if Path(data).suffix in (".hdf5", ".h5", ".npz") else data
 
 
 def task_names(tasks: Iterable[tuple[str, str | None]]) -> dict[tuple[str, str | None], str]:
-    """The name of each task (environment, data set): that of `task_name`,
-    or a longer one if two would be equal.
-    """
+    """The name of each task (environment, data set), longer where two would be equal."""
     full = {task: task[0] if task[1] is None else f"{task[1]} in {task[0]}" for task in tasks}
     short = {task: task_name(*task) for task in full}
     names = list(short.values())
@@ -31,11 +26,11 @@ def task_names(tasks: Iterable[tuple[str, str | None]]) -> dict[tuple[str, str |
 
 
 def row_labels(runs: Sequence[RunRecord]) -> Callable[[LearnerRecord], str]:
-    """A function that gives the label of a learner's row:
-    its agent and the settings that tell rows apart.
+    """A function that gives the label of a learner's row: its agent and the settings that tell rows
+    apart.
 
-    The label names settings that differ within a task, and only as many as tell all rows apart.
-    "..." stands for the other settings that differ; `differing_settings` lists them all.
+    They differ within a task, and are as few as possible. "..." stands for others that differ;
+    `differing_settings` lists them all.
     """
     learners_of = group_by(
         [learner for run in runs for learner in run.learners], lambda learner: learner.run.agent
@@ -46,11 +41,8 @@ def row_labels(runs: Sequence[RunRecord]) -> Callable[[LearnerRecord], str]:
         differing = differing_settings(learners)
         named = _distinguishing(learners, differing)
         name = registry.agent_name(agent)
-        parts[agent] = (
-            name if short_names.count(name) == 1 else agent,
-            named,
-            len(differing) > len(named),
-        )
+        name = name if short_names.count(name) == 1 else agent
+        parts[agent] = name, named, ["..."] * (len(differing) > len(named))
 
     def label(learner: LearnerRecord) -> str:
         name, named, more = parts[learner.run.agent]
@@ -58,24 +50,23 @@ def row_labels(runs: Sequence[RunRecord]) -> Callable[[LearnerRecord], str]:
             f"{each.replace('_', '-')}={formatting.setting(learner.settings[each])}"
             for each in named
         ]
-        return " ".join([name, *settings, *(["..."] if more else [])])
+        return " ".join([name, *settings, *more])
 
     return label
 
 
 def differing_settings(learners: Sequence[LearnerRecord]) -> list[str]:
     """The settings of all learners of one agent that differ within a task."""
-    common = [
-        name for name in learners[0].settings if all(name in each.settings for each in learners)
-    ]
     tasks = group_by(learners, lambda learner: learner.run.task).values()
     return [
-        name for name in common if any(len(_combinations(of_task, [name])) > 1 for of_task in tasks)
+        name
+        for name in common([each.settings for each in learners])
+        if any(len(_combinations(of_task, [name])) > 1 for of_task in tasks)
     ]
 
 
 def _distinguishing(learners: Sequence[LearnerRecord], names: Sequence[str]) -> list[str]:
-    """The settings of `names` that tell apart learners which the settings before them do not."""
+    """Those of `names` that tell learners apart which the settings before do not."""
     needed: list[str] = []
     for name in names:
         if len(_combinations(learners, [*needed, name])) > len(_combinations(learners, needed)):
@@ -84,7 +75,6 @@ def _distinguishing(learners: Sequence[LearnerRecord], names: Sequence[str]) -> 
 
 
 def _combinations(learners: Iterable[LearnerRecord], names: Sequence[str]) -> set[tuple[str, ...]]:
-    """All combinations of values that these settings have."""
     return {
         tuple(formatting.setting(learner.settings[name]) for name in names) for learner in learners
     }

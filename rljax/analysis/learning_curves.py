@@ -1,7 +1,7 @@
-"""Learning curves of runs in one file, which `rljax plot` writes:
-a panel per task, a curve per agent and settings.
+"""Learning curves of runs in one file, which `rljax plot` writes: a panel per task, a curve per
+agent and settings.
 
-`plot` reads run folders. `draw` takes evaluations from anywhere.
+`plot` reads run folders, `draw` takes evaluations from anywhere.
 """
 
 from __future__ import annotations
@@ -21,14 +21,13 @@ from rljax.runs.statistics import estimators, summaries
 from rljax.training import registry
 
 SUFFIXES = (".png", ".svg", ".pdf")
-STATISTICS = {"mean": (estimators.mean, "mean"), "iqm": (estimators.iqm, "interquartile mean")}
 
 References = Mapping[tuple[str, str], tuple[ArrayLike, ArrayLike, ArrayLike]]
 
 
 @dataclasses.dataclass
 class Curve:
-    """Evaluations of one curve. `draw` pools all `Curve`s with the same name and panel."""
+    """Evaluations of one curve. `draw` pools those with the same name and panel."""
 
     agent: str  # the curve's name: an agent, or an agent and its settings
     environment: str  # the panel's title: an environment, or a data set
@@ -40,32 +39,18 @@ class Curve:
 def plot(
     paths: Sequence[Path],
     output: Path | None = None,
-    references: References | None = None,
-    statistic: str = "mean",
     signal: str | None = None,
 ) -> Path:
-    """Draw the evaluation returns of runs, or sums of a signal, into a file,
-    and return the file's path.
+    """Draw the evaluation returns of runs, or sums of a `signal` such as "cost", into a file, and
+    return its path.
 
-    Learners with the same agent, settings and task are pooled over runs. A curve is the mean
-    (or IQM) over learners. Its band is the 95 % bootstrap interval of that number over learners,
-    and its thin lines are the single learners. The band of a single learner is over its episodes,
-    and the legend says so.
+    The file is .png, .svg or .pdf, by default curve.png in the first run's folder. Learners with
+    the same agent, settings and task are pooled over runs. A curve is the mean over learners, its
+    band the mean's 95 % bootstrap interval, its thin lines the single learners. The band of a
+    single learner is over its episodes, and the legend says so.
 
-    Args:
-        paths: folders of runs, finished or not.
-        output: a .png, .svg or .pdf file, replaced if it exists; curve.png in the first run's
-            folder by default.
-        references: published curves by (curve, panel): steps [S], mean [S] and standard deviation
-            [S]. Each is drawn in its panel as a dashed line with a band, a single point as an error
-            bar.
-        statistic: "mean" or "iqm".
-        signal: the signal whose sums over episodes are drawn in place of returns, such as "cost".
-
-    Raises:
-        ValueError: no paths, a path that is not a run or has no evaluations yet, an unknown suffix
-            or statistic, a reference whose arrays differ in shape, a signal that a run does not
-            have.
+    Raises `ValueError` for no paths, a path that is not a run or has no evaluations yet, an unknown
+    suffix, or a signal that a run does not have.
     """
     if not paths:
         raise ValueError(
@@ -83,7 +68,7 @@ def plot(
         for run in runs
         for learner in run.learners
     ]
-    return draw(curves, output, references, statistic, f"evaluation {signal or 'return'}")
+    return draw(curves, output, y_label=f"evaluation {signal or 'return'}")
 
 
 def _drawn(learner: folders.LearnerRecord, signal: str | None) -> list[dict[str, Any]]:
@@ -102,20 +87,20 @@ def draw(
     curves: Sequence[Curve],
     output: Path,
     references: References | None = None,
-    statistic: str = "mean",
     y_label: str = "evaluation return",
 ) -> Path:
     """Draw evaluations into a file, and return its path.
 
-    The other arguments and the errors are those of `plot`.
+    `references` are published curves by (curve, panel): steps [S], mean [S] and standard deviation
+    [S]. Each is drawn as a dashed line with a band, a single point as an error bar.
+
+    Raises `ValueError` for an unknown suffix, or a reference whose arrays differ in shape.
     """
-    if statistic not in STATISTICS:
-        raise ValueError(f"statistic is '{statistic}', it must be 'mean' or 'iqm'.")
     output = Path(output)
     if output.suffix.lower() not in SUFFIXES:
         raise ValueError(f"output is '{output}', its suffix must be one of {', '.join(SUFFIXES)}.")
     curves = _pool(curves)
-    points = _check_references({} if references is None else references)
+    points = _check_references(references or {})
 
     import matplotlib
     from matplotlib.figure import Figure
@@ -136,14 +121,14 @@ def draw(
         for panel, environment in zip(panels, environments, strict=False):
             in_panel = [curve for curve in curves if curve.environment == environment]
             for curve in in_panel:
-                figures.draw_line(panel, _line(curve, statistic), styles[curve.agent])
+                figures.draw_line(panel, _line(curve), styles[curve.agent])
             for (agent, where), reference in points.items():
                 if where == environment:
                     figures.draw_reference(
                         panel, registry.agent_name(agent), styles[agent][1], *reference
                     )
             figures.finish_panel(panel, environment, _common_label(in_panel), y_label)
-        caption = textwrap.fill(_caption(curves, statistic), int(16 * width))
+        caption = textwrap.fill(_caption(curves), int(16 * width))
         figure.supxlabel(caption, fontsize=7.5, color="0.35")
     return figures.save(figure, output)
 
@@ -163,20 +148,18 @@ def _read(path: Path) -> folders.RunRecord:
 
 
 def _x_label(run: folders.RunRecord) -> str:
-    """The unit of a run's steps, as the label of an axis."""
     if run.config["data"] is None or run.config["storage"] != "dataset":
         return "environment steps"
     return "updates, then environment steps" if run.config["then_online"] else "updates"
 
 
 def _common_label(curves: Sequence[Curve]) -> str:
-    """The label of the x axis of a panel with these curves."""
     x_labels = {curve.x_label for curve in curves}
     return x_labels.pop() if len(x_labels) == 1 else "steps"
 
 
 def _pool(curves: Sequence[Curve]) -> list[Curve]:
-    """One curve per agent and environment, in the order of their first occurrence."""
+    """One curve per agent and environment, in their first order."""
     pooled: dict[tuple[str, str], Curve] = {}
     for part, curve in enumerate(curves):
         empty = dataclasses.replace(curve, evaluations=[], episodes=set())
@@ -192,7 +175,6 @@ def _pool(curves: Sequence[Curve]) -> list[Curve]:
 def _check_references(
     references: References,
 ) -> dict[tuple[str, str], tuple[np.ndarray, np.ndarray, np.ndarray]]:
-    """The references as arrays [S]. Raises `ValueError` where their shapes differ."""
     checked = {}
     for (agent, environment), points in references.items():
         steps, mean, std = (np.atleast_1d(np.asarray(values, np.float64)) for values in points)
@@ -205,14 +187,13 @@ def _check_references(
     return checked
 
 
-def _line(curve: Curve, statistic: str) -> figures.Line:
-    """The curve over learners, its band, and its single learners."""
+def _line(curve: Curve) -> figures.Line:
     learners: dict[Any, dict[int, float]] = {}
     for record in curve.evaluations:
         learners.setdefault(record["learner"], {})[record["step"]] = float(
             estimators.mean(record["returns"])
         )
-    steps, centre, low, high = summaries.learning_curve(curve.evaluations, STATISTICS[statistic][0])
+    steps, centre, low, high = summaries.learning_curve(curve.evaluations)
     seeds = len({record["seed"] for record in curve.evaluations})
     label = f"{registry.agent_name(curve.agent)} ({formatting.count(seeds, 'seed')}"
     if seeds < len(learners):
@@ -228,18 +209,11 @@ def _line(curve: Curve, statistic: str) -> figures.Line:
     return figures.Line(label + ")", steps, centre, low, high, single if drawn else ())
 
 
-def _caption(curves: Sequence[Curve], statistic: str) -> str:
+def _caption(curves: Sequence[Curve]) -> str:
     episodes = sorted(set().union(*(curve.episodes for curve in curves)))
-    one = len(episodes) == 1
-    number = (
-        formatting.count(episodes[0], "episode")
-        if one
-        else f"{episodes[0]} to {episodes[-1]} episodes"
-    )
-    text = (
-        f"{number} per evaluation; line: {STATISTICS[statistic][1]}, band: its 95 % "
-        "bootstrap interval"
-    )
+    number = formatting.span(f"{episodes[0]:,}", f"{episodes[-1]:,}")
+    unit = "episode" if episodes == [1] else "episodes"
+    text = f"{number} {unit} per evaluation; line: mean, band: its 95 % bootstrap interval"
     if any(len({record["learner"] for record in curve.evaluations}) > 1 for curve in curves):
         text += " over seeds, thin: single seeds"
     return text

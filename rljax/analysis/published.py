@@ -1,6 +1,5 @@
-"""Published results, which reports show beside ours.
-
-They are in published.csv, made by scripts/results/published.py.
+"""Published results, which reports show beside ours, from published.csv of
+scripts/results/published.py.
 
 Each point comes from one source (repository and commit) and has its own protocol: other seeds,
 often other versions of the environment, sometimes another way to evaluate. Its `note` says what is
@@ -17,7 +16,6 @@ from pathlib import Path
 from typing import Any
 
 FILE = Path(__file__).parent / "published.csv"
-_REFERENCE = ("sac", 1_000_000)  # the agent and the step whose return normalises others
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,8 +36,8 @@ class Point:
 
 
 def task_of(environment: str, data: str | None = None) -> str:
-    """The name of a task among published results: an environment without its version,
-    or a data set with it.
+    """A task's name among published results: the environment without its version, or the data set
+    with it.
     """
     if data is None:
         return re.sub(r"-v\d+$", "", environment.rpartition("/")[2])
@@ -49,7 +47,7 @@ def task_of(environment: str, data: str | None = None) -> str:
 def points(agent: str, task: str, metric: str, step: int) -> list[Point]:
     """Published results of an agent in a task: for each source, the point nearest to `step`.
 
-    Points at less than half of `step`, or more than twice, are left out: they cannot be compared.
+    Points at less than half of `step`, or more than twice, cannot be compared and are left out.
     """
     nearest: dict[tuple[str, str], Point] = {}
     for point in _of(agent, task, metric):
@@ -62,26 +60,18 @@ def points(agent: str, task: str, metric: str, step: int) -> list[Point]:
 
 
 def curve(agent: str, task: str, metric: str) -> list[Point]:
-    """The points of the first source that has more than one, in the order of their steps;
-    [] if there is none.
-    """
+    """The points of the first source that has more than one, in the order of their steps."""
     by_source: dict[tuple[str, str], list[Point]] = {}
     for point in _of(agent, task, metric):
         by_source.setdefault((point.source, point.environment), []).append(point)
-    points_of_source = next(
-        (source_points for source_points in by_source.values() if len(source_points) > 1), []
-    )
-    return sorted(points_of_source, key=lambda point: point.step or 0)
+    first = next((points for points in by_source.values() if len(points) > 1), [])
+    return sorted(first, key=lambda point: point.step or 0)
 
 
 def reference(task: str) -> Point | None:
-    """The published return that counts as 1 in a task: that of SAC at 1M steps.
-
-    None if there is none above 0.
-    """
-    agent, step = _REFERENCE
-    positive = [point for point in points(agent, task, "return", step) if point.mean > 0]
-    return positive[0] if positive else None
+    """The published return that counts as 1 in a task: SAC's at 1M steps, if above 0."""
+    of_sac = points("sac", task, "return", 1_000_000)
+    return next((point for point in of_sac if point.mean > 0), None)
 
 
 def _of(agent: str, task: str, metric: str) -> list[Point]:

@@ -1,9 +1,9 @@
-"""Selection among runs by criteria that need only data, and the cost of each choice:
-`rljax select`.
+"""Selection among runs by criteria that need only data, and the cost of each choice: `rljax
+select`.
 
-A candidate is a run with evaluations. A judge is a run whose base is a candidate. It judges the
-candidate by the metric `value/initial`, as FQE does. Only the first learner of a candidate counts,
-because judges see only that learner.
+A candidate is a run with evaluations. A judge is a run whose base is a candidate, which it judges
+by the metric `value/initial`, as FQE does. Only the first learner of a candidate counts, because
+judges see only that learner.
 
 Regret and rank correlation: Paine et al., Hyperparameter Selection for Offline Reinforcement
 Learning, arXiv:2007.09055.
@@ -31,9 +31,7 @@ LOSSES = (ACTION, ERROR)  # of candidates on held-out data: the smallest is the 
 
 @dataclasses.dataclass(frozen=True)
 class Choice:
-    """The candidate that one criterion prefers, compared with the other candidates that have a
-    value of it.
-    """
+    """The candidate that a criterion prefers, compared with all that have a value of it."""
 
     criterion: str
     candidates: int  # the number of candidates with a value
@@ -41,10 +39,8 @@ class Choice:
     value: float  # of the criterion, for this run
     final_return: float  # of this run
     best_return: float  # the largest of all candidates with a value
-    # share, in [0, 1], of the range of returns that the choice loses; NaN if all returns are equal
-    regret: float
-    # Spearman's rank correlation of criterion and return; NaN if one of them is constant
-    correlation: float
+    regret: float  # share, in [0, 1], of the range of returns that it loses; NaN if all are equal
+    correlation: float  # of criterion and return
 
 
 def correlation(one: np.ndarray, other: np.ndarray) -> float:
@@ -58,10 +54,10 @@ def correlation(one: np.ndarray, other: np.ndarray) -> float:
 
 
 def choose(criterion: str, values: Mapping[Path, float], returns: Mapping[Path, float]) -> Choice:
-    """Choose the candidate with the largest value of a criterion; among equal values, the first.
+    """The candidate with the largest value of a criterion, the first of equals.
 
-    For a criterion in `LOSSES` the smallest value is chosen, and the correlation is that of the
-    negative loss.
+    Of a criterion in `LOSSES` the smallest counts, and the correlation is that of the negative
+    loss.
     """
     candidates = [path for path in returns if path in values]
     value = np.array([values[path] for path in candidates])
@@ -91,13 +87,11 @@ def select(
 ) -> tuple[list[Choice], dict[Path, dict[str, float]]]:
     """Choose among the runs in and below `paths` by each criterion.
 
-    Return the choices, and a table by candidate.
+    Returns the choices, and the return and the criteria of each candidate. `validation` is a data
+    set, by name or file, that no candidate has learnt from; for it and `discount` see `losses`.
+    With `trust`, the user vouches for the code that the candidates name.
 
-    The table holds the return and the criteria of each candidate. `validation` is the name or the
-    file of a data set that no candidate has learnt from. For `validation` and `discount` see
-    `losses`. With `trust`, the user vouches for the code that the candidates name. Raises
-    `ValueError` for fewer than two candidates, if there is no criterion, and for all errors of
-    `losses`.
+    Raises `ValueError` for fewer than two candidates or no criterion, and all errors of `losses`.
     """
     if not 0.0 <= discount <= 1.0:
         raise ValueError(f"--discount is {discount:g}, it must be in [0, 1].")
@@ -132,42 +126,34 @@ def select(
             "--validation DATA"
         )
     table = {
-        path: {
-            "return": final_return,
-            **{name: values[path] for name, values in criteria.items() if path in values},
-        }
-        for path, final_return in returns.items()
+        path: {name: x[path] for name, x in {"return": returns, **criteria}.items() if path in x}
+        for path in returns
     }
     return [choose(name, values, returns) for name, values in criteria.items()], table
 
 
 def _last(folder: Path) -> dict[str, float]:
-    """The last value of each metric of a run, for its first learner."""
     last: dict[str, Any] = {}
     for line in records.read(folder, "metrics"):
-        last |= {
-            name: value[0]
-            for name, value in line.items()
-            if isinstance(value, list) and value[0] is not None
-        }
+        firsts = {name: value[0] for name, value in line.items() if isinstance(value, list)}
+        last |= {name: value for name, value in firsts.items() if value is not None}
     return last
 
 
 def markdown(paths: Sequence[Path], **options: Any) -> str:
-    """Two tables: the choices, and the candidates by descending return.
-
-    `options` are those of `select`.
+    """Two tables: the choices, and the candidates by descending return. `options` are those of
+    `select`.
     """
     choices, table = select(paths, **options)
     lines = [
         "| criterion | runs | chosen | its return | the best | regret | rank correlation |",
         "|---|---|---|---|---|---|---|",
     ]
-    for x in choices:
-        numbers = (
-            f"{x.final_return:,.1f} | {x.best_return:,.1f} | {x.regret:.2f} | {x.correlation:.2f}"
-        )
-        lines.append(f"| {x.criterion} | {x.candidates} | {x.run.name} | {numbers} |")
+    lines += [
+        f"| {x.criterion} | {x.candidates} | {x.run.name} | {x.final_return:,.1f} | "
+        f"{x.best_return:,.1f} | {x.regret:.2f} | {x.correlation:.2f} |"
+        for x in choices
+    ]
     names = [x.criterion for x in choices]
     lines += ["", f"| run | return | {' | '.join(names)} |", "|---|---|" + "---|" * len(names)]
     for path, values in sorted(table.items(), key=lambda item: -item[1]["return"]):

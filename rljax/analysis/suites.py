@@ -1,11 +1,9 @@
-"""Suites of several tasks: rows that share these tasks,
-with scores that can be averaged over them.
-"""
+"""Suites: rows that share several tasks, with scores that can be averaged over them."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -17,7 +15,7 @@ POINTS = 30  # steps at which a curve over several tasks has a value
 
 @dataclasses.dataclass
 class Suite:
-    """The rows that share several tasks. Their scores can be compared between these tasks."""
+    """Rows that share several tasks, between which their scores can be compared."""
 
     title: str
     axis: str  # the label of an axis with scores
@@ -34,19 +32,21 @@ class Suite:
         assert reference is not None
         return values / reference.mean
 
-    def scores(self) -> dict[str, dict[str, np.ndarray]]:
-        """The score of each learner [learners], by label and task."""
+    def scores(
+        self, values: Callable[[Row, str], np.ndarray] = Row.values
+    ) -> dict[str, dict[str, np.ndarray]]:
+        """The score of each learner [learners], by label and task, from `values` of a metric."""
         return {
             label: {
-                table.task: self.score(table, row.values(table.metric))
+                table.task: self.score(table, values(row, table.metric))
                 for table, row in zip(self.tables, rows, strict=True)
             }
             for label, rows in self.rows.items()
         }
 
     def scores_over_time(self) -> tuple[np.ndarray, dict[str, dict[str, np.ndarray]]]:
-        """Steps [S] that all learning curves cover, and the scores [learners, S] at them,
-        by label and task.
+        """Steps [S] that all learning curves cover, and the scores [learners, S], by label and
+        task.
         """
         learners = [
             learner for rows in self.rows.values() for row in rows for learner, _ in row.counted
@@ -57,22 +57,12 @@ class Suite:
             min(table.budget for table in self.tables),
         )
         steps = np.linspace(first, last, POINTS)
-        values = {
-            label: {
-                table.task: self.score(
-                    table,
-                    np.stack(
-                        [
-                            np.interp(steps, each.steps, getattr(each, table.metric))
-                            for each, _ in row.counted
-                        ]
-                    ),
-                )
-                for table, row in zip(self.tables, rows, strict=True)
-            }
-            for label, rows in self.rows.items()
-        }
-        return steps, values
+
+        def curves(row: Row, metric: str) -> np.ndarray:
+            counted = [learner for learner, _ in row.counted]
+            return np.stack([np.interp(steps, x.steps, getattr(x, metric)) for x in counted])
+
+        return steps, self.scores(curves)
 
 
 def find(tables: Sequence[Table]) -> tuple[list[Suite], list[str]]:
@@ -91,9 +81,9 @@ def find(tables: Sequence[Table]) -> tuple[list[Suite], list[str]]:
 
 
 def _suite(kind: str, tables: Sequence[Table]) -> Suite | str:
-    """The suite over two or more tables of one kind, or a remark that says why there is none."""
+    """The suite over tables of one kind, or a remark that says why there is none."""
     known = [table for table in tables if _has_reference(table)]
-    unknown = [table.task for table in tables if not _has_reference(table)]
+    unknown = [table.task for table in tables if table not in known]
     if len(known) < 2:
         return (
             f"No score over {', '.join(table.task for table in tables)} together: returns of "
@@ -115,22 +105,18 @@ def _suite(kind: str, tables: Sequence[Table]) -> Suite | str:
 
 
 def _has_reference(table: Table) -> bool:
-    """Whether results in a task can be normalised."""
     if table.metric == "scores":
         return True
     return table.data is None and published.reference(table.published_task) is not None
 
 
 def _explanation(kind: str, tables: Sequence[Table]) -> str:
-    """The meaning of the scores 0 and 1."""
     if kind == "data sets":
         return "1 is the reference policy of each data set, 0 the random one."
     points = [(table.task, published.reference(table.published_task)) for table in tables]
     references = "; ".join(
-        (
-            f"{task} {point.mean:,.0f} ({point.environment}, "
-            f"{formatting.count(point.seeds, 'seed')}, {point.source})"
-        )
+        f"{task} {point.mean:,.0f} ({point.environment}, "
+        f"{formatting.count(point.seeds, 'seed')}, {point.source})"
         for task, point in points
         if point is not None
     )
@@ -138,7 +124,6 @@ def _explanation(kind: str, tables: Sequence[Table]) -> str:
 
 
 def _comparable(table: Table) -> dict[str, Row]:
-    """The rows of a table that can be compared, by label."""
     return {
         row.label: row
         for row in table.rows
@@ -147,11 +132,9 @@ def _comparable(table: Table) -> dict[str, Row]:
 
 
 def _largest(tables: Sequence[Table]) -> tuple[list[Table], list[str]]:
-    """The largest choice of tables and labels in which every label has a comparable row in every
-    table.
+    """The tables and labels in which every label has a comparable row in every table.
 
-    Its size is the number of tables times the number of labels. Among equal choices it is the one
-    with more tables.
+    The number of tables times that of labels is the largest, then the number of tables.
     """
     tables_of = {
         label: {i for i, table in enumerate(tables) if label in _comparable(table)}

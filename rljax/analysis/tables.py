@@ -1,9 +1,6 @@
 """Which learners are one row of a task's table, and at which step do they count?
 
-Learners with the same agent and settings are one row, from however many runs they come. There is
-one table per task.
-
-The unit is the learner. Learners whose settings differ are in different rows.
+Learners with the same agent and settings are one row, from however many runs they come.
 """
 
 from __future__ import annotations
@@ -15,7 +12,7 @@ import numpy as np
 
 from rljax.analysis import comparison, formatting, labels, published
 from rljax.analysis.comparison import Estimate
-from rljax.analysis.folders import LearnerRecord, RunRecord, group_by
+from rljax.analysis.folders import LearnerRecord, RunRecord, common, group_by
 
 
 @dataclasses.dataclass
@@ -25,10 +22,8 @@ class Row:
     agent: str
     label: str
     learners: list[LearnerRecord]
-    # the learners that the numbers are of, and the index of their evaluation
-    counted: list[tuple[LearnerRecord, int]]
-    # whether some learners reached the step of comparison: `counted` holds these, or else all
-    complete: bool
+    counted: list[tuple[LearnerRecord, int]]  # with the index of their evaluation
+    complete: bool  # some learners reached the step of comparison: `counted` has these, else all
 
     def values(self, metric: str) -> np.ndarray:
         """The returns or scores of the counted learners: [learners]."""
@@ -40,12 +35,12 @@ class Row:
 
     @property
     def step(self) -> int:
-        """The step at which the counted learners were evaluated."""
+        """The step of the counted evaluations."""
         return int(max(learner.steps[index] for learner, index in self.counted))
 
     @property
     def diverged(self) -> int:
-        """The number of counted learners that had diverged by that step."""
+        """Counted learners that had diverged by that step."""
         return sum(
             bool(learner.diverged[: index + 1].any()) or not np.isfinite(learner.returns[index])
             for learner, index in self.counted
@@ -53,7 +48,7 @@ class Row:
 
     @property
     def cut(self) -> int:
-        """The number of counted episodes that were cut before their end."""
+        """Counted episodes that were cut before their end."""
         return sum(learner.evaluations[index].get("cut", 0) for learner, index in self.counted)
 
     @property
@@ -77,28 +72,18 @@ class Table:
     @property
     def signals(self) -> list[str]:
         """The names of the signals that all learners have."""
-        learners = [learner for row in self.rows for learner, _ in row.counted]
-        return [
-            name
-            for name in learners[0].signals
-            if all(name in learner.signals for learner in learners)
-        ]
+        return common([learner.signals for row in self.rows for learner, _ in row.counted])
 
     @property
     def published_task(self) -> str:
-        """The name of the task in the table of published results."""
+        """The task's name among published results."""
         return published.task_of(self.environment, self.data)
 
 
 def arrange(runs: Sequence[RunRecord], at: int | None = None) -> list[Table]:
-    """The runs as tables of rows, one table per task.
+    """The runs as one table per task, compared at step `at` or at the end of their budgets.
 
-    Args:
-        runs: of any agents and tasks.
-        at: the step at which learners are compared, by default the end of their budgets.
-
-    Raises:
-        ValueError: runs of one task that cannot be compared.
+    Raises `ValueError` for runs of one task that cannot be compared.
     """
     tasks = group_by(runs, lambda run: run.task)
     names = labels.task_names(tasks)
@@ -110,17 +95,14 @@ def arrange(runs: Sequence[RunRecord], at: int | None = None) -> list[Table]:
     for task, task_runs in sorted(tasks.items(), key=lambda item: names[item[0]]):
         learners = [learner for run in task_runs for learner in run.learners]
         rows = group_by(learners, lambda learner: (learner.run.agent, label(learner)))
-        tables.append(
-            Table(
-                names[task],
-                task[0],
-                task[1],
-                "scores" if all(learner.scores is not None for learner in learners) else "returns",
-                min(run.budget for run in task_runs) if at is None else at,
-                min(task_runs[0].episodes),
-                [_row(agent, name, members, at) for (agent, name), members in sorted(rows.items())],
-            )
-        )
+        metric = "scores" if all(each.scores is not None for each in learners) else "returns"
+        budget = min(run.budget for run in task_runs) if at is None else at
+        arranged = [
+            _row(agent, name, members, at) for (agent, name), members in sorted(rows.items())
+        ]
+        episodes = min(task_runs[0].episodes)
+        environment, data = task
+        tables.append(Table(names[task], environment, data, metric, budget, episodes, arranged))
     return tables
 
 
@@ -139,7 +121,6 @@ def _row(agent: str, label: str, learners: list[LearnerRecord], at: int | None) 
 
 
 def _check_budgets(task: str, runs: Sequence[RunRecord], at: int | None) -> None:
-    """Raise `ValueError` if the runs of a task were not planned for the step of comparison."""
     by_budget = group_by(runs, lambda run: run.budget)
     if at is not None and at < 1:
         raise ValueError(f"--at is {at}, it must be at least 1.")
@@ -164,7 +145,6 @@ def _check_budgets(task: str, runs: Sequence[RunRecord], at: int | None) -> None
 
 
 def _check_episodes(task: str, runs: Sequence[RunRecord]) -> None:
-    """Raise `ValueError` where the evaluations of a task have different numbers of episodes."""
     by_episodes = group_by(runs, lambda run: tuple(sorted(run.episodes)))
     if len(by_episodes) > 1 or any(len(numbers) > 1 for numbers in by_episodes):
         raise ValueError(
@@ -178,27 +158,25 @@ def _check_episodes(task: str, runs: Sequence[RunRecord]) -> None:
 
 
 def _folders(runs: Sequence[RunRecord]) -> str:
-    """The folders of runs, the first three by name."""
     names = formatting.quoted([run.folder for run in runs[:3]])
     return names if len(runs) <= 3 else f"{names} and {len(runs) - 3} more"
 
 
 def estimates(row: Row, metric: str) -> dict[str, Estimate] | None:
-    """IQM, median and mean over the counted learners of a row; None where a value is not finite."""
-    values = row.values(metric)
-    if not np.isfinite(values).all():
-        return None
+    """IQM, median and mean over a row's counted learners; None where one is not finite."""
     measures = {"iqm": comparison.iqm, "median": comparison.median_of_runs, "mean": comparison.mean}
-    return comparison.aggregate({row.label: {"": values}}, measures)[row.label]
+    return _aggregated(row.values(metric), measures)
 
 
 def of_signal(row: Row, signal: str) -> Estimate | None:
-    """The IQM over the counted learners of the sums of a signal;
-    None where a value is not finite.
-    """
-    values = row.sums(signal)
+    """The IQM of a signal over a row's counted learners; None where one is not finite."""
+    aggregated = _aggregated(row.sums(signal), {"iqm": comparison.iqm})
+    return None if aggregated is None else aggregated["iqm"]
+
+
+def _aggregated(
+    values: np.ndarray, measures: dict[str, comparison.Measure]
+) -> dict[str, Estimate] | None:
     if not np.isfinite(values).all():
         return None
-    return comparison.aggregate({row.label: {"": values}}, {"iqm": comparison.iqm})[row.label][
-        "iqm"
-    ]
+    return comparison.aggregate({"": {"": values}}, measures)[""]

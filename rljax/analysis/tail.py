@@ -9,9 +9,8 @@ from rljax.trust import safe
 
 
 class Tail:
-    """Follows a growing file of lines.
-
-    Each `look` reads only the bytes that are new since the last one.
+    """Follows a growing file of lines. Each `look` reads only the bytes that are new since the
+    last.
     """
 
     def __init__(self, path: Path, backlog: int = 1 << 20) -> None:
@@ -19,11 +18,9 @@ class Tail:
         self._path, self._backlog, self._end = path, backlog, 0
 
     def look(self) -> list[bytes]:
-        """The complete lines since the last `look`; an empty list where the file does not exist
-        yet.
+        """The complete lines since the last `look`; none where the file does not exist yet.
 
-        A file becomes shorter where its run is resumed from a checkpoint. It is then read as if for
-        the first time.
+        A file that became shorter, because its run was resumed, is read as if for the first time.
         """
         try:
             with safe(self._path, copies=0).open("rb") as file:  # only its end is read

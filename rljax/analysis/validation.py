@@ -30,13 +30,12 @@ def losses(
     """The losses of the last policy and critics of the run in `out` on evenly spread rows of
     `dataset`.
 
-    `validation/action` is the mean squared difference between the actions of the data and those of
-    the policy without exploration, per dimension in [-1, 1]. With discrete actions it is the share
-    of choices that differ. `validation/error` is the mean squared error of the critics' value
-    Q(s, a) to r + `discount` (1 - terminated) Q(s', a'), where the policy chooses a'. Rewards are
-    transformed as in the run. Agents without the optional part `value` have only the first loss.
-    Agents that remember, or observe goals or the time, have none, because rows of data lack these
-    inputs.
+    `validation/action` is the mean squared difference between the actions of the data and of the
+    policy without exploration, per dimension in [-1, 1]; with discrete actions the share that
+    differ. `validation/error` is that of the critics' Q(s, a) to r + `discount` (1 - terminated)
+    Q(s', a'), where the policy chooses a' and rewards are transformed as in the run. Agents without
+    the optional part `value` have only the first; those that remember, or observe goals or the
+    time, have none, because rows of data lack these inputs.
 
     Raises `ValueError` where the data have other spaces, and all errors of `loading.load_all`.
     """
@@ -58,10 +57,9 @@ def losses(
     @jax.jit
     def differences(state: Any, observation: Any, action: Any) -> Any:
         policy_action, *_ = agent_state.act(module, state, observation, key, config, explore=False)
-        different = (
-            (policy_action != action) if spec.discrete else jnp.square(policy_action - action)
-        )
-        return different.astype(jnp.float32).mean()
+        if spec.discrete:
+            return (policy_action != action).astype(jnp.float32).mean()
+        return jnp.square(policy_action - action).astype(jnp.float32).mean()
 
     values = {ACTION: float(differences(state, data.observation, data.action))}
     if has_values(module):
@@ -86,10 +84,6 @@ def losses(
 
 @functools.cache  # compared runs have learnt from the same data
 def _reward_affine(transform: RewardTransform, name: str | None) -> tuple[float, float]:
-    """The scale and shift of the rewards in a run.
-
-    Some transforms depend on the run's data set, which is then read.
-    """
     if transform == "none" or name is None:
         return 1.0, 0.0
     return datasets.reward_transform(transform, datasets.load(name))

@@ -1,4 +1,4 @@
-"""A live table of running runs in the terminal, which `rljax watch` shows: one line for each run.
+"""A live table of running runs in the terminal, which `rljax watch` shows: a line for each run.
 
 Each look at a run reads only the new lines of its files.
 """
@@ -33,30 +33,25 @@ COLOURS = {
 }
 # Seconds without a new line; ten times the duration of a chunk where that is longer.
 STALLED_AFTER = 120.0
-START_LIMIT = 600.0  # seconds that a run may take to its first line, since it compiles before
-RECENT_CHUNKS = 20  # number of chunks from which the time left is estimated
+START_LIMIT = 600.0  # seconds to the first line, since the run compiles before
+RECENT_CHUNKS = 20  # from which the time left is estimated
 NUMBER_COLUMNS = ("step", "steps/s", "IQM of the latest", "left")
 BAR_WIDTH = 12  # characters of the progress bar
-# Characters of a task's name; the table leaves out columns before it shortens names further.
-TASK_WIDTH = 16
+TASK_WIDTH = 16  # characters of a task's name for which the table leaves out columns
 DEFAULT_WIDTH = 160  # characters of a line where the output is no terminal
 
 
 def follow(
     paths: Sequence[Path], once: bool = False, every: float = 2.0, output: TextIO | None = None
 ) -> None:
-    """Show the runs in and below `paths`, also new ones,
-    until all are complete or Ctrl-C is pressed.
+    """Show the runs in and below `paths`, also new ones, until all are complete or Ctrl-C is
+    pressed.
 
-    Args:
-        paths: folders of runs, or folders with runs at any depth.
-        once: print the table once and return. This also happens where `output` is no terminal.
-        every: seconds between two looks.
-        output: where to print, by default the standard output.
+    It looks `every` so many seconds. With `once`, or where `output` (by default the standard
+    output) is no terminal, it prints the table once.
 
-    Raises:
-        ValueError: a path that is not a folder, no run in any of them, or a time that is not
-            above 0.
+    Raises `ValueError` for a path that is not a folder, no run in any, or a time that is not above
+    0.
     """
     if every <= 0:
         raise ValueError(f"--every is {every:g}, it must be above 0 seconds.")
@@ -68,9 +63,9 @@ def follow(
     runs: dict[Path, WatchedRun] = {}
     _update(paths, runs)
     if not runs:
-        names = formatting.quoted(paths)
         raise ValueError(
-            f"there is no run in {names} yet. One begins with: rljax train sac --env Hopper-v5"
+            f"there is no run in {formatting.quoted(paths)} yet. One begins with: rljax train sac "
+            "--env Hopper-v5"
         )
     if once or not stream.isatty():
         console.print(_table(runs, console.width))
@@ -107,7 +102,7 @@ class WatchedRun:
 
     @classmethod
     def open(cls, folder: Path) -> WatchedRun:
-        """The run in `folder`, before the first look at it."""
+        """The run in `folder`, before the first look."""
         try:
             config = records.read_config(folder)
         except (ValueError, OSError):
@@ -129,16 +124,14 @@ class WatchedRun:
 
     @property
     def left(self) -> float | None:
-        """Seconds until the end at the recent pace, with evaluations;
-        None where they are unknown.
-        """
+        """Seconds until the end at the recent pace, with evaluations, where they are known."""
         if self.state not in ("running", "stalled") or len(self.pace) < 2:
             return None
         (first, began), (last, now) = self.pace[0], self.pace[-1]
         return (self.total - last) * (now - began) / (last - first) if last > first else None
 
     def look(self, now: float) -> None:
-        """Read the new lines. `now` is the time in seconds since the epoch."""
+        """Read the new lines at the time `now`, in seconds since the epoch."""
         if not self.config:
             self.state = "unreadable"
             return
@@ -150,26 +143,24 @@ class WatchedRun:
             self.state = "unreadable"
 
     def _add_metrics(self, lines: Sequence[bytes]) -> None:
-        """Take step, speed and pace from new lines of metrics."""
         for line in lines[-RECENT_CHUNKS:]:
             record = records.parse(line, "metrics")
             if record is not None:
                 self.step, self.speed = record["step"], record.get("steps_per_second")
-                # The run was resumed from an earlier step.
-                while self.pace and self.pace[-1][0] >= self.step:
+                while self.pace and self.pace[-1][0] >= self.step:  # it was resumed
                     self.pace.pop()
                 self.pace.append((self.step, record.get("wall_seconds") or 0.0))
 
     def _add_evaluations(self, lines: Sequence[bytes]) -> None:
-        """Take the evaluations of the last step from new lines."""
         step = None
         for line in reversed(lines):
             record = records.parse(line, "evaluations")
             if record is None:
                 continue
-            if step is None and record["step"] not in self.returns:
-                self.returns, self.diverged = {record["step"]: {}}, 0
-            step = record["step"] if step is None else step
+            if step is None:
+                step = record["step"]
+                if step not in self.returns:
+                    self.returns, self.diverged = {step: {}}, 0
             if record["step"] != step:
                 break
             self.returns[step][record["learner"]] = float(estimators.mean(record["returns"]))
@@ -194,15 +185,11 @@ class WatchedRun:
             summary = records.read_summary(self.folder)
             return "diverged" if len(summary.get("diverged", [])) == self.learners else "stopped"
         chunks = np.diff([wall for _, wall in self.pace])  # seconds of each
-        return (
-            "running"
-            if now - latest < max(STALLED_AFTER, 10 * max(chunks, default=0.0))
-            else "stalled"
-        )
+        limit = max(STALLED_AFTER, 10 * max(chunks, default=0.0))
+        return "running" if now - latest < limit else "stalled"
 
 
 def _update(paths: Sequence[Path], runs: dict[Path, WatchedRun]) -> None:
-    """Add new runs, and look at all of them."""
     for folder in records.find(paths):
         if folder not in runs:
             runs[folder] = WatchedRun.open(folder)
@@ -212,9 +199,7 @@ def _update(paths: Sequence[Path], runs: dict[Path, WatchedRun]) -> None:
 
 
 def _table(runs: dict[Path, WatchedRun], width: int) -> Any:
-    """The runs as a table of rich, running ones first,
-    without the columns that do not fit into `width` characters.
-    """
+    """A table of rich, running runs first, with the columns that fit into `width` characters."""
     from rich.progress_bar import ProgressBar
     from rich.table import Table
     from rich.text import Text
@@ -236,12 +221,9 @@ def _table(runs: dict[Path, WatchedRun], width: int) -> Any:
 
 
 def _fit(rows: Sequence[dict[str, str]], width: int) -> tuple[list[str], int]:
-    """The columns that fit into `width` characters,
-    and the largest number of characters of a task.
-    """
-    widths = {name: max(len(name), *(len(row[name]) for row in rows)) for name in rows[0]} | {
-        "": BAR_WIDTH
-    }
+    """The columns that fit into `width` characters, and the most characters of a task."""
+    widths = {name: max(len(name), *(len(row[name]) for row in rows)) for name in rows[0]}
+    widths[""] = BAR_WIDTH
     spare = width - sum(widths.values()) - 2 * len(widths)
     longest = widths["task"]
     for name in ("run", "", "steps/s"):
@@ -251,14 +233,12 @@ def _fit(rows: Sequence[dict[str, str]], width: int) -> tuple[list[str], int]:
 
 
 def _cells(run: WatchedRun) -> dict[str, str]:
-    """The cells of a run's line, by the name of their column.
-
-    The progress bar's column has an empty name.
-    """
+    """The cells of a run's line by column; the progress bar's has no name."""
     empty = dict.fromkeys(("agent", "task", "run", "", *NUMBER_COLUMNS, "state"), "")
     name = printable(run.folder.name)
     if run.state == "unreadable":
         return empty | {"run": name, "state": f"unreadable{'' if run.config else ': config.json'}"}
+    diverged = f", {run.diverged} of {run.learners} diverged" if run.diverged else ""
     return empty | {
         "agent": printable(registry.agent_name(run.config["agent"])),
         "task": printable(labels.task_name(run.config["environment"], run.config.get("data"))),
@@ -267,13 +247,11 @@ def _cells(run: WatchedRun) -> dict[str, str]:
         "steps/s": "" if run.speed is None else f"{run.speed:,.0f}",
         "IQM of the latest": run.latest and f"{run.latest} of {run.learners}",
         "left": "" if run.left is None else _duration(run.left),
-        "state": run.state
-        + (f", {run.diverged} of {run.learners} diverged" if run.diverged else ""),
+        "state": run.state + diverged,
     }
 
 
 def _iqm(returns: np.ndarray) -> str:
-    """The IQM over learners, with its interval if there is one."""
     low, high = estimators.interval(returns)
     places = formatting.decimals(returns)
     centre = formatting.number(estimators.iqm(returns), places)
@@ -283,9 +261,6 @@ def _iqm(returns: np.ndarray) -> str:
 
 
 def _write_time(path: Path) -> float | None:
-    """The time of the last change of a file, in seconds since the epoch;
-    None where there is no such file.
-    """
     try:
         return path.stat().st_mtime
     except OSError:
@@ -293,12 +268,7 @@ def _write_time(path: Path) -> float | None:
 
 
 def _duration(seconds: float) -> str:
-    """Seconds as minutes, or as hours and minutes."""
     minutes = round(seconds / 60)
-    return (
-        f"{minutes // 60}:{minutes % 60:02d} h"
-        if minutes >= 60
-        else f"{minutes} min"
-        if minutes
-        else "< 1 min"
-    )
+    if minutes >= 60:
+        return f"{minutes // 60}:{minutes % 60:02d} h"
+    return f"{minutes} min" if minutes else "< 1 min"

@@ -16,12 +16,11 @@ SHIFT = 0x5417  # folded into the keys of a draw, so that rows and shifts are in
 
 
 def shifted(batches: Transition, keys: Array, most: int) -> Transition:
-    """Batches [P, U, B, ...] whose pictures are moved by up to `most` pixels along both axes;
-    `keys` are [P].
+    """Batches [P, U, B, ...] whose pictures are moved by up to `most` pixels along both axes, for
+    `keys` [P].
 
-    Each observation and each successor has its own shift, uniform among (2 `most` + 1)^2. All
-    pictures and frames of one observation have the same. Pixels from beyond a picture's edge repeat
-    the edge.
+    Each observation and each successor has its own shift, uniform among (2 `most` + 1)^2, for all
+    its pictures and frames. Pixels from beyond the edge repeat the edge.
     """
 
     def of_learner(batches: Transition, key: Array) -> Transition:
@@ -35,12 +34,11 @@ def shifted(batches: Transition, keys: Array, most: int) -> Transition:
 
 
 def has_pictures(observation: Any, leading: int) -> bool:
-    """Whether an array of observations with so many leading axes is a picture [..., H, W, K]."""
+    """Whether an array of observations with so many leading axes is a picture."""
     return any(x.ndim == leading + 3 for x in jax.tree.leaves(observation))
 
 
 def _moved(observation: Any, key: Array, shape: tuple[int, ...], most: int) -> Any:
-    """Observations [U, B, ...] with their pictures moved."""
     shifts = jax.random.randint(key, (*shape, 2), -most, most + 1)
 
     def move(picture: Array, shift: Array) -> Array:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -19,21 +19,19 @@ SAME = 1e-4  # rewards that differ by less are one
 
 @declaration
 class NextAction(Column):
-    """`extras["next_action"]`: the action taken in the next state;
-    0 where `extras["has_next_action"]` is False.
+    """`extras["next_action"]`: the action taken in the next state; 0 where
+    `extras["has_next_action"]` is False.
 
-    The last row of a trajectory has no next action, and neither has the newest row of a replay.
+    The last row of a trajectory has no next action, nor has the newest row of a replay.
     """
 
     def of_data(self, data: Transition) -> dict[str, np.ndarray]:
-        """The next actions [N, A], and whether each row has one [N]."""
         has = ~trajectory_ends(data)
         following = np.roll(np.asarray(data.action), -1, axis=0)
         following[~has] = 0
         return {"next_action": following, "has_next_action": has}
 
     def of_replay(self, data: Transition, at: RingRows) -> dict[str, Array]:
-        """The next actions [..., A], and whether each row has one [...]."""
         has = (at.later > 0) & ~(data.terminated | data.truncated)[at.row]
         action = data.action[at.after(1)]
         known = has.reshape(*has.shape, *[1] * (action.ndim - has.ndim))
@@ -45,13 +43,13 @@ class NextAction(Column):
 
 @declaration
 class ReturnToGo(Column):
-    """`extras["return_to_go"]`: the discounted sum of rewards from this row to the last one of its
-    trajectory.
+    """`extras["return_to_go"]`: the discounted sum of rewards from this row to its trajectory's
+    last.
 
-    The rewards are those that are learnt from: the agent's `reward_transform` has changed them. The
-    sum also ends where a trajectory is truncated. With `failure`, such a trajectory is taken to go
-    on for ever if all its rewards from this row on are `failure`: its return is
-    failure / (1 - discount), as in Cal-QL (arXiv:2303.05479).
+    The rewards are those that are learnt from, after the agent's `reward_transform`. The sum also
+    ends where a trajectory is truncated. With `failure`, such a trajectory is taken to go on for
+    ever if all its rewards from this row on are `failure`: its return is failure / (1 - discount),
+    as in Cal-QL (arXiv:2303.05479).
 
     It is 0 where `extras["has_return_to_go"]` is False: in rows of a replay whose episode has not
     ended yet. All learners of a program have the same numbers.
@@ -61,15 +59,13 @@ class ReturnToGo(Column):
     failure: float | None = None
 
     def check(self) -> None:
-        """Raise `ValueError` where the learners' discounts differ, or their rewards of failure."""
-        self._discount()
-        self._failure()
+        self._settings()
 
     def of_data(self, data: Transition) -> dict[str, np.ndarray]:
         """The column [N], float32, summed in float64, and True for each row [N]."""
         from scipy.signal import lfilter
 
-        discount, failure = self._discount(), self._failure()
+        discount, failure = self._settings()
         reward, begin, sums = np.asarray(data.reward, np.float64), 0, []
         for end in np.flatnonzero(trajectory_ends(data)):
             backwards = reward[begin : end + 1][::-1]
@@ -82,9 +78,8 @@ class ReturnToGo(Column):
         return {"return_to_go": returns, "has_return_to_go": np.ones(len(returns), np.bool_)}
 
     def of_replay(self, data: Transition, at: RingRows) -> dict[str, Array]:
-        """The column [...], and whether each row [...] has one.
-
-        As many steps are read as the longest episode has.
+        """The column [...], and whether each row [...] has one; it reads as far as the longest
+        episode.
         """
         discount, (scale, shift) = jnp.ravel(jnp.asarray(self.discount))[0], at.reward_affine
         failure = None if self.failure is None else jnp.ravel(jnp.asarray(self.failure))[0]
@@ -115,24 +110,18 @@ class ReturnToGo(Column):
             total = jnp.where(fails, failure / (1.0 - discount), total)
         return {"return_to_go": jnp.where(ended, total, 0.0), "has_return_to_go": ended}
 
-    def _discount(self) -> float:
-        discounts = np.unique(np.asarray(self.discount, np.float32))
-        if len(discounts) > 1:
-            raise ValueError(
-                "returns to go are computed once for all learners: give one --config.discount."
-            )
-        return float(discounts[0])
+    def _settings(self) -> tuple[float, float | None]:
 
-    def _failure(self) -> float | None:
-        if self.failure is None:
-            return None
-        rewards = np.unique(np.asarray(self.failure, np.float32))
-        if len(rewards) > 1:
-            raise ValueError(
-                "returns to go are computed once for all learners: give one "
-                "--config.failure-reward."
-            )
-        return float(rewards[0])
+        def common(values: Any, flag: str) -> float:
+            numbers = np.unique(np.asarray(values, np.float32))
+            if len(numbers) > 1:
+                raise ValueError(
+                    f"returns to go are computed once for all learners: give one --config.{flag}."
+                )
+            return float(numbers[0])
+
+        discount = common(self.discount, "discount")
+        return discount, None if self.failure is None else common(self.failure, "failure-reward")
 
 
 class _Sum(NamedTuple):
@@ -149,10 +138,7 @@ class Source(Column):
     """`extras["offline"]`: whether the row comes from the data set."""
 
     def of_data(self, data: Transition) -> dict[str, np.ndarray]:
-        """True for all rows [N]."""
         return {"offline": np.ones(len(data.reward), np.bool_)}
 
     def of_replay(self, data: Transition, at: RingRows) -> dict[str, Array]:
-        """False for all rows [...]."""
-        del data
         return {"offline": jnp.zeros(at.row.shape, jnp.bool_)}

@@ -1,15 +1,15 @@
-"""Data set: recorded transitions that never change and that all learners share,
-and batches drawn from them.
+"""Data set: recorded transitions that never change and that all learners share, and batches drawn
+from them.
 
-A data set is not a part of a learner's state. Drivers hold it once and pass it to `Learner.update`.
-Populations and checkpoints therefore hold no copies of it.
+It is not a part of a learner's state: drivers hold it once, and populations and checkpoints hold no
+copies.
 """
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator
-from typing import Any, ClassVar, Literal, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -21,6 +21,8 @@ from rljax.buffers.experience import (
     WITHOUT_ENVIRONMENT,
     D,
     Experience,
+    Observed,
+    Parallelism,
     RewardTransform,
     Supply,
     declaration,
@@ -30,49 +32,41 @@ from rljax.buffers.rows import TerminalRows, random_rows, repeated_rows, rows_of
 from rljax.networks.inputs import OfData, Raw
 from rljax.system.hardware import nbytes
 
-ALIAS = "alias_table"  # name in a data set's extras: its alias table [N, 2], see `with_weights`
-PART = "part"  # label of joined data: which of the joined data sets a row is from, counted from 0
+ALIAS = "alias_table"  # in a data set's extras: see `alias_table`
+PART = "part"  # label of joined data: which data set a row is from, counted from 0
 WHOLE = 1 << 32  # the weight of an average row in an alias table
 
 
 @declaration
 class DatasetDraw:
-    """How batches are drawn from a data set, in two parts:
-    `random` draws random numbers, `take` gathers the rows.
+    """How batches are drawn from a data set: `random` draws random numbers, `take` gathers the
+    rows.
 
-    Only `take` reads the data. The data may therefore be NumPy arrays on the host, outside compiled
-    programs.
+    Only `take` reads the data: they may be NumPy arrays on the host, outside compiled programs.
     """
 
-    has_columns: ClassVar[bool] = False  # batches carry the columns that the agent asks for
+    has_columns: ClassVar[bool] = False  # batches carry the agent's columns
     # columns of the data, beside signals, that the draw needs
     labels: ClassVar[tuple[str, ...]] = ()
 
     @property
-    def observes(self) -> tuple[Literal["goals", "time"], ...]:
+    def observes(self) -> Observed:
         """What observations show because of this draw, behind those of the data set."""
         return ()
 
     def observed_spec(self, spec: EnvSpec, name: str) -> EnvSpec:
-        """The spaces of the data set `name` as the agent observes them,
-        where it has the spaces `spec`.
-        """
-        del name
+        """The spaces `spec` of the data set `name`, as the agent observes them."""
         return spec
 
     def require_weights(self, supply: Supply) -> None:
-        """Raise `ValueError` for a data set whose rows have weights:
-        this draw has probabilities of its own.
-        """
+        """Raise `ValueError` for rows with weights: this draw has probabilities of its own."""
         raise ValueError(
             f"agent '{supply.agent}' draws rows in its own way, and --weights {supply.weights} is "
             "for agents that draw all rows alike: leave it out."
         )
 
     def require_all_tasks(self, supply: Supply) -> None:
-        """Raise `ValueError` where the data set is cut for one task,
-        and the agent learns more than this.
-        """
+        """Raise `ValueError` where the data are cut for one task, and the agent learns more."""
 
     def only_from_data(self, agent: str) -> str:
         """A sentence without its end: the agent cannot go on in an environment."""
@@ -83,19 +77,17 @@ class DatasetDraw:
         return data
 
     def terminal_rows(self, data: Transition, most: int) -> TerminalRows | None:
-        """At most `most` rows of a data set [N, ...] that nothing follows, evenly spread;
-        None where there are none.
-        """
-        return terminal_rows(data, np.flatnonzero(np.asarray(data.terminated)), most)
+        """See `Experience.terminal_rows`."""
+        return terminal_rows(data, np.flatnonzero(data.terminated), most)
 
     def random(self, keys: Array, number: int, experience: Dataset) -> Any:
-        """The random draws for an iteration's batches from `number` rows: leaves [P, U, B];
-        `keys` are [P].
+        """The random draws for an iteration's batches from `number` rows, [P, U, B]; `keys` are
+        [P].
         """
         raise NotImplementedError
 
     def take(self, data: Transition, drawn: Any) -> Transition:
-        """The batches [..., B, ...] from a data set [N, ...] for the random draws `drawn`."""
+        """The batches [..., B, ...] from a data set [N, ...] for the draws `drawn`."""
         raise NotImplementedError
 
 
@@ -106,14 +98,12 @@ class UniformRows(DatasetDraw):
     has_columns: ClassVar[bool] = True
 
     def require_weights(self, supply: Supply) -> None:
-        """Rows that are drawn alike can have weights."""
+        """Rows drawn alike can have weights."""
 
     def random(self, keys: Array, number: int, experience: Dataset) -> Array:
-        """Rows, int32 [P, U, B]."""
         return random_rows(keys, number, experience.num_updates, experience.batch_size)
 
     def take(self, data: Transition, drawn: Any) -> Transition:
-        """The transitions in the drawn rows."""
         return rows_of(data, drawn)
 
 
@@ -121,28 +111,26 @@ class AliasDraws(NamedTuple):
     """Random draws from an alias table, [...] each."""
 
     row: Any  # int32: a uniform row
-    bits: Any  # uint32: the row's alias takes its place where these are at least the row's share
+    bits: Any  # uint32: the row's alias replaces it where these are at least the row's share
 
 
 @declaration
 class WeightedRows(DatasetDraw):
-    """Rows with the probabilities that `with_weights` put into the data, with replacement."""
+    """Rows with the probabilities of `with_weights`, with replacement."""
 
     has_columns: ClassVar[bool] = True
 
     def random(self, keys: Array, number: int, experience: Dataset) -> AliasDraws:
-        """The random draws: leaves [P, U, B]."""
         return alias_draws(keys, number, experience.num_updates, experience.batch_size)
 
     def take(self, data: Transition, drawn: AliasDraws) -> Transition:
-        """The transitions in the drawn rows."""
         return rows_of(without_weights(data), aliased(data, drawn))
 
 
 @declaration
 class PartRows(DatasetDraw):
-    """Batches of 2 B rows: B uniform rows of all parts,
-    then B uniform rows of one part of joined data.
+    """Batches of 2 B rows: B uniform rows of all parts, then B uniform rows of one part of joined
+    data.
     """
 
     part: int  # counted from 0
@@ -152,9 +140,8 @@ class PartRows(DatasetDraw):
     flag: ClassVar[str] = "expert-part"  # name of the setting that asks for this draw
 
     def prepare(self, data: Transition) -> Transition:
-        """The data with an alias table of the part's rows.
-
-        Raises `ValueError` where it has none.
+        """The data with an alias table of the part's rows; raises `ValueError` where it has
+        none.
         """
         inside = np.asarray(data.extras[PART]) == self.part
         if not inside.any():
@@ -166,13 +153,11 @@ class PartRows(DatasetDraw):
         return with_weights(data.replace(extras=extras), inside / inside.sum())
 
     def random(self, keys: Array, number: int, experience: Dataset) -> tuple[Array, AliasDraws]:
-        """Rows of all parts, int32 [P, U, B], and the draws from the table."""
         key_all, key_part = jnp.moveaxis(jax.vmap(jax.random.split)(keys), 1, 0)
         size = (number, experience.num_updates, experience.batch_size)
         return random_rows(key_all, *size), alias_draws(key_part, *size)
 
     def take(self, data: Transition, drawn: tuple[Array, AliasDraws]) -> Transition:
-        """The transitions in the drawn rows [..., 2 B]."""
         rows = (drawn[0], aliased(data, drawn[1]))
         xp: Any = np if isinstance(rows[1], np.ndarray) else jnp
         return rows_of(without_weights(data), xp.concatenate(rows, axis=-1))
@@ -180,63 +165,50 @@ class PartRows(DatasetDraw):
 
 @declaration
 class Dataset(Experience):
-    """Batches from a data set alone.
-
-    With `online`, the agent can go on in an environment, with data of both mixed.
+    """Batches from a data set alone. With `online`, the agent can go on in an environment with
+    both.
     """
 
     batch_size: int  # transitions of one update
-    reward_transform: RewardTransform = "none"  # of the data set's rewards, before any update
+    reward_transform: RewardTransform = "none"
     draw: DatasetDraw = UniformRows()  # how batches are drawn
-    # a replay: how the agent learns in an environment after the data set
     online: Experience | None = None
-    # updates after which the learning rate is 0; None where it stays above 0
     learns_until: float | None = None
-    # the statistics of observations are those of next observations too
+    # statistics of observations count next observations too
     counts_successors: bool = False
 
     kind: ClassVar[str] = "dataset"
 
     @classmethod
     def of(cls: type[D], config: Any, **others: Any) -> D:
-        """The declaration of a Config; see `Experience.of`.
-
-        Numbers of environments are those of `online`.
-        """
+        """See `Experience.of`. Numbers of environments are those of `online`."""
         return super().of(config, num_envs=1, num_steps=1, **others)
 
     @property
     def inputs(self) -> Raw:
-        """Normalised by statistics of the data set, which never move, not even online after it."""
+        """By statistics of the data set, which never move, not even online."""
         if not self.normalise_observations:
             return Raw()
         return OfData(self.counts_successors, "goals" in self.observes)
 
     @property
-    def observes(self) -> tuple[Literal["goals", "time"], ...]:
-        """What observations show behind those of the data set."""
+    def observes(self) -> Observed:
         return self.draw.observes or super().observes
 
     @property
     def labels(self) -> tuple[str, ...]:
-        """Columns of the data set, beside its signals, that the draw needs."""
         return self.draw.labels
 
     @property
     def steps_per_iteration(self) -> int:
-        """Number of updates: in learning from data alone, a step is an update."""
-        return self.num_updates
+        return self.num_updates  # in learning from data alone, a step is an update
 
     def check(self) -> None:
-        """Raise `ValueError` for numbers that can never work,
-        those for going on online included.
-        """
         super().check()
         if self.online is not None:
             self.online.check_numbers()
 
     def require_data(self, supply: Supply) -> None:
-        """Raise `ValueError` where there is no data set."""
         if supply.data is None:
             raise ValueError(
                 f"agent '{supply.agent}' learns from data: rljax train {supply.agent} --data "
@@ -244,7 +216,6 @@ class Dataset(Experience):
             )
 
     def require_supply(self, supply: Supply) -> None:
-        """Raise `ValueError` for settings of a run that do not fit learning from a data set."""
         if supply.weights != "uniform":
             self.draw.require_weights(supply)
         if supply.data_on_host and supply.then_online:
@@ -263,7 +234,6 @@ class Dataset(Experience):
             raise ValueError(WITHOUT_ENVIRONMENT)
 
     def require_mixing(self, supply: Supply) -> None:
-        """Raise `ValueError` where no new experience is mixed with the data set."""
         if not supply.then_online:
             raise ValueError(
                 f"--offline-share {supply.offline_share} is of batches from a data set and new "
@@ -271,79 +241,54 @@ class Dataset(Experience):
             )
 
     def observed_spec(self, spec: EnvSpec, name: str) -> EnvSpec:
-        """The spaces of the data set `name` as the agent observes them,
-        where it has the spaces `spec`.
-        """
         return self.draw.observed_spec(spec, name)
 
     def stages(self, steps: int, then_online: int) -> tuple[int, int]:
-        """The number of updates from the data set alone, and the environment steps after them."""
         return steps, then_online
 
     def in_environment(self) -> Experience:
-        """The declaration for going on in an environment. There must be one."""
         assert self.online is not None
         return self.online
 
     def weighted(self) -> Dataset:
-        """The declaration for a data set whose rows have weights."""
         return dataclasses.replace(self, draw=WeightedRows())
 
-    def parallelism(
-        self, num_learners: int, in_program: bool
-    ) -> Literal["threads", "one thread", "cores"]:
-        """Learners from data alone are computed by a core each."""
+    def parallelism(self, num_learners: int, in_program: bool) -> Parallelism:
         return "cores" if num_learners > 1 else "threads"
 
     def oddities(self, rows: int | None, longest: int | None) -> Iterator[str]:
-        """A warning about a batch that is larger than the data set."""
-        del longest
-        yield from repeated_rows(self.batch_size, rows)
+        return repeated_rows(self.batch_size, rows)
 
     def batch_bytes(self, storage: Any, data: Any, num_learners: int) -> int:
-        """The bytes of all batches of an iteration.
-
-        Pictures are stored once, and drawn as often as rows show them.
-        """
+        # Pictures that are stored once are drawn as often as rows show them.
         row = nbytes(jax.eval_shape(lambda data: rows_of(data, jnp.zeros((), jnp.int32)), data))
         return num_learners * self.num_updates * self.batch_size * row
 
     def idle(self, steps: int, iteration: int, on_host: bool, flag: str) -> str | None:
-        """None: every step is an update."""
-        return None
+        return None  # every step is an update
 
     def prepare(self, data: Transition) -> Transition:
-        """A data set [N, ...] in NumPy with its columns and the arrays that the draw needs."""
         return self.draw.prepare(super().prepare(data))
 
     def terminal_rows(self, data: Transition, most: int) -> TerminalRows | None:
-        """At most `most` rows of a data set [N, ...] that nothing follows, evenly spread;
-        None where there are none.
-        """
         return self.draw.terminal_rows(data, most)
 
     def random(self, keys: Array, number: int) -> Any:
-        """The random draws for an iteration's batches from `number` rows: leaves [P, U, B];
-        `keys` are [P].
-        """
+        """See `DatasetDraw.random`."""
         return self.draw.random(keys, number, self)
 
     def take(self, data: Transition, drawn: Any) -> Transition:
-        """The batches [..., B, ...] from a data set [N, ...] for the random draws `drawn`."""
+        """See `DatasetDraw.take`."""
         return self.draw.take(data, drawn)
 
     def sample(self, buffer: Any, data: Transition | None, keys: Array) -> Transition:
-        """The batches of one iteration, [P, U, B, ...]."""
-        del buffer
         assert data is not None
         return self.take(data, self.random(keys, data.reward.shape[0]))
 
 
 @config
 class DatasetSettings(ReplaySettings):
-    """Settings of every agent that learns from data, and perhaps goes on online:
-    the base of its Config.
-    """
+    """Settings of every agent that learns from data: the base of its Config."""
 
     reward_transform: RewardTransform = "none"  # of the data set's rewards, before any update
     replay_size: int = 1_000_000  # online: newest transitions that are kept beside the data set
@@ -354,22 +299,18 @@ class DatasetSettings(ReplaySettings):
 
 
 def trajectory_ends(data: Transition) -> np.ndarray:
-    """Whether each row [N] ends a trajectory: at termination, at truncation,
-    and at the last row of the data.
-    """
+    """Whether each row [N] ends a trajectory: terminated, truncated, or the data's last."""
     ends = np.asarray(data.terminated) | np.asarray(data.truncated)
     ends[-1] = True
     return ends
 
 
 def with_weights(data: Transition, probability: np.ndarray) -> Transition:
-    """A data set [N, ...] in NumPy with an alias table,
-    from which `WeightedRows` draws with `probability` [N].
+    """A data set [N, ...] in NumPy with an alias table, from which `WeightedRows` draws with
+    `probability` [N].
 
-    A draw is a uniform row, or the row's alias: one more gather, independent of N (Walker,
-    Electronics Letters 10(8), 1974). Row i of the table holds 2^32 times the probability to keep
-    row i, and its alias. The weights are rounded to multiples of 2^-32 / N, and the table has the
-    rounded ones exactly.
+    A draw is a uniform row, or its alias: one more gather, independent of N (Walker, Electronics
+    Letters 10(8), 1974). Weights are rounded to multiples of 2^-32 / N.
     """
     return data.replace(extras={**data.extras, ALIAS: alias_table(probability)})
 
@@ -387,19 +328,16 @@ def alias_draws(keys: Array, capacity: int, number: int, size: int) -> AliasDraw
 
 
 def drawn_rows(data: Transition, keys: Array, number: int, size: int) -> Transition:
-    """Random rows [P, number, size] of a data set [N, ...],
-    with its alias table's probabilities where it has one.
-    """
+    """Random rows [P, number, size] of a data set [N, ...], by its alias table where it has one."""
+    shape = (data.reward.shape[0], number, size)
     if ALIAS not in data.extras:
-        return rows_of(data, random_rows(keys, data.reward.shape[0], number, size))
-    return rows_of(
-        without_weights(data), aliased(data, alias_draws(keys, data.reward.shape[0], number, size))
-    )
+        return rows_of(data, random_rows(keys, *shape))
+    return rows_of(without_weights(data), aliased(data, alias_draws(keys, *shape)))
 
 
 def aliased(data: Transition, drawn: AliasDraws) -> Any:
-    """The drawn rows [...] of a data set that `with_weights` returned:
-    NumPy's from NumPy's, else JAX's.
+    """The drawn rows [...] of a data set that `with_weights` returned: NumPy's from NumPy's, else
+    JAX's.
     """
     entry = data.extras[ALIAS][drawn.row]
     xp: Any = np if isinstance(entry, np.ndarray) else jnp
@@ -407,11 +345,10 @@ def aliased(data: Transition, drawn: AliasDraws) -> Any:
 
 
 def alias_table(probability: np.ndarray) -> np.ndarray:
-    """[N, 2] uint32: for each row 2^32 times the probability to keep it,
-    and the row that is drawn in its place.
+    """[N, 2] uint32: for each row 2^32 times the probability to keep it, and its alias.
 
-    In row order, heavy rows fill up light ones with what they have above the average. A heavy row
-    that has given too much is filled up by the next one. In whole numbers this is exact.
+    In row order, heavy rows fill up light ones with what they have above the average; a heavy row
+    that has given too much is filled up by the next. In whole numbers this is exact.
     """
     number = len(probability)
     weight = _whole(np.asarray(probability, np.float64), number)
@@ -422,8 +359,7 @@ def alias_table(probability: np.ndarray) -> np.ndarray:
     spare = np.cumsum(weight[heavy] - WHOLE)  # by heavy rows, at most
     keep[light] = weight[light]
     alias[light] = heavy[np.searchsorted(spare, taken - (WHOLE - weight[light]), side="right")]
-    # The light row that takes the last of a heavy row takes too much, and the next heavy row makes
-    # up for it.
+    # The light row that takes the last of a heavy row takes too much: the next heavy row pays.
     last = np.searchsorted(taken, spare)
     ends = last < len(taken)
     keep[heavy[ends]] = WHOLE - (taken[last[ends]] - spare[ends])
@@ -433,9 +369,7 @@ def alias_table(probability: np.ndarray) -> np.ndarray:
 
 
 def _whole(probability: np.ndarray, number: int) -> np.ndarray:
-    """The probabilities [N] as whole numbers [N] whose sum is N 2^32:
-    rounded down, then the largest remainders up.
-    """
+    """The probabilities [N] as whole numbers of sum N 2^32, by the largest remainders."""
     exact = probability / probability.sum() * number * WHOLE
     weight = np.floor(exact).astype(np.int64)
     missing = number * WHOLE - int(weight.sum())

@@ -1,6 +1,4 @@
-"""Draws from a replay beside uniform ones: returns of several steps,
-and goals replaced in hindsight.
-"""
+"""Draws from a replay beside uniform ones: returns of several steps, and goals in hindsight."""
 
 from __future__ import annotations
 
@@ -21,10 +19,10 @@ from rljax.buffers.storage.ring import ReplayBuffer
 class NStep(Draw):
     """Uniform rows, with the rewards of up to `steps` steps summed.
 
-    The sum covers k rows of one episode and begins with the drawn row. k is `steps`, or less where
-    the episode ends or where the ring's newest row is reached. `reward` is the sum of discount^i
-    r_i, `extras["discount"]` is discount^k, and `next_observation`, `terminated` and `truncated`
-    are those of the last of these rows.
+    The sum covers k rows of one episode, from the drawn one on: `steps`, or less where the episode
+    ends or where the ring's newest row is reached. `reward` is the sum of discount^i r_i,
+    `extras["discount"]` is discount^k, and `next_observation`, `terminated` and `truncated` are
+    those of the last of these rows.
     """
 
     steps: int
@@ -33,9 +31,6 @@ class NStep(Draw):
     flag: ClassVar[str] = "n-step"
 
     def check(self, experience: Replay) -> None:
-        """Raise `ValueError` where the replay holds fewer steps of an environment than are
-        summed.
-        """
         held = experience.replay_size // experience.num_envs
         if self.steps > held:
             raise ValueError(
@@ -45,13 +40,9 @@ class NStep(Draw):
             )
 
     def row_bytes(self, row: float) -> float:
-        """Bytes of a row of a batch, with the rows, rewards and ends of the steps that are
-        summed.
-        """
-        return row + 16 * self.steps
+        return row + 16 * self.steps  # rows, rewards and ends of the steps that are summed
 
     def oddities(self, longest: int | None) -> Iterator[str]:
-        """A warning about sums that are longer than an episode."""
         if longest is not None and self.steps > longest:
             yield (
                 f"--config.n-step {self.steps:,} is more than the {longest:,} steps of the "
@@ -59,7 +50,6 @@ class NStep(Draw):
             )
 
     def __call__(self, buffer: ReplayBuffer, keys: Array, experience: Replay) -> Transition:
-        """Batches [P, U, B, ...]; `keys` are [P]."""
 
         def draw(ring: ReplayBuffer, key: Array, discount: Array) -> Transition:
             rows = ring.random_rows(key, (experience.num_updates, experience.batch_size))
@@ -71,8 +61,8 @@ class NStep(Draw):
 def n_step_batch(
     ring: ReplayBuffer, rows: Array, num_envs: int, number: int, discount: Array | float
 ) -> Transition:
-    """The transitions over up to `number` steps from `rows` [...] on, of one learner's ring;
-    see `NStep`.
+    """The transitions over up to `number` steps from `rows` [...] of one learner's ring on; see
+    `NStep`.
     """
     data, capacity, steps = ring.data, ring.capacity, jnp.arange(number)
     following = (rows[..., None] + num_envs * steps) % capacity  # [..., n]
@@ -97,10 +87,10 @@ def n_step_batch(
 class Hindsight(Draw):
     """Uniform rows, with the goals of a `share` of the rows replaced.
 
-    Half of the new goals are goals that the row's own episode reached k steps later, with
-    P(k) ~ discount^k among its later steps in the ring. The other half are goals that another
-    environment reached in any row (the same environment, where there is only one). The environment
-    relabels observations and rewards. `terminated` and `truncated` do not change.
+    Half of the new goals are goals that the row's own episode reached k steps later, with P(k) ~
+    discount^k among its later steps in the ring; the others are goals that another environment (if
+    there is one) reached in any row. The environment relabels observations and rewards.
+    `terminated` and `truncated` do not change.
     """
 
     share: float
@@ -111,18 +101,16 @@ class Hindsight(Draw):
     flag: ClassVar[str] = "hindsight"
 
     def extras(self, step: Step) -> dict[str, Array]:
-        """`time`: the number of the step in its episode, from 1 on."""
-        return {"time": step.episode_length}
+        return {"time": step.episode_length}  # of the step in its episode, from 1 on
 
     def with_goals(self, goals: Any, env: str) -> Hindsight:
-        """The draw whose goals are replaced by `goals`;
-        this may also be text that says why none can replace them.
+        """The draw whose goals are replaced by `goals`, which may be text that says why none can
+        be.
 
         Raises `ValueError` where nothing can.
         """
-        if all(
-            hasattr(goals, part) for part in ("achieved", "desired", "relabelled", "goal_reward")
-        ):
+        parts = ("achieved", "desired", "relabelled", "goal_reward")
+        if all(hasattr(goals, part) for part in parts):
             return dataclasses.replace(self, environment=goals)
         reason = (
             f"the observations of '{env}' hold none. Choose an environment whose observations hold "
@@ -134,7 +122,6 @@ class Hindsight(Draw):
         )
 
     def __call__(self, buffer: ReplayBuffer, keys: Array, experience: Replay) -> Transition:
-        """Batches [P, U, B, ...]; `keys` are [P]."""
         number, capacity = experience.num_envs, buffer.capacity
 
         def draw(ring: ReplayBuffer, key: Array, discount: Array, share: Array) -> Transition:
@@ -145,9 +132,8 @@ class Hindsight(Draw):
             def halve(_: Any, bounds: tuple[Array, Array]) -> tuple[Array, Array]:
                 low, high = bounds
                 middle = (low + high + 1) // 2
-                same = (
-                    time[(rows + number * middle) % capacity] == time[rows] + middle
-                )  # no step later, no other episode
+                # The same episode, and no later step is missing.
+                same = time[(rows + number * middle) % capacity] == time[rows] + middle
                 return jnp.where(same, middle, low), jnp.where(same, high, middle - 1)
 
             bounds = (jnp.zeros_like(rows), later_rows(ring, rows, number))

@@ -1,10 +1,8 @@
-"""How an agent declares what it learns from, and the methods of every such declaration.
+"""Declarations: what an agent learns from, as its `experience(config)` returns it.
 
-An agent's `experience(config)` returns one of `Replay`, `Rollout`, `Stream` and `Dataset`. A
-declaration says how many transitions are stored, how batches are drawn, and how many updates follow
-how many steps. It acts, too: it makes its buffer, stores transitions, draws batches, tells the plan
-of a run what it needs, and refuses what it cannot use. It is a pytree like a `Config`: its floats
-are leaves, one value per learner, and everything else shapes the program.
+A declaration makes its buffer, stores transitions, draws batches, tells the plan of a run what it
+needs, and refuses what it cannot use. It is a pytree like a `Config`: its floats are leaves, one
+value per learner, and everything else shapes the program.
 
 Axes: `P` learners, `E` environments of each, `U` updates of an iteration, `B` rows of a batch, `N`
 rows of a data set.
@@ -26,8 +24,7 @@ from rljax.networks.inputs import Raw, Running
 T = TypeVar("T")
 D = TypeVar("D", bound="Experience")
 
-# Transforms of a data set's rewards before any agent sees them. `rljax.datasets.tools.preprocess`
-# defines them and names their sources.
+# Transforms of a data set's rewards: `rljax.datasets.tools.preprocess` defines them.
 RewardTransform = Literal[
     "none",
     "return_range",
@@ -40,13 +37,16 @@ RewardTransform = Literal[
     "minus_four",
 ]
 
+Parallelism = Literal["threads", "one thread", "cores"]
+Observed = tuple[Literal["goals", "time"], ...]
+
 LARGEST = 2**30  # of sizes: sums and products of two of them stay within int32
 
 
 @dataclass_transform(frozen_default=True, kw_only_default=True)
 def declaration(cls: type[T]) -> type[T]:
-    """Turn a class into a frozen dataclass with keyword arguments only,
-    and a pytree of its floats and declarations.
+    """Turn a class into a frozen dataclass with keyword arguments only, and a pytree of its floats
+    and declarations.
     """
     frozen: Any = dataclasses.dataclass(frozen=True, kw_only=True)(cls)
     names = [field.name for field in dataclasses.fields(frozen)]
@@ -64,18 +64,16 @@ class Column:
         """Raise `ValueError` for settings that can never work."""
 
     def of_data(self, data: Transition) -> dict[str, np.ndarray]:
-        """The column [N, ...] of a data set [N, ...] in NumPy, by its name in `extras`."""
+        """The column [N, ...] of a data set in NumPy, by its name in `extras`."""
         raise NotImplementedError
 
     def of_replay(self, data: Transition, at: RingRows) -> dict[str, Array]:
-        """The column [..., ...] of the rows `at` [...] of one learner's replay [capacity, ...],
-        by its name.
-        """
+        """The column [..., ...] of the rows `at` [...] of one learner's replay, by its name."""
         raise NotImplementedError
 
 
 class Supply(NamedTuple):
-    """What a run offers its agent to learn from, as the command line names it."""
+    """What a run offers its agent to learn from."""
 
     agent: str
     env: str = ""  # "none" for a data set without an environment
@@ -92,11 +90,8 @@ class Supply(NamedTuple):
 class Experience:
     """The common part of all declarations.
 
-    Error messages name a field as the flag `--config.FIELD`.
-
-    Kinds of experience differ by their methods, and code elsewhere never asks for the kind. Some
-    methods are given several functions and use the one that fits: `iterate` is given a loop, and
-    calls one of its three iterations.
+    Kinds of experience differ by their methods, and code elsewhere never asks for the kind. Error
+    messages name a field as the flag `--config.FIELD`.
     """
 
     num_envs: int = 1  # environments of each learner, stepped side by side
@@ -104,30 +99,30 @@ class Experience:
     num_updates: int = 1  # updates in one iteration, each on a separate batch
     normalise_observations: bool = False  # the agent sees normalised observations: see `inputs`
     remembers: bool = False  # batches hold memories: `extras["memory"]`, for agents with `remember`
-    # what the environment gives beside the reward, in the `extras` of a batch: a cost
-    signals: tuple[str, ...] = ()
+    signals: tuple[str, ...] = ()  # of the environment, in the `extras` of a batch, such as a cost
     time_feature: bool = False  # observations end with the share of the time limit that has passed
     columns: tuple[Column, ...] = ()  # additional arrays in the `extras` of a batch
 
     kind: ClassVar[str]  # its name in run folders: "replay", "rollout", "stream" or "dataset"
     metrics: ClassVar[tuple[str, ...]] = ()  # those that the learner adds to the agent's
+    # of a data set's rewards, and of new rewards that are mixed with them, before any update
+    reward_transform: ClassVar[RewardTransform] = "none"
+    # how the agent learns in an environment after a data set; None where it cannot
+    online: ClassVar[Any] = None
+    # steps of the run after which the learning rate is 0; None where it stays above 0
+    learns_until: ClassVar[Any] = None
 
     @classmethod
     def of(cls: type[D], config: Any, **others: Any) -> D:
-        """The declaration whose fields have the values of the Config's fields of the same names.
-
-        `others` are fields that the Config does not have, or that are to have other values.
+        """The declaration with the values of the Config's fields of the same names, and
+        `others`.
         """
         names = [field.name for field in dataclasses.fields(cls)]
         return cls(**same_fields(config, names) | others)
 
     @property
     def inputs(self) -> Raw:
-        """How observations are normalised before the agent sees them.
-
-        With `normalise_observations` it is by running statistics of all observations, unless a
-        kind of declaration has others.
-        """
+        """How observations are normalised: by running statistics, where they are."""
         return Running() if self.normalise_observations else Raw()
 
     @property
@@ -149,23 +144,6 @@ class Experience:
     def labels(self) -> tuple[str, ...]:
         """Columns of a data set, beside its signals, that the draw needs."""
         return ()
-
-    @property
-    def reward_transform(self) -> RewardTransform:
-        """The transform of a data set's rewards, and of new rewards that are mixed with them,
-        before any update.
-        """
-        return "none"
-
-    @property
-    def online(self) -> Any:
-        """How an agent learns in an environment after a data set; None where it cannot."""
-        return None
-
-    @property
-    def learns_until(self) -> Any:
-        """Steps of the run after which the learning rate is 0; None where it stays above 0."""
-        return None
 
     # Numbers that can never work
 
@@ -189,11 +167,9 @@ class Experience:
             )
 
     def check_numbers(self) -> None:
-        """Raise `ValueError` for a number of something that is too small or too large."""
-        limits = dict.fromkeys(
-            ("num_envs", "num_steps", "num_updates", "batch_size", "replay_size"), 1
-        )
-        for name, limit in (limits | {"warmup_steps": 0}).items():
+        """Raise `ValueError` for numbers that are too small or too large."""
+        sizes = ("num_envs", "num_steps", "num_updates", "batch_size", "replay_size")
+        for name, limit in {**dict.fromkeys(sizes, 1), "warmup_steps": 0}.items():
             value, flag = getattr(self, name, limit), f"--config.{name.replace('_', '-')}"
             if value < limit:
                 raise ValueError(f"{flag} is {value}, it must be at least {limit}.")
@@ -203,9 +179,7 @@ class Experience:
     # Sources that it cannot use
 
     def require_data(self, supply: Supply) -> None:
-        """Raise `ValueError` where a data set is missing,
-        or where there is one that cannot be used.
-        """
+        """Raise `ValueError` where a data set is missing, or cannot be used."""
         if supply.data is not None:
             raise ValueError(
                 f"agent '{supply.agent}' learns from what its own policy has just done, and cannot "
@@ -213,7 +187,7 @@ class Experience:
             )
 
     def require_supply(self, supply: Supply) -> None:
-        """Raise `ValueError` for settings of a run that do not fit this way to learn."""
+        """Raise `ValueError` for settings of a run that do not fit."""
         if supply.data_on_host:
             raise ValueError(ON_HOST)
         if supply.then_online:
@@ -225,9 +199,7 @@ class Experience:
             raise ValueError(WITHOUT_ENVIRONMENT)
 
     def require_mixing(self, supply: Supply) -> None:
-        """Raise `ValueError` where a share of the data set in batches is set,
-        and batches are not mixed.
-        """
+        """Raise `ValueError` where the data set's share of batches is set and nothing is mixed."""
         if supply.data is None:
             raise ValueError(
                 f"--offline-share {supply.offline_share} is of batches from a data set and new "
@@ -241,22 +213,16 @@ class Experience:
     # What a run needs for it
 
     @property
-    def observes(self) -> tuple[Literal["goals", "time"], ...]:
+    def observes(self) -> Observed:
         """What observations show behind those of the environment itself."""
         return ("time",) if self.time_feature else ()
 
     def observed_spec(self, spec: EnvSpec, name: str) -> EnvSpec:
-        """The spaces of the data set `name` as the agent observes them,
-        where it has the spaces `spec`.
-        """
-        del name
+        """The spaces `spec` of the data set `name`, as the agent observes them."""
         return spec
 
     def stages(self, steps: int, then_online: int) -> tuple[int, int]:
-        """The number of updates from a data set alone, and the environment steps after them,
-        of each learner.
-        """
-        del then_online
+        """The updates from a data set alone, and the environment steps after them, per learner."""
         return 0, steps
 
     def in_environment(self) -> Experience:
@@ -272,33 +238,19 @@ class Experience:
         return self
 
     def mixed(self, mix: Callable[[Any], Experience]) -> Experience:
-        """The declaration for new experience beside a data set.
-
-        `mix` makes one of a replay; rollouts stay whole.
-        """
-        del mix
+        """The declaration for new experience beside a data set: `mix` makes it of a replay."""
         return self
 
     def with_goals(self, goals: Any, env: str) -> Experience:
-        """The declaration where `goals` can replace goals in observations of the environment `env`;
-        see `Hindsight`.
-        """
-        del goals, env
+        """The declaration whose draw replaces goals by `goals` of `env`; see `Hindsight`."""
         return self
 
-    def parallelism(
-        self, num_learners: int, in_program: bool
-    ) -> Literal["threads", "one thread", "cores"]:
-        """What a CPU does in parallel: the threads of a product, or the learners, a core for each.
-
-        `in_program` says that environments are stepped inside the program.
-        """
+    def parallelism(self, num_learners: int, in_program: bool) -> Parallelism:
+        """What a CPU does in parallel: threads of a product, or learners, a core for each."""
         return "cores" if num_learners > 1 and in_program else "threads"
 
     def spread(self, make: Callable[..., T], num_learners: int) -> T:
-        """The placement of learners and environments on devices,
-        made by `rljax.distributed.devices.Spread`.
-        """
+        """The placement on devices, made by `rljax.distributed.devices.Spread`."""
         return make(num_learners, self.num_envs)
 
     def placed(self, storage: Any, spread: Any) -> Any:
@@ -306,30 +258,22 @@ class Experience:
         return spread.learners(storage)
 
     def host_driver(self, within: T, beside: T, one_cpu: bool) -> T:
-        """The driver for environments on the host: `within` a compiled loop,
-        or `beside` compiled calls.
-
-        `one_cpu` says that JAX computes on the CPU, as one device.
+        """The driver for environments on the host: `within` a compiled loop, or `beside` compiled
+        calls.
         """
         return within if one_cpu else beside
 
     def batch_bytes(self, storage: Any, data: Any, num_learners: int) -> int:
-        """The bytes of all batches of an iteration, from a buffer and a data set,
-        or their shapes.
-        """
-        del storage, data, num_learners
+        """The bytes of an iteration's batches, from a buffer and a data set, or their shapes."""
         return 0
 
     def idle(self, steps: int, iteration: int, on_host: bool, flag: str) -> str | None:
-        """A warning where `steps` environment steps of each learner hold no update;
-        None where they do.
+        """A warning where `steps` environment steps of each learner hold no update, else None.
 
-        On the host, an update comes with the iteration after the one that makes it possible. An
-        `iteration` is so many steps, and `flag` sets them.
+        An `iteration` is so many steps, set by `flag`. On the host, an update comes an iteration
+        after it becomes possible.
         """
-        needed = -(-self.steps_before_updates // iteration) * iteration + (
-            iteration if on_host else 0
-        )
+        needed = (-(-self.steps_before_updates // iteration) + on_host) * iteration
         if steps >= needed:
             return None
         return (
@@ -339,16 +283,13 @@ class Experience:
         )
 
     def _flags_of_first_update(self) -> str:
-        """The flags that the first update waits for."""
         return "--config.num-envs or --config.num-steps"
 
     def oddities(self, rows: int | None, longest: int | None) -> Iterator[str]:
-        """Warnings about numbers that work, but hardly as they were meant.
-
-        `rows` is the size of the data set, if any, and `longest` the time limit of episodes.
+        """Warnings about numbers that work, but hardly as they were meant, for a data set of `rows`
+        and episodes of up to `longest` steps.
         """
-        del rows, longest
-        yield from ()
+        return iter(())
 
     # Data
 
@@ -360,32 +301,22 @@ class Experience:
         return data.replace(extras=extras)
 
     def terminal_rows(self, data: Transition, most: int) -> TerminalRows | None:
-        """At most `most` rows of a data set [N, ...] that nothing follows, evenly spread;
-        None where there are none.
-        """
-        (rows,) = np.nonzero(np.asarray(data.terminated))
-        return terminal_rows(data, rows, most)
+        """At most `most` terminal rows of a data set [N, ...], evenly spread; None without any."""
+        return terminal_rows(data, np.flatnonzero(data.terminated), most)
 
     # Storing and drawing
 
     def create(self, example: Transition, stack: int = 1) -> Any:
-        """An empty buffer for transitions with the shapes of `example` [P, E, ...];
-        None where nothing is stored.
-
-        `stack` is the number of frames in an observation; see `rljax.agent.EnvSpec`.
+        """An empty buffer, if there is one, for transitions like `example` [P, E, ...] with `stack`
+        frames.
         """
-        del example, stack
         return None
 
     def transition(
         self, observation: Any, action: Array, extras: dict[str, Any], step: Step
     ) -> Transition:
-        """The transition that `action` caused, as it is stored; `extras` came with the action.
-
-        Leaves are [P, E, ...].
-
-        Of the memory in the extras only what was before the action is stored, where batches hold
-        memories.
+        """The transition [P, E, ...] that `action` caused, as it is stored; `extras` came with the
+        action. Of a memory, the one before it is stored where batches hold memories.
         """
         stored = {name: x for name, x in extras.items() if name != MEMORY}
         if self.remembers and MEMORY in extras:
@@ -401,40 +332,28 @@ class Experience:
         )
 
     def store(self, storage: Any, pending: Any, transitions: Transition) -> tuple[Any, Any]:
-        """Add transitions [P, E, ...] to the buffer, and write what is `pending` for its draws.
-
-        Returns both.
-        """
+        """The buffer with transitions [P, E, ...] and what was `pending`, and what still is."""
         return storage.add(transitions), pending
 
     def ready(self, steps: Any) -> Any:
-        """Whether updates may begin after `steps` environment steps of each learner.
-
-        `steps` is never batched.
-        """
-        del steps
-        return True
+        """Whether updates may begin after `steps` steps of each learner, never batched."""
+        needed = self.steps_before_updates
+        return steps >= needed if needed else True
 
     def sample(self, buffer: Any, data: Transition | None, keys: Array) -> Transition:
         """The batches of one iteration, [P, U, B, ...], from a buffer, a data set [N, ...] or both;
         `keys` are [P].
 
-        All batches are drawn in one gather of O(U x B), independent of the buffer's size.
+        All are drawn in one gather of O(U x B), independent of the buffer's size.
         """
         raise NotImplementedError
 
     def batches(self, storage: Any, data: Any, keys: Array, example: Transition) -> Transition:
-        """The shapes of the batches of one iteration, [P, U, B, ...].
-
-        `example` has the shapes of what is stored at each step, [P, E, ...].
-        """
-        del example
+        """The shapes of an iteration's batches, for stored steps like `example` [P, E, ...]."""
         return jax.eval_shape(lambda *parts: parts[0].sample(*parts[1:]), self, storage, data, keys)
 
     def iterate(self, loop: Any, *arguments: Any) -> Any:
-        """One iteration of a loop over environment steps:
-        it learns from batches of what is stored.
-        """
+        """One iteration of a loop over environment steps."""
         return loop.learn_from_batches(*arguments)
 
 

@@ -1,5 +1,4 @@
-"""Frames: the pictures of a data set, stored once, not again as the successors of others nor in
-stacks of frames.
+"""Frames: the pictures of a data set, each stored once, not again as a successor nor in stacks.
 
 Axes: `N` rows of a data set, `M` frames, `K` frames in a picture, `H`, `W`, `c` those of a frame.
 """
@@ -16,17 +15,16 @@ from flax import struct
 
 from rljax.agent import Array
 
-# Bytes of one observation from which on it is stored once; for smaller ones two copies are faster.
-LARGE = 1024
+LARGE = 1024  # bytes of an observation that is stored once; of smaller ones two copies are faster
 BLOCK = 1 << 24  # bytes of pictures that are compared at a time
 
 
 class Frames(struct.PyTreeNode):
-    """Pictures [N, H, W, K c], in the place of such an array:
-    `frames[rows]` are the pictures of `rows` [...].
+    """Pictures [N, H, W, K c], in the place of such an array: `frames[rows]` are those of `rows`
+    [...].
 
-    `pictures` holds M different frames, and `index` says which K of them each row shows, the newest
-    last. Observations and their successors share `pictures`.
+    `pictures` holds M different frames, shared with the successors, and `index` says which K of
+    them each row shows, the newest last.
     """
 
     pictures: Any  # [M, H, W, c] uint8
@@ -44,7 +42,7 @@ class Frames(struct.PyTreeNode):
 
     @property
     def ndim(self) -> int:
-        """The number of axes of all pictures."""
+        """As of an array of all pictures."""
         return len(self.shape)
 
     @property
@@ -71,7 +69,7 @@ class Frames(struct.PyTreeNode):
 
 
 def is_frames(x: Any) -> bool:
-    """Whether `x` is pictures that are stored once: a leaf for those who ask for rows."""
+    """Whether `x` is pictures that are stored once."""
     return isinstance(x, Frames)
 
 
@@ -86,8 +84,8 @@ def columns(tree: Any) -> list[Any]:
 
 
 def is_stored_once(shape: tuple[int, ...], dtype: Any) -> bool:
-    """Whether observations of this shape, without leading axes,
-    are pictures so large that they are stored once.
+    """Whether observations of this shape, without leading axes, are pictures of `LARGE` bytes or
+    more.
     """
     return len(shape) == 3 and np.dtype(dtype) == np.uint8 and math.prod(shape) >= LARGE
 
@@ -95,8 +93,7 @@ def is_stored_once(shape: tuple[int, ...], dtype: Any) -> bool:
 def stored_once(observation: Any, following: Any) -> tuple[Any, Any]:
     """Observations and successors, trees of arrays [N, ...], with their large pictures as `Frames`.
 
-    The successor of a row is stored apart only where it differs from the observation of the next
-    row.
+    A successor is stored apart only where it is not the next row's observation.
     """
     return _both(_once, observation, following)
 
@@ -117,7 +114,7 @@ def _once(observation: Any, following: Any) -> tuple[Any, Any]:
 
 
 def compact(observation: Any, following: Any) -> tuple[Any, Any]:
-    """The same columns, where both are `Frames` without the pictures that no row shows."""
+    """The same columns; of `Frames`, without the pictures that no row shows."""
     if not is_frames(observation):
         return observation, following
     used = np.zeros(len(observation.pictures), np.bool_)
@@ -129,10 +126,7 @@ def compact(observation: Any, following: Any) -> tuple[Any, Any]:
 
 
 def taken(observation: Any, following: Any, rows: Any) -> tuple[Any, Any]:
-    """The `rows` [n] of trees of columns.
-
-    Of pictures that are stored once, those that the rows show are kept.
-    """
+    """The `rows` [n] of trees of columns, with the pictures that they show."""
 
     def take(one: Any, other: Any) -> tuple[Any, Any]:
         if is_frames(one):
@@ -173,10 +167,7 @@ def _both(function: Callable[..., tuple[Any, Any]], tree: Any, *others: Any) -> 
 
 
 def distinct_bytes(tree: Any) -> int:
-    """Bytes of all arrays of a tree.
-
-    One that is there several times, such as the pictures of `Frames`, counts once.
-    """
+    """Bytes of all distinct arrays of a tree: the pictures of two `Frames` count once."""
     return sum({id(x): x.nbytes for x in map(_array, jax.tree.leaves(tree))}.values())
 
 

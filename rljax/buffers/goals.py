@@ -11,7 +11,7 @@ import numpy as np
 
 from rljax.agent import Array, EnvSpec, Transition, shown
 from rljax.buffers.dataset import Dataset, DatasetDraw, trajectory_ends
-from rljax.buffers.experience import Supply, declaration
+from rljax.buffers.experience import Observed, Supply, declaration
 from rljax.buffers.rows import TerminalRows, terminal_rows
 
 Times = Literal["geometric", "even"]
@@ -25,8 +25,8 @@ class GoalRows(NamedTuple):
     """
 
     other: Any  # int32: a row of any trajectory
-    steps: Any  # int32: the smallest number of rows after `row`
-    share: Any  # float32, in [0, 1): the share of the trajectory's rest that is added
+    steps: Any  # int32: rows after `row`, at least
+    share: Any  # float32, in [0, 1): of the trajectory's rest, which is added
     is_other: Any  # bool: whether the goal is `other`
 
 
@@ -42,12 +42,11 @@ class GoalDraws(NamedTuple):
 class Goals(DatasetDraw):
     """Uniform rows with goals, drawn separately for values and actor.
 
-    A goal is the row's own state, a later state of its trajectory, or any state of the data set.
-    `value_current` is the share of the values' goals that are the row's own state. `value_future`
-    is the share that are a later state; all others are any states. `value_times` says how much
-    later: with "geometric" it is k rows with probability (1 - discount) discount^(k - 1), from
-    k = 1 on; with "even" every later time is equally likely. A row behind the trajectory's end is
-    replaced by its last row. The same holds for the actor's goals.
+    A goal is the row's own state, with share `value_current`; a later state of its trajectory,
+    `value_future`; or any state of the data set. `value_times` says how much later: with
+    "geometric" k rows with probability (1 - discount) discount^(k - 1), from k = 1 on; with "even"
+    every time is equally likely. The trajectory's last row stands for rows behind it. The same
+    holds for the actor's goals.
     """
 
     discount: float
@@ -59,15 +58,11 @@ class Goals(DatasetDraw):
     actor_times: Times
 
     @property
-    def observes(self) -> tuple[Literal["goals", "time"], ...]:
-        """Observations are [state; goal]."""
-        return ("goals",)
+    def observes(self) -> Observed:
+        return ("goals",)  # observations are [state; goal]
 
     def observed_spec(self, spec: EnvSpec, name: str) -> EnvSpec:
-        """The spaces with a goal behind the state.
-
-        Raises `ValueError` for goals of anything else than vectors.
-        """
+        """The spaces with a goal behind the state; raises `ValueError` for all but vectors."""
         if not spec.is_vector:
             raise ValueError(
                 f"'{name}' shows {shown(spec)}, and goals are drawn from vectors alone: "
@@ -76,32 +71,27 @@ class Goals(DatasetDraw):
         return dataclasses.replace(spec, observation_shape=(2 * spec.observation_shape[0],))
 
     def require_all_tasks(self, supply: Supply) -> None:
-        """Raise `ValueError` where the data set is cut for one task."""
         raise ValueError(
             f"'{supply.data}' is cut where one task is done, and agent '{supply.agent}' learns of "
             f"all goals. Use: rljax train {supply.agent} --data {supply.all_tasks}"
         )
 
     def only_from_data(self, agent: str) -> str:
-        """A sentence without its end: the agent cannot go on in an environment."""
         return f"agent '{agent}' learns of goals from data alone"
 
     def terminal_rows(self, data: Transition, most: int) -> TerminalRows | None:
-        """At most `most` rows, evenly spread: each is terminal if its goal is its own state,
-        and its reward is 0.
+        """See `Experience.terminal_rows`: any row is terminal if its goal is its own state, with
+        reward 0.
         """
         rows = terminal_rows(data, np.arange(len(data.reward)), most)
-        if rows is None:
-            return None
+        assert rows is not None
         both = np.concatenate([rows.observation, rows.observation], axis=-1)
         return rows._replace(observation=both, reward=np.zeros_like(rows.reward))
 
     def prepare(self, data: Transition) -> Transition:
-        """The data with the row in which each row's trajectory ends."""
         return with_last_rows(data)
 
     def random(self, keys: Array, number: int, experience: Dataset) -> GoalDraws:
-        """The random draws: leaves [P, U, B]."""
         shape = (experience.num_updates, experience.batch_size)
 
         def goal_rows(
@@ -137,13 +127,12 @@ class Goals(DatasetDraw):
         return jax.vmap(draw)(keys, self)
 
     def take(self, data: Transition, drawn: GoalDraws) -> Transition:
-        """The rows with their goals; see `with_goals`."""
         return with_goals(data, drawn)
 
 
 def with_last_rows(data: Transition) -> Transition:
-    """A data set [N, ...] in NumPy with the row in which each row's trajectory ends,
-    as `with_goals` needs it.
+    """A data set [N, ...] in NumPy with the row in which each row's trajectory ends, for
+    `with_goals`.
     """
     (last,) = np.nonzero(trajectory_ends(data))
     rows = last[np.searchsorted(last, np.arange(len(data.reward)))]
@@ -151,16 +140,13 @@ def with_last_rows(data: Transition) -> Transition:
 
 
 def with_goals(data: Transition, draws: GoalDraws) -> Transition:
-    """Transitions with goals behind their states, from a data set [N, ...] that `with_last_rows`
-    returned.
+    """Transitions with goals behind their states, from a data set [N, ...] of `with_last_rows`.
 
     `observation` and `next_observation` [..., B, 2 O] hold the values' goals,
-    `extras["actor_observation"]` holds the actor's goals. Where a row is its own goal, the reward
-    is 0 and `terminated` is True; elsewhere the reward is -1 and `terminated` is False. The rewards
-    and `terminated` of the data are not used.
+    `extras["actor_observation"]` the actor's. Where a row is its own goal, the reward is 0 and
+    `terminated` is True, elsewhere -1 and False, whatever the data say.
     """
-    on_host = isinstance(data.observation, np.ndarray)
-    xp: Any = np if on_host else jnp
+    xp: Any = np if isinstance(data.observation, np.ndarray) else jnp
     row, last = draws.row, data.extras[LAST][draws.row]
 
     def place(goal: GoalRows) -> Any:

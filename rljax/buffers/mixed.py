@@ -18,15 +18,13 @@ from rljax.buffers.storage.ring import ReplayBuffer
 
 @declaration
 class Mixed(Replay):
-    """Batches in which a share of the rows comes from the data set and the rest from new
-    experience.
+    """Batches in which a share of the rows comes from the data set, the rest from new experience.
 
-    Where the share is a number, each batch has this share of its rows from the data set, and these
-    rows come first. The default is RLPD's (Ball et al., arXiv:2302.02948). With "pooled" every
-    transition of both sources is equally likely, so that the share falls as new experience grows.
-    With (A, B, N) the share goes linearly from A to B while the first N new transitions come, and
-    stays there. Where the data set has weights (`with_weights`), the share stays the same, and its
-    rows have other probabilities.
+    A number is the share of each batch, whose rows come first; the default is RLPD's (Ball et al.,
+    arXiv:2302.02948). With "pooled" every transition of both sources is equally likely, so that the
+    share falls as new experience grows. With (A, B, N) it goes linearly from A to B while the first
+    N new transitions come, and stays there. Weights of a data set (`with_weights`) change the
+    probabilities of its rows, not the share.
     """
 
     offline_share: Any = 0.5  # in [0, 1), or "pooled", or (A, B, N); it shapes the program
@@ -39,7 +37,7 @@ class Mixed(Replay):
     def of(cls, replay: Replay, offline_share: Any, reward_affine: tuple[float, float]) -> Mixed:
         """Mix the replay that an agent declares with a data set.
 
-        Raises `ValueError` for draws that cannot be mixed with a data set.
+        Raises `ValueError` for draws that cannot be mixed, and for a share that changes too long.
         """
         if not replay.draw.from_data:
             raise ValueError(
@@ -57,15 +55,10 @@ class Mixed(Replay):
 
     @property
     def steps_before_updates(self) -> int:
-        """Environment steps of each learner before the first update:
-        the warm-up, and at least one.
-        """
         return max(self.warmup_steps, 1)
 
     def sample(self, buffer: ReplayBuffer, data: Transition | None, keys: Array) -> Transition:
-        """The batches of one iteration, [P, U, B, ...],
-        with only the `extras` that old and new rows both have.
-        """
+        """The batches, with only the `extras` that old and new rows both have."""
         assert data is not None
         kinds = {str: self._pooled, tuple: self._scheduled}
         sample = kinds.get(type(self.offline_share), self._shared)
@@ -98,15 +91,13 @@ class Mixed(Replay):
 
         def draw(ring: ReplayBuffer, key: Array) -> Transition:
             key, key_bits = jax.random.split(key) if weighted else (key, key)
-            rows = jax.random.randint(
-                key, (self.num_updates, self.batch_size), 0, number + ring.drawable
-            )
+            shape = (self.num_updates, self.batch_size)
+            rows = jax.random.randint(key, shape, 0, number + ring.drawable)
             is_old = rows < number
             old_rows = jnp.minimum(rows, number - 1)
             if weighted:
-                old_rows = aliased(
-                    data, AliasDraws(old_rows, jax.random.bits(key_bits, rows.shape))
-                )
+                bits = jax.random.bits(key_bits, shape)
+                old_rows = aliased(data, AliasDraws(old_rows, bits))
             old = rows_of(without_weights(data), old_rows)
             new_rows = ring.row(jnp.maximum(rows - number, 0))
             new = with_columns(ring, new_rows, self, self.reward_affine)
@@ -120,9 +111,9 @@ class Mixed(Replay):
 
 
 def _alike(old: Transition, new: Transition) -> tuple[Transition, Transition]:
-    """Both transitions, reduced to the extras that they have in common."""
     names = [name for name in old.extras if name in new.extras]
-    old, new = (
-        part.replace(extras={name: part.extras[name] for name in names}) for part in (old, new)
-    )
-    return old, new
+
+    def reduced(part: Transition) -> Transition:
+        return part.replace(extras={name: part.extras[name] for name in names})
+
+    return reduced(old), reduced(new)

@@ -1,15 +1,14 @@
-"""Prioritised replay: transitions are drawn the more often,
-the larger their error was when they were last learnt from.
+"""Prioritised replay: transitions are drawn the more often, the larger their last error was.
 
-p_i priority of row i, the agent's error;  alpha exponent, beta correction, e = `SMALLEST`
+p_i priority of row i, the agent's error; alpha exponent, beta correction, e = `SMALLEST`
 
   q_i  = (p_i + e)^alpha                       new rows: p_i is the largest priority so far, at
                                                least 1
   P(i) = q_i / sum_k q_k
   w_i  = (N P(i))^-beta / max_j (N P(j))^-beta = (q_i / min_j q_j)^-beta    j: the rows of the batch
 
-The draws are independent. The paper's code divides the total into equal parts and draws once from
-each, which has the same probabilities for each row, but draws that depend on each other.
+The draws are independent. The paper's code draws once from each of equal parts of the total: the
+same probabilities for each row, but draws that depend on each other.
 
 Schaul et al., Prioritized Experience Replay, arXiv:1511.05952, algorithm 1 and section 3.3,
 proportional.
@@ -30,6 +29,7 @@ from rljax.buffers.draws import Hindsight, NStep, n_step_batch
 from rljax.buffers.experience import declaration
 from rljax.buffers.replay import Draw, Replay, Uniform
 from rljax.buffers.storage import sum_tree
+from rljax.buffers.storage.learners import PerLearner
 from rljax.buffers.storage.ring import ReplayBuffer
 from rljax.requirements import Share
 
@@ -37,9 +37,7 @@ SMALLEST = 1e-6  # added to all priorities, so that each row can be drawn again;
 
 
 class Pending(struct.PyTreeNode):
-    """Priorities that an iteration's updates have returned.
-
-    The next step that is stored writes them to the tree.
+    """Priorities that an iteration's updates have returned, written with the next stored step.
 
     Learning only reads the replay: on the CPU, a program that both writes to a donated buffer and
     gathers from it copies the whole buffer.
@@ -55,12 +53,14 @@ class Pending(struct.PyTreeNode):
         return cls(jnp.zeros(row.shape, jnp.int32), jnp.zeros(row.shape), jnp.zeros((), jnp.bool_))
 
 
-class Priorities(struct.PyTreeNode):
+class Priorities(PerLearner):
     """The priorities of the rows of a replay."""
 
     sums: Array  # [P, 2 N]: a sum tree of the q_i of each learner; rows that hold nothing have 0
     largest: Array  # [P] the largest priority so far
     steps: Array  # [] uint32: steps written, never batched
+
+    shared: ClassVar[tuple[str, ...]] = ("steps",)
 
     @classmethod
     def create(cls, learners: int, rows: int) -> Priorities:
@@ -71,21 +71,16 @@ class Priorities(struct.PyTreeNode):
             jnp.zeros((), jnp.uint32),
         )
 
-    @property
-    def axes(self) -> Priorities:
-        """The axes of all parts, for `jax.vmap` over P."""
-        parts: Any = {"sums": 0, "largest": 0, "steps": None}
-        return Priorities(**parts)
-
-    def of_learner(self, learner: int) -> Priorities:
-        """The priorities of one of P learners."""
-        return self.replace(sums=self.sums[learner], largest=self.largest[learner])
+    def weights(self, rows: Array, correction: Array) -> Array:
+        """The weights [..., B] of drawn `rows`, for one learner."""
+        mass = self.sums[rows + len(self.sums) // 2]
+        return (mass / mass.min(axis=-1, keepdims=True)) ** -correction
 
     def written(self, pending: Pending, new: Array, exponent: Array) -> Priorities:
-        """The priorities after those that are `pending`,
-        and after a step that wrote the rows `new` [E].
+        """The priorities after those that are `pending`, and after a step that wrote the rows `new`
+        [E].
 
-        Priorities that are not finite are ignored: such a learner has diverged.
+        Those that are not finite are ignored: such a learner has diverged.
         """
 
         def of_one(
@@ -93,9 +88,8 @@ class Priorities(struct.PyTreeNode):
         ) -> tuple[Array, Array]:
             finite = jnp.isfinite(priority)
             largest = jnp.maximum(largest, jnp.where(finite, priority, 0.0).max())
-            return sum_tree.write(
-                sums, jnp.where(finite, row, -1), powered(priority, exponent)
-            ), largest
+            row = jnp.where(finite, row, -1)
+            return sum_tree.write(sums, row, powered(priority, exponent)), largest
 
         row, priority = (x.reshape(len(x), -1) for x in (pending.row, pending.priority))
 
@@ -120,9 +114,8 @@ class Prioritised(NStep):
     """Rows with the probabilities P(i) above, with the rewards of up to `steps` steps summed.
 
     Batches have `extras["row"]` [B] int32 and `extras["weight"]` [B], the w_i. The agent multiplies
-    its losses with these weights, and returns the priorities of all rows, `metrics["priorities"]`
-    [B]; see `weighted` and `priorities`. Sums of several steps are those of `NStep`; with one step
-    there is no `extras["discount"]`.
+    its losses with these (`weighted`), and returns `metrics["priorities"]` [B] (`priorities`). For
+    several steps see `NStep`; with one there is no `extras["discount"]`.
     """
 
     steps: int = 1
@@ -135,31 +128,23 @@ class Prioritised(NStep):
     flag: ClassVar[str] = "prioritised"
 
     def create(self, example: Transition, experience: Replay, stack: int) -> ReplayBuffer:
-        """An empty ring with the priorities of its rows."""
         ring = super().create(example, experience, stack)
         return ring.replace(index=Priorities.create(len(example.reward), ring.capacity))
 
     def write_back(self, ring: ReplayBuffer, pending: Pending, experience: Replay) -> ReplayBuffer:
-        """The ring after a step of E environments was added:
-        with the `pending` priorities, and those of its rows.
-        """
-        new = (
-            ring.position - experience.num_envs + jnp.arange(experience.num_envs)
-        ) % ring.capacity
+        num_envs = experience.num_envs
+        new = (ring.position - num_envs + jnp.arange(num_envs)) % ring.capacity
         return ring.replace(index=ring.index.written(pending, new, jnp.asarray(self.exponent)))
 
     def __call__(self, buffer: ReplayBuffer, keys: Array, experience: Replay) -> Transition:
-        """Batches [P, U, B, ...]; `keys` are [P]."""
         shape = (experience.num_updates, experience.batch_size)
 
         def draw(ring: ReplayBuffer, key: Array, settings: Prioritised) -> Transition:
-            sums = ring.index.sums
             steps = ring.index.steps.astype(jnp.float32) * experience.num_envs
-            rows = sum_tree.draw(sums, key, shape, ring.window)
+            rows = sum_tree.draw(ring.index.sums, key, shape, ring.window)
             rise = jnp.minimum(steps / settings.correction_steps, 1.0)
             beta = settings.correction + (1.0 - settings.correction) * rise
-            mass = sums[rows + len(sums) // 2]
-            weight = (mass / mass.min(axis=-1, keepdims=True)) ** -beta
+            weight = ring.index.weights(rows, beta)
             if self.steps == 1:
                 batch = ring.transitions(rows)
             else:
@@ -170,17 +155,14 @@ class Prioritised(NStep):
 
 
 def weighted(losses: Array, batch: Transition) -> Array:
-    """Losses [..., B] times the weights of a prioritised draw;
-    as they are where the batch was drawn otherwise.
-    """
+    """Losses [..., B] times the weights of a prioritised draw, if the batch has any."""
     weight = batch.extras.get("weight")
     return losses if weight is None else weight * losses
 
 
 def priorities(error: Array, batch: Transition) -> Metrics:
-    """The metric that hands priorities on: the largest |error| [B] of the critics' errors [C, B].
-
-    Empty where the batch was drawn otherwise.
+    """The metric of priorities: the largest |error| [B] of the critics' [C, B], if rows were drawn
+    by them.
     """
     return {"priorities": jnp.abs(error).max(axis=0)} if "row" in batch.extras else {}
 
@@ -194,18 +176,16 @@ def replay_draw(
     correction: Any = 0.4,
     correction_steps: Any = math.inf,
 ) -> Draw:
-    """The draw that an agent's settings ask for. Floats are numbers, or one for each learner.
+    """The draw for an agent's settings, whose floats are numbers, or one for each learner.
 
-    Raises `ValueError` for settings that do not go together, named as the flags of the agent's
-    Config.
+    Raises `ValueError` for settings that do not go together, named as flags.
     """
     if np.max(hindsight) > 0:
-        for flag, conflicts, off in (
-            ("n-step", n_step > 1, 1),
-            ("prioritised", np.max(prioritised) > 0, 0),
+        for flag, what, conflicts, off in (
+            ("n-step", "sums rewards", n_step > 1, 1),
+            ("prioritised", "draws by errors on rewards", np.max(prioritised) > 0, 0),
         ):
             if conflicts:
-                what = "sums rewards" if flag == "n-step" else "draws by errors on rewards"
                 raise ValueError(
                     f"--config.{flag} {what} that --config.hindsight would have to replace: use "
                     f"one of them, with --config.{flag} {off} or --config.hindsight 0."
@@ -218,7 +198,7 @@ def replay_draw(
 
 
 def draw_of(config: Any) -> Draw:
-    """The draw that a Config's fields ask for, by the names of the arguments of `replay_draw`."""
+    """The draw for a Config's fields, by the names of the arguments of `replay_draw`."""
     names = ("discount", "n_step", "hindsight", "prioritised", "correction", "correction_steps")
     return replay_draw(**same_fields(config, names))
 

@@ -19,10 +19,10 @@ from rljax.system.hardware import nbytes
 
 @declaration
 class Draw:
-    """How batches are drawn from a replay, and what is stored for this beside the transitions."""
+    """How batches are drawn from a replay, and what is stored for this beside transitions."""
 
     from_data: ClassVar[bool] = False  # batches can be mixed with rows of a data set
-    has_columns: ClassVar[bool] = False  # batches carry the columns that the agent asks for
+    has_columns: ClassVar[bool] = False  # batches carry the agent's columns
     flag: ClassVar[str] = ""  # name of the setting that asks for this draw
 
     def check(self, experience: Replay) -> None:
@@ -30,21 +30,14 @@ class Draw:
 
     def fewest(self, experience: Replay) -> int:
         """Environment steps of each learner before anything can be drawn."""
-        del experience
         return 1
 
     def extras(self, step: Step) -> dict[str, Array]:
-        """Additional arrays [P, E, ...] to store with the transition of a step,
-        by their names in `extras`.
-        """
-        del step
+        """Arrays [P, E, ...] to store with the transition of a step, by their names in `extras`."""
         return {}
 
     def with_goals(self, goals: Any, env: str) -> Draw:
-        """The draw where `goals` can replace goals in observations of the environment `env`;
-        see `Hindsight`.
-        """
-        del goals, env
+        """See `Experience.with_goals`."""
         return self
 
     def create(self, example: Transition, experience: Replay, stack: int) -> ReplayBuffer:
@@ -52,16 +45,13 @@ class Draw:
         return ReplayBuffer.create(example, experience.replay_size, stack)
 
     def add(self, ring: ReplayBuffer, transitions: Transition) -> ReplayBuffer:
-        """Write transitions [P, E, ...] at the ring's position;
-        in place where the ring is donated or carried.
+        """Write transitions [P, E, ...] at the ring's position; in place where it is donated or
+        carried.
         """
         return ring.add(transitions)
 
     def write_back(self, ring: ReplayBuffer, pending: Any, experience: Replay) -> ReplayBuffer:
-        """Write what the updates have returned for the next draws,
-        after a step was added to the ring.
-        """
-        del pending, experience
+        """Write what the updates have returned for the next draws, after a step was added."""
         return ring
 
     def row_bytes(self, row: float) -> float:
@@ -69,11 +59,10 @@ class Draw:
         return row
 
     def oddities(self, longest: int | None) -> Iterator[str]:
-        """Warnings about numbers that hardly work as they were meant;
-        `longest` is the time limit of episodes.
+        """Warnings about numbers that hardly work as they were meant; `longest` is the time limit
+        of episodes.
         """
-        del longest
-        yield from ()
+        return iter(())
 
     def __call__(self, buffer: ReplayBuffer, keys: Array, experience: Replay) -> Transition:
         """Batches [P, U, B, ...]; `keys` are [P]."""
@@ -88,7 +77,6 @@ class Uniform(Draw):
     has_columns: ClassVar[bool] = True
 
     def __call__(self, buffer: ReplayBuffer, keys: Array, experience: Replay) -> Transition:
-        """Batches [P, U, B, ...]; `keys` are [P]."""
         return uniform(buffer, keys, experience, experience.batch_size)
 
 
@@ -102,7 +90,7 @@ def uniform(
     size: int,
     reward_affine: tuple[float, float] = AS_STORED,
 ) -> Transition:
-    """Batches of `size` rows, drawn uniformly, with the columns that the agent asks for."""
+    """Batches of `size` uniform rows, with the agent's columns."""
 
     def draw(ring: ReplayBuffer, key: Array) -> Transition:
         rows = ring.random_rows(key, (experience.num_updates, size))
@@ -117,9 +105,7 @@ def with_columns(
     experience: Replay,
     reward_affine: tuple[float, float] = AS_STORED,
 ) -> Transition:
-    """The transitions in `rows` [...] of one learner's ring,
-    with the columns that the agent asks for.
-    """
+    """The transitions in `rows` [...] of one learner's ring, with the agent's columns."""
     batch = ring.transitions(rows)
     if not experience.columns:
         return batch
@@ -132,40 +118,32 @@ def with_columns(
 
 
 def later_rows(buffer: ReplayBuffer, rows: Array, num_envs: int) -> Array:
-    """For each of `rows` of a ring: the number of newer rows of the same environment,
-    with `num_envs` environments.
-    """
+    """For each of `rows` of a ring: the number of newer rows of the same environment."""
     return (buffer.position - 1 - rows) % buffer.capacity // num_envs
 
 
 @declaration
 class Replay(Experience):
-    """Batches from the newest `replay_size` transitions.
-
-    With `--data`, a share of each batch is from the data set.
+    """Batches from the newest `replay_size` transitions. With `--data`, a share of each is from the
+    data set.
     """
 
     replay_size: int  # transitions kept per learner; new ones overwrite the oldest
     batch_size: int  # transitions of one update
-    # environment steps of each learner with uniform actions and without updates
-    warmup_steps: int = 0
-    # False: in the warm-up the policy acts, as where another run has trained it
-    uniform_warmup: bool = True
+    warmup_steps: int = 0  # steps of each learner with uniform actions, without updates
+    uniform_warmup: bool = True  # False: in the warm-up the policy acts, of another run
     draw: Draw = Uniform()  # how batches are drawn
     clip_rewards: bool = False  # store rewards clipped to [-1, 1]
-    # pixels by which pictures of a batch are moved at random, at most; 0 for none, 4 in DrQ
-    shift: int = 0
+    shift: int = 0  # pixels by which pictures are moved at random, at most; 4 in DrQ
     beside_data: bool = False  # training needs a data set, too: `--data`
 
     kind: ClassVar[str] = "replay"
 
     @property
     def random_steps(self) -> int:
-        """Environment steps of each learner with uniform actions."""
         return self.warmup_steps if self.uniform_warmup else 0
 
     def check(self) -> None:
-        """Raise `ValueError` for sizes that can never work."""
         super().check()
         if self.shift < 0:
             raise ValueError(f"--config.shift is {self.shift}, it must be at least 0.")
@@ -182,10 +160,7 @@ class Replay(Experience):
         self.draw.check(self)
 
     def create(self, example: Transition, stack: int = 1) -> ReplayBuffer:
-        """An empty ring for transitions with the shapes of `example` [P, E, ...].
-
-        Raises `ValueError` where pictures are to be moved and there are none.
-        """
+        """An empty ring; raises `ValueError` where pictures are to be moved and there are none."""
         if self.shift and not has_pictures(example.observation, leading=2):
             raise ValueError(
                 f"--config.shift is {self.shift}, and no part of the observations is a picture: "
@@ -196,22 +171,15 @@ class Replay(Experience):
     def transition(
         self, observation: Any, action: Array, extras: dict[str, Any], step: Step
     ) -> Transition:
-        """The transition that `action` caused, with what the draw needs in its extras,
-        and its reward clipped if so.
-        """
         stored = super().transition(observation, action, extras, step)
         stored = stored.replace(extras={**stored.extras, **self.draw.extras(step)})
-        return (
-            stored.replace(reward=jnp.clip(step.reward, -1.0, 1.0)) if self.clip_rewards else stored
-        )
+        if not self.clip_rewards:
+            return stored
+        return stored.replace(reward=jnp.clip(step.reward, -1.0, 1.0))
 
     def store(
         self, storage: ReplayBuffer, pending: Any, transitions: Transition
     ) -> tuple[ReplayBuffer, Any]:
-        """Add transitions [P, E, ...] to the ring, and write what is `pending` for its draws.
-
-        Returns both.
-        """
         ring = self.draw.add(storage, transitions)
         if pending is None:
             return ring, None
@@ -220,28 +188,18 @@ class Replay(Experience):
 
     @property
     def steps_before_updates(self) -> int:
-        """Environment steps of each learner before the first update:
-        the warm-up, or those of one batch or window.
-        """
         return max(self.warmup_steps, self.batch_size, self.draw.fewest(self))
 
-    def ready(self, steps: Any) -> Any:
-        """Whether the warm-up is over and there are enough transitions for one batch."""
-        return steps >= self.steps_before_updates
-
     def sample(self, buffer: ReplayBuffer, data: Transition | None, keys: Array) -> Transition:
-        """The batches of one iteration, [P, U, B, ...]."""
-        del data
         return self.augmented(self.draw(buffer, keys, self), keys)
 
     def augmented(self, batches: Transition, keys: Array) -> Transition:
-        """The batches [P, U, B, ...] with their pictures moved, where `shift` asks for it."""
+        """The batches [P, U, B, ...] with their pictures moved by up to `shift`."""
         return shifted(batches, keys, self.shift) if self.shift else batches
 
     # What a run needs for it
 
     def require_data(self, supply: Supply) -> None:
-        """Raise `ValueError` where `beside_data` asks for a data set and there is none."""
         if self.beside_data and supply.data is None:
             raise ValueError(
                 f"agent '{supply.agent}' learns from a data set beside new experience. Name "
@@ -249,27 +207,18 @@ class Replay(Experience):
             )
 
     def require_replay(self, out: Any) -> None:
-        """Every run of this kind stores a replay."""
+        """Every replay is stored."""
 
     def with_policy(self) -> Replay:
-        """The declaration for learners that begin with a policy, which acts in the warm-up."""
         return dataclasses.replace(self, uniform_warmup=False)
 
     def mixed(self, mix: Callable[[Any], Experience]) -> Experience:
-        """The declaration for new experience beside a data set;
-        see `rljax.buffers.mixed.Mixed.of`.
-        """
         return mix(self)
 
     def with_goals(self, goals: Any, env: str) -> Replay:
-        """The declaration whose draw replaces goals in observations of the environment `env`,
-        if it does so at all.
-        """
         return dataclasses.replace(self, draw=self.draw.with_goals(goals, env))
 
     def batch_bytes(self, storage: Any, data: Any, num_learners: int) -> int:
-        """The bytes of all batches of an iteration."""
-        del data
         rows, successors = storage.data, storage.successors
         row = nbytes(rows) / rows.reward.size
         # Of each observation, one frame is stored, and two stacks are drawn.
@@ -278,14 +227,10 @@ class Replay(Experience):
         return int(num_learners * self.num_updates * self.batch_size * self.draw.row_bytes(row))
 
     def _flags_of_first_update(self) -> str:
-        return (
-            "--config.warmup-steps"
-            if self.warmup_steps >= self.steps_before_updates
-            else "--config.batch-size"
-        )
+        warms_up = self.warmup_steps >= self.steps_before_updates
+        return "--config.warmup-steps" if warms_up else "--config.batch-size"
 
     def oddities(self, rows: int | None, longest: int | None) -> Iterator[str]:
-        """Warnings about numbers that work, but hardly as they were meant."""
         yield from repeated_rows(self.batch_size, rows)
         yield from self.draw.oddities(longest)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -11,13 +11,11 @@ from flax import struct
 
 from rljax.agent import MEMORY, Array, Transition
 from rljax.buffers.dataset import drawn_rows
-from rljax.buffers.experience import Experience, Supply, declaration
+from rljax.buffers.experience import Experience, Supply, T, declaration
 from rljax.buffers.rows import apart, beginnings, repeated_rows
 from rljax.networks.distributions import permutation
 from rljax.networks.inputs import OfRollout, Raw
 from rljax.system.hardware import nbytes
-
-T = TypeVar("T")
 
 DATA = "data"  # in the extras of a rollout: rows of the data set
 
@@ -58,10 +56,9 @@ class RolloutBuffer(struct.PyTreeNode):
         )
 
     def cut_episodes(self, num_envs: int) -> RolloutBuffer:
-        """Mark the newest step of each environment as truncated, unless it has ended:
-        the next begins an episode.
+        """Mark each environment's newest step as truncated unless it has ended: the next begins an
+        episode.
         """
-        del num_envs
         newest = (self.position - 1) % self.data.reward.shape[1]
         truncated = self.data.truncated[:, newest] | ~self.data.terminated[:, newest]
         return self.replace(
@@ -70,17 +67,15 @@ class RolloutBuffer(struct.PyTreeNode):
 
 
 def beside(batch: Transition) -> tuple[Transition, Transition | None]:
-    """A rollout [T, E, ...], and the rows [D, ...] of the data set beside it;
-    None where there are none.
-    """
+    """A rollout [T, E, ...], and the rows [D, ...] of the data set beside it, if there are any."""
     extras = dict(batch.extras)
     data: Any = extras.pop(DATA, None)
     return batch.replace(extras=extras), data
 
 
 def discounted_sums(values: Array, decays: Array) -> Array:
-    """y_t = x_t + d_t y_{t+1} over the first axis, for `values` x and `decays` d [T, ...];
-    nothing follows the last.
+    """y_t = x_t + d_t y_{t+1} over the first axis, for `values` x and `decays` d [T, ...]; 0
+    follows the last.
     """
 
     def backwards(later: Array, inputs: tuple[Array, Array]) -> tuple[Array, Array]:
@@ -104,8 +99,8 @@ def generalised_advantages(
       delta_t = r_t + gamma (1 - terminated_t) V(s'_t) - V(s_t)
       A_t     = delta_t + gamma lambda (1 - ended_t) A_{t+1}      ended: terminated or truncated
 
-    `rewards`, `values` and `next_values` are [T, E], or [T, E, K] for K kinds of reward. Then gamma
-    (`discount`) and lambda (`trace_decay`) are [K], or numbers. The result has their shape.
+    `rewards`, `values` and `next_values` are [T, E], or [T, E, K] for K kinds of reward, where
+    gamma (`discount`) and lambda (`trace_decay`) are [K], or numbers. The result has their shape.
     """
     ended = batch.terminated | batch.truncated
     kinds = (1,) * (rewards.ndim - ended.ndim)
@@ -116,11 +111,11 @@ def generalised_advantages(
 
 
 def minibatches(key: Array, rollout: Any, size: int) -> Any:
-    """All steps of a rollout, leaves [T, E, ...], in random order:
-    [T E / B, B, ...], with `size` B.
+    """All steps of a rollout, leaves [T, E, ...], in random order: [T E / B, B, ...], with `size`
+    B.
 
-    Where a batch in `rollout` has a memory, whole environments are drawn, at least one:
-    [n, T, B / T, ...], and of the memory [n, B / T, ...].
+    Where a batch has a memory, whole environments are drawn, at least one: [n, T, B / T, ...], and
+    of the memory [n, B / T, ...].
     """
     length, number = jax.tree.leaves(rollout)[-1].shape[:2]
     batch = rollout[0]
@@ -137,50 +132,40 @@ def minibatches(key: Array, rollout: Any, size: int) -> Any:
 
 @declaration
 class Rollout(Experience):
-    """One update receives all steps of an iteration, [T, E, ...],
-    and splits them into minibatches of `batch_size`.
+    """One update receives all steps of an iteration, [T, E, ...], and splits them into minibatches
+    of `batch_size`.
 
-    With `remembers`, its extras hold `memory` [E, M...], the memory before the first step, and
-    `first` [T, E], which marks later steps that begin an episode. With `data_size` D, its extras
-    hold `data` [D, ...], random rows of the data set: `beside` takes them apart.
+    With `remembers`, its extras hold `memory` [E, M...] before the first step, and `first` [T, E],
+    which marks later steps that begin an episode. With `data_size` D, they hold `data` [D, ...],
+    random rows of the data set: see `beside`.
     """
 
-    # transitions of a minibatch: a divisor of T x E; with `remembers` at least T
+    # of a minibatch: a divisor of T x E; with `remembers` at least T
     batch_size: int = 1
-    # D, rows of the data set beside each rollout; 0: it learns without a data set
-    data_size: int = 0
-    # environment steps after which the learning rate is 0; None: it stays above 0
+    data_size: int = 0  # D, rows of the data set beside each rollout
     learns_until: float | None = None
 
     kind: ClassVar[str] = "rollout"
 
     @property
     def inputs(self) -> Raw:
-        """Normalised by statistics that move once per rollout:
-        log-probabilities stay those of its policy.
-        """
+        """By statistics that move once per rollout: log-probabilities stay its policy's."""
         return OfRollout() if self.normalise_observations else Raw()
 
     def check(self) -> None:
-        """Raise `ValueError` where minibatches do not divide a rollout,
-        or the data's rows beside it.
-        """
         super().check()
         rows = self.steps_per_iteration
         size = max(self.batch_size, self.num_steps) if self.remembers else self.batch_size
         if rows % size:
-            low = next(divisor for divisor in range(min(size, rows), 0, -1) if rows % divisor == 0)
-            high = next(
-                rows // parts for parts in range(max(1, rows // size), 0, -1) if rows % parts == 0
-            )
-            best = min(low, high, key=lambda divisor: abs(divisor - size))
+            divisors = (number for number in range(1, rows + 1) if rows % number == 0)
+            best = min(divisors, key=lambda divisor: abs(divisor - size))
             raise ValueError(
                 f"--config.batch-size is {self.batch_size}, which does not divide a rollout of "
                 f"--config.num-steps {self.num_steps} x --config.num-envs {self.num_envs} = {rows} "
                 f"transitions. Nearest: {best}."
             )
-        if self.data_size < 0 or self.data_size % (rows // size):
-            parts = rows // size
+        parts = rows // size
+        if self.data_size < 0 or self.data_size % parts:
             raise ValueError(
                 f"--config.data-size is {self.data_size}, and a rollout is learnt from in {parts} "
                 f"minibatches: give a multiple of {parts}, such "
@@ -196,22 +181,15 @@ class Rollout(Experience):
             )
 
     def create(self, example: Transition, stack: int = 1) -> RolloutBuffer:
-        """An empty rollout for transitions with the shapes of `example` [P, E, ...]."""
-        del stack
         return RolloutBuffer.create(example, self.num_steps)
 
     @property
     def steps_before_updates(self) -> int:
-        """Environment steps of each learner before the first update: those of one rollout."""
         return self.steps_per_iteration
 
-    def ready(self, steps: Any) -> Any:
-        """Whether one rollout is full."""
-        return steps >= self.steps_before_updates
-
     def sample(self, buffer: RolloutBuffer, data: Transition | None, keys: Array) -> Transition:
-        """The whole rollout as the only batch of an iteration, [P, 1, T, E, ...],
-        with rows of the data beside it.
+        """The whole rollout as the only batch, [P, 1, T, E, ...], with rows of the data
+        beside it.
         """
         batch = buffer.data
         if buffer.memory is not None:
@@ -227,17 +205,12 @@ class Rollout(Experience):
         )
 
     def iterate(self, loop: Any, *arguments: Any) -> Any:
-        """One iteration of a loop: it learns from a rollout,
-        and then chooses the next action anew.
-        """
+        """One iteration: it learns from a rollout, and then chooses the next action anew."""
         return loop.learn_from_rollout(*arguments)
 
     # What a run needs for it
 
     def require_data(self, supply: Supply) -> None:
-        """Raise `ValueError` where `data_size` asks for a data set and there is none,
-        or the other way round.
-        """
         if not self.data_size:
             super().require_data(supply)
         elif supply.data is None:
@@ -247,7 +220,6 @@ class Rollout(Experience):
             )
 
     def require_mixing(self, supply: Supply) -> None:
-        """Raise `ValueError`: a rollout is whole, and rows of the data set come beside it."""
         if not self.data_size:
             super().require_mixing(supply)
             return
@@ -258,25 +230,17 @@ class Rollout(Experience):
         )
 
     def spread(self, make: Callable[..., T], num_learners: int) -> T:
-        """The placement on devices.
-
-        Environments of one learner may be on several, which share its gradients.
-        """
+        # Devices that share a learner's environments share its gradients.
         return make(num_learners, self.num_envs, split=True)
 
     def placed(self, storage: RolloutBuffer, spread: Any) -> RolloutBuffer:
-        """The rollout with each environment's part on the device that steps this environment."""
         memory = spread.environments(storage.memory)
         return spread.rollouts(storage.replace(memory=None)).replace(memory=memory)
 
     def oddities(self, rows: int | None, longest: int | None) -> Iterator[str]:
-        """A warning about a batch that is larger than the data set."""
-        del longest
-        yield from repeated_rows(self.batch_size, rows)
+        return repeated_rows(self.batch_size, rows)
 
     def batch_bytes(self, storage: Any, data: Any, num_learners: int) -> int:
-        """The bytes of the batches of an iteration: another order of the rollout,
-        and the data set's rows beside it.
-        """
+        # Another order of the rollout, and the data set's rows beside it.
         rows = self.data_size * num_learners
         return nbytes(storage) + (int(rows * nbytes(data) / data.reward.shape[0]) if rows else 0)

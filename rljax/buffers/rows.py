@@ -1,4 +1,4 @@
-"""Rows of transitions: drawn, gathered, told apart, and what is known of them."""
+"""Rows of transitions: drawn, gathered, and what is known of them."""
 
 from __future__ import annotations
 
@@ -16,16 +16,13 @@ T = TypeVar("T")
 
 
 class RingRows(NamedTuple):
-    """Rows [...] of one learner's ring, and what is known of those that come later in the same
-    environment.
-    """
+    """Rows [...] of one learner's ring, and what comes after them in the same environment."""
 
     row: Array  # int32
     later: Array  # int32: the number of newer rows of the environment
     num_envs: int
     capacity: int
-    # scale and shift that make the ring's rewards those that are learnt from
-    reward_affine: tuple[float, float]
+    reward_affine: tuple[float, float]  # scale and shift, to the rewards that are learnt from
 
     def after(self, steps: Any) -> Array:
         """The rows `steps` later in the same environment."""
@@ -41,7 +38,7 @@ class TerminalRows(NamedTuple):
 
 
 def random_rows(key: Array, capacity: Any, number: int, size: int) -> Array:
-    """Random rows [P, number, size] of a data set, with replacement; `key` is [P]."""
+    """Random rows [P, number, size] of a data set, with replacement, for `key` [P]."""
     return jax.vmap(lambda key: jax.random.randint(key, (number, size), 0, capacity))(key)
 
 
@@ -51,8 +48,8 @@ def spread_rows(number: int, most: int) -> np.ndarray:
 
 
 def terminal_rows(data: Transition, rows: np.ndarray, most: int) -> TerminalRows | None:
-    """At most `most` of the `rows` of a data set [N, ...], evenly spread;
-    None where there are no rows.
+    """At most `most` of the `rows` of a data set [N, ...], evenly spread; None where there are
+    none.
     """
     if not len(rows):
         return None
@@ -64,20 +61,20 @@ def terminal_rows(data: Transition, rows: np.ndarray, most: int) -> TerminalRows
 
 
 def rows_of(data: T, rows: Any) -> T:
-    """The `rows` [...] of transitions, or of any other tree of arrays [N, ...], in one gather."""
+    """The `rows` [...] of any tree of arrays [N, ...], in one gather."""
     return each(lambda x: x[rows], data)
 
 
 def apart(transitions: Transition) -> tuple[Transition, Any]:
-    """Transitions without the memory in their extras, and this memory; None where there is none."""
+    """Transitions without the memory in their extras, and this memory, if there is one."""
     extras = dict(transitions.extras)
     memory = extras.pop(MEMORY, None)
     return transitions.replace(extras=extras), memory
 
 
 def beginnings(batch: Transition) -> Array:
-    """Which steps of a batch [N, T, ...] begin an episode, as the step before ended;
-    the first step is never marked.
+    """Which steps of a batch [N, T, ...], after the first, begin an episode, as the step before
+    ended.
     """
     return jnp.roll(batch.terminated | batch.truncated, 1, axis=1).at[:, 0].set(False)
 

@@ -1,14 +1,10 @@
-"""Sequences: windows of consecutive steps from a replay, with the memory before each,
-drawn uniformly or by priority.
+"""Sequences: windows of consecutive steps from a replay, with the memory before each, drawn
+uniformly or by priority.
 
-A window has T consecutive steps of one environment and begins at every `every`-th step that is
-stored. So a step is in about T / `every` windows, and a memory is stored once per `every` steps. A
-window may contain the ends of episodes: it says where an episode begins, and nothing of it is
-padded. It may be drawn from the time when all of its steps are stored until the first of them is
-overwritten.
-
-Probabilities and weights of windows are those of rows in `rljax.buffers.prioritised`:
-P(i) ~ (p_i + e)^alpha, with p_i the priority of window i.
+A window has T consecutive steps of one environment and begins at every `every`-th stored step, so
+that a step is in about T / `every` windows. It may contain the ends of episodes: it says where one
+begins, and nothing is padded. It may be drawn while all of its steps are stored. Windows have the
+probabilities and weights of rows in `rljax.buffers.prioritised`.
 
 Kapturowski et al., Recurrent Experience Replay in Distributed Reinforcement Learning, ICLR 2019.
 Its windows end with their episode, and begin with it.
@@ -29,57 +25,38 @@ from rljax.buffers.prioritised import Pending, Priorities
 from rljax.buffers.replay import Draw, Replay
 from rljax.buffers.rows import apart, beginnings
 from rljax.buffers.storage import sum_tree
+from rljax.buffers.storage.learners import PerLearner
 from rljax.buffers.storage.ring import ReplayBuffer
 
 
-class Windows(struct.PyTreeNode):
-    """The memories and priorities of a ring's windows.
-
-    There are W windows of each of E environments.
+class Windows(PerLearner):
+    """The memories and priorities of a ring's windows: W of each of E environments.
 
     The window of environment e that begins at step w x `every` of the ring has the number w E + e.
     """
 
     memory: Any  # [P, W, E, M...] before the first step of each window; None where none is stored
     priorities: Priorities | None  # of the windows; None where they are drawn uniformly
-    # steps from the beginning of a window to that of the next
-    every: int = struct.field(pytree_node=False)
+    every: int = struct.field(pytree_node=False)  # steps between beginnings of windows
 
     @classmethod
     def create(
         cls, memory: Any, learners: int, num_envs: int, steps: int, draw: Sequences
     ) -> Windows:
-        """The windows of an empty ring of `steps` steps.
-
-        A memory has the shapes of `memory` [P, E, M...].
+        """The windows of an empty ring of `steps` steps, for memories like `memory` [P, E,
+        M...].
         """
         number = steps // draw.every
         stored = jax.tree.map(
             lambda x: jnp.zeros((x.shape[0], number, *x.shape[1:]), x.dtype), memory
         )
-        priorities = (
-            None if draw.exponent is None else Priorities.create(learners, number * num_envs)
-        )
+        uniform = draw.exponent is None
+        priorities = None if uniform else Priorities.create(learners, number * num_envs)
         return cls(stored, priorities, draw.every)
 
-    @property
-    def axes(self) -> Windows:
-        """The axes of all parts, for `jax.vmap` over P."""
-        priorities = None if self.priorities is None else self.priorities.axes
-        return Windows(memory=0, priorities=priorities, every=self.every)
-
-    def of_learner(self, learner: int) -> Windows:
-        """The windows of one of P learners."""
-        return self.replace(
-            memory=jax.tree.map(lambda x: x[learner], self.memory),
-            priorities=None if self.priorities is None else self.priorities.of_learner(learner),
-        )
-
     def with_memory(self, memory: Any, step: Array) -> Windows:
-        """The windows after a step of the ring, whose number is `step` [].
-
-        Where windows begin at this step, `memory` [P, E, M...], which the agents had before it,
-        becomes their memory.
+        """The windows after the ring's `step` []; those that begin there have the `memory` [P, E,
+        M...].
         """
         begins = step % self.every == 0
         at = step // self.every
@@ -94,10 +71,8 @@ class Windows(struct.PyTreeNode):
     def with_priorities(
         self, pending: Pending, step: Array, num_envs: int, exponent: Array
     ) -> Windows:
-        """The windows with the `pending` priorities, after the step of the ring whose number is
-        `step` [].
-
-        Windows that begin at this step have the largest priority so far.
+        """The windows with `pending` priorities, after the ring's `step` []; new ones have the
+        largest so far.
         """
         assert self.priorities is not None
         new = jnp.where(
@@ -111,22 +86,20 @@ class Sequences(Draw):
     """Windows of `length` steps. In each environment, a window begins at every `every`-th step.
 
     Batches are sequences [T, B, ...] with T = `length`. `extras["first"]` [T, B] marks steps, after
-    the first one, that begin an episode. These extras have no axis T, because there is one for each
-    window: `extras["weight"]` [B], the weights of the losses, and with `remembers` also
-    `extras["memory"]` [B, M...], the memory before the first step, as it was when the agent acted.
+    the first one, that begin an episode. Of each window there is `extras["weight"]` [B], for the
+    losses, and with `remembers` also `extras["memory"]` [B, M...] before the first step, as it was
+    when the agent acted.
 
     With an exponent, windows are drawn by priority, and batches have `extras["row"]` [B] int32. The
     agent returns the priorities of all windows, `metrics["priorities"]` [B].
 
-    A weight is 0 where no whole window may be drawn. This only happens where observations are
-    stored once and many short episodes end, so that fewer than T steps may be drawn: see
-    `rljax.buffers.storage.successors`.
+    A weight is 0 where no whole window may be drawn: only where observations are stored once and
+    many short episodes end, see `rljax.buffers.storage.successors`.
     """
 
     length: int  # T
     every: int
-    # alpha: 0 is uniform, 1 in proportion to the errors; None for no priorities
-    exponent: float | None = None
+    exponent: float | None = None  # alpha, as of `Prioritised`; None for no priorities
     correction: float = 0.6  # beta: 0 for no correction, 1 for a full one
 
     flag: ClassVar[str] = "length"
@@ -136,13 +109,9 @@ class Sequences(Draw):
         return experience.replay_size // experience.num_envs // self.every * self.every
 
     def fewest(self, experience: Replay) -> int:
-        """Environment steps of each learner before a window can be drawn."""
         return self.length * experience.num_envs
 
     def check(self, experience: Replay) -> None:
-        """Raise `ValueError` where the replay is too small for a window,
-        or where pictures are to be moved.
-        """
         if self.steps(experience) < self.length:
             fewest = -(-self.length // self.every) * self.every * experience.num_envs
             raise ValueError(
@@ -157,7 +126,6 @@ class Sequences(Draw):
             )
 
     def create(self, example: Transition, experience: Replay, stack: int) -> ReplayBuffer:
-        """An empty ring with the memories and priorities of its windows."""
         example, memory = apart(example)
         steps = self.steps(experience)
         ring = ReplayBuffer.create(example, steps * experience.num_envs, stack)
@@ -166,25 +134,16 @@ class Sequences(Draw):
         )
 
     def add(self, ring: ReplayBuffer, transitions: Transition) -> ReplayBuffer:
-        """Write transitions [P, E, ...] at the ring's position,
-        and the memory in their extras where windows begin.
-        """
         transitions, memory = apart(transitions)
         step = ring.position // transitions.reward.shape[1]
         return ring.add(transitions).replace(index=ring.index.with_memory(memory, step))
 
     def write_back(self, ring: ReplayBuffer, pending: Pending, experience: Replay) -> ReplayBuffer:
-        """The ring after a step of E environments was added:
-        with the `pending` priorities, and new windows.
-        """
         step = (ring.position // experience.num_envs - 1) % (ring.capacity // experience.num_envs)
-        exponent = jnp.asarray(self.exponent)
-        return ring.replace(
-            index=ring.index.with_priorities(pending, step, experience.num_envs, exponent)
-        )
+        settings = (experience.num_envs, jnp.asarray(self.exponent))
+        return ring.replace(index=ring.index.with_priorities(pending, step, *settings))
 
     def row_bytes(self, row: float) -> float:
-        """Bytes of a window."""
         return row * self.length
 
     def __call__(self, buffer: ReplayBuffer, keys: Array, experience: Replay) -> Transition:
@@ -205,16 +164,14 @@ class Sequences(Draw):
         number = jnp.maximum(number, 1)
         if windows.priorities is None:
             drawn = jax.random.randint(key, shape, 0, number * num_envs)
-            window = (last - drawn // num_envs) % (
-                steps // self.every
-            ) * num_envs + drawn % num_envs
+            slot = (last - drawn // num_envs) % (steps // self.every)
+            window = slot * num_envs + drawn % num_envs
             extras = {"weight": jnp.broadcast_to(whole, shape)}
         else:
-            sums, first = windows.priorities.sums, (last - number + 1) % (steps // self.every)
+            first = (last - number + 1) % (steps // self.every)
             edges = (first * num_envs, last * num_envs + num_envs - 1)
-            window = sum_tree.draw(sums, key, shape, edges)
-            mass = sums[window + len(sums) // 2]
-            weight = (mass / mass.min(axis=-1, keepdims=True)) ** -correction
+            window = sum_tree.draw(windows.priorities.sums, key, shape, edges)
+            weight = windows.priorities.weights(window, correction)
             extras = {"weight": whole * weight, "row": window}
         begin, environment = window // num_envs, window % num_envs
         step = (begin[:, None] * self.every + jnp.arange(self.length)[:, None]) % steps  # [U, T, B]
@@ -225,8 +182,8 @@ class Sequences(Draw):
         return batch.replace(extras={**batch.extras, **extras})
 
     def complete(self, ring: ReplayBuffer, num_envs: int) -> tuple[Array, Array]:
-        """The newest whole window of each environment in one learner's ring,
-        and the number of whole windows.
+        """The newest whole window of each environment in one learner's ring, and the number of
+        whole windows.
 
         The first is w, from 0 to W - 1, for the window that begins at step w x `every`.
         """

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Literal, TypeVar
+from typing import Any, ClassVar
 
 from rljax.agent import Array, Transition, config
-from rljax.buffers.experience import Experience, declaration
+from rljax.buffers.experience import Experience, Parallelism, T, declaration
 from rljax.networks.inputs import OfStream, Raw
-
-T = TypeVar("T")
 
 TRANSITION = "stream/transition"  # metric: 1 where the transition is finite
 
 
 @declaration
 class Stream(Experience):
-    """Each learner has one environment, and learns from each transition [O...] before it chooses
-    the next action.
+    """Each learner has one environment, and learns from each transition [O...] before it acts
+    again.
     """
 
     kind: ClassVar[str] = "stream"
@@ -24,13 +22,10 @@ class Stream(Experience):
 
     @property
     def inputs(self) -> Raw:
-        """Normalised by exact moments of the one stream,
-        in which each observation is counted once.
-        """
+        """Normalised by exact moments of the one stream, each observation counted once."""
         return OfStream(self.time_feature) if self.normalise_observations else Raw()
 
     def check(self) -> None:
-        """Raise `ValueError` for more than one environment, step or update at a time."""
         for name in ("num_envs", "num_steps", "num_updates"):
             if getattr(self, name) != 1:
                 raise ValueError(
@@ -39,28 +34,19 @@ class Stream(Experience):
                     "side by side: --seeds N"
                 )
 
-    def parallelism(
-        self, num_learners: int, in_program: bool
-    ) -> Literal["threads", "one thread", "cores"]:
-        """One thread: the products of a single transition are too small to share."""
-        return "one thread"
+    def parallelism(self, num_learners: int, in_program: bool) -> Parallelism:
+        return "one thread"  # the products of a single transition are too small to share
 
     def host_driver(self, within: T, beside: T, one_cpu: bool) -> T:
-        """The driver that learns before it acts."""
-        return within
+        return within  # it learns before it acts
 
     def idle(self, steps: int, iteration: int, on_host: bool, flag: str) -> str | None:
-        """None: there is an update at each step."""
-        return None
+        return None  # there is an update at each step
 
     def batches(self, storage: Any, data: Any, keys: Array, example: Transition) -> Transition:
-        """The shapes of a transition: it is the batch of an update."""
         return example
 
     def iterate(self, loop: Any, *arguments: Any) -> Any:
-        """One iteration of a loop: it learns from each transition before it chooses the next
-        action.
-        """
         return loop.learn_from_each(*arguments)
 
 

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from rljax.analysis import figures, learning_curves
+from rljax.runs import records
 from rljax.runs.records import Recorder, write_json
 from rljax.runs.schema import FORMAT
 from tests.helpers import run_folders
@@ -150,24 +151,16 @@ def test_a_single_learner_says_what_its_band_is(tmp_path, panels):
     assert "over seeds" not in panels["caption"]
 
 
-def test_statistics_by_name(tmp_path, panels):
-    path = run(tmp_path / "a", seeds=(0, 1, 2, 97), steps=[0])
-    learning_curves.plot([path], statistic="iqm")
-    (value,) = line(panels["Hopper-v5"], "sac (4 seeds)").get_ydata()
-    assert value == pytest.approx(15, abs=2)
-    assert "interquartile mean" in panels["caption"].replace("\n", " ")
-    with pytest.raises(ValueError, match="statistic is 'median', it must be 'mean' or 'iqm'"):
-        learning_curves.plot([path], statistic="median")
-
-
 def test_references_are_dashed_and_keep_their_agents_colour(tmp_path, panels):
-    path = run(tmp_path / "a")
+    evaluations = records.read(run(tmp_path / "a"), "evaluations")
+    curves = [learning_curves.Curve("sac", "Hopper-v5", evaluations, {5})]
+    output = tmp_path / "curve.png"
     references = {
         ("sac", "Hopper-v5"): ([0, 50_000], [0, 500], [10, 20]),
         ("ppo", "Hopper-v5"): (50_000, 400, 30),
         ("sac", "Ant-v5"): ([0, 1], [0, 1], [1, 1]),  # no run of it: no panel
     }
-    learning_curves.plot([path], references=references)
+    learning_curves.draw(curves, output, references)
     assert list(panels) == ["Hopper-v5", "caption"]
     panel = panels["Hopper-v5"]
     expected = [f"{agent}, published (mean ± standard deviation)" for agent in ("sac", "ppo")]
@@ -178,7 +171,7 @@ def test_references_are_dashed_and_keep_their_agents_colour(tmp_path, panels):
     with pytest.raises(
         ValueError, match=r"reference of 'sac' in 'Hopper-v5' has steps \(2,\), mean \(1,\)"
     ):
-        learning_curves.plot([path], references={("sac", "Hopper-v5"): ([0, 1], [0], [0, 1])})
+        learning_curves.draw(curves, output, {("sac", "Hopper-v5"): ([0, 1], [0], [0, 1])})
 
 
 @pytest.mark.slow_after(2)

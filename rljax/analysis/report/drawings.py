@@ -1,6 +1,4 @@
-"""The figures of a report, each with its caption and a description for readers who cannot see
-it.
-"""
+"""The figures of a report, with captions, and descriptions for readers who cannot see them."""
 
 from __future__ import annotations
 
@@ -30,19 +28,20 @@ def of_suite(result: SuiteResult, styles: Mapping[str, LineStyle]) -> Iterator[D
         for label, each in result.aggregates.items()
     )
     axis = result.suite.axis
+    iqm = {label: result.aggregates[label]["iqm"] for label in result.order}
     drawn = {
-        "iqm": figures.intervals(
-            {label: result.aggregates[label]["iqm"] for label in result.order},
-            styles,
-            f"IQM of {axis}",
-            "Interquartile mean",
-        ),
+        "iqm": figures.intervals(iqm, styles, f"IQM of {axis}", "Interquartile mean"),
         "profiles": figures.profiles(
             result.thresholds, result.profiles, styles, axis, "Performance profiles"
         ),
     }
     if result.efficiency:
-        drawn["efficiency"] = _sample_efficiency(result, styles)
+        lines = {}
+        for label in result.order:
+            each = result.efficiency[label]
+            lines[label] = figures.Line(label, result.steps, each.value, each.low, each.high)
+        axes = ("steps", f"IQM of {axis}")
+        drawn["efficiency"] = figures.curves("Sample efficiency", lines, styles, {}, axes)
     if result.improvement:
         drawn["improvement"] = _improvement(result, styles)
     captions = {
@@ -57,18 +56,7 @@ def of_suite(result: SuiteResult, styles: Mapping[str, LineStyle]) -> Iterator[D
         yield Drawing(name, figure, f"{captions[name]} {description}", captions[name])
 
 
-def _sample_efficiency(result: SuiteResult, styles: Mapping[str, LineStyle]) -> Any:
-    lines = {}
-    for label in result.order:
-        known = result.efficiency[label]
-        lines[label] = figures.Line(label, result.steps, known.value, known.low, known.high)
-    return figures.curves(
-        "Sample efficiency", lines, styles, {}, ("steps", f"IQM of {result.suite.axis}")
-    )
-
-
 def _improvement(result: SuiteResult, styles: Mapping[str, LineStyle]) -> Any:
-    """The probabilities of improvement, each in the colour of the better agent."""
     estimates = {f"{x} > {y}": estimate for (x, y), estimate in result.improvement.items()}
     pair_styles = {f"{x} > {y}": styles[x] for x, y in result.improvement}
     title = "Probability of improvement"
@@ -76,9 +64,7 @@ def _improvement(result: SuiteResult, styles: Mapping[str, LineStyle]) -> Any:
 
 
 def of_task(result: TaskResult, styles: Mapping[str, LineStyle]) -> Iterator[Drawing]:
-    """The learning curves of a task; and the IQM of its rows,
-    if there are two or more to compare.
-    """
+    """The learning curves of a task; and the IQM of its rows, if there are two to compare."""
     table = result.table
     values = "; ".join(f"{each.row.label} {_iqm(each, result.decimals)}" for each in result.rows)
     description = f"Interquartile mean at the end: {values}."
@@ -109,9 +95,7 @@ def _iqm(result: RowResult, decimals: int) -> str:
 
 
 def _references(result: TaskResult) -> dict[str, tuple[str, Any, Any, Any]]:
-    """Published curves for a panel, by the label of the row whose colour they take;
-    one curve per agent.
-    """
+    """Published curves, one per agent, by the label of the row whose colour they take."""
     references: dict[str, tuple[str, Any, Any, Any]] = {}
     if not result.detailed:
         return references

@@ -30,7 +30,7 @@ class TableCell:
 
     @classmethod
     def of_estimate(cls, estimate: Estimate, decimals: int) -> TableCell:
-        """A cell with a number, and its interval in small print."""
+        """A number, with its interval in small print."""
         return cls.of(
             formatting.number(estimate.value, decimals), formatting.interval(estimate, decimals)
         )
@@ -47,15 +47,14 @@ class TableCell:
 
     @property
     def css_class(self) -> str:
-        """The class attribute of its element, after a space; empty for a plain number."""
+        """The class attribute of its element, after a space, if it has one."""
         kinds = ["text"] * self.text + ["lines"] * self.points
         return f' class="{" ".join(kinds)}"' if kinds else ""
 
     def markdown(self) -> str:
         """The cell in one line."""
-        return markdown(
-            "; ".join(f"{main} ({detail})" if detail else main for main, detail in self.lines)
-        )
+        lines = (f"{main} ({detail})" if detail else main for main, detail in self.lines)
+        return markdown("; ".join(lines))
 
 
 @dataclasses.dataclass
@@ -67,10 +66,7 @@ class CaptionedTable:
     rows: list[list[TableCell]]
 
     def html(self, styles: Mapping[str, figures.LineStyle]) -> str:
-        """A table in a box that scrolls.
-
-        A row that begins with a name of `styles` has a swatch of its curve.
-        """
+        """A table in a box that scrolls, with a swatch before each name in `styles`."""
         words = [any(row[i].text for row in self.rows) for i in range(len(self.columns))]
         head = "".join(
             f'<th scope="col"{" class=text" if words[i] else ""}>{escape(name)}</th>'
@@ -99,10 +95,8 @@ class CaptionedTable:
 
 
 def _swatch(style: figures.LineStyle) -> str:
-    """A short piece of a curve, in its line style."""
-    dashes = {"-": "", "-.": ' stroke-dasharray="7 3 2 3"', ":": ' stroke-dasharray="2 3"'}[
-        style[0]
-    ]
+    patterns = {"-": "", "-.": ' stroke-dasharray="7 3 2 3"', ":": ' stroke-dasharray="2 3"'}
+    dashes = patterns[style[0]]
     number = figures.COLOURS.index(style[1]) + 1
     return (
         '<svg class="swatch" viewBox="0 0 28 10" aria-hidden="true"><line x1="0" y1="5" x2="28" '
@@ -120,7 +114,7 @@ class Section:
     note: str = ""
 
     def html(self, slug: str, pictures: str, styles: Mapping[str, figures.LineStyle]) -> str:
-        """The section with this slug as its identifier. `pictures` are its figures as HTML."""
+        """The section, identified by `slug`, with its figures as HTML."""
         tables = "".join(table.html(styles) for table in self.tables)
         drawn = f'<div class="figures">{pictures}</div>' if pictures else ""
         note = f'<p class="soft">{escape(self.note)}</p>' if self.note else ""
@@ -150,8 +144,8 @@ def bullets_markdown(texts: Iterable[str]) -> str:
 
 
 def markdown(text: str) -> str:
-    """Text in one line of Markdown, in which names from files cannot begin a cell,
-    a line or an element of HTML.
+    """Text in one line of Markdown; names from files cannot begin a cell, line or element
+    of HTML.
     """
     return printable(" ".join(text.splitlines())).replace("|", "\\|").replace("<", "&lt;")
 
@@ -162,12 +156,11 @@ def figure_html(svg: Path, description: str, caption: str) -> str:
 
 
 def inline(svg: Path, description: str) -> str:
-    """A file of `figures.save` as an element of a page,
-    in the page's colours and as wide as its place.
+    """A file of `figures.save` as an element of a page, in the page's colours and as wide as its
+    place.
 
-    The page must set the variables --ink, --grid, --paper and --series-1 to --series-7. The file's
-    name must be unique in the page: all identifiers inside begin with it. `description` is read
-    aloud in place of the figure.
+    The page must set --ink, --grid, --paper and --series-1 to --series-7. All identifiers begin
+    with the file's name, which must be unique. `description` is read aloud in place of the figure.
     """
     name, text = svg.stem, svg.read_text(encoding="utf-8")
     text = re.sub(r"<metadata>.*?</metadata>", "", text[text.index("<svg") :], flags=re.DOTALL)
@@ -178,10 +171,8 @@ def inline(svg: Path, description: str) -> str:
     view = re.search(r'viewBox="[^"]*"', text)
     assert view is not None
     label = escape(description, quote=True)
-    text = (
-        f'<svg {view[0]} role="img" aria-label="{label}" xmlns:xlink="http://www.w3.org/1999/xlink">'
-        + (text[text.index(">") + 1 :])
-    )
+    head = f'<svg {view[0]} role="img" aria-label="{label}" '
+    text = f'{head}xmlns:xlink="http://www.w3.org/1999/xlink">{text[text.index(">") + 1 :]}'
     variables = {colour: f"--series-{i}" for i, colour in enumerate(figures.COLOURS, 1)}
     variables |= {figures.INK: "--ink", figures.GRID: "--grid", figures.PAPER: "--paper"}
     for colour, variable in variables.items():

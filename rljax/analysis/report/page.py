@@ -1,8 +1,7 @@
-"""The report as files: an HTML page that needs no other file, its figures,
-and its tables in Markdown.
+"""The report as files: an HTML page that needs no other file, its figures, and its tables in
+Markdown.
 
-The page's template has three places, for which `string.Template` is enough. Jinja would not
-shorten the rest: Python writes each element once as HTML and once as Markdown.
+The page's template has three places, for which `string.Template` is enough.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from rljax.analysis.folders import RunRecord
 from rljax.analysis.formatting import count
 from rljax.analysis.report import elements, provenance, results, sections
 from rljax.analysis.report.elements import Section
-from rljax.analysis.tables import Row, Table
+from rljax.analysis.tables import Table
 from rljax.training import registry
 from rljax.trust import printable
 
@@ -28,20 +27,14 @@ TEMPLATE = Path(__file__).with_name("report.html")
 
 
 def write(paths: Sequence[Path], output: Path = Path("report.html"), at: int | None = None) -> Path:
-    """Write a report over runs and return the page's path.
+    """Write a report over the runs in and below `paths` to the page `output`, and return its path.
 
-    Every number has its interval over learners, and its number of learners.
+    The figures and tables.md go to a folder of the same name without suffix. All runs are compared
+    at the step `at`, each by its last evaluation until then; by default at their ends.
 
-    Args:
-        paths: folders of runs, or folders with runs at any depth below them.
-        output: the page. Its figures and tables.md go to a folder of the same name without suffix.
-        at: the step at which all runs are compared, each by its last evaluation until then; by
-            default their ends.
-
-    Raises:
-        ValueError: a path that is not a folder, no run that can be read, runs of one task with
-            different budgets or numbers of episodes per evaluation, a step that not all of them
-            were planned to reach, or an output whose suffix is not .html.
+    Raises `ValueError` for a path that is not a folder, no run that can be read, runs of one task
+    with different budgets or numbers of episodes per evaluation, a step that not all were planned
+    to reach, or an output that is not .html.
     """
     output = Path(output)
     if output.suffix != ".html":
@@ -67,7 +60,6 @@ def _write_page(
     at: int | None,
     command: str,
 ) -> None:
-    """Compute the results, and write the page, its figures and its tables."""
     rows = [row for table in arranged for row in table.rows]
     runs = list({id(run): run for row in rows for run in row.runs}.values())
     suites_of_tables, remarks = suites.find(arranged)
@@ -76,7 +68,8 @@ def _write_page(
     styles = figures.line_styles(dict.fromkeys(row.label for row in rows))
 
     page = _Page(output.with_suffix(""), styles)
-    page.add_notices([*_skipped(skipped), *_changed(runs), *_incomplete(arranged, at), *remarks])
+    notices = [f"Skipped: {folder}: {reason}" for folder, reason in skipped]
+    page.add_notices([*notices, *_changed(runs), *_incomplete(arranged, at), *remarks])
     if (glance := sections.at_a_glance(task_results)) is not None:
         page.add(glance)
     for suite in suites_of_tables:
@@ -92,38 +85,27 @@ def _write_page(
 
 
 def _title(arranged: Sequence[Table]) -> str:
-    """The title of the page: its agents and tasks, or their numbers where there are many."""
-    agents = list(
-        dict.fromkeys(registry.agent_name(row.agent) for table in arranged for row in table.rows)
+    agents = dict.fromkeys(
+        registry.agent_name(row.agent) for table in arranged for row in table.rows
     )
-    tasks = [table.task for table in arranged]
-    names = [
-        ", ".join(names_of_kind) if len(names_of_kind) <= 3 else f"{len(names_of_kind)} {kind}"
-        for names_of_kind, kind in ((agents, "agents"), (tasks, "tasks"))
-    ]
-    return " on ".join(names)
+    named = {"agents": list(agents), "tasks": [table.task for table in arranged]}
+    return " on ".join(
+        ", ".join(names) if len(names) <= 3 else f"{len(names)} {kind}"
+        for kind, names in named.items()
+    )
 
 
 def _lead(arranged: Sequence[Table], runs: Sequence[RunRecord], at: int | None) -> str:
-    """The sentence below the title."""
     learners = sum(len(row.learners) for table in arranged for row in table.rows)
     facts = [count(len(runs), "run"), count(learners, "learner"), count(len(arranged), "task")]
     when = "at the end of their budget" if at is None else f"at step {at:,}"
     return f"{', '.join(facts)}, compared {when}."
 
 
-def _skipped(skipped: Sequence[tuple[Path, str]]) -> list[str]:
-    """Notices on folders that could not be read."""
-    return [f"Skipped: {folder}: {reason}" for folder, reason in skipped]
-
-
 def _changed(runs: Sequence[RunRecord]) -> list[str]:
-    """Notices on runs that were resumed although their records had changed."""
     return [
-        (
-            f"Changed records: {run.folder}, before it went on from step "
-            f"{entry['step']:,}: {'; '.join(changed)}"
-        )
+        f"Changed records: {run.folder}, before it went on from step "
+        f"{entry['step']:,}: {'; '.join(changed)}"
         for run in runs
         for entry in run.config.get("resumed") or []
         if (changed := formatting.distinct(entry.get("changed_records") or []))
@@ -131,15 +113,10 @@ def _changed(runs: Sequence[RunRecord]) -> list[str]:
 
 
 def _incomplete(arranged: Sequence[Table], at: int | None) -> Iterator[str]:
-    """Notices on runs that have not reached the step of comparison, on diverged learners,
-    and on cut episodes.
-    """
     for table in arranged:
         for row in table.rows:
             behind = [
-                run
-                for run in row.runs
-                if not all(each.index_at(at) is not None for each in run.learners)
+                run for run in row.runs if any(each.index_at(at) is None for each in run.learners)
             ]
             if behind:
                 ends = ", ".join(f"{run.folder} ({provenance.progress(run)})" for run in behind[:3])
@@ -147,7 +124,11 @@ def _incomplete(arranged: Sequence[Table], at: int | None) -> Iterator[str]:
                 counted = "not counted" if row.complete else "shown as it stands and not compared"
                 yield f"Incomplete: {row.label} on {table.task}, {counted}: {ends}"
             if row.diverged:
-                yield _diverged(row, table)
+                yield (
+                    f"Diverged: {row.diverged} of {count(len(row.counted), 'learner')} of "
+                    f"{row.label} on {table.task}; each counts with its last good policy, if there "
+                    "was one."
+                )
             if row.cut:
                 yield (
                     f"Cut: {count(row.cut, 'episode')} of {row.label} on {table.task} had not "
@@ -155,27 +136,17 @@ def _incomplete(arranged: Sequence[Table], at: int | None) -> Iterator[str]:
                 )
 
 
-def _diverged(row: Row, table: Table) -> str:
-    return (
-        f"Diverged: {row.diverged} of {count(len(row.counted), 'learner')} of {row.label} on "
-        f"{table.task}; each counts with its last good policy, if there was one."
-    )
-
-
 class _Page:
-    """The page and tables.md, written from top to bottom. Each figure is saved when it is added."""
+    """The page and tables.md, written from top to bottom."""
 
     def __init__(self, folder: Path, styles: Mapping[str, figures.LineStyle]) -> None:
-        """`folder` is for figures and tables.md; `styles` has the line style of each row's
-        label.
-        """
+        """`folder` is for figures and tables.md; `styles` are those of rows by label."""
         self._folder, self._styles = folder, styles
         self._html: list[str] = []
         self._markdown: list[str] = []
         self._slugs: dict[str, str] = {}  # by the title of a section, in the order of the page
 
     def add_notices(self, notices: Sequence[str]) -> None:
-        """Add notices that readers must see before the results."""
         notices = list(map(printable, notices))
         if notices:
             heading = '<aside aria-label="Notices"><h2>Before you read</h2>'
@@ -183,7 +154,6 @@ class _Page:
             self._markdown.append(elements.bullets_markdown(notices))
 
     def add(self, section: Section) -> None:
-        """Add a section, and save its figures."""
         slug = self._slug(section.title)
         pictures = []
         for drawing in section.drawings:
@@ -195,13 +165,11 @@ class _Page:
         self._markdown += section.markdown()
 
     def add_commands(self, arranged: Sequence[Table]) -> None:
-        """Add the commands of all runs."""
         content = f"\n{provenance.commands_html(arranged)}"
         self._html.append(elements.section_html(self._slug("Commands"), "Commands", content))
         self._markdown += ["## Commands", *provenance.commands_markdown(arranged)]
 
     def add_method(self, at: int | None, sources: Mapping[str, int], command: str) -> None:
-        """Add the method, and the footer with the command that wrote the report."""
         points = _method(at, sources)
         section = elements.section_html(
             self._slug("Method"), "Method", elements.bullets_html(points)
@@ -213,20 +181,16 @@ class _Page:
         self._markdown.append(f"## Method\n\n{elements.bullets_markdown(points)}")
 
     def _slug(self, title: str) -> str:
-        """The name of a section in addresses and files. No two sections have the same."""
+        """The unique name of a section in addresses and files."""
         if title not in self._slugs:
             plain = re.sub(r"[^a-z0-9.]+", "-", title.lower()).strip("-")
-            same = sum(
-                re.fullmatch(rf"{re.escape(plain)}(-\d+)?", slug) is not None
-                for slug in self._slugs.values()
-            )
+            pattern = re.compile(rf"{re.escape(plain)}(-\d+)?")
+            same = sum(map(bool, map(pattern.fullmatch, self._slugs.values())))
             self._slugs[title] = f"{plain}-{same + 1}" if same else plain
         return self._slugs[title]
 
     def write(self, output: Path, title: str, lead: str) -> None:
-        """Write the page and tables.md, with this title and this sentence below it."""
-        # The style sheet keeps a span on one line. Longer words must be able to break in a narrow
-        # window.
+        # The style sheet keeps a span on one line; longer words must break in a narrow window.
         words = re.sub(r"\S{1,18}(?!\S)", lambda word: f"<span>{word[0]}</span>", escape(title))
         header = f'<header><h1>{words}</h1><p class="lead">{escape(lead)}</p></header>'
         links = "".join(
@@ -243,7 +207,6 @@ class _Page:
 
 
 def _method(at: int | None, sources: Mapping[str, int]) -> list[str]:
-    """The method of a report, as a list of points."""
     last = "at its budget" if at is None else f"until step {at:,}"
     points = [
         (
@@ -265,9 +228,6 @@ def _method(at: int | None, sources: Mapping[str, int]) -> list[str]:
         ),
     ]
     if sources:
-        points.append(
-            "Published: "
-            + "; ".join(f"[{number}] {source}" for source, number in sources.items())
-            + "."
-        )
+        published = "; ".join(f"[{number}] {source}" for source, number in sources.items())
+        points.append(f"Published: {published}.")
     return points

@@ -7,7 +7,7 @@ from html import escape
 from typing import Any
 
 from rljax.analysis import formatting, labels
-from rljax.analysis.folders import RunRecord
+from rljax.analysis.folders import RunRecord, group_by
 from rljax.analysis.formatting import count, distinct
 from rljax.analysis.report.elements import CaptionedTable, Section, TableCell, markdown
 from rljax.analysis.tables import Row, Table
@@ -15,29 +15,19 @@ from rljax.trust import printable
 
 
 def settings(tables: Sequence[Table]) -> Section | None:
-    """All settings in which rows of one agent differ; None if there are none."""
+    """All settings in which rows of one agent differ, if there are any."""
     sections = []
-    rows = {row.label: row for table in tables for row in table.rows}
-    for agent in dict.fromkeys(row.agent for row in rows.values()):
-        learners = [
-            each
-            for table in tables
-            for row in table.rows
-            if row.agent == agent
-            for each in row.learners
-        ]
-        names = labels.differing_settings(learners)
+    rows = group_by([row for table in tables for row in table.rows], lambda row: row.agent)
+    for agent, of_agent in rows.items():
+        names = labels.differing_settings([each for row in of_agent for each in row.learners])
         if names:
+            first = {row.label: row.learners[0].settings for row in of_agent}
             lines = [
                 [
                     TableCell.of(label),
-                    *(
-                        TableCell.of(formatting.setting(row.learners[0].settings[name]))
-                        for name in names
-                    ),
+                    *(TableCell.of(formatting.setting(x[name])) for name in names),
                 ]
-                for label, row in rows.items()
-                if row.agent == agent
+                for label, x in first.items()
             ]
             caption = f"All settings in which runs of {agent} differ on one task."
             sections.append(CaptionedTable(caption, ["agent", *names], lines))
@@ -45,19 +35,9 @@ def settings(tables: Sequence[Table]) -> Section | None:
 
 
 def cost(tables: Sequence[Table], runs: Sequence[RunRecord]) -> Section:
-    """The time and memory of the runs behind each row,
-    and the hardware and versions that they ran with.
-    """
-    columns = [
-        "agent",
-        "task",
-        "runs",
-        "steps/s",
-        "compiling",
-        "wall",
-        "memory",
-        "processor and devices",
-    ]
+    """The time, memory, hardware and versions of the runs behind each row."""
+    columns = ["agent", "task", "runs", "steps/s", "compiling", "wall", "memory"]
+    columns.append("processor and devices")
     caption = (
         "The cost of each run, as a range where a row has several. Steps per second are those of "
         "all learners of a run in its training loop, without compilation, evaluations and "
@@ -86,13 +66,12 @@ def _cost_row(row: Row, task: str) -> list[TableCell]:
 
 
 def _range(summaries: Iterable[Mapping[str, Any]], name: str, write: Callable[[float], str]) -> str:
-    """The range of a number over the runs that have it; a dash where none has it."""
+    """The range over the runs that have a number; a dash where none has."""
     values = [value for summary in summaries if (value := summary.get(name)) is not None]
     return formatting.span(write(min(values)), write(max(values))) if values else "-"
 
 
 def _versions(runs: Sequence[RunRecord]) -> list[str]:
-    """The versions of packages that the runs recorded, and the revisions of rljax."""
     recorded = [run.config.get("versions") or {} for run in runs]
     versions = [
         f"{printable(name)} {' or '.join(distinct(packages.get(name) for packages in recorded))}"
@@ -105,7 +84,7 @@ def _versions(runs: Sequence[RunRecord]) -> list[str]:
 
 
 def commands_html(tables: Sequence[Table]) -> str:
-    """The commands of the runs behind each row, each row as an element that opens."""
+    """The commands of the runs behind each row, which opens."""
     html = ["<p>The commands of the runs behind each row, and the folders of these runs.</p>"]
     for table in tables:
         for row in table.rows:
@@ -127,7 +106,7 @@ def commands_html(tables: Sequence[Table]) -> str:
 
 
 def commands_markdown(tables: Sequence[Table]) -> list[str]:
-    """The commands of the runs behind each row, one paragraph per row."""
+    """The commands of the runs behind each row, a paragraph each."""
     return [
         markdown(f"{row.label} on {table.task}:")
         + "\n\n"
@@ -138,7 +117,6 @@ def commands_markdown(tables: Sequence[Table]) -> list[str]:
 
 
 def _commands(run: RunRecord) -> list[str]:
-    """The command that began a run, and those that resumed it."""
     resumed = run.config.get("resumed") or []
     commands = [
         str(run.config.get("command") or "not recorded"),
@@ -148,8 +126,8 @@ def _commands(run: RunRecord) -> list[str]:
 
 
 def progress(run: RunRecord) -> str:
-    """The progress of a run, in words."""
+    """A run's progress in words."""
     steps = max(int(learner.steps[-1]) for learner in run.learners)
-    return (
-        "complete" if steps >= run.budget else f"evaluated up to {steps:,} of {run.budget:,} steps"
-    )
+    if steps >= run.budget:
+        return "complete"
+    return f"evaluated up to {steps:,} of {run.budget:,} steps"

@@ -28,8 +28,7 @@ class RowResult:
     # "iqm", "median", "mean"; None where a value is not finite
     estimates: dict[str, Estimate] | None
     curve: figures.Line  # the IQM over learners at each step
-    # of the same agent and task, the point of each source nearest to the row's step
-    published: list[published.Point]
+    published: list[published.Point]  # of each source, the one nearest to the row's step
     published_curve: list[published.Point]  # of one source, up to the budget
 
 
@@ -39,12 +38,11 @@ class TaskResult:
 
     table: Table
     rows: list[RowResult]  # the leaders first, then the rows that are not compared
-    # whether there are few enough curves to show single learners and published curves too
-    detailed: bool
+    detailed: bool  # few enough curves to show single learners and published curves too
 
     @property
     def leaders(self) -> list[tuple[Row, Estimate]]:
-        """The rows that have reached the step of comparison, with their IQM, the highest first."""
+        """The rows that reached the step of comparison with their IQM, the highest first."""
         return [
             (each.row, each.estimates["iqm"])
             for each in self.rows
@@ -53,7 +51,7 @@ class TaskResult:
 
     @property
     def decimals(self) -> int:
-        """The number of decimals of all numbers of the task."""
+        """Decimals of all numbers of the task."""
         if self.table.metric == "scores":
             return 1
         return formatting.decimals(
@@ -71,10 +69,7 @@ class TaskResult:
 
 
 def task_result(table: Table, at: int | None) -> TaskResult:
-    """Compute the results of a task.
-
-    `at` is the step of comparison, None for the end of the budget.
-    """
+    """The results of a task at the step `at`; None for the end of the budget."""
     rows = sorted((_row_result(row, table, at) for row in table.rows), key=_rank)
     learners = sum(len(row.counted) for row in table.rows)
     detailed = len(rows) <= MOST_ROWS and learners <= 2 * figures.MOST_SINGLE_LEARNERS
@@ -85,7 +80,7 @@ def task_result(table: Table, at: int | None) -> TaskResult:
 
 
 def _rank(result: RowResult) -> float:
-    """A key that puts rows with the highest IQM first, and rows that are not compared last."""
+    """Rows with the highest IQM first, those that are not compared last."""
     if result.estimates is None or not result.row.complete:
         return np.inf
     return -result.estimates["iqm"].value
@@ -104,14 +99,10 @@ def _row_result(row: Row, table: Table, at: int | None) -> RowResult:
 
 
 def _learning_curve(row: Row, metric: str, at: int | None) -> figures.Line:
-    """The IQM over the learners of a row, up to the step of comparison."""
     learners = []
     for learner, _ in row.counted:
-        end = (
-            len(learner.steps)
-            if at is None
-            else int(np.searchsorted(learner.steps, at, side="right"))
-        )
+        until = np.inf if at is None else at
+        end = int(np.searchsorted(learner.steps, until, side="right"))
         learners.append((learner.steps[:end], getattr(learner, metric)[:end]))
     steps, centre, low, high = summaries.curve_over_learners(learners, estimators.iqm)
     label = figures.wrapped(f"{row.label} ({formatting.count(len(learners), 'learner')})")
@@ -119,9 +110,7 @@ def _learning_curve(row: Row, metric: str, at: int | None) -> figures.Line:
 
 
 def number_sources(results: Iterable[TaskResult]) -> dict[str, int]:
-    """The sources of all published points with their notes,
-    each with the number by which the page names it.
-    """
+    """The numbers by which the page names the sources of published points."""
     sources: dict[str, int] = {}
     for result in results:
         for row in result.rows:
@@ -137,7 +126,7 @@ def source(point: published.Point) -> str:
 
 @dataclasses.dataclass
 class SuiteResult:
-    """The numbers of one suite. Every mapping is by the labels of its rows."""
+    """The numbers of one suite, by the labels of its rows."""
 
     suite: Suite
     aggregates: dict[str, dict[str, Estimate]]  # each measure of `comparison.MEASURES`
@@ -145,14 +134,12 @@ class SuiteResult:
     thresholds: np.ndarray  # [T]
     profiles: dict[str, Estimate]  # [T] each, in `order`
     steps: np.ndarray  # [S]
-    # [S] each; empty where curves are not finite, or share a single step
-    efficiency: dict[str, Estimate]
-    # the probability that the first is better than the second
-    improvement: dict[tuple[str, str], Estimate]
+    efficiency: dict[str, Estimate]  # [S] each; empty for curves not finite or of a single step
+    improvement: dict[tuple[str, str], Estimate]  # that the first is better than the second
 
 
 def suite_result(suite: Suite) -> SuiteResult:
-    """Compute the results of a suite."""
+    """The results of a suite."""
     scores = suite.scores()
     aggregates = comparison.aggregate(scores)
     order = sorted(aggregates, key=lambda label: -aggregates[label]["iqm"].value)
@@ -175,6 +162,5 @@ def suite_result(suite: Suite) -> SuiteResult:
 
 
 def _pairs(order: list[str]) -> list[tuple[str, str]]:
-    """The pairs of labels that are compared, the better one first."""
     pairs = list(itertools.combinations(order, 2))
     return pairs if len(pairs) <= MOST_PAIRS else [(order[0], other) for other in order[1:]]

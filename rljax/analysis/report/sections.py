@@ -1,7 +1,4 @@
-"""The sections with results: at a glance, over several tasks, one per task.
-
-Each has tables, captions and notes.
-"""
+"""The sections with results: at a glance, over several tasks, one per task."""
 
 from __future__ import annotations
 
@@ -16,10 +13,11 @@ from rljax.analysis.report.results import RowResult, SuiteResult, TaskResult
 from rljax.analysis.tables import Row
 
 PUBLISHED = "published, mean ± std"
+NOT_FINITE = TableCell.of("not finite", flag=True)
 
 
 def at_a_glance(task_results: Sequence[TaskResult]) -> Section | None:
-    """The best row of each task and the next one; None if no task has two rows to compare."""
+    """The best row of each task and the next, if any task has two to compare."""
     rows = [_leaders(result) for result in task_results if len(result.leaders) > 1]
     if not rows:
         return None
@@ -33,7 +31,6 @@ def at_a_glance(task_results: Sequence[TaskResult]) -> Section | None:
 
 
 def _leaders(result: TaskResult) -> list[TableCell]:
-    """The first two rows of a task."""
     (first, estimate), (second, _), *_ = result.leaders
     return [
         TableCell.of(result.table.task, f"{result.table.budget:,} steps"),
@@ -48,12 +45,10 @@ def of_suite(result: SuiteResult, styles: Mapping[str, LineStyle]) -> Section:
     """The section over several tasks."""
     suite = result.suite
     tables = [_aggregates(result)] + ([_improvement(result)] if result.improvement else [])
-    note = ""
-    if suite.left_out:
-        note = (
-            "Left out, because one of these tasks or a reference is "
-            f"missing: {', '.join(suite.left_out)}."
-        )
+    left_out = ", ".join(suite.left_out)
+    note = left_out and (
+        f"Left out, because one of these tasks or a reference is missing: {left_out}."
+    )
     return Section(suite.title, tables, drawings.of_suite(result, styles), note)
 
 
@@ -118,12 +113,9 @@ def of_task(
 def _task_row(result: RowResult, task: TaskResult, signals: Sequence[str]) -> list[TableCell]:
     row, estimates = result.row, result.estimates
     if estimates is None:
-        numbers = [TableCell.of("not finite", flag=True)] * 3
+        numbers = [NOT_FINITE] * 3
     else:
-        numbers = [
-            TableCell.of_estimate(estimates[name], task.decimals)
-            for name in ("iqm", "median", "mean")
-        ]
+        numbers = [TableCell.of_estimate(each, task.decimals) for each in estimates.values()]
     seeds = len({learner.seed for learner, _ in row.counted})
     state = "" if row.complete else f"incomplete: of {task.table.budget:,}"
     return [
@@ -138,27 +130,18 @@ def _task_row(result: RowResult, task: TaskResult, signals: Sequence[str]) -> li
 
 def _of_signal(row: Row, signal: str) -> TableCell:
     estimate = tables.of_signal(row, signal)
-    return (
-        TableCell.of("not finite", flag=True)
-        if estimate is None
-        else TableCell.of_estimate(estimate, 1)
-    )
+    return NOT_FINITE if estimate is None else TableCell.of_estimate(estimate, 1)
 
 
 def _published(result: RowResult, task: TaskResult, sources: Mapping[str, int]) -> TableCell:
-    """Published results of the same agent in the same task, one per line."""
     lines = []
     for point in result.published:
         spread = "" if point.std is None else f" ± {formatting.number(point.std, task.decimals)}"
         step = "steps unknown" if point.step is None else f"at {formatting.steps(point.step)}"
         environment = "" if task.table.data else f", {point.environment}"
         number = sources[results.source(point)]
-        lines.append(
-            (
-                f"{formatting.number(point.mean, task.decimals)}{spread}",
-                f"{step}, {count(point.seeds, 'seed')}{environment} [{number}]",
-            )
-        )
+        mean = f"{formatting.number(point.mean, task.decimals)}{spread}"
+        lines.append((mean, f"{step}, {count(point.seeds, 'seed')}{environment} [{number}]"))
     return TableCell(lines or [("-", "")], text=True, points=True)
 
 
@@ -170,11 +153,8 @@ def _task_caption(result: TaskResult) -> str:
         else "score (100: the data set's reference policy, 0: the random one)"
     )
     environment = f", in {table.environment}" if table.data else ""
-    signals = (
-        f" The table also has the interquartile mean of {' and '.join(table.signals)} per episode."
-        if table.signals
-        else ""
-    )
+    signals = " and ".join(table.signals)
+    signals = signals and f" The table also has the interquartile mean of {signals} per episode."
     return (
         f"Evaluation {metric} over {count(table.episodes, 'episode')} without "
         f"exploration{environment}. Below each number is its 95 % bootstrap interval over "

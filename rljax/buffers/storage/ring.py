@@ -2,41 +2,40 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
-from flax import struct
 
 from rljax.agent import Array, Transition
 from rljax.buffers.rows import rows_of
+from rljax.buffers.storage.learners import PerLearner
 from rljax.buffers.storage.successors import Successors, is_large, newest_frame
 
 
-class ReplayBuffer(struct.PyTreeNode):
+class ReplayBuffer(PerLearner):
     """A ring of transitions per learner: the newest overwrite the oldest.
 
-    All learners share `position` and `size`, which are never batched: a batched index would turn
-    the slice update into a scatter. Large observations are stored once: `data.next_observation` is
-    then None, `data.observation` holds the newest frame of each, and `successors` holds the
-    observations that are the successors of no stored row.
-
-    `index` belongs to the draw, such as the priorities of rows. It has a property `axes` and a
-    method `of_learner`.
+    `position` and `size` are never batched: a batched index would turn the slice update into a
+    scatter. Large observations are stored once: `data.next_observation` is then None,
+    `data.observation` holds the newest frame of each, and `successors` the observations that are
+    the successors of no stored row.
     """
 
     data: Transition  # [P, capacity, ...]
     position: Array  # [] int32: the next row to write
     size: Array  # [] int32: number of rows that hold a transition
     successors: Successors | None = None
-    index: Any = None  # what the draw looks up before it reads rows; None where it needs nothing
+    index: Any = None  # a `PerLearner` of the draw, such as the priorities of rows
+
+    shared: ClassVar[tuple[str, ...]] = ("position", "size")
 
     @classmethod
     def create(cls, example: Transition, capacity: int, stack: int = 1) -> ReplayBuffer:
         """An empty ring for transitions with the shapes of `example` [P, E, ...].
 
-        The capacity is rounded down to a multiple of E, so that one write never wraps in its
-        middle. `stack` is the number of frames in an observation.
+        The capacity is rounded down to a multiple of E, so that no write wraps in its middle.
+        `stack` is the number of frames in an observation.
         """
         num_envs = example.reward.shape[1]
         successors = None
@@ -56,8 +55,8 @@ class ReplayBuffer(struct.PyTreeNode):
         return self.data.reward.shape[-1]
 
     def add(self, transitions: Transition) -> ReplayBuffer:
-        """Write transitions [P, E, ...] at the ring's position;
-        in place where the ring is donated or carried.
+        """Write transitions [P, E, ...] at the ring's position; in place where it is donated or
+        carried.
         """
         number = transitions.reward.shape[1]
         successors = self.successors
@@ -78,12 +77,11 @@ class ReplayBuffer(struct.PyTreeNode):
         )
 
     def _grown(self, number: int) -> Array:
-        """The number of rows that hold a transition after `number` more."""
         return jnp.minimum(self.size + number, self.capacity)
 
     def cut_episodes(self, num_envs: int) -> ReplayBuffer:
-        """Mark the newest row of each environment as truncated, unless it has ended:
-        the next row begins an episode.
+        """Mark each environment's newest row as truncated unless it has ended: the next begins an
+        episode.
         """
         newest = (self.position - num_envs + jnp.arange(num_envs)) % self.capacity
         cut = ~self.data.terminated[:, newest] & (self.size > 0)
@@ -96,36 +94,14 @@ class ReplayBuffer(struct.PyTreeNode):
     # One learner's ring: the buffer without the axis P.
 
     @property
-    def axes(self) -> ReplayBuffer:
-        """The axes of all parts, for `jax.vmap` over P."""
-        successors = None if self.successors is None else self.successors.axes
-        index = None if self.index is None else self.index.axes
-        parts: Any = {
-            "data": 0,
-            "position": None,
-            "size": None,
-            "successors": successors,
-            "index": index,
-        }
-        return ReplayBuffer(**parts)
-
-    def of_learner(self, learner: int) -> ReplayBuffer:
-        """The ring of one of P learners."""
-        return self.replace(
-            data=jax.tree.map(lambda x: x[learner], self.data),
-            successors=None if self.successors is None else self.successors.of_learner(learner),
-            index=None if self.index is None else self.index.of_learner(learner),
-        )
-
-    @property
     def drawable(self) -> Array:
-        """The number [] of newest rows of one learner's ring that may be drawn, a multiple of E."""
+        """The number [] of newest rows of one learner that may be drawn, a multiple of E."""
         return self.size if self.successors is None else self.successors.usable
 
     @property
     def window(self) -> tuple[Array, Array] | None:
-        """The oldest and the newest row of those that may be drawn;
-        None where all rows that are written may be.
+        """The oldest and the newest row that may be drawn; None where all that are written
+        may be.
         """
         if self.successors is None:
             return None
@@ -136,25 +112,23 @@ class ReplayBuffer(struct.PyTreeNode):
         return number if self.successors is None else (self.position - 1 - number) % self.capacity
 
     def row_of(self, step: Array, environment: Array, num_envs: int) -> Array:
-        """The row of an environment [...] at a `step` [...] from 0 to `drawable` / E - 1,
-        in any order of time.
+        """The row of an environment [...] at a `step` [...] from 0 to `drawable` / E - 1, in any
+        order of time.
         """
         if self.successors is None:
             return step * num_envs + environment
         return (self.position - (step + 1) * num_envs + environment) % self.capacity
 
     def random_rows(self, key: Array, shape: tuple[int, ...]) -> Array:
-        """Rows of this shape, drawn uniformly with replacement from those that may be drawn."""
+        """Rows of this shape, uniform among those that may be drawn, with replacement."""
         return self.row(jax.random.randint(key, shape, 0, self.drawable))
 
     def observations(self, rows: Array) -> Any:
         """The observations of `rows` [...]."""
         ring = self.data.observation
-        return (
-            rows_of(ring, rows)
-            if self.successors is None
-            else self.successors.observations(ring, rows)
-        )
+        if self.successors is None:
+            return rows_of(ring, rows)
+        return self.successors.observations(ring, rows)
 
     def next_observations(self, rows: Array) -> Any:
         """The true next observations of `rows` [...]."""

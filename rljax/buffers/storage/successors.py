@@ -1,16 +1,16 @@
-"""Successors: the next observations that no row of a ring holds,
-so that large observations are stored once.
+"""Successors: the next observations that no row of a ring holds, so that large observations are
+stored once.
 
 Where an episode goes on, the successor of a row is the observation of the environment's next row.
 The newest rows have no next row yet, and the last row of an episode never has one: their true
-successors are kept beside the ring, those of the last rows in a smaller ring of finals. Stacks of
-frames are stored frame by frame.
+successors are kept beside the ring, the latter in a smaller ring of finals. Stacks of frames are
+stored frame by frame.
 """
 
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -19,34 +19,32 @@ from flax import struct
 from rljax.agent import Array, Transition
 from rljax.buffers.frames import LARGE
 from rljax.buffers.rows import rows_of
+from rljax.buffers.storage.learners import PerLearner
 
 SHARE = 16  # rows of a ring for each final that is kept
 FEWEST = 64  # finals, where the ring is so large
-# Number of the step in which the owner of an empty final was written: it is always long ago.
-NEVER = 2**31
+NEVER = 2**31  # the step of an empty final's owner: it is always long ago
 
 
-class Successors(struct.PyTreeNode):
+class Successors(PerLearner):
     """The part of a ring beside its rows.
 
-    A frame is the newest of the `stack` frames of an observation.
-
-    There are F finals: a sixteenth of the ring's rows, but at least `FEWEST` and E, and at most all
-    rows. If more episodes end, the newest finals overwrite the oldest. Their rows, and all older
-    ones, are then no longer drawn: a ring of very short episodes holds fewer transitions.
+    A frame is the newest of the `stack` frames of an observation. There are F finals: a sixteenth
+    of the ring's rows, at least `FEWEST` and E. If more episodes end, the newest finals overwrite
+    the oldest; their rows, and all older ones, are then no longer drawn.
     """
 
     frames: Any  # [P, E + F, ...] the successors of the newest rows, then the finals
-    # [P, capacity] int32: where in `frames` a row's final is; -1 where its episode goes on
-    place: Array
+    place: Array  # [P, capacity] int32: a row's final in `frames`; -1 where its episode goes on
     owned: Array  # [P, F] uint32: the number of the step that owns each final
     cursor: Array  # [P] int32: the next final to write
     usable: Array  # [P] int32: the number of newest rows that may be drawn
-    # [P, capacity] uint8: earlier frames of each row's episode, up to stack - 1
-    earlier: Array | None
+    earlier: Array | None  # [P, capacity] uint8: earlier frames of a row's episode, < stack
     passed: Array | None  # [P, E] uint8: the same of the next rows
     steps: Array  # [] uint32: steps written, never batched
-    stack: int = struct.field(pytree_node=False)  # K, frames in an observation
+    stack: int = struct.field(pytree_node=False)  # frames in an observation
+
+    shared: ClassVar[tuple[str, ...]] = ("steps",)
 
     @classmethod
     def create(cls, example: Transition, rows: int, stack: int) -> Successors:
@@ -70,27 +68,13 @@ class Successors(struct.PyTreeNode):
         )
 
     @property
-    def axes(self) -> Successors:
-        """The axes of all parts, for `jax.vmap` over P."""
-        stacked = 0 if self.stack > 1 else None
-        parts: Any = {"frames": 0, "place": 0, "owned": 0, "cursor": 0, "usable": 0, "steps": None}
-        return Successors(**parts, earlier=stacked, passed=stacked, stack=self.stack)  # pyright: ignore[reportArgumentType]
-
-    def of_learner(self, learner: int) -> Successors:
-        """The part of one of P learners."""
-        batched = jax.tree.map(lambda x: x[learner], self.replace(steps=None))
-        return batched.replace(steps=self.steps)
-
-    @property
     def num_envs(self) -> int:
         """E, with or without the axis P."""
         leaf = jax.tree.leaves(self.frames)[0]
         return leaf.shape[self.owned.ndim - 1] - self.owned.shape[-1]
 
     def add(self, transitions: Transition, position: Array, size: Array) -> Successors:
-        """The part after the rows of one step [P, E, ...] at `position`;
-        the ring then holds `size` rows.
-        """
+        """The part after one step's rows [P, E, ...] at `position`, for a ring of `size` rows."""
         ended = transitions.terminated | transitions.truncated
         capacity = self.place.shape[1]
         num_envs = self.num_envs
@@ -113,21 +97,19 @@ class Successors(struct.PyTreeNode):
         return part.replace(earlier=earlier, passed=passed)
 
     def cut(self, cut: Array, newest: Array) -> Successors:
-        """The part where the episodes of the `newest` rows [E] end after all,
-        where `cut` [P, E] says so.
-        """
+        """The part where episodes end at the `newest` rows [E] after all, for `cut` [P, E]."""
         part, place = self._keep(cut)
         place = jnp.where(cut, place, self.place[:, newest])
         passed = None if self.passed is None else jnp.zeros_like(self.passed)
         return part.replace(place=self.place.at[:, newest].set(place), passed=passed)
 
     def _keep(self, ended: Array) -> tuple[Successors, Array]:
-        """Keep the newest rows' successors as finals where they `ended` [P, E];
-        and where each lies, or -1.
+        """Keep the newest rows' successors as finals where they `ended` [P, E], and say where, or
+        -1.
         """
         number, finals = self.num_envs, self.owned.shape[1]
         index = (self.cursor[:, None] + jnp.cumsum(ended, axis=1) - ended) % finals  # [P, E]
-        # Of overwritten finals' owners, in steps.
+        # In steps, of overwritten finals' owners.
         age = self.steps - jnp.take_along_axis(self.owned, index, axis=1)
         newer = jnp.minimum(age, self.place.shape[1] // number).astype(jnp.int32) * number
         usable = jnp.minimum(self.usable, jnp.where(ended, newer, self.place.shape[1]).min(axis=1))
@@ -142,17 +124,16 @@ class Successors(struct.PyTreeNode):
         part = self.replace(frames=frames, owned=owned, cursor=cursor, usable=usable)
         return part, jnp.where(ended, index + number, -1)
 
-    # The following are of one learner, without the axis P. `ring` are the stored frames
-    # [capacity, ...].
+    # Of one learner, without the axis P. `ring` are the stored frames [capacity, ...].
 
     def observations(self, ring: Any, rows: Array) -> Any:
         """The observations of `rows` [...]."""
         if self.stack == 1:
             return rows_of(ring, rows)
-        return joined(self._frames(ring, rows, self.stack), rows.ndim, self.stack)
+        return joined(self._frames(ring, rows, self.stack), rows.ndim)
 
     def next_observations(self, ring: Any, rows: Array, is_newest: Array) -> Any:
-        """The true next observations of `rows` [...]; `is_newest` [...] says which have no next row
+        """The true next observations of `rows` [...]; `is_newest` [...] where there is no next row
         yet.
         """
         place, capacity = self.place[rows], self.place.shape[0]
@@ -170,11 +151,11 @@ class Successors(struct.PyTreeNode):
         before = self._frames(ring, rows, self.stack - 1)
         last = jax.tree.map(lambda x: jnp.expand_dims(x, rows.ndim), newest)
         both = jax.tree.map(lambda *parts: jnp.concatenate(parts, axis=rows.ndim), before, last)
-        return joined(both, rows.ndim, self.stack)
+        return joined(both, rows.ndim)
 
     def _frames(self, ring: Any, rows: Array, number: int) -> Any:
-        """The last `number` frames [..., number, ...] of `rows` [...];
-        an episode's first frame stands for earlier.
+        """The last `number` frames [..., number, ...] of `rows` [...]; the first stands for
+        earlier.
         """
         assert self.earlier is not None
         back = jnp.minimum(
@@ -187,17 +168,13 @@ class Successors(struct.PyTreeNode):
 
 def newest_frame(observation: Any, stack: int) -> Any:
     """The newest frame [..., H, W, c] of stacks of `stack` frames [..., H, W, stack x c]."""
-    return (
-        observation
-        if stack == 1
-        else jax.tree.map(lambda x: x[..., -(x.shape[-1] // stack) :], observation)
-    )
+    if stack == 1:
+        return observation
+    return jax.tree.map(lambda x: x[..., -(x.shape[-1] // stack) :], observation)
 
 
-def joined(frames: Any, axis: int, stack: int) -> Any:
-    """Stacks [..., H, W, stack x c] of frames [..., stack, H, W, c];
-    `axis` is the axis of the frames.
-    """
+def joined(frames: Any, axis: int) -> Any:
+    """Stacks [..., H, W, stack x c] of frames [..., stack, H, W, c], stacked along `axis`."""
 
     def join(x: Array) -> Array:
         moved = jnp.moveaxis(x, axis, -2)
@@ -208,7 +185,5 @@ def joined(frames: Any, axis: int, stack: int) -> Any:
 
 def is_large(example: Any) -> bool:
     """Whether one observation of `example` [P, E, ...] has at least `LARGE` bytes."""
-    return (
-        sum(math.prod(x.shape[2:]) * jnp.dtype(x.dtype).itemsize for x in jax.tree.leaves(example))
-        >= LARGE
-    )
+    leaves = jax.tree.leaves(example)
+    return sum(math.prod(x.shape[2:]) * jnp.dtype(x.dtype).itemsize for x in leaves) >= LARGE

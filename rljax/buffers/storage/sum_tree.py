@@ -2,8 +2,8 @@
 
 A tree is an array float32 [2 N] for N rows, N a power of two. Node 1 is the root, node i has the
 children 2 i and 2 i + 1, and node N + i is row i. An inner node is the sum of its children, added
-anew with every change. So rounding errors do not grow with the number of changes. All functions are
-of one tree; `jax.vmap` makes them of many.
+anew with every change, so that rounding errors do not grow. All functions are of one tree;
+`jax.vmap` makes them of many.
 """
 
 from __future__ import annotations
@@ -20,9 +20,8 @@ def size(rows: int) -> int:
 
 
 def write(sums: Array, rows: Array, mass: Array) -> Array:
-    """The tree after `rows` [M] were given the `mass` [M].
-
-    Of equal rows the last counts; negative rows are ignored.
+    """The tree after `rows` [M] were given the `mass` [M]; of equal rows the last counts, negative
+    ones are ignored.
     """
     order = jnp.argsort(rows, stable=True)
     ordered = rows[order]
@@ -31,7 +30,7 @@ def write(sums: Array, rows: Array, mass: Array) -> Array:
 
 
 def write_apart(sums: Array, rows: Array, mass: Array) -> Array:
-    """The same for rows that all differ. It needs no sorting."""
+    """The same for rows that all differ, without sorting."""
     nodes, beyond = len(sums), jnp.full(rows.shape, len(sums))  # beyond the end nothing is written
     place = jnp.where(rows >= 0, rows + nodes // 2, beyond)
 
@@ -49,14 +48,12 @@ def draw(
 ) -> Array:
     """Independent draws [*shape] of rows, with replacement: P(row) = mass / total mass.
 
-    `window` is the first row [] and the last row [] of those that may be drawn. It goes around the
-    end where the first is behind the last. The total is then that of the window. Rows without mass,
-    or outside the window, are never drawn.
+    `window` is the first and the last row [] of those that may be drawn, around the end where the
+    first is behind the last. Rows without mass are never drawn.
 
     Each draw goes down from the root. At each node it takes a new random number u in [0, 1), and
-    goes to the left child where u (left + right) < left. So the precision of a probability is
-    relative to it, and does not depend on the number of rows, as it would with one number for the
-    whole way.
+    goes left where u (left + right) < left. So the precision of a probability is relative to it;
+    with one number for the whole way it would depend on the number of rows.
     """
     random = jax.random.uniform(key, (levels(sums), *shape))
     edges = None if window is None else _edges(sums, *window)
@@ -83,8 +80,8 @@ Edge = tuple[Array, Array, Array, Array, Array]
 def _edges(sums: Array, first: Array, last: Array) -> Edge:
     """For each level, from the root's children down, [levels] each.
 
-    They are the nodes above the window's first and last row; of the one, the mass from the first
-    row on, of the other, the mass up to the last row; and whether the window goes around the end.
+    The nodes above the window's first and last row; the mass of the one from the first row on, of
+    the other up to the last; and whether the window goes around the end.
     """
 
     def up(edge: Edge, _: None) -> tuple[Edge, Edge]:
@@ -101,9 +98,8 @@ def _edges(sums: Array, first: Array, last: Array) -> Edge:
 def _inside(sums: Array, node: Array, edge: Edge) -> Array:
     """The mass of nodes [...] inside the window.
 
-    Where a node holds the whole window, it is only known to be positive.
-
-    This is enough: the node beside such a node has nothing.
+    Where a node holds the whole window, it is only known to be positive. This is enough: the node
+    beside it has nothing.
     """
     start, stop, behind, before, wraps = edge
     whole = jnp.where(wraps, (node > start) | (node < stop), (node > start) & (node < stop))
