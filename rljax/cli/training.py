@@ -70,7 +70,7 @@ class Train(
 
 @dataclasses.dataclass(kw_only=True)
 class Search:
-    """The search of a sweep: the fields of `rljax.tuning.search_spaces.Protocol`, and the space."""
+    """The search of a sweep: `rljax.tuning.search_spaces.Protocol`, and the space."""
 
     method: Literal["random", "tpe", "hyperband", "pbt"] = "tpe"  # how trials are chosen
     trials: int = 64  # settings tried
@@ -133,7 +133,7 @@ def train(arguments: list[str]) -> None:
         "online": shared.assignments(options.online, config, "--online") or None,
         "trust": options.trust,
     }
-    how = {
+    how: dict[str, Any] = {
         "out": options.out,
         "quiet": options.quiet,
         "command": shlex.join(["rljax", "train", *arguments]),
@@ -169,15 +169,8 @@ def train(arguments: list[str]) -> None:
     if options.dry_run:
         print(grids.plan(experiment, points, options.learners_per_launch))
     else:
-        print(
-            grids.train(
-                experiment,
-                points,
-                most=options.learners_per_launch,
-                workers=options.workers(),
-                **how,
-            )
-        )
+        how |= {"most": options.learners_per_launch, "workers": options.workers()}
+        print(grids.train(experiment, points, **how))
 
 
 def sweep(arguments: list[str]) -> None:
@@ -186,10 +179,8 @@ def sweep(arguments: list[str]) -> None:
     from rljax.runs import experiments
     from rljax.tuning import search_spaces, sweeps
 
-    protocol = {
-        field.name: getattr(options, field.name)
-        for field in dataclasses.fields(search_spaces.Protocol)
-    }
+    names = [field.name for field in dataclasses.fields(search_spaces.Protocol)]
+    protocol = {name: getattr(options, name) for name in names}
     experiment = experiments.prepare(
         **shared.run_settings(options), seeds=options.tuning_seeds, config=config
     )
@@ -215,9 +206,8 @@ def resume(arguments: list[str]) -> None:
 
     many = grids if grids.is_grid(options.run) else sweeps if sweeps.is_sweep(options.run) else None
     online = {"then_online": options.then_online, "offline_share": options.offline_share}
-    if many is not None and (
-        any(value is not None for value in online.values()) or options.accept_changed_records
-    ):
+    changes = [*online.values(), options.accept_changed_records or None]
+    if many is not None and any(value is not None for value in changes):
         raise ValueError(
             f"--then-online and --accept-changed-records are for one run, '{options.run}' holds "
             "many: resume one of those in it."
@@ -249,8 +239,7 @@ def extract(arguments: list[str]) -> None:
 
 
 def _print_once(text: Any) -> None:
-    """Print, but only in the first of several processes."""
     from rljax.distributed import processes
 
-    if processes.is_first():
+    if processes.is_first():  # of several
         print(text)
