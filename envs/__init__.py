@@ -14,7 +14,7 @@ import functools
 import importlib
 import re
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
     from rljax.envs.autoreset import AutoReset
@@ -40,9 +40,34 @@ _STEPPING = ("async", "envpool")  # how a task is stepped, not which
 _EVALUATED = {"async/": "", "atari/": "atari-games/"}  # prefix in training -> prefix in evaluation
 # that register environments in Gymnasium
 PACKAGES = ("ogbench", "gymnasium_robotics", "minigrid", "popgym", "ale_py")
-_TIMED, _GOALS, _LAST_STEP = "timed/", "goals/", "with-last-step/"
-_PART = re.compile(r"without-(velocities|\d+(-\d+)?(,\d+(-\d+)?)*)/")
-_SIGNALS = re.compile(r"signals-([\w.]+(?:,[\w.]+)*)/")
+_TIMED, _GOALS = "timed/", "goals/"
+_PARTS = re.compile(
+    rf"({_TIMED}|{_GOALS})?(signals-[\w.]+(?:,[\w.]+)*/)?(with-last-step/)?"
+    r"(without-(?:velocities|\d+(?:-\d+)?(?:,\d+(?:-\d+)?)*)/)?(.*)",
+    re.DOTALL,
+)
+
+
+class NameParts(NamedTuple):
+    """The prefixes of a name, each "" where it is missing, and the rest."""
+
+    shown: str  # "timed/" or "goals/"
+    signals: str  # such as "signals-x_velocity,reward_ctrl/"
+    last_step: str  # "with-last-step/"
+    hidden: str  # such as "without-velocities/"
+    rest: str
+
+    @property
+    def signal_names(self) -> tuple[str, ...]:
+        """The names in the prefix for signals."""
+        return tuple(self.signals.removeprefix("signals-").removesuffix("/").split(","))
+
+
+def split(name: str) -> NameParts:
+    """The parts of an environment's name."""
+    match = _PARTS.fullmatch(name)
+    assert match is not None
+    return NameParts(*match.groups(default=""))
 
 
 def is_compiled(name: str) -> bool:
@@ -50,7 +75,7 @@ def is_compiled(name: str) -> bool:
 
     Imports a file of the user's.
     """
-    name = _bare(without_arguments(name))
+    name = split(without_arguments(name)).rest
     if _is_file(name):
         return not _module("custom").is_gymnasium(name.removeprefix("async/"))
     return name.partition("/")[0] in _COMPILED and "/" in name
@@ -71,7 +96,7 @@ def make(name: str) -> AutoReset:
             f"'{name}' is not inside the program: such names begin with {_prefixes()}. "
             "Use make_hosted."
         )
-    if name != without_arguments(name) and not _bare(name).startswith("gymnax/"):
+    if name != without_arguments(name) and not split(name).rest.startswith("gymnax/"):
         raise _without_arguments(name)
     return _made.__wrapped__(name) if _is_file(name) else _made(name)  # a file may change
 
@@ -81,25 +106,23 @@ def _made(name: str) -> AutoReset:
     """Cached, because compiled programs belong to the environment."""
     from rljax.envs.autoreset import AutoReset
 
-    prefix, bare = _split(name)
-    signals, bare = without_signals(bare)
-    shown, bare = without_last_step(bare)
-    hidden, bare = without_part(bare)
-    adapter = _module("custom" if _is_file(bare) else _COMPILED[bare.partition("/")[0]])
-    environment = adapter.make(bare)
-    if hidden:
+    parts = split(name)
+    family = parts.rest.partition("/")[0]
+    adapter = _module("custom" if _is_file(name) else _COMPILED[family])
+    environment = adapter.make(parts.rest)
+    if parts.hidden:
         from rljax.envs.partial import Partial
 
-        environment = Partial(environment, hidden)
-    if shown:
+        environment = Partial(environment, parts.hidden)
+    if parts.last_step:
         from rljax.envs.last_step import WithLastStep
 
         environment = WithLastStep(environment)
-    if signals:
+    if parts.signals:
         from rljax.envs.signals import Signalling
 
-        environment = Signalling(environment, signals)
-    if prefix == _TIMED:
+        environment = Signalling(environment, parts.signal_names)
+    if parts.shown == _TIMED:
         from rljax.envs.timed import Timed
 
         environment = Timed(environment)
@@ -117,23 +140,23 @@ def make_hosted(name: str, num_envs: int, **options: Any) -> Hosted:
             f"'{name}' is inside the program: Gymnasium's names do not begin with "
             f"{_prefixes()}. Use make."
         )
-    prefix, bare = _split(name)
-    if prefix == _GOALS:
+    parts = split(name)
+    if parts.shown == _GOALS:
+        bare = name.removeprefix(_GOALS)
         return _module(_GYMNASIUM).make_hosted(bare, num_envs, goals=True, **options)
-    signals, inside = without_signals(bare)
-    shown, within = without_last_step(inside)
-    bare, inside = bare.removesuffix(inside) + within, within
+    inside = parts.hidden + parts.rest
     adapter = _HOSTED.get(inside.partition("/")[0], _GYMNASIUM)
-    if adapter != _GYMNASIUM and bare != without_arguments(bare):
+    if adapter != _GYMNASIUM and name != without_arguments(name):
         raise _without_arguments(name)
-    if signals and adapter == _HOSTED["atari"]:
-        raise ValueError(f"'{inside}' gives no signals. Remove: {bare.removesuffix(inside)}")
-    if signals and inside.startswith("async/"):
-        bare = "async/" + bare.removesuffix(inside) + inside.removeprefix("async/")  # in processes
+    if parts.signals and adapter == _HOSTED["atari"]:
+        raise ValueError(f"'{inside}' gives no signals. Remove: {parts.signals}")
+    bare = parts.signals + inside
+    if inside.startswith("async/"):  # whose processes make the signals
+        bare = "async/" + parts.signals + inside.removeprefix("async/")
     hosted = _module(adapter).make_hosted(bare, num_envs, **options)
-    if shown:
+    if parts.last_step:
         hosted.observe_last_step()
-    if prefix == _TIMED:
+    if parts.shown == _TIMED:
         hosted.observe_time()
     return hosted
 
@@ -165,7 +188,7 @@ def task(name: str) -> str:
     """The name of the task alone, however it is stepped on the host: "Hopper-v5" for
     "async/Hopper-v5".
     """
-    name = _bare(name)
+    name = split(name).rest
     prefix, _, rest = name.partition("/")
     return rest if prefix in _STEPPING and rest else name
 
@@ -175,32 +198,14 @@ def without_arguments(name: str) -> str:
     return name.partition("?")[0]
 
 
-def without_part(name: str) -> tuple[str, str]:
-    """The prefix `without-...`, or "", and the rest of the name."""
-    match = _PART.match(name)
-    return (match.group(), name[match.end() :]) if match else ("", name)
-
-
-def without_last_step(name: str) -> tuple[bool, str]:
-    """Whether a name has the prefix `with-last-step/`, and the rest of the name."""
-    return name.startswith(_LAST_STEP), name.removeprefix(_LAST_STEP)
-
-
-def without_signals(name: str) -> tuple[tuple[str, ...], str]:
-    """The signals in the prefix `signals-...` of a name, or (), and the rest of the name."""
-    match = _SIGNALS.match(name)
-    return (tuple(match.group(1).split(",")), name[match.end() :]) if match else ((), name)
-
-
 def evaluated(name: str) -> str:
     """The name of the environment for evaluations: without processes, and Atari games to their
     end.
     """
-    bare = without_last_step(without_signals(_split(name)[1])[1])[1]
-    prefix = name.removesuffix(bare)
+    *prefixes, bare = split(name)
     for trained, played in _EVALUATED.items():
         if bare.startswith(trained):
-            return prefix + played + bare.removeprefix(trained)
+            return "".join(prefixes) + played + bare.removeprefix(trained)
     return name
 
 
@@ -210,9 +215,8 @@ def code_of(name: str) -> str | None:
     rljax and the packages that it knows do not count.
     """
     code = without_arguments(name).rpartition(":")[0]
-    while code.startswith((_TIMED, _GOALS)):
-        code = _split(code)[1]
-    code = _bare(code)
+    while split(code).rest != code:
+        code = split(code).rest
     if code.endswith(".py"):
         return code
     code = code.removeprefix("async/")
@@ -253,17 +257,6 @@ def _without_arguments(name: str) -> ValueError:
         f"'{name}' takes no arguments: only environments of Gymnasium and gymnax do: "
         "'Hopper-v5?{...}'."
     )
-
-
-def _split(name: str) -> tuple[str, str]:
-    """The prefix "timed/", "goals/" or "", and the rest of the name."""
-    prefix = next((prefix for prefix in (_TIMED, _GOALS) if name.startswith(prefix)), "")
-    return prefix, name.removeprefix(prefix)
-
-
-def _bare(name: str) -> str:
-    """The name without the prefixes that change observations or make signals."""
-    return without_part(without_last_step(without_signals(_split(name)[1])[1])[1])[1]
 
 
 def _is_file(name: str) -> bool:

@@ -44,9 +44,8 @@ class Environment(Protocol):
         `action` is float32 [A] in [-1, 1], int32 [] in [0, action_size), or int32 [K] for the K
         choices of `spec.choices`. `observation` is the true successor, also at the end of an
         episode. `terminated` [] says that the task itself has ended, `truncated` [] that the
-        episode ends for a reason outside the task. `info` holds the signals in `spec.signals`. It
-        may hold "success" [] bool, of which evaluations report the value in the last step of an
-        episode.
+        episode ends for another reason. `info` holds the signals in `spec.signals`, and may hold
+        "success" [] bool: evaluations report it of an episode's last step.
         """
         ...
 

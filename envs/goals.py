@@ -1,13 +1,11 @@
 """Goals in observations: hindsight replaces them, and OGBench's tasks show them.
 
-`GoalConditioned` is the protocol, which environments inside the program implement. On the host,
-`goals_of` does the same for goal environments such as those of Gymnasium-Robotics. These observe a
-dictionary of three vectors: "achieved_goal", "desired_goal" and "observation". Agents see one
-vector of all three, in the order of the space, which is usually alphabetical. Rewards for other
+`GoalConditioned` is the protocol. On the host, `goals_of` gives it for goal environments such as
+those of Gymnasium-Robotics, which observe three vectors: "achieved_goal", "desired_goal" and
+"observation". Agents see one vector of all three, in the order of the space. Rewards for other
 goals are computed inside the program:
 
-    Fetch's tasks, sparse    -1 where the distance of the goals is above a threshold, and 0
-                             elsewhere
+    Fetch's tasks, sparse    -1 where the distance of the goals is above a threshold, else 0
     Fetch's tasks, dense     minus the distance
     any other environment    its own `goal_reward(achieved, goal)` in JAX
 
@@ -44,9 +42,9 @@ Reward = Callable[[Array, Array], Array]
 class GoalConditioned(Environment, Protocol):
     """An environment whose observations [..., O] hold a goal [..., G] that hindsight can replace.
 
-    All methods are pure functions on any leading axes. To relabel a transition: the new goal is
-    `achieved` of a later observation of the same episode, `relabelled` puts it into both
-    observations, and the reward is `goal_reward` of what the next observation achieves.
+    All methods are pure functions on any leading axes. To relabel a transition, put `achieved` of a
+    later observation of its episode into both observations by `relabelled`; the reward is
+    `goal_reward` of what the next observation achieves.
     """
 
     def achieved(self, observation: Array) -> Array:

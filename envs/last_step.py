@@ -1,13 +1,12 @@
 """Environments that show their last action and reward, for agents with a memory.
 
 `with-last-step/Hopper-v5` adds to each observation the action and the reward before it, zeros at
-the beginning of an episode. Actions are numbers in [-1, 1], and a 1 at each choice. A vector
-becomes longer: its own numbers, the action, the reward. Other observations become dictionaries with
-`last_action` and `last_reward`; a single picture is their part `observation`.
+first. Actions are numbers in [-1, 1], and a 1 at each choice. A vector becomes its own numbers, the
+action, the reward. Other observations become dictionaries with `last_action` and `last_reward`; a
+single picture is their part `observation`. On the host: `Hosted.observe_last_step`.
 
-A policy can then learn within an episode what its actions lead to: Wang et al., Learning to
-Reinforcement Learn, arXiv:1611.05763; Kapturowski et al., R2D2, ICLR 2019. On the host:
-`Hosted.observe_last_step`.
+After Wang et al., Learning to Reinforcement Learn, arXiv:1611.05763, and Kapturowski et al., R2D2,
+ICLR 2019.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Signals: numbers that an environment gives in every step besides the reward, such as a cost.
 
-An environment declares them: one inside the program by `signals` in its spec, one of Gymnasium's by
-`metadata["signals"]`, a list of names or a dictionary of names and shapes. The `info` of each step
-holds their values. The prefix `signals-A,B/` of a name declares numbers in `info` as signals; a
-full stop stands for a slash, which names of signals cannot have.
+An environment inside the program declares them by `signals` in its spec, one of Gymnasium's by
+`metadata["signals"]`, a list of names or a dictionary of names and shapes; `info` holds their
+values. The prefix `signals-A,B/` of a name declares numbers in `info`; a full stop stands for a
+slash, which names of signals cannot have.
 """
 
 from __future__ import annotations

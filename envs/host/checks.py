@@ -104,11 +104,9 @@ class Checked(gymnasium.Wrapper):
         super().__init__(environment)
         self._checks = Checks(environment, name, index)
 
-    def reset(
-        self, *, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[Any, dict[str, Any]]:
+    def reset(self, **arguments: Any) -> tuple[Any, dict[str, Any]]:
         """Begin an episode."""
-        return self._checks.reset(seed=seed, options=options)
+        return self._checks.reset(**arguments)
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         """Apply one action."""

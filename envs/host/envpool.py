@@ -124,11 +124,11 @@ def make_hosted(name: str, num_envs: int, **options: Any) -> Hosted:
         raise ValueError(
             f"'{name}' takes no options and renders no pictures. Remove: {', '.join(options)}."
         )
-    signal_names, bare = envs.without_signals(name)
-    task = bare.removeprefix("envpool/")
+    parts = envs.split(name)
+    task = parts.rest.removeprefix("envpool/")
     if task not in _envpool().list_all_envs():
         raise unknown(name, "EnvPool", names())
-    pool = EnvPool(task, num_envs, signal_names)
+    pool = EnvPool(task, num_envs, parts.signal_names if parts.signals else ())
     hosted = Hosted(pool, name)
     hosted.spec = dataclasses.replace(hosted.spec, stack=pool.stack)
     return hosted

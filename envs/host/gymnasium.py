@@ -41,12 +41,12 @@ velocity.register()
 def make_hosted(name: str, num_envs: int, *, goals: bool = False, **make_kwargs: Any) -> Hosted:
     """Make `num_envs` environments called `name`, such as "Hopper-v5" or "module:Name-v0".
 
-    They are stepped one after another; "async/Hopper-v5" steps each in its own process, which pays
-    if a step takes longer than the communication, about 0.1 ms. With `goals`, the goal follows the
-    state in the observation, and tasks take turns: see `rljax.envs.goals.with_goals`.
+    They are stepped one after another; those of "async/Hopper-v5" each in its own process, which
+    pays from about 0.1 ms a step. With `goals`, the goal follows the state in the observation: see
+    `rljax.envs.goals.with_goals`.
 
-    `make_kwargs` go to `gymnasium.make`; arguments in the name come before them. With
-    `render_mode="rgb_array"`, `Hosted.render` works, also without a display.
+    `make_kwargs` go to `gymnasium.make`. With `render_mode="rgb_array"`, `Hosted.render` works,
+    also without a display.
 
     Raises `ValueError` if `num_envs` < 1, if there is no such environment, if it needs a package
     that is not installed, or if it refuses the arguments in its name. `Hosted` refuses spaces.
@@ -105,12 +105,12 @@ def _make_all(name: str, num_envs: int, make_kwargs: dict[str, Any]) -> list[Any
 
 
 def _make(name: str, make_kwargs: dict[str, Any]) -> Any:
-    signal_names, name = envs.without_signals(name)
-    if signal_names:
-        return WithSignals(_make(name, make_kwargs), signal_names, name)
-    hidden, name = envs.without_part(name)
-    if hidden:
-        return WithoutPart(_make(name, make_kwargs), hidden, name)
+    parts = envs.split(name)
+    if parts.signals:
+        name = name.removeprefix(parts.signals)
+        return WithSignals(_make(name, make_kwargs), parts.signal_names, name)
+    if parts.hidden:
+        return WithoutPart(_make(parts.rest, make_kwargs), parts.hidden, parts.rest)
     bare, arguments = parsed(name)
     module, _, within = bare.rpartition(":")
     if module.endswith(".py"):

@@ -99,8 +99,8 @@ class Hosted:
 
         `seeds` are N integers. Without them, episodes continue with the environments' own random
         numbers. A vector environment that accepts a single seed gets the first. Raises `ValueError`
-        for other seeds, and `EnvironmentFailed` for errors and wrong return values of an
-        environment.
+        for other seeds, and `EnvironmentFailed` for an environment's errors and wrong return
+        values.
         """
         numbers = None if seeds is None else [int(seed) for seed in seeds]
         if numbers is not None and (len(numbers) != self.num_envs or min(numbers) < 0):
@@ -117,13 +117,12 @@ class Hosted:
         """Apply one action to each environment. Where an episode ends, the next one begins.
 
         `action` is [N, A] float, clipped to [-1, 1] and rescaled to the environment's bounds, or
-        [N] int. All fields of `Step` are NumPy arrays. Where an episode ends, `observation` is the
+        [N] int. The fields of `Step` are NumPy arrays; where an episode ends, `observation` is the
         first of the new one and `next_observation` the last of the old one.
 
-        Raises `FloatingPointError` for an action, observation or reward that is not finite; if
-        `tolerant`, it replaces such an action by 0 and returns the rest as it is. Raises
-        `ValueError` for a wrong shape, and `EnvironmentFailed` for errors and wrong return values
-        of an environment.
+        Raises `FloatingPointError` for numbers that are not finite; if `tolerant`, it replaces such
+        an action by 0 and returns the rest. Raises `ValueError` for a wrong shape, and
+        `EnvironmentFailed`.
         """
         environment_action = self._denormalised(np.asarray(action))
         raw, reward, terminated, truncated, info = self._calls.step(environment_action)

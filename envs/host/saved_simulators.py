@@ -1,16 +1,14 @@
-"""The exact state of Gymnasium environments as bytes: simulators, random generators, and all other
-attributes.
+"""The exact state of Gymnasium environments as bytes.
 
 An environment is a stack of layers: wrappers, and the environment itself inside them. Some
-attributes of a layer are fixtures, such as a renderer, and are not saved: a fresh environment has
-its own. Layers and fixtures are the parts. Saved states refer to a part by its place: (index of the
-layer, name of the attribute, or None for the layer itself). What was shared between attributes
-stays shared.
+attributes are fixtures, such as a renderer, and are not saved: a fresh environment has its own.
+Saved states refer to layers and fixtures, the parts, by their place: (index of the layer, name of
+the attribute, or None for the layer itself). What attributes shared stays shared.
 
 Where all attributes are plain data (`rljax.trust.plain_state`), the state is plain too, with
 simulators in their own packages' formats, and restoring it runs no code from it. Otherwise all
-attributes are pickled in one go. Restoring a pickle runs whatever code it names, so that `restore`
-takes it only as a `rljax.trust.TrustedState`.
+attributes are pickled in one go. Restoring a pickle runs whatever code it names: `restore` takes it
+only as a `rljax.trust.TrustedState`.
 """
 
 from __future__ import annotations

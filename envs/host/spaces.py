@@ -1,9 +1,8 @@
 """Gymnasium's spaces as agents see them.
 
 An observation is a vector of float32, a picture with its channels last in its own dtype, or a
-dictionary of arrays. `Spaces` translates in both directions. A run stores its description
-(`space_descriptions`), so that a policy can act on an environment's own observations and return its
-own actions, even if the environment is not installed.
+dictionary of arrays. A run stores the description of its `Spaces`, so that a policy can act on an
+environment's own observations and return its own actions, even if the environment is not installed.
 """
 
 from __future__ import annotations
@@ -44,12 +43,7 @@ class Spaces:
     def __init__(
         self, observation: spaces.Space, action: spaces.Space, name: str, masked: bool = False
     ) -> None:
-        """Translate the spaces.
-
-        Vectors and pictures stay what they are. Dictionaries, tuples, discrete observations (one
-        number for each choice) and other shapes become vectors. A structure with pictures or a mask
-        of actions becomes a dictionary of its pictures, its mask, and one vector of the rest. Text
-        is left out.
+        """Translate the spaces, of which docs/spaces.md has all kinds. Text is left out.
 
         Raises `TypeError` for other spaces, and `ValueError` for actions without finite bounds and
         for spaces that hold no number.

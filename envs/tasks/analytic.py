@@ -25,7 +25,7 @@ import jax.numpy as jnp
 from flax import struct
 
 from rljax.agent import Array, EnvSpec
-from rljax.envs.environment import Environment, StepResult
+from rljax.envs.environment import StepResult
 
 # The continuous actions that the discrete actions 0 to 4 stand for.
 GRID = (-1.0, -0.5, 0.0, 0.5, 1.0)
@@ -47,6 +47,7 @@ class Analytic:
 
     steps = 1
     endless = False
+    signed = False  # the observation is -1 or 1 with equal probability, else 0
     observation_size = 1
     params = None
 
@@ -71,32 +72,31 @@ class Analytic:
         """Apply one action."""
         choice = jnp.asarray(GRID)[action] if self.spec.discrete else action[0]
         reward = self.reward(state.observation, choice)
-        observation = self.after(state.observation, choice)
-        time = state.time + 1
+        observation, time = self.after(state.observation, choice), state.time + 1
         terminated = jnp.logical_and(not self.endless, time >= self.steps)
         never, state = jnp.zeros((), jnp.bool_), AnalyticState(observation, time)
         return observation, state, reward, terminated, never, {}
 
     def first(self, key: Array) -> Array:
         """An episode's first observation, [O]."""
+        if self.signed:
+            return jax.random.rademacher(key, (1,), jnp.float32)
         return jnp.zeros(self.observation_size)
 
     def after(self, observation: Array, choice: Array) -> Array:
-        """The next observation [O] after a choice [] in [-1, 1]."""
+        """The next observation [O] after a choice []."""
         return observation
 
     def reward(self, observation: Array, choice: Array) -> Array:
-        """The reward [] for a choice [] in [-1, 1]."""
+        """The reward [] for a choice []."""
         return jnp.ones(())
 
     def value(self, observation: Any, discount: Any) -> Array:
-        """The optimal value [...] of observations [..., O] under a discount in [0, 1)."""
+        """The optimal value [...] of observations [..., O]."""
         raise NotImplementedError
 
     def best_choice(self, observation: Array) -> Array:
-        """The best choice [...] in [-1, 1] for observations [..., O]; 0 where all are equally
-        good.
-        """
+        """The best choice [...] for observations [..., O]; 0 where all are equally good."""
         return jnp.zeros(observation.shape[:-1])
 
     def optimal_action(self, observation: Any) -> Array:
@@ -154,10 +154,9 @@ class Finite(Analytic):
 
 
 class Observation(Analytic):
-    """One step, with the observation -1 or 1 as the reward: V(o) = o."""
+    """One step, with the observation as the reward: V(o) = o."""
 
-    def first(self, key: Array) -> Array:
-        return _sign(key)
+    signed = True
 
     def reward(self, observation: Array, choice: Array) -> Array:
         return observation[0]
@@ -182,8 +181,7 @@ class Action(Analytic):
 class ObservationTimesAction(Analytic):
     """One step with reward o a: V(o) = |o|, a*(o) = sign(o)."""
 
-    def first(self, key: Array) -> Array:
-        return _sign(key)
+    signed = True
 
     def reward(self, observation: Array, choice: Array) -> Array:
         return observation[0] * choice
@@ -198,8 +196,7 @@ class ObservationTimesAction(Analytic):
 class Follow(Analytic):
     """One step with reward -(a - o / 2)^2: V = 0, a*(o) = o / 2."""
 
-    def first(self, key: Array) -> Array:
-        return _sign(key)
+    signed = True
 
     def reward(self, observation: Array, choice: Array) -> Array:
         return -jnp.square(choice - 0.5 * observation[0])
@@ -262,7 +259,7 @@ class RandomWalk:
         return self._observe(state), state, reward, ended, jnp.zeros((), jnp.bool_), {}
 
     def value(self, observation: Any) -> Array:
-        """V [...] of observations [..., 5] under uniform actions, without discounting."""
+        """V [...] of observations [..., 5] under uniform actions."""
         return (jnp.asarray(observation).argmax(axis=-1) + 1) / (self.length + 1)
 
     def _observe(self, state: Array) -> Array:
@@ -319,11 +316,6 @@ class Pendulum:
         return jnp.stack([jnp.cos(state.angle), jnp.sin(state.angle), state.velocity])
 
 
-def _sign(key: Array) -> Array:
-    """-1 or 1 with equal probability, [1]."""
-    return jax.random.rademacher(key, (1,), jnp.float32)
-
-
 _PROBES: dict[str, type[Analytic]] = {
     "rljax/Constant": Constant,
     "rljax/Delay": Delay,
@@ -336,19 +328,9 @@ _PROBES: dict[str, type[Analytic]] = {
     "rljax/Memory": Memory,
 }
 _DISCRETE = {f"{name}-discrete": probe for name, probe in _PROBES.items()}
-_ENVIRONMENTS: dict[str, Any] = {
+ENVIRONMENTS: dict[str, Any] = {
     **_PROBES,
     **_DISCRETE,
     "rljax/Pendulum": Pendulum,
     "rljax/RandomWalk": RandomWalk,
 }
-
-
-def names() -> list[str]:
-    """All environments of this module."""
-    return list(_ENVIRONMENTS)
-
-
-def make(name: str) -> Environment:
-    """Make an environment such as "rljax/Follow"."""
-    return _ENVIRONMENTS[name](name)

@@ -12,19 +12,17 @@ and `-test` may follow, as in `rljax/BoxPick-6x6-quarter-test`:
     -vertical    the same in the left or right half        the agent goes anywhere
 
 A step out of the agent's region truncates the episode. The agent begins on any cell; with
-`-quarter`, in the quarter of the boxes.
-
-Pick needs a box in the cell and none in hand, put the opposite. An action that cannot be done
-changes nothing. Boxes are no obstacles. Of the 12 codes of cells, the agent sees only the 6 without
-targets. The goal shows the boxes on their targets, and the agent where it began. Episodes are
-truncated after 100 steps, or after the most steps that any problem can take.
+`-quarter`, in the quarter of the boxes. Pick needs a box in the cell and none in hand, put the
+opposite; otherwise they change nothing. Boxes are no obstacles. The goal shows the boxes on their
+targets, and the agent where it began. Episodes have 100 steps, or the most that any problem can
+take.
 
 The rules are those of Ghugare et al., On (the Role of Iterative) Computation and RL,
 arXiv:2602.05999, and of the code that they build on, by Bortkiewicz et al., Is Temporal Difference
 Learning the Gold Standard for Stitching in RL? The first split is the one in their script. The
-others are filters in their code, which leaves open how many boxes are to move. 4 is our choice, so
-that training and test differ in nothing else. With `-horizontal` and `-vertical`, boxes and targets
-of training problems can be in the other half: an agent then learns from goals in hindsight only.
+others are filters in their code, which leaves open how many boxes are to move: 4 is our choice.
+With `-horizontal` and `-vertical`, boxes and targets of training problems can be in the other half:
+an agent then learns from goals in hindsight only.
 """
 
 from __future__ import annotations
@@ -42,13 +40,13 @@ from rljax.envs.environment import Environment, StepResult
 from rljax.envs.tasks.gridworld import Board, Grid, lowest, require_size
 
 BEGINNING = "rljax/BoxPick-"
-SIZES = (2, 10)  # the least and the greatest number of rows and columns
+SIZES = (2, 10)  # rows and columns
 BOXES = 4
 STEPS = 100  # the least time limit of an episode
 UP, DOWN, LEFT, RIGHT, PICK, PUT = range(6)
 
-# The authors' code of a cell. Rows: no agent, the agent, the agent with a box in hand. Columns:
-# empty floor, a box, a target, a box on a target.
+# The authors' codes of cells. Rows: no agent, the agent, the agent with a box in hand. Columns:
+# empty floor, a box, a target, a box on a target. Observations have no targets.
 CODES = np.array([[0, 1, 2, 10], [3, 5, 6, 8], [4, 11, 7, 9]], np.int32)
 SYMBOLS = np.array([[f"{agent}{floor}" for floor in ".bt*"] for agent in " AC"])
 COLOURS = {
@@ -113,7 +111,6 @@ class BoxPick(Grid):
 
     def reset(self, key: Array, params: Any = None) -> tuple[Array, BoxPickState]:
         """Draw a problem."""
-        # One draw for all random numbers: splitting the key would cost as much as the draw.
         drawn = jax.random.bits(key, (self.cells + 2,), jnp.uint32)
         begin = self._quarters if self.split == "quarter" else self._anywhere
         state = begin(drawn[:-2], *(drawn[-2:] >> 1).astype(jnp.int32))
@@ -228,8 +225,7 @@ def _has_box(codes: Any) -> Any:
 class Solver:
     """The shortest solutions of all problems with the same targets, in NumPy.
 
-    A search from the solved states visits every state: 36 x (58,905 + 7,140) for 4 boxes on 6 x 6
-    cells, with all boxes on the floor or one in hand.
+    A search from the solved states visits every state, 2.4 million on 6 x 6 cells.
     """
 
     def __init__(self, targets: Any) -> None:

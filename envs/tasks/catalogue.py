@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from rljax.envs.environment import Environment, unknown
 from rljax.envs.tasks import (
     analytic,
@@ -16,20 +18,22 @@ from rljax.envs.tasks import (
 )
 
 MODULES = (analytic, mjx, neorl2, job_shop, point_hazards, pendulum_pictures)
+ENVIRONMENTS: dict[str, Any] = {
+    name: made_by for module in MODULES for name, made_by in module.ENVIRONMENTS.items()
+}
 # With tasks of any size, whose names begin with the module's `BEGINNING`.
 SIZED = (lights_out, box_pick, combination_lock)
 
 
 def names() -> list[str]:
     """The names of all tasks; of those that have sizes, only a few sizes."""
-    return [name for module in (*MODULES, *SIZED) for name in module.names()]
+    return [*ENVIRONMENTS, *(name for module in SIZED for name in module.names())]
 
 
 def make(name: str) -> Environment:
     """Make an environment such as "rljax/Pendulum". Raises `ValueError` where there is none."""
-    for module in MODULES:
-        if name in module.names():
-            return module.make(name)
+    if name in ENVIRONMENTS:
+        return ENVIRONMENTS[name](name)
     for module in SIZED:
         if name.startswith(module.BEGINNING):
             return module.make(name)

@@ -3,18 +3,17 @@ the end pays.
 
 An episode begins in one of two good states, A and B, each with probability 1/2, and terminates
 after H steps. In each step another action is right in A than in B. It leads to A or B, each with
-probability 1/2. Any other action leads to C, from which there is no way back:
+probability 1/2, any other to C for good:
 
     reward = 1       for the right action in the last step
              0.1     with probability 1/2 where an action leads from A or B to C: a decoy
              0       else
 
-The observation is rich: a Hadamard matrix turns two one-hot vectors, for the state (one of three)
-and the time (0 to H), into one, with Gaussian noise of std 0.1 on the first H + 3 of its inputs. It
-has the next power of 2 above H + 3 numbers.
+For the observation, a Hadamard matrix turns the one-hot vectors of state and time (0 to H) into the
+next power of 2 above H + 3 numbers, after Gaussian noise of std 0.1 on the first H + 3 inputs.
 
 Actions are 10 numbers in [-1, 1]: the action is drawn from the softmax of (numbers + 1) / 0.2. With
-the suffix `-discrete` the action is one of 10 and is not drawn. The combination depends on H alone.
+the suffix `-discrete` the action is one of 10. The combination depends on H alone.
 
 After Zhou et al., Offline Data Enhanced On-Policy Policy Gradient with Provable Guarantees,
 arXiv:2311.08384, and their code, and Zhang et al., Efficient Reinforcement Learning in Block MDPs,

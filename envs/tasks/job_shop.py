@@ -1,25 +1,22 @@
 """Job shop scheduling: place the operations of all jobs on their machines, so that the last one
 ends early.
 
-docs/environments.md has the task. `rljax/JobShop-ft06`, `rljax/JobShop-ft10` and
-`rljax/JobShop-la01` are published instances of J jobs on M machines. A machine works on one
-operation at a time, and an operation is never interrupted. An action places a job's next operation
-behind all that its machine already has (a semi-active schedule):
+docs/environments.md has the task, on published instances of J jobs and M machines. A machine works
+on one operation at a time, and an operation is never interrupted. An action places a job's next
+operation behind all that its machine already has (a semi-active schedule):
 
     start = max(ready time of the job, ready time of the machine),     end = start + duration
 
-Some sequence of actions gives an optimal schedule. Actions of finished jobs are masked; they would
-change nothing. With them, an episode is truncated after 2 J M steps.
-
-"vector" [5 J] holds 0 as the duration and the machine's ready time of a finished job. The reward is
-minus the growth of the makespan, the end of the latest operation so far.
+Some sequence of actions gives an optimal schedule. Actions of finished jobs are masked and change
+nothing. A finished job has 0 as its duration and machine's ready time in "vector". The makespan is
+the end of the latest operation so far.
 
 Instances: Fisher and Thompson, Probabilistic Learning Combinations of Local Job-Shop Scheduling
 Rules, in Industrial Scheduling, 1963 (ft06, ft10); Lawrence, Resource Constrained Project
 Scheduling, 1984 (la01); the numbers are those of Beasley's OR-Library, J. Oper. Res. Soc. 41, 1990.
-Carlier and Pinson, Management Science 35, 1989, proved ft10's optimum. Dispatched jobs as actions
-and the growth of a bound as the reward are from Zhang et al., Learning to Dispatch for Job Shop
-Scheduling via Deep Reinforcement Learning, arXiv:2010.12367. Their bound counts the work left too.
+Carlier and Pinson, Management Science 35, 1989, proved ft10's optimum. Actions and rewards after
+Zhang et al., Learning to Dispatch for Job Shop Scheduling via Deep Reinforcement Learning,
+arXiv:2010.12367, whose bound counts the work left too.
 """
 
 from __future__ import annotations
@@ -32,7 +29,7 @@ import numpy as np
 from flax import struct
 
 from rljax.agent import MASK, Array, EnvSpec, Part
-from rljax.envs.environment import Environment, StepResult
+from rljax.envs.environment import StepResult
 
 
 class Instance(NamedTuple):
@@ -79,7 +76,6 @@ INSTANCES = {
         4 77 3 79 2 43 1 75 0 96""",
     ),
 }
-BEGINNING = "rljax/JobShop-"
 FEATURES = 5  # numbers for each job
 PIXELS = 16  # height of a machine's row in pictures
 WIDTH = 480  # pixels of a picture: twice the optimum
@@ -111,7 +107,8 @@ class JobShop:
     params = None
     frames_per_second = 8.0
 
-    def __init__(self, name: str, instance: Instance) -> None:
+    def __init__(self, name: str) -> None:
+        instance = INSTANCES[name.removeprefix("rljax/JobShop-")]
         table = np.array([line.split() for line in instance.jobs.splitlines()], np.int32)
         self.machines, self.durations = table[:, ::2], table[:, 1::2]
         self.optimum = instance.optimum
@@ -205,11 +202,4 @@ class JobShop:
         return {MASK: unfinished, "vector": vector.astype(jnp.float32).reshape(-1)}
 
 
-def names() -> list[str]:
-    """The names of all instances."""
-    return [f"{BEGINNING}{name}" for name in INSTANCES]
-
-
-def make(name: str) -> Environment:
-    """Make an instance such as "rljax/JobShop-ft06"."""
-    return JobShop(name, INSTANCES[name.removeprefix(BEGINNING)])
+ENVIRONMENTS = {f"rljax/JobShop-{name}": JobShop for name in INSTANCES}

@@ -1,9 +1,8 @@
 """Lights out: press cells until the lights equal the goal.
 
 docs/environments.md has the task. `rljax/LightsOut-MxN` has M rows and N columns. `-dense` for the
-other reward and `-test` for the longer problems may follow, in this order.
-
-An episode begins with random lights, and with a goal that k distinct presses lead to. k is uniform:
+other reward and `-test` for the longer problems may follow, in this order. The goal is k distinct
+presses away. k is uniform:
 
     training  1 <= k < floor(M N / 2)            -test  floor(M N / 2) <= k < M N
 
@@ -13,10 +12,9 @@ With n the number of presses needed,
 
 The rules are those of Ghugare et al., On (the Role of Iterative) Computation and RL,
 arXiv:2602.05999, and of their code, except for n where the matrix of presses is singular, as at 4x4
-and 5x5. Several sets of presses then have the same effect. Here n is the size of the smallest;
-their code computes a set from a matrix that has no inverse. At such sizes, the presses of a problem
-may cancel out: the episode then begins with the goal's lights, and ends when a press leads back to
-them.
+and 5x5. Several sets of presses then have the same effect: n is the size of the smallest; their
+code computes a set from a matrix that has no inverse. The presses of a problem may then cancel out:
+the episode begins with the goal's lights, and ends when a press leads back to them.
 """
 
 from __future__ import annotations
@@ -35,7 +33,7 @@ from rljax.envs.environment import Environment, StepResult
 from rljax.envs.tasks.gridworld import Board, Grid, lowest, require_size
 
 BEGINNING = "rljax/LightsOut-"
-SIZES = (2, 20)  # the least and the greatest number of rows and columns
+SIZES = (2, 20)  # rows and columns
 NULLITY = 8  # the matrix's greatest for which n is computed: every step compares 2^8 sets
 WORD = 32  # cells in a word of bits
 COLOURS = np.array([(70, 70, 78), (250, 210, 70)], np.uint8)  # off, on
@@ -188,10 +186,10 @@ def quiet_presses(rows: int, columns: int) -> list[int]:
 
 @functools.cache
 def _eliminate(rows: int, columns: int) -> tuple[dict[int, tuple[int, int]], list[int]]:
-    """The matrix of presses in echelon form, and a basis of its null space, both as bits.
+    """The matrix of presses in echelon form, and a basis of its null space, as bits.
 
-    The form maps the highest light that changes, from high to low, to all lights that change and
-    the presses that change them.
+    The form maps the highest light that changes, from high to low, to all that change and their
+    presses.
     """
     pivots: dict[int, tuple[int, int]] = {}
     basis = []

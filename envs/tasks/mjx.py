@@ -10,7 +10,6 @@ These tasks are meant for accelerators. On the CPU, Gymnasium's are faster.
 
 from __future__ import annotations
 
-import dataclasses
 import importlib
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -20,7 +19,7 @@ import jax.numpy as jnp
 from flax import struct
 
 from rljax.agent import Array, EnvSpec, Part
-from rljax.envs.environment import Environment, StepResult, foreign, silent_mujoco
+from rljax.envs.environment import StepResult, foreign, silent_mujoco
 
 INFINITE = float("inf")
 ANY = (-INFINITE, INFINITE)
@@ -64,11 +63,18 @@ class MJXState(struct.PyTreeNode):
 
 
 class MJX:
-    """One of the tasks, called `name`."""
+    """One of the tasks, called `name`.
+
+    With a limit it has the signal "cost": 1 in a step that is faster than the limit, else 0.
+    """
 
     params = None
+    limit: float | None = None  # in m/s
 
     def __init__(self, name: str) -> None:
+        if name.startswith(LIMITED):
+            velocity = importlib.import_module("rljax.envs.host.robots.velocity")
+            self.limit = velocity.LIMITS[name.removeprefix(LIMITED)]
         mujoco: Any = importlib.import_module("mujoco")
         self.mjx: Any = importlib.import_module("mujoco.mjx")
         self.task = TASKS[name.rpartition("/")[2]]
@@ -78,7 +84,8 @@ class MJX:
             self.mujoco = mujoco.MjModel.from_xml_path(str(assets / self.task.file))
             self.model = self.mjx.put_model(self.mujoco)
         size = self.mujoco.nq - 1 + self.mujoco.nv
-        self.spec = EnvSpec(name, (size,), self.mujoco.nu, max_episode_steps=1000)
+        signals = () if self.limit is None else (Part("cost", ()),)
+        self.spec = EnvSpec(name, (size,), self.mujoco.nu, max_episode_steps=1000, signals=signals)
         self.dt = self.mujoco.opt.timestep * self.task.frame_skip
 
     def reset(self, key: Array, params: Any = None) -> tuple[Array, MJXState]:
@@ -109,7 +116,10 @@ class MJX:
         reward = speed + self.task.healthy_reward * healthy - cost
         state = MJXState(data.qpos.at[0].set(0.0), data.qvel, data.qacc_warmstart)
         observation, never = self._observation(data.qpos, data.qvel), jnp.zeros((), jnp.bool_)
-        return observation, state, reward, ~healthy, never, {"x_velocity": speed}
+        info = {"x_velocity": speed}
+        if self.limit is not None:
+            info["cost"] = (speed > self.limit).astype(jnp.float32)
+        return observation, state, reward, ~healthy, never, info
 
     def _observation(self, qpos: Array, qvel: Array) -> Array:
         limit = self.task.max_speed
@@ -122,26 +132,4 @@ class MJX:
         return upright & (jnp.abs(others) < self.task.healthy_state).all()
 
 
-class LimitedMJX(MJX):
-    """A task with the signal "cost": 1 in a step that is faster than the task's limit, else 0."""
-
-    def __init__(self, name: str) -> None:
-        super().__init__(name)
-        robots = importlib.import_module("rljax.envs.host.robots.velocity")
-        self.limit: float = robots.LIMITS[name.removeprefix(LIMITED)]
-        self.spec = dataclasses.replace(self.spec, signals=(Part("cost", ()),))
-
-    def step(self, key: Array, state: MJXState, action: Array, params: Any = None) -> StepResult:
-        *others, info = super().step(key, state, action, params)
-        cost = (info["x_velocity"] > self.limit).astype(jnp.float32)
-        return (*others, info | {"cost": cost})  # pyright: ignore[reportReturnType]
-
-
-def names() -> list[str]:
-    """All tasks of this module."""
-    return [f"{prefix}{name}" for prefix in ("rljax/", LIMITED) for name in TASKS]
-
-
-def make(name: str) -> Environment:
-    """Make a task such as "rljax/Hopper"."""
-    return LimitedMJX(name) if name.startswith(LIMITED) else MJX(name)
+ENVIRONMENTS = {f"{prefix}{task}": MJX for prefix in ("rljax/", LIMITED) for task in TASKS}

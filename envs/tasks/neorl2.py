@@ -16,7 +16,7 @@ import jax.numpy as jnp
 from flax import struct
 
 from rljax.agent import Array, EnvSpec
-from rljax.envs.environment import Environment, StepResult
+from rljax.envs.environment import StepResult
 
 
 @struct.dataclass
@@ -160,14 +160,4 @@ class Pipeline:
         return jax.random.choice(key, jnp.asarray(self.targets), (1,))
 
 
-_ENVIRONMENTS = {"rljax/DMSD": DMSD, "rljax/Pipeline": Pipeline}
-
-
-def names() -> list[str]:
-    """All tasks of this module."""
-    return list(_ENVIRONMENTS)
-
-
-def make(name: str) -> Environment:
-    """Make a task such as "rljax/DMSD"."""
-    return _ENVIRONMENTS[name](name)
+ENVIRONMENTS = {"rljax/DMSD": DMSD, "rljax/Pipeline": Pipeline}

@@ -1,9 +1,9 @@
-"""Pendulum-v1 seen in pictures, `rljax/PendulumPictures`: swing it up and hold it, by sight alone.
+"""`rljax/Pendulum` seen in pictures, `rljax/PendulumPictures`: swing it up and hold it, by sight
+alone.
 
-All but the observation is that of `rljax/Pendulum`. The observation is the last three pictures of
-the rod, [16, 16, 3] uint8, the newest last: 0 is black, and the rod is white with soft edges.
-Upright is up, and angles grow clockwise. One picture does not show the velocity, three do. An
-episode begins with its first picture three times.
+The observation is the last three pictures of the rod, [16, 16, 3] uint8, the newest last: 0 is
+black, and the rod is white with soft edges. Upright is up, and angles grow clockwise. An episode
+begins with its first picture three times.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import numpy as np
 from flax import struct
 
 from rljax.agent import Array, EnvSpec
-from rljax.envs.environment import Environment, StepResult
+from rljax.envs.environment import StepResult
 from rljax.envs.tasks.analytic import Pendulum, PendulumState
 
 NAME = "rljax/PendulumPictures"
@@ -40,8 +40,8 @@ class PendulumPictures:
     params = None
     frames_per_second = 20.0
 
-    def __init__(self) -> None:
-        self.pendulum = Pendulum(NAME)
+    def __init__(self, name: str = NAME) -> None:
+        self.pendulum = Pendulum(name)
         shape = (PIXELS, PIXELS, FRAMES)
         self.spec: EnvSpec = dataclasses.replace(
             self.pendulum.spec, observation_shape=shape, observation_dtype="uint8", stack=FRAMES
@@ -79,11 +79,4 @@ def picture(angle: Array) -> Array:
     return jnp.round(255 * jnp.clip(0.5 - (distance - WIDTH) / size, 0, 1)).astype(jnp.uint8)
 
 
-def names() -> list[str]:
-    """The name of the task."""
-    return [NAME]
-
-
-def make(name: str) -> Environment:
-    """Make the task."""
-    return PendulumPictures()
+ENVIRONMENTS = {NAME: PendulumPictures}

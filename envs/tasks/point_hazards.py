@@ -3,11 +3,11 @@
 The point moves in the square [-1, 1]^2, by the action times 0.08 in x and y. The reward of a step
 is the distance by which it comes nearer to the goal, in units of 0.08, and 10 more within 0.15 of
 it. A new goal then appears. The signal "cost" is 1 in a step that ends within 0.3 of one of 4
-hazards, else 0. Each episode places the hazards at random, and no goal in one. A straight way to
-the goals costs 1 in about a quarter of all steps; detours cost nothing. An episode has 200 steps.
+hazards, else 0. Each episode of 200 steps places the hazards at random, and no goal in one. A
+straight way costs 1 in about a quarter of all steps; detours cost nothing.
 
-The observation [12] is the position, the goal, and the hazards from the nearest to the farthest,
-all but the first relative to the position.
+The observation [12] is the position and, relative to it, the goal and the hazards, the nearest
+first.
 
 After the goal tasks of Safety Gym, without their robots: Ray et al., Benchmarking Safe Exploration
 in Deep Reinforcement Learning, 2019.
@@ -23,7 +23,7 @@ import numpy as np
 from flax import struct
 
 from rljax.agent import Array, EnvSpec, Part
-from rljax.envs.environment import Environment, StepResult
+from rljax.envs.environment import StepResult
 
 NAME = "rljax/PointHazards"
 HAZARDS, RADIUS = 4, 0.3
@@ -50,9 +50,9 @@ class PointHazards:
     params = None
     frames_per_second = 20.0
 
-    def __init__(self) -> None:
+    def __init__(self, name: str = NAME) -> None:
         size = 2 * (2 + HAZARDS)
-        self.spec = EnvSpec(NAME, (size,), 2, max_episode_steps=200, signals=(Part("cost", ()),))
+        self.spec = EnvSpec(name, (size,), 2, max_episode_steps=200, signals=(Part("cost", ()),))
 
     def reset(self, key: Array, params: Any = None) -> tuple[Array, PointState]:
         """Begin an episode."""
@@ -130,11 +130,4 @@ def _disc(place: np.ndarray, radius: float, rows: int, columns: int) -> np.ndarr
     return (distances < radius) | (distances == distances.min())
 
 
-def names() -> list[str]:
-    """The name of the task."""
-    return [NAME]
-
-
-def make(name: str) -> Environment:
-    """Make the task."""
-    return PointHazards()
+ENVIRONMENTS = {NAME: PointHazards}

@@ -52,7 +52,7 @@ class Input:
     """A data set, and how its actions are read."""
 
     data: Data  # name or file
-    clip_actions: bool = False  # clip actions beyond their bounds, which are refused otherwise
+    clip_actions: bool = False  # clip actions beyond their bounds, else refused
     # low and high in a file that does not say: -2 2, or one number per dimension: 0,-3 1,5;
     # default: -1 1
     action_bounds: tuple[str, str] | None = None
@@ -77,8 +77,7 @@ class Convert(Input):
 
     # file.npz, file.hdf5 (D4RL's layout), or minari/NAME-v0
     output: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="FILE")]
-    # environment of the data, such as Hopper-v5, with its bounds or number of actions; default:
-    # DATA's own
+    # environment of the data, with the bounds or number of its actions; default: DATA's own
     env: str | None = None
     # keep this fraction of the trajectories, the best by return: 0.1 is that of 10% BC
     top: float = 1.0

@@ -18,15 +18,13 @@ class Record(shared.Trust, shared.LearnerOptions):
     Scripted experts are OGBench's oracles, and the solutions of tasks that have a known one.
     """
 
-    # folder of the run, or rljax/CombinationLock-10, or ogbench/cube-single-play-v0 and others of
-    # its arm
+    # folder of the run, or rljax/CombinationLock-10, or ogbench/cube-single-play-v0 and the like
     source: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="RUN")]
     # file.npz or .hdf5; of OGBench: .npz, default: where it is found
     output: Annotated[tyro.conf.Positional[Path | None], tyro.conf.arg(metavar="FILE")] = None
     # transitions; default: 1,000,000, of OGBench as published; of a replay: the first at most
     steps: int | None = None
-    # of a run: policy, exploring, random or replay; only replay where the environment is inside the
-    # program
+    # of a run: policy, exploring, random or replay; inside the program only replay
     acting: Annotated[str, tyro.conf.arg(name="from")] = "policy"
     # environments side by side, default: 10; of OGBench: processes, default: 1
     envs: int | None = None

@@ -1,8 +1,8 @@
 """The files that `rljax new` writes: a copy of an agent and its presets; in a checkout also its
 search space, test and page.
 
-What was found out about the copied agent is not copied: its settings, search space and tests have
-sources that would be wrong under another name.
+What was found out about the copied agent is not copied: its sources would be wrong under another
+name.
 """
 
 from __future__ import annotations
@@ -119,12 +119,11 @@ To be written.
 
 
 def write(source: str, file: Path) -> list[Path]:
-    """Copy the agent `source` to `file`, with its other files. Returns the written files, the agent
+    """Copy the agent `source` to `file`, with its other files. Returns all of them, the agent
     first.
 
-    Presets and search space are empty, but for a comment. The test has what the contract's tests
-    run on, and one test to be written. Outside the checkout's `agents/` only the presets are
-    written, beside the file.
+    Presets and search space are empty, but for a comment. Outside the checkout's `agents/` only the
+    presets are written, beside the file.
 
     Raises `ValueError` for an unknown agent or a file name that is not a module name, and
     `FileExistsError` where one of the files exists.

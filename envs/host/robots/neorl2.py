@@ -2,8 +2,7 @@
 
 It is HalfCheetah-v5 that also observes its position. Its reward is -100 in every step in which it
 runs faster than 3.2096 m/s. The published transitions replay here within float32's rounding.
-NeoRL-2's own environment cannot be imported: its release lacks files that it needs, and its
-repository needs Gymnasium 0.29.
+NeoRL-2's own environment cannot be imported.
 
 Importing this module registers it. Run folders and data sets store its id: the module must keep its
 name.
