@@ -1,24 +1,11 @@
 """Environments, made from their names.
 
-The name says where an environment comes from. `brax/...`, `gymnax/...`, `playground/...`,
-`craftax/...`, `rljax/...` and `path/to/file.py:Name` run inside the compiled program. All others
-run on the host: `envpool/...` is EnvPool, `atari/...` is the Arcade Learning Environment, and every
-other name is Gymnasium's. `async/...` is Gymnasium's too, with one process per environment. A
-`path/to/file.py:Name` whose class derives from `gymnasium.Env` runs on the host.
-
-Names of Gymnasium's and gymnax's environments may carry the arguments of the environment, as one
-JSON object after a question mark: `Hopper-v5?{"reset_noise_scale": 0.1}`,
-`gymnax/MemoryChain-bsuite?{"memory_length": 20}`.
-
-Four prefixes change the observation. `timed/`, before any name, adds the time in the episode.
-`goals/`, before an OGBench environment that has tasks with goals, adds the goal.
-`without-velocities/` and `without-5-10/`, before names of Gymnasium and of environments inside the
-program, hide a part of the observation; see `rljax.envs.partial`. `with-last-step/` comes before
-`without-...` and shows the last action and reward: `rljax.envs.last_step`.
-
-The prefix `signals-x_velocity,reward_ctrl/` makes signals of numbers that an environment gives in
-its `info`, or Brax and Playground in their metrics. It comes after `timed/` and before `with...`;
-see `rljax.envs.signals`.
+`brax/...`, `gymnax/...`, `playground/...`, `craftax/...`, `rljax/...` and `path/to/file.py:Name`
+run inside the compiled program. All others run on the host: `envpool/...`, `atari/...`, a
+`path/to/file.py:Name` that derives from `gymnasium.Env`, and every other name, which is
+Gymnasium's. `async/...` is Gymnasium's too, with one process per environment. docs/environments.md
+explains the arguments that names of Gymnasium and gymnax may carry, and the prefixes `timed/`,
+`goals/`, `signals-.../`, `with-last-step/` and `without-.../`, which come in this order.
 """
 
 from __future__ import annotations
@@ -27,13 +14,13 @@ import functools
 import importlib
 import re
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
     from rljax.envs.autoreset import AutoReset
     from rljax.envs.host.hosted import Hosted
 
-# Prefix of names -> module of this package.
+# prefix of names -> module of this package
 _COMPILED = {
     "rljax": "tasks.catalogue",
     "brax": "simulators.brax",
@@ -49,29 +36,53 @@ _HOSTED = {
     "atari-sticky": "host.atari",
 }
 _GYMNASIUM = "host.gymnasium"  # every other name on the host
-_STEPPING = ("async", "envpool")  # prefixes that say how a task is stepped, not which task it is
+_STEPPING = ("async", "envpool")  # how a task is stepped, not which
 _EVALUATED = {"async/": "", "atari/": "atari-games/"}  # prefix in training -> prefix in evaluation
-# That register environments in Gymnasium.
+# that register environments in Gymnasium
 PACKAGES = ("ogbench", "gymnasium_robotics", "minigrid", "popgym", "ale_py")
-_TIMED, _GOALS, _LAST_STEP = "timed/", "goals/", "with-last-step/"
-_PART = re.compile(r"without-(velocities|\d+(-\d+)?(,\d+(-\d+)?)*)/")  # see `rljax.envs.partial`
+_TIMED, _GOALS = "timed/", "goals/"
+_PARTS = re.compile(
+    rf"({_TIMED}|{_GOALS})?(signals-[\w.]+(?:,[\w.]+)*/)?(with-last-step/)?"
+    r"(without-(?:velocities|\d+(?:-\d+)?(?:,\d+(?:-\d+)?)*)/)?(.*)",
+    re.DOTALL,
+)
 
-_SIGNALS = re.compile(r"signals-([\w.]+(?:,[\w.]+)*)/")  # see `rljax.envs.signals`
+
+class NameParts(NamedTuple):
+    """The prefixes of a name, each "" where it is missing, and the rest."""
+
+    shown: str  # "timed/" or "goals/"
+    signals: str  # such as "signals-x_velocity,reward_ctrl/"
+    last_step: str  # "with-last-step/"
+    hidden: str  # such as "without-velocities/"
+    rest: str
+
+    @property
+    def signal_names(self) -> tuple[str, ...]:
+        """The names in the prefix for signals."""
+        return tuple(self.signals.removeprefix("signals-").removesuffix("/").split(","))
+
+
+def split(name: str) -> NameParts:
+    """The parts of an environment's name."""
+    match = _PARTS.fullmatch(name)
+    assert match is not None
+    return NameParts(*match.groups(default=""))
 
 
 def is_compiled(name: str) -> bool:
     """Whether the environment called `name` runs inside the compiled program.
 
-    A file of the user's is imported.
+    Imports a file of the user's.
     """
-    name = _bare(without_arguments(name))
+    name = split(without_arguments(name)).rest
     if _is_file(name):
         return not _module("custom").is_gymnasium(name.removeprefix("async/"))
     return name.partition("/")[0] in _COMPILED and "/" in name
 
 
 def make(name: str) -> AutoReset:
-    """Make the compiled environment called `name`, such as "brax/ant". It resets itself.
+    """Make a compiled environment that resets itself, such as "brax/ant".
 
     Raises `ValueError` if there is no such environment, if its package is not installed, or if its
     spaces are not supported.
@@ -85,35 +96,33 @@ def make(name: str) -> AutoReset:
             f"'{name}' is not inside the program: such names begin with {_prefixes()}. "
             "Use make_hosted."
         )
-    if name != without_arguments(name) and not _bare(name).startswith("gymnax/"):
+    if name != without_arguments(name) and not split(name).rest.startswith("gymnax/"):
         raise _without_arguments(name)
     return _made.__wrapped__(name) if _is_file(name) else _made(name)  # a file may change
 
 
 @functools.lru_cache(maxsize=16)
 def _made(name: str) -> AutoReset:
-    """Make an environment once, because compiled programs belong to it."""
+    """Cached, because compiled programs belong to the environment."""
     from rljax.envs.autoreset import AutoReset
 
-    prefix, bare = _split(name)
-    signals, bare = without_signals(bare)
-    shown, bare = without_last_step(bare)
-    hidden, bare = without_part(bare)
-    adapter = _module("custom" if _is_file(bare) else _COMPILED[bare.partition("/")[0]])
-    environment = adapter.make(bare)
-    if hidden:
+    parts = split(name)
+    family = parts.rest.partition("/")[0]
+    adapter = _module("custom" if _is_file(name) else _COMPILED[family])
+    environment = adapter.make(parts.rest)
+    if parts.hidden:
         from rljax.envs.partial import Partial
 
-        environment = Partial(environment, hidden)
-    if shown:
+        environment = Partial(environment, parts.hidden)
+    if parts.last_step:
         from rljax.envs.last_step import WithLastStep
 
         environment = WithLastStep(environment)
-    if signals:
+    if parts.signals:
         from rljax.envs.signals import Signalling
 
-        environment = Signalling(environment, signals)
-    if prefix == _TIMED:
+        environment = Signalling(environment, parts.signal_names)
+    if parts.shown == _TIMED:
         from rljax.envs.timed import Timed
 
         environment = Timed(environment)
@@ -121,56 +130,52 @@ def _made(name: str) -> AutoReset:
 
 
 def make_hosted(name: str, num_envs: int, **options: Any) -> Hosted:
-    """Make `num_envs` environments on the host, called `name`:
-    "Hopper-v5", "module:Name-v0", "envpool/Hopper-v5".
+    """Make `num_envs` environments on the host: "Hopper-v5", "module:Name-v0", "envpool/Hopper-v5".
 
-    Arguments in the name go to `gymnasium.make` too, and come before `options`.
-    `options` go to the `make_hosted` of the adapter. Its docstring says what it raises.
+    `options` go to the adapter's `make_hosted`, which says what it raises. Arguments in the name
+    come before them.
     """
     if is_compiled(name):
         raise ValueError(
             f"'{name}' is inside the program: Gymnasium's names do not begin with "
             f"{_prefixes()}. Use make."
         )
-    prefix, bare = _split(name)
-    if prefix == _GOALS:
+    parts = split(name)
+    if parts.shown == _GOALS:
+        bare = name.removeprefix(_GOALS)
         return _module(_GYMNASIUM).make_hosted(bare, num_envs, goals=True, **options)
-    signals, inside = without_signals(bare)
-    shown, within = without_last_step(inside)
-    bare, inside = bare.removesuffix(inside) + within, within
+    inside = parts.hidden + parts.rest
     adapter = _HOSTED.get(inside.partition("/")[0], _GYMNASIUM)
-    if adapter != _GYMNASIUM and bare != without_arguments(bare):
+    if adapter != _GYMNASIUM and name != without_arguments(name):
         raise _without_arguments(name)
-    if signals and adapter == _HOSTED["atari"]:
-        raise ValueError(f"'{inside}' gives no signals. Remove: {bare.removesuffix(inside)}")
-    # Each process makes signals of its environment's numbers.
-    if signals and inside.startswith("async/"):
-        bare = "async/" + bare.removesuffix(inside) + inside.removeprefix("async/")
+    if parts.signals and adapter == _HOSTED["atari"]:
+        raise ValueError(f"'{inside}' gives no signals. Remove: {parts.signals}")
+    bare = parts.signals + inside
+    if inside.startswith("async/"):  # whose processes make the signals
+        bare = "async/" + parts.signals + inside.removeprefix("async/")
     hosted = _module(adapter).make_hosted(bare, num_envs, **options)
-    if shown:
+    if parts.last_step:
         hosted.observe_last_step()
-    if prefix == _TIMED:
+    if parts.shown == _TIMED:
         hosted.observe_time()
     return hosted
 
 
 def with_time(name: str) -> str:
-    """The name of the same environment with the time as a last observation;
-    see `rljax.envs.timed`.
-    """
+    """The name of the same environment with the time in the observation: `rljax.envs.timed`."""
     return name if name.startswith(_TIMED) else _TIMED + name
 
 
 def with_goals(name: str) -> str:
-    """The name of the same environment with the goal in the observation;
-    see `rljax.envs.goals.WithGoal`.
+    """The name of the same environment with the goal in the observation:
+    `rljax.envs.goals.WithGoal`.
     """
     return name if name.startswith(_GOALS) else _GOALS + name
 
 
 def observed(name: str, shown: Sequence[str]) -> str:
-    """The name of the environment as an agent observes it that declares `Experience.observes`;
-    "none" stays.
+    """The name of the environment as an agent sees it that declares `Experience.observes`; "none"
+    stays.
     """
     if name == "none":
         return name
@@ -180,66 +185,38 @@ def observed(name: str, shown: Sequence[str]) -> str:
 
 
 def task(name: str) -> str:
-    """The name of the task alone, however it is stepped on the host:
-    "Hopper-v5" for "async/Hopper-v5".
+    """The name of the task alone, however it is stepped on the host: "Hopper-v5" for
+    "async/Hopper-v5".
     """
-    name = _bare(name)
+    name = split(name).rest
     prefix, _, rest = name.partition("/")
     return rest if prefix in _STEPPING and rest else name
 
 
 def without_arguments(name: str) -> str:
-    """The name without the arguments that it may carry:
-    "Hopper-v5" for 'Hopper-v5?{"reset_noise_scale": 0.1}'.
-    """
+    """The name without the arguments after a question mark."""
     return name.partition("?")[0]
 
 
-def without_part(name: str) -> tuple[str, str]:
-    """The prefix that hides a part of observations, such as "without-velocities/", or "";
-    and the rest of the name.
-    """
-    match = _PART.match(name)
-    return (match.group(), name[match.end() :]) if match else ("", name)
-
-
-def without_last_step(name: str) -> tuple[bool, str]:
-    """Whether a name has the prefix for the last action and reward in observations,
-    and the rest of the name.
-    """
-    return name.startswith(_LAST_STEP), name.removeprefix(_LAST_STEP)
-
-
-def without_signals(name: str) -> tuple[tuple[str, ...], str]:
-    """The signals in the prefix `signals-...` of a name, () without it;
-    and the rest of the name.
-    """
-    match = _SIGNALS.match(name)
-    return (tuple(match.group(1).split(",")), name[match.end() :]) if match else ((), name)
-
-
 def evaluated(name: str) -> str:
-    """The name of the environment that evaluation plays:
-    without extra processes, and Atari games to their end.
+    """The name of the environment for evaluations: without processes, and Atari games to their
+    end.
     """
-    bare = without_last_step(without_signals(_split(name)[1])[1])[1]
-    prefix = name.removesuffix(bare)
+    *prefixes, bare = split(name)
     for trained, played in _EVALUATED.items():
         if bare.startswith(trained):
-            return prefix + played + bare.removeprefix(trained)
+            return "".join(prefixes) + played + bare.removeprefix(trained)
     return name
 
 
 def code_of(name: str) -> str | None:
-    """The foreign code that runs when the environment called `name` is made; None if there is none.
+    """The file or module whose foreign code making the environment runs; None if there is none.
 
-    The code is the path of a file, or the name of a module. rljax and the packages that it knows do
-    not count.
+    rljax and the packages that it knows do not count.
     """
     code = without_arguments(name).rpartition(":")[0]
-    while code.startswith((_TIMED, _GOALS)):
-        code = _split(code)[1]
-    code = _bare(code)
+    while split(code).rest != code:
+        code = split(code).rest
     if code.endswith(".py"):
         return code
     code = code.removeprefix("async/")
@@ -256,8 +233,8 @@ def short(name: str) -> str:
 def names() -> dict[str, list[str]]:
     """The names of all environments, by family.
 
-    A family whose package is not installed has an empty list, and its key names the command that
-    installs it.
+    A family that is not installed has an empty list, and its key names the command that installs
+    it.
     """
     from rljax.envs.environment import MissingPackageError
 
@@ -280,19 +257,6 @@ def _without_arguments(name: str) -> ValueError:
         f"'{name}' takes no arguments: only environments of Gymnasium and gymnax do: "
         "'Hopper-v5?{...}'."
     )
-
-
-def _split(name: str) -> tuple[str, str]:
-    """The prefix that changes the observation ("timed/", "goals/" or ""),
-    and the rest of the name.
-    """
-    prefix = next((prefix for prefix in (_TIMED, _GOALS) if name.startswith(prefix)), "")
-    return prefix, name.removeprefix(prefix)
-
-
-def _bare(name: str) -> str:
-    """The name without the prefixes that change the observation or make signals."""
-    return without_part(without_last_step(without_signals(_split(name)[1])[1])[1])[1]
 
 
 def _is_file(name: str) -> bool:

@@ -12,12 +12,11 @@ from rljax.agent import Array, Step, choose
 from rljax.envs import signals
 from rljax.envs.environment import Environment
 
-LONGEST = 2**31 - 1  # the largest number of steps that is counted
+LONGEST = 2**31 - 1  # number of steps that is counted
 
-# Number of environments that are reset at a time. A large batch is not reset as a whole if few
-# episodes end, and not in many small parts if all of them end.
-CHUNK = 64  # the least number
-SHARE = 16  # or the batch divided by this, if that is more
+# Environments that are reset at a time: CHUNK, or the batch divided by SHARE if that is more. Few
+# ends do not reset a whole large batch, and many do not reset it in many small parts.
+CHUNK, SHARE = 64, 16
 
 
 @struct.dataclass
@@ -35,11 +34,10 @@ class AutoReset:
 
     The batch axis is part of the interface: flatten populations of environments, [P, E] to [N], and
     never `vmap` `reset` or `step`. The loop that resets runs only in steps in which an episode
-    ends, and only over the environments whose episode ends. Under `vmap` it would run over all
-    environments in every step.
+    ends, and only over those environments. Under `vmap` it would run over all environments in every
+    step.
 
-    The trajectory of an environment depends only on its own keys and actions, never on N or on the
-    other environments.
+    The trajectory of an environment depends only on its own keys and actions.
     """
 
     def __init__(self, environment: Environment) -> None:
@@ -48,10 +46,9 @@ class AutoReset:
         signals.check(self.spec.signals, self.spec.name)
 
     def reset(self, keys: Array) -> tuple[Any, AutoResetState]:
-        """Begin an episode in each environment.
+        """Begin an episode in each environment, from N typed keys.
 
-        `keys` are N typed keys. Returns the observations, [N, O...] in the dtypes of the spec, and
-        the state.
+        Returns the observations, [N, O...] in the dtypes of the spec, and the state.
         """
         observation, environment = jax.vmap(self._reset)(keys)
         number = keys.shape[0]
@@ -68,9 +65,9 @@ class AutoReset:
         """Apply one action to each environment. Where an episode ends, the next one begins.
 
         `keys` are N typed keys, new in every step. `action` is [N, A] in [-1, 1], or [N] int32. An
-        episode ends when the environment says so, and is truncated after `spec.max_episode_steps`
-        steps. At its end, `Step.observation` [N, O...] is the first observation of the new episode,
-        and `Step.next_observation` the last of the old one.
+        episode is truncated after `spec.max_episode_steps` steps. At its end, `Step.observation`
+        [N, O...] is the first of the new episode, and `Step.next_observation` the last of the old
+        one.
         """
         next_observation, environment, reward, terminated, truncated, success, step_signals = (
             jax.vmap(self._step)(_half(keys, 0), state.environment, action)
@@ -126,14 +123,13 @@ class AutoReset:
     def _begin_again(
         self, ended: Array, keys: Array, observation: Any, state: Any
     ) -> tuple[Any, Any]:
-        """Replace the rows whose episode has `ended` by the beginnings of new episodes."""
+        """Replace the rows whose episode has `ended` by new episodes."""
         number = ended.shape[0]
         chunk = min(number, max(CHUNK, number // SHARE))
 
         def replace(carry: tuple[Array, tuple[Any, Any]]) -> tuple[Array, tuple[Any, Any]]:
             waiting, rows = carry
-            # The index of a row that is not needed points past the end: it reads some key, and its
-            # write is dropped.
+            # An index past the end reads some key, and its write is dropped.
             (index,) = jnp.nonzero(waiting, size=chunk, fill_value=number)
             fresh = jax.vmap(self._reset)(_half(keys[index], 1))
             rows = jax.tree.map(lambda row, new: row.at[index].set(new, mode="drop"), rows, fresh)
@@ -147,8 +143,8 @@ class AutoReset:
 def _half(keys: Array, which: int) -> Array:
     """The first or the second half of each of `keys` [N], split in two.
 
-    The keys are split where they are used: if steps are not random, only the keys of resetting
-    environments are split.
+    Keys are split where they are used: if steps are not random, only those of resetting
+    environments.
     """
     return jax.vmap(jax.random.split)(keys)[:, which]
 

@@ -1,5 +1,5 @@
-"""A user's own environments in JAX, named `path/to/file.py:Name`:
-a class with the parts of the protocol.
+"""A user's own environments in JAX, named `path/to/file.py:Name`: a class with the parts of the
+protocol.
 """
 
 from __future__ import annotations
@@ -22,9 +22,8 @@ from rljax.envs.environment import Environment, EnvironmentFailed, syntax
 def make(name: str) -> Environment:
     """Make the environment: import the file and call the class `Name` without arguments.
 
-    Raises `ValueError` where there is no such file or class, and where the environment breaks the
-    protocol of `rljax.envs.environment.Environment`: parts are missing, or shapes differ from its
-    `spec`.
+    Raises `ValueError` where there is no such file or class, and where parts of
+    `rljax.envs.environment.Environment` are missing or shapes differ from the `spec`.
     """
     made_by: Any = load(name)
     try:
@@ -38,24 +37,22 @@ def make(name: str) -> Environment:
 def is_gymnasium(name: str) -> bool:
     """Whether `name`, such as "./file.py:Name", is a class that derives from `gymnasium.Env`.
 
-    Such environments run on the host. Raises what `load` raises, but False where there is no such
-    file.
+    Raises what `load` raises, but False where there is no such file.
     """
     if not Path(name.rpartition(":")[0]).is_file():
         return False
     made_by = load(name)
-    # Where nothing has imported it, nothing derives from its classes.
-    gymnasium = sys.modules.get("gymnasium")
+    gymnasium = sys.modules.get("gymnasium")  # a class that derives from it has imported it
     return (
         gymnasium is not None and isinstance(made_by, type) and issubclass(made_by, gymnasium.Env)
     )
 
 
 def load(name: str) -> Any:
-    """The object `Name` of the file in "path/to/file.py:Name".
+    """The object `Name` of the file in "path/to/file.py:Name", imported again only if it has
+    changed.
 
-    A file is imported again only if it has changed. Raises `ValueError` if there is no such file or
-    name.
+    Raises `ValueError` if there is no such file or name.
     """
     file, _, class_name = name.rpartition(":")
     path = Path(file)
@@ -90,7 +87,7 @@ def _module(path: Path, changed: int) -> Any:
 
 
 def _failed(name: str, place: str, error: BaseException) -> EnvironmentFailed:
-    """The error, with the part of the traceback that begins in the user's file."""
+    """The error, with the traceback from the user's file on."""
     file, frame = Path(name.rpartition(":")[0]).resolve(), error.__traceback__
     while frame is not None and Path(frame.tb_frame.f_code.co_filename).resolve() != file:
         frame = frame.tb_next
@@ -104,9 +101,8 @@ def _check(environment: Any, name: str) -> None:
             f"'{name}' makes one of Gymnasium's environments. Name its class, which derives from "
             "gymnasium.Env, or register it and name it with its module: --env my_module:Name-v0"
         )
-    missing = [
-        part for part in ("spec", "params", "reset", "step") if not hasattr(environment, part)
-    ]
+    parts = ("spec", "params", "reset", "step")
+    missing = [part for part in parts if not hasattr(environment, part)]
     if missing:
         raise ValueError(
             f"'{name}' is not an environment: it lacks {', '.join(missing)}. See "
@@ -126,12 +122,12 @@ def _check(environment: Any, name: str) -> None:
             "truncated, info."
         )
     after, later, *scalars, info = results
+    expected = _shapes(spec.observation)
     for origin, value in (("reset", observation), ("step", after)):
-        if jax.tree.map(jnp.shape, value) != jax.tree.map(jnp.shape, spec.observation):
+        if _shapes(value) != expected:
             raise ValueError(
-                f"{origin} of '{name}' returns an observation of shape "
-                f"{jax.tree.map(jnp.shape, value)}, its spec "
-                f"promises {jax.tree.map(jnp.shape, spec.observation)}."
+                f"{origin} of '{name}' returns an observation of shape {_shapes(value)}, its spec "
+                f"promises {expected}."
             )
     for part, value in zip(("reward", "terminated", "truncated"), scalars, strict=True):
         if jnp.shape(value) != ():
@@ -141,10 +137,14 @@ def _check(environment: Any, name: str) -> None:
             )
     signals.check(spec.signals, name)
     jax.eval_shape(lambda info: signals.of_info(info, spec.signals, name), info)
-    if jax.tree.map(jnp.shape, state) != jax.tree.map(jnp.shape, later):
+    if _shapes(state) != _shapes(later):
         raise ValueError(
             f"step of '{name}' returns a state of another structure or of other shapes than reset."
         )
+
+
+def _shapes(tree: Any) -> Any:
+    return jax.tree.map(jnp.shape, tree)
 
 
 def _traced(name: str, part: str, function: Any, *arguments: Any) -> Any:

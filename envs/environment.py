@@ -1,6 +1,4 @@
-"""The protocol of environments that run inside the compiled program,
-and functions that all adapters share.
-"""
+"""The protocol of environments inside the compiled program, and functions that adapters share."""
 
 from __future__ import annotations
 
@@ -17,50 +15,48 @@ import numpy as np
 
 from rljax.agent import Array, EnvSpec
 
+# observation, state, reward, terminated, truncated, info: see `Environment.step`
+StepResult = tuple[Any, Any, Array, Array, Array, dict[str, Any]]
+
 
 class Environment(Protocol):
     """One environment as pure functions, with the signature of gymnax >= 1.0.
 
-    An environment never resets itself: `rljax.envs.autoreset` does that, and enforces
-    `spec.max_episode_steps`. A state is a pytree of arrays; `step` keeps their shapes and dtypes.
-    Both functions are traced under `vmap`.
+    It never resets itself: `rljax.envs.autoreset` does that, and enforces `spec.max_episode_steps`.
+    A state is a pytree of arrays whose shapes and dtypes `step` keeps. Both functions are traced
+    under `vmap`.
     """
 
     spec: EnvSpec
-    params: Any  # the default parameters, a pytree or None; passed to `reset` and `step`
+    params: Any  # a pytree or None; passed to `reset` and `step`
 
     def reset(self, key: Array, params: Any) -> tuple[Any, Any]:
         """Begin an episode. Returns the first observation and the state.
 
-        An observation is one array [O...], or a dictionary of the arrays that `spec.parts` names.
-        If some discrete actions are not always allowed, it holds the part `rljax.agent.MASK`, bool
-        [A], True for allowed actions.
+        An observation is one array [O...], or a dictionary of the arrays in `spec.parts`. Its part
+        `rljax.agent.MASK`, bool [A], is True for allowed actions; without it, all are.
         """
         ...
 
-    def step(
-        self, key: Array, state: Any, action: Array, params: Any
-    ) -> tuple[Any, Any, Array, Array, Array, dict[str, Any]]:
+    def step(self, key: Array, state: Any, action: Array, params: Any) -> StepResult:
         """Apply one action. Returns `observation, state, reward, terminated, truncated, info`.
 
-        `action` is float32 [A] in [-1, 1], or int32 [] in [0, action_size), or int32 [K] if
-        `spec.choices` has K numbers. `observation` is the true successor, also at the end of an
-        episode. `terminated` [] says that the task itself has ended. `truncated` [] says that the
-        environment ends the episode for a reason outside the task; it is always False if there is
-        no such reason. `info` may hold "success" [] bool, whether the task is done: evaluations
-        report its value in the last step of an episode. It holds the signals that `spec.signals`
-        names, such as a cost.
+        `action` is float32 [A] in [-1, 1], int32 [] in [0, action_size), or int32 [K] for the K
+        choices of `spec.choices`. `observation` is the true successor, also at the end of an
+        episode. `terminated` [] says that the task itself has ended, `truncated` [] that the
+        episode ends for another reason. `info` holds the signals in `spec.signals`, and may hold
+        "success" [] bool: evaluations report it of an episode's last step.
         """
         ...
 
 
 class Drawable(Environment, Protocol):
-    """An environment that can be shown, on the host: `rljax play` films it or prints it."""
+    """An environment that `rljax play` can film or print, on the host."""
 
     frames_per_second: float
 
     def render(self, state: Any, params: Any) -> np.ndarray:
-        """A picture of one state, [H, W, 3] uint8. All states have pictures of the same size."""
+        """A picture of one state, [H, W, 3] uint8, of the same size for all states."""
         ...
 
     def text(self, state: Any, params: Any, colours: bool) -> str:
@@ -73,19 +69,16 @@ class MissingPackageError(ValueError):
 
     def __init__(self, family: str, command: str, package: str | None = None) -> None:
         self.command = command  # installs the package
-        package = package or family
         super().__init__(
-            f"'{family}/' environments need the package '{package}', which is not "
+            f"'{family}/' environments need the package '{package or family}', which is not "
             f"installed: {command}"
         )
 
 
 class EnvironmentFailed(ValueError):
-    """An environment on the host raised an error, or returned what Gymnasium's interface does not
-    allow.
+    """An environment on the host raised an error, or broke Gymnasium's interface.
 
-    The message says what happened, in which environment and at which step. `trace` is the traceback
-    of the environment's own code as text, and "" where it raised nothing.
+    The message says what happened, in which environment and at which step.
     """
 
     def __init__(self, message: Any, trace: str = "") -> None:
@@ -99,7 +92,7 @@ class EnvironmentFailed(ValueError):
 
     @property
     def trace(self) -> str:
-        """The traceback of the environment's own code, or ""."""
+        """The traceback of the environment's own code; "" where it raised nothing."""
         return self.args[1]
 
     def with_advice(self, advice: str) -> EnvironmentFailed:
@@ -108,7 +101,7 @@ class EnvironmentFailed(ValueError):
 
 
 def syntax(error: SyntaxError) -> str:
-    """The error with its file and line, and the line itself."""
+    """The error with its file, line number and line."""
     where = "" if error.lineno is None else f" in line {error.lineno} of '{error.filename}'"
     line = (error.text or "").strip()
     return f"{type(error).__name__}{where}: {error.msg}." + (f"\n  {line}" if line else "")
@@ -116,12 +109,10 @@ def syntax(error: SyntaxError) -> str:
 
 @contextlib.contextmanager
 def foreign(name: str) -> Iterator[None]:
-    """A context for code of another package: import, construction and tracing of the environment or
-    family `name`.
+    """A context for the code of another package, behind the environment or family `name`.
 
-    It suppresses the package's warnings and prints: a user can do nothing about them, and every
-    compilation would repeat them. Raises `ValueError` where the package fails, for example because
-    its data are missing or JAX is newer.
+    It hides warnings and prints, about which a user can do nothing. Raises `ValueError` where the
+    package fails, for example because its data are missing or JAX is newer.
     """
     with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
         warnings.simplefilter("ignore")
@@ -136,12 +127,25 @@ def foreign(name: str) -> Iterator[None]:
             ) from error
 
 
+def import_package(family: str, module: str, command: str, package: str | None = None) -> Any:
+    """Import the `module` behind a `family` of environments.
+
+    Raises `MissingPackageError`, with the `command` that installs the package.
+    """
+    try:
+        with foreign(f"{family}/"):
+            return importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] != module.partition(".")[0]:
+            raise
+        raise MissingPackageError(family, command, package) from error
+
+
 @contextlib.contextmanager
 def silent_mujoco() -> Iterator[None]:
-    """A context without MuJoCo's warnings, for model files with outdated settings.
+    """A context without MuJoCo's warnings about outdated model files.
 
-    A user can do nothing about them. MuJoCo would print them, and write them to a file in the
-    current folder.
+    A user can do nothing about them. MuJoCo would also write them to a file in the current folder.
     """
     mujoco: Any = importlib.import_module("mujoco")
     warn = mujoco.get_mju_user_warning()
@@ -158,21 +162,19 @@ def rescale(action: Any, low: Any, high: Any) -> Any:
 
 
 def unknown(name: str, family: str, names: Sequence[str]) -> ValueError:
-    """The error for an environment that `family` does not have.
-
-    It suggests the nearest of `names`.
-    """
+    """The error for an environment that `family` does not have, with the nearest of `names`."""
     spellings = {known.lower(): known for known in names}
-    nearest = [
-        spellings[match]
-        for match in difflib.get_close_matches(name.lower(), spellings, n=3, cutoff=0.5)
-    ]
-    suggestion = f" Nearest: {', '.join(repr(known) for known in nearest)}." if nearest else ""
+    matches = difflib.get_close_matches(name.lower(), spellings, n=3, cutoff=0.5)
+    nearest = ", ".join(repr(spellings[match]) for match in matches)
+    suggestion = f" Nearest: {nearest}." if nearest else ""
     return ValueError(f"no environment '{name}' in {family}.{suggestion} All of them: rljax list")
 
 
 def parsed(name: str) -> tuple[str, dict[str, Any]]:
-    """The name without its arguments, and the arguments."""
+    """A name without its arguments, and the arguments.
+
+    Raises `ValueError` for arguments that are no JSON object.
+    """
     bare, mark, text = name.partition("?")
     try:
         arguments = json.loads(text) if mark else {}

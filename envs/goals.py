@@ -1,19 +1,13 @@
 """Goals in observations: hindsight replaces them, and OGBench's tasks show them.
 
-`GoalConditioned` is the protocol: an environment whose goal can be read from an observation and
-replaced in it. Environments inside the program implement it themselves. On the host, `goals_of`
-returns `VectorGoals`, which does the same for goal environments such as those of
-Gymnasium-Robotics. These observe a dictionary of three vectors: "achieved_goal", "desired_goal" and
-"observation". Agents see one vector of all three, in the order of the space, which is usually
-alphabetical. Rewards for other goals are computed inside the program, so they must be known in JAX:
+`GoalConditioned` is the protocol. On the host, `goals_of` gives it for goal environments such as
+those of Gymnasium-Robotics, which observe three vectors: "achieved_goal", "desired_goal" and
+"observation". Agents see one vector of all three, in the order of the space. Rewards for other
+goals are computed inside the program:
 
-    Fetch's tasks, sparse    -1 where the distance of the goals is above a threshold, and 0
-                             elsewhere
+    Fetch's tasks, sparse    -1 where the distance of the goals is above a threshold, else 0
     Fetch's tasks, dense     minus the distance
-    any other environment    its own `goal_reward(achieved, goal)`, where its class has this method
-
-`WithGoal` is for OGBench's environments, whose observations are states: the goal, another state,
-follows the state.
+    any other environment    its own `goal_reward(achieved, goal)` in JAX
 
 Sources: Plappert et al., Multi-Goal Reinforcement Learning, arXiv:1802.09464; Andrychowicz et al.,
 Hindsight Experience Replay, arXiv:1707.01495.
@@ -46,13 +40,11 @@ Reward = Callable[[Array, Array], Array]
 
 
 class GoalConditioned(Environment, Protocol):
-    """An environment whose observations [..., O] hold a goal [..., G] that can be replaced in
-    hindsight.
+    """An environment whose observations [..., O] hold a goal [..., G] that hindsight can replace.
 
-    All methods are pure functions on any leading axes. To relabel a transition in hindsight: the
-    new goal is `achieved` of a later observation of the same episode, `relabelled` puts this goal
-    into both observations of the transition, and the new reward is `goal_reward` of the goal that
-    the next observation achieves.
+    All methods are pure functions on any leading axes. To relabel a transition, put `achieved` of a
+    later observation of its episode into both observations by `relabelled`; the reward is
+    `goal_reward` of what the next observation achieves.
     """
 
     def achieved(self, observation: Array) -> Array:
@@ -68,35 +60,29 @@ class GoalConditioned(Environment, Protocol):
         ...
 
     def goal_reward(self, achieved: Array, goal: Array) -> Array:
-        """The reward [...] float32 of a step that reaches `achieved` [..., G],
-        for `goal` [..., G].
+        """The reward [...] float32 of a step that reaches `achieved` [..., G], for `goal` [...,
+        G].
         """
         ...
 
 
 @dataclasses.dataclass(frozen=True)
 class FetchReward:
-    """The reward of Fetch's tasks.
-
-    Equal settings are equal rewards, so that equal runs share a compiled program.
+    """The reward of Fetch's tasks. Equal settings are equal, so that equal runs share a compiled
+    program.
     """
 
     threshold: float  # metres; farther away, the sparse reward is -1
     sparse: bool
 
     def __call__(self, achieved: Array, goal: Array) -> Array:
-        """The reward [...] float32 for reaching `achieved` [..., G] when `goal` [..., G] is the
-        goal.
-        """
         distance = jnp.linalg.norm(achieved - goal, axis=-1)
         return -(distance > self.threshold).astype(jnp.float32) if self.sparse else -distance
 
 
 @dataclasses.dataclass(frozen=True)
 class VectorGoals:
-    """The goals in vectors [..., O] that hold an achieved goal [G], a desired goal [G],
-    and the rest.
-    """
+    """A `GoalConditioned`'s methods for vectors [..., O] that hold both goals [G] and the rest."""
 
     size: int  # G
     achieved_at: int  # the first index of the achieved goal
@@ -104,41 +90,38 @@ class VectorGoals:
     reward: Reward
 
     def achieved(self, observation: Array) -> Array:
-        """The goal [..., G] that observations [..., O] have reached."""
+        """The goal [..., G] that observations have reached."""
         return observation[..., self.achieved_at : self.achieved_at + self.size]
 
     def desired(self, observation: Array) -> Array:
-        """The goal [..., G] that observations [..., O] ask for."""
+        """The goal [..., G] that observations ask for."""
         return observation[..., self.desired_at : self.desired_at + self.size]
 
     def relabelled(self, observation: Array, goal: Array) -> Array:
-        """The observations [..., O] with `goal` [..., G] in place of their own goal."""
+        """The observations with another `goal`."""
         before = observation[..., : self.desired_at]
         behind = observation[..., self.desired_at + self.size :]
         return jnp.concatenate([before, goal, behind], axis=-1)
 
     def goal_reward(self, achieved: Array, goal: Array) -> Array:
-        """The reward [...] of a step that reaches `achieved` [..., G], for `goal` [..., G]."""
+        """The reward [...] float32."""
         return jnp.asarray(self.reward(achieved, goal), jnp.float32)
 
 
 def has_goals(space: spaces.Space) -> bool:
-    """Whether this is the observation space of a goal environment:
-    a dictionary of the three vectors, and no more.
+    """Whether a goal environment has this observation space: a dictionary of just the three
+    vectors.
     """
     if not isinstance(space, spaces.Dict) or set(space.spaces) != KEYS:
         return False
-    vectors = all(
-        isinstance(part, spaces.Box) and len(part.shape) == 1 for part in space.spaces.values()
-    )
+    parts = space.spaces.values()
+    vectors = all(isinstance(part, spaces.Box) and len(part.shape) == 1 for part in parts)
     return vectors and space[ACHIEVED].shape == space[DESIRED].shape
 
 
 def goals_of(hosted: Hosted) -> VectorGoals | str:
-    """The goals in the observations of these environments;
-    if they cannot be replaced, the reason in words.
-
-    The reason ends with a remedy.
+    """The goals in these environments' observations; if they cannot be replaced, the reason and a
+    remedy in words.
     """
     space: Any = hosted.spaces.observation
     if not has_goals(space):
@@ -174,24 +157,18 @@ def goals_of(hosted: Hosted) -> VectorGoals | str:
 
 
 def _reward(environment: Any) -> Reward | None:
-    """The reward of an environment for any goal, in JAX; None where it is not known."""
-    declared = getattr(environment, "goal_reward", None)
-    if declared is not None:
-        return declared
-    if type(environment).__module__.startswith(_FETCH):
-        return FetchReward(
-            float(environment.distance_threshold), environment.reward_type == "sparse"
-        )
-    return None
+    if hasattr(environment, "goal_reward"):
+        return environment.goal_reward
+    if not type(environment).__module__.startswith(_FETCH):
+        return None
+    return FetchReward(float(environment.distance_threshold), environment.reward_type == "sparse")
 
 
 class WithGoal(gymnasium.Wrapper):
-    """An environment that has tasks with goals.
+    """An environment that has tasks with goals, whose observations are [state; goal], [2 O].
 
-    Its observations are [state; goal], [2 O] for states [O].
-
-    A goal is a state in which the task is done. A reset with a seed begins task `first`
-    (counted from 1). Each later reset begins the next task.
+    A goal is a state in which the task is done. A reset with a seed begins task `first` (counted
+    from 1), each later reset the next task.
     """
 
     def __init__(self, environment: gymnasium.Env, first: int) -> None:
@@ -206,11 +183,10 @@ class WithGoal(gymnasium.Wrapper):
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Any, dict[str, Any]]:
-        """Begin an episode of the next task, or of task `first` where a seed is given."""
+        """Begin an episode of the next task."""
         self.task = self.first if seed is not None else self.task % self.num_tasks + 1
-        observation, info = self.env.reset(
-            seed=seed, options={**(options or {}), "task_id": self.task}
-        )
+        options = {**(options or {}), "task_id": self.task}
+        observation, info = self.env.reset(seed=seed, options=options)
         self.goal = np.array(info["goal"])
         return np.concatenate([observation, self.goal]), info
 
@@ -221,8 +197,8 @@ class WithGoal(gymnasium.Wrapper):
 
 
 def with_goals(environments: Sequence[gymnasium.Env], name: str) -> list[gymnasium.Env]:
-    """Wrap environments in `WithGoal`: they begin with task 1, 2, ...,
-    and after the last task with 1 again.
+    """Wrap environments in `WithGoal`. They begin with task 1, 2, ..., and after the last with 1
+    again.
 
     Raises `ValueError` where the environments, called `name`, have no goals.
     """

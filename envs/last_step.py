@@ -1,15 +1,12 @@
 """Environments that show their last action and reward, for agents with a memory.
 
-`with-last-step/Hopper-v5` adds to each observation the action and the reward before it, which are
-zeros at the beginning of an episode. Actions are shown as agents give them: numbers in [-1, 1], and
-a 1 at each choice. A vector becomes longer: its own numbers, the action, the reward. Other
-observations become dictionaries with `last_action` and `last_reward`; a single picture is their
-part `observation`.
+`with-last-step/Hopper-v5` adds to each observation the action and the reward before it, zeros at
+first. Actions are numbers in [-1, 1], and a 1 at each choice. A vector becomes its own numbers, the
+action, the reward. Other observations become dictionaries with `last_action` and `last_reward`; a
+single picture is their part `observation`. On the host: `Hosted.observe_last_step`.
 
-They let a policy learn within an episode what its actions lead to: Wang et al., Learning to
-Reinforcement Learn, arXiv:1611.05763; R2D2 sees them as well (Kapturowski et al., ICLR 2019).
-`WithLastStep` wraps a compiled environment. Environments on the host have
-`Hosted.observe_last_step`.
+After Wang et al., Learning to Reinforcement Learn, arXiv:1611.05763, and Kapturowski et al., R2D2,
+ICLR 2019.
 """
 
 from __future__ import annotations
@@ -21,7 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from rljax.agent import Array, EnvSpec, Part
-from rljax.envs.environment import Environment
+from rljax.envs.environment import Environment, StepResult
 
 PREFIX = "with-last-step/"
 ACTION, REWARD, OBSERVATION = "last_action", "last_reward", "observation"  # parts of dictionaries
@@ -31,9 +28,8 @@ def spec_with_last_step(spec: EnvSpec) -> EnvSpec:
     """`spec` with the last action and reward in the observation."""
     name = PREFIX + spec.name
     if spec.is_vector:
-        return dataclasses.replace(
-            spec, name=name, observation_shape=(spec.observation_shape[0] + spec.action_size + 1,)
-        )
+        size = spec.observation_shape[0] + spec.action_size + 1
+        return dataclasses.replace(spec, name=name, observation_shape=(size,))
     parts = spec.parts or (Part(OBSERVATION, spec.observation_shape, spec.observation_dtype),)
     parts = (*parts, Part(ACTION, (spec.action_size,), "float32"), Part(REWARD, (1,), "float32"))
     ordered = tuple(sorted(parts, key=lambda part: part.name))
@@ -43,8 +39,7 @@ def spec_with_last_step(spec: EnvSpec) -> EnvSpec:
 
 
 def with_last_step(observation: Any, action: Any, reward: Any, spec: EnvSpec, xp: Any = jnp) -> Any:
-    """Observations [..., O...] of an environment with this `spec`,
-    with the action and reward before them.
+    """Observations [..., O...] under `spec`, with the action and reward before them.
 
     `action` is [..., A] or [...], and `reward` [...]. `xp` is NumPy or its twin in JAX.
     """
@@ -58,7 +53,7 @@ def with_last_step(observation: Any, action: Any, reward: Any, spec: EnvSpec, xp
 
 
 def first(observation: Any, spec: EnvSpec, leading: tuple[int, ...] = (), xp: Any = jnp) -> Any:
-    """First observations [..., O...] of episodes; `leading` are their leading axes."""
+    """First observations [..., O...] of episodes, with these `leading` axes."""
     return _joined(observation, xp.zeros((*leading, spec.action_size + 1), np.float32), spec, xp)
 
 
@@ -79,17 +74,11 @@ class WithLastStep:
     def reset(self, key: Array, params: Any) -> tuple[Any, Any]:
         """Begin an episode."""
         observation, state = self.environment.reset(key, params)
-        return first(self._cast(observation), self.environment.spec), state
+        spec = self.environment.spec
+        return first(spec.cast(observation), spec), state
 
-    def step(
-        self, key: Array, state: Any, action: Array, params: Any
-    ) -> tuple[Any, Any, Array, Array, Array, dict[str, Any]]:
-        """Apply one action; see `rljax.envs.environment.Environment`."""
+    def step(self, key: Array, state: Any, action: Array, params: Any) -> StepResult:
+        """Apply one action."""
         after = self.environment.step(key, state, action, params)
-        return (
-            with_last_step(self._cast(after[0]), action, after[2], self.environment.spec),
-            *after[1:],
-        )
-
-    def _cast(self, observation: Any) -> Any:
-        return self.environment.spec.cast(observation)
+        spec = self.environment.spec
+        return with_last_step(spec.cast(after[0]), action, after[2], spec), *after[1:]

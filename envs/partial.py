@@ -1,10 +1,7 @@
 """Partially observed environments: vectors of observations without some of their numbers.
 
-`without-velocities/Hopper-v5` hides the velocities of a task that `VISIBLE` knows, and
-`without-5-10/Hopper-v5` hides the numbers 5 to 10, counted from 0. Commas separate several:
-`without-1,3/CartPole-v1`. An agent with a memory can infer the hidden numbers.
-
-`Partial` wraps a compiled environment. Gymnasium's environments have a wrapper of Gymnasium,
+`without-velocities/Hopper-v5` hides the velocities of a task in `VISIBLE`, `without-5-10/Hopper-v5`
+the numbers 5 to 10, counted from 0, and `without-1,3/CartPole-v1` two of them. On the host:
 `WithoutPart` in rljax/envs/host/gymnasium.py.
 """
 
@@ -18,11 +15,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from rljax.agent import Array, shown
-from rljax.envs.environment import Environment
+from rljax.envs.environment import Environment, StepResult
 
-# The indices of numbers that are not velocities, by the task's name in small letters without
-# version, for Gymnasium's tasks and their twins inside the program. MuJoCo's observations begin
-# with all positions except the horizontal ones.
+# Indices of numbers that are not velocities, by the task's name in small letters without version.
+# MuJoCo's observations begin with all positions except the horizontal ones.
 VISIBLE: dict[str, tuple[int, ...]] = {
     "cartpole": (0, 2),
     "acrobot": (0, 1, 2, 3),
@@ -41,8 +37,7 @@ VISIBLE: dict[str, tuple[int, ...]] = {
 
 
 def visible(prefix: str, name: str, size: int) -> np.ndarray:
-    """The indices of the numbers that remain visible in the observations [size] of the environment
-    `name`.
+    """The indices of the numbers of observations [size] that `prefix` leaves visible.
 
     Raises `ValueError` for a task whose velocities are not known, and if no number would be visible
     or hidden.
@@ -90,9 +85,7 @@ class Partial:
         observation, state = self.environment.reset(key, params)
         return observation[jnp.asarray(self._visible)], state
 
-    def step(
-        self, key: Array, state: Any, action: Array, params: Any
-    ) -> tuple[Array, Any, Array, Array, Array, dict[str, Any]]:
-        """Apply one action; see `rljax.envs.environment.Environment`."""
+    def step(self, key: Array, state: Any, action: Array, params: Any) -> StepResult:
+        """Apply one action."""
         after = self.environment.step(key, state, action, params)
         return (after[0][jnp.asarray(self._visible)], *after[1:])

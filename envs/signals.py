@@ -1,15 +1,9 @@
-"""Signals: numbers that an environment gives in every step, besides the reward,
-such as a cost or several rewards.
+"""Signals: numbers that an environment gives in every step besides the reward, such as a cost.
 
-An environment declares its signals: one inside the program by `signals` in its spec, one of
-Gymnasium's by `metadata["signals"]`, a list of names or a dictionary of names and shapes. It gives
-their values in the `info` of each step. They are in `Step`, summed over each episode in
-`Step.episode_signals`, and in the `extras` of transitions for agents whose experience asks for
-them.
-
-The prefix `signals-A,B/` of a name declares signals for environments that give numbers and declare
-none. Their names are those in `info`; a full stop stands for a slash, which names of signals cannot
-have.
+An environment inside the program declares them by `signals` in its spec, one of Gymnasium's by
+`metadata["signals"]`, a list of names or a dictionary of names and shapes; `info` holds their
+values. The prefix `signals-A,B/` of a name declares numbers in `info`; a full stop stands for a
+slash, which names of signals cannot have.
 """
 
 from __future__ import annotations
@@ -23,9 +17,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from rljax.agent import Array, Part
-from rljax.envs.environment import Environment, EnvironmentFailed
+from rljax.envs.environment import Environment, EnvironmentFailed, StepResult
 
-# Names with another meaning in metrics, in evaluations or in the extras of transitions.
+# with another meaning in metrics, in evaluations or in the extras of transitions
 TAKEN = (
     "return",
     "length",
@@ -43,15 +37,10 @@ Signals = tuple[Part, ...]
 
 
 def declared(metadata: Any, name: str) -> Signals:
-    """The signals that `metadata["signals"]` of the environment called `name` declares,
-    checked by `check`.
-    """
+    """The signals in `metadata["signals"]` of the environment called `name`, checked by `check`."""
     try:
         shapes = dict(metadata) if isinstance(metadata, Mapping) else dict.fromkeys(metadata, ())
-        parts = [
-            Part(signal, tuple(int(size) for size in shape)) for signal, shape in shapes.items()
-        ]
-        signals = tuple(sorted(parts, key=lambda part: part.name))
+        signals = _sorted(Part(name, tuple(map(int, shape))) for name, shape in shapes.items())
     except (TypeError, ValueError):
         raise ValueError(
             f"metadata['signals'] of '{name}' is {metadata!r}, it must be a list of names, such as "
@@ -61,10 +50,12 @@ def declared(metadata: Any, name: str) -> Signals:
     return signals
 
 
+def _sorted(parts: Iterable[Part]) -> Signals:
+    return tuple(sorted(parts, key=lambda part: part.name))
+
+
 def check(signals: Signals, name: str) -> None:
-    """Raise `ValueError` for signals whose names cannot be used,
-    or whose numbers are not float32.
-    """
+    """Raise `ValueError` for signals whose names cannot be used, or that are not float32."""
     names = [part.name for part in signals]
     for part in signals:
         if not part.name or part.name in TAKEN or "/" in part.name or names.count(part.name) > 1:
@@ -100,9 +91,8 @@ def zeros(signals: Signals, number: int, kind: Any = jnp) -> dict[str, Any]:
 
 
 def of_info(info: Mapping[str, Any], signals: Signals, name: str) -> dict[str, Array]:
-    """The signals [K...] in the `info` of an environment inside the program.
-
-    Raises `ValueError` for one that is missing, or that has another shape.
+    """The signals [K...] in the `info` of an environment inside the program. Raises
+    `ValueError`.
     """
     values = {}
     for part in signals:
@@ -117,9 +107,8 @@ def of_info(info: Mapping[str, Any], signals: Signals, name: str) -> dict[str, A
 
 
 def of_step(info: Mapping[str, Any], part: Part, environment: str) -> Any:
-    """The value [K...] of one signal in the `info` of one environment.
-
-    Raises `EnvironmentFailed`.
+    """The value [K...] of one signal in the `info` of one environment. Raises
+    `EnvironmentFailed`.
     """
     if part.name not in info:
         raise EnvironmentFailed(
@@ -143,11 +132,10 @@ def of_step(info: Mapping[str, Any], part: Part, environment: str) -> Any:
 def of_batch(
     info: Mapping[str, Any], signals: Signals, ended: np.ndarray, name: str
 ) -> dict[str, np.ndarray]:
-    """The signals [N, K...] float64 in the `info` of a vector environment;
-    `ended` [N] marks episodes that ended.
+    """The signals [N, K...] float64 in the `info` of a vector environment.
 
-    A vector environment that resets itself in the same step has the last `info` of those episodes
-    in "final_info".
+    A vector environment that resets itself in the same step has the last `info` of the episodes
+    that `ended` [N] in "final_info".
     """
     values = zeros(signals, len(ended), np)
     for part in signals:
@@ -161,16 +149,12 @@ def of_batch(
 
 
 def names(signals: Signals) -> list[str]:
-    """The names of all numbers: "cost" for a signal of one number,
-    "objectives/0" for the first of several.
-    """
+    """The names of all numbers: "cost", or "objectives/0" for the first of several."""
     return list(numbers(zeros(signals, 1, np), 1))
 
 
 def numbers(values: Mapping[str, Any], leading: int) -> dict[str, Any]:
-    """Signals as single numbers [...] by name, from arrays [..., K...] with this number of
-    `leading` axes.
-    """
+    """Signals [..., K...] with this number of `leading` axes as single numbers [...] by name."""
     columns = {}
     for name, value in values.items():
         if value.ndim == leading:
@@ -187,7 +171,7 @@ def packed(values: Mapping[str, Any]) -> list[Any]:
 
 
 def unpacked(columns: Array, signals: Signals) -> dict[str, Array]:
-    """The signals [N, K...] whose columns are [N, numbers of all signals]."""
+    """The signals [N, K...] in columns [N, numbers of all signals]."""
     values, begin = {}, 0
     for part in signals:
         size = int(np.prod(part.shape))
@@ -199,11 +183,10 @@ def unpacked(columns: Array, signals: Signals) -> dict[str, Array]:
 def from_info(
     signal_names: Iterable[str], info: Mapping[str, Any], declared: Signals, name: str
 ) -> Signals:
-    """The signals called `signal_names`, with their shapes in the `info` of a step,
-    and the `declared` ones.
+    """The `declared` signals, and those called `signal_names`, with their shapes in the `info` of a
+    step.
 
-    Raises `ValueError` if `info` lacks real numbers for one of them, and for everything that
-    `check` refuses.
+    Raises `ValueError` if `info` lacks real numbers for one of them, and what `check` raises.
     """
     numbers = {key: shape for key, value in info.items() if (shape := _shape(value)) is not None}
     parts = list(declared)
@@ -216,34 +199,28 @@ def from_info(
             )
         if signal not in [part.name for part in declared]:
             parts.append(Part(signal, shape))
-    signals = tuple(sorted(parts, key=lambda part: part.name))
+    signals = _sorted(parts)
     check(signals, name)
     return signals
 
 
 def renamed(signal_names: Iterable[str], info: Mapping[str, Any]) -> dict[str, Any]:
-    """The entries of `info`, and the signals under their names,
-    which have full stops in place of slashes.
-    """
-    return {
-        **info,
-        **{name: info[_key(name, info)] for name in signal_names if _key(name, info) in info},
-    }
+    """The entries of `info`, and the signals under their names."""
+    keys = {name: _key(name, info) for name in signal_names}
+    return {**info, **{name: info[key] for name, key in keys.items() if key in info}}
 
 
 def _key(signal: str, info: Mapping[str, Any]) -> str:
-    """The name of a signal in `info`."""
     return signal if signal in info else signal.replace(".", "/")
 
 
 def _shape(value: Any) -> tuple[int, ...] | None:
     """The shape of real numbers; None for anything else."""
     try:
-        kind = np.dtype(value.dtype if hasattr(value, "dtype") else np.asarray(value).dtype)
-        shape = tuple(np.shape(value))
+        kind = np.dtype(value.dtype if hasattr(value, "dtype") else np.asarray(value).dtype).kind
+        return tuple(np.shape(value)) if kind in "fiub" else None
     except (TypeError, ValueError):
         return None
-    return shape if kind.kind in "fiub" else None
 
 
 class Signalling:
@@ -262,20 +239,16 @@ class Signalling:
             signals = environment.step(key, state, action, environment.params)[5]
             return {name: value for name, value in signals.items() if _shape(value) is not None}
 
-        signals = from_info(
-            signal_names, jax.eval_shape(info, jax.random.key(0)), spec.signals, spec.name
-        )
-        self.spec = dataclasses.replace(
-            spec, name=f"signals-{','.join(signal_names)}/{spec.name}", signals=signals
-        )
+        example = jax.eval_shape(info, jax.random.key(0))
+        signals = from_info(signal_names, example, spec.signals, spec.name)
+        name = f"signals-{','.join(signal_names)}/{spec.name}"
+        self.spec = dataclasses.replace(spec, name=name, signals=signals)
 
     def reset(self, key: Array, params: Any) -> tuple[Any, Any]:
         """Begin an episode."""
         return self.environment.reset(key, params)
 
-    def step(
-        self, key: Array, state: Any, action: Array, params: Any
-    ) -> tuple[Any, Any, Array, Array, Array, dict[str, Any]]:
-        """Apply one action; see `rljax.envs.environment.Environment`."""
+    def step(self, key: Array, state: Any, action: Array, params: Any) -> StepResult:
+        """Apply one action."""
         *others, info = self.environment.step(key, state, action, params)
         return (*others, renamed(self._signal_names, info))  # type: ignore[return-value]

@@ -1,8 +1,8 @@
 """The time in the episode as a last observation: -0.5 at the beginning, 0.5 at the time limit.
 
-With the time, the value of an episode that a time limit cuts off is a function of the observation
-(Pardo et al., Time Limits in Reinforcement Learning, arXiv:1712.00378). `Timed` wraps a compiled
-environment. Environments on the host have `Hosted.observe_time`.
+With it, the value of an episode that a time limit cuts off is a function of the observation (Pardo
+et al., Time Limits in Reinforcement Learning, arXiv:1712.00378). On the host:
+`Hosted.observe_time`.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ import jax.numpy as jnp
 from flax import struct
 
 from rljax.agent import Array, EnvSpec, shown
-from rljax.envs.environment import Environment
+from rljax.envs.environment import Environment, StepResult
 
 
 def spec_with_time(spec: EnvSpec) -> EnvSpec:
-    """`spec` with one more number in the observation.
+    """`spec` with the time in the observation.
 
     Raises `ValueError` if there is no time limit, or if observations are not vectors.
     """
@@ -31,16 +31,14 @@ def spec_with_time(spec: EnvSpec) -> EnvSpec:
 
 
 def share_of_time(steps: Any, spec: EnvSpec) -> Any:
-    """The time that is observed after `steps` steps of an episode:
-    -0.5 at the beginning, 0.5 at the limit.
-    """
+    """The time that is observed after `steps` steps of an episode."""
     assert spec.max_episode_steps is not None
     return steps / spec.max_episode_steps - 0.5
 
 
 @struct.dataclass
 class TimedState:
-    """The state of an environment, and the length of its episode so far."""
+    """An environment's state, and the steps of its episode."""
 
     environment: Any
     steps: Array  # [] int32
@@ -59,15 +57,12 @@ class Timed:
         timed = TimedState(state, jnp.zeros((), jnp.int32))
         return self._observe(observation, timed), timed
 
-    def step(
-        self, key: Array, state: TimedState, action: Array, params: Any
-    ) -> tuple[Array, TimedState, Array, Array, Array, dict[str, Any]]:
-        """Apply one action; see `rljax.envs.environment.Environment`."""
+    def step(self, key: Array, state: TimedState, action: Array, params: Any) -> StepResult:
+        """Apply one action."""
         after = self.environment.step(key, state.environment, action, params)
         timed = TimedState(after[1], state.steps + 1)
         return (self._observe(after[0], timed), timed, *after[2:])
 
     def _observe(self, observation: Array, state: TimedState) -> Array:
-        return jnp.append(
-            jnp.asarray(observation, jnp.float32), share_of_time(state.steps, self.spec)
-        )
+        observation = jnp.asarray(observation, jnp.float32)
+        return jnp.append(observation, share_of_time(state.steps, self.spec))

@@ -1,1 +1,1 @@
-"""Environments that run on the host, outside the compiled program."""
+"""Environments on the host, outside the compiled program."""

@@ -1,9 +1,8 @@
-"""Gymnasium's action spaces as agents see them: continuous actions in [-1, 1],
-or choices that count from 0.
+"""Gymnasium's action spaces as agents see them: continuous actions in [-1, 1], or choices that
+count from 0.
 
-A Box is continuous. Discrete, MultiDiscrete and MultiBinary are choices. A Tuple or a Dict may hold
-several spaces: agents see one vector of all dimensions, or all choices, or the dimensions followed
-by the choices.
+A Box is continuous. Discrete, MultiDiscrete and MultiBinary are choices. Of a Tuple or a Dict,
+agents see one vector of all dimensions, or all choices, or the dimensions followed by the choices.
 """
 
 from __future__ import annotations
@@ -22,17 +21,15 @@ class Actions:
     """The action space of the environment `name`, and its translation.
 
     Attributes:
-        space: Gymnasium's space of one environment.
         discrete: whether actions consist of choices only.
         size: dimensions of the continuous part and the number of all choices.
-        choices: of several discrete actions, how many choices each has; () for one discrete action.
-        bounds: low [A] and high [A] of the environment's own continuous actions; None where there
-            are choices.
+        choices: how many choices each of several discrete actions has; else ().
+        bounds: low [A] and high [A] of the environment's actions; None where there are choices.
     """
 
     def __init__(self, space: spaces.Space, name: str) -> None:
-        """Raises `TypeError` for spaces of other kinds,
-        and `ValueError` for spaces with nothing to choose.
+        """Raises `TypeError` for other spaces, and `ValueError` where there is nothing to
+        choose.
         """
         self.space, self.name = space, name
         self._leaves = _leaves(space, name, space)
@@ -57,18 +54,16 @@ class Actions:
             )
         self.discrete, self.size = not boxes, self._low.size + int(numbers.sum())
         self._single = isinstance(space, spaces.Discrete)
-        self.choices: tuple[int, ...] = (
-            () if self._single else tuple(int(number) for number in numbers)
-        )
+        self.choices: tuple[int, ...] = () if self._single else tuple(numbers.tolist())
         self.bounds = None if len(numbers) else (self._low, self._high)
         self._order = self._places() if boxes and len(numbers) else None
 
     def act(self, action: np.ndarray) -> Any:
-        """Agents' actions as the environment takes them:
-        its bounds, start, structure, shapes and dtypes.
+        """Agents' actions as the environment takes them: its bounds, start, structure, shapes and
+        dtypes.
 
-        `action` is [..., A] in [-1, 1], [...] from 0 for one choice, or [..., K] for several;
-        [..., A + K] of both.
+        `action` is [..., A] in [-1, 1], [...] from 0 for one choice, [..., K] for several, or [...,
+        A + K].
         """
         if self._single:
             return action + int(self._starts[0])
@@ -76,46 +71,31 @@ class Actions:
             return self._placed(self.space, action + self._starts, 0)[0]
         size = self._low.size
         # One clip serves both: [-1, 1], and the bounds, which rounding could exceed.
-        scaled = np.minimum(
-            np.maximum(self._center + self._half * action[..., :size], self._low), self._high
-        )
+        scaled = np.maximum(self._center + self._half * action[..., :size], self._low)
+        scaled = np.minimum(scaled, self._high)
         if self._order is not None:
-            scaled = np.concatenate([scaled, action[..., size:] + self._starts], axis=-1)[
-                ..., self._order
-            ]
+            choices = action[..., size:] + self._starts
+            scaled = np.concatenate([scaled, choices], axis=-1)[..., self._order]
         return self._placed(self.space, scaled, 0)[0]
 
     def _places(self) -> np.ndarray:
-        """For each column of the environment's action, the column of the agent's action,
-        if both kinds are mixed.
-        """
-        number, choice, order = 0, self._low.size, []
+        """The columns of agents' mixed actions in the environment's order."""
+        after, order = {True: 0, False: self._low.size}, []  # whether continuous -> next column
         for leaf in self._leaves:
-            width = max(1, math.prod(leaf.shape))
-            first = number if isinstance(leaf, spaces.Box) else choice
-            order += range(first, first + width)
-            number, choice = (
-                (first + width, choice) if isinstance(leaf, spaces.Box) else (number, first + width)
-            )
+            kind = isinstance(leaf, spaces.Box)
+            first, after[kind] = after[kind], after[kind] + max(1, math.prod(leaf.shape))
+            order += range(first, after[kind])
         return np.array(order)
 
     def _placed(self, space: spaces.Space, action: np.ndarray, first: int) -> tuple[Any, int]:
-        """The part of `action` from column `first` on that belongs to `space`,
-        and the next column.
+        """The part of `action` from column `first` on that belongs to `space`, and the next
+        column.
         """
         if isinstance(space, (spaces.Tuple, spaces.Dict)):
-            keys = (
-                list(space.spaces) if isinstance(space, spaces.Dict) else range(len(space.spaces))
-            )
-            parts = []
-            for key in keys:
-                part, first = self._placed(space[key], action, first)  # pyright: ignore[reportArgumentType, reportCallIssue]
-                parts.append(part)
-            return (
-                dict(zip(keys, parts, strict=True))
-                if isinstance(space, spaces.Dict)
-                else tuple(parts)
-            ), first
+            parts = {}
+            for key, below in items(space):
+                parts[key], first = self._placed(below, action, first)
+            return parts if isinstance(space, spaces.Dict) else tuple(parts.values()), first
         shape: Any = space.shape
         behind = first + max(1, math.prod(shape))
         part = action[..., first:behind].reshape((*action.shape[:-1], *shape))
@@ -125,8 +105,8 @@ class Actions:
 def box_bounds(space: spaces.Space, name: str) -> tuple[np.ndarray, np.ndarray]:
     """The lowest and the highest action of the environment `name`, [A] each.
 
-    Raises `TypeError` if actions are not a Box of floats, and `ValueError` if they have no finite
-    bounds or no dimension.
+    Raises `TypeError` unless actions are a Box of floats, and `ValueError` without finite bounds or
+    a dimension.
     """
     if not isinstance(space, spaces.Box) or not np.issubdtype(space.dtype, np.floating):
         raise _unknown(name, space)
@@ -137,8 +117,7 @@ def box_bounds(space: spaces.Space, name: str) -> tuple[np.ndarray, np.ndarray]:
             f"choose. {CORRECT}"
         )
     with np.errstate(over="ignore", invalid="ignore"):
-        # Also where the bounds are finite and their distance is not.
-        usable = np.isfinite(high - low)
+        usable = np.isfinite(high - low)  # finite bounds can have an infinite distance
     for dim in np.flatnonzero(~usable)[:1]:
         raise ValueError(
             f"'{name}' acts within [{low[dim]}, {high[dim]}] in dimension {dim}, agents need "
@@ -153,10 +132,15 @@ def box_bounds(space: spaces.Space, name: str) -> tuple[np.ndarray, np.ndarray]:
     return low, high
 
 
+def items(space: Any) -> list[tuple[Any, Any]]:
+    """The keys and spaces of a dictionary or tuple."""
+    pairs = space.spaces.items() if isinstance(space, spaces.Dict) else enumerate(space.spaces)
+    return list(pairs)
+
+
 def _leaves(space: spaces.Space, name: str, whole: spaces.Space) -> list[Any]:
     if isinstance(space, (spaces.Tuple, spaces.Dict)):
-        parts = space.spaces.values() if isinstance(space, spaces.Dict) else space.spaces
-        return [leaf for part in parts for leaf in _leaves(part, name, whole)]
+        return [leaf for _, part in items(space) for leaf in _leaves(part, name, whole)]
     is_box = isinstance(space, spaces.Box) and np.issubdtype(space.dtype, np.floating)
     if is_box or isinstance(space, (spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)):
         return [space]

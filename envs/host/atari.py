@@ -1,16 +1,8 @@
-"""Adapter: Atari games of the Arcade Learning Environment, as `atari/<Game>`,
-with the usual preprocessing.
+"""Adapter: Atari games of the Arcade Learning Environment, as `atari/<Game>`, with the usual
+preprocessing.
 
-Each action is repeated for 4 frames. The picture is the maximum of the last two frames for each
-pixel, in grey and 84 x 84. The observation is the last 4 such pictures. A game begins with 1 to 30
-frames without an action, and each life begins with FIRE, where there is such a button. Rewards are
-the game's own. In `atari/Pong`, for training, an episode ends with each life. In
-`atari-games/Pong`, for evaluation, it ends with the game, or after 108,000 frames.
-
-`atari-sticky/Pong` follows the protocol of Machado et al., in training and in evaluation. In each
-frame the console repeats its last action with probability 0.25. An episode is a game of at most
-108,000 frames. Games begin without idle frames and lives without FIRE: only the agent presses
-buttons, those of the game and not all 18 of the console.
+docs/environments.md has it, and how `atari/Pong`, `atari-games/Pong` and `atari-sticky/Pong`
+differ.
 
 References: Mnih et al., Human-level control through deep reinforcement learning, Nature 518 (2015);
 Machado et al., Revisiting the Arcade Learning Environment, arXiv:1709.06009.
@@ -20,7 +12,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import importlib
 from typing import Any
 
 import gymnasium
@@ -28,21 +19,20 @@ import numpy as np
 from gymnasium import spaces
 from gymnasium.wrappers import TimeLimit
 
-from rljax.envs.environment import MissingPackageError, unknown
+from rljax.envs.environment import import_package, unknown
 from rljax.envs.host.hosted import Hosted
 from rljax.envs.host.serial import Serial
 
 REPEATS = 4  # frames per action
 SIZE = 84  # pixels, height and width
 PICTURES = 4  # pictures in an observation
-MOST_IDLE = 30  # the most frames without an action at the beginning of a game
-LIMIT = 27_000  # the most steps of a game
+MOST_IDLE = 30  # most frames without an action at the beginning of a game
+LIMIT = 27_000  # steps of a game
 STICKY = 0.25  # probability that the console repeats its last action; Machado et al.
 
 
 class Preprocessed(gymnasium.Wrapper):
-    """A game of the Arcade Learning Environment as agents see it:
-    observations uint8 [84, 84, 4], the newest last.
+    """A game as agents see it: observations uint8 [84, 84, 4], the newest picture last.
 
     With `whole_games`, an episode is a game: after a lost life, the next one begins within the same
     step. With `untouched`, an episode is a game too, and only the agent presses buttons.
@@ -50,9 +40,8 @@ class Preprocessed(gymnasium.Wrapper):
 
     def __init__(self, env: gymnasium.Env, whole_games: bool, untouched: bool = False) -> None:
         super().__init__(env)
-        self.untouched = untouched
+        self.whole_games, self.untouched = whole_games, untouched
         self.observation_space = spaces.Box(0, 255, (SIZE, SIZE, PICTURES), np.uint8)
-        self.whole_games = whole_games
         meanings: Any = env.unwrapped.get_action_meanings()  # pyright: ignore[reportAttributeAccessIssue]
         self._begins_with_fire = len(meanings) >= 3 and meanings[1] == "FIRE"
         self._pictures = np.zeros((SIZE, SIZE, PICTURES), np.uint8)
@@ -97,14 +86,11 @@ class Preprocessed(gymnasium.Wrapper):
         self._forget()
 
     def _leave_life(self) -> float:
-        """Pass the frames in which a life was lost, and begin the next life.
-
-        Returns the sum of the rewards.
-        """
+        """Pass the frames in which a life was lost, and begin the next. Returns their reward."""
         return self._press(0) + self._begin_life()
 
     def _begin_life(self) -> float:
-        """Press the buttons that begin a life. Returns the sum of the rewards."""
+        """Press the buttons that begin a life. Returns their reward."""
         reward = 0.0
         for action in (1, 2) if self._begins_with_fire and not self.untouched else ():
             if not self._over:
@@ -116,7 +102,7 @@ class Preprocessed(gymnasium.Wrapper):
         self._pictures[...] = self._pictures[:, :, -1:]
 
     def _press(self, action: int) -> float:
-        """Repeat an action and store the picture. Returns the sum of the rewards."""
+        """Repeat an action and store the picture. Returns the reward."""
         pressed = self._ale.getMinimalActionSet()[action]
         reward, frames = 0.0, []
         for frame in range(REPEATS):
@@ -136,9 +122,7 @@ class Preprocessed(gymnasium.Wrapper):
 
 
 def shrunk(frame: np.ndarray) -> np.ndarray:
-    """A frame [H, W] uint8 resized to 84 x 84: each new pixel is the mean of the area that it
-    covers.
-    """
+    """A frame [H, W] uint8 as 84 x 84: each pixel is the mean of the area that it covers."""
     lower = _averaged(frame.astype(np.float32))
     return np.rint(_averaged(lower.T).T).astype(np.uint8)
 
@@ -151,27 +135,24 @@ def _averaged(picture: np.ndarray) -> np.ndarray:
 
 @functools.cache
 def _covered(length: int) -> tuple[np.ndarray, np.ndarray]:
-    """The indices [K, 84] of the old pixels that each of 84 new pixels covers,
-    and their weights [K, 84] float32.
-    """
+    """The indices [K, 84] of the old pixels that each of 84 new ones covers, and their weights."""
     ends = np.arange(SIZE + 1) * length / SIZE
     most = int(np.ceil(length / SIZE)) + 1
     rows = np.floor(ends[:-1]).astype(int) + np.arange(most)[:, None]
     covered = np.minimum(ends[1:], rows + 1) - np.maximum(ends[:-1], rows)
-    return np.minimum(rows, length - 1), (np.maximum(covered, 0.0) * SIZE / length).astype(
-        np.float32
-    )
+    weights = np.maximum(covered, 0.0) * SIZE / length
+    return np.minimum(rows, length - 1), weights.astype(np.float32)
 
 
 def names() -> list[str]:
-    """The names of all games. Raises `MissingPackageError` without ale-py."""
+    """The names of all games. Raises `MissingPackageError`."""
     _register()
     games = (name.removeprefix("ALE/") for name in gymnasium.registry if name.startswith("ALE/"))
     return sorted(f"atari/{game.removesuffix('-v5')}" for game in games if game.endswith("-v5"))
 
 
 def make_hosted(name: str, num_envs: int, **options: Any) -> Hosted:
-    """Make `num_envs` games called `name`, such as "atari/Pong" or "atari-games/Pong".
+    """Make `num_envs` games called `name`, such as "atari/Pong".
 
     `options` go to `gymnasium.make`. Raises `ValueError` where there is no such game.
     """
@@ -180,35 +161,25 @@ def make_hosted(name: str, num_envs: int, **options: Any) -> Hosted:
     if f"atari/{game}" not in known:
         raise unknown(name, "the Arcade Learning Environment", known)
 
-    sticky = family == "atari-sticky"
+    sticky, whole_games = family == "atari-sticky", family == "atari-games"
 
     def one() -> gymnasium.Env:
-        repeats = STICKY if sticky else 0.0
-        plain: dict[str, Any] = {
-            "frameskip": 1,
-            "repeat_action_probability": repeats,
-            "disable_env_checker": True,
-        }
         made = gymnasium.make(
-            f"ALE/{game}-v5", max_num_frames_per_episode=REPEATS * LIMIT, **plain, **options
+            f"ALE/{game}-v5",
+            frameskip=1,
+            repeat_action_probability=STICKY if sticky else 0.0,
+            disable_env_checker=True,
+            max_num_frames_per_episode=REPEATS * LIMIT,
+            **options,
         )
-        return TimeLimit(
-            Preprocessed(made, whole_games=family == "atari-games", untouched=sticky), LIMIT
-        )
+        return TimeLimit(Preprocessed(made, whole_games, sticky), LIMIT)
 
     hosted = Hosted(Serial([one() for _ in range(num_envs)], name), name)
-    if family != "atari-games":  # there the pictures are also forgotten where a life ends
+    if not whole_games:  # there the pictures are also forgotten where a life ends
         hosted.spec = dataclasses.replace(hosted.spec, stack=PICTURES)
     return hosted
 
 
 def _register() -> None:
-    try:
-        ale = importlib.import_module("ale_py")
-    except ModuleNotFoundError as error:
-        if error.name != "ale_py":
-            raise
-        raise MissingPackageError(
-            "atari", "pip install 'rljax[atari]'", package="ale-py"
-        ) from error
+    ale = import_package("atari", "ale_py", "pip install 'rljax[atari]'", package="ale-py")
     ale.ALEInterface.setLoggerMode(ale.LoggerMode.Error)  # no banner

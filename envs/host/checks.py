@@ -1,6 +1,5 @@
-"""Checked calls of a user's environment.
-
-Its errors and wrong return values become one error that names it.
+"""Checked calls of a user's environment: errors and wrong return values become an error that names
+it.
 """
 
 from __future__ import annotations
@@ -26,10 +25,9 @@ _INTERFACE = (
 
 
 class Checks:
-    """One environment whose steps are checked. It is number `index` of those called `name`.
+    """Number `index` of the environments called `name`, with `length` steps in the running episode.
 
-    Attributes:
-        length: steps of the running episode.
+    All methods raise `EnvironmentFailed`.
     """
 
     def __init__(self, environment: gymnasium.Env, name: str, index: int) -> None:
@@ -38,7 +36,7 @@ class Checks:
         self._is_box = isinstance(self._space, gymnasium.spaces.Box)
 
     def reset(self, **arguments: Any) -> tuple[Any, dict[str, Any]]:
-        """Begin an episode. Returns the observation and `info`. Raises `EnvironmentFailed`."""
+        """Begin an episode. Returns the observation and `info`."""
         returned = self._call("reset", self.environment.reset, **arguments)
         self.length = 0
         if not isinstance(returned, tuple) or len(returned) != 2:
@@ -47,10 +45,7 @@ class Checks:
         return returned
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-        """Apply one action.
-
-        Returns observation, reward, terminated, truncated, `info`. Raises `EnvironmentFailed`.
-        """
+        """Apply one action. Returns observation, reward, terminated, truncated, `info`."""
         returned = self._call("step", self.environment.step, action)
         if not isinstance(returned, tuple) or len(returned) != 5:
             raise self._wrong(f"{_what(returned)} from step. {_INTERFACE}")
@@ -66,7 +61,7 @@ class Checks:
         return observation, reward, terminated, truncated, info
 
     def close(self) -> None:
-        """Close the environment. Raises `EnvironmentFailed`."""
+        """Close the environment."""
         self._call("close", self.environment.close)
 
     def _call(self, part: str, function: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
@@ -77,20 +72,16 @@ class Checks:
             raise failure(f"environment {self.index} of '{self.name}'", place, error) from error
 
     def _check(self, observation: Any, info: Any) -> None:
+        check = as_array if self._is_box else flattened  # arrays are faster
         try:
-            if self._is_box:
-                as_array(self._space, observation)
-            else:
-                flattened(self._space, observation)
+            check(self._space, observation)
         except ValueError as error:
             raise self._wrong(str(error)) from None
         if not isinstance(info, dict):
             raise self._wrong(f"the info {_shown(info)}, it must be a dictionary.")
 
     def _number(self, reward: Any) -> float:
-        if isinstance(reward, (int, float, np.number, np.bool_, np.ndarray)) or hasattr(
-            reward, "__array__"
-        ):
+        if isinstance(reward, (int, float)) or hasattr(reward, "__array__"):
             array = np.asarray(reward)
             if array.size == 1 and array.dtype.kind in "fiub":
                 return float(array.reshape(()))
@@ -107,19 +98,15 @@ class Checks:
 
 
 class Checked(gymnasium.Wrapper):
-    """An environment with checked calls, for a process of its own:
-    its errors reach the training process.
-    """
+    """An environment with checked calls, for a process: its errors reach the training."""
 
     def __init__(self, environment: gymnasium.Env, name: str, index: int) -> None:
         super().__init__(environment)
         self._checks = Checks(environment, name, index)
 
-    def reset(
-        self, *, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[Any, dict[str, Any]]:
+    def reset(self, **arguments: Any) -> tuple[Any, dict[str, Any]]:
         """Begin an episode."""
-        return self._checks.reset(seed=seed, options=options)
+        return self._checks.reset(**arguments)
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         """Apply one action."""
@@ -131,8 +118,8 @@ class Checked(gymnasium.Wrapper):
 
 
 def failure(who: str, place: str, error: BaseException) -> EnvironmentFailed:
-    """The error for an exception that `who` raised; `place` continues the message after "raised ...
-    ".
+    """The error for an exception that `who` raised; `place` follows the error's type in the
+    message.
     """
     frames = _own_frames(error)
     text = str(error).strip()
@@ -146,9 +133,7 @@ def failure(who: str, place: str, error: BaseException) -> EnvironmentFailed:
 
 
 def _own_frames(error: BaseException) -> Any:
-    """The part of the traceback in the environment's own code;
-    None if Gymnasium's wrappers raised the error.
-    """
+    """The traceback in the environment's own code; None if Gymnasium's wrappers raised."""
     frame = error.__traceback__
     while frame is not None and _is_wrapper(frame.tb_frame.f_code.co_filename):
         frame = frame.tb_next
@@ -156,21 +141,17 @@ def _own_frames(error: BaseException) -> Any:
 
 
 def _is_wrapper(file: str) -> bool:
-    """Whether the code in `file` stands between the training and an environment's own code."""
+    """Whether code in `file` stands between the training and an environment's own code."""
     if file.startswith("<frozen importlib") or Path(file).parent == _IMPORTLIB:
         return True
-    inside = Path(file).parents
-    return Path(file).parent == Path(__file__).parent or (
-        _GYMNASIUM in inside and _GYMNASIUM / "envs" not in inside
-    )
+    inside, here = Path(file).parents, Path(__file__).parent
+    is_gymnasium = _GYMNASIUM in inside and _GYMNASIUM / "envs" not in inside
+    return Path(file).parent == here or is_gymnasium
 
 
 def _what(returned: Any) -> str:
-    return (
-        f"{len(returned)} values"
-        if isinstance(returned, tuple)
-        else f"one value of type {type(returned).__name__}"
-    )
+    one = f"one value of type {type(returned).__name__}"
+    return f"{len(returned)} values" if isinstance(returned, tuple) else one
 
 
 def _shown(value: Any) -> str:

@@ -1,7 +1,6 @@
 """Adapter: EnvPool's environments, as `envpool/<name>`. Threads in C++ step many simulators.
 
-Atari games, such as `envpool/Breakout-v5`, are preprocessed as those of `atari/<Game>`. An episode
-is a whole game.
+Atari games are preprocessed as those of `atari/<Game>`, and an episode is a whole game.
 
 Reference: Weng et al., EnvPool: A Highly Parallel Reinforcement Learning Environment Execution
 Engine, arXiv:2206.10558.
@@ -23,7 +22,7 @@ from gymnasium.vector.utils import batch_space
 
 from rljax import envs
 from rljax.envs import signals
-from rljax.envs.environment import MissingPackageError, unknown
+from rljax.envs.environment import import_package, unknown
 from rljax.envs.host.hosted import Hosted
 
 FAMILIES = (
@@ -36,18 +35,14 @@ FAMILIES = (
 
 
 class EnvPool(VectorEnv):
-    """EnvPool's environments as one of Gymnasium's vector environments.
+    """EnvPool's environments as one of Gymnasium's vector environments, reset only by `reset`.
 
-    They are reset only by `reset`.
-
-    Each environment has its own seed. EnvPool accepts seeds only when it makes environments:
+    EnvPool accepts seeds, one for each environment, only when it makes environments:
     `reset(seed=...)` makes new ones.
     """
 
     def __init__(self, name: str, num_envs: int, signal_names: tuple[str, ...] = ()) -> None:
-        """With `signal_names`, each environment is stepped once,
-        to see the shapes of these numbers in `info`.
-        """
+        """With `signal_names`, one step shows the shapes of these numbers in `info`."""
         self.name, self.num_envs = name, num_envs
         with _quiet():
             self._pool = self._made(range(num_envs))
@@ -57,27 +52,21 @@ class EnvPool(VectorEnv):
             self.action_space = batch_space(self.single_action_space, num_envs)
         self.metadata = {"autoreset_mode": AutoresetMode.DISABLED}
         self.spec = EnvSpec(name, max_episode_steps=self._pool.spec.config.max_episode_steps)
-        # Pictures in an observation.
-        self.stack: int = getattr(self._pool.spec.config, "stack_num", 1)
+        self.stack: int = getattr(self._pool.spec.config, "stack_num", 1)  # pictures
         self._observation: Any = None
         self._signal_names = signal_names
         if signal_names:
             self._pool.reset()
             info = self._pool.step(np.zeros_like(self.action_space.sample()))[4]
-            rows = {
-                key: value[0]
-                for key, value in info.items()
-                if isinstance(value, np.ndarray) and value.ndim
-            }
-            self.metadata["signals"] = {
-                part.name: part.shape
-                for part in signals.from_info(signal_names, rows, (), f"envpool/{name}")
-            }
+            arrays = {key: x for key, x in info.items() if isinstance(x, np.ndarray) and x.ndim}
+            first = {key: array[0] for key, array in arrays.items()}
+            parts = signals.from_info(signal_names, first, (), f"envpool/{name}")
+            self.metadata["signals"] = {part.name: part.shape for part in parts}
 
     def reset(
         self, *, seed: Any = None, options: dict[str, Any] | None = None
     ) -> tuple[Any, dict[str, Any]]:
-        """Begin an episode in all environments, or only in those of `options["reset_mask"]`."""
+        """Begin an episode in all environments, or in those of `options["reset_mask"]`."""
         which = (options or {}).get("reset_mask")
         if seed is not None:
             self._pool.close()
@@ -93,13 +82,8 @@ class EnvPool(VectorEnv):
     def step(self, actions: Any) -> tuple[Any, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:
         """Apply one action to each environment."""
         self._observation, reward, terminated, truncated, info = self._pool.step(actions)
-        return (
-            self._observation,
-            reward,
-            terminated,
-            truncated & ~terminated,
-            signals.renamed(self._signal_names, info),
-        )
+        info, truncated = signals.renamed(self._signal_names, info), truncated & ~terminated
+        return self._observation, reward, terminated, truncated, info
 
     def close_extras(self, **kwargs: Any) -> None:
         """Close the environments."""
@@ -107,17 +91,16 @@ class EnvPool(VectorEnv):
 
     def _made(self, seeds: Any) -> Any:
         wrapped = [int(seed) % 2**31 for seed in seeds]
-        pool = _envpool().make(
-            self.name, env_type="gymnasium", num_envs=self.num_envs, seed=wrapped
-        )
+        settings = {"env_type": "gymnasium", "num_envs": self.num_envs, "seed": wrapped}
+        pool = _envpool().make(self.name, **settings)
         _ = pool.observation_space, pool.action_space  # EnvPool makes them at the first access
         return pool
 
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Suppress warnings about bounds that lose precision:
-    each space of each pool would give one.
+    """Suppress warnings about bounds that lose precision: each space of each pool would give
+    one.
     """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -125,10 +108,7 @@ def _quiet() -> Iterator[None]:
 
 
 def names() -> list[str]:
-    """The names of EnvPool's environments in `FAMILIES`.
-
-    Raises `MissingPackageError` without EnvPool.
-    """
+    """The names of EnvPool's environments in `FAMILIES`. Raises `MissingPackageError`."""
     _envpool()
     specs = importlib.import_module("envpool.registration").registry.specs
     return sorted(f"envpool/{name}" for name, (module, *_) in specs.items() if module in FAMILIES)
@@ -137,20 +117,18 @@ def names() -> list[str]:
 def make_hosted(name: str, num_envs: int, **options: Any) -> Hosted:
     """Make `num_envs` environments called `name`, such as "envpool/Hopper-v5".
 
-    There are no `options`.
-
-    Raises `ValueError` where there is no such environment, and for options. For spaces that are not
-    supported, see `Hosted`.
+    Raises `ValueError` where there is no such environment, and for all `options`. `Hosted` refuses
+    spaces.
     """
     if options:
         raise ValueError(
             f"'{name}' takes no options and renders no pictures. Remove: {', '.join(options)}."
         )
-    signal_names, bare = envs.without_signals(name)
-    task = bare.removeprefix("envpool/")
+    parts = envs.split(name)
+    task = parts.rest.removeprefix("envpool/")
     if task not in _envpool().list_all_envs():
         raise unknown(name, "EnvPool", names())
-    pool = EnvPool(task, num_envs, signal_names)
+    pool = EnvPool(task, num_envs, parts.signal_names if parts.signals else ())
     hosted = Hosted(pool, name)
     hosted.spec = dataclasses.replace(hosted.spec, stack=pool.stack)
     return hosted
@@ -166,9 +144,4 @@ def _placed(observation: Any, rows: np.ndarray, fresh: Any) -> Any:
 
 
 def _envpool() -> Any:
-    try:
-        return importlib.import_module("envpool")
-    except ModuleNotFoundError as error:
-        if error.name != "envpool":
-            raise
-        raise MissingPackageError("envpool", "pip install 'rljax[envpool]'") from error
+    return import_package("envpool", "envpool", "pip install 'rljax[envpool]'")

@@ -1,7 +1,5 @@
 """Gymnasium's environments by name: "Hopper-v5", "module:Name-v0", "async/Hopper-v5".
 
-A name may end in the arguments of the environment, as in 'Hopper-v5?{"reset_noise_scale": 0.1}'.
-
 Reference: Towers et al., Gymnasium: A Standard Interface for Reinforcement Learning Environments,
 arXiv:2407.17032.
 """
@@ -34,6 +32,8 @@ from rljax.envs.host.robots import varied, velocity
 from rljax.envs.host.serial import Serial
 from rljax.envs.host.spaces import Spaces
 
+_MUJOCO = "gymnasium.envs.mujoco."
+
 varied.register()
 velocity.register()
 
@@ -41,19 +41,15 @@ velocity.register()
 def make_hosted(name: str, num_envs: int, *, goals: bool = False, **make_kwargs: Any) -> Hosted:
     """Make `num_envs` environments called `name`, such as "Hopper-v5" or "module:Name-v0".
 
-    They are stepped one after another. With the prefix "async/", as in "async/Hopper-v5", each runs
-    in its own process: that pays if a step takes longer than the communication, about 0.1 ms.
+    They are stepped one after another; those of "async/Hopper-v5" each in its own process, which
+    pays from about 0.1 ms a step. With `goals`, the goal follows the state in the observation: see
+    `rljax.envs.goals.with_goals`.
 
-    With `goals`, for environments that have goals, the goal follows the state in the observation.
-    The first environment begins with the first task, the second with the second, and so on; after
-    the last task comes the first again.
-
-    `make_kwargs` go to `gymnasium.make`; arguments in the name come before them. With
-    `render_mode="rgb_array"`, `Hosted.render` works, also without a display.
+    `make_kwargs` go to `gymnasium.make`. With `render_mode="rgb_array"`, `Hosted.render` works,
+    also without a display.
 
     Raises `ValueError` if `num_envs` < 1, if there is no such environment, if it needs a package
-    that is not installed, or if it refuses the arguments in its name. For spaces that are not
-    supported, see `Hosted`.
+    that is not installed, or if it refuses the arguments in its name. `Hosted` refuses spaces.
     """
     if num_envs < 1:
         raise ValueError(
@@ -62,11 +58,10 @@ def make_hosted(name: str, num_envs: int, *, goals: bool = False, **make_kwargs:
         )
     if make_kwargs.get("render_mode") == "rgb_array":
         rendering.choose_renderer()
-    if goals:
-        return Hosted(Serial(with_goals(_make_all(name, num_envs, make_kwargs), name), name), name)
-    if name.startswith("async/"):
+    if name.startswith("async/") and not goals:
         return Hosted(_asynchronous(name.removeprefix("async/"), num_envs, make_kwargs), name)
-    return Hosted(Serial(_make_all(name, num_envs, make_kwargs), name), name)
+    environments = _make_all(name, num_envs, make_kwargs)
+    return Hosted(Serial(with_goals(environments, name) if goals else environments, name), name)
 
 
 def hosted_names() -> list[str]:
@@ -75,10 +70,7 @@ def hosted_names() -> list[str]:
 
 
 def _asynchronous(name: str, num_envs: int, make_kwargs: dict[str, Any]) -> AsyncVectorEnv:
-    """Environments in processes of their own.
-
-    These are not forked: that would copy JAX's threads with their locks.
-    """
+    """Environments in processes. A fork would copy JAX's threads with their locks."""
     first = _make(name, make_kwargs)  # so that errors are raised here, and not in a process
     Spaces(first.observation_space, first.action_space, name)
     spec = first.spec
@@ -95,34 +87,30 @@ def _asynchronous(name: str, num_envs: int, make_kwargs: dict[str, Any]) -> Asyn
 def _make_in_process(
     name: str, index: int, make_kwargs: dict[str, Any], parent: int
 ) -> gymnasium.Env:
-    """One environment in a process of its own.
-
-    Ctrl-C reaches all processes: only the training answers it.
-    """
-    if os.getpid() != parent:  # Gymnasium makes one in the training's process too, for its spaces
+    # Ctrl-C reaches all processes: only the training answers it. Gymnasium makes one there too.
+    if os.getpid() != parent:
         signal.signal(signal.SIGINT, signal.SIG_IGN)
     return Checked(_make(name, make_kwargs), name, index)
 
 
 def _make_all(name: str, num_envs: int, make_kwargs: dict[str, Any]) -> list[Any]:
     first = _make(name, make_kwargs)
-    if not ogbench.is_arm(first):
-        return [first, *(_make(name, make_kwargs) for _ in range(num_envs - 1))]
-    shares = not ogbench.shows_pictures(first)
-    made = [first] if shares else [first, *(_make(name, make_kwargs) for _ in range(num_envs - 1))]
-    for environment in made:
+    is_arm = ogbench.is_arm(first)
+    shares = is_arm and not ogbench.shows_pictures(first)
+    made = [first, *(_make(name, make_kwargs) for _ in range(0 if shares else num_envs - 1))]
+    for environment in made if is_arm else ():
         ogbench.declare_rendering(environment, make_kwargs.get("render_mode"))
         ogbench.seed_actions(environment)
     return [first, *ogbench.copies(first, num_envs - 1)] if shares else made
 
 
 def _make(name: str, make_kwargs: dict[str, Any]) -> Any:
-    signal_names, name = envs.without_signals(name)
-    if signal_names:
-        return WithSignals(_make(name, make_kwargs), signal_names, name)
-    hidden, name = envs.without_part(name)
-    if hidden:
-        return WithoutPart(_make(name, make_kwargs), hidden, name)
+    parts = envs.split(name)
+    if parts.signals:
+        name = name.removeprefix(parts.signals)
+        return WithSignals(_make(name, make_kwargs), parts.signal_names, name)
+    if parts.hidden:
+        return WithoutPart(_make(parts.rest, make_kwargs), parts.hidden, parts.rest)
     bare, arguments = parsed(name)
     module, _, within = bare.rpartition(":")
     if module.endswith(".py"):
@@ -131,31 +119,24 @@ def _make(name: str, make_kwargs: dict[str, Any]) -> Any:
         try:
             importlib.import_module("ale_py")  # registers them
         except ImportError as error:
-            raise ValueError(
-                f"'{name}' needs a package that is not installed: pip install ale-py"
-            ) from error
+            raise _missing(name, "ale_py") from error
     if module:
         try:
             importlib.import_module(module)
         except ImportError as error:
             if error.name == module and module in envs.PACKAGES:
-                command = f"pip install {module.replace('_', '-')}"
-                raise ValueError(
-                    f"'{name}' needs a package that is not installed: {command}"
-                ) from error
+                raise _missing(name, module) from error
             raise ValueError(
                 f"'{name}': the module '{module}' cannot be imported ({error}). It must register "
                 "the environment and be on Python's path. If it is in the current folder: "
                 "PYTHONPATH=. rljax ..."
             ) from error
         except SyntaxError as error:
-            raise ValueError(
-                f"'{name}': the module '{module}' cannot be imported: {syntax(error)}"
-            ) from error
+            message = f"'{name}': the module '{module}' cannot be imported: {syntax(error)}"
+            raise ValueError(message) from error
         except (Exception, SystemExit) as error:
-            raise failure(
-                f"the module '{module}' of '{name}'", "when it was imported", error
-            ) from error
+            who = f"the module '{module}' of '{name}'"
+            raise failure(who, "when it was imported", error) from error
     try:
         with silent_mujoco() if _uses_mujoco(within) else contextlib.nullcontext():
             return gymnasium.make(within, **(make_kwargs | arguments))
@@ -166,9 +147,8 @@ def _make(name: str, make_kwargs: dict[str, Any]) -> Any:
     except gymnasium.error.Error as error:
         if within in gymnasium.registry:
             raise ValueError(f"'{name}' cannot be made. {error}") from error
-        raise unknown(
-            within, f"Gymnasium with '{module}'" if module else "Gymnasium", hosted_names()
-        ) from error
+        family = f"Gymnasium with '{module}'" if module else "Gymnasium"
+        raise unknown(within, family, hosted_names()) from error
     except Exception as error:
         if arguments:
             raise ValueError(
@@ -178,11 +158,13 @@ def _make(name: str, make_kwargs: dict[str, Any]) -> Any:
         raise _unmade(name, make_kwargs, error) from error
 
 
-class WithSignals(gymnasium.Wrapper):
-    """An environment whose signals are numbers in its `info`.
+def _missing(name: str, module: str) -> ValueError:
+    command = f"pip install {module.replace('_', '-')}"
+    return ValueError(f"'{name}' needs a package that is not installed: {command}")
 
-    It is stepped once, to see their shapes.
-    """
+
+class WithSignals(gymnasium.Wrapper):
+    """An environment whose signals are numbers in its `info`. One step shows their shapes."""
 
     def __init__(self, env: gymnasium.Env, signal_names: tuple[str, ...], name: str) -> None:
         """Raises `ValueError` for signals that `signals.from_info` refuses."""
@@ -225,48 +207,35 @@ class WithoutPart(gymnasium.ObservationWrapper):
 
 
 def _made_of_class(name: str, make_kwargs: dict[str, Any]) -> Any:
-    """An environment of a user's class in a file.
-
-    The class may have a time limit, `max_episode_steps`.
+    """An environment of a user's class in a file, which may have a time limit
+    `max_episode_steps`.
     """
     made_by: Any = custom.load(name)
     limit = getattr(made_by, "max_episode_steps", None)
+    spec = EnvSpec(f"{made_by.__name__}-v0", made_by, max_episode_steps=limit)
     try:
-        return gymnasium.make(
-            EnvSpec(f"{made_by.__name__}-v0", made_by, max_episode_steps=limit), **make_kwargs
-        )
+        return gymnasium.make(spec, **make_kwargs)
     except Exception as error:
         raise _unmade(name, make_kwargs, error) from error
 
 
 def _unmade(name: str, make_kwargs: dict[str, Any], error: Exception) -> EnvironmentFailed:
-    """The error for an environment whose own code fails when it is made."""
-    if make_kwargs.get("render_mode") is not None and isinstance(
-        error, (AssertionError, TypeError)
-    ):
-        return EnvironmentFailed(
-            f"'{name}' cannot be rendered as {make_kwargs['render_mode']!r}: {error}"
-        )
+    """The error of an environment's own code."""
+    mode = make_kwargs.get("render_mode")
+    if mode is not None and isinstance(error, (AssertionError, TypeError)):
+        return EnvironmentFailed(f"'{name}' cannot be rendered as {mode!r}: {error}")
     return failure(f"'{name}'", "when it was made", error)
 
 
 def _uses_mujoco(name: str) -> bool:
     """Whether it is one of Gymnasium's own MuJoCo tasks, and MuJoCo is installed."""
-    entry = getattr(gymnasium.registry.get(name), "entry_point", None)
-    return (
-        str(entry).startswith("gymnasium.envs.mujoco.")
-        and importlib.util.find_spec("mujoco") is not None
-    )
+    entry = str(getattr(gymnasium.registry.get(name), "entry_point", None))
+    return entry.startswith(_MUJOCO) and importlib.util.find_spec("mujoco") is not None
 
 
 def _was_removed(spec: Any) -> bool:
-    """Whether Gymnasium has removed the environment: a placeholder that raises,
-    or a MuJoCo task before version 4.
-    """
+    """Whether it is a placeholder that raises, or a MuJoCo task before version 4."""
     entry = spec.entry_point
     if isinstance(entry, str):
-        return (
-            entry.startswith("gymnasium.envs.mujoco.")
-            and re.search(r"_v([4-9]|\d\d):", entry) is None
-        )
+        return entry.startswith(_MUJOCO) and re.search(r"_v([4-9]|\d\d):", entry) is None
     return entry is None or getattr(entry, "__module__", None) == "gymnasium.envs"

@@ -1,8 +1,6 @@
 """A batch of environments on the host that reset themselves, and whose exact state can be saved.
 
-`Hosted` gives every `gymnasium.vector.VectorEnv` the same interface, whatever its autoreset mode:
-normalised actions, true final observations, returns and lengths of episodes, and simulators that
-continue bit for bit from a saved state.
+`Hosted` gives every `gymnasium.vector.VectorEnv` the same interface, whatever its autoreset mode.
 
 Reference: Towers et al., Gymnasium: A Standard Interface for Reinforcement Learning Environments,
 arXiv:2407.17032.
@@ -33,67 +31,58 @@ from rljax.envs.timed import share_of_time, spec_with_time
 class Hosted:
     """N environments on the host that reset themselves and return the true final observation.
 
-    The trajectory of an environment depends only on its own seed and actions, never on N or on the
-    other environments. Every returned array is a new one.
+    The trajectory of an environment depends only on its own seed and actions. Returned arrays are
+    new.
 
     Attributes:
         spec: the specification of one environment.
         spaces: the environment's own spaces, and their translation.
         num_envs: N.
-        action_bounds: low [A] and high [A] of the environment's own actions; None where they are
-            discrete.
-        success: [N] float64, about the last episode that ended in each environment: 1 or 0 where it
-            reported success or failure (by "success" or "is_success" in the `info` of its last
-            step), NaN where it reported neither.
+        action_bounds: low [A] and high [A] of the environment's actions; None if discrete.
+        success: [N] float64, of the last episode that ended in each environment: 1 or 0 by
+            "success" or "is_success" in the `info` of its last step, NaN without these.
         save_failure: why the last `save` returned None; None if it did not.
         frames_per_second: the rate of the pictures that `render` returns.
-        num_tasks: how many tasks the environments play in turn; 1 where there is only one.
-        tolerant: whether numbers that are not finite are accepted. Set it where other learners
-            share the batch.
+        num_tasks: how many tasks the environments play in turn.
+        tolerant: whether numbers that are not finite are accepted, where others share the batch.
     """
 
     def __init__(self, vector_env: VectorEnv, name: str) -> None:
         """Wrap `vector_env`. Error messages and `spec` call it `name`.
 
-        `Spaces` defines how agents see the observations. If it changes them, there is a warning. If
-        actions are discrete, the first environment is reset once, to see whether its `info` has a
-        mask of allowed actions. Raises what `Spaces` and `signals.declared` raise.
+        If agents see changed observations, there is a warning. If actions are discrete, the first
+        environment is reset once, to see whether its `info` has a mask of allowed actions. Raises
+        what `Spaces` and `signals.declared` raise.
         """
         self.vector_env, self.name = vector_env, name
         self.num_envs: int = vector_env.num_envs
         self._calls = VectorCalls(vector_env, name)
         self._environments = self._calls.environments
-        self.spaces = Spaces(
-            vector_env.single_observation_space, vector_env.single_action_space, name
-        )
+        both = (vector_env.single_observation_space, vector_env.single_action_space)
+        self.spaces = Spaces(*both, name)
         if self.spaces.discrete and not self.spaces.parts and self._calls.has_masks():
-            both = (vector_env.single_observation_space, vector_env.single_action_space)
             self.spaces = Spaces(*both, name, masked=True)
         if self.spaces.note is not None:
-            # The level of the caller of `make_hosted`.
-            warnings.warn(self.spaces.note, stacklevel=3)
+            warnings.warn(self.spaces.note, stacklevel=3)  # the caller of `make_hosted`
         self.action_bounds = self.spaces.bounds
-        made = vector_env.spec or (self._environments[0].spec if self._environments else None)
-        limit = made.max_episode_steps if made else None
-        declared = signals.declared((vector_env.metadata or {}).get("signals", ()), name)
+        first = self._environments[0] if self._environments else None
+        made = vector_env.spec or (None if first is None else first.spec)
+        limit, metadata = made.max_episode_steps if made else None, vector_env.metadata or {}
+        declared = signals.declared(metadata.get("signals", ()), name)
         self.spec = dataclasses.replace(self.spaces.spec(limit), signals=declared)
-        self.frames_per_second = float((vector_env.metadata or {}).get("render_fps", 30))
-        self.num_tasks: int = next(
-            (first.num_tasks for first in self._environments or () if isinstance(first, WithGoal)),
-            1,
-        )
+        self.frames_per_second = float(metadata.get("render_fps", 30))
+        self.num_tasks = first.num_tasks if isinstance(first, WithGoal) else 1
         self.save_failure: str | None = None
         self.tolerant = False
         self._observes_time = False
         self._bare_spec: EnvSpec | None = None  # without the last step, where agents observe that
         self._observation: Any = None
-        self._masks: np.ndarray | None = None  # [N, A], of the latest observations
+        self._masks: Any = None  # [N, A], of the latest observations
         self._forget()
 
     def observe_time(self) -> None:
-        """Add the time to the observations, from the next reset on.
-
-        Raises what `timed.spec_with_time` raises.
+        """Add the time to the observations, from the next reset on. Raises what
+        `timed.spec_with_time` raises.
         """
         self.spec = spec_with_time(self.spec)
         self._observes_time = True
@@ -108,11 +97,10 @@ class Hosted:
     def reset(self, seeds: Sequence[int] | None = None) -> Any:
         """Begin an episode in each environment. Returns the first observations, [N, O...].
 
-        `seeds` are N integers, one per environment. Later episodes continue with the environment's
-        own random numbers, and so do all episodes without `seeds`. A vector environment that
-        accepts a single seed gets the first one. Raises `ValueError` for another number of seeds
-        and for negative seeds. Raises `EnvironmentFailed` for errors and wrong return values of an
-        environment.
+        `seeds` are N integers. Without them, episodes continue with the environments' own random
+        numbers. A vector environment that accepts a single seed gets the first. Raises `ValueError`
+        for other seeds, and `EnvironmentFailed` for an environment's errors and wrong return
+        values.
         """
         numbers = None if seeds is None else [int(seed) for seed in seeds]
         if numbers is not None and (len(numbers) != self.num_envs or min(numbers) < 0):
@@ -128,15 +116,13 @@ class Hosted:
     def step(self, action: np.ndarray) -> Step:
         """Apply one action to each environment. Where an episode ends, the next one begins.
 
-        `action` is [N, A] float, clipped to [-1, 1] and then rescaled to the environment's bounds,
-        or [N] int. All fields of the returned `Step` are NumPy arrays. Where an episode ends,
-        `observation` is the first of the new episode and `next_observation` is the last of the old
-        one.
+        `action` is [N, A] float, clipped to [-1, 1] and rescaled to the environment's bounds, or
+        [N] int. The fields of `Step` are NumPy arrays; where an episode ends, `observation` is the
+        first of the new one and `next_observation` the last of the old one.
 
-        Raises `FloatingPointError` for an action, observation or reward that is not finite. If
-        `tolerant` is set, it replaces such an action by 0 and returns the rest as it is. Raises
-        `ValueError` for a wrong shape, and `EnvironmentFailed` for errors and wrong return values
-        of an environment.
+        Raises `FloatingPointError` for numbers that are not finite; if `tolerant`, it replaces such
+        an action by 0 and returns the rest. Raises `ValueError` for a wrong shape, and
+        `EnvironmentFailed`.
         """
         environment_action = self._denormalised(np.asarray(action))
         raw, reward, terminated, truncated, info = self._calls.step(environment_action)
@@ -163,14 +149,11 @@ class Hosted:
             self._require_finite(observation, "observation")
         self._require_finite(next_observation, "observation")
         after = self._after(next_observation, action, single)
-        last = self._with_time(after, episode_length)
-        next_observation = last
-        observation = (
-            self._with_time(self._begun(observation, after, ended)) if ended.any() else last
-        )
-        self._observation = observation
+        next_observation = self._observation = self._with_time(after, episode_length)
+        if ended.any():
+            self._observation = self._with_time(self._begun(observation, after, ended))
         fields: dict[str, Any] = dict(
-            observation=observation,
+            observation=self._observation,
             next_observation=next_observation,
             reward=single,
             terminated=terminated,
@@ -183,15 +166,13 @@ class Hosted:
         return Step(**fields)
 
     def save(self, which: Sequence[int] | None = None) -> bytes | None:
-        """The exact state of all environments; None if it cannot be saved,
-        and `save_failure` then says why.
+        """The exact state of the environments in the rows `which`, in that order; by default of
+        all.
 
-        With `which`, the state of only those environments, in that order.
-
-        The state holds simulators, time limits, random generators and all other attributes of the
-        environments and their wrappers. It does not hold functions, specifications and renderers:
-        the environments that it is restored to have their own. State outside the environments
-        (global variables, closures) is not saved. Raises `ValueError` before the first reset.
+        It holds simulators, time limits, random generators and all other attributes of environments
+        and wrappers, but not functions, specifications and renderers, nor global variables and
+        closures. None if it cannot be saved: `save_failure` says why. Raises `ValueError` before
+        the first reset.
         """
         if self._observation is None:
             raise ValueError(
@@ -202,25 +183,23 @@ class Hosted:
             return None
         rows = range(self.num_envs) if which is None else which
         assert self._environments is not None
-        environments = [self._environments[row] for row in rows]
         signalled = (self._signals,) if self.spec.signals else ()
         batch = (self._observation, self._return, self._length, self.success, *signalled)
         batch = jax.tree.map(lambda x: x[rows], batch)
         try:
-            return saved_simulators.save(environments, batch)
+            return saved_simulators.save([self._environments[row] for row in rows], batch)
         except saved_simulators.CannotSaveError as error:
             self.save_failure = str(error)
             return None
 
     def restore(self, blob: bytes) -> Any:
-        """Continue bit for bit from a state that `save` returned.
-
-        Returns the observations to act on next, [N, O...].
+        """Continue bit for bit from a state that `save` returned. Returns the observations to act
+        on, [N, O...].
 
         Make the environments as those that were saved. A state that is a pickle can run any code:
-        it is restored only as `rljax.trust.TrustedState(blob)`.
-        Raises `ValueError` for other environments, for another version of the simulator, for
-        anything but a saved state, and for a pickle that is not trusted.
+        it is restored only as `rljax.trust.TrustedState(blob)`. Raises `ValueError` for other
+        environments, for another version of the simulator, for anything but a saved state, and for
+        a pickle that is not trusted.
         """
         failure = self._why_unsaveable()
         if failure is not None:
@@ -228,27 +207,18 @@ class Hosted:
         assert self._environments is not None
         batch = saved_simulators.restore(blob, self._environments, self.name)
         self._observation, self._return, self._length, self.success, *signalled = batch
-        self._signals = (
-            signalled[0] if signalled else signals.zeros(self.spec.signals, self.num_envs, np)
-        )
-        masks: Any = mask_of(self._observation)
-        self._masks = masks
+        self._signals = signalled[0] if signalled else {}
+        self._masks = mask_of(self._observation)
         if isinstance(self.vector_env, Serial):
             self.vector_env.continue_episodes(self._length.tolist())
         return self._observation
 
     def render(self) -> np.ndarray:
-        """A picture of environment 0, uint8 [H, W, 3].
-
-        Raises `ValueError` where it was made without `render_mode="rgb_array"`, and
-        `EnvironmentFailed` where rendering fails.
-        """
+        """A picture of environment 0, uint8 [H, W, 3]. Raises what `VectorCalls.render` raises."""
         return self._calls.render()
 
     def close(self, at_once: bool = False) -> None:
-        """Close the environments.
-
-        A second call does nothing. Raises `EnvironmentFailed` if one raises an error.
+        """Close the environments; a second call does nothing. Raises `EnvironmentFailed`.
 
         With `at_once`, for environments that do not return from a step: end their processes, and
         leave the others.
@@ -259,8 +229,7 @@ class Hosted:
         self._return = np.zeros(self.num_envs)
         self._length = np.zeros(self.num_envs, np.int32)
         self.success = np.full(self.num_envs, np.nan)
-        # Sums over running episodes, float64.
-        self._signals = signals.zeros(self.spec.signals, self.num_envs, np)
+        self._signals = signals.zeros(self.spec.signals, self.num_envs, np)  # sums, float64
 
     def _denormalised(self, action: np.ndarray) -> np.ndarray:
         expected = (self.num_envs, *self.spec.action_shape)
@@ -276,7 +245,7 @@ class Hosted:
         return self.spaces.act(action)
 
     def _seen(self, observation: Any, info: dict[str, Any]) -> Any:
-        """The batch as agents see it, in new arrays [N, O...]."""
+        """The batch as agents see it, in new arrays."""
         if self.spaces.masked and MASK in info:
             self._masks = _rows_of_masks(info, self._masks)
         try:
@@ -285,40 +254,31 @@ class Hosted:
             raise EnvironmentFailed(f"'{self.name}' returned {error}") from None
 
     def _with_time(self, observation: Any, length: np.ndarray | None = None) -> Any:
-        """Observations [N, O] with the time, if agents observe it,
-        after `length` [N] steps of the episode.
-
-        By default, `length` is that of the running episodes.
-        """
+        """Observations [N, O] with the time after `length` [N] steps, if agents observe it."""
         if not self._observes_time:
             return observation
         time = share_of_time(self._length if length is None else length, self.spec)
         return np.concatenate([observation, time[:, None].astype(np.float32)], axis=1)
 
     def _first(self, observation: Any) -> Any:
-        """First observations of episodes, with zeros for the last step, if agents observe it."""
         if self._bare_spec is None:
             return observation
         return last_step.first(observation, self._bare_spec, (self.num_envs,), np)
 
     def _after(self, observation: Any, action: np.ndarray, reward: np.ndarray) -> Any:
-        """Observations with the action and reward before them, if agents observe these."""
         if self._bare_spec is None:
             return observation
         return last_step.with_last_step(observation, action, reward, self._bare_spec, np)
 
     def _begun(self, observation: Any, after: Any, ended: np.ndarray) -> Any:
-        """Observations to act on: first ones for environments whose episode `ended` [N],
-        `after` for the others.
-        """
+        """Observations to act on: first ones where an episode `ended` [N], `after` elsewhere."""
         if self._bare_spec is None:
             return observation
-        first = self._first(observation)
-        return jax.tree.map(
-            lambda new, old: np.where(ended.reshape(-1, *[1] * (new.ndim - 1)), new, old),
-            first,
-            after,
-        )
+
+        def row(new: np.ndarray, old: np.ndarray) -> np.ndarray:
+            return np.where(ended.reshape(-1, *[1] * (new.ndim - 1)), new, old)
+
+        return jax.tree.map(row, self._first(observation), after)
 
     def _final_observation(self, observation: Any, ended: np.ndarray, info: dict[str, Any]) -> Any:
         if "final_obs" not in info:
@@ -335,15 +295,11 @@ class Hosted:
         return final
 
     def _begin_again(self, last: Any, ended: np.ndarray) -> Any:
-        """Reset the environments whose episode has `ended`,
-        even if they would reset themselves in the next step.
-        """
+        """Reset where an episode has `ended`, even if a later step would do so."""
         fresh, info = self._calls.reset_ended(ended)
         observation = self._seen(fresh, info)
-        same = jax.tree.map(
-            lambda new, old: np.array_equal(new[~ended], old[~ended]), observation, last
-        )
-        if not all(jax.tree.leaves(same)):
+        pairs = zip(jax.tree.leaves(observation), jax.tree.leaves(last), strict=True)
+        if not all(np.array_equal(new[~ended], old[~ended]) for new, old in pairs):
             raise ValueError(
                 f"'{self.name}' ignores reset(options={{'reset_mask': ...}}): it changed "
                 "environments whose episode had not ended. Use SyncVectorEnv, AsyncVectorEnv, or "
@@ -354,17 +310,12 @@ class Hosted:
     def _count_signals(
         self, info: dict[str, Any], ended: np.ndarray
     ) -> tuple[dict[str, Any], dict[str, Any]]:
-        """The signals of a step and their sums over episodes, [N, K...] float32.
-
-        Sums begin anew where one `ended`.
-        """
+        """The signals of a step and their sums over episodes, [N, K...] float32."""
         if not self.spec.signals:
             return {}, {}
-        raw = (
-            info
-            if isinstance(self.vector_env, Serial)
-            else signals.of_batch(info, self.spec.signals, ended, self.name)
-        )
+        raw: Any = info
+        if not isinstance(self.vector_env, Serial):
+            raw = signals.of_batch(info, self.spec.signals, ended, self.name)
         values, sums = {}, {}
         for part in self.spec.signals:
             values[part.name] = raw[part.name].astype(np.float32)
@@ -411,9 +362,7 @@ class Hosted:
 
 
 def _rows_of_masks(info: dict[str, Any], before: np.ndarray | None) -> np.ndarray:
-    """The masks [N, A] of all environments: those in `info`,
-    and those `before` for environments without one.
-    """
+    """The masks [N, A]: those in `info`, and those `before` for environments without one."""
     new, known = info[MASK], info.get(f"_{MASK}")
     rows = [np.asarray(row) for row in new] if np.asarray(new).dtype == object else np.asarray(new)
     if known is None or before is None or np.all(known):

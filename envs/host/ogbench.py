@@ -1,8 +1,8 @@
 """OGBench's robot arms on the host: cheap copies, seeds and pictures.
 
-Each robot arm that OGBench makes takes 150 MB, and a second to compile. An arm with its cubes holds
-meshes, textures and XML that no episode changes. The copies of an arm share these, and each copy
-has its own simulator. Copies step bit for bit as arms that are made one by one.
+Each arm that OGBench makes takes 150 MB, and a second to compile. Copies share its meshes, textures
+and XML, which no episode changes, and have their own simulators. They step bit for bit as arms that
+are made one by one.
 
 Source: Park et al., OGBench: Benchmarking Offline Goal-Conditioned RL, arXiv:2410.20092; ogbench
 1.2.2.
@@ -17,18 +17,13 @@ from typing import Any
 
 import gymnasium
 
-# Environments that change only the colours of their model: copies can share it. A scene locks its
-# drawer in its model.
+# Change only the colours of their model, so that copies can share it. A scene locks its drawer.
 COLOURS_ONLY = ("CubeEnv", "PuzzleEnv")
-# Objects of these modules are not copied.
-FIXED = ("dm_control", "mujoco", "ogbench.manipspace.controllers")
+FIXED = ("dm_control", "mujoco", "ogbench.manipspace.controllers")  # not copied
 
 
 def is_arm(environment: gymnasium.Env) -> bool:
-    """Whether it is one of OGBench's cube, scene or puzzle environments.
-
-    `copies` can copy these.
-    """
+    """Whether it is one of OGBench's cube, scene or puzzle environments."""
     return type(environment.unwrapped).__module__.startswith("ogbench.manipspace.")
 
 
@@ -44,11 +39,10 @@ def declare_rendering(environment: gymnasium.Env, render_mode: str | None) -> No
 
 
 def seed_actions(environment: gymnasium.Env) -> None:
-    """Derive the arm's random actions from its seed.
+    """Derive the arm's random actions, which `reset` takes for the goal's observation, from its
+    seed.
 
-    Its `reset` takes two, when it makes the observation of the goal.
-
-    The actions come from a separate random stream, so that all other random numbers stay the same.
+    They come from a separate random stream, so that all other random numbers stay the same.
     """
     kind: Any = type(environment.unwrapped)
 
@@ -65,12 +59,10 @@ def seed_actions(environment: gymnasium.Env) -> None:
 
 
 def copies(environment: gymnasium.Env, number: int) -> Iterator[gymnasium.Env]:
-    """Copy `environment` `number` times.
+    """Copies of `environment` with their own random numbers; reset them before their first step.
 
-    Each copy has its own random numbers; reset it before its first step.
-
-    The copies of cubes and puzzles share the colours that show what is in place: pictures show the
-    colours of the arm that was stepped last.
+    Those of cubes and puzzles share the colours that show what is in place: pictures show those of
+    the arm that was stepped last.
     """
     mujoco: Any = importlib.import_module("mujoco")
     arm: Any = environment.unwrapped

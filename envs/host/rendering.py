@@ -13,14 +13,11 @@ HINT = (
 
 
 def choose_renderer() -> None:
-    """Set MUJOCO_GL to a renderer that needs no display, if there is none.
-
-    MuJoCo reads MUJOCO_GL when it is imported: call this before.
+    """Set MUJOCO_GL, if there is no display, to a renderer that needs none. MuJoCo reads it at its
+    import.
     """
-    if (
-        not sys.platform.startswith("linux")
-        or {"MUJOCO_GL", "DISPLAY", "WAYLAND_DISPLAY"} & os.environ.keys()
-    ):
+    settled = {"MUJOCO_GL", "DISPLAY", "WAYLAND_DISPLAY"} & os.environ.keys()
+    if settled or not sys.platform.startswith("linux"):
         return
     for backend, library in (("egl", "EGL"), ("osmesa", "OSMesa")):
         if ctypes.util.find_library(library):

@@ -1,21 +1,19 @@
-"""The exact state of Gymnasium environments as bytes:
-simulators, random generators, and all other attributes.
+"""The exact state of Gymnasium environments as bytes.
 
 An environment is a stack of layers: wrappers, and the environment itself inside them. Some
-attributes of a layer are fixtures, such as a renderer: a fresh environment has its own, and they
-are not saved. The layers and the fixtures are the parts, and saved states refer to a part by its
-place: (index of the layer, name of the attribute, or None for the layer itself). What was shared
-between attributes stays shared.
+attributes are fixtures, such as a renderer, and are not saved: a fresh environment has its own.
+Saved states refer to layers and fixtures, the parts, by their place: (index of the layer, name of
+the attribute, or None for the layer itself). What attributes shared stays shared.
 
-There are two formats. Where all attributes are plain data (`rljax.trust.plain_state`), the state is
-plain too, and simulators are saved by their own packages' formats. Restoring it runs no code from
-the state. Where an attribute is an object of another class, all attributes are pickled in one go.
-Restoring a pickle runs whatever code it names, so that `restore` takes it only as a
-`rljax.trust.TrustedState`.
+Where all attributes are plain data (`rljax.trust.plain_state`), the state is plain too, with
+simulators in their own packages' formats, and restoring it runs no code from it. Otherwise all
+attributes are pickled in one go. Restoring a pickle runs whatever code it names: `restore` takes it
+only as a `rljax.trust.TrustedState`.
 """
 
 from __future__ import annotations
 
+import copy
 import importlib
 import io
 import pickle
@@ -32,21 +30,13 @@ from gymnasium.utils import EzPickle
 from rljax import trust
 from rljax.trust import plain_state
 
-_FIXTURES = {
-    "env",
-    "spec",
-    "_cached_spec",
-    "metadata",
-    "_metadata",
-    "_saved_kwargs",
-    "_ezpickle_args",
-    "_ezpickle_kwargs",
-}
+_FIXTURES = {"env", "spec", "_cached_spec", "metadata", "_metadata", "_saved_kwargs"}
+_FIXTURES |= {"_ezpickle_args", "_ezpickle_kwargs"}
 _SIMPLE = (types.NoneType, bool, int, float, str, bytes, tuple)
 
 Place = plain_state.Place
 
-MOST = 1 << 26  # bytes of one environment's plain state, when it is no longer compressed
+MOST = 1 << 26  # bytes of one environment's plain state, uncompressed
 
 
 class CannotSaveError(Exception):
@@ -56,12 +46,10 @@ class CannotSaveError(Exception):
 def save(environments: Sequence[Any], batch: tuple[np.ndarray, ...]) -> bytes:
     """The exact state of `environments`, and `batch`: arrays that `restore` returns.
 
-    The state is plain where it can be, and a pickle elsewhere. Raises `CannotSaveError`.
+    Raises `CannotSaveError`.
     """
-    parts = _parts(environments)
-    simulators = {
-        place: part for place, part in parts.items() if is_native(part, "MjData", "ALEInterface")
-    }
+    parts, kinds = _parts(environments), ("MjData", "ALEInterface")
+    simulators = {place: part for place, part in parts.items() if is_native(part, *kinds)}
     state = {
         "layers": _layer_names(environments),
         "versions": {package: _version(package) for package in map(_package, simulators.values())},
@@ -83,8 +71,7 @@ def save(environments: Sequence[Any], batch: tuple[np.ndarray, ...]) -> bytes:
 
 
 def restore(blob: bytes, environments: Sequence[Any], name: str) -> tuple[np.ndarray, ...]:
-    """Give `environments`, called `name` in messages, the state that `save` returned;
-    the arrays of its `batch`.
+    """Give `environments`, called `name` in messages, the state that `save` returned; its `batch`.
 
     Raises `ValueError` for other environments, for another version of the simulator, for what is
     not a saved state, and for a pickle that is no `TrustedState`.
@@ -128,9 +115,8 @@ def restore(blob: bytes, environments: Sequence[Any], name: str) -> tuple[np.nda
 
 
 def is_native(value: Any, *kinds: str) -> bool:
-    """Whether `value` is memory of a simulator, of one of `kinds`.
-
-    Pickle cannot copy it, or loses some of it.
+    """Whether `value` is a simulator's memory, of one of `kinds`: pickle cannot copy it, or loses
+    some.
     """
     kinds = kinds or ("MjData", "MjModel", "ALEInterface")
     return type(value).__name__ in kinds and _package(value) in ("mujoco", "ale_py")
@@ -162,10 +148,7 @@ class _Unpickler(pickle.Unpickler):
 def _load_pickle(
     blob: bytes, environments: Sequence[Any], parts: dict[Place, Any]
 ) -> dict[str, Any]:
-    """The state in a pickle. Its simulators are pickles as well.
-
-    `attributes` is a function that loads them.
-    """
+    """The state in a pickle, whose simulators are pickles too. `attributes` loads them."""
     state = pickle.loads(zlib.decompress(blob))
     state["simulators"] = {
         place: (content if isinstance(content, tuple) else pickle.loads(content), fields)
@@ -177,7 +160,7 @@ def _load_pickle(
 def _load_plain(
     blob: bytes, environments: Sequence[Any], parts: dict[Place, Any]
 ) -> dict[str, Any]:
-    """The state in a plain one. `attributes` is a function that decodes them."""
+    """The state in a plain one. `attributes` decodes them."""
     attributes = _by_place(_attributes(environments))
     value = plain_state.load(blob, MOST * len(environments), parts, attributes)
     state = {name: value(name) for name in ("layers", "versions", "simulators", "hosted")}
@@ -185,7 +168,6 @@ def _load_plain(
 
 
 def _by_place(attributes: Sequence[dict[str, Any]]) -> dict[Place, Any]:
-    """All attributes by their places."""
     return {
         (index, name): value
         for index, values in enumerate(attributes)
@@ -195,11 +177,9 @@ def _by_place(attributes: Sequence[dict[str, Any]]) -> dict[Place, Any]:
 
 def _replace_attributes(layer: Any, values: dict[str, Any]) -> None:
     """Give a layer the saved attributes, and no others but fixtures."""
-    for attribute in [
-        attribute for attribute, value in vars(layer).items() if not _is_fixture(attribute, value)
-    ]:
-        if attribute not in values:
-            delattr(layer, attribute)
+    for name, value in list(vars(layer).items()):
+        if name not in values and not _is_fixture(name, value):
+            delattr(layer, name)
     if not all(isinstance(name, str) and name not in _FIXTURES for name in values):
         raise ValueError("it replaces fixtures of an environment")
     vars(layer).update(values)
@@ -212,7 +192,7 @@ def _dump(value: Any, parts: dict[Place, Any]) -> bytes:
 
 
 def _layers(environments: Any) -> Iterator[Any]:
-    """Every wrapper and environment, the outermost first."""
+    """All layers, the outermost of each environment first."""
     for environment in environments:
         while isinstance(environment, gymnasium.Wrapper):
             yield environment
@@ -221,14 +201,9 @@ def _layers(environments: Any) -> Iterator[Any]:
 
 
 def _layer_names(environments: Any) -> list[str]:
-    """One line per environment.
-
-    Saved states hold these lines: a wrapper's class must keep its name.
-    """
-    return [
-        "<".join(type(layer).__name__ for layer in _layers([environment]))
-        for environment in environments
-    ]
+    """One line per environment. Saved states hold them: a wrapper's class must keep its name."""
+    stacks = ([type(layer).__name__ for layer in _layers([x])] for x in environments)
+    return ["<".join(stack) for stack in stacks]
 
 
 def _parts(environments: Any) -> dict[Place, Any]:
@@ -242,7 +217,6 @@ def _parts(environments: Any) -> dict[Place, Any]:
 
 
 def _attributes(environments: Any) -> list[dict[str, Any]]:
-    """The attributes that are no fixtures, by layer."""
     return [
         {name: value for name, value in vars(layer).items() if not _is_fixture(name, value)}
         for layer in _layers(environments)
@@ -254,10 +228,8 @@ def _is_fixture(name: str, value: Any) -> bool:
         return True
     if isinstance(value, types.FunctionType):
         return "<" in value.__qualname__  # pickle finds all other functions by their names
-    module = type(value).__module__
-    return (
-        module == "gymnasium.envs.mujoco.mujoco_rendering" or module.partition(".")[0] == "pygame"
-    )
+    rendering = "gymnasium.envs.mujoco.mujoco_rendering"
+    return type(value).__module__ == rendering or _package(value) == "pygame"
 
 
 def _package(value: Any) -> str:
@@ -270,53 +242,43 @@ def _version(package: str) -> str | None:
 
 def _loses_state(value: Any) -> bool:
     """Whether pickle would copy `value` without an error, and the copy would behave differently."""
-    # A writeable view of a simulator's memory would no longer be one.
     if isinstance(value, np.ndarray):
         base: Any = value
         while isinstance(base, np.ndarray):
             base = base.base
+        # A writeable view of a simulator's memory would no longer be one.
         return type(base).__name__ == "PyCapsule" and value.flags.writeable
     return isinstance(value, (gymnasium.Env, EzPickle)) or is_native(value)
 
 
 def _unsaveable_attribute(environments: Any, parts: dict[Place, Any]) -> str | None:
-    """The first attribute that cannot be saved, with the reason; None if there is none."""
-    for layer, attributes in zip(_layers(environments), _attributes(environments), strict=True):
-        for name, value in attributes.items():
-            try:
-                _dump(value, parts)
-            except Exception as error:
-                return f"the attribute '{name}' of {type(layer).__name__} cannot be saved: {error}"
+    """The first attribute that cannot be saved, with the reason."""
+    for (index, name), value in _by_place(_attributes(environments)).items():
+        try:
+            _dump(value, parts)
+        except Exception as error:
+            layer = type(parts[index, None]).__name__
+            return f"the attribute '{name}' of {layer} cannot be saved: {error}"
     return None
 
 
 def _save_simulator(data: Any) -> tuple[tuple[str, bytes], dict[str, Any]]:
-    """An MjData with its model, and the fields that MuJoCo leaves out of it;
-    or a whole Atari console.
+    """An MjData with its model, and the fields that MuJoCo leaves out of it; or an Atari
+    console.
     """
     if is_native(data, "ALEInterface"):
         return ("ALEState", data.cloneState(include_rng=True).__getstate__()), {}
-    fields = {name: getattr(data, name) for name in _unsaved_fields(data)}
-    copies = {
-        name: value.copy() if isinstance(value, np.ndarray) else value
-        for name, value in fields.items()
-    }
-    return ("MjData", data.__getstate__()), copies
+    fields = {name: copy.copy(getattr(data, name)) for name in _unsaved_fields(data)}
+    return ("MjData", data.__getstate__()), fields
 
 
 def _unsaved_fields(data: Any) -> list[str]:
-    """Fields of an MjData that its own format leaves out."""
-    return [
-        name
-        for name in dir(data)
-        if name.startswith(("flg_", "solver_")) or name in ("ne", "nf", "nl")
-    ]
+    starts, counts = ("flg_", "solver_"), ("ne", "nf", "nl")
+    return [name for name in dir(data) if name.startswith(starts) or name in counts]
 
 
 def _restore_simulator(saved: tuple[Any, dict[str, Any]], present: Any) -> None:
-    """Make `present` equal to the saved simulator, in place:
-    an MjData with its model, or an Atari console.
-    """
+    """Make `present` equal to the saved simulator, in place."""
     content, fields = saved
     if is_native(present, "ALEInterface"):
         present.restoreState(_native(content, "ale_py", "ALEState"))
@@ -330,9 +292,7 @@ def _restore_simulator(saved: tuple[Any, dict[str, Any]], present: Any) -> None:
 
 
 def _native(content: Any, package: str, kind: str) -> Any:
-    """A simulator's state from the bytes of its own package;
-    `content` itself where a pickle held the object.
-    """
+    """A simulator's state from its package's bytes; a pickle has held the object itself."""
     if not isinstance(content, tuple):
         return content
     name, state = content
@@ -345,7 +305,7 @@ def _native(content: Any, package: str, kind: str) -> Any:
 
 
 def _copy_fields(saved: Any, present: Any) -> None:
-    """Copy one of MuJoCo's structures. Environments may change them; some do so at every reset."""
+    """Copy one of MuJoCo's structures: environments may change them, some at every reset."""
     for name in dir(present):
         if name.startswith("_"):
             continue

@@ -21,12 +21,11 @@ SUCCESS = ("success", "is_success")  # keys of `info` by which environments repo
 
 
 class Serial(VectorEnv):
-    """Environments stepped one after another: `SyncVectorEnv` without autoreset.
+    """Environments stepped one after another, and checked: `SyncVectorEnv` without autoreset.
 
     `SyncVectorEnv` gathers the whole `info` of every step, which can take as long as the
-    simulation. This class keeps only the entries of `info` that `Hosted` reads: signals, and at the
-    end of an episode, success. It checks the environments' return values, and raises
-    `EnvironmentFailed` for wrong ones and for the environments' errors.
+    simulation. This class gathers only signals, masks, and success at the end of an episode. It
+    raises `EnvironmentFailed` for wrong return values and for the environments' errors.
     """
 
     def __init__(self, environments: Sequence[gymnasium.Env], name: str) -> None:
@@ -40,28 +39,22 @@ class Serial(VectorEnv):
         self.observation_space = batch_space(first.observation_space, self.num_envs)
         self.action_space = batch_space(first.action_space, self.num_envs)
         self.signals = signals.declared(self.metadata.get("signals", ()), name)
-        self._checks = [
-            Checks(environment, name, index) for index, environment in enumerate(self.envs)
-        ]
+        self._checks = [Checks(each, name, index) for index, each in enumerate(self.envs)]
         self._latest: list[Any] = [None] * self.num_envs  # the environments' own observations
-        # The latest masks of allowed actions; None where there are none.
-        self._masks: list[Any] | None = None
+        self._masks: list[Any] | None = None  # the latest, where there are any
         self._is_box = isinstance(first.observation_space, spaces.Box)
         self._observations: Any = create_empty_array(first.observation_space, self.num_envs)
 
     def reset(
         self, *, seed: Any = None, options: dict[str, Any] | None = None
     ) -> tuple[Any, dict[str, Any]]:
-        """Begin an episode in all environments, or only in those of `options["reset_mask"]`."""
+        """Begin an episode in all environments, or in those of `options["reset_mask"]`."""
         which = (options or {}).get("reset_mask")
         for index, environment in enumerate(self.envs):
             if which is None or which[index]:
                 self._require_spaces(index, environment)
-                observation, info = self._checks[index].reset(
-                    seed=None if seed is None else seed[index]
-                )
-                self._put(index, observation)
-                self._note_mask(index, info)
+                own_seed = None if seed is None else seed[index]
+                self._put(index, *self._checks[index].reset(seed=own_seed))
         return self._gathered(), self._masked({})
 
     def step(self, actions: Any) -> tuple[Any, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:
@@ -71,26 +64,20 @@ class Serial(VectorEnv):
         truncated = np.empty(self.num_envs, np.bool_)
         infos: dict[str, Any] = {}
         step_signals = signals.zeros(self.signals, self.num_envs, np)
-        scalar_box = (
-            isinstance(self.single_action_space, spaces.Box) and not self.single_action_space.shape
-        )
-        for index, (checks, action) in enumerate(
-            zip(self._checks, self._each(actions), strict=True)
-        ):
-            action = np.asarray(action) if scalar_box else action
-            observation, reward[index], terminated[index], truncated[index], info = checks.step(
-                action
-            )
-            self._put(index, observation)
-            self._note_mask(index, info)
+        space = self.single_action_space
+        scalar_box = isinstance(space, spaces.Box) and not space.shape
+        if not isinstance(actions, np.ndarray):
+            actions = iterate(self.action_space, actions)
+        for index, (checks, action) in enumerate(zip(self._checks, actions, strict=True)):
+            result = checks.step(np.asarray(action) if scalar_box else action)
+            observation, reward[index], terminated[index], truncated[index], info = result
+            self._put(index, observation, info)
             for part in self.signals:
-                step_signals[part.name][index] = signals.of_step(
-                    info, part, f"environment {index} of '{self.name}'"
-                )
+                who = f"environment {index} of '{self.name}'"
+                step_signals[part.name][index] = signals.of_step(info, part, who)
             if terminated[index] or truncated[index]:
-                infos = self._add_info(
-                    infos, {key: info[key] for key in SUCCESS if key in info}, index
-                )
+                success = {key: info[key] for key in SUCCESS if key in info}
+                infos = self._add_info(infos, success, index)
         return self._gathered(), reward, terminated, truncated, self._masked(infos) | step_signals
 
     def continue_episodes(self, lengths: Sequence[int]) -> None:
@@ -103,10 +90,7 @@ class Serial(VectorEnv):
         return tuple(environment.render() for environment in self.envs)
 
     def close_extras(self, **kwargs: Any) -> None:
-        """Close all environments.
-
-        If some of them raise errors, raise the first as `EnvironmentFailed` at the end.
-        """
+        """Close all environments. If some raise, raise the first error at the end."""
         self.closed = True
         failures = []
         for checks in self._checks:
@@ -127,22 +111,16 @@ class Serial(VectorEnv):
                     "set them in the environment's __init__."
                 )
 
-    def _each(self, actions: Any) -> Any:
-        """The actions of the environments, one by one."""
-        return actions if isinstance(actions, np.ndarray) else iterate(self.action_space, actions)
-
-    def _note_mask(self, index: int, info: dict[str, Any]) -> None:
-        if MASK in info:
-            self._masks = self._masks or [None] * self.num_envs
-            self._masks[index] = np.asarray(info[MASK])
-
     def _masked(self, infos: dict[str, Any]) -> dict[str, Any]:
-        """`infos` with the masks of all environments, if each of them has had one."""
+        """`infos` with the masks of all environments, if each has had one."""
         if self._masks is None or any(mask is None for mask in self._masks):
             return infos
         return {**infos, MASK: self._masks}
 
-    def _put(self, index: int, observation: Any) -> None:
+    def _put(self, index: int, observation: Any, info: dict[str, Any]) -> None:
+        if MASK in info:
+            self._masks = self._masks or [None] * self.num_envs
+            self._masks[index] = np.asarray(info[MASK])
         if self._is_box:
             self._observations[index, ...] = observation
         else:
@@ -150,7 +128,6 @@ class Serial(VectorEnv):
 
     def _gathered(self) -> Any:
         if not self._is_box:
-            self._observations = concatenate(
-                self.single_observation_space, self._latest, self._observations
-            )
+            space = self.single_observation_space
+            self._observations = concatenate(space, self._latest, self._observations)
         return self._observations

@@ -1,7 +1,4 @@
-"""Descriptions of Gymnasium's spaces in JSON, as runs store them.
-
-`rljax.envs.host.spaces` translates the spaces.
-"""
+"""Descriptions of Gymnasium's spaces in JSON, as runs store them."""
 
 from __future__ import annotations
 
@@ -25,10 +22,8 @@ def is_text(space: spaces.Space) -> bool:
 def described(space: spaces.Space) -> dict[str, Any]:
     """A space, ready for JSON."""
     if isinstance(space, spaces.Dict):
-        return {
-            "kind": "Dict",
-            "spaces": [[key, described(part)] for key, part in space.spaces.items()],
-        }
+        parts = [[key, described(part)] for key, part in space.spaces.items()]
+        return {"kind": "Dict", "spaces": parts}
     if isinstance(space, spaces.Tuple):
         return {"kind": "Tuple", "spaces": [described(part) for part in space.spaces]}
     if isinstance(space, spaces.Discrete):
@@ -45,9 +40,8 @@ def described(space: spaces.Space) -> dict[str, Any]:
 
 
 def _bound(bound: np.ndarray) -> Any:
-    """A bound as a number if it is the same everywhere, otherwise as a list.
-
-    Infinity becomes text: JSON has none.
+    """A number if the bound is the same everywhere, else a list. Infinity becomes text: JSON has
+    none.
     """
     values = [value if math.isfinite(value) else str(value) for value in bound.ravel().tolist()]
     return values[0] if len(set(values)) == 1 else values
@@ -77,9 +71,6 @@ def read(description: Mapping[str, Any]) -> spaces.Space:
 
 
 def _read_bound(value: Any, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
-    values = [
-        float(x) if isinstance(x, str) else x
-        for x in (value if isinstance(value, list) else [value])
-    ]
-    each = np.array(values, dtype)
+    values = value if isinstance(value, list) else [value]
+    each = np.array([float(x) if isinstance(x, str) else x for x in values], dtype)
     return np.full(shape, each[0]) if len(values) == 1 else each.reshape(shape)

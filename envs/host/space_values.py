@@ -1,7 +1,4 @@
-"""Observations in Gymnasium's spaces as arrays of numbers: checked, flattened and cast.
-
-`rljax.envs.host.spaces` decides what agents see of them.
-"""
+"""Observations in Gymnasium's spaces as arrays of numbers: checked, flattened and cast."""
 
 from __future__ import annotations
 
@@ -11,7 +8,7 @@ from typing import Any
 import numpy as np
 from gymnasium import spaces
 
-from rljax.envs.host.actions import CORRECT
+from rljax.envs.host.actions import CORRECT, items
 from rljax.envs.host.space_descriptions import is_text
 
 Path = tuple[str | int, ...]  # of a part in a dictionary or tuple
@@ -20,8 +17,8 @@ Path = tuple[str | int, ...]  # of a part in a dictionary or tuple
 def as_array(
     space: spaces.Space, value: Any, leading: tuple[int, ...] = (), part: str = ""
 ) -> np.ndarray:
-    """Observations of a space that is neither dictionary nor tuple,
-    as an array [*leading, *space.shape] of numbers.
+    """Observations of a space that is neither dictionary nor tuple, as numbers [*leading,
+    *space.shape].
 
     Raises `ValueError` for another shape, and for values that the space's dtype cannot hold. `part`
     is the place of the value in the whole observation.
@@ -31,13 +28,7 @@ def as_array(
     except ValueError:  # nested lists of different lengths
         array = np.asarray(None)
     if array.dtype.kind not in "fiub":
-        shown = (
-            "None"
-            if value is None
-            else f"dtype {array.dtype}"
-            if isinstance(value, np.ndarray)
-            else repr(value)
-        )
+        shown = f"dtype {array.dtype}" if isinstance(value, np.ndarray) else repr(value)
         raise ValueError(
             f"{_called(part, leading)} that holds no real numbers ({shown[:80]}), {_promise(space)}"
         )
@@ -68,40 +59,25 @@ def flattened(
     without: Collection[Path] = (),
     path: Path = (),
 ) -> np.ndarray:
-    """Observations of any supported space as vectors [*leading, K] float32,
-    in the order of `gymnasium.spaces.flatten`.
+    """Observations as vectors [*leading, K] float32, in the order of `gymnasium.spaces.flatten`.
 
     Text is left out, and so are the parts at the paths `without`. Raises `ValueError` for values
     outside the space.
     """
     if path in without or is_text(space):
         return np.zeros((*leading, 0), np.float32)
-    if isinstance(space, spaces.Dict):
-        if not isinstance(value, Mapping) or not set(space.spaces) <= set(value):
-            shown = (
-                f"the keys {list(value)}"
-                if isinstance(value, Mapping)
-                else f"a {type(value).__name__}"
-            )
-            raise ValueError(f"{_called(part, leading)} with {shown}, {_promise(space)}")
+    if isinstance(space, (spaces.Dict, spaces.Tuple)):
+        if isinstance(space, spaces.Dict):
+            fits = isinstance(value, Mapping) and set(space.spaces) <= set(value)
+        else:
+            fits = isinstance(value, (tuple, list)) and len(value) == len(space.spaces)
+        if not fits:
+            raise ValueError(f"{_called(part, leading)} with {keys_of(value)}, {_promise(space)}")
         parts = [
             flattened(below, value[key], leading, f"{part}[{key!r}]", without, (*path, key))
-            for key, below in space.spaces.items()
+            for key, below in items(space)
         ]
-        return np.concatenate(parts, axis=-1) if parts else np.zeros((*leading, 0), np.float32)
-    if isinstance(space, spaces.Tuple):
-        if not isinstance(value, (tuple, list)) or len(value) != len(space.spaces):
-            shown = (
-                f"{len(value)} parts"
-                if isinstance(value, (tuple, list))
-                else f"a {type(value).__name__}"
-            )
-            raise ValueError(f"{_called(part, leading)} with {shown}, {_promise(space)}")
-        parts = [
-            flattened(below, value[i], leading, f"{part}[{i}]", without, (*path, i))
-            for i, below in enumerate(space.spaces)
-        ]
-        return np.concatenate(parts, axis=-1) if parts else np.zeros((*leading, 0), np.float32)
+        return np.concatenate([np.zeros((*leading, 0), np.float32), *parts], axis=-1)
     array = as_array(space, value, leading, part)
     if isinstance(space, (spaces.Discrete, spaces.MultiDiscrete)):
         return _one_hot(space, array, leading, part)
@@ -122,13 +98,23 @@ def _one_hot(space: Any, value: np.ndarray, leading: tuple[int, ...], part: str)
     """Choices as one-hot vectors [*leading, K] float32."""
     sizes = np.atleast_1d(space.n if isinstance(space, spaces.Discrete) else space.nvec).ravel()
     choice = (value.astype(np.int64) - np.asarray(space.start)).reshape(*leading, len(sizes))
-    if ((choice < 0) | (choice >= sizes)).any():
-        wrong = value.reshape(choice.shape)[(choice < 0) | (choice >= sizes)].flat[0]
+    outside = (choice < 0) | (choice >= sizes)
+    if outside.any():
+        wrong = value.reshape(choice.shape)[outside].flat[0]
         raise ValueError(f"{_called(part, leading)} with the choice {wrong}, {_promise(space)}")
     result = np.zeros((*leading, int(sizes.sum())), np.float32)
     starts = np.concatenate([[0], np.cumsum(sizes)[:-1]])
     np.put_along_axis(result, choice + starts, 1.0, axis=-1)
     return result
+
+
+def keys_of(value: Any) -> str:
+    """How messages call an observation of another structure."""
+    if isinstance(value, Mapping):
+        return f"the keys {list(value)}"
+    return (
+        f"{len(value)} parts" if isinstance(value, (tuple, list)) else f"a {type(value).__name__}"
+    )
 
 
 def _called(part: str, leading: tuple[int, ...]) -> str:

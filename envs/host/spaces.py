@@ -1,10 +1,8 @@
-"""Gymnasium's spaces as agents see them. This module decides what an observation shows to agents.
+"""Gymnasium's spaces as agents see them.
 
 An observation is a vector of float32, a picture with its channels last in its own dtype, or a
-dictionary of arrays. `Spaces` translates in both directions. A run stores a description of it
-(`space_descriptions`), so that a policy can act on an environment's own observations and return its
-own actions, even if the environment is not installed. Data sets of Minari are translated by it too,
-and `rljax.networks.encoders` turns the result into features.
+dictionary of arrays. A run stores the description of its `Spaces`, so that a policy can act on an
+environment's own observations and return its own actions, even if the environment is not installed.
 """
 
 from __future__ import annotations
@@ -17,15 +15,14 @@ import numpy as np
 from gymnasium import spaces
 
 from rljax.agent import MASK, EnvSpec, Part, difference
-from rljax.envs.host.actions import CORRECT, MOST_CHOICES, Actions
+from rljax.envs.host.actions import CORRECT, MOST_CHOICES, Actions, items
 from rljax.envs.host.space_descriptions import described, is_text, read
-from rljax.envs.host.space_values import Path, as_array, flattened
+from rljax.envs.host.space_values import Path, as_array, flattened, keys_of
 
-LEAST_PIXELS = 16  # height and width from which a Box of floats with three axes counts as a picture
-Channels = Literal["first", "last", "unclear"]  # where the channels of pictures are
-REST = "vector"  # the part of a dictionary that holds everything but pictures and the mask
-# The part that holds the whole observation of an environment whose `info` has a mask.
-ONLY = "observation"
+LEAST_PIXELS = 16  # height and width from which a Box of floats counts as a picture
+Channels = Literal["first", "last", "unclear"]
+REST = "vector"  # the part of a dictionary with everything but pictures and the mask
+ONLY = "observation"  # the only part but the mask, where `info` has the mask
 
 
 class Spaces:
@@ -35,11 +32,10 @@ class Spaces:
         observation, action: Gymnasium's spaces of one environment.
         observation_shape, observation_dtype: of one observation as agents see it; () where it is a
             dictionary.
-        parts: the arrays of an observation that agents see as a dictionary; () where they see one
-            array.
+        parts: the arrays of an observation that is a dictionary; else ().
         action_size: dimensions of a continuous action, or the number of discrete actions.
         discrete, choices: whether actions are discrete, and how many choices each of several has.
-        bounds: low [A] and high [A] of the environment's own actions; None where they are discrete.
+        bounds: low [A] and high [A] of the environment's actions; None where they are discrete.
         masked: whether the environment says in `info` which actions are allowed.
         note: how observations are changed for agents; None if they are not.
     """
@@ -47,14 +43,10 @@ class Spaces:
     def __init__(
         self, observation: spaces.Space, action: spaces.Space, name: str, masked: bool = False
     ) -> None:
-        """Vectors stay vectors, and pictures stay pictures, with their channels last.
+        """Translate the spaces, of which docs/spaces.md has all kinds. Text is left out.
 
-        Dictionaries, tuples, discrete observations (one number for each choice) and other shapes
-        become vectors. A structure with pictures or a mask of actions becomes a dictionary of its
-        pictures, its mask, and one vector of all the rest. Text is left out.
-
-        Raises `TypeError` for spaces of other kinds, and `ValueError` for actions without finite
-        bounds and for spaces that hold no number.
+        Raises `TypeError` for other spaces, and `ValueError` for actions without finite bounds and
+        for spaces that hold no number.
         """
         self.observation, self.action, self.name, self.masked = observation, action, name, masked
         self.actions = Actions(action, name)
@@ -93,15 +85,15 @@ class Spaces:
         )
 
     def observe(self, observation: Any, leading: tuple[int, ...], mask: Any = None) -> Any:
-        """The environment's own observations with these leading axes,
-        as new arrays [*leading, O...].
+        """The environment's own observations with these leading axes, as new arrays [*leading,
+        O...].
 
-        `mask` [*leading, A] marks allowed actions, if the environment's `info` has it. Raises
-        `ValueError` for values outside the space; the message continues "'NAME' returned".
+        `mask` [*leading, A] marks allowed actions, if `masked`. Raises `ValueError` for values
+        outside the space; the message continues "'NAME' returned".
         """
-        if not self.masked:
-            return self._observed(observation, leading)
         result = self._observed(observation, leading)
+        if not self.masked:
+            return result
         return {**(result if self._names else {ONLY: result}), MASK: self._mask(mask, leading)}
 
     def _observed(self, observation: Any, leading: tuple[int, ...]) -> Any:
@@ -109,28 +101,21 @@ class Spaces:
             parts = {}
             for path, (key, channels) in self._names.items():
                 part, space = _at(observation, path), _at(self.observation, path)
+                array = as_array(space, part, leading, _shown(path))
                 if key == MASK:
-                    parts[key] = (
-                        as_array(space, part, leading, _shown(path)).reshape(*leading, -1) != 0
-                    )
+                    parts[key] = array.reshape(*leading, -1) != 0
                 else:
-                    dtype = "uint8" if space.dtype == np.uint8 else "float32"
-                    parts[key] = _copied(
-                        as_array(space, part, leading, _shown(path)), channels, dtype
-                    )
+                    parts[key] = _copied(array, channels, _dtype(space))
             if any(part.name == self._rest for part in self.parts):
-                parts[self._rest] = flattened(
-                    self.observation, observation, leading, without=set(self._names)
-                )
+                without = set(self._names)
+                parts[self._rest] = flattened(self.observation, observation, leading, "", without)
             return parts
         if self._channels is None:
             return flattened(self.observation, observation, leading)
-        return _copied(
-            as_array(self.observation, observation, leading), self._channels, self._dtype
-        )
+        array = as_array(self.observation, observation, leading)
+        return _copied(array, self._channels, self._dtype)
 
     def _mask(self, mask: Any, leading: tuple[int, ...]) -> np.ndarray:
-        """The mask of allowed actions [*leading, A]."""
         if mask is None:
             raise ValueError(f"an info without {MASK!r}, which the first reset had. {CORRECT}")
         array = np.asarray(mask)
@@ -142,27 +127,18 @@ class Spaces:
         return array != 0
 
     def leading(self, observation: Any) -> tuple[int, ...]:
-        """The leading axes of the environment's own observations: () for one, (N,) for N;
-        () if that is unclear.
+        """The leading axes of the environment's own observations: (N,) for N; () for one, or if
+        that is unclear.
         """
-        space: Any = self.observation
-        while isinstance(space, (spaces.Dict, spaces.Tuple)):
-            keys: Any = (
-                list(space.spaces) if isinstance(space, spaces.Dict) else range(len(space.spaces))
-            )
-            key: Any = next((key for key in keys if _holds_numbers(space[key])), None)
-            try:
-                observation, space = observation[key], space[key]  # pyright: ignore[reportArgumentType, reportCallIssue]
-            except (TypeError, KeyError, IndexError):
-                return ()
-        shape = np.shape(observation)
-        single = space.shape or ()
-        return shape[:1] if len(shape) == len(single) + 1 else ()
+        path, space = next(_walk(self.observation))
+        try:
+            shape = np.shape(_at(observation, path))
+        except ValueError:
+            return ()
+        return shape[:1] if len(shape) == len(space.shape or ()) + 1 else ()
 
     def act(self, action: np.ndarray) -> Any:
-        """Actions [..., A] in [-1, 1], or [...] from 0, as the environment takes them;
-        see `Actions.act`.
-        """
+        """Agents' actions as the environment takes them; see `Actions.act`."""
         return self.actions.act(action)
 
     def described(self) -> dict[str, Any]:
@@ -173,17 +149,13 @@ class Spaces:
     @classmethod
     def read(cls, description: Mapping[str, Any], name: str) -> Spaces:
         """The spaces with this description."""
-        return cls(
-            read(description["observation"]),
-            read(description["action"]),
-            name,
-            description.get("masked", False) is True,
-        )
+        both = read(description["observation"]), read(description["action"])
+        return cls(*both, name, masked=description.get("masked") is True)
 
 
 def described_data(spec: EnvSpec, action_bounds: tuple[Any, Any]) -> dict[str, Any] | None:
-    """The spaces, ready for JSON, of a data set that names no environment and has actions within
-    bounds [A].
+    """The spaces, ready for JSON, of a data set that names no environment, with actions in bounds
+    [A].
 
     None if agents would see a dictionary of such spaces differently.
     """
@@ -202,20 +174,16 @@ def described_data(spec: EnvSpec, action_bounds: tuple[Any, Any]) -> dict[str, A
 
 
 def _walk(space: spaces.Space, path: Path = ()) -> Iterator[tuple[Path, Any]]:
-    """The paths and spaces of all parts of a space that are neither dictionaries nor tuples."""
+    """The paths and spaces of all parts that are neither dictionaries nor tuples."""
     if isinstance(space, (spaces.Dict, spaces.Tuple)):
-        named: Any = (
-            space.spaces.items() if isinstance(space, spaces.Dict) else enumerate(space.spaces)
-        )
-        for key, below in named:
+        for key, below in items(space):
             yield from _walk(below, (*path, key))
     else:
         yield path, space
 
 
 def _named(space: spaces.Space, num_actions: int) -> dict[Path, tuple[str, Channels | None]]:
-    """The names of the pictures and of the mask in a dictionary or tuple, by path;
-    {} if it holds neither.
+    """The names of the pictures and of the mask in a dictionary or tuple, by path.
 
     A mask is called `MASK` and has one number for each of `num_actions` discrete actions.
     """
@@ -234,9 +202,7 @@ def _named(space: spaces.Space, num_actions: int) -> dict[Path, tuple[str, Chann
 def _parts(
     space: spaces.Space, named: dict[Path, tuple[str, Channels | None]], rest: str, name: str
 ) -> tuple[tuple[Part, ...], str | None]:
-    """The parts of a dictionary with the pictures and the mask `named`, ordered by name,
-    and a note.
-    """
+    """The parts of a dictionary, ordered by name, and a note."""
     parts, size, texts = [], 0, []
     for path, leaf in _walk(space):
         if path not in named:
@@ -249,14 +215,11 @@ def _parts(
             continue
         first, second, third = leaf.shape
         shape = (second, third, first) if channels == "first" else leaf.shape
-        parts.append(Part(key, shape, "uint8" if leaf.dtype == np.uint8 else "float32"))
+        parts.append(Part(key, shape, _dtype(leaf)))
     if size:
         parts.append(Part(rest, (size,)))
-    kind = type(space).__name__
-    note = (
-        f"'{name}' observes a {kind}: agents "
-        f"see {', '.join(f'{part.name} {list(part.shape)}' for part in parts)}."
-    )
+    shapes = ", ".join(f"{part.name} {list(part.shape)}" for part in parts)
+    note = f"'{name}' observes a {type(space).__name__}: agents see {shapes}."
     note += f" They do not see the text under {', '.join(texts)}." if texts else ""
     return tuple(sorted(parts, key=lambda part: part.name)), note
 
@@ -269,23 +232,20 @@ def _free(name: str, named: dict[Path, tuple[str, Any]]) -> str:
 
 
 def _at(tree: Any, path: Path) -> Any:
-    """The part of an observation or space at a path.
-
-    Raises `ValueError` if an observation has none.
-    """
+    """The part of an observation or space at a path. Raises `ValueError` if there is none."""
     for key in path:
         try:
             tree = tree[key]
         except (TypeError, KeyError, IndexError):
-            shown = (
-                f"the keys {list(tree)}"
-                if isinstance(tree, Mapping)
-                else f"a {type(tree).__name__}"
-            )
             raise ValueError(
-                f"an observation with {shown}, its observation_space promises {key!r}. {CORRECT}"
+                f"an observation with {keys_of(tree)}, its observation_space promises {key!r}. "
+                f"{CORRECT}"
             ) from None
     return tree
+
+
+def _dtype(space: spaces.Space) -> str:
+    return "uint8" if space.dtype == np.uint8 else "float32"
 
 
 def _shown(path: Path) -> str:
@@ -317,20 +277,18 @@ def _agents_view(
         return space.shape, "last", None
     channels = _place_of_channels(space)
     if channels is None:
-        kind = (
-            f"a Box of shape {space.shape}"
-            if isinstance(space, spaces.Box)
-            else f"a {type(space).__name__}"
-        )
+        kind = f"a {type(space).__name__}"
+        kind += f" of shape {space.shape}" if isinstance(space, spaces.Box) else ""
         return (size,), None, f"'{name}' observes {kind}: it is flattened to {size} numbers."
     shape: Any = space.shape
     first, second, third = shape
     if channels == "first":
+        shape = (second, third, first)
         note = (
             f"'{name}' observes pictures of shape {space.shape}, channels first: agents "
-            f"see {(second, third, first)}"
+            f"see {shape}, channels last."
         )
-        return (second, third, first), "first", f"{note}, channels last."
+        return shape, "first", note
     note = None
     if channels == "unclear":
         note = (
@@ -342,12 +300,9 @@ def _agents_view(
 
 
 def _place_of_channels(space: spaces.Space) -> Channels | None:
-    """The place of the channels of pictures: an axis much shorter than height and width.
+    """The place of the channels of pictures: an axis much shorter than height and width; else None.
 
-    None for other spaces.
-
-    A Box of uint8 with three axes is always a picture. A Box of floats is one if its axes leave no
-    doubt.
+    A Box of uint8 with three axes is always a picture, a Box of floats if its axes leave no doubt.
     """
     if not isinstance(space, spaces.Box) or len(space.shape) != 3:
         return None
@@ -361,13 +316,9 @@ def _place_of_channels(space: spaces.Space) -> Channels | None:
 
 
 def _flat_size(space: spaces.Space, name: str) -> int:
-    """The number of numbers in one observation as a vector.
-
-    Raises `TypeError` if their number is not fixed.
-    """
+    """The size of one observation as a vector. Raises `TypeError` if it is not fixed."""
     if isinstance(space, (spaces.Dict, spaces.Tuple)):
-        parts = space.spaces.values() if isinstance(space, spaces.Dict) else space.spaces
-        return sum(_flat_size(part, name) for part in parts)
+        return sum(_flat_size(part, name) for _, part in items(space))
     if isinstance(space, (spaces.Discrete, spaces.MultiDiscrete)):
         choices = int(space.n) if isinstance(space, spaces.Discrete) else int(space.nvec.sum())
         if choices > MOST_CHOICES:
@@ -385,10 +336,3 @@ def _flat_size(space: spaces.Space, name: str) -> int:
         f"'{name}' observes {space}, agents need a vector of fixed size. Leave that part out with "
         "gymnasium.wrappers.FilterObservation, or wrap the environment so that it observes numbers."
     )
-
-
-def _holds_numbers(space: spaces.Space) -> bool:
-    if isinstance(space, (spaces.Dict, spaces.Tuple)):
-        parts = space.spaces.values() if isinstance(space, spaces.Dict) else space.spaces
-        return any(_holds_numbers(part) for part in parts)
-    return True

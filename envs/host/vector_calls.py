@@ -20,8 +20,7 @@ from rljax.envs.host.serial import Serial
 class VectorCalls:
     """The calls of `vector_env`, which error messages call `name`.
 
-    What they return is the vector environment's own: actions, observations and `info` are not
-    translated.
+    Nothing is translated. All methods raise `EnvironmentFailed`.
 
     Attributes:
         environments: the single environments; None where they are out of reach.
@@ -38,36 +37,26 @@ class VectorCalls:
     def reset(self, seeds: Sequence[int] | None) -> tuple[Any, dict[str, Any]]:
         """Begin an episode in each environment. Returns the observations and `info`.
 
-        A vector environment that accepts a single seed gets the first one. Raises
-        `EnvironmentFailed`.
+        A vector environment that accepts a single seed gets the first.
         """
         try:
             return self._call("reset", self.vector_env.reset, seed=seeds)
         except EnvironmentFailed as error:
-            takes_all = isinstance(
-                self.vector_env.unwrapped, (Serial, SyncVectorEnv, AsyncVectorEnv)
-            )
-            if (
-                seeds is None
-                or takes_all
-                or not isinstance(error.__cause__, (TypeError, gymnasium.error.Error))
-            ):
+            base, refusals = self.vector_env.unwrapped, (TypeError, gymnasium.error.Error)
+            takes_all = isinstance(base, (Serial, SyncVectorEnv, AsyncVectorEnv))
+            if seeds is None or takes_all or not isinstance(error.__cause__, refusals):
                 raise
             return self._call("reset", self.vector_env.reset, seed=seeds[0])
 
     def reset_ended(self, ended: np.ndarray) -> tuple[Any, dict[str, Any]]:
-        """Begin an episode where one has `ended` [N], even if the vector environment would do so in
-        the next step.
+        """Begin an episode where one has `ended` [N], even if the next step would do so.
 
-        Returns the observations of all environments and `info`. Raises `EnvironmentFailed`.
+        Returns all observations and `info`.
         """
         return self._call("reset", self.vector_env.reset, options={"reset_mask": ended.copy()})
 
     def step(self, action: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
-        """Apply the environments' own actions.
-
-        Returns observations, rewards, terminated, truncated, `info`. Raises `EnvironmentFailed`.
-        """
+        """Apply the environments' own actions. Returns what their `step` returns."""
         return self._call("step", self.vector_env.step, action)
 
     def has_masks(self) -> bool:
@@ -83,8 +72,7 @@ class VectorCalls:
     def render(self) -> np.ndarray:
         """A picture of environment 0, uint8 [H, W, 3].
 
-        Raises `ValueError` where it was made without `render_mode="rgb_array"`, and
-        `EnvironmentFailed` where rendering fails.
+        Raises `ValueError` where it was made without `render_mode="rgb_array"`.
         """
         if self.vector_env.render_mode != "rgb_array":
             raise ValueError(
@@ -112,18 +100,14 @@ class VectorCalls:
         return np.asarray(frame)
 
     def close(self, at_once: bool) -> None:
-        """Close the environments, once. Raises `EnvironmentFailed`.
-
-        With `at_once`, end their processes, and leave other environments.
-        """
+        """Close the environments, once. With `at_once`, end their processes, and leave others."""
         if self._closed:
             return
         self._closed = True
         base = self.vector_env.unwrapped
         if isinstance(base, AsyncVectorEnv):
-            stuck = base._state != AsyncState.DEFAULT or not all(
-                process.is_alive() for process in base.processes
-            )
+            alive = all(process.is_alive() for process in base.processes)
+            stuck = base._state != AsyncState.DEFAULT or not alive
             # Gymnasium would wait for the step of a process that hangs or has ended
             base._state = AsyncState.DEFAULT
             self._call("close", self.vector_env.close, terminate=stuck or at_once)
@@ -131,10 +115,6 @@ class VectorCalls:
             self._call("close", self.vector_env.close)
 
     def _call(self, part: str, function: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
-        """Call the vector environment.
-
-        Raises `EnvironmentFailed` for everything that its environments raise.
-        """
         asynchronous = isinstance(self.vector_env.unwrapped, AsyncVectorEnv)
         level = gymnasium.logger.min_level
         # Gymnasium would print the environments' errors before it raises the last one
@@ -159,21 +139,16 @@ class VectorCalls:
                 gymnasium.logger.min_level = level
 
     def _has_mujoco(self) -> bool:
-        return self.environments is not None and any(
-            saved_simulators.is_native(value, "MjData")
-            for value in vars(self.environments[0].unwrapped).values()
-        )
+        values = vars(self.environments[0].unwrapped).values() if self.environments else ()
+        return any(saved_simulators.is_native(value, "MjData") for value in values)
 
 
 def _autoreset_mode(vector_env: VectorEnv, name: str) -> AutoresetMode | None:
     mode = (vector_env.metadata or {}).get("autoreset_mode")
     mode = None if mode is None else AutoresetMode(mode)
     base = vector_env.unwrapped
-    if (
-        isinstance(base, AsyncVectorEnv)
-        and mode == AutoresetMode.NEXT_STEP
-        and not base.shared_memory
-    ):
+    copies = isinstance(base, AsyncVectorEnv) and not base.shared_memory
+    if copies and mode == AutoresetMode.NEXT_STEP:
         raise ValueError(
             f"'{name}' is an AsyncVectorEnv with shared_memory=False and autoreset_mode=NEXT_STEP, "
             "which resets an environment twice when asked to reset it. Use shared_memory=True or "

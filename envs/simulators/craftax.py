@@ -1,13 +1,13 @@
-"""Adapter: Craftax-Classic with symbolic observations, as `craftax/Classic-Symbolic`.
+"""Adapter: Craftax-Classic, Crafter in JAX, with symbolic observations, as
+`craftax/Classic-Symbolic`.
 
-Craftax-Classic is Crafter in JAX: survive in a generated world, gather, build and fight. The
-observation [1345] holds the map around the player, one number for each kind of block and creature
-in each of 7 x 9 cells, then the inventory, the player's needs, the direction, the light and whether
-the player sleeps. Each of the 22 achievements gives 1 when an episode first reaches it. Each point
-of health that is gained or lost gives 0.1 or -0.1.
+The observation [1345] holds the map around the player, one number for each kind of block and
+creature in each of 7 x 9 cells, then the inventory, the player's needs, the direction, the light
+and whether the player sleeps. Each of the 22 achievements gives 1 when an episode first reaches it,
+each point of health gained or lost 0.1 or -0.1.
 
-The adapter takes the version without auto-reset. The package ends episodes in the same way where
-the player dies and after 10,000 steps. Here, the first terminates and the second truncates.
+The package does not tell the player's death from the end after 10,000 steps. Here, the first
+terminates and the second truncates.
 
 Reference: Matthews et al., Craftax: A Lightning-Fast Benchmark for Open-Ended Reinforcement
 Learning, arXiv:2402.16801.
@@ -15,7 +15,6 @@ Learning, arXiv:2402.16801.
 
 from __future__ import annotations
 
-import importlib
 from typing import Any
 
 import jax
@@ -23,7 +22,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from rljax.agent import Array, EnvSpec
-from rljax.envs.environment import Environment, MissingPackageError, foreign, unknown
+from rljax.envs.environment import Environment, StepResult, foreign, import_package, unknown
 
 NO_LIMIT = np.iinfo(np.int32).max
 TASKS = {"Classic-Symbolic": "Craftax-Classic-Symbolic-v1"}  # our name -> the package's
@@ -55,35 +54,24 @@ class Craftax:
             observation, state = self.craftax.reset_env(key, params)
         return jnp.asarray(observation, jnp.float32), state
 
-    def step(
-        self, key: Array, state: Any, action: Array, params: Any
-    ) -> tuple[Array, Any, Array, Array, Array, dict[str, Any]]:
-        """Apply one action; see `rljax.envs.environment.Environment`."""
+    def step(self, key: Array, state: Any, action: Array, params: Any) -> StepResult:
+        """Apply one action."""
         with foreign(self.spec.name):
-            observation, state, reward, terminated, _ = self.craftax.step_env(
-                key, state, action, params
-            )
-        reward = jnp.asarray(reward, jnp.float32)
-        return (
-            jnp.asarray(observation, jnp.float32),
-            state,
-            reward,
-            terminated,
-            jnp.zeros((), jnp.bool_),
-            {},
-        )
+            result = self.craftax.step_env(key, state, action, params)
+        observation, state, reward, terminated, _ = result
+        observation, reward = (jnp.asarray(x, jnp.float32) for x in (observation, reward))
+        return observation, state, reward, terminated, jnp.zeros((), jnp.bool_), {}
 
 
 def names() -> list[str]:
-    """The names of Craftax's environments. Raises `MissingPackageError` without Craftax."""
+    """The names of Craftax's environments. Raises `MissingPackageError`."""
     _craftax()
     return [f"craftax/{task}" for task in TASKS]
 
 
 def make(name: str) -> Environment:
-    """Make the environment called `name`, such as "craftax/Classic-Symbolic".
-
-    Raises `ValueError` for other names.
+    """Make an environment such as "craftax/Classic-Symbolic". Raises `ValueError` where there is
+    none.
     """
     if name not in names():
         raise unknown(name, "craftax", names())
@@ -91,10 +79,4 @@ def make(name: str) -> Environment:
 
 
 def _craftax() -> Any:
-    try:
-        with foreign("craftax/"):
-            return importlib.import_module("craftax.craftax_env")
-    except ModuleNotFoundError as error:
-        if (error.name or "").partition(".")[0] != "craftax":
-            raise
-        raise MissingPackageError("craftax", "pip install 'rljax[craftax]'") from error
+    return import_package("craftax", "craftax.craftax_env", "pip install 'rljax[craftax]'")

@@ -1,4 +1,4 @@
-"""Adapter: gymnax's environments, as `gymnax/<name>`. It supports gymnax 1.0 and newer, and 0.0.9.
+"""Adapter: gymnax's environments, as `gymnax/<name>`, for gymnax 1.0 and newer, and 0.0.9.
 
 It calls `step_env`, below gymnax's own auto-reset, and so returns the true final observation.
 Before gymnax 1.0, `done` is also true at the time limit. There, the adapter steps with and without
@@ -10,7 +10,6 @@ Reference: Lange, gymnax: A JAX-based Reinforcement Learning Environment Library
 from __future__ import annotations
 
 import dataclasses
-import importlib
 from typing import Any
 
 import jax
@@ -20,8 +19,9 @@ import numpy as np
 from rljax.agent import Array, EnvSpec
 from rljax.envs.environment import (
     Environment,
-    MissingPackageError,
+    StepResult,
     foreign,
+    import_package,
     parsed,
     rescale,
     unknown,
@@ -33,18 +33,16 @@ NO_LIMIT = np.iinfo(np.int32).max
 class Gymnax:
     """An environment of gymnax. Its state is gymnax's `EnvState`.
 
-    A discrete observation becomes a one-hot vector.
+    A discrete observation becomes a one-hot vector. Arguments in the name replace gymnax's
+    parameters; unknown ones raise `ValueError`.
     """
 
     def __init__(self, name: str) -> None:
-        """Make the environment called `name`.
-
-        Arguments in the name replace gymnax's parameters; unknown ones raise.
-        """
-        package, (bare, arguments) = _gymnax(), parsed(name)
+        bare, arguments = parsed(name)
         with foreign(name):
-            self.gymnax, self.params = package.make(bare.removeprefix("gymnax/"))
-        self.params = self._given(bare, arguments)
+            self.gymnax, self.params = _gymnax().make(bare.removeprefix("gymnax/"))
+        if arguments:
+            self._set(bare, arguments)
         with foreign(name):
             observation = jax.eval_shape(
                 lambda key: self.gymnax.reset_env(key, self.params)[0], jax.random.key(0)
@@ -67,23 +65,18 @@ class Gymnax:
             max_episode_steps=int(self.params.max_steps_in_episode),
         )
 
-    def _given(self, bare: str, arguments: dict[str, Any]) -> Any:
-        """Gymnax's parameters with those of the name."""
-        if not arguments:
-            return self.params
-        known = {
-            field.name: getattr(self.params, field.name)
-            for field in dataclasses.fields(self.params)
-        }
+    def _set(self, bare: str, arguments: dict[str, Any]) -> None:
+        known = {field.name for field in dataclasses.fields(self.params)}
         for name, value in arguments.items():
             if name not in known or not isinstance(value, int | float):
-                numbers = ", ".join(
-                    key for key, default in known.items() if isinstance(default, int | float)
-                )
+                numbers = [
+                    key for key, x in vars(self.params).items() if isinstance(x, int | float)
+                ]
                 raise ValueError(
-                    f"'{bare}' has no number '{name}' to set to {value!r}. It has: {numbers}."
+                    f"'{bare}' has no number '{name}' to set to {value!r}. "
+                    f"It has: {', '.join(numbers)}."
                 )
-        return self.params.replace(**arguments)
+        self.params = self.params.replace(**arguments)
 
     def _require_bounds(self, name: str) -> None:
         if not (np.isfinite(self._action.low).all() and np.isfinite(self._action.high).all()):
@@ -99,14 +92,11 @@ class Gymnax:
             observation, state = self.gymnax.reset_env(key, params)
         return self._observe(observation), state
 
-    def step(
-        self, key: Array, state: Any, action: Array, params: Any
-    ) -> tuple[Array, Any, Array, Array, Array, dict[str, Any]]:
-        """Apply one action; see `rljax.envs.environment.Environment`."""
+    def step(self, key: Array, state: Any, action: Array, params: Any) -> StepResult:
+        """Apply one action."""
         if not self.spec.discrete:
-            action = rescale(
-                action.reshape(self._action.shape), self._action.low, self._action.high
-            )
+            action = action.reshape(self._action.shape)
+            action = rescale(action, self._action.low, self._action.high)
         with foreign(self.spec.name):
             observation, after, reward, terminated, info = self.gymnax.step_env(
                 key, state, action, params
@@ -115,18 +105,11 @@ class Gymnax:
                 truncated = self.gymnax.is_truncated(after, params)
             else:
                 done, unlimited = terminated, params.replace(max_steps_in_episode=NO_LIMIT)
-                # The compiler merges this with the step above, and only computes the condition
-                # twice.
+                # The compiler merges both steps, and only computes the condition twice.
                 terminated = self.gymnax.step_env(key, state, action, unlimited)[3]
                 truncated = done & ~terminated
-        return (
-            self._observe(observation),
-            after,
-            jnp.asarray(reward, jnp.float32),
-            terminated,
-            truncated,
-            info,
-        )
+        reward = jnp.asarray(reward, jnp.float32)
+        return self._observe(observation), after, reward, terminated, truncated, info
 
     def _observe(self, observation: Array) -> Array:
         if self._categories is not None:
@@ -135,15 +118,12 @@ class Gymnax:
 
 
 def names() -> list[str]:
-    """The names of all of gymnax's environments. Raises `MissingPackageError` without gymnax."""
+    """The names of gymnax's environments. Raises `MissingPackageError`."""
     return [f"gymnax/{name}" for name in _gymnax().registered_envs]
 
 
 def make(name: str) -> Environment:
-    """Make the environment called `name`, such as "gymnax/CartPole-v1".
-
-    Raises `ValueError` where there is none.
-    """
+    """Make an environment such as "gymnax/CartPole-v1". Raises `ValueError` where there is none."""
     bare = parsed(name)[0]
     if bare not in names():
         raise unknown(bare, "gymnax", names())
@@ -151,10 +131,4 @@ def make(name: str) -> Environment:
 
 
 def _gymnax() -> Any:
-    try:
-        with foreign("gymnax/"):
-            return importlib.import_module("gymnax")
-    except ModuleNotFoundError as error:
-        if (error.name or "").partition(".")[0] != "gymnax":
-            raise
-        raise MissingPackageError("gymnax", "pip install 'rljax[gymnax]'") from error
+    return import_package("gymnax", "gymnax", "pip install 'rljax[gymnax]'")

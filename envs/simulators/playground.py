@@ -1,32 +1,29 @@
-"""Adapter: MuJoCo Playground's environments, as `playground/<name>`.
+"""Adapter: MuJoCo Playground's environments, as `playground/<name>`, without the wrappers that hide
+their last observations and time limits.
 
-They have Brax's interface. The wrappers that hide their last observations and time limits are left
-out. On the CPU, MJX simulates them in JAX. Elsewhere Warp does, as their configuration says.
+They have Brax's interface. On the CPU, MJX simulates them in JAX. Elsewhere Warp does, as their
+configuration says.
 
 Reference: Zakka et al., MuJoCo Playground, arXiv:2502.08844.
 """
 
 from __future__ import annotations
 
-import importlib
 from typing import Any
 
 import jax
 
-from rljax.envs.environment import Environment, MissingPackageError, foreign, unknown
+from rljax.envs.environment import Environment, foreign, import_package, unknown
 from rljax.envs.simulators.brax import Brax
 
 
 def names() -> list[str]:
-    """The names of all of Playground's environments.
-
-    Raises `MissingPackageError` without Playground.
-    """
+    """The names of Playground's environments. Raises `MissingPackageError`."""
     return [f"playground/{name}" for name in _registry().ALL_ENVS]
 
 
 def make(name: str) -> Environment:
-    """Make the environment called `name`, such as "playground/CheetahRun".
+    """Make an environment such as "playground/CheetahRun".
 
     Raises `ValueError` where there is none.
     """
@@ -41,10 +38,5 @@ def make(name: str) -> Environment:
 
 
 def _registry() -> Any:
-    try:
-        with foreign("playground/"):
-            return importlib.import_module("mujoco_playground").registry
-    except ModuleNotFoundError as error:
-        if (error.name or "").partition(".")[0] != "mujoco_playground":
-            raise
-        raise MissingPackageError("playground", "pip install 'rljax[playground]'") from error
+    command = "pip install 'rljax[playground]'"
+    return import_package("playground", "mujoco_playground", command).registry

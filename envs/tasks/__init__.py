@@ -1,1 +1,1 @@
-"""The environments of this suite, called `rljax/...`. They run inside the compiled program."""
+"""Environments of this suite, `rljax/...`, inside the compiled program."""

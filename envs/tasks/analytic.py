@@ -1,23 +1,19 @@
-"""Small environments in pure JAX: probes whose values are known in closed form, a random walk,
-and a pendulum.
+"""Small environments in pure JAX: probes whose values are known in closed form, a random walk, and
+a pendulum.
 
-Each probe tests one ability of an agent, so a failed probe points to the fault.
+Each probe tests one ability of an agent, so that a failed probe points to the fault:
 
-| environment | observation | episode | reward | tests | |---|---|---|---|---| |
-`rljax/Constant` | 0 | 1 step | 1 | whether a value is learned at all | | `rljax/Delay` | steps
-done | 2 steps | 1 on the last | discounting | | `rljax/Endless` | 0 | truncated after 5
-steps | 1 | bootstrapping at truncation | | `rljax/Finite` | steps done / 5 | terminated after 5
-steps | 1 | no bootstrapping at termination | | `rljax/Observation` | -1 or 1 | 1 step | the
-observation | values that depend on the observation | | `rljax/Action` | 0 | 1
-step | -(action - 0.5)^2 | a policy | | `rljax/Both` | -1 or 1 | 1 step | observation x action | a
-policy that depends on the observation, at its bounds | | `rljax/Follow` | -1 or 1 | 1
-step | -(action - observation / 2)^2 | the same, inside its bounds | | `rljax/Memory` | (steps done,
-first action) | 2 steps | 1 - (first action - 0.5)^2 on the last | credit for the past |
+    rljax/Constant     whether a value is learned at all
+    rljax/Delay        discounting
+    rljax/Endless      bootstrapping at truncation
+    rljax/Finite       no bootstrapping at termination
+    rljax/Observation  values that depend on the observation
+    rljax/Action       a policy
+    rljax/Both         a policy that depends on the observation, at its bounds
+    rljax/Follow       the same, inside its bounds
+    rljax/Memory       credit for the past
 
-Each probe also exists with the suffix `-discrete`. Its actions are then the indices of `GRID`,
-which contains the optimal actions above. `value` and `optimal_action` give the known answers, for
-tests of agents. `rljax/RandomWalk` is for prediction: it has 5 states, one-hot, and a reward of 1
-at the right end, so that V under uniform actions is 1/6 to 5/6.
+With the suffix `-discrete`, actions are the indices of `GRID`, which contains the optimal actions.
 """
 
 from __future__ import annotations
@@ -29,7 +25,7 @@ import jax.numpy as jnp
 from flax import struct
 
 from rljax.agent import Array, EnvSpec
-from rljax.envs.environment import Environment, unknown
+from rljax.envs.environment import StepResult
 
 # The continuous actions that the discrete actions 0 to 4 stand for.
 GRID = (-1.0, -0.5, 0.0, 0.5, 1.0)
@@ -44,14 +40,14 @@ class AnalyticState:
 
 
 class Analytic:
-    """An environment with known values. The table above lists the subclasses.
+    """A probe. `value` and `optimal_action` give the known answers.
 
-    An episode terminates after `steps` steps. If the environment is `endless`, the time limit
-    truncates it there.
+    An episode terminates after `steps` steps; an `endless` one is truncated there.
     """
 
     steps = 1
     endless = False
+    signed = False  # the observation is -1 or 1 with equal probability, else 0
     observation_size = 1
     params = None
 
@@ -72,48 +68,39 @@ class Analytic:
 
     def step(
         self, key: Array, state: AnalyticState, action: Array, params: Any = None
-    ) -> tuple[Array, AnalyticState, Array, Array, Array, dict[str, Any]]:
-        """Apply one action; see `rljax.envs.environment.Environment`."""
+    ) -> StepResult:
+        """Apply one action."""
         choice = jnp.asarray(GRID)[action] if self.spec.discrete else action[0]
         reward = self.reward(state.observation, choice)
-        observation = self.after(state.observation, choice)
-        time = state.time + 1
+        observation, time = self.after(state.observation, choice), state.time + 1
         terminated = jnp.logical_and(not self.endless, time >= self.steps)
-        return (
-            observation,
-            AnalyticState(observation, time),
-            reward,
-            terminated,
-            jnp.zeros((), jnp.bool_),
-            {},
-        )
+        never, state = jnp.zeros((), jnp.bool_), AnalyticState(observation, time)
+        return observation, state, reward, terminated, never, {}
 
     def first(self, key: Array) -> Array:
         """An episode's first observation, [O]."""
+        if self.signed:
+            return jax.random.rademacher(key, (1,), jnp.float32)
         return jnp.zeros(self.observation_size)
 
     def after(self, observation: Array, choice: Array) -> Array:
-        """The observation [O] that follows after a choice [] in [-1, 1]."""
+        """The next observation [O] after a choice []."""
         return observation
 
     def reward(self, observation: Array, choice: Array) -> Array:
-        """The reward [] for a choice [] in [-1, 1]."""
+        """The reward [] for a choice []."""
         return jnp.ones(())
 
     def value(self, observation: Any, discount: Any) -> Array:
-        """The optimal value [...] of observations [..., O] under a discount in [0, 1)."""
+        """The optimal value [...] of observations [..., O]."""
         raise NotImplementedError
 
     def best_choice(self, observation: Array) -> Array:
-        """The best choice [...] in [-1, 1] for observations [..., O];
-        0 where all are equally good.
-        """
+        """The best choice [...] for observations [..., O]; 0 where all are equally good."""
         return jnp.zeros(observation.shape[:-1])
 
     def optimal_action(self, observation: Any) -> Array:
-        """The optimal action, [..., 1] float32 or [...] int32, for observations [..., O];
-        any where all are optimal.
-        """
+        """The optimal action, [..., 1] float32 or [...] int32, for observations [..., O]."""
         choice = self.best_choice(jnp.asarray(observation))
         if self.spec.discrete:
             return jnp.abs(jnp.asarray(GRID) - choice[..., None]).argmin(axis=-1).astype(jnp.int32)
@@ -121,17 +108,14 @@ class Analytic:
 
 
 class Constant(Analytic):
-    """One step with reward 1: V = 1. Every action is optimal."""
+    """One step with reward 1: V = 1."""
 
     def value(self, observation: Any, discount: Any) -> Array:
         return jnp.ones(jnp.shape(observation)[:-1])
 
 
 class Delay(Analytic):
-    """Reward 1 on the second of two steps: V(o) = discount^(1 - o), o the steps done.
-
-    Every action is optimal.
-    """
+    """Reward 1 on the second of two steps: V(o) = discount^(1 - o), o the steps done."""
 
     steps = 2
 
@@ -146,7 +130,7 @@ class Delay(Analytic):
 
 
 class Endless(Analytic):
-    """Reward 1 for ever, cut off after 5 steps: V = 1 / (1 - discount). Every action is optimal."""
+    """Reward 1 for ever, cut off after 5 steps: V = 1 / (1 - discount)."""
 
     steps, endless = 5, True
 
@@ -155,9 +139,8 @@ class Endless(Analytic):
 
 
 class Finite(Analytic):
-    """Reward 1 for 5 steps: V(o) = (1 - discount^(5 (1 - o))) / (1 - discount).
-
-    Every action is optimal.
+    """Reward 1 for 5 steps: V(o) = (1 - discount^(5 (1 - o))) / (1 - discount), 5 o the steps
+    done.
     """
 
     steps = 5
@@ -171,10 +154,9 @@ class Finite(Analytic):
 
 
 class Observation(Analytic):
-    """One step, with the observation as the reward: V(o) = o. Every action is optimal."""
+    """One step, with the observation as the reward: V(o) = o."""
 
-    def first(self, key: Array) -> Array:
-        return _sign(key)
+    signed = True
 
     def reward(self, observation: Array, choice: Array) -> Array:
         return observation[0]
@@ -199,8 +181,7 @@ class Action(Analytic):
 class ObservationTimesAction(Analytic):
     """One step with reward o a: V(o) = |o|, a*(o) = sign(o)."""
 
-    def first(self, key: Array) -> Array:
-        return _sign(key)
+    signed = True
 
     def reward(self, observation: Array, choice: Array) -> Array:
         return observation[0] * choice
@@ -215,8 +196,7 @@ class ObservationTimesAction(Analytic):
 class Follow(Analytic):
     """One step with reward -(a - o / 2)^2: V = 0, a*(o) = o / 2."""
 
-    def first(self, key: Array) -> Array:
-        return _sign(key)
+    signed = True
 
     def reward(self, observation: Array, choice: Array) -> Array:
         return -jnp.square(choice - 0.5 * observation[0])
@@ -231,7 +211,7 @@ class Follow(Analytic):
 class Memory(Analytic):
     """Two steps. The second observes the first step's action m, and its reward is 1 - (m - 0.5)^2.
 
-    V(0, 0) = discount, a* = 0.5; V(1, m) = 1 - (m - 0.5)^2, where every action is optimal.
+    V(0, 0) = discount, a* = 0.5; V(1, m) = 1 - (m - 0.5)^2.
     """
 
     steps, observation_size = 2, 2
@@ -251,13 +231,11 @@ class Memory(Analytic):
 
 
 class RandomWalk:
-    """Sutton and Barto's random walk: 5 states in a row.
-
-    It begins in the middle and ends beyond either end.
+    """Sutton and Barto's random walk: 5 states in a row, one-hot, from the middle to beyond either
+    end.
 
     The actions are 0 (left) and 1 (right). The reward is 1 at the right end. Under uniform actions,
-    without discounting, V of the i-th state from the left is i / 6. The best action is always
-    right. (Reinforcement Learning, 2nd edition, example 6.2.)
+    V of the i-th state from the left is i / 6. (Reinforcement Learning, 2nd edition, example 6.2.)
     """
 
     params = None
@@ -273,17 +251,15 @@ class RandomWalk:
         state = jnp.asarray(self.length // 2, jnp.int32)
         return self._observe(state), state
 
-    def step(
-        self, key: Array, state: Array, action: Array, params: Any = None
-    ) -> tuple[Array, Array, Array, Array, Array, dict[str, Any]]:
-        """Go one state to the left or right; see `rljax.envs.environment.Environment`."""
+    def step(self, key: Array, state: Array, action: Array, params: Any = None) -> StepResult:
+        """Go one state to the left or right."""
         state = state + 2 * action.astype(jnp.int32) - 1
         ended = (state < 0) | (state >= self.length)
         reward = jnp.where(state >= self.length, 1.0, 0.0)
         return self._observe(state), state, reward, ended, jnp.zeros((), jnp.bool_), {}
 
     def value(self, observation: Any) -> Array:
-        """V [...] of observations [..., 5] under uniform actions, without discounting."""
+        """V [...] of observations [..., 5] under uniform actions."""
         return (jnp.asarray(observation).argmax(axis=-1) + 1) / (self.length + 1)
 
     def _observe(self, state: Array) -> Array:
@@ -292,15 +268,15 @@ class RandomWalk:
 
 @struct.dataclass
 class PendulumState:
-    """The angle and velocity of a pendulum."""
+    """The state of a pendulum."""
 
     angle: Array  # [] radians, 0 upright
     velocity: Array  # [] radians a second
 
 
 class Pendulum:
-    """Swing a pendulum up and hold it: the dynamics and rewards of Gymnasium's Pendulum-v1,
-    200 steps.
+    """Swing a pendulum up and hold it: the dynamics and rewards of Gymnasium's Pendulum-v1, 200
+    steps.
 
     The observation is [cos(angle), sin(angle), velocity]. The action is the torque, from -2 to 2
     newton metres. With g = 10, and mass and length 1:
@@ -324,8 +300,8 @@ class Pendulum:
 
     def step(
         self, key: Array, state: PendulumState, action: Array, params: Any = None
-    ) -> tuple[Array, PendulumState, Array, Array, Array, dict[str, Any]]:
-        """Apply one torque for 0.05 seconds; see `rljax.envs.environment.Environment`."""
+    ) -> StepResult:
+        """Apply one torque for 0.05 seconds."""
         torque = 2 * jnp.clip(action[0], -1, 1)
         angle = (state.angle + jnp.pi) % (2 * jnp.pi) - jnp.pi
         reward = -(
@@ -340,43 +316,21 @@ class Pendulum:
         return jnp.stack([jnp.cos(state.angle), jnp.sin(state.angle), state.velocity])
 
 
-def _sign(key: Array) -> Array:
-    """-1 or 1 with equal probability, [1]."""
-    return jax.random.rademacher(key, (1,), jnp.float32)
-
-
 _PROBES: dict[str, type[Analytic]] = {
-    "Constant": Constant,
-    "Delay": Delay,
-    "Endless": Endless,
-    "Finite": Finite,
-    "Observation": Observation,
-    "Action": Action,
-    "Both": ObservationTimesAction,
-    "Follow": Follow,
-    "Memory": Memory,
+    "rljax/Constant": Constant,
+    "rljax/Delay": Delay,
+    "rljax/Endless": Endless,
+    "rljax/Finite": Finite,
+    "rljax/Observation": Observation,
+    "rljax/Action": Action,
+    "rljax/Both": ObservationTimesAction,
+    "rljax/Follow": Follow,
+    "rljax/Memory": Memory,
 }
-_ENVIRONMENTS: dict[str, type[Analytic] | type[Pendulum] | type[RandomWalk]] = {
-    **{
-        f"rljax/{name}{suffix}": probe
-        for suffix in ("", "-discrete")
-        for name, probe in _PROBES.items()
-    },
+_DISCRETE = {f"{name}-discrete": probe for name, probe in _PROBES.items()}
+ENVIRONMENTS: dict[str, Any] = {
+    **_PROBES,
+    **_DISCRETE,
     "rljax/Pendulum": Pendulum,
     "rljax/RandomWalk": RandomWalk,
 }
-
-
-def names() -> list[str]:
-    """The names of all environments of this module."""
-    return list(_ENVIRONMENTS)
-
-
-def make(name: str) -> Environment:
-    """Make the environment called `name`, such as "rljax/Follow".
-
-    Raises `ValueError` where there is none.
-    """
-    if name not in _ENVIRONMENTS:
-        raise unknown(name, "rljax", names())
-    return _ENVIRONMENTS[name](name)

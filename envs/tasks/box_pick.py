@@ -1,41 +1,28 @@
-"""Box pick: walk over a grid, pick boxes up and put them down,
-until each is where the goal shows it.
+"""Box pick: carry boxes over a grid to where the goal shows them.
 
-`rljax/BoxPick-MxN` has M rows, N columns and 4 boxes. A split of the problems may follow, then
-`-test` for the problems that are not trained on. For example `rljax/BoxPick-6x6-test` or
-`rljax/BoxPick-6x6-quarter-test`:
+docs/environments.md has the task. `rljax/BoxPick-MxN` has M rows, N columns and 4 boxes; a split
+and `-test` may follow, as in `rljax/BoxPick-6x6-quarter-test`:
 
-| split | training | `-test` | |---|---|---| | none | 3 boxes are on their targets, 1 is to
-move | all 4 are to move | | `-quarter` | the boxes are in a quarter, their targets in the next; the
-agent stays in the two | in the opposite one | | `-horizontal` | all 4 are to move; the agent stays
-in the upper or lower half, where it began | it goes anywhere | | `-vertical` | all 4 are to move;
-the agent stays in the left or right half, where it began | it goes anywhere |
+    split        training                                  -test
+    (none)       3 boxes are on their targets, 1 is not    none of the 4 is
+    -quarter     boxes in one quarter, targets in a        targets in the opposite quarter
+                 neighbour; the agent stays in the two
+    -horizontal  none of the 4 is on its target; the       the agent goes anywhere
+                 agent stays in its upper or lower half
+    -vertical    the same in the left or right half        the agent goes anywhere
 
-Where the agent has to stay in a region, a step out of it truncates the episode. The agent begins on
-any cell; with `-quarter`, on any cell in the quarter of the boxes.
+A step out of the agent's region truncates the episode. The agent begins on any cell; with
+`-quarter`, in the quarter of the boxes. Pick needs a box in the cell and none in hand, put the
+opposite; otherwise they change nothing. Boxes are no obstacles. The goal shows the boxes on their
+targets, and the agent where it began. Episodes have 100 steps, or the most that any problem can
+take.
 
-The actions are up, down, left, right, pick and put. Pick works on a cell with a box, with nothing
-in hand. Put works on a cell without a box, with a box in hand. An action that cannot be done
-changes nothing. Boxes are no obstacles, neither on the floor nor in hand.
-
-The observation [2 M N] is the codes of the cells of the grid, then the codes of the cells of the
-goal, row by row. Of the 12 codes, the agent sees only the 6 without targets. The goal shows the
-boxes on their targets, and the agent where it began.
-
-The reward is 1 after every step that leaves the boxes as the goal shows them, wherever the agent
-is, and otherwise 0. No episode terminates. It is truncated after 100 steps, or after the most steps
-that any problem can take, if that is more.
-
-For hindsight, `achieved`, `desired`, `relabelled` and `goal_reward` are functions of observations
-and goals alone: see `rljax.envs.goals.GoalConditioned`.
-
-These are the rules of Ghugare et al., On (the Role of Iterative) Computation and RL,
+The rules are those of Ghugare et al., On (the Role of Iterative) Computation and RL,
 arXiv:2602.05999, and of the code that they build on, by Bortkiewicz et al., Is Temporal Difference
 Learning the Gold Standard for Stitching in RL? The first split is the one in their script. The
-other splits are filters in their code, which leaves open how many boxes are to move. 4 is our
-choice, so that training and test differ in nothing else. In the training problems of `-horizontal`
-and `-vertical`, boxes and targets can be in the other half. An agent then learns from goals in
-hindsight only.
+others are filters in their code, which leaves open how many boxes are to move: 4 is our choice.
+With `-horizontal` and `-vertical`, boxes and targets of training problems can be in the other half:
+an agent then learns from goals in hindsight only.
 """
 
 from __future__ import annotations
@@ -49,17 +36,17 @@ import numpy as np
 from flax import struct
 
 from rljax.agent import Array, EnvSpec
-from rljax.envs.environment import Environment
-from rljax.envs.tasks.gridworld import Board, Grid, lowest
+from rljax.envs.environment import Environment, StepResult
+from rljax.envs.tasks.gridworld import Board, Grid, lowest, require_size
 
 BEGINNING = "rljax/BoxPick-"
-SIZES = (2, 10)  # the least and the greatest number of rows and columns
+SIZES = (2, 10)  # rows and columns
 BOXES = 4
 STEPS = 100  # the least time limit of an episode
 UP, DOWN, LEFT, RIGHT, PICK, PUT = range(6)
 
-# The authors' code of a cell. Rows: no agent, the agent, the agent with a box in hand. Columns:
-# empty floor, a box, a target, a box on a target.
+# The authors' codes of cells. Rows: no agent, the agent, the agent with a box in hand. Columns:
+# empty floor, a box, a target, a box on a target. Observations have no targets.
 CODES = np.array([[0, 1, 2, 10], [3, 5, 6, 8], [4, 11, 7, 9]], np.int32)
 SYMBOLS = np.array([[f"{agent}{floor}" for floor in ".bt*"] for agent in " AC"])
 COLOURS = {
@@ -76,41 +63,37 @@ class BoxPickState(struct.PyTreeNode):
     boxes: Array  # [M N] bool: cells with a box on the floor
     targets: Array  # [M N] bool: cells where the boxes are to be
     allowed: Array  # [M N] bool: cells where the agent may be
-    agent: Array  # [] int32, the agent's cell
-    start: Array  # [] int32, the agent's first cell
-    carrying: Array  # [] bool, whether the agent has a box in hand
+    agent: Array  # [] int32: its cell
+    start: Array  # [] int32: its first cell
+    carrying: Array  # [] bool: a box is in hand
 
 
 class BoxPick(Grid):
-    """Box pick of one size, with one split of the problems."""
+    """Box pick of one size and split."""
 
     params = None
 
     def __init__(
         self, name: str, rows: int, columns: int, split: str = "", test: bool = False
     ) -> None:
-        """`split` is "", "quarter", "horizontal" or "vertical".
-
-        Raises `ValueError` for sizes that do not exist.
+        """`split` is "", "quarter", "horizontal" or "vertical". Raises `ValueError` for sizes that
+        do not exist.
         """
-        low, high = SIZES
-        if not (low <= rows <= high and low <= columns <= high):
-            raise ValueError(
-                f"'{name}' has {rows} x {columns} cells: rows and columns must be {low} to {high}."
-            )
+        require_size(name, rows, columns, SIZES)
         self.rows, self.columns, self.cells = rows, columns, rows * columns
         if self.cells < 2 * BOXES:
             raise ValueError(
                 f"'{name}' has {self.cells} cells: {BOXES} boxes and their targets "
                 f"need {2 * BOXES}."
             )
-        halved = {
-            "": (),
-            "quarter": (rows, columns),
-            "horizontal": (rows,),
-            "vertical": (columns,),
+        odd_rows, odd_columns = rows % 2, columns % 2
+        cannot = {
+            "": False,
+            "quarter": odd_rows or odd_columns or self.cells < 4 * BOXES,
+            "horizontal": odd_rows,
+            "vertical": odd_columns,
         }[split]
-        if any(side % 2 for side in halved) or (split == "quarter" and self.cells < 4 * BOXES):
+        if cannot:
             raise ValueError(
                 f"'{name}' cannot be split: a side that is halved must be even, and a quarter must "
                 f"hold {BOXES} boxes. For example: {BEGINNING}6x6-{split}"
@@ -128,7 +111,6 @@ class BoxPick(Grid):
 
     def reset(self, key: Array, params: Any = None) -> tuple[Array, BoxPickState]:
         """Draw a problem."""
-        # One draw for all random numbers: splitting the key would cost as much as the draw.
         drawn = jax.random.bits(key, (self.cells + 2,), jnp.uint32)
         begin = self._quarters if self.split == "quarter" else self._anywhere
         state = begin(drawn[:-2], *(drawn[-2:] >> 1).astype(jnp.int32))
@@ -138,16 +120,15 @@ class BoxPick(Grid):
 
     def step(
         self, key: Array, state: BoxPickState, action: Array, params: Any = None
-    ) -> tuple[Array, BoxPickState, Array, Array, Array, dict[str, Any]]:
-        """Walk, pick or put; see `rljax.envs.environment.Environment`."""
+    ) -> StepResult:
+        """Walk, pick or put."""
         row, column = state.agent // self.columns, state.agent % self.columns
         row = jnp.clip(row + (action == DOWN) - (action == UP), 0, self.rows - 1)
         column = jnp.clip(column + (action == RIGHT) - (action == LEFT), 0, self.columns - 1)
         here = self._at(state.agent)
         box = (here & state.boxes).any()
-        changes = ((action == PICK) & box & ~state.carrying) | (
-            (action == PUT) & ~box & state.carrying
-        )
+        picks, puts = box & ~state.carrying, ~box & state.carrying
+        changes = ((action == PICK) & picks) | ((action == PUT) & puts)
         state = state.replace(
             boxes=state.boxes ^ (here & changes),
             agent=row * self.columns + column,
@@ -155,31 +136,23 @@ class BoxPick(Grid):
         )
         reward = (state.boxes == state.targets).all().astype(jnp.float32)
         left = ~(self._at(state.agent) & state.allowed).any()
-        return (
-            self._observe(state),
-            state,
-            reward,
-            jnp.zeros((), jnp.bool_),
-            left,
-            {"success": reward > 0},
-        )
+        never, info = jnp.zeros((), jnp.bool_), {"success": reward > 0}
+        return self._observe(state), state, reward, never, left, info
 
     def achieved(self, observation: Array) -> Array:
-        """The goal [..., M N] that observations [..., 2 M N] have reached: their grid."""
+        """The grid [..., M N] in observations [..., 2 M N]."""
         return observation[..., : self.cells]
 
     def desired(self, observation: Array) -> Array:
-        """The goal [..., M N] that observations [..., 2 M N] ask for."""
+        """The goal [..., M N] in observations [..., 2 M N]."""
         return observation[..., self.cells :]
 
     def relabelled(self, observation: Array, goal: Array) -> Array:
-        """The observations [..., 2 M N] with `goal` [..., M N] in place of their own goal."""
+        """The observations [..., 2 M N] with another `goal` [..., M N]."""
         return jnp.concatenate([self.achieved(observation), goal], axis=-1)
 
     def goal_reward(self, achieved: Array, goal: Array) -> Array:
-        """The reward [...] for reaching `achieved` when `goal` is the goal, both [..., M N]:
-        1 if all boxes match.
-        """
+        """1 if `achieved` [..., M N] has its boxes where `goal` has them, else 0: [...]."""
         return (_has_box(achieved) == _has_box(goal)).all(axis=-1).astype(jnp.float32)
 
     def boards(self, state: BoxPickState) -> tuple[Board, ...]:
@@ -190,43 +163,29 @@ class BoxPick(Grid):
         return now, self._board(start.astype(int), targets, np.zeros(self.cells, bool))
 
     def _board(self, agent: np.ndarray, boxes: np.ndarray, targets: np.ndarray) -> Board:
-        """A board in layers: the floor or a target, then a box, then the agent,
-        then the box in its hand.
-        """
         floor = np.where(targets[:, None], COLOURS["target"], COLOURS["floor"])
         box = np.where(boxes[:, None], COLOURS["box"], floor)
         body = np.where(agent[:, None] > 0, COLOURS["agent"], box)
         hand = np.where(agent[:, None] > 1, COLOURS["box"], body)
-        layers = (
-            np.stack([floor, box, body, hand])
-            .astype(np.uint8)
-            .reshape(-1, self.rows, self.columns, 3)
-        )
-        return Board(SYMBOLS[agent, boxes + 2 * targets].reshape(self.rows, self.columns), layers)
+        shape = (self.rows, self.columns)
+        layers = np.stack([floor, box, body, hand]).astype(np.uint8).reshape(-1, *shape, 3)
+        return Board(SYMBOLS[agent, boxes + 2 * targets].reshape(shape), layers)
 
     def _anywhere(self, order: Array, agent: Array, _: Array) -> BoxPickState:
-        """A problem with boxes, targets and the agent on any cells,
-        from random numbers uint32 [M N] and int32 [].
-        """
         agent = agent % self.cells
-        half = {"": jnp.ones(self.cells, bool), "horizontal": self.below, "vertical": self.right}[
-            self.split
-        ]
+        half = {"": jnp.ones(self.cells, bool), "horizontal": self.below, "vertical": self.right}
+        half = half[self.split]
         allowed = half == (self._at(agent) & half).any()
-        # In the random order, boxes on their targets come first, then boxes to move, then the
-        # targets of these.
+        # In random order: boxes on their targets, boxes to move, the targets of these.
         boxes = lowest(order, BOXES)
         targets = lowest(order, BOXES - self.moving) | (lowest(order, BOXES + self.moving) & ~boxes)
         return self._first(boxes, targets, allowed, agent)
 
     def _quarters(self, order: Array, agent: Array, pair: Array) -> BoxPickState:
-        """A problem with the boxes and the agent in one quarter, and the targets in another."""
         source = pair % 4
-        # The numbers of two quarters that share a side differ in one bit, those of opposite
-        # quarters in both bits.
+        # The numbers of neighbouring quarters differ in one bit, those of opposite ones in both.
         target = source ^ (3 if self.test else 1 + pair // 4 % 2)
-        # The order is by quarter, and random within a quarter: the cells of earlier quarters all
-        # come before.
+        # The order is by quarter, and random within a quarter.
         size, order = self.cells // 4, order >> 2 | self.quarter.astype(np.uint32) << 30
         boxes, targets = (
             (self.quarter == quarter) & lowest(order, quarter * size + BOXES)
@@ -243,15 +202,11 @@ class BoxPick(Grid):
         return BoxPickState(boxes, targets, allowed, agent, agent, jnp.zeros((), jnp.bool_))
 
     def _at(self, cell: Array) -> Array:
-        """The cell as a mask, [M N] bool."""
         return jnp.arange(self.cells) == cell
 
     def _observe(self, state: BoxPickState) -> Array:
-        """The observation, without targets.
-
-        It selects codes by arithmetic: a table is slow for batches on the CPU.
-        """
         here, start = self._at(state.agent), self._at(state.start)
+        # Arithmetic, because a table is slow for batches on the CPU.
         agents = jnp.where(state.carrying, _code(2, state.boxes), _code(1, state.boxes))
         grid = jnp.where(here, agents, _code(0, state.boxes))
         goal = jnp.where(start, _code(1, state.targets), _code(0, state.targets))
@@ -259,29 +214,22 @@ class BoxPick(Grid):
 
 
 def _code(agent: int, boxes: Array) -> Array:
-    """The codes [...] float32 of cells without targets."""
     empty, box = CODES[agent, :2].astype(np.float32)
     return jnp.where(boxes, box, empty)
 
 
 def _has_box(codes: Any) -> Any:
-    """Whether there is a box on the floor of cells with codes [...]."""
     return (codes == 1) | (codes == 5) | (codes == 11)
 
 
 class Solver:
-    """The shortest solutions of all problems with the same targets,
-    found by a search from the solved states in NumPy.
+    """The shortest solutions of all problems with the same targets, in NumPy.
 
-    The search visits every state: 36 x (58,905 + 7,140) for 4 boxes on 6 x 6 cells, with all boxes
-    on the floor or one in hand.
+    A search from the solved states visits every state, 2.4 million on 6 x 6 cells.
     """
 
     def __init__(self, targets: Any) -> None:
-        """`targets` [M, N] bool has one target per box.
-
-        Raises `ValueError` for more than 49 cells.
-        """
+        """`targets` [M, N] bool, one per box. Raises `ValueError` for more than 49 cells."""
         targets = np.asarray(targets, bool)
         self.rows, self.columns = targets.shape
         self.cells = targets.size
@@ -290,8 +238,7 @@ class Solver:
                 f"{self.rows} x {self.columns} cells have too many states: search at most 7 x 7 "
                 "of them."
             )
-        # One action can undo each change: the distance from the solved states equals the distance
-        # to them.
+        # One action can undo each change: distances from the solved states equal those to them.
         before = np.empty(0, np.int64)
         front = np.sort(self._pack(targets.ravel(), np.arange(self.cells), False))
         fronts = [front]
@@ -311,8 +258,8 @@ class Solver:
         return int(self._distance(self._read(observation)))
 
     def action(self, observation: Any) -> int:
-        """The next action of a shortest solution from an observation [2 M N];
-        if solved, one that keeps it so.
+        """The next action of a shortest solution from an observation [2 M N]; if solved, one that
+        keeps it so.
         """
         state = self._read(observation)
         if self._distance(state) == 0:
@@ -328,18 +275,14 @@ class Solver:
         return self._pack(_has_box(codes), agent, codes[agent] in CODES[2, :2])
 
     def _pack(self, boxes: np.ndarray, agent: Any, carrying: bool) -> np.ndarray:
-        """States as int64: one bit for each cell with a box, 6 bits for the agent's cell,
-        one bit for a box in hand.
+        """States as int64: a bit for each cell with a box, 6 for the agent's cell, one for a box in
+        hand.
         """
         floor = sum(1 << int(cell) for cell in np.flatnonzero(boxes))
-        return (
-            np.int64(floor)
-            | np.asarray(agent, np.int64) << self.cells
-            | np.int64(carrying) << self.cells + 6
-        )
+        agent, hand = np.asarray(agent, np.int64), np.int64(carrying)
+        return np.int64(floor) | agent << self.cells | hand << self.cells + 6
 
     def _after(self, states: np.ndarray, action: int) -> np.ndarray:
-        """The states that an action leads to."""
         agent = states >> self.cells & 63
         if action in (PICK, PUT):
             box, carrying = states >> agent & 1, states >> self.cells + 6 & 1
@@ -352,20 +295,19 @@ class Solver:
 
 
 def names() -> list[str]:
-    """The names of a few sizes with their splits. `make` accepts all other sizes too."""
+    """A few sizes with their splits. `make` accepts all other sizes too."""
     splits = ("", "-quarter", "-horizontal", "-vertical")
     kinds = [f"{split}{test}" for split in splits for test in ("", "-test")]
-    return [f"{BEGINNING}4x4{kind}" for kind in kinds] + [f"{BEGINNING}6x6{kind}" for kind in kinds]
+    return [f"{BEGINNING}{size}{kind}" for size in ("4x4", "6x6") for kind in kinds]
 
 
 def make(name: str) -> Environment:
-    """Make the environment called `name`, such as "rljax/BoxPick-6x6-quarter-test".
+    """Make an environment such as "rljax/BoxPick-6x6-quarter-test".
 
     Raises `ValueError` for a name of another form, and what `BoxPick` raises.
     """
-    parts = re.fullmatch(
-        re.escape(BEGINNING) + r"(\d+)x(\d+)(?:-(quarter|horizontal|vertical))?(-test)?", name
-    )
+    form = r"(\d+)x(\d+)(?:-(quarter|horizontal|vertical))?(-test)?"
+    parts = re.fullmatch(form, name.removeprefix(BEGINNING))
     if parts is None:
         raise ValueError(
             f"'{name}' names no size of box pick: the form is {BEGINNING}MxN, then -quarter, "

@@ -1,10 +1,8 @@
-"""All tasks of this suite by name, `rljax/<name>`.
-
-Analytic tasks, tasks of MuJoCo and NeoRL-2, job shops, a point among hazards, a pendulum in
-pictures, combination locks, and problems on grids.
-"""
+"""All tasks of this suite by name, `rljax/<name>`."""
 
 from __future__ import annotations
+
+from typing import Any
 
 from rljax.envs.environment import Environment, unknown
 from rljax.envs.tasks import (
@@ -19,25 +17,23 @@ from rljax.envs.tasks import (
     point_hazards,
 )
 
-# With a fixed list of names.
 MODULES = (analytic, mjx, neorl2, job_shop, point_hazards, pendulum_pictures)
-# With names of any size: they begin with the module's `BEGINNING`.
+ENVIRONMENTS: dict[str, Any] = {
+    name: made_by for module in MODULES for name, made_by in module.ENVIRONMENTS.items()
+}
+# With tasks of any size, whose names begin with the module's `BEGINNING`.
 SIZED = (lights_out, box_pick, combination_lock)
 
 
 def names() -> list[str]:
-    """The names of all tasks. Of the tasks that have sizes, only a few sizes."""
-    return [name for module in (*MODULES, *SIZED) for name in module.names()]
+    """The names of all tasks; of those that have sizes, only a few sizes."""
+    return [*ENVIRONMENTS, *(name for module in SIZED for name in module.names())]
 
 
 def make(name: str) -> Environment:
-    """Make the environment called `name`, such as "rljax/Pendulum".
-
-    Raises `ValueError` where there is none.
-    """
-    for module in MODULES:
-        if name in module.names():
-            return module.make(name)
+    """Make an environment such as "rljax/Pendulum". Raises `ValueError` where there is none."""
+    if name in ENVIRONMENTS:
+        return ENVIRONMENTS[name](name)
     for module in SIZED:
         if name.startswith(module.BEGINNING):
             return module.make(name)

@@ -1,25 +1,19 @@
-"""A combination lock, `rljax/CombinationLock-H`: one of 10 actions is right in each of H steps,
-and the end pays.
+"""A combination lock, `rljax/CombinationLock-H`: one of 10 actions is right in each of H steps, and
+the end pays.
 
-There are two good states, A and B, and a bad one, C, from which there is no way back. An episode
-begins in A or B, each with probability 1/2, and terminates after H steps. In A and B, one of 10
-actions is right in each step, another one in A than in B. The right action leads to A or B, each
-with probability 1/2, any other action leads to C:
+An episode begins in one of two good states, A and B, each with probability 1/2, and terminates
+after H steps. In each step another action is right in A than in B. It leads to A or B, each with
+probability 1/2, any other to C for good:
 
     reward = 1       for the right action in the last step
              0.1     with probability 1/2 where an action leads from A or B to C: a decoy
              0       else
 
-Uniform actions earn 0.05, and find the 1 once in 10^H episodes. The observation is rich: a Hadamard
-matrix turns two vectors that are 1 at one place, for the state (one of three) and the time
-(0 to H), into one, with Gaussian noise of std 0.1 on the first H + 3 of its inputs. It has the next
-power of 2 above H + 3 numbers.
+For the observation, a Hadamard matrix turns the one-hot vectors of state and time (0 to H) into the
+next power of 2 above H + 3 numbers, after Gaussian noise of std 0.1 on the first H + 3 inputs.
 
 Actions are 10 numbers in [-1, 1]: the action is drawn from the softmax of (numbers + 1) / 0.2. With
-the suffix `-discrete` the action is one of 10 and is not drawn. The combination depends on H alone.
-
-`value` and `optimal_action` give the optimum in closed form, and `demonstrations` gives episodes of
-the optimal policy.
+the suffix `-discrete` the action is one of 10. The combination depends on H alone.
 
 After Zhou et al., Offline Data Enhanced On-Policy Policy Gradient with Provable Guarantees,
 arXiv:2311.08384, and their code, and Zhang et al., Efficient Reinforcement Learning in Block MDPs,
@@ -37,7 +31,7 @@ import numpy as np
 from flax import struct
 
 from rljax.agent import Array, EnvSpec, Transition
-from rljax.envs.environment import Environment
+from rljax.envs.environment import Environment, StepResult
 
 BEGINNING = "rljax/CombinationLock-"
 HORIZONS = (1, 500)  # the shortest and the longest
@@ -80,75 +74,58 @@ class CombinationLock:
         state = LockState(jax.random.randint(key_place, (), 0, 2), jnp.zeros((), jnp.int32))
         return self._observe(key_noise, state), state
 
-    def step(
-        self, key: Array, state: LockState, action: Array, params: Any = None
-    ) -> tuple[Array, LockState, Array, Array, Array, dict[str, Any]]:
-        """Apply one action; see `rljax.envs.environment.Environment`."""
+    def step(self, key: Array, state: LockState, action: Array, params: Any = None) -> StepResult:
+        """Apply one action."""
         key_action, key_place, key_decoy, key_noise = jax.random.split(key, 4)
         if not self.spec.discrete:
             action = jax.random.categorical(key_action, action / TEMPERATURE)
         good = state.place < 2
-        right = jnp.asarray(self.combination)[
-            jnp.minimum(state.place, 1), jnp.minimum(state.time, self.horizon - 1)
-        ]
-        opens = good & (action == right)
+        opens = good & (action == self._right(state.place, state.time))
         place = jnp.where(opens, jax.random.randint(key_place, (), 0, 2), 2)
         last = state.time == self.horizon - 1
         decoy = DECOY * (good & ~opens & jax.random.bernoulli(key_decoy))
         after = LockState(place, state.time + 1)
-        info = {"success": opens & last}
-        return (
-            self._observe(key_noise, after),
-            after,
-            jnp.where(opens & last, 1.0, decoy),
-            last,
-            jnp.zeros((), bool),
-            info,
-        )
+        success = opens & last
+        reward, never = jnp.where(success, 1.0, decoy), jnp.zeros((), bool)
+        return self._observe(key_noise, after), after, reward, last, never, {"success": success}
 
     @property
     def optimum(self) -> float:
-        """The largest expected return of an episode, without discounting:
-        1 where actions are discrete.
-        """
+        """The largest expected return of an episode, without discounting."""
         return float(self.value(0))
 
     def value(self, time: Any, place: Any = 0, discount: float = 1.0) -> np.ndarray:
         """The optimal value [...] of places [...] at times [...], both whole numbers."""
-        sure = (
-            1.0 if self.spec.discrete else 1.0 / (1.0 + (ACTIONS - 1) * np.exp(-2.0 / TEMPERATURE))
-        )
-        values = [0.0]  # with no step left, with one, and so on
+        others = 0.0 if self.spec.discrete else (ACTIONS - 1) * np.exp(-2.0 / TEMPERATURE)
+        sure, values = 1.0 / (1.0 + others), [0.0]  # with no step left, with one, and so on
         for left in range(self.horizon):
-            values.append(
-                sure * (discount * values[-1] if left else 1.0) + (1.0 - sure) * DECOY / 2
-            )
-        return np.where(
-            np.asarray(place) < 2, np.asarray(values)[self.horizon - np.asarray(time)], 0.0
-        )
+            after = discount * values[-1] if left else 1.0
+            values.append(sure * after + (1.0 - sure) * DECOY / 2)
+        good = np.asarray(values)[self.horizon - np.asarray(time)]
+        return np.where(np.asarray(place) < 2, good, 0.0)
 
     def decoded(self, observation: Any) -> tuple[Array, Array]:
         """The places [...] and times [...] that observations [..., O] show, without noise."""
         plain = jnp.asarray(observation) @ self.rotation / self.size
-        return plain[..., :PLACES].argmax(axis=-1), plain[
-            ..., PLACES : PLACES + self.horizon + 1
-        ].argmax(axis=-1)
+        places, times = plain[..., :PLACES], plain[..., PLACES : PLACES + self.horizon + 1]
+        return places.argmax(axis=-1), times.argmax(axis=-1)
 
     def optimal_action(self, observation: Any) -> Array:
-        """The optimal action, [..., 10] float32 or [...] int32, for observations [..., O];
-        in C, the action of B.
+        """The optimal action, [..., 10] float32 or [...] int32, for observations [..., O]; in C,
+        that of B.
         """
-        place, time = self.decoded(observation)
-        right = jnp.asarray(self.combination)[
-            jnp.minimum(place, 1), jnp.minimum(time, self.horizon - 1)
-        ]
+        right = self._right(*self.decoded(observation))
         return right if self.spec.discrete else 2.0 * jax.nn.one_hot(right, ACTIONS) - 1.0
+
+    def _right(self, place: Array, time: Array) -> Array:
+        time = jnp.minimum(time, self.horizon - 1)
+        return jnp.asarray(self.combination)[jnp.minimum(place, 1), time]
 
     def demonstrations(self, key: Array, episodes: int, exploration: Any = None) -> Transition:
         """Episodes by the optimal policy, one after another: [episodes H, ...].
 
-        Each action is replaced by a uniform one with probability `exploration`. None is 1 / H, as
-        in the paper.
+        A uniform action replaces each with probability `exploration`; by default 1 / H, as in the
+        paper.
         """
         share = 1.0 / self.horizon if exploration is None else exploration
 
@@ -184,7 +161,7 @@ class CombinationLock:
 
 
 def _hadamard(size: int) -> np.ndarray:
-    """Sylvester's matrix [size, size] of -1 and 1, symmetric, float32; `size` is a power of 2."""
+    """Sylvester's symmetric matrix [size, size] float32 of -1 and 1; `size` is a power of 2."""
     matrix = np.ones((1, 1), np.float32)
     while len(matrix) < size:
         matrix = np.block([[matrix, matrix], [matrix, -matrix]])
@@ -192,20 +169,17 @@ def _hadamard(size: int) -> np.ndarray:
 
 
 def names() -> list[str]:
-    """The names of a few horizons. `make` accepts all others too."""
-    return [
-        f"{BEGINNING}{horizon}{suffix}"
-        for horizon in (5, 10, 20, 50)
-        for suffix in ("", "-discrete")
-    ]
+    """A few horizons. `make` accepts all others too."""
+    horizons, suffixes = (5, 10, 20, 50), ("", "-discrete")
+    return [f"{BEGINNING}{horizon}{suffix}" for horizon in horizons for suffix in suffixes]
 
 
 def make(name: str) -> Environment:
-    """Make the environment called `name`, such as "rljax/CombinationLock-10".
+    """Make an environment such as "rljax/CombinationLock-10".
 
     Raises `ValueError` for a name of another form, and what `CombinationLock` raises.
     """
-    parts = re.fullmatch(re.escape(BEGINNING) + r"(\d{1,9})(-discrete)?", name)
+    parts = re.fullmatch(r"(\d{1,9})(-discrete)?", name.removeprefix(BEGINNING))
     if parts is None:
         raise ValueError(
             f"'{name}' names no combination lock: the form is {BEGINNING}H with a horizon H, then "

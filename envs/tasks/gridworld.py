@@ -11,7 +11,7 @@ from rljax.agent import Array, EnvSpec
 
 CELL = 32  # pixels along a cell's side
 BORDER = 1  # pixels around a cell
-INSET = 4  # pixels on every side by which a layer of colours is smaller than the one beneath it
+INSET = 4  # pixels by which a layer of colours is smaller on every side than the one beneath it
 GAP = 16  # pixels between boards
 LINES = np.full(3, 40, np.uint8)  # the colour between cells and between boards
 
@@ -30,11 +30,11 @@ class Grid:
     frames_per_second = 4.0
 
     def boards(self, state: Any) -> tuple[Board, ...]:
-        """The boards of one state, from left to right. All boards have M rows."""
+        """The boards of one state, from left to right, all with M rows."""
         raise NotImplementedError
 
     def render(self, state: Any, params: Any = None) -> np.ndarray:
-        """A picture [H, W, 3] uint8 of one state; see `rljax.envs.environment.Drawable`."""
+        """A picture [H, W, 3] uint8 of one state."""
         pictures = [_picture(board) for board in self.boards(state)]
         gap = np.broadcast_to(LINES, (len(pictures[0]), GAP, 3))
         return np.concatenate([part for picture in pictures for part in (gap, picture)][1:], axis=1)
@@ -45,17 +45,24 @@ class Grid:
         return "\n".join("   ".join(row) for row in rows)
 
 
+def require_size(name: str, rows: int, columns: int, sizes: tuple[int, int]) -> None:
+    """Raise `ValueError` for a grid with fewer or more rows or columns than `sizes` allow."""
+    low, high = sizes
+    if not (low <= rows <= high and low <= columns <= high):
+        raise ValueError(
+            f"'{name}' has {rows} x {columns} cells: rows and columns must be {low} to {high}."
+        )
+
+
 def lowest(numbers: Array, count: Any) -> Array:
     """The mask [K] of the `count` [] lowest of K random numbers, uint32 [K]; `count` is 0 to K.
 
-    The index of each number replaces its last bits. No two numbers are then equal, and exactly
-    `count` are chosen. For as many numbers as a grid has cells, in batches on the CPU, comparing
-    all pairs is faster than sorting.
+    The index of each number replaces its last bits, so that no two are equal. For as many numbers
+    as a grid has cells, in batches on the CPU, comparing all pairs is faster than sorting.
     """
     size = len(numbers)
-    numbers = (numbers & ~np.uint32(2 ** size.bit_length() - 1)) | jnp.arange(
-        size, dtype=jnp.uint32
-    )
+    last_bits = np.uint32(2 ** size.bit_length() - 1)
+    numbers = (numbers & ~last_bits) | jnp.arange(size, dtype=jnp.uint32)
     return (numbers < numbers[:, None]).sum(axis=1, dtype=jnp.int32) < count
 
 
@@ -73,8 +80,7 @@ def _picture(board: Board) -> np.ndarray:
 def _lines(board: Board, colours: bool) -> list[str]:
     """A board as lines of text, one per row.
 
-    With `colours`, escape codes for terminals with 24-bit colours give each cell the colour of its
-    largest square.
+    With `colours`, a terminal's escape codes give each cell the colour of its largest square.
     """
     if not colours:
         return [" ".join(row) for row in board.symbols]

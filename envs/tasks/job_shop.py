@@ -1,55 +1,42 @@
-"""Job shop scheduling: place the operations of all jobs on their machines,
-so that the last one ends early.
+"""Job shop scheduling: place the operations of all jobs on their machines, so that the last one
+ends early.
 
-`rljax/JobShop-ft06`, `rljax/JobShop-ft10` and `rljax/JobShop-la01` are published instances. Each of
-J jobs has one operation on each of M machines, in an order of its own. A machine works on one
-operation at a time, and an operation is never interrupted.
-
-An action is a job: its next operation is placed behind all operations that its machine already has.
-It starts at once when its job and its machine are ready (a semi-active schedule):
+docs/environments.md has the task, on published instances of J jobs and M machines. A machine works
+on one operation at a time, and an operation is never interrupted. An action places a job's next
+operation behind all that its machine already has (a semi-active schedule):
 
     start = max(ready time of the job, ready time of the machine),     end = start + duration
 
-Some sequence of actions gives an optimal schedule. Actions of finished jobs are forbidden by the
-mask; they would change nothing.
-
-The observation is a dictionary. "vector" [5 J] holds for each job, one job after another: the share
-of its operations that are placed; the work that is left; its ready time; the duration of its next
-operation, 0 where it is finished; the ready time of the machine of that operation, 0 where it is
-finished. The unit of all times is the instance's optimal makespan. "action_mask" [J] is True for
-each job that is not finished.
-
-The reward is minus the growth of the makespan, the end of the latest operation so far, in the same
-unit. The return of an episode is therefore -makespan / optimum, and -1 is optimal. The episode
-terminates when all operations are placed, after J M steps. "success" says that the schedule is
-optimal. Only forbidden actions can make an episode longer: it is truncated after 2 J M steps.
+Some sequence of actions gives an optimal schedule. Actions of finished jobs are masked and change
+nothing. A finished job has 0 as its duration and machine's ready time in "vector". The makespan is
+the end of the latest operation so far.
 
 Instances: Fisher and Thompson, Probabilistic Learning Combinations of Local Job-Shop Scheduling
 Rules, in Industrial Scheduling, 1963 (ft06, ft10); Lawrence, Resource Constrained Project
-Scheduling, 1984 (la01). The numbers are those of Beasley's OR-Library, J. Oper. Res. Soc. 41, 1990.
-Carlier and Pinson, Management Science 35, 1989, proved ft10's optimum. Dispatched jobs as actions
-and the growth of a bound as the reward are from Zhang et al., Learning to Dispatch for Job Shop
-Scheduling via Deep Reinforcement Learning, arXiv:2010.12367. Their bound counts the work left too.
+Scheduling, 1984 (la01); the numbers are those of Beasley's OR-Library, J. Oper. Res. Soc. 41, 1990.
+Carlier and Pinson, Management Science 35, 1989, proved ft10's optimum. Actions and rewards after
+Zhang et al., Learning to Dispatch for Job Shop Scheduling via Deep Reinforcement Learning,
+arXiv:2010.12367, whose bound counts the work left too.
 """
 
 from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import struct
 
 from rljax.agent import MASK, Array, EnvSpec, Part
-from rljax.envs.environment import Environment, unknown
+from rljax.envs.environment import StepResult
 
 
 class Instance(NamedTuple):
     """A published instance."""
 
     optimum: int  # the smallest makespan
-    # one line for each job: machine and duration of each operation in turn, machines counted from 0
-    jobs: str
+    jobs: str  # a line for each job: machine, counted from 0, and duration of each operation
 
 
 INSTANCES = {
@@ -89,12 +76,10 @@ INSTANCES = {
         4 77 3 79 2 43 1 75 0 96""",
     ),
 }
-BEGINNING = "rljax/JobShop-"
 FEATURES = 5  # numbers for each job
 PIXELS = 16  # height of a machine's row in pictures
 WIDTH = 480  # pixels of a picture: twice the optimum
-# Characters of a text: twice the optimum, but at most one character for each unit of time.
-COLUMNS = 100
+COLUMNS = 100  # of a text: twice the optimum, but at most one for each unit of time
 COLOURS = np.array(
     [[230, 85, 70], [70, 130, 210], [90, 170, 90], [240, 170, 60], [150, 100, 190],
      [80, 190, 190], [220, 120, 170], [150, 115, 80], [160, 170, 60], [110, 120, 140]],
@@ -103,31 +88,29 @@ COLOURS = np.array(
 
 
 class JobShopState(struct.PyTreeNode):
-    """A schedule of some of the operations. Times are in the units of the instance."""
+    """A schedule of some of the operations, with times in the instance's units."""
 
-    placed: Array  # [J] int32: operations of each job that are placed
+    placed: Array  # [J] int32: placed operations of each job
     job_ready: Array  # [J] int32: end of each job's last operation so far
     machine_ready: Array  # [M] int32: end of each machine's last operation so far
-    # [J, M] int32: when each operation of each job starts, in the job's order; -1 where it is not
-    # placed
-    start: Array
+    start: Array  # [J, M] int32: of each job's operations in order; -1 where not placed
 
 
 class JobShop:
-    """One instance of the job shop.
+    """One instance.
 
     Attributes:
-        machines, durations: of each job's operations in their order, [J, M] int32.
-        optimum: the smallest makespan of all schedules.
+        machines, durations: of each job's operations in order, [J, M] int32.
+        optimum: the smallest makespan.
     """
 
     params = None
     frames_per_second = 8.0
 
-    def __init__(self, name: str, instance: Instance) -> None:
+    def __init__(self, name: str) -> None:
+        instance = INSTANCES[name.removeprefix("rljax/JobShop-")]
         table = np.array([line.split() for line in instance.jobs.splitlines()], np.int32)
-        self.machines = table[:, ::2]
-        self.durations = table[:, 1::2]
+        self.machines, self.durations = table[:, ::2], table[:, 1::2]
         self.optimum = instance.optimum
         self.jobs, self.operations = self.machines.shape
         # Work from each operation on.
@@ -140,17 +123,15 @@ class JobShop:
 
     def reset(self, key: Array, params: Any = None) -> tuple[dict[str, Array], JobShopState]:
         """An empty schedule. All episodes begin alike."""
-        none = jnp.zeros(self.jobs, jnp.int32)
-        free = jnp.zeros(self.operations, jnp.int32)
-        state = JobShopState(
-            none, none, free, jnp.full((self.jobs, self.operations), -1, jnp.int32)
-        )
+        none, free = jnp.zeros(self.jobs, jnp.int32), jnp.zeros(self.operations, jnp.int32)
+        start = jnp.full((self.jobs, self.operations), -1, jnp.int32)
+        state = JobShopState(none, none, free, start)
         return self._observe(state), state
 
     def step(
         self, key: Array, state: JobShopState, action: Array, params: Any = None
-    ) -> tuple[dict[str, Array], JobShopState, Array, Array, Array, dict[str, Any]]:
-        """Place the next operation of a job; see `rljax.envs.environment.Environment`."""
+    ) -> StepResult:
+        """Place the next operation of a job."""
         operation = jnp.minimum(state.placed[action], self.operations - 1)
         allowed = state.placed[action] < self.operations
         machine = jnp.asarray(self.machines)[action, operation]
@@ -162,28 +143,16 @@ class JobShop:
             machine_ready=state.machine_ready.at[machine].set(end),
             start=state.start.at[action, operation].set(start),
         )
-        after = JobShopState(
-            *(
-                jnp.where(allowed, getattr(after, x), getattr(state, x))
-                for x in JobShopState.__dataclass_fields__
-            )
-        )
-        before, makespan = state.job_ready.max(), after.job_ready.max()
-        reward = (before - makespan) / self.optimum
-        terminated = (after.placed == self.operations).all()
-        success = terminated & (makespan == self.optimum)
-        return (
-            self._observe(after),
-            after,
-            reward,
-            terminated,
-            jnp.zeros((), jnp.bool_),
-            {"success": success},
-        )
+        after = jax.tree.map(lambda new, old: jnp.where(allowed, new, old), after, state)
+        makespan = after.job_ready.max()
+        reward = (state.job_ready.max() - makespan) / self.optimum
+        terminated, never = (after.placed == self.operations).all(), jnp.zeros((), jnp.bool_)
+        info = {"success": terminated & (makespan == self.optimum)}
+        return self._observe(after), after, reward, terminated, never, info
 
     def render(self, state: JobShopState, params: Any = None) -> np.ndarray:
-        """A Gantt chart [M PIXELS, WIDTH, 3] uint8: a row for each machine,
-        a colour for each job.
+        """A Gantt chart [M PIXELS, WIDTH, 3] uint8: a row for each machine, a colour for each
+        job.
         """
         picture = np.full((self.operations, WIDTH, 3), 245, np.uint8)
         for machine, job, start, end in self._bars(state, WIDTH):
@@ -194,66 +163,43 @@ class JobShop:
         return rows
 
     def text(self, state: JobShopState, params: Any = None, colours: bool = False) -> str:
-        """A Gantt chart in M lines: a line for each machine, a letter for each job,
-        and the makespan.
-        """
+        """A Gantt chart in M lines with a letter for each job, and the makespan."""
         columns = min(COLUMNS, 2 * self.optimum)
         lines = np.full((self.operations, columns), ".")
         for machine, job, start, end in self._bars(state, columns):
             lines[machine, start:end] = chr(ord("A") + job)
-        inks = [f"\x1b[48;2;{r};{g};{b}m" for r, g, b in COLOURS.tolist()]
-        shown = [
-            "".join(
-                f"{inks[(ord(cell) - ord('A')) % len(inks)]}{cell}\x1b[0m"
-                if colours and cell != "."
-                else cell
-                for cell in line
-            )
-            for line in lines
-        ]
-        makespan = int(np.max(np.asarray(state.job_ready)))
-        return "\n".join([*shown, f"makespan {makespan}, optimum {self.optimum}"])
+        cells = {".": "."}
+        for job in range(self.jobs):
+            letter, (r, g, b) = chr(ord("A") + job), COLOURS[job % len(COLOURS)]
+            cells[letter] = f"\x1b[48;2;{r};{g};{b}m{letter}\x1b[0m" if colours else letter
+        shown = ["".join(cells[cell] for cell in line) for line in lines]
+        return "\n".join([*shown, f"makespan {state.job_ready.max()}, optimum {self.optimum}"])
 
     def _bars(self, state: JobShopState, columns: int) -> list[tuple[int, int, int, int]]:
-        """Machine, job, first and last column of all placed operations;
-        `columns` are twice the optimum.
-        """
+        """Machine, job, first and last column of all placed operations."""
         starts, bars = np.asarray(state.start), []
         for job, operation in np.argwhere(starts >= 0).tolist():
             first = int(starts[job, operation])
             both = (first, first + int(self.durations[job, operation]))
             start, end = (min(columns, time * columns // (2 * self.optimum)) for time in both)
-            bars.append(
-                (int(self.machines[job, operation]), job, start, max(end, min(start + 1, columns)))
-            )
+            machine = int(self.machines[job, operation])
+            bars.append((machine, job, start, max(end, min(start + 1, columns))))
         return bars
 
     def _observe(self, state: JobShopState) -> dict[str, Array]:
         job, operation = jnp.arange(self.jobs), jnp.minimum(state.placed, self.operations - 1)
         unfinished = state.placed < self.operations
+        duration = jnp.asarray(self.durations)[job, operation]
+        machine_ready = state.machine_ready[jnp.asarray(self.machines)[job, operation]]
         times = [
             jnp.asarray(self.remaining)[job, state.placed],
             state.job_ready,
-            jnp.where(unfinished, jnp.asarray(self.durations)[job, operation], 0),
-            jnp.where(
-                unfinished, state.machine_ready[jnp.asarray(self.machines)[job, operation]], 0
-            ),
+            jnp.where(unfinished, duration, 0),
+            jnp.where(unfinished, machine_ready, 0),
         ]
         share = state.placed / self.operations
         vector = jnp.stack([share, *(time / self.optimum for time in times)], axis=-1)  # [J, 5]
         return {MASK: unfinished, "vector": vector.astype(jnp.float32).reshape(-1)}
 
 
-def names() -> list[str]:
-    """The names of all instances."""
-    return [f"{BEGINNING}{name}" for name in INSTANCES]
-
-
-def make(name: str) -> Environment:
-    """Make the environment called `name`, such as "rljax/JobShop-ft06".
-
-    Raises `ValueError` where there is none.
-    """
-    if name not in names():
-        raise unknown(name, "rljax", names())
-    return JobShop(name, INSTANCES[name.removeprefix(BEGINNING)])
+ENVIRONMENTS = {f"rljax/JobShop-{name}": JobShop for name in INSTANCES}

@@ -1,27 +1,20 @@
 """Lights out: press cells until the lights equal the goal.
 
-A press toggles the cell's light and its neighbours' lights.
-
-`rljax/LightsOut-MxN` has M rows and N columns. Two suffixes may follow, in this order: `-dense` for
-the other reward, and `-test` for the longer problems. For example `rljax/LightsOut-5x5-test` or
-`rljax/LightsOut-5x5-dense-test`.
-
-An episode begins with random lights, and with a goal that k distinct presses lead to. k is uniform:
+docs/environments.md has the task. `rljax/LightsOut-MxN` has M rows and N columns. `-dense` for the
+other reward and `-test` for the longer problems may follow, in this order. The goal is k distinct
+presses away. k is uniform:
 
     training  1 <= k < floor(M N / 2)            -test  floor(M N / 2) <= k < M N
 
-The observation [2 M N] is the lights, then the lights of the goal, row by row, 1 where a light is
-on. The action is the cell to press. An episode terminates when the lights equal the goal, and is
-truncated after M N steps. With n the number of presses needed,
+With n the number of presses needed,
 
     reward = solved - 0.1                        -dense  reward = n_before - n_after + solved
 
-These are the rules of Ghugare et al., On (the Role of Iterative) Computation and RL,
-arXiv:2602.05999, and of their code, with one exception: n, where the matrix of presses is singular,
-as at 4x4 and 5x5. Several sets of presses then have the same effect. Here n is the size of the
-smallest set; their code computes a set from a matrix that has no inverse. At such sizes, here as in
-their code, the presses of a problem may cancel out. The episode then begins with the lights of the
-goal, and ends when a press leads back to them.
+The rules are those of Ghugare et al., On (the Role of Iterative) Computation and RL,
+arXiv:2602.05999, and of their code, except for n where the matrix of presses is singular, as at 4x4
+and 5x5. Several sets of presses then have the same effect: n is the size of the smallest; their
+code computes a set from a matrix that has no inverse. The presses of a problem may then cancel out:
+the episode begins with the goal's lights, and ends when a press leads back to them.
 """
 
 from __future__ import annotations
@@ -36,57 +29,46 @@ import numpy as np
 from flax import struct
 
 from rljax.agent import Array, EnvSpec
-from rljax.envs.environment import Environment
-from rljax.envs.tasks.gridworld import Board, Grid, lowest
+from rljax.envs.environment import Environment, StepResult
+from rljax.envs.tasks.gridworld import Board, Grid, lowest, require_size
 
 BEGINNING = "rljax/LightsOut-"
-SIZES = (2, 20)  # the least and the greatest number of rows and columns
-# The greatest nullity of the matrix for which n is computed: every step compares up to 2^8 sets.
-NULLITY = 8
+SIZES = (2, 20)  # rows and columns
+NULLITY = 8  # the matrix's greatest for which n is computed: every step compares 2^8 sets
 WORD = 32  # cells in a word of bits
 COLOURS = np.array([(70, 70, 78), (250, 210, 70)], np.uint8)  # off, on
 
 
 class LightsOutState(struct.PyTreeNode):
-    """The state of a problem.
-
-    Cells are bits of W words, in reading order from the lowest bit of the first word.
-    """
+    """A problem. Cells are bits of W words, in reading order from the first word's lowest bit."""
 
     lights: Array  # [W] uint32
     goal: Array  # [W] uint32
-    # [W] uint32: pressing each of these cells once leads from the lights to the goal
-    presses: Array
+    presses: Array  # [W] uint32: a press of each leads from the lights to the goal
 
 
 class LightsOut(Grid):
-    """Lights out of one size, with one reward and one split of the problems."""
+    """Lights out of one size, reward and split."""
 
     params = None
 
     def __init__(
         self, name: str, rows: int, columns: int, dense: bool = False, test: bool = False
     ) -> None:
-        """Raises `ValueError` for sizes out of range.
-
-        With `dense`, also raises what `quiet_presses` raises.
+        """Raises `ValueError` for sizes out of range; with `dense`, also what `quiet_presses`
+        raises.
         """
-        low, high = SIZES
-        if not (low <= rows <= high and low <= columns <= high):
-            raise ValueError(
-                f"'{name}' has {rows} x {columns} cells: rows and columns must be {low} to {high}."
-            )
+        require_size(name, rows, columns, SIZES)
         self.rows, self.columns, self.cells = rows, columns, rows * columns
         self.spec = EnvSpec(
             name, (2 * self.cells,), self.cells, discrete=True, max_episode_steps=self.cells
         )
         middle = self.cells // 2
-        # The least k, and one more than the greatest.
-        self.presses = (middle, self.cells) if test else (1, middle)
-        # [M N, W]: the lights that each press changes.
+        self.presses = (middle, self.cells) if test else (1, middle)  # least k <= k < most
+        # [M N, W]
         self.toggles = _words(_toggles(rows, columns), self.cells)
         self.bits = _words([1 << cell for cell in range(self.cells)], self.cells)  # [M N, W]
-        # [2^nullity, W]: the presses that change no light.
+        # [2^nullity, W]
         self.quiet = _words(quiet_presses(rows, columns), self.cells) if dense else None
 
     def reset(self, key: Array, params: Any = None) -> tuple[Array, LightsOutState]:
@@ -105,8 +87,8 @@ class LightsOut(Grid):
 
     def step(
         self, key: Array, state: LightsOutState, action: Array, params: Any = None
-    ) -> tuple[Array, LightsOutState, Array, Array, Array, dict[str, Any]]:
-        """Press one cell; see `rljax.envs.environment.Environment`."""
+    ) -> StepResult:
+        """Press one cell."""
         after = LightsOutState(
             lights=state.lights ^ jnp.asarray(self.toggles)[action],
             goal=state.goal,
@@ -117,35 +99,27 @@ class LightsOut(Grid):
             reward = solved - 0.1
         else:
             reward = self.presses_needed(state) - self.presses_needed(after) + solved
-        info = {"success": solved}
-        return (
-            self._observe(after),
-            after,
-            jnp.float32(reward),
-            solved,
-            jnp.zeros((), jnp.bool_),
-            info,
-        )
+        reward, never = jnp.float32(reward), jnp.zeros((), jnp.bool_)
+        return self._observe(after), after, reward, solved, never, {"success": solved}
 
     def presses_needed(self, state: LightsOutState) -> Array:
-        """n [] int32: the size of the smallest set of presses that leads to the goal.
-
-        Only for dense rewards.
+        """n [] int32, the size of the smallest set of presses that leads to the goal; for dense
+        rewards only.
         """
-        assert self.quiet is not None, "the sets to compare are computed for dense rewards only"
+        assert self.quiet is not None
         equal = state.presses ^ jnp.asarray(self.quiet)
         return jax.lax.population_count(equal).astype(jnp.int32).sum(axis=-1).min()
 
     def optimal_action(self, observation: Any) -> int:
-        """A cell of the smallest set of presses from an observation [2 M N] to its goal;
-        any cell if it is empty.
+        """A cell of the smallest set of presses from an observation [2 M N]; any cell if it is
+        empty.
         """
         return int(solve(self._difference(observation)).argmax())
 
     def optimal_return(self, observation: Any) -> float:
-        """The undiscounted return of the shortest episode from its first observation [2 M N].
+        """The undiscounted return of the shortest episode from a first observation [2 M N].
 
-        Where the lights already equal the goal, the shortest episode presses a cell twice.
+        Where the lights already equal the goal, it presses a cell twice.
         """
         needed = int(solve(self._difference(observation)).sum())
         return 1 - 0.1 * (needed or 2) if self.quiet is None else needed + 1.0
@@ -161,11 +135,9 @@ class LightsOut(Grid):
         return bits.reshape(2, -1)[:, : self.cells].reshape(-1).astype(jnp.float32)
 
     def _pack(self, cells: Array) -> Array:
-        """Cells [M N] bool as words [W] uint32."""
         words = jnp.pad(cells, (0, -self.cells % WORD)).reshape(-1, WORD)
-        return (words.astype(jnp.uint32) << jnp.arange(WORD, dtype=jnp.uint32)).sum(
-            axis=1, dtype=jnp.uint32
-        )
+        bits = words.astype(jnp.uint32) << jnp.arange(WORD, dtype=jnp.uint32)
+        return bits.sum(axis=1, dtype=jnp.uint32)
 
     def _difference(self, observation: Any) -> np.ndarray:
         lights, goal = np.asarray(observation).reshape(2, self.rows, self.columns) > 0
@@ -173,11 +145,10 @@ class LightsOut(Grid):
 
 
 def solve(difference: Any) -> np.ndarray:
-    """The smallest set of presses, [M, N] bool, that changes exactly the lights in `difference`
-    [M, N].
+    """The smallest set of presses, [M, N] bool, that changes exactly the lights in `difference` [M,
+    N], by elimination over GF(2) and a comparison of all solutions.
 
-    The method is elimination over GF(2), then a comparison of all solutions. Raises `ValueError`
-    where there is no solution, and where there are more than 2^NULLITY solutions.
+    Raises `ValueError` where there is no solution, and where there are more than 2^NULLITY.
     """
     difference = np.asarray(difference, bool)
     rows, columns = difference.shape
@@ -190,17 +161,15 @@ def solve(difference: Any) -> np.ndarray:
             f"no presses on {rows} x {columns} cells make this difference: its matrix is singular."
         )
     smallest = min((solution ^ quiet for quiet in quiet_presses(rows, columns)), key=int.bit_count)
-    return np.array([smallest >> cell & 1 for cell in range(rows * columns)], bool).reshape(
-        rows, columns
-    )
+    cells = [smallest >> cell & 1 for cell in range(rows * columns)]
+    return np.array(cells, bool).reshape(rows, columns)
 
 
 def quiet_presses(rows: int, columns: int) -> list[int]:
-    """All sets of presses, as bits, that change no light: the null space over GF(2).
+    """All sets of presses, as bits, that change no light: the null space over GF(2), the empty set
+    first.
 
-    The empty set comes first.
-
-    Raises `ValueError` where there are more than 2^NULLITY sets.
+    Raises `ValueError` where there are more than 2^NULLITY.
     """
     basis = _eliminate(rows, columns)[1]
     if len(basis) > NULLITY:
@@ -217,10 +186,10 @@ def quiet_presses(rows: int, columns: int) -> list[int]:
 
 @functools.cache
 def _eliminate(rows: int, columns: int) -> tuple[dict[int, tuple[int, int]], list[int]]:
-    """The matrix of presses in echelon form, and a basis of its null space.
+    """The matrix of presses in echelon form, and a basis of its null space, as bits.
 
-    The echelon form maps the highest light that changes, from high to low, to (lights that change,
-    presses that change them). All sets are bits.
+    The form maps the highest light that changes, from high to low, to all that change and their
+    presses.
     """
     pivots: dict[int, tuple[int, int]] = {}
     basis = []
@@ -236,7 +205,7 @@ def _eliminate(rows: int, columns: int) -> tuple[dict[int, tuple[int, int]], lis
 
 
 def _toggles(rows: int, columns: int) -> list[int]:
-    """For each cell, the lights that its press changes, as bits."""
+    """For each cell, the lights that it toggles, as bits."""
     return [
         sum(
             1 << (row + down) * columns + column + right
@@ -249,27 +218,23 @@ def _toggles(rows: int, columns: int) -> list[int]:
 
 
 def _words(sets: list[int], cells: int) -> np.ndarray:
-    """K sets of cells, as bits, in words: [K, W] uint32."""
+    """K sets of cells, as bits, in words [K, W] uint32."""
     shifts = range(0, cells, WORD)
     return np.array([[bits >> shift & 0xFFFFFFFF for shift in shifts] for bits in sets], np.uint32)
 
 
 def names() -> list[str]:
-    """The names of a few sizes with their variants. `make` accepts all other sizes too."""
-    sizes = ("2x2", "3x3", "4x4", "5x5")
-    return [
-        f"{BEGINNING}{size}{suffix}"
-        for size in sizes
-        for suffix in ("", "-test", "-dense", "-dense-test")
-    ]
+    """A few sizes with their variants. `make` accepts all other sizes too."""
+    sizes, suffixes = ("2x2", "3x3", "4x4", "5x5"), ("", "-test", "-dense", "-dense-test")
+    return [f"{BEGINNING}{size}{suffix}" for size in sizes for suffix in suffixes]
 
 
 def make(name: str) -> Environment:
-    """Make the environment called `name`, such as "rljax/LightsOut-5x5-test".
+    """Make an environment such as "rljax/LightsOut-5x5-test".
 
     Raises `ValueError` for a name of another form, and what `LightsOut` raises.
     """
-    parts = re.fullmatch(re.escape(BEGINNING) + r"(\d+)x(\d+)(-dense)?(-test)?", name)
+    parts = re.fullmatch(r"(\d+)x(\d+)(-dense)?(-test)?", name.removeprefix(BEGINNING))
     if parts is None:
         raise ValueError(
             f"'{name}' names no size of lights out: the form is {BEGINNING}MxN, then -dense, "

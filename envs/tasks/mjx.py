@@ -1,20 +1,15 @@
 """Gymnasium's MuJoCo tasks on MJX: `rljax/HalfCheetah`, `rljax/Hopper` and `rljax/Walker2d`.
 
-With a limit on their velocity they are `rljax/velocity/HalfCheetah` and so on: the tasks of
-`rljax.envs.host.robots.velocity`.
+With the limits on velocity of `rljax.envs.host.robots.velocity` they are
+`rljax/velocity/HalfCheetah` and so on.
 
-The models are Gymnasium's own files. Observations, rewards and ends are those of its version 5. MJX
-simulates in float32, MuJoCo in float64: scripts/checks/parity_mjx.py measures how far the two
-differ. These tasks are meant for accelerators. On the CPU, Gymnasium's are faster.
-
-Ant and Humanoid are left out. Where a capsule stands steeply on the ground, MJX rotates the
-friction pyramid differently from MuJoCo. Ant's legs stand so: after ten steps of contacts, its
-forces differ by their own size. Humanoid's file needs a solver (PGS) that MJX does not have.
+Models, observations, rewards and ends are those of Gymnasium's version 5. MJX simulates in float32,
+MuJoCo in float64: docs/environments.md has the differences, and why Ant and Humanoid are left out.
+These tasks are meant for accelerators. On the CPU, Gymnasium's are faster.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import importlib
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -24,17 +19,15 @@ import jax.numpy as jnp
 from flax import struct
 
 from rljax.agent import Array, EnvSpec, Part
-from rljax.envs.environment import Environment, foreign, silent_mujoco
+from rljax.envs.environment import StepResult, foreign, silent_mujoco
 
 INFINITE = float("inf")
+ANY = (-INFINITE, INFINITE)
 LIMITED = "rljax/velocity/"  # prefix of tasks with a limit on their velocity
 
 
 class RobotTask(NamedTuple):
-    """The settings in which the tasks differ.
-
-    The rest of Gymnasium's settings is the same for all tasks.
-    """
+    """The settings in which the tasks differ."""
 
     file: str  # in gymnasium/envs/mujoco/assets
     frame_skip: int  # steps of the simulator per action
@@ -50,16 +43,7 @@ class RobotTask(NamedTuple):
 
 TASKS = {
     "HalfCheetah": RobotTask(
-        "half_cheetah.xml",
-        5,
-        0.1,
-        0.0,
-        (-INFINITE, INFINITE),
-        (-INFINITE, INFINITE),
-        INFINITE,
-        INFINITE,
-        0.1,
-        True,
+        "half_cheetah.xml", 5, 0.1, 0.0, ANY, ANY, INFINITE, INFINITE, 0.1, True
     ),
     "Hopper": RobotTask(
         "hopper.xml", 4, 1e-3, 1.0, (0.7, INFINITE), (-0.2, 0.2), 100.0, 10.0, 5e-3, False
@@ -73,54 +57,52 @@ TASKS = {
 class MJXState(struct.PyTreeNode):
     """The state of the simulator between steps."""
 
-    # [Q]; the first, along the track, is 0 before each step, because float32 is coarse far from 0
-    qpos: Array
+    qpos: Array  # [Q]; the first, along the track, is 0: float32 is coarse far from 0
     qvel: Array  # [V]
-    warmstart: Array  # [V], the accelerations with which the contact solver begins
+    warmstart: Array  # [V], accelerations with which the contact solver begins
 
 
 class MJX:
-    """One of the tasks, called `name`."""
+    """One of the tasks, called `name`.
+
+    With a limit it has the signal "cost": 1 in a step that is faster than the limit, else 0.
+    """
 
     params = None
+    limit: float | None = None  # in m/s
 
     def __init__(self, name: str) -> None:
+        if name.startswith(LIMITED):
+            velocity = importlib.import_module("rljax.envs.host.robots.velocity")
+            self.limit = velocity.LIMITS[name.removeprefix(LIMITED)]
         mujoco: Any = importlib.import_module("mujoco")
         self.mjx: Any = importlib.import_module("mujoco.mjx")
         self.task = TASKS[name.rpartition("/")[2]]
-        path = (
-            Path(importlib.import_module("gymnasium").__file__ or "").parent
-            / "envs"
-            / "mujoco"
-            / "assets"
-            / self.task.file
-        )
+        gymnasium: Any = importlib.import_module("gymnasium")
+        assets = Path(gymnasium.__file__).parent / "envs/mujoco/assets"
         with silent_mujoco(), foreign(name):
-            self.mujoco = mujoco.MjModel.from_xml_path(str(path))
+            self.mujoco = mujoco.MjModel.from_xml_path(str(assets / self.task.file))
             self.model = self.mjx.put_model(self.mujoco)
         size = self.mujoco.nq - 1 + self.mujoco.nv
-        self.spec = EnvSpec(name, (size,), self.mujoco.nu, max_episode_steps=1000)
+        signals = () if self.limit is None else (Part("cost", ()),)
+        self.spec = EnvSpec(name, (size,), self.mujoco.nu, max_episode_steps=1000, signals=signals)
         self.dt = self.mujoco.opt.timestep * self.task.frame_skip
 
     def reset(self, key: Array, params: Any = None) -> tuple[Array, MJXState]:
         """Begin an episode near the model's initial state."""
         key_qpos, key_qvel = jax.random.split(key)
         scale, shape = self.task.noise, (self.mujoco.nv,)
-        qpos = jnp.asarray(self.mujoco.qpos0) + jax.random.uniform(
-            key_qpos, (self.mujoco.nq,), minval=-scale, maxval=scale
-        )
+        noise = jax.random.uniform(key_qpos, (self.mujoco.nq,), minval=-scale, maxval=scale)
+        qpos = jnp.asarray(self.mujoco.qpos0) + noise
         if self.task.normal:
             qvel = scale * jax.random.normal(key_qvel, shape)
         else:
             qvel = jax.random.uniform(key_qvel, shape, minval=-scale, maxval=scale)
-        return self._observation(qpos, qvel), MJXState(
-            qpos.at[0].set(0.0), qvel, jnp.zeros_like(qvel)
-        )
+        state = MJXState(qpos.at[0].set(0.0), qvel, jnp.zeros_like(qvel))
+        return self._observation(qpos, qvel), state
 
-    def step(
-        self, key: Array, state: MJXState, action: Array, params: Any = None
-    ) -> tuple[Array, MJXState, Array, Array, Array, dict[str, Any]]:
-        """Apply one action; see `rljax.envs.environment.Environment`."""
+    def step(self, key: Array, state: MJXState, action: Array, params: Any = None) -> StepResult:
+        """Apply one action."""
         with foreign(self.spec.name):
             data = self.mjx.make_data(self.model).replace(
                 qpos=state.qpos, qvel=state.qvel, qacc_warmstart=state.warmstart, ctrl=action
@@ -130,21 +112,14 @@ class MJX:
             )
         speed = data.qpos[0] / self.dt
         healthy = self._healthy(data.qpos, data.qvel)
-        reward = (
-            speed
-            + self.task.healthy_reward * healthy
-            - self.task.control_cost * jnp.square(action).sum()
-        )
+        cost = self.task.control_cost * jnp.square(action).sum()
+        reward = speed + self.task.healthy_reward * healthy - cost
         state = MJXState(data.qpos.at[0].set(0.0), data.qvel, data.qacc_warmstart)
+        observation, never = self._observation(data.qpos, data.qvel), jnp.zeros((), jnp.bool_)
         info = {"x_velocity": speed}
-        return (
-            self._observation(data.qpos, data.qvel),
-            state,
-            reward,
-            ~healthy,
-            jnp.zeros((), jnp.bool_),
-            info,
-        )
+        if self.limit is not None:
+            info["cost"] = (speed > self.limit).astype(jnp.float32)
+        return observation, state, reward, ~healthy, never, info
 
     def _observation(self, qpos: Array, qvel: Array) -> Array:
         limit = self.task.max_speed
@@ -157,31 +132,4 @@ class MJX:
         return upright & (jnp.abs(others) < self.task.healthy_state).all()
 
 
-class LimitedMJX(MJX):
-    """One of the tasks with the signal "cost": 1 in a step that is faster than the task's limit,
-    else 0.
-    """
-
-    def __init__(self, name: str) -> None:
-        super().__init__(name)
-        robots = importlib.import_module("rljax.envs.host.robots.velocity")
-        self.limit: float = robots.LIMITS[name.removeprefix(LIMITED)]
-        self.spec = dataclasses.replace(self.spec, signals=(Part("cost", ()),))
-
-    def step(
-        self, key: Array, state: MJXState, action: Array, params: Any = None
-    ) -> tuple[Array, MJXState, Array, Array, Array, dict[str, Any]]:
-        """Apply one action; see `rljax.envs.environment.Environment`."""
-        *others, info = super().step(key, state, action, params)
-        cost = (info["x_velocity"] > self.limit).astype(jnp.float32)
-        return (*others, info | {"cost": cost})  # pyright: ignore[reportReturnType]
-
-
-def names() -> list[str]:
-    """The names of the tasks."""
-    return [f"{prefix}{name}" for prefix in ("rljax/", LIMITED) for name in TASKS]
-
-
-def make(name: str) -> Environment:
-    """Make the task called `name`, such as "rljax/Hopper"."""
-    return LimitedMJX(name) if name.startswith(LIMITED) else MJX(name)
+ENVIRONMENTS = {f"{prefix}{task}": MJX for prefix in ("rljax/", LIMITED) for task in TASKS}

@@ -1,7 +1,7 @@
 """NeoRL-2's DMSD and Pipeline in pure JAX: `rljax/DMSD` and `rljax/Pipeline`.
 
-The published transitions replay here to float32's rounding. Policies from `neorl2/DMSD-v0` and
-`neorl2/Pipeline-v0` are evaluated in these environments.
+The published transitions of `neorl2/DMSD-v0` and `neorl2/Pipeline-v0` replay here to float32's
+rounding.
 
 Source: Gao et al., NeoRL-2, arXiv:2503.19267; the rules of polixir/NeoRL2 at b50d91d, envs/dmsd.py,
 envs/pipline.py and their rewards. DMSD is from Char et al., arXiv:2307.05891.
@@ -16,7 +16,7 @@ import jax.numpy as jnp
 from flax import struct
 
 from rljax.agent import Array, EnvSpec
-from rljax.envs.environment import Environment, unknown
+from rljax.envs.environment import StepResult
 
 
 @struct.dataclass
@@ -30,13 +30,12 @@ class DMSDState:
 
 
 class DMSD:
-    """Hold two masses, which three springs and dampers connect in a row to two walls,
-    at two targets.
+    """Hold two masses, which three springs and dampers connect in a row to two walls, at two
+    targets.
 
     The observation [6] is position, velocity and target of both masses. An action of 1 is a force
-    of 30 newtons, one for each mass. An episode has 100 steps of h = 0.2 seconds. Every mass m is
-    20 kg, every spring k is 2 N/m, every damper d is 4 Ns/m. With the positions x and velocities v
-    from before the step:
+    of 30 newtons. An episode has 100 steps of h = 0.2 seconds. Every mass m is 20 kg, every spring
+    k 2 N/m, every damper d 4 Ns/m. With the positions x and velocities v from before the step:
 
         acceleration = (k L x + d L v + 30 action) / m,   L = [[-2, 1], [1, -2]]
         x            = x + h v
@@ -44,8 +43,8 @@ class DMSD:
         reward       = -sum(log(|x - target| + 0.01)),    with the x and the target of the next
                                                           observation
 
-    Episodes begin at x in [-0.25, 0.25) and v in [-0.1, 0.1). A target lies in [-1.5, 1.5). With
-    probability 1/2 it changes once, after 50 steps. Both masses draw their targets alone.
+    Episodes begin at x in [-0.25, 0.25) and v in [-0.1, 0.1). Each mass draws its target in [-1.5,
+    1.5). With probability 1/2 it changes once, after 50 steps.
     """
 
     params = None
@@ -70,10 +69,8 @@ class DMSD:
         )
         return self._observe(state), state
 
-    def step(
-        self, key: Array, state: DMSDState, action: Array, params: Any = None
-    ) -> tuple[Array, DMSDState, Array, Array, Array, dict[str, Any]]:
-        """Push both masses for 0.2 seconds; see `rljax.envs.environment.Environment`."""
+    def step(self, key: Array, state: DMSDState, action: Array, params: Any = None) -> StepResult:
+        """Push both masses for 0.2 seconds."""
         position, velocity = state.position, state.velocity
         push = self.stiffness * self._coupled(position) + self.damping * self._coupled(velocity)
         acceleration = (push + self.force * jnp.clip(action, -1, 1)) / self.mass
@@ -88,7 +85,7 @@ class DMSD:
         return self._observe(state), state, reward, never, never, {}
 
     def _coupled(self, values: Array) -> Array:
-        """L times `values` [2]: each mass is pulled by a wall and by the other mass."""
+        """L times `values` [2]."""
         return values[::-1] - 2 * values
 
     def _target(self, state: DMSDState) -> Array:
@@ -100,9 +97,9 @@ class DMSD:
 
 @struct.dataclass
 class PipelineState:
-    """The water in a pipe, and its last observation."""
+    """The water in a pipe."""
 
-    flow: Array  # [20] the flow rates along the pipe, from the gate to the outlet
+    flow: Array  # [20] flow rates from the gate to the outlet
     observation: Array  # [52]
 
 
@@ -117,8 +114,8 @@ class Pipeline:
         reward = (0.01 (200 - |outlet - target|))^2 - 3
 
     Episodes begin with one flow rate in [80, 120) along the whole pipe. The target is 50, 80, 110
-    or 140; in each step it is drawn anew with probability 0.003. Here every episode begins with a
-    new target. In NeoRL-2's environment it stays from one episode to the next.
+    or 140; each step draws it anew with probability 0.003. Here every episode also begins with a
+    new target; NeoRL-2's environment keeps it.
     """
 
     params = None
@@ -132,7 +129,7 @@ class Pipeline:
         )
 
     def reset(self, key: Array, params: Any = None) -> tuple[Array, PipelineState]:
-        """Begin with the same flow rate along the whole pipe, and without past actions."""
+        """Begin with one flow rate along the whole pipe, and without past actions."""
         key_flow, key_target = jax.random.split(key)
         start = jax.random.uniform(key_flow, (1,), minval=80.0, maxval=120.0)
         target = self._drawn(key_target)
@@ -142,13 +139,12 @@ class Pipeline:
 
     def step(
         self, key: Array, state: PipelineState, action: Array, params: Any = None
-    ) -> tuple[Array, PipelineState, Array, Array, Array, dict[str, Any]]:
-        """Move the gate, and the water by one step; see `rljax.envs.environment.Environment`."""
+    ) -> StepResult:
+        """Move the gate, and the water by one step."""
         key_change, key_target = jax.random.split(key)
         outlet, target, past, actions = jnp.split(state.observation, (1, 2, 2 + self.history))
-        target = jnp.where(
-            jax.random.bernoulli(key_change, self.change), self._drawn(key_target), target
-        )
+        changes = jax.random.bernoulli(key_change, self.change)
+        target = jnp.where(changes, self._drawn(key_target), target)
         action = jnp.clip(action, -1, 1)
         gate = jnp.clip(state.flow[:1] + action, 0, self.highest)
         flow = jnp.concatenate([gate, state.flow[:-1]])
@@ -164,22 +160,4 @@ class Pipeline:
         return jax.random.choice(key, jnp.asarray(self.targets), (1,))
 
 
-_ENVIRONMENTS: dict[str, type[DMSD] | type[Pipeline]] = {
-    "rljax/DMSD": DMSD,
-    "rljax/Pipeline": Pipeline,
-}
-
-
-def names() -> list[str]:
-    """The names of the tasks."""
-    return list(_ENVIRONMENTS)
-
-
-def make(name: str) -> Environment:
-    """Make the task called `name`, such as "rljax/DMSD".
-
-    Raises `ValueError` where there is none.
-    """
-    if name not in _ENVIRONMENTS:
-        raise unknown(name, "rljax", names())
-    return _ENVIRONMENTS[name](name)
+ENVIRONMENTS = {"rljax/DMSD": DMSD, "rljax/Pipeline": Pipeline}

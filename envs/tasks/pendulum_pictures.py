@@ -1,10 +1,9 @@
-"""The pendulum of Pendulum-v1 seen in pictures, `rljax/PendulumPictures`:
-swing it up and hold it, by sight alone.
+"""`rljax/Pendulum` seen in pictures, `rljax/PendulumPictures`: swing it up and hold it, by sight
+alone.
 
-The dynamics, rewards and starts are those of `rljax/Pendulum`. The observation is the last three
-pictures of the rod, [16, 16, 3] uint8, the newest last: 0 is black, and the rod is white with soft
-edges. Upright is up, and angles grow clockwise. One picture does not show the velocity, three do.
-An episode begins with its first picture three times.
+The observation is the last three pictures of the rod, [16, 16, 3] uint8, the newest last: 0 is
+black, and the rod is white with soft edges. Upright is up, and angles grow clockwise. An episode
+begins with its first picture three times.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ import numpy as np
 from flax import struct
 
 from rljax.agent import Array, EnvSpec
-from rljax.envs.environment import Environment
+from rljax.envs.environment import StepResult
 from rljax.envs.tasks.analytic import Pendulum, PendulumState
 
 NAME = "rljax/PendulumPictures"
@@ -41,30 +40,28 @@ class PendulumPictures:
     params = None
     frames_per_second = 20.0
 
-    def __init__(self) -> None:
-        self.pendulum = Pendulum(NAME)
+    def __init__(self, name: str = NAME) -> None:
+        self.pendulum = Pendulum(name)
         shape = (PIXELS, PIXELS, FRAMES)
         self.spec: EnvSpec = dataclasses.replace(
             self.pendulum.spec, observation_shape=shape, observation_dtype="uint8", stack=FRAMES
         )
 
     def reset(self, key: Array, params: Any = None) -> tuple[Array, PicturesState]:
-        """Begin at an angle uniform in [-pi, pi) with a velocity uniform in [-1, 1)."""
+        """Begin an episode."""
         _, pendulum = self.pendulum.reset(key)
         pictures = jnp.repeat(picture(pendulum.angle)[..., None], FRAMES, axis=-1)
         return pictures, PicturesState(pendulum, pictures)
 
     def step(
         self, key: Array, state: PicturesState, action: Array, params: Any = None
-    ) -> tuple[Array, PicturesState, Array, Array, Array, dict[str, Any]]:
-        """Apply one torque for 0.05 seconds; see `rljax.envs.environment.Environment`."""
-        _, pendulum, reward, terminated, truncated, info = self.pendulum.step(
-            key, state.pendulum, action
-        )
-        pictures = jnp.concatenate(
-            [state.pictures[..., 1:], picture(pendulum.angle)[..., None]], axis=-1
-        )
-        return pictures, PicturesState(pendulum, pictures), reward, terminated, truncated, info
+    ) -> StepResult:
+        """Apply one torque."""
+        result = self.pendulum.step(key, state.pendulum, action)
+        pendulum = result[1]
+        newest = picture(pendulum.angle)[..., None]
+        pictures = jnp.concatenate([state.pictures[..., 1:], newest], axis=-1)
+        return pictures, PicturesState(pendulum, pictures), *result[2:]
 
     def render(self, state: PicturesState, params: Any = None) -> np.ndarray:
         """The newest picture, larger, [H, W, 3] uint8."""
@@ -82,11 +79,4 @@ def picture(angle: Array) -> Array:
     return jnp.round(255 * jnp.clip(0.5 - (distance - WIDTH) / size, 0, 1)).astype(jnp.uint8)
 
 
-def names() -> list[str]:
-    """The name of the environment of this module."""
-    return [NAME]
-
-
-def make(name: str) -> Environment:
-    """Make the environment."""
-    return PendulumPictures()
+ENVIRONMENTS = {NAME: PendulumPictures}

@@ -1,14 +1,13 @@
 """A point among hazards, `rljax/PointHazards`: the way to goals is rewarded, and hazards cost.
 
 The point moves in the square [-1, 1]^2, by the action times 0.08 in x and y. The reward of a step
-is the distance by which it comes nearer to the goal, in units of 0.08, and 10 more where it comes
-within 0.15 of it. A new goal then appears. The signal "cost" is 1 in a step that ends within 0.3 of
-one of 4 hazards, else 0. Hazards lie at random in each episode, and no goal lies in one. A straight
-way to the goals costs 1 in about a quarter of all steps; detours cost nothing. An episode ends
-after 200 steps.
+is the distance by which it comes nearer to the goal, in units of 0.08, and 10 more within 0.15 of
+it. A new goal then appears. The signal "cost" is 1 in a step that ends within 0.3 of one of 4
+hazards, else 0. Each episode of 200 steps places the hazards at random, and no goal in one. A
+straight way costs 1 in about a quarter of all steps; detours cost nothing.
 
-The observation is the position, the goal, and the hazards in the order of their distance: the
-latter five relative to the position, 12 numbers in all.
+The observation [12] is the position and, relative to it, the goal and the hazards, the nearest
+first.
 
 After the goal tasks of Safety Gym, without their robots: Ray et al., Benchmarking Safe Exploration
 in Deep Reinforcement Learning, 2019.
@@ -24,7 +23,7 @@ import numpy as np
 from flax import struct
 
 from rljax.agent import Array, EnvSpec, Part
-from rljax.envs.environment import Environment
+from rljax.envs.environment import StepResult
 
 NAME = "rljax/PointHazards"
 HAZARDS, RADIUS = 4, 0.3
@@ -44,18 +43,16 @@ class PointState:
 
 
 class PointHazards:
-    """The task.
-
-    Its pictures show the goal green, hazards red and the point blue; its text shows them as G, x
-    and O.
+    """The task. Pictures show goals green, hazards red and the point blue; text shows G, x and
+    O.
     """
 
     params = None
     frames_per_second = 20.0
 
-    def __init__(self) -> None:
+    def __init__(self, name: str = NAME) -> None:
         size = 2 * (2 + HAZARDS)
-        self.spec = EnvSpec(NAME, (size,), 2, max_episode_steps=200, signals=(Part("cost", ()),))
+        self.spec = EnvSpec(name, (size,), 2, max_episode_steps=200, signals=(Part("cost", ()),))
 
     def reset(self, key: Array, params: Any = None) -> tuple[Array, PointState]:
         """Begin an episode."""
@@ -64,14 +61,10 @@ class PointHazards:
         state = PointState(_outside(key_position, hazards), _outside(key_goal, hazards), hazards)
         return _observation(state), state
 
-    def step(
-        self, key: Array, state: PointState, action: Array, params: Any = None
-    ) -> tuple[Array, PointState, Array, Array, Array, dict[str, Any]]:
-        """Apply one action; see `rljax.envs.environment.Environment`."""
+    def step(self, key: Array, state: PointState, action: Array, params: Any = None) -> StepResult:
+        """Apply one action."""
         position = jnp.clip(state.position + SPEED * jnp.clip(action, -1.0, 1.0), -1.0, 1.0)
-        before, after = (
-            jnp.linalg.norm(state.goal - place) for place in (state.position, position)
-        )
+        before, after = (jnp.linalg.norm(state.goal - x) for x in (state.position, position))
         reached = after < GOAL_RADIUS
         reward = (before - after) / SPEED + BONUS * reached
         cost = (_distances(position, state.hazards) < RADIUS).any().astype(jnp.float32)
@@ -81,7 +74,7 @@ class PointHazards:
         return _observation(state), state, reward, never, never, {"cost": cost}
 
     def render(self, state: PointState, params: Any = None) -> np.ndarray:
-        """A picture [H, W, 3] uint8; see `rljax.envs.environment.Drawable`."""
+        """A picture [H, W, 3] uint8."""
         picture = np.full((PIXELS, PIXELS, 3), 245, np.uint8)
         for places, radius, colour in _shapes(state):
             for place in places:
@@ -94,14 +87,9 @@ class PointHazards:
         for (places, radius, _), symbol in zip(_shapes(state), "xGO", strict=True):
             for place in places:
                 board[_disc(place, radius, ROWS, COLUMNS)] = symbol
-        lines = ["".join(row) for row in board]
-        if not colours:
-            return "\n".join(lines)
-        inks = {"x": "31", "G": "32", "O": "34"}
-        return "\n".join(
-            "".join(f"\x1b[{inks[c]}m{c}\x1b[0m" if c in inks else c for c in line)
-            for line in lines
-        )
+        inks = {"x": 31, "G": 32, "O": 34} if colours else {}
+        cells = {symbol: f"\x1b[{ink}m{symbol}\x1b[0m" for symbol, ink in inks.items()}
+        return "\n".join("".join(cells.get(cell, cell) for cell in map(str, row)) for row in board)
 
 
 def _observation(state: PointState) -> Array:
@@ -111,13 +99,13 @@ def _observation(state: PointState) -> Array:
 
 
 def _distances(place: Array, hazards: Array) -> Array:
-    """The distances of places [..., 2] to the middles of hazards, [..., HAZARDS]."""
+    """From places [..., 2] to the middles of hazards, [..., HAZARDS]."""
     return jnp.linalg.norm(hazards - place[..., None, :], axis=-1)
 
 
 def _outside(key: Array, hazards: Array) -> Array:
-    """A random place [2]: the first candidate outside of all hazards,
-    or the one farthest outside.
+    """A random place [2]: the first candidate outside of all hazards, or the one farthest
+    outside.
     """
     places = jax.random.uniform(key, (CANDIDATES, 2), minval=-1.0, maxval=1.0)
     clearance = _distances(places, hazards).min(axis=-1) - RADIUS
@@ -125,7 +113,7 @@ def _outside(key: Array, hazards: Array) -> Array:
 
 
 def _shapes(state: PointState) -> list[tuple[np.ndarray, float, tuple[int, int, int]]]:
-    """The shapes in drawing order: places [N, 2], their radius and colour."""
+    """In drawing order: places [N, 2], their radius and colour."""
     return [
         (np.asarray(state.hazards), RADIUS, (230, 110, 100)),
         (np.asarray(state.goal)[None], GOAL_RADIUS, (90, 180, 90)),
@@ -134,20 +122,12 @@ def _shapes(state: PointState) -> list[tuple[np.ndarray, float, tuple[int, int, 
 
 
 def _disc(place: np.ndarray, radius: float, rows: int, columns: int) -> np.ndarray:
-    """The cells [rows, columns] of the square, y upwards, whose middles lie within a disc;
-    at least the nearest one.
+    """The cells [rows, columns] of the square, y upwards, whose middles lie within a disc; at least
+    the nearest.
     """
     y, x = 1 - 2 * (np.arange(rows) + 0.5) / rows, 2 * (np.arange(columns) + 0.5) / columns - 1
     distances = np.hypot(y[:, None] - place[1], x - place[0])
     return (distances < radius) | (distances == distances.min())
 
 
-def names() -> list[str]:
-    """The name of the task."""
-    return [NAME]
-
-
-def make(name: str) -> Environment:
-    """Make the task."""
-    del name
-    return PointHazards()
+ENVIRONMENTS = {NAME: PointHazards}

@@ -19,8 +19,8 @@ class List:
 
 @dataclasses.dataclass
 class New:
-    """Copy an agent to a file of your own, with presets to fill in;
-    in agents/ also with a test and a page.
+    """Copy an agent to a file of your own, with presets to fill in; in agents/ also with a test and
+    a page.
     """
 
     file: shared.NewFile  # file to write: ./mine.py, or agents/foo.py in a checkout
@@ -43,8 +43,7 @@ def list_names(arguments: list[str]) -> None:
             print("\n".join(f"  {name:<15} {registry.summary(name)}" for name in names))
     if options.what in (None, "environments"):
         for family, names in envs.names().items():
-            print(f"environments: {family}")
-            print("\n".join(f"  {name}" for name in names))
+            print(f"environments: {family}", *names, sep="\n  ")
     if options.what in (None, "presets"):
         for name in registry.names():
             for variant in (None, *registry.variants(name)):

@@ -11,9 +11,8 @@ from rljax.cli import options as shared
 
 @dataclasses.dataclass
 class Plot:
-    """Draw the evaluation curves of runs.
-
-    Learners with the same agent, settings and task make one curve.
+    """Draw the evaluation curves of runs: one for learners with the same agent, settings and
+    task.
     """
 
     runs: shared.Folders  # folders of runs
@@ -31,10 +30,7 @@ class Paths:
 
 @dataclasses.dataclass
 class ReportOptions(Paths):
-    """Compare runs on one page, with figures and tables in files.
-
-    Every number has its interval over learners.
-    """
+    """Compare runs on one page, with figures and tables in files, and intervals over learners."""
 
     # the page; figures and tables.md go to the folder report/ beside it
     output: Annotated[Path, shared.OUTPUT] = Path("report.html")
@@ -44,8 +40,8 @@ class ReportOptions(Paths):
 
 @dataclasses.dataclass
 class Select(Paths, shared.Trust):
-    """Choose among runs by criteria that need only data,
-    and compare the choices with the runs' returns.
+    """Choose among runs by criteria that need only data, and compare the choices with the runs'
+    returns.
     """
 
     validation: str | None = None  # a held-out data set: losses on it are criteria too
@@ -81,11 +77,8 @@ def select(arguments: list[str]) -> None:
     options = shared.parse(Select, arguments, "select")
     from rljax.analysis import selection
 
-    criteria = {
-        "validation": options.validation,
-        "discount": options.discount,
-        "trust": options.trust,
-    }
+    names = ("validation", "discount", "trust")
+    criteria = {name: getattr(options, name) for name in names}
     print(selection.markdown(options.paths, **criteria))
 
 

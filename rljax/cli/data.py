@@ -1,5 +1,5 @@
-"""Commands for data sets: rljax data list | info | check | convert | join |
-corrupt | correct | record.
+"""Commands for data sets: rljax data list | info | check | convert | join | corrupt | correct |
+record.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Input:
     """A data set, and how its actions are read."""
 
     data: Data  # name or file
-    clip_actions: bool = False  # clip actions beyond their bounds, which are refused otherwise
+    clip_actions: bool = False  # clip actions beyond their bounds, else refused
     # low and high in a file that does not say: -2 2, or one number per dimension: 0,-3 1,5;
     # default: -1 1
     action_bounds: tuple[str, str] | None = None
@@ -77,8 +77,7 @@ class Convert(Input):
 
     # file.npz, file.hdf5 (D4RL's layout), or minari/NAME-v0
     output: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="FILE")]
-    # environment of the data, such as Hopper-v5, with its bounds or number of actions; default:
-    # DATA's own
+    # environment of the data, with the bounds or number of its actions; default: DATA's own
     env: str | None = None
     # keep this fraction of the trajectories, the best by return: 0.1 is that of 10% BC
     top: float = 1.0
@@ -113,8 +112,8 @@ class Corrupt(shared.Trust, Input):
 
 @dataclasses.dataclass
 class Correct:
-    """Write data of other dynamics with the actions and rewards that the target's dynamics would
-    have, by STC.
+    """Write data of other dynamics with the actions and rewards that the target's would have, by
+    STC.
     """
 
     # name or file of the other dynamics
@@ -130,7 +129,7 @@ class Correct:
 
 
 def main(arguments: list[str]) -> None:
-    """Run one of the commands. Raises `ValueError` for a mistake that the user can correct."""
+    """Run one of the commands. Raises `ValueError` for a user's mistake."""
     commands = {"list": _list, "info": _info, "check": _check, "convert": _convert, "join": _join}
     commands |= {"corrupt": _corrupt, "correct": _correct, "record": recording.main}
     if not arguments or arguments[0] in ("-h", "--help", "help"):
@@ -149,9 +148,7 @@ def _load(options: Input) -> Any:
 
 
 def _bound(words: str) -> list[float] | float:
-    """A bound of actions: a number for all dimensions, or numbers with commas between them,
-    one per dimension.
-    """
+    """A bound of all dimensions, or with commas one per dimension."""
     try:
         numbers = [float(word) for word in words.split(",")]
     except ValueError:
@@ -163,13 +160,8 @@ def _bound(words: str) -> list[float] | float:
 
 
 def _parse_with_bounds(options: Any, arguments: list[str], command: str) -> Any:
-    """The options of a command.
-
-    A list of bounds that begins with a minus sign, such as -1,-2, is no option.
-    """
-    spaced = [
-        f" {word}" if re.fullmatch(r"-[0-9.][0-9.,eE+-]*", word) else word for word in arguments
-    ]
+    """The options of a command. A list such as -1,-2 is no option."""
+    spaced = [re.sub(r"^(?=-[0-9.][0-9.,eE+-]*$)", " ", word) for word in arguments]
     return shared.parse(options, spaced, command)
 
 
@@ -181,8 +173,7 @@ def _list(arguments: list[str]) -> None:
     if family is not None and family not in known:
         raise ValueError(f"no family '{family}' of data sets. All of them: {', '.join(known)}.")
     for name in known if family is None else [family]:
-        print(f"data sets: {name}")
-        print("\n".join(f"  {identity}" for identity in known[name]))
+        print(f"data sets: {name}", *known[name], sep="\n  ")
 
 
 def _info(arguments: list[str]) -> None:
@@ -191,32 +182,23 @@ def _info(arguments: list[str]) -> None:
 
     dataset = _load(options)
     described = datasets.describe(dataset)
-    show(
-        f"{described['name']}: {described['transitions']:,} transitions, "
-        f"{described['bytes'] / 1e6:,.0f} MB"
-    )
-    actions = (
-        f"{described['action_size']} {'choices' if described['discrete'] else 'action dimensions'}"
-    )
+    megabytes = f"{described['bytes'] / 1e6:,.0f} MB"
+    show(f"{described['name']}: {described['transitions']:,} transitions, {megabytes}")
+    kind = "choices" if described["discrete"] else "action dimensions"
+    actions = f"{described['action_size']} {kind}"
     if described["choices"]:
         actions = f"actions of {' x '.join(map(str, described['choices']))} choices"
     observation = f"{described['observation_size']} observation dimensions"
-    show(
-        f"  {observation if dataset.spec.is_vector else printable(described['observation'])}, "
-        f"{actions}"
-    )
+    if not dataset.spec.is_vector:
+        observation = printable(described["observation"])
+    show(f"  {observation}, {actions}")
     show(f"  environment: {printable(described['env'] or 'none known')}")
     show(f"  {described['terminated']:,} terminal rows, {described['truncated']:,} truncated ones")
     show(f"  complete episodes: {described['episodes']:,}")
-    summaries = {
-        name: described[name]
-        for name in ("return", "length", "score", "reward")
-        if name in described
-    }
-    summaries |= {
-        f"{printable(name)} per episode": sums
-        for name, sums in described.get("signals", {}).items()
-    }
+    names = ("return", "length", "score", "reward")
+    summaries = {name: described[name] for name in names if name in described}
+    for name, sums in described.get("signals", {}).items():
+        summaries[f"{printable(name)} per episode"] = sums
     for name, summary in summaries.items():
         show(f"  {name}: {', '.join(f'{key} {value:,.2f}' for key, value in summary.items())}")
     if described["episodes"]:
@@ -247,70 +229,54 @@ def _convert(arguments: list[str]) -> None:
     if options.top != 1.0:
         dataset = datasets.top_fraction(dataset, options.top, options.discount)
     if into_minari:
-        print(
-            datasets.write_minari(dataset, options.output.removeprefix("minari/"), env=options.env)
-        )
+        name = options.output.removeprefix("minari/")
+        print(datasets.write_minari(dataset, name, env=options.env))
     else:
         print(datasets.write(dataset, Path(options.output)))
 
 
 def _of_environment(options: Convert) -> Any:
-    """The data set, with facts about its actions from the environment that the user names."""
+    """The data set, with its actions as the environment in the options says."""
     from rljax import datasets
     from rljax.datasets.formats import dataset_files
 
-    actions = _actions_of(options.env or "")
+    name = options.env or ""
+    spec, bounds = _actions_of(name)
     path = Path(options.data)
-    bounds = None if actions is None else actions.bounds
-    size = (
-        dataset_files.unbounded_dimensions(path)
-        if path.is_file() and options.action_bounds is None
-        else None
-    )
-    if bounds is not None and size == len(bounds[0]):
+    if bounds is not None and options.action_bounds is None and path.is_file():
         low, high = (",".join(f"{x:.9g}" for x in bound) for bound in bounds)
-        options = dataclasses.replace(options, action_bounds=(low, high))
-        print(
-            f"actions are read as lying in the bounds of {options.env}: {low} to {high}",
-            file=sys.stderr,
-        )
-    dataset = dataclasses.replace(_load(options), env=options.env)
-    if actions is None or not actions.spec.discrete:
+        if dataset_files.unbounded_dimensions(path) == len(bounds[0]):
+            options = dataclasses.replace(options, action_bounds=(low, high))
+            _warn(f"actions are read as lying in the bounds of {name}: {low} to {high}")
+    dataset = dataclasses.replace(_load(options), env=name)
+    if spec is None or not spec.discrete:
         return dataset
-    datasets.require_integers(dataset, options.env or "", actions.spec.action_size)
-    if dataset.discrete:
-        number = max(dataset.action_size, actions.spec.action_size)
-        known = (
-            {"choices": list(actions.spec.choices or dataset.choices)}
-            if dataset.choices
-            else {"num_actions": number}
-        )
-        dataset = dataclasses.replace(dataset, provenance=dataset.provenance | known)
-    return dataset
+    datasets.require_integers(dataset, name, spec.action_size)
+    if not dataset.discrete:
+        return dataset
+    known: dict[str, Any] = {"num_actions": max(dataset.action_size, spec.action_size)}
+    if dataset.choices:
+        known = {"choices": list(spec.choices or dataset.choices)}
+    return dataclasses.replace(dataset, provenance=dataset.provenance | known)
 
 
-@dataclasses.dataclass(frozen=True)
-class _Actions:
-    spec: Any  # the environment's `EnvSpec`
-    bounds: Any  # low [A] and high [A]; None for [-1, 1], and where actions are discrete
+def _warn(text: str) -> None:
+    print(text, file=sys.stderr)
 
 
-def _actions_of(name: str) -> _Actions | None:
-    """The actions of the environment called `name`; None, with a warning, if it cannot be made."""
+def _actions_of(name: str) -> tuple[Any, Any]:
+    """The environment's `EnvSpec` and bounds; None, with a warning, if it cannot be made."""
     from rljax import envs
 
     try:
         if envs.is_compiled(name):
-            return _Actions(envs.make(name).spec, None)
+            return envs.make(name).spec, None
         hosted = envs.make_hosted(name, 1)
     except (ValueError, TypeError) as error:
-        print(
-            f"warning: '{name}' cannot be made here, so its actions are not known: {error}",
-            file=sys.stderr,
-        )
-        return None
+        _warn(f"warning: '{name}' cannot be made here, so its actions are not known: {error}")
+        return None, None
     hosted.close()
-    return _Actions(hosted.spec, hosted.action_bounds)
+    return hosted.spec, hosted.action_bounds
 
 
 def _join(arguments: list[str]) -> None:
@@ -320,9 +286,8 @@ def _join(arguments: list[str]) -> None:
     if not options.data:
         raise ValueError("nothing to join: rljax data join FILE DATA DATA ...")
     shared.require_new(options.output)
-    joined = datasets.join(
-        [datasets.load(name) for name in options.data], str(options.output), options.mark_parts
-    )
+    parts = [datasets.load(name) for name in options.data]
+    joined = datasets.join(parts, str(options.output), options.mark_parts)
     print(f"{datasets.write(joined, options.output)}: {joined.num:,} transitions")
 
 
@@ -336,15 +301,9 @@ def _corrupt(arguments: list[str]) -> None:
     attacker = None
     if options.attacker is not None:
         attacker = load_attacker(options.folder(options.attacker), options.learner)
-    corrupted = corruption.corrupt(
-        _load(options),
-        what=options.what,
-        how=options.how,
-        rate=options.rate,
-        scale=options.scale,
-        seed=options.seed,
-        attacker=attacker,
-    )
+    names = ("what", "how", "rate", "scale", "seed")
+    settings: dict[str, Any] = {name: getattr(options, name) for name in names}
+    corrupted = corruption.corrupt(_load(options), **settings, attacker=attacker)
     print(datasets.write(corrupted, options.output))
 
 

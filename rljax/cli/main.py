@@ -1,6 +1,6 @@
 """The command line: the commands, their errors and their exit codes.
 
-Nothing heavy is imported before the command is known and its arguments are parsed.
+Nothing heavy is imported before the arguments are parsed.
 """
 
 from __future__ import annotations
@@ -45,16 +45,12 @@ of an agent.
 """
 
 EXIT_USER, EXIT_RUN, EXIT_INTERRUPT = 2, 1, 130
-# Imports and tracing make many lasting objects. Garbage collections would take a fifth of the
-# start.
+# Imports and tracing make many lasting objects: collecting garbage would take a fifth of the start.
 COLLECT_AFTER = (100_000, 20, 100)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run the command line.
-
-    Exits with 2 for a mistake that the user can correct, with 1 for a run that failed.
-    """
+    """Run the command line. Exits with 2 for a user's mistake, with 1 for a run that failed."""
     gc.set_threshold(*COLLECT_AFTER)
     is_program = arguments is None  # not a call from Python
     arguments = list(sys.argv[1:] if arguments is None else arguments)
@@ -69,10 +65,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     commands = _commands()
     if arguments[0] not in commands:
         near = difflib.get_close_matches(arguments[0], commands, n=1)
-        _fail(
-            f"no command '{arguments[0]}'. {f'Nearest: {near[0]!r}. ' if near else ''}All of "
-            "them: rljax --help"
-        )
+        nearest = f"Nearest: {near[0]!r}. " if near else ""
+        _fail(f"no command '{arguments[0]}'. {nearest}All of them: rljax --help")
     try:
         _run(commands[arguments[0]], arguments[1:])
     except SystemExit as end:
@@ -110,10 +104,6 @@ def _commands() -> dict[str, Callable[[list[str]], None]]:
 
 
 def _run(command: Callable[[list[str]], None], arguments: list[str]) -> None:
-    """Run a command.
-
-    An error that a user can correct is one message and exit code 2, a run that failed exit code 1.
-    """
     try:
         command(arguments)
     except BrokenPipeError:
@@ -152,7 +142,7 @@ def _fail(message: str, code: int = EXIT_USER) -> None:
 
 
 def _leave_processes(code: object, arguments: list[str]) -> None:
-    """Leave the other processes of a failed run, if there are any."""
+    """Leave the other processes of a failed run."""
     from rljax.cli import options
 
     if isinstance(code, int) and code and options.value_of(arguments, "--coordinator") is not None:

@@ -1,9 +1,7 @@
-"""Options that several commands share, and the parsing of command lines into options and an agent's
-Config.
+"""Options that several commands share, and the parsing of command lines.
 
-A command's options are a dataclass. A field's comment is what --help prints. Commands share options
-by inheritance; Python collects the fields from the last base class to the first, so --help shows
-those of the last base first.
+A command's options are a dataclass, and a field's comment is what --help prints. Commands share
+options by inheritance: --help shows the fields of the last base class first.
 """
 
 from __future__ import annotations
@@ -18,8 +16,7 @@ import tyro
 from rljax.training.configuration import whole_number
 from rljax.training.settings import Settings
 
-# A command understands both names of its output. tyro's help shows the alias first: here the name
-# of the field.
+# A command understands both names of its output. tyro's help shows the alias first.
 OUT = tyro.conf.arg(name="output", aliases=("--out",))
 OUTPUT = tyro.conf.arg(name="out", aliases=("--output",))
 
@@ -81,7 +78,7 @@ class Quiet:
 
 @dataclasses.dataclass(kw_only=True)
 class ClusterOptions:
-    """The cluster for the launches of a grid or a sweep."""
+    """The Ray cluster for the launches of a grid or a sweep."""
 
     ray: str | None = None  # Ray cluster for the launches of a grid or a sweep: auto, or HOST:PORT
     ray_cpus: int = 1  # processors of each launch there
@@ -95,7 +92,7 @@ class ClusterOptions:
 
 @dataclasses.dataclass(kw_only=True)
 class Launches(ClusterOptions):
-    """The distribution of the learners of a grid or a sweep over launches."""
+    """The launches of a grid or a sweep."""
 
     # learners in one launch, at most; default: as many as memory holds
     learners_per_launch: int | None = None
@@ -144,7 +141,7 @@ integers = tyro.constructors.ConstructorRegistry()
 def _integer(
     info: tyro.constructors.PrimitiveTypeInfo,
 ) -> tyro.constructors.PrimitiveConstructorSpec[int] | None:
-    """All integers of the command line, those of an agent's Config too, may be written as 1e6."""
+    """Integers of the command line, also of an agent's Config, may be written as 1e6."""
     if info.type is not int:
         return None
     return tyro.constructors.PrimitiveConstructorSpec(
@@ -157,15 +154,16 @@ def _integer(
 
 
 def parse(options: Any, arguments: list[str], command: str) -> Any:
-    """Parse the options of a command.
+    """Parse the options of a command. tyro raises `SystemExit` after help or an error.
 
-    tyro raises `SystemExit` after it has printed help or an error.
-
-    Raises `ValueError` if both names of the output option are given: tyro would take the last one.
+    Raises `ValueError` if both names of the output option are given: tyro would take the last.
     """
-    flags = (tyro.conf.FlagCreatePairsOff,)
     parsed = tyro.cli(
-        options, args=arguments, prog=f"rljax {command}", config=flags, registry=integers
+        options,
+        args=arguments,
+        prog=f"rljax {command}",
+        config=(tyro.conf.FlagCreatePairsOff,),
+        registry=integers,
     )
     if all(value_of(arguments, flag) is not None for flag in ("--out", "--output")):
         raise ValueError("--out and --output are two names of one option: give one of them.")
@@ -188,14 +186,11 @@ def parse_with_agent(options: Any, arguments: list[str], command: str) -> tuple[
         from rljax.runs import experiments
 
         config = experiments.preset(arguments[0], agent, environment, data, variant)
-
-    both = dataclasses.make_dataclass(
-        f"{options.__name__}Agent",
-        [
-            ("options", Annotated[options, tyro.conf.arg(name="")]),
-            ("config", agent.Config, dataclasses.field(default=config)),
-        ],
-    )
+    fields = [
+        ("options", Annotated[options, tyro.conf.arg(name="")]),
+        ("config", agent.Config, dataclasses.field(default=config)),
+    ]
+    both = dataclasses.make_dataclass(f"{options.__name__}Agent", fields)
     both.__doc__ = (agent.__doc__ or "").split("\n\n")[0]
     renamed = [_with_name_here(argument, config) for argument in arguments]
     parsed = parse(both, renamed, f"{command} {arguments[0]}")
@@ -205,11 +200,7 @@ def parse_with_agent(options: Any, arguments: list[str], command: str) -> tuple[
 def run_settings(options: Any) -> dict[str, Any]:
     """The options that are fields of a run's `Settings`, except its seeds."""
     names = {field.name for field in dataclasses.fields(Settings)} - {"seeds"}
-    return {
-        field.name: getattr(options, field.name)
-        for field in dataclasses.fields(options)
-        if field.name in names
-    }
+    return {name: value for name, value in vars(options).items() if name in names}
 
 
 def assignments(texts: Sequence[str], config: Any, flag: str) -> dict[str, Any]:
@@ -229,27 +220,21 @@ def assignments(texts: Sequence[str], config: Any, flag: str) -> dict[str, Any]:
 
 
 def config_flags(arguments: list[str], config: Any) -> set[str]:
-    """Names of the agent's settings that the arguments set with flags."""
+    """Names of the agent's settings that flags in the arguments set."""
     flags = [_with_name_here(argument, config).partition("=")[0] for argument in arguments]
-    names = {
-        flag.removeprefix("--config.").replace("-", "_")
-        for flag in flags
-        if flag.startswith("--config.")
-    }
+    names = {_setting(flag) for flag in flags if flag.startswith("--config.")}
     return names | {name.removeprefix("no_") for name in names}
 
 
 def split_config(arguments: list[str]) -> tuple[list[str], dict[str, list[str]]]:
-    """The arguments without --config.X VALUE ..., and the texts of the values,
-    by the name of the setting X.
-    """
+    """The arguments without --config.X VALUE ..., and the texts of the values, by the name of X."""
     rest: list[str] = []
     values: dict[str, list[str]] = {}
     target = rest
     for argument in arguments:
         if argument.startswith("--config."):
-            flag, equals, value = argument.removeprefix("--config.").partition("=")
-            target = values.setdefault(flag.replace("-", "_"), [])
+            flag, equals, value = argument.partition("=")
+            target = values.setdefault(_setting(flag), [])
             target += [value] if equals else []
         else:
             target = rest if argument.startswith("--") else target
@@ -268,16 +253,20 @@ def value_of(arguments: list[str], flag: str) -> str | None:
 
 
 def require_new(path: Path) -> None:
-    """Raise `ValueError` if there is such a file already: no file is overwritten."""
+    """Raise `ValueError` if there is such a file already."""
     if path.exists():
         raise ValueError(f"'{path}' exists. Choose another name, or delete it.")
 
 
 def _with_name_here(argument: str, config: Any) -> str:
-    """A flag such as --config.tau, with the name that the setting has in this agent's Config."""
+    """A flag such as --config.tau, with the setting's name in this agent's Config."""
     from rljax.training.configuration import setting
 
     flag, equals, value = argument.partition("=")
-    name = flag.removeprefix("--config.").replace("-", "_")
-    known = setting(config, name) if flag.startswith("--config.") else name
-    return argument if known == name else f"--config.{known.replace('_', '-')}{equals}{value}"
+    known = setting(config, _setting(flag)) if flag.startswith("--config.") else _setting(flag)
+    same = known == _setting(flag)
+    return argument if same else f"--config.{known.replace('_', '-')}{equals}{value}"
+
+
+def _setting(flag: str) -> str:
+    return flag.removeprefix("--config.").replace("-", "_")

@@ -13,8 +13,8 @@ from rljax.cli import options as shared
 
 @dataclasses.dataclass
 class Evaluate(shared.Trust, shared.Best):
-    """Play complete episodes with the policy of a run, without exploration,
-    and print their returns.
+    """Play complete episodes with the policy of a run, without exploration, and print their
+    returns.
 
     --config.X VALUE ... changes a setting that the agent declares for evaluations, such as the
     thinking steps of --config.compute. Several values are one evaluation each.
@@ -30,9 +30,7 @@ class Evaluate(shared.Trust, shared.Best):
 
 @dataclasses.dataclass
 class PlayOptions(shared.Trust, shared.LearnerOptions):
-    """Write a video of the policy, without exploration (MP4),
-    and Brax's HTML view for brax/ environments.
-    """
+    """Write a video of the policy, without exploration (MP4), and Brax's HTML view for brax/."""
 
     run: shared.Folder  # folder of the run
     seed: int = 0  # seed of the episode
@@ -48,9 +46,8 @@ def evaluate_run(arguments: list[str]) -> None:
     from rljax.runs.policies import evaluate, loading
     from rljax.trust import show
 
-    same: dict[str, Any] = {
-        name: getattr(options, name) for name in ("episodes", "env", "best", "seed")
-    }
+    names = ("episodes", "env", "best", "seed")
+    same: dict[str, Any] = {name: getattr(options, name) for name in names}
     folder = options.folder(options.run)
     changes = loading.read_changes(folder, texts) if texts else {}
     for values in itertools.product(*changes.values()):

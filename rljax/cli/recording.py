@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import tyro
 
@@ -13,21 +13,18 @@ from rljax.cli import options as shared
 
 @dataclasses.dataclass
 class Record(shared.Trust, shared.LearnerOptions):
-    """Record a data set: with the policies of a run, from the replay of a run,
-    or with scripted experts.
+    """Record a data set: with a run's policies, from its replay, or with scripted experts.
 
     Scripted experts are OGBench's oracles, and the solutions of tasks that have a known one.
     """
 
-    # folder of the run, or rljax/CombinationLock-10, or ogbench/cube-single-play-v0 and others of
-    # its arm
+    # folder of the run, or rljax/CombinationLock-10, or ogbench/cube-single-play-v0 and the like
     source: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="RUN")]
     # file.npz or .hdf5; of OGBench: .npz, default: where it is found
     output: Annotated[tyro.conf.Positional[Path | None], tyro.conf.arg(metavar="FILE")] = None
     # transitions; default: 1,000,000, of OGBench as published; of a replay: the first at most
     steps: int | None = None
-    # of a run: policy, exploring, random or replay; only replay where the environment is inside the
-    # program
+    # of a run: policy, exploring, random or replay; inside the program only replay
     acting: Annotated[str, tyro.conf.arg(name="from")] = "policy"
     # environments side by side, default: 10; of OGBench: processes, default: 1
     envs: int | None = None
@@ -35,7 +32,7 @@ class Record(shared.Trust, shared.LearnerOptions):
 
 
 def main(arguments: list[str]) -> None:
-    """Record a data set. Raises `ValueError` for a mistake that the user can correct."""
+    """Record a data set. Raises `ValueError` for a user's mistake."""
     options = shared.parse(Record, arguments, "data record")
     if options.source.startswith("ogbench/"):
         _record_ogbench(options)
@@ -49,34 +46,28 @@ def main(arguments: list[str]) -> None:
     from rljax.runs.policies import collect
 
     steps = 1_000_000 if options.steps is None else options.steps
+    common: dict[str, Any] = {"steps": steps, "seed": options.seed, "name": str(options.output)}
     if options.source.startswith("rljax/"):
         _require_plain(options)
-        dataset = collect.demonstrated(
-            options.source, steps=steps, seed=options.seed, name=str(options.output)
-        )
+        dataset = collect.demonstrated(options.source, **common)
     else:
         dataset = collect.record(
             options.folder(options.source),
-            steps=steps,
             source=options.acting,
             learner=options.learner,
             best=options.best,
             num_envs=10 if options.envs is None else options.envs,
-            seed=options.seed,
-            name=str(options.output),
+            **common,
         )
     path = datasets.write(dataset, options.output)
     returns = dataset.returns()
-    outcome = (
-        f"return {returns.mean():,.1f} over {len(returns)} complete episodes"
-        if len(returns)
-        else "no whole episode"
-    )
+    outcome = "no whole episode"
+    if len(returns):
+        outcome = f"return {returns.mean():,.1f} over {len(returns)} complete episodes"
     print(f"{path}: {dataset.num:,} transitions, {outcome}")
 
 
 def _require_plain(options: Record) -> None:
-    """Raise `ValueError` for options that only runs have."""
     if (options.acting, options.learner, options.best) != ("policy", 0, False):
         raise ValueError(
             f"--from, --learner and --best are of runs; '{options.source}' is recorded by "

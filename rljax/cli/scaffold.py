@@ -1,8 +1,8 @@
-"""The files that `rljax new` writes: a copy of an agent, and its presets, which begin empty.
+"""The files that `rljax new` writes: a copy of an agent and its presets; in a checkout also its
+search space, test and page.
 
-In a checkout they are also its search space, test and page. What was found out about the copied
-agent is not copied: its settings per environment, its search space and its tests have sources that
-would be wrong under another name.
+What was found out about the copied agent is not copied: its sources would be wrong under another
+name.
 """
 
 from __future__ import annotations
@@ -119,14 +119,11 @@ To be written.
 
 
 def write(source: str, file: Path) -> list[Path]:
-    """Copy the agent `source` to `file`, with presets,
-    and in a checkout with all other files of an agent.
+    """Copy the agent `source` to `file`, with its other files. Returns all of them, the agent
+    first.
 
-    Presets and search space are empty, but for a comment. The test has what the contract's tests
-    run on, and one test to be written. Outside the checkout's `agents/` the presets are written
-    beside the file. For a file in the checkout's `agents/` the presets and the search space go to
-    the folders there, the test to tests/agents/ and the page to docs/agents/. Returns the written
-    files, the agent first.
+    Presets and search space are empty, but for a comment. Outside the checkout's `agents/` only the
+    presets are written, beside the file.
 
     Raises `ValueError` for an unknown agent or a file name that is not a module name, and
     `FileExistsError` where one of the files exists.
@@ -138,20 +135,16 @@ def write(source: str, file: Path) -> list[Path]:
         )
     name = file.stem
     text = _renamed(registry.source(source), source, name)
-    inside = (
-        file.resolve().parent == registry.AGENTS.resolve()
-        and (CHECKOUT / "tests" / "agents").is_dir()
-    )
+    tests = CHECKOUT / "tests" / "agents"
+    inside = file.resolve().parent == registry.AGENTS.resolve() and tests.is_dir()
     presets = PRESETS.format(name=name, presets=f"agents/presets/{source}.toml")
     if inside:
-        test = CHECKOUT / "tests" / "agents" / f"test_{source}.py"
+        test = (tests / f"test_{source}.py").read_text()
         contents = {
             file: text,
             registry.PRESETS / f"{name}.toml": presets,
             registry.AGENTS / "spaces" / f"{name}.toml": SPACE.format(name=name),
-            CHECKOUT / "tests" / "agents" / f"test_{name}.py": small_test(
-                test.read_text(), source, name
-            ),
+            tests / f"test_{name}.py": small_test(test, source, name),
             CHECKOUT / "docs" / "agents" / f"{name}.md": page(text, name),
         }
     else:
@@ -166,8 +159,8 @@ def write(source: str, file: Path) -> list[Path]:
 
 
 def small_test(text: str, source: str, name: str) -> str:
-    """A test for a copy of the agent `source`: what other tests read of its test `text`,
-    and one to be written.
+    """A test for a copy of the agent `source`: what others read of its test `text`, and one to be
+    written.
     """
     tree = ast.parse(text)
     defined = {target: node for node in tree.body for target in _defines(node)}
@@ -177,7 +170,7 @@ def small_test(text: str, source: str, name: str) -> str:
         part = waiting.pop()
         if part in defined and part not in needed:
             needed.add(part)
-            waiting += [node.id for node in ast.walk(defined[part]) if isinstance(node, ast.Name)]
+            waiting += _uses(defined[part])
     nodes = [node for node in tree.body if needed & set(_defines(node))]
     lines = text.splitlines()
     example = ""
@@ -186,14 +179,15 @@ def small_test(text: str, source: str, name: str) -> str:
         part = "\n".join(lines[node.lineno - 1 : node.end_lineno])
         example += part + "\n" if is_short else f"\n\n{part}\n\n\n"
     example = example.strip().replace("\n\n\n\n\n", "\n\n\n")
-    used = {node.id for part in nodes for node in ast.walk(part) if isinstance(node, ast.Name)} | {
-        "pytest"
-    }
-    imports = _imports(tree, used)
+    imports = _imports(tree, {"pytest"}.union(*map(_uses, nodes)))
     written = TEST.format(title=name, imports=imports, example=example, source=source)
-    return _renamed(written, source, name).replace(
-        f"tests/agents/test_{name}.py", f"tests/agents/test_{source}.py"
-    )
+    test = "tests/agents/test_{}.py".format
+    return _renamed(written, source, name).replace(test(name), test(source))
+
+
+def _uses(node: ast.AST) -> list[str]:
+    """The names in a statement."""
+    return [x.id for x in ast.walk(node) if isinstance(x, ast.Name)]
 
 
 def _defines(node: ast.stmt) -> list[str]:
@@ -201,9 +195,7 @@ def _defines(node: ast.stmt) -> list[str]:
     if isinstance(node, ast.FunctionDef | ast.ClassDef):
         return [node.name]
     if isinstance(node, ast.Assign):
-        return [
-            x.id for target in node.targets for x in ast.walk(target) if isinstance(x, ast.Name)
-        ]
+        return [name for target in node.targets for name in _uses(target)]
     if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
         return [node.target.id]
     return []
@@ -214,28 +206,22 @@ def _imports(tree: ast.Module, used: set[str]) -> str:
     blocks: list[list[str]] = []
     last = 0
     for node in tree.body:
-        if (
-            not isinstance(node, ast.Import | ast.ImportFrom)
-            or getattr(node, "module", None) == "__future__"
-        ):
+        is_import = isinstance(node, ast.Import | ast.ImportFrom)
+        if not is_import or getattr(node, "module", None) == "__future__":
             continue
         names = [x for x in node.names if (x.asname or x.name.partition(".")[0]) in used]
         if node.lineno > last + 1 or not blocks:
             blocks.append([])
         last = node.end_lineno or node.lineno
         if names:
-            used_part = (
-                ast.Import(names)
-                if isinstance(node, ast.Import)
-                else ast.ImportFrom(node.module, names, 0)
-            )
-            blocks[-1].append(ast.unparse(used_part))
+            node.names = names
+            blocks[-1].append(ast.unparse(node))
     return "\n\n".join("\n".join(block) for block in blocks if block)
 
 
 def command(file: Path) -> str:
-    """The first `rljax train` command in the docstring of an agent's file,
-    with its path from here.
+    """The first `rljax train` command in the docstring of an agent's file, with its path from
+    here.
     """
     match = re.search(r"^  (rljax train .+)$", file.read_text(), re.MULTILINE)
     assert match is not None, "every agent's docstring has one"
@@ -246,15 +232,11 @@ def command(file: Path) -> str:
 def page(source: str, name: str) -> str:
     """A page for an agent, filled in from its source as far as possible.
 
-    "To be written" marks the rest.
-
     `python scripts/results/agent_pages.py` fills in its table of hyperparameters.
     """
     tree = ast.parse(source)
     first, *paragraphs = (ast.get_docstring(tree) or "").split("\n\n")
-    equations = next(
-        (part for part in paragraphs if re.search(r"^  \S.* = ", part, re.MULTILINE)), first
-    )
+    with_equations = (x for x in paragraphs if re.search(r"^  \S.* = ", x, re.MULTILINE))
     functions = [node.name for node in tree.body if isinstance(node, ast.FunctionDef)]
     losses = [function for function in functions if function.endswith(("_loss", "_gain"))]
     metrics = sorted(set(re.findall(r'"([a-z_]+/[a-z_]+)": ', source)))
@@ -264,17 +246,14 @@ def page(source: str, name: str) -> str:
         name=name,
         summary=first.partition(": ")[2],
         command="" if train is None else train[1],
-        equations=equations,
-        losses="\n".join(
-            f"| to be written | [`{loss}`](../../agents/{name}.py) |" for loss in losses
-        ),
+        equations=next(with_equations, first),
+        losses="\n".join(f"| to be written | [`{x}`](../../agents/{name}.py) |" for x in losses),
         metrics="\n".join(f"| `{metric}` | to be written | to be written |" for metric in metrics),
     )
 
 
 def _renamed(text: str, old: str, new: str) -> str:
-    """Rename the agent `old` to `new` in an agent's file or its test:
-    where it names itself, and nowhere else.
+    """Rename the agent `old` to `new` in an agent's file or its test, where it names itself.
 
     Sources, such as "Brax's sac", stay as they are.
     """
@@ -288,10 +267,8 @@ def _renamed(text: str, old: str, new: str) -> str:
 
 
 def _in_order(line: re.Match[str]) -> str:
-    """An import of several names, sorted as linters expect it."""
-    return line[1] + ", ".join(
-        sorted(line[2].split(", "), key=lambda name: (name[0].islower(), name))
-    )
+    names = sorted(line[2].split(", "), key=lambda name: (name[0].islower(), name))
+    return line[1] + ", ".join(names)
 
 
 def _identifier(stem: str) -> str:

@@ -24,22 +24,20 @@ class Learners:
     dry_run: bool = False  # show the programs of a grid, and do nothing
     # environment steps of each learner after the updates from the data set
     then_online: int = Settings.then_online
-    # share of each batch that comes from the data set; pooled: drawn uniformly from the data set
-    # and new experience; A:B:N: from A to B over N new transitions
+    # share of each batch from the data set; pooled: uniform over it and new experience; A:B:N: from
+    # A to B over N new transitions
     offline_share: float | str = 0.5
-    # draw rows of better trajectories more often: by return, by the advantage of the return over a
-    # fit on first observations, or only from the top share
+    # draw rows of better trajectories more often: by return, by its advantage over a fit on first
+    # observations, or only from the top share
     weights: Literal["uniform", "return", "advantage", "top"] = "uniform"
     # temperature of return and advantage; lower is greedier
     weights_alpha: float = Settings.weights_alpha
     weights_share: float = Settings.weights_share  # share of the trajectories that top keeps
-    # a setting that changes when the run goes on online: config.actor-lr=1e-4; give it once for
-    # each setting
+    # a setting that changes when the run goes on online: config.actor-lr=1e-4; one for each
     online: tyro.conf.UseAppendAction[tuple[str, ...]] = ()
-    # folder of a run whose policy is an input of the agent, for agents that take one
+    # folder of a run whose policy is an input of the agent
     base: str | None = Settings.base
-    # folder of a run: learners begin with the parameters that they share with it, and their policy
-    # acts in the warm-up
+    # folder of a run: learners begin with the parameters that both have, and act in the warm-up
     from_run: Annotated[str | None, tyro.conf.arg(name="from")] = None
     # what they take from it, such as actor; default: all that both have
     from_parts: tuple[str, ...] = ()
@@ -59,34 +57,33 @@ class Train(
 ):
     """Train an agent.
 
-    Steps are environment steps of each learner; from a data set alone, updates of each.
+    Steps are environment steps of each learner; from a data set alone, its updates.
     """
 
     keep_checkpoints: int = Settings.keep_checkpoints  # newest checkpoints kept
     tensorboard: bool = Settings.tensorboard  # write TensorBoard events too
-    # Weights & Biases project to log to (WANDB_MODE=offline keeps it local)
-    wandb: str | None = Settings.wandb
+    wandb: str | None = Settings.wandb  # Weights & Biases project (WANDB_MODE=offline: local)
 
 
 @dataclasses.dataclass(kw_only=True)
 class Search:
-    """The search of a sweep: the fields of `rljax.tuning.search_spaces.Protocol`, and the space."""
+    """The search of a sweep: `rljax.tuning.search_spaces.Protocol`, and the space."""
 
     method: Literal["random", "tpe", "hyperband", "pbt"] = "tpe"  # how trials are chosen
     trials: int = 64  # settings tried
-    # trials chosen together, or learners of pbt; hyperband's brackets set their own number
+    # trials chosen together, or learners of pbt; hyperband sets its own number
     population: int = 16
     tuning_seeds: tuple[int, ...] = (0, 1, 2)  # each trial is trained with all of them
-    # only the resulting settings are trained with them
+    # train only the resulting settings with them
     test_seeds: tuple[int, ...] = tuple(range(100, 110))
     space: Path | None = None  # TOML file of the settings to search; default: the agent's own
     every: int | None = None  # steps between pbt's changes of settings; default: a twentieth of all
     eta: int = 3  # hyperband keeps one trial in ETA, and trains it ETA times as long
-    min_steps: int | None = None  # steps of hyperband's shortest trials; default: a 27th of all
+    min_steps: int | None = None  # of hyperband's shortest trials; default: a 27th of all
     search_seed: int = 0  # seed of the search itself
     storage: str | None = None  # URL of Optuna's storage; default: an SQLite file in the folder
     study: str = "sweep"  # name of the study in that storage
-    # on signals per episode: cost=25; a trial that exceeds one ranks below all others
+    # on signals per episode: cost=25; trials beyond one rank below all others
     limits: tuple[str, ...] = ()
 
 
@@ -103,7 +100,7 @@ class Resume(shared.Trust, shared.Hosts, shared.ClusterOptions, shared.Quiet):
 
     run: shared.Folder  # folder of the run, the grid or the sweep
     steps: int | None = None  # new total of environment steps; default: as first planned
-    # let a run from a data set go on in its environment, for so many steps
+    # let a run from a data set go on in its environment for so many steps
     then_online: int | None = None
     # share of each batch from the data set then; default 0.5
     offline_share: float | str | None = None
@@ -133,7 +130,7 @@ def train(arguments: list[str]) -> None:
         "online": shared.assignments(options.online, config, "--online") or None,
         "trust": options.trust,
     }
-    how = {
+    how: dict[str, Any] = {
         "out": options.out,
         "quiet": options.quiet,
         "command": shlex.join(["rljax", "train", *arguments]),
@@ -169,15 +166,8 @@ def train(arguments: list[str]) -> None:
     if options.dry_run:
         print(grids.plan(experiment, points, options.learners_per_launch))
     else:
-        print(
-            grids.train(
-                experiment,
-                points,
-                most=options.learners_per_launch,
-                workers=options.workers(),
-                **how,
-            )
-        )
+        how |= {"most": options.learners_per_launch, "workers": options.workers()}
+        print(grids.train(experiment, points, **how))
 
 
 def sweep(arguments: list[str]) -> None:
@@ -186,10 +176,8 @@ def sweep(arguments: list[str]) -> None:
     from rljax.runs import experiments
     from rljax.tuning import search_spaces, sweeps
 
-    protocol = {
-        field.name: getattr(options, field.name)
-        for field in dataclasses.fields(search_spaces.Protocol)
-    }
+    names = [field.name for field in dataclasses.fields(search_spaces.Protocol)]
+    protocol = {name: getattr(options, name) for name in names}
     experiment = experiments.prepare(
         **shared.run_settings(options), seeds=options.tuning_seeds, config=config
     )
@@ -215,9 +203,8 @@ def resume(arguments: list[str]) -> None:
 
     many = grids if grids.is_grid(options.run) else sweeps if sweeps.is_sweep(options.run) else None
     online = {"then_online": options.then_online, "offline_share": options.offline_share}
-    if many is not None and (
-        any(value is not None for value in online.values()) or options.accept_changed_records
-    ):
+    changes = [*online.values(), options.accept_changed_records or None]
+    if many is not None and any(value is not None for value in changes):
         raise ValueError(
             f"--then-online and --accept-changed-records are for one run, '{options.run}' holds "
             "many: resume one of those in it."
@@ -249,8 +236,7 @@ def extract(arguments: list[str]) -> None:
 
 
 def _print_once(text: Any) -> None:
-    """Print, but only in the first of several processes."""
     from rljax.distributed import processes
 
-    if processes.is_first():
+    if processes.is_first():  # of several
         print(text)

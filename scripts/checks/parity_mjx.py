@@ -60,7 +60,7 @@ def replayed(
     task: str, recording: dict[str, np.ndarray], dtype: Any
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Observations [S, T, O], rewards [S, T] and ends [S, T] of the task inside the program."""
-    environment: Any = mjx.make(f"rljax/{task}")
+    environment: Any = mjx.MJX(f"rljax/{task}")
     qpos, qvel, warmstart, action = (
         jnp.asarray(recording[name], dtype) for name in ("qpos", "qvel", "warmstart", "action")
     )

@@ -1,3 +1,1 @@
-"""Variants of Gymnasium's robots: limits on their velocity, other dynamics,
-and NeoRL-2's SafetyHalfCheetah.
-"""
+"""Variants of Gymnasium's robots."""

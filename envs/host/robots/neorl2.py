@@ -1,13 +1,11 @@
-"""NeoRL-2's SafetyHalfCheetah for current MuJoCo, on the host:
-`rljax.envs.host.robots.neorl2:SafetyHalfCheetah-v0`.
+"""NeoRL-2's SafetyHalfCheetah: `rljax.envs.host.robots.neorl2:SafetyHalfCheetah-v0`.
 
-Importing this module registers it. It is HalfCheetah-v5 that also observes its position. Its reward
-is -100 in every step in which it runs faster than 3.2096 m/s. The published transitions replay here
-within float32's rounding. NeoRL-2's own environment cannot be imported: its release lacks files
-that it needs, and its repository needs Gymnasium 0.29.
+It is HalfCheetah-v5 that also observes its position. Its reward is -100 in every step in which it
+runs faster than 3.2096 m/s. The published transitions replay here within float32's rounding.
+NeoRL-2's own environment cannot be imported.
 
-Run folders and data sets store the environment's id, and the id names this module: the module must
-keep its name.
+Importing this module registers it. Run folders and data sets store its id: the module must keep its
+name.
 
 Source: Gao et al., NeoRL-2, arXiv:2503.19267; polixir/NeoRL2 at b50d91d, envs/safetyhalfcheetah.py
 and its reward.
@@ -28,7 +26,7 @@ class SpeedLimit(gymnasium.Wrapper):
     """The reward is `PENALTY` where the step's mean velocity along x exceeds `LIMIT`."""
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
-        """Apply one action. The `info` of the environment holds `x_velocity`."""
+        """Apply one action."""
         observation, reward, terminated, truncated, info = self.env.step(action)
         if info["x_velocity"] > LIMIT:
             reward = PENALTY

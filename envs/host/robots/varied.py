@@ -1,9 +1,7 @@
-"""Gymnasium's robots with other dynamics, on the host:
-'varied/HalfCheetah-v5?{"gravity": 2, "friction": 0.3}'.
+"""Gymnasium's robots with other dynamics: 'varied/HalfCheetah-v5?{"gravity": 2, "friction": 0.3}'.
 
-`register` makes Gymnasium know them. Gravity and friction are factors on those of the task.
-Rewards, ends and time limits stay the same. They are the shifted dynamics of H2O (Niu et al.,
-arXiv:2206.13464): gravity 2, or friction 0.3.
+Gravity and friction are factors on those of the task. They are the shifted dynamics of H2O (Niu et
+al., arXiv:2206.13464): gravity 2, or friction 0.3.
 """
 
 from __future__ import annotations
@@ -20,16 +18,13 @@ ROBOTS = ("Ant", "HalfCheetah", "Hopper", "Humanoid", "Swimmer", "Walker2d")
 def make(
     entry_point: Any, gravity: float = 1.0, friction: float = 1.0, **settings: Any
 ) -> gymnasium.Env:
-    """A robot of Gymnasium with factors on its gravity and on the friction of all of its parts.
+    """A robot with factors on its gravity and on the friction of all parts.
 
     Raises `ValueError` for a factor that is not finite and at least 0.
     """
     for name, factor in (("gravity", gravity), ("friction", friction)):
-        if (
-            isinstance(factor, bool)
-            or not isinstance(factor, (int, float))
-            or not 0 <= factor < float("inf")
-        ):
+        is_number = isinstance(factor, (int, float)) and not isinstance(factor, bool)
+        if not is_number or not 0 <= factor < float("inf"):
             raise ValueError(
                 f"{name} is {factor!r}, it must be a number of at least 0: a factor on that of "
                 "the task."
@@ -46,9 +41,5 @@ def register() -> None:
         name, made = f"varied/{robot}-v5", gymnasium.spec(f"{robot}-v5")
         if name not in gymnasium.registry:
             entry: Any = functools.partial(make, made.entry_point)
-            gymnasium.register(
-                name,
-                entry_point=entry,
-                max_episode_steps=made.max_episode_steps,
-                kwargs=made.kwargs,
-            )
+            limit = made.max_episode_steps
+            gymnasium.register(name, entry, max_episode_steps=limit, kwargs=made.kwargs)

@@ -14,7 +14,7 @@ import pytest
 from rljax import envs
 from rljax.envs.tasks import analytic
 
-NAMES = analytic.names()
+NAMES = list(analytic.ENVIRONMENTS)
 PROBES = [name for name in NAMES if name not in ("rljax/Pendulum", "rljax/RandomWalk")]
 GRIDS = [
     "rljax/LightsOut-2x2",

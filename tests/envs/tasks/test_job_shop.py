@@ -31,7 +31,7 @@ instances = pytest.mark.parametrize("instance", list(LOADS))
 
 
 def made(instance: str) -> JobShop:
-    environment = job_shop.make(f"rljax/JobShop-{instance}")
+    environment = JobShop(f"rljax/JobShop-{instance}")
     assert isinstance(environment, JobShop)
     return environment
 

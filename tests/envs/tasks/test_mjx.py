@@ -84,19 +84,19 @@ def test_steps_are_gymnasiums(task: str, monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_velocities_have_limits() -> None:
-    environment = mjx.make("rljax/velocity/Hopper")
+    environment = mjx.MJX("rljax/velocity/Hopper")
     assert environment.spec.name == "rljax/velocity/Hopper"
     assert [part.name for part in environment.spec.signals] == ["cost"]
     assert (
-        mjx.LimitedMJX("rljax/velocity/Hopper").limit,
-        mjx.make("rljax/Hopper").spec.signals,
+        mjx.MJX("rljax/velocity/Hopper").limit,
+        mjx.MJX("rljax/Hopper").spec.signals,
     ) == (0.7402, ())
     assert "rljax/velocity/Walker2d" in envs.names()["rljax"]
 
 
 @pytest.mark.learn
 def test_speed_costs() -> None:
-    environment = mjx.LimitedMJX("rljax/velocity/Hopper")
+    environment = mjx.MJX("rljax/velocity/Hopper")
     _, state = environment.reset(jax.random.key(0))
     step = jax.jit(environment.step)
     costs = []

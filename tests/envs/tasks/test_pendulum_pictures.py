@@ -7,8 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from rljax.envs.tasks import analytic, pendulum_pictures
-from rljax.envs.tasks.pendulum_pictures import PIXELS, REACH, picture
+from rljax.envs.tasks import analytic
+from rljax.envs.tasks.pendulum_pictures import PIXELS, REACH, PendulumPictures, picture
 
 KEY = jax.random.key(0)
 
@@ -27,7 +27,7 @@ def test_the_rod_points_along_its_angle(angle: float) -> None:
 
 
 def test_it_is_the_pendulum_with_its_last_three_pictures() -> None:
-    task, known = pendulum_pictures.make(pendulum_pictures.NAME), analytic.make("rljax/Pendulum")
+    task, known = PendulumPictures(), analytic.Pendulum("rljax/Pendulum")
     (seen, state), (_, other) = task.reset(KEY, None), known.reset(KEY, None)
     first = picture(other.angle)
     np.testing.assert_array_equal(seen, np.stack([first] * 3, axis=-1))
@@ -40,6 +40,6 @@ def test_it_is_the_pendulum_with_its_last_three_pictures() -> None:
         assert float(reward) == float(expected)
         np.testing.assert_array_equal(seen, np.stack(pictures[-3:], axis=-1))
     assert np.unique(seen).size > 5
-    film = pendulum_pictures.PendulumPictures().render(state)
+    film = PendulumPictures().render(state)
     assert (film.shape, film.dtype) == ((240, 240, 3), np.uint8)
     np.testing.assert_array_equal(film[::15, ::15, 0], pictures[-1])

@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 
 from rljax import envs
-from rljax.envs.tasks import point_hazards
 from rljax.envs.tasks.point_hazards import GOAL_RADIUS, RADIUS, SPEED, PointHazards, PointState
 
 TASK = PointHazards()
@@ -102,4 +101,3 @@ def test_pictures_and_text_show_what_there_is() -> None:
 def test_it_is_found_by_name() -> None:
     assert envs.make("rljax/PointHazards").spec.signals == TASK.spec.signals
     assert "rljax/PointHazards" in envs.names()["rljax"]
-    assert point_hazards.names() == ["rljax/PointHazards"]
