@@ -7,7 +7,7 @@ from __future__ import annotations
 import ast
 import re
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -159,42 +159,52 @@ def test_agents_have_their_pages() -> None:
     assert [name for name in names if f"agents/{name}.py" not in pages[name].read_text()] == []
 
 
-def undocumented(tree: ast.Module) -> Iterator[str]:
-    """Public names without a docstring; a method that overrides a documented one needs none."""
+def undocumented(
+    tree: ast.Module, library: Mapping[str, ast.ClassDef] | None = None
+) -> Iterator[str]:
+    """Public names without a docstring; a method that overrides a documented one needs none.
+
+    `library` are the classes of other modules, by name.
+    """
     if tree.body and not ast.get_docstring(tree):
         yield "module"
-    classes = {node.name: node for node in tree.body if isinstance(node, ast.ClassDef)}
+    classes = {**(library or {}), **classes_of(tree)}
     for node in tree.body:
         if isinstance(node, ast.FunctionDef | ast.ClassDef) and node.name[0] != "_":
             if not ast.get_docstring(node):
                 yield node.name
             if isinstance(node, ast.ClassDef):
-                bases = [
-                    classes[ast.unparse(base)]
-                    for base in node.bases
-                    if ast.unparse(base) in classes
-                ]
-                inherited = {name for base in bases for name in documented(base)}
                 methods = {child.name for child in node.body if isinstance(child, ast.FunctionDef)}
-                missing = (
-                    {name for name in methods if name[0] != "_"} - documented(node) - inherited
-                )
+                missing = {name for name in methods if name[0] != "_"} - documented(node, classes)
                 yield from (f"{node.name}.{name}" for name in sorted(missing))
 
 
-def documented(node: ast.ClassDef) -> set[str]:
-    """The methods of a class that have a docstring."""
-    return {
+def classes_of(tree: ast.Module) -> dict[str, ast.ClassDef]:
+    """The classes of a module, by name."""
+    return {node.name: node for node in tree.body if isinstance(node, ast.ClassDef)}
+
+
+def documented(node: ast.ClassDef, classes: Mapping[str, ast.ClassDef]) -> set[str]:
+    """The methods that have a docstring in a class or in its bases."""
+    bases = [classes[name] for base in node.bases if (name := ast.unparse(base)) in classes]
+    names = {
         child.name
         for child in node.body
         if isinstance(child, ast.FunctionDef) and ast.get_docstring(child)
     }
+    return names.union(*(documented(base, classes) for base in bases if base is not node))
 
 
 def test_public_names_are_documented() -> None:
+    trees = {path: ast.parse(path.read_text()) for path in MODULES}
+    library = {
+        name: node
+        for path, tree in trees.items()
+        if path.parent != ROOT / "agents"
+        for name, node in classes_of(tree).items()
+    }
     names = {
-        str(path.relative_to(ROOT)): [*undocumented(ast.parse(path.read_text()))]
-        for path in MODULES
+        str(path.relative_to(ROOT)): [*undocumented(tree, library)] for path, tree in trees.items()
     }
     assert {path: missing for path, missing in names.items() if missing} == {}
 
@@ -206,6 +216,9 @@ def test_undocumented_names_are_found() -> None:
         "    def f(self): ...\n"
     )
     assert list(undocumented(ast.parse(source))) == ["A.b", "c"]
+    library = classes_of(ast.parse('class H:\n    """h"""\n    def b(self):\n        """b"""\n'))
+    source = '"""m"""\nclass I(H):\n    """i"""\n    def b(self): ...\n    def j(self): ...\n'
+    assert list(undocumented(ast.parse(source), library)) == ["I.j"]
 
 
 # Of a package registry (a mirror's name is not for others), and of one person's machine.
