@@ -180,7 +180,6 @@ def _aligned(x: Any) -> Any:
 
 
 def _is_partly_remote(x: Any) -> bool:
-    """Whether other processes hold parts of an array."""
     return isinstance(x, jax.Array) and not isinstance(x, Tracer) and not x.is_fully_addressable
 
 

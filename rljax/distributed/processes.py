@@ -37,7 +37,7 @@ def join(
     process_id: int | None = None,
     timeout: int = JOIN_TIMEOUT,
 ) -> None:
-    """Connect this process with the others of its run. Call this before JAX computes anything.
+    """Connect this process with the others of its run, before JAX computes anything.
 
     Args:
         coordinator: HOST:PORT, where process 0 listens, or "auto" on a cluster that JAX recognises

@@ -121,7 +121,6 @@ def _memory_of_machine(root: Path) -> int | None:
 
 
 def _memory_of_control_groups(root: Path) -> Iterator[int]:
-    """Bytes left in each control group of this process that sets a limit."""
     try:
         lines = (root / "proc/self/cgroup").read_text().splitlines()
     except OSError:

@@ -19,7 +19,7 @@ from typing import Any
 INT32 = 2**31 - 1  # the largest integer of a setting: compiled programs count in int32
 MOST_DIGITS = 18  # of a number with an exponent: 1e999999999 would fill the memory
 
-# Names of settings in Stable-Baselines3 and CleanRL, and the settings here that each may mean.
+# Names in Stable-Baselines3 and CleanRL, and the settings here that each may mean.
 ELSEWHERE = {
     "tau": ("target_rate", "expectile"),
     "gamma": ("discount",),
@@ -89,16 +89,15 @@ def _is_whole(value: Any) -> bool:
 
 def require_integers(config: Any) -> None:
     """Raise `ValueError` for integers of a Config that compiled programs cannot count to."""
+
+    def require(value: Any, flag: str) -> None:
+        for part in value if isinstance(value, tuple) else ():
+            require(part, flag)
+        if isinstance(value, int):
+            integer(int(value), flag)
+
     for field in dataclasses.fields(config):
-        _require_small(getattr(config, field.name), flag(field.name))
-
-
-def _require_small(value: Any, flag: str) -> None:
-    if isinstance(value, tuple):
-        for part in value:
-            _require_small(part, flag)
-    elif isinstance(value, int):
-        integer(int(value), flag)
+        require(getattr(config, field.name), flag(field.name))
 
 
 def setting(config: Any, name: str) -> str:
@@ -179,7 +178,6 @@ def _described(kind: Any) -> str:
 
 
 def _kinds(hint: Any) -> tuple[Any, ...]:
-    """The types of a union, or the hint itself."""
     is_union = typing.get_origin(hint) in (types.UnionType, typing.Union)
     return typing.get_args(hint) if is_union else (hint,)
 

@@ -42,24 +42,20 @@ class Episodes:
 
     returns: np.ndarray  # [P, N] undiscounted
     lengths: np.ndarray  # [P, N] environment steps
-    cut: np.ndarray  # [P, N] bool: the episode had not ended at the limit of the evaluation
-    # [P, N] in {0, 1}; None where the environment does not report it
-    success: np.ndarray | None = None
-    # [P, N] sums of each, by name
+    cut: np.ndarray  # [P, N] bool: the episode had not ended at the evaluation's limit
+    success: np.ndarray | None = None  # [P, N] in {0, 1}; None where it is not reported
+    # [P, N] sums by name
     signals: Mapping[str, np.ndarray] = dataclasses.field(default_factory=dict)
 
     def details(self, learner: int) -> dict[str, Any]:
         """One learner's `cut`, `success` and `signals` where there are any, ready for JSON."""
-        entries: dict[str, Any] = {}
-        if self.cut[learner].any():
-            entries["cut"] = int(self.cut[learner].sum())
-        if self.success is not None:
-            entries["success"] = self.success[learner].tolist()
-        if self.signals:
-            entries["signals"] = {
-                name: sums[learner].tolist() for name, sums in self.signals.items()
-            }
-        return entries
+        success = None if self.success is None else self.success[learner].tolist()
+        entries = {
+            "cut": int(self.cut[learner].sum()),
+            "success": success,
+            "signals": {name: sums[learner].tolist() for name, sums in self.signals.items()},
+        }
+        return {name: entry for name, entry in entries.items() if entry}
 
 
 def policy(agent: Agent) -> Callable[[Any, Any, Any, Any, Any, Any], tuple[Array, Any]]:

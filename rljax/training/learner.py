@@ -52,9 +52,7 @@ def counted(counter: Any, by: Any = 1) -> Any:
 
 
 def environment_steps(steps: Any, num_envs: int) -> Any:
-    """Environment steps of each learner after `steps` steps of each environment;
-    at most about 2^31, never more.
-    """
+    """Environment steps of each learner after `steps` of each environment; at most 2^31 - 1."""
     most = LARGEST // num_envs
     return (min(steps, most) if isinstance(steps, int) else jnp.minimum(steps, most)) * num_envs
 
@@ -87,8 +85,7 @@ class LearnerState(struct.PyTreeNode):
     key_update: Array  # [P]
     steps: Array  # [] int32: steps of each environment so far; see `counted`
     updates: Array  # [] int32: updates of each learner so far; see `counted`
-    # priorities that the next step writes; None where none are drawn by
-    pending: Pending | None = None
+    pending: Pending | None = None  # priorities that the next step writes, if there are any
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -98,8 +95,7 @@ class Learner:
     agent: Agent
     spec: EnvSpec
     num_learners: int  # P
-    # maps a Config to an experience; None: the agent's `experience`
-    declare: Callable[[Any], Experience] | None = None
+    declare: Callable[[Any], Experience] | None = None  # None: the agent's `experience`
     base: Base | None = None  # another run's policy, for agents with `use_base`
 
     def __post_init__(self) -> None:
@@ -244,38 +240,22 @@ class Learner:
         return jax.lax.cond(steps < experience.random_steps, warm_up, explore)
 
     def observe(
-        self,
-        state: LearnerState,
-        observation: Any,
-        action: Array,
-        extras: dict[str, Any],
-        step: Step,
-        experience: Experience,
+        self, state: LearnerState, transition: Transition, experience: Experience
     ) -> LearnerState:
-        """Store the transition of `action`, and count the step; all leaves are [P, E, ...]."""
-        transition = experience.transition(observation, action, extras, step)
+        """Store a transition [P, E, ...], and count the step."""
         storage, pending = experience.store(state.storage, state.pending, transition)
         state = state.replace(storage=storage, steps=counted(state.steps))
         return state if pending is None else state.replace(pending=pending)
 
     def learn_from_step(
-        self,
-        state: LearnerState,
-        observation: Any,
-        action: Array,
-        extras: dict[str, Any],
-        step: Step,
-        hyper: Hyperparameters,
-        intact: Array | bool = True,
+        self, state: LearnerState, transition: Transition, config: Any, intact: Array | bool = True
     ) -> LearnerState:
-        """Learn at once from the transition of `action`, and count the step;
-        all leaves are [P, 1, ...].
+        """Learn at once from a transition [P, 1, ...], and count the step.
 
         The metric `TRANSITION` reports the first observation or reward that is not finite. A
         learner with such a value learns from it and is spoiled. Once every learner has met one, or
         where `intact` [] is False, all learners stay unchanged.
         """
-        transition = hyper.experience.transition(observation, action, extras, step)
         inputs = jax.tree.leaves(
             (transition.observation, transition.next_observation, transition.reward)
         )
@@ -286,7 +266,7 @@ class Learner:
         intact = intact & (finite & (state.tally.first_bad[TRANSITION] < 0)).any()
         learnt = jax.lax.cond(
             intact,
-            lambda state: self.learn(state, transition, hyper.config),
+            lambda state: self.learn(state, transition, config),
             lambda state: state,
             state,
         )

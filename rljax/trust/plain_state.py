@@ -36,6 +36,7 @@ from rljax.trust.states import PLAIN
 
 Place = tuple[int, str | None]
 
+_KINDS = "biufcSU"  # of arrays
 _ATOMS = (types.NoneType, bool, int, float, str)
 _SEQUENCES: dict[str, Callable[..., Any]] = {"tuple": tuple, "set": set, "frozenset": frozenset}
 _BITS: dict[str, Any] = {
@@ -101,10 +102,11 @@ class StateEncoder:
             return ["bytes", self._buffer(value)]
         if isinstance(value, np.dtype):
             return ["dtype", _plain_dtype(value).str]
-        if (kind is np.ndarray or issubclass(kind, np.generic)) and value.dtype.kind in "biufcSU":
+        is_array = kind is np.ndarray
+        if (is_array or issubclass(kind, np.generic)) and value.dtype.kind in _KINDS:
             is_fortran = value.flags.f_contiguous and not value.flags.c_contiguous
-            order = "F" if kind is np.ndarray and is_fortran else "C"
-            name = "array" if kind is np.ndarray else "scalar"
+            order = "F" if is_array and is_fortran else "C"
+            name = "array" if is_array else "scalar"
             buffer = self._buffer(value.tobytes(order))
             return [name, value.dtype.str, list(value.shape), order, buffer]
         if kind is np.random.Generator:
@@ -183,10 +185,11 @@ class StateDecoder:
             return self._buffers[content[0]]
         if kind in ("array", "scalar"):
             dtype, shape, order, buffer = content
-            array = np.frombuffer(self._buffers[buffer], _dtype(dtype)).reshape(shape, order=order)
+            flat = np.frombuffer(self._buffers[buffer], _plain_dtype(dtype))
+            array = flat.reshape(shape, order=order)
             return array.copy(order) if kind == "array" else array[()]
         if kind == "dtype":
-            return _dtype(content[0])
+            return _plain_dtype(content[0])
         if kind == "generator":
             return np.random.Generator(self.decode(content[0]))
         if kind == "bits":
@@ -244,14 +247,8 @@ def _full_name(value: Any) -> str:
     return f"{value.__module__}.{value.__qualname__}"
 
 
-def _plain_dtype(dtype: np.dtype[Any]) -> np.dtype[Any]:
-    if dtype.kind not in "biufcSU":
-        raise NotPlainError(f"the type {dtype}")
-    return dtype
-
-
-def _dtype(name: str) -> np.dtype[Any]:
+def _plain_dtype(name: Any) -> np.dtype[Any]:
     dtype = np.dtype(name)
-    if dtype.kind not in "biufcSU":
-        raise ValueError(f"there is no array of type {dtype}")
+    if dtype.kind not in _KINDS:
+        raise NotPlainError(f"the type {dtype}")
     return dtype

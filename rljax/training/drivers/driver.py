@@ -28,10 +28,9 @@ Learnt: TypeAlias = LearnerState | Mapping[str, Any] | None
 
 
 def environment_seeds(seed: int, purpose: Literal[0, 1], *path: int, number: int) -> list[int]:
-    """`number` 32-bit seeds for one learner's environments.
+    """`number` 32-bit seeds for a learner's environments, the same alone and in a population.
 
-    They depend only on the learner's seed, the purpose and the path (such as the step of an
-    evaluation), so that environments are the same alone and in a population.
+    `path` may be the step of an evaluation.
     """
     return [int(x) for x in np.random.SeedSequence([seed, purpose, *path]).generate_state(number)]
 
@@ -58,8 +57,7 @@ class ChunkReport:
     metrics: dict[str, np.ndarray]  # [P] means; NaN where there was no value
     # [P] the first update with a value that is not finite; -1 where there is none
     first_bad: dict[str, np.ndarray]
-    # updates of each learner since the beginning, as `rljax.training.learner.counted` counts them
-    updates: int
+    updates: int  # of each learner since the beginning, see `rljax.training.learner.counted`
 
 
 def report(tally: Tally, updates: Any, episodes: dict[str, Any]) -> ChunkReport:
@@ -196,17 +194,16 @@ class Driver(ABC):
         """The structure, shapes and dtypes of `arrays`, at no cost."""
 
     def environments(self, learners: Sequence[int] | None = None) -> bytes | None:
-        """The rest of the state: that of environments on the host,
-        only those of `learners` where given.
+        """The rest of the state: environments on the host, only those of `learners` where given.
 
-        None where there is no such state, or where it cannot be saved.
+        None where there are none, or where their state cannot be saved.
         """
         rows = environment_rows(learners, self.hyper.experience.num_envs)
         return None if self.hosted is None else self.hosted.save(rows)
 
     @property
     def without_environments(self) -> str:
-        """The meaning of None from `environments`: "none" (there is nothing to save) or "lost"."""
+        """The meaning of None from `environments`: "none" (nothing to save) or "lost"."""
         return "none" if self.hosted is None else "lost"
 
     @property
@@ -218,7 +215,7 @@ class Driver(ABC):
     def restore(self, arrays: dict[str, Any], environments: bytes | None) -> None:
         """Continue exactly from what `arrays` and `environments` returned.
 
-        Without the state of environments on the host, fresh episodes begin there.
+        Without the state of environments on the host, fresh episodes begin.
         """
 
     @abstractmethod

@@ -47,9 +47,7 @@ from rljax.training.drivers.iteration import (
 )
 from rljax.training.learner import Learner, flat, per_learner
 
-# Seconds between checks whether a chunk has ended: the first wait, and the longest of those that
-# follow, each twice the one before.
-POLL = 1e-3, 2e-2
+POLL = 1e-3, 2e-2  # seconds between checks whether a chunk has ended: each wait doubles, to 2e-2
 
 _NUMBERS = itertools.count()  # of drivers
 
@@ -139,11 +137,10 @@ class HostSimulators(Simulators):
 
     @property
     def results(self) -> Any:
-        """The shapes of a step's results: one array, and the two observations where they are no
-        vectors.
+        """The shapes of a step's results: one array, since each costs time, and the two
+        observations where they are no vectors.
 
-        Since each array costs time, vectors and signals are in the one, before its last six
-        columns.
+        Vectors and signals come before its last six columns.
         """
         packed = jax.ShapeDtypeStruct((self.num_envs, self.columns[1] + 6), np.float32)
         return packed, () if self.spec.is_vector else (self.spec.shaped(self.num_envs),) * 2
@@ -159,8 +156,7 @@ class HostSimulators(Simulators):
         return jax.tree.map(lambda x: np.zeros(x.shape, x.dtype), self.results)
 
     def _begin_step(self, number: np.ndarray, action: np.ndarray) -> np.ndarray:
-        driver = self.drivers.get(int(number))
-        if driver is not None:
+        if (driver := self.drivers.get(int(number))) is not None:
             driver.begin_step(action)
         return np.ones((), np.bool_)
 
@@ -258,10 +254,7 @@ class EmbeddedDriver(LoopDriver):
             self.carry = carry.replace(action=action, extras=extras)
 
     def close(self) -> None:
-        """Close the simulators.
-
-        After an interruption they may hang in a step, and are left as they are.
-        """
+        """Close the simulators; after an interruption they may hang in a step, and are left."""
         self._end_thread()
         self.hosted.close(at_once=isinstance(self.failure, KeyboardInterrupt))
 
@@ -295,14 +288,8 @@ class EmbeddedDriver(LoopDriver):
         else:
             others = (step.observation, step.next_observation)
         columns = [*signals.packed(step.signals), *signals.packed(step.episode_signals)]
-        columns += [
-            step.reward,
-            step.terminated,
-            step.truncated,
-            step.episode_return,
-            step.episode_length,
-            1.0,
-        ]
+        columns += [step.reward, step.terminated, step.truncated]
+        columns += [step.episode_return, step.episode_length, 1.0]
         for column, values in enumerate(columns, begin):
             packed[:, column] = values
         return packed, others

@@ -148,7 +148,6 @@ class HostedDriver(Driver):
         return ready
 
     def _step(self) -> None:
-        """Take the steps of an iteration, and store them."""
         experience = self.hyper.experience
         for _ in range(experience.num_steps):
             step = self._per_learner(self.hosted.step(flat(np.asarray(self.action))))

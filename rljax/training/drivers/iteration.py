@@ -178,19 +178,18 @@ class CompiledLoop:
     ) -> Carry:
         """One step, and an update on its transition before the next action is chosen."""
         del data
-        carry, transition = self._simulate(carry)
+        carry, transition = self._simulate(carry, hyper)
         works = self.simulators.works(carry.environment)
-        learners = self.learner.learn_from_step(carry.learners, *transition, hyper, works)
+        learners = self.learner.learn_from_step(carry.learners, transition, hyper.config, works)
         return self._act(carry.replace(learners=learners), hyper)
 
     def _step(self, carry: Carry, hyper: Hyperparameters) -> Carry:
-        """Take the action, store the transition, and choose the next action."""
-        carry, transition = self._simulate(carry)
-        learners = self.learner.observe(carry.learners, *transition, hyper.experience)
+        carry, transition = self._simulate(carry, hyper)
+        learners = self.learner.observe(carry.learners, transition, hyper.experience)
         return self._act(carry.replace(learners=learners), hyper)
 
-    def _simulate(self, carry: Carry) -> tuple[Carry, tuple[Any, Array, Any, Step]]:
-        """Take the action: the carry with the next observation, and the transition's parts."""
+    def _simulate(self, carry: Carry, hyper: Hyperparameters) -> tuple[Carry, Transition]:
+        """Take the action: the carry with the next observation, and the transition."""
         carry, step = self.simulators.step(carry, flat(carry.action))
         step = per_learner(step, carry.action.shape[:2])
         ended = step.terminated | step.truncated
@@ -200,7 +199,8 @@ class CompiledLoop:
         }
         episodes["count"] = carry.episodes["count"] + ended.sum(axis=1)
         after = carry.replace(observation=step.observation, first=ended, episodes=episodes)
-        return after, (carry.observation, carry.action, carry.extras, step)
+        of_step = (carry.observation, carry.action, carry.extras, step)
+        return after, hyper.experience.transition(*of_step)
 
     def _act(self, carry: Carry, hyper: Hyperparameters) -> Carry:
         learners = carry.learners

@@ -167,7 +167,6 @@ class Training:
 
     @functools.cached_property
     def _inheritance(self) -> dict[str, Any]:
-        """The parts of another run's State with which learners begin, by name."""
         if self.experiment.load_start is None:
             return {}
         policies, settings = self.experiment.load_start(), self.settings
@@ -241,7 +240,6 @@ class Training:
         return line | {name: value.tolist() for name, value in metrics.items()}
 
     def _warn_of_endless_episodes(self) -> None:
-        """Warn where no episode has ended although one should have, or before the run's end."""
         before = sum(stage.end for stage in self.stages[:-1][-1:])
         steps, limit = (self.step - before) // self.stage.num_envs, self.spec.max_episode_steps
         if steps > (limit or LIMIT) or (limit is None and self.complete):

@@ -101,7 +101,6 @@ def memory(
 def _largest_product(
     learner: Learner, state: LearnerState, hyper: Hyperparameters, data: Any
 ) -> int:
-    """The bytes of the largest matrix product of an iteration's updates."""
     if state.storage is None and data is None:  # no batch is drawn
         return 0
     shapes = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), data)

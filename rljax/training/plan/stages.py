@@ -118,7 +118,6 @@ def round_up(number: int, multiple: int) -> int:
 
 
 def _stacked(experiment: Experiment, config: Any) -> Any:
-    """`config` with settings in steps, and every float as an array [P]."""
     in_steps = schedules.in_steps(experiment.module, config, experiment.settings)
     return configuration.stack(in_steps, len(experiment.settings.seeds))
 
