@@ -89,7 +89,7 @@ class Training:
             # The schedule ranks learners by an evaluation at the same step.
             every = round_up(self.schedule.every, self.eval_every)
             self.schedule = dataclasses.replace(self.schedule, every=every)
-        self.step, self.updates, self.wall, self.loop_seconds, self.loop_steps = 0, 0, 0.0, 0.0, 0
+        self.step, self.updates, self.loop_seconds, self.loop_steps = 0, 0, 0.0, 0
         self.best: Any = None
         self.best_return = np.full(len(settings.seeds), -np.inf)
         self.last_return = np.full(len(settings.seeds), np.nan)
@@ -208,7 +208,7 @@ class Training:
             try:
                 self.driver.advance((until - self.step) // self.stage.iteration)
             except FloatingPointError:
-                # Says so, where a loss was not finite before.
+                # Reports the cause, where a loss was not finite.
                 self._freeze_diverged(self.driver.report(), until)
                 raise
             report = self.driver.report()
