@@ -151,7 +151,7 @@ def inheritance(wanted: Any, given: Any, parts: Sequence[str], source: str) -> d
             f"--from {source} has {size} learners: give --seeds {size}, or name a run of "
             "one learner."
         )
-    found = {}
+    inherited = {}
     for name in parts or common:
         old, new = (jax.tree_util.tree_leaves_with_path(parts[name]) for parts in (there, here))
         shapes = [
@@ -169,8 +169,8 @@ def inheritance(wanted: Any, given: Any, parts: Sequence[str], source: str) -> d
             )
         structure = jax.tree.structure(here[name])
         leaves = [np.broadcast_to(np.asarray(x), (number, *x.shape[1:])) for _, x in old]
-        found[name] = structure.unflatten(leaves)
-    return found
+        inherited[name] = structure.unflatten(leaves)
+    return inherited
 
 
 def digest(tree: Any) -> str:
