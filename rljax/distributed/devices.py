@@ -1,8 +1,7 @@
 """Learners, and the environments of a rollout, spread over the devices of one or several machines.
 
-This module only places arrays. The compiled programs follow: each device computes its own learners.
-Devices exchange only what crosses learners or environments, such as the gradients of a rollout that
-several devices share.
+This module only places arrays, and the compiled programs follow: each device computes its own
+learners. Devices exchange only what crosses these, such as the gradients of a shared rollout.
 """
 
 from __future__ import annotations
@@ -30,8 +29,7 @@ _devices_are_cores = False  # set by `prefer_cores`
 
 
 def prefer_cores() -> None:
-    """Make each core of a CPU a device, unless JAX has already started or the user has set the
-    number of devices.
+    """Make each core of a CPU a device, unless JAX has started or the user has set their number.
 
     Learners on separate devices run in parallel, whereas the threads of one device synchronise
     after each product. There are never more devices than threads that XLA may use.
@@ -52,20 +50,15 @@ def prefer_cores() -> None:
 class Spread:
     """The placement of P learners with E environments each on the devices.
 
-    A single device needs no placement.
-
-    The learners are divided among as many devices as divides P evenly. With `split`, the
-    environments are divided among the remaining devices. The cores of a CPU never divide
-    environments: they would wait for each other longer than one of them needs for all environments.
+    The learners are divided evenly among as many devices as possible. With `split`, the remaining
+    devices divide the environments, except for cores of a CPU: they would wait for each other
+    longer than one of them needs for all environments.
     """
 
     def __init__(self, num_learners: int, num_envs: int = 1, *, split: bool = False) -> None:
-        """Choose the devices.
+        """`split` is for agents that learn from rollouts of environments inside the program.
 
-        `split` is for agents that learn from rollouts of environments inside the program.
-
-        Raises `ValueError` if the learners and environments cannot be divided evenly among several
-        processes.
+        Raises `ValueError` if several processes cannot share learners and environments evenly.
         """
         available, num_processes = len(jax.devices()), processes.process_count()
         split = split and not (_devices_are_cores and jax.default_backend() == "cpu")
@@ -94,7 +87,7 @@ class Spread:
 
     @property
     def num_devices(self) -> int:
-        """The number of devices in use."""
+        """Devices in use."""
         return 1 if self.mesh is None else self.mesh.size
 
     def learners(self, tree: Any) -> Any:
@@ -114,10 +107,7 @@ class Spread:
         return self._place(tree, PartitionSpec(LEARNERS, None, ENVIRONMENTS))
 
     def everywhere(self, tree: Any) -> Any:
-        """Place whole arrays on every device. The devices of a CPU share the memory of one copy.
-
-        An array that is there several times is placed once.
-        """
+        """Place whole arrays on every device, each once. A CPU's devices share one copy."""
         leaves, structure = jax.tree.flatten(tree)
         once = {id(leaf): leaf for leaf in leaves}
         if self.mesh is None:
@@ -141,20 +131,15 @@ class Spread:
             sharding = shared if np.ndim(x) else whole
             if isinstance(x, Tracer):
                 return jax.lax.with_sharding_constraint(x, sharding)
-            return (
-                _distributed(x, sharding)
-                if processes.is_distributed()
-                else jax.device_put(x, sharding)
-            )
+            if processes.is_distributed():
+                return _distributed(x, sharding)
+            return jax.device_put(x, sharding)
 
         return jax.tree.map(put, tree)
 
 
 def local(tree: Any) -> Any:
-    """A tree of whole arrays.
-
-    Parts that lie with other processes are fetched, so every process must call this.
-    """
+    """A tree of whole arrays: other processes' parts are fetched, so all of them must call this."""
     remote = [x for x in jax.tree.leaves(tree) if _is_partly_remote(x)]
     if not remote:
         return tree
@@ -170,29 +155,21 @@ def _gather(mesh: Mesh) -> Any:
 
 
 def _first_of_each_process(number: int) -> list[Any]:
-    """`number` devices in order, the same number from each process.
-
-    Raises `ValueError` if a process has too few.
-    """
-    devices = jax.devices()
-    indices = sorted({device.process_index for device in devices})
-    by_process = [
-        [device for device in devices if device.process_index == index] for index in indices
-    ]
-    each = number // len(indices)
-    if any(len(group) < each for group in by_process):
-        counts = ", ".join(str(len(group)) for group in by_process)
+    """`number` devices in order, equally many of each process; `ValueError` if one has fewer."""
+    groups: dict[int, list[Any]] = {}
+    for device in sorted(jax.devices(), key=lambda device: device.process_index):
+        groups.setdefault(device.process_index, []).append(device)
+    each = number // len(groups)
+    if min(map(len, groups.values())) < each:
+        counts = ", ".join(str(len(group)) for group in groups.values())
         raise ValueError(
             f"the processes have {counts} devices: give all of them the same number of devices."
         )
-    return [device for group in by_process for device in group[:each]]
+    return [device for group in groups.values() for device in group[:each]]
 
 
 def _aligned(x: Any) -> Any:
-    """A copy of an array at an address that JAX can use in place.
-
-    JAX copies other arrays, once for each device.
-    """
+    """A copy of an array at an address where JAX does not copy it again for each device."""
     if not isinstance(x, np.ndarray):
         return x
     room = np.empty(x.nbytes + ALIGNMENT, np.uint8)
@@ -203,7 +180,6 @@ def _aligned(x: Any) -> Any:
 
 
 def _is_partly_remote(x: Any) -> bool:
-    """Whether other processes hold parts of an array."""
     return isinstance(x, jax.Array) and not isinstance(x, Tracer) and not x.is_fully_addressable
 
 
@@ -212,7 +188,7 @@ def _has_sharding(x: Any, sharding: Sharding) -> bool:
 
 
 def _distributed(x: Any, sharding: Sharding) -> jax.Array:
-    """A sharded array from one that every process has whole: each process keeps its part."""
+    """A sharded array from one that every process has whole."""
     if isinstance(x, jax.Array) and jnp.issubdtype(x.dtype, jax.dtypes.prng_key):
         data = _distributed(jax.random.key_data(x), sharding)
         return jax.random.wrap_key_data(data, impl=jax.random.key_impl(x))

@@ -1,11 +1,9 @@
-"""The processes of one run, usually one per host.
-
-Together they compute one program on all of their devices.
+"""The processes of one run, usually one per host: one program on all of their devices.
 
 JAX connects them (`jax.distributed`). Every process runs the same code on the same values, and so
-takes the same decisions. The first process alone does what must happen once, for example writing
-the run's folder; the others receive the result. With a single process, every function of this
-module is a plain call.
+takes the same decisions. The first process alone does what must happen once, such as writing the
+run's folder; the others receive the result. Every process must call these functions. With a single
+process, each is a plain call.
 """
 
 from __future__ import annotations
@@ -26,8 +24,7 @@ Result = TypeVar("Result")
 AUTO = "auto"
 JOIN_TIMEOUT = 300  # seconds to wait for the other processes at the start
 SHUTDOWN_TIMEOUT = 60  # seconds to wait for the other processes at the end
-# Seconds that the last process stays after a failure, because the others are connected to it.
-EXIT_DELAY = 2.0
+EXIT_DELAY = 2.0  # seconds that `abort` waits in the last process
 
 
 class ProcessError(Exception):
@@ -40,7 +37,7 @@ def join(
     process_id: int | None = None,
     timeout: int = JOIN_TIMEOUT,
 ) -> None:
-    """Connect this process with the others of its run. Call this before JAX computes anything.
+    """Connect this process with the others of its run, before JAX computes anything.
 
     Args:
         coordinator: HOST:PORT, where process 0 listens, or "auto" on a cluster that JAX recognises
@@ -57,19 +54,14 @@ def join(
     # It would catch SIGTERM, which a run handles itself.
     jax.config.update("jax_enable_preemption_service", False)
     jax.config.update("jax_cpu_collectives_implementation", "gloo")
-    place: dict[str, Any] = {}
-    if coordinator != AUTO:
-        place = {
-            "coordinator_address": coordinator,
-            "num_processes": num_processes,
-            "process_id": process_id,
-        }
     problem: list[Exception] = []
 
     def connect() -> None:
         try:
             jax.distributed.initialize(
-                **place,
+                None if coordinator == AUTO else coordinator,
+                num_processes,
+                process_id,
                 # Later than ours: JAX aborts the process.
                 initialization_timeout=timeout + SHUTDOWN_TIMEOUT,
                 shutdown_timeout_seconds=SHUTDOWN_TIMEOUT,
@@ -107,15 +99,12 @@ def process_count() -> int:
 
 
 def is_first() -> bool:
-    """Whether this process is the first. The first process alone writes files and prints."""
+    """Whether this process is the first, which alone writes files and prints."""
     return not is_distributed() or jax.process_index() == 0
 
 
 def all_gather(value: Any) -> list[Any]:
-    """The values of all processes, in the order of their numbers.
-
-    Every process must call this function.
-    """
+    """The values of all processes, in the order of their numbers."""
     if not is_distributed():
         return [value]
     data = np.frombuffer(pickle.dumps(value), np.uint8)
@@ -128,29 +117,20 @@ def all_gather(value: Any) -> list[Any]:
 
 
 def on_first(function: Callable[[], Result]) -> Result:
-    """Call `function` in the first process only; return its result, or raise its error,
-    in every process.
-    """
+    """Call `function` in the first process only; all return its result, or raise its error."""
     if not is_distributed():
         return function()
-    outcome = _outcome(function) if is_first() else None
-    result, error = all_gather(outcome if outcome is None else (outcome[0], _portable(outcome[1])))[
-        0
-    ]
-    if outcome is not None and outcome[1] is not None:
-        raise outcome[1]
-    if error is not None:
-        raise error
+    result, error = _outcome(function) if is_first() else (None, None)
+    result, sent = all_gather((result, _portable(error)))[0]
+    if error is not None or sent is not None:
+        raise error or sent
     return result
 
 
 def on_all(function: Callable[[], Result]) -> Result:
     """Call `function` in every process and return this process's own result.
 
-    If one process fails, all of them raise.
-
-    A process that failed raises its own error. The others raise `ValueError` with the message of
-    the first failure.
+    If one process fails, it raises its error, and the others `ValueError` with its message.
     """
     if not is_distributed():
         return function()
@@ -170,36 +150,28 @@ def any_process(flag: bool) -> bool:
 
 
 def require_same(describe: Callable[[], Mapping[str, Any]]) -> None:
-    """Raise `ValueError` in every process, and name the differences,
-    unless `describe()` is the same in all of them.
-    """
+    """Raise `ValueError` in every process unless `describe()` is the same in all of them."""
     if not is_distributed():
         return
-    expected, *others = all_gather(dict(describe()))
-    for process, values in enumerate(others, 1):
-        names = {**expected, **values}
+    expected, *rest = all_gather(dict(describe()))
+    for process, values in enumerate(rest, 1):
+        names = expected | values
         different = [name for name in names if expected.get(name) != values.get(name)]
         if different:
-            name = different[0]
+            name, *others = different
+            more = f"; also different: {', '.join(others)}" if others else ""
             raise ValueError(
-                (
-                    f"the processes were not started alike: {name} is {expected.get(name)!r} in "
-                    f"process 0, {values.get(name)!r} in process {process}"
-                )
-                + (f"; also different: {', '.join(different[1:])}" if different[1:] else "")
-                + (
-                    ". All need the same files, the same versions and, but for --process-id, "
-                    "the same command."
-                )
+                f"the processes were not started alike: {name} is {expected.get(name)!r} in "
+                f"process 0, {values.get(name)!r} in process {process}{more}. All need the same "
+                "files, the same versions and, but for --process-id, the same command."
             )
 
 
 def abort(code: int, last: bool) -> NoReturn:
-    """End a process that failed, at once: JAX's own shutdown would wait for the other processes in
-    vain.
+    """End a process that failed, at once: JAX's own shutdown would wait for the others in vain.
 
-    With `last`, the process stays for a moment before it ends. The others are connected to it, and
-    JAX ends them when it is gone. In that moment they report what happened to them.
+    With `last`, the process first waits for a moment, in which the others report what happened to
+    them: they are connected to it, and JAX ends them when it is gone.
     """
     sys.stdout.flush()
     sys.stderr.flush()
@@ -209,10 +181,7 @@ def abort(code: int, last: bool) -> NoReturn:
 
 
 def _gather(value: np.ndarray) -> np.ndarray:
-    """The arrays of all processes, [processes, ...].
-
-    Raises `ProcessError` if one of them is gone.
-    """
+    """The arrays of all processes, [processes, ...]; `ProcessError` if one of them is gone."""
     from jax.experimental import multihost_utils
 
     try:
@@ -279,7 +248,7 @@ def _outcome(function: Callable[[], Result]) -> tuple[Result | None, Exception |
 
 
 def _portable(error: Exception | None) -> Exception | None:
-    """The error, or a `RuntimeError` with its message if it cannot be sent to another process."""
+    """The error, or if it cannot be sent, a `RuntimeError` with its message."""
     try:
         return pickle.loads(pickle.dumps(error))
     except Exception:

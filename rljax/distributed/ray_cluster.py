@@ -1,7 +1,4 @@
-"""Launches as tasks of a Ray cluster.
-
-If a machine is lost, its task starts again on another one.
-"""
+"""Launches as tasks of a Ray cluster. The task of a lost machine starts again on another one."""
 
 from __future__ import annotations
 
@@ -20,20 +17,18 @@ RETRIES = 10  # of a task whose machine is lost: each continues from the last ch
 
 @dataclasses.dataclass(frozen=True)
 class RayCluster:
-    """A Ray cluster.
+    """A Ray cluster, whose machines have the same packages, and the run folders by the same names.
 
-    All of its machines must have the same packages, and see the run folders under the same names.
+    Each task gets `cpus` cores, and one accelerator if the cluster has some.
     """
 
     address: str  # "auto": the cluster of this machine; or "HOST:PORT", or "ray://HOST:PORT"
-    # CPU cores of each task; each task also gets one accelerator if the cluster has some
     cpus: int = 1
 
     def run(self, function: Callable[..., bool], arguments: Sequence[tuple[Any, ...]]) -> bool:
-        """Call `function` once for each of `arguments`, as tasks;
-        return whether all calls returned True.
+        """Call `function` with each of `arguments`, as tasks; return whether all returned True.
 
-        Raises `ValueError` if the cluster cannot be reached. An error of a call is raised here.
+        Raises `ValueError` if the cluster cannot be reached, and the error of a call.
         """
         with self._connected() as ray:
             remote = ray.remote(_run_in_folder).options(
@@ -84,7 +79,7 @@ class RayCluster:
 
 
 def _run_in_folder(folder: str, function: Callable[..., bool], arguments: tuple[Any, ...]) -> bool:
-    """Call `function` in the folder of the user's command, if this machine has that folder."""
+    """Call `function` in the user's folder, where there is one, as paths may be relative."""
     if Path(folder).is_dir():
-        os.chdir(folder)  # agents and data sets may be named by relative paths
+        os.chdir(folder)
     return function(*arguments)

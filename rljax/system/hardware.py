@@ -17,19 +17,11 @@ from jax import config as jax_settings
 
 
 def provenance() -> dict[str, Any]:
-    """Versions, devices, revision and precision: everything beside the settings that can change a
-    number.
-    """
-    git = [
-        "git",
-        "-C",
-        str(Path(__file__).resolve().parent),
-        "describe",
-        "--always",
-        "--dirty",
-        "--abbrev=40",
-    ]
-    revision = subprocess.run(git, capture_output=True, text=True, check=False).stdout.strip()
+    """Everything beside the settings that can change a number: versions, devices, precision."""
+    git = ["git", "describe", "--always", "--dirty", "--abbrev=40"]
+    revision = subprocess.run(
+        git, cwd=Path(__file__).resolve().parent, capture_output=True, text=True, check=False
+    ).stdout.strip()
     return {
         "versions": versions(),
         "devices": [
@@ -47,9 +39,7 @@ def provenance() -> dict[str, Any]:
 
 
 def differences(then: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    """What is different between two `provenance`s, with the number of devices in use,
-    and can change a number.
-    """
+    """The differences of two `provenance`s, with "devices_used", that can change a number."""
     conditions = [
         f"{name.replace('_', ' ')} {then[name]} then, {now[name]} now"
         for name in ("devices_used", "devices", "processes", "processor", "precision")
@@ -67,7 +57,7 @@ def versions() -> dict[str, str]:
     """Versions of Python, and of the installed packages that can change a number."""
     from importlib import metadata
 
-    names = (
+    names = [
         "rljax",
         "jax",
         "jaxlib",
@@ -79,9 +69,9 @@ def versions() -> dict[str, str]:
         "brax",
         "gymnax",
         "numpy",
-    )
+    ]
     installed = {"python": platform.python_version()}
-    for name in names:
+    for name in [*names, "gymnax", "numpy"]:
         with contextlib.suppress(metadata.PackageNotFoundError):
             installed[name] = metadata.version(name)
     return installed
@@ -96,10 +86,9 @@ def peak_memory() -> int:
 
 
 def device_memory() -> int | None:
-    """Bytes that JAX's device has left for this process,
-    or the machine where the device gives no limit.
+    """Bytes that JAX's device, or the machine where it gives no limit, has left; None if unknown.
 
-    None if neither is known. The call starts JAX.
+    The call starts JAX.
     """
     known = jax.local_devices()[0].memory_stats() or {}
     if "bytes_limit" not in known:
@@ -108,9 +97,7 @@ def device_memory() -> int | None:
 
 
 def available_memory(root: Path = Path("/")) -> int | None:
-    """Bytes of main memory that this process can still take; None if unknown.
-
-    The call does not start JAX.
+    """Bytes of main memory that this process can still take; None if unknown. Does not start JAX.
 
     On Linux this is the memory that the machine has left, or less where a control group (a
     container, a job of a cluster) sets a limit. On other systems it is all memory of the machine.
@@ -134,7 +121,6 @@ def _memory_of_machine(root: Path) -> int | None:
 
 
 def _memory_of_control_groups(root: Path) -> Iterator[int]:
-    """Bytes that are left in each control group of this process that sets a limit."""
     try:
         lines = (root / "proc/self/cgroup").read_text().splitlines()
     except OSError:
@@ -150,19 +136,14 @@ def _memory_of_control_groups(root: Path) -> Iterator[int]:
             continue
         # A container may see its own group as the root, so that `place` does not exist here.
         inside = base / place.lstrip("/")
-        for group in (
-            folder for folder in (inside, *inside.parents) if folder.is_relative_to(base)
-        ):
-            left = _left_in(group, *names)
+        for group in (inside, *inside.parents):
+            left = _left_in(group, *names) if group.is_relative_to(base) else None
             if left is not None:
                 yield left
 
 
 def _left_in(group: Path, limit: str, usage: str, inactive: str) -> int | None:
-    """The limit of a control group without the memory in use; None without a limit.
-
-    Unused file caches are free.
-    """
+    """The limit of a control group without the memory in use, except file caches; or None."""
     with contextlib.suppress(OSError, ValueError):  # a limit may be the word "max"
         most, used = (int((group / name).read_text()) for name in (limit, usage))
         entries = dict(line.split() for line in (group / "memory.stat").read_text().splitlines())
@@ -171,7 +152,7 @@ def _left_in(group: Path, limit: str, usage: str, inactive: str) -> int | None:
 
 
 def nbytes(tree: Any) -> int:
-    """Bytes of all leaves of a pytree of arrays or of their shapes."""
+    """Bytes of a pytree of arrays or of their shapes."""
     return sum(math.prod(x.shape) * x.dtype.itemsize for x in jax.tree.leaves(tree))
 
 

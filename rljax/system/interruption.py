@@ -18,8 +18,8 @@ EXIT_INTERRUPT = 130
 class Interrupt:
     """Turns the first Ctrl-C or SIGTERM into a request to stop. A second one stops at once.
 
-    The second signal raises `KeyboardInterrupt` as soon as Python can. Where code outside Python
-    does not return, a thread ends the process after `PATIENCE`.
+    It raises `KeyboardInterrupt` as soon as Python can. Where code outside Python does not return,
+    a thread ends the process after `PATIENCE`.
     """
 
     def __init__(self, say: Callable[[str], None]) -> None:
@@ -35,9 +35,7 @@ class Interrupt:
         return self
 
     def _watch(self) -> None:
-        """Start the thread, unless something else, such as an event loop,
-        already reads signals from a pipe.
-        """
+        """Start the thread, unless an event loop, for example, reads signals from a pipe."""
         reading, writing = os.pipe()
         os.set_blocking(writing, False)
         other = signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
@@ -72,9 +70,7 @@ class Interrupt:
         self._announce(number)
 
     def _announce(self, number: int) -> None:
-        """Say once that the request was heard, from the main thread or, where that is busy,
-        from the other one.
-        """
+        """Say once that the request was heard, from whichever thread is free."""
         if not self._announced:
             self._announced = True
             self._say(
@@ -92,9 +88,7 @@ class Interrupt:
 
 
 def leave_at_once(code: int) -> None:
-    """End this process and those that it has started,
-    without waiting for code that does not return.
-    """
+    """End this process and its children, without waiting for code that does not return."""
     for process in multiprocessing.active_children():
         process.kill()
     sys.stdout.flush()

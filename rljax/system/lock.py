@@ -2,11 +2,8 @@
 
 The operating system's lock on a file (`flock`) decides where the file system has it. It ends with
 its process, also after `kill -9`. The file itself names the process and shows its last sign of
-life, for other hosts and for file systems without such locks.
-
-The package `filelock` has the system's locks and leases with signs of life, but no lock that is
-both: with its leases, a dead process of another host or container is waited for in full, even if
-it has been silent for days.
+life, for other hosts and for file systems without such locks. The package `filelock` has no lock
+that is both: its leases wait in full for a dead process of another host.
 """
 
 from __future__ import annotations
@@ -29,8 +26,7 @@ FILE = "lock.json"
 LONGEST = 1 << 16  # bytes of it that are read
 HEARTBEAT = 10.0  # seconds between signs of life
 STALE_AFTER = 120.0  # seconds without one, after which the process of another host counts as dead
-# Seconds after which a file system without locks shows which of two processes wrote last.
-SETTLE = 1.0
+SETTLE = 1.0  # seconds after which a file system without locks shows who wrote last
 _NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP, errno.EINVAL)
 
 
@@ -49,8 +45,7 @@ class Holder:
     host: str
     machine: str  # identifies a boot of a machine: all containers on one kernel have the same
     process: int
-    # when the process started, on the machine's own clock: numbers of processes are used again
-    started: str
+    started: str  # on the machine's own clock: numbers of processes are used again
     since: str  # when it took the lock
     token: str  # of this lock alone
 
@@ -65,10 +60,7 @@ class Lock:
     """
 
     def __init__(self, folder: Path, wait: float = 0.0) -> None:
-        """Take the lock.
-
-        A process on another host is given `wait` seconds to end, or to be recognised as dead.
-        """
+        """Take the lock, after up to `wait` seconds if a process on another host may be dead."""
         self.folder, self.path = Path(folder), Path(folder) / FILE
         self._this = _this_process()
         self._descriptor = self._acquire(time.monotonic() + wait)
@@ -82,9 +74,8 @@ class Lock:
         """Raise `LockLost` unless the lock is still this process's."""
         holder = _read(self.path)
         if holder is None or holder.token != self._this.token:
-            cause = (
-                "its lock.json is gone" if holder is None else f"{_named(holder)} has taken it over"
-            )
+            taken = f"{_named(holder)} has taken it over"
+            cause = "its lock.json is gone" if holder is None else taken
             raise LockLost(f"'{self.folder}' is no longer this process's: {cause}.")
 
     def release(self) -> None:
@@ -118,13 +109,10 @@ class Lock:
                 os.close(descriptor)
 
     def _open(self) -> int:
-        """Open the file of the lock, and no other: the folder may come from somebody who put a link
-        in its place.
-        """
+        """Open the file of the lock, but no link or pipe that somebody put in its place."""
+        flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK
         try:
-            descriptor = os.open(
-                self.path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK, 0o666
-            )
+            descriptor = os.open(self.path, flags, 0o666)
         except OSError as error:
             if error.errno != errno.ELOOP:
                 raise
@@ -135,10 +123,7 @@ class Lock:
         raise ValueError(f"'{self.path}' is a link or a pipe, not the file of a lock. Remove it.")
 
     def _take(self, descriptor: int) -> bool:
-        """Whether the lock is ours now.
-
-        It is not where the file was removed in the meantime: then try again.
-        """
+        """Whether the lock is ours now; not where the file was removed in the meantime."""
         locked = _flock(descriptor)
         if locked is False:
             raise FolderInUse(self._refusal(_read_patiently(self.path)))
@@ -160,11 +145,12 @@ class Lock:
         return True
 
     def _refusal(self, holder: Holder | None) -> str:
-        text = f"'{self.folder}' is in use: {_named(holder)} writes there"
-        if holder is None:
-            return f"{text}. Stop that process, or wait for its end."
-        text += f" since {holder.since}. Stop that process, or wait for its end."
-        if holder.machine != self._this.machine:
+        since = "" if holder is None else f" since {holder.since}"
+        text = (
+            f"'{self.folder}' is in use: {_named(holder)} writes there{since}. Stop that process, "
+            "or wait for its end."
+        )
+        if holder is not None and holder.machine != self._this.machine:
             text += (
                 f" Its last sign of life was {_age(self.path):.0f} s ago; after {STALE_AFTER:.0f} "
                 f"s it counts as dead. If it is certainly gone, remove '{self.path}'."
@@ -186,9 +172,7 @@ class _HeldElsewhere(FolderInUse):
 
 
 def _flock(descriptor: int) -> bool | None:
-    """Whether this process has the lock on the file now;
-    None where the file system has no such locks.
-    """
+    """Whether this process has the file's lock now; None where the file system has none."""
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -201,7 +185,7 @@ def _flock(descriptor: int) -> bool | None:
 
 
 def _is_alive(holder: Holder, path: Path, locked: bool | None) -> bool:
-    """Whether the process that a lock file names still runs, as far as this process can know."""
+    """Whether the process that a lock file names runs, as far as this one can know."""
     this = _this_process()
     if holder.machine == this.machine and locked:
         return False  # the operating system would not have given us its lock
@@ -232,10 +216,7 @@ def _machine() -> str:
 
 
 def _start_of(process: int) -> str:
-    """When a process started, in the machine's ticks; "" where it does not run, "?"
-
-    where only this is known.
-    """
+    """When a process started, in the machine's ticks, or "?"; "" where it does not run."""
     try:
         return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[19]
     except (OSError, IndexError):
@@ -263,8 +244,7 @@ def _read(path: Path) -> Holder | None:
 def _read_patiently(path: Path) -> Holder | None:
     """The same, a moment later where the process has not written its name yet."""
     for _ in range(20):
-        holder = _read(path)
-        if holder is not None:
+        if (holder := _read(path)) is not None:
             return holder
         time.sleep(0.05)
     return None

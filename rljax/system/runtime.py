@@ -1,6 +1,4 @@
-"""JAX's runtime: its threads, its cache of compiled programs,
-and the time that it spends compiling.
-"""
+"""JAX's runtime: threads, the cache of compiled programs, and the time of compilation."""
 
 from __future__ import annotations
 
@@ -12,10 +10,8 @@ from pathlib import Path
 
 
 def persist_compilations() -> None:
-    """Keep compiled programs between processes: in JAX_COMPILATION_CACHE_DIR,
-    or else in the user's cache folder.
-
-    JAX_ENABLE_COMPILATION_CACHE=false turns it off.
+    """Keep compiled programs in JAX_COMPILATION_CACHE_DIR or the user's cache folder,
+    unless JAX_ENABLE_COMPILATION_CACHE=false.
     """
     from jax import config as jax_settings
 
@@ -26,8 +22,7 @@ def persist_compilations() -> None:
 
 
 def prefer_one_thread() -> None:
-    """Let JAX compute with one thread, where it has not begun yet and the user has not set how many
-    it may use.
+    """Let JAX compute with one thread, if it has not begun and the user has not set their number.
 
     A stream's products are too small to share: handing them from core to core takes longer.
     """
@@ -35,9 +30,7 @@ def prefer_one_thread() -> None:
 
 
 class CompileClock:
-    """Counts the seconds that JAX spends tracing and compiling,
-    and calls `on_compile` when it begins to.
-    """
+    """Counts JAX's seconds of tracing and compiling, and calls `on_compile` when they begin."""
 
     def __init__(self, on_compile: Callable[[], None]) -> None:
         self.on_compile, self.seconds = on_compile, 0.0
@@ -52,7 +45,7 @@ class CompileClock:
             return
         end = time.perf_counter()
         begin = end - duration_secs
-        # A function is traced within another's tracing.
+        # One function's tracing contains another's.
         while self._spans and self._spans[-1][1] > begin:
             inner = self._spans.pop()
             begin = min(begin, inner[0])

@@ -1,6 +1,4 @@
-"""The cost of an action: the number of parameters that it depends on,
-and its floating-point operations.
-"""
+"""The cost of an action: the parameters that it depends on, and floating-point operations."""
 
 from __future__ import annotations
 
@@ -21,10 +19,9 @@ BATCH = 256
 def of_action(agent: Agent, state: Any, spec: EnvSpec, config: Any) -> dict[str, int | None]:
     """Count `parameters` and `flops_per_action` for one learner that acts without exploration.
 
-    `state` and `config` belong to P learners. Only their shapes matter. `parameters` counts the
-    numbers in the networks that the action depends on. Target networks, statistics, and critics
-    that the action does not use do not count. `flops_per_action` is XLA's cost analysis of a batch,
-    divided by the batch size; None where XLA gives no count.
+    Only the shapes of `state` and `config`, of P learners, matter. `parameters` are the numbers in
+    the networks that the action depends on, without target networks, statistics and unused critics.
+    `flops_per_action` is XLA's cost analysis of a batch, divided by its size, or None.
     """
 
     def action_of(state: Any, observation: Any, key: Any, config: Any) -> Any:
@@ -55,13 +52,10 @@ def of_action(agent: Agent, state: Any, spec: EnvSpec, config: Any) -> dict[str,
 def flops(program: ClosedJaxpr) -> float | None:
     """Floating-point operations of a program by XLA's cost analysis; None where XLA gives no count.
 
-    XLA counts the body of a loop once. This function counts the body as often as it runs, where the
-    program states the number of iterations.
+    XLA counts the body of a loop once, this function as often as it runs, where that is known.
     """
-    shapes = [
-        jax.ShapeDtypeStruct(variable.aval.shape, variable.aval.dtype)
-        for variable in program.jaxpr.invars
-    ]
+    avals = [variable.aval for variable in program.jaxpr.invars]
+    shapes = [jax.ShapeDtypeStruct(aval.shape, aval.dtype) for aval in avals]
     analysis = jax.jit(jaxpr_as_fun(program)).lower(*shapes).cost_analysis() or {}
     if "flops" not in analysis:
         return None

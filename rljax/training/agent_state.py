@@ -1,7 +1,7 @@
 """An agent's State with the statistics that normalise its observations.
 
-An agent is given normalised observations and does not know of it. Whoever holds an `AgentState`
-calls the functions below, with observations as the environment shows them.
+An agent does not know that its observations are normalised. The functions below take them as the
+environment shows them.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ def create(
 ) -> AgentState:
     """A fresh agent; `base` is another run's policy, for agents with `use_base`.
 
-    `inputs` is what the agent's own `experience` declares, also where a run goes on online after a
-    data set: the policy then still sees observations by the statistics of the data.
+    `inputs` is that of the agent's own `experience`, also online after a data set, where the policy
+    still sees observations by the statistics of the data.
     """
     state = agent.init(key, spec, config)
     if base is not None:
@@ -105,10 +105,8 @@ def prepare(agent: Any, state: AgentState, data: Transition, config: Any) -> Age
 
 
 def parts_of(state: AgentState) -> dict[str, Any]:
-    """The parts of an agent with which another one can begin, by name.
-
-    They are the fields of its State, without the states of optimisers, and the statistics of its
-    observations where it has any.
+    """The parts of an agent with which another one can begin, by name: the fields of its State,
+    without the states of optimisers, and the statistics where it has any.
     """
     fields = dataclasses.fields(state.state)
     names = [field.name for field in fields if field.metadata.get("pytree_node", True)]
@@ -136,9 +134,9 @@ def _without_optimisers(part: Any) -> Any:
 
 
 def _with_optimisers(part: Any, parameters: Any) -> Any:
-    """`part` with other parameters, which have the structure of `_without_optimisers(part)`."""
-    nodes, structure = jax.tree.flatten(part, is_leaf=_is_trained)
-    values = structure.flatten_up_to(parameters)
-    pairs = zip(nodes, values, strict=True)
-    replaced = [node.replace(parameters=x) if _is_trained(node) else x for node, x in pairs]
-    return structure.unflatten(replaced)
+    """`part` with other parameters, of the structure of `_without_optimisers(part)`."""
+
+    def replaced(node: Any, x: Any) -> Any:
+        return node.replace(parameters=x) if _is_trained(node) else x
+
+    return jax.tree.map(replaced, part, parameters, is_leaf=_is_trained)

@@ -1,5 +1,7 @@
 """Settings by name and type: values of Python, JSON and text become fields of a Config or of a
 run's `Settings`.
+
+It imports JAX only inside functions, because the command line imports it first.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ from typing import Any
 INT32 = 2**31 - 1  # the largest integer of a setting: compiled programs count in int32
 MOST_DIGITS = 18  # of a number with an exponent: 1e999999999 would fill the memory
 
-# Names of settings in Stable-Baselines3 and CleanRL, and the settings here that each may mean.
+# Names in Stable-Baselines3 and CleanRL, and the settings here that each may mean.
 ELSEWHERE = {
     "tau": ("target_rate", "expectile"),
     "gamma": ("discount",),
@@ -36,9 +38,7 @@ ELSEWHERE = {
 
 
 def flag(name: str) -> str:
-    """The command line's flag of a setting of an agent's Config:
-    --config.actor-lr for `actor_lr`.
-    """
+    """The flag of a Config's setting: --config.actor-lr for `actor_lr`."""
     return f"--config.{name.replace('_', '-')}"
 
 
@@ -51,7 +51,7 @@ def nearest(name: str, known: Sequence[str]) -> str:
 def whole_number(text: str) -> int:
     """Read an integer from a text such as 1000000, 1_000_000, 1e6 or 2.5e5.
 
-    Raises `ValueError` for other texts, such as 1.5, and for exponents beyond `MOST_DIGITS`.
+    Raises `ValueError` for other texts, and for exponents beyond `MOST_DIGITS`.
     """
     try:
         number = Decimal(text)
@@ -67,7 +67,7 @@ def whole_number(text: str) -> int:
 def integer(value: Any, what: str, most: int = INT32) -> int:
     """A whole number of any type, such as 1e6 or NumPy's, as an int. `what` names it in errors.
 
-    Raises `TypeError` for other values, such as 1.5, and `ValueError` for numbers beyond `most`.
+    Raises `TypeError` for other values, and `ValueError` for numbers beyond `most`.
     """
     value = native(value)
     if not _is_whole(value):
@@ -89,23 +89,21 @@ def _is_whole(value: Any) -> bool:
 
 def require_integers(config: Any) -> None:
     """Raise `ValueError` for integers of a Config that compiled programs cannot count to."""
+
+    def require(value: Any, flag: str) -> None:
+        for part in value if isinstance(value, tuple) else ():
+            require(part, flag)
+        if isinstance(value, int):
+            integer(int(value), flag)
+
     for field in dataclasses.fields(config):
-        _require_small(getattr(config, field.name), flag(field.name))
-
-
-def _require_small(value: Any, flag: str) -> None:
-    if isinstance(value, tuple):
-        for part in value:
-            _require_small(part, flag)
-    elif isinstance(value, int):
-        integer(int(value), flag)
+        require(getattr(config, field.name), flag(field.name))
 
 
 def setting(config: Any, name: str) -> str:
-    """Translate another suite's name of a setting: "tau" is `target_rate`, "gamma" is `discount`.
+    """Translate another suite's name of a setting: "gamma" is `discount`.
 
-    Three kinds of names are returned unchanged: fields of `config`, unknown names, and names that
-    could mean two fields of `config`.
+    Fields of `config`, unknown names, and names that could mean two fields are returned unchanged.
     """
     fields = {field.name for field in dataclasses.fields(config)}
     meant = [other for other in ELSEWHERE.get(name, ()) if other in fields]
@@ -115,10 +113,8 @@ def setting(config: Any, name: str) -> str:
 def replace(config: Any, values: Mapping[str, Any], origin: str) -> Any:
     """`config` with `values`, each coerced to the type of its field.
 
-    A float may have one value per learner.
-
-    `origin` begins the messages. Raises `ValueError` for a name that is no field (the message
-    suggests similar names), and the errors of `coerce`.
+    A float may have one value per learner. `origin` begins the messages. Raises `ValueError` for a
+    name that is no field, with similar names, and the errors of `coerce`.
     """
     hints = typing.get_type_hints(type(config))
     fields = [field.name for field in dataclasses.fields(config)]
@@ -129,30 +125,20 @@ def replace(config: Any, values: Mapping[str, Any], origin: str) -> Any:
                 f"{origin}: no setting '{name}'. {nearest(name, fields)}All of "
                 f"them: {', '.join(fields)}"
             )
-        label = f"{origin}: '{name}'"
-        several = float in _kinds(hints[name]) and (
-            isinstance(value, list | tuple) or hasattr(value, "dtype")
-        )
-        if several:
-            _require_numbers(label, value)
-        changes[name] = (
-            value if several and not isinstance(value, Real) else coerce(label, value, hints[name])
-        )
+        label, is_float = f"{origin}: '{name}'", float in _kinds(hints[name])
+        if is_float and isinstance(value, list | tuple):
+            if not all(map(_is_number, value)):
+                raise TypeError(f"{label} is {value!r}, it must be a number.")
+        elif not is_float or isinstance(value, Real) or not hasattr(value, "dtype"):
+            value = coerce(label, value, hints[name])
+        changes[name] = value
     return dataclasses.replace(config, **changes)
 
 
-def _require_numbers(label: str, value: Any) -> None:
-    """Raise `TypeError` unless all entries of a list are numbers. Arrays hold nothing else."""
-    if isinstance(value, list | tuple) and not all(map(_is_number, value)):
-        raise TypeError(f"{label} is {value!r}, it must be a number.")
-
-
 def parse(config: Any, name: str, text: str, origin: str) -> Any:
-    """A value of the setting `name` from the command line's text:
-    "3e-4", "true", "none", "256x256".
+    """A value of the setting `name` from text: "3e-4", "true", "none", "256x256".
 
-    Raises `ValueError` for a name that is no setting of `config`, and for a text that is no value
-    of the setting.
+    Raises `ValueError` for a name that is no setting of `config`, and for no value of the setting.
     """
     hints = typing.get_type_hints(type(config))
     if name not in hints:
@@ -160,10 +146,8 @@ def parse(config: Any, name: str, text: str, origin: str) -> Any:
     kinds = _kinds(hints[name])
     if text.lower() == "none" and type(None) in kinds:
         return None
-    if any(
-        typing.get_origin(kind) is typing.Literal and text in typing.get_args(kind)
-        for kind in kinds
-    ):
+    choices = [kind for kind in kinds if typing.get_origin(kind) is typing.Literal]
+    if any(text in typing.get_args(kind) for kind in choices):
         return text
     readers: dict[Any, Any] = {
         float: float,
@@ -194,22 +178,16 @@ def _described(kind: Any) -> str:
 
 
 def _kinds(hint: Any) -> tuple[Any, ...]:
-    """The types of a hint: those of a union, or the hint itself."""
-    return (
-        typing.get_args(hint)
-        if typing.get_origin(hint) in (types.UnionType, typing.Union)
-        else (hint,)
-    )
+    is_union = typing.get_origin(hint) in (types.UnionType, typing.Union)
+    return typing.get_args(hint) if is_union else (hint,)
 
 
 def coerce(label: str, value: Any, hint: Any, most: int = INT32) -> Any:
-    """`value` as the type `hint` of a field; `label` names it in messages,
-    `most` is the largest integer.
+    """`value`, of Python, presets or JSON, as the type `hint` of a field; `label` names it.
 
-    Values of Python's callers, of presets and of JSON all become settings here. Numbers of NumPy
-    and JAX become Python's, whole numbers become int or float, and lists become tuples. Hints are
-    bool, int, float, str, `Literal`, `Mapping`, tuples of names or integers, tuples of tuples of
-    integers, and unions of these with None.
+    Numbers of NumPy and JAX become Python's, whole numbers become int or float, and lists become
+    tuples. Hints are bool, int, float, str, `Literal`, `Mapping`, tuples of names or integers,
+    tuples of tuples of integers, and unions of these with None.
 
     Raises `TypeError` for a value of another type, and `ValueError` for an integer beyond `most`
     and for a text that is no choice of a `Literal`.
@@ -238,36 +216,27 @@ def coerce(label: str, value: Any, hint: Any, most: int = INT32) -> Any:
 
 
 def _tuple(label: str, value: Sequence[Any], kind: Any, most: int) -> tuple[Any, ...]:
-    """A tuple of names, of integers, or of tuples of integers of the same length,
-    as `kind` says.
-    """
+    """A tuple of names, of integers, or of tuples of integers of one length, as `kind` says."""
     if kind is str:
         return tuple(text(label, part) for part in value)
     length = len(typing.get_args(kind)) or None  # of each inner tuple, in a tuple of tuples
     rows: Any = [value] if length is None else value
-    if not all(_are_integers(row, length) for row in rows):
+    if not all(
+        isinstance(row, list | tuple) and length in (None, len(row)) and all(map(_is_whole, row))
+        for row in rows
+    ):
         raise _wrong(label, value, (tuple[kind, ...],))
     integers = [tuple(integer(x, label, most) for x in row) for row in rows]
     return integers[0] if length is None else tuple(integers)
 
 
-def _are_integers(value: Any, length: int | None) -> bool:
-    return (
-        isinstance(value, list | tuple)
-        and all(map(_is_whole, value))
-        and (length is None or len(value) == length)
-    )
-
-
 def _wrong(label: str, value: Any, kinds: Sequence[Any]) -> Exception:
-    """The error for a value that is none of these types."""
     is_choice = any(typing.get_origin(kind) is typing.Literal for kind in kinds)
     error = ValueError if is_choice else TypeError
     return error(f"{label} is {value!r}, it must be {' or '.join(map(_name, kinds))}.")
 
 
 def _name(kind: Any) -> str:
-    """A type in words."""
     if typing.get_origin(kind) is typing.Literal:
         return f"one of {', '.join(map(str, typing.get_args(kind)))}"
     if typing.get_origin(kind) is tuple:
@@ -288,20 +257,22 @@ _WORDS = {
 }
 
 
-def stack(config: Any, num_learners: int) -> Any:
-    """`config` with every float as an array [P].
+def _floats(config: Any) -> Sequence[str]:
+    from rljax.agent import float_fields
 
-    A field may hold one number for all learners, or one per learner.
+    return float_fields(type(config))
+
+
+def stack(config: Any, num_learners: int) -> Any:
+    """`config` with every float, a number or one per learner, as an array [P].
 
     Raises `ValueError` for a sequence whose length is not P.
     """
     import jax.numpy as jnp
     import numpy as np
 
-    from rljax.agent import float_fields
-
     changes = {}
-    for name in float_fields(type(config)):
+    for name in _floats(config):
         value = getattr(config, name)
         if value is None:
             continue
@@ -316,9 +287,7 @@ def stack(config: Any, num_learners: int) -> Any:
 
 def varied(config: Any) -> dict[str, tuple[float, ...]]:
     """The settings that differ between learners: their names, and one value per learner."""
-    from rljax.agent import float_fields
-
-    values = {name: getattr(config, name) for name in float_fields(type(config))}
+    values = {name: getattr(config, name) for name in _floats(config)}
     return {
         name: tuple(map(float, value))
         for name, value in values.items()
@@ -327,19 +296,15 @@ def varied(config: Any) -> dict[str, tuple[float, ...]]:
 
 
 def flags_behind(module: Any, config: Any, name: str) -> str:
-    """The flags of the agent's settings on which the field `name` of its declaration depends,
-    as text.
-
-    Each number of the Config is changed in turn, and `experience` is asked again.
+    """The flags of the settings on which the field `name` of the agent's declaration depends,
+    as text: those of the numbers whose change changes it.
     """
     import numpy as np
 
     def declared(config: Any) -> Any:
         return np.asarray(getattr(module.experience(config), name))
 
-    from rljax.agent import float_fields
-
-    floats, before, names = float_fields(type(config)), declared(config), []
+    floats, before, names = _floats(config), declared(config), []
     for field in dataclasses.fields(config):
         value: Any = getattr(config, field.name)
         if field.name in floats and value is not None:
@@ -364,9 +329,6 @@ def _listed(value: Any) -> Any:
     if isinstance(value, tuple):
         return [_listed(x) for x in value]
     return value.tolist() if hasattr(value, "tolist") else value
-
-
-# Arguments of Python's callers
 
 
 def native(value: Any) -> Any:

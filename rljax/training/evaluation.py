@@ -1,13 +1,12 @@
 """Evaluation: the policy plays complete episodes without exploration.
 
 Each environment plays exactly one episode, so that short episodes are not favoured. The seed of an
-episode depends only on the learner's seed, the step and the episode's number. Evaluation therefore
-never disturbs training, and a resumed run repeats it exactly. Some policies draw random actions
-even without exploration. Their random numbers come from the seed of the learner's first episode,
-and depend on nothing else.
+episode depends only on the learner's seed, the step and the episode's number, so that a resumed run
+repeats evaluations exactly. Policies that draw random actions even without exploration draw them
+from the seed of the learner's first episode alone.
 
 An episode that goes on at the environment's time limit, or after `LIMIT` steps where there is none,
-is cut there. Its return is that of a part of an episode: `Episodes.cut` marks it.
+is cut there, and `Episodes.cut` marks its return.
 """
 
 from __future__ import annotations
@@ -29,13 +28,12 @@ from rljax.envs import signals
 from rljax.envs.autoreset import AutoReset
 from rljax.envs.host.hosted import Hosted
 from rljax.training import agent_state
-from rljax.training.drivers.driver import EVALUATE, environment_seeds
-from rljax.training.learner import per_learner
+from rljax.training.drivers.driver import EVALUATE, environment_seeds, keys_of
+from rljax.training.learner import flat, per_learner
 from rljax.training.programs import Contents, compiled, shared
 from rljax.training.settings import Settings
 
-# Time limit of an evaluated episode, in environment steps, where the environment has no limit.
-LIMIT = 10_000
+LIMIT = 10_000  # environment steps of an evaluated episode, where the environment has no limit
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,34 +42,27 @@ class Episodes:
 
     returns: np.ndarray  # [P, N] undiscounted
     lengths: np.ndarray  # [P, N] environment steps
-    cut: np.ndarray  # [P, N] bool: the episode had not ended at the limit of the evaluation
-    # [P, N] in {0, 1}; None where the environment does not report it
-    success: np.ndarray | None = None
-    # [P, N] sums of each, by name
+    cut: np.ndarray  # [P, N] bool: the episode had not ended at the evaluation's limit
+    success: np.ndarray | None = None  # [P, N] in {0, 1}; None where it is not reported
+    # [P, N] sums by name
     signals: Mapping[str, np.ndarray] = dataclasses.field(default_factory=dict)
 
     def details(self, learner: int) -> dict[str, Any]:
-        """The entries of one learner's record besides returns and lengths, ready for JSON.
-
-        Entries without content are left out: `cut`, `success` and `signals`.
-        """
-        entries: dict[str, Any] = {}
-        if self.cut[learner].any():
-            entries["cut"] = int(self.cut[learner].sum())
-        if self.success is not None:
-            entries["success"] = self.success[learner].tolist()
-        if self.signals:
-            entries["signals"] = {
-                name: sums[learner].tolist() for name, sums in self.signals.items()
-            }
-        return entries
+        """One learner's `cut`, `success` and `signals` where there are any, ready for JSON."""
+        success = None if self.success is None else self.success[learner].tolist()
+        entries = {
+            "cut": int(self.cut[learner].sum()),
+            "success": success,
+            "signals": {name: sums[learner].tolist() for name, sums in self.signals.items()},
+        }
+        return {name: entry for name, entry in entries.items() if entry}
 
 
 def policy(agent: Agent) -> Callable[[Any, Any, Any, Any, Any, Any], tuple[Array, Any]]:
-    """The policy of P learners.
+    """The policy of P learners without exploration.
 
     It maps (states, observations [P, N, O...], keys [P], time [], config, memories [P, N, ...]) to
-    actions [P, N, A] and the next memories, which are None where the agent remembers nothing.
+    actions [P, N, A] and the next memories, None where the agent remembers nothing.
     """
 
     def decide(
@@ -87,7 +78,7 @@ def policy(agent: Agent) -> Callable[[Any, Any, Any, Any, Any, Any], tuple[Array
 
 
 def sequence_length(agent: Agent, config: Any) -> int | None:
-    """The number of actions that follow one decision; None where the agent emits no sequences."""
+    """The number of actions of one decision; None where the agent emits no sequences."""
     name = acting(agent, config).sequence
     return None if name is None else getattr(config, name)
 
@@ -95,8 +86,7 @@ def sequence_length(agent: Agent, config: Any) -> int | None:
 def deciding(agent: Agent, config: Any, steps: int | None) -> tuple[Any, Any]:
     """The agent and its Config for one decision in every `steps` steps; None changes nothing.
 
-    An agent that emits sequences emits them in this length: `acting` names the setting. Other
-    agents hold each action.
+    Sequences of actions get this length; other agents hold each action.
     """
     name = acting(agent, config).sequence
     if steps is not None and name is not None:
@@ -106,8 +96,7 @@ def deciding(agent: Agent, config: Any, steps: int | None) -> tuple[Any, Any]:
 
 @dataclasses.dataclass(frozen=True)
 class HeldActions:
-    """An agent that decides once in every `steps` steps,
-    repeats its action and sees nothing meanwhile.
+    """An agent that decides once in every `steps` steps, and repeats its action in between.
 
     Source: Patel and Siegelmann, Overcoming Slow Decision Frequencies in Continuous Control,
     arXiv:2410.08979.
@@ -118,10 +107,9 @@ class HeldActions:
 
     def remember(self, spec: EnvSpec, config: Any) -> Any:
         """The agent's own memory, the repeated action, and the number of steps it has lasted."""
-        action = jnp.zeros(spec.action_shape, spec.action_dtype)
         return {
             "agent": first_memory(self.agent, spec, config),
-            "action": action,
+            "action": jnp.zeros(spec.action_shape, spec.action_dtype),
             "lasted": jnp.zeros((), jnp.int32),
         }
 
@@ -140,12 +128,12 @@ class HeldActions:
 
 def _keys(seeds: Any, num_learners: int) -> Array:
     """One key per learner [P], made from the seed of its first episode; `seeds` are [P x N]."""
-    return jax.vmap(jax.random.key)(np.asarray(seeds, np.uint32).reshape(num_learners, -1)[:, 0])
+    return keys_of(np.asarray(seeds, np.uint32).reshape(num_learners, -1)[:, 0])
 
 
 @dataclasses.dataclass(frozen=True)
 class PolicyProgram:
-    """The compiled policy of an agent. Evaluators of the same agent share it."""
+    """The compiled policy of an agent, which its evaluators share."""
 
     agent: Contents
 
@@ -165,32 +153,27 @@ class HostedEvaluator:
         self.policy = PolicyProgram(Contents(agent))
 
     def __call__(self, state: Any, seeds: Sequence[int], config: Any) -> Episodes:
-        """Play one episode in each environment, started from `seeds` [P x N].
-
-        Only the first process plays.
-        """
+        """Play one episode from each of `seeds` [P x N], in the first process alone."""
         whole = local(state)
         return processes.on_first(lambda: self._episodes(whole, seeds, config))
 
     def _episodes(self, state: Any, seeds: Sequence[int], config: Any) -> Episodes:
-        rows = (self.num_learners, self.hosted.num_envs // self.num_learners)
+        number = self.hosted.num_envs
+        rows = (self.num_learners, number // self.num_learners)
         keys = _keys(seeds, self.num_learners)
         decide = shared(self.policy, (state, config)).act
-        memory = first_memory(self.policy.agent.module, self.hosted.spec, config, *rows)
+        memory = first_memory(self.policy.agent.module, self.spec, config, *rows)
         observation = self.hosted.reset(seeds)
-        done = np.zeros(self.hosted.num_envs, np.bool_)
-        returns, lengths = np.zeros(self.hosted.num_envs), np.zeros(self.hosted.num_envs, np.int64)
-        success = np.full(self.hosted.num_envs, np.nan)
-        sums = {
-            name: np.zeros(self.hosted.num_envs) for name in signals.names(self.hosted.spec.signals)
-        }
-        for time in range(self.hosted.spec.max_episode_steps or LIMIT):
+        done = np.zeros(number, np.bool_)
+        returns, lengths = np.zeros(number), np.zeros(number, np.int64)
+        success = np.full(number, np.nan)
+        sums = {name: np.zeros(number) for name in signals.names(self.spec.signals)}
+        for time in range(self.spec.max_episode_steps or LIMIT):
             if done.all():
                 break
             observations = per_learner(observation, rows)
             action, memory = decide(state, observations, keys, np.int32(time), config, memory)
-            action = np.asarray(action)
-            step = self.hosted.step(action.reshape(-1, *action.shape[2:]))
+            step = self.hosted.step(flat(np.asarray(action)))
             ended = (step.terminated | step.truncated) & ~done
             returns[~done], lengths[~done] = step.episode_return[~done], step.episode_length[~done]
             success[ended] = self.hosted.success[ended]
@@ -198,10 +181,9 @@ class HostedEvaluator:
                 sums[name][~done] = total[~done]
             done |= ended
             observation = step.observation
-        known = not np.isnan(success).any()
-        columns = (returns.reshape(rows), lengths.reshape(rows), ~done.reshape(rows))
-        per_signal = {name: total.reshape(rows) for name, total in sums.items()}
-        return Episodes(*columns, success.reshape(rows) if known else None, per_signal)
+        known = None if np.isnan(success).any() else success
+        columns = (returns, lengths, ~done, known, sums)
+        return Episodes(*jax.tree.map(lambda x: x.reshape(rows), columns))
 
     def close(self) -> None:
         """Close the simulators."""
@@ -210,10 +192,7 @@ class HostedEvaluator:
 
 @dataclasses.dataclass(frozen=True)
 class EpisodeProgram:
-    """A program that plays episodes.
-
-    Evaluators of the same agent in the same environment share it.
-    """
+    """A program that plays episodes, which the evaluators of an agent and environment share."""
 
     agent: Contents
     environment: AutoReset
@@ -221,10 +200,9 @@ class EpisodeProgram:
 
     @compiled()
     def episodes(self, state: Any, keys: Array, policy_keys: Array, config: Any) -> tuple[Any, ...]:
-        """The returns, lengths, cuts, successes and sums of signals of episodes, [P x N] each.
+        """The fields of `Episodes`, [P x N] each.
 
-        Success is None where the environment does not report it. `keys` [P x N] are of the
-        environments, `policy_keys` [P] of the learners' policies.
+        `keys` [P x N] are of the environments, `policy_keys` [P] of the learners' policies.
         """
         number = keys.shape[0]
         rows = (self.num_learners, number // self.num_learners)
@@ -232,48 +210,31 @@ class EpisodeProgram:
         key_reset, key_step = jnp.moveaxis(jax.vmap(jax.random.split)(keys), 1, 0)
 
         def body(carry: Any) -> Any:
-            time, observation, environment, done, returns, lengths, success, sums, memory = carry
+            time, observation, environment, done, results, memory = carry
             observations = per_learner(observation, rows)
             action, memory = decide(state, observations, policy_keys, time, config, memory)
             steps = jax.vmap(jax.random.fold_in, in_axes=(0, None))(key_step, time)
-            step, environment = self.environment.step(
-                steps, environment, action.reshape(number, *action.shape[2:])
-            )
+            step, environment = self.environment.step(steps, environment, flat(action))
             ended = (step.terminated | step.truncated) & ~done
-            returns = jnp.where(done, returns, step.episode_return)
-            lengths = jnp.where(done, lengths, step.episode_length)
-            if step.success is not None:
-                success = jnp.where(done, success, step.success)
-            latest = signals.numbers(step.episode_signals, leading=1)
-            sums = {name: jnp.where(done, total, latest[name]) for name, total in sums.items()}
-            return (
-                time + 1,
-                step.observation,
-                environment,
-                done | ended,
-                returns,
-                lengths,
-                success,
-                sums,
-                memory,
-            )
+            sums = signals.numbers(step.episode_signals, leading=1)
+            latest = (step.episode_return, step.episode_length, step.success, sums)
+            results = jax.tree.map(lambda x, new: jnp.where(done, x, new), results, latest)
+            return time + 1, step.observation, environment, done | ended, results, memory
 
         observation, environment = self.environment.reset(key_reset)
-        zero = jnp.zeros((), jnp.int32)
-        carry = (zero, observation, environment, jnp.zeros(number, jnp.bool_))
+        spec, zeros = self.environment.spec, jnp.zeros(number)
         reports = jax.eval_shape(self._first_step, key_step, environment).success is not None
-        carry += (
-            jnp.zeros(number),
-            jnp.zeros(number, jnp.int32),
-            jnp.zeros(number) if reports else None,
+        sums = dict.fromkeys(signals.names(spec.signals), zeros)
+        results = (zeros, jnp.zeros(number, jnp.int32), zeros if reports else None, sums)
+        memory = first_memory(self.agent.module, spec, config, *rows)
+        done, limit = jnp.zeros(number, jnp.bool_), spec.max_episode_steps or LIMIT
+        *_, done, results, _ = jax.lax.while_loop(
+            lambda carry: ~carry[3].all() & (carry[0] < limit),
+            body,
+            (jnp.zeros((), jnp.int32), observation, environment, done, results, memory),
         )
-        carry += (
-            {name: jnp.zeros(number) for name in signals.names(self.environment.spec.signals)},
-        )
-        carry += (first_memory(self.agent.module, self.environment.spec, config, *rows),)
-        limit = self.environment.spec.max_episode_steps or LIMIT
-        carry = jax.lax.while_loop(lambda carry: ~carry[3].all() & (carry[0] < limit), body, carry)
-        return carry[4], carry[5], ~carry[3], carry[6], carry[7]
+        returns, lengths, success, sums = results
+        return returns, lengths, ~done, success, sums
 
     def _first_step(self, keys: Array, environment: Any) -> Step:
         spec = self.environment.spec
@@ -289,11 +250,10 @@ class CompiledEvaluator:
         self.program = EpisodeProgram(Contents(agent), environment, num_learners)
 
     def __call__(self, state: Any, seeds: Sequence[int], config: Any) -> Episodes:
-        """Play one episode in each environment, started from `seeds` [P x N]."""
-        keys = jax.vmap(jax.random.key)(np.asarray(seeds, np.uint32))
+        """Play one episode from each of `seeds` [P x N]."""
         policy_keys = _keys(seeds, self.num_learners)
         play = shared(self.program, (state, config)).episodes
-        columns = jax.device_get(local(play(state, keys, policy_keys, config)))
+        columns = jax.device_get(local(play(state, keys_of(seeds), policy_keys, config)))
         return Episodes(*jax.tree.map(lambda x: x.reshape(self.num_learners, -1), columns))
 
     def close(self) -> None:
@@ -315,17 +275,12 @@ def make(
     """
     if envs.is_compiled(name):
         return CompiledEvaluator(agent, envs.make(name) if inside is None else inside, num_learners)
-    return HostedEvaluator(
-        agent,
-        envs.make_hosted(envs.evaluated(name), num_learners * episodes, **limit),
-        num_learners,
-    )
+    hosted = envs.make_hosted(envs.evaluated(name), num_learners * episodes, **limit)
+    return HostedEvaluator(agent, hosted, num_learners)
 
 
 def evaluate(evaluator: Any, state: Any, settings: Settings, step: int, config: Any) -> Episodes:
-    """Play `eval_episodes` episodes with each learner,
-    on seeds that depend on the learner's seed and the step.
-    """
+    """Play `eval_episodes` episodes with each learner, seeded by its own seed and the step."""
     number = settings.eval_episodes
     seeds = [
         s for seed in settings.seeds for s in environment_seeds(seed, EVALUATE, step, number=number)

@@ -1,10 +1,7 @@
-"""A learner is an agent with its buffer.
+"""A learner is an agent with its buffer; `Learner` moves P of them through the same steps.
 
-The class `Learner` moves P learners through the same steps.
-
-Every array of a state has the leading axis P, except the counters. All learners step and update
-together, so that the counters can stay unbatched, and a branch on an unbatched counter stays a
-branch under `vmap`. All functions here are pure; the drivers compile them.
+Every array of a state has the leading axis P, except the counters: a branch on an unbatched counter
+stays a branch under `vmap`. All functions here are pure; the drivers compile them.
 """
 
 from __future__ import annotations
@@ -47,18 +44,15 @@ CYCLE = 2**30  # a counter that would pass LARGEST goes back by this number
 def counted(counter: Any, by: Any = 1) -> Any:
     """`counter` + `by` for a non-negative int32 or int, with `by` at most 2^30.
 
-    A counter never overflows and never becomes small again: where it would pass 2^31 - 1, it goes
-    back by 2^30. From 2^30 on it is therefore only known up to multiples of 2^30. This is enough
-    for random keys, which then repeat those of 2^30 steps before, and for comparisons with numbers
-    up to 2^30.
+    Where a counter would pass 2^31 - 1, it goes back by 2^30, so that it never overflows and never
+    becomes small again. This is enough for comparisons with numbers up to 2^30, and for random
+    keys, which then repeat those of 2^30 steps before.
     """
     return counter - CYCLE * (counter > LARGEST - by) + by
 
 
 def environment_steps(steps: Any, num_envs: int) -> Any:
-    """Environment steps of each learner after `steps` steps of each environment;
-    at most about 2^31, never more.
-    """
+    """Environment steps of each learner after `steps` of each environment; at most 2^31 - 1."""
     most = LARGEST // num_envs
     return (min(steps, most) if isinstance(steps, int) else jnp.minimum(steps, most)) * num_envs
 
@@ -68,11 +62,13 @@ def per_learner(rows: Any, size: tuple[int, int]) -> Any:
     return jax.tree.map(lambda x: x.reshape(*size, *x.shape[1:]), rows)
 
 
-class Hyperparameters(struct.PyTreeNode):
-    """The hyperparameters of P learners: the agent's Config, and the experience that it declares.
+def flat(rows: Any) -> Any:
+    """An array [P, E, ...] as [P x E, ...]."""
+    return rows.reshape(-1, *rows.shape[2:])
 
-    Floats are [P].
-    """
+
+class Hyperparameters(struct.PyTreeNode):
+    """A Config of P learners and the experience that it declares, with floats [P]."""
 
     config: Any
     experience: Experience
@@ -80,34 +76,26 @@ class Hyperparameters(struct.PyTreeNode):
 
 
 class LearnerState(struct.PyTreeNode):
-    """Everything that P learners have learnt and collected.
-
-    Keys never change: counters are folded into them.
-    """
+    """All that P learners have learnt and collected. Counters are folded into the fixed keys."""
 
     agent: AgentState  # [P, ...]
     storage: Any  # the buffer that the experience creates; None where it stores nothing
     tally: Tally
     key_act: Array  # [P]
     key_update: Array  # [P]
-    steps: Array  # [] int32: number of steps of each environment so far; see `counted`
-    updates: Array  # [] int32: number of updates of each learner so far; see `counted`
-    # priorities that the next step writes; None where none are drawn by
-    pending: Pending | None = None
+    steps: Array  # [] int32: steps of each environment so far; see `counted`
+    updates: Array  # [] int32: updates of each learner so far; see `counted`
+    pending: Pending | None = None  # priorities that the next step writes, if there are any
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Learner:
-    """P learners of one agent.
-
-    Learners that compute the same are equal, and share compiled programs.
-    """
+    """P learners of one agent. Those that compute the same are equal, and share programs."""
 
     agent: Agent
     spec: EnvSpec
     num_learners: int  # P
-    # maps a Config to an experience; None: the agent's `experience`
-    declare: Callable[[Any], Experience] | None = None
+    declare: Callable[[Any], Experience] | None = None  # None: the agent's `experience`
     base: Base | None = None  # another run's policy, for agents with `use_base`
 
     def __post_init__(self) -> None:
@@ -121,10 +109,9 @@ class Learner:
         return hash(self._identity)  # type: ignore[attr-defined]
 
     def hyperparameters(self, config: Any) -> Hyperparameters:
-        """Pair a stacked Config, whose floats are arrays [P],
-        with the experience that is declared for it.
+        """A stacked Config, whose floats are arrays [P], with the experience declared for it.
 
-        Where the declaration holds a single number, all learners share it.
+        All learners share a single number of the declaration.
         """
         by_agent = self.agent.experience(config)
         declared = by_agent if self.declare is None else self.declare(config)
@@ -136,12 +123,9 @@ class Learner:
     def init(
         self, keys: Array, hyper: Hyperparameters, data: Transition | None = None
     ) -> LearnerState:
-        """Initialise learners from one key each, [P].
+        """Fresh learners from one key each, [P], and the data set [N, ...] where there is one.
 
-        `data` [N, ...] is the data set, where there is one.
-
-        Raises `ValueError` where a function of the agent returns something of another form than its
-        contract says.
+        Raises `ValueError` where a function of the agent breaks its contract: see `returns`.
         """
         config, experience = hyper.config, hyper.experience
         key_agent, key_act, key_update = jnp.moveaxis(
@@ -185,18 +169,14 @@ class Learner:
         )
 
     def perceives(self, state: LearnerState) -> bool:
-        """Whether the agents, or what normalises their observations,
-        see each one before an action.
-        """
+        """Whether `perceive` changes anything."""
         return agent_state.perceives(self.agent, state.agent.inputs)
 
     def perceive(
         self, state: LearnerState, observation: Any, first: Array, hyper: Hyperparameters
     ) -> LearnerState:
-        """Count observations [P, E, ...] before an action;
+        """Count each observation [P, E, ...] once before an action;
         `first` [P, E] marks those that begin an episode.
-
-        Drivers call this once for every observation, and only where the learner `perceives`.
         """
         if TRANSITION in state.tally.first_bad:
             # After a value that is not finite no episode begins: learning has ended.
@@ -216,35 +196,29 @@ class Learner:
         return jax.eval_shape(lambda: first_memory(self.agent, self.spec, hyper.config)) is not None
 
     def recall(self, extras: Any, first: Any, hyper: Hyperparameters) -> Any:
-        """The memories [P, E, ...] to act with, after an action with these `extras`;
-        None before the first action.
+        """The memories [P, E, ...] to act with; None where the agent remembers nothing.
 
-        `first` [P, E] marks the environments in which an episode begins. None where the agent
-        remembers nothing.
+        `extras` are those of the last action, None before the first one. `first` [P, E] marks the
+        environments in which an episode begins.
         """
         fresh = first_memory(self.agent, self.spec, hyper.config, *first.shape)
-        return (
-            fresh
-            if fresh is None or extras is None
-            else choose(first, fresh, extras[MEMORY]["after"])
-        )
+        if fresh is None or extras is None:
+            return fresh
+        return choose(first, fresh, extras[MEMORY]["after"])
 
     def act(
         self, state: LearnerState, observation: Any, hyper: Hyperparameters, memory: Any = None
     ) -> tuple[Array, dict[str, Any]]:
-        """Exploring actions [P, E, ...] for observations [P, E, ...];
-        uniform actions during the warm-up.
+        """Exploring actions [P, E, ...] for observations [P, E, ...]; uniform ones in the warm-up.
 
-        `memory` [P, E, ...] is that of `recall`. It is in the extras, before and after the action.
+        The extras hold `memory`, that of `recall`, before and after the action.
         """
         config, experience = hyper.config, hyper.experience
         keys = jax.vmap(jax.random.fold_in, in_axes=(0, None))(state.key_act, state.steps)
 
         def explore() -> tuple[Array, dict[str, Any]]:
             action, extras, after = self._explore(state.agent, observation, keys, config, memory)
-            return action, extras if memory is None else extras | {
-                MEMORY: {"before": memory, "after": after}
-            }
+            return action, _with_memory(extras, memory, after)
 
         def warm_up() -> tuple[Array, dict[str, Any]]:
             if memory is None:
@@ -253,56 +227,35 @@ class Learner:
                 )
             else:  # the policy sees what it will remember
                 extras = explore()[1]
-            uniform = functools.partial(
-                distributions.uniform, spec=self.spec, leading=(experience.num_envs,)
-            )
-            return jax.vmap(lambda key, mask: uniform(key, mask=mask))(
-                keys, mask_of(observation)
-            ), extras
+            leading = (experience.num_envs,)
 
-        warmup = experience.random_steps
-        if not warmup:
+            def uniform(key: Array, mask: Any) -> Array:
+                return distributions.uniform(key, spec=self.spec, leading=leading, mask=mask)
+
+            return jax.vmap(uniform)(keys, mask_of(observation)), extras
+
+        if not experience.random_steps:
             return explore()
-        return jax.lax.cond(
-            environment_steps(state.steps, experience.num_envs) < warmup, warm_up, explore
-        )
+        steps = environment_steps(state.steps, experience.num_envs)
+        return jax.lax.cond(steps < experience.random_steps, warm_up, explore)
 
     def observe(
-        self,
-        state: LearnerState,
-        observation: Any,
-        action: Array,
-        extras: dict[str, Any],
-        step: Step,
-        experience: Experience,
+        self, state: LearnerState, transition: Transition, experience: Experience
     ) -> LearnerState:
-        """Store the transition that `action` caused, and count the step;
-        all leaves are [P, E, ...].
-        """
-        transition = experience.transition(observation, action, extras, step)
+        """Store a transition [P, E, ...], and count the step."""
         storage, pending = experience.store(state.storage, state.pending, transition)
         state = state.replace(storage=storage, steps=counted(state.steps))
         return state if pending is None else state.replace(pending=pending)
 
     def learn_from_step(
-        self,
-        state: LearnerState,
-        observation: Any,
-        action: Array,
-        extras: dict[str, Any],
-        step: Step,
-        hyper: Hyperparameters,
-        intact: Array | bool = True,
+        self, state: LearnerState, transition: Transition, config: Any, intact: Array | bool = True
     ) -> LearnerState:
-        """Learn at once from the transition that `action` caused, and count the step;
-        all leaves are [P, 1, ...].
+        """Learn at once from a transition [P, 1, ...], and count the step.
 
-        Nothing is learnt from a value that is not finite. The metric `TRANSITION` reports the first
-        observation or reward that is not finite. Once every learner has met such a value, all
-        learners stay unchanged. They also stay unchanged where `intact` [] is False. While other
-        learners are still finite, a learner with such a value learns from it and is spoiled.
+        The metric `TRANSITION` reports the first observation or reward that is not finite. A
+        learner with such a value learns from it and is spoiled. Once every learner has met one, or
+        where `intact` [] is False, all learners stay unchanged.
         """
-        transition = hyper.experience.transition(observation, action, extras, step)
         inputs = jax.tree.leaves(
             (transition.observation, transition.next_observation, transition.reward)
         )
@@ -313,7 +266,7 @@ class Learner:
         intact = intact & (finite & (state.tally.first_bad[TRANSITION] < 0)).any()
         learnt = jax.lax.cond(
             intact,
-            lambda state: self.learn(state, transition, hyper.config),
+            lambda state: self.learn(state, transition, config),
             lambda state: state,
             state,
         )
@@ -323,19 +276,15 @@ class Learner:
         return learnt.replace(tally=tally, steps=counted(state.steps))
 
     def ready(self, steps: Any, experience: Experience) -> Any:
-        """Whether updates may begin after `steps` steps of each environment;
-        the result is never batched.
-        """
+        """Whether updates may begin after `steps` steps of each environment; never batched."""
         return experience.ready(environment_steps(steps, experience.num_envs))
 
     def update(
         self, state: LearnerState, hyper: Hyperparameters, data: Transition | None = None
     ) -> LearnerState:
-        """Do the U updates of one iteration, each on a separate batch.
+        """Do the U updates of one iteration, each on its own batch; one gather draws them all.
 
-        All batches are drawn in one gather.
-
-        `data` [N, ...] is the data set, where there is one. All learners share it.
+        All learners share the data set `data` [N, ...], where there is one.
         """
         keys = self.batch_keys(state.key_update, state.updates)
         batches = hyper.experience.sample(state.storage, data, keys)
@@ -343,14 +292,12 @@ class Learner:
         return learnt.replace(storage=state.storage)
 
     def batch_keys(self, key_update: Array, updates: Any) -> Array:
-        """The keys [P] for drawing the batches of the iteration that begins after `updates`
-        updates.
-        """
+        """The keys [P] that draw the batches of the iteration after `updates` updates."""
         keys = jax.vmap(jax.random.fold_in, in_axes=(0, None))(key_update, updates)
         return jax.vmap(lambda key: jax.random.split(key)[0])(keys)
 
     def learn(self, state: LearnerState, batches: Transition, config: Any) -> LearnerState:
-        """Do one update on each of the batches [P, U, B, ...]. This does not need the buffer."""
+        """Do one update on each of the batches [P, U, B, ...], without the buffer."""
         keys = jax.vmap(jax.random.fold_in, in_axes=(0, None))(state.key_update, state.updates)
         number = batches.reward.shape[1]
         key_noise = jax.vmap(lambda key: jax.random.split(jax.random.split(key)[1], number))(keys)
@@ -379,9 +326,7 @@ class Learner:
         return state.replace(pending=pending)
 
     def over_learners(self, function: Callable[..., Any], in_axes: Any = 0) -> Callable[..., Any]:
-        """`vmap` over P. For a single learner the axis is squeezed instead,
-        so that products have no batch axis.
-        """
+        """`vmap` over P. A single learner's axis is squeezed: its products have no batch axis."""
         if self.num_learners > 1:
             return jax.vmap(function, in_axes=in_axes)
 
@@ -395,8 +340,8 @@ class Learner:
 
         return single
 
-    # Compiled functions call these two. With a `jit` of their own JAX traces them only once: at the
-    # start of a run, tracing takes longer than most other work.
+    # With a `jit` of their own JAX traces these two only once: at the start of a run, tracing takes
+    # longer than most other work.
 
     @functools.cached_property
     def _explore(self) -> Callable[..., Any]:
@@ -424,8 +369,7 @@ class Learner:
         )
         returns.require_action(self.agent, self.spec, action, extras, rows)
         returns.require_memory(self.agent, memory, after)
-        if memory is not None:
-            extras = extras | {MEMORY: {"before": memory, "after": memory}}
+        extras = _with_memory(extras, memory, memory)
         step = Step(
             observation=observation,
             next_observation=observation,
@@ -439,8 +383,10 @@ class Learner:
         return jax.eval_shape(hyper.experience.transition, observation, action, extras, step)
 
 
+def _with_memory(extras: dict[str, Any], memory: Any, after: Any) -> dict[str, Any]:
+    return extras if memory is None else extras | {MEMORY: {"before": memory, "after": after}}
+
+
 def before(extras: Any) -> Any:
-    """The memory before the action that came with these extras;
-    None where the agent remembers nothing.
-    """
+    """The memory before an action with these extras; None where the agent remembers nothing."""
     return extras[MEMORY]["before"] if MEMORY in extras else None

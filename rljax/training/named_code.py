@@ -16,10 +16,10 @@ PARTS = ("agent", "env", "eval_env")  # the settings of a run that can name code
 
 
 def named_code(settings: Settings, parts: Sequence[str] = PARTS) -> dict[str, str]:
-    """The code that `parts` of a run's settings name, by the setting. Others are left out.
+    """The code that `parts` of a run's settings name, by the setting.
 
-    Code is the absolute path of a file, or "module NAME". An argument of an environment counts as
-    code if it may be the path of a file: see `rljax.trust.unsafe_argument`.
+    Code is the absolute path of a file, "module NAME", or an argument of an environment that
+    `rljax.trust.unsafe_argument` refuses.
     """
     names = {part: getattr(settings, part) for part in parts}
     code = {part: _code(part, name) for part, name in names.items() if isinstance(name, str)}
@@ -27,7 +27,7 @@ def named_code(settings: Settings, parts: Sequence[str] = PARTS) -> dict[str, st
 
 
 def environment_code(env: str) -> dict[str, str]:
-    """The code that runs when the environment called `env` is made, as `named_code` returns it."""
+    """The code that runs when the environment `env` is made, as in `named_code`."""
     code = _code("env", env)
     return {} if code is None else {"env": code}
 

@@ -1,6 +1,4 @@
-"""The learners of a population: the settings in which they differ, those that have diverged,
-and what they inherit.
-"""
+"""The learners of a population: how they differ, which diverged, and what they inherit."""
 
 from __future__ import annotations
 
@@ -27,40 +25,30 @@ class Member:
 
 
 def members(config: Any, seeds: Sequence[int]) -> list[Member]:
-    """The members of a population with this Config and these seeds, in order.
-
-    Raises `ValueError` where two learners would be the same.
-    """
+    """The members of a population, in order. Raises `ValueError` where two are the same."""
     varied = configuration.varied(config)
     rows = [
         Member(seed, {name: values[p] for name, values in varied.items()})
         for p, seed in enumerate(seeds)
     ]
-    first: dict[Any, int] = {}  # the number of the first learner with a seed and settings
+    first: dict[Any, int] = {}  # the first learner with a seed and settings
     for p, row in enumerate(rows):
         known = first.setdefault((row.seed, *row.settings.values()), p)
         if known < p:
+            values = f" with {label(row.settings)}" if row.settings else ""
             raise ValueError(
-                f"learners {known} and {p} are the same: seed {row.seed}"
-                + (f" with {label(row.settings)}" if row.settings else "")
-                + ". Each learner needs a seed or a setting of its own."
+                f"learners {known} and {p} are the same: seed {row.seed}{values}. Each learner "
+                "needs a seed or a setting of its own."
             )
     return rows
 
 
 def settings(rows: Sequence[Member]) -> list[tuple[Mapping[str, float], list[int]]]:
-    """The distinct settings in order of first appearance,
-    each with the indices of the learners that have them.
-    """
-    distinct: list[tuple[Mapping[str, float], list[int]]] = []
+    """The distinct settings in order of first appearance, each with its learners' indices."""
+    learners: dict[Any, list[int]] = {}
     for p, row in enumerate(rows):
-        for values, learners in distinct:
-            if values == row.settings:
-                learners.append(p)
-                break
-        else:
-            distinct.append((row.settings, [p]))
-    return distinct
+        learners.setdefault(tuple(row.settings.items()), []).append(p)
+    return [(dict(values), indices) for values, indices in learners.items()]
 
 
 def label(values: Mapping[str, Any]) -> str:
@@ -78,15 +66,12 @@ def shown(value: Any) -> str:
 class Frozen:
     """The diverged learners of a population.
 
-    Each keeps its last state in which all numbers were finite.
-
-    The program still computes them, because its number of learners is fixed. After each chunk their
-    states are replaced by the copies that were kept, so that no chunk changes them. The other
-    learners are not affected.
+    Each keeps its last state in which all numbers were finite. The program still computes them,
+    because its number of learners is fixed, and after each chunk the kept copies replace them.
     """
 
     def __init__(self, num_learners: int) -> None:
-        self.records: dict[int, dict[str, Any]] = {}  # learner -> its record, ready for JSON
+        self.records: dict[int, dict[str, Any]] = {}  # by learner, ready for JSON
         self._number = num_learners
         self._copies: Any = None
 
@@ -107,21 +92,17 @@ class Frozen:
 
 
 def choose(mask: np.ndarray, new: Any, old: Any) -> Any:
-    """Take learners [P] from `new` where `mask` is True, from `old` elsewhere.
+    """Copy learners [P] from `new` where `mask` is True, from `old`, if there is one, elsewhere.
 
-    Always copies: drivers donate states.
+    Drivers donate states, so a copy is needed.
     """
     leaves, structure = jax.tree.flatten(new)
-    return structure.unflatten(
-        _select(mask, leaves, leaves if old is None else jax.tree.leaves(old))
-    )
+    others = leaves if old is None else jax.tree.leaves(old)
+    return structure.unflatten(_select(mask, leaves, others))
 
 
 def take(state: Any, learners: np.ndarray) -> Any:
-    """Gather the agents' State [P, ...] by the indices `learners` [P], which may repeat.
-
-    Always copies.
-    """
+    """Copy the agents' State [P, ...] by the indices `learners` [P], which may repeat."""
     leaves, structure = jax.tree.flatten(state)
     return structure.unflatten(_gather(learners, leaves))
 
@@ -149,19 +130,12 @@ def _remember(mask: Any, new: list[Array], old: list[Array]) -> list[Array]:
     return _select(mask, new, old)
 
 
-# What learners inherit from another run: parameters and statistics, by the names of the parts of a
-# State.
-
-
 def inheritance(wanted: Any, given: Any, parts: Sequence[str], source: str) -> dict[str, Any]:
-    """The parts [P, ...] of another run's State `given` [P', ...] with which P new learners begin.
+    """The parts [P, ...] of another run's AgentState `given` [P', ...] with which P new learners
+    begin: those named `parts`, or without any all that both have; see `agent_state.parts_of`.
 
-    They are the `parts` by name, or without any all that both have: see `agent_state.parts_of`.
-    `wanted` are the new learners' AgentState, or its shapes. A run of one learner gives to all,
-    another one to as many as it has.
-
+    `wanted` has the shapes of the new AgentState. P' is 1 or P. `source` names the other run.
     Raises `ValueError` where the numbers of learners, the names or the shapes of parts do not fit.
-    `source` names the other run in messages.
     """
     here, there = parts_of(wanted), parts_of(given)
     common = [name for name in here if name in there]
@@ -177,18 +151,15 @@ def inheritance(wanted: Any, given: Any, parts: Sequence[str], source: str) -> d
             f"--from {source} has {size} learners: give --seeds {size}, or name a run of "
             "one learner."
         )
-    found = {}
+    inherited = {}
     for name in parts or common:
         old, new = (jax.tree_util.tree_leaves_with_path(parts[name]) for parts in (there, here))
         shapes = [
             {jax.tree_util.keystr(path): x.shape[1:] for path, x in leaves} for leaves in (old, new)
         ]
         if shapes[0] != shapes[1]:
-            place = next(
-                key
-                for key in {**shapes[1], **shapes[0]}
-                if shapes[0].get(key) != shapes[1].get(key)
-            )
+            keys = shapes[1] | shapes[0]
+            place = next(key for key in keys if shapes[0].get(key) != shapes[1].get(key))
             shape_there, shape_here = (each.get(place, "absent") for each in shapes)
             raise ValueError(
                 f"--from {source}: its {name} does not fit: {name}{place} is {shape_there} there "
@@ -198,12 +169,12 @@ def inheritance(wanted: Any, given: Any, parts: Sequence[str], source: str) -> d
             )
         structure = jax.tree.structure(here[name])
         leaves = [np.broadcast_to(np.asarray(x), (number, *x.shape[1:])) for _, x in old]
-        found[name] = structure.unflatten(leaves)
-    return found
+        inherited[name] = structure.unflatten(leaves)
+    return inherited
 
 
 def digest(tree: Any) -> str:
-    """The SHA-256 of all numbers of a tree of arrays, in hexadecimal digits."""
+    """The SHA-256 of all numbers of a tree of arrays, in hexadecimal."""
     sha256 = hashlib.sha256()
     for leaf in jax.tree.leaves(tree):
         is_key = jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
@@ -212,15 +183,12 @@ def digest(tree: Any) -> str:
 
 
 def digest_of_base(base: Base | None) -> str | None:
-    """The digest of another run's policy, which config.json keeps; None where there is none."""
+    """The digest of another run's policy, or None."""
     return None if base is None else digest((base.state, base.statistics, base.config))
 
 
 def of_learners(config: Any, learners: Sequence[int]) -> Any:
-    """The Config of some learners of a population.
-
-    A float is one number where these learners agree.
-    """
+    """The Config of some learners; a float is one number where these agree."""
     changes = {}
     for name, values in configuration.varied(config).items():
         numbers = [values[learner] for learner in learners]

@@ -1,9 +1,8 @@
 """Compiled programs that all trainings of one process share.
 
-A sweep, a grid and a notebook train many times with the same shapes. JAX keeps a compiled program
-with the function that it came from, so a training with functions of its own would trace, lower and
-load every program again, which takes seconds. Objects that hold compiled functions are kept here
-instead, and an equal object gives way to the first one.
+JAX keeps a compiled program with its function, so that each training of a sweep, with functions of
+its own, would trace, lower and load every program again, which takes seconds. Objects that hold
+compiled functions are kept here, and an equal object gives way to the first one.
 """
 
 from __future__ import annotations
@@ -32,8 +31,8 @@ def compiled(**options: Any) -> Callable[[Callable[..., Any]], Any]:
 def shared(owner: T, arguments: Any) -> T:
     """`owner`, or an equal object that was given before for arguments of the same structure.
 
-    Compiled functions of `owner` depend only on the fields by which it is compared. `arguments` is
-    a pytree, such as an agent's Config: its structure holds the settings that shape programs.
+    Compiled functions of `owner` depend only on the fields by which it is compared. The structure
+    of `arguments`, such as an agent's Config, holds the settings that shape programs.
     """
     return _first(owner, jax.tree.structure(arguments))
 
@@ -45,13 +44,10 @@ def _first(owner: T, structure: Any) -> T:
 
 
 class Contents:
-    """The attributes of a module at this moment.
-
-    They differ from those after a change or a reload of the module.
-    """
+    """The attributes of a module now: they differ after a change or a reload of the module."""
 
     def __init__(self, module: Any) -> None:
-        """`module` may be any object; objects that are not modules are compared by identity."""
+        """Objects that are not modules are compared by identity."""
         held = tuple(vars(module).values()) if isinstance(module, ModuleType) else ()
         self.module: Any = module
         self.held = (module, *held)  # keeps them alive, so that no other object gets their identity

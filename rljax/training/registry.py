@@ -50,8 +50,7 @@ def names() -> list[str]:
 def load_agent(name: str) -> types.ModuleType:
     """An agent's module, by name ("sac") or by the path of a user's own file ("./mine.py").
 
-    Raises `ValueError` for an unknown name (with the nearest), a missing file, or a file that is
-    not an agent.
+    Raises `ValueError` for an unknown name, a missing file, or a file that is not an agent.
     """
     if name.endswith(".py"):
         return _load_file(Path(name))
@@ -64,9 +63,7 @@ def load_agent(name: str) -> types.ModuleType:
 
 
 def file_of(name: str) -> str | None:
-    """The path of the file that holds an agent of the user's own;
-    None for an agent that ships with rljax.
-    """
+    """The path of a user's own agent; None for an agent that ships with rljax."""
     is_file = name.endswith(".py") and Path(name).resolve().parent != AGENTS.resolve()
     return name if is_file else None
 
@@ -92,9 +89,9 @@ def title(name: str) -> str:
 
 
 def families() -> dict[str, list[str]]:
-    """The agents' names by family. Families without an entry in `FAMILIES` come last.
+    """The agents' names by family, in the order of `FAMILIES`, and then others.
 
-    An agent's docstring says its family: its first line is "TITLE [FAMILY]: what it is".
+    The first line of an agent's docstring is "TITLE [FAMILY]: what it is".
     """
     agents_of: dict[str, list[str]] = {family: [] for family in FAMILIES}
     for name in names():
@@ -108,7 +105,6 @@ def heading(family: str) -> str:
 
 
 def _first_line(name: str) -> re.Match[str]:
-    """The first line of an agent's docstring. Raises `ValueError` where it has another form."""
     line = source(name).split('"""', 2)[1].strip().splitlines()[0]
     match = FIRST_LINE.fullmatch(line)
     if match is None:
@@ -156,11 +152,11 @@ def _load_file(path: Path) -> types.ModuleType:
 
 def _cause(error: BaseException, path: Path) -> str:
     """The error of importing the file at `path`, with its line in that file."""
-    kind = type(error).__name__
     if isinstance(error, SyntaxError):
         from rljax.envs.environment import syntax
 
         return syntax(error)
+    kind = type(error).__name__
     frames = traceback.extract_tb(error.__traceback__)
     lines = [frame.lineno for frame in frames if Path(frame.filename).resolve() == path.resolve()]
     where = f" in line {lines[-1]}" if lines else ""
@@ -169,34 +165,23 @@ def _cause(error: BaseException, path: Path) -> str:
 
 def presets(agent: str, variant: str | None = None) -> dict[str, dict[str, Any]]:
     """An agent's presets: a mapping from environments (or patterns such as "brax/*") to settings
-    and their `source`.
+    and their `source`. A table `online` holds the settings that change when a run goes on online.
 
-    Those of a `variant` are in a file of its own, AGENT.VARIANT.toml.
-
-    A table `online` holds the settings that change when a run from a data set goes on in an
-    environment.
-
-    The presets of a user's own file are in a .toml file of the same name beside it.
+    A `variant` has a file of its own, AGENT.VARIANT.toml. The presets of a user's own file are in a
+    .toml file of the same name beside it.
     """
     ending = ".toml" if variant is None else f".{variant}.toml"
-    neighbour = Path(agent).with_suffix(ending)
-    path = (
-        neighbour
-        if agent.endswith(".py") and neighbour.exists()
-        else PRESETS / f"{agent_name(agent)}{ending}"
-    )
+    path = Path(agent).with_suffix(ending)
+    if not agent.endswith(".py") or not path.exists():
+        path = PRESETS / f"{agent_name(agent)}{ending}"
     return tomllib.loads(path.read_text()) if path.exists() else {}
 
 
 def variants(agent: str) -> list[str]:
-    """The names of an agent's presets beside those that only an environment chooses,
-    for `--preset`.
-    """
+    """The variants of an agent's presets, for `--preset`."""
     folders = {PRESETS, Path(agent).parent} if agent.endswith(".py") else {PRESETS}
-    name = agent_name(agent)
-    return sorted(
-        {path.name.split(".")[1] for folder in folders for path in folder.glob(f"{name}.*.toml")}
-    )
+    files = (x for folder in folders for x in folder.glob(f"{agent_name(agent)}.*.toml"))
+    return sorted({path.name.split(".")[1] for path in files})
 
 
 def preset(
@@ -209,10 +194,9 @@ def preset(
     """The agent's Config for an environment or a data set or both:
     its defaults, then every preset that matches.
 
-    `data` are the names of the data set. Later presets override earlier ones. Longer patterns come
-    later than shorter ones, then the exact name of the environment, and last the exact name of the
-    data set. Those of a `variant` come after all others. Raises `ValueError` where the agent has no
-    such variant, or none for this environment.
+    `data` are the names of the data set. Presets override earlier ones: shorter patterns, longer
+    ones, the exact name of the environment, that of the data set, and last those of a `variant`.
+    Raises `ValueError` where the agent has no such variant, or none for this environment.
     """
     config = module.Config()
     for name in (None, variant) if variant is not None else (None,):
@@ -221,11 +205,8 @@ def preset(
         if name is not None and not matching:
             raise _no_variant(agent, name, environment, sections)
         for pattern in matching:
-            values = {
-                key: value
-                for key, value in sections[pattern].items()
-                if key not in ("source", "online")
-            }
+            section = sections[pattern]
+            values = {key: section[key] for key in section if key not in ("source", "online")}
             config = replace(config, values, f"preset '{pattern}' of agent '{agent}'")
     return config
 
@@ -244,9 +225,7 @@ def _no_variant(
 
 
 def preset_online(agent: str, environment: str | None, *data: str | None) -> dict[str, Any]:
-    """The settings that the same presets change when a run goes on online:
-    their tables `online`.
-    """
+    """The settings that the same presets change when a run goes on online."""
     sections, changes = presets(agent), {}
     for pattern in _matching(sections, environment, *data):
         changes |= sections[pattern].get("online", {})
@@ -258,9 +237,5 @@ def _matching(sections: Mapping[str, Any], environment: str | None, *data: str |
     environment = None if environment is None else envs.without_arguments(environment)
     names = [] if environment is None else [environment, envs.task(environment)]
     names += [name for name in data if name is not None]
-    ordered = sorted(
-        sections, key=lambda pattern: (pattern in data, pattern == environment, len(pattern))
-    )
-    return [
-        pattern for pattern in ordered if any(fnmatch.fnmatchcase(name, pattern) for name in names)
-    ]
+    matching = (x for x in sections if any(fnmatch.fnmatchcase(name, x) for name in names))
+    return sorted(matching, key=lambda x: (x in data, x == environment, len(x)))

@@ -1,13 +1,12 @@
 """Settings that change during training: by the run's length, by a given schedule,
-by population-based training.
-
-Population-based training leads to a piecewise constant schedule for each learner.
+or by population-based training, which leads to a piecewise constant schedule for each learner.
 """
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from itertools import pairwise
 from typing import Any, Protocol
 
 import numpy as np
@@ -21,12 +20,10 @@ BROKEN = -1e9  # the value of a policy that breaks a limit, times 1 plus its exc
 
 
 def constrained(value: float, sums: Mapping[str, float], most: Mapping[str, float]) -> float:
-    """A policy's value: its return. A policy beyond a limit has a number below all returns instead.
+    """A policy's value: its return, or beyond a limit a number below all returns.
 
-    This number falls with the excess over the limits.
-
-    `sums` are the means of signals per episode, `most` their limits. The excess is the sum of all
-    excesses, each as a share of its limit.
+    `sums` are the means of signals per episode, `most` their limits. The number falls with the sum
+    of all excesses, each as a share of its limit.
     """
     excess = sum(
         max(0.0, sums[name] - limit) / max(abs(limit), 1.0) for name, limit in most.items()
@@ -39,8 +36,7 @@ class Change:
     """The changes at one step."""
 
     values: dict[str, list[float]]  # settings by name, one value per learner [P]
-    # [P] the learner whose agent each learner continues; its own index where it keeps its agent
-    parents: np.ndarray
+    parents: np.ndarray  # [P] the learner whose agent each learner continues, or its own index
 
 
 class SettingsSchedule(Protocol):
@@ -48,20 +44,17 @@ class SettingsSchedule(Protocol):
 
     @property
     def limits(self) -> Mapping[str, float]:
-        """Limits on means of signals per episode: learners beyond one are worse than all within."""
+        """Limits on means of signals per episode: see `constrained`."""
         ...
 
     def change(self, step: int, scores: np.ndarray, values: Values) -> Change | None:
-        """The change after `step` for learners with these scores [P] and settings;
-        None where nothing changes.
-        """
+        """The change after `step` for learners with these scores [P] and settings, or None."""
         ...
 
 
 @dataclasses.dataclass(frozen=True)
 class PopulationBased:
-    """Population-based training: the worst learners go on from the best ones,
-    with their settings perturbed.
+    """Population-based training: the worst learners go on from the best ones.
 
     Every `every` steps the learners are ranked by their last evaluation. Each of the worst `share`
     takes over the agent and the settings of a learner drawn from the best `share`. Each setting is
@@ -77,13 +70,10 @@ class PopulationBased:
     share: float = 0.2
     factors: tuple[float, float] = (0.8, 1.2)
     seed: int = 0
-    # on means of signals per episode
     limits: Mapping[str, float] = dataclasses.field(default_factory=dict)
 
     def check(self, varied: Collection[str]) -> None:
-        """Raise `ValueError` where `every` is too small,
-        or where a setting is not among those that are `varied`.
-        """
+        """Raise `ValueError` for a small `every`, or a setting that is not `varied`."""
         if self.every < 1:
             raise ValueError(
                 f"settings are to change every {self.every} steps, it must be at least 1."
@@ -119,16 +109,11 @@ class PopulationBased:
 def scores(
     schedule: SettingsSchedule, returns: np.ndarray, signals: Mapping[str, np.ndarray]
 ) -> np.ndarray:
-    """The learners' scores [P]: their mean returns, or numbers below all returns where they break a
-    limit.
-
-    `signals` are means per episode by name, [P] each.
-    """
-    sums = [
-        {name: float(signals[name][p]) for name in schedule.limits} for p in range(len(returns))
-    ]
+    """The learners' `constrained` mean returns [P]; `signals` are means per episode, [P] each."""
+    limits = schedule.limits
+    sums = [{name: float(signals[name][p]) for name in limits} for p in range(len(returns))]
     pairs = zip(returns, sums, strict=True)
-    return np.array([constrained(float(value), totals, schedule.limits) for value, totals in pairs])
+    return np.array([constrained(float(value), totals, limits) for value, totals in pairs])
 
 
 @dataclasses.dataclass(frozen=True)
@@ -140,21 +125,16 @@ class Piecewise:
 
     def change(self, step: int, scores: np.ndarray, values: Values) -> Change | None:
         """The new settings after `step`; None where they do not change."""
+        number = len(scores)
         for when, settings in self.changes:
             if when == step:
-                return Change(
-                    {name: [value] * len(scores) for name, value in settings.items()},
-                    np.arange(len(scores)),
-                )
+                values = {name: [value] * number for name, value in settings.items()}
+                return Change(values, np.arange(number))
         return None
 
 
 def in_steps(module: Any, config: Any, settings: Settings) -> Any:
-    """`config` with numbers of steps for settings that are shares of the run,
-    by the agent's own `schedule`.
-
-    Agents without `schedule` have no such settings.
-    """
+    """`config` with settings that are shares of the run in steps, by the agent's `schedule`."""
     if not hasattr(module, "schedule"):
         return config
     steps = float(settings.steps)
@@ -167,9 +147,7 @@ def in_steps(module: Any, config: Any, settings: Settings) -> Any:
 
 
 def differences(module: Any, config: Any, before: Settings, after: Settings) -> list[str]:
-    """The settings that follow the run's length, where it changes:
-    texts such as "decay_steps 1,000 -> 2,000".
-    """
+    """The settings that follow another length of the run: "decay_steps 1,000 -> 2,000"."""
     old, new = (in_steps(module, config, settings) for settings in (before, after))
     names = [field.name for field in dataclasses.fields(config)]
     pairs = [(name, np.ravel(getattr(old, name)), np.ravel(getattr(new, name))) for name in names]
@@ -181,27 +159,22 @@ def differences(module: Any, config: Any, before: Settings, after: Settings) -> 
 
 
 def schedule(described: Mapping[str, Any] | None) -> SettingsSchedule | None:
-    """The schedule that JSON describes: {"schedule": [[step, settings]]},
-    or the fields of `PopulationBased`.
-    """
+    """The schedule that JSON describes: {"schedule": [[step, settings]]} or `PopulationBased`."""
     if described is None:
         return None
     if "schedule" in described:
         return Piecewise([(step, dict(settings)) for step, settings in described["schedule"]])
     ranges = {name: (low, high) for name, (low, high) in described["ranges"].items()}
-    return PopulationBased(
-        **{**described, "ranges": ranges, "factors": tuple(described.get("factors", (0.8, 1.2)))}
-    )
+    factors = tuple(described.get("factors", PopulationBased.factors))
+    return PopulationBased(**{**described, "ranges": ranges, "factors": factors})
 
 
 def schedule_of_learner(
     learner: int, initial: Values, changes: Iterable[Mapping[str, Any]]
 ) -> list[tuple[int, dict[str, float]]]:
-    """The schedule of settings that led to a learner's final agent:
-    the settings of its ancestors, from step 0 on.
+    """The schedule of settings that led to a learner's final agent: those of its ancestors.
 
-    `initial` has the settings of all learners at the beginning. `changes` are a run's records of
-    changes, in order.
+    `initial` has the settings of all learners at step 0. `changes` are a run's records, in order.
     """
     entries: list[tuple[int, dict[str, float]]] = []
     for change in reversed(list(changes)):
@@ -211,17 +184,21 @@ def schedule_of_learner(
         learner = change["parents"][learner]
     entries.append((0, {name: values[learner] for name, values in initial.items()}))
     entries.reverse()
-    pairs = zip(entries, [None, *entries], strict=False)
-    return [entry for entry, before in pairs if before is None or entry[1] != before[1]]
+    return entries[:1] + [new for old, new in pairwise(entries) if new[1] != old[1]]
+
+
+def _end_of_learning(module: Any, config: Any, settings: Settings) -> float:
+    until = module.experience(in_steps(module, config, settings)).learns_until
+    return np.inf if until is None else float(np.min(until))
 
 
 def early_end(module: Any, config: Any, settings: Settings) -> str | None:
     """A warning where the learning rate falls to 0 before the last twentieth of the run."""
-    until = module.experience(in_steps(module, config, settings)).learns_until
-    if until is None or settings.then_online or np.min(until) > 0.95 * settings.steps:
+    until = _end_of_learning(module, config, settings)
+    if settings.then_online or until > 0.95 * settings.steps:
         return None
     return (
-        f"the learning rate of '{settings.agent}' falls to 0 at step {np.min(until):,.0f}, and the "
+        f"the learning rate of '{settings.agent}' falls to 0 at step {until:,.0f}, and the "
         f"run has {settings.steps:,} steps: nothing is learnt after it. The setting behind "
         f"this: {configuration.flags_behind(module, config, 'learns_until')}."
     )
@@ -229,8 +206,7 @@ def early_end(module: Any, config: Any, settings: Settings) -> str | None:
 
 def require_rate(module: Any, config: Any, settings: Settings) -> None:
     """Raise `ValueError` where the learning rate falls to 0 before the end of the online stage."""
-    learns_until = module.experience(in_steps(module, config, settings)).learns_until
-    until = np.inf if learns_until is None else np.min(learns_until)
+    until = _end_of_learning(module, config, settings)
     if until < settings.steps + settings.then_online:
         raise ValueError(
             f"the actor's learning rate of '{settings.agent}' falls to 0 at update {until:,.0f}, "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import math
 import typing
@@ -12,8 +13,7 @@ from rljax.training import configuration
 
 LARGEST = 10**18  # of whole numbers
 MOST_LEARNERS = 1_000_000  # of one program
-# An offline share: batches are drawn uniformly from data set and new experience together.
-POOLED = "pooled"
+POOLED = "pooled"  # an offline share: draws from data set and new experience as one
 WEIGHTS = {  # weights of a data set's rows, and the setting of each
     "uniform": None,
     "return": "weights_alpha",
@@ -26,54 +26,41 @@ WEIGHTS = {  # weights of a data set's rows, and the setting of each
 class Settings:
     """All settings of a run except the agent's hyperparameters.
 
-    Steps are environment steps of each learner. For an agent that learns from a data set alone they
-    are updates.
+    Steps are environment steps of each learner, or updates from a data set alone.
     """
 
     agent: str  # name, or path of a user's own file
     env: str  # environment, such as "Hopper-v5" or "brax/ant"; "none" for a data set without one
-    steps: int = 1_000_000  # environment steps of each learner, or updates from a data set
+    steps: int = 1_000_000
     seeds: tuple[int, ...] = (0,)  # one learner per seed
     data: str | None = None  # data set, such as "d4rl/hopper-medium-v2", or a file
     then_online: int = 0  # environment steps of each learner after the updates from the data set
-    # of each batch, where new experience and a data set are mixed: see `share_of`
-    offline_share: float | str = 0.5
-    # of the data set's rows: by the scores of their trajectories, see `WEIGHTS`
-    weights: str = "uniform"
+    offline_share: float | str = 0.5  # of the data set in batches with new experience: `share_of`
+    weights: str = "uniform"  # of the data set's rows, by their trajectories' scores: see `WEIGHTS`
     weights_alpha: float = 0.1  # temperature of "return" and "advantage"; scores lie in [0, 1]
     weights_share: float = 0.1  # of the trajectories, which "top" keeps
-    # the agent's variant whose presets come after those of the environment
-    preset: str | None = None
+    preset: str | None = None  # variant whose presets come after those of the environment
     data_on_host: bool = False  # keep a data set that the device cannot hold in the host's memory
-    # steps between lines in metrics.jsonl; Ctrl-C takes effect at these steps
-    log_every: int = 1_000
+    log_every: int = 1_000  # steps between lines of metrics, and where Ctrl-C takes effect
     eval_every: int = 10_000  # steps between evaluations
     eval_env: str | None = None  # environment that evaluations play in; None: `env`
     eval_episodes: int = 10  # complete episodes per evaluation and learner
-    # steps between checkpoints; None: about 10 minutes between them
-    checkpoint_every: int | None = None
+    checkpoint_every: int | None = None  # steps between checkpoints; None: about 10 minutes
     keep_checkpoints: int = 2  # number of newest checkpoints to keep
-    # hyperparameters that change when the run goes on online
-    online: Mapping[str, Any] | None = None
+    online: Mapping[str, Any] | None = None  # hyperparameters that change with `then_online`
     base: str | None = None  # folder of another run; its policy is an input of the agent
-    # folder of another run; learners begin with the parameters that they share with it
-    from_run: str | None = None
-    # the parts of their State that they take from it; (): all that both have
-    from_parts: tuple[str, ...] = ()
-    # how settings change: see `rljax.training.schedules.schedule`
-    schedule: Mapping[str, Any] | None = None
+    from_run: str | None = None  # folder of another run, with parts of which learners begin
+    from_parts: tuple[str, ...] = ()  # parts of State to take from it; (): all that both have
+    schedule: Mapping[str, Any] | None = None  # see `rljax.training.schedules.schedule`
     tensorboard: bool = False  # write TensorBoard events to the run's folder
     wandb: str | None = None  # Weights & Biases project; WANDB_MODE=offline keeps it local
 
     @property
     def evaluated_in(self) -> str:
-        """The environment that evaluations play in; "none" where there is none."""
+        """The environment that evaluations play in, or "none"."""
         return self.eval_env or self.env
 
     def __post_init__(self) -> None:
-        """Turn whole numbers of other types, such as 1e6 and NumPy's, into int;
-        see `configuration.coerce`.
-        """
         for name, hint in typing.get_type_hints(Settings).items():
             if hint in (int, int | None):
                 label = f"--{name.replace('_', '-')}"
@@ -97,11 +84,10 @@ def seeds_of(seeds: int | Sequence[int]) -> tuple[int, ...]:
 
     Raises `ValueError` for more than `MOST_LEARNERS`, before they are listed.
     """
-    listed = (
-        seeds
-        if isinstance(seeds, Sequence)
-        else range(configuration.integer(seeds, "seeds", LARGEST))
-    )
+    if isinstance(seeds, Sequence):
+        listed = seeds
+    else:
+        listed = range(configuration.integer(seeds, "seeds", LARGEST))
     # `len` of a long range fails
     number = listed.stop - listed.start if isinstance(listed, range) else len(listed)
     if number > MOST_LEARNERS:
@@ -113,7 +99,7 @@ def seeds_of(seeds: int | Sequence[int]) -> tuple[int, ...]:
 
 
 def check_settings(settings: Settings) -> None:
-    """Raise `ValueError` for numbers out of range."""
+    """Raise `ValueError` for numbers out of range, and for settings without those they need."""
     if settings.then_online < 0:
         raise ValueError(f"--then-online is {settings.then_online}, it must be at least 0.")
     share_of(settings.offline_share)
@@ -156,15 +142,12 @@ def share_of(text: float | str) -> float | str | tuple[float, float, int]:
     """
     if text == POOLED or (not isinstance(text, str) and 0 <= text < 1):
         return text
-    try:
+    with contextlib.suppress(TypeError, ValueError):
         begin, end, steps = str(text).split(":")
         number = configuration.integer(configuration.whole_number(steps), "N", LARGEST)
         line = float(begin), float(end), number
-        valid = 0 <= line[0] <= 1 and 0 <= line[1] <= 1 and number >= 1
-    except (TypeError, ValueError):
-        valid = False
-    if valid:
-        return line
+        if 0 <= line[0] <= 1 and 0 <= line[1] <= 1 and number >= 1:
+            return line
     raise ValueError(
         f"--offline-share is {text}, it must lie in [0, 1), be '{POOLED}', or change from A to B "
         "over N new transitions: A:B:N, such as 0.5:0:20000."
@@ -179,10 +162,8 @@ def _check_weights(settings: Settings) -> None:
         raise ValueError(f"--weights {weights} is of the rows of a data set: give --data DATA.")
     for name, value in (("weights_alpha", alpha), ("weights_share", share)):
         if value != getattr(Settings, name) and WEIGHTS[weights] != name:
-            used = " or ".join(
-                f"--weights {weights}" for weights, setting in WEIGHTS.items() if setting == name
-            )
-            raise ValueError(f"--{name.replace('_', '-')} is for {used}.")
+            used = (f"--weights {each}" for each in WEIGHTS if WEIGHTS[each] == name)
+            raise ValueError(f"--{name.replace('_', '-')} is for {' or '.join(used)}.")
     if not 0 < alpha < math.inf:
         raise ValueError(f"--weights-alpha is {alpha:g}, it must be above 0: 0.1 is its authors'.")
     if not 0 < share <= 1:

@@ -1,4 +1,4 @@
-"""The tally of metrics: their sums over the updates since the last report."""
+"""The tally of metrics."""
 
 from __future__ import annotations
 
@@ -12,10 +12,9 @@ from rljax.agent import Array, Weighted
 
 
 class Tally(struct.PyTreeNode):
-    """Metrics summed since the last report.
+    """Metrics summed over the updates since the last report.
 
-    Each metric has separate arrays. If they were stacked into one array, XLA:CPU would reduce them
-    in a serial loop.
+    Each has arrays of its own: stacked into one, XLA:CPU would reduce them in a serial loop.
     """
 
     total: dict[str, Array]  # [P] sums of the metric
@@ -35,11 +34,10 @@ def add_to_tally(tally: Tally, metrics: dict[str, Any], update: Array) -> Tally:
     """Add the metrics [P] of one update to the tally; `update` [] is its number."""
     total, weight, first_bad = dict(tally.total), dict(tally.weight), dict(tally.first_bad)
     for name, metric in metrics.items():
-        value, counts = (
-            (metric.value, metric.weight) if isinstance(metric, Weighted) else (metric, 1.0)
-        )
+        is_weighted = isinstance(metric, Weighted)
+        value, count = (metric.value, metric.weight) if is_weighted else (metric, 1.0)
         total[name] = tally.total[name] + value
-        weight[name] = tally.weight[name] + counts
+        weight[name] = tally.weight[name] + count
         bad = (tally.first_bad[name] < 0) & ~jnp.isfinite(value)
         first_bad[name] = jnp.where(bad, update, tally.first_bad[name])
     return Tally(total, weight, first_bad)

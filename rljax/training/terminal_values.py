@@ -20,13 +20,13 @@ from rljax.distributed.devices import Spread, local
 from rljax.training import agent_state
 from rljax.training.programs import Contents, compiled, shared
 
-MOST_ROWS = 1_024  # a larger sample would cost more and tell no more
+MOST_ROWS = 1_024  # more would tell no more
 PARAMETERS = ["state", "observation", "action", "config"]  # of the optional part `value`
 
 
 @dataclasses.dataclass(frozen=True)
 class Means:
-    """The compiled mean value of rows. Trainings of the same agent share its programs."""
+    """The compiled mean value of rows, which trainings of the same agent share."""
 
     agent: Contents
 
@@ -43,11 +43,9 @@ class Means:
 
 
 class TerminalValues:
-    """The metrics `terminal/value` and `terminal/reward` of P learners:
-    the means over the terminal rows.
+    """The metrics `terminal/value` and `terminal/reward` of P learners: means over terminal rows.
 
-    They take no random numbers and change nothing, so that learning is the same with them and
-    without them.
+    They take no random numbers and do not change learning.
     """
 
     def __init__(self, agent: Any, rows: TerminalRows) -> None:
@@ -55,9 +53,7 @@ class TerminalValues:
         self.means, self.rows, self.reward = Means(Contents(agent)), rows, float(rows.reward.mean())
 
     def __call__(self, state: Any, config: Any, spread: Spread) -> dict[str, np.ndarray]:
-        """The metrics [P] for agents' States and Configs,
-        stacked over P and spread over devices by `spread`.
-        """
+        """The metrics [P] for States and Configs stacked over P, on the devices of `spread`."""
         means = shared(self.means, (state, config)).of(
             state, spread.everywhere(self.rows), spread.learners(config)
         )
@@ -70,9 +66,7 @@ class TerminalValues:
 def terminal_values(
     agent: Any, data: Transition | None, experience: Experience
 ) -> TerminalValues | None:
-    """The metrics for an agent and a data set [N, ...];
-    None without terminal rows, or without critics.
-    """
+    """The metrics for a data set [N, ...]; None without terminal rows or critics."""
     if data is None or not has_values(agent):
         return None
     rows = experience.terminal_rows(data, MOST_ROWS)
@@ -80,8 +74,6 @@ def terminal_values(
 
 
 def has_values(agent: Any) -> bool:
-    """Whether the agent has the optional part `value`;
-    one with other parameters is a function of its author's own.
-    """
+    """Whether the agent has the part `value`; with other parameters it is the author's own."""
     value = getattr(agent, "value", None)
     return callable(value) and list(inspect.signature(value).parameters) == PARAMETERS

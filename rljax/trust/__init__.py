@@ -9,10 +9,8 @@ The promise, which docs/security.md explains:
   that fills the memory.
 - Text from a file does nothing to a terminal.
 
-Whoever opens a folder makes a `Folder` once, from its path and the user's `--trust`, and hands on
-this object. A folder is not trusted unless the user says so. This module is the entrance: other
-packages use these names, and `rljax.trust.plain_state`, which imports Gymnasium. Importing this
-module imports nothing heavy.
+Whoever opens a folder makes a `Folder` once, from its path and the user's `--trust`, and hands it
+on. Other packages use the names here, without heavy imports, and `rljax.trust.plain_state`.
 """
 
 from rljax.trust.arguments import unsafe_argument, unsafe_argument_in

@@ -1,8 +1,7 @@
 """Arguments of environments in a stranger's file: which ones may reach `gymnasium.make`.
 
-An argument can be the path of a file that the environment opens, or a module that it imports. So a
-file may only set numbers, truth values, None, plain words, and lists and objects of these. What
-users name themselves may be anything.
+An argument can be a file that the environment opens, or a module that it imports. So a stranger's
+file may only set numbers, truth values, None, plain words, and lists and objects of these.
 """
 
 from __future__ import annotations
@@ -20,10 +19,7 @@ DEEPEST = 8  # levels of lists and objects
 
 
 def unsafe_argument_in(name: str) -> str | None:
-    """The first argument in an environment's name that a file must not choose, for a message.
-
-    None if there is none.
-    """
+    """The first of the arguments in an environment's name that a file must not choose, or None."""
     _, mark, text = name.partition("?")
     if not mark:
         return None
@@ -37,10 +33,7 @@ def unsafe_argument_in(name: str) -> str | None:
 
 
 def unsafe_argument(arguments: Mapping[str, Any]) -> str | None:
-    """The first of the arguments that a file must not choose, for a message.
-
-    None if there is none.
-    """
+    """The first of the arguments that a file must not choose, for a message, or None."""
     for key, value in arguments.items():
         if not key.isidentifier() or not _is_plain(value, DEEPEST):
             text = repr(value)

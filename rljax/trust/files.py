@@ -13,12 +13,7 @@ class RefusedFileError(ValueError):
 
 
 def regular(path: Path) -> Path:
-    """`path`, if it is a file or if there is nothing.
-
-    Raises `RefusedFileError` for a device or a pipe.
-
-    These have no end: reading them would fill the memory, or wait for ever.
-    """
+    """`path`; raises `RefusedFileError` for a device or a pipe, which may have no end."""
     if path.exists() and not path.is_file() and not path.is_dir():
         raise RefusedFileError(
             f"'{path}' is a device or a pipe, not a file. Restore it from a copy of the folder."
@@ -27,10 +22,8 @@ def regular(path: Path) -> Path:
 
 
 def safe(path: Path, copies: int = 2) -> Path:
-    """`path`, if reading it reads no other file and does not fill the memory.
-
-    Raises `RefusedFileError` for a link, a device, a pipe, and a file of which the free memory does
-    not hold `copies`.
+    """`path`; raises `RefusedFileError` for a link, a device, a pipe, and a file of which the free
+    memory does not hold `copies`.
     """
     if path.is_symlink():
         raise RefusedFileError(

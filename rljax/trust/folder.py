@@ -18,23 +18,23 @@ HOW = "add --trust (in Python: trust=True, or trust.Folder(path, trusted=True) a
 class Folder:
     """The folder of a run, a grid or a sweep, with the user's word on it.
 
-    The folder's files may name code: an agent's file, an environment's file, or a module that
-    registers environments. They may hold pickles. Both run if this user's seal is on them, or if
-    the folder is `trusted`: whoever made it, the user vouches for it now.
+    Its files may name code (of an agent, of an environment, or a module that registers
+    environments) and hold pickles. Both run if this user's seal is on them, or if the folder is
+    `trusted`: the user vouches for it now, whoever made it.
     """
 
     path: Path
     trusted: bool = False
 
     def other(self, path: str | Path) -> Folder:
-        """Another folder, which this one's files name. The user's word holds for it too."""
+        """Another folder, which this one's files name: the user's word holds for it too."""
         return Folder(Path(path), self.trusted)
 
     def require_code(self, file: str, code: Mapping[str, str], seals: Any) -> None:
         """Raise `ValueError` if a file of the folder names code that this user has not named.
 
-        `code` is what the settings in `file` name, by the setting, and `seals` are the seals there:
-        any value, because the file may be somebody else's.
+        `code` is what the settings in `file` name, by the setting. `seals` are those there: any
+        value, because the file may be somebody else's.
         """
         if self.trusted:
             return
@@ -48,7 +48,7 @@ class Folder:
                 )
 
     def read_state(self, file: Path, seal: Any) -> bytes:
-        """The state of environments in `file`, a file in the folder; `seal` is the one beside it.
+        """The state of environments in `file`; `seal` is the one beside it.
 
         It is a `TrustedState` if this user saved it or trusts the folder. Raises `ValueError` for
         any other pickle, and `RefusedFileError`.

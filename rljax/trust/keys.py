@@ -1,8 +1,8 @@
 """Seals: signatures that only this user can make, on this machine.
 
 Whoever begins a run names its code, and `seals` signs the names. States of environments are signed
-likewise. The key lies in ~/.rljax/key. It is made when it is first needed, and only this user can
-read it.
+likewise. The key in ~/.rljax/key, which only this user can read, is made when it is first needed.
+Where no key can be made, there are no seals.
 """
 
 from __future__ import annotations
@@ -21,22 +21,19 @@ STATE = "environments"  # the kind of a state's seal
 
 
 def seals(code: Mapping[str, str]) -> dict[str, str]:
-    """The seals of the code that a run's settings name, by the setting.
-
-    `code` is that of `rljax.training.named_code`. There are no seals where no key can be made.
-    """
+    """The seals of a run's code, that of `rljax.training.named_code`, by the setting."""
     signatures = {part: seal(part, name.encode()) for part, name in code.items()}
     return {part: signature for part, signature in signatures.items() if signature is not None}
 
 
 def state_seal(state: bytes | None) -> str | None:
-    """The seal of a state of environments; None without a state, and where no key can be made."""
+    """The seal of a state of environments, if there is one."""
     return None if state is None else seal(STATE, state)
 
 
 def seal(kind: str, content: bytes) -> str | None:
-    """A signature that only this user can make; None where no key can be made."""
-    key = _key()
+    """A signature that only this user can make."""
+    key = _key_in(Path.home() / ".rljax" / "key")
     if key is None:
         return None
     return hmac.new(key, kind.encode() + b"\0" + content, "sha256").hexdigest()
@@ -48,10 +45,6 @@ def is_sealed(kind: str, content: bytes, signature: Any) -> bool:
     if right is None:
         return False
     return hmac.compare_digest(right.encode(), signature.encode("utf-8", "replace"))
-
-
-def _key() -> bytes | None:
-    return _key_in(Path.home() / ".rljax" / "key")
 
 
 @functools.cache

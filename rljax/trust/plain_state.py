@@ -1,7 +1,7 @@
 """Attributes of environments as plain data: numbers, texts, containers, arrays,
 random generators and spaces.
 
-Unlike a pickle, plain data name no code: decoding them makes only values of the kinds below. Shared
+Unlike pickles, plain data name no code: decoding makes only values of the kinds below. Shared
 values stay shared, and cycles remain.
 
 A document is a list of nodes, roots, and buffers of bytes. A value is None, a truth value, a
@@ -11,8 +11,7 @@ number, a text, or [i] for node i. A node is a kind and its content:
     dict                                 pairs of values
     bytes, array, scalar, dtype          a buffer, with type and shape
     generator, bits, seed                NumPy's random numbers
-    object                               one of Gymnasium's spaces or running means, and its
-                                         attributes
+    object                               a Gymnasium space or running mean, and its attributes
     action                               a button of the Arcade Learning Environment
     part                                 a part that the reader has, by its place
     same                                 a function or class, which the reader must have itself
@@ -37,24 +36,14 @@ from rljax.trust.states import PLAIN
 
 Place = tuple[int, str | None]
 
+_KINDS = "biufcSU"  # of arrays
 _ATOMS = (types.NoneType, bool, int, float, str)
 _SEQUENCES: dict[str, Callable[..., Any]] = {"tuple": tuple, "set": set, "frozenset": frozenset}
 _BITS: dict[str, Any] = {
     name: getattr(np.random, name) for name in ("PCG64", "PCG64DXSM", "MT19937", "Philox", "SFC64")
 }
-_OBJECTS = {
-    kind.__name__: kind
-    for kind in (
-        spaces.Box,
-        spaces.Discrete,
-        spaces.MultiBinary,
-        spaces.MultiDiscrete,
-        spaces.Dict,
-        spaces.Tuple,
-        spaces.Text,
-        RunningMeanStd,
-    )
-}
+_SPACES = ("Box", "Discrete", "MultiBinary", "MultiDiscrete", "Dict", "Tuple", "Text")
+_OBJECTS = {name: getattr(spaces, name) for name in _SPACES} | {"RunningMeanStd": RunningMeanStd}
 _BY_NAME = (types.FunctionType, types.BuiltinFunctionType, type)  # stored as their names
 
 
@@ -65,8 +54,8 @@ class NotPlainError(Exception):
 class StateEncoder:
     """Turns a value into nodes and buffers.
 
-    `parts` are encoded by their places. `attributes` are the values of all attributes by their
-    places. `loses_state` says whether a copy of a value would behave differently.
+    `parts` and the values of all `attributes` are given by their places. `loses_state` says whether
+    a copy of a value would behave differently.
     """
 
     def __init__(
@@ -85,7 +74,7 @@ class StateEncoder:
         self._alive: list[Any] = []  # so that no `id` is used twice
 
     def encode(self, value: Any) -> Any:
-        """The value, as an atom or a reference to a node. Raises `NotPlainError`."""
+        """An atom or a reference to a node. Raises `NotPlainError`."""
         if type(value) in _ATOMS:
             return value
         if id(value) in self._indices:
@@ -113,10 +102,11 @@ class StateEncoder:
             return ["bytes", self._buffer(value)]
         if isinstance(value, np.dtype):
             return ["dtype", _plain_dtype(value).str]
-        if (kind is np.ndarray or issubclass(kind, np.generic)) and value.dtype.kind in "biufcSU":
+        is_array = kind is np.ndarray
+        if (is_array or issubclass(kind, np.generic)) and value.dtype.kind in _KINDS:
             is_fortran = value.flags.f_contiguous and not value.flags.c_contiguous
-            order = "F" if kind is np.ndarray and is_fortran else "C"
-            name = "array" if kind is np.ndarray else "scalar"
+            order = "F" if is_array and is_fortran else "C"
+            name = "array" if is_array else "scalar"
             buffer = self._buffer(value.tobytes(order))
             return [name, value.dtype.str, list(value.shape), order, buffer]
         if kind is np.random.Generator:
@@ -130,9 +120,8 @@ class StateEncoder:
         if kind.__module__.startswith("ale_py.") and kind.__name__ == "Action":
             return ["action", value.name]
         if id(value) in self._names:
-            name = f"{value.__module__}.{value.__qualname__}"
-            return ["same", *self._names[id(value)], name]
-        raise NotPlainError(f"{kind.__module__}.{kind.__qualname__}")
+            return ["same", *self._names[id(value)], _full_name(value)]
+        raise NotPlainError(_full_name(kind))
 
     def _buffer(self, content: bytes) -> int:
         self.buffers.append(content)
@@ -142,8 +131,8 @@ class StateEncoder:
 class StateDecoder:
     """Turns nodes and buffers into values again.
 
-    `parts` and `attributes` are those of the restored environment. Errors of any type are raised
-    for nodes that no `StateEncoder` made.
+    `parts` and `attributes` are those of the restored environment. Nodes that no `StateEncoder`
+    made raise errors of any type.
     """
 
     def __init__(
@@ -196,10 +185,11 @@ class StateDecoder:
             return self._buffers[content[0]]
         if kind in ("array", "scalar"):
             dtype, shape, order, buffer = content
-            array = np.frombuffer(self._buffers[buffer], _dtype(dtype)).reshape(shape, order=order)
+            flat = np.frombuffer(self._buffers[buffer], _plain_dtype(dtype))
+            array = flat.reshape(shape, order=order)
             return array.copy(order) if kind == "array" else array[()]
         if kind == "dtype":
-            return _dtype(content[0])
+            return _plain_dtype(content[0])
         if kind == "generator":
             return np.random.Generator(self.decode(content[0]))
         if kind == "bits":
@@ -214,10 +204,7 @@ class StateDecoder:
         if kind == "same":
             place, attribute, name = content
             present = self._attributes[place, attribute]
-            if (
-                not isinstance(present, _BY_NAME)
-                or f"{present.__module__}.{present.__qualname__}" != name
-            ):
+            if not isinstance(present, _BY_NAME) or _full_name(present) != name:
                 raise ValueError(f"the attribute '{attribute}' should be {name}")
             return present
         raise ValueError(f"there is no node of kind {kind!r}")
@@ -235,11 +222,10 @@ def dump(values: Mapping[str, Any], encoder: StateEncoder) -> bytes:
 def load(
     document: bytes, most: int, parts: Mapping[Place, Any], attributes: Mapping[Place, Any]
 ) -> Callable[[str], Any]:
-    """A function that decodes the values of a plain document by their names.
+    """A function that decodes the values of a plain document by their names; see `StateDecoder`.
 
-    `parts` and `attributes` are those of `StateDecoder`. Errors of any type are raised for a
-    document that `dump` did not make, here and by the function. `ValueError` is raised for one that
-    was cut, or has more than `most` bytes when it is no longer compressed.
+    Both raise errors of any type for a document that `dump` did not make, and `ValueError` for one
+    that was cut, or has more than `most` bytes without compression.
     """
     unpacking = zlib.decompressobj()
     content = memoryview(unpacking.decompress(document[len(PLAIN) :], most))
@@ -257,14 +243,12 @@ def load(
     return lambda name: decoder.decode(roots[name])
 
 
-def _plain_dtype(dtype: np.dtype[Any]) -> np.dtype[Any]:
-    if dtype.kind not in "biufcSU":
-        raise NotPlainError(f"the type {dtype}")
-    return dtype
+def _full_name(value: Any) -> str:
+    return f"{value.__module__}.{value.__qualname__}"
 
 
-def _dtype(name: str) -> np.dtype[Any]:
+def _plain_dtype(name: Any) -> np.dtype[Any]:
     dtype = np.dtype(name)
-    if dtype.kind not in "biufcSU":
-        raise ValueError(f"there is no array of type {dtype}")
+    if dtype.kind not in _KINDS:
+        raise NotPlainError(f"the type {dtype}")
     return dtype

@@ -6,12 +6,10 @@ LINES = "\n\t"  # control characters that belong to text of several lines
 
 
 def printable(text: object, keep: str = "", most: int | None = None) -> str:
-    """Text that does nothing to a terminal: control characters are written as escapes,
-    such as \\x1b.
+    """Text that does nothing to a terminal: control characters become escapes, such as \\x1b.
 
     This includes line breaks, unless `keep` has them, and characters that reverse the direction of
-    text. Texts from files, and names of files, can hold all of them. Of a longer text, the first
-    `most` characters and "..." remain.
+    text. Of a longer text, the first `most` characters and "..." remain.
     """
     whole = str(text)
     shown = "".join(
@@ -24,5 +22,5 @@ def printable(text: object, keep: str = "", most: int | None = None) -> str:
 
 
 def show(text: object) -> None:
-    """Print text with its line breaks, and with all other control characters as escapes."""
+    """Print text that is safe but for its line breaks."""
     print(printable(text, keep=LINES))

@@ -1,6 +1,4 @@
-"""Compiled programs that call Python functions on the host,
-and the persistent compile cache for such programs.
-"""
+"""Compiled programs that call functions on the host, and the persistent cache for them."""
 
 from __future__ import annotations
 
@@ -18,10 +16,8 @@ from jax.experimental.buffer_callback import buffer_callback
 def called_from_within(function: Callable[..., Any], result: Any) -> Callable[..., Any]:
     """Make a function on the host callable from a compiled program, which waits for its result.
 
-    `result` is a tree of `jax.ShapeDtypeStruct`, and the function returns a tree of arrays like it.
-
-    On the CPU the function works on the program's own memory. A call takes 2 microseconds; a
-    callback with JAX arrays takes 70.
+    The function returns a tree of arrays like `result`, a tree of `jax.ShapeDtypeStruct`. On the
+    CPU it works on the program's own memory, and a call takes 2 microseconds in place of 70.
     """
     if jax.default_backend() != "cpu":
         return lambda *arguments: io_callback(
@@ -30,11 +26,8 @@ def called_from_within(function: Callable[..., Any], result: Any) -> Callable[..
 
     def in_place(context: Any, out: Any, *arguments: Any) -> None:
         del context
-        for memory, array in zip(
-            jax.tree.leaves(out),
-            jax.tree.leaves(function(*map(np.asarray, arguments))),
-            strict=True,
-        ):
+        returned = jax.tree.leaves(function(*map(np.asarray, arguments)))
+        for memory, array in zip(jax.tree.leaves(out), returned, strict=True):
             np.asarray(memory)[...] = array
 
     return buffer_callback(in_place, result, has_side_effect=True)
@@ -42,14 +35,13 @@ def called_from_within(function: Callable[..., Any], result: Any) -> Callable[..
 
 @contextlib.contextmanager
 def cached_with_callbacks() -> Iterator[None]:
-    """Within this context the compile cache also keeps programs that call the host.
+    """Within this context, and on the CPU only, the compile cache also keeps programs that call the
+    host.
 
-    It works only on the CPU.
-
-    JAX 0.10 does not cache such programs, because some callbacks are memory addresses in the
-    program. The callbacks of `called_from_within` are numbers instead, and their functions are
-    passed in whenever a program is loaded. JAX 0.11 does the same itself. For a JAX that is built
-    differently nothing changes: each process compiles such programs anew.
+    JAX 0.10 does not cache them, because some callbacks are memory addresses in the program. Those
+    of `called_from_within` are numbers, and their functions are passed in whenever a program is
+    loaded. JAX 0.11 does the same itself. With a JAX that is built differently, each process
+    compiles such programs anew.
     """
     compiler = _compiler_of_jax()
     if compiler is None or jax.default_backend() != "cpu":
@@ -57,16 +49,9 @@ def cached_with_callbacks() -> Iterator[None]:
         return
     original = compiler.compile_or_get_cached
 
-    def compile_or_get_cached(
-        backend: Any,
-        program: Any,
-        devices: Any,
-        options: Any,
-        host_callbacks: Any,
-        *rest: Any,
-        **more: Any,
-    ) -> Any:
-        client = _ClientWithCallbacks(backend, host_callbacks) if host_callbacks else backend
+    def compile_or_get_cached(backend: Any, *arguments: Any, **more: Any) -> Any:
+        program, devices, options, callbacks, *rest = arguments
+        client = _ClientWithCallbacks(backend, callbacks) if callbacks else backend
         return original(client, program, devices, options, [], *rest, **more)
 
     compiler.compile_or_get_cached = compile_or_get_cached
@@ -77,10 +62,7 @@ def cached_with_callbacks() -> Iterator[None]:
 
 
 def _compiler_of_jax() -> Any:
-    """JAX's module that compiles programs or reads them from the cache.
-
-    None where it already caches programs that call the host, or where its functions have changed.
-    """
+    """JAX's module of compilation; None where it caches such programs itself, or has changed."""
     with contextlib.suppress(ImportError, AttributeError):
         from jax._src import compiler  # pyright: ignore[reportPrivateUsage]
 
@@ -92,10 +74,7 @@ def _compiler_of_jax() -> Any:
 
 
 class _ClientWithCallbacks:
-    """XLA's client.
-
-    It gives every program that it compiles or loads the same functions on the host.
-    """
+    """XLA's client, which gives the same host functions to all that it compiles or loads."""
 
     def __init__(self, client: Any, host_callbacks: Sequence[Any]) -> None:
         self._client, self._host_callbacks = client, host_callbacks

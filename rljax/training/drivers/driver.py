@@ -1,21 +1,24 @@
-"""Shared parts of the drivers: their protocol, the seeds of environments, and a chunk's report."""
+"""What all drivers share: their base class, the seeds of environments, and a chunk's report."""
 
 from __future__ import annotations
 
 import dataclasses
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal, Protocol, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import jax
 import numpy as np
 
-from rljax.agent import Array, EnvSpec
+from rljax.agent import Array, EnvSpec, Step
 from rljax.distributed.devices import Spread, local
+from rljax.envs import signals
+from rljax.envs.host.hosted import Hosted
 from rljax.networks import normalise
 from rljax.networks.optimisation import traces
 from rljax.training import agent_state
 from rljax.training.learner import Hyperparameters, Learner, LearnerState
-from rljax.training.tally import Tally
+from rljax.training.tally import Tally, empty_tally
 
 TRAIN, EVALUATE = 0, 1
 
@@ -25,10 +28,9 @@ Learnt: TypeAlias = LearnerState | Mapping[str, Any] | None
 
 
 def environment_seeds(seed: int, purpose: Literal[0, 1], *path: int, number: int) -> list[int]:
-    """`number` 32-bit seeds for one learner's environments.
+    """`number` 32-bit seeds for a learner's environments, the same alone and in a population.
 
-    They depend only on the learner's seed, the purpose and the path (such as the step of an
-    evaluation). A learner's environments are therefore the same alone and in a population.
+    `path` may be the step of an evaluation.
     """
     return [int(x) for x in np.random.SeedSequence([seed, purpose, *path]).generate_state(number)]
 
@@ -38,9 +40,14 @@ def training_seeds(seeds: Sequence[int], number: int) -> list[int]:
     return [s for seed in seeds for s in environment_seeds(seed, TRAIN, number=number)]
 
 
-def keys_of(seeds: Sequence[int]) -> Array:
-    """One typed key for each of the seeds, [N]."""
+def keys_of(seeds: Any) -> Array:
+    """One typed key for each of N seeds, a sequence or an array."""
     return jax.vmap(jax.random.key)(np.asarray(seeds, np.uint32))
+
+
+def key_shapes(number: int) -> Any:
+    """The shape and dtype of `number` typed keys."""
+    return jax.eval_shape(jax.vmap(jax.random.key), jax.ShapeDtypeStruct((number,), np.uint32))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,8 +57,7 @@ class ChunkReport:
     metrics: dict[str, np.ndarray]  # [P] means; NaN where there was no value
     # [P] the first update with a value that is not finite; -1 where there is none
     first_bad: dict[str, np.ndarray]
-    # updates of each learner since the beginning, as `rljax.training.learner.counted` counts them
-    updates: int
+    updates: int  # of each learner since the beginning, see `rljax.training.learner.counted`
 
 
 def report(tally: Tally, updates: Any, episodes: dict[str, Any]) -> ChunkReport:
@@ -68,26 +74,29 @@ def report(tally: Tally, updates: Any, episodes: dict[str, Any]) -> ChunkReport:
     )
 
 
-def key_shapes(number: int) -> Any:
-    """The shape and dtype of `number` typed keys."""
-    return jax.eval_shape(jax.vmap(jax.random.key), jax.ShapeDtypeStruct((number,), np.uint32))
+def no_episodes(spec: EnvSpec, num_learners: int, kind: Any) -> dict[str, Any]:
+    """Sums [P] over episodes, where none has ended yet; arrays of NumPy or JAX by `kind`."""
+    names = ("return", "length", "count", *signals.names(spec.signals))
+    return {name: kind.zeros(num_learners) for name in names}
+
+
+def episode_sums(step: Step) -> dict[str, Any]:
+    """The sums [P, E] along running episodes, by their names in reports."""
+    sums = {"return": step.episode_return, "length": step.episode_length}
+    return sums | signals.numbers(step.episode_signals, leading=2)
 
 
 def environment_rows(learners: Sequence[int] | None, each: int) -> list[int] | None:
-    """The rows of some learners, where each learner has `each` consecutive rows;
+    """The rows of some learners, each of which has `each` consecutive ones;
     None, all rows, for all learners.
     """
-    return (
-        None
-        if learners is None
-        else [learner * each + row for learner in learners for row in range(each)]
-    )
+    if learners is None:
+        return None
+    return [learner * each + row for learner in learners for row in range(each)]
 
 
 def split(learners: LearnerState, action: Any, extras: Any) -> dict[str, Any]:
-    """The content of a checkpoint for environments on the host:
-    the agents, and the rest of the learners.
-    """
+    """A checkpoint's arrays for environments on the host; see `Driver.arrays`."""
     return {"agent": learners.agent, "training": (learners.replace(agent=None), action, extras)}
 
 
@@ -110,40 +119,56 @@ def cut_episodes(learners: LearnerState, num_envs: int) -> LearnerState:
     )
 
 
-class Driver(Protocol):
-    """Moves P learners through time. It holds the state that a checkpoint saves."""
+class Driver(ABC):
+    """Moves P learners through time, and holds the state that a checkpoint saves."""
 
     spec: EnvSpec
     learner: Learner
-    data: Any  # the data set [N, ...], where there is one
-    hyper: Hyperparameters  # of the learners, and the experience that is declared for them
     spread: Spread  # how the learners are spread over devices
+    hyper: Hyperparameters  # of the learners, and the experience that is declared for them
+    # A data set [N, ...] for all learners, or None. `start` moves it to the device, after the check
+    # that it fits.
+    data: Any
+    hosted: Hosted | None = None  # P x E environments on the host, in the order of the learners
+    learnt: LearnerState  # the learners; a driver may hold their storage apart
+    episodes: dict[str, Any]  # [P] sums over episodes that ended since the last report
 
     def reconfigure(self, config: Any) -> None:
         """Continue with other settings, which are stacked over P like the first ones."""
+        self.hyper = self.spread.learners(self.learner.hyperparameters(config))
 
-    @property
-    def learners(self) -> LearnerState:
-        """The current learners."""
-        ...
-
+    @abstractmethod
     def start(self, seeds: Sequence[int], learnt: Learnt = None) -> None:
         """Start fresh learners and environments, one learner per seed.
 
         Learners continue `learnt` where given.
         """
 
+    @abstractmethod
     def advance(self, iterations: int) -> None:
         """Run iterations of `num_steps` environment steps and, once warm, `num_updates` updates.
 
         An action is chosen before the update that follows it, and this update never needs the step
-        that the action causes. The update and the step may run at the same time. After an update on
-        a rollout the action is chosen anew, by the new policy.
+        that the action causes: both may run at the same time. After an update on a rollout the
+        action is chosen anew, by the new policy.
         """
+
+    @property
+    @abstractmethod
+    def learners(self) -> LearnerState:
+        """The current learners, with their storage."""
 
     def report(self) -> ChunkReport:
         """Return the means since the last report, and begin new ones."""
-        ...
+        result = report(self.learnt.tally, self.learnt.updates, self.episodes)
+        tally = empty_tally(tuple(self.learnt.tally.total), self.learner.num_learners)
+        self.learnt = self.learnt.replace(tally=self.spread.learners(tally))
+        self.forget_episodes()
+        return result
+
+    @abstractmethod
+    def forget_episodes(self) -> None:
+        """Set the sums of `episodes` to 0."""
 
     @property
     def agent_state(self) -> Any:
@@ -151,42 +176,48 @@ class Driver(Protocol):
 
         The next `advance` donates it: copy the arrays that you want to keep.
         """
-        ...
+        return self.learnt.agent
 
     @agent_state.setter
-    def agent_state(self, state: Any) -> None: ...
+    def agent_state(self, state: Any) -> None:
+        self.learnt = self.learnt.replace(agent=self.spread.learners(state))
 
+    @abstractmethod
     def arrays(self) -> dict[str, Any]:
         """The arrays of the state: "agent", the agents' State, and "training", the rest.
 
         Call it after `report`.
         """
-        ...
 
+    @abstractmethod
     def template(self, seeds: Sequence[int]) -> dict[str, Any]:
         """The structure, shapes and dtypes of `arrays`, at no cost."""
-        ...
 
     def environments(self, learners: Sequence[int] | None = None) -> bytes | None:
-        """The rest of the state: that of environments on the host,
-        only those of `learners` where given.
+        """The rest of the state: environments on the host, only those of `learners` where given.
 
-        None where there is no such state, or where it cannot be saved.
+        None where there are none, or where their state cannot be saved.
         """
-        ...
+        rows = environment_rows(learners, self.hyper.experience.num_envs)
+        return None if self.hosted is None else self.hosted.save(rows)
 
     @property
     def without_environments(self) -> str:
-        """The meaning of None from `environments`: "none" (there is nothing to save) or "lost"."""
-        ...
+        """The meaning of None from `environments`: "none" (nothing to save) or "lost"."""
+        return "none" if self.hosted is None else "lost"
 
     @property
     def save_failure(self) -> str | None:
         """The reason why the environments' state is lost, or None."""
-        ...
+        return None if self.hosted is None else self.hosted.save_failure
 
+    @abstractmethod
     def restore(self, arrays: dict[str, Any], environments: bytes | None) -> None:
-        """Continue from the values that `arrays` and `environments` returned."""
+        """Continue exactly from what `arrays` and `environments` returned.
 
+        Without the state of environments on the host, fresh episodes begin.
+        """
+
+    @abstractmethod
     def close(self) -> None:
-        """Close the environments."""
+        """Release the environments and the data."""

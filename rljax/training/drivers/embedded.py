@@ -1,8 +1,8 @@
 """Environments on the host that a compiled loop calls.
 
-The simulators step in a separate thread while the loop learns. On the CPU this is faster than the
-hosted driver. That driver makes three calls per step, and each call finds the processor's caches
-full of data from learning. A stream learns before it acts, and waits for the simulators.
+The simulators step in a thread while the loop learns. On the CPU this is faster than the three
+calls of the hosted driver: each of them finds the processor's caches full of data from learning. A
+stream learns before it acts, and waits for the simulators.
 """
 
 from __future__ import annotations
@@ -32,18 +32,22 @@ from rljax.training.drivers.callbacks import cached_with_callbacks, called_from_
 from rljax.training.drivers.driver import (
     Learnt,
     cut_episodes,
-    environment_rows,
     key_shapes,
     keys_of,
     split,
     training_seeds,
 )
-from rljax.training.drivers.iteration import Carry, CompiledLoop, LoopDriver, flat
-from rljax.training.learner import Learner, per_learner
+from rljax.training.drivers.iteration import (
+    Carry,
+    CompiledLoop,
+    Learn,
+    LoopDriver,
+    Move,
+    Simulators,
+)
+from rljax.training.learner import Learner, flat, per_learner
 
-# Seconds between checks whether a chunk has ended: the first wait and the longest. Each wait is
-# twice the one before.
-POLL = 1e-3, 2e-2
+POLL = 1e-3, 2e-2  # seconds between checks whether a chunk has ended: each wait doubles, to 2e-2
 
 _NUMBERS = itertools.count()  # of drivers
 
@@ -52,15 +56,15 @@ class Link(struct.PyTreeNode):
     """The `environment` of the carry: the driver whose simulators the program steps."""
 
     driver: Array  # [] int32, its number
-    works: Array  # [] bool: True as long as its simulators have not failed
+    works: Array  # [] bool: its simulators have not failed
 
 
 @dataclasses.dataclass(frozen=True)
-class HostSimulators:
-    """The simulators of a driver, called from within the program:
-    `rljax.training.drivers.iteration.Simulators`.
+class HostSimulators(Simulators):
+    """The simulators of a driver, called from within the program.
 
-    The program serves several drivers, one after another.
+    The program serves several drivers, one after another. `reset` starts from a driver's number []
+    and its simulators' first observations [P x E, O...].
     """
 
     spec: EnvSpec
@@ -70,19 +74,13 @@ class HostSimulators:
     )
 
     def reset(self, start: tuple[Array, Any]) -> tuple[Any, Link]:
-        """The link to a driver, from its number [] and its simulators' first observations
-        [P x E, O...].
-        """
         number, observation = start
         return observation, link(number)
 
     def works(self, environment: Link) -> Array:
-        """Whether the simulators have not failed."""
         return environment.works
 
-    def repeat(self, iterations: Array, one: Callable[[Carry], Carry], carry: Carry) -> Carry:
-        """The carry after a number of iterations, or where the simulators have failed."""
-
+    def repeat(self, iterations: Array, one: Move, carry: Carry) -> Carry:
         def going(state: tuple[Array, Carry]) -> Array:
             return (state[0] < iterations) & state[1].environment.works
 
@@ -91,18 +89,10 @@ class HostSimulators:
 
         return jax.lax.while_loop(going, advance, (jnp.zeros_like(iterations), carry))[1]
 
-    def iterate(
-        self,
-        carry: Carry,
-        num_steps: int,
-        step: Callable[[Carry], Carry],
-        learn: Callable[..., Carry],
-    ) -> Carry:
-        """As in `HostedDriver`: the simulators begin a step, the learners learn,
-        and then the step is stored.
-        """
-        # Learning depends on the first call, and the second call depends on learning. Without these
-        # dependencies XLA could run them in any order.
+    def iterate(self, carry: Carry, num_steps: int, step: Move, learn: Learn) -> Carry:
+        # As in `HostedDriver`: the simulators begin a step, the learners learn, and then the step
+        # is stored. Learning depends on the first call, and the second call on learning: otherwise
+        # XLA could run them in any order.
         begin = called_from_within(self._begin_step, jax.ShapeDtypeStruct((), np.bool_))
         begun = begin(carry.environment.driver, flat(carry.action))
         carry = step(learn(carry, begun))
@@ -110,20 +100,10 @@ class HostSimulators:
             carry = jax.lax.fori_loop(1, num_steps, lambda _, carry: step(carry), carry)
         return carry
 
-    def iterate_on_policy(
-        self,
-        carry: Carry,
-        num_steps: int,
-        step: Callable[[Carry], Carry],
-        learn: Callable[[Carry], Carry],
-    ) -> Carry:
-        """The learners learn, and choose the action anew, before the simulators begin a step."""
+    def iterate_on_policy(self, carry: Carry, num_steps: int, step: Move, learn: Move) -> Carry:
         return jax.lax.fori_loop(0, num_steps, lambda _, carry: step(carry), learn(carry))
 
     def step(self, carry: Carry, action: Array) -> tuple[Carry, Step]:
-        """Let the simulators take the step that was begun, or a new one;
-        actions are [P x E, ...].
-        """
         step_within = called_from_within(self._end_step, self.results)
         packed, others = step_within(carry.environment.driver, action, carry.learners.updates)
         begin, middle = self.columns
@@ -145,8 +125,7 @@ class HostSimulators:
         )
         going = carry.environment.works & (going > 0).all()
         # The old observation, action and extras depend on the simulators, too. Otherwise XLA could
-        # write one part of the storage before it has read another, and would copy the whole
-        # storage.
+        # write one part of the storage before it has read another, and would copy all of it.
         before = (carry.observation, carry.action, carry.extras)
         observation, action, extras = jax.tree.map(
             lambda x: jnp.where(going, x, jnp.zeros_like(x)), before
@@ -158,11 +137,10 @@ class HostSimulators:
 
     @property
     def results(self) -> Any:
-        """The shapes of a step's results: one array, and the two observations where they are no
-        vectors.
+        """The shapes of a step's results: one array, since each costs time, and the two
+        observations where they are no vectors.
 
-        Vectors and signals are in the one array, before its last six columns, since each array
-        costs time.
+        Vectors and signals come before its last six columns.
         """
         packed = jax.ShapeDtypeStruct((self.num_envs, self.columns[1] + 6), np.float32)
         return packed, () if self.spec.is_vector else (self.spec.shaped(self.num_envs),) * 2
@@ -174,45 +152,34 @@ class HostSimulators:
         return begin, begin + 2 * len(signals.names(self.spec.signals))
 
     def nothing(self) -> Any:
-        """Results of zeros, as after a failure."""
+        """Results of zeros, as after a failure or without a driver."""
         return jax.tree.map(lambda x: np.zeros(x.shape, x.dtype), self.results)
 
     def _begin_step(self, number: np.ndarray, action: np.ndarray) -> np.ndarray:
-        """Let the simulators of a driver step in their thread, while the loop goes on."""
-        driver = self.drivers.get(int(number))
-        if driver is not None:
+        if (driver := self.drivers.get(int(number))) is not None:
             driver.begin_step(action)
         return np.ones((), np.bool_)
 
     def _end_step(self, number: np.ndarray, action: np.ndarray, updates: np.ndarray) -> Any:
-        """The results of the step of a driver's simulators;
-        zeros, as after a failure, where the driver is gone.
-        """
         del updates
         driver = self.drivers.get(int(number))
         return self.nothing() if driver is None else driver.end_step(action)
 
 
 def link(number: Array) -> Link:
-    """The link to the driver with this number [], whose simulators work."""
+    """The link to the driver with this number []."""
     return Link(number, jnp.ones((), jnp.bool_))
 
 
 class EmbeddedDriver(LoopDriver):
-    """Moves P learners through P x E environments on the host;
-    see `rljax.training.drivers.driver.Driver`.
-    """
+    """Moves P learners through P x E environments on the host, which the program calls."""
 
-    without_environments = "lost"
+    hosted: Hosted
 
     def __init__(
         self, learner: Learner, environments: Hosted, config: Any, data: Transition | None = None
     ) -> None:
-        """`environments` holds P x E environments in the order of the learners;
-        `config` is stacked over P.
-
-        `data` [N, ...] is a data set for the same learners, where there is one.
-        """
+        """`config` is stacked over P; `data` [N, ...] is a data set for all learners, or None."""
         self.spec = environments.spec
         hyper = learner.hyperparameters(config)
         simulators = HostSimulators(
@@ -220,8 +187,7 @@ class EmbeddedDriver(LoopDriver):
         )
         # All learners are on one device, since the program waits for the host.
         self.use(CompiledLoop(learner, simulators, Spread(1)), hyper, data)
-        # Those of an equal loop, where there is one.
-        self.simulators: HostSimulators = self.loop.simulators
+        self.simulators: HostSimulators = self.loop.simulators  # of an equal loop, if there is one
         self.number = jnp.asarray(next(_NUMBERS), jnp.int32)
         self.simulators.drivers[int(self.number)] = self
         self.hosted = environments
@@ -235,10 +201,6 @@ class EmbeddedDriver(LoopDriver):
         self._end_thread = weakref.finalize(self, self._tasks.put, None)
 
     def start(self, seeds: Sequence[int], learnt: Learnt = None) -> None:
-        """Start fresh learners and environments, one learner per seed.
-
-        Learners continue `learnt` where given.
-        """
         self.data = self.spread.everywhere(self.data)
         observation = self.hosted.reset(training_seeds(seeds, self.hyper.experience.num_envs))
         self.carry = self.loop.init(
@@ -246,13 +208,10 @@ class EmbeddedDriver(LoopDriver):
         )
 
     def advance(self, iterations: int) -> None:
-        """Run iterations of `num_steps` environment steps and, once warm, `num_updates` updates.
-
-        Raises the simulators' error. The program ends at the step in which it occurs.
-        """
+        """Run iterations, or raise the simulators' error: the program ends at that step."""
         self.failure = None
         with cached_with_callbacks():
-            self.run(iterations)
+            self.carry = self.loop.advance(self.carry, np.int32(iterations), self.hyper, self.data)
         pause, longest = POLL
         try:
             while not self.carry.learners.steps.is_ready():  # pyright: ignore[reportAttributeAccessIssue]
@@ -267,39 +226,25 @@ class EmbeddedDriver(LoopDriver):
             raise self.failure
 
     def arrays(self) -> dict[str, Any]:
-        """The agents; the rest of the learners, and the action that the environments take next."""
         return split(self.carry.learners, self.carry.action, self.carry.extras)
 
     def template(self, seeds: Sequence[int]) -> dict[str, Any]:
-        """The structure, shapes and dtypes of `arrays`."""
         start = (self.number, self.spec.shaped(self.simulators.num_envs))
         carry = jax.eval_shape(
             self.loop.init, key_shapes(len(seeds)), start, self.hyper, self.data, None
         )
         return split(carry.learners, carry.action, carry.extras)
 
-    def environments(self, learners: Sequence[int] | None = None) -> bytes | None:
-        """The simulators' state, only that of `learners` where given;
-        None where it cannot be saved.
-        """
-        return self.hosted.save(environment_rows(learners, self.hyper.experience.num_envs))
-
-    @property
-    def save_failure(self) -> str | None:
-        """The reason why the simulators' state cannot be saved, or None."""
-        return self.hosted.save_failure
-
     def restore(self, arrays: dict[str, Any], environments: bytes | None) -> None:
-        """Continue exactly from a checkpoint; without `environments`, fresh episodes begin."""
         self.data = self.spread.everywhere(self.data)
         learners, action, extras = arrays["training"]
         learners = learners.replace(agent=arrays["agent"])
+        num_envs = self.hyper.experience.num_envs
         if environments is None:
-            learners = cut_episodes(learners, self.hyper.experience.num_envs)
-        rows = (
-            self.hosted.reset(None) if environments is None else self.hosted.restore(environments)
-        )
-        rows = per_learner(rows, (self.learner.num_learners, self.hyper.experience.num_envs))
+            learners, rows = cut_episodes(learners, num_envs), self.hosted.reset(None)
+        else:
+            rows = self.hosted.restore(environments)
+        rows = per_learner(rows, (self.learner.num_learners, num_envs))
         carry = self.loop.without_action(
             learners, link(self.number), jax.tree.map(jnp.asarray, rows)
         )
@@ -309,10 +254,7 @@ class EmbeddedDriver(LoopDriver):
             self.carry = carry.replace(action=action, extras=extras)
 
     def close(self) -> None:
-        """Close the simulators.
-
-        After an interruption they may hang in a step, and are left as they are.
-        """
+        """Close the simulators; after an interruption they may hang in a step, and are left."""
         self._end_thread()
         self.hosted.close(at_once=isinstance(self.failure, KeyboardInterrupt))
 
@@ -322,19 +264,14 @@ class EmbeddedDriver(LoopDriver):
         self._tasks.put(partial(self._step_simulators, action.copy()))
 
     def end_step(self, action: np.ndarray) -> Any:
-        """Wait for the step that was begun, or take a step now where none was;
-        see `_step_simulators`.
-        """
+        """The results of the step that was begun, or of a new one."""
         if not self._stepping:
             return self._step_simulators(action)
         self._stepping = False
         return self._results.get()
 
     def _step_simulators(self, action: np.ndarray) -> Any:
-        """Take one step; see `HostSimulators.results`.
-
-        The last column is 1, and 0 from a failure on.
-        """
+        """The `HostSimulators.results` of a step; the last column is 0 from a failure on."""
         nothing = packed, others = self.simulators.nothing()
         if self.failure is not None:
             return nothing
@@ -351,24 +288,15 @@ class EmbeddedDriver(LoopDriver):
         else:
             others = (step.observation, step.next_observation)
         columns = [*signals.packed(step.signals), *signals.packed(step.episode_signals)]
-        columns += [
-            step.reward,
-            step.terminated,
-            step.truncated,
-            step.episode_return,
-            step.episode_length,
-            1.0,
-        ]
+        columns += [step.reward, step.terminated, step.truncated]
+        columns += [step.episode_return, step.episode_length, 1.0]
         for column, values in enumerate(columns, begin):
             packed[:, column] = values
         return packed, others
 
 
 def _perform(tasks: SimpleQueue[Callable[[], Any] | None], results: SimpleQueue[Any]) -> None:
-    """Do `tasks` until one is None.
-
-    An executor could do this, but needs three times as long to pass on a task.
-    """
+    """Do `tasks` until one is None, in a third of the time that an executor needs to pass one."""
     while (task := tasks.get()) is not None:
         results.put(task())
         del task  # it holds a reference to the driver

@@ -2,12 +2,10 @@
 while the simulators run.
 
 This driver is for accelerators and for several devices; on one CPU the embedded driver is faster.
-The three calls act, learn and store. Acting comes before learning, and neither waits for the host.
-While the device learns, the simulators already step, and the host submits the next calls. Storing
-is a separate call for this reason: on the CPU a program that both writes to a donated buffer and
-gathers from it copies the whole buffer, unless each write waits for all reads. After learning from
-a rollout, the first action of the next one is chosen anew, so that a whole rollout comes from one
-policy.
+The three calls act, learn and store. Acting comes before learning, and neither waits for the host:
+while the device learns, the simulators already step. Storing is a separate call because on the CPU
+a program that both writes to a donated buffer and gathers from it copies the whole buffer, unless
+each write waits for all reads.
 """
 
 from __future__ import annotations
@@ -20,20 +18,19 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from rljax.agent import Array, EnvSpec, Step, Transition
+from rljax.agent import Array, Transition
 from rljax.buffers import Experience
 from rljax.distributed.devices import Spread
-from rljax.envs import signals
 from rljax.envs.host.hosted import Hosted
 from rljax.training.drivers.driver import (
-    ChunkReport,
+    Driver,
     Learnt,
     continued,
     cut_episodes,
-    environment_rows,
+    episode_sums,
     key_shapes,
     keys_of,
-    report,
+    no_episodes,
     split,
     training_seeds,
 )
@@ -43,18 +40,15 @@ from rljax.training.learner import (
     LearnerState,
     before,
     counted,
+    flat,
     per_learner,
 )
 from rljax.training.programs import compiled, shared
-from rljax.training.tally import empty_tally
 
 
 @dataclasses.dataclass(frozen=True)
 class Calls:
-    """The compiled functions.
-
-    Drivers with equal learners on the same devices share their programs.
-    """
+    """The compiled functions. Drivers with equal ones share their programs."""
 
     learner: Learner
     spread: Spread  # of the learners over devices
@@ -66,9 +60,7 @@ class Calls:
 
     @compiled(donate_argnums=0)
     def store(self, storage: Any, pending: Any, experience: Experience, *of_step: Any) -> Any:
-        """The buffer with new transitions, and what is still pending;
-        see `Experience.transition`.
-        """
+        """The buffer with new transitions, see `Experience.transition`, and what is pending."""
         return experience.store(storage, pending, experience.transition(*of_step))
 
     @compiled(donate_argnums=0)
@@ -100,42 +92,27 @@ class Calls:
         )
 
 
-class HostedDriver:
-    """Moves P learners through P x E environments on the host;
-    see `rljax.training.drivers.driver.Driver`.
+class HostedDriver(Driver):
+    """Moves P learners through P x E environments on the host.
 
-    The learners are held in two parts: `learnt`, a `LearnerState` without storage, and `storage`.
-    Each call then only receives the part that it changes.
+    `storage` lies apart from `learnt`, so that each call only receives the part that it changes.
     """
 
-    without_environments = "lost"
+    hosted: Hosted
 
     def __init__(
         self, learner: Learner, environments: Hosted, config: Any, data: Transition | None = None
     ) -> None:
-        """`environments` holds P x E environments in the order of the learners;
-        `config` is stacked over P.
-
-        `data` [N, ...] is a data set for the same learners, where there is one.
-        """
-        self.spec: EnvSpec = environments.spec
-        self.learner, self.hosted = learner, environments
+        """`config` is stacked over P; `data` [N, ...] is a data set for all learners, or None."""
+        self.spec = environments.spec
+        self.learner, self.hosted, self.data = learner, environments, data
         self.spread = Spread(learner.num_learners)
         self.reconfigure(config)
         self.hosted.tolerant = learner.num_learners > 1
-        self.data = data  # moved to the device by `start`, after the check that it fits
         self.calls = shared(Calls(learner, self.spread), self.hyper)
         self.remembers = learner.remembers(self.hyper)
 
-    def reconfigure(self, config: Any) -> None:
-        """Continue with other settings, which are stacked over P like the first ones."""
-        self.hyper = self.spread.learners(self.learner.hyperparameters(config))
-
     def start(self, seeds: Sequence[int], learnt: Learnt = None) -> None:
-        """Start fresh learners and environments, one learner per seed.
-
-        Learners continue `learnt` where given.
-        """
         self.data = self.spread.everywhere(self.data)
         learners = self.calls.init(keys_of(seeds), self.hyper, self.data)
         learners = self.spread.learners(continued(learners, learnt))
@@ -143,21 +120,17 @@ class HostedDriver:
         starts = training_seeds(seeds, self.hyper.experience.num_envs)
         observation = self._per_learner(self.hosted.reset(starts))
         self.steps, self.extras = 0, None  # the number of steps of each environment; see `counted`
-        self._forget()
+        self.forget_episodes()
         self._act_on(observation, self._all_first())
 
     def advance(self, iterations: int) -> None:
-        """Run iterations of `num_steps` environment steps and, once warm, `num_updates` updates."""
         for _ in range(iterations):
             self.hyper.experience.iterate(self)
 
     # One iteration: the agent's declaration calls one of these.
 
     def learn_from_batches(self) -> None:
-        """Updates on batches of what is stored, and steps.
-
-        The simulators step while the device learns.
-        """
+        """Updates on batches of what is stored, and steps while the device learns."""
         self._learn()
         self._step()
 
@@ -168,21 +141,16 @@ class HostedDriver:
         self._step()
 
     def _learn(self) -> bool:
-        """Submit the updates of an iteration where there are enough steps for it.
-
-        Returns whether there are.
-        """
+        """Submit the updates of an iteration, and return whether there are enough steps for it."""
         ready = bool(self.learner.ready(self.steps, self.hyper.experience))
         if ready:
             self.learnt = self.calls.learn(self.learnt, self.storage, self.hyper, self.data)
         return ready
 
     def _step(self) -> None:
-        """Take the steps of an iteration, and store them."""
         experience = self.hyper.experience
         for _ in range(experience.num_steps):
-            step = self.hosted.step(self._flat(np.asarray(self.action)))
-            step = self._per_learner(step)
+            step = self._per_learner(self.hosted.step(flat(np.asarray(self.action))))
             sent = step.replace(observation=None, episode_return=None, episode_signals={})
             happened = (self.observation, self.action, self.extras, sent)
             self.storage, pending = self.calls.store(
@@ -193,37 +161,22 @@ class HostedDriver:
             self.steps = counted(self.steps)
             first = step.terminated | step.truncated
             if first.any():
-                self._count_episodes(step, first)
+                for name, sums in episode_sums(step).items():
+                    self.episodes[name] += np.where(first, sums, 0).sum(axis=1)
+                self.episodes["count"] += first.sum(axis=1)
             self._act_on(step.observation, first)
 
     @property
     def learners(self) -> LearnerState:
-        """The current learners."""
         return self.learnt.replace(storage=self.storage, steps=jnp.asarray(self.steps, jnp.int32))
 
-    @property
-    def agent_state(self) -> Any:
-        """The agents' State, [P, ...]."""
-        return self.learnt.agent
-
-    @agent_state.setter
-    def agent_state(self, state: Any) -> None:
-        self.learnt = self.learnt.replace(agent=self.spread.learners(state))
-
-    def report(self) -> ChunkReport:
-        """Return the means since the last report, and begin new ones."""
-        result = report(self.learnt.tally, self.learnt.updates, self.episodes)
-        tally = empty_tally(tuple(self.learnt.tally.total), self.learner.num_learners)
-        self.learnt = self.learnt.replace(tally=self.spread.learners(tally))
-        self._forget()
-        return result
+    def forget_episodes(self) -> None:
+        self.episodes = no_episodes(self.spec, self.learner.num_learners, np)
 
     def arrays(self) -> dict[str, Any]:
-        """The agents; the rest of the learners, and the action that the environments take next."""
         return split(self.learners, self.action, self.extras)
 
     def template(self, seeds: Sequence[int]) -> dict[str, Any]:
-        """The structure, shapes and dtypes of `arrays`."""
         learners = jax.eval_shape(self.calls.init, key_shapes(len(seeds)), self.hyper, self.data)
         rows = (self.learner.num_learners, self.hyper.experience.num_envs)
         observation = self.spec.shaped(*rows)
@@ -232,19 +185,7 @@ class HostedDriver:
             learners, *jax.eval_shape(self.learner.act, learners, observation, self.hyper, memory)
         )
 
-    def environments(self, learners: Sequence[int] | None = None) -> bytes | None:
-        """The simulators' state, only that of `learners` where given;
-        None where it cannot be saved.
-        """
-        return self.hosted.save(environment_rows(learners, self.hyper.experience.num_envs))
-
-    @property
-    def save_failure(self) -> str | None:
-        """The reason why the simulators' state cannot be saved, or None."""
-        return self.hosted.save_failure
-
     def restore(self, arrays: dict[str, Any], environments: bytes | None) -> None:
-        """Continue exactly from a checkpoint; without `environments`, fresh episodes begin."""
         self.data = self.spread.everywhere(self.data)
         learners, self.action, self.extras = self.spread.learners(arrays["training"])
         learners = learners.replace(agent=self.spread.learners(arrays["agent"]))
@@ -252,7 +193,7 @@ class HostedDriver:
             learners = cut_episodes(learners, self.hyper.experience.num_envs)
         self.learnt, self.storage = learners.replace(storage=None), learners.storage
         self.steps = int(learners.steps)
-        self._forget()
+        self.forget_episodes()
         if environments is not None:
             self.observation = self._per_learner(self.hosted.restore(environments))
         else:
@@ -260,7 +201,6 @@ class HostedDriver:
             self._act_on(observation, self._all_first())
 
     def close(self) -> None:
-        """Close the simulators."""
         self.hosted.close()
 
     def _all_first(self) -> np.ndarray:
@@ -279,18 +219,5 @@ class HostedDriver:
             self.learnt, steps, self.observation, self.hyper, memory
         )
 
-    def _forget(self) -> None:
-        names = ("return", "length", "count", *signals.names(self.spec.signals))
-        self.episodes = {name: np.zeros(self.learner.num_learners) for name in names}
-
-    def _count_episodes(self, step: Step, ended: np.ndarray) -> None:
-        totals = {"return": step.episode_return, "length": step.episode_length}
-        for name, total in (totals | signals.numbers(step.episode_signals, leading=2)).items():
-            self.episodes[name] += np.where(ended, total, 0).sum(axis=1)
-        self.episodes["count"] += ended.sum(axis=1)
-
     def _per_learner(self, rows: Any) -> Any:
         return per_learner(rows, (self.learner.num_learners, self.hyper.experience.num_envs))
-
-    def _flat(self, rows: np.ndarray) -> np.ndarray:
-        return rows.reshape(-1, *rows.shape[2:])

@@ -4,36 +4,35 @@ The loop holds `Simulators`: environments inside the program (`rljax.training.dr
 environments on the host that the program calls (`rljax.training.drivers.embedded`).
 
 The next action is chosen before learning, so that environments on the host can step while the
-device learns. There are two exceptions. Streams learn from each transition at once, before they
-choose the next action. After learning from a rollout, the first action of the next one is chosen
-anew, so that a whole rollout comes from one policy. The agent's declaration chooses among the
-three: `Experience.iterate` calls one of the loop's methods `learn_from_...`.
+device learns. There are two exceptions. Streams learn from each transition before they choose the
+next action. After learning from a rollout, the first action of the next one is chosen anew, so that
+a whole rollout comes from one policy. The agent's declaration chooses among the three:
+`Experience.iterate` calls one of the loop's methods `learn_from_...`.
 """
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Protocol
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from flax import struct
 
 from rljax.agent import Array, Step, Transition
 from rljax.distributed.devices import Spread
-from rljax.envs import signals
-from rljax.training.drivers.driver import ChunkReport, Learnt, continued, report
+from rljax.training.drivers.driver import Driver, Learnt, continued, episode_sums, no_episodes
 from rljax.training.learner import (
     Hyperparameters,
     Learner,
     LearnerState,
     before,
+    flat,
     per_learner,
 )
 from rljax.training.programs import compiled, shared
-from rljax.training.tally import empty_tally
 
 
 class Carry(struct.PyTreeNode):
@@ -43,75 +42,58 @@ class Carry(struct.PyTreeNode):
     environment: Any  # the simulators' state
     observation: Any  # [P, E, O...] to act on next
     first: Array  # [P, E] bool: whether this observation begins an episode
-    action: Any  # [P, E, ...] to take next, see above when it is chosen
-    extras: Any  # the extras that `act` returned with the action
-    episodes: dict[str, Array]  # [P] sums over episodes that ended since the last report
+    action: Any  # [P, E, ...] to take next
+    extras: Any  # of the action
+    episodes: dict[str, Array]  # as in `Driver`
+
+
+Move = Callable[[Carry], Carry]
+Learn = Callable[..., Carry]
 
 
 class Simulators(Protocol):
-    """P x E environments as the compiled loop steps them.
-
-    Loops with equal simulators share their programs.
-    """
+    """P x E environments as the compiled loop steps them; equal ones share programs."""
 
     def reset(self, start: Any) -> tuple[Any, Any]:
-        """The first observations [P x E, O...], and the state of all environments;
-        `start` is made by the driver.
-        """
+        """The first observations [P x E, O...] and states; `start` is made by the driver."""
         ...
 
     def step(self, carry: Carry, action: Array) -> tuple[Carry, Step]:
-        """Step the environments with actions [P x E, ...];
-        return the new carry and the step [P x E, ...].
-        """
+        """The carry and the step [P x E, ...] after actions [P x E, ...]."""
         ...
 
     def works(self, environment: Any) -> Array | bool:
         """Whether the environments took all steps so far, judged by their state."""
         ...
 
-    def repeat(self, iterations: Array, one: Callable[[Carry], Carry], carry: Carry) -> Carry:
+    def repeat(self, iterations: Array, one: Move, carry: Carry) -> Carry:
         """The carry after a number of iterations, or where the environments have failed."""
         ...
 
-    def iterate(
-        self,
-        carry: Carry,
-        num_steps: int,
-        step: Callable[[Carry], Carry],
-        learn: Callable[..., Carry],
-    ) -> Carry:
+    def iterate(self, carry: Carry, num_steps: int, step: Move, learn: Learn) -> Carry:
         """`num_steps` calls of `step`, and one of `learn(carry, when)`,
         which does nothing where `when` is False.
         """
         ...
 
-    def iterate_on_policy(
-        self,
-        carry: Carry,
-        num_steps: int,
-        step: Callable[[Carry], Carry],
-        learn: Callable[[Carry], Carry],
-    ) -> Carry:
+    def iterate_on_policy(self, carry: Carry, num_steps: int, step: Move, learn: Move) -> Carry:
         """The same, with all steps of one policy: none of them begins before `learn` has ended."""
         ...
 
 
 @dataclasses.dataclass(frozen=True)
 class CompiledLoop:
-    """Pure functions on a carry. Drivers with an equal loop share its programs."""
+    """Pure functions on a carry. Drivers with equal loops share programs."""
 
     learner: Learner
     simulators: Any  # `Simulators`
-    spread: Spread  # how learners and environments are spread over devices
+    spread: Spread  # of learners and environments over devices
 
     @compiled()
     def init(
         self, keys: Array, start: Any, hyper: Hyperparameters, data: Any, learnt: Learnt = None
     ) -> Carry:
-        """The first state of the loop, from one key for each learner [P];
-        `start` is that of `Simulators.reset`.
-        """
+        """The first carry, from one key for each learner [P] and `Simulators.reset`'s `start`."""
         observation, environment = self.simulators.reset(start)
         learners = continued(self.learner.init(keys, hyper, data), learnt)
         rows = (self.learner.num_learners, hyper.experience.num_envs)
@@ -120,22 +102,21 @@ class CompiledLoop:
 
     @compiled(donate_argnums=0)
     def begin(self, carry: Carry, hyper: Hyperparameters) -> Carry:
-        """The state with an action for its observation."""
+        """The carry with an action for its observation."""
         return self._act(carry, hyper)
 
     @compiled(donate_argnums=0)
     def advance(
         self, carry: Carry, iterations: Array, hyper: Hyperparameters, data: Transition | None
     ) -> Carry:
-        """The state after a number of iterations, or where the simulators have failed."""
-        # The bound is traced, so that chunks of any length use one program.
-        # The result is placed again, because XLA may otherwise move parts of the agents to other
-        # devices.
+        """The carry after a number of iterations, or where the simulators have failed."""
+        # The bound is traced, so that chunks of any length use one program. The result is placed
+        # again, because XLA may otherwise move parts of the agents to other devices.
         iterate = lambda carry: hyper.experience.iterate(self, carry, hyper, data)  # noqa: E731
         return self.placed(self.simulators.repeat(iterations, iterate, carry), hyper)
 
     def without_action(self, learners: LearnerState, environment: Any, observation: Any) -> Carry:
-        """A state where episodes begin with `observation` [P, E, O...], without an action yet."""
+        """A carry where episodes begin with `observation` [P, E, O...], without an action yet."""
         return Carry(
             learners=learners,
             environment=environment,
@@ -143,7 +124,7 @@ class CompiledLoop:
             first=jnp.ones(jax.tree.leaves(observation)[0].shape[:2], jnp.bool_),
             action=None,
             extras=None,
-            episodes=no_episodes(self.learner),
+            episodes=no_episodes(self.learner.spec, self.learner.num_learners, jnp),
         )
 
     def placed(self, carry: Carry, hyper: Hyperparameters) -> Carry:
@@ -173,16 +154,13 @@ class CompiledLoop:
         def learn(carry: Carry, when: Array | bool) -> Carry:
             return carry.replace(learners=self._learn(carry.learners, hyper, data, when))
 
-        step = lambda carry: self._step(carry, hyper)  # noqa: E731
+        step = partial(self._step, hyper=hyper)
         return self.simulators.iterate(carry, hyper.experience.num_steps, step, learn)
 
     def learn_from_rollout(
         self, carry: Carry, hyper: Hyperparameters, data: Transition | None
     ) -> Carry:
-        """Steps of one policy, and updates on all of them.
-
-        The next action is then chosen by the new policy.
-        """
+        """Steps of one policy, updates on all of them, and an action of the new policy."""
 
         def learn(carry: Carry) -> Carry:
             carry = carry.replace(learners=self._learn(carry.learners, hyper, data))
@@ -192,7 +170,7 @@ class CompiledLoop:
             )
             return carry.replace(action=action, extras=extras)
 
-        step = lambda carry: self._step(carry, hyper)  # noqa: E731
+        step = partial(self._step, hyper=hyper)
         return self.simulators.iterate_on_policy(carry, hyper.experience.num_steps, step, learn)
 
     def learn_from_each(
@@ -200,34 +178,29 @@ class CompiledLoop:
     ) -> Carry:
         """One step, and an update on its transition before the next action is chosen."""
         del data
-        carry, transition = self._simulate(carry)
+        carry, transition = self._simulate(carry, hyper)
         works = self.simulators.works(carry.environment)
-        learners = self.learner.learn_from_step(carry.learners, *transition, hyper, works)
+        learners = self.learner.learn_from_step(carry.learners, transition, hyper.config, works)
         return self._act(carry.replace(learners=learners), hyper)
 
     def _step(self, carry: Carry, hyper: Hyperparameters) -> Carry:
-        """Take the action, store the transition, and choose the next action."""
-        carry, transition = self._simulate(carry)
-        learners = self.learner.observe(carry.learners, *transition, hyper.experience)
+        carry, transition = self._simulate(carry, hyper)
+        learners = self.learner.observe(carry.learners, transition, hyper.experience)
         return self._act(carry.replace(learners=learners), hyper)
 
-    def _simulate(self, carry: Carry) -> tuple[Carry, tuple[Any, Array, Any, Step]]:
-        """Take the action.
-
-        Return the carry with the next observation, and the parts of the transition.
-        """
+    def _simulate(self, carry: Carry, hyper: Hyperparameters) -> tuple[Carry, Transition]:
+        """Take the action: the carry with the next observation, and the transition."""
         carry, step = self.simulators.step(carry, flat(carry.action))
         step = per_learner(step, carry.action.shape[:2])
         ended = step.terminated | step.truncated
-        totals = {"return": step.episode_return, "length": step.episode_length}
-        totals |= signals.numbers(step.episode_signals, leading=2)
         episodes = {
-            n: carry.episodes[n] + jnp.where(ended, total, 0).sum(axis=1)
-            for n, total in totals.items()
+            name: carry.episodes[name] + jnp.where(ended, sums, 0).sum(axis=1)
+            for name, sums in episode_sums(step).items()
         }
         episodes["count"] = carry.episodes["count"] + ended.sum(axis=1)
         after = carry.replace(observation=step.observation, first=ended, episodes=episodes)
-        return after, (carry.observation, carry.action, carry.extras, step)
+        of_step = (carry.observation, carry.action, carry.extras, step)
+        return after, hyper.experience.transition(*of_step)
 
     def _act(self, carry: Carry, hyper: Hyperparameters) -> Carry:
         learners = carry.learners
@@ -257,16 +230,10 @@ class CompiledLoop:
         return learnt.replace(storage=storage)
 
 
-class LoopDriver:
-    """The part that drivers with a compiled loop have in common:
-    the loop, its state, and what is read from it.
-    """
+class LoopDriver(Driver):
+    """What drivers with a compiled loop share: the loop and its carry."""
 
     loop: CompiledLoop
-    learner: Learner
-    spread: Spread
-    hyper: Hyperparameters
-    data: Any  # moved to the device by `start`, after the check that it fits
     carry: Carry
 
     def use(self, loop: CompiledLoop, hyper: Hyperparameters, data: Transition | None) -> None:
@@ -276,45 +243,22 @@ class LoopDriver:
         self.hyper = self.spread.learners(hyper)
         self.data = data
 
-    def reconfigure(self, config: Any) -> None:
-        """Continue with other settings, which are stacked over P like the first ones."""
-        self.hyper = self.spread.learners(self.learner.hyperparameters(config))
-
-    def run(self, iterations: int) -> None:
-        """Run the compiled loop."""
-        self.carry = self.loop.advance(self.carry, np.int32(iterations), self.hyper, self.data)
-
     @property
-    def learners(self) -> LearnerState:
-        """The current learners."""
+    def learnt(self) -> LearnerState:
+        """The learners of the carry."""
         return self.carry.learners
 
-    def report(self) -> ChunkReport:
-        """Return the means since the last report, and begin new ones."""
-        learners = self.carry.learners
-        result = report(learners.tally, learners.updates, self.carry.episodes)
-        tally = empty_tally(tuple(learners.tally.total), self.learner.num_learners)
-        tally, episodes = self.spread.learners((tally, no_episodes(self.learner)))
-        self.carry = self.carry.replace(learners=learners.replace(tally=tally), episodes=episodes)
-        return result
-
-    @property
-    def agent_state(self) -> Any:
-        """The agents' State, [P, ...]."""
-        return self.carry.learners.agent
-
-    @agent_state.setter
-    def agent_state(self, state: Any) -> None:
-        learners = self.carry.learners.replace(agent=self.spread.learners(state))
+    @learnt.setter
+    def learnt(self, learners: LearnerState) -> None:
         self.carry = self.carry.replace(learners=learners)
 
+    learners = learnt
 
-def no_episodes(learner: Learner) -> dict[str, Array]:
-    """Sums [P] over episodes that ended, where none has ended yet."""
-    names = ("return", "length", "count", *signals.names(learner.spec.signals))
-    return {name: jnp.zeros(learner.num_learners) for name in names}
+    @property
+    def episodes(self) -> dict[str, Array]:
+        """Those of the carry."""
+        return self.carry.episodes
 
-
-def flat(rows: Array) -> Array:
-    """Reshape [P, E, ...] to [P x E, ...]."""
-    return rows.reshape(-1, *rows.shape[2:])
+    def forget_episodes(self) -> None:
+        episodes = no_episodes(self.learner.spec, self.learner.num_learners, jnp)
+        self.carry = self.carry.replace(episodes=self.spread.learners(episodes))

@@ -1,37 +1,28 @@
-"""Learning from a data set alone: with the data on the device,
-drawing and learning are one compiled loop.
+"""Learning from a data set alone: drawing and learning are one compiled loop.
 
-A data set that the device cannot hold stays on the host. The host then sends the batches of several
-iterations at a time, a group. The batches are the same in both cases, so the result does not depend
-on where the data are.
+A data set that the device cannot hold stays on the host, which sends the batches of several
+iterations at a time, a group. The batches are the same in both cases.
 """
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from rljax.agent import Array, EnvSpec, Transition
+from rljax.agent import Array, Transition
 from rljax.buffers import Dataset
 from rljax.buffers.rows import rows_of
 from rljax.distributed.devices import Spread
 from rljax.system import hardware
-from rljax.training.drivers.driver import (
-    ChunkReport,
-    Learnt,
-    continued,
-    key_shapes,
-    keys_of,
-    report,
-)
+from rljax.training.drivers.driver import Driver, Learnt, continued, key_shapes, keys_of
 from rljax.training.learner import Hyperparameters, Learner, LearnerState, counted
 from rljax.training.programs import compiled, shared
-from rljax.training.tally import empty_tally
 
 GROUP = 64  # iterations whose batches the host sends together, at most
 GROUP_BYTES = 1 << 28  # of the batches of a group: those of pictures are large
@@ -39,11 +30,11 @@ GROUP_BYTES = 1 << 28  # of the batches of a group: those of pictures are large
 
 @dataclasses.dataclass(frozen=True)
 class OfflineLoop:
-    """Pure functions on learners and their data. Drivers with equal loops share their programs."""
+    """Pure functions on learners and their data. Drivers with equal loops share programs."""
 
     learner: Learner
     spread: Spread  # of the learners over devices
-    group: int = GROUP  # iterations whose batches the host sends together
+    group: int  # iterations whose batches the host sends together
 
     @compiled()
     def init(self, keys: Array, data: Transition, hyper: Hyperparameters) -> LearnerState:
@@ -78,9 +69,7 @@ class OfflineLoop:
     def learn(
         self, learnt: LearnerState, batches: Transition, number: Array, hyper: Hyperparameters
     ) -> LearnerState:
-        """The learners after the first `number` iterations;
-        the batches of all iterations are [group, P, U, B, ...].
-        """
+        """The learners after the first `number` of the batches [group, P, U, B, ...]."""
 
         def one(iteration: Array, learnt: LearnerState) -> LearnerState:
             return self.learner.learn(
@@ -90,30 +79,22 @@ class OfflineLoop:
         return jax.lax.fori_loop(0, number, one, learnt)
 
 
-class OfflineDriver:
-    """A `Driver` that moves P learners through updates on one data set. A step is an update."""
-
-    without_environments = "none"
-    save_failure: str | None = None
+class OfflineDriver(Driver):
+    """Moves P learners through updates on one data set. A step is an update."""
 
     def __init__(
         self, learner: Learner, data: Transition, config: Any, on_host: bool = False
     ) -> None:
-        """`data` [N, ...] is shared by all learners and moved to the device;
-        `config` is stacked over P.
+        """`data` [N, ...] is shared by all learners; `config` is stacked over P.
 
         With `on_host` the data stay in the host's memory, as NumPy arrays.
         """
-        self.spec: EnvSpec = learner.spec
-        self.learner, self.on_host = learner, on_host
+        self.spec = learner.spec
+        self.learner, self.on_host, self.data = learner, on_host, data
         self.spread = Spread(learner.num_learners)
         self.reconfigure(config)
-        self.data: Transition = data  # moved to the device by `start`, after the check that it fits
+        self.forget_episodes()
         self.loop = shared(OfflineLoop(learner, self.spread, self._group()), self.hyper)
-
-    def reconfigure(self, config: Any) -> None:
-        """Continue with other settings, which are stacked over P like the first ones."""
-        self.hyper = self.spread.learners(self.learner.hyperparameters(config))
 
     @property
     def experience(self) -> Dataset:
@@ -121,10 +102,6 @@ class OfflineDriver:
         return self.hyper.experience  # type: ignore[return-value]
 
     def start(self, seeds: Sequence[int], learnt: Learnt = None) -> None:
-        """Start fresh learners, one per seed.
-
-        Agents that have `prepare` see the whole data set once.
-        """
         self._place()
         host = jax.devices("cpu")[0] if self.on_host else None
         with jax.default_device(host):
@@ -133,7 +110,6 @@ class OfflineDriver:
         self.learnt: LearnerState = self.spread.learners(placed)
 
     def advance(self, iterations: int) -> None:
-        """Run `iterations` of `num_updates` updates each."""
         if not self.on_host:
             self.learnt = self.loop.advance(
                 self.learnt, self.data, np.int32(iterations), self.hyper
@@ -153,69 +129,39 @@ class OfflineDriver:
 
     @property
     def learners(self) -> LearnerState:
-        """The current learners; the data set is not a part of them."""
         return self.learnt
 
-    @property
-    def agent_state(self) -> Any:
-        """The agents' State, [P, ...]."""
-        return self.learnt.agent
-
-    @agent_state.setter
-    def agent_state(self, state: Any) -> None:
-        self.learnt = self.learnt.replace(agent=self.spread.learners(state))
-
-    def report(self) -> ChunkReport:
-        """Return the means since the last report, and begin new ones."""
-        none = {name: np.zeros(self.learner.num_learners) for name in ("return", "length", "count")}
-        result = report(self.learnt.tally, self.learnt.updates, none)
-        tally = empty_tally(tuple(self.learnt.tally.total), self.learner.num_learners)
-        self.learnt = self.learnt.replace(tally=self.spread.learners(tally))
-        return result
+    def forget_episodes(self) -> None:
+        self.episodes = dict.fromkeys(
+            ("return", "length", "count"), np.zeros(self.learner.num_learners)
+        )
 
     def arrays(self) -> dict[str, Any]:
-        """The agents, and the rest of the learners."""
         return _split(self.learnt)
 
     def template(self, seeds: Sequence[int]) -> dict[str, Any]:
-        """The structure, shapes and dtypes of `arrays`."""
         return _split(jax.eval_shape(self.loop.init, key_shapes(len(seeds)), self.data, self.hyper))
 
-    def environments(self, learners: Sequence[int] | None = None) -> bytes | None:
-        """None: there are no environments."""
-        return None
-
     def restore(self, arrays: dict[str, Any], environments: bytes | None) -> None:
-        """Continue exactly from a checkpoint."""
         del environments
         self._place()
         self.learnt = self.spread.learners(arrays["training"].replace(agent=arrays["agent"]))
 
     def close(self) -> None:
-        """Release the data."""
-        self.data = None  # type: ignore[assignment]
+        self.data = None
 
     def _group(self) -> int:
-        """The iterations whose batches the host sends together:
-        as many as `GROUP_BYTES` hold, up to `GROUP`.
-        """
+        """As many iterations as `GROUP_BYTES` hold the batches of, up to `GROUP`."""
         row = hardware.nbytes(
             jax.eval_shape(lambda data: rows_of(data, jnp.zeros((), jnp.int32)), self.data)
         )
-        size = (
-            row
-            * self.learner.num_learners
-            * self.experience.num_updates
-            * self.experience.batch_size
-        )
+        rows = self.experience.num_updates * self.experience.batch_size
+        size = row * self.learner.num_learners * rows
         return max(1, min(GROUP, GROUP_BYTES // max(1, size)))
 
     def _place(self) -> None:
-        self.data = (
-            jax.tree.map(np.asarray, self.data)
-            if self.on_host
-            else self.spread.everywhere(self.data)
-        )
+        whole = partial(jax.tree.map, np.asarray) if self.on_host else self.spread.everywhere
+        self.data = whole(self.data)
 
 
 def _split(learnt: LearnerState) -> dict[str, Any]:

@@ -1,7 +1,4 @@
-"""The state of a training in a checkpoint: reading it, and continuing a training from it.
-
-It writes no files; `rljax.runs.checkpoints` does that.
-"""
+"""The state of a training in a checkpoint, which `rljax.runs.checkpoints` writes and reads."""
 
 from __future__ import annotations
 
@@ -16,7 +13,7 @@ from rljax.training.loop.training import Training
 
 
 def structure(training: Training) -> dict[str, Any]:
-    """The settings that determine the structure of a checkpoint's arrays, ready for JSON."""
+    """The settings that determine the structure of the arrays, ready for JSON."""
     static: dict[str, Any] = {}
     for prefix, stage in zip(("config", "online"), training.stages, strict=False):
         traced, settings = float_fields(type(stage.config)), configuration.as_json(stage.config)
@@ -32,22 +29,15 @@ def structure(training: Training) -> dict[str, Any]:
 
 
 def arrays(training: Training) -> dict[str, Any]:
-    """The arrays of the state: "agent", "training", and "best",
-    the agents of the best evaluations.
-    """
-    state = training.driver.agent_state
-    best = (
-        population.choose(training.best_return < 0, state, None)
-        if training.best is None
-        else training.best
-    )
+    """The driver's arrays, and "best", the agents of the best evaluations."""
+    best = training.best
+    if best is None:
+        best = population.choose(training.best_return < 0, training.driver.agent_state, None)
     return training.driver.arrays() | {"best": best}
 
 
 def notes(training: Training, environments: bytes | None) -> dict[str, Any]:
-    """The rest of the state, ready for JSON; `environments` is their state as the driver saved
-    it, or None.
-    """
+    """The rest of the state, ready for JSON; `environments` is the state that the driver saved."""
     return {
         "step": training.step,
         "updates": training.updates,
@@ -78,9 +68,7 @@ def restore(
     notes: Mapping[str, Any],
     environments: bytes | None,
 ) -> None:
-    """Continue exactly from the values that `arrays`,
-    `notes` and the driver's `environments` returned.
-    """
+    """Continue exactly from what `arrays`, `notes` and the driver's `environments` returned."""
     with training.clock.counting():
         training.best = training.driver.spread.learners(best)
         training.driver.restore(arrays, environments)

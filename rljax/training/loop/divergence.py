@@ -13,10 +13,7 @@ from rljax.training.population import Frozen, Member
 
 
 class NoLearnerLeft(Exception):
-    """The last learner has a metric or an observation that is not finite.
-
-    The arguments are the cause and a remedy.
-    """
+    """All learners have diverged. The arguments are the cause and a remedy."""
 
 
 def freeze_diverged(
@@ -26,11 +23,9 @@ def freeze_diverged(
     step: int,
     warn: Callable[[str], None],
 ) -> None:
-    """Add the learners with a metric that is not finite to the frozen ones.
+    """Freeze the learners with a metric that is not finite in the chunk that ends at `step`.
 
-    `step` is the end of the chunk that `report` is about. `warn` takes a warning about each.
-
-    Raises `NoLearnerLeft` where all learners are frozen.
+    `warn` takes a warning about each. Raises `NoLearnerLeft` where all learners are frozen.
     """
     for learner in map(int, np.flatnonzero(~frozen.mask)):
         bad = [
@@ -41,11 +36,7 @@ def freeze_diverged(
         if bad:
             update, name = min(bad)
             cause, remedy = _explain(learner, members[learner], name, update, step)
-            frozen.records[learner] = {
-                "learner": learner,
-                "step": step,
-                "cause": cause,
-            }
+            frozen.records[learner] = {"learner": learner, "step": step, "cause": cause}
             if frozen.mask.all():
                 raise NoLearnerLeft(cause, remedy)
             warn(f"{cause}: it is kept as it was before, the others go on. {remedy}")

@@ -1,4 +1,4 @@
-"""What a training adds to the files of its run: its entries in config.json and summary.json."""
+"""A training's entries in the config.json and the summary.json of its run."""
 
 from __future__ import annotations
 
@@ -10,10 +10,7 @@ from rljax.training.loop.training import Training
 
 
 def config(training: Training) -> dict[str, Any]:
-    """The training's entries in config.json, ready for JSON.
-
-    They include the cost of an action.
-    """
+    """The training's entries in config.json, ready for JSON."""
     return {
         "learners": [dataclasses.asdict(member) for member in training.members],
         "spec": dataclasses.asdict(training.spec),

@@ -6,9 +6,9 @@ from rljax.training.evaluation import LIMIT, Episodes
 
 
 def endless(env: str, limit: int | None, steps: int) -> str:
-    """No episode of training has ended in `steps` steps of each environment.
+    """No episode of training in `env` has ended in `steps` steps of each environment.
 
-    `limit` is the time limit of the environment `env`; None where it has none.
+    `limit` is its time limit, or None.
     """
     return (
         f"no episode of training has ended in {steps:,} steps of each environment: metrics "
@@ -17,7 +17,7 @@ def endless(env: str, limit: int | None, steps: int) -> str:
 
 
 def cut(env: str, limit: int | None, episodes: Episodes) -> str:
-    """Some evaluated episodes of the environment `env` were cut; `limit` is its time limit."""
+    """Some evaluated episodes of `env` were cut; `limit` is its time limit, or None."""
     return (
         f"{episodes.cut.sum()} of {episodes.cut.size} evaluated episodes were cut at "
         f"{limit or LIMIT:,} steps, before their end, and so are their returns ('cut' in "

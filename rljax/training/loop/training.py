@@ -29,10 +29,7 @@ from rljax.training.settings import Settings, check_settings
 
 
 def prefer_devices(experiment: Experiment, num_learners: int) -> None:
-    """Choose JAX's threads and devices for this number of learners on a CPU.
-
-    Call it before JAX computes anything.
-    """
+    """Choose JAX's threads and devices on a CPU, before JAX computes anything."""
     parallelism = experiment.experience.parallelism(
         num_learners, envs.is_compiled(experiment.settings.env)
     )
@@ -48,9 +45,9 @@ class Training:
     def __init__(
         self, experiment: Experiment, on_compile: Callable[[], None] = lambda: None
     ) -> None:
-        """Check everything that can be wrong.
+        """Check everything that can be wrong; nothing is compiled yet.
 
-        Nothing is compiled yet. `on_compile` is called when JAX compiles.
+        `on_compile` is called when JAX compiles.
         """
         settings = experiment.settings
         check_settings(settings)
@@ -66,26 +63,22 @@ class Training:
         if self.schedule is not None:
             self.members = [population.Member(member.seed, {}) for member in self.members]
         made = plan(experiment)
-        self.stages = made.stages
-        self.stage = made.stages[0]
-        self.spec = made.spec
-        self.spaces = made.spaces
-        self.evaluator, self.terminal, self.weights = made.evaluator, made.terminal, made.weights
+        self.stages, self.stage = made.stages, made.stages[0]
+        self.spec, self.spaces, self.weights = made.spec, made.spaces, made.weights
+        self.evaluator, self.terminal = made.evaluator, made.terminal
         rows = None if self.dataset is None else self.dataset.num
         on_host = not envs.is_compiled(settings.env)
         self.warnings = [
             *made.warnings,
             *refusals.warnings(made.stages, settings, self.spec, rows, on_host),
         ]
-        periods = (
+        shortest = min(
             settings.log_every,
             settings.eval_every,
-            settings.checkpoint_every,
+            settings.checkpoint_every or memory.LONGEST_CHUNK,
             memory.LONGEST_CHUNK,
         )
-        self.log_every = round_up(
-            min(every for every in periods if every is not None), made.multiple
-        )
+        self.log_every = round_up(shortest, made.multiple)
         self.eval_every = self._rounded("eval_every", made.multiple)
         self.checkpoint_every: int | None = None  # by time
         if settings.checkpoint_every is not None:
@@ -96,12 +89,11 @@ class Training:
             # The schedule ranks learners by an evaluation at the same step.
             every = round_up(self.schedule.every, self.eval_every)
             self.schedule = dataclasses.replace(self.schedule, every=every)
-        self.step, self.updates, self.wall, self.loop_seconds, self.loop_steps = 0, 0, 0.0, 0.0, 0
+        self.step, self.updates, self.loop_seconds, self.loop_steps = 0, 0, 0.0, 0
         self.best: Any = None
         self.best_return = np.full(len(settings.seeds), -np.inf)
         self.last_return = np.full(len(settings.seeds), np.nan)
-        # [P] means over the last evaluation's episodes
-        self.last_signals: dict[str, np.ndarray] = {}
+        self.last_signals: dict[str, np.ndarray] = {}  # [P] means over the last evaluation
         self.frozen = population.Frozen(len(settings.seeds))
         self.latest = float("nan")  # mean return of the latest episodes or evaluation
         self._told: set[str] = set()  # warnings that appear once
@@ -145,23 +137,16 @@ class Training:
 
     @property
     def steps_per_second(self) -> float | None:
-        """Environment steps of all learners per second of the loop,
-        without compilation and evaluation.
-        """
-        return (
-            self.loop_steps * len(self.settings.seeds) / self.loop_seconds
-            if self.loop_seconds
-            else None
-        )
+        """Steps of all learners per second of the loop, without compilation and evaluation."""
+        if not self.loop_seconds:
+            return None
+        return self.loop_steps * len(self.settings.seeds) / self.loop_seconds
 
     # Memory
 
     @functools.cached_property
     def templates(self) -> list[dict[str, Any]]:
-        """The structure, shapes and dtypes of each stage's arrays.
-
-        They are traced once, which takes some time.
-        """
+        """The structure, shapes and dtypes of each stage's arrays; tracing them takes time."""
         try:
             return [stage.driver.template(self.settings.seeds) for stage in self.stages]
         except OverflowError as error:
@@ -172,7 +157,7 @@ class Training:
 
     @property
     def shared_bytes(self) -> int:
-        """Bytes that do not grow with the number of learners: those of a data set on the device."""
+        """Bytes that all learners share: those of a data set on the device."""
         return 0 if self.dataset is None or self.settings.data_on_host else self.dataset.nbytes
 
     @property
@@ -182,9 +167,6 @@ class Training:
 
     @functools.cached_property
     def _inheritance(self) -> dict[str, Any]:
-        """The parts of another run's State with which the learners begin, by name;
-        see `population.inheritance`.
-        """
         if self.experiment.load_start is None:
             return {}
         policies, settings = self.experiment.load_start(), self.settings
@@ -194,15 +176,11 @@ class Training:
 
     @property
     def inherited(self) -> dict[str, str] | None:
-        """A hash of each part with which learners begin because another run has it;
-        None without another run.
-        """
+        """A hash of each part that learners take from another run; None without one."""
         return {name: population.digest(part) for name, part in self._inheritance.items()} or None
 
     def check_memory(self) -> None:
-        """Raise `ValueError` where the device cannot hold this process's part of the state and the
-        data set.
-        """
+        """Raise `ValueError` where the device cannot hold this process's state and data set."""
         limit, kind = hardware.device_memory(), jax.local_devices()[0].device_kind
         for stage, template in zip(self.stages, self.templates, strict=True):
             memory.check_stage(stage.driver, template, self.shared_bytes, limit, kind)
@@ -218,8 +196,7 @@ class Training:
         """Train until the next multiple of `log_every`, or until the stage's end,
         and return a line of metrics.
 
-        Raises `NoLearnerLeft` where all learners have diverged. An environment may raise
-        `FloatingPointError`.
+        Raises `NoLearnerLeft`. An environment may raise `FloatingPointError`.
         """
         if self.step >= self.stage.end:
             self._next_stage()
@@ -244,15 +221,11 @@ class Training:
         if self.clock.seconds == compiled:
             self.loop_seconds += seconds
             self.loop_steps += taken
+        metrics = report.metrics
         if self.terminal is not None:
             with self.clock.counting():
-                report.metrics.update(
-                    self.terminal(self.driver.agent_state, self.stacked, self.driver.spread)
-                )
-        metrics = {
-            name: np.where(self.frozen.mask, np.nan, value)
-            for name, value in report.metrics.items()
-        }
+                metrics |= self.terminal(self.driver.agent_state, self.stacked, self.driver.spread)
+        metrics = {name: np.where(self.frozen.mask, np.nan, x) for name, x in metrics.items()}
         if np.isfinite(metrics["episode/return"]).any():
             self.latest = float(np.nanmean(metrics["episode/return"]))
             self._told.add("endless")
@@ -267,9 +240,6 @@ class Training:
         return line | {name: value.tolist() for name, value in metrics.items()}
 
     def _warn_of_endless_episodes(self) -> None:
-        """Warn once where no episode has ended although it should have,
-        or where the run ends without one.
-        """
         before = sum(stage.end for stage in self.stages[:-1][-1:])
         steps, limit = (self.step - before) // self.stage.num_envs, self.spec.max_episode_steps
         if steps > (limit or LIMIT) or (limit is None and self.complete):
@@ -290,7 +260,7 @@ class Training:
 
     @property
     def evaluation_is_due(self) -> bool:
-        """Whether an evaluation is due at this step."""
+        """Whether there is an evaluation at this step."""
         due = self.step % self.eval_every == 0 or self.step >= self.stage.end
         return self.evaluator is not None and due
 
@@ -323,11 +293,10 @@ class Training:
             "learner": learner,
             "seed": seed,
             "returns": episodes.returns[learner].tolist(),
-        }
-        line |= {
             "lengths": episodes.lengths[learner].tolist(),
             "wall_seconds": None,
-        } | episodes.details(learner)
+            **episodes.details(learner),
+        }
         if self.dataset is not None and self.dataset.reference is not None:
             line["scores"] = self.dataset.score(episodes.returns[learner]).tolist()
         if learner in self.frozen.records:
@@ -335,9 +304,7 @@ class Training:
         return line
 
     def change_settings(self) -> dict[str, Any] | None:
-        """Change settings and copy agents between learners where the schedule says so;
-        return a record of it.
-        """
+        """Change settings and copy agents where the schedule says so; return a record of it."""
         if self.schedule is None or self.complete:
             return None
         scores = schedules.scores(self.schedule, self.last_return, self.last_signals)
@@ -357,10 +324,7 @@ class Training:
         }
 
     def set(self, values: Mapping[str, Sequence[float]]) -> None:
-        """Give the learners these settings, one value each, from here on.
-
-        A later stage keeps its own changes.
-        """
+        """Give the learners these settings from here on; later stages keep their own changes."""
         index = self.stages.index(self.stage)
         for number, stage in enumerate(self.stages):
             fixed = self.settings.online or {} if number > index else {}
@@ -373,17 +337,11 @@ class Training:
             stage.driver.reconfigure(self._stacked(stage.config))
 
     def _freeze_diverged(self, report: ChunkReport, step: int) -> None:
-        """Freeze learners with a metric that is not finite;
-        raise `NoLearnerLeft` where all learners are frozen.
-        """
         freeze_diverged(self.frozen, self.members, report, step, self.warnings.append)
         self.driver.agent_state = self.frozen.put_back(self.driver.agent_state)
 
     def extend(self, steps: int) -> None:
-        """Set the end of the last stage, so that the whole run has `steps` steps.
-
-        Shares of the run follow it.
-        """
+        """Let the whole run have `steps` steps; shares of the run follow."""
         last, before = self.stages[-1], self.stages[-2].end if len(self.stages) > 1 else 0
         if steps <= before:
             raise ValueError(
@@ -394,17 +352,14 @@ class Training:
         index = self.stages.index(self.stage)
         self.stages[-1] = dataclasses.replace(last, end=self.total)
         self.stage = self.stages[index]
-        name = "then_online" if before else "steps"
-        settings = self.settings
+        settings, name = self.settings, "then_online" if before else "steps"
         self.settings = dataclasses.replace(settings, **{name: steps - before})
         self.warn_of_schedule(settings)
         for stage in self.stages:
             stage.driver.reconfigure(self._stacked(stage.config))
 
     def warn_of_schedule(self, before: Settings) -> None:
-        """Add warnings where settings follow another length of the run than `before`,
-        and where learning ends early.
-        """
+        """Warn of settings that follow the run's length, and of learning that ends early."""
         config = self.experiment.config
         changes = schedules.differences(self.module, config, before, self.settings)
         if changes:
@@ -417,10 +372,7 @@ class Training:
             self.warnings.append(early)
 
     def close(self) -> None:
-        """Release data and environments.
-
-        Raises `EnvironmentFailed` for what one of them raises, after the last.
-        """
+        """Release data and environments, all of them before an `EnvironmentFailed` is raised."""
         failures = []
         for part in (*(stage.driver for stage in self.stages), self.evaluator):
             try:

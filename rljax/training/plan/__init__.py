@@ -1,6 +1,4 @@
-"""The plan of a training: what it needs to begin, its stages, what it refuses,
-and whether it fits into memory.
-"""
+"""The plan of a training: its experiment, its stages, what it refuses, and its memory."""
 
 from rljax.training.plan.experiment import Experiment, OnlineExperience, prepared
 from rljax.training.plan.refusals import require_same_spaces

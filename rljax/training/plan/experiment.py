@@ -15,17 +15,14 @@ from rljax.training.settings import Settings
 
 @dataclasses.dataclass(frozen=True)
 class Experiment:
-    """Everything that a training needs to begin: an agent, its hyperparameters and its data."""
+    """An agent, its hyperparameters and its data."""
 
     settings: Settings
     module: Any  # the agent
     config: Any  # the agent's Config; floats are numbers, or tuples with one value per learner
     dataset: datasets.OfflineDataset | None
-    # reads another run's policy, for agents with `use_base`
-    load_base: Callable[[], Base] | None = None
-
-    # reads the policies of another run, with which learners begin
-    load_start: Callable[[], Any] | None = None
+    load_base: Callable[[], Base] | None = None  # another run's policy, for agents with `use_base`
+    load_start: Callable[[], Any] | None = None  # another run's policies, with which learners begin
 
     @functools.cached_property
     def base(self) -> Base | None:
@@ -45,7 +42,6 @@ class WeightedExperience:
     module: Any  # the agent
 
     def __call__(self, config: Any) -> Experience:
-        """The agent's declaration, with weighted rows in place of uniform ones."""
         return self.module.experience(config).weighted()
 
 
@@ -56,17 +52,11 @@ class OnlineExperience:
     module: Any  # the agent
     mixture: tuple[Any, tuple[float, float]] | None  # beside a data set: see `Mixed.of`
     name: str  # of the environment
-    # what replaces goals in hindsight: the environment or `Goals`; else why none can, in words, or
-    # None
+    # what replaces goals in hindsight: the environment or `Goals`, or why none can, or None
     goals: Any
-    # learners begin with a policy: it acts in the warm-up, in place of uniform actions
-    has_policy: bool = False
+    has_policy: bool = False  # with which learners begin: it acts in the warm-up
 
     def __call__(self, config: Any) -> Experience:
-        """The declaration, mixed with the data set where there is one.
-
-        Rollouts stay whole, with rows beside them.
-        """
         declared = self.module.experience(config).in_environment()
         if self.has_policy:
             declared = declared.with_policy()
@@ -79,9 +69,7 @@ class OnlineExperience:
 def prepared(
     dataset: datasets.OfflineDataset, experience: Experience
 ) -> tuple[Transition, tuple[float, float]]:
-    """The data set in the form that the agent declares,
-    and the scale and shift of its rewards and of new rewards.
-    """
+    """The data set as the agent declares it, and the scale and shift of all rewards."""
     scale, shift = datasets.reward_transform(experience.reward_transform, dataset)
     transitions = dataset.transitions
     names = (*experience.signals, *experience.labels)

@@ -1,6 +1,4 @@
-"""The memory that a run needs, estimated before anything is allocated,
-and refused where it does not fit.
-"""
+"""The memory that a run needs at the least, estimated before anything is allocated."""
 
 from __future__ import annotations
 
@@ -22,10 +20,9 @@ LONGEST_CHUNK = 10_000_000  # steps: the sums of a chunk are float32
 
 def check_stage(driver: Any, template: Any, data_bytes: int, limit: int | None, where: str) -> None:
     """Raise `ValueError` where this process's part of a driver's state,
-    and `data_bytes` of a data set, need too much.
+    and `data_bytes` of a data set, need more than the `limit` of the device `where`, in bytes.
 
-    `template` has the shapes of the driver's arrays. `limit` is the memory in bytes that is left on
-    the device `where`.
+    `template` has the shapes of the driver's arrays.
     """
     parts = memory(template, driver.learner, driver.hyper, driver.data)
     remedies = {name: remedy(name) for name in parts}
@@ -42,11 +39,9 @@ def check_stage(driver: Any, template: Any, data_bytes: int, limit: int | None, 
 def require_room(
     parts: Mapping[str, int], limit: int | None, where: str, remedies: Mapping[str, str]
 ) -> None:
-    """Raise `ValueError` where all parts, in bytes by name, need more than `limit`.
+    """Raise `ValueError` where all parts, in bytes by name, need more than a known `limit`.
 
-    Its remedy is of the largest part.
-
-    The message lists the parts, the largest first. Without a known limit nothing is refused.
+    The message lists the parts, and has the remedy of the largest.
     """
     total = sum(parts.values())
     if limit is None or total <= limit:
@@ -61,26 +56,20 @@ def require_room(
 
 
 def require_environments(settings: Settings, experience: Experience, on_host: bool) -> None:
-    """Raise `ValueError` where the machine's memory cannot hold the environments.
-
-    None has to be created for this.
-
-    `on_host`: the environments are not inside the program.
+    """Raise `ValueError` where the machine's memory cannot hold the environments,
+    which are on the host or inside the program.
     """
-    number = len(settings.seeds)
+    number, counts = len(settings.seeds), []
     size = SEED_BYTES + (HOSTED_BYTES if on_host else 0)  # of an environment
-    parts: dict[str, int] = {}
-    remedies: dict[str, str] = {}
     _, steps_online = experience.stages(settings.steps, settings.then_online)
     if steps_online:
-        num_envs = experience.in_environment().num_envs
-        name = f"{number:,} x {num_envs:,} environments of training"
-        parts[name] = number * num_envs * size
-        remedies[name] = "Lower --config.num-envs or --seeds."
+        counts.append(("training", experience.in_environment().num_envs, "--config.num-envs"))
     if settings.env != "none":
-        name = f"{number:,} x {settings.eval_episodes:,} environments of evaluation"
-        parts[name] = number * settings.eval_episodes * size
-        remedies[name] = "Lower --eval-episodes or --seeds."
+        counts.append(("evaluation", settings.eval_episodes, "--eval-episodes"))
+    parts, remedies = {}, {}
+    for purpose, each, flag in counts:
+        name = f"{number:,} x {each:,} environments of {purpose}"
+        parts[name], remedies[name] = number * each * size, f"Lower {flag} or --seeds."
     if parts:
         require_room(parts, hardware.available_memory(), "this machine", remedies)
 
@@ -88,10 +77,9 @@ def require_environments(settings: Settings, experience: Experience, on_host: bo
 def memory(
     template: Mapping[str, Any], learner: Learner, hyper: Hyperparameters, data: Any
 ) -> dict[str, int]:
-    """The bytes of the parts of a stage's state and of its updates, by name, at the least.
+    """The bytes of the parts of a stage's state and of its updates, by name.
 
-    `template` has the shapes of a driver's state, and `data` [N, ...] is its data set, where there
-    is one.
+    `template` has the shapes of a driver's arrays, and `data` [N, ...] is its data set or None.
     """
     experience, num_learners = hyper.experience, learner.num_learners
     is_learners = lambda x: isinstance(x, LearnerState)  # noqa: E731
@@ -113,33 +101,26 @@ def memory(
 def _largest_product(
     learner: Learner, state: LearnerState, hyper: Hyperparameters, data: Any
 ) -> int:
-    """The bytes of the largest matrix product of an iteration's updates.
-
-    All of a product is in memory at some time.
-    """
     if state.storage is None and data is None:  # no batch is drawn
         return 0
     shapes = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), data)
     program = jax.make_jaxpr(learner.update)(state, hyper, shapes)
-    products = [
-        x
-        for x in _equations(program.jaxpr)
-        if x.primitive.name in ("dot_general", "conv_general_dilated")
-    ]
-    return max(
-        (hardware.nbytes([x.aval for x in product.outvars]) for product in products), default=0
+    sizes = (
+        hardware.nbytes([x.aval for x in equation.outvars])
+        for equation in _equations(program.jaxpr)
+        if equation.primitive.name in ("dot_general", "conv_general_dilated")
     )
+    return max(sizes, default=0)
 
 
 def _equations(program: Any) -> Iterator[Any]:
     """All equations of a program, also those of the programs in it."""
+    is_program = lambda x: hasattr(x, "eqns")  # noqa: E731
     for equation in program.eqns:
         yield equation
-        for value in jax.tree.leaves(
-            list(equation.params.values()), is_leaf=lambda x: hasattr(x, "eqns")
-        ):
-            if hasattr(value, "eqns"):
-                yield from _equations(value)
+        values = jax.tree.leaves(list(equation.params.values()), is_leaf=is_program)
+        for inner in filter(is_program, values):
+            yield from _equations(inner)
 
 
 def remedy(part: str) -> str:

@@ -24,9 +24,7 @@ MANY_STEPS = 1_000  # steps of an evaluation for each step of training: more are
 
 
 def require_source(experiment: Experiment, experience: Experience) -> None:
-    """Raise `ValueError` for what the agent cannot learn from,
-    and for parts that it does not have.
-    """
+    """Raise `ValueError` for what the agent cannot learn from or take as an input."""
     settings, dataset, agent = experiment.settings, experiment.dataset, experiment.settings.agent
     supply = Supply(
         agent=agent,
@@ -74,8 +72,8 @@ def require_shared(settings: Settings, name: str, stepped_on_host: bool) -> None
 
 
 def require_fit(dataset: datasets.OfflineDataset, spec: EnvSpec, experience: Experience) -> None:
-    """Raise `ValueError` where the shapes of a data set, as its agent observes it,
-    and of an environment differ.
+    """Raise `ValueError` where the shapes of a data set, as the agent observes it, and of an
+    environment differ.
 
     Where the data do not say how many discrete actions there are, the environment does.
     """
@@ -90,9 +88,8 @@ def require_fit(dataset: datasets.OfflineDataset, spec: EnvSpec, experience: Exp
         known = dataset.provenance.get("choices" if of_data.choices else "num_actions")
         choices = tuple(max(pair) for pair in zip(of_data.choices, spec.choices, strict=True))
         number = sum(choices) or max(of_data.action_size, spec.action_size)
-        of_data = (
-            of_data if known else dataclasses.replace(of_data, action_size=number, choices=choices)
-        )
+        if not known:
+            of_data = dataclasses.replace(of_data, action_size=number, choices=choices)
     name = difference(of_data, spec)
     if name is None:
         return
@@ -108,9 +105,7 @@ def require_fit(dataset: datasets.OfflineDataset, spec: EnvSpec, experience: Exp
 
 
 def require_same_spaces(of_other: EnvSpec, flag: str, spec: EnvSpec) -> None:
-    """Raise `ValueError` where the observations or actions of another run, which `flag` names,
-    have other sizes.
-    """
+    """Raise `ValueError` where another run, which `flag` names, has other shapes than `spec`."""
     name = difference(of_other, spec)
     if name is not None:
         raise ValueError(
@@ -121,7 +116,7 @@ def require_same_spaces(of_other: EnvSpec, flag: str, spec: EnvSpec) -> None:
 
 
 def other_bounds(dataset: datasets.OfflineDataset | None, hosted: Hosted | None) -> str | None:
-    """A warning where the action bounds of a data set differ from those of its environment."""
+    """A warning where the action bounds of a data set and its environment differ."""
     bounds = None if hosted is None else hosted.action_bounds
     if dataset is None or dataset.action_bounds is None or bounds is None:
         return None
@@ -138,9 +133,9 @@ def other_bounds(dataset: datasets.OfflineDataset | None, hosted: Hosted | None)
 def warnings(
     stages: Sequence[Any], settings: Settings, spec: EnvSpec, rows: int | None, on_host: bool
 ) -> Iterator[str]:
-    """Warnings about numbers of steps, rows and episodes in the `stages` of a plan.
+    """Warnings about numbers that work, but hardly as they were meant.
 
-    `rows` are those of a data set.
+    `rows` is the size of the data set, if any; `on_host` says that the environments are.
     """
     before = 0
     declared = [stage.driver.hyper.experience for stage in stages]
@@ -159,10 +154,7 @@ def oddities(
     rows: int | None,
     on_host: bool,
 ) -> Iterator[str]:
-    """Warnings about numbers that work, but hardly as they were meant.
-
-    `rows` is the size of the data set, if any.
-    """
+    """The warnings that need no drivers; see `warnings`."""
     for experience in experiences:
         yield from experience.oddities(rows, spec.max_episode_steps)
     if settings.env == "none":

@@ -55,8 +55,7 @@ class TrainingPlan:
     stages: list[Stage]
     evaluator: Any  # None where there is no environment
     spec: EnvSpec
-    # of the environment, ready for JSON; None inside the program: agents see the same
-    spaces: dict[str, Any] | None
+    spaces: dict[str, Any] | None  # the environment's own, see `_described_spaces`
     warnings: tuple[str, ...] = ()  # possible problems with the data set and with learning rates
     terminal: TerminalValues | None = None  # metrics of the data set's terminal rows
     # how unequally rows are drawn, ready for JSON; None where all are equal
@@ -71,12 +70,9 @@ class TrainingPlan:
 def plan(experiment: Experiment) -> TrainingPlan:
     """Plan the stages that the settings ask for. Nothing compiles.
 
-    Raises `ValueError` where the agent needs data and has none, where the agent or environment
-    cannot use the data, and for everything that environments and agents refuse.
+    Raises `ValueError` for everything that agents, data and environments refuse.
     """
-    settings = experiment.settings
-    module = experiment.module
-    dataset = experiment.dataset
+    settings, module, dataset = experiment.settings, experiment.module, experiment.dataset
     experience = experiment.experience
     experience.check()
     refusals.require_source(experiment, experience)
@@ -121,20 +117,13 @@ def round_up(number: int, multiple: int) -> int:
     return -(-number // multiple) * multiple
 
 
-def _in_steps(experiment: Experiment, config: Any) -> Any:
-    """`config` with numbers of steps for settings that are shares of the run."""
-    return schedules.in_steps(experiment.module, config, experiment.settings)
-
-
 def _stacked(experiment: Experiment, config: Any) -> Any:
-    """`config` in steps, with every float as an array [P]."""
-    return configuration.stack(_in_steps(experiment, config), len(experiment.settings.seeds))
+    in_steps = schedules.in_steps(experiment.module, config, experiment.settings)
+    return configuration.stack(in_steps, len(experiment.settings.seeds))
 
 
 def _check_spaces(experiment: Experiment, spec: EnvSpec, name: str) -> None:
-    """Raise `ValueError` where the agent, its data or another run's policy do not fit the
-    environment `name`.
-    """
+    """Raise `ValueError` where the agent, its data or its base do not fit the environment."""
     settings, experience = experiment.settings, experiment.experience
     if experiment.dataset is not None:
         refusals.require_fit(experiment.dataset, spec, experience)
@@ -146,7 +135,7 @@ def _check_spaces(experiment: Experiment, spec: EnvSpec, name: str) -> None:
 
 
 def _named(spec: EnvSpec, name: str) -> EnvSpec:
-    """The spaces with the name of the environment of training: evaluation may use another name."""
+    """The spaces with the name of the environment of training, not that of evaluation."""
     return spec if name == "none" else dataclasses.replace(spec, name=name)
 
 
@@ -159,9 +148,6 @@ class Data(NamedTuple):
 
 
 def _data(experiment: Experiment) -> Data:
-    """The data set in the form that the agent declares,
-    with the weights that the settings ask for.
-    """
     settings, dataset = experiment.settings, experiment.dataset
     if dataset is None:
         return Data(None, (1.0, 0.0), None)
@@ -188,17 +174,12 @@ class Online(NamedTuple):
 
 
 def _online(experiment: Experiment, places: Places, data: Data, name: str) -> Online:
-    """How learners learn in the environment `name`.
-
-    Raises `ValueError` for settings that cannot work.
-    """
     settings, module = experiment.settings, experiment.module
     config = configuration.replace(experiment.config, settings.online or {}, "--online")
     contract.check(module, _named(places.spec, name), config)
-    mixture = None
+    mixture = goals = None
     if data.transitions is not None:
         mixture = (share_of(settings.offline_share), data.reward_affine)
-    goals = None
     if places.inside is not None:
         goals = places.inside.environment
     elif places.hosted is not None:
@@ -212,7 +193,6 @@ def _online(experiment: Experiment, places: Places, data: Data, name: str) -> On
 def _stage_of_data(
     experiment: Experiment, spec: EnvSpec, data: Data, online: Online | None
 ) -> Stage:
-    """The stage in which learners learn from the data set alone."""
     settings, config = experiment.settings, experiment.config
     assert data.transitions is not None
     iteration = experiment.experience.steps_per_iteration
@@ -228,9 +208,7 @@ def _stage_of_data(
 def _stage_online(
     experiment: Experiment, places: Places, data: Transition | None, online: Online, end: int
 ) -> Stage:
-    """The stage in which learners learn in an environment, which ends at the run's step `end`."""
-    settings = experiment.settings
-    number = len(settings.seeds)
+    settings, number = experiment.settings, len(experiment.settings.seeds)
     learner = Learner(experiment.module, places.spec, number, online.declare, experiment.base)
     declared, stacked = online.declare(online.config), _stacked(experiment, online.config)
     if places.inside is not None:
@@ -251,14 +229,11 @@ class Places(NamedTuple):
     evaluator: Any  # None where there is no environment
     spec: EnvSpec  # of the environment where they learn, or of the data where there is none
     inside: AutoReset | None  # the environment where they learn, if it is inside the program
-    # environments of the kind where they learn, to ask; None inside the program
-    hosted: Hosted | None
+    hosted: Hosted | None  # environments where they learn, to ask; None inside the program
 
 
 def _places(experiment: Experiment, name: str, inside: AutoReset | None) -> Places:
-    """The evaluator, and the environment `name` in which learners learn;
-    `inside` is this if the program steps it.
-    """
+    """The evaluator, and the environment `name`; `inside` is this if the program steps it."""
     settings, dataset, experience = experiment.settings, experiment.dataset, experiment.experience
     if name == "none":
         assert dataset is not None
@@ -297,26 +272,17 @@ def _places(experiment: Experiment, name: str, inside: AutoReset | None) -> Plac
 
 
 def _limit(name: str, dataset: datasets.OfflineDataset | None) -> dict[str, int]:
-    """The time limit of the environment `name` if a data set was recorded in it:
-    its reference returns hold for this.
-
-    Gymnasium may register another limit: D4RL's pen has half of it, the long-horizon sets have
-    more.
+    """The time limit with which a data set was recorded in `name`: its reference returns hold for
+    this. Gymnasium may register another: D4RL's pen has half of it, long-horizon sets have more.
     """
     if dataset is None or dataset.env != name or envs.is_compiled(name):
         return {}
-    return (
-        {}
-        if dataset.max_episode_steps is None
-        else {"max_episode_steps": dataset.max_episode_steps}
-    )
+    limit = dataset.max_episode_steps
+    return {} if limit is None else {"max_episode_steps": limit}
 
 
 def _described_spaces(experiment: Experiment, places: Places) -> dict[str, Any] | None:
-    """The environment's own spaces, ready for JSON.
-
-    None inside the program, where agents see the same.
-    """
+    """The environment's own spaces, ready for JSON; None where agents see the same."""
     dataset = experiment.dataset
     if places.hosted is not None:
         return places.hosted.spaces.described()
