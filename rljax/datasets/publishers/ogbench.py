@@ -1,5 +1,5 @@
 """OGBench's datasets: trajectories without a task, and the single tasks that the package defines on
-them.
+them. docs/datasets.md lists the forms of their names.
 
 A file holds `observations` [M, O], `actions` [M, A] and `terminals` [M]. `terminals` is 1 at the
 last row of a trajectory, which holds its last observation and no transition. That row is dropped.
@@ -8,31 +8,18 @@ trajectories, never of the environment: they become `truncated`. Files of manipu
 locomotion also hold the simulator's `qpos` [M, ...], and `button_states` [M, buttons] if there are
 buttons.
 
-"ogbench/cube-single-play-v0" is the unchanged file, for goal-conditioned learning: all rewards are
-0, and no row is terminal.
-"ogbench/cube-single-play-singletask-task2-v0" is one of its five tasks,
-"ogbench/cube-single-play-singletask-v0" the default task. Rewards and masks depend on the state in
+Without a task all rewards are 0, and no row is terminal. Those of a task depend on the state in
 which the action is taken (since ogbench 1.2.0):
 
     mazes, soccer        r = 1[position within the goal's tolerance] - 1
-    cubes, scene, puzzle r = (parts in place) - (parts); a cube is in place within 4 cm,
-                         as are drawer and window
+    cubes, scene, puzzle r = (parts in place) - (parts); a cube, a drawer and a window are in place
+                         within 4 cm
     terminated           all parts are in place, whether the trajectory continues or not
 
-Hence an episode of `returns` and `lengths` ends at the goal, and a trajectory that stays at the
-goal gives many episodes of length 1. A name with "-val" at its end is the validation file:
-"ogbench/cube-single-play-v0-val".
+So a trajectory that stays at the goal gives many episodes of length 1.
 
 Goals and tolerances in ogbench.json were read from the environments of ogbench 1.2.2, and the rules
-from its relabel_utils.py. The package's environments score policies (pip install ogbench). There an
-episode ends one step after the state in which all parts are in place, or at the time limit, and
-`success` is that of its last step.
-
-"ogbench/visual-cube-single-play-v0" and others with "visual-" have pictures [64, 64, 3] of uint8 in
-place of states.
-
-Files of cube, scene and puzzle need no download: `rljax.datasets.recording.scripted_experts`
-records them.
+from its relabel_utils.py.
 
 Source: Park et al., OGBench: Benchmarking Offline Goal-Conditioned RL, arXiv:2410.20092;
 seohongpark/ogbench.
@@ -81,8 +68,8 @@ UNSEEN = ("pointmaze", "antsoccer", "cube-octuple")  # environments without pict
 
 @functools.cache
 def tasks() -> dict[str, Any]:
-    """For each environment: `default` task (from 1), time limit `steps`, `tolerance`,
-    and the goals of its `tasks`.
+    """Of each environment: `default` task (from 1), time limit `steps`, `tolerance`, and `tasks`,
+    which are goals.
     """
     return json.loads(
         resources.files(__package__ or "").joinpath("ogbench.json").read_text(encoding="utf-8")
@@ -106,28 +93,23 @@ class Name:
 
     @property
     def file(self) -> str:
-        """The name of the file, which all tasks share."""
+        """The name of the file of all tasks."""
         return f"{self.shown}-{self.kind}-v0{'-val' if self.split == 'val' else ''}.npz"
 
     @property
     def env(self) -> str:
-        """The Gymnasium environment that scores policies.
-
-        For data without a task, it is the one with goals.
-        """
-        task = (
-            "" if self.task is None else "-singletask" + (f"-task{self.task}" if self.task else "")
-        )
-        return f"ogbench:{self.shown}{task}-v0"
+        """The Gymnasium environment that scores policies, with goals for data without a task."""
+        task = "" if self.task is None else "-singletask"
+        return f"ogbench:{self.shown}{task}{f'-task{self.task}' if self.task else ''}-v0"
 
     @property
     def number(self) -> int | None:
-        """The number of the task; that of the default task if `task` is 0."""
+        """The number of the task, also of the default one."""
         return tasks()[self.environment]["default"] if self.task == 0 else self.task
 
 
 def names() -> list[str]:
-    """All ids, in the form that `load` accepts, without those of validation files ("-val")."""
+    """All ids, without those of validation files ("-val")."""
     sets = [
         f"ogbench/{form}{environment}-{kind}"
         for form in ("", "visual-")
@@ -151,9 +133,7 @@ def load(
     clip_actions: bool = False,
     progress: files.Progress | None = None,
 ) -> OfflineDataset:
-    """The dataset called `name`, such as "ogbench/cube-single-play-singletask-v0";
-    see `rljax.datasets.load`.
-    """
+    """The dataset called `name`; the arguments are those of `rljax.datasets.load`."""
     parts = parse(name)
     path = files.find(
         "ogbench",
@@ -168,9 +148,7 @@ def load(
 
 
 def environment(name: str) -> str | None:
-    """The environment that scores policies from the dataset called `name`;
-    None for unknown names.
-    """
+    """The environment of the dataset called `name`; None for unknown names."""
     try:
         return parse(name).env
     except ValueError:
@@ -178,7 +156,7 @@ def environment(name: str) -> str | None:
 
 
 def parse(name: str) -> Name:
-    """The parts of an id. Raises `ValueError` for an unknown id, and suggests the nearest."""
+    """The parts of an id. Raises `ValueError` for an unknown one."""
     rest = name.removeprefix("ogbench/")
     if rest.startswith("powderworld-"):
         raise ValueError(
@@ -189,27 +167,22 @@ def parse(name: str) -> Name:
     if match is None or f"ogbench/{match[1] or ''}{match[2]}-{match[3]}-v0" not in names():
         raise base.unknown(name.removesuffix("-val"), "OGBench", names())
     task = None if match[4] is None else int(match[5] or 0)
-    if task is not None and task > len(tasks()[match[2]]["tasks"]):
-        raise ValueError(
-            f"'{match[2]}' of OGBench has tasks 1 to {len(tasks()[match[2]]['tasks'])}, not {task}."
-        )
+    most = len(tasks()[match[2]]["tasks"])
+    if task is not None and task > most:
+        raise ValueError(f"'{match[2]}' of OGBench has tasks 1 to {most}, not {task}.")
     return Name(match[2], match[3], task, "val" if match[6] else "train", match[1] is not None)
 
 
 def read(path: Path, name: str, parts: Name, *, clip_actions: bool = False) -> OfflineDataset:
     """The dataset in the .npz file `path`, relabelled if `parts` names a task.
 
-    Raises `ValueError` for a file that is incomplete or lacks an array that is needed, also for
-    relabelling, and for everything that `rljax.datasets.load` refuses.
+    Raises `ValueError` for a file that lacks an array that is needed, also for relabelling, and for
+    everything that `rljax.datasets.load` refuses.
     """
     path = Path(path)
+    relabels = parts.task is not None
     with opened(path) as file:
-        needed = [
-            "observations",
-            "actions",
-            "terminals",
-            *(_needed(parts) if parts.task is not None else ()),
-        ]
+        needed = ["observations", "actions", "terminals", *(_needed(parts) if relabels else ())]
         for key in needed:
             if key not in file:
                 raise ValueError(
@@ -219,14 +192,13 @@ def read(path: Path, name: str, parts: Name, *, clip_actions: bool = False) -> O
                 )
         ends = schema.marks(file["terminals"], path.name, "terminals")
         rewards, terminated = np.zeros(len(ends), np.float32), np.zeros(len(ends), np.bool_)
-        if parts.task is not None:
+        if relabels:
             rewards, terminated = _relabelled(parts, file, path.name)
+        read_observations = schema.observed if parts.visual else schema.vectors
         rows = Rows(
             path.name,
             dict(zip(base.FIELDS, KEYS, strict=True)),
-            (schema.observed if parts.visual else schema.vectors)(
-                file["observations"], path.name, "observations"
-            ),
+            read_observations(file["observations"], path.name, "observations"),
             schema.actions(file["actions"], path.name, "actions"),
             rewards,
             terminated,
@@ -234,11 +206,10 @@ def read(path: Path, name: str, parts: Name, *, clip_actions: bool = False) -> O
         )
     rows.check_lengths()
     recorded = files.known(path).get("recorded")
-    # The last row of a trajectory is no transition, nor is the last row of the file, marked or not.
-    keep = ~np.append(ends[:-1], True)
+    keep = ~np.append(ends[:-1], True)  # the last row of the file is no transition, marked or not
     rows.dropped["last observation of a trajectory"] = int((~keep).sum())
     rows.truncated = np.zeros_like(ends)
-    # The next row is always the true successor of a kept row, also after a goal was reached.
+    # The next row is the true successor of a kept row, also after a goal was reached.
     return assembly.assemble(
         name,
         assembly.successors(rows, keep, leak=True),
@@ -255,13 +226,11 @@ def read(path: Path, name: str, parts: Name, *, clip_actions: bool = False) -> O
             "task": parts.number,
             "split": parts.split,
             "rules": [
-                (
-                    "the last row of a trajectory is dropped; the next row's observation is "
-                    "the successor"
-                ),
-                "rewards: 0, the file has none"
-                if parts.task is None
-                else f"rewards: of task {parts.number}, at s",
+                "the last row of a trajectory is dropped; the next row's observation is the "
+                "successor",
+                f"rewards: of task {parts.number}, at s"
+                if relabels
+                else "rewards: 0, the file has none",
             ],
             "rows_in_file": len(ends),
             "max_episode_steps": tasks()[parts.environment]["steps"],
@@ -271,19 +240,15 @@ def read(path: Path, name: str, parts: Name, *, clip_actions: bool = False) -> O
 
 
 def relabel(parts: Name, file: Mapping[str, Any]) -> tuple[np.ndarray, np.ndarray]:
-    """Rewards [M] float32 and whether the goal is reached [M] bool,
-    of the states in `file` for the task of `parts`.
-    """
+    """Rewards [M] float32 and whether the goal is reached [M] bool, for the task of `parts`."""
     environment = tasks()[parts.environment]
     assert parts.number is not None
     goal = environment["tasks"][parts.number - 1]
     if "position" in goal:
         start = BALL if parts.environment.startswith("antsoccer") else 0
         position = file["qpos"][:, start : start + 2]
-        placed = (
-            np.linalg.norm(position - np.array(goal["position"]), axis=-1)
-            <= environment["tolerance"]
-        )[:, None]
+        distance = np.linalg.norm(position - np.array(goal["position"]), axis=-1)
+        placed = (distance <= environment["tolerance"])[:, None]
     else:
         placed = np.concatenate([*_placed(goal, file)], axis=1)
     count = placed.sum(axis=1)
@@ -291,10 +256,7 @@ def relabel(parts: Name, file: Mapping[str, Any]) -> tuple[np.ndarray, np.ndarra
 
 
 def _relabelled(parts: Name, file: Mapping[str, Any], name: str) -> tuple[np.ndarray, np.ndarray]:
-    """`relabel` of the arrays in the file called `name`.
-
-    Raises `ValueError` if their shapes are not the task's.
-    """
+    """`relabel` of the file called `name`. Raises `ValueError` for shapes of another task."""
     states = {key: schema.stored(schema.numbers(file[key], name, key)) for key in _needed(parts)}
     try:
         return relabel(parts, states)

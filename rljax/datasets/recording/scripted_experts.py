@@ -3,28 +3,23 @@ and open drawers and windows.
 
     rljax data record ogbench/cube-single-play-v0
 
-writes the file that `rljax.datasets.publishers.ogbench` reads, by the protocol of the published
-files:
+writes the file that `rljax.datasets.publishers.ogbench` reads, by the published protocol:
 
     trajectory  1001 states of the simulator, 1000 transitions, starting in a random scene. When the
                 expert finishes a task, a new random one follows, without an end or a reset.
     play        a plan through key frames with random times, and noise of 0.1 that is smoothed over
                 half a step
     noisy       a closed loop whose actions have Gaussian noise of [1, 1, 1, 3, 10] x, with x
-                uniform in [0, 0.1] per trajectory. One in ten actions (one in five for puzzles) is
-                uniformly random instead.
-    stacking    the share of cube tasks that stack a cube on another, drawn per trajectory: uniform
-                in 0 to 0.25 with two cubes, 0.05 to 0.35 with three, 0.1 to 0.5 with four, 0 to
-                0.35 with eight
+                uniform in [0, 0.1] per trajectory. The share `RANDOM` of actions is uniform.
+    stacking    the share of cube tasks that stack a cube on another is uniform in `STACKING`, drawn
+                per trajectory
     scene       a trajectory in which the cube leaves the view of the camera is recorded again
-    number      1000 trajectories; 3000 for cube-triple and puzzle-4x5; 5000 for cube-quadruple and
-                puzzle-4x6. The validation file has a tenth as many.
+    number      `EPISODES` trajectories, and a tenth as many for validation
 
 Departs from the protocol: each trajectory has its own random numbers, derived from the seed and the
 trajectory's number. So it does not depend on the number of processes or on interruptions, and
 "-val" never repeats trajectories of training. Actions are rounded to float32 before the environment
-takes them, as they are stored. Data of mazes and soccer need trained policies, and cannot be
-recorded here.
+takes them, as they are stored.
 
 Source: Park et al., arXiv:2410.20092; seohongpark/ogbench, data_gen_scripts/generate_manipspace.py
 and commands.sh.
@@ -57,11 +52,11 @@ from rljax.datasets.publishers import download as files
 from rljax.datasets.publishers import ogbench
 
 LENGTH = 1000  # transitions of a trajectory
-# Trajectories of a data set; 1000 of the environments that are not named.
+# All others have 1000.
 EPISODES = {"cube-triple": 3000, "cube-quadruple": 5000, "puzzle-4x5": 3000, "puzzle-4x6": 5000}
 # The oracles of each family.
 PARTS = {"cube": ("cube",), "scene": ("cube", "button", "drawer", "window"), "puzzle": ("button",)}
-STACKING = {  # range of the share of new cube tasks that stack
+STACKING = {
     "cube-single": (0.0, 0.0),
     "cube-double": (0.0, 0.25),
     "cube-triple": (0.05, 0.35),
@@ -87,9 +82,7 @@ class RecordingTask:
     visual: bool = False  # observations are pictures [64, 64, 3]
 
     def seeds(self, number: int) -> list[int]:
-        """Three seeds of trajectory `number`: for the environment, for the oracle,
-        and for the draws of this module.
-        """
+        """Three seeds of trajectory `number`: of the environment, the oracle, and this module."""
         entropy = (self.seed, int(self.split == "val"), number)
         return [int(word) for word in np.random.SeedSequence(entropy).generate_state(3)]
 
@@ -104,23 +97,18 @@ def record(
     length: int = LENGTH,
     progress: Progress | None = None,
 ) -> Path:
-    """Record a dataset such as "ogbench/cube-single-play-v0", or its "-val",
-    to the .npz file `path`.
+    """Record a dataset such as "ogbench/cube-single-play-v0" to the .npz file `path`; return it.
 
-    Return the path.
-
-    The arrays have M = trajectories x (length + 1) rows, like the published ones: `observations`
-    [M, O], `actions` [M, 5], `qpos` and `qvel` [M, ...] float32, `terminals` [M] bool,
-    `button_states` [M, buttons] int64 if there are buttons. Finished trajectories are kept in the
-    folder `path.parts` until all are complete. After an interruption, the same call continues.
+    The arrays have M = trajectories x (length + 1) rows: `observations` [M, O], `actions` [M, 5],
+    `qpos` and `qvel` [M, ...] float32, `terminals` [M] bool, `button_states` [M, buttons] int64 if
+    there are buttons. Finished trajectories are kept in the folder `path.parts` until all are
+    complete, so that the same call continues after an interruption.
 
     Args:
-        path: by default the place where `rljax.datasets.load` finds the published file: $RLJAX_DATA
-            or ~/.rljax/data.
-        steps: number of transitions, rounded up to whole trajectories; by default that of the
-            published file.
+        path: by default where `rljax.datasets.load` finds the published file.
+        steps: transitions, rounded up to whole trajectories; by default as many as were published.
         seed: trajectories depend only on the seed and on their number.
-        processes: the number of processes that record in parallel.
+        processes: how many record in parallel.
         length: transitions of a trajectory.
         progress: called with the trajectories so far and in all. The default is a bar, or lines
             without a terminal.
@@ -143,15 +131,10 @@ def record(
         raise ValueError(f"the file is '{path.name}', its suffix must be .npz.")
     if path.exists():
         raise ValueError(f"there is a file '{path}' already. Delete it first, or name another.")
-    versions = _versions(name)
+    identity = name.removeprefix("ogbench/")
+    settings = {"id": identity, "length": length, "seed": seed, "versions": _versions(name)}
     total = EPISODES.get(task.environment, 1000) // (10 if task.split == "val" else 1)
     total = total if steps is None else math.ceil(steps / length)
-    settings = {
-        "id": name.removeprefix("ogbench/"),
-        "length": length,
-        "seed": seed,
-        "versions": versions,
-    }
     folder = path.with_name(path.name + ".parts")
     _continue(folder, settings)
     pieces = [folder / f"{number:05d}.npz" for number in range(total)]
@@ -169,14 +152,12 @@ class Collector:
     """An environment, and the scripted experts that act in it. OGBench calls them oracles."""
 
     def __init__(self, task: RecordingTask) -> None:
-        """Create the environment and its oracles.
-
-        Raises `ImportError` if the package is missing.
-        """
+        """Raises `ImportError` if the package is missing."""
         importlib.import_module("ogbench")  # registers the environments
-        gymnasium = importlib.import_module("gymnasium")
+        import gymnasium
+
         self.task, self.family = task, task.environment.partition("-")[0]
-        self.environment = gymnasium.make(
+        self.environment: Any = gymnasium.make(
             f"{'visual-' if task.visual else ''}{task.environment}-v0",
             terminate_at_goal=False,
             mode="data_collection",
@@ -223,8 +204,7 @@ class Collector:
             successor, _, terminated, truncated, info = self.environment.step(action)
             ended = bool(terminated or truncated)
             if oracle.done:
-                # The oracle acts next on the `info` of the step, which still names the finished
-                # task.
+                # The oracle acts next on the step's `info`, which still names the finished task.
                 new_target = self.environment.unwrapped.set_new_target(p_stack=stacking)
                 oracle = self.oracles[new_target[1]["privileged/target_task"]]
                 oracle.reset(*new_target)
@@ -277,16 +257,14 @@ def _versions(name: str) -> dict[str, str]:
 
 
 def _out_of_view(qpos: np.ndarray) -> bool:
-    """Whether the cube was ever outside the picture while it was not in the drawer;
-    `qpos` is [M, ...].
-    """
+    """Whether the cube was ever outside the picture, and not in the drawer; `qpos` is [M, ...]."""
     side, height = qpos[:, ogbench.CUBES + 1], qpos[:, ogbench.CUBES + 2]
     drawer = (height >= 0.06) & (height <= 0.08)
     return bool(((side >= 0.29) | ((side <= -0.3) & ~drawer)).any())
 
 
 def _continue(folder: Path, settings: dict[str, Any]) -> None:
-    """Create `folder`, or check that its trajectories were recorded with `settings`."""
+    """Create `folder`, or require that its trajectories were recorded with `settings`."""
     note = folder / "settings.json"
     if not note.is_file():
         with atomic(note) as temporary:
@@ -316,13 +294,11 @@ def _collect(
                 progress(done := done + 1, total)
             return
         context = multiprocessing.get_context("spawn")
-        pool = ProcessPoolExecutor(
-            min(processes, max(len(missing), 1)), context, _ignore_interrupts
-        )
+        workers = min(processes, max(len(missing), 1))
+        pool = ProcessPoolExecutor(workers, context, _ignore_interrupts)
         try:
-            for future in as_completed(
-                [pool.submit(_write, task, number, pieces[number]) for number in missing]
-            ):
+            futures = [pool.submit(_write, task, number, pieces[number]) for number in missing]
+            for future in as_completed(futures):
                 future.result()
                 progress(done := done + 1, total)
         finally:
@@ -337,8 +313,7 @@ def _write(task: RecordingTask, number: int, piece: Path) -> None:
 
 @functools.lru_cache(maxsize=1)
 def _collector(task: RecordingTask) -> Collector:
-    """The collector, created once per process: that takes seconds."""
-    return Collector(task)
+    return Collector(task)  # once per process, as it takes seconds
 
 
 def _ignore_interrupts() -> None:
@@ -356,19 +331,9 @@ def _joined(pieces: list[Path]) -> dict[str, np.ndarray]:
 
 @contextlib.contextmanager
 def _shown(task: RecordingTask) -> Iterator[Progress]:
-    """A bar on standard error.
-
-    Without a terminal, a line after each twentieth of the trajectories.
-    """
+    """A bar on standard error; without a terminal, lines after each twentieth."""
+    from rich import progress
     from rich.console import Console
-    from rich.progress import (
-        BarColumn,
-        MofNCompleteColumn,
-        TextColumn,
-        TimeElapsedColumn,
-        TimeRemainingColumn,
-    )
-    from rich.progress import Progress as Bars
 
     title = f"{task.environment}-{task.kind}"
     console = Console(stderr=True)
@@ -381,13 +346,14 @@ def _shown(task: RecordingTask) -> Iterator[Progress]:
         yield lines
         return
     columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TextColumn("trajectories"),
+        "{task.description}",
+        progress.BarColumn(),
+        progress.MofNCompleteColumn(),
+        "trajectories",
+        progress.TimeElapsedColumn(),
+        "left",
+        progress.TimeRemainingColumn(),
     )
-    with Bars(
-        *columns, TimeElapsedColumn(), TextColumn("left"), TimeRemainingColumn(), console=console
-    ) as bars:
+    with progress.Progress(*columns, console=console) as bars:
         bar = bars.add_task(title, total=None)
         yield lambda done, total: bars.update(bar, completed=done, total=total)
