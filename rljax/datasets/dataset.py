@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -285,14 +284,3 @@ def require_integers(dataset: OfflineDataset, env: str, number: int) -> None:
 def are_whole(action: np.ndarray) -> bool:
     """Whether actions [N, A] are single whole numbers from 0 on."""
     return action.shape[-1] == 1 and bool((action >= 0).all() and (np.rint(action) == action).all())
-
-
-def json_able(value: Any) -> Any:
-    """`value` with NumPy's numbers and arrays, tuples and paths converted for JSON."""
-    if isinstance(value, Mapping):
-        return {str(key): json_able(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [json_able(item) for item in value]
-    if isinstance(value, np.ndarray | np.generic):
-        return value.tolist()
-    return value.name if isinstance(value, Path) else value
