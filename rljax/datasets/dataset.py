@@ -35,14 +35,12 @@ class OfflineDataset:
     """Transitions of complete and cut trajectories, in recorded order.
 
     Actions are normalised to [-1, 1]. The last row of a trajectory is either `terminated`, at the
-    environment's own end, after which nothing is bootstrapped, or `truncated`: at a time limit, a
-    cut, the end of the file. `next_observation` is the true successor, or the row's own observation
-    where that of a terminal state was not recorded.
+    environment's own end, or `truncated`: at a time limit, a cut, the end of the file.
+    `next_observation` is the true successor, or the row's own observation where that of a terminal
+    state was not recorded.
 
     An observation is one array, or a dictionary of arrays: pictures are uint8, masks of allowed
-    actions bool, all else float32. Pictures of at least 1 kB become `rljax.buffers.frames.Frames`,
-    which are indexed like arrays; `np.asarray` gives all of them at once.
-
+    actions bool, all else float32. Pictures of at least 1 kB become `rljax.buffers.frames.Frames`.
     Signals, such as a cost, are the `extras` of the transitions: [N, K...] float32 by name.
     """
 
@@ -70,7 +68,7 @@ class OfflineDataset:
 
     @property
     def spec(self) -> EnvSpec:
-        """The spaces of the data, as those of an environment."""
+        """The spaces of the data."""
         observation = self.transitions.observation
         signals = sorted(self.transitions.extras.items())
         spaces: dict[str, Any] = {
@@ -140,7 +138,7 @@ class OfflineDataset:
 
     @property
     def episode_starts(self) -> np.ndarray:
-        """[episodes] int64: the first row of each episode, also of one that the file's end cut."""
+        """[episodes] int64: the first row of each episode, also of a cut one."""
         return np.concatenate([[0], np.flatnonzero(self.last[:-1]) + 1])
 
     @property
@@ -163,7 +161,7 @@ class OfflineDataset:
     def signal_sums(self) -> dict[str, np.ndarray]:
         """[episodes] float64: the sum over each complete episode of each number of a signal.
 
-        The label of joined parts is left out: it says where rows are from.
+        The label of joined parts is left out.
         """
         extras = sorted(self.transitions.extras.items())
         columns = {name: np.asarray(x, np.float64) for name, x in extras if name != PART}
@@ -276,8 +274,7 @@ def require_integers(dataset: OfflineDataset, env: str, number: int) -> None:
     if not dataset.discrete and are_whole(denormalised(dataset)):
         raise ValueError(
             f"the actions of '{dataset.name}' are whole numbers, stored as real ones, and '{env}' "
-            f"has {number} discrete actions. Store them in the file as integers: "
-            "actions.astype(np.int64)"
+            f"has {number} discrete actions. Store integers: actions.astype(np.int64)"
         )
 
 

@@ -46,22 +46,22 @@ class Rows:
         total = lengths["reward"]
         if not any(lengths.values()):
             raise ValueError(
-                f"'{self.file}' is empty: '{self.keys['reward']}' has no rows. Record or "
-                "download it again."
+                f"'{self.file}' is empty: '{self.keys['reward']}' has no rows. Record or download "
+                "it again."
             )
         for name, length in lengths.items():
             if length != total:
                 raise ValueError(
                     f"'{self.file}': '{self.keys.get(name, name)}' has {length} rows, "
-                    f"'{self.keys['reward']}' has {total}; they must have the same number. The "
-                    "file was cut or assembled wrongly: make it again."
+                    f"'{self.keys['reward']}' has {total}. The file was cut or assembled wrongly: "
+                    "make it again."
                 )
         successor = self.next_observation
         if isinstance(successor, np.ndarray) and successor.shape != self.observation.shape:
             raise ValueError(
                 f"'{self.file}': '{self.keys['observation']}' has {self.observation.shape[1]} "
-                f"numbers in each row, '{self.keys['next_observation']}' has {successor.shape[1]}; "
-                "they must have the same. The file was assembled wrongly: make it again."
+                f"numbers in each row, '{self.keys['next_observation']}' has {successor.shape[1]}. "
+                "The file was assembled wrongly: make it again."
             )
 
 
@@ -176,8 +176,8 @@ def _require_finite(rows: Rows, field: str) -> None:
         raise ValueError(
             f"'{rows.file}': '{rows.keys.get(field, field)}{name.removeprefix(field)}' is "
             f"{array[tuple(bad[0])]} in row {row}{where}, and not finite in "
-            f"{len(np.unique(bad[:, 0]))} of {len(array)} rows. One such row turns every parameter "
-            "into NaN: drop its episode from the file, or download it again."
+            f"{len(np.unique(bad[:, 0]))} of {len(array)} rows. Drop the episodes from the file, "
+            "or download it again."
         )
 
 
@@ -201,10 +201,7 @@ def _normalised(
     if count and not clip_actions:
         index, place = np.argwhere(beyond)[0]
         row = index if rows.rows is None else rows.rows[index]
-        hint = (
-            ". If they number discrete actions, store them in the file as integers: "
-            "actions.astype(np.int64)"
-        )
+        hint = ". If they number discrete actions, store integers: actions.astype(np.int64)"
         raise ValueError(
             f"'{rows.file}': '{rows.keys['action']}' is "
             f"{rows.action[index, place]:g} in row {row}, dimension {place}, outside "

@@ -63,16 +63,11 @@ LASTING = (
 def read(
     path: Path, name: str | None = None, *, action_bounds: Any = None, clip_actions: bool = False
 ) -> OfflineDataset:
-    """The dataset in `path`, a .npz, .hdf5 or .h5 file in one of the layouts above.
+    """The dataset in `path`, with the arguments and errors of `rljax.datasets.load`.
 
     If the file stores successors, every row is kept. If not, the successor is the next row's
-    observation, and the last row of a trajectory is dropped unless it is terminal.
-
-    `action_bounds` and `clip_actions` are those of `rljax.datasets.load`. Actions that were
-    corrupted on purpose may lie beyond the bounds, and stay as they are unless `clip_actions`.
-
-    Raises `ValueError` for a file that cannot be read or lacks an array, and for everything that
-    `assemble` refuses.
+    observation, and the last row of a trajectory is dropped unless it is terminal. Actions that
+    were corrupted on purpose may lie beyond the bounds, and stay as they are unless `clip_actions`.
     """
     path = Path(path)
     with opened(path) as file:
@@ -225,7 +220,7 @@ def _rows_of_all(name: str, file: Mapping[str, Any], metadata: Mapping[str, Any]
 
 
 def _rows_of_imitation(name: str, file: Mapping[str, Any]) -> tuple[Rows, list[str]]:
-    """All rows of the imitation library's rollouts, and notes on what had to be assumed."""
+    """The same for the imitation library's rollouts."""
     if "rews" not in file:
         raise ValueError(
             f"'{name}' has no 'rews': trajectories without rewards are not read. Save them "
@@ -253,8 +248,8 @@ def _rows_of_imitation(name: str, file: Mapping[str, Any]) -> tuple[Rows, list[s
         raise ValueError(
             f"'{name}' has {total} 'acts', {len(observation)} 'obs', {len(terminal)} 'terminal' "
             f"and {len(splits)} 'indices'; with N trajectories there are N more 'obs' than 'acts', "
-            "N 'terminal', and N - 1 'indices' that rise from 1 to less than the number of 'acts'. "
-            "The file was cut or assembled wrongly: make it again."
+            "N 'terminal', and N - 1 rising 'indices'. The file was cut or assembled wrongly: make "
+            "it again."
         )
     terminated, truncated = np.zeros(total, np.bool_), np.zeros(total, np.bool_)
     terminated[ends - 1], truncated[ends - 1] = terminal, ~terminal
@@ -277,7 +272,7 @@ def _rows_of_imitation(name: str, file: Mapping[str, Any]) -> tuple[Rows, list[s
 
 
 def _ends(name: str, file: Mapping[str, Any], length: int) -> np.ndarray:
-    """[M] bool: the last rows of trajectories, from `episode_starts` or `episode_lengths`."""
+    """[M] bool: the last rows of trajectories."""
     if "episode_starts" in file:
         starts = schema.marks(file["episode_starts"], name, "episode_starts")
         return np.append(starts[1:], np.ones(min(1, len(starts)), np.bool_))
@@ -291,7 +286,7 @@ def _ends(name: str, file: Mapping[str, Any], length: int) -> np.ndarray:
 
 
 def _selected(rows: Rows) -> Rows:
-    """The rows that have a successor, and terminal rows, which need none."""
+    """The rows that have a successor or are terminal."""
     keep = np.ones(len(rows.reward), np.bool_)
     if rows.next_observation is None:
         keep = ~np.append(rows.truncated[:-1], True) | rows.terminated

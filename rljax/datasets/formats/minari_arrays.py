@@ -131,8 +131,8 @@ def written(spec: EnvSpec, action_space: Any) -> tuple[Any, Callable[[Any], dict
         space = space_of(spec.observation_shape, spec.observation_dtype)
     if difference(Spaces(space, action_space, spec.name, masked).spec(), spec) is not None:
         raise ValueError(
-            f"'{spec.name}' shows {shown(spec)}, which cannot be read back from a Minari data set. "
-            "Write an archive instead: rljax.datasets.write_archive."
+            f"'{spec.name}' shows {shown(spec)}, which cannot be read back from a Minari data set: "
+            "use rljax.datasets.write_archive."
         )
     return space, split
 
@@ -199,8 +199,7 @@ def actions(stored: Any, space: Any, name: str, key: str) -> np.ndarray:
         return schema.vectors(stored, name, key)
     raise ValueError(
         f"'{name}': '{key}' is {stored.dtype}{list(stored.shape)}, and the action space is "
-        "Discrete. Discrete actions must be stored as one integer per row. Correct the file, or "
-        "its 'action_space'."
+        "Discrete: one integer per row. Correct the file, or its 'action_space'."
     )
 
 
@@ -240,8 +239,8 @@ def leaf(stored: Any, name: str, key: str) -> Any:
         )
     if stored.dtype.kind not in "fiub":
         raise ValueError(
-            f"'{name}': '{key}' is {stored.dtype}, it must be numbers; encoded images are "
-            "not supported."
+            f"'{name}': '{key}' is {stored.dtype}, it must be numbers; encoded images are not "
+            "supported."
         )
     return stored
 

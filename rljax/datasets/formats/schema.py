@@ -44,8 +44,7 @@ def numbers(array: Any, file: str, key: str) -> Any:
     if hasattr(array, "keys"):
         raise ValueError(
             f"'{file}': '{key}' is a group ({listed(array) if len(array) else 'empty'}), it must "
-            f"be one array. Put the group's arrays side by side in a new file: '{key}' = "
-            "np.concatenate([...], axis=1)"
+            "be one array. Put the group's arrays side by side: np.concatenate([...], axis=1)"
         )
     if array.dtype.kind not in "biuf":
         raise ValueError(
@@ -69,7 +68,7 @@ def vectors(array: Any, file: str, key: str) -> np.ndarray:
         if array.dtype == np.uint8:
             raise ValueError(
                 f"'{file}': '{key}' holds images {array.shape[1:]} of uint8, where vectors are "
-                "expected. Choose the variant of the dataset that was recorded with states."
+                "expected. Choose the variant of the dataset with states."
             )
         warnings.warn(
             f"'{file}': '{key}' of shape {array.shape[1:]} is flattened to vectors.", stacklevel=2
@@ -106,11 +105,11 @@ def marks(array: Any, file: str, key: str) -> np.ndarray:
     """Marks of ends: bool [M] from truth values, 0 and 1 as [M] or [M, 1]."""
     values = column(array, file, key, numbers(array, file, key).dtype)
     wrong = np.flatnonzero((values != 0) & (values != 1))
-    if len(wrong):
+    for row in wrong[:1]:
         raise ValueError(
-            f"'{file}': '{key}' is {values[wrong[0]]} in row {wrong[0]}, it must be 0 or 1, which "
-            f"says whether an episode ended there ({len(wrong)} of {len(values)} rows are "
-            "neither). Correct the values in the file."
+            f"'{file}': '{key}' is {values[row]} in row {row}, it must be 0 or 1, which "
+            f"says whether an episode ended ({len(wrong)} of {len(values)} rows are neither). "
+            "Correct the file."
         )
     return values.astype(np.bool_)
 
@@ -119,8 +118,7 @@ def lengths(array: Any, file: str, key: str, total: int) -> np.ndarray:
     """Lengths of trajectories, int64 [trajectories]: at least 1, with the sum `total`."""
     values = column(array, file, key, numbers(array, file, key).dtype)
     good = (values >= 1) & (values <= total) & (np.floor(values) == values)
-    if not good.all():
-        index = int(np.flatnonzero(~good)[0])
+    for index in np.flatnonzero(~good)[:1]:
         raise ValueError(
             f"'{file}': '{key}' is {values[index]} at index {index}; lengths of trajectories are "
             f"whole numbers from 1 to the number of rows, {total}. Correct the file."
@@ -183,19 +181,14 @@ def require_choices(file: str, key: str, action: np.ndarray, choices: Any) -> No
         return
     number = action.shape[1]
     if not (isinstance(choices, list) and len(choices) == number and all(map(is_count, choices))):
-        raise wrong(
-            file, "choices", choices, f"{number} whole numbers, one for each action of '{key}'"
-        )
+        right = f"{number} whole numbers, one for each action of '{key}'"
+        raise wrong(file, "choices", choices, right)
     if sum(choices) > MOST_CHOICES:
         raise wrong(file, "choices", choices, f"numbers with a sum of at most {MOST_CHOICES:,}")
     low, high = action.min(axis=0), action.max(axis=0)
     for i in np.flatnonzero((low < 0) | (high >= choices))[:1]:
-        raise wrong(
-            file,
-            "choices",
-            choices,
-            f"more than all of '{key}', which are from {low[i]} to {high[i]} at {i}",
-        )
+        right = f"more than all of '{key}', which are from {low[i]} to {high[i]} at {i}"
+        raise wrong(file, "choices", choices, right)
 
 
 def facts(

@@ -49,8 +49,7 @@ def require_memory(name: str, key: str, nbytes: int) -> None:
         raise RefusedFileError(
             f"'{name}': '{shortened(key)}' is {nbytes / 1e9:,.1f} GB by the file's own account, "
             f"and reading takes twice as much memory; {free / 1e9:,.1f} GB are free. If the file "
-            "should be smaller, it is damaged: download it again. If not, split it, or read it on "
-            "a machine with more memory."
+            "is damaged, download it again. If not, split it, or use a machine with more memory."
         )
 
 
@@ -110,7 +109,7 @@ def require_content(path: Path) -> None:
             raise RefusedFileError(f"'{path.name}' is {meaning.replace('FILE', path.name)}")
     if start.lstrip().lower().startswith(PAGES):
         raise RefusedFileError(
-            f"'{path.name}' is a web page, not the data. Open the page's address in a browser, and "
+            f"'{path.name}' is a web page, not the data. Open its address in a browser, and "
             "download the file itself (on GitHub: 'Download raw file')."
         )
 

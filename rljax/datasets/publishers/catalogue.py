@@ -32,16 +32,13 @@ def load(
 
     Args:
         name: an id such as "d4rl/hopper-medium-v2", or the path of a .hdf5, .h5 or .npz file.
-        folder: where datasets are kept and downloaded to, in one folder per family. The default is
-            $RLJAX_DATA, or else ~/.rljax/data. The folders of the families' own libraries are
-            searched after it.
+        folder: where datasets are kept and downloaded to, by default $RLJAX_DATA, or else
+            ~/.rljax/data. The folders of the families' own libraries are searched after it.
         download: whether a missing file may be downloaded.
         clip_actions: whether actions beyond their bounds are clipped (True) or refused (False).
-        strict: for D4RL's files: D4RL's own `next_observations`, leak included (see
-            `rljax.datasets.publishers.d4rl`).
+        strict: whether D4RL's files give D4RL's own arrays.
         action_bounds: low and high of the actions, each a number or one per dimension, for files by
-            path and for Minari's data without bounds. The default is the file's metadata, or else
-            -1 and 1.
+            path and for Minari's data without bounds. The default is the file's, or else -1 and 1.
         progress: called while downloading with the file's name, the bytes so far and in all. The
             default is a bar.
 
@@ -102,8 +99,8 @@ def environment(name: str) -> str | None:
 def identity(data: str) -> str | None:
     """The id of the published dataset that `data`, an id or a path, stands for; None for others.
 
-    D4RL's files are recognised by their names, recordings of OGBench's data by the file NAME.json
-    beside them, and copies that `write` made by their metadata. No rows are read.
+    No rows are read: D4RL's files are known by their names, recordings by the file NAME.json beside
+    them, and copies that `write` made by their metadata.
     """
     if _is_id(data):
         return data

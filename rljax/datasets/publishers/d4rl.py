@@ -48,10 +48,8 @@ from rljax.datasets.publishers import download as files
 URL = "http://rail.eecs.berkeley.edu/datasets/offline_rl/"
 REQUIRED = ("observations", "actions", "rewards", "terminals")
 
-# Current environments with D4RL's observations, actions and rewards. The others have no equivalent:
-# Ant-v5 adds contact forces to the observation, Gymnasium-Robotics' AntMaze and PointMaze observe
-# dictionaries and differ in mazes and goals, its FrankaKitchen has other observations and rewards,
-# and MiniGrid, Flow, CARLA and PyBullet's tasks are no longer maintained in the recorded form.
+# Current environments with D4RL's observations, actions and rewards. Ant-v5 adds contact forces to
+# the observation; Gymnasium-Robotics' AntMaze, PointMaze and FrankaKitchen observe other things.
 ENVIRONMENTS = {
     "halfcheetah": "HalfCheetah-v5",
     "hopper": "Hopper-v5",
@@ -114,7 +112,7 @@ def names() -> list[str]:
 def environment(name: str) -> str | None:
     """The environment of the dataset called `name`; None without one, and for unknown names."""
     entry = entries().get(name.removeprefix("d4rl/"))
-    return None if entry is None else entry.env
+    return entry and entry.env
 
 
 def reference(environment: str) -> tuple[float, float] | None:
@@ -161,8 +159,7 @@ def read(
     Args:
         name: of the dataset; the path by default.
         entry: environment, references and time limit; by default `of_file(path)`.
-        clip_actions: whether actions beyond [-1, 1], the bounds of all D4RL tasks, are clipped or
-            (False) refused.
+        clip_actions: whether actions beyond [-1, 1], the bounds of all D4RL tasks, are clipped.
         strict: whether s' is always the next row's observation.
 
     Raises:
@@ -171,7 +168,7 @@ def read(
     """
     path = Path(path)
     entry = entry or of_file(path)
-    limit = None if entry is None else entry.max_episode_steps
+    limit = entry and entry.max_episode_steps
     with opened(path) as file:
         for key in REQUIRED:
             if key not in file:
@@ -181,14 +178,13 @@ def read(
         timed = "timeouts" in file
         if timed:
             timeouts = schema.marks(file["timeouts"], path.name, "timeouts")
-        elif limit is None:
-            raise ValueError(
-                f"'{path.name}' has no 'timeouts', and its time limit is not known: episodes that "
-                "end by time cannot be recognised. Name it by its id, such as "
-                "d4rl/hopper-medium-v0, or add 'timeouts' to the file."
-            )
-        else:
+        elif limit is not None:
             timeouts = time_limits(terminated, limit)
+        else:
+            raise ValueError(
+                f"'{path.name}' has no 'timeouts', and its time limit is not known. Name it by its "
+                "id, such as d4rl/hopper-medium-v0, or add 'timeouts' to the file."
+            )
         stored = "next_observations" in file and not strict
         following = "next_observations" if stored else "observations"
         rows = Rows(
@@ -203,8 +199,7 @@ def read(
             types={key: file[key].dtype.name for key in REQUIRED},
         )
     rows.check_lengths()
-    complete = bool(terminated[-1] or timeouts[-1])
-    keep = ~timeouts
+    complete, keep = bool(terminated[-1] or timeouts[-1]), ~timeouts
     rows.dropped["timed out"] = int((timeouts & ~terminated).sum())
     rows.dropped["timed out and terminal"] = int((timeouts & terminated).sum())
     rows.dropped["last row of the file"] = int(keep[-1])
@@ -222,8 +217,8 @@ def read(
     provenance: dict[str, Any] = {
         "reader": "d4rl",
         "files": [fingerprint(path)],
-        "url": files.source(path) or (entry.url if entry else None),
-        "id": entry.id if entry else None,
+        "url": files.source(path) or (entry and entry.url),
+        "id": entry and entry.id,
         "rules": rules,
         "strict": strict,
         "rows_in_file": len(reward),
@@ -233,8 +228,8 @@ def read(
     return assembly.assemble(
         name or str(path),
         assembly.successors(rows, keep, leak=strict),
-        env=entry.env if entry else None,
-        reference=entry.reference if entry else None,
+        env=entry and entry.env,
+        reference=entry and entry.reference,
         clip_actions=clip_actions,
         complete=complete,
         provenance=provenance,
@@ -262,10 +257,7 @@ def _missing(file: str, key: str, present: list[str]) -> ValueError:
         return ValueError(
             f"'{file}' is a Minari file. Name the folder above 'data/', or the dataset: minari/..."
         )
-    consequence = (
-        " Without them every end of an episode would be bootstrapped." if key == "terminals" else ""
-    )
     return ValueError(
         f"'{file}' has no '{key}'; it has: {text.listed(present)}. D4RL's layout needs "
-        f"{', '.join(REQUIRED)}.{consequence} Add it to the file, or record the file again."
+        f"{', '.join(REQUIRED)}. Add it to the file, or record the file again."
     )

@@ -193,9 +193,9 @@ def _check_length(path: Path) -> None:
     expected, length = known(path).get("bytes"), _length(path)
     if expected is not None and expected != length:
         raise ValueError(
-            f"'{path.name}' has {length:,} bytes, it had {expected:,} when it was downloaded: it "
-            "was cut or replaced. Delete it and load it again. If you replaced it on purpose, "
-            f"delete '{_side(path).name}' beside it."
+            f"'{path.name}' has {length:,} bytes, it had {expected:,} when it was downloaded. "
+            "Delete it and load it again. If you replaced it on purpose, delete "
+            f"'{_side(path).name}' beside it."
         )
 
 

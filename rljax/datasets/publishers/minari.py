@@ -36,14 +36,7 @@ REMOTE = "https://huggingface.co/datasets/farama-minari"
 MAIN, METADATA = "data/main_data.hdf5", "data/metadata.json"
 # With "simple" data.
 SIMPLE = ("ant", "halfcheetah", "hopper", "humanoid", "humanoidstandup", "walker2d")
-MUJOCO = (
-    *SIMPLE,
-    "inverteddoublependulum",
-    "invertedpendulum",
-    "pusher",
-    "reacher",
-    "swimmer",
-)
+MUJOCO = (*SIMPLE, "inverteddoublependulum", "invertedpendulum", "pusher", "reacher", "swimmer")
 ADROIT = ("door", "hammer", "pen", "relocate")
 ANTMAZE = ("umaze", "umaze-diverse", "medium-play", "medium-diverse", "large-play", "large-diverse")
 POINTMAZE = ("open", "umaze", "medium", "large")

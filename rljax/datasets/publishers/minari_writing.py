@@ -65,8 +65,8 @@ def write_minari(
     if len(broken):
         raise ValueError(
             f"the successor of row {broken[0]} of '{dataset.name}' is not the next row's "
-            f"observation ({len(broken)} rows), and Minari stores each observation once. Write an "
-            "archive instead: rljax.datasets.write_archive."
+            f"observation ({len(broken)} rows), and Minari stores each observation once: use "
+            "rljax.datasets.write_archive."
         )
     action = base.denormalised(dataset)
     if dataset.choices:

@@ -80,11 +80,10 @@ ENVIRONMENTS = {  # `rljax.envs.tasks.neorl2` and `rljax.envs.host.robots.neorl2
     "Pipeline": "rljax/Pipeline",
     "SafetyHalfCheetah": "rljax.envs.host.robots.neorl2:SafetyHalfCheetah-v0",
 }
-TRAJECTORIES = {  # that the package's `get_dataset` keeps [1, envs/base.py]
-    ("RocketRecovery", "train"): 100,
-    ("RocketRecovery", "val"): 25,
-    ("Fusion", "train"): 20,
-    ("Fusion", "val"): 5,
+# That the package's `get_dataset` keeps [1, envs/base.py].
+TRAJECTORIES = {
+    "RocketRecovery": {"train": 100, "val": 25},
+    "Fusion": {"train": 20, "val": 5},
 }
 
 
@@ -134,12 +133,10 @@ def read(
     """The dataset in the .npz file `path`: one of `TASKS`, and the split "train" or "val"."""
     reference, limit, *_ = TASKS[task]
     dataset = dataset_files.read(path, name, clip_actions=clip_actions)
-    rules = ["every row is kept: successors are stored"]
-    rows = dataset.num
-    number = TRAJECTORIES.get((task, split))
+    rules, rows = ["every row is kept: successors are stored"], dataset.num
+    number = TRAJECTORIES.get(task, {}).get(split)
     if number is not None and number < len(dataset.episode_starts):
-        end = dataset.episode_starts[number]
-        dataset = preprocess.subset(dataset, np.arange(end))
+        dataset = preprocess.subset(dataset, np.arange(dataset.episode_starts[number]))
         rules.append(f"the first {number} trajectories, as the package's get_dataset keeps")
     provenance = dataset.provenance | {
         "reader": "neorl2",

@@ -1,12 +1,11 @@
 """OGBench's datasets: trajectories without a task, and the single tasks that the package defines on
 them. docs/datasets.md lists the forms of their names.
 
-A file holds `observations` [M, O], `actions` [M, A] and `terminals` [M]. `terminals` is 1 at the
-last row of a trajectory, which holds its last observation and no transition. That row is dropped.
-The successor of every other row is the next row's observation. These terminals are ends of
-trajectories, never of the environment: they become `truncated`. Files of manipulation and
-locomotion also hold the simulator's `qpos` [M, ...], and `button_states` [M, buttons] if there are
-buttons.
+A file holds `observations` [M, O], `actions` [M, A] and `terminals` [M], which is 1 at the last row
+of a trajectory. That row holds its last observation and no transition, and is dropped. The
+successor of every other row is the next row's observation. These terminals are never ends of the
+environment, and become `truncated`. Files may also hold the simulator's `qpos` [M, ...] and
+`button_states` [M, buttons].
 
 Without a task all rewards are 0, and no row is terminal. Those of a task depend on the state in
 which the action is taken (since ogbench 1.2.0):
@@ -49,19 +48,15 @@ URL = "https://rail.eecs.berkeley.edu/datasets/ogbench"
 CUBES = 14  # index in qpos of the first cube's position, after the arm's joints
 CUBE = 7  # numbers of a cube in qpos: position and quaternion
 BALL = 15  # index in qpos of the ball, after the ant
-NEAR = 0.04  # metres from a goal at which a cube, a drawer or a window is in place
+NEAR = 0.04  # metres from a goal
 # Of Transition's fields.
 KEYS = ("observations", "actions", "rewards", "terminals", "terminals", "observations")
 
 # The kinds of data that were published for each environment.
 KINDS = {
-    "pointmaze": ("navigate", "stitch"),
     "antmaze": ("navigate", "stitch", "explore"),
-    "humanoidmaze": ("navigate", "stitch"),
-    "antsoccer": ("navigate", "stitch"),
-    "cube": ("play", "noisy"),
-    "scene": ("play", "noisy"),
-    "puzzle": ("play", "noisy"),
+    **dict.fromkeys(("pointmaze", "humanoidmaze", "antsoccer"), ("navigate", "stitch")),
+    **dict.fromkeys(("cube", "scene", "puzzle"), ("play", "noisy")),
 }
 UNSEEN = ("pointmaze", "antsoccer", "cube-octuple")  # environments without pictures
 
@@ -84,7 +79,7 @@ class Name:
     kind: str  # "play"
     task: int | None  # 1 to 5; 0: the default one; None: without a task
     split: str  # "train" or "val"
-    visual: bool = False  # whether observations are pictures
+    visual: bool = False
 
     @property
     def shown(self) -> str:
@@ -270,18 +265,16 @@ def _relabelled(parts: Name, file: Mapping[str, Any], name: str) -> tuple[np.nda
 
 def _placed(goal: Mapping[str, Any], file: Mapping[str, Any]) -> Any:
     """Whether each part is in place: one array [M, parts] per kind of part."""
-    if "cubes" in goal:
-        qpos, cubes = file["qpos"], np.array(goal["cubes"])
-        after_cubes = CUBES + CUBE * len(cubes)
+    cubes, buttons = np.array(goal.get("cubes", ())), np.array(goal.get("buttons", ()))
+    if len(cubes):
         columns = CUBES + CUBE * np.arange(len(cubes))[:, None] + np.arange(3)
-        yield np.linalg.norm(cubes - qpos[:, columns], axis=-1) <= NEAR
-        if "drawer" in goal:
-            after_cubes += len(goal["buttons"])
-            yield file["button_states"] == np.array(goal["buttons"])
-            yield np.abs(qpos[:, [after_cubes]] - goal["drawer"]) <= NEAR
-            yield np.abs(qpos[:, [after_cubes + 1]] - goal["window"]) <= NEAR
-    else:
-        yield file["button_states"] == np.array(goal["buttons"])
+        yield np.linalg.norm(cubes - file["qpos"][:, columns], axis=-1) <= NEAR
+    if len(buttons):
+        yield file["button_states"] == buttons
+    if "drawer" in goal:
+        drawer = CUBES + CUBE * len(cubes) + len(buttons)
+        yield np.abs(file["qpos"][:, [drawer]] - goal["drawer"]) <= NEAR
+        yield np.abs(file["qpos"][:, [drawer + 1]] - goal["window"]) <= NEAR
 
 
 def _needed(parts: Name) -> tuple[str, ...]:

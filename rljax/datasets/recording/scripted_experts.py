@@ -5,21 +5,20 @@ and open drawers and windows.
 
 writes the file that `rljax.datasets.publishers.ogbench` reads, by the published protocol:
 
-    trajectory  1001 states of the simulator, 1000 transitions, starting in a random scene. When the
-                expert finishes a task, a new random one follows, without an end or a reset.
+    trajectory  1000 transitions, starting in a random scene. When the expert finishes a task, a new
+                random one follows, without an end or a reset.
     play        a plan through key frames with random times, and noise of 0.1 that is smoothed over
                 half a step
     noisy       a closed loop whose actions have Gaussian noise of [1, 1, 1, 3, 10] x, with x
                 uniform in [0, 0.1] per trajectory. The share `RANDOM` of actions is uniform.
-    stacking    the share of cube tasks that stack a cube on another is uniform in `STACKING`, drawn
-                per trajectory
+    stacking    each trajectory draws the share of cube tasks that stack a cube on another,
+                uniformly in `STACKING`
     scene       a trajectory in which the cube leaves the view of the camera is recorded again
     number      `EPISODES` trajectories, and a tenth as many for validation
 
 Departs from the protocol: each trajectory has its own random numbers, derived from the seed and the
-trajectory's number. So it does not depend on the number of processes or on interruptions, and
-"-val" never repeats trajectories of training. Actions are rounded to float32 before the environment
-takes them, as they are stored.
+trajectory's number, so that "-val" never repeats trajectories of training. Actions are rounded to
+float32 before the environment takes them, as they are stored.
 
 Source: Park et al., arXiv:2410.20092; seohongpark/ogbench, data_gen_scripts/generate_manipspace.py
 and commands.sh.
@@ -27,6 +26,7 @@ and commands.sh.
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import dataclasses
 import functools
@@ -72,7 +72,7 @@ Progress = Callable[[int, int], None]  # trajectories so far, trajectories in al
 
 @dataclasses.dataclass(frozen=True)
 class RecordingTask:
-    """Everything that determines a trajectory, except its number."""
+    """What determines trajectories, except for their numbers."""
 
     environment: str  # "cube-single"
     kind: str  # "play" or "noisy"
@@ -99,15 +99,14 @@ def record(
 ) -> Path:
     """Record a dataset such as "ogbench/cube-single-play-v0" to the .npz file `path`; return it.
 
-    The arrays have M = trajectories x (length + 1) rows: `observations` [M, O], `actions` [M, 5],
-    `qpos` and `qvel` [M, ...] float32, `terminals` [M] bool, `button_states` [M, buttons] int64 if
-    there are buttons. Finished trajectories are kept in the folder `path.parts` until all are
-    complete, so that the same call continues after an interruption.
+    It holds the arrays of `Collector.trajectory`, one trajectory after the other. Finished
+    trajectories are kept in the folder `path.parts` until all are complete, so that the same call
+    continues after an interruption.
 
     Args:
         path: by default where `rljax.datasets.load` finds the published file.
         steps: transitions, rounded up to whole trajectories; by default as many as were published.
-        seed: trajectories depend only on the seed and on their number.
+        seed: with their number, determines trajectories.
         processes: how many record in parallel.
         length: transitions of a trajectory.
         progress: called with the trajectories so far and in all. The default is a bar, or lines
@@ -167,13 +166,17 @@ class Collector:
         self.oracles = {part: self._oracle(part) for part in PARTS[self.family]}
 
     def trajectory(self, number: int) -> dict[str, np.ndarray]:
-        """The arrays of trajectory `number`, [length + 1, ...] each."""
-        first, second, third = self.task.seeds(number)
+        """The arrays of trajectory `number`, M = length + 1 rows each.
+
+        `observations` [M, O], `actions` [M, 5], `qpos` and `qvel` [M, ...] float32, `terminals` [M]
+        bool, and `button_states` [M, buttons] int64 if there are buttons.
+        """
+        seed, oracle_seed, own_seed = self.task.seeds(number)
         before = np.random.get_state()  # the oracles draw from NumPy's global generator
-        np.random.seed(second)
-        generator = np.random.default_rng(third)
+        np.random.seed(oracle_seed)
+        generator = np.random.default_rng(own_seed)
         try:
-            rows = self._rows(generator, seed=first)
+            rows = self._rows(generator, seed)
             while self.family == "scene" and _out_of_view(np.stack(rows["qpos"])):
                 rows = self._rows(generator)
         finally:
@@ -190,8 +193,7 @@ class Collector:
         observation, info = self.environment.reset(seed=seed)
         oracle = self.oracles[info["privileged/target_task"]]
         oracle.reset(observation, info)
-        keys = ("observations", "actions", "terminals", "qpos", "qvel")
-        rows: dict[str, list[Any]] = {key: [] for key in keys}
+        rows = collections.defaultdict(list)
         ended = False
         while not ended:
             if noisy and generator.random() < RANDOM[self.family]:
@@ -208,35 +210,34 @@ class Collector:
                 new_target = self.environment.unwrapped.set_new_target(p_stack=stacking)
                 oracle = self.oracles[new_target[1]["privileged/target_task"]]
                 oracle.reset(*new_target)
-            row = (observation, action, ended, info["prev_qpos"], info["prev_qvel"])
-            for key, value in zip(keys, row, strict=True):
+            row = {"observations": observation, "actions": action, "terminals": ended}
+            for key in ("qpos", "qvel", "button_states"):
+                if f"prev_{key}" in info:
+                    row[key] = info[f"prev_{key}"]
+            for key, value in row.items():
                 rows[key].append(value)
-            if "prev_button_states" in info:
-                rows.setdefault("button_states", []).append(info["prev_button_states"])
             observation = successor
         return rows
 
     def _oracle(self, part: str) -> Any:
-        form = "plan" if self.task.kind == "play" else "markov"
-        module = importlib.import_module(f"ogbench.manipspace.oracles.{form}.{part}_{form}")
-        options: dict[str, Any] = (
-            {"noise": NOISE, "noise_smoothing": 0.5} if form == "plan" else {"min_norm": 0.4}
-        )
+        form, options = "plan", {"noise": NOISE, "noise_smoothing": 0.5}
+        if self.task.kind == "noisy":
+            form, options = "markov", {"min_norm": 0.4}
         if self.family == "puzzle":
             options["gripper_always_closed"] = True
         if (form, self.family, part) == ("markov", "scene", "cube"):
             options["max_step"] = 100
-        return getattr(module, f"{part.title()}{form.title()}Oracle")(
-            env=self.environment, **options
-        )
+        module = importlib.import_module(f"ogbench.manipspace.oracles.{form}.{part}_{form}")
+        oracle = getattr(module, f"{part.title()}{form.title()}Oracle")
+        return oracle(env=self.environment, **options)
 
 
 def _parse(name: str) -> ogbench.Name:
     parts = ogbench.parse(name)
     if parts.kind not in ("play", "noisy"):
         raise ValueError(
-            f"'{name}' needs trained policies, which OGBench's package does not contain: only data "
-            "of cube, scene and puzzle are recorded here."
+            f"'{name}' needs trained policies: only data of cube, scene and puzzle are recorded "
+            "here."
         )
     if parts.task is not None:
         plain = f"ogbench/{parts.file.removesuffix('.npz')}"
@@ -258,7 +259,7 @@ def _versions(name: str) -> dict[str, str]:
 
 def _out_of_view(qpos: np.ndarray) -> bool:
     """Whether the cube was ever outside the picture, and not in the drawer; `qpos` is [M, ...]."""
-    side, height = qpos[:, ogbench.CUBES + 1], qpos[:, ogbench.CUBES + 2]
+    _, side, height = qpos[:, ogbench.CUBES : ogbench.CUBES + 3].T
     drawer = (height >= 0.06) & (height <= 0.08)
     return bool(((side >= 0.29) | ((side <= -0.3) & ~drawer)).any())
 
@@ -285,8 +286,7 @@ def _collect(
     missing = [number for number, piece in enumerate(pieces) if not piece.is_file()]
     done, total = len(pieces) - len(missing), len(pieces)
     with contextlib.ExitStack() as stack:
-        if progress is None:
-            progress = stack.enter_context(_shown(task))
+        progress = progress or stack.enter_context(_shown(task))
         progress(done, total)
         if processes == 1:
             for number in missing:
@@ -321,11 +321,11 @@ def _ignore_interrupts() -> None:
 
 
 def _joined(pieces: list[Path]) -> dict[str, np.ndarray]:
-    columns: dict[str, list[np.ndarray]] = {}
+    columns = collections.defaultdict(list)
     for piece in pieces:
         with opened(piece) as arrays:
             for key in arrays:
-                columns.setdefault(key, []).append(arrays[key])
+                columns[key].append(arrays[key])
     return {key: np.concatenate(values) for key, values in columns.items()}
 
 

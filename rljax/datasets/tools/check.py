@@ -169,9 +169,9 @@ def _ends(dataset: OfflineDataset) -> Iterator[Finding]:
 
 
 def not_following(dataset: OfflineDataset, tolerance: float = 1e-5) -> np.ndarray:
-    """The rows within episodes whose successors are not the next rows' observations.
+    """The rows within episodes whose successors differ from the next rows' observations.
 
-    Numbers may differ by `tolerance`, relative to 1 plus their size.
+    `tolerance` is relative to 1 plus the size of a number.
     """
     inside = np.flatnonzero(~dataset.last[:-1])
     marked = np.zeros(dataset.num, np.bool_)
@@ -353,7 +353,6 @@ def _field(dataset: OfflineDataset, name: str) -> np.ndarray:
 
 
 def _differ(one: np.ndarray, other: np.ndarray, tolerance: float) -> np.ndarray:
-    """Whether numbers differ by more than the tolerance, and bytes and truth values at all."""
     if one.dtype.kind != "f" or tolerance == 0:
         return one != other
     return np.abs(one - other) > tolerance * (1 + np.abs(other))

@@ -28,9 +28,9 @@ FIELDS: dict[str, str] = {
     "dynamics": "next_observation",
 }
 REWARD_SCALE = 30.0  # random rewards lie in +-30 scale
-STEPS, STEP_SIZE, EPSILON = 100, 0.01, 1e-8  # of Adam; a step is STEP_SIZE scale long
+STEPS, STEP_SIZE, EPSILON = 100, 0.01, 1e-8  # of Adam
 CHUNKS = 10  # parts of the corrupted rows; a loss is the mean over one part
-ROWS = 2_048  # rows attacked in one call: few enough for a cache or a small GPU with many critics
+ROWS = 2_048  # attacked in one call: few enough for a cache or a small GPU with many critics
 
 
 @dataclasses.dataclass(frozen=True)
@@ -62,11 +62,10 @@ def corrupt(
     deviation of the whole column, x becomes
 
         random        x + U(-scale, scale) std; a reward becomes 30 U(-scale, scale)
-        adversarial   x + z std, where z lowers the attacker's value within [-scale, scale]; a
-                      reward r, -scale r
+        adversarial   x + z std, where 100 gradient steps in z within [-scale, scale] lower a value;
+                      a reward r becomes -scale r
 
-    Any agent with a `value` of observation and action can attack. The attack finds z by 100
-    gradient steps that lower the value at
+    The values are those of any agent with a `value` of observation and action:
 
         observation   Q(s + z std, a)
         action        Q(s, a + z std)
@@ -76,14 +75,13 @@ def corrupt(
 
     - z starts at 2 scale std (U(0, 1) - 1/2), and is multiplied by the std once more at the end. It
       is clipped to [-scale, scale] only after the first step.
-    - Adam's state is reset after every step, so that each is 0.01 scale long unless the gradient is
-      about 1e-8 or smaller. Some are this small in large data sets, since the loss is a mean over a
-      tenth of the corrupted rows.
+    - Adam's state is reset after every step, so that each is 0.01 scale long unless the gradient,
+      of a mean over a tenth of the corrupted rows, is about 1e-8 or smaller.
     - Actions are not clipped to [-1, 1].
     - Of several elements, the attack on a later one sees the earlier ones already corrupted.
 
-    z starts from NumPy's random numbers, not from PyTorch's as in [2]. Masks and random noise equal
-    those of [2] bit for bit, for equal rows and seeds.
+    Masks and random noise equal those of [2] bit for bit, for equal rows and seeds; the first z
+    does not.
 
     Raises `ValueError` for an unknown element, a rate outside [0, 1], a negative scale, a missing
     attacker, and one without values of actions or with other dimensions.
@@ -195,7 +193,7 @@ def _descended(
     std: Array,
     scale: Array,
 ) -> Array:
-    """The z [B, D] after 100 steps; `parts` are the first z, weights [B], s or s', and a."""
+    """The z [B, D] after `STEPS`; `parts` are the first z, weights [B], s or s', and a."""
     start, weight, *clean = parts
 
     def cost(z: Array) -> Array:
@@ -232,27 +230,18 @@ def _perturbation(
     number = len(rows)
     generator = np.random.default_rng([seed, list(FIELDS).index(element)])
     start = 2 * scale * std * (generator.random((number, len(std)), np.float32) - 0.5)
-    chunk = (
-        np.minimum(np.arange(number) // max(number // CHUNKS, 1), CHUNKS - 1)
-        if number >= CHUNKS
-        else 0 * rows
-    )
+    size = number // CHUNKS or number
+    chunk = np.minimum(np.arange(number) // size, CHUNKS - 1)
     weight = 1.0 / np.bincount(chunk)[chunk]
-    where = np.asarray(
-        transitions.next_observation if element == "dynamics" else transitions.observation
-    )
-    parts = [
-        np.asarray(x, np.float32)
-        for x in (start, weight, where[rows], np.asarray(transitions.action)[rows])
-    ]
+    state = transitions.next_observation if element == "dynamics" else transitions.observation
+    columns = start, weight, np.asarray(state)[rows], np.asarray(transitions.action)[rows]
     each = min(number, ROWS)
     pieces = []
     for first in range(0, number, each):
-        block = [x[first : first + each] for x in parts]
-        padded = tuple(
-            np.concatenate([x, np.zeros((each - len(x), *x.shape[1:]), x.dtype)]) for x in block
-        )
+        block = [np.asarray(x[first : first + each], np.float32) for x in columns]
+        padding = each - len(block[0])
+        padded = tuple(np.pad(x, ((0, padding), *[(0, 0)] * (x.ndim - 1))) for x in block)
         learner = attacker.state, attacker.config
         z = _descended(attacker.module, element, *learner, padded, std, jnp.float32(scale))
-        pieces.append(np.asarray(z)[: len(block[0])])
+        pieces.append(np.asarray(z)[: each - padding])
     return np.concatenate(pieces) * std

@@ -47,7 +47,7 @@ def correct(
     holds the share of corrected rows, and the errors of the models on held-out rows. Raises
     `ValueError` for data of other spaces, pictures, discrete actions, and too few rows.
     """
-    if not (source.is_plain and target.is_plain) or source.discrete or target.discrete:
+    if any(not data.is_plain or data.discrete for data in (source, target)):
         raise ValueError(
             "data are corrected where observations are vectors and actions are continuous."
         )

@@ -1,19 +1,10 @@
 """Preprocessing of datasets: reward transforms, and the choice of trajectories.
 
 Reward transforms are affine, r' = scale r + shift, for learning only. They follow the code behind
-published results:
+published results: those in `CONSTANT`, and
 
-    none              r                              TD3+BC [1], ReBRAC [2] except on AntMaze
-    return_range      1000 r / (max - min of         IQL on locomotion [3]
-                      the trajectories' returns)
-    minus_one         r - 1                          IQL [3], FQL [4] on AntMaze
-    times_10_minus_5  10 r - 5                       CQL [5], Cal-QL [6], WSRL [7] on AntMaze
-    times_4_minus_2   4 (r - 0.5)                    Diffusion-QL on AntMaze [8]
-    times_100         100 r                          ReBRAC on AntMaze [2]
-    standardise       (r - mean) / standard          Diffusion-QL on Adroit [8]
-                      deviation, over the rows
-    times_10_plus_5   10 r + 5, of rewards -1 and 0  Cal-QL [6], WSRL [7] on binary Adroit
-    minus_four        r - 4                          WSRL on Kitchen [7]
+    return_range   1000 r / (max - min of the trajectories' returns)   IQL on locomotion [3]
+    standardise    (r - mean) / standard deviation of the rows         Diffusion-QL on Adroit [8]
 
 [1] Fujimoto and Gu, arXiv:2106.06860. [2] Tarasov et al., arXiv:2305.09836. [3] Kostrikov et al.,
     arXiv:2110.06169; ikostrikov/implicit_q_learning, train_offline.py. [4] Park et al.,
@@ -37,15 +28,15 @@ from rljax.datasets.dataset import FIELDS, OfflineDataset, cut, nearest
 
 # Scale and shift of the transforms that are the same for all data.
 CONSTANT: dict[str, tuple[float, float]] = {
-    "none": (1.0, 0.0),
-    "minus_one": (1.0, -1.0),
-    "times_10_minus_5": (10.0, -5.0),
-    "times_4_minus_2": (4.0, -2.0),
-    "times_100": (100.0, 0.0),
-    "times_10_plus_5": (10.0, 5.0),
-    "minus_four": (1.0, -4.0),
+    "none": (1.0, 0.0),  # TD3+BC [1], ReBRAC [2] except on AntMaze
+    "minus_one": (1.0, -1.0),  # IQL [3], FQL [4] on AntMaze
+    "times_10_minus_5": (10.0, -5.0),  # CQL [5], Cal-QL [6], WSRL [7] on AntMaze
+    "times_4_minus_2": (4.0, -2.0),  # Diffusion-QL on AntMaze [8]
+    "times_100": (100.0, 0.0),  # ReBRAC on AntMaze [2]
+    "times_10_plus_5": (10.0, 5.0),  # Cal-QL [6], WSRL [7] on binary Adroit, rewards -1 and 0
+    "minus_four": (1.0, -4.0),  # WSRL on Kitchen [7]
 }
-BLOCK = 1 << 16  # rows that are compared at a time
+BLOCK = 1 << 16  # rows compared at a time
 REST = tuple(name for name in FIELDS if name not in ("observation", "next_observation"))
 
 
@@ -59,22 +50,22 @@ def reward_transform(name: RewardTransform, dataset: OfflineDataset) -> tuple[fl
         return CONSTANT[name]
     if name == "return_range":
         returns = iql_returns(dataset)
-        low, high = returns.min(), returns.max()
-        if not high > low:
-            raise ValueError(
-                "reward transform 'return_range' divides by the range of returns, all "
-                f"{len(returns)} of '{dataset.name}' are {low:g}. Choose another, such as 'none'."
-            )
-        return float(1000 / (high - low)), 0.0
+        span = returns.max() - returns.min()
+        if span > 0:
+            return float(1000 / span), 0.0
+        why = f"range of returns, all {len(returns)} of '{dataset.name}' are {returns[0]:g}"
+        raise ValueError(
+            f"reward transform '{name}' divides by the {why}. Choose another, such as 'none'."
+        )
     if name == "standardise":
         reward = np.asarray(dataset.transitions.reward, np.float64)
         deviation = reward.std(ddof=1) if len(reward) > 1 else 0.0
-        if not deviation > 0:
-            raise ValueError(
-                "reward transform 'standardise' divides by the standard deviation of rewards, all "
-                f"of '{dataset.name}' are {reward[0]:g}. Choose another, such as 'none'."
-            )
-        return float(1 / deviation), float(-reward.mean() / deviation)
+        if deviation > 0:
+            return float(1 / deviation), float(-reward.mean() / deviation)
+        why = f"standard deviation of rewards, all of '{dataset.name}' are {reward[0]:g}"
+        raise ValueError(
+            f"reward transform '{name}' divides by the {why}. Choose another, such as 'none'."
+        )
     known = typing.get_args(RewardTransform)
     raise ValueError(
         f"no reward transform '{name}'.{nearest(str(name), known, most=1)} All of "
@@ -108,8 +99,8 @@ def top_fraction(dataset: OfflineDataset, fraction: float, discount: float = 1.0
     """The best trajectories by discounted return, in recorded order.
 
     Of K trajectories, including one that the end of the file cut, max(1, floor(fraction K)) are
-    kept, as by CORL, which splits trajectories longer than 1000 steps. The first table of %BC took
-    a fraction of the steps instead (Chen et al., arXiv:2106.01345, section 5.1). Raises
+    kept. CORL does the same, but splits trajectories of more than 1000 steps; the first table of
+    %BC took a fraction of the steps (Chen et al., arXiv:2106.01345, section 5.1). Raises
     `ValueError` if `fraction` is not in (0, 1] or `discount` not in [0, 1].
     """
     if not 0 < fraction <= 1:
@@ -118,12 +109,10 @@ def top_fraction(dataset: OfflineDataset, fraction: float, discount: float = 1.0
         )
     if not 0 <= discount <= 1:
         raise ValueError(f"discount is {discount:g}, it must be in [0, 1].")
-    starts = dataset.episode_starts
-    lengths = dataset.episode_lengths
+    starts, lengths = dataset.episode_starts, dataset.episode_lengths
     age = np.arange(dataset.num) - np.repeat(starts, lengths)
-    returns = np.add.reduceat(
-        np.asarray(dataset.transitions.reward, np.float64) * np.power(discount, age), starts
-    )
+    rewards = np.asarray(dataset.transitions.reward, np.float64) * np.power(discount, age)
+    returns = np.add.reduceat(rewards, starts)
     why = f"the best {fraction:g} of trajectories at discount {discount:g}"
     return subset(dataset, np.repeat(_best(returns, fraction), lengths), why)
 
@@ -131,13 +120,13 @@ def top_fraction(dataset: OfflineDataset, fraction: float, discount: float = 1.0
 def row_weights(
     dataset: OfflineDataset, name: str, alpha: float = 0.1, share: float = 0.1
 ) -> np.ndarray:
-    """[N] float64: the probability to draw each row, by the score of its trajectory.
+    """[N] float64: the probability to draw each row.
 
-    "return": proportional to exp(score / alpha), where the score is the undiscounted return, scaled
-    to [0, 1] over the trajectories. "advantage": the same with the return minus a linear fit of
-    returns on first observations. Both are Hong et al.'s (arXiv:2306.13085;
-    Improbable-AI/harness-offline-rl), whose softmax is over rows. "top": equal on the rows that
-    `top_fraction` keeps with `share`, 0 on all others.
+    "return": proportional to exp(score / alpha), where the score is the undiscounted return of the
+    row's trajectory, scaled to [0, 1] over the trajectories. "advantage": the same with the return
+    minus a linear fit of returns on first observations. Both are Hong et al.'s (arXiv:2306.13085;
+    Improbable-AI/harness-offline-rl). "top": equal on the rows that `top_fraction` keeps with
+    `share`, else 0.
 
     Raises `ValueError` if there is only one trajectory, or if all have the same score.
     """
@@ -158,7 +147,7 @@ def row_weights(
     if not high - low > 1e-9 * max(1.0, abs(low), abs(high)):
         raise ValueError(
             f"--weights {name}: all {len(starts):,} trajectories of '{dataset.name}' have one "
-            f"{name}, {low:g}, so that no row would be drawn more often. Leave out --weights."
+            f"{name}, {low:g}: no row would be drawn more often. Leave out --weights."
         )
     weight = np.repeat(np.exp(((score - low) / (high - low) - 1.0) / alpha), lengths)
     return weight / weight.sum()
@@ -180,15 +169,14 @@ def _fit(dataset: OfflineDataset, returns: np.ndarray) -> np.ndarray:
     if not dataset.spec.is_vector:
         raise ValueError(
             "--weights advantage fits returns on first observations, and those of "
-            f"'{dataset.name}' are not vectors: --weights return needs none."
+            f"'{dataset.name}' are not vectors: take --weights return."
         )
     first = np.asarray(dataset.transitions.observation)[dataset.episode_starts].astype(np.float64)
     inputs = np.column_stack([first - first.mean(axis=0), np.ones(len(first))])
     if len(first) <= inputs.shape[1]:
         raise ValueError(
             f"--weights advantage fits {inputs.shape[1]} coefficients to the returns of "
-            f"{len(first)} trajectories of '{dataset.name}', and the fit would be exact. --weights "
-            "return needs no fit."
+            f"{len(first)} trajectories of '{dataset.name}', exactly: take --weights return."
         )
     return inputs @ np.linalg.lstsq(inputs, returns, rcond=None)[0]
 
@@ -201,8 +189,7 @@ def _best(returns: np.ndarray, fraction: float) -> np.ndarray:
 
 
 def join(parts: Sequence[OfflineDataset], name: str, mark: bool = False) -> OfflineDataset:
-    """Join several datasets, in their order, with the environment, references and bounds of the
-    first.
+    """Join datasets, in their order. Environment, references and bounds are those of the first.
 
     With `mark`, the signal "part" of each row is the number of its data set, from 0. Raises
     `ValueError` if dimensions, bounds or signals differ.
@@ -296,8 +283,7 @@ def require_equal(one: OfflineDataset, other: OfflineDataset) -> None:
 
 
 def _differences(one: OfflineDataset, other: OfflineDataset) -> list[str]:
-    both = (one, other)
-    reasons = []
+    both, reasons = (one, other), []
     if not (one.spec.is_vector and other.spec.is_vector):
         if difference(one.spec, other.spec) in ("observation_shape", "observation_dtype", "parts"):
             reasons.append(f"they show {shown(one.spec)} and {shown(other.spec)}")
