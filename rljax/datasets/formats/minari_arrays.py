@@ -49,13 +49,11 @@ class Observations:
                 f"most {MOST_NUMBERS:,} are read. Correct the file's metadata."
             )
         try:
-            both = (
-                minari_spaces.gymnasium_space(observation_space),
-                minari_spaces.gymnasium_actions(action_space),
-            )
-            translated = Spaces(*both, name)
+            shown_space = minari_spaces.gymnasium_space(observation_space)
+            choices = minari_spaces.gymnasium_actions(action_space)
+            translated = Spaces(shown_space, choices, name)
             if masked and translated.discrete and not translated.parts:
-                translated = Spaces(*both, name, masked=True)
+                translated = Spaces(shown_space, choices, name, masked=True)
         except (TypeError, ValueError) as error:
             raise ValueError(
                 f"'{name}' cannot be shown to agents: {text.shortened(str(error))}"
@@ -171,10 +169,7 @@ def with_signals(arrays: dict[str, Any], signals: Mapping[str, np.ndarray]) -> d
     """The arguments of Minari's buffer with signals [T, K...], which are zeros at the reset."""
     if not signals:
         return arrays
-    columns = {
-        name: np.concatenate([np.zeros_like(column[:1]), column])
-        for name, column in signals.items()
-    }
+    columns = {name: np.pad(x, [(1, 0), *[(0, 0)] * (x.ndim - 1)]) for name, x in signals.items()}
     return arrays | {"infos": arrays.get("infos", {}) | {"signals": columns}}
 
 

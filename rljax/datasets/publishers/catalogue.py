@@ -55,14 +55,10 @@ def load(
             raise ValueError(
                 f"action_bounds is for files given by their path; those of '{name}' are known."
             )
-        special = {"d4rl": {"strict": strict}, "minari": {"action_bounds": action_bounds}}
+        options = {"d4rl": {"strict": strict}, "minari": {"action_bounds": action_bounds}}
+        search = {"folder": folder, "download": download, "progress": progress}
         return _reader(family).load(
-            name,
-            folder,
-            download=download,
-            clip_actions=clip_actions,
-            progress=progress,
-            **special.get(family, {}),
+            name, clip_actions=clip_actions, **options.get(family, {}), **search
         )
     path = _located(name, folder)
     if path.suffix.lower() not in SUFFIXES:

@@ -121,28 +121,15 @@ def reference(environment: str) -> tuple[float, float] | None:
 
 
 def load(
-    name: str,
-    folder: Path | None = None,
-    *,
-    download: bool = True,
-    clip_actions: bool = False,
-    strict: bool = False,
-    progress: files.Progress | None = None,
+    name: str, *, clip_actions: bool = False, strict: bool = False, **search: Any
 ) -> OfflineDataset:
-    """The dataset called `name`; the arguments are those of `rljax.datasets.load`."""
+    """The dataset called `name`. `search` are other arguments of `rljax.datasets.load`."""
     entry = entries().get(name.removeprefix("d4rl/"))
     if entry is None:
         raise base.unknown(name, "D4RL", names())
     library = Path(os.environ.get("D4RL_DATASET_DIR") or Path.home() / ".d4rl" / "datasets")
-    path = files.find(
-        "d4rl",
-        Path(entry.file).name,
-        folder,
-        [library],
-        url=entry.url,
-        download=download,
-        progress=progress,
-    )
+    file = Path(entry.file).name
+    path = files.find("d4rl", file, others=[library], url=entry.url, **search)
     return read(path, name, entry, clip_actions=clip_actions, strict=strict)
 
 

@@ -54,15 +54,9 @@ def names() -> list[str]:
 
 
 def load(
-    name: str,
-    folder: Path | None = None,
-    *,
-    download: bool = True,
-    clip_actions: bool = False,
-    action_bounds: Any = None,
-    progress: files.Progress | None = None,
+    name: str, *, clip_actions: bool = False, action_bounds: Any = None, **search: Any
 ) -> OfflineDataset:
-    """The dataset called `name`; the arguments are those of `rljax.datasets.load`.
+    """The dataset called `name`. `search` are other arguments of `rljax.datasets.load`.
 
     For ids that `names` does not list, such as a user's own, only the local folders are searched.
     """
@@ -72,15 +66,9 @@ def load(
     paths = {}
     for file in (METADATA, MAIN):
         try:
-            paths[file] = files.find(
-                "minari",
-                f"{identity}/{file}",
-                folder,
-                [library()],
-                url=f"{REMOTE}/{space}/resolve/main/{rest}/{file}" if known else None,
-                download=download,
-                progress=progress,
-            )
+            url = f"{REMOTE}/{space}/resolve/main/{rest}/{file}" if known else None
+            path = f"{identity}/{file}"
+            paths[file] = files.find("minari", path, others=[library()], url=url, **search)
         except ValueError as error:
             if not known and "no address" in str(error):
                 raise base.unknown(name, "Minari or the local folders", names()) from error
@@ -93,9 +81,7 @@ def load(
 def environment(name: str) -> str | None:
     """The environment in the metadata of the dataset called `name`, if it is on this machine."""
     try:
-        path = files.find(
-            "minari", f"{_identity(name)}/{METADATA}", None, [library()], download=False
-        )
+        path = files.find("minari", f"{_identity(name)}/{METADATA}", others=[library()])
         recording, evaluation = _specs(_metadata(path.parents[1]))
         return environments.named(evaluation or recording)
     except ValueError:  # `load` reports what is wrong

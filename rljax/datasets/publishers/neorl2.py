@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -97,15 +98,8 @@ def environment(name: str) -> str | None:
     return ENVIRONMENTS.get(_parts(name)[0])
 
 
-def load(
-    name: str,
-    folder: Path | None = None,
-    *,
-    download: bool = True,
-    clip_actions: bool = False,
-    progress: files.Progress | None = None,
-) -> OfflineDataset:
-    """The dataset called `name`; the arguments are those of `rljax.datasets.load`.
+def load(name: str, *, clip_actions: bool = False, **search: Any) -> OfflineDataset:
+    """The dataset called `name`. `search` are other arguments of `rljax.datasets.load`.
 
     The "-v0" of a name may be left out.
     """
@@ -117,12 +111,10 @@ def load(
     path = files.find(
         "neorl2",
         file,
-        folder,
-        [Path.home() / ".neorl2" / "datasets"],
+        others=[Path.home() / ".neorl2" / "datasets"],
         url=f"{URL}/{task}/{file}",
         checksum=f"md5:{md5}",
-        download=download,
-        progress=progress,
+        **search,
     )
     return read(path, name, task, split, clip_actions=clip_actions)
 

@@ -120,25 +120,11 @@ def names() -> list[str]:
     ]
 
 
-def load(
-    name: str,
-    folder: Path | None = None,
-    *,
-    download: bool = True,
-    clip_actions: bool = False,
-    progress: files.Progress | None = None,
-) -> OfflineDataset:
-    """The dataset called `name`; the arguments are those of `rljax.datasets.load`."""
+def load(name: str, *, clip_actions: bool = False, **search: Any) -> OfflineDataset:
+    """The dataset called `name`. `search` are other arguments of `rljax.datasets.load`."""
     parts = parse(name)
-    path = files.find(
-        "ogbench",
-        parts.file,
-        folder,
-        [Path.home() / ".ogbench" / "data"],
-        url=f"{URL}/{parts.file}",
-        download=download,
-        progress=progress,
-    )
+    library, url = Path.home() / ".ogbench" / "data", f"{URL}/{parts.file}"
+    path = files.find("ogbench", parts.file, others=[library], url=url, **search)
     return read(path, name, parts, clip_actions=clip_actions)
 
 

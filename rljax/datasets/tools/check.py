@@ -117,24 +117,16 @@ def _actions(dataset: OfflineDataset) -> Iterator[Finding]:
 
 def _choices(dataset: OfflineDataset) -> Iterator[Finding]:
     """Whether each discrete action occurs."""
-    known, action = dataset.provenance.get("num_actions"), _field(dataset, "action")
-    remedy = "Intended, or are rows missing?"
-    if dataset.choices:
-        cases = [
-            (most, f"the {most} choices of action {i}", "choices", remedy)
-            for i, most in enumerate(dataset.choices)
-        ]
-    else:
-        most = max(dataset.action_size, 2)
-        number = f"at least {dataset.action_size} actions (the file does not say how many)"
-        remedy += (
-            " If the file does not say how many actions there are, the environment does: rljax "
-            "data convert FILE NEW --env NAME"
-        )
-        cases = [(most, f"{known} actions" if known else number, "actions", remedy)]
-    for (most, number, kind, remedy), column in zip(
-        cases, action.reshape(dataset.num, -1).T, strict=True
-    ):
+    known, size = dataset.provenance.get("num_actions"), dataset.action_size
+    number = (
+        f"{known} actions" if known else f"at least {size} actions (the file does not say how many)"
+    )
+    cases = [
+        (most, f"the {most} choices of action {i}", "choices")
+        for i, most in enumerate(dataset.choices)
+    ] or [(max(size, 2), number, "actions")]
+    columns = _field(dataset, "action").reshape(dataset.num, -1).T
+    for (most, number, kind), column in zip(cases, columns, strict=True):
         occurring = np.unique(column)
         if len(occurring) < most:
             yield Finding(
@@ -142,7 +134,8 @@ def _choices(dataset: OfflineDataset) -> Iterator[Finding]:
                 most - len(occurring),
                 f"{len(occurring)} of {number} occur: {_rows(occurring, kind)}",
                 "The values of the others are guesses, which a policy may prefer.",
-                remedy,
+                "Intended, or are rows missing? If the file does not say how many actions there "
+                "are, the environment does: rljax data convert FILE NEW --env NAME",
             )
 
 
@@ -175,10 +168,8 @@ def not_following(dataset: OfflineDataset, tolerance: float = 1e-5) -> np.ndarra
     """
     inside = np.flatnonzero(~dataset.last[:-1])
     marked = np.zeros(dataset.num, np.bool_)
-    observations, successors = dataset.transitions.observation, dataset.transitions.next_observation
-    for observation, successor in zip(
-        *map(frames.columns, (observations, successors)), strict=True
-    ):
+    both = dataset.transitions.observation, dataset.transitions.next_observation
+    for observation, successor in zip(*map(frames.columns, both), strict=True):
         rows = inside
         if frames.is_frames(observation):  # the same picture needs no comparison
             rows = inside[(successor.index[inside] != observation.index[inside + 1]).any(axis=1)]
@@ -309,7 +300,7 @@ def _stored(dataset: OfflineDataset) -> Iterator[Finding]:
     coarse = {
         key: name
         for key, name in dataset.provenance.get("types", {}).items()
-        if name not in ("float32", "float64", "bool") and not (key.startswith(("terminal", "act")))
+        if name not in ("float32", "float64", "bool") and not key.startswith(("terminal", "act"))
     }
     if coarse:
         yield Finding(

@@ -169,14 +169,15 @@ def _fit(dataset: OfflineDataset, returns: np.ndarray) -> np.ndarray:
     if not dataset.spec.is_vector:
         raise ValueError(
             "--weights advantage fits returns on first observations, and those of "
-            f"'{dataset.name}' are not vectors: take --weights return."
+            f"'{dataset.name}' are not vectors: --weights return needs none."
         )
     first = np.asarray(dataset.transitions.observation)[dataset.episode_starts].astype(np.float64)
     inputs = np.column_stack([first - first.mean(axis=0), np.ones(len(first))])
     if len(first) <= inputs.shape[1]:
         raise ValueError(
             f"--weights advantage fits {inputs.shape[1]} coefficients to the returns of "
-            f"{len(first)} trajectories of '{dataset.name}', exactly: take --weights return."
+            f"{len(first)} trajectories of '{dataset.name}', which would be exact: --weights "
+            "return needs no fit."
         )
     return inputs @ np.linalg.lstsq(inputs, returns, rcond=None)[0]
 
