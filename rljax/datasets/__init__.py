@@ -4,16 +4,9 @@
 
     dataset = datasets.load("d4rl/hopper-medium-v2")
     findings = datasets.check(dataset)
-    scale, shift = datasets.reward_transform("return_range", dataset)
 
-`dataset` defines what a data set is. The rooms, each importing only those above it:
-
-    formats      files: reading them safely, checking their arrays, and our own layout
-    tools        checks, summaries, preprocessing, corruption, and correction of other dynamics
-    publishers   D4RL, Minari, OGBench, NeoRL-2: names, downloads, and each publisher's rules
-    recording    scripted experts that record data of a published form
-
-See docs/datasets.md.
+`dataset` defines what a data set is. The rooms `formats`, `tools`, `publishers` and `recording`
+each import only those before them. See docs/datasets.md.
 """
 
 from rljax.datasets.dataset import OfflineDataset, cut, require_integers, score

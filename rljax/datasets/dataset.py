@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -17,21 +16,14 @@ from rljax.agent import EnvSpec, Part, Transition
 from rljax.buffers import PART, frames
 from rljax.envs.signals import numbers
 
-FAMILIES = (
-    "d4rl",
-    "minari",
-    "ogbench",
-    "neorl2",
-)  # prefixes of names; each is also the name of the module that reads them
+# Prefixes of names, and the modules of `publishers` that read them.
+FAMILIES = ("d4rl", "minari", "ogbench", "neorl2")
 
 Bounds = tuple[np.ndarray, np.ndarray]
 
 
 def score(returns: Any, reference: Sequence[float] | None) -> Any:
-    """Normalised score of undiscounted returns [...]: 100 (R - min) / (max - min).
-
-    None without a reference.
-    """
+    """Normalised score of undiscounted returns [...]: 100 (R - min) / (max - min), or None."""
     if reference is None:
         return None
     low, high = reference
@@ -42,35 +34,27 @@ def score(returns: Any, reference: Sequence[float] | None) -> Any:
 class OfflineDataset:
     """Transitions of complete and cut trajectories, in recorded order.
 
-    Actions are normalised to [-1, 1]. `terminated` marks the environment's own end, after which
-    nothing is bootstrapped. `truncated` marks every other end of a trajectory: a time limit, a cut,
-    the end of the file. The last row of a trajectory carries one of the two marks, so boundaries
-    need no separate array. `next_observation` is the true successor. If the successor of a terminal
-    state was not recorded, it is the row's own observation.
+    Actions are normalised to [-1, 1]. The last row of a trajectory is either `terminated`, at the
+    environment's own end, or `truncated`: at a time limit, a cut, the end of the file.
+    `next_observation` is the true successor, or the row's own observation where that of a terminal
+    state was not recorded.
 
     An observation is one array, or a dictionary of arrays: pictures are uint8, masks of allowed
-    actions bool, all else float32. Pictures of at least 1 kB are `rljax.buffers.frames.Frames`, in
-    which each is stored once. They are indexed as arrays are, `np.asarray` gives all of them at
-    once, and `OfflineDataset` makes them of arrays.
-
-    Signals beside the reward, such as a cost, are the `extras` of the transitions: [N, K...]
-    float32 by name.
+    actions bool, all else float32. Pictures of at least 1 kB become `rljax.buffers.frames.Frames`.
+    Signals, such as a cost, are the `extras` of the transitions: [N, K...] float32 by name.
     """
 
     name: str  # as given: "d4rl/hopper-medium-v2", or a path
     transitions: Transition = dataclasses.field(repr=False)  # NumPy arrays [N, ...], or `Frames`
-    # the matching Gymnasium environment, such as "Hopper-v5"; None if there is none
-    env: str | None
-    # undiscounted returns that score 0 and 100; None if none are published
-    reference: tuple[float, float] | None
-    # low [A] and high [A] of the actions in the file; None if they are discrete
-    action_bounds: Bounds | None
+    env: str | None  # the matching Gymnasium environment, such as "Hopper-v5"
+    reference: tuple[float, float] | None  # published undiscounted returns that score 0 and 100
+    action_bounds: Bounds | None  # of the actions in the file; None if they are discrete
     # files, checksums, rules and versions; JSON-able
     provenance: dict[str, Any] = dataclasses.field(repr=False)
-    complete: bool = True  # False: the last trajectory was cut by the end of the file
+    complete: bool = True  # False: the end of the file cut the last trajectory
 
     def __post_init__(self) -> None:
-        """Store large pictures once."""
+
         t = self.transitions
         observation, following = frames.stored_once(t.observation, t.next_observation)
         object.__setattr__(
@@ -84,24 +68,23 @@ class OfflineDataset:
 
     @property
     def spec(self) -> EnvSpec:
-        """The spaces of the data, as those of an environment."""
+        """The spaces of the data."""
         observation = self.transitions.observation
+        signals = sorted(self.transitions.extras.items())
         spaces: dict[str, Any] = {
             "discrete": self.discrete,
             "choices": self.choices,
             "stack": self.stack,
+            "signals": tuple(Part(name, column.shape[1:]) for name, column in signals),
         }
-        signals = self.transitions.extras.items()
-        spaces["signals"] = tuple(Part(name, column.shape[1:]) for name, column in sorted(signals))
+        shape = ()
         if isinstance(observation, dict):
-            parts = tuple(
+            spaces["parts"] = tuple(
                 Part(name, x.shape[1:], dtype_name(x)) for name, x in sorted(observation.items())
             )
-            return EnvSpec(self.name, (), self.action_size, parts=parts, **spaces)
-        dtype = dtype_name(observation)
-        return EnvSpec(
-            self.name, observation.shape[1:], self.action_size, observation_dtype=dtype, **spaces
-        )
+        else:
+            shape, spaces["observation_dtype"] = observation.shape[1:], dtype_name(observation)
+        return EnvSpec(self.name, shape, self.action_size, **spaces)
 
     @property
     def is_plain(self) -> bool:
@@ -110,7 +93,7 @@ class OfflineDataset:
 
     @property
     def observation_size(self) -> int:
-        """The numbers in an observation: O, where it is a vector."""
+        """The numbers in an observation."""
         return sum(math.prod(x.shape[1:]) for x in frames.columns(self.transitions.observation))
 
     @property
@@ -120,13 +103,14 @@ class OfflineDataset:
 
     @property
     def discrete(self) -> bool:
-        """Whether actions are indices of choices (int32). If not, they are vectors (float32)."""
+        """Whether actions are indices of choices (int32), and not vectors (float32)."""
         return self.transitions.action.dtype.kind in "iu"
 
     @property
     def choices(self) -> tuple[int, ...]:
-        """Of several discrete actions in a row: how many choices each has, as recorded,
-        or the largest + 1.
+        """How many choices each of several discrete actions has: as recorded, or the largest + 1.
+
+        () for all other actions.
         """
         action = self.transitions.action
         if not self.discrete or action.ndim == 1:
@@ -135,10 +119,7 @@ class OfflineDataset:
 
     @property
     def action_size(self) -> int:
-        """A, the dimensions of an action.
-
-        For discrete actions, their number: as recorded, or the largest + 1.
-        """
+        """The dimensions of an action; the number of discrete actions, as for `choices`."""
         if not self.discrete:
             return self.transitions.action.shape[-1]
         return sum(self.choices) or int(
@@ -147,29 +128,22 @@ class OfflineDataset:
 
     @property
     def max_episode_steps(self) -> int | None:
-        """The time limit of `env`, in environment steps.
-
-        None: that with which its package registers it.
-        """
+        """The time limit of `env`, in environment steps; None: the registered one."""
         return self.provenance.get("max_episode_steps")
 
     @property
     def last(self) -> np.ndarray:
-        """[N] bool: the last rows of episodes, `terminated | truncated`."""
+        """[N] bool: the last rows of episodes."""
         return np.asarray(self.transitions.terminated) | np.asarray(self.transitions.truncated)
 
     @property
     def episode_starts(self) -> np.ndarray:
-        """[episodes] int64: the first row of each episode,
-        including one that the end of the file cut.
-        """
+        """[episodes] int64: the first row of each episode, also of a cut one."""
         return np.concatenate([[0], np.flatnonzero(self.last[:-1]) + 1])
 
     @property
     def episode_lengths(self) -> np.ndarray:
-        """[episodes] int64: transitions of each episode,
-        including one that the end of the file cut.
-        """
+        """[episodes] int64: transitions of each episode of `episode_starts`."""
         return np.diff(np.append(self.episode_starts, self.num))
 
     def lengths(self) -> np.ndarray:
@@ -177,25 +151,22 @@ class OfflineDataset:
         return self.episode_lengths[: self._finished]
 
     def returns(self) -> np.ndarray:
-        """[episodes] float64: undiscounted return of each complete episode,
-        over the kept transitions.
+        """[episodes] float64: undiscounted return of each complete episode.
 
-        If D4RL's rules drop the last transition of an episode, its reward is missing.
+        Rewards of rows that D4RL's rules drop are missing.
         """
         rewards = np.asarray(self.transitions.reward, np.float64)
         return np.add.reduceat(rewards, self.episode_starts)[: self._finished]
 
     def signal_sums(self) -> dict[str, np.ndarray]:
-        """[episodes] float64: the sums of each signal over each complete episode,
-        one entry for each of its numbers.
+        """[episodes] float64: the sum over each complete episode of each number of a signal.
 
-        The label of joined parts is left out: it says where rows are from.
+        The label of joined parts is left out.
         """
         extras = sorted(self.transitions.extras.items())
         columns = {name: np.asarray(x, np.float64) for name, x in extras if name != PART}
-        starts = self.episode_starts
         return {
-            name: np.add.reduceat(x, starts)[: self._finished]
+            name: np.add.reduceat(x, self.episode_starts)[: self._finished]
             for name, x in numbers(columns, 1).items()
         }
 
@@ -205,7 +176,7 @@ class OfflineDataset:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all transitions. Pictures that are stored once count once."""
+        """Bytes of all transitions."""
         return frames.distinct_bytes([getattr(self.transitions, name) for name in FIELDS])
 
     @property
@@ -217,16 +188,14 @@ FIELDS = ("observation", "action", "reward", "terminated", "truncated", "next_ob
 
 
 def cut(transitions: Transition, rows: np.ndarray) -> Transition:
-    """The transitions [N, ...] with `rows` (indices, or a mask [N]) marked as truncated,
-    except terminal rows.
-    """
+    """The transitions, with `rows` (indices, or a mask [N]) truncated unless they are terminal."""
     truncated = np.array(transitions.truncated)
     truncated[rows] |= ~np.asarray(transitions.terminated)[rows]
     return transitions.replace(truncated=truncated)
 
 
 def versions(*packages: str) -> dict[str, str]:
-    """Versions of this package and of the others that read the file."""
+    """Versions of rljax, NumPy and other packages."""
     from importlib import metadata
 
     from rljax import __version__
@@ -235,7 +204,7 @@ def versions(*packages: str) -> dict[str, str]:
 
 
 def unknown(name: str, family: str, names: Sequence[str]) -> ValueError:
-    """The error for a dataset that `family` does not have. It suggests the nearest of `names`."""
+    """The error for a dataset that `family` does not have, with the nearest of `names`."""
     return ValueError(
         f"no dataset '{name}' in {family}.{nearest(name, names)} All of them: rljax data list"
     )
@@ -245,19 +214,15 @@ def nearest(name: str, names: Sequence[str], most: int = 3) -> str:
     """ " Nearest: 'a', 'b'.", or "" if no name is near. Upper and lower case do not matter."""
     import difflib
 
-    spellings = {known.lower(): known for known in names}
-    names_near = [
-        spellings[match]
-        for match in difflib.get_close_matches(name.lower(), spellings, n=most, cutoff=0.5)
-    ]
-    return f" Nearest: {', '.join(repr(known) for known in names_near)}." if names_near else ""
+    spellings = {known.lower(): repr(known) for known in names}
+    matches = difflib.get_close_matches(name.lower(), spellings, n=most, cutoff=0.5)
+    return f" Nearest: {', '.join(spellings[match] for match in matches)}." if matches else ""
 
 
 def as_bounds(bounds: Any, size: int) -> Bounds:
-    """Low and high [A] float32 from `bounds`, two numbers or arrays [A]; None means -1 and 1.
+    """Low and high [size] float32 from `bounds`, two numbers or arrays; None means -1 and 1.
 
-    Raises `ValueError` if they do not fit `size` dimensions, are not finite, or low is not below
-    high.
+    Raises `ValueError` if they have another size, are not finite, or low is not below high.
     """
     try:
         low, high = (
@@ -269,10 +234,10 @@ def as_bounds(bounds: Any, size: int) -> Bounds:
             return low, high
     except (TypeError, ValueError, OverflowError):
         pass
-    shown = repr(bounds) if len(repr(bounds)) <= 200 else f"{repr(bounds)[:200]}..."
+    shown = repr(bounds)
     raise ValueError(
-        f"action_bounds is {shown}; it must be two, low below high, each a number or one per "
-        f"dimension ({size}), such as action_bounds=(-2.0, 2.0)."
+        f"action_bounds is {shown[:200]}{'...' * (len(shown) > 200)}; it must be two, low below "
+        f"high, each a number or one per dimension ({size}), such as action_bounds=(-2.0, 2.0)."
     )
 
 
@@ -282,16 +247,12 @@ def is_unit(bounds: Bounds) -> bool:
 
 
 def dtype_name(column: Any) -> str:
-    """The dtype that agents are promised for a column of observations:
-    bytes and truth values keep theirs.
-    """
+    """The dtype in which agents see a column of observations."""
     return column.dtype.name if column.dtype.name in ("uint8", "bool") else "float32"
 
 
 def columns(transitions: Transition, name: str) -> Iterator[tuple[str, Any]]:
-    """The columns [N, ...] of a field of transitions:
-    with its name, or with those of a dictionary's parts.
-    """
+    """The columns [N, ...] of a field of transitions, with its name or those of its parts."""
     value = getattr(transitions, name)
     if isinstance(value, dict):
         yield from ((f"{name}[{part!r}]", value[part]) for part in sorted(value))
@@ -300,10 +261,7 @@ def columns(transitions: Transition, name: str) -> Iterator[tuple[str, Any]]:
 
 
 def denormalised(dataset: OfflineDataset) -> np.ndarray:
-    """Actions within the file's bounds [N, A], for writing.
-
-    They are float64 unless the bounds are -1 and 1.
-    """
+    """Actions within the file's bounds [N, A]: float64, unless the bounds are -1 and 1."""
     action = np.asarray(dataset.transitions.action)
     if dataset.action_bounds is None or is_unit(dataset.action_bounds):
         return action
@@ -312,28 +270,14 @@ def denormalised(dataset: OfflineDataset) -> np.ndarray:
 
 
 def require_integers(dataset: OfflineDataset, env: str, number: int) -> None:
-    """Raise `ValueError` where the `number` discrete actions of the environment `env` are stored as
-    real numbers.
-    """
+    """Raise `ValueError` if the `number` discrete actions of `env` are stored as real numbers."""
     if not dataset.discrete and are_whole(denormalised(dataset)):
         raise ValueError(
             f"the actions of '{dataset.name}' are whole numbers, stored as real ones, and '{env}' "
-            f"has {number} discrete actions. Store them in the file as integers: "
-            "actions.astype(np.int64)"
+            f"has {number} discrete actions. Store integers: actions.astype(np.int64)"
         )
 
 
 def are_whole(action: np.ndarray) -> bool:
     """Whether actions [N, A] are single whole numbers from 0 on."""
     return action.shape[-1] == 1 and bool((action >= 0).all() and (np.rint(action) == action).all())
-
-
-def json_able(value: Any) -> Any:
-    """`value` with NumPy's numbers and arrays, tuples and paths converted for JSON."""
-    if isinstance(value, Mapping):
-        return {str(key): json_able(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [json_able(item) for item in value]
-    if isinstance(value, np.ndarray | np.generic):
-        return value.tolist()
-    return value.name if isinstance(value, Path) else value

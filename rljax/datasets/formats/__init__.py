@@ -16,7 +16,7 @@ from rljax.datasets.formats import hdf5, npz, text
 
 @contextlib.contextmanager
 def opened(path: Path) -> Iterator[Mapping[str, Any]]:
-    """The arrays of a .npz or HDF5 file by key. Each array is read when it is requested.
+    """The arrays of a .npz or HDF5 file by key, each read when it is requested.
 
     The mapping also has `text(key)`: a text in the file, or None.
 

@@ -1,7 +1,6 @@
 """`Rows`: the rows of a file, and the rules that assemble an `OfflineDataset` from them.
 
-Axes: `M` rows of a file, `N` kept transitions, `O` dimensions of an observation, `A` of an action,
-`K` several discrete actions.
+Axes: `M` rows of a file, `O` dimensions of an observation, `A` of an action, `K` discrete actions.
 """
 
 from __future__ import annotations
@@ -18,8 +17,7 @@ from rljax.datasets import dataset as base
 from rljax.datasets.dataset import FIELDS, Bounds, OfflineDataset, are_whole, as_bounds, is_unit
 from rljax.datasets.formats import schema
 
-# Half ranges: actions beyond their bounds by less are rounding errors, which are clipped silently.
-TOLERANCE = 1e-3
+TOLERANCE = 1e-3  # half ranges beyond the bounds of an action that count as rounding errors
 
 
 @dataclasses.dataclass
@@ -28,22 +26,17 @@ class Rows:
 
     file: str  # its name in error messages
     keys: Mapping[str, str]  # field of Transition -> key in the file
-    # [M, O] float32; where each row has its successor, any tree that `OfflineDataset` holds
-    observation: Any
+    observation: Any  # [M, O] float32; with successors, any tree that `OfflineDataset` holds
     action: np.ndarray  # [M, A] floating point, or [M] or [M, K] integers
     reward: np.ndarray  # [M] float32
     terminated: np.ndarray  # [M] bool
     truncated: np.ndarray  # [M] bool: all other ends
-    # like `observation`; None: the next row's observation is the successor
-    next_observation: Any = None
-    # [N] the rows of the file that the arrays hold; None: all of them
-    rows: np.ndarray | None = None
+    next_observation: Any = None  # None: the next row's observation is the successor
+    rows: np.ndarray | None = None  # of the file, which the arrays hold; None: all of them
     dropped: dict[str, int] = dataclasses.field(default_factory=dict)  # reason -> number of rows
     both_ends: int = 0  # kept rows that were marked as both terminal and another end
-    # key in the file -> type in the file
-    types: dict[str, str] = dataclasses.field(default_factory=dict)
-    # [M, K...] float32 by name
-    signals: dict[str, np.ndarray] = dataclasses.field(default_factory=dict)
+    types: dict[str, str] = dataclasses.field(default_factory=dict)  # key -> type in the file
+    signals: dict[str, np.ndarray] = dataclasses.field(default_factory=dict)  # [M, K...] float32
 
     def check_lengths(self) -> None:
         """Raise `ValueError` if there are no rows, or if arrays have unequal lengths or widths."""
@@ -53,75 +46,64 @@ class Rows:
         total = lengths["reward"]
         if not any(lengths.values()):
             raise ValueError(
-                f"'{self.file}' is empty: '{self.keys['reward']}' has no rows. Record or "
-                "download it again."
+                f"'{self.file}' is empty: '{self.keys['reward']}' has no rows. Record or download "
+                "it again."
             )
         for name, length in lengths.items():
             if length != total:
                 raise ValueError(
                     f"'{self.file}': '{self.keys.get(name, name)}' has {length} rows, "
-                    f"'{self.keys['reward']}' has {total}; they must have the same number. The "
-                    "file was cut or assembled wrongly: make it again."
+                    f"'{self.keys['reward']}' has {total}. The file was cut or assembled wrongly: "
+                    "make it again."
                 )
         successor = self.next_observation
         if isinstance(successor, np.ndarray) and successor.shape != self.observation.shape:
             raise ValueError(
                 f"'{self.file}': '{self.keys['observation']}' has {self.observation.shape[1]} "
-                f"numbers in each row, '{self.keys['next_observation']}' has {successor.shape[1]}; "
-                "they must have the same. The file was assembled wrongly: make it again."
+                f"numbers in each row, '{self.keys['next_observation']}' has {successor.shape[1]}. "
+                "The file was assembled wrongly: make it again."
             )
 
 
 def successors(rows: Rows, keep: np.ndarray, *, leak: bool = False) -> Rows:
-    """The rows where `keep` [M] is true, with the successors and ends of trajectories that
-    `OfflineDataset` promises.
+    """The rows where `keep` [M] is true, with successors and ends as `OfflineDataset` promises.
 
-    The successor of a row is the stored one. If none are stored, it is the observation of the next
-    row; after a terminal state it is the row's own observation, because the next row begins another
-    episode. With `leak`, it is the observation of the next row even then.
+    If no successors are stored, they are the next rows' observations; those of terminal rows, after
+    which another episode begins, are their own, except with `leak`.
 
     A kept row that is not terminal is truncated if it was marked so, if the next row is dropped, or
-    if the file ends. Rows that were marked as both are terminal, and are counted.
-
-    Raises `ValueError` if no row is left.
+    if the file ends. Raises `ValueError` if no row is left.
     """
-    total, observation = len(keep), rows.observation
-    if rows.next_observation is None and frames.is_stored_once(
-        observation.shape[1:], observation.dtype
-    ):
-        pictures = frames.Frames(
-            pictures=observation, index=np.arange(total, dtype=np.int32)[:, None]
-        )
-        rows = dataclasses.replace(rows, observation=pictures)
-    last = rows.truncated | np.append(~keep[1:], True)
-    indices = None if keep.all() else np.flatnonzero(keep)
-    if indices is not None and not len(indices):
+    total, observation, successor = len(keep), rows.observation, rows.next_observation
+    if successor is None and frames.is_stored_once(observation.shape[1:], observation.dtype):
+        observation = frames.Frames(observation, np.arange(total, dtype=np.int32)[:, None])
+    here = np.flatnonzero(keep)
+    if not len(here):
+        reasons = ", ".join(f"{why}: {count}" for why, count in rows.dropped.items()) or "no rows"
         raise ValueError(
-            f"'{rows.file}': of its {total} rows none is left by its "
-            f"rules ({_counts(rows.dropped)})."
+            f"'{rows.file}': of its {total} rows none is left by its rules ({reasons})."
         )
+    indices = None if keep.all() else here
     terminated = _take(rows.terminated, indices)
-    truncated = ~terminated & _take(last, indices)
-    both = int((terminated & _take(rows.truncated, indices)).sum())
-    if rows.next_observation is not None:
-        successor = _take(rows.next_observation, indices)
-    else:
-        here = np.arange(total) if indices is None else indices
+    last = rows.truncated | np.append(~keep[1:], True)
+    if successor is None:
         after = np.minimum(here + 1, total - 1)
         if not leak:
             after[terminated] = here[terminated]
-        successor = _take(rows.observation, after)
+        successor = _take(observation, after)
+    else:
+        successor = _take(successor, indices)
     rows.next_observation = None  # frees memory: only one field is held twice
     return dataclasses.replace(
         rows,
         next_observation=successor,
-        observation=_take(rows.observation, indices),
+        observation=_take(observation, indices),
         action=_take(rows.action, indices),
         reward=_take(rows.reward, indices),
         terminated=terminated,
-        truncated=truncated,
+        truncated=~terminated & _take(last, indices),
         rows=indices,
-        both_ends=both,
+        both_ends=int((terminated & _take(rows.truncated, indices)).sum()),
         signals={name: _take(column, indices) for name, column in rows.signals.items()},
     )
 
@@ -141,15 +123,14 @@ def assemble(
     """The dataset of `rows`, which have their successors. Normalises the actions.
 
     Args:
-        env, reference: see `rljax.datasets.formats.schema.facts`, which checks them and
-            `provenance`.
+        env, reference, provenance: checked by `schema.facts`.
         bounds: low and high of the actions, each a number or [A]; None means -1 and 1.
         clip_actions: whether actions beyond the bounds are clipped (True) or refused (False).
         unbounded: whether actions beyond the bounds are left unchanged, as in corrupted data.
 
     Raises:
-        ValueError: values that are not finite, actions beyond their bounds by more than 1e-3 half
-            ranges, and everything that `schema.facts` refuses.
+        ValueError: values that are not finite, actions beyond their bounds by more than
+            `TOLERANCE`, and everything that `schema.facts` refuses.
     """
     for field in ("observation", "next_observation", "reward", "action"):
         _require_finite(rows, field)
@@ -160,26 +141,18 @@ def assemble(
             )
     most_action = int(rows.action.max()) if rows.action.ndim == 1 else None
     if rows.action.ndim == 2 and rows.action.dtype.kind in "iu":
-        schema.require_choices(
-            rows.file, rows.keys.get("action", "action"), rows.action, provenance.get("choices")
-        )
+        choices = provenance.get("choices")
+        schema.require_choices(rows.file, rows.keys["action"], rows.action, choices)
     reference = schema.facts(rows.file, env, reference, provenance, most_action)
     action, limits, clipped = _normalised(rows, bounds, clip_actions, unbounded)
-    transitions = Transition(
-        observation=rows.observation,
-        action=action,  # pyright: ignore[reportArgumentType]
-        reward=rows.reward,  # pyright: ignore[reportArgumentType]
-        terminated=rows.terminated,  # pyright: ignore[reportArgumentType]
-        truncated=rows.truncated,  # pyright: ignore[reportArgumentType]
-        next_observation=rows.next_observation,
-        extras=rows.signals,  # pyright: ignore[reportArgumentType]
-    )
+    fields: dict[str, Any] = {field: getattr(rows, field) for field in FIELDS}
+    transitions = Transition(**fields | {"action": action, "extras": rows.signals})
     provenance = provenance | {
         "rows": len(rows.reward),
         "dropped": rows.dropped,
         "clipped_actions": clipped,
+        "types": rows.types,
     }
-    provenance["types"] = rows.types
     if rows.both_ends:
         provenance["both_ends"] = rows.both_ends
     return OfflineDataset(name, transitions, env, reference, limits, provenance, complete)
@@ -189,10 +162,6 @@ def _take(array: Any, indices: np.ndarray | None) -> Any:
     if indices is None:
         return array
     return array.replace(index=array.index[indices]) if frames.is_frames(array) else array[indices]
-
-
-def _counts(dropped: Mapping[str, int]) -> str:
-    return ", ".join(f"{why}: {count}" for why, count in dropped.items()) or "no rows"
 
 
 def _require_finite(rows: Rows, field: str) -> None:
@@ -207,17 +176,15 @@ def _require_finite(rows: Rows, field: str) -> None:
         raise ValueError(
             f"'{rows.file}': '{rows.keys.get(field, field)}{name.removeprefix(field)}' is "
             f"{array[tuple(bad[0])]} in row {row}{where}, and not finite in "
-            f"{len(np.unique(bad[:, 0]))} of {len(array)} rows. One such row turns every parameter "
-            "into NaN: drop its episode from the file, or download it again."
+            f"{len(np.unique(bad[:, 0]))} of {len(array)} rows. Drop the episodes from the file, "
+            "or download it again."
         )
 
 
 def _normalised(
     rows: Rows, bounds: Any, clip_actions: bool, unbounded: bool
 ) -> tuple[np.ndarray, Bounds | None, int]:
-    """Actions in [-1, 1] as float32 [N, A], their bounds in the file,
-    and the number of rows that were clipped.
-    """
+    """Actions in [-1, 1], their bounds in the file, and the number of rows that were clipped."""
     action = rows.action
     if action.dtype.kind in "iu":
         return action, None, 0
@@ -232,22 +199,17 @@ def _normalised(
     beyond = np.abs(action) > 1 + TOLERANCE
     count = int(beyond.any(axis=1).sum())
     if count and not clip_actions:
-        index, place = (int(number) for number in np.argwhere(beyond)[0])
-        row = index if rows.rows is None else int(rows.rows[index])
-        hint = ""
-        if are_whole(rows.action):
-            hint = (
-                ". If they number discrete actions, store them in the file as integers: "
-                "actions.astype(np.int64)"
-            )
+        index, place = np.argwhere(beyond)[0]
+        row = index if rows.rows is None else rows.rows[index]
+        hint = ". If they number discrete actions, store integers: actions.astype(np.int64)"
         raise ValueError(
-            f"'{rows.file}': '{rows.keys.get('action', 'action')}' is "
+            f"'{rows.file}': '{rows.keys['action']}' is "
             f"{rows.action[index, place]:g} in row {row}, dimension {place}, outside "
             f"[{low[place]:g}, {high[place]:g}], as {count} of {len(action)} rows are (values from "
             f"{rows.action.min():g} to {rows.action.max():g}). If the environment's bounds are "
             "wider, name them: action_bounds=(low, high), or rljax data convert FILE NEW "
             "--action-bounds LOW HIGH. If the environment clips actions, clip them too: "
             "clip_actions=True, or rljax data convert FILE NEW --clip-actions"
-            f"{hint}"
+            f"{hint if are_whole(rows.action) else ''}"
         )
     return np.clip(action, -1, 1), (low, high), count

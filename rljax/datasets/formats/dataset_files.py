@@ -3,39 +3,25 @@
 Our layout, in .npz as in .hdf5, is D4RL's: `observations` [N, O], `actions` [N, A] within the
 environment's bounds, `rewards` [N], `terminals` [N], `timeouts` [N] (every end of a trajectory that
 is not terminal), `next_observations` [N, O], and a JSON text of environment, references, bounds and
-provenance, under `metadata` (.npz) or `metadata/rljax` (.hdf5). Files that
-`rljax.datasets.formats.dataset_writing` wrote read back as the same dataset. Signals beside the
-reward, such as a cost, are `signals/NAME` [N, K...]; a cost may also be called `costs` or `cost`.
-Several discrete actions are [N, K] integers, and the metadata say under `choices` how many choices
-each has. Observations that are not vectors have layouts of their own: see
+provenance, under `metadata` (.npz) or `metadata/rljax` (.hdf5). Signals are `signals/NAME`
+[N, K...]; a cost may also be called `costs` or `cost`. Several discrete actions are [N, K]
+integers, with `choices` in the metadata. Observations that are not vectors: see
 `rljax.datasets.formats.observation_arrays`.
 
-Other files may use these names, in this order of preference:
-
-    observations       observations, observation, obs
-    actions            actions, action, act
-    rewards            rewards, reward, rew
-    next_observations  next_observations, next_observation, next_obs, obs_next
-    terminals          terminals, terminal, terminations, terminated; done, dones (less the time
-                       limits, if present)
-    timeouts           timeouts, timeout, truncations, truncated, timelimit_truncated
-    without either     episode_starts [N] bool, or episode_lengths [episodes]. The cause of these
-                       ends was not recorded, so they count as truncated.
-
-These names cover Tianshou's buffers, Stable-Baselines' expert recordings, NeoRL-2's files, and
-files of courses and repositories that follow Gymnasium's names. Arrays that hold Python objects are
-refused: unpickling runs whatever code the file contains, and no layout here needs it.
+Other files may use the names in `ALIASES`, the first of them that is there. `done` and `dones`
+count as terminals, less the time limits if these are present. Without any of them, the ends are in
+`episode_starts` [N] bool or `episode_lengths` [episodes]. Their cause was not recorded, so they
+count as truncated.
 
 The imitation library's rollouts (HumanCompatibleAI/imitation, data/serialize.py) are read too:
 `acts` [M, A] and `rews` [M] of all trajectories, one after the other; `obs` [M + trajectories, O],
 which has one more observation for each; `indices` [trajectories - 1], the rows of `acts` at which
-trajectories begin, without the first; and `terminal` [trajectories]. Their `infos` are Python
-objects, which are left out.
+trajectories begin, without the first; and `terminal` [trajectories].
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -77,18 +63,11 @@ LASTING = (
 def read(
     path: Path, name: str | None = None, *, action_bounds: Any = None, clip_actions: bool = False
 ) -> OfflineDataset:
-    """The dataset in `path`, a .npz, .hdf5 or .h5 file in one of the layouts above.
+    """The dataset in `path`, with the arguments and errors of `rljax.datasets.load`.
 
     If the file stores successors, every row is kept. If not, the successor is the next row's
-    observation, and the last row of a trajectory is dropped unless it is terminal.
-
-    `action_bounds` are the low and high of the actions, each a number or one per dimension. By
-    default they come from the file's metadata; without metadata they are -1 and 1. Actions that
-    were corrupted on purpose (`rljax.datasets.tools.corruption`) may lie beyond the bounds. They
-    stay as they are, unless `clip_actions`.
-
-    Raises `ValueError` for a file that cannot be read or lacks an array, and for everything that
-    `assemble` refuses.
+    observation, and the last row of a trajectory is dropped unless it is terminal. Actions that
+    were corrupted on purpose may lie beyond the bounds, and stay as they are unless `clip_actions`.
     """
     path = Path(path)
     with opened(path) as file:
@@ -99,13 +78,11 @@ def read(
         )
         rows.signals = schema.signals(file, path.name)
     rows.check_lengths()
-    marked = bool(rows.terminated[-1] or rows.truncated[-1])
+    complete = metadata.get("complete", bool(rows.terminated[-1] or rows.truncated[-1]))
     rows = _selected(rows)
-    complete = metadata.get("complete", marked)
     if not isinstance(complete, bool):
-        raise schema.wrong(
-            path.name, "complete", complete, "true or false: whether the last episode has its end"
-        )
+        right = "true or false: whether the last episode has its end"
+        raise schema.wrong(path.name, "complete", complete, right)
     provenance: dict[str, Any] = {
         key: metadata[key] for key in LASTING if metadata.get(key) is not None
     } | {
@@ -129,10 +106,7 @@ def read(
 
 
 def description(path: Path) -> dict[str, Any]:
-    """The metadata of a file in our layout, with `name` and `env`; {} for other files.
-
-    No rows are read.
-    """
+    """The metadata of a file in our layout, with `name` and `env`; {} for other files."""
     with opened(path) as file:
         metadata = _metadata(path.name, file)
     schema.facts(path.name, metadata.get("env"), metadata.get("reference"), metadata, None)
@@ -140,55 +114,53 @@ def description(path: Path) -> dict[str, Any]:
 
 
 def unbounded_dimensions(path: Path) -> int | None:
-    """The dimensions of the actions in a file that does not say their bounds;
-    None for all other files.
-    """
+    """The dimensions of the actions in a file that does not say their bounds; None for others."""
     if path.suffix.lower() not in SUFFIXES:
         return None
     with opened(path) as file:
-        key = next((key for key in (*ALIASES["action"], "acts") if key in file), None)
-        described = _metadata(path.name, file)
-        if key is None or any(
-            described.get(known) is not None for known in ("action_bounds", "choices")
-        ):
+        key = _first(file, (*ALIASES["action"], "acts"))
+        metadata = _metadata(path.name, file)
+        says = any(metadata.get(entry) is not None for entry in ("action_bounds", "choices"))
+        if key is None or says:
             return None
         action = schema.actions(file[key], path.name, key)
     return action.shape[1] if action.ndim == 2 else None
+
+
+def _first(file: Mapping[str, Any], keys: Sequence[str]) -> str | None:
+    return next((key for key in keys if key in file), None)
 
 
 def _rows(name: str, file: Mapping[str, Any]) -> tuple[Rows, list[str]]:
     """All rows of a file, and notes on what had to be assumed."""
     if all(key in file for key in IMITATION):
         return _rows_of_imitation(name, file)
-    sources = {
-        field: next((key for key in keys if key in file), None) for field, keys in ALIASES.items()
-    }
     notes = []
+    keys = {field: key for field, names in ALIASES.items() if (key := _first(file, names))}
     for field in ("observation", "action", "reward"):
-        if sources[field] is None:
-            hint = ""
-            if field == "reward" and "qpos" in file:
-                hint = (
-                    " OGBench's files hold none: load them by name, such as "
-                    "'ogbench/cube-single-play-singletask-v0'."
-                )
-            raise _missing(name, file, ALIASES[field], hint)
-    keys = {field: key for field, key in sources.items() if key is not None}
+        if field not in keys:
+            hint = (
+                " OGBench's files hold none: load them by name, such as "
+                "'ogbench/cube-single-play-singletask-v0'."
+            )
+            ogbench = field == "reward" and "qpos" in file
+            raise _missing(name, file, ALIASES[field], hint * ogbench)
     types: dict[str, str] = {}
 
-    def read_array(key: str) -> Any:
-        array = schema.numbers(file[key], name, key)
-        types[key] = array.dtype.name
-        return array
+    def read_array(field: str) -> tuple[Any, str, str]:
+        array = schema.numbers(file[keys[field]], name, keys[field])
+        types[keys[field]] = array.dtype.name
+        return array, name, keys[field]
 
-    reward = schema.column(read_array(keys["reward"]), name, keys["reward"], np.float32)
-    truncated = np.zeros(len(reward), np.bool_)
-    if "truncated" in keys:
-        truncated = schema.marks(file[keys["truncated"]], name, keys["truncated"])
+    def marks(field: str) -> np.ndarray:
+        return schema.marks(file[keys[field]], name, keys[field])
+
+    reward = schema.column(*read_array("reward"), np.float32)
+    truncated = marks("truncated") if "truncated" in keys else np.zeros(len(reward), np.bool_)
     if "terminated" in keys:
-        terminated = schema.marks(file[keys["terminated"]], name, keys["terminated"])
+        terminated = marks("terminated")
     elif "done" in keys:
-        terminated = schema.marks(file[keys["done"]], name, keys["done"])
+        terminated = marks("done")
         if "truncated" not in keys:
             notes.append(
                 f"'{keys['done']}' is read as the environment's own end: time limits were "
@@ -206,16 +178,15 @@ def _rows(name: str, file: Mapping[str, Any]) -> tuple[Rows, list[str]]:
         keys["terminated"] = "episode_starts" if "episode_starts" in file else "episode_lengths"
         keys.setdefault("truncated", keys["terminated"])
         notes.append("why episodes ended was not recorded: all ends count as truncated")
-    key = keys.get("next_observation")
     rows = Rows(
         name,
         keys,
-        schema.observed(read_array(keys["observation"]), name, keys["observation"]),
-        schema.actions(read_array(keys["action"]), name, keys["action"]),
+        schema.observed(*read_array("observation")),
+        schema.actions(*read_array("action")),
         reward,
         terminated,
         truncated,
-        None if key is None else schema.observed(read_array(key), name, key),
+        schema.observed(*read_array("next_observation")) if "next_observation" in keys else None,
         types=types,
     )
     return rows, notes
@@ -225,7 +196,7 @@ def _rows_of_all(name: str, file: Mapping[str, Any], metadata: Mapping[str, Any]
     """All rows of a file in our layout for any spaces."""
     for key in ("actions", "rewards", "terminals", "timeouts"):
         if key not in file:
-            raise _missing(name, file, (key,), "")
+            raise _missing(name, file, (key,))
     reward = schema.column(file["rewards"], name, "rewards", np.float32)
     if not len(reward):
         raise ValueError(f"'{name}' is empty: 'rewards' has no rows. Record or download it again.")
@@ -234,19 +205,12 @@ def _rows_of_all(name: str, file: Mapping[str, Any], metadata: Mapping[str, Any]
     observation, following = observation_arrays.read(
         name, file, metadata.get("observation"), len(reward), stack
     )
-    several = metadata.get("choices") is not None
-    keys = dict(
-        zip(
-            base.FIELDS,
-            ("observations", "actions", "rewards", "terminals", "timeouts"),
-            strict=False,
-        )
-    )
+    read_actions = schema.actions if metadata.get("choices") is None else schema.several_actions
     return Rows(
         name,
-        keys | {"next_observation": "next_observations"},
+        {field: ALIASES[field][0] for field in base.FIELDS},
         observation,
-        (schema.several_actions if several else schema.actions)(file["actions"], name, "actions"),
+        read_actions(file["actions"], name, "actions"),
         reward,
         schema.marks(file["terminals"], name, "terminals"),
         schema.marks(file["timeouts"], name, "timeouts"),
@@ -256,7 +220,7 @@ def _rows_of_all(name: str, file: Mapping[str, Any], metadata: Mapping[str, Any]
 
 
 def _rows_of_imitation(name: str, file: Mapping[str, Any]) -> tuple[Rows, list[str]]:
-    """All rows of the imitation library's rollouts, and notes on what had to be assumed."""
+    """The same for the imitation library's rollouts."""
     if "rews" not in file:
         raise ValueError(
             f"'{name}' has no 'rews': trajectories without rewards are not read. Save them "
@@ -276,28 +240,20 @@ def _rows_of_imitation(name: str, file: Mapping[str, Any]) -> tuple[Rows, list[s
     # A file of one trajectory has no numbers here, and NumPy stores nothing as float64.
     splits = schema.stored(file["indices"]).reshape(-1)
     total = len(action)
-    starts = (
-        np.concatenate([[0], splits]).astype(np.int64)
-        if splits.dtype.kind in "iuf"
-        else np.array([-1])
-    )
-    rising = (
-        starts[0] == 0
-        and (np.diff(starts) > 0).all()
-        and starts[-1] < total
-        and (starts[1:] == splits).all()
-    )
+    numeric = splits.dtype.kind in "iuf"
+    starts = np.append(0, splits if numeric else []).astype(np.int64)
+    ends = np.append(starts[1:], total)
+    rising = numeric and (starts < ends).all() and (starts[1:] == splits).all()
     if not rising or len(terminal) != len(starts) or len(observation) != total + len(starts):
         raise ValueError(
             f"'{name}' has {total} 'acts', {len(observation)} 'obs', {len(terminal)} 'terminal' "
             f"and {len(splits)} 'indices'; with N trajectories there are N more 'obs' than 'acts', "
-            "N 'terminal', and N - 1 'indices' that rise from 1 to less than the number of 'acts'. "
-            "The file was cut or assembled wrongly: make it again."
+            "N 'terminal', and N - 1 rising 'indices'. The file was cut or assembled wrongly: make "
+            "it again."
         )
-    last = np.append(starts[1:], total) - 1
     terminated, truncated = np.zeros(total, np.bool_), np.zeros(total, np.bool_)
-    terminated[last], truncated[last] = terminal, ~terminal
-    here = np.arange(total) + np.repeat(np.arange(len(starts)), np.diff(np.append(starts, total)))
+    terminated[ends - 1], truncated[ends - 1] = terminal, ~terminal
+    here = np.arange(total) + np.repeat(np.arange(len(starts)), ends - starts)
     types = {key: file[key].dtype.name for key in ("obs", "acts", "rews")}
     rows = Rows(
         name,
@@ -316,23 +272,21 @@ def _rows_of_imitation(name: str, file: Mapping[str, Any]) -> tuple[Rows, list[s
 
 
 def _ends(name: str, file: Mapping[str, Any], length: int) -> np.ndarray:
-    """[M] bool: the last rows of trajectories, from `episode_starts` or `episode_lengths`."""
+    """[M] bool: the last rows of trajectories."""
     if "episode_starts" in file:
         starts = schema.marks(file["episode_starts"], name, "episode_starts")
         return np.append(starts[1:], np.ones(min(1, len(starts)), np.bool_))
     if "episode_lengths" in file:
-        last = (
-            np.cumsum(schema.lengths(file["episode_lengths"], name, "episode_lengths", length)) - 1
-        )
+        lengths = schema.lengths(file["episode_lengths"], name, "episode_lengths", length)
         ends = np.zeros(length, np.bool_)
-        ends[last] = True
+        ends[np.cumsum(lengths) - 1] = True
         return ends
     hint = " Without them no episode has an end, and every value is bootstrapped for ever."
     raise _missing(name, file, (*ALIASES["terminated"], *ALIASES["done"]), hint)
 
 
 def _selected(rows: Rows) -> Rows:
-    """The rows that have a successor, and terminal rows, which need none."""
+    """The rows that have a successor or are terminal."""
     keep = np.ones(len(rows.reward), np.bool_)
     if rows.next_observation is None:
         keep = ~np.append(rows.truncated[:-1], True) | rows.terminated
@@ -340,7 +294,9 @@ def _selected(rows: Rows) -> Rows:
     return assembly.successors(rows, keep)
 
 
-def _missing(name: str, file: Mapping[str, Any], keys: tuple[str, ...], hint: str) -> ValueError:
+def _missing(
+    name: str, file: Mapping[str, Any], keys: tuple[str, ...], hint: str = ""
+) -> ValueError:
     others = ", ".join(repr(key) for key in keys[1:])
     return ValueError(
         f"'{name}' has no '{keys[0]}' (nor {others}); it has: {text.listed(file)}.{hint}"
@@ -349,7 +305,7 @@ def _missing(name: str, file: Mapping[str, Any], keys: tuple[str, ...], hint: st
 
 def _metadata(name: str, file: Any) -> dict[str, Any]:
     """The metadata that `dataset_writing` wrote; {} for other files."""
-    key = next((key for key in ("metadata/rljax", "metadata") if key in file), None)
+    key = _first(file, ("metadata/rljax", "metadata"))
     written = None if key is None else file.text(key)
     if written is None:  # the metadata group of another layout
         return {}
@@ -364,14 +320,13 @@ def _metadata(name: str, file: Any) -> dict[str, Any]:
             f"'{name}': its '{key}' is not JSON: {text.shortened(str(error))}. Write or download "
             "the file again."
         ) from error
-    if not isinstance(metadata, dict) or not str(metadata.get("format", "")).startswith(
-        "rljax dataset"
-    ):
+    kind = str(metadata.get("format")) if isinstance(metadata, dict) else ""
+    if not kind.startswith("rljax dataset"):
         return {}
-    if metadata["format"] not in (FORMAT, FORMAT_OF_ALL):
+    if kind not in (FORMAT, FORMAT_OF_ALL):
         raise ValueError(
-            f"'{name}' is a '{text.shortened(metadata['format'])}', this rljax reads up to "
-            f"'{FORMAT_OF_ALL}'. Install a newer rljax."
+            f"'{name}' is a '{text.shortened(kind)}', this rljax reads up to '{FORMAT_OF_ALL}'. "
+            "Install a newer rljax."
         )
     return metadata
 
@@ -379,8 +334,5 @@ def _metadata(name: str, file: Any) -> dict[str, Any]:
 def _corrupted(metadata: Mapping[str, Any]) -> set[Any]:
     """The kinds of values that were corrupted on purpose. `assemble` checks the entries."""
     notes = metadata.get("corruptions")
-    return (
-        {str(note.get("what")) for note in notes if isinstance(note, dict)}
-        if isinstance(notes, list)
-        else set()
-    )
+    notes = notes if isinstance(notes, list) else []
+    return {str(note.get("what")) for note in notes if isinstance(note, dict)}

@@ -1,6 +1,7 @@
-"""Data sets as NumPy archives and HDF5 files in our layout.
+"""Data sets written in our layout, see `rljax.datasets.formats.dataset_files`.
 
-`rljax.datasets.formats.dataset_files` describes the layout and reads it.
+A file appears complete or not at all; an existing one is replaced. Raises `ValueError` for another
+suffix. `load` reads back the same dataset.
 """
 
 from __future__ import annotations
@@ -17,29 +18,18 @@ import numpy as np
 
 from rljax.datasets import dataset as base
 from rljax.datasets.dataset import OfflineDataset
-from rljax.datasets.formats import observation_arrays, schema
+from rljax.datasets.formats import is_hdf5, observation_arrays, schema
 from rljax.datasets.formats.dataset_files import FORMAT, FORMAT_OF_ALL, LASTING, SUFFIXES
 
 
 def write(dataset: OfflineDataset, path: Path) -> Path:
-    """Write `dataset` in the format of the suffix of `path`, by `write_archive` or `write_hdf5`.
-
-    Return the path.
-    """
+    """Write `dataset` in the format of the suffix of `path`. Return the path."""
     path = _with_suffix(path, SUFFIXES)
-    return (
-        write_archive(dataset, path) if path.suffix.lower() == ".npz" else write_hdf5(dataset, path)
-    )
+    return (write_hdf5 if is_hdf5(path) else write_archive)(dataset, path)
 
 
 def write_archive(dataset: OfflineDataset, path: Path) -> Path:
-    """Write `dataset` as a compressed .npz file in our layout.
-
-    Return the path. `load` reads back the same dataset.
-
-    The file appears complete or not at all; an existing file is replaced. Raises `ValueError` for
-    another suffix.
-    """
+    """Write `dataset` as a compressed .npz file. Return the path."""
     path = _with_suffix(path, (".npz",))
     with atomic(path) as temporary, temporary.open("wb") as file:
         arrays: Any = _arrays(dataset) | {"metadata": np.array(_description(dataset))}
@@ -48,37 +38,29 @@ def write_archive(dataset: OfflineDataset, path: Path) -> Path:
 
 
 def write_hdf5(dataset: OfflineDataset, path: Path, infos: Mapping[str, Any] | None = None) -> Path:
-    """Write `dataset` as an HDF5 file in D4RL's layout.
+    """Write `dataset` as an HDF5 file, which other readers of D4RL's layout can read too.
 
-    Return the path. `load` reads back the same dataset.
-
-    Beside D4RL's arrays the file holds `timeouts`, `next_observations`, the arrays of `infos`
-    ([N, ...] each) as `infos/NAME`, and `metadata/`: environment, references and provenance as JSON
-    under `rljax`, and environment and algorithm as texts. Other readers of D4RL's layout can read
-    it. The file appears complete or not at all.
-
-    Raises `ValueError` for another suffix and for `infos` of another length.
+    Return the path. The arrays of `infos` ([N, ...] each) become `infos/NAME`; `ValueError` if they
+    have another length.
     """
     import h5py
 
-    path = _with_suffix(path, (".hdf5", ".h5"))
+    path = _with_suffix(path, SUFFIXES[1:])
+    arrays = _arrays(dataset)
     for key, value in (infos or {}).items():
         if len(value) != dataset.num:
             raise ValueError(
                 f"infos['{key}'] has {len(value)} rows, the dataset has {dataset.num}."
             )
+        arrays[f"infos/{key}"] = value
+    texts = {"env": dataset.env, "algorithm": dataset.provenance.get("algorithm")}
     with atomic(path) as temporary, h5py.File(temporary, "w") as file:
-        for key, value in _arrays(dataset).items():
+        for key, value in arrays.items():
             file.create_dataset(
                 key, data=value, compression="gzip", compression_opts=1, shuffle=True
             )
-        for key, value in (infos or {}).items():
-            file.create_dataset(
-                f"infos/{key}", data=value, compression="gzip", compression_opts=1, shuffle=True
-            )
         file["metadata/rljax"] = _description(dataset)
-        for key in ("env", "algorithm"):
-            value = dataset.env if key == "env" else dataset.provenance.get(key)
+        for key, value in texts.items():
             if value is not None:
                 file[f"metadata/{key}"] = str(value)
     return path
@@ -87,19 +69,12 @@ def write_hdf5(dataset: OfflineDataset, path: Path, infos: Mapping[str, Any] | N
 def _arrays(dataset: OfflineDataset) -> dict[str, np.ndarray]:
     transitions = dataset.transitions
     both = transitions.observation, transitions.next_observation
-    if dataset.is_plain:
-        observation: dict[str, np.ndarray] = {
-            "observations": np.asarray(both[0]),
-            "next_observations": np.asarray(both[1]),
-        }
-    else:
-        observation = observation_arrays.written(*both)
     return {
         "actions": base.denormalised(dataset),
         "rewards": np.asarray(transitions.reward),
         "terminals": np.asarray(transitions.terminated),
         "timeouts": np.asarray(transitions.truncated),
-        **observation,
+        **observation_arrays.written(*both),
         **{
             f"{schema.SIGNALS}{signal}": np.asarray(column)
             for signal, column in transitions.extras.items()
@@ -109,27 +84,30 @@ def _arrays(dataset: OfflineDataset) -> dict[str, np.ndarray]:
 
 def _description(dataset: OfflineDataset) -> str:
     known = dataset.name.startswith(tuple(f"{family}/" for family in base.FAMILIES))
-    description = (
-        None if dataset.is_plain else observation_arrays.described(dataset.transitions.observation)
-    )
-    return json.dumps(
-        {
-            "format": FORMAT if dataset.is_plain else FORMAT_OF_ALL,
-            "observation": description,
-            # Without the folders of this machine.
-            "name": dataset.name if known else Path(dataset.name).name,
-            "env": dataset.env,
-            "reference": base.json_able(dataset.reference),
-            "action_bounds": base.json_able(dataset.action_bounds),
-            "complete": dataset.complete,
-            **{key: dataset.provenance.get(key) for key in LASTING},
-            "num_actions": dataset.provenance.get("num_actions")
-            if dataset.discrete and not dataset.choices
-            else None,
-            "choices": list(dataset.choices) or None,
-            "provenance": base.json_able(dataset.provenance),
-        }
-    )
+    description = {
+        "format": FORMAT,
+        "observation": None,
+        # Without the folders of this machine.
+        "name": dataset.name if known else Path(dataset.name).name,
+        "env": dataset.env,
+        "reference": dataset.reference,
+        "action_bounds": dataset.action_bounds,
+        "complete": dataset.complete,
+        **{key: dataset.provenance.get(key) for key in LASTING},
+        "choices": dataset.choices or None,
+        "provenance": dataset.provenance,
+    }
+    if not dataset.is_plain:
+        observation = observation_arrays.described(dataset.transitions.observation)
+        description |= {"format": FORMAT_OF_ALL, "observation": observation}
+    if dataset.choices or not dataset.discrete:
+        description["num_actions"] = None
+    return json.dumps(description, default=_json_able)
+
+
+def _json_able(value: Any) -> Any:
+    """A path's name, and NumPy's numbers and arrays as Python's."""
+    return value.name if isinstance(value, Path) else value.tolist()
 
 
 def _with_suffix(path: Path, suffixes: tuple[str, ...]) -> Path:

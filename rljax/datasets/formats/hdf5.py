@@ -1,8 +1,8 @@
 """HDF5 files, without anything that lies outside of them.
 
 HDF5 can name other files: by external links, in external storage, and in virtual datasets. A filter
-that the library does not have makes it load a plugin. All of these are refused before they are
-followed. Soft links are followed here, step by step, so that none leads out of the file.
+that the library does not have makes it load a plugin. All of these are refused. Soft links are
+followed here, step by step, so that none leads out of the file.
 """
 
 from __future__ import annotations
@@ -65,18 +65,15 @@ class Group(Mapping[str, Any]):
             return len(self._group)
 
     def text(self, key: str) -> str | None:
-        """The text under `key`; None for anything else.
-
-        Raises `RefusedFileError` for a text that is too long.
-        """
+        """The text under `key`; None for anything else."""
         value = self.get(key)
         return value.text() if isinstance(value, Array) else None
 
     def _find(self, key: str, links: int) -> Group | Array | None:
-        """The group or array at the path `key`, after at most `links` soft links;
-        None if there is none.
-        """
-        here: Group | Array | None = self._root() if key.startswith("/") else self
+        """The group or array at the path `key`, if any, after at most `links` soft links."""
+        here: Group | Array | None = self
+        if key.startswith("/"):
+            here = Group(self.path, "", self._group.file.id)
         for name in key.split("/"):
             if not isinstance(here, Group):
                 return None
@@ -87,37 +84,28 @@ class Group(Mapping[str, Any]):
     def _member(self, name: str, links: int) -> Group | Array | None:
         h5py: Any = importlib.import_module("h5py")
         place, word = f"{self.place}/{name}".lstrip("/"), name.encode("utf-8", "surrogateescape")
-        if not self._group.id.links.exists(word):
+        group = self._group.id
+        if not group.links.exists(word):
             return None
-        kind = self._group.id.links.get_info(word).type
+        kind = group.links.get_info(word).type
         if kind == h5py.h5l.TYPE_SOFT and links:
-            return self._find(
-                self._group.id.links.get_val(word).decode("utf-8", "surrogateescape"), links - 1
-            )
+            target = group.links.get_val(word).decode("utf-8", "surrogateescape")
+            return self._find(target, links - 1)
         if kind != h5py.h5l.TYPE_HARD:
-            raise self._outside(
-                place,
-                "a link to another file" if kind != h5py.h5l.TYPE_SOFT else "a chain of links",
-            )
-        opened = h5py.h5o.open(self._group.id, word)
+            soft = kind == h5py.h5l.TYPE_SOFT
+            what = "a chain of links" if soft else "a link to another file"
+            raise _outside(self.path, place, what)
+        opened = h5py.h5o.open(group, word)
         if isinstance(opened, h5py.h5g.GroupID):
             return Group(self.path, place, opened)
         return Array(self.path, place, opened) if isinstance(opened, h5py.h5d.DatasetID) else None
-
-    def _root(self) -> Group:
-        return Group(self.path, "", self._group.file.id)
-
-    def _outside(self, place: str, what: str) -> RefusedFileError:
-        return _outside(self.path, place, what)
 
 
 class Array:
     """An array in an HDF5 file. It is read when it is indexed."""
 
     def __init__(self, path: Path, place: str, identifier: Any) -> None:
-        """Raises `RefusedFileError` for an array whose numbers lie in another file,
-        or need a plugin.
-        """
+        """Raises `RefusedFileError` for numbers that lie in another file, or need a plugin."""
         h5py: Any = importlib.import_module("h5py")
         self.path, self.place = path, place
         layout = identifier.get_create_plist()
@@ -147,7 +135,7 @@ class Array:
             return self._array[index]
 
     def read(self, dtype: Any) -> np.ndarray:
-        """The whole array, converted to `dtype` while it is read, without a copy."""
+        """The whole array, converted to `dtype` while it is read."""
         self._require_memory(np.dtype(dtype))
         result = np.empty(self.shape, dtype)
         with text.guarded(self.path, KIND):
@@ -155,10 +143,7 @@ class Array:
         return result
 
     def text(self) -> str | None:
-        """The text that this is; None for numbers and for several texts.
-
-        Raises `RefusedFileError` if it is long.
-        """
+        """The text that this is; None for numbers and for several texts."""
         if self.shape or self.dtype.kind not in "OSU":
             return None
         if self.dtype.itemsize > text.LONGEST:

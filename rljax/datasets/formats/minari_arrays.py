@@ -2,7 +2,8 @@
 
 Vectors, and dictionaries and tuples without pictures, become vectors, in the order of Gymnasium's
 `flatten`. Where there are pictures or masks of actions, observations are those that agents see in
-the environment: `rljax.envs.host.spaces` translates both.
+the environment: `rljax.envs.host.spaces` translates both. `infos/cost` and `infos/signals/NAME` are
+signals. `name` is the file's name in messages, and `key` that of the array in the file.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ class Observations:
     """Reads the observations of a data set."""
 
     def __init__(self, name: str, observation_space: Any, action_space: Any, masked: bool) -> None:
-        """`name` is the file's in messages; `masked` says whether each episode holds `INFO_MASK`.
+        """`masked`: whether each episode holds `INFO_MASK`.
 
         Raises `ValueError` for spaces that agents cannot see.
         """
@@ -48,13 +49,11 @@ class Observations:
                 f"most {MOST_NUMBERS:,} are read. Correct the file's metadata."
             )
         try:
-            both = (
-                minari_spaces.gymnasium_space(observation_space, name),
-                minari_spaces.gymnasium_actions(action_space),
-            )
-            translated = Spaces(*both, name)
+            shown_space = minari_spaces.gymnasium_space(observation_space)
+            choices = minari_spaces.gymnasium_actions(action_space)
+            translated = Spaces(shown_space, choices, name)
             if masked and translated.discrete and not translated.parts:
-                translated = Spaces(*both, name, masked=True)
+                translated = Spaces(shown_space, choices, name, masked=True)
         except (TypeError, ValueError) as error:
             raise ValueError(
                 f"'{name}' cannot be shown to agents: {text.shortened(str(error))}"
@@ -67,14 +66,12 @@ class Observations:
         self._spaces = translated if shows_more else None
 
     def read(self, episode: Mapping[str, Any], key: str) -> Any:
-        """The observations of an episode, a tree of arrays [T+1, ...];
-        `key` is that of the episode.
-        """
+        """The observations of the episode `key`, a tree of arrays [T+1, ...]."""
         stored, place = episode["observations"], f"{key}/observations"
         if self._spaces is None:
             return flattened(stored, self.space, self.name, place)
         value = _value(stored, self.space, self.name, place)
-        lengths = {len(leaf) for leaf in _leaves(value)}
+        lengths = {len(leaf) for leaf in jax.tree.leaves(value)}
         if len(lengths) != 1:
             raise ValueError(
                 f"'{self.name}': the parts of '{place}' have {sorted(lengths)} rows. Download "
@@ -82,9 +79,7 @@ class Observations:
             )
         mask = None
         if self._spaces.masked:
-            mask = schema.stored(
-                schema.numbers(_inside(episode, INFO_MASK), self.name, f"{key}/{INFO_MASK}")
-            )
+            mask = _numbers(_inside(episode, INFO_MASK), self.name, f"{key}/{INFO_MASK}")
         try:
             return self._spaces.observe(value, (*lengths,), mask)
         except ValueError as error:
@@ -93,10 +88,9 @@ class Observations:
             ) from error
 
     def note(self, size: int) -> str | None:
-        """A note on how agents see observations that are dictionaries or tuples;
-        None if they see them unchanged.
+        """How agents see observations that are dictionaries or tuples, flattened to `size` numbers.
 
-        `size` is the length of a flattened observation.
+        None if they see them unchanged.
         """
         if self._spaces is not None:
             return self._spaces.note
@@ -107,8 +101,7 @@ class Observations:
 
 
 def written(spec: EnvSpec, action_space: Any) -> tuple[Any, Callable[[Any], dict[str, Any]]]:
-    """The observation space of a data set, and a function from observations [T+1, ...] to arguments
-    of Minari's buffer.
+    """The observation space, and a function from observations to arguments of Minari's buffer.
 
     Raises `ValueError` if reading would return observations of other spaces.
     """
@@ -117,27 +110,27 @@ def written(spec: EnvSpec, action_space: Any) -> tuple[Any, Callable[[Any], dict
     from rljax.envs.host.spaces import ONLY, Spaces
 
     def space_of(shape: tuple[int, ...], dtype: str) -> Any:
-        limits: Any = {"uint8": (0, 255), "bool": (0, 1)}.get(dtype, (-np.inf, np.inf))
-        low, high = limits
-        return spaces.Box(low, high, shape, np.dtype("int8" if dtype == "bool" else dtype))  # type: ignore[arg-type]
+        limits = {"uint8": (0, 255), "bool": (0, 1)}.get(dtype, (-np.inf, np.inf))
+        return spaces.Box(*limits, shape, np.dtype("int8" if dtype == "bool" else dtype))  # type: ignore[arg-type]
 
     def split(observation: Any) -> dict[str, Any]:
-        if not masked:
-            return {
-                "observations": jax.tree.map(
-                    lambda x: x.astype(np.int8) if x.dtype == bool else x, observation
-                )
-            }
-        return {"observations": observation[ONLY], "infos": {MASK: observation[MASK]}}
+        if masked:
+            return {"observations": observation[ONLY], "infos": {MASK: observation[MASK]}}
+        stored = jax.tree.map(lambda x: x.astype(np.int8) if x.dtype == bool else x, observation)
+        return {"observations": stored}
 
     masked = [part.name for part in spec.parts] == sorted((MASK, ONLY))
     each: Any = {part.name: space_of(part.shape, part.dtype) for part in spec.parts}
-    space = each[ONLY] if masked else spaces.Dict(each) if each else None
-    space = space_of(spec.observation_shape, spec.observation_dtype) if space is None else space
+    if masked:
+        space = each[ONLY]
+    elif each:
+        space = spaces.Dict(each)
+    else:
+        space = space_of(spec.observation_shape, spec.observation_dtype)
     if difference(Spaces(space, action_space, spec.name, masked).spec(), spec) is not None:
         raise ValueError(
-            f"'{spec.name}' shows {shown(spec)}, which cannot be read back from a Minari data set. "
-            "Write an archive instead: rljax.datasets.write_archive."
+            f"'{spec.name}' shows {shown(spec)}, which cannot be read back from a Minari data set: "
+            "use rljax.datasets.write_archive."
         )
     return space, split
 
@@ -148,20 +141,17 @@ def has_masks(episodes: list[Mapping[str, Any]]) -> bool:
 
 
 def signals(episode: Mapping[str, Any], name: str, key: str, steps: int) -> dict[str, np.ndarray]:
-    """The signals [T, K...] of an episode: `infos/cost`,
-    and `infos/signals/NAME` as `with_signals` writes them.
+    """The signals [T, K...] of an episode.
 
     Minari stores the values of the reset before those of the steps: of T + 1 rows, the first is
     left out.
     """
     infos = _inside(episode, "infos")
     columns = schema.signals(infos, name) if hasattr(infos, "keys") else {}
-    columns = {
-        signal: column[1:] if len(column) == steps + 1 else column
-        for signal, column in columns.items()
-    }
     for signal, column in columns.items():
-        if len(column) != steps:
+        if len(column) == steps + 1:
+            columns[signal] = column[1:]
+        elif len(column) != steps:
             raise ValueError(
                 f"'{name}': the signal '{signal}' of {key} has {len(column)} rows, and there are "
                 f"{steps} rewards. Download it again."
@@ -171,34 +161,24 @@ def signals(episode: Mapping[str, Any], name: str, key: str, steps: int) -> dict
 
 def joined_signals(episodes: Sequence[Mapping[str, np.ndarray]]) -> dict[str, np.ndarray]:
     """Signals [N, K...] of all episodes. A signal that some episode lacks is left out."""
-    names = set.intersection(*(set(signals) for signals in episodes))
-    return {
-        signal: np.concatenate([signals[signal] for signals in episodes])
-        for signal in sorted(names)
-    }
+    names = sorted(set.intersection(*map(set, episodes)))
+    return {name: np.concatenate([signals[name] for signals in episodes]) for name in names}
 
 
 def with_signals(arrays: dict[str, Any], signals: Mapping[str, np.ndarray]) -> dict[str, Any]:
-    """The arguments of Minari's buffer, with signals [T, K...] added to the infos.
-
-    Those of the reset are zeros.
-    """
+    """The arguments of Minari's buffer with signals [T, K...], which are zeros at the reset."""
     if not signals:
         return arrays
-    columns = {
-        name: np.concatenate([np.zeros_like(column[:1]), column])
-        for name, column in signals.items()
-    }
+    columns = {name: np.pad(x, [(1, 0), *[(0, 0)] * (x.ndim - 1)]) for name, x in signals.items()}
     return arrays | {"infos": arrays.get("infos", {}) | {"signals": columns}}
 
 
 def actions(stored: Any, space: Any, name: str, key: str) -> np.ndarray:
-    """Actions of an episode: [T, A] for a Box, [T] for a Discrete space,
-    [T, K] for several discrete actions.
-    """
+    """Actions of an episode: [T, A] of a Box, [T] of a Discrete space, [T, K] of several ones."""
+    kind = space["type"] if space else None
     start = space.get("start", 0) if space else 0
-    if space is not None and space["type"] in ("MultiDiscrete", "MultiBinary"):
-        action = schema.stored(schema.numbers(leaf(stored, name, key), name, key))
+    if kind in minari_spaces.SEVERAL:
+        action = _numbers(leaf(stored, name, key), name, key)
         number = len(minari_spaces.choices(space))
         if math.prod(action.shape[1:]) != number:
             raise ValueError(
@@ -206,30 +186,24 @@ def actions(stored: Any, space: Any, name: str, key: str) -> np.ndarray:
             )
         action = schema.several_actions(action.reshape(len(action), -1), name, key)
         return action - np.ravel(start).astype(np.int32)
-    action = schema.actions(
-        leaf(stored, name, key),
-        name,
-        key,
-        int(start) if space and space["type"] == "Discrete" else 0,
-    )
-    if space is None or (action.ndim == 1) == (space["type"] == "Discrete"):
+    start = int(start) if kind == "Discrete" else 0
+    action = schema.actions(leaf(stored, name, key), name, key, start)
+    if space is None or (action.ndim == 1) == (kind == "Discrete"):
         return action
-    if space["type"] == "Box":
+    if kind == "Box":
         return schema.vectors(stored, name, key)
     raise ValueError(
         f"'{name}': '{key}' is {stored.dtype}{list(stored.shape)}, and the action space is "
-        "Discrete. Discrete actions must be stored as one integer per row. Correct the file, or "
-        "its 'action_space'."
+        "Discrete: one integer per row. Correct the file, or its 'action_space'."
     )
 
 
 def flattened(stored: Any, space: Any, name: str, key: str) -> np.ndarray:
-    """Observations [T+1, O] from an HDF5 dataset, or from a group in the order in which Gymnasium
-    flattens it.
-    """
+    """Observations [T+1, O] from an array, or from a group in Gymnasium's order."""
     if not hasattr(stored, "keys"):
+        array = leaf(stored, name, key)
         if space and space["type"] == "Discrete":  # one-hot, like Gymnasium's `flatten`
-            choice = schema.actions(leaf(stored, name, key), name, key, int(space.get("start", 0)))
+            choice = schema.actions(array, name, key, int(space.get("start", 0)))
             number = int(space["n"])
             if choice.dtype != np.int32 or choice.max(initial=0) >= number:
                 raise ValueError(
@@ -237,15 +211,18 @@ def flattened(stored: Any, space: Any, name: str, key: str) -> np.ndarray:
                 )
             text.require_memory(name, key, text.nbytes_of((len(choice), number), 4))
             return (choice[:, None] == np.arange(number)).astype(np.float32)
-        return (schema.observed if space is None else schema.vectors)(
-            leaf(stored, name, key), name, key
-        )
-    parts = list(_named(stored, space, name, key))
+        return (schema.observed if space is None else schema.vectors)(array, name, key)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the caller warns once for all parts
-        return np.concatenate(
-            [flattened(stored[part], below, name, f"{key}/{part}") for part, below in parts], axis=1
-        )
+        parts = [
+            flattened(stored[part], below, name, f"{key}/{part}")
+            for part, below in _named(stored, space, name, key)
+        ]
+        return np.concatenate(parts, axis=1)
+
+
+def _numbers(stored: Any, name: str, key: str) -> np.ndarray:
+    return schema.stored(schema.numbers(stored, name, key))
 
 
 def leaf(stored: Any, name: str, key: str) -> Any:
@@ -257,8 +234,8 @@ def leaf(stored: Any, name: str, key: str) -> Any:
         )
     if stored.dtype.kind not in "fiub":
         raise ValueError(
-            f"'{name}': '{key}' is {stored.dtype}, it must be numbers; encoded images are "
-            "not supported."
+            f"'{name}': '{key}' is {stored.dtype}, it must be numbers; encoded images are not "
+            "supported."
         )
     return stored
 
@@ -268,46 +245,35 @@ def _named(stored: Any, space: Any, name: str, key: str) -> Iterator[tuple[str, 
     if key.count("/") > schema.DEEPEST:
         raise ValueError(f"'{name}': '{key}' lies too deep within groups. Download it again.")
     if space is None or space["type"] not in ("Dict", "Tuple"):
-        named: list[tuple[str, Any]] = [(part, None) for part in sorted(stored)]
+        named: dict[str, Any] = dict.fromkeys(sorted(stored))
     elif space["type"] == "Tuple":
-        named = [(f"_index_{index}", below) for index, below in enumerate(space["subspaces"])]
+        named = {f"_index_{index}": below for index, below in enumerate(space["subspaces"])}
     else:
-        named = [(part, space["subspaces"][part]) for part in sorted(space["subspaces"])]
-    missing = [part for part, _ in named if part not in stored]
+        named = dict(sorted(space["subspaces"].items()))
+    missing = [part for part in named if part not in stored]
     if missing or not named:
         lacking = text.listed(missing or ["arrays"])
         raise ValueError(
             f"'{name}': '{key}' lacks {lacking}; it has: {text.listed(stored)}. Download it again."
         )
-    yield from named
+    yield from named.items()
 
 
 def _value(stored: Any, space: Any, name: str, key: str) -> Any:
-    """Observations as Gymnasium has them: dictionaries and tuples of arrays [T+1, ...],
-    without texts.
-    """
+    """Observations as Gymnasium has them: a tree of arrays [T+1, ...], without texts."""
     if space["type"] not in ("Dict", "Tuple"):
-        return schema.stored(schema.numbers(leaf(stored, name, key), name, key))
+        return _numbers(leaf(stored, name, key), name, key)
     if not hasattr(stored, "keys"):
         raise ValueError(
             f"'{name}': '{key}' is one array, its space is a {space['type']}. Download it again."
         )
-    parts = [
-        (
-            part,
-            None if below["type"] == "Text" else _value(stored[part], below, name, f"{key}/{part}"),
-        )
+    parts = {
+        part: None
+        if below["type"] == "Text"
+        else _value(stored[part], below, name, f"{key}/{part}")
         for part, below in _named(stored, space, name, key)
-    ]
-    return dict(parts) if space["type"] == "Dict" else tuple(value for _, value in parts)
-
-
-def _leaves(value: Any) -> Iterator[np.ndarray]:
-    if isinstance(value, dict | tuple):
-        for part in value.values() if isinstance(value, dict) else value:
-            yield from _leaves(part)
-    elif value is not None:
-        yield value
+    }
+    return parts if space["type"] == "Dict" else tuple(parts.values())
 
 
 def _inside(episode: Any, path: str) -> Any:

@@ -1,6 +1,4 @@
-"""Archives of NumPy arrays, without Python objects and without arrays that would fill the
-memory.
-"""
+"""Archives of NumPy arrays, without Python objects and arrays that would fill the memory."""
 
 from __future__ import annotations
 
@@ -30,9 +28,8 @@ def opened(path: Path) -> Iterator[Archive]:
             archive = stack.enter_context(zipfile.ZipFile(stream))
             twice = [name for name, count in Counter(archive.namelist()).items() if count > 1]
             if twice:
-                raise text.broken(
-                    path, KIND, f"it holds {', '.join(map(repr, twice[:3]))} more than once"
-                )
+                names = ", ".join(map(repr, twice[:3]))
+                raise text.broken(path, KIND, f"it holds {names} more than once")
         yield Archive(path, archive)
 
 
@@ -63,10 +60,7 @@ class Archive(Mapping[str, np.ndarray]):
         return len(self._members)
 
     def text(self, key: str) -> str | None:
-        """The text under `key`; None for anything else.
-
-        Raises `RefusedFileError` for a text that is too long.
-        """
+        """The text under `key`; None for anything else."""
         if key not in self:
             return None
         shape, dtype = self._header(key)
@@ -84,15 +78,11 @@ class Archive(Mapping[str, np.ndarray]):
         info = self._members[key]
         with text.guarded(self.path, KIND), self._archive.open(info) as member:
             version = np.lib.format.read_magic(member)
-            read: Any = {
-                (1, 0): np.lib.format.read_array_header_1_0,
-                (2, 0): np.lib.format.read_array_header_2_0,
-            }
-            if version not in read:
-                raise text.broken(
-                    self.path, KIND, f"'{text.shortened(key)}' has the unknown version {version}"
-                )
-            shape, _, dtype = read[version](member)
+            if version not in ((1, 0), (2, 0)):
+                why = f"'{text.shortened(key)}' has the unknown version {version}"
+                raise text.broken(self.path, KIND, why)
+            read: Any = getattr(np.lib.format, f"read_array_header_{version[0]}_0")
+            shape, _, dtype = read(member)
             start = member.tell()
         if dtype.hasobject:
             raise RefusedFileError(
@@ -100,13 +90,8 @@ class Archive(Mapping[str, np.ndarray]):
                 "runs whatever code a file contains. If you trust its source, load it with numpy "
                 "and save plain arrays of numbers: np.savez(path, observations=..., ...)"
             )
-        if (
-            min(shape, default=0) < 0
-            or start + text.nbytes_of(shape, dtype.itemsize) != info.file_size
-        ):
-            raise text.broken(
-                self.path,
-                KIND,
-                f"'{text.shortened(key)}' should be {dtype}{list(shape)} and has another length",
-            )
+        end = start + text.nbytes_of(shape, dtype.itemsize)
+        if min(shape, default=0) < 0 or end != info.file_size:
+            should = f"'{text.shortened(key)}' should be {dtype}{list(shape)}"
+            raise text.broken(self.path, KIND, f"{should} and has another length")
         return shape, dtype

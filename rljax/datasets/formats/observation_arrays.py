@@ -1,15 +1,15 @@
-"""Observations that are not vectors in our own files:
-dictionaries, pictures and masks, in their own dtypes.
+"""Observations that are not vectors in our own files: dictionaries, pictures and masks.
 
 The metadata describe the arrays of an observation under `observation`, a list of {"name", "shape",
 "dtype", "once"}. The name is null where an observation is one array. A file holds, for such an
 array,
 
-    observations, next_observations              [N, ...]
-    frames/pictures                              [M, H, W, c] uint8, where "once" is true: each
-                                                 picture is there once
-    frames/observations, frames/successors       [N, K] int32: the K frames of each row, the newest
-                                                 last
+    observations, next_observations           [N, ...]
+
+or, where "once" is true,
+
+    frames/pictures                           [M, H, W, c] uint8, all different
+    frames/observations, frames/successors    [N, K] int32: the K frames of each row, newest last
 
 and for the part NAME of a dictionary, `observations/NAME`, `next_observations/NAME` and
 `frames/NAME/pictures` and so on, with NAME percent-encoded.
@@ -36,26 +36,25 @@ MOST_PARTS, MOST_AXES, LONGEST = 1_000, 8, 200
 class ArrayDescription(NamedTuple):
     """One array of an observation, as a file's metadata describe it."""
 
-    name: str | None  # None where the observation is this array alone
+    name: str | None
     shape: tuple[int, ...]  # without the axis of rows
     dtype: str
-    once: bool  # whether its pictures are stored once
+    once: bool
 
     @property
     def suffix(self) -> str:
         """The end of the array's key, after the field's name."""
-        return "" if self.name is None else f"/{encoded(self.name)}"
+        return _suffix(self.name)
 
 
-def encoded(name: str) -> str:
-    """A part's name as a part of a key: without slashes and dots,
-    which HDF5 would read as paths.
-    """
-    return urllib.parse.quote(name, safe="").replace(".", "%2E") or "%"
+def _suffix(name: str | None) -> str:
+    # HDF5 would read slashes and dots as paths.
+    encoded = urllib.parse.quote(name or "", safe="").replace(".", "%2E")
+    return "" if name is None else f"/{encoded or '%'}"
 
 
 def described(observation: Any) -> list[dict[str, Any]]:
-    """The metadata's description of observations [N, ...]; `written` returns their arrays."""
+    """The metadata's description of observations [N, ...]."""
     return [
         {"name": name, "shape": list(x.shape[1:]), "dtype": _dtype(x), "once": frames.is_frames(x)}
         for name, x in _named(observation)
@@ -66,7 +65,7 @@ def written(observation: Any, following: Any) -> dict[str, np.ndarray]:
     """The arrays of observations and successors by their keys in a file."""
     arrays = {}
     for (name, one), (_, other) in zip(_named(observation), _named(following), strict=True):
-        suffix = "" if name is None else f"/{encoded(name)}"
+        suffix = _suffix(name)
         if frames.is_frames(one):
             arrays[f"frames{suffix}/pictures"] = np.asarray(one.pictures)
             arrays[f"frames{suffix}/observations"] = np.asarray(one.index)
@@ -85,9 +84,11 @@ def read(
     `description` is the entry `observation` of the metadata, and `stack` the number of frames in a
     picture. Raises `ValueError` if the arrays do not match the description.
     """
-    columns = list(_columns(file, description))
-    pairs = {column.name: _read(file, arrays, column, total, stack) for column in columns}
-    if columns[0].name is None:
+    pairs = {
+        column.name: _read(file, arrays, column, total, stack)
+        for column in _columns(file, description)
+    }
+    if None in pairs:
         return pairs[None]
     return tuple({name: pair[i] for name, pair in pairs.items()} for i in (0, 1))  # pyright: ignore[reportReturnType]
 
@@ -105,23 +106,24 @@ def _columns(file: str, description: Any) -> Iterator[ArrayDescription]:
     right = "a list of the arrays of an observation, each with 'name', 'shape', 'dtype' and 'once'"
     if not isinstance(description, list) or not 0 < len(description) <= MOST_PARTS:
         raise schema.wrong(file, "observation", description, right)
-    names: list[Any] = [
-        entry.get("name") if isinstance(entry, Mapping) else () for entry in description
-    ]
-    for entry, name in zip(description, names, strict=True):
+    names = []
+    for entry in description:
+        keys = ("name", "shape", "dtype", "once")
+        is_mapping = isinstance(entry, Mapping)
+        name, shape, dtype, once = map(entry.get, keys) if is_mapping else [None] * 4
         is_name = isinstance(name, str) and len(name) <= LONGEST and name.isprintable()
-        shape = entry.get("shape") if isinstance(entry, Mapping) else None
         if (
-            not (is_name or (name is None and len(names) == 1))
+            not (is_name or (name is None and len(description) == 1))
             or not isinstance(shape, list)
             or len(shape) > MOST_AXES
             or not all(map(schema.is_count, shape))
-            or entry.get("dtype") not in DTYPES
-            or not isinstance(entry.get("once"), bool)
-            or (entry["once"] and (len(shape) != 3 or entry["dtype"] != "uint8"))
+            or dtype not in DTYPES
+            or not isinstance(once, bool)
+            or (once and (len(shape) != 3 or dtype != "uint8"))
         ):
             raise schema.wrong(file, "observation", entry, f"one entry of {right}")
-        yield ArrayDescription(name, tuple(shape), entry["dtype"], entry["once"])
+        names.append(name)
+        yield ArrayDescription(name, tuple(shape), dtype, once)
     if len(set(names)) < len(names):
         raise schema.wrong(file, "observation", names, "without a name that occurs twice")
 
@@ -129,30 +131,32 @@ def _columns(file: str, description: Any) -> Iterator[ArrayDescription]:
 def _read(
     file: str, arrays: Mapping[str, Any], column: ArrayDescription, total: int, stack: int
 ) -> tuple[Any, Any]:
+    def array(key: str, shape: tuple[int | None, ...], dtype: str) -> np.ndarray:
+        return _array(file, arrays, key, shape, dtype)
+
+    suffix, shape = column.suffix, (total, *column.shape)
     if not column.once:
-        both = (f"{field}{column.suffix}" for field in ("observations", "next_observations"))
-        observation, following = (
-            _array(file, arrays, key, (total, *column.shape), column.dtype) for key in both
+        return (
+            array(f"observations{suffix}", shape, column.dtype),
+            array(f"next_observations{suffix}", shape, column.dtype),
         )
-        return observation, following
     *sides, channels = column.shape
-    key = f"frames{column.suffix}"
     if channels % stack:
-        raise schema.wrong(
-            file, "stack", stack, f"a divisor of the {channels} channels of the pictures"
-        )
-    pictures = _array(file, arrays, f"{key}/pictures", (None, *sides, channels // stack), "uint8")
-    index = []
-    for name in ("observations", "successors"):
-        indices = _array(file, arrays, f"{key}/{name}", (total, stack), "int32")
-        if indices.min(initial=0) < 0 or indices.max(initial=0) >= len(pictures):
+        right = f"a divisor of the {channels} channels of the pictures"
+        raise schema.wrong(file, "stack", stack, right)
+    pictures = array(f"frames{suffix}/pictures", (None, *sides, channels // stack), "uint8")
+
+    def framed(key: str) -> frames.Frames:
+        index = array(key, (total, stack), "int32")
+        if index.min(initial=0) < 0 or index.max(initial=0) >= len(pictures):
             raise RefusedFileError(
-                f"'{file}': '{shortened(key)}/{name}' are from {indices.min()} to {indices.max()}, "
-                f"rows of the {len(pictures)} pictures that the file holds. It is damaged: record "
-                "or download it again."
+                f"'{file}': '{shortened(key)}' are from {index.min()} to {index.max()}, rows of "
+                f"the {len(pictures)} pictures that the file holds. It is damaged: record or "
+                "download it again."
             )
-        index.append(indices)
-    return frames.Frames(pictures, index[0]), frames.Frames(pictures, index[1])
+        return frames.Frames(pictures, index)
+
+    return framed(f"frames{suffix}/observations"), framed(f"frames{suffix}/successors")
 
 
 def _array(

@@ -1,14 +1,13 @@
-"""The schema of all readers: which arrays and which facts a data set may hold.
+"""Which arrays and facts a data set may hold, for all readers.
 
-Each row of an array holds at least one number. Observations are vectors, rewards and marks have
-one value per row, marks are 0 or 1, and discrete actions are int32 from 0. `facts` says which other
-facts are accepted. All functions raise `ValueError` for everything else, and name the row or the
-entry that is wrong.
+Each row of an array holds at least one number. All functions raise `ValueError` for what they do
+not accept, and name the row or the entry that is wrong. `file` is the file's name in messages, and
+`key` that of the array in the file. Axes: `M` rows of a file.
 """
 
 from __future__ import annotations
 
-import math
+import sys
 import warnings
 from collections.abc import Mapping
 from typing import Any
@@ -22,17 +21,14 @@ from rljax.trust import RefusedFileError
 
 INT32 = np.iinfo(np.int32)
 SIGNALS = "signals/"  # before the name of a signal, in the key of its column
-LONGEST_NAME = 10_000  # characters of an environment's name, with its arguments
+LONGEST_NAME = 10_000  # characters of an environment's name and arguments
 DEEPEST = 8  # levels of spaces within spaces, and of groups within groups
 MOST_CHOICES = 100_000  # all choices of several discrete actions together
 MOST_STACK = 1_000  # frames in a picture
 
 
 def stored(array: Any, dtype: Any = None) -> np.ndarray:
-    """An array, or an `Array` of an HDF5 file, as an array.
-
-    The latter is converted to `dtype` while it is read.
-    """
+    """An array, or an `Array` of an HDF5 file, as an array of `dtype`."""
     if isinstance(array, np.ndarray):
         return array if dtype is None else array.astype(dtype, copy=False)
     if dtype is None or array.shape == () or 0 in array.shape:
@@ -41,17 +37,14 @@ def stored(array: Any, dtype: Any = None) -> np.ndarray:
 
 
 def numbers(array: Any, file: str, key: str) -> Any:
-    """The array or HDF5 array [M, ...], unchanged.
+    """The array or HDF5 array [M, ...], unchanged, if it holds numbers or truth values.
 
-    Each row must hold at least one number or truth value.
-
-    Raises `ValueError` for a group of arrays, text and other types, a scalar, and empty rows.
+    Raises `ValueError` for a group of arrays, other types, a scalar, and empty rows.
     """
     if hasattr(array, "keys"):
         raise ValueError(
             f"'{file}': '{key}' is a group ({listed(array) if len(array) else 'empty'}), it must "
-            f"be one array. Put the group's arrays side by side in a new file: '{key}' = "
-            "np.concatenate([...], axis=1)"
+            "be one array. Put the group's arrays side by side: np.concatenate([...], axis=1)"
         )
     if array.dtype.kind not in "biuf":
         raise ValueError(
@@ -67,17 +60,15 @@ def numbers(array: Any, file: str, key: str) -> Any:
 
 
 def vectors(array: Any, file: str, key: str) -> np.ndarray:
-    """Observations [M, ...] as float32 vectors [M, O]:
-    numbers and arrays are flattened, arrays with a warning.
+    """Observations [M, ...] as float32 vectors [M, O]; arrays are flattened with a warning.
 
-    Raises `ValueError` for images (uint8 with two axes or more), and for everything that `numbers`
-    refuses.
+    Raises `ValueError` for images: uint8 with two axes or more in a row.
     """
     if numbers(array, file, key).ndim > 2:
         if array.dtype == np.uint8:
             raise ValueError(
                 f"'{file}': '{key}' holds images {array.shape[1:]} of uint8, where vectors are "
-                "expected. Choose the variant of the dataset that was recorded with states."
+                "expected. Choose the variant of the dataset with states."
             )
         warnings.warn(
             f"'{file}': '{key}' of shape {array.shape[1:]} is flattened to vectors.", stacklevel=2
@@ -87,8 +78,7 @@ def vectors(array: Any, file: str, key: str) -> np.ndarray:
 
 
 def observed(array: Any, file: str, key: str) -> np.ndarray:
-    """Observations [M, ...]: pictures of uint8 with their channels last,
-    everything else as `vectors`.
+    """Observations [M, ...]: pictures of uint8 with channels last, all else as `vectors`.
 
     Channels come first where that axis is at most half as long as the two others.
     """
@@ -102,10 +92,7 @@ def observed(array: Any, file: str, key: str) -> np.ndarray:
 
 
 def column(array: Any, file: str, key: str, dtype: Any) -> np.ndarray:
-    """One number per row: [M] from [M] or [M, 1].
-
-    Raises `ValueError` for other shapes, and for everything that `numbers` refuses.
-    """
+    """One number per row: [M] from [M] or [M, 1]."""
     if numbers(array, file, key).shape[1:] not in ((), (1,)):
         raise ValueError(
             f"'{file}': '{key}' has shape {array.shape}, it must be [rows] or [rows, 1]."
@@ -115,31 +102,23 @@ def column(array: Any, file: str, key: str, dtype: Any) -> np.ndarray:
 
 
 def marks(array: Any, file: str, key: str) -> np.ndarray:
-    """Marks of ends, one per row: bool [M] from [M] or [M, 1] of truth values,
-    or of numbers that are 0 or 1.
-
-    Raises `ValueError` for any other number, and for everything that `column` refuses.
-    """
+    """Marks of ends: bool [M] from truth values, 0 and 1 as [M] or [M, 1]."""
     values = column(array, file, key, numbers(array, file, key).dtype)
-    wrong = (values != 0) & (values != 1)
-    if wrong.any():
-        row = int(np.flatnonzero(wrong)[0])
+    wrong = np.flatnonzero((values != 0) & (values != 1))
+    for row in wrong[:1]:
         raise ValueError(
-            f"'{file}': '{key}' is {values[row]} in row {row}, it must be 0 or 1, which says "
-            f"whether an episode ended there ({int(wrong.sum())} of {len(values)} rows are "
-            "neither). Correct the values in the file."
+            f"'{file}': '{key}' is {values[row]} in row {row}, it must be 0 or 1, which "
+            f"says whether an episode ended ({len(wrong)} of {len(values)} rows are neither). "
+            "Correct the file."
         )
     return values.astype(np.bool_)
 
 
 def lengths(array: Any, file: str, key: str, total: int) -> np.ndarray:
-    """Lengths of trajectories as int64 [trajectories]:
-    whole numbers of at least 1 with the sum `total`.
-    """
+    """Lengths of trajectories, int64 [trajectories]: at least 1, with the sum `total`."""
     values = column(array, file, key, numbers(array, file, key).dtype)
     good = (values >= 1) & (values <= total) & (np.floor(values) == values)
-    if not good.all():
-        index = int(np.flatnonzero(~good)[0])
+    for index in np.flatnonzero(~good)[:1]:
         raise ValueError(
             f"'{file}': '{key}' is {values[index]} at index {index}; lengths of trajectories are "
             f"whole numbers from 1 to the number of rows, {total}. Correct the file."
@@ -151,37 +130,29 @@ def lengths(array: Any, file: str, key: str, total: int) -> np.ndarray:
 
 
 def actions(array: Any, file: str, key: str, start: int = 0) -> np.ndarray:
-    """Actions as stored: floating-point vectors [M, A];
-    or [M] int32 from 0, if integers with one axis were stored.
+    """Actions: floating-point vectors [M, A], or int32 [M] from 0 of one integer per row.
 
     `start` is the number of the first discrete action in the file.
-
-    Raises `ValueError` for more axes, for discrete actions below `start` or beyond int32, and for
-    everything that `numbers` refuses.
     """
     array = stored(numbers(array, file, key))
     if array.dtype.kind in "iub" and array.shape[1:] in ((), (1,)):
         array = array.reshape(-1)
         if len(array):
-            low, high = int(array.min()) - start, int(array.max()) - start
-            if low < 0:
-                row = int(array.argmin())
+            least, most = int(array.argmin()), int(array.argmax())
+            if int(array[least]) < start:
                 raise ValueError(
-                    f"'{file}': '{key}' is {array[row]} in row {row}; discrete actions count "
+                    f"'{file}': '{key}' is {array[least]} in row {least}; discrete actions count "
                     f"from {start}."
                 )
-            if high > INT32.max:
-                row = int(array.argmax())
+            if int(array[most]) - start > INT32.max:
                 raise ValueError(
-                    f"'{file}': '{key}' is {array[row]} in row {row}, the largest number of a "
+                    f"'{file}': '{key}' is {array[most]} in row {most}, the largest number of a "
                     f"discrete action is {INT32.max + start}. If actions are continuous, store "
                     "them as float32."
                 )
-        return (
-            (array.astype(np.int64) - start).astype(np.int32)
-            if start
-            else array.astype(np.int32, copy=False)
-        )
+        if start:
+            array = array.astype(np.int64) - start
+        return array.astype(np.int32, copy=False)
     if array.ndim > 2:
         raise ValueError(
             f"'{file}': '{key}' has shape {array.shape}, it must be [rows, dimensions]."
@@ -191,7 +162,7 @@ def actions(array: Any, file: str, key: str, start: int = 0) -> np.ndarray:
 
 
 def several_actions(array: Any, file: str, key: str) -> np.ndarray:
-    """Several discrete actions in each row: int32 [M, K] from integers; see `require_choices`."""
+    """Several discrete actions in each row: int32 [M, K] from integers."""
     array = stored(numbers(array, file, key))
     if array.dtype.kind not in "iub" or array.ndim != 2 or (len(array) and array.max() > INT32.max):
         raise ValueError(
@@ -202,28 +173,22 @@ def several_actions(array: Any, file: str, key: str) -> np.ndarray:
 
 
 def require_choices(file: str, key: str, action: np.ndarray, choices: Any) -> None:
-    """Raise `ValueError` unless `choices` says for each of K actions [M, K] how many there are:
-    more than the largest.
+    """Raise `ValueError` unless `choices` has a number above the largest of each action [M, K].
 
-    None says nothing, and is accepted.
+    None is accepted.
     """
     if choices is None:
         return
     number = action.shape[1]
     if not (isinstance(choices, list) and len(choices) == number and all(map(is_count, choices))):
-        raise wrong(
-            file, "choices", choices, f"{number} whole numbers, one for each action of '{key}'"
-        )
+        right = f"{number} whole numbers, one for each action of '{key}'"
+        raise wrong(file, "choices", choices, right)
     if sum(choices) > MOST_CHOICES:
         raise wrong(file, "choices", choices, f"numbers with a sum of at most {MOST_CHOICES:,}")
     low, high = action.min(axis=0), action.max(axis=0)
     for i in np.flatnonzero((low < 0) | (high >= choices))[:1]:
-        raise wrong(
-            file,
-            "choices",
-            choices,
-            f"more than all of '{key}', which are from {low[i]} to {high[i]} at {i}",
-        )
+        right = f"more than all of '{key}', which are from {low[i]} to {high[i]} at {i}"
+        raise wrong(file, "choices", choices, right)
 
 
 def facts(
@@ -232,13 +197,10 @@ def facts(
     """Check the facts beside the arrays; return the reference as two floats, or None.
 
     Args:
-        env: the name of an environment, a text, or None.
+        env: the name of an environment, or None.
         reference: two finite numbers that differ, or None.
-        provenance: `max_episode_steps`, `recorded_max_episode_steps`, `num_actions` and `stack` are
-            None or whole numbers of at least 1; `corruptions` is None or a list of mappings with a
-            text `what`.
-        most_action: the largest discrete action; None if actions are continuous. `num_actions` must
-            be larger.
+        provenance: of which the counts, `both_ends`, `stack` and `corruptions` are checked.
+        most_action: the largest discrete action, or None. `num_actions` must be larger.
     """
     if env is not None and not (
         isinstance(env, str) and env.isprintable() and 0 < len(env) <= LONGEST_NAME
@@ -246,35 +208,24 @@ def facts(
         raise wrong(file, "env", env, "the name of an environment, such as 'Hopper-v5'")
     if reference is not None:
         pair = reference if isinstance(reference, list | tuple) and len(reference) == 2 else ()
-        if not pair or not all(_is_number(x) for x in pair) or pair[0] == pair[1]:
-            raise wrong(
-                file,
-                "reference",
-                reference,
-                "two finite numbers that differ: the returns of scores 0 and 100",
-            )
+        right = "two finite numbers that differ: the returns of scores 0 and 100"
+        if not pair or not all(map(_is_number, pair)) or pair[0] == pair[1]:
+            raise wrong(file, "reference", reference, right)
         reference = (float(pair[0]), float(pair[1]))
     for name in ("max_episode_steps", "recorded_max_episode_steps", "num_actions"):
         value = provenance.get(name)
         if value is not None and not is_count(value):
             raise wrong(file, name, value, "a whole number of at least 1")
-    both = provenance.get("both_ends")
+    both, stack = provenance.get("both_ends"), provenance.get("stack")
     if both is not None and both != 0 and not is_count(both):
         raise wrong(file, "both_ends", both, "a number of rows")
-    if provenance.get("stack") is not None and not (
-        is_count(provenance["stack"]) and provenance["stack"] <= MOST_STACK
-    ):
-        raise wrong(
-            file,
-            "stack",
-            provenance["stack"],
-            f"the number of frames in a picture, at most {MOST_STACK}",
-        )
+    if stack is not None and not (is_count(stack) and stack <= MOST_STACK):
+        right = f"the number of frames in a picture, at most {MOST_STACK}"
+        raise wrong(file, "stack", stack, right)
     count = provenance.get("num_actions")
     if most_action is not None and count is not None and count <= most_action:
-        raise wrong(
-            file, "num_actions", count, f"more than {most_action}, the largest action in the file"
-        )
+        right = f"more than {most_action}, the largest action in the file"
+        raise wrong(file, "num_actions", count, right)
     corruptions = provenance.get("corruptions") or []
     if not isinstance(corruptions, list) or not all(
         isinstance(note, Mapping) and isinstance(note.get("what"), str) for note in corruptions
@@ -284,7 +235,7 @@ def facts(
 
 
 def mapping(value: Any, file: str, key: str) -> Mapping[str, Any]:
-    """A mapping in a file's JSON; {} for None. Raises `ValueError` for another value."""
+    """A mapping in a file's JSON; {} for None."""
     if value is None:
         return {}
     if not isinstance(value, Mapping):
@@ -298,14 +249,8 @@ def is_count(value: Any) -> bool:
 
 
 def _is_number(value: Any) -> bool:
-    try:
-        return (
-            isinstance(value, int | float)
-            and not isinstance(value, bool)
-            and math.isfinite(float(value))
-        )
-    except OverflowError:
-        return False
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    return number and abs(value) <= sys.float_info.max
 
 
 def is_numbers(value: Any) -> bool:
@@ -317,7 +262,7 @@ def is_numbers(value: Any) -> bool:
 
 
 def wrong(file: str, key: str, value: Any, right: str) -> RefusedFileError:
-    """The error for an entry of a file's metadata. `right` says what it must be."""
+    """The error for an entry of a file's metadata, which must be `right`."""
     return RefusedFileError(
         f"'{file}': '{shortened(key)}' is {shortened(repr(value), 80)}, it must be {right}. "
         "Correct the file's metadata."
@@ -332,21 +277,14 @@ def _flat(array: np.ndarray) -> np.ndarray:
 def signals(file: Mapping[str, Any], name: str) -> dict[str, np.ndarray]:
     """The signals [M, K...] float32 of the file called `name`, under their names in order.
 
-    They are the arrays `signals/NAME`; "cost" may also be called `costs` or `cost`. Raises what
-    `numbers` raises, and `ValueError` for names that no signal can have.
+    They are the arrays `signals/NAME`; "cost" may also be called `costs` or `cost`.
     """
-    group = SIGNALS.removesuffix("/")
-    inside = (
-        [f"{SIGNALS}{key}" for key in file[group]]
-        if group in file and hasattr(file[group], "keys")
-        else []
-    )
+    group: Any = file.get(SIGNALS.removesuffix("/"))
+    inside = [f"{SIGNALS}{key}" for key in group] if hasattr(group, "keys") else []
     keys = {key.removeprefix(SIGNALS): key for key in [*inside, *file] if key.startswith(SIGNALS)}
-    costs = next(
-        (key for key in ("costs", "cost") if key in file and not hasattr(file[key], "keys")), None
-    )
-    if costs is not None and "cost" not in keys:
-        keys["cost"] = costs
+    for key in ("costs", "cost"):
+        if key in file and not hasattr(file[key], "keys"):
+            keys.setdefault("cost", key)
     with np.errstate(over="ignore"):  # values too large for float32 are reported as not finite
         columns = {
             signal: stored(numbers(file[key], name, key), np.float32)

@@ -1,6 +1,4 @@
-"""JSON and words from a file, the error for a file that cannot be read,
-and files that stand for others.
-"""
+"""JSON and words from a file, the error for a damaged file, and files that stand for others."""
 
 from __future__ import annotations
 
@@ -26,17 +24,13 @@ AGAIN = "An interrupted download looks like this: delete the file and load it ag
 
 @contextlib.contextmanager
 def guarded(path: Path, kind: str) -> Iterator[None]:
-    """Turn every error of the libraries that read the file `path` into one `RefusedFileError`.
-
-    Damaged bytes make these libraries raise errors of many types.
-    """
+    """Turn the errors of many types that damaged bytes cause into one `RefusedFileError`."""
     try:
         yield
     except RefusedFileError:
         raise
     except Exception as error:
-        reason = shortened(str(error) or type(error).__name__)
-        raise broken(path, kind, reason) from error
+        raise broken(path, kind, shortened(str(error) or type(error).__name__)) from error
 
 
 def broken(path: Path, kind: str, reason: str) -> RefusedFileError:
@@ -47,20 +41,15 @@ def broken(path: Path, kind: str, reason: str) -> RefusedFileError:
 
 
 def require_memory(name: str, key: str, nbytes: int) -> None:
-    """Raise `RefusedFileError` if reading `nbytes` of `key` from the file called `name` would fill
-    the memory.
-
-    Reading takes about twice the size of the array.
-    """
+    """Raise `RefusedFileError` if reading `nbytes` of `key` of a file would fill the memory."""
     if nbytes <= SMALL:
         return
     free = hardware.available_memory()
     if free is not None and 2 * nbytes > free:
         raise RefusedFileError(
-            f"'{name}': '{shortened(key)}' is {_size(nbytes)} by the file's own account, and "
-            f"reading takes twice as much memory; {_size(free)} are free. If the file should be "
-            "smaller, it is damaged: download it again. If not, split it, or read it on a machine "
-            "with more memory."
+            f"'{name}': '{shortened(key)}' is {nbytes / 1e9:,.1f} GB by the file's own account, "
+            f"and reading takes twice as much memory; {free / 1e9:,.1f} GB are free. If the file "
+            "is damaged, download it again. If not, split it, or use a machine with more memory."
         )
 
 
@@ -72,8 +61,8 @@ def nbytes_of(shape: Iterable[int], itemsize: int) -> int:
 def parse_json(text: str | bytes, name: str) -> Any:
     """The value of a JSON text from the file called `name`.
 
-    Raises `ValueError` for a text that is not JSON, and `RefusedFileError` if it is too long or
-    nested too deeply.
+    Raises `ValueError` for a text that is not JSON or has a key twice in an object, and
+    `RefusedFileError` if it is too long or nested too deeply.
     """
     if len(text) > LONGEST:
         raise RefusedFileError(
@@ -86,12 +75,8 @@ def parse_json(text: str | bytes, name: str) -> Any:
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """A JSON object.
-
-    Raises `ValueError` if it has a key twice: readers differ in which one counts.
-    """
     entries = dict(pairs)
-    if len(entries) < len(pairs):
+    if len(entries) < len(pairs):  # readers differ in which one counts
         raise ValueError("an object has a key more than once")
     return entries
 
@@ -101,12 +86,9 @@ def read_json(path: Path, name: str | None = None) -> Any:
 
     Raises `RefusedFileError` if there is none.
     """
-    name = name or path.name
-    size = path.stat().st_size
+    name, size = name or path.name, path.stat().st_size
     if size > LONGEST:
-        raise RefusedFileError(
-            f"'{name}' has {size:,} bytes, at most {LONGEST:,} of JSON are read."
-        )
+        raise RefusedFileError(f"'{name}' has {size:,} bytes, at most {LONGEST:,} are read.")
     require_content(path)
     try:
         return parse_json(path.read_text(encoding="utf-8"), name)
@@ -119,9 +101,7 @@ def read_json(path: Path, name: str | None = None) -> Any:
 
 
 def require_content(path: Path) -> None:
-    """Raise `RefusedFileError` for a small file that stands for the data, as Git LFS,
-    git-annex and servers make.
-    """
+    """Raise `RefusedFileError` for a file that stands for the data: a pointer or a web page."""
     with path.open("rb") as file:
         start = file.read(512)
     for mark, meaning in POINTERS.items():
@@ -129,31 +109,25 @@ def require_content(path: Path) -> None:
             raise RefusedFileError(f"'{path.name}' is {meaning.replace('FILE', path.name)}")
     if start.lstrip().lower().startswith(PAGES):
         raise RefusedFileError(
-            f"'{path.name}' is a web page, not the data. Open the page's address in a browser, and "
+            f"'{path.name}' is a web page, not the data. Open its address in a browser, and "
             "download the file itself (on GitHub: 'Download raw file')."
         )
 
 
 def annexed(path: Path) -> str:
-    """A remedy for a missing file that is a link into git-annex; "" for all other files."""
+    """A remedy for a missing file that is a link into git-annex, or ""."""
     if path.is_symlink() and ".git/annex/" in path.readlink().as_posix():
         return f" It is a link of git-annex to data that are not here: git annex get {path.name}"
     return ""
 
 
 def shortened(text: str, most: int = 300) -> str:
-    """At most `most` characters of a text from a file,
-    without those that could change a terminal.
-    """
+    """At most `most` characters of a text from a file, none of which changes a terminal."""
     return printable(text, most=most)
 
 
 def listed(keys: Iterable[str]) -> str:
-    """Names from a file for a message, in alphabetical order; "nothing" if there are none."""
+    """Names from a file for a message, in alphabetical order, or "nothing"."""
     names = sorted(keys)
     shown = ", ".join(shortened(name, 60) for name in names[:MOST_SHOWN])
     return (shown or "nothing") + f", ... ({len(names):,} in all)" * (len(names) > MOST_SHOWN)
-
-
-def _size(nbytes: int) -> str:
-    return f"{nbytes / 1e9:,.1f} GB"

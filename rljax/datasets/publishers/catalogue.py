@@ -14,7 +14,7 @@ from rljax.datasets.publishers.download import Progress, known, root
 
 
 def names() -> dict[str, list[str]]:
-    """The known ids of each family, in the form that `load` accepts."""
+    """The known ids of each family."""
     return {family: _reader(family).names() for family in FAMILIES}
 
 
@@ -31,27 +31,22 @@ def load(
     """The dataset called `name`, in the memory of the host.
 
     Args:
-        name: "d4rl/hopper-medium-v2", "minari/mujoco/hopper/medium-v0",
-            "ogbench/cube-single-play-singletask-v0", "neorl2/Pipeline-v0", or the path of a .hdf5,
-            .h5 or .npz file, for example "./file.npz".
-        folder: where datasets are kept and downloaded to, in one folder per family. The default is
-            $RLJAX_DATA, or else ~/.rljax/data. The folders of the families' own libraries are
-            searched after it.
+        name: an id such as "d4rl/hopper-medium-v2", or the path of a .hdf5, .h5 or .npz file.
+        folder: where datasets are kept and downloaded to, by default $RLJAX_DATA, or else
+            ~/.rljax/data. The folders of the families' own libraries are searched after it.
         download: whether a missing file may be downloaded.
         clip_actions: whether actions beyond their bounds are clipped (True) or refused (False).
-        strict: for D4RL's files: D4RL's own `next_observations`, leak included (see
-            `rljax.datasets.publishers.d4rl`).
-        action_bounds: low and high of the actions in a file given by its path, each a number or one
-            per dimension; by default those of the file's metadata, or else -1 and 1. Also for
-            Minari's data whose actions have no bounds.
-        progress: called while downloading with the file's name, the bytes so far and the bytes in
-            all. A progress bar is the default.
+        strict: whether D4RL's files give D4RL's own arrays.
+        action_bounds: low and high of the actions, each a number or one per dimension, for files by
+            path and for Minari's data without bounds. The default is the file's, or else -1 and 1.
+        progress: called while downloading with the file's name, the bytes so far and in all. The
+            default is a bar.
 
     Raises:
-        ValueError: an unknown name (the message suggests the nearest names); a missing file that
-            cannot be downloaded (the message says which file to put where); a file that is cut,
-            lacks an array, is empty, has arrays of unequal lengths, has values that are not finite,
-            or has actions that lie beyond their bounds by more than 1e-3 half ranges.
+        ValueError: an unknown name; a missing file that cannot be downloaded (the message says
+            which file to put where); a file that is cut or empty, lacks an array, has arrays of
+            unequal lengths, values that are not finite, or actions that lie beyond their bounds by
+            more than 1e-3 half ranges.
     """
     name = str(name)
     if _is_id(name):
@@ -60,29 +55,18 @@ def load(
             raise ValueError(
                 f"action_bounds is for files given by their path; those of '{name}' are known."
             )
-        if family == "d4rl":
-            return d4rl.load(
-                name,
-                folder,
-                download=download,
-                clip_actions=clip_actions,
-                strict=strict,
-                progress=progress,
-            )
-        reader = _reader(family)
-        bounds = {"action_bounds": action_bounds} if family == "minari" else {}
-        return reader.load(
-            name, folder, download=download, clip_actions=clip_actions, progress=progress, **bounds
+        options = {"d4rl": {"strict": strict}, "minari": {"action_bounds": action_bounds}}
+        search = {"folder": folder, "download": download, "progress": progress}
+        return _reader(family).load(
+            name, clip_actions=clip_actions, **options.get(family, {}), **search
         )
     path = _located(name, folder)
     if path.suffix.lower() not in SUFFIXES:
         prefixes = ", ".join(f"{prefix}/" for prefix in FAMILIES)
         hint = ""
         if path.is_dir():
-            hint = (
-                f" Files in '{name}': "
-                f"{', '.join(sorted(child.name for child in path.iterdir())[:5]) or 'none'}."
-            )
+            files = ", ".join(sorted(child.name for child in path.iterdir())[:5])
+            hint = f" Files in '{name}': {files or 'none'}."
         raise ValueError(
             f"'{name}' names no dataset: names begin with {prefixes} and files end in "
             f"{', '.join(SUFFIXES)}.{hint} All names: rljax data list"
@@ -98,24 +82,21 @@ def load(
 
 
 def environment(name: str) -> str | None:
-    """The environment of the dataset called `name`, without reading its rows.
-
-    None if it is not known that way.
-    """
+    """The environment of the dataset called `name`, if it is known without reading the rows."""
     if _is_id(name):
         return _reader(name.partition("/")[0]).environment(name)
     path = _located(name)
-    return _of_file(path) if path.suffix.lower() in SUFFIXES and path.is_file() else None
+    if path.suffix.lower() not in SUFFIXES or not path.is_file():
+        return None
+    entry = d4rl.of_file(path) if _is_of_d4rl(path) else _recorded(path)
+    return dataset_files.description(path).get("env") if entry is None else entry.env
 
 
 def identity(data: str) -> str | None:
-    """The id of the published dataset that `data`, an id or a path, stands for.
+    """The id of the published dataset that `data`, an id or a path, stands for; None for others.
 
-    None for other data. No rows are read.
-
-    An id is returned as it is. D4RL's files are recognised by their names, recordings of OGBench's
-    data by the file NAME.json beside them, and copies of published datasets that `write` made by
-    their metadata.
+    No rows are read: D4RL's files are known by their names, recordings by the file NAME.json beside
+    them, and copies that `write` made by their metadata.
     """
     if _is_id(data):
         return data
@@ -134,11 +115,9 @@ def identity(data: str) -> str | None:
 
 
 def aliases(data: str) -> tuple[str, ...]:
-    """All ids of the published dataset that `data`, an id or a path, stands for,
-    D4RL's own before others.
+    """The `identity` of `data` as a tuple, after D4RL's id of the same dataset if it has one too.
 
-    "minari/D4RL/antmaze/umaze-v1" is "d4rl/antmaze-umaze-v2" too: see
-    `minari_environments.original`. Other data have none. No rows are read.
+    "minari/D4RL/antmaze/umaze-v1" is "d4rl/antmaze-umaze-v2" too. Other data have none.
     """
     name = identity(data)
     if name is None:
@@ -153,7 +132,7 @@ def short(name: str) -> str:
 
 
 def _is_id(name: str) -> bool:
-    """Whether `name` has the form of an id of a family, known or not. If not, it is a path."""
+    """Whether `name` has the form of an id, known or not. If not, it is a path."""
     family, _, rest = name.partition("/")
     return family in FAMILIES and bool(rest) and Path(name).suffix.lower() not in SUFFIXES
 
@@ -169,16 +148,8 @@ def _reader(family: str) -> Any:
     return importlib.import_module(f"{__package__}.{family}")
 
 
-def _of_file(path: Path) -> str | None:
-    entry = d4rl.of_file(path) if _is_of_d4rl(path) else _recorded(path)
-    return dataset_files.description(path).get("env") if entry is None else entry.env
-
-
 def _recorded(path: Path) -> ogbench.Name | None:
-    """The data set of OGBench that `path` records; None for all other files.
-
-    `rljax.datasets.recording.scripted_experts` makes such recordings.
-    """
+    """The data set of OGBench that `scripted_experts` recorded to `path`; None for other files."""
     recorded = known(path).get("recorded")
     return None if recorded is None else ogbench.parse(recorded["id"])
 

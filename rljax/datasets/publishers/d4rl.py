@@ -1,8 +1,8 @@
 """D4RL's datasets, read exactly by its rules, but without its leak at terminals.
 
 A file holds `observations` [M, O], `actions` [M, A], `rewards` [M] or [M, 1], `terminals` [M],
-mostly `timeouts` [M], and, of the locomotion sets v1 and v2, `next_observations` [M, O]. Everyone
-trains on the transitions that D4RL's `qlearning_dataset` makes of them [1, d4rl/__init__.py]:
+mostly `timeouts` [M], and, of the locomotion sets v1 and v2, `next_observations` [M, O]. D4RL's
+`qlearning_dataset` makes these transitions of them [1, d4rl/__init__.py]:
 
     rows          i = 0 .. M-2; the last row is dropped, as it has no successor
     end by time   e_i = timeouts_i, or, without `timeouts`, by counting up to the time limit: see
@@ -10,21 +10,17 @@ trains on the transitions that D4RL's `qlearning_dataset` makes of them [1, d4rl
     dropped       rows with e_i, also those that are terminal
     s', d         observations_{i+1}, terminals_i
 
-`read` keeps exactly these rows, with the same s, a, r and d. It differs in s':
+`read` keeps exactly these rows, with the same s, a, r and d, and differs in s':
 
 - If the file stores `next_observations`, they are s'. They differ from the next row where a
   trajectory was cut without a mark, and at terminals.
-- The row after a terminal row is the first observation of another episode. No value is bootstrapped
-  there, but a dynamics model, statistics of successors and a corruption of successors would use it
-  as a successor. Here s' is the row's own observation instead.
+- If not, a terminal row's s' is its own observation, as the next row begins another episode.
 
-Also, `truncated` marks the last kept row of a trajectory that is not terminal; D4RL does not return
-such a mark. `strict=True` gives D4RL's own arrays, shift and leak included, bit for bit.
+`strict=True` gives D4RL's own arrays, shift and leak included, bit for bit. `truncated` marks the
+last kept row of a trajectory that is not terminal; D4RL has no such mark.
 
-Scores are 100 (R - min) / (max - min) with the references of [1, d4rl/infos.py], kept in d4rl.csv
-beside file names and time limits. They were measured in mujoco-py's v2 environments. `env` names v5
-environments, whose dynamics and returns differ: their scores are not comparable with those of the
-published tables.
+d4rl.csv holds the references of [1, d4rl/infos.py], file names and time limits. docs/datasets.md
+says why scores in the environments of `env` are not comparable with published ones.
 
 [1] Fu et al., D4RL: Datasets for Deep Data-Driven Reinforcement Learning, arXiv:2004.07219;
     Farama-Foundation/D4RL at 89141a6.
@@ -52,11 +48,8 @@ from rljax.datasets.publishers import download as files
 URL = "http://rail.eecs.berkeley.edu/datasets/offline_rl/"
 REQUIRED = ("observations", "actions", "rewards", "terminals")
 
-# Current environments with the observations, actions and rewards of D4RL's, up to the version of
-# MuJoCo. The others have no current equivalent: Ant-v5 adds contact forces to the observation,
-# Gymnasium-Robotics' AntMaze and PointMaze observe dictionaries and differ in mazes and goals, its
-# FrankaKitchen has other observations and rewards, and MiniGrid, Flow, CARLA and PyBullet's tasks
-# are no longer maintained in the recorded form.
+# Current environments with D4RL's observations, actions and rewards. Ant-v5 adds contact forces to
+# the observation; Gymnasium-Robotics' AntMaze, PointMaze and FrankaKitchen observe other things.
 ENVIRONMENTS = {
     "halfcheetah": "HalfCheetah-v5",
     "hopper": "Hopper-v5",
@@ -84,7 +77,7 @@ class Entry:
 
     @property
     def env(self) -> str | None:
-        """The matching Gymnasium environment; None if there is none."""
+        """The matching Gymnasium environment."""
         return ENVIRONMENTS.get(self.id.partition("-")[0])
 
 
@@ -101,10 +94,9 @@ def entries() -> dict[str, Entry]:
 
 
 def of_file(path: Path) -> Entry | None:
-    """The dataset whose file has the name of `path`; None if there is none.
+    """The dataset whose file has the name of `path`: "human", where "human-longhorizon" shares it.
 
-    The datasets "human" and "human-longhorizon" of a hand share a file. The result is then the
-    former.
+    None if there is none.
     """
     sharing = [entry for entry in entries().values() if Path(entry.file).name == path.name]
     return min(
@@ -113,51 +105,31 @@ def of_file(path: Path) -> Entry | None:
 
 
 def names() -> list[str]:
-    """All ids, in the form that `load` accepts."""
+    """All ids."""
     return [f"d4rl/{name}" for name in entries()]
 
 
 def environment(name: str) -> str | None:
-    """The environment of the dataset called `name`.
-
-    None if there is no current equivalent, and for unknown names.
-    """
+    """The environment of the dataset called `name`; None without one, and for unknown names."""
     entry = entries().get(name.removeprefix("d4rl/"))
-    return None if entry is None else entry.env
+    return entry and entry.env
 
 
 def reference(environment: str) -> tuple[float, float] | None:
-    """Returns of score 0 and 100 of the D4RL task that matches a Gymnasium environment;
-    None if there is none.
-    """
+    """Returns of score 0 and 100 of the D4RL task that matches a Gymnasium environment, or None."""
     return next((entry.reference for entry in entries().values() if entry.env == environment), None)
 
 
 def load(
-    name: str,
-    folder: Path | None = None,
-    *,
-    download: bool = True,
-    clip_actions: bool = False,
-    strict: bool = False,
-    progress: files.Progress | None = None,
+    name: str, *, clip_actions: bool = False, strict: bool = False, **search: Any
 ) -> OfflineDataset:
-    """The dataset called `name`, such as "d4rl/hopper-medium-v2";
-    the arguments are those of `rljax.datasets.load`.
-    """
+    """The dataset called `name`. `search` are other arguments of `rljax.datasets.load`."""
     entry = entries().get(name.removeprefix("d4rl/"))
     if entry is None:
         raise base.unknown(name, "D4RL", names())
     library = Path(os.environ.get("D4RL_DATASET_DIR") or Path.home() / ".d4rl" / "datasets")
-    path = files.find(
-        "d4rl",
-        Path(entry.file).name,
-        folder,
-        [library],
-        url=entry.url,
-        download=download,
-        progress=progress,
-    )
+    file = Path(entry.file).name
+    path = files.find("d4rl", file, others=[library], url=entry.url, **search)
     return read(path, name, entry, clip_actions=clip_actions, strict=strict)
 
 
@@ -172,22 +144,18 @@ def read(
     """The dataset in the HDF5 file `path`, by D4RL's rules (see the top of this module).
 
     Args:
-        name: the name of the dataset; the path by default.
-        entry: environment, references and time limit; by default of the dataset whose file has this
-            name, if any.
-        clip_actions: whether actions beyond [-1, 1], the bounds of all D4RL tasks, are clipped or
-            (False) refused.
-        strict: D4RL's own `next_observations`: always the next row's observation, also across
-            episodes at terminals.
+        name: of the dataset; the path by default.
+        entry: environment, references and time limit; by default `of_file(path)`.
+        clip_actions: whether actions beyond [-1, 1], the bounds of all D4RL tasks, are clipped.
+        strict: whether s' is always the next row's observation.
 
     Raises:
-        ValueError: a file that is incomplete, lacks an array, has arrays of unequal lengths or is
-            empty; neither `timeouts` nor a known time limit; values that are not finite; actions
-            beyond their bounds.
+        ValueError: what `rljax.datasets.load` refuses, and a file with neither `timeouts` nor a
+            known time limit.
     """
     path = Path(path)
     entry = entry or of_file(path)
-    limit = None if entry is None else entry.max_episode_steps
+    limit = entry and entry.max_episode_steps
     with opened(path) as file:
         for key in REQUIRED:
             if key not in file:
@@ -197,35 +165,28 @@ def read(
         timed = "timeouts" in file
         if timed:
             timeouts = schema.marks(file["timeouts"], path.name, "timeouts")
-        elif limit is None:
-            raise ValueError(
-                f"'{path.name}' has no 'timeouts', and its time limit is not known: episodes that "
-                "end by time cannot be recognised. Name it by its id, such as "
-                "d4rl/hopper-medium-v0, or add 'timeouts' to the file."
-            )
-        else:
+        elif limit is not None:
             timeouts = time_limits(terminated, limit)
+        else:
+            raise ValueError(
+                f"'{path.name}' has no 'timeouts', and its time limit is not known. Name it by its "
+                "id, such as d4rl/hopper-medium-v0, or add 'timeouts' to the file."
+            )
         stored = "next_observations" in file and not strict
+        following = "next_observations" if stored else "observations"
         rows = Rows(
             path.name,
-            dict(zip(("observation", "action", "reward", "terminated"), REQUIRED, strict=True))
-            | {
-                "truncated": "timeouts",
-                "next_observation": "next_observations" if stored else "observations",
-            },
+            dict(zip(base.FIELDS, (*REQUIRED, "timeouts", following), strict=True)),
             schema.vectors(file["observations"], path.name, "observations"),
             schema.actions(file["actions"], path.name, "actions"),
             reward,
             terminated,
             timeouts,
-            schema.vectors(file["next_observations"], path.name, "next_observations")
-            if stored
-            else None,
+            schema.vectors(file[following], path.name, following) if stored else None,
             types={key: file[key].dtype.name for key in REQUIRED},
         )
     rows.check_lengths()
-    complete = bool(terminated[-1] or timeouts[-1])
-    keep = ~timeouts
+    complete, keep = bool(terminated[-1] or timeouts[-1]), ~timeouts
     rows.dropped["timed out"] = int((timeouts & ~terminated).sum())
     rows.dropped["timed out and terminal"] = int((timeouts & terminated).sum())
     rows.dropped["last row of the file"] = int(keep[-1])
@@ -238,15 +199,13 @@ def read(
         "successors: stored" if stored else "successors: the next row's observation",
     ]
     if not stored:
-        rules.append(
-            "successors of terminal rows: "
-            + ("the next row's observation (leak)" if strict else "their own")
-        )
+        terminal = "the next row's observation (leak)" if strict else "their own"
+        rules.append(f"successors of terminal rows: {terminal}")
     provenance: dict[str, Any] = {
         "reader": "d4rl",
         "files": [fingerprint(path)],
-        "url": files.source(path) or (entry.url if entry else None),
-        "id": entry.id if entry else None,
+        "url": files.source(path) or (entry and entry.url),
+        "id": entry and entry.id,
         "rules": rules,
         "strict": strict,
         "rows_in_file": len(reward),
@@ -256,8 +215,8 @@ def read(
     return assembly.assemble(
         name or str(path),
         assembly.successors(rows, keep, leak=strict),
-        env=entry.env if entry else None,
-        reference=entry.reference if entry else None,
+        env=entry and entry.env,
+        reference=entry and entry.reference,
         clip_actions=clip_actions,
         complete=complete,
         provenance=provenance,
@@ -267,9 +226,8 @@ def read(
 def time_limits(terminated: np.ndarray, limit: int) -> np.ndarray:
     """[M] bool: the rows that D4RL treats as timed out in a file without `timeouts`.
 
-    D4RL counts the rows of an episode and times out at `limit - 1`. The count begins at 0 at the
-    file's first row and after a timed-out row, but at 1 after a terminal row. An episode after a
-    terminal row is thus cut one row early.
+    D4RL counts the rows of an episode and times out at `limit - 1`. The count begins at 0 in the
+    file's first row and after a timed-out row, but at 1 after a terminal row.
     """
     ends = np.flatnonzero(terminated)
     starts = np.append(0, ends + 1)
@@ -286,10 +244,7 @@ def _missing(file: str, key: str, present: list[str]) -> ValueError:
         return ValueError(
             f"'{file}' is a Minari file. Name the folder above 'data/', or the dataset: minari/..."
         )
-    consequence = (
-        " Without them every end of an episode would be bootstrapped." if key == "terminals" else ""
-    )
     return ValueError(
         f"'{file}' has no '{key}'; it has: {text.listed(present)}. D4RL's layout needs "
-        f"{', '.join(REQUIRED)}.{consequence} Add it to the file, or record the file again."
+        f"{', '.join(REQUIRED)}. Add it to the file, or record the file again."
     )

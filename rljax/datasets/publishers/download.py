@@ -1,21 +1,20 @@
 """Files of datasets: where they are kept, and how they are downloaded.
 
-An interrupted download continues where it stopped (HTTP Range on a `.part` file). Its length is
-checked, and its checksum if one is known. It gets its final name only when it is complete. A side
-file, `NAME.json`, stores its length and SHA-256, so that a file that is cut or changed later is
-noticed. The package `pooch` begins an interrupted download again from its first byte, which is too
-much for files of many gigabytes.
+An interrupted download continues where it stopped (HTTP Range on a `.part` file), unlike one of the
+package `pooch`. A file gets its name only when it is complete. A side file, `NAME.json`, stores its
+length and SHA-256, so that a file that is cut later is noticed.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from http.client import HTTPException
 from pathlib import Path
 from typing import Any
@@ -44,22 +43,14 @@ def find(
     download: bool = True,
     progress: Progress | None = None,
 ) -> Path:
-    """The path of `file` of `family` ("d4rl", ...).
-
-    The file is downloaded from `url` if it is missing.
+    """The path of `file`, a name or a path below the folder of its `family` ("d4rl", ...).
 
     The search covers `root(folder)/family`, `root(folder)` and the folders `others`, where the
-    family's own library keeps files.
+    family's own library keeps files. A missing file is fetched from `url`, if `download`; see
+    `fetch`.
 
-    Args:
-        file: the file's name, or its path below the family's folder.
-        checksum: "md5:..." or "sha256:..." of the file. A file that exists already is not checked.
-        download: whether the file may be downloaded.
-        progress: called during the download. The default is a bar, if standard error is a terminal.
-
-    Raises:
-        ValueError: the file is missing and cannot be downloaded (the message says which file to put
-            where), or its length has changed since the download.
+    Raises `ValueError` if the file is missing and cannot be downloaded (the message says which file
+    to put where), or if its length has changed since the download.
     """
     home = root(folder) / family
     for candidate in (home / file, root(folder) / file, *(Path(other) / file for other in others)):
@@ -67,14 +58,9 @@ def find(
             _check_length(candidate)
             return candidate
     instruction = f"Put it there by hand: {url or file} as {_short(home / file)}"
-    if url is None:
-        raise ValueError(
-            f"'{file}' is not in {_short(home)}, and no address of it is known. {instruction}"
-        )
-    if not download:
-        raise ValueError(
-            f"'{file}' is not in {_short(home)}, and is not to be downloaded. {instruction}"
-        )
+    if url is None or not download:
+        why = "no address of it is known" if url is None else "is not to be downloaded"
+        raise ValueError(f"'{file}' is not in {_short(home)}, and {why}. {instruction}")
     try:
         return fetch(url, home / file, checksum=checksum, progress=progress)
     except OSError as error:
@@ -88,43 +74,35 @@ def fetch(
 ) -> Path:
     """Download `url` to `path`. If an earlier attempt left `path.part`, continue with it.
 
-    Raises `OSError` for errors of the network or the server, and if the connection breaks three
-    times in a row without receiving any data; the data so far are kept. Raises `ValueError` if the
-    file's checksum is not `checksum` ("md5:..." or "sha256:..."); the file is removed.
+    `progress` is a bar by default, if standard error is a terminal. Raises `OSError` for errors of
+    the network or the server, and if the connection breaks three times in a row without receiving
+    any data; the data so far are kept. Raises `ValueError` if the file's checksum is not `checksum`
+    ("md5:..." or "sha256:..."); the file is removed.
     """
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_name(path.name + ".part")
-    close = None
-    if progress is None:
-        progress, close = _bar()
     failures = 0
-    try:
+    with contextlib.ExitStack() as stack:
+        progress = progress or stack.enter_context(_bar())
         while True:
-            before = part.stat().st_size if part.exists() else 0
+            before = _length(part)
             try:
                 _receive(url, part, path.name, progress)
                 break
             except urllib.error.HTTPError:
                 raise
             except (OSError, HTTPException) as error:
-                received = part.stat().st_size if part.exists() else 0
+                received = _length(part)
                 failures = failures + 1 if received <= before else 0
                 if failures >= ATTEMPTS:
-                    hint = (
-                        f"; {received:,} bytes are kept, and the next attempt continues from there"
-                        if received
-                        else ""
-                    )
-                    raise OSError(f"{_reason(error)}{hint}") from error
+                    hint = f"; {received:,} bytes are kept, and the next attempt continues there"
+                    raise OSError(f"{_reason(error)}{hint if received else ''}") from error
                 time.sleep(min(0.2 * 2**failures, 5))
-    finally:
-        if close is not None:
-            close()
     entry = fingerprint(part)
     if checksum is not None:
         kind, _, expected = checksum.partition(":")
-        actual = entry["sha256"] if kind == "sha256" else digest(part, kind)
+        actual = digest(part, kind)
         if actual != expected:
             part.unlink()
             raise ValueError(
@@ -136,16 +114,14 @@ def fetch(
 
 
 def place(whole: Path, path: Path, facts: dict[str, Any]) -> Path:
-    """Rename the whole file `whole` to `path`, and write `facts` beside it;
-    they include its `fingerprint`.
-    """
+    """Rename the file `whole` to `path`, and write `facts` beside it, with its `fingerprint`."""
     _side(path).write_text(json.dumps(facts | {"file": path.name}, indent=1), encoding="utf-8")
     os.replace(whole, path)
     return path
 
 
 def source(path: Path) -> str | None:
-    """The address from which `path` was downloaded; None if it is not known."""
+    """The address from which `path` was downloaded, if it is known."""
     return known(path).get("url")
 
 
@@ -159,12 +135,13 @@ def known(path: Path) -> dict[str, Any]:
         return {}
     facts = text.read_json(side)
     recorded = facts.get("recorded") if isinstance(facts, dict) else None
-    if not isinstance(facts, dict) or not (
-        isinstance(facts.get("bytes", 0), int)
+    recorded = {"id": ""} if recorded is None else recorded
+    if not (
+        isinstance(facts, dict)
+        and isinstance(facts.get("bytes", 0), int)
         and isinstance(facts.get("url", ""), str)
-        and (
-            recorded is None or (isinstance(recorded, dict) and isinstance(recorded.get("id"), str))
-        )
+        and isinstance(recorded, dict)
+        and isinstance(recorded.get("id"), str)
     ):
         raise ValueError(
             f"'{side.name}' does not describe the file beside it, as rljax writes it. Delete it."
@@ -177,21 +154,21 @@ def _receive(url: str, part: Path, name: str, progress: Progress) -> None:
 
     Raises `OSError` if the connection ends too early.
     """
-    have = part.stat().st_size if part.exists() else 0
-    request = urllib.request.Request(
-        url, headers={"User-Agent": "rljax"} | ({"Range": f"bytes={have}-"} if have else {})
-    )
+
+    def requested(**headers: str) -> Any:
+        request = urllib.request.Request(url, headers={"User-Agent": "rljax", **headers})
+        return urllib.request.urlopen(request, timeout=60)
+
+    have = _length(part)
     try:
-        response = urllib.request.urlopen(request, timeout=60)
+        response = requested(Range=f"bytes={have}-") if have else requested()
     except urllib.error.HTTPError as error:
         if error.code == 416 and _total(error.headers.get("Content-Range")) == have:
             return  # nothing is missing
         if error.code != 416:
             raise
         part.unlink()  # it belongs to another file, or is longer than the server's file
-        response = urllib.request.urlopen(
-            urllib.request.Request(url, headers={"User-Agent": "rljax"}), timeout=60
-        )
+        response = requested()
     with response:
         resumed = response.status == 206
         have = have if resumed and part.exists() else 0
@@ -213,14 +190,17 @@ def _total(content_range: str | None) -> int | None:
 
 
 def _check_length(path: Path) -> None:
-    side = _side(path)
-    expected, length = known(path).get("bytes"), path.stat().st_size
+    expected, length = known(path).get("bytes"), _length(path)
     if expected is not None and expected != length:
         raise ValueError(
-            f"'{path.name}' has {length:,} bytes, it had {expected:,} when it was downloaded: it "
-            "was cut or replaced. Delete it and load it again. If you replaced it on purpose, "
-            f"delete '{side.name}' beside it."
+            f"'{path.name}' has {length:,} bytes, it had {expected:,} when it was downloaded. "
+            "Delete it and load it again. If you replaced it on purpose, delete "
+            f"'{_side(path).name}' beside it."
         )
+
+
+def _length(path: Path) -> int:
+    return path.stat().st_size if path.exists() else 0
 
 
 def _side(path: Path) -> Path:
@@ -237,41 +217,33 @@ def _reason(error: BaseException) -> str:
 
 def _short(path: Path) -> str:
     """A path for a message, with ~ for the user's home."""
-    home = str(Path.home())
-    text = str(path)
-    return "~" + text[len(home) :] if text.startswith(home + os.sep) else text
+    home = Path.home()
+    return f"~/{path.relative_to(home).as_posix()}" if path.is_relative_to(home) else str(path)
 
 
-def _bar() -> tuple[Progress, Callable[[], None]]:
-    """A progress bar on standard error, if that is a terminal,
-    and a function that removes the bar.
-    """
+@contextlib.contextmanager
+def _bar() -> Iterator[Progress]:
+    """A progress bar on standard error, if that is a terminal."""
+    from rich import progress
     from rich.console import Console
-    from rich.progress import (
-        BarColumn,
-        DownloadColumn,
-        TextColumn,
-        TimeRemainingColumn,
-        TransferSpeedColumn,
-    )
-    from rich.progress import Progress as Bars
 
     console = Console(stderr=True)
     if not console.is_terminal or shutil.get_terminal_size().columns < 40:
-        return lambda name, have, total: None, lambda: None
+        yield lambda name, have, total: None
+        return
     columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        DownloadColumn(),
-        TransferSpeedColumn(),
+        "{task.description}",
+        progress.BarColumn(),
+        progress.DownloadColumn(),
+        progress.TransferSpeedColumn(),
+        progress.TimeRemainingColumn(),
     )
-    bars = Bars(*columns, TimeRemainingColumn(), console=console, transient=True)
     tasks: dict[str, Any] = {}
+    with progress.Progress(*columns, console=console, transient=True) as bars:
 
-    def show(name: str, have: int, total: int | None) -> None:
-        if name not in tasks:
-            bars.start()
-            tasks[name] = bars.add_task(name, total=total)
-        bars.update(tasks[name], completed=have, total=total)
+        def show(name: str, have: int, total: int | None) -> None:
+            if name not in tasks:
+                tasks[name] = bars.add_task(name, total=total)
+            bars.update(tasks[name], completed=have, total=total)
 
-    return show, bars.stop
+        yield show

@@ -2,17 +2,9 @@
 
 A dataset is a folder `ID/data` with `metadata.json` and `main_data.hdf5`, in which each
 `episode_<i>` holds `observations` (T+1 rows), `actions`, `rewards`, `terminations` and
-`truncations` (T rows each). Every successor is stored, also the one of the last action: no row is
-dropped, and none leaks from one episode into another. Observations that are dictionaries or tuples
-are flattened like Gymnasium's `flatten`, with a warning. Dictionaries keep the order of their
-space, which Gymnasium sorts by key. Where they hold pictures or a mask of actions, or `infos` holds
-such a mask, they become the dictionary that agents see in the environment, see
-`rljax.datasets.formats.minari_arrays`. `infos/cost` and the arrays of `infos/signals` are signals
-beside the reward.
-
-"minari/mujoco/hopper/medium-v0" is the dataset that Minari calls "mujoco/hopper/medium-v0". Its
-metadata may hold references. They also name the environment of the recording, and maybe another one
-for evaluation: see `rljax.datasets.publishers.minari_environments`.
+`truncations` (T rows each), and maybe `infos`: see `rljax.datasets.formats.minari_arrays`. Every
+successor is stored, also the one of the last action, so that no row is dropped. The metadata may
+hold references, and name environments: see `rljax.datasets.publishers.minari_environments`.
 
 Source: Younis et al., Minari, https://zenodo.org/records/13767625; Farama-Foundation/Minari at
 1880118.
@@ -24,7 +16,6 @@ import math
 import os
 import re
 import warnings
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -43,27 +34,16 @@ from rljax.trust import RefusedFileError
 
 REMOTE = "https://huggingface.co/datasets/farama-minari"
 MAIN, METADATA = "data/main_data.hdf5", "data/metadata.json"
-MUJOCO = (
-    *(
-        "ant",
-        "halfcheetah",
-        "hopper",
-        "humanoid",
-        "humanoidstandup",
-        "inverteddoublependulum",
-        "invertedpendulum",
-    ),
-    *("pusher", "reacher", "swimmer", "walker2d"),
-)
-# These have a third level.
+# With "simple" data.
 SIMPLE = ("ant", "halfcheetah", "hopper", "humanoid", "humanoidstandup", "walker2d")
+MUJOCO = (*SIMPLE, "inverteddoublependulum", "invertedpendulum", "pusher", "reacher", "swimmer")
 ADROIT = ("door", "hammer", "pen", "relocate")
 ANTMAZE = ("umaze", "umaze-diverse", "medium-play", "medium-diverse", "large-play", "large-diverse")
 POINTMAZE = ("open", "umaze", "medium", "large")
 
 
 def names() -> list[str]:
-    """Ids on Minari's server, in the form that `load` accepts. The server may have more by now."""
+    """Ids on Minari's server, which may have more by now."""
     adroit = [f"D4RL/{task}/{kind}-v2" for task in ADROIT for kind in ("human", "cloned", "expert")]
     maze = [f"D4RL/antmaze/{kind}-v1" for kind in ANTMAZE]
     point = [f"D4RL/pointmaze/{kind}{dense}-v2" for kind in POINTMAZE for dense in ("", "-dense")]
@@ -74,19 +54,11 @@ def names() -> list[str]:
 
 
 def load(
-    name: str,
-    folder: Path | None = None,
-    *,
-    download: bool = True,
-    clip_actions: bool = False,
-    action_bounds: Any = None,
-    progress: files.Progress | None = None,
+    name: str, *, clip_actions: bool = False, action_bounds: Any = None, **search: Any
 ) -> OfflineDataset:
-    """The dataset called `name`, such as "minari/mujoco/hopper/medium-v0";
-    see `rljax.datasets.load`.
+    """The dataset called `name`. `search` are other arguments of `rljax.datasets.load`.
 
-    For ids that `names` does not list, only the local folders are searched. So a user's own
-    datasets load by name too.
+    For ids that `names` does not list, such as a user's own, only the local folders are searched.
     """
     identity = _identity(name)
     known = f"minari/{identity}" in names()
@@ -94,15 +66,9 @@ def load(
     paths = {}
     for file in (METADATA, MAIN):
         try:
-            paths[file] = files.find(
-                "minari",
-                f"{identity}/{file}",
-                folder,
-                [library()],
-                url=f"{REMOTE}/{space}/resolve/main/{rest}/{file}" if known else None,
-                download=download,
-                progress=progress,
-            )
+            url = f"{REMOTE}/{space}/resolve/main/{rest}/{file}" if known else None
+            path = f"{identity}/{file}"
+            paths[file] = files.find("minari", path, others=[library()], url=url, **search)
         except ValueError as error:
             if not known and "no address" in str(error):
                 raise base.unknown(name, "Minari or the local folders", names()) from error
@@ -113,13 +79,9 @@ def load(
 
 
 def environment(name: str) -> str | None:
-    """The environment in the metadata of the dataset called `name`;
-    None if it is not on this machine.
-    """
+    """The environment in the metadata of the dataset called `name`, if it is on this machine."""
     try:
-        path = files.find(
-            "minari", f"{_identity(name)}/{METADATA}", None, [library()], download=False
-        )
+        path = files.find("minari", f"{_identity(name)}/{METADATA}", others=[library()])
         recording, evaluation = _specs(_metadata(path.parents[1]))
         return environments.named(evaluation or recording)
     except ValueError:  # `load` reports what is wrong
@@ -131,11 +93,8 @@ def read(
 ) -> OfflineDataset:
     """The dataset in `folder`, which holds `data/metadata.json` and `data/main_data.hdf5`.
 
-    `action_bounds` are for data whose action space has no bounds: low and high, each a number or
-    one per dimension.
-
-    Raises `ValueError` for a folder or a file that is incomplete, for encoded images, for spaces
-    that agents cannot see, and for everything that `rljax.datasets.load` refuses.
+    Raises `ValueError` for a folder that is incomplete, for encoded images, for spaces that agents
+    cannot see, and for everything that `rljax.datasets.load` refuses.
     """
     folder = Path(folder)
     metadata = _metadata(folder)
@@ -148,14 +107,12 @@ def read(
     hand = environments.hand(str(metadata.get("dataset_id")))
     main = folder / MAIN
     file_name = f"{folder.name}/{MAIN}"
-    action_space = minari_spaces.checked(
-        _json(metadata.get("action_space")), file_name, "action_space"
-    )
-    observation_space = minari_spaces.checked(
-        _json(metadata.get("observation_space")), file_name, "observation_space"
+    observation_space, action_space = (
+        minari_spaces.checked(_json(metadata.get(key)), file_name, key)
+        for key in ("observation_space", "action_space")
     )
     kind = "Box" if action_space is None else action_space["type"]
-    if kind not in ("Box", "Discrete", "MultiDiscrete", "MultiBinary"):
+    if kind not in ("Box", *minari_spaces.CHOICES):
         raise ValueError(
             f"'{file_name}' has actions of the space {kind}; rljax takes Box, Discrete, "
             "MultiDiscrete and MultiBinary. Choose another dataset."
@@ -164,9 +121,9 @@ def read(
         rows = _rows(file_name, file, observation_space, action_space)
     rows.check_lengths()
     bounds = _bounds(action_space, action_bounds, name or str(folder))
-    low, high = metadata.get("ref_min_score"), metadata.get("ref_max_score")
-    if (low is None or high is None) and hand is not None and hand.reference is not None:
-        low, high = hand.reference
+    reference: Any = metadata.get("ref_min_score"), metadata.get("ref_max_score")
+    if None in reference:
+        reference = None if hand is None else hand.reference
     provenance: dict[str, Any] = {
         "reader": "minari",
         "files": [fingerprint(main)],
@@ -180,15 +137,15 @@ def read(
         "algorithm": metadata.get("algorithm_name"),
         "versions": base.versions("h5py") | {"minari": metadata.get("minari_version")},
     }
-    if action_space and action_space.get("type") == "Discrete":
+    if action_space and kind == "Discrete":
         provenance["num_actions"] = int(action_space["n"])
-    if minari_spaces.choices(action_space):
-        provenance["choices"] = list(minari_spaces.choices(action_space))
+    if choices := minari_spaces.choices(action_space):
+        provenance["choices"] = list(choices)
     return assembly.assemble(
         name or str(folder),
         assembly.successors(rows, np.ones(len(rows.reward), np.bool_)),
         env=env,
-        reference=None if low is None or high is None else (low, high),
+        reference=reference,
         bounds=bounds,
         clip_actions=clip_actions,
         provenance=provenance,
@@ -210,12 +167,12 @@ def _rows(name: str, file: Any, observation_space: Any, action_space: Any) -> Ro
     episodes = sorted(numbered, key=lambda key: int(key[8:]))
     if not episodes:
         raise ValueError(f"'{name}' has no episodes; it has: {text.listed(file)}.")
+    keys = ("observations", "actions", "rewards", "terminations", "truncations")
     for episode in episodes:
-        for key in ("observations", "actions", "rewards", "terminations", "truncations"):
-            if not hasattr(file[episode], "keys") or key not in file[episode]:
-                present = (
-                    text.listed(file[episode]) if hasattr(file[episode], "keys") else "no arrays"
-                )
+        is_group = hasattr(file[episode], "keys")
+        for key in keys:
+            if not is_group or key not in file[episode]:
+                present = text.listed(file[episode]) if is_group else "no arrays"
                 raise ValueError(f"'{name}' has no '{key}' in {episode}; it has: {present}.")
     steps = [
         len(schema.numbers(file[episode]["rewards"], name, f"{episode}/rewards"))
@@ -225,42 +182,35 @@ def _rows(name: str, file: Any, observation_space: Any, action_space: Any) -> Ro
     masked = minari_arrays.has_masks([file[episode] for episode in episodes])
     observations = minari_arrays.Observations(name, observation_space, action_space, masked)
     reward = np.empty(total, np.float32)
-    terminated = np.empty(total, np.bool_)
-    truncated = np.empty(total, np.bool_)
+    terminated, truncated = np.empty((2, total), np.bool_)
     columns: list[ObservationArray] = []
-    signals: list[dict[str, np.ndarray]] = []
-    structure = action = None
+    signals = []
+    structure: Any = None
+    action = np.empty(0)
     for number, (episode, length) in enumerate(zip(episodes, steps, strict=True)):
         group = file[episode]
         rows = slice(offset, offset + length)
         leaves, tree = jax.tree.flatten(observations.read(group, episode))
         part = minari_arrays.actions(group["actions"], action_space, name, f"{episode}/actions")
-        marks = [
-            schema.marks(group[key], name, f"{episode}/{key}")
-            for key in ("terminations", "truncations")
-        ]
-        if {len(leaf) for leaf in leaves} != {length + 1} or {
-            len(part),
-            *(len(mark) for mark in marks),
-        } != {length}:
+        marks = [schema.marks(group[key], name, f"{episode}/{key}") for key in keys[3:]]
+        if {*map(len, leaves)} != {length + 1} or {*map(len, (part, *marks))} != {length}:
             raise ValueError(
                 f"'{name}': {episode} has {length} rewards, {len(leaves[0])} observations (it must "
                 f"be {length + 1}), {len(part)} actions, {len(marks[0])} terminations and "
                 f"{len(marks[1])} truncations. Download it again."
             )
-        if action is None:
+        if structure is None:
             structure = tree
             columns = [ObservationArray(leaf, total, len(episodes)) for leaf in leaves]
             row = sum(column.nbytes for column in columns) + total * (part[0:1].nbytes + 1)
             text.require_memory(name, "observations", row)
             action = np.empty((total, *part.shape[1:]), part.dtype)
-        shapes = [leaf.shape[1:] for leaf in leaves]
-        if shapes != [column.shape for column in columns] or part.shape[1:] != action.shape[1:]:
+        shapes, earlier = [leaf.shape[1:] for leaf in leaves], [column.shape for column in columns]
+        if shapes != earlier or part.shape[1:] != action.shape[1:]:
             raise ValueError(
                 f"'{name}': {episode} has observations {_shown(shapes)} and actions "
-                f"{list(part.shape[1:])}, the episodes before it "
-                f"{_shown([column.shape for column in columns])} and {list(action.shape[1:])}. "
-                "Download it again."
+                f"{list(part.shape[1:])}, the episodes before it {_shown(earlier)} and "
+                f"{list(action.shape[1:])}. Download it again."
             )
         for column, leaf in zip(columns, leaves, strict=True):
             column.put(leaf, offset, number)
@@ -269,18 +219,15 @@ def _rows(name: str, file: Any, observation_space: Any, action_space: Any) -> Ro
         reward[rows] = schema.column(group["rewards"], name, f"{episode}/rewards", np.float32)
         terminated[rows], truncated[rows] = marks
         if length:
-            truncated[offset + length - 1] |= not terminated[offset + length - 1]
+            truncated[rows.stop - 1] |= not terminated[rows.stop - 1]
         offset += length
     note = observations.note(sum(math.prod(column.shape) for column in columns))
     if note is not None:
         warnings.warn(note, stacklevel=4)
-    assert structure is not None
-    assert action is not None
     observation, successor = (
         structure.unflatten(side) for side in zip(*(c.finished() for c in columns), strict=True)
     )
-    keys = ("observations", "actions", "rewards", "terminations", "truncations", "observations")
-    fields: Mapping[str, str] = dict[str, str](zip(base.FIELDS, keys, strict=True))
+    fields = dict[str, str](zip(base.FIELDS, (*keys, "observations"), strict=True))
     joined = minari_arrays.joined_signals(signals)
     return Rows(
         name, fields, observation, action, reward, terminated, truncated, successor, signals=joined
@@ -294,46 +241,32 @@ class ObservationArray:
     """
 
     def __init__(self, example: np.ndarray, total: int, episodes: int) -> None:
-        """Room for the `total` rows of so many episodes,
-        in which each has one observation more than rows.
-        """
-        self.shape = example.shape[1:]
-        self.once = frames.is_stored_once(example.shape[1:], example.dtype)
-        self.nbytes = text.nbytes_of(
-            (total + episodes if self.once else 2 * total, *self.shape), example.itemsize
-        )
-        self._dtype, self._size = example.dtype, total + episodes if self.once else total
+        """Room for the `total` rows of so many episodes."""
+        self.shape, self._dtype = example.shape[1:], example.dtype
+        self.once = frames.is_stored_once(self.shape, self._dtype)
+        # An episode has one observation more than rows.
+        self._sizes = [total + episodes] if self.once else [total, total]
+        self.nbytes = text.nbytes_of((sum(self._sizes), *self.shape), example.itemsize)
         self._index = np.empty(total if self.once else 0, np.int32)
-        self._arrays: tuple[np.ndarray, ...] = ()
+        self._arrays: list[np.ndarray] = []
 
     def put(self, observations: np.ndarray, offset: int, number: int) -> None:
-        """The observations [T+1, ...] of the episode with this number,
-        whose first row is `offset`.
-        """
+        """The observations [T+1, ...] of episode `number`, whose first row is `offset`."""
         if not self._arrays:  # after the check of the memory
-            self._arrays = tuple(
-                np.empty((self._size, *self.shape), self._dtype)
-                for _ in range(1 if self.once else 2)
-            )
-        length = len(observations) - 1
+            self._arrays = [np.empty((size, *self.shape), self._dtype) for size in self._sizes]
+        rows, place = slice(offset, offset + len(observations) - 1), offset + number
         if self.once:
-            self._arrays[0][offset + number : offset + number + length + 1] = observations
-            self._index[offset : offset + length] = np.arange(
-                offset + number, offset + number + length
-            )
+            self._arrays[0][place : place + len(observations)] = observations
+            self._index[rows] = np.arange(place, place + len(observations) - 1)
         else:
-            self._arrays[0][offset : offset + length] = observations[:-1]
-            self._arrays[1][offset : offset + length] = observations[1:]
+            self._arrays[0][rows], self._arrays[1][rows] = observations[:-1], observations[1:]
 
     def finished(self) -> tuple[Any, Any]:
         """Observations and successors of all rows."""
         if not self.once:
             return self._arrays[0], self._arrays[1]
-        index = self._index[:, None]
-        (pictures,) = self._arrays
-        return frames.Frames(pictures=pictures, index=index), frames.Frames(
-            pictures=pictures, index=index + 1
-        )
+        (pictures,), index = self._arrays, self._index[:, None]
+        return frames.Frames(pictures, index), frames.Frames(pictures, index + 1)
 
 
 def _shown(shapes: list[tuple[int, ...]]) -> str:
@@ -353,11 +286,9 @@ def _metadata(folder: Path) -> dict[str, Any]:
 
 
 def _specs(metadata: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The specifications of the environments of recording and of evaluation;
-    {} for those that are not there.
-    """
+    """The specifications of the environments of recording and evaluation; {} for a missing one."""
     specs = [
-        schema.mapping(_json(metadata.get(key)), METADATA, key)
+        dict(schema.mapping(_json(metadata.get(key)), METADATA, key))
         for key in ("env_spec", "eval_env_spec")
     ]
     for spec in specs:
@@ -366,7 +297,7 @@ def _specs(metadata: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
                 f"'{METADATA}': the 'id' of the environment is {spec['id']!r:.80}, it must be "
                 "a text."
             )
-    return dict(specs[0]), dict(specs[1])
+    return specs[0], specs[1]
 
 
 def _json(value: Any) -> Any:
@@ -383,11 +314,7 @@ def _json(value: Any) -> Any:
 
 
 def _bounds(action_space: Any, action_bounds: Any, name: str) -> Any:
-    """The bounds of the actions: those of their space,
-    or those `action_bounds` if the space has none.
-
-    Raises `ValueError` if both are there, or neither.
-    """
+    """The bounds of the actions: those of their space, or `action_bounds` if it has none."""
     if not action_space or action_space["type"] != "Box":
         return action_bounds
     low, high = np.ravel(action_space["low"]), np.ravel(action_space["high"])

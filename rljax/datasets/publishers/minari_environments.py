@@ -1,19 +1,13 @@
-"""The environments of Minari's datasets: which one evaluates, with which arguments,
-and for how many steps.
+"""The environments of Minari's datasets: which one evaluates, with which arguments and time limit.
 
 The metadata specify the environment of the recording, `env_spec`, and maybe another one for
-evaluation, `eval_env_spec`. The latter counts if it is there, with its arguments (`kwargs`):
-AntMaze and PointMaze evaluate with fixed goals in mazes of their own. The time limit is that of
-evaluation. A recording may have had another one: 1e6 steps in PointMaze, which would never end.
+evaluation, `eval_env_spec`, which then counts: AntMaze and PointMaze evaluate with fixed goals in
+mazes of their own. docs/datasets.md has the rules.
 
 A file must not run code. Of the modules that metadata name, only those in `PACKAGES` are imported,
 and only arguments that cannot be paths are used (`rljax.trust.unsafe_argument`).
 
-The datasets "D4RL/..." are D4RL's (Farama-Foundation/minari-dataset-generation-scripts). Those of
-the Adroit hands and of the kitchen replay D4RL's recordings in present environments. Those of the
-mazes were recorded anew, by a protocol like D4RL's. The hands keep D4RL's time limits and
-references. The returns of the others have another meaning, because the present mazes and kitchens
-go on after a success.
+The datasets "D4RL/..." are from Farama-Foundation/minari-dataset-generation-scripts.
 """
 
 from __future__ import annotations
@@ -23,35 +17,31 @@ import json
 import re
 from typing import Any
 
+from rljax.datasets.formats.schema import is_count
 from rljax.datasets.publishers import d4rl
 from rljax.trust import unsafe_argument
 
-# Packages that may be imported because metadata name them: importing one registers its
-# environments. An environment of any other package must be registered already, or the user names
-# it.
+# Packages that may be imported because metadata name them. An environment of any other package must
+# be registered already, or the user names it.
 PACKAGES = ("ale_py", "gymnasium_robotics", "minigrid")
-# Wrappers that change neither observations, actions, rewards nor ends, or that rljax replaces by
-# its own.
-HARMLESS = (
-    *(
-        "DataCollector",
-        "FlattenObservation",
-        "OrderEnforcing",
-        "PassiveEnvChecker",
-        "RecordEpisodeStatistics",
-    ),
-    *("RecordVideo", "TimeLimit"),
-)
+# Wrappers that do not change the task, or that rljax replaces by its own.
+HARMLESS = {
+    "DataCollector",
+    "FlattenObservation",
+    "OrderEnforcing",
+    "PassiveEnvChecker",
+    "RecordEpisodeStatistics",
+    "RecordVideo",
+    "TimeLimit",
+}
 HANDS = ("door", "hammer", "pen", "relocate")
 RENAMED = {"pointmaze": "maze2d"}  # Minari's name of a task -> D4RL's
 
 
 def named(spec: dict[str, Any]) -> str | None:
-    """The name of the environment with this specification, with its package and arguments.
+    """The name of the environment with this specification, with package and arguments.
 
-    None if it has no id.
-
-    Raises `ValueError` if rljax cannot make this very environment.
+    None if it has no id. Raises `ValueError` if rljax cannot make this very environment.
     """
     identity, arguments = spec.get("id"), spec.get("kwargs") or {}
     if not identity:
@@ -75,9 +65,8 @@ def named(spec: dict[str, Any]) -> str | None:
     arguments = {
         key: value
         for key, value in arguments.items()
-        if key not in defaults or defaults[key] != value
+        if key != "render_mode" and (key not in defaults or defaults[key] != value)
     }
-    arguments.pop("render_mode", None)
     unsafe = unsafe_argument(arguments)
     if unsafe is not None:
         raise ValueError(
@@ -91,18 +80,15 @@ def named(spec: dict[str, Any]) -> str | None:
 def limit(
     recording: dict[str, Any], evaluation: dict[str, Any], hand: d4rl.Entry | None
 ) -> int | None:
-    """The time limit of evaluation, in environment steps.
+    """The time limit of evaluation, in environment steps, from two specifications.
 
-    It is that of `evaluation`, the specification of the environment for evaluation. If there is
-    none, it is D4RL's for data of a hand, or else the registered one. None for environments that
-    are not registered yet: making the environment then applies its own.
+    Without one in `evaluation`, it is D4RL's for data of a hand, or else the registered one. None
+    for environments that are not registered yet: making one then applies its own.
     """
     time_limit = steps(evaluation)
     if time_limit is not None:
         return time_limit
-    if hand is not None:
-        return hand.max_episode_steps
-    known = _registration((evaluation or recording).get("id"))
+    known = hand or _registration((evaluation or recording).get("id"))
     return None if known is None else known.max_episode_steps
 
 
@@ -111,23 +97,19 @@ def steps(spec: dict[str, Any]) -> int | None:
     number = spec.get("max_episode_steps")
     if number is None:
         return None
-    whole = (
-        isinstance(number, int | float) and not isinstance(number, bool) and number == number // 1
-    )
-    if not whole or not 1 <= number < 2**31:
+    whole: Any = int(number) if isinstance(number, float) and number.is_integer() else number
+    if not is_count(whole):
         raise ValueError(
             f"'max_episode_steps' of an environment is {number!r:.80}, it must be a whole "
             "number from 1 on."
         )
-    return int(number)
+    return whole
 
 
 def original(name: str) -> str | None:
-    """D4RL's newest id of the dataset called `name`: "d4rl/pen-human-v1" for
-    "minari/D4RL/pen/human-v2".
+    """D4RL's newest id of a dataset: "d4rl/pen-human-v1" for "minari/D4RL/pen/human-v2".
 
-    None for datasets that are not D4RL's. "mujoco/..." are not: other policies recorded them in
-    other environments.
+    None for datasets that are not D4RL's, as "mujoco/...".
     """
     match = re.fullmatch(r"(?:minari/)?D4RL/([^/]+)/(.+)-v\d+", name)
     if match is None:
@@ -139,17 +121,14 @@ def original(name: str) -> str | None:
 
 
 def hand(identity: str) -> d4rl.Entry | None:
-    """D4RL's entry of the dataset `identity`, if it is of an Adroit hand; None for all others."""
+    """D4RL's entry of the dataset `identity`, if it is of an Adroit hand."""
     name = original(identity)
     entry = None if name is None else d4rl.entries()[name.removeprefix("d4rl/")]
     return entry if entry is not None and entry.id.partition("-")[0] in HANDS else None
 
 
 def registered(env: str | None) -> Any:
-    """Gymnasium's specification of the environment called `env`, with its arguments.
-
-    None if it does not know it.
-    """
+    """Gymnasium's specification of the environment called `env`, with its arguments, or None."""
     import gymnasium
 
     name, _, arguments = (env or "").partition("?")
@@ -162,26 +141,19 @@ def registered(env: str | None) -> Any:
 
 
 def _registration(identity: Any) -> Any:
-    """Gymnasium's registration of an environment; None if there is none.
-
-    Nothing is imported for it.
-    """
+    """Gymnasium's registration of an environment, without an import, or None."""
     import gymnasium
 
     return gymnasium.registry.get(str(identity))
 
 
 def _require_no_wrappers(spec: dict[str, Any], known: Any) -> None:
-    """Raise `ValueError` if a specification has wrappers that change the task and that are not
-    registered with it.
-    """
+    """Raise `ValueError` for wrappers that change the task and are not registered with it."""
     recorded = spec.get("additional_wrappers") or []
     if not isinstance(recorded, list) or not all(isinstance(wrapper, dict) for wrapper in recorded):
         raise ValueError("its environment's 'additional_wrappers' must be a JSON array of objects.")
-    wrappers = {str(wrapper.get("name")) for wrapper in recorded}
-    wrappers -= {wrapper.name for wrapper in getattr(known, "additional_wrappers", ())} | set(
-        HARMLESS
-    )
+    registered = {wrapper.name for wrapper in getattr(known, "additional_wrappers", ())}
+    wrappers = {str(wrapper.get("name")) for wrapper in recorded} - HARMLESS - registered
     if wrappers:
         raise ValueError(
             f"its environment '{spec['id']}' has the wrappers {', '.join(sorted(wrappers))}, and "

@@ -1,7 +1,4 @@
-"""Minari's datasets, written through the `minari` package.
-
-`rljax.datasets.publishers.minari` reads them, and describes their files.
-"""
+"""Minari's datasets, written through the `minari` package."""
 
 from __future__ import annotations
 
@@ -29,23 +26,14 @@ def write_minari(
     identity: str,
     *,
     env: str | None = None,
-    author: str | None = None,
-    author_email: str | None = None,
-    code_permalink: str | None = None,
-    algorithm_name: str | None = None,
-    description: str | None = None,
+    **metadata: Any,
 ) -> Path:
-    """Write `dataset` as the Minari dataset `identity`, such as "hopper/medium-v0",
-    and return its folder.
+    """Write `dataset` as the Minari dataset `identity`, such as "hopper/medium-v0", to the folder
+    where Minari keeps its datasets, and return that.
 
-    The folder lies where Minari keeps its datasets: $MINARI_DATASETS_PATH or ~/.minari/datasets.
-    Environment and references are those of the dataset. Actions are written within the
-    environment's bounds. Each episode's last observation is the successor of its last row, so
-    reading gives back the same transitions. If a terminal state's successor was not recorded, it is
-    the terminal row's own observation.
-
-    The package makes the environment. `env` names it in place of the data set, whose file may be
-    somebody else's.
+    Reading gives back the same transitions, environment and references. The package makes the
+    environment; `env` names it in place of the data set. `metadata` are other arguments of Minari's
+    `create_dataset_from_buffers`, such as `author`.
 
     Raises `ValueError` if the package is missing, if `identity` is taken, if a successor within an
     episode is not the next observation (Minari stores each observation once), and if the data set
@@ -77,8 +65,8 @@ def write_minari(
     if len(broken):
         raise ValueError(
             f"the successor of row {broken[0]} of '{dataset.name}' is not the next row's "
-            f"observation ({len(broken)} rows), and Minari stores each observation once. Write an "
-            "archive instead: rljax.datasets.write_archive."
+            f"observation ({len(broken)} rows), and Minari stores each observation once: use "
+            "rljax.datasets.write_archive."
         )
     action = base.denormalised(dataset)
     if dataset.choices:
@@ -89,46 +77,35 @@ def write_minari(
         action = action.astype(np.float32)
         action_space = spaces.Box(*dataset.action_bounds, dtype=np.float32)
     observation_space, split = minari_arrays.written(dataset.spec, action_space)
-    starts, both = dataset.episode_starts, (transitions.observation, transitions.next_observation)
+    both = transitions.observation, transitions.next_observation
 
-    def observations_in(start: int, end: int) -> Any:
-        return frames.each(lambda x, y: np.concatenate([x[start:end], y[end - 1 : end]]), *both)
-
-    def signals_in(start: int, end: int) -> dict[str, np.ndarray]:
-        return {name: np.asarray(column)[start:end] for name, column in transitions.extras.items()}
-
-    buffers = [
-        buffer(
+    def episode(index: int, start: int, length: int) -> Any:
+        rows, last = slice(start, start + length), slice(start + length - 1, start + length)
+        observations = frames.each(lambda x, y: np.concatenate([x[rows], y[last]]), *both)
+        signals = {name: np.asarray(x)[rows] for name, x in transitions.extras.items()}
+        return buffer(
             id=index,
-            **minari_arrays.with_signals(
-                split(observations_in(start, end)), signals_in(start, end)
-            ),
-            actions=action[start:end],
-            rewards=np.asarray(transitions.reward)[start:end],
-            terminations=np.asarray(transitions.terminated)[start:end],
-            truncations=np.asarray(transitions.truncated)[start:end],
+            **minari_arrays.with_signals(split(observations), signals),
+            actions=action[rows],
+            rewards=np.asarray(transitions.reward)[rows],
+            terminations=np.asarray(transitions.terminated)[rows],
+            truncations=np.asarray(transitions.truncated)[rows],
         )
-        for index, (start, end) in enumerate(
-            zip(starts, np.append(starts[1:], dataset.num), strict=True)
-        )
-    ]
-    low, high = dataset.reference or (None, None)
+
+    episodes = zip(dataset.episode_starts, dataset.episode_lengths, strict=True)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # about optional arguments
         written = package.create_dataset_from_buffers(
             identity,
-            buffers,
+            [episode(index, *rows) for index, rows in enumerate(episodes)],
             env=environments.registered(env or dataset.env),
             observation_space=observation_space,
             action_space=action_space,
-            author=author,
-            author_email=author_email,
-            code_permalink=code_permalink,
-            algorithm_name=algorithm_name or dataset.provenance.get("algorithm"),
-            description=description,
             data_format="hdf5",
+            **{"algorithm_name": dataset.provenance.get("algorithm")} | metadata,
         )
         # As arguments above, the package would create the environment and run a random policy.
-        if low is not None:
-            written.storage.update_metadata({"ref_min_score": low, "ref_max_score": high})
+        if dataset.reference is not None:
+            scores = dict(zip(("ref_min_score", "ref_max_score"), dataset.reference, strict=True))
+            written.storage.update_metadata(scores)
     return folder

@@ -2,14 +2,8 @@
 
 A file holds `obs` [M, O], `action` [M, A], `next_obs` [M, O], `reward` [M], `done` [M] and
 `truncated` [M]. Successors are stored, so no row is dropped. "neorl2/Pipeline-v0" is the training
-split, "neorl2/Pipeline-v0-val" the validation split. The package's own `get_dataset` keeps only the
-first trajectories of two tasks [1, envs/base.py]: 100 for training and 25 for validation of
-RocketRecovery, 20 and 5 of Fusion. This module does the same. References, limits and checksums are
-the package's [1, envs/info.py].
-
-DMSD, Pipeline and SafetyHalfCheetah have environments here: `rljax.envs.tasks.neorl2` and
-`rljax.envs.host.robots.neorl2`. The others have none: the released package (0.0.1) lacks the files
-that its environments need. Imported from its repository, it registers names without a namespace.
+split, "neorl2/Pipeline-v0-val" the validation split. References, limits and checksums are the
+package's [1, envs/info.py], which lacks the files that its environments need (0.0.1).
 
 [1] Gao et al., NeoRL-2: Near Real-World Benchmarks for Offline Reinforcement Learning with Extended
     Realistic Scenarios, arXiv:2503.19267; polixir/NeoRL2.
@@ -19,6 +13,7 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -81,44 +76,32 @@ TASKS: dict[str, tuple[tuple[float, float], int, str, str]] = {
         "6df907556cbc96002757f6d652be9d92",
     ),
 }
-ENVIRONMENTS = {  # those that are available
+ENVIRONMENTS = {  # `rljax.envs.tasks.neorl2` and `rljax.envs.host.robots.neorl2`
     "DMSD": "rljax/DMSD",
     "Pipeline": "rljax/Pipeline",
     "SafetyHalfCheetah": "rljax.envs.host.robots.neorl2:SafetyHalfCheetah-v0",
 }
-TRAJECTORIES = {  # number that the package keeps
-    ("RocketRecovery", "train"): 100,
-    ("RocketRecovery", "val"): 25,
-    ("Fusion", "train"): 20,
-    ("Fusion", "val"): 5,
+# That the package's `get_dataset` keeps [1, envs/base.py].
+TRAJECTORIES = {
+    "RocketRecovery": {"train": 100, "val": 25},
+    "Fusion": {"train": 20, "val": 5},
 }
 
 
 def names() -> list[str]:
-    """All ids, in the form that `load` accepts."""
+    """All ids."""
     return [f"neorl2/{task}-v0{split}" for task in TASKS for split in ("", "-val")]
 
 
 def environment(name: str) -> str | None:
-    """The environment of the dataset called `name`.
-
-    None if none is available, and for unknown names.
-    """
+    """The environment of the dataset called `name`; None without one, and for unknown names."""
     return ENVIRONMENTS.get(_parts(name)[0])
 
 
-def load(
-    name: str,
-    folder: Path | None = None,
-    *,
-    download: bool = True,
-    clip_actions: bool = False,
-    progress: files.Progress | None = None,
-) -> OfflineDataset:
-    """The dataset called `name`, such as "neorl2/Pipeline-v0" or "neorl2/Pipeline-v0-val";
-    "-v0" may be left out.
+def load(name: str, *, clip_actions: bool = False, **search: Any) -> OfflineDataset:
+    """The dataset called `name`. `search` are other arguments of `rljax.datasets.load`.
 
-    The arguments are those of `rljax.datasets.load`.
+    The "-v0" of a name may be left out.
     """
     task, split = _parts(name)
     if task not in TASKS:
@@ -128,12 +111,10 @@ def load(
     path = files.find(
         "neorl2",
         file,
-        folder,
-        [Path.home() / ".neorl2" / "datasets"],
+        others=[Path.home() / ".neorl2" / "datasets"],
         url=f"{URL}/{task}/{file}",
         checksum=f"md5:{md5}",
-        download=download,
-        progress=progress,
+        **search,
     )
     return read(path, name, task, split, clip_actions=clip_actions)
 
@@ -141,18 +122,13 @@ def load(
 def read(
     path: Path, name: str, task: str, split: str = "train", *, clip_actions: bool = False
 ) -> OfflineDataset:
-    """The dataset in the .npz file `path`.
-
-    `task` is one of `TASKS`, and `split` is "train" or "val".
-    """
+    """The dataset in the .npz file `path`: one of `TASKS`, and the split "train" or "val"."""
     reference, limit, *_ = TASKS[task]
     dataset = dataset_files.read(path, name, clip_actions=clip_actions)
-    rules = ["every row is kept: successors are stored"]
-    rows = dataset.num
-    number = TRAJECTORIES.get((task, split))
+    rules, rows = ["every row is kept: successors are stored"], dataset.num
+    number = TRAJECTORIES.get(task, {}).get(split)
     if number is not None and number < len(dataset.episode_starts):
-        end = dataset.episode_starts[number]
-        dataset = preprocess.subset(dataset, np.arange(end))
+        dataset = preprocess.subset(dataset, np.arange(dataset.episode_starts[number]))
         rules.append(f"the first {number} trajectories, as the package's get_dataset keeps")
     provenance = dataset.provenance | {
         "reader": "neorl2",
@@ -171,7 +147,5 @@ def read(
 
 def _parts(name: str) -> tuple[str, str]:
     """The task and the split of an id."""
-    rest = name.removeprefix("neorl2/")
-    return rest.removesuffix("-val").removesuffix("-v0"), "val" if rest.endswith(
-        "-val"
-    ) else "train"
+    split = "val" if name.endswith("-val") else "train"
+    return name.removeprefix("neorl2/").removesuffix("-val").removesuffix("-v0"), split

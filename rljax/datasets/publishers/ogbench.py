@@ -1,38 +1,24 @@
 """OGBench's datasets: trajectories without a task, and the single tasks that the package defines on
-them.
+them. docs/datasets.md lists the forms of their names.
 
-A file holds `observations` [M, O], `actions` [M, A] and `terminals` [M]. `terminals` is 1 at the
-last row of a trajectory, which holds its last observation and no transition. That row is dropped.
-The successor of every other row is the next row's observation. These terminals are ends of
-trajectories, never of the environment: they become `truncated`. Files of manipulation and
-locomotion also hold the simulator's `qpos` [M, ...], and `button_states` [M, buttons] if there are
-buttons.
+A file holds `observations` [M, O], `actions` [M, A] and `terminals` [M], which is 1 at the last row
+of a trajectory. That row holds its last observation and no transition, and is dropped. The
+successor of every other row is the next row's observation. These terminals are never ends of the
+environment, and become `truncated`. Files may also hold the simulator's `qpos` [M, ...] and
+`button_states` [M, buttons].
 
-"ogbench/cube-single-play-v0" is the unchanged file, for goal-conditioned learning: all rewards are
-0, and no row is terminal.
-"ogbench/cube-single-play-singletask-task2-v0" is one of its five tasks,
-"ogbench/cube-single-play-singletask-v0" the default task. Rewards and masks depend on the state in
+Without a task all rewards are 0, and no row is terminal. Those of a task depend on the state in
 which the action is taken (since ogbench 1.2.0):
 
     mazes, soccer        r = 1[position within the goal's tolerance] - 1
-    cubes, scene, puzzle r = (parts in place) - (parts); a cube is in place within 4 cm,
-                         as are drawer and window
+    cubes, scene, puzzle r = (parts in place) - (parts); a cube, a drawer and a window are in place
+                         within 4 cm
     terminated           all parts are in place, whether the trajectory continues or not
 
-Hence an episode of `returns` and `lengths` ends at the goal, and a trajectory that stays at the
-goal gives many episodes of length 1. A name with "-val" at its end is the validation file:
-"ogbench/cube-single-play-v0-val".
+So a trajectory that stays at the goal gives many episodes of length 1.
 
 Goals and tolerances in ogbench.json were read from the environments of ogbench 1.2.2, and the rules
-from its relabel_utils.py. The package's environments score policies (pip install ogbench). There an
-episode ends one step after the state in which all parts are in place, or at the time limit, and
-`success` is that of its last step.
-
-"ogbench/visual-cube-single-play-v0" and others with "visual-" have pictures [64, 64, 3] of uint8 in
-place of states.
-
-Files of cube, scene and puzzle need no download: `rljax.datasets.recording.scripted_experts`
-records them.
+from its relabel_utils.py.
 
 Source: Park et al., OGBench: Benchmarking Offline Goal-Conditioned RL, arXiv:2410.20092;
 seohongpark/ogbench.
@@ -62,27 +48,23 @@ URL = "https://rail.eecs.berkeley.edu/datasets/ogbench"
 CUBES = 14  # index in qpos of the first cube's position, after the arm's joints
 CUBE = 7  # numbers of a cube in qpos: position and quaternion
 BALL = 15  # index in qpos of the ball, after the ant
-NEAR = 0.04  # metres from a goal at which a cube, a drawer or a window is in place
+NEAR = 0.04  # metres from a goal
 # Of Transition's fields.
 KEYS = ("observations", "actions", "rewards", "terminals", "terminals", "observations")
 
 # The kinds of data that were published for each environment.
 KINDS = {
-    "pointmaze": ("navigate", "stitch"),
     "antmaze": ("navigate", "stitch", "explore"),
-    "humanoidmaze": ("navigate", "stitch"),
-    "antsoccer": ("navigate", "stitch"),
-    "cube": ("play", "noisy"),
-    "scene": ("play", "noisy"),
-    "puzzle": ("play", "noisy"),
+    **dict.fromkeys(("pointmaze", "humanoidmaze", "antsoccer"), ("navigate", "stitch")),
+    **dict.fromkeys(("cube", "scene", "puzzle"), ("play", "noisy")),
 }
 UNSEEN = ("pointmaze", "antsoccer", "cube-octuple")  # environments without pictures
 
 
 @functools.cache
 def tasks() -> dict[str, Any]:
-    """For each environment: `default` task (from 1), time limit `steps`, `tolerance`,
-    and the goals of its `tasks`.
+    """Of each environment: `default` task (from 1), time limit `steps`, `tolerance`, and `tasks`,
+    which are goals.
     """
     return json.loads(
         resources.files(__package__ or "").joinpath("ogbench.json").read_text(encoding="utf-8")
@@ -97,7 +79,7 @@ class Name:
     kind: str  # "play"
     task: int | None  # 1 to 5; 0: the default one; None: without a task
     split: str  # "train" or "val"
-    visual: bool = False  # whether observations are pictures
+    visual: bool = False
 
     @property
     def shown(self) -> str:
@@ -106,28 +88,23 @@ class Name:
 
     @property
     def file(self) -> str:
-        """The name of the file, which all tasks share."""
+        """The name of the file of all tasks."""
         return f"{self.shown}-{self.kind}-v0{'-val' if self.split == 'val' else ''}.npz"
 
     @property
     def env(self) -> str:
-        """The Gymnasium environment that scores policies.
-
-        For data without a task, it is the one with goals.
-        """
-        task = (
-            "" if self.task is None else "-singletask" + (f"-task{self.task}" if self.task else "")
-        )
-        return f"ogbench:{self.shown}{task}-v0"
+        """The Gymnasium environment that scores policies, with goals for data without a task."""
+        task = "" if self.task is None else "-singletask"
+        return f"ogbench:{self.shown}{task}{f'-task{self.task}' if self.task else ''}-v0"
 
     @property
     def number(self) -> int | None:
-        """The number of the task; that of the default task if `task` is 0."""
+        """The number of the task, also of the default one."""
         return tasks()[self.environment]["default"] if self.task == 0 else self.task
 
 
 def names() -> list[str]:
-    """All ids, in the form that `load` accepts, without those of validation files ("-val")."""
+    """All ids, without those of validation files ("-val")."""
     sets = [
         f"ogbench/{form}{environment}-{kind}"
         for form in ("", "visual-")
@@ -143,34 +120,16 @@ def names() -> list[str]:
     ]
 
 
-def load(
-    name: str,
-    folder: Path | None = None,
-    *,
-    download: bool = True,
-    clip_actions: bool = False,
-    progress: files.Progress | None = None,
-) -> OfflineDataset:
-    """The dataset called `name`, such as "ogbench/cube-single-play-singletask-v0";
-    see `rljax.datasets.load`.
-    """
+def load(name: str, *, clip_actions: bool = False, **search: Any) -> OfflineDataset:
+    """The dataset called `name`. `search` are other arguments of `rljax.datasets.load`."""
     parts = parse(name)
-    path = files.find(
-        "ogbench",
-        parts.file,
-        folder,
-        [Path.home() / ".ogbench" / "data"],
-        url=f"{URL}/{parts.file}",
-        download=download,
-        progress=progress,
-    )
+    library, url = Path.home() / ".ogbench" / "data", f"{URL}/{parts.file}"
+    path = files.find("ogbench", parts.file, others=[library], url=url, **search)
     return read(path, name, parts, clip_actions=clip_actions)
 
 
 def environment(name: str) -> str | None:
-    """The environment that scores policies from the dataset called `name`;
-    None for unknown names.
-    """
+    """The environment of the dataset called `name`; None for unknown names."""
     try:
         return parse(name).env
     except ValueError:
@@ -178,7 +137,7 @@ def environment(name: str) -> str | None:
 
 
 def parse(name: str) -> Name:
-    """The parts of an id. Raises `ValueError` for an unknown id, and suggests the nearest."""
+    """The parts of an id. Raises `ValueError` for an unknown one."""
     rest = name.removeprefix("ogbench/")
     if rest.startswith("powderworld-"):
         raise ValueError(
@@ -189,27 +148,22 @@ def parse(name: str) -> Name:
     if match is None or f"ogbench/{match[1] or ''}{match[2]}-{match[3]}-v0" not in names():
         raise base.unknown(name.removesuffix("-val"), "OGBench", names())
     task = None if match[4] is None else int(match[5] or 0)
-    if task is not None and task > len(tasks()[match[2]]["tasks"]):
-        raise ValueError(
-            f"'{match[2]}' of OGBench has tasks 1 to {len(tasks()[match[2]]['tasks'])}, not {task}."
-        )
+    most = len(tasks()[match[2]]["tasks"])
+    if task is not None and task > most:
+        raise ValueError(f"'{match[2]}' of OGBench has tasks 1 to {most}, not {task}.")
     return Name(match[2], match[3], task, "val" if match[6] else "train", match[1] is not None)
 
 
 def read(path: Path, name: str, parts: Name, *, clip_actions: bool = False) -> OfflineDataset:
     """The dataset in the .npz file `path`, relabelled if `parts` names a task.
 
-    Raises `ValueError` for a file that is incomplete or lacks an array that is needed, also for
-    relabelling, and for everything that `rljax.datasets.load` refuses.
+    Raises `ValueError` for a file that lacks an array that is needed, also for relabelling, and for
+    everything that `rljax.datasets.load` refuses.
     """
     path = Path(path)
+    relabels = parts.task is not None
     with opened(path) as file:
-        needed = [
-            "observations",
-            "actions",
-            "terminals",
-            *(_needed(parts) if parts.task is not None else ()),
-        ]
+        needed = ["observations", "actions", "terminals", *(_needed(parts) if relabels else ())]
         for key in needed:
             if key not in file:
                 raise ValueError(
@@ -219,14 +173,13 @@ def read(path: Path, name: str, parts: Name, *, clip_actions: bool = False) -> O
                 )
         ends = schema.marks(file["terminals"], path.name, "terminals")
         rewards, terminated = np.zeros(len(ends), np.float32), np.zeros(len(ends), np.bool_)
-        if parts.task is not None:
+        if relabels:
             rewards, terminated = _relabelled(parts, file, path.name)
+        read_observations = schema.observed if parts.visual else schema.vectors
         rows = Rows(
             path.name,
             dict(zip(base.FIELDS, KEYS, strict=True)),
-            (schema.observed if parts.visual else schema.vectors)(
-                file["observations"], path.name, "observations"
-            ),
+            read_observations(file["observations"], path.name, "observations"),
             schema.actions(file["actions"], path.name, "actions"),
             rewards,
             terminated,
@@ -234,11 +187,10 @@ def read(path: Path, name: str, parts: Name, *, clip_actions: bool = False) -> O
         )
     rows.check_lengths()
     recorded = files.known(path).get("recorded")
-    # The last row of a trajectory is no transition, nor is the last row of the file, marked or not.
-    keep = ~np.append(ends[:-1], True)
+    keep = ~np.append(ends[:-1], True)  # the last row of the file is no transition, marked or not
     rows.dropped["last observation of a trajectory"] = int((~keep).sum())
     rows.truncated = np.zeros_like(ends)
-    # The next row is always the true successor of a kept row, also after a goal was reached.
+    # The next row is the true successor of a kept row, also after a goal was reached.
     return assembly.assemble(
         name,
         assembly.successors(rows, keep, leak=True),
@@ -255,13 +207,11 @@ def read(path: Path, name: str, parts: Name, *, clip_actions: bool = False) -> O
             "task": parts.number,
             "split": parts.split,
             "rules": [
-                (
-                    "the last row of a trajectory is dropped; the next row's observation is "
-                    "the successor"
-                ),
-                "rewards: 0, the file has none"
-                if parts.task is None
-                else f"rewards: of task {parts.number}, at s",
+                "the last row of a trajectory is dropped; the next row's observation is the "
+                "successor",
+                f"rewards: of task {parts.number}, at s"
+                if relabels
+                else "rewards: 0, the file has none",
             ],
             "rows_in_file": len(ends),
             "max_episode_steps": tasks()[parts.environment]["steps"],
@@ -271,19 +221,15 @@ def read(path: Path, name: str, parts: Name, *, clip_actions: bool = False) -> O
 
 
 def relabel(parts: Name, file: Mapping[str, Any]) -> tuple[np.ndarray, np.ndarray]:
-    """Rewards [M] float32 and whether the goal is reached [M] bool,
-    of the states in `file` for the task of `parts`.
-    """
+    """Rewards [M] float32 and whether the goal is reached [M] bool, for the task of `parts`."""
     environment = tasks()[parts.environment]
     assert parts.number is not None
     goal = environment["tasks"][parts.number - 1]
     if "position" in goal:
         start = BALL if parts.environment.startswith("antsoccer") else 0
         position = file["qpos"][:, start : start + 2]
-        placed = (
-            np.linalg.norm(position - np.array(goal["position"]), axis=-1)
-            <= environment["tolerance"]
-        )[:, None]
+        distance = np.linalg.norm(position - np.array(goal["position"]), axis=-1)
+        placed = (distance <= environment["tolerance"])[:, None]
     else:
         placed = np.concatenate([*_placed(goal, file)], axis=1)
     count = placed.sum(axis=1)
@@ -291,10 +237,7 @@ def relabel(parts: Name, file: Mapping[str, Any]) -> tuple[np.ndarray, np.ndarra
 
 
 def _relabelled(parts: Name, file: Mapping[str, Any], name: str) -> tuple[np.ndarray, np.ndarray]:
-    """`relabel` of the arrays in the file called `name`.
-
-    Raises `ValueError` if their shapes are not the task's.
-    """
+    """`relabel` of the file called `name`. Raises `ValueError` for shapes of another task."""
     states = {key: schema.stored(schema.numbers(file[key], name, key)) for key in _needed(parts)}
     try:
         return relabel(parts, states)
@@ -308,18 +251,16 @@ def _relabelled(parts: Name, file: Mapping[str, Any], name: str) -> tuple[np.nda
 
 def _placed(goal: Mapping[str, Any], file: Mapping[str, Any]) -> Any:
     """Whether each part is in place: one array [M, parts] per kind of part."""
-    if "cubes" in goal:
-        qpos, cubes = file["qpos"], np.array(goal["cubes"])
-        after_cubes = CUBES + CUBE * len(cubes)
+    cubes, buttons = np.array(goal.get("cubes", ())), np.array(goal.get("buttons", ()))
+    if len(cubes):
         columns = CUBES + CUBE * np.arange(len(cubes))[:, None] + np.arange(3)
-        yield np.linalg.norm(cubes - qpos[:, columns], axis=-1) <= NEAR
-        if "drawer" in goal:
-            after_cubes += len(goal["buttons"])
-            yield file["button_states"] == np.array(goal["buttons"])
-            yield np.abs(qpos[:, [after_cubes]] - goal["drawer"]) <= NEAR
-            yield np.abs(qpos[:, [after_cubes + 1]] - goal["window"]) <= NEAR
-    else:
-        yield file["button_states"] == np.array(goal["buttons"])
+        yield np.linalg.norm(cubes - file["qpos"][:, columns], axis=-1) <= NEAR
+    if len(buttons):
+        yield file["button_states"] == buttons
+    if "drawer" in goal:
+        drawer = CUBES + CUBE * len(cubes) + len(buttons)
+        yield np.abs(file["qpos"][:, [drawer]] - goal["drawer"]) <= NEAR
+        yield np.abs(file["qpos"][:, [drawer + 1]] - goal["window"]) <= NEAR
 
 
 def _needed(parts: Name) -> tuple[str, ...]:

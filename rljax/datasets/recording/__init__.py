@@ -1,3 +1,1 @@
-"""Data sets that are made here: scripted experts act,
-and files of the published form are written.
-"""
+"""Scripted experts that record data of a published form."""

@@ -3,28 +3,22 @@ and open drawers and windows.
 
     rljax data record ogbench/cube-single-play-v0
 
-writes the file that `rljax.datasets.publishers.ogbench` reads, by the protocol of the published
-files:
+writes the file that `rljax.datasets.publishers.ogbench` reads, by the published protocol:
 
-    trajectory  1001 states of the simulator, 1000 transitions, starting in a random scene. When the
-                expert finishes a task, a new random one follows, without an end or a reset.
+    trajectory  1000 transitions, starting in a random scene. When the expert finishes a task, a new
+                random one follows, without an end or a reset.
     play        a plan through key frames with random times, and noise of 0.1 that is smoothed over
                 half a step
     noisy       a closed loop whose actions have Gaussian noise of [1, 1, 1, 3, 10] x, with x
-                uniform in [0, 0.1] per trajectory. One in ten actions (one in five for puzzles) is
-                uniformly random instead.
-    stacking    the share of cube tasks that stack a cube on another, drawn per trajectory: uniform
-                in 0 to 0.25 with two cubes, 0.05 to 0.35 with three, 0.1 to 0.5 with four, 0 to
-                0.35 with eight
+                uniform in [0, 0.1] per trajectory. The share `RANDOM` of actions is uniform.
+    stacking    each trajectory draws the share of cube tasks that stack a cube on another,
+                uniformly in `STACKING`
     scene       a trajectory in which the cube leaves the view of the camera is recorded again
-    number      1000 trajectories; 3000 for cube-triple and puzzle-4x5; 5000 for cube-quadruple and
-                puzzle-4x6. The validation file has a tenth as many.
+    number      `EPISODES` trajectories, and a tenth as many for validation
 
 Departs from the protocol: each trajectory has its own random numbers, derived from the seed and the
-trajectory's number. So it does not depend on the number of processes or on interruptions, and
-"-val" never repeats trajectories of training. Actions are rounded to float32 before the environment
-takes them, as they are stored. Data of mazes and soccer need trained policies, and cannot be
-recorded here.
+trajectory's number, so that "-val" never repeats trajectories of training. Actions are rounded to
+float32 before the environment takes them, as they are stored.
 
 Source: Park et al., arXiv:2410.20092; seohongpark/ogbench, data_gen_scripts/generate_manipspace.py
 and commands.sh.
@@ -32,6 +26,7 @@ and commands.sh.
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import dataclasses
 import functools
@@ -57,11 +52,11 @@ from rljax.datasets.publishers import download as files
 from rljax.datasets.publishers import ogbench
 
 LENGTH = 1000  # transitions of a trajectory
-# Trajectories of a data set; 1000 of the environments that are not named.
+# All others have 1000.
 EPISODES = {"cube-triple": 3000, "cube-quadruple": 5000, "puzzle-4x5": 3000, "puzzle-4x6": 5000}
 # The oracles of each family.
 PARTS = {"cube": ("cube",), "scene": ("cube", "button", "drawer", "window"), "puzzle": ("button",)}
-STACKING = {  # range of the share of new cube tasks that stack
+STACKING = {
     "cube-single": (0.0, 0.0),
     "cube-double": (0.0, 0.25),
     "cube-triple": (0.05, 0.35),
@@ -77,7 +72,7 @@ Progress = Callable[[int, int], None]  # trajectories so far, trajectories in al
 
 @dataclasses.dataclass(frozen=True)
 class RecordingTask:
-    """Everything that determines a trajectory, except its number."""
+    """What determines trajectories, except for their numbers."""
 
     environment: str  # "cube-single"
     kind: str  # "play" or "noisy"
@@ -87,9 +82,7 @@ class RecordingTask:
     visual: bool = False  # observations are pictures [64, 64, 3]
 
     def seeds(self, number: int) -> list[int]:
-        """Three seeds of trajectory `number`: for the environment, for the oracle,
-        and for the draws of this module.
-        """
+        """Three seeds of trajectory `number`: of the environment, the oracle, and this module."""
         entropy = (self.seed, int(self.split == "val"), number)
         return [int(word) for word in np.random.SeedSequence(entropy).generate_state(3)]
 
@@ -104,23 +97,17 @@ def record(
     length: int = LENGTH,
     progress: Progress | None = None,
 ) -> Path:
-    """Record a dataset such as "ogbench/cube-single-play-v0", or its "-val",
-    to the .npz file `path`.
+    """Record a dataset such as "ogbench/cube-single-play-v0" to the .npz file `path`; return it.
 
-    Return the path.
-
-    The arrays have M = trajectories x (length + 1) rows, like the published ones: `observations`
-    [M, O], `actions` [M, 5], `qpos` and `qvel` [M, ...] float32, `terminals` [M] bool,
-    `button_states` [M, buttons] int64 if there are buttons. Finished trajectories are kept in the
-    folder `path.parts` until all are complete. After an interruption, the same call continues.
+    It holds the arrays of `Collector.trajectory`, one trajectory after the other. Finished
+    trajectories are kept in the folder `path.parts` until all are complete, so that the same call
+    continues after an interruption.
 
     Args:
-        path: by default the place where `rljax.datasets.load` finds the published file: $RLJAX_DATA
-            or ~/.rljax/data.
-        steps: number of transitions, rounded up to whole trajectories; by default that of the
-            published file.
-        seed: trajectories depend only on the seed and on their number.
-        processes: the number of processes that record in parallel.
+        path: by default where `rljax.datasets.load` finds the published file.
+        steps: transitions, rounded up to whole trajectories; by default as many as were published.
+        seed: with their number, determines trajectories.
+        processes: how many record in parallel.
         length: transitions of a trajectory.
         progress: called with the trajectories so far and in all. The default is a bar, or lines
             without a terminal.
@@ -143,15 +130,10 @@ def record(
         raise ValueError(f"the file is '{path.name}', its suffix must be .npz.")
     if path.exists():
         raise ValueError(f"there is a file '{path}' already. Delete it first, or name another.")
-    versions = _versions(name)
+    identity = name.removeprefix("ogbench/")
+    settings = {"id": identity, "length": length, "seed": seed, "versions": _versions(name)}
     total = EPISODES.get(task.environment, 1000) // (10 if task.split == "val" else 1)
     total = total if steps is None else math.ceil(steps / length)
-    settings = {
-        "id": name.removeprefix("ogbench/"),
-        "length": length,
-        "seed": seed,
-        "versions": versions,
-    }
     folder = path.with_name(path.name + ".parts")
     _continue(folder, settings)
     pieces = [folder / f"{number:05d}.npz" for number in range(total)]
@@ -169,14 +151,12 @@ class Collector:
     """An environment, and the scripted experts that act in it. OGBench calls them oracles."""
 
     def __init__(self, task: RecordingTask) -> None:
-        """Create the environment and its oracles.
-
-        Raises `ImportError` if the package is missing.
-        """
+        """Raises `ImportError` if the package is missing."""
         importlib.import_module("ogbench")  # registers the environments
-        gymnasium = importlib.import_module("gymnasium")
+        import gymnasium
+
         self.task, self.family = task, task.environment.partition("-")[0]
-        self.environment = gymnasium.make(
+        self.environment: Any = gymnasium.make(
             f"{'visual-' if task.visual else ''}{task.environment}-v0",
             terminate_at_goal=False,
             mode="data_collection",
@@ -186,13 +166,17 @@ class Collector:
         self.oracles = {part: self._oracle(part) for part in PARTS[self.family]}
 
     def trajectory(self, number: int) -> dict[str, np.ndarray]:
-        """The arrays of trajectory `number`, [length + 1, ...] each."""
-        first, second, third = self.task.seeds(number)
+        """The arrays of trajectory `number`, M = length + 1 rows each.
+
+        `observations` [M, O], `actions` [M, 5], `qpos` and `qvel` [M, ...] float32, `terminals` [M]
+        bool, and `button_states` [M, buttons] int64 if there are buttons.
+        """
+        seed, oracle_seed, own_seed = self.task.seeds(number)
         before = np.random.get_state()  # the oracles draw from NumPy's global generator
-        np.random.seed(second)
-        generator = np.random.default_rng(third)
+        np.random.seed(oracle_seed)
+        generator = np.random.default_rng(own_seed)
         try:
-            rows = self._rows(generator, seed=first)
+            rows = self._rows(generator, seed)
             while self.family == "scene" and _out_of_view(np.stack(rows["qpos"])):
                 rows = self._rows(generator)
         finally:
@@ -209,8 +193,7 @@ class Collector:
         observation, info = self.environment.reset(seed=seed)
         oracle = self.oracles[info["privileged/target_task"]]
         oracle.reset(observation, info)
-        keys = ("observations", "actions", "terminals", "qpos", "qvel")
-        rows: dict[str, list[Any]] = {key: [] for key in keys}
+        rows = collections.defaultdict(list)
         ended = False
         while not ended:
             if noisy and generator.random() < RANDOM[self.family]:
@@ -223,40 +206,38 @@ class Collector:
             successor, _, terminated, truncated, info = self.environment.step(action)
             ended = bool(terminated or truncated)
             if oracle.done:
-                # The oracle acts next on the `info` of the step, which still names the finished
-                # task.
+                # The oracle acts next on the step's `info`, which still names the finished task.
                 new_target = self.environment.unwrapped.set_new_target(p_stack=stacking)
                 oracle = self.oracles[new_target[1]["privileged/target_task"]]
                 oracle.reset(*new_target)
-            row = (observation, action, ended, info["prev_qpos"], info["prev_qvel"])
-            for key, value in zip(keys, row, strict=True):
+            row = {"observations": observation, "actions": action, "terminals": ended}
+            for key in ("qpos", "qvel", "button_states"):
+                if f"prev_{key}" in info:
+                    row[key] = info[f"prev_{key}"]
+            for key, value in row.items():
                 rows[key].append(value)
-            if "prev_button_states" in info:
-                rows.setdefault("button_states", []).append(info["prev_button_states"])
             observation = successor
         return rows
 
     def _oracle(self, part: str) -> Any:
-        form = "plan" if self.task.kind == "play" else "markov"
-        module = importlib.import_module(f"ogbench.manipspace.oracles.{form}.{part}_{form}")
-        options: dict[str, Any] = (
-            {"noise": NOISE, "noise_smoothing": 0.5} if form == "plan" else {"min_norm": 0.4}
-        )
+        form, options = "plan", {"noise": NOISE, "noise_smoothing": 0.5}
+        if self.task.kind == "noisy":
+            form, options = "markov", {"min_norm": 0.4}
         if self.family == "puzzle":
             options["gripper_always_closed"] = True
         if (form, self.family, part) == ("markov", "scene", "cube"):
             options["max_step"] = 100
-        return getattr(module, f"{part.title()}{form.title()}Oracle")(
-            env=self.environment, **options
-        )
+        module = importlib.import_module(f"ogbench.manipspace.oracles.{form}.{part}_{form}")
+        oracle = getattr(module, f"{part.title()}{form.title()}Oracle")
+        return oracle(env=self.environment, **options)
 
 
 def _parse(name: str) -> ogbench.Name:
     parts = ogbench.parse(name)
     if parts.kind not in ("play", "noisy"):
         raise ValueError(
-            f"'{name}' needs trained policies, which OGBench's package does not contain: only data "
-            "of cube, scene and puzzle are recorded here."
+            f"'{name}' needs trained policies: only data of cube, scene and puzzle are recorded "
+            "here."
         )
     if parts.task is not None:
         plain = f"ogbench/{parts.file.removesuffix('.npz')}"
@@ -277,16 +258,14 @@ def _versions(name: str) -> dict[str, str]:
 
 
 def _out_of_view(qpos: np.ndarray) -> bool:
-    """Whether the cube was ever outside the picture while it was not in the drawer;
-    `qpos` is [M, ...].
-    """
-    side, height = qpos[:, ogbench.CUBES + 1], qpos[:, ogbench.CUBES + 2]
+    """Whether the cube was ever outside the picture, and not in the drawer; `qpos` is [M, ...]."""
+    _, side, height = qpos[:, ogbench.CUBES : ogbench.CUBES + 3].T
     drawer = (height >= 0.06) & (height <= 0.08)
     return bool(((side >= 0.29) | ((side <= -0.3) & ~drawer)).any())
 
 
 def _continue(folder: Path, settings: dict[str, Any]) -> None:
-    """Create `folder`, or check that its trajectories were recorded with `settings`."""
+    """Create `folder`, or require that its trajectories were recorded with `settings`."""
     note = folder / "settings.json"
     if not note.is_file():
         with atomic(note) as temporary:
@@ -307,8 +286,7 @@ def _collect(
     missing = [number for number, piece in enumerate(pieces) if not piece.is_file()]
     done, total = len(pieces) - len(missing), len(pieces)
     with contextlib.ExitStack() as stack:
-        if progress is None:
-            progress = stack.enter_context(_shown(task))
+        progress = progress or stack.enter_context(_shown(task))
         progress(done, total)
         if processes == 1:
             for number in missing:
@@ -316,13 +294,11 @@ def _collect(
                 progress(done := done + 1, total)
             return
         context = multiprocessing.get_context("spawn")
-        pool = ProcessPoolExecutor(
-            min(processes, max(len(missing), 1)), context, _ignore_interrupts
-        )
+        workers = min(processes, max(len(missing), 1))
+        pool = ProcessPoolExecutor(workers, context, _ignore_interrupts)
         try:
-            for future in as_completed(
-                [pool.submit(_write, task, number, pieces[number]) for number in missing]
-            ):
+            futures = [pool.submit(_write, task, number, pieces[number]) for number in missing]
+            for future in as_completed(futures):
                 future.result()
                 progress(done := done + 1, total)
         finally:
@@ -337,8 +313,7 @@ def _write(task: RecordingTask, number: int, piece: Path) -> None:
 
 @functools.lru_cache(maxsize=1)
 def _collector(task: RecordingTask) -> Collector:
-    """The collector, created once per process: that takes seconds."""
-    return Collector(task)
+    return Collector(task)  # once per process, as it takes seconds
 
 
 def _ignore_interrupts() -> None:
@@ -346,29 +321,19 @@ def _ignore_interrupts() -> None:
 
 
 def _joined(pieces: list[Path]) -> dict[str, np.ndarray]:
-    columns: dict[str, list[np.ndarray]] = {}
+    columns = collections.defaultdict(list)
     for piece in pieces:
         with opened(piece) as arrays:
             for key in arrays:
-                columns.setdefault(key, []).append(arrays[key])
+                columns[key].append(arrays[key])
     return {key: np.concatenate(values) for key, values in columns.items()}
 
 
 @contextlib.contextmanager
 def _shown(task: RecordingTask) -> Iterator[Progress]:
-    """A bar on standard error.
-
-    Without a terminal, a line after each twentieth of the trajectories.
-    """
+    """A bar on standard error; without a terminal, lines after each twentieth."""
+    from rich import progress
     from rich.console import Console
-    from rich.progress import (
-        BarColumn,
-        MofNCompleteColumn,
-        TextColumn,
-        TimeElapsedColumn,
-        TimeRemainingColumn,
-    )
-    from rich.progress import Progress as Bars
 
     title = f"{task.environment}-{task.kind}"
     console = Console(stderr=True)
@@ -381,13 +346,14 @@ def _shown(task: RecordingTask) -> Iterator[Progress]:
         yield lines
         return
     columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TextColumn("trajectories"),
+        "{task.description}",
+        progress.BarColumn(),
+        progress.MofNCompleteColumn(),
+        "trajectories",
+        progress.TimeElapsedColumn(),
+        "left",
+        progress.TimeRemainingColumn(),
     )
-    with Bars(
-        *columns, TimeElapsedColumn(), TextColumn("left"), TimeRemainingColumn(), console=console
-    ) as bars:
+    with progress.Progress(*columns, console=console) as bars:
         bar = bars.add_task(title, total=None)
         yield lambda done, total: bars.update(bar, completed=done, total=total)

@@ -1,3 +1,1 @@
-"""Tools for data sets: checks, summaries, preprocessing, corruption,
-and correction of other dynamics.
-"""
+"""Tools for data sets: checks, summaries, preprocessing, corruption, correction of dynamics."""

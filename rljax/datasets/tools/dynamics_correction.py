@@ -1,5 +1,4 @@
-"""Selective transition correction (STC): data of other dynamics,
-with the actions and rewards of the target's [1].
+"""Selective transition correction (STC): data of other dynamics, corrected to the target's [1].
 
 Three models learn from the target's rows: I(s, s') the action between two states, R(s, a) the
 reward, F(s, a) the next state. For a row (s, a, r, s') of the source:
@@ -9,10 +8,10 @@ reward, F(s, a) the next state. For a row (s, a, r, s') of the source:
   (a^, r^) replaces (a, r) where |F(s, a^) - s'| < |F(s, a) - s'|   in standard deviations of the
                                                                     target's s' - s
 
-Otherwise the row stays as it is, and so do terminal rows, whose successors are not always recorded.
+Terminal rows stay as they are, since their successors are not always recorded.
 
 There is no code of the authors. Ours: the models (MLPs of two layers, early stopping), c = one
-standard deviation of the target's rewards, and the norm. The paper takes 5,000 rows of the target.
+standard deviation of the target's rewards, and the norm.
 
 [1] Selective transition correction, arXiv:2602.05776
 """
@@ -29,7 +28,7 @@ import numpy as np
 from rljax.agent import Array
 from rljax.datasets.dataset import OfflineDataset
 from rljax.datasets.tools import regression
-from rljax.datasets.tools.preprocess import differences
+from rljax.datasets.tools.preprocess import require_equal
 
 ROWS = 65_536  # corrected at once
 
@@ -42,21 +41,17 @@ def correct(
     reward_limit: float = 1.0,
     seed: int = 0,
 ) -> OfflineDataset:
-    """The rows of `source` called `name`, with the actions and rewards of the environment of
-    `target`.
+    """The corrected rows of `source`, called `name`.
 
     `reward_limit` is c in standard deviations of the target's rewards. `provenance["correction"]`
-    holds the share of rows that were corrected, and the errors of the models on held-out rows.
-    Raises `ValueError` for data of other spaces, pictures, discrete actions, and too few rows of
-    the target.
+    holds the share of corrected rows, and the errors of the models on held-out rows. Raises
+    `ValueError` for data of other spaces, pictures, discrete actions, and too few rows.
     """
-    if not (source.is_plain and target.is_plain) or source.discrete or target.discrete:
+    if any(not data.is_plain or data.discrete for data in (source, target)):
         raise ValueError(
             "data are corrected where observations are vectors and actions are continuous."
         )
-    reasons = differences(target, source)
-    if reasons:
-        raise ValueError(f"'{target.name}' and '{source.name}' differ: {'; '.join(reasons)}.")
+    require_equal(target, source)
     if not (np.isfinite(reward_limit) and reward_limit >= 0):
         raise ValueError(f"--reward-limit is {reward_limit:g}, it must be finite and at least 0.")
     rows = target.transitions
@@ -69,10 +64,9 @@ def correct(
     forward = regression.fit(
         state_and_action[whole], (successor - observation)[whole], settings, seed + 2
     )
+    models = inverse.model, reward.model, forward.model
     limit = reward_limit * float(np.std(rows.reward))
-    action, rewards, corrected = _corrected(
-        source, inverse.model, reward.model, forward.model, limit
-    )
+    action, rewards, corrected = _corrected(source, models, limit)
     note = {
         "source": source.provenance | {"name": source.name},
         "target": target.provenance | {"name": target.name},
@@ -80,39 +74,31 @@ def correct(
         "errors": {"inverse": inverse.error, "reward": reward.error, "forward": forward.error},
         **{"reward_limit": reward_limit, "seed": seed, **dataclasses.asdict(settings)},
     }
-    provenance = {
-        "reader": "correct",
-        "max_episode_steps": target.max_episode_steps,
-        "correction": note,
-    }
-    transitions = source.transitions.replace(action=action, reward=rewards)
-    return OfflineDataset(
-        name,
-        transitions,
-        target.env,
-        target.reference,
-        target.action_bounds,
-        provenance,
-        source.complete,
+    return dataclasses.replace(
+        target,
+        name=name,
+        transitions=source.transitions.replace(action=action, reward=rewards),
+        provenance={
+            "reader": "correct",
+            "max_episode_steps": target.max_episode_steps,
+            "correction": note,
+        },
+        complete=source.complete,
     )
 
 
 def _corrected(
-    source: OfflineDataset,
-    inverse: regression.Model,
-    reward: regression.Model,
-    forward: regression.Model,
-    limit: float,
+    source: OfflineDataset, models: tuple[regression.Model, ...], limit: float
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Actions [N, A] and rewards [N], and the mask [N] of corrected rows."""
-    correct = jax.jit(jax.vmap(_row, in_axes=(None, None, None, None, 0, 0, 0, 0)))
+    correct = jax.jit(jax.vmap(_row, in_axes=(None, None, 0, 0, 0, 0)))
     rows, pieces = source.transitions, []
     columns = [
         np.asarray(x) for x in (rows.observation, rows.action, rows.reward, rows.next_observation)
     ]
     for first in range(0, source.num, ROWS):
         part = [x[first : first + ROWS] for x in columns]
-        pieces.append(jax.device_get(correct(inverse, reward, forward, limit, *part)))
+        pieces.append(jax.device_get(correct(models, limit, *part)))
     action, rewards, better = (np.concatenate(x) for x in zip(*pieces, strict=True))
     better &= ~np.asarray(rows.terminated)
     return (
@@ -123,16 +109,10 @@ def _corrected(
 
 
 def _row(
-    inverse: Any,
-    reward: Any,
-    forward: Any,
-    limit: Array,
-    observation: Array,
-    action: Array,
-    paid: Array,
-    after: Array,
+    models: Any, limit: Array, observation: Array, action: Array, paid: Array, after: Array
 ) -> tuple[Array, Array, Array]:
     """The corrected action [A] and reward [] of one row, and whether it fits the target better."""
+    inverse, reward, forward = models
     change = after - observation
     other = jnp.clip(inverse(jnp.concatenate([observation, change])), -1.0, 1.0)
 

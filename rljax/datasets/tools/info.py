@@ -17,10 +17,8 @@ COLOUR = "#0072B2"  # Okabe and Ito's blue
 def describe(dataset: OfflineDataset) -> dict[str, Any]:
     """A summary of a dataset that can be written as JSON.
 
-    It holds sizes and bytes; the numbers of complete episodes, of terminal rows and of truncated
-    rows; and the provenance. For rewards, and for returns, lengths (steps) and normalised scores of
-    complete episodes, it holds `mean`, `std`, `min`, `median` and `max`. Returns, lengths and
-    scores are absent if there are none.
+    It holds `mean`, `std`, `min`, `median` and `max` of rewards, and, of complete episodes, of
+    returns, lengths (steps), normalised scores and sums of signals, where there are any.
     """
     returns, transitions = dataset.returns(), dataset.transitions
     described: dict[str, Any] = {
@@ -37,10 +35,8 @@ def describe(dataset: OfflineDataset) -> dict[str, Any]:
         "episodes": len(returns),
         "terminated": int(np.asarray(transitions.terminated).sum()),
         "truncated": int(np.asarray(transitions.truncated).sum()),
-        "reference": None if dataset.reference is None else list(dataset.reference),
-        "action_bounds": None
-        if dataset.action_bounds is None
-        else [bound.tolist() for bound in dataset.action_bounds],
+        "reference": dataset.reference and list(dataset.reference),
+        "action_bounds": dataset.action_bounds and [x.tolist() for x in dataset.action_bounds],
         "reward": _summary(np.asarray(transitions.reward, np.float64)),
     }
     if len(returns):
@@ -48,17 +44,15 @@ def describe(dataset: OfflineDataset) -> dict[str, Any]:
         described["length"] = _summary(dataset.lengths())
         if dataset.reference is not None:
             described["score"] = _summary(dataset.score(returns))
-        described |= {
-            "signals": {name: _summary(sums) for name, sums in dataset.signal_sums().items()}
-        }
+        sums = dataset.signal_sums()
+        described["signals"] = {name: _summary(values) for name, values in sums.items()}
     return described | {"provenance": dataset.provenance}
 
 
 def draw(dataset: OfflineDataset, path: Path) -> Path:
     """Draw histograms of returns and lengths of complete episodes to `path`, and return it.
 
-    If there are references, the returns have a second axis with normalised scores. Raises
-    `ValueError` if the suffix is not .png, .svg or .pdf, or if no episode is complete.
+    Raises `ValueError` if the suffix is not in `SUFFIXES`, or if no episode is complete.
     """
     path = Path(path)
     if path.suffix.lower() not in SUFFIXES:
@@ -78,22 +72,12 @@ def draw(dataset: OfflineDataset, path: Path) -> Path:
         figure = Figure(figsize=(8.4, 3.6), layout="constrained")
         left, right = figure.subplots(1, 2)
         _histogram(left, returns, "Return of an episode (undiscounted)")
-        _histogram(
-            right,
-            lengths,
-            "Length of an episode (steps)",
-            whole=True,
-            limit=dataset.max_episode_steps,
-        )
+        limit = dataset.max_episode_steps
+        _histogram(right, lengths, "Length of an episode (steps)", whole=True, limit=limit)
         if dataset.reference is not None:
             low, high = dataset.reference
-            scores = left.secondary_xaxis(
-                "top",
-                functions=(
-                    lambda r: 100 * (r - low) / (high - low),
-                    lambda s: low + s / 100 * (high - low),
-                ),
-            )
+            functions = dataset.score, lambda s: low + s / 100 * (high - low)
+            scores = left.secondary_xaxis("top", functions=functions)
             scores.set_xlabel("Normalised score", fontsize=8, color="0.35")
             scores.tick_params(labelsize=8, colors="0.35")
         name = Path(dataset.name).name if Path(dataset.name).suffix else dataset.name
@@ -112,19 +96,15 @@ def draw(dataset: OfflineDataset, path: Path) -> Path:
 def _histogram(
     panel: Any, values: np.ndarray, label: str, *, whole: bool = False, limit: int | None = None
 ) -> None:
-    """Draw a histogram of `values` with their mean.
-
-    Bins of whole numbers begin halfway between two numbers.
-    """
+    """Draw a histogram of `values` with their mean."""
     low, high = float(values.min()), float(values.max())
+    bins: Any = min(50, max(10, int(np.sqrt(len(values)) * 2)))
     if low == high:  # one bar, with space on both sides
         margin = max(1.0, 0.1 * abs(low))
-        bins: Any = np.linspace(low - margin, high + margin, 12)
-    elif whole:
-        width = max(1, int(np.ceil((high - low + 1) / _bins(values))))
+        bins = np.linspace(low - margin, high + margin, 12)
+    elif whole:  # bins begin halfway between two numbers
+        width = max(1, int(np.ceil((high - low + 1) / bins)))
         bins = np.arange(low - 0.5, high + width + 0.5, width)
-    else:
-        bins = _bins(values)
     counts, *_ = panel.hist(values, bins=bins, color=COLOUR, alpha=0.85)
     mean = float(values.mean())
     panel.axvline(mean, ymax=0.8, color="#D55E00", linewidth=1.2, label=f"mean {mean:,.1f}")
@@ -141,10 +121,6 @@ def _histogram(
     panel.legend(frameon=False, fontsize=8, loc="upper left", ncols=2)
 
 
-def _bins(values: np.ndarray) -> int:
-    return min(50, max(10, int(np.sqrt(len(values)) * 2)))
-
-
 def _summary(values: np.ndarray) -> dict[str, float]:
-    functions = {"mean": np.mean, "std": np.std, "min": np.min, "median": np.median, "max": np.max}
-    return {name: float(function(values)) for name, function in functions.items()}
+    names = ("mean", "std", "min", "median", "max")
+    return {name: float(getattr(np, name)(values)) for name in names}

@@ -1,20 +1,10 @@
 """Preprocessing of datasets: reward transforms, and the choice of trajectories.
 
-Reward transforms are affine, r' = scale r + shift. They follow the code behind published results:
+Reward transforms are affine, r' = scale r + shift, for learning only. They follow the code behind
+published results: those in `CONSTANT`, and
 
-    none              r                              TD3+BC [1], ReBRAC [2] except on AntMaze
-    return_range      1000 r / (max - min of         IQL on locomotion [3]
-                      the trajectories' returns)
-    minus_one         r - 1                          IQL [3], FQL [4] on AntMaze
-    times_10_minus_5  10 r - 5                       CQL [5], Cal-QL [6], WSRL [7] on AntMaze
-    times_4_minus_2   4 (r - 0.5)                    Diffusion-QL on AntMaze [8]
-    times_100         100 r                          ReBRAC on AntMaze [2]
-    standardise       (r - mean) / standard          Diffusion-QL on Adroit [8]
-                      deviation, over the rows
-    times_10_plus_5   10 r + 5, of rewards -1 and 0  Cal-QL [6], WSRL [7] on binary Adroit
-    minus_four        r - 4                          WSRL on Kitchen [7]
-
-Transforms are for learning only. Returns and scores use the recorded rewards.
+    return_range   1000 r / (max - min of the trajectories' returns)   IQL on locomotion [3]
+    standardise    (r - mean) / standard deviation of the rows         Diffusion-QL on Adroit [8]
 
 [1] Fujimoto and Gu, arXiv:2106.06860. [2] Tarasov et al., arXiv:2305.09836. [3] Kostrikov et al.,
     arXiv:2110.06169; ikostrikov/implicit_q_learning, train_offline.py. [4] Park et al.,
@@ -38,46 +28,44 @@ from rljax.datasets.dataset import FIELDS, OfflineDataset, cut, nearest
 
 # Scale and shift of the transforms that are the same for all data.
 CONSTANT: dict[str, tuple[float, float]] = {
-    "none": (1.0, 0.0),
-    "minus_one": (1.0, -1.0),
-    "times_10_minus_5": (10.0, -5.0),
-    "times_4_minus_2": (4.0, -2.0),
-    "times_100": (100.0, 0.0),
-    "times_10_plus_5": (10.0, 5.0),
-    "minus_four": (1.0, -4.0),
+    "none": (1.0, 0.0),  # TD3+BC [1], ReBRAC [2] except on AntMaze
+    "minus_one": (1.0, -1.0),  # IQL [3], FQL [4] on AntMaze
+    "times_10_minus_5": (10.0, -5.0),  # CQL [5], Cal-QL [6], WSRL [7] on AntMaze
+    "times_4_minus_2": (4.0, -2.0),  # Diffusion-QL on AntMaze [8]
+    "times_100": (100.0, 0.0),  # ReBRAC on AntMaze [2]
+    "times_10_plus_5": (10.0, 5.0),  # Cal-QL [6], WSRL [7] on binary Adroit, rewards -1 and 0
+    "minus_four": (1.0, -4.0),  # WSRL on Kitchen [7]
 }
-BLOCK = 1 << 16  # rows that are compared at a time
+BLOCK = 1 << 16  # rows compared at a time
 REST = tuple(name for name in FIELDS if name not in ("observation", "next_observation"))
 
 
 def reward_transform(name: RewardTransform, dataset: OfflineDataset) -> tuple[float, float]:
-    """`(scale, shift)` of the transform r' = scale r + shift called `name`;
-    see the top of this module.
+    """`(scale, shift)` of the transform called `name`.
 
-    "return_range" uses IQL's own trajectories, see `iql_returns`. "standardise" uses the standard
-    deviation of the rows with N - 1 in the denominator, like PyTorch. Raises `ValueError` for an
-    unknown name, and if all returns or rewards are equal, so that their range or deviation is 0.
+    "return_range" uses `iql_returns`. "standardise" divides by N - 1 in the deviation, like
+    PyTorch. Raises `ValueError` for an unknown name, and if all returns or rewards are equal.
     """
     if name in CONSTANT:
         return CONSTANT[name]
     if name == "return_range":
         returns = iql_returns(dataset)
-        low, high = returns.min(), returns.max()
-        if not high > low:
-            raise ValueError(
-                "reward transform 'return_range' divides by the range of returns, all "
-                f"{len(returns)} of '{dataset.name}' are {low:g}. Choose another, such as 'none'."
-            )
-        return float(1000 / (high - low)), 0.0
+        span = returns.max() - returns.min()
+        if span > 0:
+            return float(1000 / span), 0.0
+        why = f"range of returns, all {len(returns)} of '{dataset.name}' are {returns[0]:g}"
+        raise ValueError(
+            f"reward transform '{name}' divides by the {why}. Choose another, such as 'none'."
+        )
     if name == "standardise":
         reward = np.asarray(dataset.transitions.reward, np.float64)
         deviation = reward.std(ddof=1) if len(reward) > 1 else 0.0
-        if not deviation > 0:
-            raise ValueError(
-                "reward transform 'standardise' divides by the standard deviation of rewards, all "
-                f"of '{dataset.name}' are {reward[0]:g}. Choose another, such as 'none'."
-            )
-        return float(1 / deviation), float(-reward.mean() / deviation)
+        if deviation > 0:
+            return float(1 / deviation), float(-reward.mean() / deviation)
+        why = f"standard deviation of rewards, all of '{dataset.name}' are {reward[0]:g}"
+        raise ValueError(
+            f"reward transform '{name}' divides by the {why}. Choose another, such as 'none'."
+        )
     known = typing.get_args(RewardTransform)
     raise ValueError(
         f"no reward transform '{name}'.{nearest(str(name), known, most=1)} All of "
@@ -89,36 +77,31 @@ def iql_returns(dataset: OfflineDataset) -> np.ndarray:
     """[trajectories] float64: undiscounted returns of the trajectories as IQL's code splits them.
 
     A trajectory ends at a terminal row, at a row whose successor is further than 1e-6 from the next
-    row's observation, and at the last row: https://github.com/ikostrikov/implicit_q_learning,
-    dataset_utils.py and train_offline.py. If observations or successors were corrupted on purpose
-    (`rljax data corrupt`), every corrupted row would be an end by this rule. Then the data's own
-    marks count instead, `OfflineDataset.last`. They also count if observations are not vectors.
+    row's observation, and at the last row [3, dataset_utils.py]. The data's own marks count instead
+    where observations are not vectors, and where observations or successors were corrupted on
+    purpose: every corrupted row would be an end.
     """
-    transitions = dataset.transitions
+    transitions, starts = dataset.transitions, dataset.episode_starts
     corrupted = {note["what"] for note in dataset.provenance.get("corruptions") or ()}
-    if corrupted & {"observation", "dynamics"} or not dataset.spec.is_vector:
-        return np.add.reduceat(np.asarray(transitions.reward, np.float64), dataset.episode_starts)
-    observation = np.asarray(transitions.observation)
-    successor = np.asarray(transitions.next_observation)
-    ends = np.asarray(transitions.terminated).copy()
-    for start in range(0, dataset.num - 1, BLOCK):
-        stop = min(start + BLOCK, dataset.num - 1)
-        step = observation[start + 1 : stop + 1] - successor[start:stop]
-        ends[start:stop] |= np.linalg.norm(step, axis=-1) > 1e-6
-    starts = np.append(0, np.flatnonzero(ends[:-1]) + 1)
+    if dataset.spec.is_vector and not corrupted & {"observation", "dynamics"}:
+        observation = np.asarray(transitions.observation)
+        successor = np.asarray(transitions.next_observation)
+        ends = np.asarray(transitions.terminated).copy()
+        for start in range(0, dataset.num - 1, BLOCK):
+            stop = min(start + BLOCK, dataset.num - 1)
+            step = observation[start + 1 : stop + 1] - successor[start:stop]
+            ends[start:stop] |= np.linalg.norm(step, axis=-1) > 1e-6
+        starts = np.append(0, np.flatnonzero(ends[:-1]) + 1)
     return np.add.reduceat(np.asarray(transitions.reward, np.float64), starts)
 
 
 def top_fraction(dataset: OfflineDataset, fraction: float, discount: float = 1.0) -> OfflineDataset:
-    """The best trajectories by discounted return.
-
-    With `fraction` 0.1 they are the data of 10 % behaviour cloning.
+    """The best trajectories by discounted return, in recorded order.
 
     Of K trajectories, including one that the end of the file cut, max(1, floor(fraction K)) are
-    kept in recorded order. CORL does the same, with discounts 0.99 and 1 in its configurations,
-    except that it splits trajectories longer than 1000 steps. The first table of %BC took
-    trajectories up to a fraction of the steps instead (Chen et al., arXiv:2106.01345, section 5.1).
-    Raises `ValueError` if `fraction` is not in (0, 1] or `discount` not in [0, 1].
+    kept. CORL does the same, but splits trajectories of more than 1000 steps; the first table of
+    %BC took a fraction of the steps (Chen et al., arXiv:2106.01345, section 5.1). Raises
+    `ValueError` if `fraction` is not in (0, 1] or `discount` not in [0, 1].
     """
     if not 0 < fraction <= 1:
         raise ValueError(
@@ -126,32 +109,24 @@ def top_fraction(dataset: OfflineDataset, fraction: float, discount: float = 1.0
         )
     if not 0 <= discount <= 1:
         raise ValueError(f"discount is {discount:g}, it must be in [0, 1].")
-    starts = dataset.episode_starts
-    lengths = dataset.episode_lengths
+    starts, lengths = dataset.episode_starts, dataset.episode_lengths
     age = np.arange(dataset.num) - np.repeat(starts, lengths)
-    returns = np.add.reduceat(
-        np.asarray(dataset.transitions.reward, np.float64) * np.power(discount, age), starts
-    )
-    mask = np.zeros(len(starts), np.bool_)
-    mask[_best(returns, fraction)] = True
-    return subset(
-        dataset,
-        np.repeat(mask, lengths),
-        f"the best {fraction:g} of trajectories at discount {discount:g}",
-    )
+    rewards = np.asarray(dataset.transitions.reward, np.float64) * np.power(discount, age)
+    returns = np.add.reduceat(rewards, starts)
+    why = f"the best {fraction:g} of trajectories at discount {discount:g}"
+    return subset(dataset, np.repeat(_best(returns, fraction), lengths), why)
 
 
 def row_weights(
     dataset: OfflineDataset, name: str, alpha: float = 0.1, share: float = 0.1
 ) -> np.ndarray:
-    """[N] float64: the probability to draw each row, by the score of its trajectory; the sum is 1.
+    """[N] float64: the probability to draw each row.
 
-    "return": proportional to exp(score / alpha), where the score is the undiscounted return, scaled
-    to [0, 1] over the trajectories. "advantage": the same, where the score is the return minus a
-    linear fit of returns on first observations. Both are Hong et al.'s (arXiv:2306.13085;
-    Improbable-AI/harness-offline-rl): the softmax is over rows, so a long trajectory is drawn more
-    often than a short one with its score. "top": equal on the rows that `top_fraction` keeps with
-    `share`, 0 on all others. Rewards are those recorded.
+    "return": proportional to exp(score / alpha), where the score is the undiscounted return of the
+    row's trajectory, scaled to [0, 1] over the trajectories. "advantage": the same with the return
+    minus a linear fit of returns on first observations. Both are Hong et al.'s (arXiv:2306.13085;
+    Improbable-AI/harness-offline-rl). "top": equal on the rows that `top_fraction` keeps with
+    `share`, else 0.
 
     Raises `ValueError` if there is only one trajectory, or if all have the same score.
     """
@@ -164,25 +139,22 @@ def row_weights(
         )
     score = np.add.reduceat(np.asarray(dataset.transitions.reward, np.float64), starts)
     if name == "top":
-        mask = np.zeros(len(starts), np.bool_)
-        mask[_best(score, share)] = True
-        return np.repeat(mask / lengths[mask].sum(), lengths)
+        best = _best(score, share)
+        return np.repeat(best / lengths[best].sum(), lengths)
     if name == "advantage":
         score = score - _fit(dataset, score)
     low, high = score.min(), score.max()
     if not high - low > 1e-9 * max(1.0, abs(low), abs(high)):
         raise ValueError(
             f"--weights {name}: all {len(starts):,} trajectories of '{dataset.name}' have one "
-            f"{name}, {low:g}, so that no row would be drawn more often. Leave out --weights."
+            f"{name}, {low:g}: no row would be drawn more often. Leave out --weights."
         )
     weight = np.repeat(np.exp(((score - low) / (high - low) - 1.0) / alpha), lengths)
     return weight / weight.sum()
 
 
 def effective_sizes(dataset: OfflineDataset, probability: np.ndarray) -> dict[str, float]:
-    """The numbers of rows and of trajectories, and of how many with equal weights each is worth:
-    1 / sum p^2.
-    """
+    """The numbers of rows and of trajectories, and how many of equal weight each is worth."""
     trajectories = np.add.reduceat(probability, dataset.episode_starts)
     return {
         "rows": dataset.num,
@@ -193,10 +165,7 @@ def effective_sizes(dataset: OfflineDataset, probability: np.ndarray) -> dict[st
 
 
 def _fit(dataset: OfflineDataset, returns: np.ndarray) -> np.ndarray:
-    """[trajectories] the least-squares fit of returns, linear in the first observation.
-
-    Raises `ValueError` if observations are not vectors, or if the fit would be exact.
-    """
+    """[trajectories] the least-squares fit of returns, linear in the first observation."""
     if not dataset.spec.is_vector:
         raise ValueError(
             "--weights advantage fits returns on first observations, and those of "
@@ -207,66 +176,55 @@ def _fit(dataset: OfflineDataset, returns: np.ndarray) -> np.ndarray:
     if len(first) <= inputs.shape[1]:
         raise ValueError(
             f"--weights advantage fits {inputs.shape[1]} coefficients to the returns of "
-            f"{len(first)} trajectories of '{dataset.name}', and the fit would be exact. --weights "
+            f"{len(first)} trajectories of '{dataset.name}', which would be exact: --weights "
             "return needs no fit."
         )
     return inputs @ np.linalg.lstsq(inputs, returns, rcond=None)[0]
 
 
 def _best(returns: np.ndarray, fraction: float) -> np.ndarray:
-    """The max(1, floor(fraction K)) best of K trajectories."""
-    return np.argsort(returns, kind="stable")[-max(1, int(fraction * len(returns))) :]
+    """[K] bool: the max(1, floor(fraction K)) best of K trajectories."""
+    mask = np.zeros(len(returns), np.bool_)
+    mask[np.argsort(returns, kind="stable")[-max(1, int(fraction * len(returns))) :]] = True
+    return mask
 
 
 def join(parts: Sequence[OfflineDataset], name: str, mark: bool = False) -> OfflineDataset:
-    """Join several datasets, in their order.
+    """Join datasets, in their order. Environment, references and bounds are those of the first.
 
-    Environment, references and bounds are those of the first.
-
-    With `mark`, the signal "part" of each row is the number of its data set, from 0.
-
-    D4RL's medium-expert datasets are joined this way. Raises `ValueError` if dimensions, bounds or
-    signals differ.
+    With `mark`, the signal "part" of each row is the number of its data set, from 0. Raises
+    `ValueError` if dimensions, bounds or signals differ.
     """
-    first = parts[0]
-    for part in parts[1:]:
-        reasons = differences(first, part)
-        if reasons:
-            raise ValueError(f"'{first.name}' and '{part.name}' differ: {'; '.join(reasons)}.")
+    first, *others = parts
+    for part in others:
+        require_equal(first, part)
+    rows, sizes = [part.transitions for part in parts], [part.num for part in parts]
     fields: dict[str, Any] = {
-        name: np.concatenate([np.asarray(getattr(part.transitions, name)) for part in parts])
-        for name in REST
+        name: np.concatenate([np.asarray(getattr(part, name)) for part in rows]) for name in REST
     }
-    columns = (
-        [getattr(part.transitions, name) for part in parts]
-        for name in ("observation", "next_observation")
-    )
-    fields["observation"], fields["next_observation"] = frames.concatenated(*columns)
+    both = [part.observation for part in rows], [part.next_observation for part in rows]
+    fields["observation"], fields["next_observation"] = frames.concatenated(*both)
     fields["extras"] = {
-        name: np.concatenate([np.asarray(part.transitions.extras[name]) for part in parts])
+        name: np.concatenate([np.asarray(part.extras[name]) for part in rows])
         for name in first.transitions.extras
     }
     if mark:
-        fields["extras"][PART] = np.repeat(
-            np.arange(len(parts), dtype=np.float32), [part.num for part in parts]
-        )
-    transitions = cut(Transition(**fields), np.cumsum([part.num for part in parts]) - 1)
-    provenance = {
+        fields["extras"][PART] = np.repeat(np.arange(len(parts), dtype=np.float32), sizes)
+    transitions = cut(Transition(**fields), np.cumsum(sizes) - 1)
+    provenance: dict[str, Any] = {
         "reader": "join",
         "parts": [part.provenance | {"name": part.name} for part in parts],
+        "max_episode_steps": first.max_episode_steps,
+        "corruptions": [
+            note for part in parts for note in part.provenance.get("corruptions") or ()
+        ],
     }
-    provenance["max_episode_steps"] = first.max_episode_steps
-    if first.discrete:
-        provenance |= (
-            {"choices": list(first.choices)}
-            if first.choices
-            else {"num_actions": first.action_size}
-        )
+    if first.choices:
+        provenance["choices"] = list(first.choices)
+    elif first.discrete:
+        provenance["num_actions"] = first.action_size
     if first.stack > 1:
         provenance["stack"] = first.stack
-    provenance["corruptions"] = [
-        note for part in parts for note in part.provenance.get("corruptions") or ()
-    ]
     both_ends = sum(part.provenance.get("both_ends", 0) for part in parts)
     if both_ends:
         provenance["both_ends"] = both_ends
@@ -276,7 +234,7 @@ def join(parts: Sequence[OfflineDataset], name: str, mark: bool = False) -> Offl
 
 
 def require_labels(dataset: OfflineDataset, labels: Sequence[str], agent: str) -> None:
-    """Raise `ValueError` where a data set lacks a label that the agent needs, such as "part"."""
+    """Raise `ValueError` for a label that the agent needs and the data set lacks."""
     for label in labels:
         if label not in dataset.transitions.extras:
             raise ValueError(
@@ -288,9 +246,8 @@ def require_labels(dataset: OfflineDataset, labels: Sequence[str], agent: str) -
 def subset(dataset: OfflineDataset, rows: Any, why: str = "chosen rows") -> OfflineDataset:
     """The dataset of some rows, given as a mask [N] bool or as rising indices.
 
-    If the row after a kept row is left out, the trajectory is cut: the kept row becomes truncated
-    unless it is terminal. Raises `ValueError` if no row is left, or if indices do not rise or are
-    out of range.
+    If the row after a kept row is left out, the trajectory is cut there. Raises `ValueError` if no
+    row is left, or if indices do not rise or are out of range.
     """
     rows = np.asarray(rows)
     if rows.dtype == np.bool_ and rows.shape == (dataset.num,):
@@ -308,20 +265,26 @@ def subset(dataset: OfflineDataset, rows: Any, why: str = "chosen rows") -> Offl
     both = frames.taken(transitions.observation, transitions.next_observation, rows)
     fields["observation"], fields["next_observation"] = both
     extras: Any = {name: np.asarray(value)[rows] for name, value in transitions.extras.items()}
-    left_out = np.append(np.diff(rows) > 1, rows[-1] < dataset.num - 1)  # the row after it
+    loses_last = bool(rows[-1] < dataset.num - 1)
+    cuts = np.append(np.diff(rows) > 1, loses_last)
     history = [*dataset.provenance.get("subsets", []), f"{why}: {len(rows)} of {dataset.num} rows"]
     return dataclasses.replace(
         dataset,
-        transitions=cut(Transition(**fields, extras=extras), left_out),
+        transitions=cut(Transition(**fields, extras=extras), cuts),
         provenance=dataset.provenance | {"rows": len(rows), "subsets": history},
-        complete=dataset.complete or bool(rows[-1] < dataset.num - 1 and dataset.last[rows[-1]]),
+        complete=dataset.complete or (loses_last and bool(dataset.last[rows[-1]])),
     )
 
 
-def differences(one: OfflineDataset, other: OfflineDataset) -> list[str]:
-    """The reasons why two datasets cannot be joined, in words; [] if there are none."""
-    both = (one, other)
-    reasons = []
+def require_equal(one: OfflineDataset, other: OfflineDataset) -> None:
+    """Raise `ValueError` with the reasons why two datasets cannot be joined."""
+    reasons = _differences(one, other)
+    if reasons:
+        raise ValueError(f"'{one.name}' and '{other.name}' differ: {'; '.join(reasons)}.")
+
+
+def _differences(one: OfflineDataset, other: OfflineDataset) -> list[str]:
+    both, reasons = (one, other), []
     if not (one.spec.is_vector and other.spec.is_vector):
         if difference(one.spec, other.spec) in ("observation_shape", "observation_dtype", "parts"):
             reasons.append(f"they show {shown(one.spec)} and {shown(other.spec)}")
@@ -332,14 +295,14 @@ def differences(one: OfflineDataset, other: OfflineDataset) -> list[str]:
             f"they have {one.observation_size} and {other.observation_size} observation dimensions"
         )
     if one.spec.signals != other.spec.signals:
-        signals = [
+        signals = (
             ", ".join(f"{part.name} {list(part.shape)}" for part in x.spec.signals) or "none"
             for x in both
-        ]
-        reasons.append(f"their signals are {signals[0]} and {signals[1]}")
+        )
+        reasons.append(f"their signals are {' and '.join(signals)}")
     if one.discrete != other.discrete:
-        kinds = ["choices" if part.discrete else "vectors" for part in both]
-        return [*reasons, f"their actions are {kinds[0]} and {kinds[1]}"]
+        kinds = ("choices" if part.discrete else "vectors" for part in both)
+        return [*reasons, f"their actions are {' and '.join(kinds)}"]
     if one.choices != other.choices:
         return [*reasons, f"their actions have {one.choices or 1} and {other.choices or 1} choices"]
     if one.action_size != other.action_size:
@@ -348,16 +311,15 @@ def differences(one: OfflineDataset, other: OfflineDataset) -> list[str]:
     if not one.discrete and not np.array_equal(
         np.array(one.action_bounds), np.array(other.action_bounds)
     ):
-        bounds = [_words(part.action_bounds) for part in both]
-        remedy = (
-            "where a file does not say its bounds: rljax data convert FILE NEW --action-bounds "
-            "LOW HIGH"
+        bounds = " and in ".join(_words(part.action_bounds) for part in both)
+        reasons.append(
+            f"their actions lie in {bounds} (where a file does not say its bounds: rljax data "
+            "convert FILE NEW --action-bounds LOW HIGH)"
         )
-        reasons.append(f"their actions lie in {bounds[0]} and in {bounds[1]} ({remedy})")
     return reasons
 
 
 def _words(bounds: Any) -> str:
-    """Bounds of actions as "[-1, 1]", or as "[-1, 1] x [0, 2]" if dimensions differ."""
+    """Bounds of actions, such as "[-1, 1] x [0, 2]"; "[-1, 1]" if dimensions are equal."""
     pairs = [f"[{low:g}, {high:g}]" for low, high in zip(*bounds, strict=True)]
     return pairs[0] if len(set(pairs)) == 1 else " x ".join(pairs)

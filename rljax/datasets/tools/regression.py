@@ -1,5 +1,4 @@
-"""Regression between columns of data: an MLP on standardised columns,
-with its best weights on held-out rows.
+"""Regression between columns of data: an MLP, with its best weights on held-out rows.
 
 Axes: `N` rows, `I` inputs, `J` outputs, `B` rows of a batch.
 """
@@ -69,25 +68,23 @@ class RegressionSettings:
 
 
 class Fitted(NamedTuple):
-    """A model, and its error on held-out rows."""
+    """A model, and its root mean squared error on held-out rows."""
 
     model: Model
-    # root mean squared error in standard deviations of the outputs: 1 is no better than the mean
-    error: float
+    error: float  # in standard deviations of the outputs: 1 is no better than the mean
 
 
 def fit(inputs: np.ndarray, outputs: np.ndarray, settings: RegressionSettings, seed: int) -> Fitted:
     """Regress `outputs` [N, J] on `inputs` [N, I] by squared errors of standardised columns.
 
-    The weights are the best of 20 evaluations on the held-out rows. Raises `ValueError` for fewer
-    than 20 rows.
+    Raises `ValueError` for fewer than `LEAST` rows.
     """
     number = len(inputs)
     if number < LEAST:
         raise ValueError(f"a model needs {LEAST} rows to learn from, there are {number}.")
     order = np.random.default_rng(seed).permutation(number)
-    number_held_out = max(1, int(settings.held_out * number))
-    scales = Scale.of(inputs[order[number_held_out:]]), Scale.of(outputs[order[number_held_out:]])
+    held_out, learning = np.split(order, [max(1, int(settings.held_out * number))])
+    scales = Scale.of(inputs[learning]), Scale.of(outputs[learning])
     x, y = (
         scale.standardised(jnp.asarray(columns))
         for scale, columns in zip(scales, (inputs, outputs), strict=True)
@@ -95,11 +92,10 @@ def fit(inputs: np.ndarray, outputs: np.ndarray, settings: RegressionSettings, s
     module = networks.MLP(settings.hidden, outputs.shape[1], "relu", "torch")
     key_init, key_learn = jax.random.split(jax.random.key(seed))
     network = networks.create(module, key_init, x[0])
-    learning, held_out = jnp.asarray(order[number_held_out:]), jnp.asarray(order[:number_held_out])
+    columns = x[learning], y[learning], x[held_out], y[held_out]
     updates = -(-settings.updates // EVALUATIONS)
-    sizes = {"rate": settings.learning_rate, "updates": updates, "batch_size": settings.batch_size}
     best, error = _learn(
-        network, x[learning], y[learning], x[held_out], y[held_out], key_learn, **sizes
+        network, *columns, key_learn, settings.learning_rate, updates, settings.batch_size
     )
     return Fitted(Model(best, *scales), float(error))
 
@@ -116,9 +112,7 @@ def _learn(
     updates: int,
     batch_size: int,
 ) -> tuple[networks.Network, Array]:
-    """The best network on the held-out rows of `EVALUATIONS` times `updates` updates,
-    and its error.
-    """
+    """The network of `EVALUATIONS` times `updates` updates that is best on the held-out rows."""
     adam = optax.adam(optax.linear_schedule(1.0, 0.0, updates * EVALUATIONS))
 
     def loss(network: Any, x: Array, y: Array) -> Array:
