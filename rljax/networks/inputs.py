@@ -1,7 +1,7 @@
 """How observations are normalised before an agent sees them.
 
-An agent's declaration names one of these (`Experience.inputs`). The learner keeps its statistics
-beside the agent's State, and hands normalised observations to the agent, which knows nothing of it.
+An agent's declaration names one of these (`Experience.inputs`). They hold no arrays: the learner
+keeps the statistics beside the agent's State, and the agent knows nothing of it.
 
     Raw        observations as they are
     Running    statistics of every observation, which move before an action is chosen
@@ -9,8 +9,6 @@ beside the agent's State, and hands normalised observations to the agent, which 
                in and learnt from with the same ones
     OfData     statistics of a data set, which never move
     OfStream   exact moments of a single stream, one observation at a time
-
-They hold no arrays: statistics are passed in and returned.
 """
 
 from __future__ import annotations
@@ -43,7 +41,7 @@ class Raw:
         return observation
 
     def perceive(self, statistics: Any, observation: Any, first: Array) -> Any:
-        """The statistics with observations [E, O...] counted, before an action is chosen for them.
+        """The statistics with observations [E, O...] counted, before actions are chosen for them.
 
         `first` [E] marks those that begin an episode.
         """
@@ -64,17 +62,15 @@ class _OfObservations(Raw):
     """Statistics of each part of an observation; normalised ones are clipped to [-10, 10]."""
 
     def create(self, spec: EnvSpec) -> Any:
-        """A tree of `normalise.of_observations`."""
         return normalise.of_observations(spec)
 
     def __call__(self, statistics: Any, observation: Any) -> Any:
-        """Observations [..., O...] normalised."""
         return normalise.normalise(statistics, observation)
 
 
 @dataclasses.dataclass(frozen=True)
 class Running(_OfObservations):
-    """Mean and variance of all observations so far; normalised ones are clipped to [-10, 10]."""
+    """Mean and variance of all observations so far."""
 
     perceives: ClassVar[bool] = True
 
@@ -86,10 +82,10 @@ class Running(_OfObservations):
 
 @dataclasses.dataclass(frozen=True)
 class OfRollout(_OfObservations):
-    """Mean and variance of all rollouts so far; normalised ones are clipped to [-10, 10]."""
+    """Mean and variance of all rollouts so far."""
 
     def batch(self, statistics: Any, batch: Transition) -> tuple[Transition, Any]:
-        """A rollout [T, E, ...] normalised by the rollouts before it, and the statistics after."""
+        """A rollout [T, E, ...] normalised by those before it, and the statistics after it."""
         rows = batch.reward.size
         flat = jax.tree.map(lambda x: x.reshape(rows, *x.shape[2:]), batch.observation)
         after = normalise.update(statistics, flat)
@@ -104,7 +100,6 @@ class OfData(_OfObservations):
     goals: bool = False  # observations are [state; goal]; the data hold states
 
     def __call__(self, statistics: Any, observation: Any) -> Any:
-        """Observations [..., O...] standardised."""
         return normalise.standardise(statistics, observation)
 
     def prepare(self, statistics: Any, data: Transition) -> Any:
@@ -128,18 +123,16 @@ class OfData(_OfObservations):
 
 @dataclasses.dataclass(frozen=True)
 class OfStream(Raw):
-    """Mean and variance of one stream of vectors, each observation counted once; not clipped."""
+    """Mean and variance of one stream of vectors [O], each counted once; not clipped."""
 
     time_feature: bool = False  # the last element is the time, which stays as it is
 
     perceives: ClassVar[bool] = True
 
     def create(self, spec: EnvSpec) -> normalise.Moments:
-        """Moments [O] before the first observation."""
         return normalise.create_moments(spec.observation_shape)
 
     def __call__(self, statistics: normalise.Moments, observation: Any) -> Any:
-        """Observations [..., O] with zero mean and unit variance."""
         score = normalise.standard_score(statistics, observation)
         return score.at[..., -1].set(observation[..., -1]) if self.time_feature else score
 
@@ -158,7 +151,7 @@ class OfStream(Raw):
 
 
 def normalised(see: Callable[[Any], Any], batch: Transition) -> Transition:
-    """A batch with `see` of its observations, and of transitions in its extras: rows of data."""
+    """A batch with `see` of its observations, and of those of transitions in its extras."""
     extras = {
         name: normalised(see, extra) if isinstance(extra, Transition) else extra
         for name, extra in batch.extras.items()

@@ -1,17 +1,15 @@
-"""Noise that explores: in the weights of layers, or on actions,
-where it may last for several steps.
+"""Noise that explores: in the weights of layers, or on actions, where it may last for several
+steps.
 
-Noisy layers are dense layers whose weights are Gaussian, with means and standard deviations that
-learning changes [1]:
+The weights of noisy layers are Gaussian, with means and standard deviations that are learnt [1]:
 
     W = mu_W + sigma_W * f(e_out) f(e_in)^T,  b = mu_b + sigma_b * f(e_out),
     f(x) = sgn(x) sqrt|x|,  e ~ N(0, 1)
 
 The noise is factorised: a layer of I inputs and O outputs draws I + O numbers. sigma starts at
-sigma_0 / sqrt(I). A network of noisy layers is an ordinary one whose parameters hold, beside each
-dense layer's `kernel` and `bias`, their standard deviations. Called as it is, it uses the means;
-`sampled` puts noise into it. The means start as those of other layers: U(+-1 / sqrt(I)) in [1],
-which is the initialisation "torch".
+sigma_0 / sqrt(I), the means as in other layers: U(+-1 / sqrt(I)) in [1], the initialisation
+"torch". The network's parameters hold the deviations beside each dense layer's `kernel` and `bias`.
+Called as it is, it uses the means; `sampled` puts noise into it.
 
 Noise on actions e_t [A] is N(0, 1) at each step of an episode. An agent's setting `exploration`
 says how its steps depend on each other; `remember` returns what `initial` returns, and `act` hands
@@ -25,8 +23,7 @@ it to `draw` or `sample`:
            with x_k,0 ~ N(0, 1), and 2^(K-1) near 1 / (2 pi) of the time limit,
            1,000 steps where there is none
 
-An episode begins with noise of its own. The first K processes of pink noise have time constants of
-1, 2, 4, ... steps. [3] draws a sequence for the whole episode by the inverse Fourier transform; the
+Each episode has noise of its own. [3] draws a whole episode's by the inverse Fourier transform; the
 sum needs no time limit, and K numbers in place of a sequence.
 
 [1] Fortunato et al., Noisy Networks for Exploration, arXiv:1706.10295, section 3, equations 10 and
@@ -48,6 +45,7 @@ from flax import struct
 from rljax.agent import Array, EnvSpec, config
 from rljax.networks import distributions
 from rljax.networks.layers import Network
+from rljax.networks.optimisation import rates
 from rljax.requirements import Positive, Share
 
 if TYPE_CHECKING:
@@ -55,9 +53,8 @@ if TYPE_CHECKING:
 
 Kind = Literal["white", "held", "pink"]
 
-LONGEST = 16  # steps for which noise is held at most; arXiv:2604.04539
-# Steps of an episode, for pink noise where there is no time limit: Gymnasium's usual one.
-UNLIMITED = 1_000
+LONGEST = 16  # steps for which noise is held at most; [2]
+UNLIMITED = 1_000  # steps of an episode without time limit, for pink noise: Gymnasium's usual one
 DEVIATION = "_deviation"  # ending of the names of standard deviations
 
 
@@ -70,22 +67,18 @@ def noisy(network: Network, deviation: Array | float) -> Network:
         layer = {name: extended(part) for name, part in layer.items()}
         if "kernel" in layer and "bias" in layer:
             start = deviation / jnp.sqrt(layer["kernel"].shape[-2])
-            layer |= {
-                name + DEVIATION: jnp.full_like(layer[name], start) for name in ("kernel", "bias")
-            }
+            for name in ("kernel", "bias"):
+                layer[name + DEVIATION] = jnp.full_like(layer[name], start)
         return layer
 
     return network.replace(params=extended(network.params))
 
 
 def sampled(networks: Any, key: Array) -> Any:
-    """A tree of networks, in which those with noisy layers have one draw of noise each;
-    others are as they were.
-    """
+    """A tree of networks, those with noisy layers with one draw of noise each."""
     nodes, structure = jax.tree.flatten(networks, is_leaf=lambda x: isinstance(x, Network))
-    return structure.unflatten(
-        [_sampled(network, jax.random.fold_in(key, i)) for i, network in enumerate(nodes)]
-    )
+    keys = [jax.random.fold_in(key, i) for i in range(len(nodes))]
+    return structure.unflatten(map(_sampled, nodes, keys))
 
 
 def _sampled(network: Any, key: Array) -> Any:
@@ -120,8 +113,7 @@ def _factor(key: Array, shape: tuple[int, ...]) -> Array:
 class Lasting(struct.PyTreeNode):
     """Noise that lasts for several steps: a memory that only exploring actions depend on.
 
-    Subclasses hold its arrays. Policies with such a memory need no history of the episode, unless
-    they explore.
+    Policies with such a memory need no history of the episode, unless they explore.
     """
 
 
@@ -129,20 +121,18 @@ class Held(Lasting):
     """Noise that is held."""
 
     noise: Array  # [..., A]
-    left: Array  # [...] int32: further steps for which it is held
+    left: Array  # [...] int32: further steps
 
 
 class Pink(Lasting):
     """The processes whose sum is pink noise."""
 
     parts: Array  # [..., K, A]
-    begun: Array  # [...] bool: they have been drawn
+    begun: Array  # [...] bool: drawn before
 
 
 def initial(kind: Kind, spec: EnvSpec) -> Lasting | None:
-    """What is to be known of the noise in one environment where an episode begins;
-    None for white noise.
-    """
+    """The noise of one environment where an episode begins; None for white noise."""
     match kind:
         case "white":
             return None
@@ -155,8 +145,8 @@ def initial(kind: Kind, spec: EnvSpec) -> Lasting | None:
 
 
 def draw(key: Array, shape: tuple[int, ...], memory: Any = None) -> tuple[Array, Any]:
-    """Noise [..., A], N(0, 1) in each number, and the memory [..., M...] after it;
-    without a memory it is white.
+    """Noise [..., A], N(0, 1) in each number, and the memory [..., M...] after it; white without
+    memory.
     """
     if memory is None:
         return jax.random.normal(key, shape), None
@@ -176,8 +166,8 @@ def draw(key: Array, shape: tuple[int, ...], memory: Any = None) -> tuple[Array,
 
 
 def sample(policy: SquashedGaussian, key: Array, memory: Any = None) -> tuple[Array, Any]:
-    """Actions [..., A] of a policy, tanh(mean + std e), with the noise e of `draw`,
-    and the memory after it.
+    """Actions [..., A] of a policy, tanh(mean + std e) with the noise e of `draw`, and the memory
+    after it.
     """
     if memory is None:
         return policy.sample(seed=key), None
@@ -198,11 +188,11 @@ class WithEpsilon:
 def falling_epsilon(updates: Array, settings: Any) -> Array:
     """The share of uniform actions [] after so many `updates`, by a Config with `WithEpsilon`.
 
-    It falls in a line with the environment steps that came with the updates.
+    It is linear in the environment steps that came with the updates.
     """
     steps = updates * (settings.num_envs * settings.num_steps / settings.num_updates)
-    passed = jnp.minimum(steps / settings.epsilon_steps, 1.0)
-    return settings.epsilon_start + (settings.epsilon_end - settings.epsilon_start) * passed
+    start, end = settings.epsilon_start, settings.epsilon_end
+    return rates.linear(start, end, steps, settings.epsilon_steps)
 
 
 def epsilon_greedy(

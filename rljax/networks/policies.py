@@ -1,9 +1,8 @@
-"""Policies that several agents share: over raw actions, and imitations of data.
+"""Policies that several agents share.
 
-`RawActions` are those of on-policy agents. A raw action becomes the environment's action when it
-leaves the agent: it is clipped to [-1, 1], or squashed by tanh. Log-probabilities are those of the
-raw action, or of the squashed one. An `Imitation` is the policy of agents that weigh or copy
-actions of a data set.
+`RawActions` are those of on-policy agents: a raw action is clipped to [-1, 1] or squashed by tanh
+where it leaves the agent. Log-probabilities are those of the raw action, or of the squashed one. An
+`Imitation` is the policy of agents that weigh or copy actions of a data set.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ class RawActions:
 
     @property
     def features(self) -> int:
-        """Outputs of the actor's network: means or logits; mean and deviation where squashed."""
+        """Outputs of the actor's network: means or logits, and deviations where squashed."""
         return self.spec.action_size * (2 if self.squashed else 1)
 
     def log_std(self, value: Array | float) -> Array | None:
@@ -64,8 +63,8 @@ class RawActions:
         return distributions.gaussian_beside(output, jnp.exp(log_std), self.spec.choices)
 
     def actor(self, network: Network, log_std: Array | float) -> Actor:
-        """The parameters of a policy: `network` maps [O] to [`features`],
-        `log_std` is of all states.
+        """The parameters of a policy: `network` maps [O] to [`features`], `log_std` is of all
+        states.
         """
         return Actor(network, self.log_std(log_std), self.spec.discrete, self.spec.choices)
 
@@ -83,7 +82,7 @@ class RawActions:
         return density - distributions.tanh_log_slope(raw) if self.squashed else density
 
     def entropy(self, pi: distributions.Distribution, key: Array) -> Array:
-        """H(pi(.|s)) [...]; an estimate by one sample where squashed: it has no closed form."""
+        """H(pi(.|s)) [...]; where squashed, it has no closed form, and one sample estimates it."""
         entropy: Any = pi.entropy()
         if not self.squashed:
             return entropy
@@ -104,20 +103,20 @@ class WithImitation:
 class Imitation(NamedTuple):
     """A policy that imitates actions of data, by settings of `WithImitation`.
 
-    It is a Gaussian around tanh of the actor's output with one std for all states, a softmax of it
-    for discrete actions, or deterministic. Without `squashes` the Gaussian lies around the output
-    itself, and actions are clipped to [-1, 1]. All functions take an `Actor`.
+    It is a softmax for discrete actions, or deterministic, or a Gaussian around tanh of the actor's
+    output, with one std for all states. Without `squashes` the Gaussian lies around the output
+    itself, and actions are clipped to [-1, 1].
     """
 
     log_std_min: Any
     log_std_max: Any
     exploration_noise: Any
     dropout: Any
-    squashes: bool = True  # a Gaussian's mean is tanh of the output; a deterministic one always is
+    squashes: bool = True  # a Gaussian's mean; a deterministic policy always does
 
     @classmethod
     def of(cls, config: Any, **others: Any) -> Imitation:
-        """The policy of a Config's settings; `others` are fields that differ from them."""
+        """The policy of a Config's settings, with `others` in their place."""
         return cls(**same_fields(config, cls._fields) | others)
 
     def check(self) -> None:
@@ -131,8 +130,7 @@ class Imitation(NamedTuple):
     ) -> Array:
         """mu(s) [..., A] of continuous actions for observations [..., O...]."""
         mean = actor.mean(observation, dropout=dropout)
-        is_squashed = self.squashes or actor.log_std is None
-        return jnp.tanh(mean) if is_squashed else mean
+        return jnp.tanh(mean) if self.squashes or actor.log_std is None else mean
 
     def choice(
         self, actor: Actor, observation: Any, dropout: networks.Dropout | None = None
@@ -142,7 +140,7 @@ class Imitation(NamedTuple):
         return distributions.discrete(logits, actor.choices, mask_of(observation))
 
     def std(self, actor: Actor) -> Array | float:
-        """The policy's std [A], or the std [] of the noise around a deterministic policy."""
+        """The policy's std [A], or that [] of the noise around a deterministic policy."""
         if actor.log_std is None:
             return self.exploration_noise
         return jnp.exp(jnp.clip(actor.log_std, self.log_std_min, self.log_std_max))
@@ -172,12 +170,7 @@ class Imitation(NamedTuple):
 
 
 def create_actor(spec: EnvSpec, module: nn.Module, key: Array, gaussian: bool = True) -> Actor:
-    """A fresh actor with this network, [O...] -> [A];
-    deterministic unless `gaussian` or discrete.
-    """
-    return Actor(
-        mean=networks.create(module, key, spec.example()),
-        log_std=jnp.zeros(spec.action_size) if gaussian and not spec.discrete else None,
-        discrete=spec.discrete,
-        choices=spec.choices,
-    )
+    """A fresh actor with this network, [O...] -> [A]; deterministic unless `gaussian` or discrete."""
+    network = networks.create(module, key, spec.example())
+    log_std = jnp.zeros(spec.action_size) if gaussian and not spec.discrete else None
+    return Actor(network, log_std, spec.discrete, spec.choices)

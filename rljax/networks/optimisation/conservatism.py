@@ -48,10 +48,10 @@ class Candidates(NamedTuple):
     """Actions of a policy and uniform ones, with log-probabilities; the batch comes first."""
 
     action: Array  # [B, 1 + N, A] of pi(.|s)
-    next_action: Array  # [B, 1 + N, A] of pi(.|s')
+    next_action: Array  # the same of pi(.|s')
     uniform: Array  # [B, N, A]
     log_prob: Array  # [B, 1 + N]
-    next_log_prob: Array  # [B, 1 + N]
+    next_log_prob: Array
 
     def actions_first(self) -> Candidates:
         """The same without gradients, as [1 + N, B, ...]."""
@@ -83,13 +83,13 @@ def candidates(policy: Any, key: Array, number: int) -> Candidates:
 def next_values(
     target_critic: Any, batch: Transition, samples: Candidates, backup: Backup
 ) -> Array:
-    """The smallest value [B] of an action in s', where actions come first in `samples`.
+    """The smallest value [B] of an action in s', without entropy; actions come first in `samples`.
 
-    It is the first action of the policy, or the best of N: by each critic before the smallest is
-    taken ("max"), or by the smallest ("max_of_min"). No entropy is in it, "entropy" or not.
+    It is the policy's first action, or the best of N: by each critic before the smallest is taken
+    ("max"), or by the smallest ("max_of_min").
     """
-    takes_best = backup in ("max", "max_of_min")
-    action = samples.next_action[1:] if takes_best else samples.next_action[:1]
+    best = backup in ("max", "max_of_min")
+    action = samples.next_action[1:] if best else samples.next_action[:1]
     q = target_critic(batch.next_observation, action)  # [C, N or 1, B]
     if backup == "max":
         q = q.max(axis=1, keepdims=True)
@@ -97,9 +97,8 @@ def next_values(
 
 
 def gap(q: Array, samples: Candidates, settings: WithConservatism) -> Array:
-    """G [C], the mean over a batch, of values [C, 1 + 3 N, B].
-
-    They are the values of the data's action and of `samples.actions()`, where actions come first.
+    """G [C], the mean over a batch, of the values [C, 1 + 3 N, B] of the data's action and of
+    `samples.actions()`, where actions come first.
     """
     logits = q[:, 1:] - samples.log_density() if settings.importance_sampling else q
     temperature = settings.gap_temperature
@@ -111,11 +110,9 @@ def penalty(log_multiplier: Array, gap: Array, settings: WithConservatism) -> Ar
     """P, the penalty on gaps [...]."""
     if not settings.lagrange:
         return settings.penalty_weight * gap
-    multiplier = jnp.clip(jnp.exp(log_multiplier), 0.0, 1e6)
-    target_gap = settings.target_gap
-    if settings.weighted_target:
-        target_gap = settings.penalty_weight * target_gap
-    return multiplier * (settings.penalty_weight * gap - target_gap)
+    multiplier, weight = jnp.clip(jnp.exp(log_multiplier), 0.0, 1e6), settings.penalty_weight
+    target_gap = settings.target_gap * weight if settings.weighted_target else settings.target_gap
+    return multiplier * (weight * gap - target_gap)
 
 
 def check(settings: WithConservatism) -> None:
@@ -138,7 +135,7 @@ def multiplier_loss(log_multiplier: Array, gap: Array, settings: WithConservatis
 def step_multiplier(
     log_multiplier: Trained, gap: Array, settings: WithConservatism, learning_rate: Array | float
 ) -> tuple[Trained, Metrics]:
-    """log m after one step on the mean gap [], and metrics; it stays where it is not learnt."""
+    """log m after one step on the mean gap [], if it is learnt, and metrics."""
     if not settings.lagrange:
         return log_multiplier, {}
     return log_multiplier.step(optax.adam(learning_rate), multiplier_loss, gap, settings)

@@ -1,7 +1,6 @@
-"""Multipliers: numbers that say how much a policy is to mind a cost,
-so that it stays within a limit.
+"""Multipliers: how much a policy is to mind a cost, so that it stays within a limit.
 
-J is the mean cost of the episodes that have ended since the last time, d the limit, nu >= 0 the
+J mean cost of the episodes that have ended since the last time, d the limit, nu >= 0 the
 multiplier:
 
   gradient   nu <- max(0, nu + Adam's step along J - d)                        [1]
@@ -42,14 +41,13 @@ class MultiplierSettings:
 
     kind: Kind
     limit: Any  # d
-    rate: Any  # of Adam, for "gradient"
-    gains: tuple[Any, Any, Any]  # K_P, K_I and K_D, for "pid"
+    rate: Any  # of Adam
+    gains: tuple[Any, Any, Any]  # K_P, K_I and K_D
 
     @classmethod
     def of(cls, config: Any, limit: Any = None) -> MultiplierSettings:
-        """Those of a Config's `multiplier`, `multiplier_rate`, `gain_p`, `gain_i` and `gain_d`.
-
-        `limit` is the limit of costs; None: the Config's `cost_limit`.
+        """Those of a Config's fields; `limit` is the limit of costs, None the Config's
+        `cost_limit`.
         """
         names = ("multiplier", "cost_limit", "multiplier_rate", "gain_p", "gain_i", "gain_d")
         kind, cost_limit, rate, *gains = same_fields(config, names).values()
@@ -60,13 +58,13 @@ class Multiplier(struct.PyTreeNode):
     """A multiplier, and what its next move depends on."""
 
     value: Array  # [] nu
-    moments: Any  # of Adam for "gradient"; (I, J_before), [] each, for "pid"
+    moments: Any  # of Adam, or (I, J_before) for "pid"
 
 
 class Costs(struct.PyTreeNode):
     """Costs of running episodes."""
 
-    discounted: normalise.Returns  # [E] discounted sums, and the statistics of all
+    discounted: normalise.Returns
     running: Array  # [E] sums without discount
 
 
@@ -78,7 +76,7 @@ class ValueAndCost(struct.PyTreeNode):
 
     @classmethod
     def create(cls, module: nn.Module, key: Array, observation: Any) -> ValueAndCost:
-        """Fresh critics of one kind for an example of observations [O...]."""
+        """Fresh critics for an example of observations [O...]."""
         critic = create_network(module, key, observation)
         return cls(critic, create_network(module, jax.random.fold_in(key, 1), observation))
 
@@ -110,7 +108,7 @@ def create(first: Any, settings: MultiplierSettings) -> Multiplier:
 
 
 def update(multiplier: Multiplier, cost: Weighted, settings: MultiplierSettings) -> Multiplier:
-    """The multiplier after episodes with this mean cost J; unchanged where its weight is 0."""
+    """The multiplier after episodes with mean cost J; unchanged where its weight is 0."""
     excess = cost.value - settings.limit
     if settings.kind == "pid":
         proportional, integral, derivative = settings.gains
@@ -137,16 +135,10 @@ def observe(
 ) -> tuple[Costs, Array, Weighted]:
     """Count the costs of a rollout [T, E]; `ended` [T, E] marks the last steps of episodes.
 
-    Returns the counts, the costs divided by the std of their discounted sum [T, E], and the mean
+    Returns the counts, the costs [T, E] divided by the std of their discounted sum, and the mean
     cost of the episodes that ended, with weight 0 where none did.
     """
-
-    def forwards(running: Array, inputs: tuple[Array, Array]) -> tuple[Array, Array]:
-        cost, ended = inputs
-        running = running + cost
-        return running * (1.0 - ended), running
-
-    running, sums = jax.lax.scan(forwards, costs.running, (cost, ended))
+    running, sums = normalise.running_sums(costs.running, cost, ended)
     number = ended.sum()
     mean = jnp.where(ended, sums, 0.0).sum() / jnp.maximum(number, 1)
     discounted, scaled = normalise.scale_rewards(costs.discounted, cost, ended, discount)
@@ -158,8 +150,7 @@ def observe_rollout(
 ) -> tuple[Costs, Transition, Weighted]:
     """Count the signal "cost" of a rollout [T, E, ...]; see `observe`.
 
-    The rollout comes back with its costs divided by the std of their discounted sum where they are
-    to be `normalised`.
+    The rollout's costs are divided where they are to be `normalised`.
     """
     cost, ended = batch.extras["cost"], batch.terminated | batch.truncated
     costs, scaled_cost, episodes = observe(costs, cost, ended, discount)
@@ -168,8 +159,8 @@ def observe_rollout(
 
 
 def scale(costs: Costs, normalised: bool) -> Array:
-    """The unit [] of values of costs: the std of their discounted sums where they are `normalised`
-    by it, else 1.
+    """The unit [] of values of costs: the std of their discounted sums where they are `normalised`,
+    else 1.
     """
     return jnp.sqrt(costs.discounted.statistics.variance + 1e-8) if normalised else jnp.ones(())
 
@@ -183,22 +174,20 @@ class Dual(NamedTuple):
 
 
 def dual(q: Array, r: Array, s: Array, excess: Array, kl_limit: Array | float) -> Dual:
-    """Minimise g.x where e + b.x <= 0 and x.Hx / 2 <= D, with e `excess` and D `kl_limit`;
-    [3, eq. 12].
+    """Minimise g.x where e + b.x <= 0 and x.Hx / 2 <= D, with e `excess` and D `kl_limit`; [3, eq.
+    12].
 
     q = g.H^-1 g, r = g.H^-1 b, s = b.H^-1 b, [] each. The dual as a function of lambda has two
-    parts: with nu = (lambda e - r) / s where this is above 0, and with nu = 0 elsewhere. Each has
-    its maximum in closed form.
+    parts, each with its maximum in closed form: nu = (lambda e - r) / s where this is above 0,
+    elsewhere nu = 0.
     """
     least = 1e-12  # of lambda and s
     radius, floor = 2.0 * kl_limit, jnp.maximum(s, least)
-    # Above 0, the plane e + b.x = 0 does not meet the trust region
-    beyond = excess * excess / floor - radius
+    beyond = excess * excess / floor - radius  # above 0: e + b.x = 0 misses the trust region
     free = (excess < 0) & (beyond > 0) | (s <= least)
     recovers = (excess > 0) & (beyond > 0) & (s > least)
     rest = jnp.maximum(q - r * r / floor, 0.0)
-    # Of the parts: nu > 0 above it if e > 0.
-    border = jnp.maximum(r / jnp.where(excess == 0, -least, excess), 0.0)
+    border = jnp.maximum(r / jnp.where(excess == 0, -least, excess), 0.0)  # of the parts
     limited, plain = jnp.sqrt(rest / jnp.maximum(-beyond, least)), jnp.sqrt(q / radius)
     inside = jnp.where(excess > 0, jnp.maximum(limited, border), jnp.minimum(limited, border))
     outside = jnp.where(excess > 0, jnp.minimum(plain, border), jnp.maximum(plain, border))

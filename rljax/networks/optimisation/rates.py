@@ -15,9 +15,9 @@ def decayed(
     steps_per_update: int,
     decay_steps: Array | float | None,
 ) -> Any:
-    """A learning rate [] after so many `updates` []: it falls to 0 within `decay_steps`.
+    """A learning rate [] after `updates` [] of `steps_per_update` environment steps.
 
-    Each update follows `steps_per_update` environment steps. None: the rate stays as it is.
+    It falls to 0 within `decay_steps`; None: it stays as it is.
     """
     if decay_steps is None:
         return rate

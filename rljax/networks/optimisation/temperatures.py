@@ -1,6 +1,7 @@
 """Temperatures: the weights of a policy's entropy, learnt so that the entropy meets a target.
 
 alpha temperature, H the policy's entropy
+
   L(alpha) = log alpha (H - target_entropy)    Stable-Baselines3
        or    alpha (H - target_entropy)        [1, eq. 18]
 
@@ -53,9 +54,7 @@ class TemperatureSettings(NamedTuple):
 
     @classmethod
     def of(cls, config: Any, **others: Any) -> TemperatureSettings:
-        """Those of a Config's fields of the same names;
-        `others` are fields that differ from them.
-        """
+        """Those of a Config's fields of the same names, with `others` in their place."""
         return cls(**same_fields(config, cls._fields) | others)
 
 
@@ -69,7 +68,7 @@ def create(config: Any) -> Trained:
 def loss(
     log_temperature: Array, entropy: Array, action_size: int, settings: TemperatureSettings
 ) -> Loss:
-    """The policy's entropy [] minus the target, times log alpha (or alpha)."""
+    """The policy's entropy [] minus the target, times log alpha or alpha."""
     target_entropy = settings.target_entropy
     if target_entropy is None:
         target_entropy = -settings.target_entropy_share * action_size
@@ -82,10 +81,7 @@ def loss(
 def step(
     log_temperature: Trained, entropy: Array, action_size: int, config: Any
 ) -> tuple[Trained, Metrics]:
-    """log alpha [] after one step, and metrics, by a Config or by `TemperatureSettings`.
-
-    It stays as it is where it is not to be learnt.
-    """
+    """log alpha [] after one step, if it is to be learnt, and metrics; `config` as in `create`."""
     settings = TemperatureSettings.of(config)
     adam = optax.adam(settings.temperature_lr)
     moved, metrics = log_temperature.step(adam, loss, entropy, action_size, settings)
@@ -100,7 +96,7 @@ def softmax(log_temperature: Array, q: Array) -> distributions.Distribution:
 def softmax_loss(log_temperature: Array, q: Array, target_entropy: Array | float | None) -> Loss:
     """The squared distance of the entropy of `softmax` to its target, for values [B, A].
 
-    A target of None is log(A / 2). See the code of [2].
+    A target of None is log(A / 2), as in the code of [2].
     """
     if target_entropy is None:
         target_entropy = math.log(q.shape[-1] / 2)

@@ -1,8 +1,8 @@
 """Eligibility traces, and optimisers that learn with them from one transition at a time.
 
 Elsayed et al., Streaming Deep Reinforcement Learning Finally Works, arXiv:2410.14606. For
-parameters w, their trace e, the gradient g of the quantity that a positive error should raise, and
-the temporal-difference error delta:
+parameters w, their trace e, the gradient g of what a positive error should raise, such as V(s) or
+log pi(a|s), and the temporal-difference error delta:
 
   e <- gamma lambda e + g
   M  = alpha kappa max(|delta|, 1) |e|_1          the 1-norm is over all parameters
@@ -23,6 +23,7 @@ import optax
 from flax import struct
 
 from rljax.agent import Array
+from rljax.networks.normalise import zeroed
 
 
 class ObGDState(struct.PyTreeNode):
@@ -34,8 +35,8 @@ class ObGDState(struct.PyTreeNode):
 class AdaptiveObGDState(struct.PyTreeNode):
     """The trace of every parameter, and the second moment of its steps."""
 
-    trace: Any  # shaped as the parameters
-    second_moment: Any  # shaped as the parameters: running mean of (delta e)^2
+    trace: Any
+    second_moment: Any  # running mean of (delta e)^2
     count: Array  # [] int32: steps so far
 
 
@@ -47,10 +48,8 @@ def obgd(
 ) -> optax.GradientTransformationExtraArgs:
     """Overshooting-bounded gradient descent: `update(gradient, state, error=delta, reset=ended)`.
 
-    `gradient` is the gradient of a quantity that a positive error should raise, such as V(s) or log
-    pi(a|s). The returned updates are added, for example by `optax.apply_updates`: this is ascent,
-    not descent on a loss. `error` [] is delta, and `reset` [] bool clears the trace after this
-    step. The trace begins at 0.
+    The updates are added, for example by `optax.apply_updates`: this is ascent, not descent on a
+    loss. `error` [] is delta, and `reset` [] bool clears the trace after this step.
     """
 
     def init(params: Any) -> ObGDState:
@@ -81,8 +80,8 @@ def adaptive_obgd(
     second_moment_decay: Array | float = 0.999,
     epsilon: float = 1e-8,
 ) -> optax.GradientTransformationExtraArgs:
-    """`obgd` with traces divided by the running root mean square of delta e,
-    in the bound and in the step.
+    """`obgd` with traces divided by the running root mean square of delta e, in the bound and in
+    the step.
 
       v <- beta v + (1 - beta) (delta e)^2,   e~ = e / sqrt(v / (1 - beta^t) + epsilon)
 
@@ -111,9 +110,8 @@ def adaptive_obgd(
         )
         scaled = jax.tree.map(lambda e, v: e / jnp.sqrt(v / unbias + epsilon), trace, moment)
         size = _bounded(learning_rate, kappa, error, scaled) * error
-        return jax.tree.map(lambda e: size * e, scaled), AdaptiveObGDState(
-            _cleared(trace, reset), moment, count
-        )
+        after = AdaptiveObGDState(_cleared(trace, reset), moment, count)
+        return jax.tree.map(lambda e: size * e, scaled), after
 
     return optax.GradientTransformationExtraArgs(init, update)  # pyright: ignore[reportArgumentType]
 
@@ -132,22 +130,8 @@ def optimiser(
 
 
 def restart(state: Any) -> Any:
-    """A pytree, such as an agent's State, in which all traces are 0:
-    the episode that they stand for was lost.
-    """
-
-    def cleared(node: Any) -> Any:
-        return (
-            node.replace(trace=jax.tree.map(jnp.zeros_like, node.trace))
-            if _is_state(node)
-            else node
-        )
-
-    return jax.tree.map(cleared, state, is_leaf=_is_state)
-
-
-def _is_state(node: Any) -> bool:
-    return isinstance(node, (ObGDState, AdaptiveObGDState))
+    """A pytree, such as an agent's State, in which all traces are 0: their episode was lost."""
+    return zeroed(state, (ObGDState, AdaptiveObGDState), "trace")
 
 
 def _decayed(trace: Any, gradient: Any, decay: Array | float) -> Any:
@@ -157,9 +141,8 @@ def _decayed(trace: Any, gradient: Any, decay: Array | float) -> Any:
 def _bounded(learning_rate: Array | float, kappa: Array | float, error: Array, trace: Any) -> Array:
     """alpha / max(M, 1), []."""
     norm = sum(jnp.abs(e).sum() for e in jax.tree.leaves(trace))
-    return learning_rate / jnp.maximum(
-        learning_rate * kappa * jnp.maximum(jnp.abs(error), 1.0) * norm, 1.0
-    )
+    overshoot = learning_rate * kappa * jnp.maximum(jnp.abs(error), 1.0) * norm  # M
+    return learning_rate / jnp.maximum(overshoot, 1.0)
 
 
 def _cleared(trace: Any, reset: Array) -> Any:

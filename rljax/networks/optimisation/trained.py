@@ -16,8 +16,8 @@ from rljax.agent import Array, Metrics
 class Trained(struct.PyTreeNode):
     """A network, several of them or an array, with its optimiser's state.
 
-    The optimiser itself is no part of it: an agent makes it from its Config in each update, so
-    that a learning rate can be traced.
+    An agent makes the optimiser from its Config in each update, so that a learning rate can be
+    traced.
 
       critic = Trained.create(network, optax.adam(config.critic_lr))
       critic, metrics = critic.step(optax.adam(config.critic_lr), critic_loss, state, batch)
@@ -32,7 +32,6 @@ class Trained(struct.PyTreeNode):
         return cls(parameters, optimiser.init(parameters))
 
     def __call__(self, *inputs: Any, **options: Any) -> Any:
-        """The output of the network, where the parameters are one network."""
         return self.parameters(*inputs, **options)
 
     def step(
@@ -73,9 +72,9 @@ class Trained(struct.PyTreeNode):
     ) -> tuple[Trained, Metrics]:
         """Take one step down the gradient of a mean over a batch [B, ...], in `number` equal parts.
 
-        The loss is `loss(parameters, part)` for a part [B / number, ...] of the batch. Gradients
-        and metrics are means over the parts, which are computed one after another: each may fit
-        into a CPU's cache where the whole batch does not.
+        `loss(parameters, part)` takes a part [B / number, ...]. Gradients and metrics are means
+        over the parts, computed one after another: each may fit into a CPU's cache where the whole
+        batch does not.
         """
         parts = jax.tree.map(lambda x: x.reshape(number, -1, *x.shape[1:]), batch)
         slope = jax.grad(loss, has_aux=True)
@@ -89,8 +88,8 @@ class Trained(struct.PyTreeNode):
         loss: Callable[..., tuple[Array, Metrics]],
         batches: tuple[Any, ...],
     ) -> tuple[Trained, Metrics]:
-        """Take one step on each of N batches: the loss's further arguments,
-        with a leading axis [N].
+        """Take one step on each of N batches: the loss's further arguments, with a leading axis
+        [N].
 
         Metrics are [N].
         """
@@ -105,7 +104,7 @@ class Trained(struct.PyTreeNode):
     ) -> Trained:
         """Take one step along a `gradient` of the parameters' shapes.
 
-        `signals` are further arguments of optimisers that take some, such as those with traces.
+        `signals` are further arguments of optimisers such as those with traces.
         """
         changes, optimiser_state = optimiser.update(
             gradient, self.optimiser_state, self.parameters, **signals
@@ -116,9 +115,7 @@ class Trained(struct.PyTreeNode):
 def clipped(
     optimiser: optax.GradientTransformation, max_norm: Array | float
 ) -> optax.GradientTransformation:
-    """An optimiser on gradients whose norm over all parameters is at most `max_norm`;
-    0: no limit.
-    """
+    """An optimiser on gradients whose norm over all parameters is at most `max_norm`; 0: no limit."""
     limit = jnp.where(jnp.asarray(max_norm) > 0, max_norm, jnp.inf)
     return optax.chain(optax.clip_by_global_norm(limit), optimiser)
 

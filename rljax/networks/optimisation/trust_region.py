@@ -26,8 +26,8 @@ from rljax.networks.policies import RawActions
 class LineSearch(NamedTuple):
     """The result of a line search."""
 
-    point: Array  # [N]: the new parameters, or those from before where no step was accepted
-    share: Array  # []: the share of the full step that was taken, 0 where none was accepted
+    point: Array  # [N]: the new parameters; the old ones where no step was accepted
+    share: Array  # []: of the full step, 0 where none was accepted
 
 
 class Neighbourhood:
@@ -59,7 +59,7 @@ class Neighbourhood:
         return jnp.mean(self._old.kl_divergence(self._policy(point)))
 
     def metrics(self, point: Array, share: Array, advantage: Array) -> Metrics:
-        """What came of a step to `point` [N], which is this share [] of the full step."""
+        """What came of a step to `point` [N], a share [] of the full step."""
         return {
             "actor/loss": -self.surrogate(point, advantage),
             "actor/kl": self.kl(point),
@@ -77,7 +77,7 @@ def fisher_vector_product(
     """The function that maps a vector [N] to (H + damping I) v [N].
 
     `kl` maps parameters [N] to a divergence [], whose Hessian at `point` [N] is H. The product is
-    the gradient of the divergence's slope along v, which any network has.
+    the gradient of the divergence's slope along v.
     """
     _, hessian_product = jax.vjp(jax.grad(kl), point)
 
@@ -99,10 +99,9 @@ def line_search(
     backtrack: Array | float,
     most: int,
 ) -> LineSearch:
-    """Shorten a `change` [N] of the parameters `start` [N] until it is accepted.
+    """Shorten a `change` [N] of the parameters `start` [N] until `accepts(parameters)` [] is true.
 
-    `accepts` maps parameters [N] to whether they are accepted []. Each try is `backtrack` times as
-    long as the one before; there are at most `most` tries.
+    Each of at most `most` tries is `backtrack` times as long as the one before.
     """
 
     def refused(carry: tuple[Array, Array, Array]) -> Array:
