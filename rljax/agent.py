@@ -1,7 +1,7 @@
 """The contract between agents, environments and the code that trains them.
 
 An agent is a module of pure functions over pytrees: it never steps an environment, samples a batch,
-logs or jits. The suite relies on the names below alone.
+logs or jits.
 
 Axes: `P` population (seeds x hyperparameters), `E` environments of one learner, `T` time, `B`
 batch, `C` critics, `O...` one observation, `A` action dimensions.
@@ -38,11 +38,12 @@ from rljax.requirements import (
 from rljax.spec import MASK, EnvSpec, Part, difference, mask_of, shown
 
 Array = jax.Array
+Number = Array | float  # a setting, traced or not
 Metrics = dict[str, Any]  # values are scalars [] or `Weighted`
 Loss = tuple[Array, Metrics]  # a scalar [] to be minimised
 T = TypeVar("T")
 
-MEMORY = "memory"  # in the `extras` of stored transitions: the memory before the action
+MEMORY = "memory"  # before the action, in the `extras` of stored transitions
 
 
 class Transition(struct.PyTreeNode):
@@ -52,7 +53,7 @@ class Transition(struct.PyTreeNode):
     stops at `terminated`, never at `truncated`.
     """
 
-    observation: Any  # [..., O...] in the dtypes of the spec: one array, or a dictionary of arrays
+    observation: Any  # [..., O...] as in the spec: one array, or a dictionary of arrays
     action: Array  # [..., A] float32 in [-1, 1], or [...] int32
     reward: Array  # [...] float32
     terminated: Array  # [...] bool: the environment's own end
@@ -66,8 +67,8 @@ class Step(struct.PyTreeNode):
     """The result of one action in an environment that resets itself.
 
     The next action depends on `observation`: the first of a new episode where one has begun,
-    elsewhere `next_observation`. `episode_return`, `episode_length` and `episode_signals` are the
-    finished episode's totals where `terminated | truncated`, running totals elsewhere.
+    elsewhere `next_observation`. Where `terminated | truncated`, the `episode_*` are the finished
+    episode's totals; elsewhere they are running totals.
     """
 
     observation: Any  # [..., O...]
@@ -89,8 +90,8 @@ class Step(struct.PyTreeNode):
 def config(cls: type[T]) -> type[T]:
     """Turn a class into an agent's `Config`: a frozen dataclass that is also a pytree.
 
-    Fields annotated `float` (or `float | None`) are leaves: they are traced, so that a new value
-    recompiles nothing, and can be stacked along P. All others are static: they shape the program.
+    Fields annotated `float` or `float | None` are leaves: traced, so that new values recompile
+    nothing, and stackable along P. All others shape the program.
     """
     frozen: Any = dataclasses.dataclass(frozen=True)(cls)
     traced = float_fields(frozen)
@@ -110,28 +111,28 @@ class Agent(Protocol):
     """A module (or any object) with these attributes. Nothing outside it reads a field of its
     `Config`.
 
-    These functions are optional; having one declares that the agent can use it.
+    Optional functions; having one declares that the agent can use it:
 
-    - `remember(spec, config) -> memory`: the memory with which an episode begins, a tree of arrays
-      of one environment, or None where these settings remember nothing. It depends on no float of
+    - `remember(spec, config) -> memory`: the memory of one environment where an episode begins, a
+      tree of arrays, or None where these settings remember nothing. It depends on no float of
       `config`. `act` then takes the memory [..., M...] as its last argument and returns `(action,
-      extras, memory)`; whoever acts keeps it, one per environment. A memory that only exploring
-      actions depend on is a `networks.noise.Lasting`, and `act` also works without it.
+      extras, memory)`. A memory that only exploring actions depend on is a
+      `networks.noise.Lasting`, and `act` also works without it.
     - `perceive(state, observation, first, config) -> State` sees every observation [E, O...] once,
-      before acting on it; `first` [E] marks those that begin an episode. Normalised observations
-      need none: declare `normalise_observations=True`.
+      before acting on it; `first` [E] marks those that begin an episode. To normalise observations,
+      declare `normalise_observations=True` instead.
     - `prepare(state, data, config) -> State` sees the whole data set [N, ...] before the first
-      update on it.
+      update.
     - `value(state, observation, action, config) -> Array`: the critics' value [...] of actions
-      [..., A]. Runs from a data set report its mean over terminal rows, and adversarial corruptions
-      of data minimise it.
+      [..., A]. Runs from data report its mean over terminal rows; adversarial corruptions minimise
+      it.
     - `use_base(state, base, config) -> State` takes another run's policy, a `Base`: `rljax train
       ... --base RUN`.
-    - `acting(config) -> Acting` names settings that an evaluation may change: `rljax eval RUN
-      --config.X VALUE`.
-    - `schedule(config, steps) -> Config` turns shares of the run into steps. `steps` is the run's
-      length: environment steps of each learner, or updates where the agent learns from a data set.
-      Learning and acting use the Config that it returns.
+    - `acting(config) -> Acting`: settings that an evaluation may change, `rljax eval RUN --config.X
+      VALUE`.
+    - `schedule(config, steps) -> Config` turns shares of the run into steps, for learning and
+      acting. `steps` is the run's length: environment steps of each learner, or updates where it
+      learns from a data set.
     """
 
     Config: Callable[..., Any]  # every hyperparameter, documented per field; made by `config`
@@ -140,15 +141,13 @@ class Agent(Protocol):
         """Declare what the agent learns from: `Replay`, `Rollout`, `Stream` or `Dataset` of
         `rljax.buffers`.
 
-        The floats of `config` are numbers or arrays [P] of all learners' values here, no tracers:
-        the declaration may hold them and depend on them.
+        Floats of `config` are numbers here, or arrays [P] of all learners' values, which the
+        declaration may hold and depend on.
         """
         ...
 
     def check(self, spec: EnvSpec, config: Any) -> None:
-        """Raise `ValueError` for settings and environments that cannot work, before anything
-        compiles.
-        """
+        """Raise `ValueError` before anything compiles for what cannot work."""
 
     def init(self, key: Array, spec: EnvSpec, config: Any) -> Any:
         """Return a fresh State: trained networks, targets, and what else updates change."""
@@ -158,15 +157,15 @@ class Agent(Protocol):
     ) -> tuple[Array, dict]:
         """Return `action` and `extras` for observations [..., O...].
 
-        Evaluation acts without `explore`: most agents then return the mean or mode and ignore the
-        key, generative ones a random draw.
+        Without `explore`, as in evaluation, most agents return the mean or mode and ignore the key;
+        generative ones draw.
         """
         ...
 
     def update(
         self, state: Any, batch: Transition, key: Array, step: Array, config: Any
     ) -> tuple[Any, Metrics]:
-        """Return the State after one update, built as before, and scalar metrics.
+        """The State after one update, built as before, and scalar metrics.
 
         `step` counts updates and is unbatched.
         """
@@ -177,20 +176,18 @@ PARTS = ("Config", "experience", "check", "init", "act", "update")  # required o
 
 
 def check(agent: Any, spec: EnvSpec, config: Any) -> None:
-    """Raise `ValueError` for settings outside the ranges of their types, and for what the agent
-    refuses.
-    """
+    """Raise `ValueError` for settings out of their types' ranges and what the agent refuses."""
     check_types(config)
     agent.check(spec, config)
 
 
 def same_fields(config: Any, names: Iterable[str]) -> dict[str, Any]:
-    """The values of those fields `names` that a Config has, by name."""
+    """Those fields `names` that a Config has, with their values."""
     return {name: getattr(config, name) for name in names if hasattr(config, name)}
 
 
 def first_memory(agent: Any, spec: EnvSpec, config: Any, *leading: int) -> Any:
-    """Memories with which episodes begin, with these leading axes; None where the agent has none."""
+    """Memories where episodes begin, with these leading axes; None where the agent has none."""
     memory = agent.remember(spec, config) if hasattr(agent, "remember") else None
     return jax.tree.map(lambda x: jnp.broadcast_to(x, (*leading, *jnp.shape(x))), memory)
 
@@ -204,7 +201,7 @@ def act(
     explore: bool,
     memory: Any = None,
 ) -> tuple[Array, dict, Any]:
-    """The `act` of any agent: `action`, `extras` and the next memory, None where it has none."""
+    """The `act` of any agent: `action`, `extras` and the next memory or None."""
     if hasattr(agent, "remember"):
         return agent.act(state, observation, key, config, explore, memory)
     return *agent.act(state, observation, key, config, explore), None
@@ -221,9 +218,8 @@ def choose(first: Array, fresh: Any, memory: Any) -> Any:
 
 @dataclasses.dataclass(frozen=True)
 class Acting:
-    """Names of the fields of a `Config` that an evaluation may change, such as thinking steps.
-
-    The State's arrays keep their shapes, and `act` follows the new value.
+    """Fields of a `Config` that an evaluation may change, such as thinking steps: arrays of the
+    State keep their shapes.
     """
 
     settings: tuple[str, ...] = ()
@@ -232,14 +228,13 @@ class Acting:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """All of these settings, the length of sequences last."""
+        """All of them, the length of sequences last."""
         return self.settings if self.sequence is None else (*self.settings, self.sequence)
 
 
 def acting(agent: Any, config: Any) -> Acting:
-    """The settings that an evaluation may change.
-
-    A base class of Configs may declare them as its attribute `acting`.
+    """The settings that an evaluation may change, as the agent or a base class of its Config
+    declares.
     """
     if hasattr(agent, "acting"):
         return agent.acting(config)
@@ -247,28 +242,26 @@ def acting(agent: Any, config: Any) -> Acting:
 
 
 class Base(struct.PyTreeNode):
-    """Another run's policy, as an input of an agent that has `use_base`.
+    """Another run's policy, as an input of an agent that has `use_base`; a State may hold it.
 
-    It is a pytree, so that a State may hold it. Its `state` is frozen unless the agent's own
-    optimiser changes it.
+    Its `state` is frozen unless the agent's own optimiser changes it.
     """
 
-    state: Any  # the other agent's State, of one learner
-    config: Any  # the other agent's Config, floats as arrays []
-    agent: Any = struct.field(pytree_node=False)  # the other agent's module
-    spec: EnvSpec = struct.field(pytree_node=False)  # of the policy's training
-    # one of `rljax.networks.inputs`: it normalises observations
-    inputs: Any = struct.field(pytree_node=False)
-    statistics: Any  # of the other agent's observations
+    state: Any  # of one learner
+    config: Any  # floats as arrays []
+    agent: Any = struct.field(pytree_node=False)  # its module
+    spec: EnvSpec = struct.field(pytree_node=False)  # of its training
+    inputs: Any = struct.field(pytree_node=False)  # one of `rljax.networks.inputs`
+    statistics: Any  # of its observations
 
     def act(self, observation: Array, key: Array, explore: bool = False) -> Array:
-        """Actions [..., A] for observations [..., O...] as the environment shows them."""
+        """Actions [..., A] for the environment's observations [..., O...]."""
         observation = self.inputs(self.statistics, observation)
         return act(self.agent, self.state, observation, key, self.config, explore)[0]
 
 
 class Weighted(struct.PyTreeNode):
-    """A metric that only some updates have; the others have weight 0 in its mean."""
+    """A metric that only some updates have; others have weight 0 in its mean."""
 
     value: Array  # []
     weight: Array  # [] 0 or 1
@@ -277,14 +270,14 @@ class Weighted(struct.PyTreeNode):
 def every(
     period: int, step: Array, change: Callable[[Any], tuple[Any, Metrics]], state: Any
 ) -> tuple[Any, Metrics]:
-    """Apply `change` on every `period`-th update, and leave the state as it is on the others.
+    """Apply `change` on every `period`-th update; leave the state as it is on the others.
 
-    `step` [] counts the updates before this one. It is never batched, so that one branch alone runs
-    under `vmap`.
+    `step` [] counts the updates before this one. It is never batched: only one branch runs under
+    `vmap`.
     """
     if period == 1:
         return change(state)
-    change = jax.jit(change, inline=True)  # `eval_shape` and `cond` then trace it only once
+    change = jax.jit(change, inline=True)  # `eval_shape` and `cond` trace it only once
     names = jax.eval_shape(change, state)[1]
 
     def active(state: Any) -> tuple[Any, Metrics]:

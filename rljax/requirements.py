@@ -1,8 +1,8 @@
 """Checks of settings and environments, which agents call as `agent.require_range` and so on.
 
-Each raises `ValueError` where its first line is not true, for any learner of a population. The
-message names the setting and its limits, or says which agents fit the environment. A setting's type
-may state its range, which `check_types` checks: `discount: Share = 0.99` lies in [0, 1].
+Each raises `ValueError` where its first line is not true, for any learner. The message names the
+setting and its limits, or fitting agents. A setting's type may state its range, which `check_types`
+checks: `discount: Share = 0.99` lies in [0, 1].
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Between:
     high: float | None = None
 
     def require(self, config: Any, name: str) -> None:
-        """Raise `ValueError` for values of the field `name` that do not fit."""
+        """Raise `ValueError` for other values of the field `name`."""
         require_range(config, **{name: (self.low, self.high)})
 
 
@@ -74,7 +74,7 @@ Widths = Annotated[tuple[int, ...], LayerWidths()]
 
 
 def check_types(config: Any) -> None:
-    """Each field lies in the range of its type, or is None, as one of type `Real | None` may be."""
+    """Each field lies in the range of its type, or is None."""
     for name, requirements in _requirements(type(config)).items():
         if getattr(config, name) is not None:
             for requirement in requirements:
@@ -83,7 +83,6 @@ def check_types(config: Any) -> None:
 
 @functools.cache
 def _requirements(cls: type) -> dict[str, list[Any]]:
-    """The requirements of the types of a Config's fields, by field."""
     kinds = (Between, Above, AtLeast, LayerWidths)
     hints = typing.get_type_hints(cls, include_extras=True)
     requirements = {}
@@ -111,7 +110,7 @@ def require_above(config: Any, **limits: float) -> None:
     """The named fields are finite and above their limits, or None."""
     for name, limit in limits.items():
         for value in np.ravel(getattr(config, name)):
-            if value is not None and not (np.isfinite(_single(value)) and _single(value) > limit):
+            if value is not None and not limit < _single(value) < np.inf:
                 raise ValueError(
                     f"{_flag(name)} is {value:g}, it must be finite and above {limit}."
                 )
@@ -135,10 +134,9 @@ def require_order(config: Any, low: str, high: str) -> None:
 def require_at_least(config: Any, **limits: int) -> None:
     """The named integer fields are at least their limits."""
     for name, limit in limits.items():
-        if getattr(config, name) < limit:
-            raise ValueError(
-                f"{_flag(name)} is {getattr(config, name)}, it must be at least {limit}."
-            )
+        value = getattr(config, name)
+        if value < limit:
+            raise ValueError(f"{_flag(name)} is {value}, it must be at least {limit}.")
 
 
 def require_subset(min_critics: int | None, num_critics: int) -> None:
@@ -153,10 +151,9 @@ def require_subset(min_critics: int | None, num_critics: int) -> None:
 def require_widths(config: Any, *names: str) -> None:
     """Each layer of the named fields has at least 1 unit."""
     for name in names:
-        if min(getattr(config, name), default=1) < 1:
-            raise ValueError(
-                f"{_flag(name)} is {getattr(config, name)}: each layer has at least 1 unit."
-            )
+        widths = getattr(config, name)
+        if min(widths, default=1) < 1:
+            raise ValueError(f"{_flag(name)} is {widths}: each layer has at least 1 unit.")
 
 
 def require_vectors(name: str, spec: EnvSpec) -> None:
@@ -169,29 +166,27 @@ def require_vectors(name: str, spec: EnvSpec) -> None:
 
 def require_fit(spec: EnvSpec, convolutions: tuple[tuple[int, int, int], ...]) -> None:
     """Observations are large enough pictures [H, W, K], or vectors without convolutions."""
-    observation_shape = spec.observation_shape
+    shape = spec.observation_shape
     if spec.parts:
         raise ValueError(
             f"'{spec.name}' shows {shown(spec)}, this agent takes one vector or picture. {_OTHERS}"
         )
     if not convolutions:
-        if len(observation_shape) == 1:
+        if len(shape) == 1:
             return
         raise ValueError(
-            f"observations have shape {observation_shape}: give convolutions, as (channels, width, "
-            "stride), for example --config.convolutions 16 3 1"
+            f"observations have shape {shape}: give convolutions, as (channels, width, stride), "
+            "for example --config.convolutions 16 3 1"
         )
-    if len(observation_shape) != 3:
+    if len(shape) != 3:
         raise ValueError(
-            f"observations have shape {observation_shape}, --config.convolutions are for pictures."
+            f"observations have shape {shape}, --config.convolutions are for pictures."
         )
-    size = min(observation_shape[:2])
+    size = min(shape[:2])
     for channels, width, stride in convolutions:
         if min(channels, width, stride) < 1 or size < width:
-            raise ValueError(
-                f"--config.convolutions {channels} {width} {stride} do not fit a picture "
-                f"{size} wide."
-            )
+            flag = f"--config.convolutions {channels} {width} {stride}"
+            raise ValueError(f"{flag} do not fit a picture {size} wide.")
         size = (size - width) // stride + 1
 
 

@@ -23,13 +23,12 @@ class Part:
 
 @dataclasses.dataclass(frozen=True)
 class EnvSpec:
-    """Everything that an agent may know about an environment. It is static: it never holds arrays.
+    """What an agent may know about an environment, without arrays.
 
     An observation is one array, or a dictionary of arrays: its `parts`. Pictures are [H, W, K],
-    channels last. Continuous actions lie in [-1, 1] in each dimension; the environment's adapter
-    rescales them to its own bounds. Discrete actions count from 0. An action of both holds its
-    numbers and then its choices, as whole numbers of float32; `discrete` is then False, and there
-    are `choices`.
+    channels last. Continuous actions lie in [-1, 1]; the environment's adapter rescales them.
+    Discrete actions count from 0. An action of both holds its numbers and then its choices, as
+    whole numbers of float32; `discrete` is then False, and there are `choices`.
     """
 
     name: str  # as given on the command line, e.g. "Hopper-v5" or "brax/ant"
@@ -48,7 +47,7 @@ class EnvSpec:
 
     @classmethod
     def read(cls, described: Mapping[str, Any]) -> EnvSpec:
-        """The specification that JSON holds, of this version or another one."""
+        """The specification in JSON, of this version or another one."""
         values: dict[str, Any] = {
             name: tuple(x) if isinstance(x, list) else x
             for name, x in described.items()
@@ -67,7 +66,7 @@ class EnvSpec:
 
     @property
     def numbers(self) -> int:
-        """Dimensions of the continuous part of an action."""
+        """Dimensions of an action's continuous part."""
         return 0 if self.discrete else self.action_size - sum(self.choices)
 
     @property
@@ -84,7 +83,7 @@ class EnvSpec:
 
     @property
     def masked(self) -> bool:
-        """Whether observations say which actions are allowed, in the part `MASK`."""
+        """Whether observations have a part `MASK`."""
         return any(part.name == MASK for part in self.parts)
 
     @property
@@ -110,7 +109,7 @@ class EnvSpec:
         return several.shape[: several.ndim - len(single.shape)]
 
     def cast(self, observation: Any) -> Any:
-        """Observations as arrays of the promised dtypes."""
+        """Observations as arrays of the spec's dtypes."""
         return jax.tree.map(
             lambda x, promised: jnp.asarray(x, promised.dtype), observation, self.observation
         )
@@ -125,12 +124,12 @@ def difference(one: EnvSpec, other: EnvSpec) -> str | None:
 
 
 def mask_of(observation: Any) -> jax.Array | None:
-    """The mask of allowed actions [..., A] in observations, or None."""
+    """The mask [..., A] in observations, or None."""
     return observation.get(MASK) if isinstance(observation, dict) else None
 
 
 def shown(spec: EnvSpec) -> str:
-    """The observations of an environment in words, for messages."""
+    """Observations in words, for messages."""
     if spec.parts:
         parts = [f"{part.name} {part.dtype}{list(part.shape)}" for part in spec.parts]
         return f"a dictionary of {', '.join(parts)}"

@@ -7,15 +7,13 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from rljax.agent import Array, Transition
+from rljax.agent import Array, Number, Transition
 from rljax.networks.heads import OUTER
 
 MARGIN = 0.1  # share of the returns' range that bins add at either end; own choice
 
 
-def range_of_returns(
-    data: Transition, discount: Array | float, scale: Array | float = 1.0
-) -> Array:
+def range_of_returns(data: Transition, discount: Number, scale: Number = 1.0) -> Array:
     """The smallest and largest discounted return [2] from any row of a data set [N, ...] in
     recorded order.
 

@@ -1,4 +1,4 @@
-"""Distributions of actions, all from distrax, the parameters of actors, and random permutations."""
+"""Distributions of actions, from distrax, parameters of actors, and random permutations."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class Actor(struct.PyTreeNode):
-    """The parameters that an actor's optimiser moves, for continuous and discrete actions.
+    """The parameters that an actor's optimiser moves.
 
     Agents share this class: JAX takes two dataclasses with equal fields for equal pytrees, and a
     function compiled for one may return the other (`jax.tree.structure`, JAX 0.10).
@@ -56,7 +56,7 @@ def squashed(output: Array, settings: Any) -> SquashedGaussian:
 
 
 def gaussian(mean: Array, std: Array) -> Distribution:
-    """A diagonal Gaussian over [..., A]; its log-probability is summed over A."""
+    """A diagonal Gaussian over [..., A]."""
     import distrax
 
     return distrax.MultivariateNormalDiag(mean, jnp.broadcast_to(std, mean.shape))
@@ -75,14 +75,15 @@ FORBIDDEN = -1e9
 
 
 def allowed(values: Array, mask: Array | None) -> Array:
-    """Logits or values [..., A], with `FORBIDDEN` where `mask` [..., A] is False."""
+    """Logits or values [..., A], `FORBIDDEN` where `mask` [..., A] is False."""
     return values if mask is None else jnp.where(mask, values, FORBIDDEN)
 
 
 def categorical(logits: Array, mask: Array | None = None) -> Categorical:
-    """A softmax over `logits` [..., A] of the actions that `mask` allows; samples are int32 [...].
+    """A softmax over `logits` [..., A] of the actions that `mask` allows, or of all where it allows
+    none.
 
-    Forbidden actions have probability 0. Where all are forbidden, all are equally likely.
+    Samples are int32 [...].
     """
     import distrax
 
@@ -91,10 +92,9 @@ def categorical(logits: Array, mask: Array | None = None) -> Categorical:
 
 @dataclasses.dataclass(frozen=True)
 class Independent:
-    """Several categorical distributions side by side; an action holds a choice of each, int32 [...,
-    K].
+    """Several categorical distributions side by side: an action is int32 [..., K].
 
-    Log-probabilities, entropies and divergences [...] are sums over the choices.
+    Log-probabilities, entropies and divergences [...] are sums over them.
     """
 
     parts: tuple[Any, ...]
@@ -106,7 +106,7 @@ class Independent:
         return jnp.stack([part.sample(seed=key) for part, key in pairs], axis=-1)
 
     def mode(self) -> Array:
-        """The most likely choices [..., K]."""
+        """The likeliest choices [..., K]."""
         return jnp.stack([part.mode() for part in self.parts], axis=-1)
 
     def log_prob(self, action: Array) -> Array:
@@ -129,7 +129,7 @@ def discrete(
     """The distribution of discrete actions for `logits` [..., A] and a mask [..., A] of allowed
     ones.
 
-    With `choices`, an action is one choice of each of several, and A is their sum.
+    With `choices`, an action is one of each, and A is their sum.
     """
     if not choices:
         return categorical(logits, mask)
@@ -140,7 +140,7 @@ def discrete(
 
 @dataclasses.dataclass(frozen=True)
 class Both:
-    """Numbers and choices side by side: actions are float32 [..., N + K], choices as whole numbers.
+    """Numbers and choices side by side: actions are float32 [..., N + K], choices whole numbers.
 
     Log-probabilities, entropies and divergences [...] are sums of both.
     """
@@ -155,7 +155,7 @@ class Both:
         return self._joined(numbers, self.choices.sample(seed=key_choices))
 
     def mode(self) -> Array:
-        """The most likely actions [..., N + K]."""
+        """The likeliest actions [..., N + K]."""
         return self._joined(self.numbers.mode(), self.choices.mode())
 
     def log_prob(self, action: Array) -> Array:
@@ -176,9 +176,9 @@ class Both:
 
 
 def gaussian_beside(output: Array, std: Array, choices: tuple[int, ...] = ()) -> Distribution:
-    """A diagonal Gaussian with `std` [N], and a softmax for each of `choices`.
+    """A diagonal Gaussian with `std` [N], and a softmax for each of `choices`, if any.
 
-    `output` is [..., N + sum(choices)]. Without choices it is the Gaussian alone.
+    `output` is [..., N + sum(choices)].
     """
     if not choices:
         return gaussian(output, std)
@@ -187,7 +187,7 @@ def gaussian_beside(output: Array, std: Array, choices: tuple[int, ...] = ()) ->
 
 
 def clipped(action: Array, spec: EnvSpec) -> Array:
-    """Actions whose numbers lie in [-1, 1]; choices stay as they are."""
+    """Actions whose numbers lie in [-1, 1]."""
     if spec.discrete or not spec.choices:
         return action if spec.discrete else jnp.clip(action, -1.0, 1.0)
     return action.at[..., : spec.numbers].set(jnp.clip(action[..., : spec.numbers], -1.0, 1.0))
@@ -212,7 +212,7 @@ def uniform(
 
 
 def tanh_log_slope(raw: Array) -> Array:
-    """sum_i log(1 - tanh(u_i)^2) [...] of raw actions [..., A]: squashing subtracts it from a
+    """sum_i log(1 - tanh(u_i)^2) [...] of raw actions [..., A], which squashing subtracts from a
     log-density.
     """
     return (2.0 * (jnp.log(2.0) - raw - jax.nn.softplus(-2.0 * raw))).sum(axis=-1)
@@ -221,9 +221,9 @@ def tanh_log_slope(raw: Array) -> Array:
 def permutation(key: Array, rows: int) -> Array:
     """The indices 0 to `rows` - 1 in random order, int32 [rows].
 
-    Each index is packed below random bits, and all are sorted as one array: on the CPU a ninth of
-    the time of `jax.random.permutation`. Indices with equal bits keep their order: the probability
-    is at most 2^-16 a pair.
+    Each is packed below random bits, and all are sorted as one array: on the CPU a ninth of the
+    time of `jax.random.permutation`. Two with equal bits keep their order, with probability at most
+    2^-16.
     """
     width = max(1, (rows - 1).bit_length())
     if width > 16:  # too few random bits would remain

@@ -1,8 +1,6 @@
 """Encoders: the layers that turn any observation into features [..., m].
 
-An agent puts its network behind one: `encoded(spec, settings, body)`, the body itself where
-observations are vectors.
-
+    vectors              themselves: `encoded(spec, settings, body)` is the body
     pictures [H, W, K]   through convolutions, to a flat vector; bytes are divided by 255 first
     other arrays         flattened
     dictionaries         the features of all parts but the action mask, ordered by name
@@ -14,19 +12,14 @@ The convolutions, by `EncoderSettings.encoder`:
                halves the picture and two residual blocks of two convolutions, 3x3 all;
                a dense layer of 256                                                              [2]
     small      16 3x3 stride 1, a dense layer of 128: for pictures of a few cells                [3]
-    efficient  32 5x5 stride 5, 64 5x5 stride 5, a dense layer of 256: the data-efficient
-               Rainbow's                                                                         [5]
+    efficient  32 5x5 stride 5, 64 5x5 stride 5, a dense layer of 256                            [5]
     auto       nature from 36 pixels on, small below
 
-[1] Mnih et al., Human-level control through deep reinforcement learning, Nature 518, 2015
+[1] Mnih et al., DQN, Nature 518, 2015
 [2] Espeholt et al., IMPALA, arXiv:1802.01561, figure 3, the large architecture
 [3] Young and Tian, MinAtar, arXiv:1903.03176
-[4] Gallici et al., Simplifying Deep Temporal Difference Learning, arXiv:2407.04811, and its code
-[5] van Hasselt et al., When to use parametric models in reinforcement learning?, arXiv:1906.05243
-
-Convolutions are products with patches. On the CPU their gradients take a fifth to an eighteenth of
-the time of XLA's own convolutions; forwards, "small" takes less than half, and the first one of
-"nature" twice the time.
+[4] Gallici et al., PQN, arXiv:2407.04811, and its code
+[5] van Hasselt et al., data-efficient Rainbow, arXiv:1906.05243
 """
 
 from __future__ import annotations
@@ -39,7 +32,7 @@ import jax.numpy as jnp
 from flax import linen as nn
 
 from rljax import networks
-from rljax.agent import MASK, Array, EnvSpec, same_fields
+from rljax.agent import MASK, Array, EnvSpec, Number, same_fields
 from rljax.networks import (
     ACTIVATIONS,
     Activation,
@@ -59,7 +52,8 @@ LAYERS = {  # channels, width and stride of each convolution
 }
 WIDTHS = {"nature": 512, "impala": 256, "small": 128, "efficient": 256}  # of the dense layer
 STAGES = (16, 32, 32)  # channels of impala's stages
-LEAST = {"nature": 36, "efficient": 25, "small": 3}  # pixels of a picture's shorter side
+# Pixels of a picture's shorter side.
+LEAST: dict[Kind, int] = {"nature": 36, "efficient": 25, "small": 3}
 
 
 class EncoderSettings(NamedTuple):
@@ -73,38 +67,29 @@ class EncoderSettings(NamedTuple):
 
     @classmethod
     def of(cls, config: Any) -> EncoderSettings:
-        """Those of a Config's `encoder`, `activation` and `initialisation`, without normalised
-        layers.
-        """
+        """Those of a Config, without normalised layers."""
         return cls(**same_fields(config, ("encoder", "activation", "initialisation")))
 
 
-def needed(spec: EnvSpec) -> bool:
-    """Whether observations are anything else than one vector."""
-    return not spec.is_vector
-
-
 def encoded(spec: EnvSpec, settings: EncoderSettings, body: nn.Module) -> nn.Module:
-    """`body` behind an encoder, for an observation of the environment and the body's further
-    inputs.
-    """
-    return Encoded(encoder(spec, settings), body) if needed(spec) else body
+    """`body`, whose first input is an observation, behind an encoder where it needs one."""
+    return body if spec.is_vector else Encoded(encoder(spec, settings), body)
 
 
 def encoder_or_none(spec: EnvSpec, settings: EncoderSettings) -> Encoder | None:
-    """The encoder of an environment's observations; None where they are vectors."""
-    return encoder(spec, settings) if needed(spec) else None
+    """The same; None where observations are vectors."""
+    return None if spec.is_vector else encoder(spec, settings)
 
 
 def create(
     spec: EnvSpec, settings: EncoderSettings, body: nn.Module, key: Array, *inputs: Any
 ) -> networks.Network:
-    """A fresh network: `body` behind an encoder, for one observation and the example `inputs`."""
+    """A fresh `encoded` network for one observation and the example `inputs`."""
     return networks.create(encoded(spec, settings, body), key, spec.example(), *inputs)
 
 
 def encoder(spec: EnvSpec, settings: EncoderSettings) -> Encoder:
-    """The encoder of an environment's observations, to features [..., m]."""
+    """The encoder of an environment's observations."""
     check(spec, settings)
     return Encoder(spec, settings)
 
@@ -129,12 +114,13 @@ def chosen(settings: EncoderSettings, shape: tuple[int, ...]) -> Kind:
     """The convolutions for pictures of a shape [H, W, K]."""
     if settings.encoder != "auto":
         return settings.encoder
-    kinds: tuple[Kind, ...] = ("nature", "small")
-    return next((kind for kind in kinds if min(shape[:2]) >= LEAST[kind]), "impala")
+    if min(shape[:2]) >= LEAST["nature"]:
+        return "nature"
+    return "small" if min(shape[:2]) >= LEAST["small"] else "impala"
 
 
 class Encoder(Module):
-    """From observations [..., O...] of one environment to features [..., m]."""
+    """From observations [..., O...] to features [..., m]."""
 
     spec: EnvSpec
     settings: EncoderSettings
@@ -197,11 +183,9 @@ class Pictures(Module):
         return convolve(x, kernel, stride) + bias
 
 
-def perturbed(key: Array, observation: Any, radius: Array | float, number: int) -> Any:
-    """Observations [n, B, O...] around a batch [B, O...]: the same n steps from each row.
-
-    Each number moves by U(-radius, radius) in the units of networks: bytes of pictures are divided
-    by 255 first.
+def perturbed(key: Array, observation: Any, radius: Number, number: int) -> Any:
+    """Observations [n, B, O...] around a batch [B, O...]: the same n steps of U(-radius, radius)
+    from each row, in the units of networks.
     """
 
     def around(key: Array, x: Array) -> Array:
@@ -218,8 +202,10 @@ def perturbed(key: Array, observation: Any, radius: Array | float, number: int) 
 def convolve(pictures: Array, kernel: Array, stride: int = 1) -> Array:
     """Convolution without padding: pictures [N, H, W, K] and kernel [w, w, K, C] to [N, H', W', C].
 
-    Where the stride divides w, blocks of stride x stride pixels become pixels with as many times
-    the channels, and the stride 1: fewer and longer rows are copied to the patches.
+    Where the stride divides w, blocks of stride x stride pixels become channels of one pixel: fewer
+    and longer rows are copied to the patches. On the CPU gradients take a fifth to an eighteenth of
+    the time of XLA's own convolutions; forwards, "small" takes half, nature's first one twice the
+    time.
     """
     width, channels = len(kernel), kernel.shape[-1]
     if stride > 1 and width % stride == 0:

@@ -1,4 +1,4 @@
-"""Critics of discrete actions or with bins, and what agents do with an ensemble of them."""
+"""Critics of discrete actions or with bins, and what agents do with ensembles."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 from flax import linen as nn
 
-from rljax.agent import Array, EnvSpec, Transition
+from rljax.agent import Array, EnvSpec, Number, Transition
 from rljax.networks import bins, heads
 from rljax.networks.layers import Encoded, Ensemble, Network, create
 from rljax.networks.optimisation.trained import Trained, parameters_of
@@ -19,11 +19,7 @@ T = TypeVar("T")
 
 
 def ensemble(spec: EnvSpec, *arguments: Any, **options: Any) -> Ensemble:
-    """Critics for an environment's actions, which take (observation, action) to values [C, ...].
-
-    A `DiscreteEnsemble` where an action is one discrete one, a `ChoicesEnsemble` where it is
-    several, and an `Ensemble` elsewhere.
-    """
+    """Critics for an environment's actions, which take (observation, action) to values [C, ...]."""
     if spec.choices:
         return ChoicesEnsemble(*arguments, choices=spec.choices, **options)
     if spec.discrete:
@@ -32,11 +28,11 @@ def ensemble(spec: EnvSpec, *arguments: Any, **options: Any) -> Ensemble:
 
 
 class DiscreteEnsemble(Ensemble):
-    """Independent MLPs whose outputs are the values of `features` discrete actions."""
+    """MLPs whose outputs are the values of `features` discrete actions."""
 
     def __call__(self, observation: Array, action: Array | None = None) -> Array:
-        """The values [C, ..., A] of all actions for observations [..., O], or those [C, ...] of
-        actions int32 [...].
+        """Values [C, ..., A] of all actions for observations [..., O], or [C, ...] of actions int32
+        [...].
         """
         q = super().__call__(observation)
         q = q[..., None] if self.features == 1 else q
@@ -44,26 +40,24 @@ class DiscreteEnsemble(Ensemble):
 
 
 def one_hot(action: Array, choices: tuple[int, ...]) -> list[Array]:
-    """One vector [..., choices] per discrete action of int32 [..., K], which is 1 at its choice."""
+    """A vector [..., choices] for each discrete action of int32 [..., K]."""
     return [jax.nn.one_hot(action[..., i], number) for i, number in enumerate(choices)]
 
 
 class ChoicesEnsemble(Ensemble):
-    """Independent MLPs with several discrete actions as inputs, each one-hot."""
+    """MLPs with several discrete actions as inputs, each one-hot."""
 
     choices: tuple[int, ...] = ()
 
     def __call__(self, observation: Array, action: Array) -> Array:
-        """The values [C, ...] of actions int32 [..., K] for observations [..., O]."""
+        """Values [C, ...] of actions int32 [..., K] for observations [..., O]."""
         return super().__call__(observation, *one_hot(action, self.choices))
 
 
 class BinnedEnsemble(Ensemble):
-    """Independent MLPs that classify values, with `features` outputs each. Discrete actions are
-    one-hot.
+    """MLPs that classify values, with `features` outputs each; discrete actions are one-hot.
 
-    `bounds` [2] are the ends of the bins, an option of the network: no parameters, without
-    gradient.
+    `bounds` [2], an option of the network, are the ends of the bins, without gradient.
     """
 
     kind: heads.Kind = "hl_gauss"
@@ -72,8 +66,8 @@ class BinnedEnsemble(Ensemble):
     def __call__(
         self, observation: Array, action: Array, *, bounds: Array, raw: bool = False
     ) -> Array:
-        """The values [C, ...] of actions [..., A] for observations [..., O], or with `raw` the
-        outputs [C, ..., K].
+        """Values [C, ...] of actions [..., A] for observations [..., O], or `raw` outputs [C, ...,
+        K].
         """
         action = action[..., None] if len(self.choices) == 1 else action
         inputs = one_hot(action, self.choices) if self.choices else [action]
@@ -89,11 +83,9 @@ class BinnedEnsemble(Ensemble):
 def create_critic(
     module: nn.Module, head: heads.HeadSettings, spec: EnvSpec, key: Array, *inputs: Any
 ) -> Network:
-    """Initialise critics, an `Ensemble` or one that is `Encoded`, for example (observation,
-    action).
+    """Initialise critics, an `Ensemble` or an `Encoded` one, for example (observation, action).
 
-    They have the head of the settings. Ends of bins that are None are not a number until
-    `fit_bins`.
+    They have the head of the settings. Ends of bins that are None are NaN until `fit_bins`.
     """
     if head.value_head == "squared":
         return create(module, key, *inputs)
@@ -109,11 +101,11 @@ def create_critic(
     return network.replace(options={"bounds": bounds})
 
 
-def fit_bins(critic: T, data: Transition, discount: Array | float, scale: Array | float = 1.0) -> T:
-    """Critics, a `Network` or a `Trained` one, whose unknown ends of bins lie around the discounted
-    returns of data [N, ...].
+def fit_bins(critic: T, data: Transition, discount: Number, scale: Number = 1.0) -> T:
+    """Critics, a `Network` or `Trained`, whose unknown ends of bins lie around the discounted
+    returns of data [N, ...], if they have bins.
 
-    `scale` multiplies rewards. Critics without bins are returned as they are.
+    `scale` multiplies rewards.
     """
     if isinstance(critic, Trained):
         return critic.replace(parameters=fit_bins(critic.parameters, data, discount, scale))
@@ -129,7 +121,7 @@ def fit_bins(critic: T, data: Transition, discount: Array | float, scale: Array 
 def outputs_and_head(
     critic: Network | Trained, observation: Any, action: Array
 ) -> tuple[Array, heads.Scalar | heads.TwoHot]:
-    """The outputs of critics for actions [..., A], [C, ...] or [C, ..., K], and the head that reads
+    """Outputs of critics for actions [..., A], [C, ...] or [C, ..., K], and the head that reads
     them.
     """
     network: Any = parameters_of(critic)
@@ -140,7 +132,7 @@ def outputs_and_head(
 
 
 def _body(critic: Any) -> Any:
-    """The module of critics, without their encoder."""
+    """The module of critics without their encoder."""
     module = getattr(critic, "module", None)  # critics may be any function
     return module.body if isinstance(module, Encoded) else module
 
@@ -148,9 +140,9 @@ def _body(critic: Any) -> Any:
 def smallest(values: Array, axis: int = 0) -> Array:
     """The smallest value over `axis`: of critics [C, ...], their minimum [...].
 
-    Its gradient goes to one value only. That of `values.min(axis)` is divided by the number of
-    values that equal the minimum: if XLA computes them twice and rounds them differently, the
-    number can be 0, and the gradient 0 / 0.
+    Its gradient goes to one value. That of `values.min(axis)` is divided by the number of values
+    that equal the minimum: if XLA computes them twice and rounds them differently, that is 0, and
+    the gradient 0 / 0.
     """
     index = jnp.argmin(jax.lax.stop_gradient(values), axis=axis)
     mask = jax.nn.one_hot(index, values.shape[axis], axis=axis, dtype=bool)
@@ -158,13 +150,12 @@ def smallest(values: Array, axis: int = 0) -> Array:
 
 
 def largest(values: Array, axis: int = 0) -> Array:
-    """The largest value over `axis`; its gradient goes to one value only, as that of `smallest`."""
+    """The largest value over `axis`, with a gradient as of `smallest`."""
     return -smallest(-values, axis)
 
 
 def smallest_of_subset(values: Array, number: int | None, key: Array) -> Array:
-    """The smallest value [...] of `number` critics, drawn by `key` from the C of `values` [C, ...];
-    None: of all.
+    """The smallest value [...] of `number` critics drawn from `values` [C, ...]; None: of all.
 
     One subset serves the whole batch, as in REDQ (Chen et al., arXiv:2101.05982, algorithm 1).
     """
@@ -175,13 +166,13 @@ def smallest_of_subset(values: Array, number: int | None, key: Array) -> Array:
 
 
 def member(ensemble: Network | Trained, index: int) -> Network:
-    """One member of an `Ensemble` network, as an ensemble of one: [C, ...] becomes [1, ...]."""
+    """One member of an `Ensemble` as an ensemble of one: [C, ...] becomes [1, ...]."""
     return _of_one(parameters_of(ensemble), lambda x: x[index : index + 1])
 
 
 def members(ensemble: Network | Trained) -> Network:
-    """An `Ensemble` network as a stack [C, ...] of ensembles of one: under `vmap` each has its own
-    inputs.
+    """An `Ensemble` as a stack [C, ...] of ensembles of one, which have inputs of their own under
+    `vmap`.
     """
     return _of_one(parameters_of(ensemble), lambda x: x[:, None])
 
@@ -202,7 +193,7 @@ def values_and_slopes(
 
 
 def _member_axes(stack: Network) -> Network:
-    """For `jax.vmap`, which leaves of a stack of members have the axis [C]: not the encoder's."""
+    """For `jax.vmap`, which leaves of such a stack have the axis [C]: not the encoder's."""
     axes = jax.tree.map(lambda _: 0, stack)
     if isinstance(stack.module, Encoded):
         axes = axes.replace(params={**axes.params, "encoder": None})
@@ -210,7 +201,7 @@ def _member_axes(stack: Network) -> Network:
 
 
 def _of_one(ensemble: Network, select: Callable[[Array], Array]) -> Network:
-    """An ensemble of size 1, or a stack of them, of `select` of each leaf; its encoder is shared."""
+    """An ensemble of one, or a stack of them, of `select` of each leaf; its encoder is shared."""
     if isinstance(ensemble.module, Encoded):
         body = ensemble.replace(params=ensemble.params["body"], module=ensemble.module.body)
         body = _of_one(body, select)

@@ -1,8 +1,7 @@
 """Heads: what a critic's outputs say of a return, as a number or a distribution, and their losses.
 
-A head turns outputs into values, makes the target of a backup r + gamma s' from outputs for the
-next state, and measures the loss to it. K is `features`, the number of outputs for each value;
-those of `Scalar` have no axis K. No gradient flows into targets.
+K is `features`, the number of outputs for each value; those of `Scalar` have no axis K. A target is
+that of a backup r + gamma s' from outputs for the next state, without gradient.
 
     Scalar       y = r + gamma Q',  e = Q - y
                  l: Huber's, the clipped error of [1], or e^2
@@ -18,15 +17,14 @@ those of `Scalar` have no axis K. No gradient flows into targets.
     HLGauss      m_i ~ Phi((e_i+1 - y) / sigma) - Phi((e_i - y) / sigma), e_i edges of bins;
                  l as above                                                       [5, eq. 3.4]
 
-The last two classify one number. Agents whose targets are numbers use them, and `Scalar`, by
-`encode` and `loss`.
+Agents whose targets are numbers use the last two, which classify one, and `Scalar`, by `encode` and
+`loss`.
 
-[1] Mnih et al., Human-level control through deep reinforcement learning, Nature 518, 2015
-[2] Bellemare et al., A Distributional Perspective on Reinforcement Learning, arXiv:1707.06887
-[3] Dabney et al., Distributional Reinforcement Learning with Quantile Regression, arXiv:1710.10044
-[4] Hessel et al., Rainbow: Combining Improvements in Deep Reinforcement Learning, arXiv:1710.02298
-[5] Farebrother et al., Stop Regressing: Training Value Functions via Classification,
-    arXiv:2403.03950
+[1] Mnih et al., DQN, Nature 518, 2015
+[2] Bellemare et al., C51, arXiv:1707.06887
+[3] Dabney et al., QR-DQN, arXiv:1710.10044
+[4] Hessel et al., Rainbow, arXiv:1710.02298
+[5] Farebrother et al., Stop Regressing, arXiv:2403.03950
 """
 
 from __future__ import annotations
@@ -39,7 +37,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from rljax.agent import Array, Metrics, config, same_fields
+from rljax.agent import Array, Metrics, Number, config, same_fields
 from rljax.requirements import AtLeast, Real, require_at_least, require_range
 
 SMOOTHING = 0.75  # sigma of HL-Gauss in bins; [5]
@@ -47,7 +45,7 @@ OUTER = 4  # bins at an end, in which HL-Gauss's targets lose some of their Gaus
 
 
 class Head(Protocol):
-    """What heads have in common. Leading axes [...] are any, and broadcast."""
+    """What heads have in common. Leading axes [...] broadcast."""
 
     features: int  # K, outputs for each value
 
@@ -56,8 +54,8 @@ class Head(Protocol):
         ...
 
     def target(self, outputs: Array, reward: Array, discount: Array) -> Array:
-        """The target of a backup, from outputs [..., K] for the next state, rewards [...] and
-        discounts [...], 0 where the episode has terminated.
+        """From outputs [..., K] for the next state, rewards [...] and discounts [...], 0 where
+        terminated.
         """
         ...
 
@@ -66,8 +64,8 @@ class Head(Protocol):
         ...
 
     def error(self, outputs: Array, target: Array) -> Array:
-        """The distance [...] of outputs to a target, at least 0: the priority for learning from
-        them again.
+        """The priority [...] for learning from outputs again: their distance to a target, at least
+        0.
         """
         ...
 
@@ -78,7 +76,7 @@ class Head(Protocol):
 
 @dataclasses.dataclass(frozen=True)
 class Scalar(Head):
-    """One number, the value itself: outputs and targets are [...]."""
+    """The value itself: outputs and targets are [...]."""
 
     kind: Literal["huber", "squared"] = "squared"
     features: int = 1
@@ -104,7 +102,7 @@ class Scalar(Head):
         return jax.lax.stop_gradient(values)
 
     def clipped(self, values: Array) -> Metrics:
-        """No metric: no value is clipped."""
+        """No metric: nothing is clipped."""
         del values
         return {}
 
@@ -114,8 +112,8 @@ class Binned(Head):
     """Probabilities of K values at equal distances from `low` to `high`: the softmax of outputs."""
 
     features: int
-    low: Array | float
-    high: Array | float
+    low: Number
+    high: Number
 
     @property
     def support(self) -> Array:
@@ -123,31 +121,29 @@ class Binned(Head):
         return self.low + self.width * jnp.arange(self.features)
 
     @property
-    def width(self) -> Array | float:
-        """The distance between neighbours."""
+    def width(self) -> Number:
+        """Between neighbours."""
         return (self.high - self.low) / (self.features - 1)
 
     def mean(self, outputs: Array) -> Array:
         return self.target_mean(jax.nn.softmax(outputs))
 
     def target_mean(self, target: Array) -> Array:
-        """sum_i m_i z_i of probabilities [..., K]."""
         return (target * self.support).sum(axis=-1)
 
     def loss(self, outputs: Array, target: Array) -> Array:
-        """The cross-entropy of probabilities `target` [..., K]."""
         return -(target * jax.nn.log_softmax(outputs)).sum(axis=-1)
 
     def error(self, outputs: Array, target: Array) -> Array:
-        """KL(target, softmax(outputs)): the cross-entropy without the target's entropy; [4]."""
+        """KL(target, softmax(outputs)); [4]."""
         entropy = -jax.scipy.special.xlogy(target, target).sum(axis=-1)
         return jnp.maximum(self.loss(outputs, target) - entropy, 0.0)
 
     def projected(self, values: Array, probabilities: Array) -> Array:
-        """`probabilities` [..., J] of `values` [..., J], shared by the two neighbours of each among
-        the z_i.
+        """`probabilities` [..., J] of `values` [..., J], each shared by its two neighbours on the
+        support.
 
-        Values outside of the support count as its nearest end.
+        Values outside of it count as its nearest end.
         """
         position = (jnp.clip(values, self.low, self.high) - self.low) / self.width
         # [..., K, J]
@@ -157,10 +153,10 @@ class Binned(Head):
 
 @dataclasses.dataclass(frozen=True)
 class Categorical(Binned):
-    """C51: the distribution of the return on K atoms; targets are probabilities [..., K]."""
+    """C51: the return's distribution on K atoms; targets are probabilities [..., K]."""
 
     def target(self, outputs: Array, reward: Array, discount: Array) -> Array:
-        """The projection of r + gamma Z' on the atoms."""
+        """See `Head`."""
         values = reward[..., None] + discount[..., None] * self.support
         return jax.lax.stop_gradient(self.projected(values, jax.nn.softmax(outputs)))
 
@@ -170,7 +166,7 @@ class TwoHot(Binned):
     """One number as the probabilities of its two neighbours among K values, whose mean it is."""
 
     def encode(self, values: Array) -> Array:
-        """Probabilities [..., K] of values [...]; those beyond the ends count as the nearest end."""
+        """Probabilities [..., K] of values [...]; those beyond the ends count as the end."""
         return jax.lax.stop_gradient(self.projected(values[..., None], jnp.ones((1,))))
 
     def clipped(self, values: Array) -> Metrics:
@@ -178,7 +174,7 @@ class TwoHot(Binned):
         return {"critic/clipped": ((values < self.low) | (values > self.high)).mean()}
 
     def target(self, outputs: Array, reward: Array, discount: Array) -> Array:
-        """The probabilities of the backup from the mean of the next outputs."""
+        """See `Head`."""
         return self.encode(reward + discount * self.mean(outputs))
 
 
@@ -187,18 +183,18 @@ class HLGauss(TwoHot):
     """One number as what a Gaussian around it gives to K bins with outer edges `low` and `high`;
     [5].
 
-    The mean is the number to 1e-5 of a bin's width. Within `OUTER` bins of an end, the lost tail
-    moves it inwards, by at most a bin's width.
+    The mean is the number to 1e-5 of a bin, but within `OUTER` bins of an end the lost tail moves
+    it inwards, by at most a bin.
     """
 
     @property
     def support(self) -> Array:
-        """The centres of the bins, z [K]."""
+        """The centres of bins."""
         return self.low + self.width * (jnp.arange(self.features) + 0.5)
 
     @property
-    def width(self) -> Array | float:
-        """The width of a bin."""
+    def width(self) -> Number:
+        """Of a bin."""
         return (self.high - self.low) / self.features
 
     def encode(self, values: Array) -> Array:
@@ -216,10 +212,10 @@ class HLGauss(TwoHot):
 
 @dataclasses.dataclass(frozen=True)
 class Quantile(Head):
-    """QR-DQN: K quantiles of the return; targets are samples [..., J] of it."""
+    """K quantiles of the return; targets are samples [..., J] of it."""
 
     features: int
-    kappa: Array | float = 1.0  # the error up to which the loss is quadratic
+    kappa: Number = 1.0  # the error up to which the loss is quadratic
 
     def mean(self, outputs: Array) -> Array:
         return outputs.mean(axis=-1)
@@ -234,7 +230,6 @@ class Quantile(Head):
         return (jnp.abs(tau[:, None] - (error < 0.0)) * huber).mean(axis=-1).sum(axis=-1)
 
     def error(self, outputs: Array, target: Array) -> Array:
-        """The distance of the means."""
         return jnp.abs(self.mean(outputs) - self.mean(target))
 
     def target_mean(self, target: Array) -> Array:
@@ -249,18 +244,18 @@ class HeadSettings(NamedTuple):
 
     value_head: Kind = "squared"
     bins: int = 101
-    v_min: Array | float | None = None
-    v_max: Array | float | None = None
+    v_min: Number | None = None
+    v_max: Number | None = None
 
     @classmethod
     def of(cls, config: Any) -> HeadSettings:
-        """Those of a Config's fields of the same names."""
+        """Those of a Config."""
         return cls(**same_fields(config, cls._fields))
 
 
 @config
 class WithHead:
-    """Settings of agents whose users choose how critics learn values: a base of their Config."""
+    """Settings of how critics learn values, for an agent's Config."""
 
     value_head: Kind = "squared"  # by squared error, or by classes; arXiv:2403.03950
     bins: int = 101  # of two_hot and hl_gauss: classes of values; own choice
@@ -292,9 +287,7 @@ Name = Literal["none", "c51", "quantile"]
 
 @config
 class WithDistribution:
-    """Settings of agents whose users choose what critics learn of the return: a base of their
-    Config.
-    """
+    """Settings of what critics learn of the return, for an agent's Config."""
 
     loss: Literal["huber", "squared"] = "squared"  # of the error of a mean; huber in DQN
     distribution: Name = "none"  # of returns: their mean, or arXiv:1707.06887, arXiv:1710.10044
@@ -331,11 +324,10 @@ def check(head: Head, num_critics: int) -> None:
 
 
 def of_actions(outputs: Array, head: Head, dueling: bool = False) -> Array:
-    """Outputs [..., A K] of a last layer as those of each action, [..., A, K], or [..., A] if K is
-    1.
+    """Outputs [..., A K] of a last layer as [..., A, K], of each action, or [..., A] if K is 1.
 
-    With `dueling` the first K are a value's and the others advantages: Wang et al.,
-    arXiv:1511.06581, eq. 9.
+    With `dueling` the first K are a value's, the others advantages: Wang et al., arXiv:1511.06581,
+    eq. 9.
     """
     axis = -1 if head.features == 1 else -2
     if head.features > 1:
@@ -347,23 +339,23 @@ def of_actions(outputs: Array, head: Head, dueling: bool = False) -> Array:
 
 
 def of_action(outputs: Array, action: Array, head: Head) -> Array:
-    """The outputs [...] or [..., K] of one action, one-hot in `action` [..., A], from those of all."""
+    """The outputs [...] or [..., K] of one action, one-hot in `action` [..., A]."""
     if head.features == 1:
         return (outputs * action).sum(axis=-1)
     return (outputs * action[..., None]).sum(axis=-2)
 
 
-def rescaled(x: Array, slope: Array | float | None) -> Array:
+def rescaled(x: Array, slope: Number | None) -> Array:
     """h(x) = sign(x) (sqrt(|x| + 1) - 1) + epsilon x, which makes large values small.
 
-    `slope` is epsilon; None: x itself. Pohlen et al., Observe and Look Further, arXiv:1805.11593.
+    `slope` is epsilon; None: x itself. Pohlen et al., arXiv:1805.11593.
     """
     if slope is None:
         return x
     return jnp.sign(x) * (jnp.sqrt(jnp.abs(x) + 1.0) - 1.0) + slope * x
 
 
-def unscaled(x: Array, slope: Array | float | None) -> Array:
+def unscaled(x: Array, slope: Number | None) -> Array:
     """The inverse of `rescaled`: sign(x) (z^2 - 1), with z = (sqrt(1 + 4 epsilon u) - 1) / (2
     epsilon) and u = |x| + 1 + epsilon.
     """

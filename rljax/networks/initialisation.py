@@ -65,7 +65,7 @@ def _uniform(bound: float, key: Array, shape: Sequence[int], dtype: Any = jnp.fl
 
 
 def _sparse(bound: float, key: Array, shape: Sequence[int], dtype: Any = jnp.float32) -> Array:
-    """U(-bound, bound) for a few weights of each unit, 0 for the others; `shape` ends with units."""
+    """U(-bound, bound) for a few weights of each unit, 0 for others; `shape` ends with units."""
     key_weights, key_zeros = jax.random.split(key)
     fan_in = math.prod(shape[:-1])
     order = jnp.tile(jnp.arange(fan_in)[:, None], shape[-1])

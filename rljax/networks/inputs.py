@@ -1,12 +1,11 @@
 """How observations are normalised before an agent sees them.
 
-An agent's declaration names one of these (`Experience.inputs`). They hold no arrays: the learner
-keeps the statistics beside the agent's State, and the agent knows nothing of it.
+An agent's declaration names one of these (`Experience.inputs`). The learner keeps their statistics
+beside the agent's State; the agent knows nothing of it.
 
     Raw        observations as they are
     Running    statistics of every observation, which move before an action is chosen
-    OfRollout  statistics of every rollout, which move after it was learnt from: a rollout is acted
-               in and learnt from with the same ones
+    OfRollout  statistics of every rollout, which move after it was acted in and learnt from
     OfData     statistics of a data set, which never move
     OfStream   exact moments of a single stream, one observation at a time
 """
@@ -31,7 +30,7 @@ class Raw:
     perceives: ClassVar[bool] = False  # whether `perceive` changes anything
 
     def create(self, spec: EnvSpec) -> Any:
-        """Statistics before the first observation; None where there are none."""
+        """Statistics before the first observation, or None."""
         del spec
         return None
 
@@ -41,7 +40,7 @@ class Raw:
         return observation
 
     def perceive(self, statistics: Any, observation: Any, first: Array) -> Any:
-        """The statistics with observations [E, O...] counted, before actions are chosen for them.
+        """The statistics with observations [E, O...] counted, before acting on them.
 
         `first` [E] marks those that begin an episode.
         """
@@ -49,7 +48,7 @@ class Raw:
         return statistics
 
     def prepare(self, statistics: Any, data: Transition) -> Any:
-        """The statistics with a whole data set [N, ...] counted, before the first update."""
+        """The statistics with a data set [N, ...] counted, before the first update."""
         del data
         return statistics
 
@@ -75,7 +74,7 @@ class Running(_OfObservations):
     perceives: ClassVar[bool] = True
 
     def perceive(self, statistics: Any, observation: Any, first: Array) -> Any:
-        """The statistics with observations [E, O...] counted."""
+        """See `Raw`."""
         del first
         return normalise.update(statistics, observation)
 
@@ -85,7 +84,7 @@ class OfRollout(_OfObservations):
     """Mean and variance of all rollouts so far."""
 
     def batch(self, statistics: Any, batch: Transition) -> tuple[Transition, Any]:
-        """A rollout [T, E, ...] normalised by those before it, and the statistics after it."""
+        """A rollout [T, E, ...] normalised by those before it."""
         rows = batch.reward.size
         flat = jax.tree.map(lambda x: x.reshape(rows, *x.shape[2:]), batch.observation)
         after = normalise.update(statistics, flat)
@@ -94,7 +93,7 @@ class OfRollout(_OfObservations):
 
 @dataclasses.dataclass(frozen=True)
 class OfData(_OfObservations):
-    """Mean and std of a data set, as TD3+BC has it (arXiv:2106.06860): not clipped."""
+    """Mean and std of a data set, as in TD3+BC (arXiv:2106.06860): not clipped."""
 
     successors: bool = False  # next observations are counted too
     goals: bool = False  # observations are [state; goal]; the data hold states
@@ -103,7 +102,7 @@ class OfData(_OfObservations):
         return normalise.standardise(statistics, observation)
 
     def prepare(self, statistics: Any, data: Transition) -> Any:
-        """The statistics of a whole data set [N, ...]. Goals have those of states."""
+        """See `Raw`. Goals have the statistics of states."""
         del statistics
         statistics = normalise.of_data(data.observation)
         if self.successors:
@@ -113,7 +112,7 @@ class OfData(_OfObservations):
         return statistics
 
     def batch(self, statistics: Any, batch: Transition) -> tuple[Transition, Any]:
-        """A batch [B, ...] standardised, with the actor's own observations where goals are."""
+        """See `Raw`, with the actor's own observations where goals are."""
         batch, statistics = super().batch(statistics, batch)
         if self.goals:
             actor_observation = self(statistics, batch.extras["actor_observation"])
@@ -137,7 +136,7 @@ class OfStream(Raw):
         return score.at[..., -1].set(observation[..., -1]) if self.time_feature else score
 
     def perceive(self, statistics: normalise.Moments, observation: Any, first: Array) -> Any:
-        """The moments with the first observation [1, O] of an episode; `batch` counts others."""
+        """Count the first observation [1, O] of an episode; `batch` counts others."""
         return normalise.count_where(first[0], statistics, observation[0])
 
     def batch(self, statistics: normalise.Moments, batch: Transition) -> tuple[Transition, Any]:

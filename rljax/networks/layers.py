@@ -1,12 +1,12 @@
 """Layers, multilayer perceptrons and ensembles of them.
 
-Modules map inputs [..., I_1], [..., I_2], ..., concatenated on their last axis, to outputs. A
-`Network` is a pytree that can be called, so that a loss reads `critic(observation, action)`.
+Modules map inputs [..., I_1], [..., I_2], ..., `joined`, to outputs.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 from flax import linen as nn
 
-from rljax.agent import Array
+from rljax.agent import Array, Number
 from rljax.networks.initialisation import Initialisation, initialisers
 
 Activation = Literal["relu", "tanh", "gelu", "gelu_tanh", "silu", "mish", "elu", "leaky_relu"]
@@ -34,10 +34,9 @@ def mish(x: Array) -> Array:
 
 
 def leaky_relu(x: Array) -> Array:
-    """x where x > 0, else 0.01 x.
+    """x where x > 0, else 0.01 x, with slope 0.01 at 0 as in PyTorch; JAX's own has 1.
 
-    The slope at exactly 0 is 0.01, as in PyTorch; JAX's own is 1. Sparse initialisation makes units
-    that are exactly 0, and this slope decides their first updates.
+    Sparse initialisation makes units that are exactly 0: the slope decides their first updates.
     """
     return jnp.where(x > 0, x, 0.01 * x)
 
@@ -61,24 +60,23 @@ class Dropout(NamedTuple):
 
     key: Array
     # the share of units set to 0, in [0, 1); others are multiplied by 1 / (1 - rate)
-    rate: Array | float
+    rate: Number
 
 
-@jax.tree_util.register_pytree_with_keys_class
+@functools.partial(
+    jax.tree_util.register_dataclass,
+    data_fields=["params", "options", "collections"],
+    meta_fields=["module", "dtypes"],
+)
 @dataclasses.dataclass(frozen=True)
 class Network:
-    """A Flax module with its variables: `network(x)` applies it. A pytree; the module is static.
+    """A Flax module with its variables, a pytree: `network(x)` applies the module, which is static.
 
-    `collections` are the module's variables other than parameters, for example {"batch_stats":
-    ...}. Calls read them; only `apply_mutable` updates them. They are leaves, whose gradient is 0:
-    Adam and plain gradient descent leave them unchanged, weight decay would shrink them. `polyak`
-    averages them like parameters, as is usual for target networks.
-
-    So that gradients, optimisers and `polyak` accept them, integers and truth values are stored as
-    float32; the module receives them rounded to their own type, `dtypes`. Counts are exact up to
-    2^24.
-
-    Without collections, the pytree has the paths `params` and `options` only.
+    `collections` are variables other than parameters, for example {"batch_stats": ...}. Calls read
+    them; only `apply_mutable` updates them. They are leaves with gradient 0: Adam and plain
+    gradient descent leave them as they are, weight decay would shrink them, and `polyak` averages
+    them. So integers and truth values are stored as float32, exact up to 2^24; the module receives
+    them rounded to their own type, `dtypes`.
     """
 
     params: Any
@@ -89,57 +87,31 @@ class Network:
     dtypes: tuple[str, ...] = ()
 
     def __call__(self, *inputs: Array, **options: Any) -> Any:
-        """Apply the module to `inputs`.
-
-        `options` are the module's arguments, such as `dropout`; those that are None are left out.
+        """Apply the module to `inputs` with its arguments `options`, such as `dropout`; None leaves
+        one out.
         """
         return self.module.apply(self._variables(), *inputs, **self._given(options))
 
     def apply_mutable(
         self, *inputs: Array, mutable: Sequence[str] = ("batch_stats",), **options: Any
     ) -> tuple[Any, Network]:
-        """The output, and the network with the collections named in `mutable` updated.
+        """The output, and the network with the collections named in `mutable` updated, without
+        gradient.
 
-        No gradient flows through the new collections. Raises `ValueError` for `params`, which
-        optimisers update.
+        Raises `ValueError` for `params`, which optimisers update.
         """
         names = [mutable] if isinstance(mutable, str) else list(mutable)
         if "params" in names:
-            raise ValueError(
-                "parameters are updated by an optimiser: leave 'params' out of `mutable`."
-            )
-        output, changed = self.module.apply(
-            self._variables(), *inputs, mutable=names, **self._given(options)
-        )
-        collections, dtypes = _as_floats(
-            {**self._declared(), **jax.lax.stop_gradient(dict(changed))}
-        )
+            raise ValueError("optimisers update parameters: leave 'params' out of `mutable`.")
+        options = self._given(options)
+        output, changed = self.module.apply(self._variables(), *inputs, mutable=names, **options)
+        changed = jax.lax.stop_gradient(dict(changed))
+        collections, dtypes = _as_floats({**self._declared(), **changed})
         return output, self.replace(collections=collections, dtypes=dtypes)
 
     def replace(self, **changes: Any) -> Network:
-        """The network with other values of some fields."""
+        """See `dataclasses.replace`."""
         return dataclasses.replace(self, **changes)
-
-    def tree_flatten_with_keys(self) -> tuple[tuple[tuple[Any, Any], ...], Any]:
-        """See `tree_flatten`."""
-        children, static = self.tree_flatten()
-        return tuple(
-            (jax.tree_util.GetAttrKey(name), x) for name, x in zip(static[0], children, strict=True)
-        ), static
-
-    def tree_flatten(self) -> tuple[tuple[Any, ...], Any]:
-        """Children and the static fields; empty collections are no child."""
-        names = ("params", "options")
-        # JAX may put any object in its place
-        if not isinstance(self.collections, Mapping) or self.collections:
-            names += ("collections",)
-        return tuple(getattr(self, name) for name in names), (names, self.module, self.dtypes)
-
-    @classmethod
-    def tree_unflatten(cls, static: Any, children: Sequence[Any]) -> Network:
-        """The inverse of `tree_flatten`."""
-        names, module, dtypes = static
-        return cls(module=module, dtypes=dtypes, **dict(zip(names, children, strict=True)))
 
     def _given(self, options: Mapping[str, Any]) -> dict[str, Any]:
         options = {**(self.options or {}), **options}
@@ -152,17 +124,20 @@ class Network:
         """The collections in the types that the module declared."""
         if not self.dtypes:
             return dict(self.collections)
+
+        def declared(leaf: Array, dtype: str) -> Array:
+            return leaf if jnp.issubdtype(dtype, jnp.inexact) else jnp.round(leaf).astype(dtype)
+
         leaves, structure = jax.tree.flatten(dict(self.collections))
-        leaves = [_converted(leaf, dtype) for leaf, dtype in zip(leaves, self.dtypes, strict=True)]
-        return jax.tree.unflatten(structure, leaves)
+        return structure.unflatten(map(declared, leaves, self.dtypes))
 
 
 def create(module: nn.Module, key: Array, *inputs: Any, **options: Any) -> Network:
-    """Initialise `module` and all of its collections for example `inputs`, of which only shapes
-    matter.
+    """Initialise `module` and its collections for `inputs` of these shapes and `options` of this
+    call.
 
-    `options` are those of this call, not the network's. Raises `ValueError` for a collection of
-    other things than numbers and truth values, such as random keys.
+    Raises `ValueError` for a collection of other things than numbers and truth values, such as
+    random keys.
     """
     collections = dict(module.init(key, *inputs, **options))
     params = collections.pop("params", {})
@@ -171,9 +146,7 @@ def create(module: nn.Module, key: Array, *inputs: Any, **options: Any) -> Netwo
 
 
 def _as_floats(collections: Mapping[str, Any]) -> tuple[dict[str, Any], tuple[str, ...]]:
-    """The collections with integers and truth values as float32, and the types of all leaves; () if
-    all are floats.
-    """
+    """Collections as floats, and the types of all leaves; () if all are floats."""
     for path, leaf in jax.tree_util.tree_leaves_with_path(collections):
         if not (jnp.issubdtype(leaf.dtype, jnp.number) or leaf.dtype == bool):
             raise ValueError(
@@ -188,19 +161,14 @@ def _as_floats(collections: Mapping[str, Any]) -> tuple[dict[str, Any], tuple[st
     return jax.tree.map(as_float, dict(collections)), dtypes
 
 
-def _converted(leaf: Array, dtype: str) -> Array:
-    return leaf if jnp.issubdtype(dtype, jnp.inexact) else jnp.round(leaf).astype(dtype)
-
-
 class Known:
     """Parameters that are there already are looked up.
 
-    Flax traces their initialisers in every call, to compare shapes: a third of the time that
-    tracing an agent takes.
+    Flax traces their initialisers in every call, a third of the time that tracing an agent takes.
     """
 
     def param(self: Any, name: str, init_fn: Callable, *arguments: Any, **options: Any) -> Any:
-        """See `nn.Module.param`; `arguments` begin with the parameter's shape."""
+        """See `nn.Module.param`; `arguments` begin with the shape."""
         if self.has_variable("params", name):
             value = self.get_variable("params", name)
             if jnp.shape(value) == tuple(arguments[0]):
@@ -217,9 +185,7 @@ class LayerNorm(Known, nn.LayerNorm):
 
 
 class Dense(Module):
-    """y = x W + b for x [..., I]; both initialised by name, since PyTorch's bias depends on the
-    fan-in.
-    """
+    """y = x W + b for x [..., I]. PyTorch's bias depends on the fan-in."""
 
     features: int
     initialisation: Initialisation = "torch"
@@ -240,7 +206,7 @@ class Dense(Module):
 
 
 def joined(inputs: Sequence[Array]) -> Array:
-    """Inputs [..., I_1], [..., I_2], ... concatenated on their last axis; the other axes broadcast."""
+    """Inputs [..., I_1], ... concatenated on their last axis; the other axes broadcast."""
     leading = jnp.broadcast_shapes(*(x.shape[:-1] for x in inputs))
     return jnp.concatenate([jnp.broadcast_to(x, (*leading, x.shape[-1])) for x in inputs], axis=-1)
 
@@ -317,12 +283,12 @@ def patches(pictures: Array, width: int, stride: int) -> Array:
     """The patches under a kernel of width x width: pictures [N, H, W, K] to [N, H', W', width width
     K].
 
-    A convolution is a product with them. On the CPU its gradients are fast; those of XLA's own
+    A convolution is a product with them, whose gradients are fast on the CPU; those of XLA's own
     convolutions are slow inside loops.
     """
 
     def windows(x: Array, axis: int) -> Array:
-        """All windows of `width` neighbours along an axis, on a new axis after it."""
+        """Windows of neighbours along an axis, on a new axis after it."""
         last = (x.shape[axis] - width) // stride * stride
         parts = [jax.lax.slice_in_dim(x, i, i + last + 1, stride, axis) for i in range(width)]
         return jnp.stack(parts, axis=axis + 1)
@@ -338,9 +304,7 @@ def feedforward(
     activation: Activation,
     initialisation: Initialisation,
 ) -> nn.Module:
-    """A network with normalised ("plain") layers: with `convolutions` for pictures [H, W, K], else
-    an MLP.
-    """
+    """A network with normalised ("plain") layers; `convolutions` are for pictures [H, W, K]."""
     if convolutions:
         return Convolutional(convolutions, hidden, features, activation, initialisation)
     return MLP(hidden, features, activation, initialisation, layer_norm="plain")

@@ -1,46 +1,31 @@
-"""Memories: layers that keep something from one observation to the next.
+"""Memories: layers that keep something from one observation to the next, after a torso.
 
-An agent's settings `memory`, `memory_hidden` and, for gtrxl, `memory_length` choose one. It stands
-between the torso and the last layers:
+docs/memory.md describes them and their settings. With x_t the features of step t, h the memory, 0
+where an episode begins, * the product of elements:
 
-    gru    gated recurrent units [1], layers on top of each other
-    lstm   long short-term memory [2], its forget bias starting at 1
-    lru    linear recurrent units [3] in residual blocks, for all steps at once by an associative
-           scan
-    gtrxl  gated Transformer-XL [4]: attention to the last `memory_length` steps of the episode
-    iru    interpolation recurrent unit (rljax/networks/torsos.py), whose cells c are kept
-
-`memory_hidden` has one number per layer, block or cell: the same number, but for gru and lstm.
-
-With x_t the features of step t, h the memory, 0 where an episode begins, * the product of elements:
-
-    gru    r = sigmoid(W_r x + U_r h),  z = sigmoid(W_z x + U_z h)
+    gru    r = sigmoid(W_r x + U_r h),  z = sigmoid(W_z x + U_z h)                             [1]
            n = tanh(W_n x + r * (U_n h + b))
            h <- (1 - z) * n + z * h                                output h
-    lstm   f, i, g, o: W x + U h + b
+    lstm   f, i, g, o: W x + U h + b                                                           [2]
            c <- sigmoid(f) * c + sigmoid(i) * tanh(g)
            h <- sigmoid(o) * tanh(c)                               output h
-    lru    lambda = exp(-exp(nu) + i exp(theta)),  gamma^2 = 1 - |lambda|^2
+    lru    lambda = exp(-exp(nu) + i exp(theta)),  gamma^2 = 1 - |lambda|^2                    [3]
            s <- lambda * s + gamma * (B LN(x))
            y = gelu(Re(C s) + D * LN(x))                           output x + W_1 y * sigmoid(W_2 y)
     gtrxl  y = gate(x, relu(attention(LN(x))))                     output gate(y, relu(MLP(LN(y))))
     iru    the torso's equations from the last c and from h = 0    output h
 
-At the start the units of gru, lstm, lru and iru forget all but 1/e in 1 to `memory_span` - 1 steps
-[5], evenly spread: the bias of z or f is the log of that number, in lstm that of i its negative,
-and -1 / log |lambda| is the number itself. Without a span they begin as their papers do, and most
-but those of lru forget within a few steps.
-
-A thinking torso forgets between steps, with `memory = "iru"` its cells do not: see docs/memory.md.
+gtrxl [4] attends to the last `memory_length` steps of the episode. At the start the units of the
+others forget all but 1/e in 1 to `memory_span` - 1 steps [5], evenly spread: the bias of z or f is
+the log of that number, in lstm that of i its negative, and -1 / log |lambda| is the number itself.
+Without a span they begin as their papers do, lstm's forget bias at 1.
 
 A sequence [T, ...], of one or several episodes, and its T single steps give the same outputs.
 
-[1] Cho et al., Learning Phrase Representations using RNN Encoder-Decoder, arXiv:1406.1078; with
-    PyTorch's second bias
-[2] Hochreiter and Schmidhuber, Long Short-Term Memory, 1997; forget bias of Jozefowicz et al., ICML
-    2015
-[3] Orvieto et al., Resurrecting Recurrent Neural Networks for Long Sequences, arXiv:2303.06349
-[4] Parisotto et al., Stabilizing Transformers for Reinforcement Learning, arXiv:1910.06764
+[1] Cho et al., GRU, arXiv:1406.1078; with PyTorch's second bias
+[2] Hochreiter and Schmidhuber, LSTM, 1997; forget bias of Jozefowicz et al., ICML 2015
+[3] Orvieto et al., LRU, arXiv:2303.06349
+[4] Parisotto et al., GTrXL, arXiv:1910.06764
 [5] Tallec and Ollivier, Can recurrent neural networks warp time?, arXiv:1804.11188
 """
 
@@ -55,30 +40,16 @@ from flax import linen as nn
 from rljax.agent import MEMORY, Array, Transition
 from rljax.networks.layers import Module, Network
 from rljax.networks.layers import create as create_network
+from rljax.networks.recurrent import memory_layers
 from rljax.networks.recurrent.attention import GTrXL
-from rljax.networks.recurrent.memory_layers import GRU, IRU, LRU, LSTM, Kind
 from rljax.networks.torsos import TorsoSettings
 
-__all__ = [
-    "Kind",
-    "Remembering",
-    "after_burn_in",
-    "create",
-    "embedded",
-    "following",
-    "initial",
-    "layers",
-    "step",
-    "successors",
-]
-
+Kind = memory_layers.Kind
 PARTS = 8  # of a rollout's environments: `following` sees a part at a time again
 
 
 def initial(settings: TorsoSettings, *leading: int) -> Any:
-    """Memories [..., M...] at the beginning of an episode, with these leading axes; None: no
-    memory.
-    """
+    """Memories [..., M...] where an episode begins, with these leading axes, or None."""
 
     def zeros(*axes: int) -> tuple[Array, ...]:
         return tuple(jnp.zeros((*leading, *axes, width)) for width in settings.memory_hidden)
@@ -101,24 +72,20 @@ def layers(settings: TorsoSettings) -> nn.Module:
     widths, style, span = settings.memory_hidden, settings.initialisation, settings.memory_span
     match settings.memory:
         case "gru":
-            return GRU(widths, style, span)
+            return memory_layers.GRU(widths, style, span)
         case "lstm":
-            return LSTM(widths, style, span)
+            return memory_layers.LSTM(widths, style, span)
         case "lru":
-            return LRU(widths, style, span)
+            return memory_layers.LRU(widths, style, span)
         case "gtrxl":
             return GTrXL(widths, style, settings.memory_length)
         case "iru":
-            return IRU(widths, settings.compute, style, span)
+            return memory_layers.IRU(widths, settings.compute, style, span)
     raise ValueError(f"no memory '{settings.memory}'.")
 
 
 class Remembering(Module):
-    """A network with a memory: `body` makes features of observations, `head` outputs of what is
-    remembered.
-
-    Neither sees time. Create it with `create`, and use it with the functions below.
-    """
+    """A network with a memory between `body` and `head`, which do not see time."""
 
     body: nn.Module
     settings: TorsoSettings
@@ -129,12 +96,11 @@ class Remembering(Module):
         self, observation: Any, first: Array, memory: Any, successor: Any = None
     ) -> tuple[Any, Any, Any]:
         """Outputs [T, ..., m] for observations [T, ..., O...], the memory after them, and outputs
-        for `successor`.
+        for `successor` [T, ..., O...], the observations after each step.
 
         `memory` [..., M...] is that before step 0. `first` [T, ...] marks steps in which an episode
-        begins: they see nothing of what came before. `successor` [T, ..., O...] holds an
-        observation after each step, or is None. It sees the memory after that step; no step sees
-        it.
+        begins: they see nothing of what came before. A successor sees the memory after its step; no
+        step sees it.
         """
         shape = first.shape
 
@@ -158,9 +124,9 @@ def create(
     observation: Any,
     head: nn.Module | None = None,
 ) -> tuple[Network, Any]:
-    """A fresh network for an example of observations [O...], and its output [m]; see `Remembering`.
+    """A fresh network for an example of observations [O...], and its output [m].
 
-    Without a memory it is `body` and `head` alone.
+    It is a `Remembering`, or without a memory `body` and `head` alone.
     """
     memory = initial(settings)
     if memory is None:
@@ -177,7 +143,7 @@ def step(network: Network | None, observation: Any, memory: Any) -> tuple[Any, A
     """Outputs [..., m] for observations [..., O...] of one step, and the memories [..., M...] after
     it.
 
-    Without a network, outputs are the observations. Without a memory, it is and stays None.
+    Without a network, outputs are the observations. A memory of None stays None.
     """
     if network is None or memory is None:
         return observation if network is None else network(observation), None
@@ -192,8 +158,8 @@ def embedded(network: Network | None, batch: Transition) -> Any:
     """A network's outputs [T, E, m] for a batch's observations; without a network, the
     observations.
 
-    Where its extras hold a `memory` [E, M...], the network remembers along the sequence [T, E], in
-    which `first` [T, E] marks beginnings of episodes.
+    With a `memory` [E, M...] in its extras, the network remembers along [T, E]; `first` [T, E]
+    marks beginnings of episodes.
     """
     if network is None:
         return batch.observation
@@ -203,7 +169,7 @@ def embedded(network: Network | None, batch: Transition) -> Any:
 
 
 def successors(network: Network | None, batch: Transition) -> tuple[Any, Any]:
-    """The outputs of `embedded`, and those for `next_observation` with the memory after each step."""
+    """The outputs of `embedded`, and for `next_observation` with the memory after its step."""
     if network is None:
         return batch.observation, batch.next_observation
     if MEMORY not in batch.extras:
@@ -214,11 +180,11 @@ def successors(network: Network | None, batch: Transition) -> tuple[Any, Any]:
 
 
 def following(network: Network | None, batch: Transition) -> tuple[Any, Any]:
-    """As `successors` for a rollout, at less cost, for steps that did not terminate.
+    """As `successors` for a rollout, at less cost, but not where a step terminated: there the
+    second output is another episode's. Take no gradients of it.
 
     The row after a step holds its successor, unless the step was truncated: only environments with
-    such steps are seen again, a few at once. Where a step terminated, the second output is another
-    episode's. Take no gradients of it.
+    such steps are seen again, a few at once.
     """
     if network is None or MEMORY not in batch.extras:
         return successors(network, batch)
@@ -243,10 +209,8 @@ def following(network: Network | None, batch: Transition) -> tuple[Any, Any]:
 
 
 def after_burn_in(network: Network, batch: Transition, number: int) -> Transition:
-    """Sequences [T, B, ...] without their first `number` steps.
-
-    A `memory` [B, M...] in their extras becomes that of the network after these steps. Kapturowski
-    et al., R2D2, ICLR 2019, section 3.
+    """Sequences [T, B, ...] without their first `number` steps, after which a `memory` [B, M...] in
+    the extras is the network's; Kapturowski et al., R2D2, ICLR 2019, section 3.
     """
     whole = (MEMORY, "weight", "row")  # of sequences, not of steps
     extras = {name: x if name in whole else x[number:] for name, x in batch.extras.items()}

@@ -1,8 +1,8 @@
-"""Running statistics of inputs: mean and variance of a stream, updated batch by batch.
+"""Running statistics of inputs: mean and variance of a stream.
 
 Functions of `Statistics` also take the trees of `of_observations`; parts without statistics stay as
-they are. Sums are compensated (Neumaier 1974): each number has a second one with its rounding
-error, so that many small batches are as exact as a large one, and no sum in float32 stops growing.
+they are. Sums are compensated (Neumaier 1974), each with a second number for its rounding error:
+many small batches are as exact as a large one, and none stops growing.
 """
 
 from __future__ import annotations
@@ -16,32 +16,30 @@ import jax.numpy as jnp
 import optax
 from flax import struct
 
-from rljax.agent import Array, EnvSpec, Transition
+from rljax.agent import Array, EnvSpec, Number, Transition
 
 
 class Statistics(struct.PyTreeNode):
     """Mean and variance of all samples so far, per feature.
 
-    The count stops growing at 2^24, the last integer that float32 holds exactly. From then on the
-    statistics are an exponential average over the last 16.8 million samples.
+    The count stops growing at 2^24, the last integer that float32 holds exactly; then they are an
+    exponential average over the last 16.8 million samples.
     """
 
     count: Array  # [] samples seen
     mean: Array  # [O...]
     variance: Array  # [O...] population variance; ones before the first sample
-    lost: tuple[Array | float, Array | float] = (0.0, 0.0)  # their rounding errors
+    lost: tuple[Number, Number] = (0.0, 0.0)  # their rounding errors
 
 
 def create(shape: tuple[int, ...]) -> Statistics:
-    """Statistics before the first sample. Normalising with them only clips."""
+    """Before the first sample: normalising only clips."""
     lost = (jnp.zeros(shape), jnp.zeros(shape))
     return Statistics(jnp.zeros(()), jnp.zeros(shape), jnp.ones(shape), lost)
 
 
 def of_observations(spec: EnvSpec) -> Any:
-    """Statistics of an environment's observations, a dictionary of them for a dictionary; None for
-    bytes and masks.
-    """
+    """Statistics per part of an environment's observations; None for bytes and masks."""
     return jax.tree.map(
         lambda x: create(x.shape) if x.dtype == jnp.float32 else None, spec.observation
     )
@@ -68,7 +66,7 @@ def update(statistics: Any, samples: Any) -> Any:
 def _each(
     function: Callable[..., Any], statistics: Any, samples: Any, without: Callable[[Any], Any]
 ) -> Any:
-    """`function` of each part of a dictionary, and `without` of parts that have no statistics."""
+    """`function` of each part of a dictionary, `without` of parts without statistics."""
     if isinstance(statistics, dict):
         return {
             name: _each(function, statistics[name], samples[name], without) for name in statistics
@@ -84,7 +82,7 @@ def normalise(statistics: Any, samples: Any, limit: float = 10.0) -> Any:
 
 
 def standardise(statistics: Any, samples: Any, epsilon: float = 1e-3) -> Any:
-    """Samples [..., O...] shifted and scaled by the mean and std of a data set, without clipping.
+    """Samples [..., O...] by the mean and std of a data set, not clipped.
 
     `epsilon` is added to the std, as in TD3+BC (arXiv:2106.06860) and its successors.
     """
@@ -95,7 +93,7 @@ def standardise(statistics: Any, samples: Any, epsilon: float = 1e-3) -> Any:
 
 
 def of_data(samples: Any) -> Any:
-    """The statistics of `of_observations` from a whole data set [N, O...]."""
+    """Statistics as of `of_observations`, from a whole data set [N, O...]."""
     if isinstance(samples, dict):
         return {name: of_data(part) for name, part in samples.items()}
     if not jnp.issubdtype(samples.dtype, jnp.floating):
@@ -112,11 +110,11 @@ def standardise_batch(statistics: Any, batch: Transition) -> Transition:
 
 
 def running_sums(
-    running: Array, values: Array, ended: Array, discount: Array | float = 1.0
+    running: Array, values: Array, ended: Array, discount: Number = 1.0
 ) -> tuple[Array, Array]:
     """Discounted sums of values [T, E]: those that go on [E], and those up to each step [T, E].
 
-    They begin with `running` [E], and again after the steps that `ended` [T, E] marks.
+    They begin with `running` [E], and anew after the steps that `ended` [T, E] marks.
     """
 
     def forwards(running: Array, inputs: tuple[Array, Array]) -> tuple[Array, Array]:
@@ -140,12 +138,12 @@ def create_returns(num_envs: int) -> Returns:
 
 
 def scale_rewards(
-    returns: Returns, reward: Array, ended: Array, discount: Array | float, limit: float = 10.0
+    returns: Returns, reward: Array, ended: Array, discount: Number, limit: float = 10.0
 ) -> tuple[Returns, Array]:
-    """Count a rollout's rewards [T, E], and divide them by the std of the discounted return,
-    clipped to [-limit, limit].
+    """Count a rollout's rewards [T, E], and divide them by the std of the discounted return.
 
-    `ended` [T, E] marks the last steps of episodes. No mean is subtracted.
+    `ended` [T, E] marks the last steps of episodes. No mean is subtracted; results are clipped to
+    [-limit, limit].
     """
     running, sums = running_sums(returns.running, reward, ended, discount)
     returns = Returns(running, update(returns.statistics, sums.ravel()))
@@ -153,23 +151,21 @@ def scale_rewards(
 
 
 def scale_rollout(
-    returns: Returns, batch: Transition, discount: Array | float
+    returns: Returns, batch: Transition, discount: Number
 ) -> tuple[Returns, Transition]:
-    """A rollout [T, E, ...] with its rewards counted and scaled; see `scale_rewards`."""
+    """`scale_rewards` for a rollout [T, E, ...]."""
     ended = batch.terminated | batch.truncated
     returns, reward = scale_rewards(returns, batch.reward, ended, discount)
     return returns, batch.replace(reward=reward)
 
 
 def scaled_rewards(returns: Returns, reward: Array, limit: float = 10.0) -> Array:
-    """Rewards [...] as of `scale_rewards`, which are not counted."""
+    """Rewards [...] divided and clipped as by `scale_rewards`."""
     return jnp.clip(reward / jnp.sqrt(returns.statistics.variance + 1e-8), -limit, limit)
 
 
 class Moments(struct.PyTreeNode):
-    """Mean and sample variance of a stream, one sample at a time. The count stops growing at 2^31 -
-    1.
-    """
+    """Mean and sample variance of a stream of samples. The count stops growing at 2^31 - 1."""
 
     count: Array  # [] int32
     mean: Array  # [O...]
@@ -183,7 +179,7 @@ class Moments(struct.PyTreeNode):
 
 
 def create_moments(shape: tuple[int, ...]) -> Moments:
-    """Moments before the first sample."""
+    """Before the first sample."""
     lost = (jnp.zeros(shape), jnp.zeros(shape))
     return Moments(jnp.zeros((), jnp.int32), jnp.zeros(shape), jnp.zeros(shape), lost)
 
@@ -205,7 +201,7 @@ def count_where(flag: Array, moments: Moments, sample: Array) -> Moments:
 
 
 def standard_score(moments: Moments | Statistics, sample: Array) -> Array:
-    """Samples [..., O...] with zero mean and unit variance, without clipping."""
+    """Samples [..., O...] with zero mean and unit variance, not clipped."""
     return (sample - moments.mean) / jnp.sqrt(moments.variance + 1e-8)
 
 
@@ -222,12 +218,11 @@ def create_discounted_sum() -> DiscountedSum:
 
 
 def scale_reward(
-    total: DiscountedSum, reward: Array, ended: Array, discount: Array | float
+    total: DiscountedSum, reward: Array, ended: Array, discount: Number
 ) -> tuple[DiscountedSum, Array]:
-    """Count one reward [] and divide it by the std of the discounted sum, without centring or
-    clipping.
+    """Count one reward [] and divide it by the std of the discounted sum, uncentred, unclipped.
 
-    `ended` [] resets the sum before this reward is added, not after, as the authors do
+    `ended` [] resets the sum before this reward, not after it, as the authors do
     (arXiv:2410.14606).
     """
     running = discount * (1.0 - ended) * total.running + reward
@@ -236,23 +231,21 @@ def scale_reward(
 
 
 def scale_transition(
-    total: DiscountedSum, batch: Transition, discount: Array | float
+    total: DiscountedSum, batch: Transition, discount: Number
 ) -> tuple[DiscountedSum, Transition]:
-    """A stream's transition with its reward counted and scaled; see `scale_reward`."""
+    """`scale_reward` for a stream's transition."""
     ended = batch.terminated | batch.truncated
     total, reward = scale_reward(total, batch.reward, ended, discount)
     return total, batch.replace(reward=reward)
 
 
 def restart(state: Any) -> Any:
-    """A pytree, such as an agent's State, with the sums of streams' rewards at 0: their episodes
-    were lost.
-    """
+    """A pytree, such as a State, with the sums of streams' rewards at 0: episodes were lost."""
     return zeroed(state, DiscountedSum, "running")
 
 
 def zeroed(state: Any, kinds: Any, field: str) -> Any:
-    """A pytree in which the arrays of a field of all nodes of these classes are 0."""
+    """A pytree with zeros in a field of all nodes of these classes."""
 
     def cleared(node: Any) -> Any:
         if not isinstance(node, kinds):
@@ -262,7 +255,7 @@ def zeroed(state: Any, kinds: Any, field: str) -> Any:
     return jax.tree.map(cleared, state, is_leaf=lambda node: isinstance(node, kinds))
 
 
-def _compensated(total: Array, lost: Array | float, term: Array) -> tuple[Array, Array]:
+def _compensated(total: Array, lost: Number, term: Array) -> tuple[Array, Array]:
     """total + lost + term, rounded, and the rounding error."""
     term = term + lost
     rounded = total + term

@@ -1,19 +1,11 @@
 """Torsos: the layers between observations and the last layer, with fixed or adjustable computation.
 
-An agent's settings `torso` and `compute` choose one. `hidden` has one number per part:
+docs/torsos.md describes them and their settings: `hidden` has one number per part, and `compute` is
+T. iru, recall and drc have the same parameters for every T, so that acting may use another T than
+training.
 
-    mlp     dense layers; their widths
-    resnet  an input layer and residual blocks, all of one width
-    iru     interpolation recurrent unit [1]: cells, all of one width m, applied T times
-    recall  Deep Thinking's residual blocks with recall [2], all of one width, applied T times
-    drc     DRC [3]: layers of convolutional LSTMs, T ticks; their channels
-
-T is `compute`. The last three have the same parameters for every T and cost in proportion to it;
-acting may use another T than training. Nothing is kept from one observation to the next, but by a
-memory (rljax/networks/memories.py).
-
-iru, with x computed once from the input o, and c = h = 0 at the start. In each of T steps, for each
-cell:
+iru [1], with x computed once from the input o, and c = h = 0 at the start. In each of T steps, for
+each cell:
 
     x  = LN(W_x o + b_x)
     u  = LN([x; h])
@@ -22,26 +14,19 @@ cell:
     c <- f c + (1 - f) i
     h <- h + tanh(c)               the next cell uses tanh(c) as h; the last tanh(c) is added
 
-recall, with e the input's projection. In each of T steps, for all blocks:
+recall [2], with e the input's projection. In each of T steps, for all blocks:
 
     h <- W_r [h; o] + b_r,  then for each block    h starts as e
     h <- act(h + W_2 act(W_1 h + b_1) + b_2)
 
-drc, with e the encoded picture, and h_d and c_d of layer d. In each of T ticks, for each layer:
+drc [3], with e the encoded picture, and h_d and c_d of layer d. In each of T ticks, for each layer:
 
     z   = [e; h_{d-1}; h_d; pooled(h_d); edge]   the first layer has the last one's h, a tick ago
     c_d <- sigmoid(f) c_d + sigmoid(i) tanh(j)   f, i, j, o: 3x3 convolutions of z
-    h_d <- sigmoid(o) tanh(c_d)
+    h_d <- sigmoid(o) tanh(c_d)                  then a dense layer over [h_D; e]
 
-A dense layer over [h_D; e] follows. `grid` has rows and columns of pictures that are given as
-vectors.
-
-From 16 steps on, some steps are recomputed, so that the memory of gradients grows with the square
-root of T.
-
-[1] Ghugare et al., On (the Role of Iterative) Computation and Reinforcement Learning,
-    arXiv:2602.05999
-[2] Bansal et al., End-to-end Algorithm Synthesis with Recurrent Networks, arXiv:2202.05826
+[1] Ghugare et al., On (the Role of Iterative) Computation and RL, arXiv:2602.05999
+[2] Bansal et al., Deep Thinking with recall, arXiv:2202.05826
 [3] Guez et al., An Investigation of Model-Free Planning, arXiv:1901.03559
 """
 
@@ -63,15 +48,11 @@ from rljax.networks.recurrent.thinking import DRC, Recall, Span, ThinkingIRU
 
 Kind = Literal["mlp", "resnet", "iru", "recall", "drc"]
 THINKING = ("iru", "recall", "drc")  # torsos that use `compute`
-
-MOST_STEPS = 100_000  # of thinking
+MOST_STEPS = 100_000
 
 
 class TorsoSettings(NamedTuple):
-    """What an agent chooses for its torsos; see `WithTorso` and `WithMemoryAlone`.
-
-    Error messages name a field as the flag `--config.FIELD`.
-    """
+    """What an agent chooses for its torsos, named as in `WithTorso` and `WithMemoryAlone`."""
 
     torso: Kind
     compute: int
@@ -88,11 +69,11 @@ class TorsoSettings(NamedTuple):
 
     @classmethod
     def of(cls, config: Any, **others: Any) -> TorsoSettings:
-        """Those of a Config's fields of the same names, with `others` in their place."""
+        """By a Config, with `others` in place of its fields."""
         return cls(**same_fields(config, cls._fields) | others)
 
     def before(self, spec: EnvSpec, body: nn.Module) -> nn.Module:
-        """`body` behind the encoder of observations; a DRC takes the pictures themselves."""
+        """`body` behind an encoder of observations; a DRC takes the pictures themselves."""
         if self.torso == "drc":
             return body
         style = (self.activation, self.initialisation, self.layer_norm)
@@ -101,7 +82,7 @@ class TorsoSettings(NamedTuple):
 
 @config
 class WithThinking:
-    """Settings of agents with torsos that may think, but see no pictures: a base of their Config."""
+    """Settings of torsos that may think, but see no pictures, for an agent's Config."""
 
     acting: ClassVar[Acting] = Acting(settings=("compute",))
 
@@ -111,7 +92,7 @@ class WithThinking:
 
 @config
 class WithTorso:
-    """Settings of agents whose users choose a torso: a base of their Config."""
+    """Settings of torsos, for an agent's Config."""
 
     acting: ClassVar[Acting] = Acting(settings=("compute",))
 
@@ -124,7 +105,7 @@ class WithTorso:
 
 @config
 class WithMemoryAlone:
-    """Settings of a memory: a base of the Config of agents that have no progressive loss."""
+    """Settings of a memory without a progressive loss, for an agent's Config."""
 
     memory: memory_layers.Kind = "none"  # what is kept between steps: rljax/networks/memories.py
     memory_hidden: tuple[int, ...] = (64,)  # widths of the memory's layers
@@ -134,7 +115,7 @@ class WithMemoryAlone:
 
 @config
 class WithMemory(WithTorso, WithMemoryAlone):
-    """Settings of agents whose users choose a memory, too: a base of their Config."""
+    """Settings of torsos and memories, for an agent's Config."""
 
 
 def check(spec: EnvSpec, settings: TorsoSettings, *hidden: tuple[int, ...]) -> None:
@@ -220,7 +201,7 @@ def check_memory(settings: TorsoSettings) -> None:
 
 
 def torso(spec: EnvSpec, settings: TorsoSettings, hidden: tuple[int, ...]) -> nn.Module:
-    """The torso alone, behind an encoder: observations [..., O...] to features [..., m]."""
+    """The torso behind an encoder: observations [..., O...] to features [..., m]."""
     return settings.before(spec, _torso(settings, hidden))
 
 
@@ -268,7 +249,9 @@ def ensemble(
     features: int,
     output_scale: float = 1.0,
 ) -> nn.Module:
-    """`size` copies of `network` with one encoder, to [C, ...], or [C, ..., K] with K > 1 features."""
+    """`size` copies of `network` behind one encoder, to [C, ...], or [C, ..., K] with K > 1
+    features.
+    """
     if settings.torso == "mlp":
         style = (settings.activation, settings.initialisation, settings.layer_norm)
         body = networks.Ensemble(size, hidden, *style, features, output_scale)
@@ -278,7 +261,7 @@ def ensemble(
 
 
 def last(settings: TorsoSettings, features: int, output_scale: float = 1.0) -> nn.Module:
-    """The dense layer after a torso that several networks share: [..., m] to [..., features]."""
+    """The dense layer after a shared torso: [..., m] to [..., features]."""
     return networks.MLP(
         (), features, initialisation=settings.initialisation, output_scale=output_scale
     )
@@ -313,7 +296,7 @@ class TorsoEnsemble(Module):
 
 
 class ResNet(Module):
-    """Residual blocks of two layers, with normalisation and activation before each and at the end."""
+    """Residual blocks of two layers, normalisation and activation before each and at the end."""
 
     hidden: tuple[int, ...]
     activation: Activation = "relu"
@@ -360,8 +343,8 @@ def progressive(
     """The progressive loss [2]: (1 - alpha) `loss` after all steps + alpha `loss` after a random
     part.
 
-    `loss(networks, ..., key)` returns a scalar and metrics, and so does the result. alpha is
-    `settings.progressive`; if it is None, the result is `loss` itself.
+    `loss(networks, ..., key)` returns a scalar and metrics. alpha is `settings.progressive`; None:
+    `loss` itself.
     """
     if settings.progressive is None:
         return loss

@@ -12,10 +12,10 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from rljax.agent import Array, Loss, Transition
+from rljax.agent import Array, Loss, Number, Transition
 
 
-def loss(value: Any, q: Array, observation: Any, expectile: Array | float) -> Loss:
+def loss(value: Any, q: Array, observation: Any, expectile: Number) -> Loss:
     """L(V) for values q [B]; `value` maps observations [B, O...] to [B, 1]."""
     v = value(observation)[:, 0]  # [B]
     weight = jnp.where(q < v, 1.0 - expectile, expectile)

@@ -6,14 +6,14 @@ from typing import Any
 
 import jax.numpy as jnp
 
-from rljax.agent import Array
+from rljax.agent import Array, Number
 
 
 def decayed(
-    rate: Array | float,
+    rate: Number,
     updates: Array | int,
     steps_per_update: int,
-    decay_steps: Array | float | None,
+    decay_steps: Number | None,
 ) -> Any:
     """A learning rate [] after `updates` [] of `steps_per_update` environment steps.
 
@@ -25,7 +25,7 @@ def decayed(
     return rate * jnp.maximum(0.0, 1.0 - steps / decay_steps)
 
 
-def linear(start: Array | float, end: Array | float, steps: Any, duration: Array | float) -> Array:
+def linear(start: Number, end: Number, steps: Any, duration: Number) -> Array:
     """A number [] after `steps` []: it goes from `start` to `end` in `duration` steps."""
     passed = jnp.minimum(steps / duration, 1.0)
     return start + (end - start) * passed

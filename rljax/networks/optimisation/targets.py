@@ -7,11 +7,11 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from rljax.agent import Array, Metrics, every
+from rljax.agent import Array, Metrics, Number, every
 from rljax.networks.optimisation.trained import parameters_of
 
 
-def polyak(online: Any, target: Any, rate: Array | float) -> Any:
+def polyak(online: Any, target: Any, rate: Number) -> Any:
     """Targets moved towards the online parameters: (1 - rate) target + rate online, leaf by leaf.
 
     `online` may be `Trained`. Collections of a `Network` are averaged like its parameters.
@@ -20,7 +20,7 @@ def polyak(online: Any, target: Any, rate: Array | float) -> Any:
     return jax.tree.map(lambda new, old: old + rate * (new - old), online, target)
 
 
-def polyak_every(period: int, step: Array, online: Any, target: Any, rate: Array | float) -> Any:
+def polyak_every(period: int, step: Array, online: Any, target: Any, rate: Number) -> Any:
     """Targets after `polyak` on every `period`-th update; see `every`."""
 
     def move(target: Any) -> tuple[Any, Metrics]:

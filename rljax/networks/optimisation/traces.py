@@ -9,8 +9,7 @@ log pi(a|s), and the temporal-difference error delta:
   w <- w + alpha / max(M, 1) delta e
   e <- 0                                          when an episode ends, or credit assignment does
 
-M estimates how far a step overshoots the error that it should remove: no step overshoots by more
-than 1 / kappa.
+No step overshoots the error that it should remove, which M estimates, by more than 1 / kappa.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ import jax.numpy as jnp
 import optax
 from flax import struct
 
-from rljax.agent import Array
+from rljax.agent import Array, Number
 from rljax.networks.normalise import zeroed
 
 
@@ -41,15 +40,15 @@ class AdaptiveObGDState(struct.PyTreeNode):
 
 
 def obgd(
-    kappa: Array | float,
-    discount: Array | float,
-    trace_decay: Array | float,
-    learning_rate: Array | float = 1.0,
+    kappa: Number,
+    discount: Number,
+    trace_decay: Number,
+    learning_rate: Number = 1.0,
 ) -> optax.GradientTransformationExtraArgs:
-    """Overshooting-bounded gradient descent: `update(gradient, state, error=delta, reset=ended)`.
+    """Overshooting-bounded gradient descent: `update(gradient, state, error=delta, reset=end)`.
 
-    The updates are added, for example by `optax.apply_updates`: this is ascent, not descent on a
-    loss. `error` [] is delta, and `reset` [] bool clears the trace after this step.
+    Updates are added, as by `optax.apply_updates`: this is ascent, not descent. `error` [] is
+    delta; `reset` [] bool clears the trace after this step.
     """
 
     def init(params: Any) -> ObGDState:
@@ -73,19 +72,18 @@ def obgd(
 
 
 def adaptive_obgd(
-    kappa: Array | float,
-    discount: Array | float,
-    trace_decay: Array | float,
-    learning_rate: Array | float = 1.0,
-    second_moment_decay: Array | float = 0.999,
+    kappa: Number,
+    discount: Number,
+    trace_decay: Number,
+    learning_rate: Number = 1.0,
+    second_moment_decay: Number = 0.999,
     epsilon: float = 1e-8,
 ) -> optax.GradientTransformationExtraArgs:
-    """`obgd` with traces divided by the running root mean square of delta e, in the bound and in
-    the step.
+    """`obgd` with traces divided by the running root mean square of delta e, also in the bound.
 
       v <- beta v + (1 - beta) (delta e)^2,   e~ = e / sqrt(v / (1 - beta^t) + epsilon)
 
-    beta is `second_moment_decay`. A reset clears the trace, but not v.
+    beta is `second_moment_decay`. A reset does not clear v.
     """
 
     def init(params: Any) -> AdaptiveObGDState:
@@ -118,27 +116,27 @@ def adaptive_obgd(
 
 def optimiser(
     adaptive: bool,
-    kappa: Array | float,
-    discount: Array | float,
-    trace_decay: Array | float,
-    learning_rate: Array | float,
-    second_moment_decay: Array | float,
+    kappa: Number,
+    discount: Number,
+    trace_decay: Number,
+    learning_rate: Number,
+    second_moment_decay: Number,
 ) -> optax.GradientTransformationExtraArgs:
-    """`adaptive_obgd` or `obgd`, which has no second moment."""
+    """`adaptive_obgd` or `obgd`."""
     bounds = (kappa, discount, trace_decay, learning_rate)
     return adaptive_obgd(*bounds, second_moment_decay) if adaptive else obgd(*bounds)
 
 
 def restart(state: Any) -> Any:
-    """A pytree, such as an agent's State, in which all traces are 0: their episode was lost."""
+    """A pytree, such as a State, in which all traces are 0: their episode was lost."""
     return zeroed(state, (ObGDState, AdaptiveObGDState), "trace")
 
 
-def _decayed(trace: Any, gradient: Any, decay: Array | float) -> Any:
+def _decayed(trace: Any, gradient: Any, decay: Number) -> Any:
     return jax.tree.map(lambda e, g: decay * e + g, trace, gradient)
 
 
-def _bounded(learning_rate: Array | float, kappa: Array | float, error: Array, trace: Any) -> Array:
+def _bounded(learning_rate: Number, kappa: Number, error: Array, trace: Any) -> Array:
     """alpha / max(M, 1), []."""
     norm = sum(jnp.abs(e).sum() for e in jax.tree.leaves(trace))
     overshoot = learning_rate * kappa * jnp.maximum(jnp.abs(error), 1.0) * norm  # M

@@ -25,7 +25,7 @@ class GTrXL(Module):
     """Gated Transformer-XL.
 
     Its memory holds the `inputs` [..., L, m] of each block in the last L steps, the newest last,
-    without gradient, and how many of them are `known` [...]: those of this episode.
+    without gradient, and how many are `known` [...]: of this episode.
     """
 
     hidden: tuple[int, ...]
@@ -36,7 +36,6 @@ class GTrXL(Module):
     def __call__(
         self, x: Array, first: Array, memory: Any, successor: Array | None = None
     ) -> tuple[Any, Any, Any]:
-        """See the top of `memory_layers`."""
         steps, length, width = len(x), self.length, self.hidden[0]
         project = Dense(width, self.initialisation, name="input")
         tokens, time, leading = project(x), jnp.arange(steps), [1] * (x.ndim - 2)
@@ -80,9 +79,7 @@ class GTrXLBlock(Module):
     @nn.compact
     def __call__(self, x: Array, seen: Array, distance: Array, allowed: Array) -> Array:
         """Outputs [N, ..., m] for queries [N, ..., m] that attend to `seen` [K, ..., m] where
-        `allowed` [N, K, ...].
-
-        `distance` [N, K] says by how many steps a query is behind a key.
+        `allowed` [N, K, ...], `distance` [N, K] steps before them.
         """
         width, dense = self.width, functools.partial(Dense, initialisation=self.initialisation)
         heads = math.gcd(HEADS, width)

@@ -1,15 +1,11 @@
-"""The layers of memories, which `rljax.networks.memories` describes and chooses; gtrxl's are in
-`attention`.
+"""The layers of `rljax.networks.memories`; gtrxl's are in `attention`.
 
 Each maps features `x` [T, ..., m] and a memory [..., M...] to outputs [T, ..., h], the memory after
-the last step, and outputs for `successor` [T, ..., m], None without it. `first` [T, ...] marks
-steps in which an episode begins: they see nothing of what came before. A successor sees the memory
-after its step; no step sees it.
+the last step, and outputs for `successor` [T, ..., m] or None: see `Remembering`. Unlike Flax's
+cells, they multiply the inputs of all steps at once, and a kernel's gradient is one product over
+all steps.
 
-Flax's `GRUCell` and `LSTMCell` neither multiply the inputs of all steps at once nor take a kernel's
-gradient as one product over all steps, as these do.
-
-[1] Orvieto et al., Resurrecting Recurrent Neural Networks for Long Sequences, arXiv:2303.06349
+[1] Orvieto et al., LRU, arXiv:2303.06349
 [2] Tallec and Ollivier, Can recurrent neural networks warp time?, arXiv:1804.11188
 """
 
@@ -57,7 +53,7 @@ class Cell(NamedTuple):
 
 
 def hidden(memory: Any) -> Array:
-    """h [..., m], the last array of a layer's memory: its output, and what kernels multiply."""
+    """h [..., m], the last array of a layer's memory, and its output."""
     return jax.tree.leaves(memory)[-1]
 
 
@@ -73,16 +69,13 @@ def products(
 def recurrence(
     gates: Gates, kernels: Any, biases: Any, prepared: Any, first: Array, memory: Any
 ) -> tuple[Any, Any]:
-    """The memory after the last of T steps, and after each, [T, ..., m].
-
-    The kernels' gradient is one product over all steps; JAX's own would be a sum of T products.
-    """
+    """The memory after the last of T steps, and after each, [T, ..., m]."""
     return _forwards(gates, kernels, biases, prepared, first, memory)[0]
 
 
 def _forwards(
     gates: Gates, kernels: Any, biases: Any, prepared: Any, first: Array, memory: Any
-) -> tuple[Any, Any]:
+) -> Any:
     def body(memory: Any, inputs: Any) -> tuple[Any, Any]:
         prepared, first = inputs
         memory = forgotten(first, memory)
@@ -94,10 +87,8 @@ def _forwards(
     return (last, each), (kernels, biases, prepared, first, memory, each, of_h)
 
 
-def _backwards(
-    gates: Gates, kept: Any, gradients: tuple[Any, Any]
-) -> tuple[Any, Any, Any, None, Any]:
-    kernels, biases, prepared, first, memory, each, of_h = kept
+def _backwards(gates: Gates, forwards: Any, gradients: Any) -> Any:
+    kernels, biases, prepared, first, memory, each, of_h = forwards
     before = jax.tree.map(lambda x, y: jnp.concatenate([x[None], y[:-1]]), memory, each)
     before = forgotten(first, before)
 
@@ -125,7 +116,7 @@ recurrence.defvjp(_forwards, _backwards)
 
 
 class Recurrent(Module):
-    """Layers of recurrent cells, each of which scans the whole sequence before the next one does."""
+    """Layers of recurrent cells; each scans the whole sequence before the next one does."""
 
     hidden: tuple[int, ...]
     initialisation: Initialisation = "torch"
@@ -150,23 +141,28 @@ class Recurrent(Module):
                 successor = hidden(gates(each, prepare(successor), products(kernels, biases, x)))
         return x, tuple(after), successor
 
-    def kernel(self, name: str, inputs: int, outputs: int) -> Array:
-        """Weights [inputs, outputs]."""
-        kernel_init, _ = initialisers(self.initialisation, inputs, 1.0)
-        return self.param(name, kernel_init, (inputs, outputs))
+    def weights(
+        self, layer: int, inputs: int, signs: tuple[int, ...]
+    ) -> tuple[Array, tuple[Array, ...], Array]:
+        """Of inputs [I, gates x width], of h [width, width] per gate, and `bias`.
 
-    def recurrent(self, name: str, width: int, gates: int) -> Array:
-        """Weights [width, gates x width] of the memory: orthogonal, each gate by itself."""
-        kernel_init, _ = initialisers("orthogonal", width, 1.0)
+        Those of h are orthogonal, each gate by itself.
+        """
+        width, gates = self.hidden[layer], len(signs)
+        kernel_init, _ = initialisers(self.initialisation, inputs, 1.0)
+        orthogonal, _ = initialisers("orthogonal", width, 1.0)
 
         def draw(key: Array, shape: tuple[int, ...]) -> Array:
-            parts = [kernel_init(key, (width, width)) for key in jax.random.split(key, gates)]
+            parts = [orthogonal(key, (width, width)) for key in jax.random.split(key, gates)]
             return jnp.concatenate(parts, axis=1).reshape(shape)
 
-        return self.param(name, draw, (width, gates * width))
+        of_x = self.param(f"input_{layer}", kernel_init, (inputs, gates * width))
+        of_h = self.param(f"memory_{layer}", draw, (width, gates * width))
+        bias = self.bias(f"bias_{layer}", width, signs)
+        return of_x, tuple(jnp.split(of_h, gates, axis=1)), bias
 
     def bias(self, name: str, width: int, signs: tuple[int, ...] = (0,)) -> Array:
-        """Biases [gates x width]: with a span the log of `time_constants` times each gate's sign,
+        """Biases [gates x width]: with a span each gate's sign times the log of `time_constants`,
         else 0.
         """
 
@@ -180,12 +176,12 @@ class Recurrent(Module):
 
 
 def time_constants(key: Array, width: int, span: int) -> Array:
-    """After how many steps each unit has forgotten all but 1/e: uniform from 1 to `span` - 1; [2]."""
+    """Steps after which units have forgotten all but 1/e: uniform from 1 to `span` - 1; [2]."""
     return jax.random.uniform(key, (width,), minval=1.0, maxval=span - 1.0)
 
 
 def of_inputs(kernel: Array, bias: Array, gates: int) -> Callable[[Array], tuple[Array, ...]]:
-    """The products of inputs [..., I] with weights [I, gates x m], [..., m] per gate."""
+    """Products of inputs [..., I] with weights [I, gates x m], [..., m] per gate."""
     pairs = list(zip(jnp.split(kernel, gates, axis=1), jnp.split(bias, gates), strict=True))
 
     def prepare(x: Array) -> tuple[Array, ...]:
@@ -200,12 +196,8 @@ class GRU(Recurrent):
 
     @nn.nowrap
     def cell(self, layer: int, inputs: int) -> Cell:
-        width = self.hidden[layer]
-        of_x = self.kernel(f"input_{layer}", inputs, 3 * width)
-        of_h = self.recurrent(f"memory_{layer}", width, 3)
-        bias = self.bias(f"bias_{layer}", width, (0, 1, 0))
-        inner = self.bias(f"inner_{layer}", width)
-        kernels = tuple(jnp.split(of_h, 3, axis=1))
+        of_x, kernels, bias = self.weights(layer, inputs, (0, 1, 0))
+        inner = self.bias(f"inner_{layer}", self.hidden[layer])
         return Cell(of_inputs(of_x, bias, 3), kernels, (None, None, inner), gru)
 
 
@@ -221,13 +213,10 @@ class LSTM(Recurrent):
 
     @nn.nowrap
     def cell(self, layer: int, inputs: int) -> Cell:
-        width = self.hidden[layer]
-        of_x = self.kernel(f"input_{layer}", inputs, 4 * width)
-        of_h = self.recurrent(f"memory_{layer}", width, 4)
-        bias = self.bias(f"bias_{layer}", width, (1, -1, 0, 0))
+        of_x, kernels, bias = self.weights(layer, inputs, (1, -1, 0, 0))
         if self.span is None:
-            bias += jnp.repeat(jnp.array([1.0, 0.0, 0.0, 0.0]), width)
-        return Cell(of_inputs(of_x, bias, 4), tuple(jnp.split(of_h, 4, axis=1)), (None,) * 4, lstm)
+            bias += jnp.repeat(jnp.array([1.0, 0.0, 0.0, 0.0]), self.hidden[layer])
+        return Cell(of_inputs(of_x, bias, 4), kernels, (None,) * 4, lstm)
 
 
 def lstm(
@@ -240,13 +229,13 @@ def lstm(
 
 
 class IRU(thinking.ThinkingIRU):
-    """The interpolation recurrent unit whose cells c [..., m] are its memory."""
+    """The interpolation recurrent unit with the cells c [..., m] as its memory."""
 
     span: int | None = None
 
     @nn.nowrap
     def forget_bias(self) -> Callable[..., Array]:
-        """With a span of observations, each of which is thought about several times."""
+        """A span is one of observations, each of which takes several thinking steps."""
         if self.span is None:
             return super().forget_bias()
         longest = self.span * self.compute

@@ -21,8 +21,8 @@ DRC_FEATURES = 256  # of the dense layer after a DRC's ticks; arXiv:1901.03559
 
 
 class Span(NamedTuple):
-    """A part of the thinking steps: gradients flow from step `start` on, and steps from `stop` on
-    are skipped.
+    """A part of the thinking steps: gradients flow from `start` on, steps from `stop` on are
+    skipped.
     """
 
     start: Array  # [] int32
@@ -52,7 +52,7 @@ def think(step: Callable[[Any], Any], state: Any, compute: int, span: Span | Non
 
 
 class ProjectedInputs(NamedTuple):
-    """What depends on an IRU's input x alone, the same in all steps."""
+    """What depends on an IRU's input x alone, in all steps."""
 
     gates: tuple[Array, ...]  # per cell, [..., 2 m]
     mean: Array  # [..., 1]
@@ -112,11 +112,11 @@ class ThinkingIRU(Module):
         return nn.initializers.ones_init()
 
     def _cell(self, index: int, x: Array) -> tuple[Array, Array, Array, Array]:
-        """For a cell's f and then its i, [..., 2 m]: the product of x, the kernel of h [m, 2 m],
-        its sums, the bias.
+        """Of a cell's f and then its i: the product of x [..., 2 m], the kernel of h [m, 2 m], its
+        sums, the bias.
 
-        Normalisation comes after the product, by sums over rows, so that x is multiplied once:
-        LN(z) W = (z W' - mean(z) 1 W') / std(z) + shift W, with W' the rows of W times their scale.
+        Normalisation comes after the product, so that x is multiplied once: LN(z) W = (z W' -
+        mean(z) 1 W') / std(z) + shift W, with W' the rows of W times their scale.
         """
         width = x.shape[-1]
         kernel_init, bias_init = initialisers(self.initialisation, 2 * width, 1.0)
@@ -136,13 +136,13 @@ class ThinkingIRU(Module):
 
 
 def spread(x: Array) -> tuple[Array, Array]:
-    """The mean of x [..., m], and the sum of squared distances from it, [..., 1] each."""
+    """The mean of x [..., m] and the sum of squared distances from it, [..., 1] each."""
     mean = x.mean(axis=-1, keepdims=True)
     return mean, jnp.square(x - mean).sum(axis=-1, keepdims=True)
 
 
 class Recall(Module):
-    """Deep Thinking's blocks, which receive the input again in every step, to h [..., m]."""
+    """Deep Thinking's blocks, which see the input again in every step, to h [..., m]."""
 
     hidden: tuple[int, ...]  # the width m, once per residual block
     compute: int  # T
@@ -223,9 +223,7 @@ class DRC(Module):
 def dense(
     module: nn.Module, name: str, inputs: int, features: int, scale: float = math.sqrt(2.0)
 ) -> Callable[[Array], Array]:
-    """A dense layer with parameters of `module`, a `Recall` or `DRC`, that can be called inside a
-    loop.
-    """
+    """A dense layer of `module`, a `Recall` or `DRC`, that can be called inside a loop."""
     kernel_init, bias_init = initialisers(module.initialisation, inputs, scale)  # type: ignore[attr-defined]
     kernel = module.param(f"{name}_kernel", kernel_init, (inputs, features))
     bias = module.param(f"{name}_bias", bias_init, (features,))
@@ -233,7 +231,5 @@ def dense(
 
 
 def around(pictures: Array) -> Array:
-    """The 3x3 patch around each cell, [N, H, W, K] to [N, H, W, 9 K], with zeros outside the
-    picture.
-    """
+    """The 3x3 patch around each cell, [N, H, W, K] to [N, H, W, 9 K]; outside are zeros."""
     return networks.patches(jnp.pad(pictures, ((0, 0), (1, 1), (1, 1), (0, 0))), 3, 1)
