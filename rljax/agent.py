@@ -116,20 +116,18 @@ class Agent(Protocol):
     - `remember(spec, config) -> memory`: the memory of one environment where an episode begins, a
       tree of arrays, or None where these settings remember nothing. It depends on no float of
       `config`. `act` then takes the memory [..., M...] as its last argument and returns `(action,
-      extras, memory)`. A memory that only exploring actions depend on is a
-      `networks.noise.Lasting`, and `act` also works without it.
+      extras, memory)`. If only exploring actions depend on it, it is a `networks.noise.Lasting`,
+      and `act` also works without it.
     - `perceive(state, observation, first, config) -> State` sees every observation [E, O...] once,
       before acting on it; `first` [E] marks those that begin an episode. To normalise observations,
       declare `normalise_observations=True` instead.
     - `prepare(state, data, config) -> State` sees the whole data set [N, ...] before the first
       update.
     - `value(state, observation, action, config) -> Array`: the critics' value [...] of actions
-      [..., A]. Runs from data report its mean over terminal rows; adversarial corruptions minimise
-      it.
-    - `use_base(state, base, config) -> State` takes another run's policy, a `Base`: `rljax train
-      ... --base RUN`.
-    - `acting(config) -> Acting`: settings that an evaluation may change, `rljax eval RUN --config.X
-      VALUE`.
+      [..., A], for reports of runs from data and adversarial corruptions.
+    - `use_base(state, base, config) -> State` takes another run's `Base`: `rljax train ... --base
+      RUN`.
+    - `acting(config) -> Acting`: what `rljax eval RUN --config.X VALUE` may change.
     - `schedule(config, steps) -> Config` turns shares of the run into steps, for learning and
       acting. `steps` is the run's length: environment steps of each learner, or updates where it
       learns from a data set.
@@ -150,12 +148,12 @@ class Agent(Protocol):
         """Raise `ValueError` before anything compiles for what cannot work."""
 
     def init(self, key: Array, spec: EnvSpec, config: Any) -> Any:
-        """Return a fresh State: trained networks, targets, and what else updates change."""
+        """A fresh State: trained networks, targets, and what else updates change."""
 
     def act(
         self, state: Any, observation: Array, key: Array, config: Any, explore: bool
     ) -> tuple[Array, dict]:
-        """Return `action` and `extras` for observations [..., O...].
+        """`action` and `extras` for observations [..., O...].
 
         Without `explore`, as in evaluation, most agents return the mean or mode and ignore the key;
         generative ones draw.
@@ -218,8 +216,8 @@ def choose(first: Array, fresh: Any, memory: Any) -> Any:
 
 @dataclasses.dataclass(frozen=True)
 class Acting:
-    """Fields of a `Config` that an evaluation may change, such as thinking steps: arrays of the
-    State keep their shapes.
+    """Fields of a `Config` that an evaluation may change, such as thinking steps, but no array's
+    shape.
     """
 
     settings: tuple[str, ...] = ()
@@ -233,9 +231,7 @@ class Acting:
 
 
 def acting(agent: Any, config: Any) -> Acting:
-    """The settings that an evaluation may change, as the agent or a base class of its Config
-    declares.
-    """
+    """The settings that an evaluation may change, by the agent or a base class of its Config."""
     if hasattr(agent, "acting"):
         return agent.acting(config)
     return getattr(type(config), "acting", Acting())
@@ -293,7 +289,7 @@ def every(
 def in_steps(setting: Any, steps: float) -> Any:
     """A setting in steps: values up to 1 are shares of the run's `steps`, larger ones steps.
 
-    `setting` is a number, one value per learner, or None, which stays None.
+    `setting` is a number, one per learner, or None, which stays None.
     """
     if setting is None:
         return None

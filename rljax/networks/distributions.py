@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 class Actor(struct.PyTreeNode):
     """The parameters that an actor's optimiser moves.
 
-    Agents share this class: JAX takes two dataclasses with equal fields for equal pytrees, and a
-    function compiled for one may return the other (`jax.tree.structure`, JAX 0.10).
+    Agents share this class, because JAX takes two dataclasses with equal fields for equal pytrees:
+    a function compiled for one may return the other (`jax.tree.structure`, JAX 0.10).
     """
 
     mean: Network  # [O] -> [A]: before tanh, or logits
@@ -126,8 +126,8 @@ class Independent:
 def discrete(
     logits: Array, choices: tuple[int, ...] = (), mask: Array | None = None
 ) -> Distribution:
-    """The distribution of discrete actions for `logits` [..., A] and a mask [..., A] of allowed
-    ones.
+    """The distribution of discrete actions for `logits` [..., A], of which `mask` [..., A] allows
+    some.
 
     With `choices`, an action is one of each, and A is their sum.
     """
@@ -222,8 +222,8 @@ def permutation(key: Array, rows: int) -> Array:
     """The indices 0 to `rows` - 1 in random order, int32 [rows].
 
     Each is packed below random bits, and all are sorted as one array: on the CPU a ninth of the
-    time of `jax.random.permutation`. Two with equal bits keep their order, with probability at most
-    2^-16.
+    time of `jax.random.permutation`. Pairs with equal bits, at most 2^-16 of them, keep their
+    order.
     """
     width = max(1, (rows - 1).bit_length())
     if width > 16:  # too few random bits would remain

@@ -184,8 +184,8 @@ class Pictures(Module):
 
 
 def perturbed(key: Array, observation: Any, radius: Number, number: int) -> Any:
-    """Observations [n, B, O...] around a batch [B, O...]: the same n steps of U(-radius, radius)
-    from each row, in the units of networks.
+    """Observations [n, B, O...] around [B, O...]: the same n steps of U(-radius, radius), in
+    networks' units.
     """
 
     def around(key: Array, x: Array) -> Array:
@@ -203,9 +203,7 @@ def convolve(pictures: Array, kernel: Array, stride: int = 1) -> Array:
     """Convolution without padding: pictures [N, H, W, K] and kernel [w, w, K, C] to [N, H', W', C].
 
     Where the stride divides w, blocks of stride x stride pixels become channels of one pixel: fewer
-    and longer rows are copied to the patches. On the CPU gradients take a fifth to an eighteenth of
-    the time of XLA's own convolutions; forwards, "small" takes half, nature's first one twice the
-    time.
+    and longer rows are copied to the patches.
     """
     width, channels = len(kernel), kernel.shape[-1]
     if stride > 1 and width % stride == 0:

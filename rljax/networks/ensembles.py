@@ -102,8 +102,8 @@ def create_critic(
 
 
 def fit_bins(critic: T, data: Transition, discount: Number, scale: Number = 1.0) -> T:
-    """Critics, a `Network` or `Trained`, whose unknown ends of bins lie around the discounted
-    returns of data [N, ...], if they have bins.
+    """Critics, a `Network` or `Trained`, whose unknown ends of bins, if any, lie around the
+    discounted returns of data [N, ...].
 
     `scale` multiplies rewards.
     """
@@ -140,9 +140,8 @@ def _body(critic: Any) -> Any:
 def smallest(values: Array, axis: int = 0) -> Array:
     """The smallest value over `axis`: of critics [C, ...], their minimum [...].
 
-    Its gradient goes to one value. That of `values.min(axis)` is divided by the number of values
-    that equal the minimum: if XLA computes them twice and rounds them differently, that is 0, and
-    the gradient 0 / 0.
+    Its gradient goes to one value. `values.min(axis)` divides it by how many values equal the
+    minimum: if XLA computes them twice and rounds them differently, by 0.
     """
     index = jnp.argmin(jax.lax.stop_gradient(values), axis=axis)
     mask = jax.nn.one_hot(index, values.shape[axis], axis=axis, dtype=bool)
@@ -171,9 +170,7 @@ def member(ensemble: Network | Trained, index: int) -> Network:
 
 
 def members(ensemble: Network | Trained) -> Network:
-    """An `Ensemble` as a stack [C, ...] of ensembles of one, which have inputs of their own under
-    `vmap`.
-    """
+    """An `Ensemble` as a stack [C, ...] of ensembles of one, for `vmap` over their inputs."""
     return _of_one(parameters_of(ensemble), lambda x: x[:, None])
 
 

@@ -29,9 +29,7 @@ Embedding = Annotated[int, AtLeast(4)]  # features of a time: at least two sines
 
 
 def sinusoidal(time: Array, size: int) -> Array:
-    """Sines and cosines [..., size] of times [...], at frequencies from 1 to 1e-4
-    (arXiv:1706.03762, 3.5).
-    """
+    """Sines and cosines [..., size] of times [...], frequencies 1 to 1e-4 (arXiv:1706.03762, 3.5)."""
     frequencies = jnp.exp(-np.log(10_000.0) * jnp.arange(size // 2) / (size // 2 - 1))
     angle = time[..., None] * frequencies
     return jnp.concatenate([jnp.sin(angle), jnp.cos(angle)], axis=-1)
@@ -40,7 +38,7 @@ def sinusoidal(time: Array, size: int) -> Array:
 class Field(Module):
     """An MLP over noisy actions, observations and times: a denoiser or a velocity field.
 
-    A time enters as a number; with `embedding` > 0 as that many features, by a small MLP of its
+    A time enters as a number, or with `embedding` > 0 as so many features, an MLP of its
     `sinusoidal`.
     """
 
@@ -166,13 +164,14 @@ def average_velocity(
     time: Array,
     velocity: Array,
 ) -> tuple[Array, Array]:
-    """u(a_t, r, t) and its target by MeanFlow's identity, without gradient, both [..., A].
+    """u(a_t, r, t) = `field(a, r, t)` and its target by MeanFlow's identity, without gradient,
+    [..., A].
 
     u (t - r) is the displacement from r to t along a flow with `velocity` v [3, eq. 6]:
 
       u = v - (t - r) du/dt,   du/dt = v . grad_a u + d_t u,
 
-    where du/dt is one product of the Jacobian of u = `field(a, r, t)` with (v, 0, 1).
+    where du/dt is one product of u's Jacobian with (v, 0, 1).
     """
     direction = (velocity, jnp.ones_like(time))
     u, derivative = jax.jvp(lambda a, t: field(a, start, t), (noisy, time), direction)

@@ -23,15 +23,12 @@ def initialisers(
 ) -> tuple[Callable, Callable]:
     """Kernel and bias initialisers of a dense layer, the `last` of its network or another one.
 
-    - torch: U(+-1/sqrt(fan_in)) for both, PyTorch's default since 0.4 (kaiming_uniform with a =
-      sqrt 5);
-    - orthogonal: gain `scale`, biases zero (Andrychowicz et al. 2021 and the PPO of OpenAI
-      Baselines);
+    - torch: U(+-1/sqrt(fan_in)) for both, PyTorch's default since 0.4;
+    - orthogonal: gain `scale`, biases zero (the PPO of OpenAI Baselines);
     - lecun_uniform: U(+-sqrt(3/fan_in)), biases zero (Brax);
     - glorot_uniform: U(+-sqrt(6/(fan_in + fan_out))), biases zero (the original SAC);
-    - edac: kernels U(+-1/sqrt(fan_out)) with biases of 0.1, and U(+-3e-3) for both in the last
-      layer (CORL's SAC-N and EDAC, and RIQL, which give PyTorch's initialiser the transposed
-      kernel);
+    - edac: kernels U(+-1/sqrt(fan_out)) and biases 0.1, U(+-3e-3) for both in the last layer
+      (CORL's SAC-N and EDAC, RIQL: PyTorch's initialiser of the transposed kernel);
     - sparse: U(+-1/sqrt(fan_in)), each unit's ceil(0.9 fan_in) at random set to 0, biases zero
       (arXiv:2410.14606).
     """
@@ -75,12 +72,10 @@ def _sparse(bound: float, key: Array, shape: Sequence[int], dtype: Any = jnp.flo
 
 
 def _orthogonal(scale: float, key: Array, shape: Sequence[int], dtype: Any = jnp.float32) -> Array:
-    """`scale` times random orthonormal columns, or rows if there are fewer rows, like
-    `nn.initializers.orthogonal`.
+    """`scale` times random orthonormal columns, or rows if fewer, as `nn.initializers.orthogonal`.
 
-    By Gram-Schmidt, because jaxlib's QR can deadlock on a CPU: it takes a thread of the pool and
-    waits there for others. As many batched QRs at once as there are threads, such as one per
-    learner, wait for ever (jaxlib 0.10.2 with two cores).
+    By Gram-Schmidt, because jaxlib's QR can deadlock on a CPU: as many batched QRs at once as there
+    are threads, such as one per learner, wait for ever (jaxlib 0.10.2 with two cores).
     """
     return scale * _orthonormal(key, tuple(shape), dtype)
 

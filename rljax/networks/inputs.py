@@ -31,12 +31,10 @@ class Raw:
 
     def create(self, spec: EnvSpec) -> Any:
         """Statistics before the first observation, or None."""
-        del spec
         return None
 
     def __call__(self, statistics: Any, observation: Any) -> Any:
         """Observations [..., O...] as the agent sees them."""
-        del statistics
         return observation
 
     def perceive(self, statistics: Any, observation: Any, first: Array) -> Any:
@@ -44,12 +42,10 @@ class Raw:
 
         `first` [E] marks those that begin an episode.
         """
-        del observation, first
         return statistics
 
     def prepare(self, statistics: Any, data: Transition) -> Any:
         """The statistics with a data set [N, ...] counted, before the first update."""
-        del data
         return statistics
 
     def batch(self, statistics: Any, batch: Transition) -> tuple[Transition, Any]:
@@ -75,7 +71,6 @@ class Running(_OfObservations):
 
     def perceive(self, statistics: Any, observation: Any, first: Array) -> Any:
         """See `Raw`."""
-        del first
         return normalise.update(statistics, observation)
 
 
@@ -103,7 +98,6 @@ class OfData(_OfObservations):
 
     def prepare(self, statistics: Any, data: Transition) -> Any:
         """See `Raw`. Goals have the statistics of states."""
-        del statistics
         statistics = normalise.of_data(data.observation)
         if self.successors:
             statistics = normalise.update(statistics, data.next_observation)

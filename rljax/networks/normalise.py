@@ -82,9 +82,9 @@ def normalise(statistics: Any, samples: Any, limit: float = 10.0) -> Any:
 
 
 def standardise(statistics: Any, samples: Any, epsilon: float = 1e-3) -> Any:
-    """Samples [..., O...] by the mean and std of a data set, not clipped.
+    """Samples [..., O...] by a data set's mean and std, to which `epsilon` is added, not clipped.
 
-    `epsilon` is added to the std, as in TD3+BC (arXiv:2106.06860) and its successors.
+    As in TD3+BC (arXiv:2106.06860) and its successors.
     """
     if not isinstance(statistics, Statistics):
         part = functools.partial(standardise, epsilon=epsilon)
@@ -165,7 +165,7 @@ def scaled_rewards(returns: Returns, reward: Array, limit: float = 10.0) -> Arra
 
 
 class Moments(struct.PyTreeNode):
-    """Mean and sample variance of a stream of samples. The count stops growing at 2^31 - 1."""
+    """Mean and sample variance of a stream, whose count stops growing at 2^31 - 1."""
 
     count: Array  # [] int32
     mean: Array  # [O...]

@@ -2,24 +2,15 @@
 
 docs/torsos.md describes them and their settings: `hidden` has one number per part, and `compute` is
 T. iru, recall and drc have the same parameters for every T, so that acting may use another T than
-training.
+training. The equations of iru [1] stand there; with several cells, the next one uses tanh(c) as h,
+and the last tanh(c) is added.
 
-iru [1], with x computed once from the input o, and c = h = 0 at the start. In each of T steps, for
-each cell:
-
-    x  = LN(W_x o + b_x)
-    u  = LN([x; h])
-    f  = sigmoid(W_f u + b_f)      b_f starts at 1
-    i  = tanh(W_i u + b_i)
-    c <- f c + (1 - f) i
-    h <- h + tanh(c)               the next cell uses tanh(c) as h; the last tanh(c) is added
-
-recall [2], with e the input's projection. In each of T steps, for all blocks:
+recall [2], with e the input's projection, in each of T steps:
 
     h <- W_r [h; o] + b_r,  then for each block    h starts as e
     h <- act(h + W_2 act(W_1 h + b_1) + b_2)
 
-drc [3], with e the encoded picture, and h_d and c_d of layer d. In each of T ticks, for each layer:
+drc [3], with e the encoded picture, and h_d and c_d of layer d, in each of T ticks for each layer:
 
     z   = [e; h_{d-1}; h_d; pooled(h_d); edge]   the first layer has the last one's h, a tick ago
     c_d <- sigmoid(f) c_d + sigmoid(i) tanh(j)   f, i, j, o: 3x3 convolutions of z
@@ -105,7 +96,7 @@ class WithTorso:
 
 @config
 class WithMemoryAlone:
-    """Settings of a memory without a progressive loss, for an agent's Config."""
+    """Settings of a memory, for Configs without progressive loss."""
 
     memory: memory_layers.Kind = "none"  # what is kept between steps: rljax/networks/memories.py
     memory_hidden: tuple[int, ...] = (64,)  # widths of the memory's layers
@@ -119,7 +110,7 @@ class WithMemory(WithTorso, WithMemoryAlone):
 
 
 def check(spec: EnvSpec, settings: TorsoSettings, *hidden: tuple[int, ...]) -> None:
-    """Raise `ValueError` for settings that fit no torso; `hidden` has the parts of each network."""
+    """Raise `ValueError` for settings that fit no torso; `hidden` has each network's parts."""
     kind, compute, grid = settings.torso, settings.compute, settings.grid
     agent.require_at_least(settings, compute=1)
     if compute > MOST_STEPS:
@@ -249,9 +240,7 @@ def ensemble(
     features: int,
     output_scale: float = 1.0,
 ) -> nn.Module:
-    """`size` copies of `network` behind one encoder, to [C, ...], or [C, ..., K] with K > 1
-    features.
-    """
+    """`size` copies of `network` behind one encoder, to [C, ...], or [C, ..., K] for K > 1."""
     if settings.torso == "mlp":
         style = (settings.activation, settings.initialisation, settings.layer_norm)
         body = networks.Ensemble(size, hidden, *style, features, output_scale)
@@ -325,7 +314,7 @@ def spans(key: Array, compute: int) -> Span:
 
 
 def during(networks_: Any, span: Span) -> Any:
-    """A tree of networks, of which those that think take the steps of `span` only."""
+    """A tree of networks, in which those that think take the steps of `span` only."""
 
     def bind(network: Any) -> Any:
         module = getattr(network, "module", None)

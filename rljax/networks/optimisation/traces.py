@@ -63,7 +63,6 @@ def obgd(
         reset: Array,
         **extra_args: Any,
     ) -> tuple[Any, ObGDState]:
-        del params, extra_args
         trace = _decayed(state.trace, updates, discount * trace_decay)
         size = _bounded(learning_rate, kappa, error, trace) * error
         return jax.tree.map(lambda e: size * e, trace), ObGDState(_cleared(trace, reset))
@@ -99,7 +98,6 @@ def adaptive_obgd(
         reset: Array,
         **extra_args: Any,
     ) -> tuple[Any, AdaptiveObGDState]:
-        del params, extra_args
         trace = _decayed(state.trace, updates, discount * trace_decay)
         count = jnp.asarray(optax.safe_increment(state.count))
         beta, unbias = second_moment_decay, 1.0 - second_moment_decay**count

@@ -144,10 +144,7 @@ class Recurrent(Module):
     def weights(
         self, layer: int, inputs: int, signs: tuple[int, ...]
     ) -> tuple[Array, tuple[Array, ...], Array]:
-        """Of inputs [I, gates x width], of h [width, width] per gate, and `bias`.
-
-        Those of h are orthogonal, each gate by itself.
-        """
+        """Of inputs [I, gates x width], of h [width, width] per gate, orthogonal, and `bias`."""
         width, gates = self.hidden[layer], len(signs)
         kernel_init, _ = initialisers(self.initialisation, inputs, 1.0)
         orthogonal, _ = initialisers("orthogonal", width, 1.0)
@@ -334,9 +331,7 @@ class LRUBlock(Module):
 
 
 def _rates(key: Array, shape: tuple[int], span: int | None) -> Array:
-    """nu of lru, for |lambda|^2 uniform between the squares of two limits [1, lemma 3.2], or by a
-    span.
-    """
+    """nu of lru: |lambda|^2 is uniform between two squares [1, lemma 3.2], or follows the span."""
     if span is not None:
         return -jnp.log(time_constants(key, *shape, span))
     uniform = jax.random.uniform(key, shape)
