@@ -29,7 +29,7 @@ Embedding = Annotated[int, AtLeast(4)]  # features of a time: at least two sines
 
 
 def sinusoidal(time: Array, size: int) -> Array:
-    """Sines and cosines [..., size] of times [...], frequencies 1 to 1e-4 (arXiv:1706.03762, 3.5)."""
+    """Sines and cosines [..., size] of times [...] at frequencies 1 to 1e-4; arXiv:1706.03762."""
     frequencies = jnp.exp(-np.log(10_000.0) * jnp.arange(size // 2) / (size // 2 - 1))
     angle = time[..., None] * frequencies
     return jnp.concatenate([jnp.sin(angle), jnp.cos(angle)], axis=-1)
@@ -178,9 +178,9 @@ def average_velocity(
     return u, jax.lax.stop_gradient(velocity - (time - start)[..., None] * derivative)
 
 
-def logit_normal(key: Array, shape: tuple[int, ...], mean: float = -0.4, std: float = 1.0) -> Array:
-    """Times in (0, 1): sigmoids of Gaussian noise. The defaults are MeanFlow's."""
-    return jax.nn.sigmoid(mean + std * jax.random.normal(key, shape))
+def logit_normal(key: Array, shape: tuple[int, ...]) -> Array:
+    """MeanFlow's times in (0, 1): sigmoids of Gaussian noise."""
+    return jax.nn.sigmoid(-0.4 + jax.random.normal(key, shape))
 
 
 def repeated(spec: EnvSpec, observation: Any, number: int) -> Any:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, Literal
+from typing import Literal
 
 import jax
 import jax.numpy as jnp
@@ -42,8 +42,8 @@ def initialisers(
             return uniform, uniform
         case "edac":
 
-            def by_fan_out(key: Array, shape: Sequence[int], dtype: Any = jnp.float32) -> Array:
-                return _uniform(1.0 / math.sqrt(shape[-1]), key, shape, dtype)
+            def by_fan_out(key: Array, shape: Sequence[int]) -> Array:
+                return _uniform(1.0 / math.sqrt(shape[-1]), key, shape)
 
             return by_fan_out, nn.initializers.constant(0.1)
         case "sparse":
@@ -56,32 +56,32 @@ def initialisers(
             return nn.initializers.glorot_uniform(), zeros
 
 
-def _uniform(bound: float, key: Array, shape: Sequence[int], dtype: Any = jnp.float32) -> Array:
+def _uniform(bound: float, key: Array, shape: Sequence[int]) -> Array:
     """U(-bound, bound)."""
-    return jax.random.uniform(key, tuple(shape), dtype, -bound, bound)
+    return jax.random.uniform(key, tuple(shape), minval=-bound, maxval=bound)
 
 
-def _sparse(bound: float, key: Array, shape: Sequence[int], dtype: Any = jnp.float32) -> Array:
+def _sparse(bound: float, key: Array, shape: Sequence[int]) -> Array:
     """U(-bound, bound) for a few weights of each unit, 0 for others; `shape` ends with units."""
     key_weights, key_zeros = jax.random.split(key)
     fan_in = math.prod(shape[:-1])
     order = jnp.tile(jnp.arange(fan_in)[:, None], shape[-1])
     order = jax.random.permutation(key_zeros, order, independent=True)
     mask = order >= math.ceil(SPARSITY * fan_in)
-    return jnp.where(mask.reshape(shape), _uniform(bound, key_weights, shape, dtype), 0.0)
+    return jnp.where(mask.reshape(shape), _uniform(bound, key_weights, shape), 0.0)
 
 
-def _orthogonal(scale: float, key: Array, shape: Sequence[int], dtype: Any = jnp.float32) -> Array:
+def _orthogonal(scale: float, key: Array, shape: Sequence[int]) -> Array:
     """`scale` times random orthonormal columns, or rows if fewer, as `nn.initializers.orthogonal`.
 
     By Gram-Schmidt, because jaxlib's QR can deadlock on a CPU: as many batched QRs at once as there
     are threads, such as one per learner, wait for ever (jaxlib 0.10.2 with two cores).
     """
-    return scale * _orthonormal(key, tuple(shape), dtype)
+    return scale * _orthonormal(key, tuple(shape))
 
 
-@functools.partial(jax.jit, static_argnums=(1, 2), inline=True)  # traced only once for each shape
-def _orthonormal(key: Array, shape: tuple[int, ...], dtype: Any) -> Array:
+@functools.partial(jax.jit, static_argnums=1, inline=True)  # traced once for each shape
+def _orthonormal(key: Array, shape: tuple[int, ...]) -> Array:
     rows, units = math.prod(shape[:-1]), shape[-1]  # units of a convolution are its channels
     columns = min(rows, units)
 
@@ -91,6 +91,6 @@ def _orthonormal(key: Array, shape: tuple[int, ...], dtype: Any) -> Array:
             column = column - q @ jnp.where(jnp.arange(columns) < i, q.T @ column, 0.0)
         return q.at[:, i].set(column / jnp.sqrt(jnp.square(column).sum()))
 
-    q = jax.random.normal(key, (max(rows, units), columns), dtype)
+    q = jax.random.normal(key, (max(rows, units), columns))
     q = jax.lax.fori_loop(0, columns, normalise, q)
     return (q if rows >= units else q.T).reshape(shape)

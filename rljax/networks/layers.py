@@ -355,7 +355,7 @@ class Encoded(Module):
         return self.body(self.encoder(observation), *inputs, **options)
 
 
-def centred(x: Array, axes: tuple[int, ...] = (-1,), epsilon: float = 1e-5) -> Array:
+def centred(x: Array, axes: tuple[int, ...] = (-1,)) -> Array:
     """Layer normalisation without parameters: zero mean and unit variance over `axes`."""
     x = x - x.mean(axis=axes, keepdims=True)
-    return x * jax.lax.rsqrt(jnp.square(x).mean(axis=axes, keepdims=True) + epsilon)
+    return x * jax.lax.rsqrt(jnp.square(x).mean(axis=axes, keepdims=True) + 1e-5)

@@ -7,7 +7,6 @@ many small batches are as exact as a large one, and none stops growing.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -74,22 +73,21 @@ def _each(
     return without(samples) if statistics is None else function(statistics, samples)
 
 
-def normalise(statistics: Any, samples: Any, limit: float = 10.0) -> Any:
-    """Samples [..., O...] with zero mean and unit variance, clipped to [-limit, limit]."""
+def normalise(statistics: Any, samples: Any) -> Any:
+    """Samples [..., O...] with zero mean and unit variance, clipped to [-10, 10]."""
     if not isinstance(statistics, Statistics):
-        return _each(functools.partial(normalise, limit=limit), statistics, samples, lambda x: x)
-    return jnp.clip(standard_score(statistics, samples), -limit, limit)
+        return _each(normalise, statistics, samples, lambda x: x)
+    return jnp.clip(standard_score(statistics, samples), -10.0, 10.0)
 
 
-def standardise(statistics: Any, samples: Any, epsilon: float = 1e-3) -> Any:
-    """Samples [..., O...] by a data set's mean and std, to which `epsilon` is added, not clipped.
+def standardise(statistics: Any, samples: Any) -> Any:
+    """Samples [..., O...] by a data set's mean and std, not clipped.
 
-    As in TD3+BC (arXiv:2106.06860) and its successors.
+    1e-3 is added to the std, as in TD3+BC (arXiv:2106.06860) and its successors.
     """
     if not isinstance(statistics, Statistics):
-        part = functools.partial(standardise, epsilon=epsilon)
-        return _each(part, statistics, samples, lambda x: x)
-    return (samples - statistics.mean) / (jnp.sqrt(statistics.variance) + epsilon)
+        return _each(standardise, statistics, samples, lambda x: x)
+    return (samples - statistics.mean) / (jnp.sqrt(statistics.variance) + 1e-3)
 
 
 def of_data(samples: Any) -> Any:
@@ -138,16 +136,16 @@ def create_returns(num_envs: int) -> Returns:
 
 
 def scale_rewards(
-    returns: Returns, reward: Array, ended: Array, discount: Number, limit: float = 10.0
+    returns: Returns, reward: Array, ended: Array, discount: Number
 ) -> tuple[Returns, Array]:
     """Count a rollout's rewards [T, E], and divide them by the std of the discounted return.
 
-    `ended` [T, E] marks the last steps of episodes. No mean is subtracted; results are clipped to
-    [-limit, limit].
+    `ended` [T, E] marks the last steps of episodes. Results are clipped to [-10, 10], no mean is
+    subtracted.
     """
     running, sums = running_sums(returns.running, reward, ended, discount)
     returns = Returns(running, update(returns.statistics, sums.ravel()))
-    return returns, scaled_rewards(returns, reward, limit)
+    return returns, scaled_rewards(returns, reward)
 
 
 def scale_rollout(
@@ -159,9 +157,9 @@ def scale_rollout(
     return returns, batch.replace(reward=reward)
 
 
-def scaled_rewards(returns: Returns, reward: Array, limit: float = 10.0) -> Array:
+def scaled_rewards(returns: Returns, reward: Array) -> Array:
     """Rewards [...] divided and clipped as by `scale_rewards`."""
-    return jnp.clip(reward / jnp.sqrt(returns.statistics.variance + 1e-8), -limit, limit)
+    return jnp.clip(reward / jnp.sqrt(returns.statistics.variance + 1e-8), -10.0, 10.0)
 
 
 class Moments(struct.PyTreeNode):
