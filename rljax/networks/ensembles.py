@@ -96,9 +96,9 @@ def create_critic(
     binned = BinnedEnsemble(**style | options)
     module = module.clone(body=binned) if isinstance(module, Encoded) else binned
     ends = [jnp.nan if end is None else end for end in (head.v_min, head.v_max)]
-    bounds = jnp.stack([jnp.asarray(end, jnp.float32) for end in ends])
+    ends = [jnp.asarray(end, jnp.float32) for end in ends]
     network = create(module, key, *inputs, bounds=jnp.ones(2))
-    return network.replace(options={"bounds": bounds})
+    return network.replace(options={"bounds": jnp.stack(ends)})
 
 
 def fit_bins(critic: T, data: Transition, discount: Number, scale: Number = 1.0) -> T:

@@ -108,7 +108,7 @@ def penalty(log_multiplier: Array, gap: Array, settings: WithConservatism) -> Ar
     if not settings.lagrange:
         return settings.penalty_weight * gap
     multiplier, weight = jnp.clip(jnp.exp(log_multiplier), 0.0, 1e6), settings.penalty_weight
-    target_gap = settings.target_gap * weight if settings.weighted_target else settings.target_gap
+    target_gap = weight * settings.target_gap if settings.weighted_target else settings.target_gap
     return multiplier * (weight * gap - target_gap)
 
 

@@ -143,8 +143,8 @@ class Recurrent(Module):
 
     def weights(
         self, layer: int, inputs: int, signs: tuple[int, ...]
-    ) -> tuple[Array, tuple[Array, ...], Array]:
-        """Of inputs [I, gates x width], of h [width, width] per gate, orthogonal, and `bias`."""
+    ) -> tuple[Array, Array, Array]:
+        """Of inputs [I, gates x width], of h [width, gates x width], orthogonal, and `bias`."""
         width, gates = self.hidden[layer], len(signs)
         kernel_init, _ = initialisers(self.initialisation, inputs, 1.0)
         orthogonal, _ = initialisers("orthogonal", width, 1.0)
@@ -155,8 +155,7 @@ class Recurrent(Module):
 
         of_x = self.param(f"input_{layer}", kernel_init, (inputs, gates * width))
         of_h = self.param(f"memory_{layer}", draw, (width, gates * width))
-        bias = self.bias(f"bias_{layer}", width, signs)
-        return of_x, tuple(jnp.split(of_h, gates, axis=1)), bias
+        return of_x, of_h, self.bias(f"bias_{layer}", width, signs)
 
     def bias(self, name: str, width: int, signs: tuple[int, ...] = (0,)) -> Array:
         """Biases [gates x width]: with a span each gate's sign times the log of `time_constants`,
@@ -193,9 +192,10 @@ class GRU(Recurrent):
 
     @nn.nowrap
     def cell(self, layer: int, inputs: int) -> Cell:
-        of_x, kernels, bias = self.weights(layer, inputs, (0, 1, 0))
+        of_x, of_h, bias = self.weights(layer, inputs, (0, 1, 0))
         inner = self.bias(f"inner_{layer}", self.hidden[layer])
-        return Cell(of_inputs(of_x, bias, 3), kernels, (None, None, inner), gru)
+        prepare, kernels = of_inputs(of_x, bias, 3), tuple(jnp.split(of_h, 3, axis=1))
+        return Cell(prepare, kernels, (None, None, inner), gru)
 
 
 def gru(h: Array, x: tuple[Array, ...], y: tuple[Array, ...]) -> Array:
@@ -210,10 +210,10 @@ class LSTM(Recurrent):
 
     @nn.nowrap
     def cell(self, layer: int, inputs: int) -> Cell:
-        of_x, kernels, bias = self.weights(layer, inputs, (1, -1, 0, 0))
+        of_x, of_h, bias = self.weights(layer, inputs, (1, -1, 0, 0))
         if self.span is None:
             bias += jnp.repeat(jnp.array([1.0, 0.0, 0.0, 0.0]), self.hidden[layer])
-        return Cell(of_inputs(of_x, bias, 4), kernels, (None,) * 4, lstm)
+        return Cell(of_inputs(of_x, bias, 4), tuple(jnp.split(of_h, 4, axis=1)), (None,) * 4, lstm)
 
 
 def lstm(

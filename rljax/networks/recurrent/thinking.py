@@ -95,10 +95,10 @@ class ThinkingIRU(Module):
             for of_x, (kernel, total, bias), c in parts:
                 h_mean, h_spread = spread(below)
                 mean = 0.5 * (projected.mean + h_mean)
-                apart = jnp.square(0.5 * (projected.mean - h_mean))
-                variance = (projected.spread + h_spread) / (2 * width) + apart
-                product = of_x + below @ kernel - mean * total
-                gates = jax.lax.rsqrt(variance + 1e-5) * product + bias
+                variance = (projected.spread + h_spread) / (2 * width)
+                variance += jnp.square(0.5 * (projected.mean - h_mean))
+                scale = jax.lax.rsqrt(variance + 1e-5)
+                gates = scale * (of_x + below @ kernel - mean * total) + bias
                 f, i = jax.nn.sigmoid(gates[..., :width]), jnp.tanh(gates[..., width:])
                 after.append(f * c + (1.0 - f) * i)
                 below = jnp.tanh(after[-1])
@@ -131,8 +131,8 @@ class ThinkingIRU(Module):
         shift = self.param(f"shift_{index}", nn.initializers.zeros_init(), (2 * width,))
         both = jnp.concatenate(kernel, axis=1)
         scaled = scale[:, None] * both
-        offset = shift @ both + jnp.concatenate(bias)
-        return x @ scaled[:width], scaled[width:], scaled.sum(axis=0), offset
+        product, kernel, total = x @ scaled[:width], scaled[width:], scaled.sum(axis=0)
+        return product, kernel, total, shift @ both + jnp.concatenate(bias)
 
 
 def spread(x: Array) -> tuple[Array, Array]:
