@@ -1,10 +1,10 @@
 """The contract between agents, environments and the code that trains them.
 
-An agent is a module of pure functions over pytrees. It never steps an environment, never samples a
-batch, never logs and never jits. The rest of the suite relies only on the names below.
+An agent is a module of pure functions over pytrees: it never steps an environment, samples a batch,
+logs or jits.
 
-Axes, everywhere: `P` population (seeds x hyperparameters), `E` environments of one learner, `T`
-time, `B` batch, `C` critics, `O...` one observation, `A` action dimensions.
+Axes: `P` population (seeds x hyperparameters), `E` environments of one learner, `T` time, `B`
+batch, `C` critics, `O...` one observation, `A` action dimensions.
 """
 
 from __future__ import annotations
@@ -38,37 +38,37 @@ from rljax.requirements import (
 from rljax.spec import MASK, EnvSpec, Part, difference, mask_of, shown
 
 Array = jax.Array
+Number = Array | float  # a setting, traced or not
 Metrics = dict[str, Any]  # values are scalars [] or `Weighted`
 Loss = tuple[Array, Metrics]  # a scalar [] to be minimised
 T = TypeVar("T")
 
-MEMORY = "memory"  # in the `extras` of stored transitions: the memory before the action
+MEMORY = "memory"  # before the action, in the `extras` of stored transitions
 
 
 class Transition(struct.PyTreeNode):
-    """One step of experience. Every field has the same leading axes.
+    """One step of experience. All fields have the same leading axes.
 
     `next_observation` is the true successor, also where the environment reset itself. Bootstrapping
-    stops at `terminated` and never at `truncated`.
+    stops at `terminated`, never at `truncated`.
     """
 
-    observation: Any  # [..., O...] in the dtypes of the spec: one array, or a dictionary of arrays
+    observation: Any  # [..., O...] as in the spec: one array, or a dictionary of arrays
     action: Array  # [..., A] float32 in [-1, 1], or [...] int32
     reward: Array  # [...] float32
     terminated: Array  # [...] bool: the environment's own end
     truncated: Array  # [...] bool: a time limit or another end from outside
     next_observation: Any  # [..., O...]
-    # of `act`, and signals that the agent asks for
+    # of `act`, and signals that the agent declares
     extras: Mapping[str, Array] = struct.field(default_factory=dict)
 
 
 class Step(struct.PyTreeNode):
     """The result of one action in an environment that resets itself.
 
-    The next action depends on `observation`. It is the first observation of a new episode where one
-    has begun, and `next_observation` otherwise. `episode_return`, `episode_length` and
-    `episode_signals` hold the finished episode's totals where `terminated | truncated`, and the
-    running totals elsewhere.
+    The next action depends on `observation`: the first of a new episode where one has begun,
+    elsewhere `next_observation`. Where `terminated | truncated`, the `episode_*` are the finished
+    episode's totals; elsewhere they are running totals.
     """
 
     observation: Any  # [..., O...]
@@ -78,11 +78,11 @@ class Step(struct.PyTreeNode):
     truncated: Array  # [...] bool
     episode_return: Array  # [...] float32, undiscounted
     episode_length: Array  # [...] int32, environment steps
-    # [...] bool: the task is done; environments inside the program may report it
+    # [...] bool: the task is done, where the environment says so
     success: Array | None = None
-    # [..., K...] float32: those of the spec
+    # [..., K...] float32, as in the spec
     signals: Mapping[str, Array] = struct.field(default_factory=dict)
-    # [..., K...] float32: the sums of the signals over the episode
+    # [..., K...] float32: their sums over the episode
     episode_signals: Mapping[str, Array] = struct.field(default_factory=dict)
 
 
@@ -90,9 +90,8 @@ class Step(struct.PyTreeNode):
 def config(cls: type[T]) -> type[T]:
     """Turn a class into an agent's `Config`: a frozen dataclass that is also a pytree.
 
-    Fields annotated `float` (or `float | None`) are leaves. They are traced, so that a new value
-    never recompiles the program, and they can be stacked along the population axis. Every other
-    field is static: it shapes the program.
+    Fields annotated `float` or `float | None` are leaves: traced, so that new values recompile
+    nothing, and stackable along P. All others shape the program.
     """
     frozen: Any = dataclasses.dataclass(frozen=True)(cls)
     traced = float_fields(frozen)
@@ -101,7 +100,7 @@ def config(cls: type[T]) -> type[T]:
 
 
 def float_fields(cls: Any) -> tuple[str, ...]:
-    """Names of a Config's traced fields, in the order of their definition."""
+    """Names of a Config's traced fields, in their order."""
     hints, fields = typing.get_type_hints(cls), dataclasses.fields(cls)
     return tuple(
         x.name for x in fields if float in (hints[x.name], *typing.get_args(hints[x.name]))
@@ -109,70 +108,62 @@ def float_fields(cls: Any) -> tuple[str, ...]:
 
 
 class Agent(Protocol):
-    """An agent: a module (or any object) with these attributes.
+    """A module (or any object) with these attributes. Nothing outside it reads a field of its
+    `Config`.
 
-    Nothing outside an agent reads a field of its `Config`.
+    Optional functions; having one declares that the agent can use it:
 
-    Seven more functions are optional. The presence of such a function declares that the agent can
-    use it.
-
-    - `remember(spec, config) -> memory` is for agents that remember earlier observations: the
-      memory with which an episode begins, a tree of arrays of one environment, or None where these
-      settings remember nothing. It depends on no float of `config`. `act` then takes the memory as
-      its last argument, [..., M...] for observations [..., O...], and returns
-      `(action, extras, memory)`. Whoever acts keeps the memory, one per environment. A memory that
-      only exploring actions depend on is a `networks.noise.Lasting`; `act` then also works without
-      it.
+    - `remember(spec, config) -> memory`: the memory of one environment where an episode begins, a
+      tree of arrays, or None where these settings remember nothing. It depends on no float of
+      `config`. `act` then takes the memory [..., M...] as its last argument and returns `(action,
+      extras, memory)`. If only exploring actions depend on it, it is a `networks.noise.Lasting`,
+      and `act` also works without it.
     - `perceive(state, observation, first, config) -> State` sees every observation [E, O...] once,
-      before acting on it. `first` [E] marks those that begin an episode. Normalising observations
-      needs no such function: a declaration with `normalise_observations=True` is enough.
-    - `prepare(state, data, config) -> State` sees the whole data set [N, ...] once, before the
-      first update on it.
-    - `value(state, observation, action, config) -> Array` is the critics' value [...] of actions
-      [..., A]. Runs from a data set report its mean over terminal rows. Adversarial corruptions of
-      data sets minimise this value.
-    - `use_base(state, base, config) -> State` takes another run's policy, a `Base`:
-      `rljax train ... --base RUN`.
-    - `acting(config) -> Acting` names the settings that an evaluation may change:
-      `rljax eval RUN --config.X VALUE`.
-    - `schedule(config, steps) -> Config` turns settings that are shares of the run into numbers of
-      steps. `steps` is the run's length: environment steps of each learner, or updates where the
-      agent learns from a data set. Learning and acting use the Config that it returns.
+      before acting on it; `first` [E] marks those that begin an episode. To normalise observations,
+      declare `normalise_observations=True` instead.
+    - `prepare(state, data, config) -> State` sees the whole data set [N, ...] before the first
+      update.
+    - `value(state, observation, action, config) -> Array`: the critics' value [...] of actions
+      [..., A], for reports of runs from data and adversarial corruptions.
+    - `use_base(state, base, config) -> State` takes another run's `Base`: `rljax train ... --base
+      RUN`.
+    - `acting(config) -> Acting`: what `rljax eval RUN --config.X VALUE` may change.
+    - `schedule(config, steps) -> Config` turns shares of the run into steps, for learning and
+      acting. `steps` is the run's length: environment steps of each learner, or updates where it
+      learns from a data set.
     """
 
     Config: Callable[..., Any]  # every hyperparameter, documented per field; made by `config`
 
     def experience(self, config: Any) -> Any:
-        """Declare what the agent learns from: `Replay`, `Rollout`,
-        `Stream` or `Dataset` of `rljax.buffers`.
+        """Declare what the agent learns from: `Replay`, `Rollout`, `Stream` or `Dataset` of
+        `rljax.buffers`.
 
-        Here the floats of `config` are not tracers, but numbers or arrays [P] of all learners'
-        values. The declaration may hold them and may depend on them.
+        Floats of `config` are numbers here, or arrays [P] of all learners' values, which the
+        declaration may hold and depend on.
         """
         ...
 
     def check(self, spec: EnvSpec, config: Any) -> None:
-        """Raise `ValueError` for settings and environments that cannot work,
-        before anything compiles.
-        """
+        """Raise `ValueError` before anything compiles for what cannot work."""
 
     def init(self, key: Array, spec: EnvSpec, config: Any) -> Any:
-        """Return a fresh State: trained networks, targets, and what else updates change."""
+        """A fresh State: trained networks, targets, and what else updates change."""
 
     def act(
         self, state: Any, observation: Array, key: Array, config: Any, explore: bool
     ) -> tuple[Array, dict]:
-        """Return `action` and `extras` for observations [..., O...].
+        """`action` and `extras` for observations [..., O...].
 
-        Evaluation uses the actions without `explore`. Most agents then return the policy's mean or
-        mode and ignore the key; generative agents return a random draw.
+        Without `explore`, as in evaluation, most agents return the mean or mode and ignore the key;
+        generative ones draw.
         """
         ...
 
     def update(
         self, state: Any, batch: Transition, key: Array, step: Array, config: Any
     ) -> tuple[Any, Metrics]:
-        """Return the State after one update, built as before, and scalar metrics.
+        """The State after one update, built as before, and scalar metrics.
 
         `step` counts updates and is unbatched.
         """
@@ -183,22 +174,18 @@ PARTS = ("Config", "experience", "check", "init", "act", "update")  # required o
 
 
 def check(agent: Any, spec: EnvSpec, config: Any) -> None:
-    """Raise `ValueError` for settings outside the ranges of their types,
-    and for all that the agent refuses.
-    """
+    """Raise `ValueError` for settings out of their types' ranges and what the agent refuses."""
     check_types(config)
     agent.check(spec, config)
 
 
 def same_fields(config: Any, names: Iterable[str]) -> dict[str, Any]:
-    """The values of a Config's fields by name: of those `names` that it has."""
+    """Those fields `names` that a Config has, with their values."""
     return {name: getattr(config, name) for name in names if hasattr(config, name)}
 
 
 def first_memory(agent: Any, spec: EnvSpec, config: Any, *leading: int) -> Any:
-    """Memories with which episodes begin, with these leading axes;
-    None where the agent remembers nothing.
-    """
+    """Memories where episodes begin, with these leading axes; None where the agent has none."""
     memory = agent.remember(spec, config) if hasattr(agent, "remember") else None
     return jax.tree.map(lambda x: jnp.broadcast_to(x, (*leading, *jnp.shape(x))), memory)
 
@@ -212,18 +199,14 @@ def act(
     explore: bool,
     memory: Any = None,
 ) -> tuple[Array, dict, Any]:
-    """The `act` of any agent: `action`, `extras`, and the next memory,
-    None where the agent remembers nothing.
-    """
+    """The `act` of any agent: `action`, `extras` and the next memory or None."""
     if hasattr(agent, "remember"):
         return agent.act(state, observation, key, config, explore, memory)
     return *agent.act(state, observation, key, config, explore), None
 
 
 def choose(first: Array, fresh: Any, memory: Any) -> Any:
-    """Memories or other trees of arrays [..., M...]: `fresh` where `first` [...] is True,
-    else `memory`.
-    """
+    """Trees of arrays [..., M...]: `fresh` where `first` [...] is True, else `memory`."""
 
     def select(new: Array, old: Array) -> Array:
         return jnp.where(jnp.reshape(first, first.shape + (1,) * (new.ndim - first.ndim)), new, old)
@@ -233,60 +216,48 @@ def choose(first: Array, fresh: Any, memory: Any) -> Any:
 
 @dataclasses.dataclass(frozen=True)
 class Acting:
-    """The settings of a trained agent that an evaluation may change:
-    names of fields of its `Config`.
-
-    Thinking steps and a target return are such settings: the State's arrays keep their shapes, and
-    `act` follows the new value.
+    """Fields of a `Config` that an evaluation may change, such as thinking steps, but no array's
+    shape.
     """
 
     settings: tuple[str, ...] = ()
-    # of agents that emit sequences: how many actions follow one decision
+    # how many actions follow one decision, in agents that emit sequences
     sequence: str | None = None
 
     @property
     def names(self) -> tuple[str, ...]:
-        """All of these settings, the length of sequences last."""
+        """All of them, the length of sequences last."""
         return self.settings if self.sequence is None else (*self.settings, self.sequence)
 
 
 def acting(agent: Any, config: Any) -> Acting:
-    """The settings that an evaluation may change; none where the agent does not declare any.
-
-    A base class of Configs may declare them for all of its agents, as the class attribute `acting`.
-    """
+    """The settings that an evaluation may change, by the agent or a base class of its Config."""
     if hasattr(agent, "acting"):
         return agent.acting(config)
     return getattr(type(config), "acting", Acting())
 
 
 class Base(struct.PyTreeNode):
-    """Another run's policy, as an input of an agent that has `use_base`.
+    """Another run's policy, as an input of an agent that has `use_base`; a State may hold it.
 
-    It is a pytree, so that a State may hold it. Its `state` is frozen unless the agent's own
-    optimiser changes it.
+    Its `state` is frozen unless the agent's own optimiser changes it.
     """
 
-    state: Any  # the other agent's State, of one learner
-    config: Any  # the other agent's Config, floats as arrays []
-    agent: Any = struct.field(pytree_node=False)  # the other agent's module
-    # of the environment in which the policy was trained
-    spec: EnvSpec = struct.field(pytree_node=False)
-    # one of `rljax.networks.inputs`: it normalises observations
-    inputs: Any = struct.field(pytree_node=False)
-    statistics: Any  # of the other agent's observations
+    state: Any  # of one learner
+    config: Any  # floats as arrays []
+    agent: Any = struct.field(pytree_node=False)  # its module
+    spec: EnvSpec = struct.field(pytree_node=False)  # of its training
+    inputs: Any = struct.field(pytree_node=False)  # one of `rljax.networks.inputs`
+    statistics: Any  # of its observations
 
     def act(self, observation: Array, key: Array, explore: bool = False) -> Array:
-        """Actions [..., A] for observations [..., O...] as the environment shows them."""
-        seen_by_agent = self.inputs(self.statistics, observation)
-        return act(self.agent, self.state, seen_by_agent, key, self.config, explore)[0]
+        """Actions [..., A] for the environment's observations [..., O...]."""
+        observation = self.inputs(self.statistics, observation)
+        return act(self.agent, self.state, observation, key, self.config, explore)[0]
 
 
 class Weighted(struct.PyTreeNode):
-    """A metric that only some updates have.
-
-    `weight` is 0 on the other updates, and the mean is weighted.
-    """
+    """A metric that only some updates have; others have weight 0 in its mean."""
 
     value: Array  # []
     weight: Array  # [] 0 or 1
@@ -295,14 +266,14 @@ class Weighted(struct.PyTreeNode):
 def every(
     period: int, step: Array, change: Callable[[Any], tuple[Any, Metrics]], state: Any
 ) -> tuple[Any, Metrics]:
-    """Apply `change` on every `period`-th update, and leave the state as it is on the others.
+    """Apply `change` on every `period`-th update; leave the state as it is on the others.
 
-    `step` [] counts the updates before this one. It is never batched, so that under `vmap` only one
-    branch runs.
+    `step` [] counts the updates before this one. It is never batched: only one branch runs under
+    `vmap`.
     """
     if period == 1:
         return change(state)
-    change = jax.jit(change, inline=True)  # `eval_shape` and `cond` then trace it only once
+    change = jax.jit(change, inline=True)  # `eval_shape` and `cond` trace it only once
     names = jax.eval_shape(change, state)[1]
 
     def active(state: Any) -> tuple[Any, Metrics]:
@@ -316,13 +287,12 @@ def every(
 
 
 def in_steps(setting: Any, steps: float) -> Any:
-    """A setting in steps: a value up to 1 is a share of the run's `steps`,
-    and a larger one is a number of steps.
+    """A setting in steps: values up to 1 are shares of the run's `steps`, larger ones steps.
 
-    `setting` is a number, one value per learner, or None, which stays None.
+    `setting` is a number, one per learner, or None, which stays None.
     """
     if setting is None:
         return None
     values = np.asarray(setting, np.float64)
-    in_steps = np.where(values <= 1.0, values * steps, values)
-    return in_steps.tolist() if in_steps.ndim == 0 else tuple(in_steps.tolist())
+    values = np.where(values <= 1.0, values * steps, values)
+    return tuple(values.tolist()) if values.ndim else values.tolist()

@@ -1,10 +1,8 @@
-"""Checks of an agent's settings and of its environment,
-which agents call as `agent.require_range` and so on.
+"""Checks of settings and environments, which agents call as `agent.require_range` and so on.
 
-Each raises `ValueError`. The message names the setting and its limits, or says which agents fit the
-environment. The type of a setting may say its range: `discount: Share = 0.99` lies in [0, 1].
-`check_types` checks all of them. What no type says, an agent checks itself with
-`agent.require_range` and so on.
+Each raises `ValueError` where its first line is not true, for any learner. The message names the
+setting and its limits, or fitting agents. A setting's type may state its range, which `check_types`
+checks: `discount: Share = 0.99` lies in [0, 1].
 """
 
 from __future__ import annotations
@@ -19,7 +17,7 @@ import numpy as np
 
 from rljax.spec import EnvSpec, shown
 
-_OTHERS = "Choose another agent: rljax list agents"
+_OTHERS = "Choose another agent (rljax list agents)."
 
 
 @dataclasses.dataclass(frozen=True)
@@ -30,7 +28,7 @@ class Between:
     high: float | None = None
 
     def require(self, config: Any, name: str) -> None:
-        """Raise `ValueError` for values of the field `name` outside the range."""
+        """Raise `ValueError` for other values of the field `name`."""
         require_range(config, **{name: (self.low, self.high)})
 
 
@@ -41,7 +39,7 @@ class Above:
     limit: float
 
     def require(self, config: Any, name: str) -> None:
-        """Raise `ValueError` for values of the field `name` that are not above the limit."""
+        """See `Between`."""
         require_above(config, **{name: self.limit})
 
 
@@ -52,7 +50,7 @@ class AtLeast:
     limit: int
 
     def require(self, config: Any, name: str) -> None:
-        """Raise `ValueError` for a value of the field `name` below the limit."""
+        """See `Between`."""
         require_at_least(config, **{name: self.limit})
 
 
@@ -61,7 +59,7 @@ class LayerWidths:
     """Widths of layers, each at least 1."""
 
     def require(self, config: Any, name: str) -> None:
-        """Raise `ValueError` for a width of the field `name` below 1."""
+        """See `Between`."""
         require_widths(config, name)
 
 
@@ -76,10 +74,7 @@ Widths = Annotated[tuple[int, ...], LayerWidths()]
 
 
 def check_types(config: Any) -> None:
-    """Raise `ValueError` unless each field lies in the range that its type says, for every learner.
-
-    A field that may be None, such as `Real | None`, is not checked where it is.
-    """
+    """Each field lies in the range of its type, or is None."""
     for name, requirements in _requirements(type(config)).items():
         if getattr(config, name) is not None:
             for requirement in requirements:
@@ -88,7 +83,6 @@ def check_types(config: Any) -> None:
 
 @functools.cache
 def _requirements(cls: type) -> dict[str, list[Any]]:
-    """The requirements that the types of a Config's fields say, by field."""
     kinds = (Between, Above, AtLeast, LayerWidths)
     hints = typing.get_type_hints(cls, include_extras=True)
     requirements = {}
@@ -102,37 +96,28 @@ def _requirements(cls: type) -> dict[str, list[Any]]:
 
 
 def require_range(config: Any, **ranges: tuple[float | None, float | None]) -> None:
-    """Raise `ValueError` unless each named field (every value of a population) lies in its closed
-    range.
-    """
+    """The named fields are finite and lie in their closed ranges; None is no limit."""
     for name, (low, high) in ranges.items():
         for value in np.ravel(getattr(config, name)):
             outside = (low is not None and value < low) or (high is not None and value > high)
             if outside or not np.isfinite(_single(value)):
-                limits = (
-                    f" and in [{low}, {high}]"
-                    if high is not None
-                    else f" and at least {low}" * (low is not None)
-                )
+                limits = f" and at least {low}" * (low is not None)
+                limits = limits if high is None else f" and in [{low}, {high}]"
                 raise ValueError(f"{_flag(name)} is {value:g}, it must be finite{limits}.")
 
 
 def require_above(config: Any, **limits: float) -> None:
-    """Raise `ValueError` unless each value of the named fields is finite and above its limit,
-    or None.
-    """
+    """The named fields are finite and above their limits, or None."""
     for name, limit in limits.items():
         for value in np.ravel(getattr(config, name)):
-            if value is not None and not (np.isfinite(_single(value)) and _single(value) > limit):
+            if value is not None and not limit < _single(value) < np.inf:
                 raise ValueError(
                     f"{_flag(name)} is {value:g}, it must be finite and above {limit}."
                 )
 
 
 def require_below(config: Any, **limits: float) -> None:
-    """Raise `ValueError` unless each named field (every value of a population) is below its limit,
-    also in float32.
-    """
+    """The named fields are below their limits, also in float32."""
     for name, limit in limits.items():
         for value in np.ravel(getattr(config, name)):
             if not _single(value) < limit:
@@ -140,25 +125,22 @@ def require_below(config: Any, **limits: float) -> None:
 
 
 def require_order(config: Any, low: str, high: str) -> None:
-    """Raise `ValueError` where the field `low` is above the field `high`, for any learner;
-    None is no limit.
-    """
+    """The field `low` is not above the field `high`; None is no limit."""
     lower, upper = getattr(config, low), getattr(config, high)
     if lower is not None and upper is not None and np.any(np.asarray(lower) > np.asarray(upper)):
         raise ValueError(f"{_flag(low)} is {lower}, it must not be above {_flag(high)} {upper}.")
 
 
 def require_at_least(config: Any, **limits: int) -> None:
-    """Raise `ValueError` unless each named integer field is at least its limit."""
+    """The named integer fields are at least their limits."""
     for name, limit in limits.items():
-        if getattr(config, name) < limit:
-            raise ValueError(
-                f"{_flag(name)} is {getattr(config, name)}, it must be at least {limit}."
-            )
+        value = getattr(config, name)
+        if value < limit:
+            raise ValueError(f"{_flag(name)} is {value}, it must be at least {limit}.")
 
 
 def require_subset(min_critics: int | None, num_critics: int) -> None:
-    """Raise `ValueError` unless `min_critics` is None or a number of the `num_critics` critics."""
+    """`min_critics` is None or a number of the `num_critics` critics."""
     if min_critics is not None and not 1 <= min_critics <= num_critics:
         raise ValueError(
             f"--config.min-critics is {min_critics}, it must lie between 1 and "
@@ -167,18 +149,15 @@ def require_subset(min_critics: int | None, num_critics: int) -> None:
 
 
 def require_widths(config: Any, *names: str) -> None:
-    """Raise `ValueError` unless each layer of the named fields has at least 1 unit."""
+    """Each layer of the named fields has at least 1 unit."""
     for name in names:
-        if min(getattr(config, name), default=1) < 1:
-            raise ValueError(
-                f"{_flag(name)} is {getattr(config, name)}: each layer has at least 1 unit."
-            )
+        widths = getattr(config, name)
+        if min(widths, default=1) < 1:
+            raise ValueError(f"{_flag(name)} is {widths}: each layer has at least 1 unit.")
 
 
 def require_vectors(name: str, spec: EnvSpec) -> None:
-    """Raise `ValueError` unless observations are vectors,
-    and all actions are allowed at all times.
-    """
+    """Observations are vectors, and all actions are allowed at all times."""
     if not spec.is_vector:
         raise ValueError(
             f"agent '{name}' observes vectors, '{spec.name}' shows {shown(spec)}. {_OTHERS}"
@@ -186,56 +165,44 @@ def require_vectors(name: str, spec: EnvSpec) -> None:
 
 
 def require_fit(spec: EnvSpec, convolutions: tuple[tuple[int, int, int], ...]) -> None:
-    """Raise `ValueError` unless observations are large enough pictures [H, W, K],
-    or vectors without convolutions.
-    """
-    observation_shape = spec.observation_shape
+    """Observations are large enough pictures [H, W, K], or vectors without convolutions."""
+    shape = spec.observation_shape
     if spec.parts:
         raise ValueError(
             f"'{spec.name}' shows {shown(spec)}, this agent takes one vector or picture. {_OTHERS}"
         )
-    if not convolutions and len(observation_shape) != 1:
-        raise ValueError(
-            f"observations have shape {observation_shape}: give convolutions, as (channels, width, "
-            "stride), for example --config.convolutions 16 3 1"
-        )
     if not convolutions:
-        return
-    if len(observation_shape) != 3:
+        if len(shape) == 1:
+            return
         raise ValueError(
-            f"observations have shape {observation_shape}, --config.convolutions are for pictures."
+            f"observations have shape {shape}: give convolutions, as (channels, width, stride), "
+            "for example --config.convolutions 16 3 1"
         )
-    size = min(observation_shape[:2])
+    if len(shape) != 3:
+        raise ValueError(
+            f"observations have shape {shape}, --config.convolutions are for pictures."
+        )
+    size = min(shape[:2])
     for channels, width, stride in convolutions:
         if min(channels, width, stride) < 1 or size < width:
-            raise ValueError(
-                f"--config.convolutions {channels} {width} {stride} do not fit a picture "
-                f"{size} wide."
-            )
+            flag = f"--config.convolutions {channels} {width} {stride}"
+            raise ValueError(f"{flag} do not fit a picture {size} wide.")
         size = (size - width) // stride + 1
 
 
 def require_continuous(name: str, spec: EnvSpec, other: str | None = None) -> None:
-    """Raise `ValueError` unless actions are continuous;
-    `other` names a similar agent for discrete actions.
-    """
+    """Actions are continuous; `other` names a similar agent for discrete ones."""
     if spec.discrete or spec.choices:
-        agents = (
-            f"Use agent {other}"
-            if other and not spec.numbers
-            else "Choose another agent (rljax list agents)"
-        )
+        agents = f"Use agent {other}." if other and not spec.numbers else _OTHERS
         raise ValueError(
             f"agent '{name}' acts in a continuous space, '{spec.name}' has "
-            f"{spec.action_size - spec.numbers} discrete actions. {agents}. Or choose an "
+            f"{spec.action_size - spec.numbers} discrete actions. {agents} Or choose an "
             "environment, or data, whose actions are continuous (a Box), such as Pendulum-v1."
         )
 
 
 def require_discrete(name: str, spec: EnvSpec, other: str) -> None:
-    """Raise `ValueError` unless an action is one discrete action;
-    `other` names an agent for continuous actions.
-    """
+    """An action is one discrete action; `other` names an agent for continuous ones."""
     require_one_action(name, spec)
     if not spec.discrete:
         raise ValueError(
@@ -246,7 +213,7 @@ def require_discrete(name: str, spec: EnvSpec, other: str) -> None:
 
 
 def require_one_action(name: str, spec: EnvSpec) -> None:
-    """Raise `ValueError` where an action is several discrete ones, or has such a part."""
+    """No action is, or contains, several discrete ones."""
     if spec.choices:
         raise ValueError(
             f"agent '{name}' takes one discrete action at a time, '{spec.name}' takes "
@@ -255,7 +222,7 @@ def require_one_action(name: str, spec: EnvSpec) -> None:
 
 
 def require_unmixed(name: str, spec: EnvSpec) -> None:
-    """Raise `ValueError` where an action has both numbers and choices."""
+    """No action has both numbers and choices."""
     if spec.numbers and spec.choices:
         raise ValueError(
             f"agent '{name}' takes numbers or choices, an action of '{spec.name}' "
@@ -264,9 +231,7 @@ def require_unmixed(name: str, spec: EnvSpec) -> None:
 
 
 def _single(value: float) -> np.float32:
-    """A value in float32, as programs compute with it:
-    1 - 1e-9 is 1 there, and 1e39 is infinite.
-    """
+    """A value as programs compute with it: 1 - 1e-9 is 1, and 1e39 infinite."""
     with np.errstate(over="ignore", under="ignore"):
         return np.float32(value)
 

@@ -1,6 +1,4 @@
-"""The specification of an environment that agents see:
-shapes of its observations, actions and signals.
-"""
+"""What agents know of an environment: shapes of its observations, actions and signals."""
 
 from __future__ import annotations
 
@@ -11,8 +9,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-# The part of an observation that says which actions are allowed: bool [A], True where allowed.
-MASK = "action_mask"
+MASK = "action_mask"  # the part of an observation, bool [A], that is True for allowed actions
 
 
 @dataclasses.dataclass(frozen=True)
@@ -26,57 +23,50 @@ class Part:
 
 @dataclasses.dataclass(frozen=True)
 class EnvSpec:
-    """Everything that an agent may know about an environment. It is static: it never holds arrays.
+    """What an agent may know about an environment, without arrays.
 
     An observation is one array, or a dictionary of arrays: its `parts`. Pictures are [H, W, K],
-    their channels last. Actions are normalised: each dimension of a continuous action lies in
-    [-1, 1], and the environment's adapter rescales it to the environment's own bounds. Discrete
-    actions count from 0. An action of both holds first its numbers and then its choices, as whole
-    numbers of float32; then `discrete` is False, and there are `choices`.
+    channels last. Continuous actions lie in [-1, 1]; the environment's adapter rescales them.
+    Discrete actions count from 0. An action of both holds its numbers and then its choices, as
+    whole numbers of float32; `discrete` is then False, and there are `choices`.
     """
 
     name: str  # as given on the command line, e.g. "Hopper-v5" or "brax/ant"
     observation_shape: tuple[int, ...]  # of one observation; () where it is a dictionary
-    # dimensions of a continuous action and the number of discrete ones: the sum of `choices`
-    action_size: int
+    action_size: int  # dimensions of continuous actions plus all choices of discrete ones
     discrete: bool = False  # True: actions are int32
-    # the time limit in environment steps; None where there is no limit
-    max_episode_steps: int | None = None
+    max_episode_steps: int | None = None  # the time limit in environment steps; None: no limit
     observation_dtype: str = "float32"  # "uint8" for pictures of bytes
-    # the arrays of an observation that is a dictionary, ordered by name
-    parts: tuple[Part, ...] = ()
-    # of an action of several discrete ones: how many choices each has; () for one action
+    parts: tuple[Part, ...] = ()  # of an observation that is a dictionary, ordered by name
+    # how many choices each of several discrete actions has; () for one action
     choices: tuple[int, ...] = ()
-    # what it gives beside the reward, such as a cost: float32, ordered by name
+    # what comes beside the reward, such as a cost: float32, ordered by name
     signals: tuple[Part, ...] = ()
-    # frames in a picture: equal shares of its channels, the newest last; an episode repeats its
-    # first
+    # frames in a picture, equal shares of its channels, the newest last; at first all are the same
     stack: int = 1
 
     @classmethod
     def read(cls, described: Mapping[str, Any]) -> EnvSpec:
-        """The specification that JSON holds, of this version or of another one."""
-        known = [field.name for field in dataclasses.fields(cls) if field.name in described]
-        values: dict[str, Any] = {name: described[name] for name in known}
+        """The specification in JSON, of this version or another one."""
+        values: dict[str, Any] = {
+            name: tuple(x) if isinstance(x, list) else x
+            for name, x in described.items()
+            if name in cls.__dataclass_fields__
+        }
         for name in ("parts", "signals"):
             values[name] = tuple(
                 Part(x["name"], tuple(x["shape"]), x["dtype"]) for x in values.get(name, ())
             )
-        tuples: dict[str, Any] = {
-            name: tuple(x) if isinstance(x, list) else x for name, x in values.items()
-        }
-        return cls(**tuples)
+        return cls(**values)
 
     @property
     def action_shape(self) -> tuple[int, ...]:
-        """Shape of one action: `()` for one discrete action, `(len(choices),)` for several,
-        `(A,)` when continuous.
-        """
+        """`()` for one discrete action, `(len(choices),)` for several, `(A,)` when continuous."""
         return () if self.discrete and not self.choices else (self.numbers + len(self.choices),)
 
     @property
     def numbers(self) -> int:
-        """Dimensions of the continuous part of an action."""
+        """Dimensions of an action's continuous part."""
         return 0 if self.discrete else self.action_size - sum(self.choices)
 
     @property
@@ -86,16 +76,14 @@ class EnvSpec:
 
     @property
     def observation(self) -> Any:
-        """One observation as a tree of `jax.ShapeDtypeStruct`:
-        one array [O...], or a dictionary of arrays.
-        """
+        """One observation as `jax.ShapeDtypeStruct`: an array [O...], or a dictionary of arrays."""
         if not self.parts:
             return jax.ShapeDtypeStruct(self.observation_shape, self.observation_dtype)
         return {part.name: jax.ShapeDtypeStruct(part.shape, part.dtype) for part in self.parts}
 
     @property
     def masked(self) -> bool:
-        """Whether observations say which actions are allowed, in the part `MASK`."""
+        """Whether observations have a part `MASK`."""
         return any(part.name == MASK for part in self.parts)
 
     @property
@@ -112,10 +100,8 @@ class EnvSpec:
         return jax.tree.map(lambda x: jnp.zeros((*leading, *x.shape), x.dtype), self.observation)
 
     def shaped(self, *leading: int) -> Any:
-        """The shapes and dtypes of observations with these leading axes."""
-        return jax.tree.map(
-            lambda x: jax.ShapeDtypeStruct((*leading, *x.shape), x.dtype), self.observation
-        )
+        """`example` as shapes and dtypes alone."""
+        return jax.eval_shape(lambda: self.example(*leading))
 
     def leading(self, observation: Any) -> tuple[int, ...]:
         """The leading axes of observations [..., O...]."""
@@ -123,34 +109,29 @@ class EnvSpec:
         return several.shape[: several.ndim - len(single.shape)]
 
     def cast(self, observation: Any) -> Any:
-        """Observations as arrays of the promised dtypes."""
+        """Observations as arrays of the spec's dtypes."""
         return jax.tree.map(
             lambda x, promised: jnp.asarray(x, promised.dtype), observation, self.observation
         )
 
 
-# Fields of a spec.
 SPACES = ("observation_shape", "observation_dtype", "parts", "action_size", "discrete", "choices")
 
 
 def difference(one: EnvSpec, other: EnvSpec) -> str | None:
-    """The first field of the spaces in which two environments differ;
-    None where their spaces are the same.
-    """
+    """The first field in which the spaces of two environments differ, or None."""
     return next((name for name in SPACES if getattr(one, name) != getattr(other, name)), None)
 
 
 def mask_of(observation: Any) -> jax.Array | None:
-    """The mask of allowed actions [..., A] that observations hold; None where they hold none."""
+    """The mask [..., A] in observations, or None."""
     return observation.get(MASK) if isinstance(observation, dict) else None
 
 
 def shown(spec: EnvSpec) -> str:
-    """The observations of an environment in words, for messages."""
+    """Observations in words, for messages."""
     if spec.parts:
-        return (
-            "a dictionary of "
-            f"{', '.join(f'{part.name} {part.dtype}{list(part.shape)}' for part in spec.parts)}"
-        )
+        parts = [f"{part.name} {part.dtype}{list(part.shape)}" for part in spec.parts]
+        return f"a dictionary of {', '.join(parts)}"
     kind = "pictures" if len(spec.observation_shape) == 3 else "arrays"
     return f"{kind} of shape {spec.observation_shape} and dtype {spec.observation_dtype}"

@@ -7,28 +7,25 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from rljax.agent import Array, Transition
+from rljax.agent import Array, Number, Transition
 from rljax.networks.heads import OUTER
 
-# Share of the range of returns by which bins from data go on, at either end; own choice.
-MARGIN = 0.1
+MARGIN = 0.1  # share of the returns' range that bins add at either end; own choice
 
 
-def range_of_returns(
-    data: Transition, discount: Array | float, scale: Array | float = 1.0
-) -> Array:
-    """The smallest and the largest discounted return [2] from any row of a data set [N, ...] in
+def range_of_returns(data: Transition, discount: Number, scale: Number = 1.0) -> Array:
+    """The smallest and largest discounted return [2] from any row of a data set [N, ...] in
     recorded order.
 
-    Where a trajectory is cut, its return goes on with the mean of its rewards, for at most 10,000
-    steps. `scale` multiplies rewards.
+    A trajectory that is cut goes on with its mean reward, for at most 10,000 steps. `scale`
+    multiplies rewards.
     """
     reward = scale * data.reward
     ends = data.terminated | data.truncated
     ends = ends.at[-1].set(True)
     starts = jnp.concatenate([jnp.ones((1,), bool), ends[:-1]])
     total, length = jax.lax.associative_scan(_sums, (reward, jnp.ones_like(reward), starts))[:2]
-    # Read at the ends alone, where both are whole.
+    # Used at ends alone, where both are whole.
     going_on = total / length / jnp.maximum(1.0 - discount, 1e-4)
     after = jnp.where(data.terminated, 0.0, discount * going_on)
     inputs = (jnp.where(ends, 0.0, discount), jnp.where(ends, reward + after, reward))
@@ -37,10 +34,9 @@ def range_of_returns(
 
 
 def _sums(left: Any, right: Any) -> Any:
-    """Sums of two neighbouring spans of rows: what lies before a start does not count."""
-    sums = [
-        jnp.where(right[2], new, old + new) for old, new in zip(left[:2], right[:2], strict=True)
-    ]
+    """Sums of two neighbouring spans of rows, without what lies before a start."""
+    pairs = zip(left[:2], right[:2], strict=True)
+    sums = [jnp.where(right[2], new, old + new) for old, new in pairs]
     return (*sums, left[2] | right[2])
 
 
@@ -50,9 +46,7 @@ def _backwards(later: Any, earlier: Any) -> Any:
 
 
 def bounds_of_bins(returns: Array, bins: int) -> Array:
-    """Bins [2] for returns between two numbers [2]: with a margin,
-    and outer bins for the Gaussians at the ends.
-    """
+    """Bins [2] for returns between two numbers [2], with a margin, and outer bins for Gaussians."""
     low, high = returns
     spread = jnp.maximum(high - low, 1e-3 * jnp.maximum(jnp.abs(returns).max(), 1.0))
     wide = spread * (1.0 + 2.0 * MARGIN)

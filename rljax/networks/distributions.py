@@ -1,4 +1,4 @@
-"""Distributions of actions, all from distrax, the parameters of actors, and random permutations."""
+"""Distributions of actions, from distrax, parameters of actors, and random permutations."""
 
 from __future__ import annotations
 
@@ -18,25 +18,26 @@ if TYPE_CHECKING:
 
 
 class Actor(struct.PyTreeNode):
-    """The parameters that the optimiser of an actor moves, for continuous and discrete actions.
+    """The parameters that an actor's optimiser moves.
 
-    Agents share this class. JAX holds two dataclasses with equal fields for equal pytrees: a
-    function that is compiled for one may return the other (`jax.tree.structure`, JAX 0.10).
+    Agents share this class, because JAX takes two dataclasses with equal fields for equal pytrees:
+    a function compiled for one may return the other (`jax.tree.structure`, JAX 0.10).
     """
 
-    mean: Network  # [O] -> [A]: before tanh, or the logits of discrete actions
-    log_std: Array | None  # [A]; None for a deterministic policy and for discrete actions
+    mean: Network  # [O] -> [A]: before tanh, or logits
+    log_std: Array | None  # [A]; None for deterministic policies and discrete actions
     discrete: bool = struct.field(default=False, pytree_node=False)
-    # of several discrete actions
-    choices: tuple[int, ...] = struct.field(default=(), pytree_node=False)
+    choices: tuple[int, ...] = struct.field(default=(), pytree_node=False)  # as in the spec
 
 
 def squashed_gaussian(mean: Array, log_std: Array) -> SquashedGaussian:
     """tanh of a diagonal Gaussian, over [..., A] in (-1, 1).
 
     The log-probability is summed over A, in normalised units:
+
       log p(a) = sum_i [ log N(u_i; mean_i, std_i) - 2 (log 2 - u_i - softplus(-2 u_i)) ],
       a = tanh u
+
     Sample with `sample_and_log_prob`: computing u from a rounded a loses precision near the bounds.
     """
     import distrax  # the import takes a second: only when it is needed
@@ -46,17 +47,16 @@ def squashed_gaussian(mean: Array, log_std: Array) -> SquashedGaussian:
 
 
 def squashed(output: Array, settings: Any) -> SquashedGaussian:
-    """tanh of a Gaussian whose mean and log std are the halves of a network's output [..., 2 A].
+    """tanh of a Gaussian with the halves of an output [..., 2 A] as mean and log std.
 
-    The log std is clipped to `settings.log_std_min` and `settings.log_std_max`, of an agent's
-    Config.
+    The log std is clipped to `settings.log_std_min` and `settings.log_std_max`.
     """
     mean, log_std = jnp.split(output, 2, axis=-1)
     return squashed_gaussian(mean, jnp.clip(log_std, settings.log_std_min, settings.log_std_max))
 
 
 def gaussian(mean: Array, std: Array) -> Distribution:
-    """A diagonal Gaussian over [..., A]; its log-probability is summed over A."""
+    """A diagonal Gaussian over [..., A]."""
     import distrax
 
     return distrax.MultivariateNormalDiag(mean, jnp.broadcast_to(std, mean.shape))
@@ -75,15 +75,15 @@ FORBIDDEN = -1e9
 
 
 def allowed(values: Array, mask: Array | None) -> Array:
-    """Logits or values [..., A], with `FORBIDDEN` where `mask` [..., A] is False."""
+    """Logits or values [..., A], `FORBIDDEN` where `mask` [..., A] is False."""
     return values if mask is None else jnp.where(mask, values, FORBIDDEN)
 
 
 def categorical(logits: Array, mask: Array | None = None) -> Categorical:
-    """A softmax over the last axis of `logits` [..., A], over the actions that `mask` allows;
-    samples are int32 [...].
+    """A softmax over `logits` [..., A] of the actions that `mask` allows, or of all where it allows
+    none.
 
-    Forbidden actions have probability 0. Where all are forbidden, all are equally likely.
+    Samples are int32 [...].
     """
     import distrax
 
@@ -92,8 +92,9 @@ def categorical(logits: Array, mask: Array | None = None) -> Categorical:
 
 @dataclasses.dataclass(frozen=True)
 class Independent:
-    """Several categorical distributions side by side;
-    an action holds a choice of each, int32 [..., K].
+    """Several categorical distributions side by side: an action is int32 [..., K].
+
+    Log-probabilities, entropies and divergences [...] are sums over them.
     """
 
     parts: tuple[Any, ...]
@@ -101,24 +102,23 @@ class Independent:
     def sample(self, *, seed: Array) -> Array:
         """Choices [..., K]."""
         keys = jax.random.split(seed, len(self.parts))
-        return jnp.stack(
-            [part.sample(seed=key) for part, key in zip(self.parts, keys, strict=True)], axis=-1
-        )
+        pairs = zip(self.parts, keys, strict=True)
+        return jnp.stack([part.sample(seed=key) for part, key in pairs], axis=-1)
 
     def mode(self) -> Array:
-        """The most likely choices [..., K]."""
+        """The likeliest choices [..., K]."""
         return jnp.stack([part.mode() for part in self.parts], axis=-1)
 
     def log_prob(self, action: Array) -> Array:
-        """The log-probability [...] of choices [..., K]: the sum over them."""
+        """Of choices [..., K]."""
         return sum(part.log_prob(action[..., i]) for i, part in enumerate(self.parts))  # type: ignore[return-value]
 
     def entropy(self) -> Array:
-        """The entropy [...]: the sum over the choices."""
+        """See the class."""
         return sum(part.entropy() for part in self.parts)  # type: ignore[return-value]
 
     def kl_divergence(self, other: Independent) -> Array:
-        """KL(self || other) [...]: the sum over the choices."""
+        """KL(self || other)."""
         pairs = zip(self.parts, other.parts, strict=True)
         return sum(part.kl_divergence(another) for part, another in pairs)  # type: ignore[return-value]
 
@@ -126,10 +126,10 @@ class Independent:
 def discrete(
     logits: Array, choices: tuple[int, ...] = (), mask: Array | None = None
 ) -> Distribution:
-    """The distribution of discrete actions for `logits` [..., A] and a mask [..., A] of allowed
-    ones.
+    """The distribution of discrete actions for `logits` [..., A], of which `mask` [..., A] allows
+    some.
 
-    With `choices`, an action is one choice of each of several, and A is their sum.
+    With `choices`, an action is one of each, and A is their sum.
     """
     if not choices:
         return categorical(logits, mask)
@@ -140,8 +140,9 @@ def discrete(
 
 @dataclasses.dataclass(frozen=True)
 class Both:
-    """Numbers and choices side by side: an action is float32 [..., N + K],
-    its choices whole numbers.
+    """Numbers and choices side by side: actions are float32 [..., N + K], choices whole numbers.
+
+    Log-probabilities, entropies and divergences [...] are sums of both.
     """
 
     numbers: Any  # a distribution over [..., N]
@@ -150,25 +151,24 @@ class Both:
     def sample(self, *, seed: Array) -> Array:
         """Actions [..., N + K]."""
         key_numbers, key_choices = jax.random.split(seed)
-        return self._joined(
-            self.numbers.sample(seed=key_numbers), self.choices.sample(seed=key_choices)
-        )
+        numbers = self.numbers.sample(seed=key_numbers)
+        return self._joined(numbers, self.choices.sample(seed=key_choices))
 
     def mode(self) -> Array:
-        """The most likely actions [..., N + K]."""
+        """The likeliest actions [..., N + K]."""
         return self._joined(self.numbers.mode(), self.choices.mode())
 
     def log_prob(self, action: Array) -> Array:
-        """The log-probability [...] of the choices plus the log-density of the numbers."""
+        """Of actions [..., N + K]."""
         numbers, choices = jnp.split(action, [self.numbers.event_shape[0]], axis=-1)
         return self.numbers.log_prob(numbers) + self.choices.log_prob(choices.astype(jnp.int32))
 
     def entropy(self) -> Array:
-        """The entropy [...]: the sum of both."""
+        """See the class."""
         return self.numbers.entropy() + self.choices.entropy()
 
     def kl_divergence(self, other: Both) -> Array:
-        """KL(self || other) [...]: the sum of both."""
+        """KL(self || other)."""
         return self.numbers.kl_divergence(other.numbers) + self.choices.kl_divergence(other.choices)
 
     def _joined(self, numbers: Array, choices: Array) -> Array:
@@ -176,10 +176,9 @@ class Both:
 
 
 def gaussian_beside(output: Array, std: Array, choices: tuple[int, ...] = ()) -> Distribution:
-    """A diagonal Gaussian of the first N numbers of `output`, as `std` has [N],
-    and a softmax for each of `choices`.
+    """A diagonal Gaussian with `std` [N], and a softmax for each of `choices`, if any.
 
-    `output` is [..., N + sum(choices)]. Without choices it is the Gaussian alone.
+    `output` is [..., N + sum(choices)].
     """
     if not choices:
         return gaussian(output, std)
@@ -188,7 +187,7 @@ def gaussian_beside(output: Array, std: Array, choices: tuple[int, ...] = ()) ->
 
 
 def clipped(action: Array, spec: EnvSpec) -> Array:
-    """Actions whose numbers lie in [-1, 1]; choices stay as they are."""
+    """Actions whose numbers lie in [-1, 1]."""
     if spec.discrete or not spec.choices:
         return action if spec.discrete else jnp.clip(action, -1.0, 1.0)
     return action.at[..., : spec.numbers].set(jnp.clip(action[..., : spec.numbers], -1.0, 1.0))
@@ -197,32 +196,24 @@ def clipped(action: Array, spec: EnvSpec) -> Array:
 def uniform(
     key: Array, spec: EnvSpec, leading: tuple[int, ...], mask: Array | None = None
 ) -> Array:
-    """Uniform actions with these leading axes, over the actions that `mask` [*leading, A]
-    allows.
-    """
+    """Uniform actions with these leading axes, among those that `mask` [*leading, A] allows."""
     if not spec.discrete:
         numbers = jax.random.uniform(key, (*leading, spec.numbers), minval=-1.0, maxval=1.0)
         if not spec.choices:
             return numbers
-        shape = (*leading, len(spec.choices))
-        choices = jax.random.randint(
-            jax.random.fold_in(key, 1), shape, 0, jnp.asarray(spec.choices)
-        )
+        key, shape = jax.random.fold_in(key, 1), (*leading, len(spec.choices))
+        choices = jax.random.randint(key, shape, 0, jnp.asarray(spec.choices))
         return jnp.concatenate([numbers, choices.astype(jnp.float32)], axis=-1)
     if mask is not None:
-        return (
-            discrete(jnp.zeros((*leading, spec.action_size)), spec.choices, mask)
-            .sample(seed=key)
-            .astype(jnp.int32)
-        )
+        pi = discrete(jnp.zeros((*leading, spec.action_size)), spec.choices, mask)
+        return pi.sample(seed=key).astype(jnp.int32)
     most = jnp.asarray(spec.choices) if spec.choices else spec.action_size
     return jax.random.randint(key, (*leading, *spec.action_shape), 0, most)
 
 
 def tanh_log_slope(raw: Array) -> Array:
-    """sum_i log(1 - tanh(u_i)^2) [...] of raw actions [..., A].
-
-    Squashing subtracts it from a log-density.
+    """sum_i log(1 - tanh(u_i)^2) [...] of raw actions [..., A], which squashing subtracts from a
+    log-density.
     """
     return (2.0 * (jnp.log(2.0) - raw - jax.nn.softplus(-2.0 * raw))).sum(axis=-1)
 
@@ -230,9 +221,9 @@ def tanh_log_slope(raw: Array) -> Array:
 def permutation(key: Array, rows: int) -> Array:
     """The indices 0 to `rows` - 1 in random order, int32 [rows].
 
-    Each index is packed below random bits, and all are sorted as one array. On the CPU this takes a
-    ninth of the time of `jax.random.permutation`. Two indices with equal bits keep their order: the
-    probability is at most 2^-16 a pair.
+    Each is packed below random bits, and all are sorted as one array: on the CPU a ninth of the
+    time of `jax.random.permutation`. Pairs with equal bits, at most 2^-16 of them, keep their
+    order.
     """
     width = max(1, (rows - 1).bit_length())
     if width > 16:  # too few random bits would remain

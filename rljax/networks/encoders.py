@@ -1,13 +1,9 @@
-"""Encoders: the layers that turn any observation into features.
+"""Encoders: the layers that turn any observation into features [..., m].
 
-An agent puts its network behind an encoder: `encoded(spec, settings, body)`. Where observations are
-vectors, this is the body itself. Everything else becomes one vector of features [..., m], on which
-the body works:
-
+    vectors              themselves: `encoded(spec, settings, body)` is the body
     pictures [H, W, K]   through convolutions, to a flat vector; bytes are divided by 255 first
     other arrays         flattened
-    dictionaries         the features of all parts, concatenated in the order of their names,
-                         without the action mask
+    dictionaries         the features of all parts but the action mask, ordered by name
 
 The convolutions, by `EncoderSettings.encoder`:
 
@@ -16,19 +12,14 @@ The convolutions, by `EncoderSettings.encoder`:
                halves the picture and two residual blocks of two convolutions, 3x3 all;
                a dense layer of 256                                                              [2]
     small      16 3x3 stride 1, a dense layer of 128: for pictures of a few cells                [3]
-    efficient  32 5x5 stride 5, 64 5x5 stride 5, a dense layer of 256: the data-efficient
-               Rainbow's                                                                         [5]
+    efficient  32 5x5 stride 5, 64 5x5 stride 5, a dense layer of 256                            [5]
     auto       nature from 36 pixels on, small below
 
-[1] Mnih et al., Human-level control through deep reinforcement learning, Nature 518, 2015
+[1] Mnih et al., DQN, Nature 518, 2015
 [2] Espeholt et al., IMPALA, arXiv:1802.01561, figure 3, the large architecture
 [3] Young and Tian, MinAtar, arXiv:1903.03176
-[4] Gallici et al., Simplifying Deep Temporal Difference Learning, arXiv:2407.04811, and its code
-[5] van Hasselt et al., When to use parametric models in reinforcement learning?, arXiv:1906.05243
-
-Convolutions are products with patches. On the CPU their gradients take a fifth to an eighteenth of
-the time of those of XLA's own convolutions. Forwards, that of "small" takes less than half, and the
-first one of "nature" twice the time.
+[4] Gallici et al., PQN, arXiv:2407.04811, and its code
+[5] van Hasselt et al., data-efficient Rainbow, arXiv:1906.05243
 """
 
 from __future__ import annotations
@@ -41,7 +32,7 @@ import jax.numpy as jnp
 from flax import linen as nn
 
 from rljax import networks
-from rljax.agent import MASK, Array, EnvSpec, same_fields
+from rljax.agent import MASK, Array, EnvSpec, Number, same_fields
 from rljax.networks import (
     ACTIVATIONS,
     Activation,
@@ -51,61 +42,54 @@ from rljax.networks import (
     Norm,
     initialisers,
 )
-from rljax.networks.layers import LayerNorm, Module
+from rljax.networks.layers import Module, activated
 
 Kind = Literal["auto", "nature", "impala", "small", "efficient"]
-NATURE = ((32, 8, 4), (64, 4, 2), (64, 3, 1))  # channels, width and stride of each convolution
-SMALL = ((16, 3, 1),)
-EFFICIENT = ((32, 5, 5), (64, 5, 5))
+LAYERS = {  # channels, width and stride of each convolution
+    "nature": ((32, 8, 4), (64, 4, 2), (64, 3, 1)),
+    "small": ((16, 3, 1),),
+    "efficient": ((32, 5, 5), (64, 5, 5)),
+}
+WIDTHS = {"nature": 512, "impala": 256, "small": 128, "efficient": 256}  # of the dense layer
 STAGES = (16, 32, 32)  # channels of impala's stages
-NATURE_FROM = 36  # pixels of the shorter side: the least that nature's convolutions take
-LEAST = {"nature": NATURE_FROM, "efficient": 25}  # 3 of others
+# Pixels of a picture's shorter side.
+LEAST: dict[Kind, int] = {"nature": 36, "efficient": 25, "small": 3}
 
 
 class EncoderSettings(NamedTuple):
     """What an agent chooses for its encoder."""
 
-    encoder: Kind = "auto"  # the convolutions
+    encoder: Kind = "auto"
     activation: Activation = "relu"
     initialisation: Initialisation = "torch"
-    # of the dense layer, and of nature's and small's convolutions over their channels [4]
+    # of the dense layer, and over channels of convolutions other than impala's [4]
     layer_norm: Norm = False
 
     @classmethod
     def of(cls, config: Any) -> EncoderSettings:
-        """Those of a Config's `encoder`, `activation` and `initialisation`,
-        without normalised layers.
-        """
+        """Those of a Config, without normalised layers."""
         return cls(**same_fields(config, ("encoder", "activation", "initialisation")))
 
 
-def needed(spec: EnvSpec) -> bool:
-    """Whether observations need an encoder: whether they are anything else than one vector."""
-    return not spec.is_vector
-
-
 def encoded(spec: EnvSpec, settings: EncoderSettings, body: nn.Module) -> nn.Module:
-    """`body` behind an encoder.
-
-    It takes an observation of the environment and what else the body takes.
-    """
-    return Encoded(encoder(spec, settings), body) if needed(spec) else body
+    """`body`, whose first input is an observation, behind an encoder where it needs one."""
+    return body if spec.is_vector else Encoded(encoder(spec, settings), body)
 
 
 def encoder_or_none(spec: EnvSpec, settings: EncoderSettings) -> Encoder | None:
-    """The encoder of an environment's observations; None where they are vectors."""
-    return encoder(spec, settings) if needed(spec) else None
+    """The same; None where observations are vectors."""
+    return None if spec.is_vector else encoder(spec, settings)
 
 
 def create(
     spec: EnvSpec, settings: EncoderSettings, body: nn.Module, key: Array, *inputs: Any
 ) -> networks.Network:
-    """A fresh network: `body` behind an encoder, for one observation and the example `inputs`."""
+    """A fresh `encoded` network for one observation and the example `inputs`."""
     return networks.create(encoded(spec, settings, body), key, spec.example(), *inputs)
 
 
 def encoder(spec: EnvSpec, settings: EncoderSettings) -> Encoder:
-    """The encoder of an environment's observations, to features [..., m]."""
+    """The encoder of an environment's observations."""
     check(spec, settings)
     return Encoder(spec, settings)
 
@@ -116,68 +100,57 @@ def check(spec: EnvSpec, settings: EncoderSettings) -> None:
         if len(part.shape) != 3:
             continue
         size, kind = min(part.shape[:2]), chosen(settings, part.shape)
-        least = LEAST.get(kind, 3)
+        least = LEAST.get(kind, 0)
         if size < least:
-            advice = "--config.encoder small" if size >= 3 else "--config.encoder impala"
-            if kind != "impala":
-                raise ValueError(
-                    f"--config.encoder {kind} needs pictures of at least {least} x {least} pixels, "
-                    f"'{spec.name}' shows {part.shape[0]} x {part.shape[1]}. Use: {advice}"
-                )
+            advice = "small" if size >= LEAST["small"] else "impala"
+            raise ValueError(
+                f"--config.encoder {kind} needs pictures of at least {least} x {least} pixels, "
+                f"'{spec.name}' shows {part.shape[0]} x {part.shape[1]}. Use: --config.encoder "
+                f"{advice}"
+            )
 
 
 def chosen(settings: EncoderSettings, shape: tuple[int, ...]) -> Kind:
     """The convolutions for pictures of a shape [H, W, K]."""
     if settings.encoder != "auto":
         return settings.encoder
-    smallest = min(shape[:2])
-    return "nature" if smallest >= NATURE_FROM else "small" if smallest >= 3 else "impala"
+    if min(shape[:2]) >= LEAST["nature"]:
+        return "nature"
+    return "small" if min(shape[:2]) >= LEAST["small"] else "impala"
 
 
 class Encoder(Module):
-    """From observations of one environment to features."""
+    """From observations [..., O...] to features [..., m]."""
 
     spec: EnvSpec
     settings: EncoderSettings
 
     @nn.compact
     def __call__(self, observation: Any) -> Array:
-        """Map observations [..., O...] to features [..., m]."""
         features = []
         parts = observation if self.spec.parts else {"": observation}
-        shapes = {part.name: part.shape for part in self.spec.parts} or {
-            "": self.spec.observation_shape
-        }
-        for name in sorted(parts):
-            if name == MASK:
-                continue
-            x, shape = parts[name], shapes[name]
+        shapes = {part.name: part.shape for part in self.spec.parts}
+        for name in sorted(parts.keys() - {MASK}):
+            x, shape = parts[name], shapes.get(name, self.spec.observation_shape)
             leading = x.shape[: x.ndim - len(shape)]
             if len(shape) == 3:
-                pictures = x.reshape(-1, *shape)
-                flat = Pictures(self.settings, name=f"pictures_{name}" if name else "pictures")(
-                    pictures
-                )
-                features.append(flat.reshape(*leading, -1))
+                pictures = Pictures(self.settings, name=f"pictures_{name}" if name else "pictures")
+                features.append(pictures(x.reshape(-1, *shape)).reshape(*leading, -1))
             else:
                 features.append(x.reshape(*leading, -1).astype(jnp.float32))
         return features[0] if len(features) == 1 else jnp.concatenate(features, axis=-1)
 
 
 class Pictures(Module):
-    """Convolutions and a dense layer."""
+    """Convolutions and a dense layer: pictures [N, H, W, K] to features [N, m]."""
 
     settings: EncoderSettings
 
     @nn.compact
     def __call__(self, pictures: Array) -> Array:
-        """Map pictures [N, H, W, K] to features [N, m]."""
         act, kind = ACTIVATIONS[self.settings.activation], chosen(self.settings, pictures.shape[1:])
-        x = (
-            pictures.astype(jnp.float32) / 255.0
-            if pictures.dtype == jnp.uint8
-            else pictures.astype(jnp.float32)
-        )
+        x = pictures.astype(jnp.float32)
+        x = x / 255.0 if pictures.dtype == jnp.uint8 else x
         if kind == "impala":
             for i, channels in enumerate(STAGES):
                 x = self._convolution(f"stage_{i}", x, channels)
@@ -187,52 +160,32 @@ class Pictures(Module):
                     x = x + self._convolution(f"block_{i}_{j}_1", act(y), channels)
             x = act(x)
         else:
-            layers = {"nature": NATURE, "efficient": EFFICIENT}.get(kind, SMALL)
-            for i, (channels, width, stride) in enumerate(layers):
+            for i, (channels, width, stride) in enumerate(LAYERS[kind]):
                 name = f"convolution_{i}"
-                x = self._hidden(name, self._convolution(name, x, channels, width, stride, "VALID"))
-        width = {"nature": 512, "impala": 256, "small": 128, "efficient": 256}[kind]
-        x = Dense(width, self.settings.initialisation, math.sqrt(2.0), name="dense")(
-            x.reshape(len(x), -1)
-        )
-        return self._hidden("dense", x)
+                x = self._hidden(name, self._convolution(name, x, channels, width, stride, 0))
+        dense = Dense(WIDTHS[kind], self.settings.initialisation, math.sqrt(2.0), name="dense")
+        return self._hidden("dense", dense(x.reshape(len(x), -1)))
 
     def _hidden(self, name: str, x: Array) -> Array:
-        """The activation of a layer [..., m], with its normalisation over m."""
-        act, norm = ACTIVATIONS[self.settings.activation], self.settings.layer_norm
-        if norm is True:
-            x = LayerNorm(name=f"{name}_norm")(x)
-        if norm == "plain":
-            x = networks.centred(x)
-        x = act(x)
-        return LayerNorm(name=f"{name}_norm")(x) if norm == "last" else x
+        return activated(x, self.settings.activation, self.settings.layer_norm, f"{name}_norm")
 
     def _convolution(
-        self,
-        name: str,
-        x: Array,
-        channels: int,
-        width: int = 3,
-        stride: int = 1,
-        padding: str = "SAME",
+        self, name: str, x: Array, channels: int, width: int = 3, stride: int = 1, padding: int = 1
     ) -> Array:
         shape = (width, width, x.shape[-1], channels)
-        kernel_init, bias_init = initialisers(
-            self.settings.initialisation, math.prod(shape[:-1]), math.sqrt(2.0)
-        )
+        fan_in = math.prod(shape[:-1])
+        kernel_init, bias_init = initialisers(self.settings.initialisation, fan_in, math.sqrt(2.0))
         kernel = self.param(f"{name}_kernel", kernel_init, shape)
         bias = self.param(f"{name}_bias", bias_init, (channels,))
-        if padding == "SAME":
-            side = width // 2
-            x = jnp.pad(x, ((0, 0), (side, side), (side, side), (0, 0)))
+        if padding:
+            side = (padding, padding)
+            x = jnp.pad(x, ((0, 0), side, side, (0, 0)))
         return convolve(x, kernel, stride) + bias
 
 
-def perturbed(key: Array, observation: Any, radius: Array | float, number: int) -> Any:
-    """Observations [n, B, O...] around those of a batch [B, O...]: the same n steps from each row.
-
-    Each number moves by U(-radius, radius), in the units of networks: bytes of pictures are divided
-    by 255 first, as an encoder does.
+def perturbed(key: Array, observation: Any, radius: Number, number: int) -> Any:
+    """Observations [n, B, O...] around [B, O...]: the same n steps of U(-radius, radius), in
+    networks' units.
     """
 
     def around(key: Array, x: Array) -> Array:
@@ -247,28 +200,22 @@ def perturbed(key: Array, observation: Any, radius: Array | float, number: int) 
 
 
 def convolve(pictures: Array, kernel: Array, stride: int = 1) -> Array:
-    """Convolution without padding: pictures [N, H, W, K] and a kernel [w, w, K, C] to
-    [N, H', W', C].
+    """Convolution without padding: pictures [N, H, W, K] and kernel [w, w, K, C] to [N, H', W', C].
 
-    Where the stride divides w, each block of stride x stride pixels becomes one pixel with as many
-    times the channels, and the stride becomes 1. Fewer and longer rows are then copied to the
-    patches.
+    Where the stride divides w, blocks of stride x stride pixels become channels of one pixel: fewer
+    and longer rows are copied to the patches.
     """
     width, channels = len(kernel), kernel.shape[-1]
     if stride > 1 and width % stride == 0:
-        height, breadth = (
-            (size - width) // stride * stride + width for size in pictures.shape[1:3]
-        )
-        pictures = _blocks(pictures[:, :height, :breadth], stride)
+        rows, columns = ((size - width) // stride * stride + width for size in pictures.shape[1:3])
+        pictures = _blocks(pictures[:, :rows, :columns], stride)
         kernel = jnp.moveaxis(_blocks(jnp.moveaxis(kernel, -1, 0), stride), 0, -1)
         width, stride = width // stride, 1
     return networks.patches(pictures, width, stride) @ kernel.reshape(-1, channels)
 
 
 def _blocks(x: Array, size: int) -> Array:
-    """Blocks of size x size pixels as channels: [N, H, W, K] to [N, H / size, W / size, size size
-    K].
-    """
+    """Blocks of pixels as channels: [N, H, W, K] to [N, H / size, W / size, size size K]."""
     number, height, width, channels = x.shape
     x = x.reshape(number, height // size, size, width // size, size, channels).swapaxes(2, 3)
     return x.reshape(number, height // size, width // size, -1)

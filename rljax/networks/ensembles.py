@@ -1,9 +1,8 @@
-"""Critics of discrete actions or with bins, and what agents do with an ensemble:
-its smallest value, its members.
-"""
+"""Critics of discrete actions or with bins, and what agents do with ensembles."""
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -11,7 +10,7 @@ import jax
 import jax.numpy as jnp
 from flax import linen as nn
 
-from rljax.agent import Array, EnvSpec, Transition
+from rljax.agent import Array, EnvSpec, Number, Transition
 from rljax.networks import bins, heads
 from rljax.networks.layers import Encoded, Ensemble, Network, create
 from rljax.networks.optimisation.trained import Trained, parameters_of
@@ -20,11 +19,7 @@ T = TypeVar("T")
 
 
 def ensemble(spec: EnvSpec, *arguments: Any, **options: Any) -> Ensemble:
-    """Critics for an environment's actions, which take (observation, action) to values [C, ...].
-
-    They are a `DiscreteEnsemble` where an action is one discrete one, a `ChoicesEnsemble` where it
-    is several, and an `Ensemble` elsewhere.
-    """
+    """Critics for an environment's actions, which take (observation, action) to values [C, ...]."""
     if spec.choices:
         return ChoicesEnsemble(*arguments, choices=spec.choices, **options)
     if spec.discrete:
@@ -33,37 +28,36 @@ def ensemble(spec: EnvSpec, *arguments: Any, **options: Any) -> Ensemble:
 
 
 class DiscreteEnsemble(Ensemble):
-    """Independent MLPs whose outputs are the values of `features` discrete actions."""
+    """MLPs whose outputs are the values of `features` discrete actions."""
 
     def __call__(self, observation: Array, action: Array | None = None) -> Array:
-        """The values [C, ..., A] of all actions for observations [..., O],
-        or those [C, ...] of actions int32 [...].
+        """Values [C, ..., A] of all actions for observations [..., O], or [C, ...] of actions int32
+        [...].
         """
         q = super().__call__(observation)
         q = q[..., None] if self.features == 1 else q
         return q if action is None else (q * jax.nn.one_hot(action, self.features)).sum(axis=-1)
 
 
+def one_hot(action: Array, choices: tuple[int, ...]) -> list[Array]:
+    """A vector [..., choices] for each discrete action of int32 [..., K]."""
+    return [jax.nn.one_hot(action[..., i], number) for i, number in enumerate(choices)]
+
+
 class ChoicesEnsemble(Ensemble):
-    """Independent MLPs with several discrete actions as an input:
-    each as a vector that is 1 at its choice.
-    """
+    """MLPs with several discrete actions as inputs, each one-hot."""
 
     choices: tuple[int, ...] = ()
 
     def __call__(self, observation: Array, action: Array) -> Array:
-        """The values [C, ...] of actions int32 [..., K] for observations [..., O]."""
-        vectors = [jax.nn.one_hot(action[..., i], number) for i, number in enumerate(self.choices)]
-        return super().__call__(observation, *vectors)
+        """Values [C, ...] of actions int32 [..., K] for observations [..., O]."""
+        return super().__call__(observation, *one_hot(action, self.choices))
 
 
 class BinnedEnsemble(Ensemble):
-    """Independent MLPs that classify values: `features` outputs for a value.
+    """MLPs that classify values, with `features` outputs each; discrete actions are one-hot.
 
-    Discrete actions are inputs, as vectors.
-
-    `bounds` [2] are the ends of the bins, an option of the network: they are no parameters, and
-    have no gradient.
+    `bounds` [2], an option of the network, are the ends of the bins, without gradient.
     """
 
     kind: heads.Kind = "hl_gauss"
@@ -72,15 +66,11 @@ class BinnedEnsemble(Ensemble):
     def __call__(
         self, observation: Array, action: Array, *, bounds: Array, raw: bool = False
     ) -> Array:
-        """The values [C, ...] of actions [..., A] for observations [..., O],
-        or with `raw` the outputs [C, ..., K].
+        """Values [C, ...] of actions [..., A] for observations [..., O], or `raw` outputs [C, ...,
+        K].
         """
-        inputs = [action]
-        if self.choices:
-            action = action if len(self.choices) > 1 else action[..., None]
-            inputs = [
-                jax.nn.one_hot(action[..., i], number) for i, number in enumerate(self.choices)
-            ]
+        action = action[..., None] if len(self.choices) == 1 else action
+        inputs = one_hot(action, self.choices) if self.choices else [action]
         outputs = super().__call__(observation, *inputs)
         return outputs if raw else self.head(bounds).mean(outputs)
 
@@ -93,43 +83,29 @@ class BinnedEnsemble(Ensemble):
 def create_critic(
     module: nn.Module, head: heads.HeadSettings, spec: EnvSpec, key: Array, *inputs: Any
 ) -> Network:
-    """Initialise critics, an `Ensemble` or one that is `Encoded`, for example inputs:
-    (observation, action).
+    """Initialise critics, an `Ensemble` or an `Encoded` one, for example (observation, action).
 
-    They have the head that the settings ask for. Ends of bins that are None are not a number until
-    `fitted`.
+    They have the head of the settings. Ends of bins that are None are NaN until `fit_bins`.
     """
     if head.value_head == "squared":
         return create(module, key, *inputs)
     ensemble: Any = module.body if isinstance(module, Encoded) else module
-    names = (
-        "size",
-        "hidden",
-        "activation",
-        "initialisation",
-        "layer_norm",
-        "output_scale",
-        "precision",
-    )
     choices = (spec.choices or (spec.action_size,)) if spec.discrete else ()
-    style = {name: getattr(ensemble, name) for name in names}
-    binned = BinnedEnsemble(**style, features=head.bins, kind=head.value_head, choices=choices)
-    ends = [
-        jnp.asarray(jnp.nan if end is None else end, jnp.float32)
-        for end in (head.v_min, head.v_max)
-    ]
+    options = {"features": head.bins, "kind": head.value_head, "choices": choices}
+    style = {field.name: getattr(ensemble, field.name) for field in dataclasses.fields(Ensemble)}
+    binned = BinnedEnsemble(**style | options)
     module = module.clone(body=binned) if isinstance(module, Encoded) else binned
-    return create(module, key, *inputs, bounds=jnp.ones(2)).replace(
-        options={"bounds": jnp.stack(ends)}
-    )
+    ends = [jnp.nan if end is None else end for end in (head.v_min, head.v_max)]
+    ends = [jnp.asarray(end, jnp.float32) for end in ends]
+    network = create(module, key, *inputs, bounds=jnp.ones(2))
+    return network.replace(options={"bounds": jnp.stack(ends)})
 
 
-def fit_bins(critic: T, data: Transition, discount: Array | float, scale: Array | float = 1.0) -> T:
-    """Critics, a `Network` or a `Trained` one, whose unknown ends of bins lie around the returns of
-    data [N, ...].
+def fit_bins(critic: T, data: Transition, discount: Number, scale: Number = 1.0) -> T:
+    """Critics, a `Network` or `Trained`, whose unknown ends of bins, if any, lie around the
+    discounted returns of data [N, ...].
 
-    The returns are discounted, and `scale` multiplies rewards. Critics without bins are returned as
-    they are.
+    `scale` multiplies rewards.
     """
     if isinstance(critic, Trained):
         return critic.replace(parameters=fit_bins(critic.parameters, data, discount, scale))
@@ -137,18 +113,16 @@ def fit_bins(critic: T, data: Transition, discount: Array | float, scale: Array 
     if not isinstance(body, BinnedEnsemble):
         return critic
     network: Any = critic
-    around_returns = bins.bounds_of_bins(
-        bins.range_of_returns(data, discount, scale), body.features
-    )
-    known = network.options["bounds"]
-    return network.replace(options={"bounds": jnp.where(jnp.isnan(known), around_returns, known)})
+    returns = bins.range_of_returns(data, discount, scale)
+    known, fitted = network.options["bounds"], bins.bounds_of_bins(returns, body.features)
+    return network.replace(options={"bounds": jnp.where(jnp.isnan(known), fitted, known)})
 
 
 def outputs_and_head(
     critic: Network | Trained, observation: Any, action: Array
 ) -> tuple[Array, heads.Scalar | heads.TwoHot]:
-    """The outputs of critics for actions [..., A], [C, ...] or [C, ..., K],
-    and the head that reads them.
+    """Outputs of critics for actions [..., A], [C, ...] or [C, ..., K], and the head that reads
+    them.
     """
     network: Any = parameters_of(critic)
     body = _body(network)
@@ -158,35 +132,29 @@ def outputs_and_head(
 
 
 def _body(critic: Any) -> Any:
-    """The module of critics, without their encoder."""
-    # Any function of (observation, action) may stand for critics.
-    module = getattr(critic, "module", None)
+    """The module of critics without their encoder."""
+    module = getattr(critic, "module", None)  # critics may be any function
     return module.body if isinstance(module, Encoded) else module
 
 
 def smallest(values: Array, axis: int = 0) -> Array:
     """The smallest value over `axis`: of critics [C, ...], their minimum [...].
 
-    Its gradient goes to one value only.
-
-    The gradient of `values.min(axis)` is divided by the number of values that equal the minimum. If
-    XLA computes the values twice and rounds them differently, that number can be 0, and the
-    gradient is 0 / 0.
+    Its gradient goes to one value. `values.min(axis)` divides it by how many values equal the
+    minimum: if XLA computes them twice and rounds them differently, by 0.
     """
-    smallest_index = jnp.argmin(jax.lax.stop_gradient(values), axis=axis)
-    return jnp.where(
-        jax.nn.one_hot(smallest_index, values.shape[axis], axis=axis, dtype=bool), values, 0.0
-    ).sum(axis=axis)
+    index = jnp.argmin(jax.lax.stop_gradient(values), axis=axis)
+    mask = jax.nn.one_hot(index, values.shape[axis], axis=axis, dtype=bool)
+    return jnp.where(mask, values, 0.0).sum(axis=axis)
 
 
 def largest(values: Array, axis: int = 0) -> Array:
-    """The largest value over `axis`; its gradient goes to one value only, as that of `smallest`."""
+    """The largest value over `axis`, with a gradient as of `smallest`."""
     return -smallest(-values, axis)
 
 
 def smallest_of_subset(values: Array, number: int | None, key: Array) -> Array:
-    """The smallest value [...] of `number` critics, drawn by `key` from the C of `values` [C, ...];
-    None: of all.
+    """The smallest value [...] of `number` critics drawn from `values` [C, ...]; None: of all.
 
     One subset serves the whole batch, as in REDQ (Chen et al., arXiv:2101.05982, algorithm 1).
     """
@@ -197,14 +165,12 @@ def smallest_of_subset(values: Array, number: int | None, key: Array) -> Array:
 
 
 def member(ensemble: Network | Trained, index: int) -> Network:
-    """One member of an `Ensemble` network, as an ensemble of one: [C, ...] becomes [1, ...]."""
+    """One member of an `Ensemble` as an ensemble of one: [C, ...] becomes [1, ...]."""
     return _of_one(parameters_of(ensemble), lambda x: x[index : index + 1])
 
 
 def members(ensemble: Network | Trained) -> Network:
-    """An `Ensemble` network as a stack [C, ...] of ensembles of one:
-    under `vmap` each member has its own inputs.
-    """
+    """An `Ensemble` as a stack [C, ...] of ensembles of one, for `vmap` over their inputs."""
     return _of_one(parameters_of(ensemble), lambda x: x[:, None])
 
 
@@ -224,7 +190,7 @@ def values_and_slopes(
 
 
 def _member_axes(stack: Network) -> Network:
-    """For `jax.vmap`, which leaves of a stack of members have the axis [C]: not the encoder's."""
+    """For `jax.vmap`, which leaves of such a stack have the axis [C]: not the encoder's."""
     axes = jax.tree.map(lambda _: 0, stack)
     if isinstance(stack.module, Encoded):
         axes = axes.replace(params={**axes.params, "encoder": None})
@@ -232,16 +198,12 @@ def _member_axes(stack: Network) -> Network:
 
 
 def _of_one(ensemble: Network, select: Callable[[Array], Array]) -> Network:
-    """An ensemble of size 1, or a stack of them, with `select` of each leaf of the ensemble;
-    its encoder is shared.
-    """
+    """An ensemble of one, or a stack of them, of `select` of each leaf; its encoder is shared."""
     if isinstance(ensemble.module, Encoded):
-        inner = _of_one(
-            ensemble.replace(params=ensemble.params["body"], module=ensemble.module.body), select
-        )
-        module = ensemble.module.clone(body=inner.module)
-        return ensemble.replace(params={**ensemble.params, "body": inner.params}, module=module)
+        body = ensemble.replace(params=ensemble.params["body"], module=ensemble.module.body)
+        body = _of_one(body, select)
+        module = ensemble.module.clone(body=body.module)
+        return ensemble.replace(params={**ensemble.params, "body": body.params}, module=module)
     params, collections = jax.tree.map(select, (ensemble.params, dict(ensemble.collections)))
-    return ensemble.replace(
-        params=params, module=ensemble.module.clone(size=1), collections=collections
-    )
+    module = ensemble.module.clone(size=1)
+    return ensemble.replace(params=params, module=module, collections=collections)

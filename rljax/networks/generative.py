@@ -1,13 +1,12 @@
-"""Generative policies: noise schedules, flow matching, samplers that turn noise into actions,
-and their networks.
+"""Generative policies: noise schedules, flow matching, samplers, networks.
 
-The direction of time follows each method's paper. Diffusion counts steps t = 0 .. T-1 from little
-noise to much [1]. Flows run over [0, 1]: `interpolated` and `euler` from noise at 0 to data at 1
-[2], `average_velocity` from data at 0 to noise at 1 [3].
+Time runs as in each paper. Diffusion counts steps t = 0 .. T-1 from little noise to much [1]. Flows
+run over [0, 1]: `interpolated` and `euler` from noise to data [2], `average_velocity` from data to
+noise [3].
 
 [1] Ho et al., Denoising Diffusion Probabilistic Models, arXiv:2006.11239
-[2] Lipman et al., Flow Matching for Generative Modeling, arXiv:2210.02747
-[3] Geng et al., Mean Flows for One-step Generative Modeling, arXiv:2505.13447
+[2] Lipman et al., Flow Matching, arXiv:2210.02747
+[3] Geng et al., Mean Flows, arXiv:2505.13447
 """
 
 from __future__ import annotations
@@ -26,23 +25,21 @@ from rljax.networks.layers import Module
 from rljax.requirements import AtLeast
 
 Noising = Literal["vp", "linear"]
-Embedding = Annotated[int, AtLeast(4)]  # features of a time: two sines and two cosines at least
+Embedding = Annotated[int, AtLeast(4)]  # features of a time: at least two sines and two cosines
 
 
 def sinusoidal(time: Array, size: int) -> Array:
-    """Sines and cosines [..., size] of times [...], at size / 2 frequencies from 1 to 1e-4
-    (arXiv:1706.03762, 3.5).
-    """
+    """Sines and cosines [..., size] of times [...] at frequencies 1 to 1e-4; arXiv:1706.03762."""
     frequencies = jnp.exp(-np.log(10_000.0) * jnp.arange(size // 2) / (size // 2 - 1))
     angle = time[..., None] * frequencies
     return jnp.concatenate([jnp.sin(angle), jnp.cos(angle)], axis=-1)
 
 
 class Field(Module):
-    """An MLP over noisy actions, observations and times: a denoiser or a velocity field of actions.
+    """An MLP over noisy actions, observations and times: a denoiser or a velocity field.
 
-    A time enters as a number. With `embedding` > 0 it enters as that many features, a small MLP of
-    its `sinusoidal`.
+    A time enters as a number, or with `embedding` > 0 as so many features, an MLP of its
+    `sinusoidal`.
     """
 
     hidden: tuple[int, ...]
@@ -52,7 +49,7 @@ class Field(Module):
     layer_norm: bool | Literal["last"] = False
     precision: networks.Precision = "float32"
     embedding: int = 0
-    encoder: nn.Module | None = None  # of observations that are no vectors; it runs in every call
+    encoder: nn.Module | None = None  # of observations that are no vectors
 
     @nn.compact
     def __call__(self, action: Array, observation: Any, *times: Array) -> Array:
@@ -63,43 +60,35 @@ class Field(Module):
         inputs = []
         for i, time in enumerate(times):
             if self.embedding:
-                embed = networks.MLP(
-                    (2 * self.embedding,), self.embedding, *style, name=f"time_{i}"
-                )
-                inputs.append(embed(sinusoidal(time, self.embedding)))
+                size = self.embedding
+                embed = networks.MLP((2 * size,), size, *style, name=f"time_{i}")
+                inputs.append(embed(sinusoidal(time, size)))
             else:
                 inputs.append(time[..., None])
-        return networks.MLP(self.hidden, self.features, *style, name="body")(
-            action, *inputs, observation
-        )
+        body = networks.MLP(self.hidden, self.features, *style, name="body")
+        return body(action, *inputs, observation)
 
 
 class NoiseSchedule(NamedTuple):
-    """The share of an action that remains after each of T steps of noise;
-    constants of the program.
-    """
+    """The share of an action that remains after each of T steps of noise."""
 
     alpha: Array  # [T] alpha_t: the share of the variance that step t keeps
-    signal: Array  # [T] abar_t, their product: the remaining share of the action's variance
+    signal: Array  # [T] abar_t, their product
 
 
 def schedule(name: Noising, steps: int) -> NoiseSchedule:
     """The schedule called `name`, in `steps` steps.
 
     - vp: alpha_t = exp(-b_min / T - (b_max - b_min) (2t - 1) / (2 T^2)) for t = 1..T, with b from
-      0.1 to 10: a variance-preserving process in T steps (Diffusion-QL; Song et al.,
-      arXiv:2011.13456);
-    - linear: 1 - alpha_t evenly spaced from 1e-4 to 2e-2 (DDPM). It needs hundreds of steps to
-      remove the signal.
+      0.1 to 10: it preserves variance (Diffusion-QL; Song et al., arXiv:2011.13456);
+    - linear: 1 - alpha_t evenly spaced from 1e-4 to 2e-2 (DDPM), for hundreds of steps.
     """
     t = np.arange(1, steps + 1)
     if name == "vp":
         alpha = np.exp(-0.1 / steps - 0.5 * (10.0 - 0.1) * (2 * t - 1) / steps**2)
     else:
         alpha = 1.0 - np.linspace(1e-4, 2e-2, steps)
-    return NoiseSchedule(
-        jnp.asarray(alpha, jnp.float32), jnp.asarray(np.cumprod(alpha), jnp.float32)
-    )
+    return NoiseSchedule(*[jnp.asarray(x, jnp.float32) for x in (alpha, np.cumprod(alpha))])
 
 
 def noised(schedule: NoiseSchedule, action: Array, step: Array, noise: Array) -> Array:
@@ -109,7 +98,7 @@ def noised(schedule: NoiseSchedule, action: Array, step: Array, noise: Array) ->
 
 
 def denoised(schedule: NoiseSchedule, noisy: Array, step: Array, noise: Array) -> Array:
-    """The inverse of `noised`: the clean actions [..., A], clipped to [-1, 1]."""
+    """The inverse of `noised`: clean actions [..., A], clipped to [-1, 1]."""
     signal = schedule.signal[step][..., None]
     return jnp.clip((noisy - jnp.sqrt(1.0 - signal) * noise) / jnp.sqrt(signal), -1.0, 1.0)
 
@@ -120,11 +109,10 @@ def ancestral(
     key: Array,
     shape: tuple[int, ...],
 ) -> Array:
-    """Actions of `shape` [..., A] from noise, by the reverse process of DDPM [1, algorithm 2].
+    """Actions of `shape` [..., A] from noise, by DDPM's reverse process [1, algorithm 2].
 
     `denoiser(noisy, step)` predicts the noise [..., A] in actions at `step` [...]. Each step draws
-    from the Gaussian q(a_{t-1} | a_t, a_0), where a_0 is `denoised` with the predicted noise. The
-    last step adds no noise.
+    from q(a_{t-1} | a_t, a_0), where a_0 is `denoised`; the last one adds no noise.
     """
     alpha, signal = schedule
     before = jnp.concatenate([jnp.ones(1), signal[:-1]])  # abar_{t-1}
@@ -145,9 +133,7 @@ def ancestral(
 
 
 def interpolated(noise: Array, action: Array, time: Array) -> Array:
-    """Points at times [...] on the straight lines from noise [..., A] at time 0 to actions at
-    time 1.
-    """
+    """Points at times [...] on lines from noise [..., A] at 0 to actions at 1."""
     time = time[..., None]
     return (1.0 - time) * noise + time * action
 
@@ -155,9 +141,7 @@ def interpolated(noise: Array, action: Array, time: Array) -> Array:
 def flow_matching_loss(
     velocity: Callable[[Array, Array], Array], action: Array, key: Array
 ) -> Array:
-    """Squared error [] of `velocity(action, time)` to the straight lines from noise to actions
-    [B, A] [2].
-    """
+    """Squared error [] of `velocity(action, time)` to lines from noise to actions [B, A] [2]."""
     key_noise, key_time = jax.random.split(key)
     noise = jax.random.normal(key_noise, action.shape)
     time = jax.random.uniform(key_time, action.shape[:-1])
@@ -165,9 +149,7 @@ def flow_matching_loss(
 
 
 def euler(velocity: Callable[[Array, Array], Array], noise: Array, steps: int) -> Array:
-    """Actions [..., A] from noise along `velocity(action, time)` from time 0 to 1 in equal steps,
-    in [-1, 1].
-    """
+    """Actions [..., A] in [-1, 1] from noise along `velocity(action, time)`, in equal steps."""
 
     def move(i: Array, action: Array) -> Array:
         return action + velocity(action, jnp.full(noise.shape[:-1], i / steps)) / steps
@@ -182,29 +164,27 @@ def average_velocity(
     time: Array,
     velocity: Array,
 ) -> tuple[Array, Array]:
-    """u(a_t, r, t) and its target by MeanFlow's identity, both [..., A].
+    """u(a_t, r, t) = `field(a, r, t)` and its target by MeanFlow's identity, without gradient,
+    [..., A].
 
-    The target has no gradient.
+    u (t - r) is the displacement from r to t along a flow with `velocity` v [3, eq. 6]:
 
-    u (t - r) is the displacement from r to t along a flow with `velocity` v. Its derivative in t
-    gives [3, eq. 6]
       u = v - (t - r) du/dt,   du/dt = v . grad_a u + d_t u,
-    where du/dt is one product of the Jacobian of u with (v, 0, 1). `field(a, r, t)` takes [..., A],
-    [...] and [...].
+
+    where du/dt is one product of u's Jacobian with (v, 0, 1).
     """
-    u, derivative = jax.jvp(
-        lambda a, t: field(a, start, t), (noisy, time), (velocity, jnp.ones_like(time))
-    )
+    direction = (velocity, jnp.ones_like(time))
+    u, derivative = jax.jvp(lambda a, t: field(a, start, t), (noisy, time), direction)
     return u, jax.lax.stop_gradient(velocity - (time - start)[..., None] * derivative)
 
 
-def logit_normal(key: Array, shape: tuple[int, ...], mean: float = -0.4, std: float = 1.0) -> Array:
-    """Times in (0, 1): sigmoids of Gaussian noise. The defaults are MeanFlow's."""
-    return jax.nn.sigmoid(mean + std * jax.random.normal(key, shape))
+def logit_normal(key: Array, shape: tuple[int, ...]) -> Array:
+    """MeanFlow's times in (0, 1): sigmoids of Gaussian noise."""
+    return jax.nn.sigmoid(-0.4 + jax.random.normal(key, shape))
 
 
 def repeated(spec: EnvSpec, observation: Any, number: int) -> Any:
-    """Observations [..., O...] repeated as [..., number, O...], for `number` candidates each."""
+    """Observations [..., O...] as [..., number, O...], for `number` candidates each."""
     axis = len(spec.leading(observation))
     return jax.tree.map(
         lambda x: jnp.repeat(jnp.expand_dims(x, axis), number, axis=axis), observation
@@ -212,10 +192,10 @@ def repeated(spec: EnvSpec, observation: Any, number: int) -> Any:
 
 
 def action_noise(spec: EnvSpec, observation: Any, key: Array) -> Array:
-    """Standard normal noise [..., A], an action for each of the observations [..., O...]."""
+    """Standard normal noise [..., A] for observations [..., O...]."""
     return jax.random.normal(key, (*spec.leading(observation), spec.action_size))
 
 
 def candidate(candidates: Array, index: Array) -> Array:
-    """The candidates at `index` [...] from [..., N, A]: [..., A]."""
+    """The candidates [..., A] at `index` [...] from [..., N, A]."""
     return jnp.take_along_axis(candidates, index[..., None, None], axis=-2)[..., 0, :]

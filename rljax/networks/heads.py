@@ -1,9 +1,7 @@
-"""Heads: what a critic's outputs say of a return, as one number or as a distribution,
-and how they learn a target.
+"""Heads: what a critic's outputs say of a return, as a number or a distribution, and their losses.
 
-A head turns outputs into values, makes the target of a backup  r + gamma s'  from the outputs for
-the next state, and measures the loss to it. K is `features`, the number of outputs for each value;
-those of `Scalar` have no axis K.
+K is `features`, the number of outputs for each value; those of `Scalar` have no axis K. A target is
+that of a backup r + gamma s' from outputs for the next state, without gradient.
 
     Scalar       y = r + gamma Q',  e = Q - y
                  l: Huber's, the clipped error of [1], or e^2
@@ -19,15 +17,14 @@ those of `Scalar` have no axis K.
     HLGauss      m_i ~ Phi((e_i+1 - y) / sigma) - Phi((e_i - y) / sigma), e_i edges of bins;
                  l as above                                                       [5, eq. 3.4]
 
-The last two classify one number. Agents whose targets are numbers use them, and `Scalar`, by
-`encode` and `loss`.
+Agents whose targets are numbers use the last two, which classify one, and `Scalar`, by `encode` and
+`loss`.
 
-[1] Mnih et al., Human-level control through deep reinforcement learning, Nature 518, 2015
-[2] Bellemare et al., A Distributional Perspective on Reinforcement Learning, arXiv:1707.06887
-[3] Dabney et al., Distributional Reinforcement Learning with Quantile Regression, arXiv:1710.10044
-[4] Hessel et al., Rainbow: Combining Improvements in Deep Reinforcement Learning, arXiv:1710.02298
-[5] Farebrother et al., Stop Regressing: Training Value Functions via Classification,
-    arXiv:2403.03950
+[1] Mnih et al., DQN, Nature 518, 2015
+[2] Bellemare et al., C51, arXiv:1707.06887
+[3] Dabney et al., QR-DQN, arXiv:1710.10044
+[4] Hessel et al., Rainbow, arXiv:1710.02298
+[5] Farebrother et al., Stop Regressing, arXiv:2403.03950
 """
 
 from __future__ import annotations
@@ -40,30 +37,25 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from rljax.agent import Array, Metrics, config, same_fields
+from rljax.agent import Array, Metrics, Number, config, same_fields
 from rljax.requirements import AtLeast, Real, require_at_least, require_range
 
-SMOOTHING = 0.75  # sigma of HL-Gauss in widths of a bin; [5]
-OUTER = 4  # bins beyond that, in which HL-Gauss's targets would lose some of their Gaussian
+SMOOTHING = 0.75  # sigma of HL-Gauss in bins; [5]
+OUTER = 4  # bins at an end, in which HL-Gauss's targets lose some of their Gaussian
 
 
 class Head(Protocol):
-    """What heads have in common. Leading axes [...] are any, and broadcast."""
+    """What heads have in common. Leading axes [...] broadcast."""
 
-    @property
-    def features(self) -> int:
-        """K, outputs for each value."""
-        ...
+    features: int  # K, outputs for each value
 
     def mean(self, outputs: Array) -> Array:
         """The values [...] of outputs [..., K]."""
         ...
 
     def target(self, outputs: Array, reward: Array, discount: Array) -> Array:
-        """The target of a backup, from outputs [..., K] for the next state,
-        rewards [...] and discounts [...].
-
-        The discount is 0 where the episode has terminated. No gradient flows into the target.
+        """From outputs [..., K] for the next state, rewards [...] and discounts [...], 0 where
+        terminated.
         """
         ...
 
@@ -72,8 +64,8 @@ class Head(Protocol):
         ...
 
     def error(self, outputs: Array, target: Array) -> Array:
-        """How far [...] outputs are from a target, at least 0:
-        the priority with which they are learnt from again.
+        """The priority [...] for learning from outputs again: their distance to a target, at least
+        0.
         """
         ...
 
@@ -83,52 +75,45 @@ class Head(Protocol):
 
 
 @dataclasses.dataclass(frozen=True)
-class Scalar:
-    """One number, the value itself: outputs and targets are [...]."""
+class Scalar(Head):
+    """The value itself: outputs and targets are [...]."""
 
     kind: Literal["huber", "squared"] = "squared"
     features: int = 1
 
     def mean(self, outputs: Array) -> Array:
-        """The outputs."""
         return outputs
 
     def target(self, outputs: Array, reward: Array, discount: Array) -> Array:
-        """y [...]."""
         return jax.lax.stop_gradient(reward + discount * outputs)
 
     def loss(self, outputs: Array, target: Array) -> Array:
-        """l(Q - y)."""
         error = outputs - target
         return optax.losses.huber_loss(error) if self.kind == "huber" else jnp.square(error)
 
     def error(self, outputs: Array, target: Array) -> Array:
-        """|Q - y|."""
         return jnp.abs(outputs - target)
 
     def target_mean(self, target: Array) -> Array:
-        """y."""
         return target
 
     def encode(self, values: Array) -> Array:
-        """The target of a value: the value itself. No gradient flows into it."""
+        """The target of a value: the value itself."""
         return jax.lax.stop_gradient(values)
 
     def clipped(self, values: Array) -> Metrics:
-        """No metric: no value is clipped."""
+        """No metric: nothing is clipped."""
         del values
         return {}
 
 
 @dataclasses.dataclass(frozen=True)
-class Binned:
-    """Probabilities of K values at equal distances, from `low` to `high`,
-    by a softmax of the outputs.
-    """
+class Binned(Head):
+    """Probabilities of K values at equal distances from `low` to `high`: the softmax of outputs."""
 
     features: int
-    low: Array | float
-    high: Array | float
+    low: Number
+    high: Number
 
     @property
     def support(self) -> Array:
@@ -136,32 +121,29 @@ class Binned:
         return self.low + self.width * jnp.arange(self.features)
 
     @property
-    def width(self) -> Array | float:
-        """The distance between neighbours."""
+    def width(self) -> Number:
+        """Between neighbours."""
         return (self.high - self.low) / (self.features - 1)
 
     def mean(self, outputs: Array) -> Array:
-        """sum_i p_i z_i."""
         return self.target_mean(jax.nn.softmax(outputs))
 
     def target_mean(self, target: Array) -> Array:
-        """sum_i m_i z_i of probabilities [..., K]."""
         return (target * self.support).sum(axis=-1)
 
     def loss(self, outputs: Array, target: Array) -> Array:
-        """The cross-entropy of probabilities `target` [..., K]."""
         return -(target * jax.nn.log_softmax(outputs)).sum(axis=-1)
 
     def error(self, outputs: Array, target: Array) -> Array:
-        """KL(target, softmax(outputs)): the cross-entropy without the target's own entropy; [4]."""
+        """KL(target, softmax(outputs)); [4]."""
         entropy = -jax.scipy.special.xlogy(target, target).sum(axis=-1)
         return jnp.maximum(self.loss(outputs, target) - entropy, 0.0)
 
     def projected(self, values: Array, probabilities: Array) -> Array:
-        """`probabilities` [..., J] of `values` [..., J], on the K supports:
-        each is shared by its two neighbours.
+        """`probabilities` [..., J] of `values` [..., J], each shared by its two neighbours on the
+        support.
 
-        Values outside of the support count as its nearest end.
+        Values outside of it count as its nearest end.
         """
         position = (jnp.clip(values, self.low, self.high) - self.low) / self.width
         # [..., K, J]
@@ -171,24 +153,20 @@ class Binned:
 
 @dataclasses.dataclass(frozen=True)
 class Categorical(Binned):
-    """C51: the distribution of the return on K atoms; targets are probabilities [..., K]."""
+    """C51: the return's distribution on K atoms; targets are probabilities [..., K]."""
 
     def target(self, outputs: Array, reward: Array, discount: Array) -> Array:
-        """The projection of r + gamma Z' on the atoms."""
+        """See `Head`."""
         values = reward[..., None] + discount[..., None] * self.support
         return jax.lax.stop_gradient(self.projected(values, jax.nn.softmax(outputs)))
 
 
 @dataclasses.dataclass(frozen=True)
 class TwoHot(Binned):
-    """One number as the probabilities of its two neighbours among K values,
-    which have the number as their mean.
-    """
+    """One number as the probabilities of its two neighbours among K values, whose mean it is."""
 
     def encode(self, values: Array) -> Array:
-        """Probabilities [..., K] of values [...]; those beyond the ends count as the nearest
-        end.
-        """
+        """Probabilities [..., K] of values [...]; those beyond the ends count as the end."""
         return jax.lax.stop_gradient(self.projected(values[..., None], jnp.ones((1,))))
 
     def clipped(self, values: Array) -> Metrics:
@@ -196,38 +174,34 @@ class TwoHot(Binned):
         return {"critic/clipped": ((values < self.low) | (values > self.high)).mean()}
 
     def target(self, outputs: Array, reward: Array, discount: Array) -> Array:
-        """The probabilities of y, the backup from the mean of the next outputs."""
+        """See `Head`."""
         return self.encode(reward + discount * self.mean(outputs))
 
 
 @dataclasses.dataclass(frozen=True)
 class HLGauss(TwoHot):
-    """One number as what a Gaussian around it gives to K bins,
-    whose outer edges are `low` and `high`; [5].
+    """One number as what a Gaussian around it gives to K bins with outer edges `low` and `high`;
+    [5].
 
-    The mean is the number, to 1e-5 of a bin's width, but within `OUTER` bins of an end, where the
-    lost tail moves it inwards, by at most a bin's width.
+    The mean is the number to 1e-5 of a bin, but within `OUTER` bins of an end the lost tail moves
+    it inwards, by at most a bin.
     """
 
     @property
     def support(self) -> Array:
-        """The centres of the bins, z [K]."""
+        """The centres of bins."""
         return self.low + self.width * (jnp.arange(self.features) + 0.5)
 
     @property
-    def width(self) -> Array | float:
-        """The width of a bin."""
+    def width(self) -> Number:
+        """Of a bin."""
         return (self.high - self.low) / self.features
 
     def encode(self, values: Array) -> Array:
-        """Probabilities [..., K] of values [...]; those beyond the ends count as the nearest
-        end.
-        """
-        # In bins: large supports stay exact.
+        # In bins, so that large supports stay exact.
         place = (jnp.clip(values, self.low, self.high) - self.low) / self.width
         edges = (jnp.arange(self.features + 1) - place[..., None]) / SMOOTHING
-        # Above y the tails' complements are subtracted: near 1, float32 knows no difference between
-        # neighbours.
+        # Above y, complements are subtracted: float32 does not tell neighbours near 1 apart.
         below, above = jax.scipy.special.ndtr(edges), jax.scipy.special.ndtr(-edges)
         middle = edges[..., 1:] + edges[..., :-1]
         mass = jnp.where(
@@ -237,33 +211,28 @@ class HLGauss(TwoHot):
 
 
 @dataclasses.dataclass(frozen=True)
-class Quantile:
-    """QR-DQN: K quantiles of the return; targets are samples [..., J] of it."""
+class Quantile(Head):
+    """K quantiles of the return; targets are samples [..., J] of it."""
 
     features: int
-    kappa: Array | float = 1.0  # the error up to which the loss is quadratic
+    kappa: Number = 1.0  # the error up to which the loss is quadratic
 
     def mean(self, outputs: Array) -> Array:
-        """The mean of the quantiles."""
         return outputs.mean(axis=-1)
 
     def target(self, outputs: Array, reward: Array, discount: Array) -> Array:
-        """r + gamma theta'_j."""
         return jax.lax.stop_gradient(reward[..., None] + discount[..., None] * outputs)
 
     def loss(self, outputs: Array, target: Array) -> Array:
-        """The quantile Huber loss, summed over quantiles."""
         tau = (jnp.arange(self.features) + 0.5) / self.features
         error = target[..., None, :] - outputs[..., :, None]  # u [..., K, J]
         huber = optax.losses.huber_loss(error, delta=self.kappa) / self.kappa  # pyright: ignore[reportArgumentType]
         return (jnp.abs(tau[:, None] - (error < 0.0)) * huber).mean(axis=-1).sum(axis=-1)
 
     def error(self, outputs: Array, target: Array) -> Array:
-        """The distance of the means."""
         return jnp.abs(self.mean(outputs) - self.mean(target))
 
     def target_mean(self, target: Array) -> Array:
-        """The mean of the samples."""
         return target.mean(axis=-1)
 
 
@@ -271,22 +240,22 @@ Kind = Literal["squared", "two_hot", "hl_gauss"]  # of critics whose targets are
 
 
 class HeadSettings(NamedTuple):
-    """What agents let their users set of such critics."""
+    """What agents choose for such critics; see `WithHead`."""
 
     value_head: Kind = "squared"
     bins: int = 101
-    v_min: Array | float | None = None  # ends of the bins; None: from the data
-    v_max: Array | float | None = None
+    v_min: Number | None = None
+    v_max: Number | None = None
 
     @classmethod
     def of(cls, config: Any) -> HeadSettings:
-        """Those of a Config's fields of the same names."""
+        """Those of a Config."""
         return cls(**same_fields(config, cls._fields))
 
 
 @config
 class WithHead:
-    """Settings of agents whose users choose how critics learn values: a base of their Config."""
+    """Settings of how critics learn values, for an agent's Config."""
 
     value_head: Kind = "squared"  # by squared error, or by classes; arXiv:2403.03950
     bins: int = 101  # of two_hot and hl_gauss: classes of values; own choice
@@ -304,10 +273,13 @@ def check_bins(settings: HeadSettings) -> None:
             "--config.v-min and --config.v-max go together: give both, or neither for those of "
             "the data."
         )
-    if ends and not np.all(np.asarray(settings.v_min) < np.asarray(settings.v_max)):
-        raise ValueError(
-            f"--config.v-min is {settings.v_min}, it must be below --config.v-max {settings.v_max}."
-        )
+    if ends:
+        _check_ends(settings.v_min, settings.v_max)
+
+
+def _check_ends(low: Any, high: Any) -> None:
+    if not np.all(np.asarray(low) < np.asarray(high)):
+        raise ValueError(f"--config.v-min is {low}, it must be below --config.v-max {high}.")
 
 
 Name = Literal["none", "c51", "quantile"]
@@ -315,9 +287,7 @@ Name = Literal["none", "c51", "quantile"]
 
 @config
 class WithDistribution:
-    """Settings of agents whose users choose what critics learn of the return:
-    a base of their Config.
-    """
+    """Settings of what critics learn of the return, for an agent's Config."""
 
     loss: Literal["huber", "squared"] = "squared"  # of the error of a mean; huber in DQN
     distribution: Name = "none"  # of returns: their mean, or arXiv:1707.06887, arXiv:1710.10044
@@ -329,7 +299,7 @@ class WithDistribution:
 
 
 def of_returns(settings: WithDistribution) -> Head:
-    """The head that an agent's settings ask for."""
+    """The head of an agent's settings."""
     match settings.distribution:
         case "c51":
             return Categorical(settings.atoms, settings.v_min, settings.v_max)
@@ -339,10 +309,7 @@ def of_returns(settings: WithDistribution) -> Head:
 
 
 def check(head: Head, num_critics: int) -> None:
-    """Raise `ValueError` for a head that cannot work.
-
-    Its floats are numbers, or one for each learner.
-    """
+    """Raise `ValueError` for a head that cannot work; its floats may be one for each learner."""
     if isinstance(head, Scalar):
         return
     if num_critics > 1:
@@ -352,18 +319,15 @@ def check(head: Head, num_critics: int) -> None:
         )
     if isinstance(head, Quantile) and not np.all(np.asarray(head.kappa) > 0):
         raise ValueError(f"--config.kappa is {head.kappa}, it must be above 0.")
-    if isinstance(head, Binned) and not np.all(np.asarray(head.low) < np.asarray(head.high)):
-        raise ValueError(
-            f"--config.v-min is {head.low}, it must be below --config.v-max {head.high}."
-        )
+    if isinstance(head, Binned):
+        _check_ends(head.low, head.high)
 
 
 def of_actions(outputs: Array, head: Head, dueling: bool = False) -> Array:
-    """A last layer's outputs [..., A K] as those of each action, [..., A, K],
-    or [..., A] where K is 1.
+    """Outputs [..., A K] of a last layer as [..., A, K], of each action, or [..., A] if K is 1.
 
-    With `dueling` the first K outputs are a value's, and the others advantages: Wang et al.,
-    arXiv:1511.06581, eq. 9.
+    With `dueling` the first K are a value's, the others advantages: Wang et al., arXiv:1511.06581,
+    eq. 9.
     """
     axis = -1 if head.features == 1 else -2
     if head.features > 1:
@@ -375,31 +339,28 @@ def of_actions(outputs: Array, head: Head, dueling: bool = False) -> Array:
 
 
 def of_action(outputs: Array, action: Array, head: Head) -> Array:
-    """The outputs [...] or [..., K] of one action, from those of all actions and a one-hot `action`
-    [..., A].
-    """
+    """The outputs [...] or [..., K] of one action, one-hot in `action` [..., A]."""
     if head.features == 1:
         return (outputs * action).sum(axis=-1)
     return (outputs * action[..., None]).sum(axis=-2)
 
 
-def rescaled(x: Array, slope: Array | float | None) -> Array:
+def rescaled(x: Array, slope: Number | None) -> Array:
     """h(x) = sign(x) (sqrt(|x| + 1) - 1) + epsilon x, which makes large values small.
 
-    `slope` is epsilon; None: x itself. Pohlen et al., Observe and Look Further, arXiv:1805.11593.
+    `slope` is epsilon; None: x itself. Pohlen et al., arXiv:1805.11593.
     """
     if slope is None:
         return x
     return jnp.sign(x) * (jnp.sqrt(jnp.abs(x) + 1.0) - 1.0) + slope * x
 
 
-def unscaled(x: Array, slope: Array | float | None) -> Array:
-    """h^-1(x) = sign(x) (z^2 - 1), the inverse of `rescaled`.
-
-    z = (sqrt(1 + 4 epsilon u) - 1) / (2 epsilon) and u = |x| + 1 + epsilon.
+def unscaled(x: Array, slope: Number | None) -> Array:
+    """The inverse of `rescaled`: sign(x) (z^2 - 1), with z = (sqrt(1 + 4 epsilon u) - 1) / (2
+    epsilon) and u = |x| + 1 + epsilon.
     """
     if slope is None:
         return x
     u = jnp.abs(x) + 1.0 + slope
-    z = 2.0 * u / (jnp.sqrt(1.0 + 4.0 * slope * u) + 1.0)  # the same, and no small difference
+    z = 2.0 * u / (jnp.sqrt(1.0 + 4.0 * slope * u) + 1.0)  # without a small difference
     return jnp.sign(x) * (jnp.square(z) - 1.0)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, Literal
+from typing import Literal
 
 import jax
 import jax.numpy as jnp
@@ -15,28 +15,24 @@ from rljax.agent import Array
 
 Initialisation = Literal["torch", "orthogonal", "lecun_uniform", "glorot_uniform", "edac", "sparse"]
 
-SPARSITY = 0.9  # the share of a unit's weights that the initialisation "sparse" sets to 0
+SPARSITY = 0.9  # the share of a unit's weights that "sparse" sets to 0
 
 
 def initialisers(
     name: Initialisation, fan_in: int, scale: float, last: bool = False
 ) -> tuple[Callable, Callable]:
-    """Kernel and bias initialisers of a dense layer.
+    """Kernel and bias initialisers of a dense layer, the `last` of its network or another one.
 
-    `last` says whether it is the last layer of its network.
-
-    - torch: U(+-1/sqrt(fan_in)) for both, PyTorch's default since 0.4 (kaiming_uniform with
-      a = sqrt 5);
-    - orthogonal: gain `scale`, biases zero (Andrychowicz et al. 2021 and the PPO of OpenAI
-      Baselines);
+    - torch: U(+-1/sqrt(fan_in)) for both, PyTorch's default since 0.4;
+    - orthogonal: gain `scale`, biases zero (the PPO of OpenAI Baselines);
     - lecun_uniform: U(+-sqrt(3/fan_in)), biases zero (Brax);
     - glorot_uniform: U(+-sqrt(6/(fan_in + fan_out))), biases zero (the original SAC);
-    - edac: kernels U(+-1/sqrt(fan_out)) with biases of 0.1, and U(+-3e-3) for both in the last
-      layer (the ensembles of CORL's SAC-N and EDAC and of RIQL, which give PyTorch's initialiser
-      the transposed kernel);
+    - edac: kernels U(+-1/sqrt(fan_out)) and biases 0.1, U(+-3e-3) for both in the last layer
+      (CORL's SAC-N and EDAC, RIQL: PyTorch's initialiser of the transposed kernel);
     - sparse: U(+-1/sqrt(fan_in)), each unit's ceil(0.9 fan_in) at random set to 0, biases zero
       (arXiv:2410.14606).
     """
+    zeros = nn.initializers.zeros_init()
     match name:
         case "torch":
             uniform = functools.partial(_uniform, 1.0 / math.sqrt(fan_in))
@@ -46,55 +42,47 @@ def initialisers(
             return uniform, uniform
         case "edac":
 
-            def by_fan_out(key: Array, shape: Sequence[int], dtype: Any = jnp.float32) -> Array:
-                return _uniform(1.0 / math.sqrt(shape[-1]), key, shape, dtype)
+            def by_fan_out(key: Array, shape: Sequence[int]) -> Array:
+                return _uniform(1.0 / math.sqrt(shape[-1]), key, shape)
 
             return by_fan_out, nn.initializers.constant(0.1)
         case "sparse":
-            return functools.partial(_sparse, 1.0 / math.sqrt(fan_in)), nn.initializers.zeros_init()
+            return functools.partial(_sparse, 1.0 / math.sqrt(fan_in)), zeros
         case "orthogonal":
-            return functools.partial(_orthogonal, scale), nn.initializers.zeros_init()
+            return functools.partial(_orthogonal, scale), zeros
         case "lecun_uniform":
-            return nn.initializers.lecun_uniform(), nn.initializers.zeros_init()
+            return nn.initializers.lecun_uniform(), zeros
         case "glorot_uniform":
-            return nn.initializers.glorot_uniform(), nn.initializers.zeros_init()
+            return nn.initializers.glorot_uniform(), zeros
 
 
-def _uniform(bound: float, key: Array, shape: Sequence[int], dtype: Any = jnp.float32) -> Array:
+def _uniform(bound: float, key: Array, shape: Sequence[int]) -> Array:
     """U(-bound, bound)."""
-    return jax.random.uniform(key, tuple(shape), dtype, -bound, bound)
+    return jax.random.uniform(key, tuple(shape), minval=-bound, maxval=bound)
 
 
-def _sparse(bound: float, key: Array, shape: Sequence[int], dtype: Any = jnp.float32) -> Array:
-    """U(-bound, bound) for a few weights of each unit, 0 for the others.
-
-    The last axis of `shape` counts units.
-    """
+def _sparse(bound: float, key: Array, shape: Sequence[int]) -> Array:
+    """U(-bound, bound) for a few weights of each unit, 0 for others; `shape` ends with units."""
     key_weights, key_zeros = jax.random.split(key)
     fan_in = math.prod(shape[:-1])
-    order = jax.random.permutation(
-        key_zeros, jnp.tile(jnp.arange(fan_in)[:, None], shape[-1]), independent=True
-    )
+    order = jnp.tile(jnp.arange(fan_in)[:, None], shape[-1])
+    order = jax.random.permutation(key_zeros, order, independent=True)
     mask = order >= math.ceil(SPARSITY * fan_in)
-    return jnp.where(mask.reshape(shape), _uniform(bound, key_weights, shape, dtype), 0.0)
+    return jnp.where(mask.reshape(shape), _uniform(bound, key_weights, shape), 0.0)
 
 
-def _orthogonal(scale: float, key: Array, shape: Sequence[int], dtype: Any = jnp.float32) -> Array:
-    """`scale` times random orthonormal columns, or rows if there are fewer rows,
-    like `nn.initializers.orthogonal`.
+def _orthogonal(scale: float, key: Array, shape: Sequence[int]) -> Array:
+    """`scale` times random orthonormal columns, or rows if fewer, as `nn.initializers.orthogonal`.
 
-    The method is Gram-Schmidt, because jaxlib's QR can deadlock on a CPU: it takes a thread of the
-    pool and waits there for other threads. As many batched QRs at once as there are threads, for
-    example one per learner, wait for ever (jaxlib 0.10.2 with two cores).
+    By Gram-Schmidt, because jaxlib's QR can deadlock on a CPU: as many batched QRs at once as there
+    are threads, such as one per learner, wait for ever (jaxlib 0.10.2 with two cores).
     """
-    return scale * _orthonormal(key, tuple(shape), dtype)
+    return scale * _orthonormal(key, tuple(shape))
 
 
-@functools.partial(jax.jit, static_argnums=(1, 2), inline=True)  # traced only once for each shape
-def _orthonormal(key: Array, shape: tuple[int, ...], dtype: Any) -> Array:
-    """Random orthonormal columns or rows."""
-    # Of a convolution: the weights of each of its channels.
-    rows, units = math.prod(shape[:-1]), shape[-1]
+@functools.partial(jax.jit, static_argnums=1, inline=True)  # traced once for each shape
+def _orthonormal(key: Array, shape: tuple[int, ...]) -> Array:
+    rows, units = math.prod(shape[:-1]), shape[-1]  # units of a convolution are its channels
     columns = min(rows, units)
 
     def normalise(i: Array, q: Array) -> Array:
@@ -103,7 +91,6 @@ def _orthonormal(key: Array, shape: tuple[int, ...], dtype: Any) -> Array:
             column = column - q @ jnp.where(jnp.arange(columns) < i, q.T @ column, 0.0)
         return q.at[:, i].set(column / jnp.sqrt(jnp.square(column).sum()))
 
-    q = jax.lax.fori_loop(
-        0, columns, normalise, jax.random.normal(key, (max(rows, units), columns), dtype)
-    )
+    q = jax.random.normal(key, (max(rows, units), columns))
+    q = jax.lax.fori_loop(0, columns, normalise, q)
     return (q if rows >= units else q.T).reshape(shape)

@@ -1,16 +1,13 @@
 """How observations are normalised before an agent sees them.
 
-An agent's declaration names one of these (`Experience.inputs`). The learner keeps its statistics
-beside the agent's State, and hands normalised observations to the agent, which knows nothing of it.
+An agent's declaration names one of these (`Experience.inputs`). The learner keeps their statistics
+beside the agent's State; the agent knows nothing of it.
 
     Raw        observations as they are
     Running    statistics of every observation, which move before an action is chosen
-    OfRollout  statistics of every rollout, which move after it was learnt from: a rollout is acted
-               in and learnt from with the same ones
+    OfRollout  statistics of every rollout, which move after it was acted in and learnt from
     OfData     statistics of a data set, which never move
     OfStream   exact moments of a single stream, one observation at a time
-
-They hold no arrays: statistics are passed in and returned.
 """
 
 from __future__ import annotations
@@ -33,26 +30,22 @@ class Raw:
     perceives: ClassVar[bool] = False  # whether `perceive` changes anything
 
     def create(self, spec: EnvSpec) -> Any:
-        """Statistics before the first observation; None where there are none."""
-        del spec
+        """Statistics before the first observation, or None."""
         return None
 
     def __call__(self, statistics: Any, observation: Any) -> Any:
         """Observations [..., O...] as the agent sees them."""
-        del statistics
         return observation
 
     def perceive(self, statistics: Any, observation: Any, first: Array) -> Any:
-        """The statistics with observations [E, O...] counted, before an action is chosen for them.
+        """The statistics with observations [E, O...] counted, before acting on them.
 
         `first` [E] marks those that begin an episode.
         """
-        del observation, first
         return statistics
 
     def prepare(self, statistics: Any, data: Transition) -> Any:
-        """The statistics with a whole data set [N, ...] counted, before the first update."""
-        del data
+        """The statistics with a data set [N, ...] counted, before the first update."""
         return statistics
 
     def batch(self, statistics: Any, batch: Transition) -> tuple[Transition, Any]:
@@ -64,32 +57,29 @@ class _OfObservations(Raw):
     """Statistics of each part of an observation; normalised ones are clipped to [-10, 10]."""
 
     def create(self, spec: EnvSpec) -> Any:
-        """A tree of `normalise.of_observations`."""
         return normalise.of_observations(spec)
 
     def __call__(self, statistics: Any, observation: Any) -> Any:
-        """Observations [..., O...] normalised."""
         return normalise.normalise(statistics, observation)
 
 
 @dataclasses.dataclass(frozen=True)
 class Running(_OfObservations):
-    """Mean and variance of all observations so far; normalised ones are clipped to [-10, 10]."""
+    """Mean and variance of all observations so far."""
 
     perceives: ClassVar[bool] = True
 
     def perceive(self, statistics: Any, observation: Any, first: Array) -> Any:
-        """The statistics with observations [E, O...] counted."""
-        del first
+        """See `Raw`."""
         return normalise.update(statistics, observation)
 
 
 @dataclasses.dataclass(frozen=True)
 class OfRollout(_OfObservations):
-    """Mean and variance of all rollouts so far; normalised ones are clipped to [-10, 10]."""
+    """Mean and variance of all rollouts so far."""
 
     def batch(self, statistics: Any, batch: Transition) -> tuple[Transition, Any]:
-        """A rollout [T, E, ...] normalised by the rollouts before it, and the statistics after."""
+        """A rollout [T, E, ...] normalised by those before it."""
         rows = batch.reward.size
         flat = jax.tree.map(lambda x: x.reshape(rows, *x.shape[2:]), batch.observation)
         after = normalise.update(statistics, flat)
@@ -98,18 +88,16 @@ class OfRollout(_OfObservations):
 
 @dataclasses.dataclass(frozen=True)
 class OfData(_OfObservations):
-    """Mean and std of a data set, as TD3+BC has it (arXiv:2106.06860): not clipped."""
+    """Mean and std of a data set, as in TD3+BC (arXiv:2106.06860): not clipped."""
 
     successors: bool = False  # next observations are counted too
     goals: bool = False  # observations are [state; goal]; the data hold states
 
     def __call__(self, statistics: Any, observation: Any) -> Any:
-        """Observations [..., O...] standardised."""
         return normalise.standardise(statistics, observation)
 
     def prepare(self, statistics: Any, data: Transition) -> Any:
-        """The statistics of a whole data set [N, ...]. Goals have those of states."""
-        del statistics
+        """See `Raw`. Goals have the statistics of states."""
         statistics = normalise.of_data(data.observation)
         if self.successors:
             statistics = normalise.update(statistics, data.next_observation)
@@ -118,7 +106,7 @@ class OfData(_OfObservations):
         return statistics
 
     def batch(self, statistics: Any, batch: Transition) -> tuple[Transition, Any]:
-        """A batch [B, ...] standardised, with the actor's own observations where goals are."""
+        """See `Raw`, with the actor's own observations where goals are."""
         batch, statistics = super().batch(statistics, batch)
         if self.goals:
             actor_observation = self(statistics, batch.extras["actor_observation"])
@@ -128,23 +116,21 @@ class OfData(_OfObservations):
 
 @dataclasses.dataclass(frozen=True)
 class OfStream(Raw):
-    """Mean and variance of one stream of vectors, each observation counted once; not clipped."""
+    """Mean and variance of one stream of vectors [O], each counted once; not clipped."""
 
     time_feature: bool = False  # the last element is the time, which stays as it is
 
     perceives: ClassVar[bool] = True
 
     def create(self, spec: EnvSpec) -> normalise.Moments:
-        """Moments [O] before the first observation."""
         return normalise.create_moments(spec.observation_shape)
 
     def __call__(self, statistics: normalise.Moments, observation: Any) -> Any:
-        """Observations [..., O] with zero mean and unit variance."""
         score = normalise.standard_score(statistics, observation)
         return score.at[..., -1].set(observation[..., -1]) if self.time_feature else score
 
     def perceive(self, statistics: normalise.Moments, observation: Any, first: Array) -> Any:
-        """The moments with the first observation [1, O] of an episode; `batch` counts others."""
+        """Count the first observation [1, O] of an episode; `batch` counts others."""
         return normalise.count_where(first[0], statistics, observation[0])
 
     def batch(self, statistics: normalise.Moments, batch: Transition) -> tuple[Transition, Any]:
@@ -158,7 +144,7 @@ class OfStream(Raw):
 
 
 def normalised(see: Callable[[Any], Any], batch: Transition) -> Transition:
-    """A batch with `see` of its observations, and of transitions in its extras: rows of data."""
+    """A batch with `see` of its observations, and of those of transitions in its extras."""
     extras = {
         name: normalised(see, extra) if isinstance(extra, Transition) else extra
         for name, extra in batch.extras.items()

@@ -1,13 +1,12 @@
 """Layers, multilayer perceptrons and ensembles of them.
 
-A `Network` is a pytree that can be called. Its leaves are the parameters, and the module's other
-collections where it has any, such as batch statistics. The Flax module is static. A loss reads
-`critic(observation, action)`.
+Modules map inputs [..., I_1], [..., I_2], ..., `joined`, to outputs.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
@@ -16,33 +15,28 @@ import jax
 import jax.numpy as jnp
 from flax import linen as nn
 
-from rljax.agent import Array
+from rljax.agent import Array, Number
 from rljax.networks.initialisation import Initialisation, initialisers
 
 Activation = Literal["relu", "tanh", "gelu", "gelu_tanh", "silu", "mish", "elu", "leaky_relu"]
-# Normalisation of hidden layers. False: none; True: before the activation; "last": after the
-# activation; "plain": before the activation, without scale and bias.
+# Of hidden layers. True: before the activation; "plain": there, without scale and bias; "last":
+# after the activation.
 Norm = bool | Literal["last", "plain"]
 
 Precision = Literal["float32", "bfloat16"]
 
 
 def mish(x: Array) -> Array:
-    """x tanh(log(1 + e^x)), Misra, arXiv:1908.08681, with one exponential:
-    tanh(log y) = (y^2 - 1) / (y^2 + 1).
-    """
+    """x tanh(log(1 + e^x)), Misra, arXiv:1908.08681, by tanh(log y) = (y^2 - 1) / (y^2 + 1)."""
     power = jnp.exp(jnp.minimum(x, 20.0))  # above 20 the quotient is 1
     rest = power * (power + 2.0)  # (1 + e^x)^2 - 1
     return x * (rest / (rest + 2.0))
 
 
 def leaky_relu(x: Array) -> Array:
-    """x where x > 0, and 0.01 x elsewhere.
+    """x where x > 0, else 0.01 x, with slope 0.01 at 0 as in PyTorch; JAX's own has 1.
 
-    The slope at exactly 0 is 0.01, as in PyTorch; in JAX's own it is 1.
-
-    Sparse initialisation makes hidden units that are exactly 0, and this slope then decides the
-    first updates.
+    Sparse initialisation makes units that are exactly 0: the slope decides their first updates.
     """
     return jnp.where(x > 0, x, 0.01 * x)
 
@@ -60,124 +54,89 @@ ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
 
 
 class Dropout(NamedTuple):
-    """Dropout of hidden units in one call.
-
-    The rate is no attribute of the module, so it can be traced.
+    """Dropout of hidden units in one call. Its rate is no attribute of the module, so it can be
+    traced.
     """
 
     key: Array
-    # the share of units set to 0, in [0, 1); the others are multiplied by 1 / (1 - rate)
-    rate: Array | float
+    # the share of units set to 0, in [0, 1); others are multiplied by 1 / (1 - rate)
+    rate: Number
 
 
-@jax.tree_util.register_pytree_with_keys_class
+@functools.partial(
+    jax.tree_util.register_dataclass,
+    data_fields=["params", "options", "collections"],
+    meta_fields=["module", "dtypes"],
+)
 @dataclasses.dataclass(frozen=True)
 class Network:
-    """A Flax module with its variables: `network(x)` applies it. A pytree; the module is static.
+    """A Flax module with its variables, a pytree: `network(x)` applies the module, which is static.
 
-    `params` are the parameters. `collections` are the module's other variables by collection, for
-    example {"batch_stats": ...}. A call reads collections and never changes them; `apply_mutable`
-    updates them.
-
-    Collections are leaves too, but their gradient is 0. A step of Adam or of plain gradient descent
-    leaves them unchanged; weight decay would shrink them. `copy` copies them. `polyak` averages
-    them like parameters, as is usual for target networks.
-
-    Leaves of collections are floats, so that gradients, optimisers and `polyak` accept them.
-    Integers and truth values are stored as float32; the module receives them rounded to their own
-    type, `dtypes`. Counts are exact up to 2^24.
-
-    Without collections, the pytree has the paths `params` and `options` only.
+    `collections` are variables other than parameters, for example {"batch_stats": ...}. Calls read
+    them; only `apply_mutable` updates them. They are leaves with gradient 0: Adam and plain
+    gradient descent leave them as they are, weight decay would shrink them, `polyak` averages them.
+    Integers and truth values are stored as float32, exact up to 2^24, and reach the module rounded
+    to their types `dtypes`.
     """
 
     params: Any
     module: nn.Module
-    options: Any = None  # arguments of every call, by name; arguments of a single call replace them
+    options: Any = None  # arguments of every call, by name; those of a single call replace them
     collections: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    # types that the module declared, one per leaf of `collections`; () if all are floats
+    # declared by the module, one per leaf of `collections`; () if all are floats
     dtypes: tuple[str, ...] = ()
 
     def __call__(self, *inputs: Array, **options: Any) -> Any:
-        """Apply the module to `inputs`.
-
-        `options` are the module's own arguments, such as `dropout`. An option that is None is left
-        out.
+        """Apply the module to `inputs` with its arguments `options`, such as `dropout`; None omits
+        one.
         """
         return self.module.apply(self._variables(), *inputs, **self._given(options))
 
     def apply_mutable(
         self, *inputs: Array, mutable: Sequence[str] = ("batch_stats",), **options: Any
     ) -> tuple[Any, Network]:
-        """Apply the module and update the collections named in `mutable`.
+        """The output, and the network with the collections named in `mutable` updated, without
+        gradient.
 
-        Returns the output and the network with its new collections. No gradient flows through the
-        new collections. Raises `ValueError` for the collection `params`, which optimisers update.
+        Raises `ValueError` for `params`, which optimisers update.
         """
         names = [mutable] if isinstance(mutable, str) else list(mutable)
         if "params" in names:
-            raise ValueError(
-                "parameters are updated by an optimiser: leave 'params' out of `mutable`."
-            )
-        output, changed = self.module.apply(
-            self._variables(), *inputs, mutable=names, **self._given(options)
-        )
-        collections, dtypes = _as_floats(
-            {**self._declared(), **jax.lax.stop_gradient(dict(changed))}
-        )
+            raise ValueError("optimisers update parameters: leave 'params' out of `mutable`.")
+        options = self._given(options)
+        output, changed = self.module.apply(self._variables(), *inputs, mutable=names, **options)
+        changed = jax.lax.stop_gradient(dict(changed))
+        collections, dtypes = _as_floats({**self._declared(), **changed})
         return output, self.replace(collections=collections, dtypes=dtypes)
 
     def replace(self, **changes: Any) -> Network:
-        """The network with other values of some fields."""
+        """See `dataclasses.replace`."""
         return dataclasses.replace(self, **changes)
 
-    def tree_flatten_with_keys(self) -> tuple[tuple[tuple[Any, Any], ...], Any]:
-        """Children with their keys, and the static fields; empty collections are no child."""
-        children, static = self.tree_flatten()
-        return tuple(
-            (jax.tree_util.GetAttrKey(name), x) for name, x in zip(static[0], children, strict=True)
-        ), static
-
-    def tree_flatten(self) -> tuple[tuple[Any, ...], Any]:
-        """Children and the static fields; empty collections are no child."""
-        names = ("params", "options")
-        # JAX may put any object in its place
-        if not isinstance(self.collections, Mapping) or self.collections:
-            names += ("collections",)
-        return tuple(getattr(self, name) for name in names), (names, self.module, self.dtypes)
-
-    @classmethod
-    def tree_unflatten(cls, static: Any, children: Sequence[Any]) -> Network:
-        """The network of `tree_flatten`'s children and static fields."""
-        names, module, dtypes = static
-        return cls(module=module, dtypes=dtypes, **dict(zip(names, children, strict=True)))
-
     def _given(self, options: Mapping[str, Any]) -> dict[str, Any]:
-        return {
-            name: option
-            for name, option in {**(self.options or {}), **options}.items()
-            if option is not None
-        }
+        options = {**(self.options or {}), **options}
+        return {name: option for name, option in options.items() if option is not None}
 
     def _variables(self) -> dict[str, Any]:
         return {"params": self.params, **jax.lax.stop_gradient(self._declared())}
 
     def _declared(self) -> dict[str, Any]:
-        """The collections with the types that the module declared."""
+        """The collections in the types that the module declared."""
         if not self.dtypes:
             return dict(self.collections)
+
+        def declared(leaf: Array, dtype: str) -> Array:
+            return leaf if jnp.issubdtype(dtype, jnp.inexact) else jnp.round(leaf).astype(dtype)
+
         leaves, structure = jax.tree.flatten(dict(self.collections))
-        leaves = [_converted(leaf, dtype) for leaf, dtype in zip(leaves, self.dtypes, strict=True)]
-        return jax.tree.unflatten(structure, leaves)
+        return structure.unflatten(map(declared, leaves, self.dtypes))
 
 
 def create(module: nn.Module, key: Array, *inputs: Any, **options: Any) -> Network:
-    """Initialise `module` for example `inputs` (only their shapes matter),
-    with all of its collections.
+    """Initialise `module` and its collections for `inputs` and `options` of this call.
 
-    The network's own `options` are not those of this call.
-
-    Raises `ValueError` for a collection of something other than numbers and truth values, for
-    example random keys.
+    Raises `ValueError` for collections of other things than numbers and truth values, such as
+    random keys.
     """
     collections = dict(module.init(key, *inputs, **options))
     params = collections.pop("params", {})
@@ -186,9 +145,7 @@ def create(module: nn.Module, key: Array, *inputs: Any, **options: Any) -> Netwo
 
 
 def _as_floats(collections: Mapping[str, Any]) -> tuple[dict[str, Any], tuple[str, ...]]:
-    """The collections with integers and truth values as float32, and the types of all leaves;
-    () if all are floats.
-    """
+    """Collections as floats, and the types of all leaves; () if all are floats."""
     for path, leaf in jax.tree_util.tree_leaves_with_path(collections):
         if not (jnp.issubdtype(leaf.dtype, jnp.number) or leaf.dtype == bool):
             raise ValueError(
@@ -197,26 +154,22 @@ def _as_floats(collections: Mapping[str, Any]) -> tuple[dict[str, Any], tuple[st
                 "values. Give it to the module in each call."
             )
     dtypes = tuple(str(leaf.dtype) for leaf in jax.tree.leaves(collections))
-    if all(jnp.issubdtype(dtype, jnp.inexact) for dtype in dtypes):
-        return dict(collections), ()
-    as_float = lambda x: x if jnp.issubdtype(x.dtype, jnp.inexact) else x.astype(jnp.float32)  # noqa: E731
-    return jax.tree.map(as_float, dict(collections)), dtypes
 
+    def as_float(x: Array) -> Array:
+        return x if jnp.issubdtype(x.dtype, jnp.inexact) else x.astype(jnp.float32)
 
-def _converted(leaf: Array, dtype: str) -> Array:
-    """A leaf of floats in the type that the module declared."""
-    return leaf if jnp.issubdtype(dtype, jnp.inexact) else jnp.round(leaf).astype(dtype)
+    are_floats = all(jnp.issubdtype(dtype, jnp.inexact) for dtype in dtypes)
+    return jax.tree.map(as_float, dict(collections)), () if are_floats else dtypes
 
 
 class Known:
     """Parameters that are there already are looked up.
 
-    Flax traces their initialisers in every call, to compare shapes: a third of the time that
-    tracing an agent takes.
+    Flax traces their initialisers in every call, a third of the time that tracing an agent takes.
     """
 
     def param(self: Any, name: str, init_fn: Callable, *arguments: Any, **options: Any) -> Any:
-        """See `nn.Module.param`; the first one of `arguments` is the parameter's shape."""
+        """See `nn.Module.param`; `arguments` begin with the shape."""
         if self.has_variable("params", name):
             value = self.get_variable("params", name)
             if jnp.shape(value) == tuple(arguments[0]):
@@ -233,24 +186,19 @@ class LayerNorm(Known, nn.LayerNorm):
 
 
 class Dense(Module):
-    """y = x W + b for x [..., I]; both initialised by name,
-    since PyTorch's bias depends on the fan-in.
-    """
+    """y = x W + b for x [..., I]. PyTorch's bias depends on the fan-in."""
 
     features: int
     initialisation: Initialisation = "torch"
     scale: float = 1.0  # gain of the orthogonal initialisation
-    last: bool = False  # whether it is the last layer of a network
-    # of the factors in the forward pass; everything else is float32
-    precision: Precision = "float32"
+    last: bool = False  # of its network
+    precision: Precision = "float32"  # of the forward pass's factors; all else is float32
 
     @nn.compact
     def __call__(self, x: Array) -> Array:
-        """Map [..., I] to [..., features]."""
-        kernel_init, bias_init = initialisers(
-            self.initialisation, x.shape[-1], self.scale, self.last
-        )
-        kernel = self.param("kernel", kernel_init, (x.shape[-1], self.features))
+        fan_in = x.shape[-1]
+        kernel_init, bias_init = initialisers(self.initialisation, fan_in, self.scale, self.last)
+        kernel = self.param("kernel", kernel_init, (fan_in, self.features))
         bias = self.param("bias", bias_init, (self.features,))
         if self.precision == "float32":
             return x @ kernel + bias
@@ -259,15 +207,23 @@ class Dense(Module):
 
 
 def joined(inputs: Sequence[Array]) -> Array:
-    """Inputs [..., I_1], [..., I_2], ... concatenated on their last axis;
-    the other axes broadcast.
-    """
+    """Inputs [..., I_1], ... concatenated on their last axis; the other axes broadcast."""
     leading = jnp.broadcast_shapes(*(x.shape[:-1] for x in inputs))
     return jnp.concatenate([jnp.broadcast_to(x, (*leading, x.shape[-1])) for x in inputs], axis=-1)
 
 
+def activated(x: Array, activation: Activation, norm: Norm, name: str) -> Array:
+    """A layer's activation, with its normalisation; `name` is that of its scale and bias."""
+    if norm is True:
+        x = LayerNorm(name=name)(x)
+    if norm == "plain":
+        x = centred(x)
+    x = ACTIVATIONS[activation](x)
+    return LayerNorm(name=name)(x) if norm == "last" else x
+
+
 class MLP(Module):
-    """Dense layers with activations between them. Inputs are concatenated on their last axis."""
+    """Dense layers with activations between them, to [..., features]."""
 
     hidden: tuple[int, ...]
     features: int | None  # None: hidden layers only, no last layer
@@ -275,51 +231,28 @@ class MLP(Module):
     initialisation: Initialisation = "torch"
     output_scale: float = 1.0  # gain of the last layer's orthogonal initialisation
     layer_norm: Norm = False
-    precision: Precision = "float32"  # of the factors of products in the forward pass
+    precision: Precision = "float32"
 
     @nn.compact
     def __call__(self, *inputs: Array, dropout: Dropout | None = None) -> Array:
-        """Map inputs [..., I_1], [..., I_2], ... to [..., features];
-        `dropout` comes after each activation.
-        """
+        """`dropout` comes after each activation."""
         x = joined(inputs)
+        style = (self.initialisation, math.sqrt(2.0), False, self.precision)
         for i, width in enumerate(self.hidden):
-            x = Dense(
-                width,
-                self.initialisation,
-                math.sqrt(2.0),
-                precision=self.precision,
-                name=f"hidden_{i}",
-            )(x)
-            if self.layer_norm is True:
-                x = LayerNorm(name=f"norm_{i}")(x)
-            if self.layer_norm == "plain":
-                x = centred(x)
-            x = ACTIVATIONS[self.activation](x)
-            if self.layer_norm == "last":
-                x = LayerNorm(name=f"norm_{i}")(x)
+            x = Dense(width, *style, name=f"hidden_{i}")(x)
+            x = activated(x, self.activation, self.layer_norm, f"norm_{i}")
             if dropout is not None:
-                mask = jax.random.bernoulli(
-                    jax.random.fold_in(dropout.key, i), 1.0 - dropout.rate, x.shape
-                )
+                key = jax.random.fold_in(dropout.key, i)
+                mask = jax.random.bernoulli(key, 1.0 - dropout.rate, x.shape)
                 x = jnp.where(mask, x / (1.0 - dropout.rate), 0.0)
         if self.features is None:
             return x
-        output = Dense(
-            self.features,
-            self.initialisation,
-            self.output_scale,
-            True,
-            self.precision,
-            name="output",
-        )
-        return output(x)
+        style = (self.initialisation, self.output_scale, True, self.precision)
+        return Dense(self.features, *style, name="output")(x)
 
 
 class Convolutional(Module):
-    """Convolutions without padding, then dense layers.
-
-    Hidden layers are normalised ("plain") before their activation.
+    """Convolutions without padding, then dense layers; hidden layers are normalised ("plain").
 
     Each convolution is (channels, width, stride), with PyTorch's output sizes.
     """
@@ -336,9 +269,8 @@ class Convolutional(Module):
         leading, pictures = x.shape[:-3], x.reshape(-1, *x.shape[-3:])
         for i, (channels, width, stride) in enumerate(self.convolutions):
             shape = (width, width, pictures.shape[-1], channels)
-            kernel_init, bias_init = initialisers(
-                self.initialisation, math.prod(shape[:-1]), math.sqrt(2.0)
-            )
+            fan_in = math.prod(shape[:-1])
+            kernel_init, bias_init = initialisers(self.initialisation, fan_in, math.sqrt(2.0))
             kernel = self.param(f"kernel_{i}", kernel_init, shape)
             bias = self.param(f"bias_{i}", bias_init, (channels,))
             pictures = patches(pictures, width, stride) @ kernel.reshape(-1, channels)
@@ -349,15 +281,15 @@ class Convolutional(Module):
 
 
 def patches(pictures: Array, width: int, stride: int) -> Array:
-    """The patches under a kernel of width x width: pictures [N, H, W, K] to
-    [N, H', W', width width K].
+    """The patches under a kernel of width x width: pictures [N, H, W, K] to [N, H', W', width width
+    K].
 
-    A convolution is a product with these patches. Its gradients are fast on the CPU; those of XLA's
-    own convolutions are slow inside loops.
+    A convolution is a product with them. On the CPU its gradients take a fifth to an eighteenth of
+    the time of XLA's own convolutions, which are slow inside loops.
     """
 
     def windows(x: Array, axis: int) -> Array:
-        """All windows of `width` neighbours along an axis, on a new axis after it."""
+        """Windows of neighbours along an axis, on a new axis after it."""
         last = (x.shape[axis] - width) // stride * stride
         parts = [jax.lax.slice_in_dim(x, i, i + last + 1, stride, axis) for i in range(width)]
         return jnp.stack(parts, axis=axis + 1)
@@ -373,18 +305,26 @@ def feedforward(
     activation: Activation,
     initialisation: Initialisation,
 ) -> nn.Module:
-    """A network with normalised ("plain") layers: an MLP,
-    or with `convolutions` a network for pictures [H, W, K].
-    """
+    """A network with normalised ("plain") layers; `convolutions` are for pictures [H, W, K]."""
     if convolutions:
         return Convolutional(convolutions, hidden, features, activation, initialisation)
     return MLP(hidden, features, activation, initialisation, layer_norm="plain")
 
 
+def copies(target: Any, size: int) -> Any:
+    """A module, or a function of one, with `size` sets of parameters for the same inputs."""
+    shared: Any = None
+    return nn.vmap(
+        target,
+        variable_axes={"params": 0},
+        split_rngs={"params": True},
+        in_axes=shared,
+        axis_size=size,
+    )
+
+
 class Ensemble(Module):
-    """`size` independent MLPs as one batched product:
-    inputs [B, I] to [C, B], or [C, B, K] with K > 1 outputs.
-    """
+    """`size` independent MLPs as one batched product: to [C, ...], or [C, ..., K] with K > 1."""
 
     size: int
     hidden: tuple[int, ...]
@@ -397,40 +337,25 @@ class Ensemble(Module):
 
     @nn.compact
     def __call__(self, *inputs: Array) -> Array:
-        """Map inputs [..., I_1], [..., I_2], ... to [C, ...] or [C, ..., K]."""
-        shared: Any = None  # all members have the same inputs
-        members: Any = nn.vmap(
-            MLP,
-            variable_axes={"params": 0},
-            split_rngs={"params": True},
-            in_axes=shared,
-            axis_size=self.size,
-        )
-        x = joined(inputs)
-        style = (
-            self.activation,
-            self.initialisation,
-            self.output_scale,
-            self.layer_norm,
-            self.precision,
-        )
-        outputs = members(self.hidden, self.features, *style, name="members")(x)
+        style = (self.activation, self.initialisation, self.output_scale)
+        options = {"layer_norm": self.layer_norm, "precision": self.precision, "name": "members"}
+        members = copies(MLP, self.size)(self.hidden, self.features, *style, **options)
+        outputs = members(joined(inputs))
         return outputs.squeeze(-1) if self.features == 1 else outputs
 
 
 class Encoded(Module):
-    """A network behind an encoder."""
+    """A network behind an encoder of its first input."""
 
     encoder: nn.Module
     body: nn.Module
 
     @nn.compact
     def __call__(self, observation: Any, *inputs: Array, **options: Any) -> Array:
-        """The body's outputs for observations and its further `inputs`."""
         return self.body(self.encoder(observation), *inputs, **options)
 
 
-def centred(x: Array, axes: tuple[int, ...] = (-1,), epsilon: float = 1e-5) -> Array:
+def centred(x: Array, axes: tuple[int, ...] = (-1,)) -> Array:
     """Layer normalisation without parameters: zero mean and unit variance over `axes`."""
     x = x - x.mean(axis=axes, keepdims=True)
-    return x * jax.lax.rsqrt(jnp.square(x).mean(axis=axes, keepdims=True) + epsilon)
+    return x * jax.lax.rsqrt(jnp.square(x).mean(axis=axes, keepdims=True) + 1e-5)

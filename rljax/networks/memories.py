@@ -1,55 +1,31 @@
-"""Memories: layers that keep something from one observation to the next.
+"""Memories: layers that keep something from one observation to the next, after a torso.
 
-An agent's settings `memory`, `memory_hidden` and, for gtrxl, `memory_length` choose one. It follows
-the torso, and the last layers follow it:
+docs/memory.md describes them and their settings. With x_t the features of step t, h the memory, 0
+where an episode begins, * the product of elements:
 
-    gru    gated recurrent units [1], layers on top of each other
-    lstm   long short-term memory [2], its forget bias starting at 1
-    lru    linear recurrent units [3] in residual blocks, computed for all steps at once by an
-           associative scan
-    gtrxl  gated Transformer-XL [4]: attention to the last `memory_length` steps of the episode
-    iru    interpolation recurrent unit (rljax/networks/torsos.py), whose cells c are kept from step
-           to step
-
-`memory_hidden` has one number per layer, block or cell. All but gru and lstm have the same width
-everywhere.
-
-With x_t the features of step t, h the memory, * the product of elements. Where an episode begins, h
-is 0.
-
-    gru    r = sigmoid(W_r x + U_r h),  z = sigmoid(W_z x + U_z h)
+    gru    r = sigmoid(W_r x + U_r h),  z = sigmoid(W_z x + U_z h)                             [1]
            n = tanh(W_n x + r * (U_n h + b))
            h <- (1 - z) * n + z * h                                output h
-    lstm   f, i, g, o: W x + U h + b
+    lstm   f, i, g, o: W x + U h + b                                                           [2]
            c <- sigmoid(f) * c + sigmoid(i) * tanh(g)
            h <- sigmoid(o) * tanh(c)                               output h
-    lru    lambda = exp(-exp(nu) + i exp(theta)),  gamma^2 = 1 - |lambda|^2
+    lru    lambda = exp(-exp(nu) + i exp(theta)),  gamma^2 = 1 - |lambda|^2                    [3]
            s <- lambda * s + gamma * (B LN(x))
            y = gelu(Re(C s) + D * LN(x))                           output x + W_1 y * sigmoid(W_2 y)
     gtrxl  y = gate(x, relu(attention(LN(x))))                     output gate(y, relu(MLP(LN(y))))
     iru    the torso's equations from the last c and from h = 0    output h
 
-At the start the units of gru, lstm, lru and iru forget all but 1/e in 1 to `memory_span` - 1 steps
-[5], evenly spread: the bias of z or f is the log of that number, in lstm that of i its negative,
-and -1 / log |lambda| is the number itself. Without a span they begin as their papers do, and most
-forget within a few steps, but those of lru.
+gtrxl [4] attends to the last `memory_length` steps of the episode. At the start the units of the
+others forget all but 1/e in 1 to `memory_span` - 1 steps [5], evenly spread: the bias of z or f is
+the log of that number, in lstm that of i its negative, and -1 / log |lambda| is the number itself.
+Without a span they begin as their papers do, lstm's forget bias at 1.
 
-A thinking torso forgets between steps: `torso = "iru"` with `memory = "gru"` thinks about each
-observation, and then remembers what it found. With `memory = "iru"` the cells that think also
-remember: the `compute` thinking steps of an observation begin with the c that the last observation
-left. With one thinking step, the gates see x alone; with more, they also see what was remembered,
-through h. h is a sum over thinking steps and would grow with every observation, so it is not kept.
-The paper of the IRU has no memory across steps: this is our own extension.
+A sequence [T, ...], of one or several episodes, and its T single steps give the same outputs.
 
-A sequence [T, ...] and its T single steps give the same outputs. A sequence may contain several
-episodes.
-
-[1] Cho et al., Learning Phrase Representations using RNN Encoder-Decoder, arXiv:1406.1078; with
-    PyTorch's second bias
-[2] Hochreiter and Schmidhuber, Long Short-Term Memory, 1997; forget bias of Jozefowicz et al., ICML
-    2015
-[3] Orvieto et al., Resurrecting Recurrent Neural Networks for Long Sequences, arXiv:2303.06349
-[4] Parisotto et al., Stabilizing Transformers for Reinforcement Learning, arXiv:1910.06764
+[1] Cho et al., GRU, arXiv:1406.1078; with PyTorch's second bias
+[2] Hochreiter and Schmidhuber, LSTM, 1997; forget bias of Jozefowicz et al., ICML 2015
+[3] Orvieto et al., LRU, arXiv:2303.06349
+[4] Parisotto et al., GTrXL, arXiv:1910.06764
 [5] Tallec and Ollivier, Can recurrent neural networks warp time?, arXiv:1804.11188
 """
 
@@ -64,43 +40,30 @@ from flax import linen as nn
 from rljax.agent import MEMORY, Array, Transition
 from rljax.networks.layers import Module, Network
 from rljax.networks.layers import create as create_network
+from rljax.networks.recurrent import memory_layers
 from rljax.networks.recurrent.attention import GTrXL
-from rljax.networks.recurrent.memory_layers import GRU, IRU, LRU, LSTM, Kind
 from rljax.networks.torsos import TorsoSettings
 
-__all__ = [
-    "Kind",
-    "Remembering",
-    "after_burn_in",
-    "create",
-    "embedded",
-    "following",
-    "initial",
-    "layers",
-    "step",
-    "successors",
-]
-
-PARTS = 8  # of the environments of a rollout: a part at a time is seen again, see `following`
+Kind = memory_layers.Kind
+PARTS = 8  # of a rollout's environments: `following` sees a part at a time again
 
 
 def initial(settings: TorsoSettings, *leading: int) -> Any:
-    """Memories [..., M...] at the beginning of an episode, with these leading axes;
-    None where there is none.
-    """
-    widths = settings.memory_hidden
-    zeros = tuple(jnp.zeros((*leading, width)) for width in widths)
+    """Memories [..., M...] where an episode begins, with these leading axes, or None."""
+
+    def zeros(*axes: int) -> tuple[Array, ...]:
+        return tuple(jnp.zeros((*leading, *axes, width)) for width in settings.memory_hidden)
+
     match settings.memory:
         case "gru" | "iru":
-            return zeros
+            return zeros()
         case "lstm":
-            return tuple((zero, zero) for zero in zeros)
+            return tuple((zero, zero) for zero in zeros())
         case "lru":
-            # Real and imaginary parts.
-            return tuple(jnp.zeros((*leading, 2, width)) for width in widths)
+            return zeros(2)  # real and imaginary parts
         case "gtrxl":
-            inputs = tuple(jnp.zeros((*leading, settings.memory_length, width)) for width in widths)
-            return {"inputs": inputs, "known": jnp.zeros(leading, jnp.int32)}
+            known = jnp.zeros(leading, jnp.int32)
+            return {"inputs": zeros(settings.memory_length), "known": known}
     return None
 
 
@@ -109,24 +72,20 @@ def layers(settings: TorsoSettings) -> nn.Module:
     widths, style, span = settings.memory_hidden, settings.initialisation, settings.memory_span
     match settings.memory:
         case "gru":
-            return GRU(widths, style, span)
+            return memory_layers.GRU(widths, style, span)
         case "lstm":
-            return LSTM(widths, style, span)
+            return memory_layers.LSTM(widths, style, span)
         case "lru":
-            return LRU(widths, style, span)
+            return memory_layers.LRU(widths, style, span)
         case "gtrxl":
             return GTrXL(widths, style, settings.memory_length)
         case "iru":
-            return IRU(widths, settings.compute, style, span)
+            return memory_layers.IRU(widths, settings.compute, style, span)
     raise ValueError(f"no memory '{settings.memory}'.")
 
 
 class Remembering(Module):
-    """A network with a memory: `body` turns observations into features, and `head`, if any,
-    what is remembered.
-
-    `body` and `head` do not see time. Create it with `create`, and use it with the functions below.
-    """
+    """A network with a memory between `body` and `head`, which do not see time."""
 
     body: nn.Module
     settings: TorsoSettings
@@ -136,12 +95,11 @@ class Remembering(Module):
     def __call__(
         self, observation: Any, first: Array, memory: Any, successor: Any = None
     ) -> tuple[Any, Any, Any]:
-        """Outputs [T, ..., m] for observations [T, ..., O...], the memory after them,
-        and outputs for `successor`.
+        """Outputs [T, ..., m] for observations [T, ..., O...], the memory after them, and outputs
+        for `successor` [T, ..., O...], the observations after each step.
 
         `memory` [..., M...] is that before step 0. `first` [T, ...] marks steps in which an episode
-        begins: they see nothing of what came before. `successor` [T, ..., O...] holds an
-        observation after each step, None: none. It sees the memory after that step, and no other
+        begins: they see nothing of what came before. A successor sees the memory after its step; no
         step sees it.
         """
         shape = first.shape
@@ -154,9 +112,8 @@ class Remembering(Module):
             return jax.tree.map(lambda x: x.reshape(*shape, *x.shape[1:]), network(rows))
 
         core = layers(self.settings)
-        encoded = each(self.body, observation)
-        encoded_successor = each(self.body, successor)
-        features, memory, following = core(encoded, first, memory, encoded_successor)
+        encoded, after = each(self.body, observation), each(self.body, successor)
+        features, memory, following = core(encoded, first, memory, after)
         return each(self.head, features), memory, each(self.head, following)
 
 
@@ -167,45 +124,42 @@ def create(
     observation: Any,
     head: nn.Module | None = None,
 ) -> tuple[Network, Any]:
-    """A fresh network for an example of observations [O...], and its output [m]; see `Remembering`.
+    """A fresh network for an example of observations [O...], and its output [m].
 
-    Without a memory it is `body` and `head` alone.
+    It is a `Remembering`, or without a memory `body` and `head` alone.
     """
     memory = initial(settings)
     if memory is None:
-        network = create_network(
-            body if head is None else nn.Sequential([body, head]), key, observation
-        )
+        module = body if head is None else nn.Sequential([body, head])
+        network = create_network(module, key, observation)
         return network, network(observation)
+    row = jax.tree.map(lambda x: x[None], observation)
     module = Remembering(body, settings, head)
-    variables = module.init(
-        key, jax.tree.map(lambda x: x[None], observation), jnp.zeros(1, jnp.bool_), memory
-    )
-    network = Network(variables["params"], module)
+    network = create_network(module, key, row, jnp.zeros(1, jnp.bool_), memory)
     return network, step(network, observation, memory)[0]
 
 
 def step(network: Network | None, observation: Any, memory: Any) -> tuple[Any, Any]:
-    """Outputs [..., m] for observations [..., O...] of one step and memories [..., M...];
-    the memories after it.
+    """Outputs [..., m] for observations [..., O...] of one step, and the memories [..., M...] after
+    it.
 
-    Without a network, outputs are the observations. Without a memory, it is None, and None comes
-    back.
+    Without a network, outputs are the observations. A memory of None stays None.
     """
     if network is None or memory is None:
         return observation if network is None else network(observation), None
-    leading = _leading(network.module.settings, memory)
+    one, several = jax.tree.leaves(initial(network.module.settings))[0], jax.tree.leaves(memory)[0]
+    leading = several.shape[: several.ndim - one.ndim]
     observation = jax.tree.map(lambda x: x[None], observation)
     output, memory, _ = network(observation, jnp.zeros((1, *leading), jnp.bool_), memory)
     return output[0], memory
 
 
 def embedded(network: Network | None, batch: Transition) -> Any:
-    """A network's outputs [T, E, m] for the observations of a batch.
-
-    Where its extras hold a `memory` [E, M...], the batch is a sequence [T, E], whose `first` [T, E]
-    marks episodes' beginnings, and the network remembers. Without a network these are the
+    """A network's outputs [T, E, m] for a batch's observations; without a network, the
     observations.
+
+    With a `memory` [E, M...] in its extras, the network remembers along [T, E]; `first` [T, E]
+    marks beginnings of episodes.
     """
     if network is None:
         return batch.observation
@@ -215,27 +169,22 @@ def embedded(network: Network | None, batch: Transition) -> Any:
 
 
 def successors(network: Network | None, batch: Transition) -> tuple[Any, Any]:
-    """The outputs of `embedded`, and those for `next_observation` with the memory after each
-    step.
-    """
+    """The outputs of `embedded`, and for `next_observation` with the memory after its step."""
     if network is None:
         return batch.observation, batch.next_observation
     if MEMORY not in batch.extras:
         return network(batch.observation), network(batch.next_observation)
-    outputs = network(
-        batch.observation, batch.extras["first"], batch.extras[MEMORY], batch.next_observation
-    )
-    return outputs[0], outputs[2]
+    first, memory = batch.extras["first"], batch.extras[MEMORY]
+    outputs, _, after = network(batch.observation, first, memory, batch.next_observation)
+    return outputs, after
 
 
 def following(network: Network | None, batch: Transition) -> tuple[Any, Any]:
-    """The outputs of `embedded` for a rollout, and those for `next_observation`,
-    where it did not terminate.
+    """As `successors` for a rollout, at less cost, but not where a step terminated: there the
+    second output is another episode's. Take no gradients of it.
 
-    Both equal those of `successors`, but cost less: the row after a step holds its successor,
-    unless the step was truncated. Only the environments in which this happened are seen a second
-    time, a few at once. Where a step terminated, the second output belongs to another episode. Take
-    no gradients of it.
+    The row after a step holds its successor, unless the step was truncated: only environments with
+    such steps are seen again, a few at once.
     """
     if network is None or MEMORY not in batch.extras:
         return successors(network, batch)
@@ -248,24 +197,20 @@ def following(network: Network | None, batch: Transition) -> tuple[Any, Any]:
 
     def compute(part: Array, outputs: Array) -> Array:
         columns = jax.lax.dynamic_slice(order, (part * size,), (size,))
-        inputs = jax.tree.map(
-            lambda x: x[:, columns], (batch.observation, first, batch.next_observation)
-        )
+        inputs = (batch.observation, first, batch.next_observation)
+        observation, begins, successor = jax.tree.map(lambda x: x[:, columns], inputs)
         part_memory = jax.tree.map(lambda x: x[columns], memory)
-        output = network(*inputs[:2], part_memory, inputs[2])[2]
-        return outputs.at[:, columns].set(
-            jnp.where(missing[:, columns, None], output, outputs[:, columns])
-        )
+        output = network(observation, begins, part_memory, successor)[2]
+        output = jnp.where(missing[:, columns, None], output, outputs[:, columns])
+        return outputs.at[:, columns].set(output)
 
     outputs = jnp.concatenate([features[1:], newest[None]])
     return features, jax.lax.fori_loop(0, -(-several.sum() // size), compute, outputs)
 
 
 def after_burn_in(network: Network, batch: Transition, number: int) -> Transition:
-    """Sequences [T, B, ...] without their first `number` steps.
-
-    Where their extras hold a `memory` [B, M...], it becomes the memory that the network has after
-    those steps. Kapturowski et al., R2D2, ICLR 2019, section 3.
+    """Sequences [T, B, ...] without their first `number` steps, after which a `memory` [B, M...] in
+    the extras is the network's; Kapturowski et al., R2D2, ICLR 2019, section 3.
     """
     whole = (MEMORY, "weight", "row")  # of sequences, not of steps
     extras = {name: x if name in whole else x[number:] for name, x in batch.extras.items()}
@@ -275,9 +220,3 @@ def after_burn_in(network: Network, batch: Transition, number: int) -> Transitio
         extras[MEMORY] = jax.lax.stop_gradient(memory)
     steps = jax.tree.map(lambda x: x[number:], batch.replace(extras={}))
     return steps.replace(extras=extras)
-
-
-def _leading(settings: TorsoSettings, memory: Any) -> tuple[int, ...]:
-    """The leading axes of memories."""
-    one, several = jax.tree.leaves(initial(settings))[0], jax.tree.leaves(memory)[0]
-    return several.shape[: several.ndim - one.ndim]

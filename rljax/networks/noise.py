@@ -1,21 +1,18 @@
-"""Noise that explores: in the weights of layers, or on actions,
-where it may last for several steps.
+"""Noise that explores: in the weights of layers, or on actions, where it may last for several
+steps.
 
-Noisy layers are dense layers whose weights are Gaussian, with means and standard deviations that
-learning changes [1]:
+The weights of noisy layers are Gaussian, with learnt means and standard deviations [1]:
 
     W = mu_W + sigma_W * f(e_out) f(e_in)^T,  b = mu_b + sigma_b * f(e_out),
     f(x) = sgn(x) sqrt|x|,  e ~ N(0, 1)
 
 The noise is factorised: a layer of I inputs and O outputs draws I + O numbers. sigma starts at
-sigma_0 / sqrt(I). A network of noisy layers is an ordinary one whose parameters hold, beside each
-dense layer's `kernel` and `bias`, their standard deviations. Called as it is, it uses the means;
-`sampled` puts noise into it. The means start as those of other layers: U(+-1 / sqrt(I)) in [1],
-which is the initialisation "torch".
+sigma_0 / sqrt(I), the means as in other layers: in [1] as "torch". Parameters hold the deviations
+beside each `kernel` and `bias`. A network uses its means; `sampled` puts noise into it.
 
 Noise on actions e_t [A] is N(0, 1) at each step of an episode. An agent's setting `exploration`
-says how its steps depend on each other; `remember` returns what `initial` returns, and `act` hands
-it to `draw` or `sample`:
+says how steps depend on each other; `remember` returns `initial`, which `act` hands to `draw` or
+`sample`:
 
     white  e_t drawn anew at each step
     held   e_t drawn anew after n steps,  P(n) proportional to n^-2, n = 1 ... 16  [2]
@@ -25,29 +22,27 @@ it to `draw` or `sample`:
            with x_k,0 ~ N(0, 1), and 2^(K-1) near 1 / (2 pi) of the time limit,
            1,000 steps where there is none
 
-An episode begins with noise of its own. The first K processes of pink noise have time constants of
-1, 2, 4, ... steps. [3] draws a sequence for the whole episode by the inverse Fourier transform; the
-sum needs no time limit, and K numbers in place of a sequence.
+[3] transforms a whole episode's noise; the sum needs no time limit, and K numbers alone.
 
-[1] Fortunato et al., Noisy Networks for Exploration, arXiv:1706.10295, section 3, equations 10 and
-    11
+[1] Fortunato et al., Noisy Networks, arXiv:1706.10295, section 3, equations 10 and 11
 [2] FlashSAC, arXiv:2604.04539: a zeta distribution of exponent 2, truncated
-[3] Eberhard et al., Pink Noise Is All You Need: Colored Noise Exploration in Deep Reinforcement
-    Learning, ICLR 2023
+[3] Eberhard et al., Pink Noise Is All You Need, ICLR 2023
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Literal
 
 import jax
 import jax.numpy as jnp
 from flax import struct
 
-from rljax.agent import Array, EnvSpec, config
+from rljax.agent import Array, EnvSpec, Number, config
 from rljax.networks import distributions
 from rljax.networks.layers import Network
+from rljax.networks.optimisation import rates
 from rljax.requirements import Positive, Share
 
 if TYPE_CHECKING:
@@ -55,37 +50,35 @@ if TYPE_CHECKING:
 
 Kind = Literal["white", "held", "pink"]
 
-LONGEST = 16  # steps for which noise is held at most; arXiv:2604.04539
-# Steps of an episode, for pink noise where there is no time limit: Gymnasium's usual one.
-UNLIMITED = 1_000
+LONGEST = 16  # steps for which noise is held at most; [2]
+UNLIMITED = 1_000  # steps of an episode without time limit, for pink noise: Gymnasium's usual one
 DEVIATION = "_deviation"  # ending of the names of standard deviations
 
 
-def noisy(network: Network, deviation: Array | float) -> Network:
-    """A network whose dense layers are noisy. `deviation` is sigma_0, 0.5 in the paper."""
+def noisy(network: Network, deviation: Number) -> Network:
+    """A network whose dense layers are noisy; `deviation` is sigma_0, 0.5 in the paper."""
 
-    def extended(layer: Any) -> Any:
-        if not isinstance(layer, dict):
-            return layer
-        layer = {name: extended(part) for name, part in layer.items()}
-        if "kernel" in layer and "bias" in layer:
-            start = deviation / jnp.sqrt(layer["kernel"].shape[-2])
-            layer |= {
-                name + DEVIATION: jnp.full_like(layer[name], start) for name in ("kernel", "bias")
-            }
+    def extended(layer: dict[str, Array]) -> dict[str, Array]:
+        start = deviation / jnp.sqrt(layer["kernel"].shape[-2])
+        names = ("kernel", "bias")
+        return layer | {name + DEVIATION: jnp.full_like(layer[name], start) for name in names}
+
+    return network.replace(params=_changed(network.params, extended))
+
+
+def _changed(layer: Any, change: Callable[[dict[str, Array]], dict[str, Array]]) -> Any:
+    """Parameters with `change` of those of each dense layer."""
+    if not isinstance(layer, dict):
         return layer
-
-    return network.replace(params=extended(network.params))
+    layer = {name: _changed(part, change) for name, part in layer.items()}
+    return change(layer) if "kernel" in layer and "bias" in layer else layer
 
 
 def sampled(networks: Any, key: Array) -> Any:
-    """A tree of networks, in which those with noisy layers have one draw of noise each;
-    others are as they were.
-    """
+    """A tree of networks, with one draw of noise for each with noisy layers."""
     nodes, structure = jax.tree.flatten(networks, is_leaf=lambda x: isinstance(x, Network))
-    return structure.unflatten(
-        [_sampled(network, jax.random.fold_in(key, i)) for i, network in enumerate(nodes)]
-    )
+    keys = [jax.random.fold_in(key, i) for i in range(len(nodes))]
+    return structure.unflatten(map(_sampled, nodes, keys))
 
 
 def _sampled(network: Any, key: Array) -> Any:
@@ -93,11 +86,8 @@ def _sampled(network: Any, key: Array) -> Any:
         return network
     number = 0
 
-    def perturbed(layer: Any) -> Any:
+    def perturbed(layer: dict[str, Array]) -> dict[str, Array]:
         nonlocal number
-        if not isinstance(layer, dict):
-            return layer
-        layer = {name: perturbed(part) for name, part in layer.items()}
         if "kernel" + DEVIATION not in layer:
             return layer
         number += 1
@@ -108,7 +98,7 @@ def _sampled(network: Any, key: Array) -> Any:
         kernel = kernel + kernel_deviation * inside[..., :, None] * outside[..., None, :]
         return layer | {"kernel": kernel, "bias": bias + bias_deviation * outside}
 
-    return network.replace(params=perturbed(network.params))
+    return network.replace(params=_changed(network.params, perturbed))
 
 
 def _factor(key: Array, shape: tuple[int, ...]) -> Array:
@@ -118,10 +108,9 @@ def _factor(key: Array, shape: tuple[int, ...]) -> Array:
 
 
 class Lasting(struct.PyTreeNode):
-    """Noise that lasts for several steps: a memory that only exploring actions depend on.
+    """Noise that lasts: a memory that only exploring actions depend on.
 
-    Subclasses hold its arrays. Policies with such a memory need no history of the episode, unless
-    they explore.
+    Policies with it need no history of the episode, unless they explore.
     """
 
 
@@ -129,20 +118,18 @@ class Held(Lasting):
     """Noise that is held."""
 
     noise: Array  # [..., A]
-    left: Array  # [...] int32: further steps for which it is held
+    left: Array  # [...] int32: further steps
 
 
 class Pink(Lasting):
     """The processes whose sum is pink noise."""
 
     parts: Array  # [..., K, A]
-    begun: Array  # [...] bool: they have been drawn
+    begun: Array  # [...] bool: drawn before
 
 
 def initial(kind: Kind, spec: EnvSpec) -> Lasting | None:
-    """What is to be known of the noise in one environment where an episode begins;
-    None for white noise.
-    """
+    """The noise of one environment where an episode begins; None for white noise."""
     match kind:
         case "white":
             return None
@@ -155,9 +142,7 @@ def initial(kind: Kind, spec: EnvSpec) -> Lasting | None:
 
 
 def draw(key: Array, shape: tuple[int, ...], memory: Any = None) -> tuple[Array, Any]:
-    """Noise [..., A], N(0, 1) in each number, and the memory [..., M...] after it;
-    without a memory it is white.
-    """
+    """Noise [..., A], and the memory [..., M...] after it; white without memory."""
     if memory is None:
         return jax.random.normal(key, shape), None
     if isinstance(memory, Pink):
@@ -176,9 +161,7 @@ def draw(key: Array, shape: tuple[int, ...], memory: Any = None) -> tuple[Array,
 
 
 def sample(policy: SquashedGaussian, key: Array, memory: Any = None) -> tuple[Array, Any]:
-    """Actions [..., A] of a policy, tanh(mean + std e), with the noise e of `draw`,
-    and the memory after it.
-    """
+    """Actions [..., A] of a policy, tanh(mean + std e) with e of `draw`, and the memory after."""
     if memory is None:
         return policy.sample(seed=key), None
     gaussian: Any = policy.distribution
@@ -188,7 +171,7 @@ def sample(policy: SquashedGaussian, key: Array, memory: Any = None) -> tuple[Ar
 
 @config
 class WithEpsilon:
-    """Settings of agents with a share of uniform actions that falls: a base of their Config."""
+    """Settings of a falling share of uniform actions, for an agent's Config."""
 
     epsilon_start: Share = 1.0  # share of uniform actions at first; DQN
     epsilon_end: Share = 0.05  # and at the end; CleanRL, 0.1 in DQN
@@ -196,13 +179,13 @@ class WithEpsilon:
 
 
 def falling_epsilon(updates: Array, settings: Any) -> Array:
-    """The share of uniform actions [] after so many `updates`, by a Config with `WithEpsilon`.
+    """The share of uniform actions [] after `updates`, by a Config with `WithEpsilon`.
 
-    It falls in a line with the environment steps that came with the updates.
+    It is linear in the environment steps that came with them.
     """
     steps = updates * (settings.num_envs * settings.num_steps / settings.num_updates)
-    passed = jnp.minimum(steps / settings.epsilon_steps, 1.0)
-    return settings.epsilon_start + (settings.epsilon_end - settings.epsilon_start) * passed
+    start, end = settings.epsilon_start, settings.epsilon_end
+    return rates.linear(start, end, steps, settings.epsilon_steps)
 
 
 def epsilon_greedy(
@@ -210,7 +193,7 @@ def epsilon_greedy(
 ) -> Array:
     """Discrete actions [...]: the `greedy` ones, except for a share `epsilon` of uniform ones.
 
-    `epsilon` is [], or has the last axes of the actions. `mask` [..., A] says which are allowed.
+    `epsilon` is [], or has the last axes of the actions; `mask` is [..., A].
     """
     key_choice, key_action = jax.random.split(key)
     uniform = distributions.uniform(key_action, spec, greedy.shape, mask)

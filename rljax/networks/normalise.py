@@ -1,8 +1,12 @@
-"""Running statistics of inputs: mean and variance of a stream, updated batch by batch."""
+"""Running statistics of inputs: mean and variance of a stream.
+
+Functions of `Statistics` also take the trees of `of_observations`; parts without statistics stay as
+they are. Sums are compensated (Neumaier 1974), each with a second number for its rounding error:
+many small batches are as exact as a large one, and none stops growing.
+"""
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -11,47 +15,37 @@ import jax.numpy as jnp
 import optax
 from flax import struct
 
-from rljax.agent import Array, EnvSpec, Transition
+from rljax.agent import Array, EnvSpec, Number, Transition
 
 
 class Statistics(struct.PyTreeNode):
     """Mean and variance of all samples so far, per feature.
 
-    The count is a float32 and stops growing at 2^24, the last integer that it holds exactly. From
-    then on the statistics are an exponential average over the last 16.8 million samples. Such an
-    average moves by less than float32 resolves, so each number has a second one that holds its
-    rounding error.
+    The count stops growing at 2^24, the last integer that float32 holds exactly; then they are an
+    exponential average over the last 16.8 million samples.
     """
 
     count: Array  # [] samples seen
     mean: Array  # [O...]
     variance: Array  # [O...] population variance; ones before the first sample
-    # [O...] each: rounding errors of `mean` and `variance`
-    lost: tuple[Array | float, Array | float] = (0.0, 0.0)
+    lost: tuple[Number, Number] = (0.0, 0.0)  # their rounding errors
 
 
 def create(shape: tuple[int, ...]) -> Statistics:
-    """Statistics before the first sample. Normalising with them only clips."""
-    return Statistics(
-        jnp.zeros(()), jnp.zeros(shape), jnp.ones(shape), (jnp.zeros(shape), jnp.zeros(shape))
-    )
+    """Before the first sample: normalising only clips."""
+    lost = (jnp.zeros(shape), jnp.zeros(shape))
+    return Statistics(jnp.zeros(()), jnp.zeros(shape), jnp.ones(shape), lost)
 
 
 def of_observations(spec: EnvSpec) -> Any:
-    """Statistics of an environment's observations: a dictionary of them for a dictionary,
-    None for bytes and masks.
-    """
+    """Statistics per part of an environment's observations; None for bytes and masks."""
     return jax.tree.map(
         lambda x: create(x.shape) if x.dtype == jnp.float32 else None, spec.observation
     )
 
 
 def update(statistics: Any, samples: Any) -> Any:
-    """Merge samples [N, O...] by the parallel form of Welford's algorithm (Chan et al. 1979).
-
-    Sums are compensated (Neumaier 1974), so that many small batches are as exact as one large
-    batch. Both may be trees of `of_observations`.
-    """
+    """Merge samples [N, O...] by the parallel form of Welford's algorithm (Chan et al. 1979)."""
     if not isinstance(statistics, Statistics):
         return _each(update, statistics, samples, lambda _: None)
     number = samples.shape[0]
@@ -59,7 +53,7 @@ def update(statistics: Any, samples: Any) -> Any:
     weight = jnp.minimum(number / count, 1.0)
     lost_mean, lost_variance = statistics.lost
     difference = (samples.mean(axis=0) - statistics.mean) - lost_mean
-    # A small one is lost in a difference from 1.
+    # Small variances are lost in a difference from 1.
     variance = jnp.where(statistics.count > 0, statistics.variance, 0.0)
     within = (samples.var(axis=0) - variance) - lost_variance
     mean, lost_mean = _compensated(statistics.mean, lost_mean, weight * difference)
@@ -71,7 +65,7 @@ def update(statistics: Any, samples: Any) -> Any:
 def _each(
     function: Callable[..., Any], statistics: Any, samples: Any, without: Callable[[Any], Any]
 ) -> Any:
-    """`function` of each part of a dictionary, and `without` of parts that have no statistics."""
+    """`function` of each part of a dictionary, `without` of parts without statistics."""
     if isinstance(statistics, dict):
         return {
             name: _each(function, statistics[name], samples[name], without) for name in statistics
@@ -79,38 +73,25 @@ def _each(
     return without(samples) if statistics is None else function(statistics, samples)
 
 
-def normalise(statistics: Any, samples: Any, limit: float = 10.0) -> Any:
-    """Shift and scale samples [..., O...] to zero mean and unit variance,
-    clipped to [-limit, limit].
+def normalise(statistics: Any, samples: Any) -> Any:
+    """Samples [..., O...] with zero mean and unit variance, clipped to [-10, 10]."""
+    if not isinstance(statistics, Statistics):
+        return _each(normalise, statistics, samples, lambda x: x)
+    return jnp.clip(standard_score(statistics, samples), -10.0, 10.0)
 
-    Both may be trees of `of_observations`: parts without statistics stay as they are.
+
+def standardise(statistics: Any, samples: Any) -> Any:
+    """Samples [..., O...] by a data set's mean and std, not clipped.
+
+    1e-3 is added to the std, as in TD3+BC (arXiv:2106.06860) and its successors.
     """
     if not isinstance(statistics, Statistics):
-        return _each(functools.partial(normalise, limit=limit), statistics, samples, lambda x: x)
-    return jnp.clip(
-        (samples - statistics.mean) / jnp.sqrt(statistics.variance + 1e-8),
-        -limit,
-        limit,
-    )
-
-
-def standardise(statistics: Any, samples: Any, epsilon: float = 1e-3) -> Any:
-    """Shift and scale samples [..., O...] by the mean and std of a data set, without clipping.
-
-    `epsilon` is added to the std, as in TD3+BC (arXiv:2106.06860) and its successors. Both may be
-    trees of `of_observations`: parts without statistics stay as they are.
-    """
-    if not isinstance(statistics, Statistics):
-        return _each(
-            functools.partial(standardise, epsilon=epsilon), statistics, samples, lambda x: x
-        )
-    return (samples - statistics.mean) / (jnp.sqrt(statistics.variance) + epsilon)
+        return _each(standardise, statistics, samples, lambda x: x)
+    return (samples - statistics.mean) / (jnp.sqrt(statistics.variance) + 1e-3)
 
 
 def of_data(samples: Any) -> Any:
-    """Statistics of a whole data set [N, O...]: a dictionary of them for a dictionary,
-    None for bytes and masks.
-    """
+    """Statistics as of `of_observations`, from a whole data set [N, O...]."""
     if isinstance(samples, dict):
         return {name: of_data(part) for name, part in samples.items()}
     if not jnp.issubdtype(samples.dtype, jnp.floating):
@@ -126,6 +107,22 @@ def standardise_batch(statistics: Any, batch: Transition) -> Transition:
     )
 
 
+def running_sums(
+    running: Array, values: Array, ended: Array, discount: Number = 1.0
+) -> tuple[Array, Array]:
+    """Discounted sums of values [T, E]: those that go on [E], and those up to each step [T, E].
+
+    They begin with `running` [E], and anew after the steps that `ended` [T, E] marks.
+    """
+
+    def forwards(running: Array, inputs: tuple[Array, Array]) -> tuple[Array, Array]:
+        value, ended = inputs
+        running = value + discount * running
+        return running * (1.0 - ended), running
+
+    return jax.lax.scan(forwards, running, (values, ended))
+
+
 class Returns(struct.PyTreeNode):
     """Discounted sums of the rewards of running episodes. Their std is the scale of rewards."""
 
@@ -134,59 +131,44 @@ class Returns(struct.PyTreeNode):
 
 
 def create_returns(num_envs: int) -> Returns:
-    """The initial value, before the first reward."""
+    """Before the first reward."""
     return Returns(jnp.zeros(num_envs), create(()))
 
 
 def scale_rewards(
-    returns: Returns, reward: Array, ended: Array, discount: Array | float, limit: float = 10.0
+    returns: Returns, reward: Array, ended: Array, discount: Number
 ) -> tuple[Returns, Array]:
-    """Count a rollout's rewards [T, E] and divide them by the std of the discounted return,
-    clipped to [-limit, limit].
+    """Count a rollout's rewards [T, E], and divide them by the std of the discounted return.
 
-    `ended` [T, E] marks the last steps of episodes, after which the sums start again. No mean is
+    `ended` [T, E] marks the last steps of episodes. Results are clipped to [-10, 10], no mean is
     subtracted.
     """
-
-    def forwards(running: Array, inputs: tuple[Array, Array]) -> tuple[Array, Array]:
-        reward, ended = inputs
-        running = reward + discount * running
-        return running * (1.0 - ended), running
-
-    running, sums = jax.lax.scan(forwards, returns.running, (reward, ended))
+    running, sums = running_sums(returns.running, reward, ended, discount)
     returns = Returns(running, update(returns.statistics, sums.ravel()))
-    return returns, scaled_rewards(returns, reward, limit)
+    return returns, scaled_rewards(returns, reward)
 
 
 def scale_rollout(
-    returns: Returns, batch: Transition, discount: Array | float
+    returns: Returns, batch: Transition, discount: Number
 ) -> tuple[Returns, Transition]:
-    """A rollout [T, E, ...] with its rewards counted and scaled; see `scale_rewards`."""
+    """`scale_rewards` for a rollout [T, E, ...]."""
     ended = batch.terminated | batch.truncated
     returns, reward = scale_rewards(returns, batch.reward, ended, discount)
     return returns, batch.replace(reward=reward)
 
 
-def scaled_rewards(returns: Returns, reward: Array, limit: float = 10.0) -> Array:
-    """Rewards [...] divided by the std of the discounted return, clipped to [-limit, limit].
-
-    Nothing is counted.
-    """
-    return jnp.clip(reward / jnp.sqrt(returns.statistics.variance + 1e-8), -limit, limit)
+def scaled_rewards(returns: Returns, reward: Array) -> Array:
+    """Rewards [...] divided and clipped as by `scale_rewards`."""
+    return jnp.clip(reward / jnp.sqrt(returns.statistics.variance + 1e-8), -10.0, 10.0)
 
 
 class Moments(struct.PyTreeNode):
-    """Mean and sample variance of a stream, one sample at a time,
-    as exact after 10 million samples as after ten.
-
-    The count stops growing at 2^31 - 1. Plain sums in float32 would stop growing. So each sum has a
-    second number that holds its rounding error.
-    """
+    """Mean and sample variance of a stream, whose count stops growing at 2^31 - 1."""
 
     count: Array  # [] int32
     mean: Array  # [O...]
     squares: Array  # [O...] sum of squared deviations from the mean
-    lost: tuple[Array, Array]  # [O...] each: rounding errors of `mean` and `squares`
+    lost: tuple[Array, Array]  # [O...] each: their rounding errors
 
     @property
     def variance(self) -> Array:
@@ -195,19 +177,13 @@ class Moments(struct.PyTreeNode):
 
 
 def create_moments(shape: tuple[int, ...]) -> Moments:
-    """Moments before the first sample."""
-    return Moments(
-        jnp.zeros((), jnp.int32),
-        jnp.zeros(shape),
-        jnp.zeros(shape),
-        (jnp.zeros(shape), jnp.zeros(shape)),
-    )
+    """Before the first sample."""
+    lost = (jnp.zeros(shape), jnp.zeros(shape))
+    return Moments(jnp.zeros((), jnp.int32), jnp.zeros(shape), jnp.zeros(shape), lost)
 
 
 def count(moments: Moments, sample: Array) -> Moments:
-    """Count one sample [O...], by Welford's algorithm (1962) with compensated sums
-    (Neumaier 1974).
-    """
+    """Count one sample [O...], by Welford's algorithm (1962)."""
     number = jnp.asarray(optax.safe_increment(moments.count))
     lost_mean, lost_squares = moments.lost
     before = (sample - moments.mean) - lost_mean
@@ -222,8 +198,8 @@ def count_where(flag: Array, moments: Moments, sample: Array) -> Moments:
     return jax.tree.map(lambda new, old: jnp.where(flag, new, old), count(moments, sample), moments)
 
 
-def standard_score(moments: Moments, sample: Array) -> Array:
-    """Samples [..., O...] shifted and scaled to zero mean and unit variance, without clipping."""
+def standard_score(moments: Moments | Statistics, sample: Array) -> Array:
+    """Samples [..., O...] with zero mean and unit variance, not clipped."""
     return (sample - moments.mean) / jnp.sqrt(moments.variance + 1e-8)
 
 
@@ -235,17 +211,16 @@ class DiscountedSum(struct.PyTreeNode):
 
 
 def create_discounted_sum() -> DiscountedSum:
-    """The initial value, before the first reward."""
+    """Before the first reward."""
     return DiscountedSum(jnp.zeros(()), create_moments(()))
 
 
 def scale_reward(
-    total: DiscountedSum, reward: Array, ended: Array, discount: Array | float
+    total: DiscountedSum, reward: Array, ended: Array, discount: Number
 ) -> tuple[DiscountedSum, Array]:
-    """Count one reward [] and divide it by the std of the discounted sum,
-    without centring or clipping.
+    """Count one reward [] and divide it by the std of the discounted sum, uncentred, unclipped.
 
-    `ended` [] resets the sum before this reward is added, not after, as the authors do
+    `ended` [] resets the sum before this reward, not after it, as the authors do
     (arXiv:2410.14606).
     """
     running = discount * (1.0 - ended) * total.running + reward
@@ -254,29 +229,31 @@ def scale_reward(
 
 
 def scale_transition(
-    total: DiscountedSum, batch: Transition, discount: Array | float
+    total: DiscountedSum, batch: Transition, discount: Number
 ) -> tuple[DiscountedSum, Transition]:
-    """A stream's transition with its reward counted and scaled; see `scale_reward`."""
+    """`scale_reward` for a stream's transition."""
     ended = batch.terminated | batch.truncated
     total, reward = scale_reward(total, batch.reward, ended, discount)
     return total, batch.replace(reward=reward)
 
 
 def restart(state: Any) -> Any:
-    """A pytree, such as an agent's State, in which the sums of streams' rewards are 0:
-    their episodes were lost.
-    """
+    """A pytree, such as a State, with the sums of streams' rewards at 0: episodes were lost."""
+    return zeroed(state, DiscountedSum, "running")
 
-    def is_sum(node: Any) -> bool:
-        return isinstance(node, DiscountedSum)
+
+def zeroed(state: Any, kinds: Any, field: str) -> Any:
+    """A pytree with zeros in a field of all nodes of these classes."""
 
     def cleared(node: Any) -> Any:
-        return node.replace(running=jnp.zeros_like(node.running)) if is_sum(node) else node
+        if not isinstance(node, kinds):
+            return node
+        return node.replace(**{field: jax.tree.map(jnp.zeros_like, getattr(node, field))})
 
-    return jax.tree.map(cleared, state, is_leaf=is_sum)
+    return jax.tree.map(cleared, state, is_leaf=lambda node: isinstance(node, kinds))
 
 
-def _compensated(total: Array, lost: Array | float, term: Array) -> tuple[Array, Array]:
+def _compensated(total: Array, lost: Number, term: Array) -> tuple[Array, Array]:
     """total + lost + term, rounded, and the rounding error."""
     term = term + lost
     rounded = total + term

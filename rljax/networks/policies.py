@@ -1,9 +1,8 @@
-"""Policies that several agents share: over raw actions, and imitations of data.
+"""Policies that several agents share.
 
-`RawActions` are those of on-policy agents. A raw action becomes the environment's action when it
-leaves the agent: it is clipped to [-1, 1], or squashed by tanh. Log-probabilities are those of the
-raw action, or of the squashed one. An `Imitation` is the policy of agents that weigh or copy
-actions of a data set.
+`RawActions` are those of on-policy agents: a raw action is clipped to [-1, 1] or squashed by tanh
+where it leaves the agent, and log-probabilities are those of the raw or of the squashed one. An
+`Imitation` weighs or copies actions of a data set.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ import jax.numpy as jnp
 from flax import linen as nn
 
 from rljax import networks
-from rljax.agent import Array, EnvSpec, config, mask_of, same_fields
+from rljax.agent import Array, EnvSpec, Number, config, mask_of, same_fields
 from rljax.networks import distributions
 from rljax.networks.distributions import Actor
 from rljax.networks.layers import Network
@@ -27,23 +26,23 @@ Kind = Literal["gaussian", "tanh_gaussian"]  # of continuous actions
 
 @dataclasses.dataclass(frozen=True)
 class RawActions:
-    """What an environment's raw actions are, and how a network's output describes them."""
+    """An environment's raw actions, and how a network's output describes them."""
 
     spec: EnvSpec
     squashed: bool = False  # actions are tanh of a Gaussian
 
     @classmethod
     def of(cls, spec: EnvSpec, kind: Kind = "gaussian") -> RawActions:
-        """Those of an environment. Where there are choices, nothing is squashed."""
+        """Those of an environment. Choices are not squashed."""
         return cls(spec, kind == "tanh_gaussian" and not (spec.discrete or spec.choices))
 
     @property
     def features(self) -> int:
-        """Outputs of the actor's network: means or logits; mean and deviation where squashed."""
+        """Outputs of the actor's network: means or logits, and deviations where squashed."""
         return self.spec.action_size * (2 if self.squashed else 1)
 
-    def log_std(self, value: Array | float) -> Array | None:
-        """Log std [A], the same in all states; None for discrete and for squashed actions."""
+    def log_std(self, value: Number) -> Array | None:
+        """Log std [A] of all states; None for discrete and for squashed actions."""
         if self.spec.discrete or self.squashed:
             return None
         return jnp.full(self.spec.numbers, value, jnp.float32)
@@ -51,9 +50,8 @@ class RawActions:
     def distribution(
         self, output: Array, log_std: Array | None, mask: Array | None = None
     ) -> distributions.Distribution:
-        """pi(.|s) over raw actions for outputs [..., `features`].
-
-        `mask` [..., A] says which discrete actions are allowed; None: all.
+        """pi(.|s) for outputs [..., `features`]; `mask` [..., A] says which discrete actions are
+        allowed.
         """
         if self.squashed:
             mean, deviation = jnp.split(output, 2, axis=-1)
@@ -63,14 +61,12 @@ class RawActions:
             return distributions.discrete(output, self.spec.choices, mask)
         return distributions.gaussian_beside(output, jnp.exp(log_std), self.spec.choices)
 
-    def actor(self, network: Network, log_std: Array | float) -> Actor:
-        """The parameters of a policy: `network` maps [O] to [`features`],
-        `log_std` is of all states.
-        """
+    def actor(self, network: Network, log_std: Number) -> Actor:
+        """The parameters of a policy: `network` maps [O] to [`features`]."""
         return Actor(network, self.log_std(log_std), self.spec.discrete, self.spec.choices)
 
     def policy(self, actor: Actor, observation: Any) -> distributions.Distribution:
-        """pi(.|s) over raw actions for observations [..., O...], which may hold a mask."""
+        """pi(.|s) for observations [..., O...], which may hold a mask."""
         return self.distribution(actor.mean(observation), actor.log_std, mask_of(observation))
 
     def emit(self, raw: Any) -> Array:
@@ -83,7 +79,7 @@ class RawActions:
         return density - distributions.tanh_log_slope(raw) if self.squashed else density
 
     def entropy(self, pi: distributions.Distribution, key: Array) -> Array:
-        """H(pi(.|s)) [...]; an estimate by one sample where squashed: it has no closed form."""
+        """H(pi(.|s)) [...]; where squashed, an estimate by one sample."""
         entropy: Any = pi.entropy()
         if not self.squashed:
             return entropy
@@ -93,7 +89,7 @@ class RawActions:
 
 @config
 class WithImitation:
-    """Settings of agents whose policy imitates actions of data: a base of their Config."""
+    """Settings of imitations of data, for an agent's Config."""
 
     log_std_min: LogStd = -5.0  # lower clip of log std; arXiv:2110.06169
     log_std_max: LogStd = 2.0  # upper clip of log std; arXiv:2110.06169
@@ -104,20 +100,20 @@ class WithImitation:
 class Imitation(NamedTuple):
     """A policy that imitates actions of data, by settings of `WithImitation`.
 
-    It is a Gaussian around tanh of the actor's output with one std for all states, a softmax of it
-    for discrete actions, or deterministic. Without `squashes` the Gaussian lies around the output
-    itself, and actions are clipped to [-1, 1]. All functions take an `Actor`.
+    It is a softmax for discrete actions, deterministic, or a Gaussian around tanh of the output
+    with one std for all states. Without `squashes` the Gaussian lies around the output, and actions
+    are clipped to [-1, 1].
     """
 
     log_std_min: Any
     log_std_max: Any
     exploration_noise: Any
     dropout: Any
-    squashes: bool = True  # a Gaussian's mean is tanh of the output; a deterministic one always is
+    squashes: bool = True  # a Gaussian's mean; a deterministic policy always does
 
     @classmethod
     def of(cls, config: Any, **others: Any) -> Imitation:
-        """The policy of a Config's settings; `others` are fields that differ from them."""
+        """By a Config, with `others` in place of its fields."""
         return cls(**same_fields(config, cls._fields) | others)
 
     def check(self) -> None:
@@ -129,10 +125,9 @@ class Imitation(NamedTuple):
     def mean(
         self, actor: Actor, observation: Any, dropout: networks.Dropout | None = None
     ) -> Array:
-        """mu(s) [..., A] of continuous actions for observations [..., O...]."""
+        """mu(s) [..., A] for observations [..., O...]."""
         mean = actor.mean(observation, dropout=dropout)
-        is_squashed = self.squashes or actor.log_std is None
-        return jnp.tanh(mean) if is_squashed else mean
+        return jnp.tanh(mean) if self.squashes or actor.log_std is None else mean
 
     def choice(
         self, actor: Actor, observation: Any, dropout: networks.Dropout | None = None
@@ -141,14 +136,14 @@ class Imitation(NamedTuple):
         logits = actor.mean(observation, dropout=dropout)
         return distributions.discrete(logits, actor.choices, mask_of(observation))
 
-    def std(self, actor: Actor) -> Array | float:
-        """The policy's std [A], or the std [] of the noise around a deterministic policy."""
+    def std(self, actor: Actor) -> Number:
+        """The policy's std [A], or that [] of noise around a deterministic one."""
         if actor.log_std is None:
             return self.exploration_noise
         return jnp.exp(jnp.clip(actor.log_std, self.log_std_min, self.log_std_max))
 
     def act(self, actor: Actor, observation: Any, key: Array, explore: bool) -> Array:
-        """Actions [..., A] or [...]: the mean or mode, or a sample where it explores."""
+        """Actions [..., A] or [...]: a sample if it explores, else the mean or mode."""
         if actor.discrete:
             pi = self.choice(actor, observation)
             action = pi.sample(seed=key) if explore else pi.mode()
@@ -160,7 +155,7 @@ class Imitation(NamedTuple):
         return jnp.clip(action + noise, -1.0, 1.0)
 
     def distance(self, actor: Actor, observation: Any, action: Array, key: Array) -> Array:
-        """-log pi(a|s), or |mu(s) - a|^2 of a deterministic policy, [B]; `key` is for dropout."""
+        """-log pi(a|s) [B], or |mu(s) - a|^2 of a deterministic policy; `key` is for dropout."""
         dropout = None if self.dropout is None else networks.Dropout(key, self.dropout)
         if actor.discrete:
             return jnp.negative(self.choice(actor, observation, dropout).log_prob(action))
@@ -172,12 +167,7 @@ class Imitation(NamedTuple):
 
 
 def create_actor(spec: EnvSpec, module: nn.Module, key: Array, gaussian: bool = True) -> Actor:
-    """A fresh actor with this network, [O...] -> [A];
-    deterministic unless `gaussian` or discrete.
-    """
-    return Actor(
-        mean=networks.create(module, key, spec.example()),
-        log_std=jnp.zeros(spec.action_size) if gaussian and not spec.discrete else None,
-        discrete=spec.discrete,
-        choices=spec.choices,
-    )
+    """A fresh actor of a network [O...] -> [A], deterministic unless `gaussian` or discrete."""
+    network = networks.create(module, key, spec.example())
+    log_std = jnp.zeros(spec.action_size) if gaussian and not spec.discrete else None
+    return Actor(network, log_std, spec.discrete, spec.choices)

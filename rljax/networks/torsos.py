@@ -1,53 +1,23 @@
-"""Torsos: the layers between observations and the last layer,
-with a fixed or an adjustable amount of computation.
+"""Torsos: the layers between observations and the last layer, with fixed or adjustable computation.
 
-An agent's settings `torso` and `compute` choose one. `hidden` has one number per part:
+docs/torsos.md describes them and their settings: `hidden` has one number per part, and `compute` is
+T. iru, recall and drc have the same parameters for every T, so that acting may use another T than
+training. The equations of iru [1] stand there; with several cells, the next one uses tanh(c) as h,
+and the last tanh(c) is added.
 
-    mlp     dense layers, one per number, which is the layer's width
-    resnet  an input layer and residual blocks, one per number, all of the same width
-    iru     interpolation recurrent unit [1]: cells, one per number, all of the same width m,
-            applied T times
-    recall  Deep Thinking's residual blocks with recall [2], all of the same width, applied T times
-    drc     DRC [3]: layers of convolutional LSTMs, one per number, which is its channels, for T
-            ticks
-
-T is `compute`. The last three have the same parameters for every T, and their cost is proportional
-to T. Acting may use another T than training. They have no memory: nothing is kept from one
-observation to the next, unless the agent's setting `memory` adds what keeps it
-(rljax/networks/memories.py).
-
-iru, with x computed once from the input o, and c = h = 0 at the start. In each of T steps, for each
-cell:
-
-    x  = LN(W_x o + b_x)
-    u  = LN([x; h])
-    f  = sigmoid(W_f u + b_f)      b_f starts at 1
-    i  = tanh(W_i u + b_i)
-    c <- f c + (1 - f) i
-    h <- h + tanh(c)               with several cells, the next cell uses tanh(c) as h; the last
-                                   tanh(c) is added
-
-recall, with e the input's projection. In each of T steps, for all blocks:
+recall [2], with e the input's projection, in each of T steps:
 
     h <- W_r [h; o] + b_r,  then for each block    h starts as e
     h <- act(h + W_2 act(W_1 h + b_1) + b_2)
 
-drc, with e the encoded picture, and h_d and c_d of layer d. In each of T ticks, for each layer:
+drc [3], with e the encoded picture, and h_d and c_d of layer d, in each of T ticks for each layer:
 
-    z   = [e; h_{d-1}; h_d; pooled(h_d); edge]   h_{d-1} of the first layer: the last layer's, one
-                                                 tick ago
+    z   = [e; h_{d-1}; h_d; pooled(h_d); edge]   the first layer has the last one's h, a tick ago
     c_d <- sigmoid(f) c_d + sigmoid(i) tanh(j)   f, i, j, o: 3x3 convolutions of z
-    h_d <- sigmoid(o) tanh(c_d)
+    h_d <- sigmoid(o) tanh(c_d)                  then a dense layer over [h_D; e]
 
-At the end follows a dense layer over [h_D; e]. For pictures that are given as vectors, `grid` has
-rows and columns.
-
-From 16 steps on, the memory of gradients grows with the square root of T: other steps are
-recomputed.
-
-[1] Ghugare et al., On (the Role of Iterative) Computation and Reinforcement Learning,
-    arXiv:2602.05999
-[2] Bansal et al., End-to-end Algorithm Synthesis with Recurrent Networks, arXiv:2202.05826
+[1] Ghugare et al., On (the Role of Iterative) Computation and RL, arXiv:2602.05999
+[2] Bansal et al., Deep Thinking with recall, arXiv:2202.05826
 [3] Guez et al., An Investigation of Model-Free Planning, arXiv:1901.03559
 """
 
@@ -63,49 +33,38 @@ from flax import linen as nn
 from rljax import agent, networks
 from rljax.agent import Acting, Array, EnvSpec, config, same_fields
 from rljax.networks import ACTIVATIONS, Activation, Dense, Initialisation, encoders, joined
-from rljax.networks.layers import LayerNorm, Module
+from rljax.networks.layers import LayerNorm, Module, copies
 from rljax.networks.recurrent import memory_layers
 from rljax.networks.recurrent.thinking import DRC, Recall, Span, ThinkingIRU
 
 Kind = Literal["mlp", "resnet", "iru", "recall", "drc"]
 THINKING = ("iru", "recall", "drc")  # torsos that use `compute`
-
-MOST_STEPS = 100_000  # of thinking
+MOST_STEPS = 100_000
 
 
 class TorsoSettings(NamedTuple):
-    """What an agent chooses for its torsos.
+    """What an agent chooses for its torsos, named as in `WithTorso` and `WithMemoryAlone`."""
 
-    Error messages name a field as the flag `--config.FIELD`.
-    """
-
-    torso: Kind  # which one
-    compute: int  # T, thinking steps of torsos that take any number of them
-    progressive: Any  # float or None: weight of the loss after a part of the thinking steps
+    torso: Kind
+    compute: int
+    progressive: Any  # float or None
     activation: Activation  # of the hidden layers
     initialisation: Initialisation  # of all layers
     layer_norm: Any = False  # of an mlp: `networks.Norm`
-    grid: tuple[int, int] | None = None  # rows and columns of pictures that a DRC sees in vectors
-    encoder: encoders.Kind = "auto"  # convolutions of pictures, before all torsos but a DRC
-    # what is kept after the torso from step to step: rljax/networks/memories.py
+    grid: tuple[int, int] | None = None
+    encoder: encoders.Kind = "auto"
     memory: memory_layers.Kind = "none"
-    memory_hidden: tuple[int, ...] = (64,)  # widths of the memory's layers
-    memory_length: int = 64  # steps that gtrxl sees
-    # steps that the other memories bridge at the start; None: as published
+    memory_hidden: tuple[int, ...] = (64,)
+    memory_length: int = 64
     memory_span: int | None = None
 
     @classmethod
     def of(cls, config: Any, **others: Any) -> TorsoSettings:
-        """Those of a Config's fields of the same names;
-        `others` are fields that differ from them.
-        """
+        """By a Config, with `others` in place of its fields."""
         return cls(**same_fields(config, cls._fields) | others)
 
     def before(self, spec: EnvSpec, body: nn.Module) -> nn.Module:
-        """`body` behind the encoder of an environment's observations.
-
-        A DRC takes the pictures themselves.
-        """
+        """`body` behind an encoder of observations; a DRC takes the pictures themselves."""
         if self.torso == "drc":
             return body
         style = (self.activation, self.initialisation, self.layer_norm)
@@ -114,9 +73,7 @@ class TorsoSettings(NamedTuple):
 
 @config
 class WithThinking:
-    """Settings of agents with torsos that may think, but see no pictures:
-    a base of their Config.
-    """
+    """Settings of torsos that may think, but see no pictures, for an agent's Config."""
 
     acting: ClassVar[Acting] = Acting(settings=("compute",))
 
@@ -126,7 +83,7 @@ class WithThinking:
 
 @config
 class WithTorso:
-    """Settings of agents whose users choose a torso: a base of their Config."""
+    """Settings of torsos, for an agent's Config."""
 
     acting: ClassVar[Acting] = Acting(settings=("compute",))
 
@@ -139,7 +96,7 @@ class WithTorso:
 
 @config
 class WithMemoryAlone:
-    """Settings of a memory: a base of the Config of agents that have no progressive loss."""
+    """Settings of a memory, for Configs without progressive loss."""
 
     memory: memory_layers.Kind = "none"  # what is kept between steps: rljax/networks/memories.py
     memory_hidden: tuple[int, ...] = (64,)  # widths of the memory's layers
@@ -149,14 +106,13 @@ class WithMemoryAlone:
 
 @config
 class WithMemory(WithTorso, WithMemoryAlone):
-    """Settings of agents whose users choose a memory, too: a base of their Config."""
+    """Settings of torsos and memories, for an agent's Config."""
 
 
 def check(spec: EnvSpec, settings: TorsoSettings, *hidden: tuple[int, ...]) -> None:
-    """Raise `ValueError` for settings that fit no torso. `hidden` has the parts of each network."""
+    """Raise `ValueError` for settings that fit no torso; `hidden` has each network's parts."""
     kind, compute, grid = settings.torso, settings.compute, settings.grid
-    if compute < 1:
-        raise ValueError(f"--config.compute is {compute}, it must be at least 1.")
+    agent.require_at_least(settings, compute=1)
     if compute > MOST_STEPS:
         raise ValueError(f"--config.compute is {compute:,}, it must be at most {MOST_STEPS:,}.")
     if compute > 1 and kind not in THINKING and settings.memory != "iru":
@@ -205,7 +161,7 @@ def check(spec: EnvSpec, settings: TorsoSettings, *hidden: tuple[int, ...]) -> N
 
 
 def check_memory(settings: TorsoSettings) -> None:
-    """Raise `ValueError` for the settings of a torso that fit no memory."""
+    """Raise `ValueError` for settings that fit no memory."""
     kind, hidden, span = settings.memory, settings.memory_hidden, settings.memory_span
     agent.require_widths(settings, "memory_hidden")
     agent.require_at_least(settings, memory_length=1)
@@ -229,14 +185,14 @@ def check_memory(settings: TorsoSettings) -> None:
             f"--config.memory {kind} needs --config.memory-hidden: one width per layer."
         )
     if kind in ("lru", "gtrxl", "iru") and len(set(hidden)) > 1:
-        shown = " ".join(map(str, hidden))
         raise ValueError(
-            f"all layers of --config.memory {kind} must have the same width, not {shown}."
+            f"all layers of --config.memory {kind} must have the same width, "
+            f"not {' '.join(map(str, hidden))}."
         )
 
 
 def torso(spec: EnvSpec, settings: TorsoSettings, hidden: tuple[int, ...]) -> nn.Module:
-    """The torso alone, behind an encoder: observations [..., O...] to features [..., m]."""
+    """The torso behind an encoder: observations [..., O...] to features [..., m]."""
     return settings.before(spec, _torso(settings, hidden))
 
 
@@ -270,9 +226,10 @@ def network(
 def _network(
     settings: TorsoSettings, hidden: tuple[int, ...], features: int, output_scale: float
 ) -> nn.Module:
+    body = _torso(settings, hidden)
     if settings.torso == "mlp":
-        return _torso(settings, hidden).clone(features=features, output_scale=output_scale)
-    return Headed(_torso(settings, hidden), features, settings.initialisation, output_scale)
+        return body.clone(features=features, output_scale=output_scale)
+    return Headed(body, features, settings.initialisation, output_scale)
 
 
 def ensemble(
@@ -283,32 +240,24 @@ def ensemble(
     features: int,
     output_scale: float = 1.0,
 ) -> nn.Module:
-    """`size` copies of `network` with one encoder, to [C, ...],
-    or [C, ..., K] with K > 1 features.
-    """
+    """`size` copies of `network` behind one encoder, to [C, ...], or [C, ..., K] for K > 1."""
     if settings.torso == "mlp":
-        style = (
-            settings.activation,
-            settings.initialisation,
-            settings.layer_norm,
-            features,
-            output_scale,
-        )
-        return settings.before(spec, networks.Ensemble(size, hidden, *style))
-    return settings.before(
-        spec, TorsoEnsemble(size, _network(settings, hidden, features, output_scale))
-    )
+        style = (settings.activation, settings.initialisation, settings.layer_norm)
+        body = networks.Ensemble(size, hidden, *style, features, output_scale)
+    else:
+        body = TorsoEnsemble(size, _network(settings, hidden, features, output_scale))
+    return settings.before(spec, body)
 
 
 def last(settings: TorsoSettings, features: int, output_scale: float = 1.0) -> nn.Module:
-    """The dense layer after a torso that several networks share: [..., m] to [..., features]."""
+    """The dense layer after a shared torso: [..., m] to [..., features]."""
     return networks.MLP(
         (), features, initialisation=settings.initialisation, output_scale=output_scale
     )
 
 
 class Headed(Module):
-    """A torso with a dense layer after it."""
+    """A torso with a dense layer after it, to [..., features]."""
 
     torso: nn.Module
     features: int
@@ -317,39 +266,26 @@ class Headed(Module):
 
     @nn.compact
     def __call__(self, *inputs: Array, span: Span | None = None) -> Array:
-        """Map inputs [..., I_1], [..., I_2], ... to [..., features]."""
         options = {} if span is None else {"span": span}
-        output = Dense(
-            self.features, self.initialisation, self.output_scale, last=True, name="output"
-        )
-        return output(self.torso(*inputs, **options))
+        style = (self.initialisation, self.output_scale, True)
+        return Dense(self.features, *style, name="output")(self.torso(*inputs, **options))
 
 
 class TorsoEnsemble(Module):
-    """`size` independent copies of a network as one batched product."""
+    """`size` independent copies of a network as one batched product, to [C, ...] or [C, ..., K]."""
 
     size: int
     member: nn.Module
 
     @nn.compact
     def __call__(self, *inputs: Array, span: Span | None = None) -> Array:
-        """Map inputs [..., I_1], [..., I_2], ... to [C, ...], or [C, ..., K] with K > 1 outputs."""
-        shared: Any = None  # all copies have the same inputs
-        call: Any = nn.vmap(
-            lambda member, x: member(x, span=span),
-            variable_axes={"params": 0},
-            split_rngs={"params": True},
-            in_axes=shared,
-            axis_size=self.size,
-        )
+        call = copies(lambda member, x: member(x, span=span), self.size)
         outputs = call(self.member, joined(inputs))
         return outputs.squeeze(-1) if outputs.shape[-1] == 1 else outputs
 
 
 class ResNet(Module):
-    """Residual blocks of two layers, with normalisation and activation before each layer and at the
-    end.
-    """
+    """Residual blocks of two layers, normalisation and activation before each and at the end."""
 
     hidden: tuple[int, ...]
     activation: Activation = "relu"
@@ -357,7 +293,6 @@ class ResNet(Module):
 
     @nn.compact
     def __call__(self, *inputs: Array) -> Array:
-        """Map inputs [..., I_1], [..., I_2], ... to [..., m]."""
         width, act, gain = self.hidden[0], ACTIVATIONS[self.activation], math.sqrt(2.0)
         x = Dense(width, self.initialisation, gain, name="input")(joined(inputs))
         for block in range(len(self.hidden)):
@@ -370,8 +305,8 @@ class ResNet(Module):
 
 
 def spans(key: Array, compute: int) -> Span:
-    """The steps of progressive training [2]: n ~ U{0, ..., T - 1} without gradient,
-    then k ~ U{1, ..., T - n} with.
+    """The steps of progressive training [2]: n ~ U{0, ..., T - 1} without gradient, then k ~ U{1,
+    ..., T - n} with.
     """
     key_start, key_number = jax.random.split(key)
     start = jax.random.randint(key_start, (), 0, compute)
@@ -379,7 +314,7 @@ def spans(key: Array, compute: int) -> Span:
 
 
 def during(networks_: Any, span: Span) -> Any:
-    """A tree of networks, in which networks with thinking steps take the steps of `span` only."""
+    """A tree of networks, in which those that think take the steps of `span` only."""
 
     def bind(network: Any) -> Any:
         module = getattr(network, "module", None)
@@ -395,19 +330,18 @@ def progressive(
     loss: Callable[..., tuple[Array, Any]], settings: TorsoSettings
 ) -> Callable[..., tuple[Array, Any]]:
     """The progressive loss [2]: (1 - alpha) `loss` after all steps + alpha `loss` after a random
-    part of them.
+    part.
 
-    `loss(networks, ..., key)` returns a scalar and metrics, and so does the returned function.
-    alpha is `settings.progressive`; if it is None, `loss` itself is returned.
+    `loss(networks, ..., key)` returns a scalar and metrics. alpha is `settings.progressive`; None:
+    `loss` itself.
     """
     if settings.progressive is None:
         return loss
 
     def mixed(networks_: Any, *inputs: Any) -> tuple[Array, Any]:
         whole, metrics = loss(networks_, *inputs)
-        part, _ = loss(
-            during(networks_, spans(jax.random.fold_in(inputs[-1], 1), settings.compute)), *inputs
-        )
+        span = spans(jax.random.fold_in(inputs[-1], 1), settings.compute)
+        part, _ = loss(during(networks_, span), *inputs)
         return (1.0 - settings.progressive) * whole + settings.progressive * part, metrics
 
     return mixed

@@ -19,7 +19,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from rljax.agent import Array, Loss, Metrics, Transition, config
+from rljax.agent import Array, Loss, Metrics, Number, Transition, config
 from rljax.networks.optimisation.temperatures import Temperature
 from rljax.networks.optimisation.trained import Trained
 from rljax.requirements import Between, Count, NonNegative, Real, require_order
@@ -30,7 +30,7 @@ Multiplier = Annotated[float, Between(1e-8, 1e6)]
 
 @config
 class WithConservatism:
-    """Settings of agents with a conservative penalty: a base of their Config."""
+    """Settings of a conservative penalty, for an agent's Config."""
 
     penalty_weight: NonNegative = 10.0  # w, of the gap; CQL's code and CORL for gym
     num_actions: Count = 10  # N, candidates of each kind; CQL's code
@@ -45,20 +45,20 @@ class WithConservatism:
 
 
 class Candidates(NamedTuple):
-    """Actions of a policy and uniform ones, with log-probabilities; the batch comes first."""
+    """Actions of a policy and uniform ones; the batch comes first."""
 
     action: Array  # [B, 1 + N, A] of pi(.|s)
-    next_action: Array  # [B, 1 + N, A] of pi(.|s')
+    next_action: Array  # the same of pi(.|s')
     uniform: Array  # [B, N, A]
     log_prob: Array  # [B, 1 + N]
-    next_log_prob: Array  # [B, 1 + N]
+    next_log_prob: Array
 
     def actions_first(self) -> Candidates:
         """The same without gradients, as [1 + N, B, ...]."""
         return Candidates(*[jax.lax.stop_gradient(x.swapaxes(0, 1)) for x in self])
 
     def actions(self) -> Array:
-        """All [3 N, B, A] whose values make the soft maximum, where actions come first."""
+        """Those of the soft maximum [3 N, B, A], where actions come first."""
         return jnp.concatenate([self.uniform, self.action[1:], self.next_action[1:]])
 
     def log_density(self) -> Array:
@@ -68,10 +68,7 @@ class Candidates(NamedTuple):
 
 
 def candidates(policy: Any, key: Array, number: int) -> Candidates:
-    """Draw 1 + N actions of `policy` in each state, and N uniform ones.
-
-    `policy` is a distribution of actions in s and s' [2 B], those in s first.
-    """
+    """Draw 1 + N actions in each state of `policy`, over s and then s' [2 B], and N uniform."""
     key_policy, key_uniform = jax.random.split(key)
     samples = policy.sample_and_log_prob(seed=key_policy, sample_shape=1 + number)
     (action, next_action), (log_prob, next_log_prob) = (jnp.split(x, 2, axis=1) for x in samples)
@@ -83,13 +80,13 @@ def candidates(policy: Any, key: Array, number: int) -> Candidates:
 def next_values(
     target_critic: Any, batch: Transition, samples: Candidates, backup: Backup
 ) -> Array:
-    """The smallest value [B] of an action in s', where actions come first in `samples`.
+    """The smallest value [B] of an action in s'; actions come first in `samples`.
 
-    It is the first action of the policy, or the best of N: by each critic before the smallest is
-    taken ("max"), or by the smallest ("max_of_min"). No entropy is in it, "entropy" or not.
+    It is the policy's first, or the best of N: by each critic before the smallest is taken ("max"),
+    or by the smallest ("max_of_min"). No entropy is in it.
     """
-    takes_best = backup in ("max", "max_of_min")
-    action = samples.next_action[1:] if takes_best else samples.next_action[:1]
+    best = backup in ("max", "max_of_min")
+    action = samples.next_action[1:] if best else samples.next_action[:1]
     q = target_critic(batch.next_observation, action)  # [C, N or 1, B]
     if backup == "max":
         q = q.max(axis=1, keepdims=True)
@@ -97,9 +94,8 @@ def next_values(
 
 
 def gap(q: Array, samples: Candidates, settings: WithConservatism) -> Array:
-    """G [C], the mean over a batch, of values [C, 1 + 3 N, B].
-
-    They are the values of the data's action and of `samples.actions()`, where actions come first.
+    """G [C], the mean over a batch, of values [C, 1 + 3 N, B]: of the data's action and
+    `samples.actions()`.
     """
     logits = q[:, 1:] - samples.log_density() if settings.importance_sampling else q
     temperature = settings.gap_temperature
@@ -108,14 +104,12 @@ def gap(q: Array, samples: Candidates, settings: WithConservatism) -> Array:
 
 
 def penalty(log_multiplier: Array, gap: Array, settings: WithConservatism) -> Array:
-    """P, the penalty on gaps [...]."""
+    """P of gaps [...]."""
     if not settings.lagrange:
         return settings.penalty_weight * gap
-    multiplier = jnp.clip(jnp.exp(log_multiplier), 0.0, 1e6)
-    target_gap = settings.target_gap
-    if settings.weighted_target:
-        target_gap = settings.penalty_weight * target_gap
-    return multiplier * (settings.penalty_weight * gap - target_gap)
+    multiplier, weight = jnp.clip(jnp.exp(log_multiplier), 0.0, 1e6), settings.penalty_weight
+    target_gap = weight * settings.target_gap if settings.weighted_target else settings.target_gap
+    return multiplier * (weight * gap - target_gap)
 
 
 def check(settings: WithConservatism) -> None:
@@ -123,22 +117,22 @@ def check(settings: WithConservatism) -> None:
     require_order(settings, "gap_min", "gap_max")
 
 
-def create_multiplier(settings: WithConservatism, learning_rate: Array | float) -> Trained:
+def create_multiplier(settings: WithConservatism, learning_rate: Number) -> Trained:
     """log m [] before the first step of Adam."""
     log_multiplier = jnp.log(jnp.asarray(settings.init_multiplier, jnp.float32))
     return Trained.create(log_multiplier, optax.adam(learning_rate))
 
 
 def multiplier_loss(log_multiplier: Array, gap: Array, settings: WithConservatism) -> Loss:
-    """Minus the penalty on the mean gap []: m rises while the gap is above its target."""
+    """L(m) of the mean gap []."""
     loss = -penalty(log_multiplier, gap, settings)
     return loss, {"multiplier/loss": loss, "multiplier/value": jnp.exp(log_multiplier)}
 
 
 def step_multiplier(
-    log_multiplier: Trained, gap: Array, settings: WithConservatism, learning_rate: Array | float
+    log_multiplier: Trained, gap: Array, settings: WithConservatism, learning_rate: Number
 ) -> tuple[Trained, Metrics]:
-    """log m after one step on the mean gap [], and metrics; it stays where it is not learnt."""
+    """log m after one step on the mean gap [], if it is learnt, and metrics."""
     if not settings.lagrange:
         return log_multiplier, {}
     return log_multiplier.step(optax.adam(learning_rate), multiplier_loss, gap, settings)

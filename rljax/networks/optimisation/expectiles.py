@@ -1,6 +1,5 @@
-"""Values as expectiles of actions' values in data: [1, eq. 5].
+"""Values as expectiles tau of Q, the values of the data's actions: [1, eq. 5].
 
-V value, Q of the data's actions, tau expectile
   L(V) = mean [ |tau - 1(u < 0)| u^2 ],  u = Q(s, a) - V(s)
 
 [1] Kostrikov et al., Offline RL with Implicit Q-Learning, arXiv:2110.06169
@@ -13,15 +12,11 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from rljax.agent import Array, Loss, Transition
+from rljax.agent import Array, Loss, Number, Transition
 
 
-def loss(value: Any, q: Array, observation: Any, expectile: Array | float) -> Loss:
-    """Squared distance of V(s) to the values q [B], weighted by the expectile.
-
-    `value` maps observations [B, O...] to [B, 1]. The weight is `expectile` where q is above V, and
-    1 - `expectile` where it is below.
-    """
+def loss(value: Any, q: Array, observation: Any, expectile: Number) -> Loss:
+    """L(V) for values q [B]; `value` maps observations [B, O...] to [B, 1]."""
     v = value(observation)[:, 0]  # [B]
     weight = jnp.where(q < v, 1.0 - expectile, expectile)
     loss = (weight * jnp.square(q - v)).mean()

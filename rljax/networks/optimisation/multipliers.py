@@ -1,7 +1,6 @@
-"""Multipliers: numbers that say how much a policy is to mind a cost,
-so that it stays within a limit.
+"""Multipliers: how much a policy minds a cost, so that it stays within a limit.
 
-J is the mean cost of the episodes that have ended since the last time, d the limit, nu >= 0 the
+J mean cost of the episodes that have ended since the last time, d the limit, nu >= 0 the
 multiplier:
 
   gradient   nu <- max(0, nu + Adam's step along J - d)                        [1]
@@ -12,8 +11,7 @@ Where no episode has ended, nothing moves. `dual` solves for the multiplier of o
 trust region [3].
 
 [1] Ray et al., Benchmarking Safe Exploration in Deep Reinforcement Learning, 2019
-[2] Stooke et al., Responsive Safety in Reinforcement Learning by PID Lagrangian Methods,
-    arXiv:2007.03964
+[2] Stooke et al., PID Lagrangian Methods, arXiv:2007.03964
 [3] Achiam et al., Constrained Policy Optimization, arXiv:1705.10528
 """
 
@@ -28,7 +26,7 @@ import optax
 from flax import linen as nn
 from flax import struct
 
-from rljax.agent import Array, Loss, Transition, Weighted, same_fields
+from rljax.agent import Array, Loss, Number, Transition, Weighted, same_fields
 from rljax.networks import normalise
 from rljax.networks.layers import Network
 from rljax.networks.layers import create as create_network
@@ -42,31 +40,28 @@ class MultiplierSettings:
 
     kind: Kind
     limit: Any  # d
-    rate: Any  # of Adam, for "gradient"
-    gains: tuple[Any, Any, Any]  # K_P, K_I and K_D, for "pid"
+    rate: Any  # of Adam
+    gains: tuple[Any, Any, Any]  # K_P, K_I and K_D
 
     @classmethod
     def of(cls, config: Any, limit: Any = None) -> MultiplierSettings:
-        """Those of a Config's `multiplier`, `multiplier_rate`, `gain_p`, `gain_i` and `gain_d`.
-
-        `limit` is the limit of costs; None: the Config's `cost_limit`.
-        """
+        """Those of a Config; `limit` stands in for its `cost_limit`."""
         names = ("multiplier", "cost_limit", "multiplier_rate", "gain_p", "gain_i", "gain_d")
         kind, cost_limit, rate, *gains = same_fields(config, names).values()
         return cls(kind, cost_limit if limit is None else limit, rate, tuple(gains))
 
 
 class Multiplier(struct.PyTreeNode):
-    """A multiplier, and what its next move depends on."""
+    """A multiplier and its moments."""
 
     value: Array  # [] nu
-    moments: Any  # of Adam for "gradient"; (I, J_before), [] each, for "pid"
+    moments: Any  # of Adam, or (I, J_before) for "pid"
 
 
 class Costs(struct.PyTreeNode):
     """Costs of running episodes."""
 
-    discounted: normalise.Returns  # [E] discounted sums, and the statistics of all
+    discounted: normalise.Returns
     running: Array  # [E] sums without discount
 
 
@@ -78,7 +73,7 @@ class ValueAndCost(struct.PyTreeNode):
 
     @classmethod
     def create(cls, module: nn.Module, key: Array, observation: Any) -> ValueAndCost:
-        """Fresh critics of one kind for an example of observations [O...]."""
+        """Fresh critics for an example of observations [O...]."""
         critic = create_network(module, key, observation)
         return cls(critic, create_network(module, jax.random.fold_in(key, 1), observation))
 
@@ -89,7 +84,7 @@ class ValueAndCost(struct.PyTreeNode):
 
 
 def critic_loss(critics: ValueAndCost, batch: Transition, target: Array) -> Loss:
-    """Half the squared errors of V(s) and V_c(s) to a `target` [B, 2], and their sum []."""
+    """Half the squared errors of V(s) and V_c(s) to `target` [B, 2], and their sum []."""
     value = critics(batch.observation)
     loss, cost_loss = 0.5 * jnp.square(value - target).mean(axis=0)
     mean, cost_mean = value.mean(axis=0)
@@ -102,7 +97,7 @@ def critic_loss(critics: ValueAndCost, batch: Transition, target: Array) -> Loss
 
 
 def create(first: Any, settings: MultiplierSettings) -> Multiplier:
-    """The multiplier before the first episode: `first` [], and 0 for "pid"."""
+    """The multiplier before the first episode: `first` [], 0 for "pid"."""
     if settings.kind == "pid":
         return Multiplier(jnp.zeros(()), (jnp.zeros(()), jnp.zeros(())))
     value = jnp.asarray(first, jnp.float32) + 0.0
@@ -110,7 +105,7 @@ def create(first: Any, settings: MultiplierSettings) -> Multiplier:
 
 
 def update(multiplier: Multiplier, cost: Weighted, settings: MultiplierSettings) -> Multiplier:
-    """The multiplier after episodes with this mean cost J; unchanged where its weight is 0."""
+    """The multiplier after episodes of mean cost J; unchanged where its weight is 0."""
     excess = cost.value - settings.limit
     if settings.kind == "pid":
         proportional, integral, derivative = settings.gains
@@ -133,20 +128,14 @@ def create_costs(num_envs: int) -> Costs:
 
 
 def observe(
-    costs: Costs, cost: Array, ended: Array, discount: Array | float
+    costs: Costs, cost: Array, ended: Array, discount: Number
 ) -> tuple[Costs, Array, Weighted]:
     """Count the costs of a rollout [T, E]; `ended` [T, E] marks the last steps of episodes.
 
-    Returns the counts, the costs divided by the std of their discounted sum [T, E], and the mean
-    cost of the episodes that ended, with weight 0 where none did.
+    Returns the counts, the costs [T, E] divided by the std of their discounted sum, and J, with
+    weight 0 where no episode ended.
     """
-
-    def forwards(running: Array, inputs: tuple[Array, Array]) -> tuple[Array, Array]:
-        cost, ended = inputs
-        running = running + cost
-        return running * (1.0 - ended), running
-
-    running, sums = jax.lax.scan(forwards, costs.running, (cost, ended))
+    running, sums = normalise.running_sums(costs.running, cost, ended)
     number = ended.sum()
     mean = jnp.where(ended, sums, 0.0).sum() / jnp.maximum(number, 1)
     discounted, scaled = normalise.scale_rewards(costs.discounted, cost, ended, discount)
@@ -154,12 +143,10 @@ def observe(
 
 
 def observe_rollout(
-    costs: Costs, batch: Transition, discount: Array | float, normalised: bool
+    costs: Costs, batch: Transition, discount: Number, normalised: bool
 ) -> tuple[Costs, Transition, Weighted]:
-    """Count the signal "cost" of a rollout [T, E, ...]; see `observe`.
-
-    The rollout comes back with its costs divided by the std of their discounted sum where they are
-    to be `normalised`.
+    """`observe` the signal "cost" of a rollout [T, E, ...], in which costs are divided if
+    `normalised`.
     """
     cost, ended = batch.extras["cost"], batch.terminated | batch.truncated
     costs, scaled_cost, episodes = observe(costs, cost, ended, discount)
@@ -168,9 +155,7 @@ def observe_rollout(
 
 
 def scale(costs: Costs, normalised: bool) -> Array:
-    """The unit [] of values of costs: the std of their discounted sums where they are `normalised`
-    by it, else 1.
-    """
+    """The unit [] of values of costs: the std of their discounted sums if `normalised`, else 1."""
     return jnp.sqrt(costs.discounted.statistics.variance + 1e-8) if normalised else jnp.ones(())
 
 
@@ -182,23 +167,20 @@ class Dual(NamedTuple):
     recovers: Array  # [] bool: no x within the trust region keeps the limit
 
 
-def dual(q: Array, r: Array, s: Array, excess: Array, kl_limit: Array | float) -> Dual:
-    """Minimise g.x where e + b.x <= 0 and x.Hx / 2 <= D, with e `excess` and D `kl_limit`;
-    [3, eq. 12].
+def dual(q: Array, r: Array, s: Array, excess: Array, kl_limit: Number) -> Dual:
+    """Minimise g.x where e + b.x <= 0 and x.Hx / 2 <= D, with e `excess`, D `kl_limit`; [3, eq.
+    12].
 
-    q = g.H^-1 g, r = g.H^-1 b, s = b.H^-1 b, [] each. The dual as a function of lambda has two
-    parts: with nu = (lambda e - r) / s where this is above 0, and with nu = 0 elsewhere. Each has
-    its maximum in closed form.
+    q = g.H^-1 g, r = g.H^-1 b, s = b.H^-1 b, [] each. The dual in lambda has two parts, each with
+    its maximum in closed form: nu = (lambda e - r) / s where this is above 0, elsewhere nu = 0.
     """
     least = 1e-12  # of lambda and s
     radius, floor = 2.0 * kl_limit, jnp.maximum(s, least)
-    # Above 0, the plane e + b.x = 0 does not meet the trust region
-    beyond = excess * excess / floor - radius
+    beyond = excess * excess / floor - radius  # above 0: e + b.x = 0 misses the trust region
     free = (excess < 0) & (beyond > 0) | (s <= least)
     recovers = (excess > 0) & (beyond > 0) & (s > least)
     rest = jnp.maximum(q - r * r / floor, 0.0)
-    # Of the parts: nu > 0 above it if e > 0.
-    border = jnp.maximum(r / jnp.where(excess == 0, -least, excess), 0.0)
+    border = jnp.maximum(r / jnp.where(excess == 0, -least, excess), 0.0)  # of the parts
     limited, plain = jnp.sqrt(rest / jnp.maximum(-beyond, least)), jnp.sqrt(q / radius)
     inside = jnp.where(excess > 0, jnp.maximum(limited, border), jnp.minimum(limited, border))
     outside = jnp.where(excess > 0, jnp.minimum(plain, border), jnp.maximum(plain, border))

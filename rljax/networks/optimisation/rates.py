@@ -6,18 +6,18 @@ from typing import Any
 
 import jax.numpy as jnp
 
-from rljax.agent import Array
+from rljax.agent import Array, Number
 
 
 def decayed(
-    rate: Array | float,
+    rate: Number,
     updates: Array | int,
     steps_per_update: int,
-    decay_steps: Array | float | None,
+    decay_steps: Number | None,
 ) -> Any:
-    """A learning rate [] after so many `updates` []: it falls to 0 within `decay_steps`.
+    """A learning rate [] after `updates` [] of `steps_per_update` environment steps.
 
-    Each update follows `steps_per_update` environment steps. None: the rate stays as it is.
+    It falls to 0 within `decay_steps`; None: it stays as it is.
     """
     if decay_steps is None:
         return rate
@@ -25,7 +25,7 @@ def decayed(
     return rate * jnp.maximum(0.0, 1.0 - steps / decay_steps)
 
 
-def linear(start: Array | float, end: Array | float, steps: Any, duration: Array | float) -> Array:
+def linear(start: Number, end: Number, steps: Any, duration: Number) -> Array:
     """A number [] after `steps` []: it goes from `start` to `end` in `duration` steps."""
     passed = jnp.minimum(steps / duration, 1.0)
     return start + (end - start) * passed

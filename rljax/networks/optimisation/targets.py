@@ -7,25 +7,21 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from rljax.agent import Array, Metrics, every
+from rljax.agent import Array, Metrics, Number, every
 from rljax.networks.optimisation.trained import parameters_of
 
 
-def polyak(online: Any, target: Any, rate: Array | float) -> Any:
+def polyak(online: Any, target: Any, rate: Number) -> Any:
     """Targets moved towards the online parameters: (1 - rate) target + rate online, leaf by leaf.
 
-    `online` may be `Trained`. Collections of a `Network`, such as batch statistics, are averaged
-    like its parameters.
+    `online` may be `Trained`. Collections of a `Network` are averaged like its parameters.
     """
     online = parameters_of(online)
     return jax.tree.map(lambda new, old: old + rate * (new - old), online, target)
 
 
-def polyak_every(period: int, step: Array, online: Any, target: Any, rate: Array | float) -> Any:
-    """Targets after `polyak` on every `period`-th update, and as they are on the others.
-
-    `step` [] counts the updates before this one. It is never batched.
-    """
+def polyak_every(period: int, step: Array, online: Any, target: Any, rate: Number) -> Any:
+    """Targets after `polyak` on every `period`-th update; see `every`."""
 
     def move(target: Any) -> tuple[Any, Metrics]:
         return polyak(online, target, rate), {}
@@ -34,8 +30,5 @@ def polyak_every(period: int, step: Array, online: Any, target: Any, rate: Array
 
 
 def copy(tree: Any) -> Any:
-    """A copy of every leaf.
-
-    Targets need copies: buffers that they share with the online network cannot be donated.
-    """
+    """A copy of every leaf: targets that share the online network's buffers cannot be donated."""
     return jax.tree.map(jnp.copy, tree)

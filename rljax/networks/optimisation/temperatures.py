@@ -1,6 +1,7 @@
 """Temperatures: the weights of a policy's entropy, learnt so that the entropy meets a target.
 
 alpha temperature, H the policy's entropy
+
   L(alpha) = log alpha (H - target_entropy)    Stable-Baselines3
        or    alpha (H - target_entropy)        [1, eq. 18]
 
@@ -21,7 +22,7 @@ from typing import Annotated, Any, Literal, NamedTuple
 import jax.numpy as jnp
 import optax
 
-from rljax.agent import Array, Loss, Metrics, config, same_fields
+from rljax.agent import Array, Loss, Metrics, Number, config, same_fields
 from rljax.networks import distributions
 from rljax.networks.optimisation.trained import Trained
 from rljax.requirements import Between, NonNegative, Real
@@ -32,7 +33,7 @@ Temperature = Annotated[float, Between(1e-8, None)]
 
 @config
 class WithTemperature:
-    """Settings of agents that learn a temperature as SAC does: a base of their Config."""
+    """Settings of a temperature learnt as in SAC, for an agent's Config."""
 
     temperature_lr: NonNegative = 3e-4  # of Adam, for log alpha; arXiv:1812.05905
     init_temperature: Temperature = 1.0  # alpha at the start; SB3 "auto", CleanRL
@@ -42,7 +43,7 @@ class WithTemperature:
 
 
 class TemperatureSettings(NamedTuple):
-    """How a temperature begins and moves. Numbers may be tracers."""
+    """What moves a temperature; numbers may be tracers."""
 
     temperature_lr: Any = 3e-4
     init_temperature: Any = 1.0
@@ -53,14 +54,12 @@ class TemperatureSettings(NamedTuple):
 
     @classmethod
     def of(cls, config: Any, **others: Any) -> TemperatureSettings:
-        """Those of a Config's fields of the same names;
-        `others` are fields that differ from them.
-        """
+        """By a Config, with `others` in place of its fields."""
         return cls(**same_fields(config, cls._fields) | others)
 
 
 def create(config: Any) -> Trained:
-    """log alpha [] before the first step, of a Config or of `TemperatureSettings`."""
+    """log alpha [] before the first step, by a Config or `TemperatureSettings`."""
     settings = TemperatureSettings.of(config)
     log_temperature = jnp.log(jnp.asarray(settings.init_temperature, jnp.float32))
     return Trained.create(log_temperature, optax.adam(settings.temperature_lr))
@@ -69,7 +68,7 @@ def create(config: Any) -> Trained:
 def loss(
     log_temperature: Array, entropy: Array, action_size: int, settings: TemperatureSettings
 ) -> Loss:
-    """The policy's entropy [] minus the target, times log alpha (or alpha)."""
+    """L(alpha) of the policy's entropy []."""
     target_entropy = settings.target_entropy
     if target_entropy is None:
         target_entropy = -settings.target_entropy_share * action_size
@@ -82,10 +81,7 @@ def loss(
 def step(
     log_temperature: Trained, entropy: Array, action_size: int, config: Any
 ) -> tuple[Trained, Metrics]:
-    """log alpha [] after one step, and metrics, by a Config or by `TemperatureSettings`.
-
-    It stays as it is where it is not to be learnt.
-    """
+    """log alpha [] after one step, if it is learnt, and metrics; `config` as in `create`."""
     settings = TemperatureSettings.of(config)
     adam = optax.adam(settings.temperature_lr)
     moved, metrics = log_temperature.step(adam, loss, entropy, action_size, settings)
@@ -97,11 +93,8 @@ def softmax(log_temperature: Array, q: Array) -> distributions.Distribution:
     return distributions.categorical(q / jnp.maximum(jnp.exp(log_temperature), 1e-6))
 
 
-def softmax_loss(log_temperature: Array, q: Array, target_entropy: Array | float | None) -> Loss:
-    """The squared distance of the entropy of `softmax` to its target, for values [B, A].
-
-    A target of None is log(A / 2). See the code of [2].
-    """
+def softmax_loss(log_temperature: Array, q: Array, target_entropy: Number | None) -> Loss:
+    """The last L(alpha) for values [B, A]; a target of None is log(A / 2), as in [2]'s code."""
     if target_entropy is None:
         target_entropy = math.log(q.shape[-1] / 2)
     entropy = softmax(log_temperature, q).entropy()  # [B]

@@ -1,16 +1,15 @@
 """Eligibility traces, and optimisers that learn with them from one transition at a time.
 
 Elsayed et al., Streaming Deep Reinforcement Learning Finally Works, arXiv:2410.14606. For
-parameters w, their trace e, the gradient g of the quantity that a positive error should raise, and
-the temporal-difference error delta:
+parameters w, their trace e, the gradient g of what a positive error should raise, such as V(s) or
+log pi(a|s), and the temporal-difference error delta:
 
   e <- gamma lambda e + g
   M  = alpha kappa max(|delta|, 1) |e|_1          the 1-norm is over all parameters
   w <- w + alpha / max(M, 1) delta e
   e <- 0                                          when an episode ends, or credit assignment does
 
-M estimates how far a step overshoots the error that it should remove: no step overshoots by more
-than 1 / kappa.
+No step overshoots the error that it should remove, which M estimates, by more than 1 / kappa.
 """
 
 from __future__ import annotations
@@ -22,7 +21,8 @@ import jax.numpy as jnp
 import optax
 from flax import struct
 
-from rljax.agent import Array
+from rljax.agent import Array, Number
+from rljax.networks.normalise import zeroed
 
 
 class ObGDState(struct.PyTreeNode):
@@ -34,23 +34,21 @@ class ObGDState(struct.PyTreeNode):
 class AdaptiveObGDState(struct.PyTreeNode):
     """The trace of every parameter, and the second moment of its steps."""
 
-    trace: Any  # shaped as the parameters
-    second_moment: Any  # shaped as the parameters: running mean of (delta e)^2
+    trace: Any
+    second_moment: Any  # running mean of (delta e)^2
     count: Array  # [] int32: steps so far
 
 
 def obgd(
-    kappa: Array | float,
-    discount: Array | float,
-    trace_decay: Array | float,
-    learning_rate: Array | float = 1.0,
+    kappa: Number,
+    discount: Number,
+    trace_decay: Number,
+    learning_rate: Number = 1.0,
 ) -> optax.GradientTransformationExtraArgs:
-    """Overshooting-bounded gradient descent: `update(gradient, state, error=delta, reset=ended)`.
+    """Overshooting-bounded gradient descent: `update(gradient, state, error=delta, reset=end)`.
 
-    `gradient` is the gradient of a quantity that a positive error should raise, such as V(s) or log
-    pi(a|s). The returned updates are added, for example by `optax.apply_updates`: this is ascent,
-    not descent on a loss. `error` [] is delta, and `reset` [] bool clears the trace after this
-    step. The trace begins at 0.
+    Updates are added, as by `optax.apply_updates`: this is ascent, not descent. `error` [] is
+    delta; `reset` [] bool clears the trace after this step.
     """
 
     def init(params: Any) -> ObGDState:
@@ -65,7 +63,6 @@ def obgd(
         reset: Array,
         **extra_args: Any,
     ) -> tuple[Any, ObGDState]:
-        del params, extra_args
         trace = _decayed(state.trace, updates, discount * trace_decay)
         size = _bounded(learning_rate, kappa, error, trace) * error
         return jax.tree.map(lambda e: size * e, trace), ObGDState(_cleared(trace, reset))
@@ -74,19 +71,18 @@ def obgd(
 
 
 def adaptive_obgd(
-    kappa: Array | float,
-    discount: Array | float,
-    trace_decay: Array | float,
-    learning_rate: Array | float = 1.0,
-    second_moment_decay: Array | float = 0.999,
+    kappa: Number,
+    discount: Number,
+    trace_decay: Number,
+    learning_rate: Number = 1.0,
+    second_moment_decay: Number = 0.999,
     epsilon: float = 1e-8,
 ) -> optax.GradientTransformationExtraArgs:
-    """`obgd` with traces divided by the running root mean square of delta e,
-    in the bound and in the step.
+    """`obgd` with traces divided by the running root mean square of delta e, also in the bound.
 
       v <- beta v + (1 - beta) (delta e)^2,   e~ = e / sqrt(v / (1 - beta^t) + epsilon)
 
-    beta is `second_moment_decay`. A reset clears the trace, but not v.
+    beta is `second_moment_decay`. A reset does not clear v.
     """
 
     def init(params: Any) -> AdaptiveObGDState:
@@ -102,7 +98,6 @@ def adaptive_obgd(
         reset: Array,
         **extra_args: Any,
     ) -> tuple[Any, AdaptiveObGDState]:
-        del params, extra_args
         trace = _decayed(state.trace, updates, discount * trace_decay)
         count = jnp.asarray(optax.safe_increment(state.count))
         beta, unbias = second_moment_decay, 1.0 - second_moment_decay**count
@@ -111,55 +106,39 @@ def adaptive_obgd(
         )
         scaled = jax.tree.map(lambda e, v: e / jnp.sqrt(v / unbias + epsilon), trace, moment)
         size = _bounded(learning_rate, kappa, error, scaled) * error
-        return jax.tree.map(lambda e: size * e, scaled), AdaptiveObGDState(
-            _cleared(trace, reset), moment, count
-        )
+        after = AdaptiveObGDState(_cleared(trace, reset), moment, count)
+        return jax.tree.map(lambda e: size * e, scaled), after
 
     return optax.GradientTransformationExtraArgs(init, update)  # pyright: ignore[reportArgumentType]
 
 
 def optimiser(
     adaptive: bool,
-    kappa: Array | float,
-    discount: Array | float,
-    trace_decay: Array | float,
-    learning_rate: Array | float,
-    second_moment_decay: Array | float,
+    kappa: Number,
+    discount: Number,
+    trace_decay: Number,
+    learning_rate: Number,
+    second_moment_decay: Number,
 ) -> optax.GradientTransformationExtraArgs:
-    """`adaptive_obgd` or `obgd`, which has no second moment."""
+    """`adaptive_obgd` or `obgd`."""
     bounds = (kappa, discount, trace_decay, learning_rate)
     return adaptive_obgd(*bounds, second_moment_decay) if adaptive else obgd(*bounds)
 
 
 def restart(state: Any) -> Any:
-    """A pytree, such as an agent's State, in which all traces are 0:
-    the episode that they stand for was lost.
-    """
-
-    def cleared(node: Any) -> Any:
-        return (
-            node.replace(trace=jax.tree.map(jnp.zeros_like, node.trace))
-            if _is_state(node)
-            else node
-        )
-
-    return jax.tree.map(cleared, state, is_leaf=_is_state)
+    """A pytree, such as a State, in which all traces are 0: their episode was lost."""
+    return zeroed(state, (ObGDState, AdaptiveObGDState), "trace")
 
 
-def _is_state(node: Any) -> bool:
-    return isinstance(node, (ObGDState, AdaptiveObGDState))
-
-
-def _decayed(trace: Any, gradient: Any, decay: Array | float) -> Any:
+def _decayed(trace: Any, gradient: Any, decay: Number) -> Any:
     return jax.tree.map(lambda e, g: decay * e + g, trace, gradient)
 
 
-def _bounded(learning_rate: Array | float, kappa: Array | float, error: Array, trace: Any) -> Array:
+def _bounded(learning_rate: Number, kappa: Number, error: Array, trace: Any) -> Array:
     """alpha / max(M, 1), []."""
     norm = sum(jnp.abs(e).sum() for e in jax.tree.leaves(trace))
-    return learning_rate / jnp.maximum(
-        learning_rate * kappa * jnp.maximum(jnp.abs(error), 1.0) * norm, 1.0
-    )
+    overshoot = learning_rate * kappa * jnp.maximum(jnp.abs(error), 1.0) * norm  # M
+    return learning_rate / jnp.maximum(overshoot, 1.0)
 
 
 def _cleared(trace: Any, reset: Array) -> Any:

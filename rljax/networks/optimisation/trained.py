@@ -10,14 +10,14 @@ import jax.numpy as jnp
 import optax
 from flax import struct
 
-from rljax.agent import Array, Metrics
+from rljax.agent import Array, Metrics, Number
 
 
 class Trained(struct.PyTreeNode):
     """A network, several of them or an array, with its optimiser's state.
 
-    The optimiser itself is no part of it: an agent makes it from its Config in each update, so
-    that a learning rate can be traced.
+    An agent makes the optimiser from its Config in each update, so that a learning rate can be
+    traced.
 
       critic = Trained.create(network, optax.adam(config.critic_lr))
       critic, metrics = critic.step(optax.adam(config.critic_lr), critic_loss, state, batch)
@@ -32,7 +32,6 @@ class Trained(struct.PyTreeNode):
         return cls(parameters, optimiser.init(parameters))
 
     def __call__(self, *inputs: Any, **options: Any) -> Any:
-        """The output of the network, where the parameters are one network."""
         return self.parameters(*inputs, **options)
 
     def step(
@@ -41,9 +40,8 @@ class Trained(struct.PyTreeNode):
         loss: Callable[..., tuple[Array, Metrics]],
         *arguments: Any,
     ) -> tuple[Trained, Metrics]:
-        """Take one step down the gradient of `loss(parameters, *arguments)`.
-
-        The loss returns a scalar [] and its metrics, which are handed on.
+        """Take one step down the gradient of `loss(parameters, *arguments)`: a scalar [] and
+        metrics.
         """
         gradient, metrics = jax.grad(loss, has_aux=True)(self.parameters, *arguments)
         return self.apply(optimiser, gradient), metrics
@@ -54,12 +52,11 @@ class Trained(struct.PyTreeNode):
         loss: Callable[..., tuple[Array, tuple[Any, Metrics]]],
         *arguments: Any,
     ) -> tuple[Trained, Metrics]:
-        """Take one step of a network with collections, such as batch statistics.
+        """`step` for a network with collections, such as batch statistics.
 
-        The loss returns a scalar [] and a pair: the network with its new collections, as
-        `network.apply_mutable` gives it, and metrics. Parameters move from where they were. The
-        optimiser must leave leaves without a gradient as they are: Adam does, weight decay does
-        not.
+        The loss returns a scalar [] and a pair: the network of `network.apply_mutable` and metrics.
+        Parameters move from where they were. The optimiser must leave leaves without a gradient as
+        they are: Adam does, weight decay does not.
         """
         gradient, (moved, metrics) = jax.grad(loss, has_aux=True)(self.parameters, *arguments)
         return self.replace(parameters=moved).apply(optimiser, gradient), metrics
@@ -71,11 +68,11 @@ class Trained(struct.PyTreeNode):
         batch: Any,
         number: int,
     ) -> tuple[Trained, Metrics]:
-        """Take one step down the gradient of a mean over a batch [B, ...], in `number` equal parts.
+        """`step` for the mean loss over a batch [B, ...], in `number` equal parts one after
+        another.
 
-        The loss is `loss(parameters, part)` for a part [B / number, ...] of the batch. Gradients
-        and metrics are means over the parts, which are computed one after another: each may fit
-        into a CPU's cache where the whole batch does not.
+        `loss(parameters, part)` takes a part [B / number, ...], which may fit into a CPU's cache
+        where the batch does not. Metrics are means over the parts.
         """
         parts = jax.tree.map(lambda x: x.reshape(number, -1, *x.shape[1:]), batch)
         slope = jax.grad(loss, has_aux=True)
@@ -89,10 +86,8 @@ class Trained(struct.PyTreeNode):
         loss: Callable[..., tuple[Array, Metrics]],
         batches: tuple[Any, ...],
     ) -> tuple[Trained, Metrics]:
-        """Take one step on each of N batches: the loss's further arguments,
-        with a leading axis [N].
-
-        Metrics are [N].
+        """Take a `step` for each of N batches: further arguments of the loss [N, ...]. Metrics are
+        [N].
         """
 
         def learn(trained: Trained, batch: tuple[Any, ...]) -> tuple[Trained, Metrics]:
@@ -103,10 +98,7 @@ class Trained(struct.PyTreeNode):
     def apply(
         self, optimiser: optax.GradientTransformation, gradient: Any, **signals: Any
     ) -> Trained:
-        """Take one step along a `gradient` of the parameters' shapes.
-
-        `signals` are further arguments of optimisers that take some, such as those with traces.
-        """
+        """Take one step along a `gradient`; `signals` are for optimisers such as with traces."""
         changes, optimiser_state = optimiser.update(
             gradient, self.optimiser_state, self.parameters, **signals
         )
@@ -114,16 +106,17 @@ class Trained(struct.PyTreeNode):
 
 
 def clipped(
-    optimiser: optax.GradientTransformation, max_norm: Array | float
+    optimiser: optax.GradientTransformation, max_norm: Number
 ) -> optax.GradientTransformation:
-    """An optimiser on gradients whose norm over all parameters is at most `max_norm`;
-    0: no limit.
+    """An optimiser on gradients with a norm of at most `max_norm` over all parameters.
+
+    0 is no limit.
     """
     limit = jnp.where(jnp.asarray(max_norm) > 0, max_norm, jnp.inf)
     return optax.chain(optax.clip_by_global_norm(limit), optimiser)
 
 
-def cosine_rate(rate: Array | float, step: Array, steps: Array | float | None) -> Array | float:
+def cosine_rate(rate: Number, step: Array, steps: Number | None) -> Number:
     """A learning rate [] after `step` updates: half a cosine, 0 from `steps` on; None: constant."""
     if steps is None:
         return rate
@@ -131,5 +124,5 @@ def cosine_rate(rate: Array | float, step: Array, steps: Array | float | None) -
 
 
 def parameters_of(network: Any) -> Any:
-    """The parameters of a `Trained`; anything else is returned as it is."""
+    """The parameters of a `Trained`, or what it is instead."""
     return network.parameters if isinstance(network, Trained) else network

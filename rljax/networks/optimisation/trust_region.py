@@ -18,16 +18,16 @@ import jax.numpy as jnp
 from jax.flatten_util import ravel_pytree
 from jax.scipy.sparse.linalg import cg
 
-from rljax.agent import Array, Metrics
+from rljax.agent import Array, Metrics, Number
 from rljax.networks.distributions import Actor
 from rljax.networks.policies import RawActions
 
 
 class LineSearch(NamedTuple):
-    """The result of a line search."""
+    """What a line search found."""
 
-    point: Array  # [N]: the new parameters, or those from before where no step was accepted
-    share: Array  # []: the share of the full step that was taken, 0 where none was accepted
+    point: Array  # [N]: the new parameters; the old ones where no step was accepted
+    share: Array  # []: of the full step, 0 where none was accepted
 
 
 class Neighbourhood:
@@ -39,7 +39,7 @@ class Neighbourhood:
     start: Array  # [N]: those of pi_old
 
     def __init__(self, actions: RawActions, actor: Actor, observation: Any, raw: Array) -> None:
-        """`raw` are raw actions [..., A] or [...] of pi_old for observations [..., O...]."""
+        """`raw` are pi_old's raw actions [..., A] or [...] for observations [..., O...]."""
         self.start, self._unravel = ravel_pytree(actor)
         self._actions, self._observation, self._raw = actions, observation, raw
         self._old: Any = actions.policy(actor, observation)
@@ -50,7 +50,7 @@ class Neighbourhood:
         return self._unravel(point)
 
     def surrogate(self, point: Array, advantage: Array) -> Array:
-        """The surrogate [] of advantages [...], which estimates how much pi gains."""
+        """The surrogate [] of advantages [...]."""
         log_prob: Any = self._policy(point).log_prob(self._raw)
         return jnp.mean(jnp.exp(log_prob - self._old_log_prob) * advantage)
 
@@ -59,7 +59,7 @@ class Neighbourhood:
         return jnp.mean(self._old.kl_divergence(self._policy(point)))
 
     def metrics(self, point: Array, share: Array, advantage: Array) -> Metrics:
-        """What came of a step to `point` [N], which is this share [] of the full step."""
+        """Of a step to `point` [N], a share [] of the full step."""
         return {
             "actor/loss": -self.surrogate(point, advantage),
             "actor/kl": self.kl(point),
@@ -72,12 +72,12 @@ class Neighbourhood:
 
 
 def fisher_vector_product(
-    kl: Callable[[Array], Array], point: Array, damping: Array | float
+    kl: Callable[[Array], Array], point: Array, damping: Number
 ) -> Callable[[Array], Array]:
     """The function that maps a vector [N] to (H + damping I) v [N].
 
-    `kl` maps parameters [N] to a divergence [], whose Hessian at `point` [N] is H. The product is
-    the gradient of the divergence's slope along v, which any network has.
+    H is the Hessian at `point` [N] of `kl`, from parameters [N] to a divergence []. The product is
+    the gradient of its slope along v.
     """
     _, hessian_product = jax.vjp(jax.grad(kl), point)
 
@@ -96,13 +96,12 @@ def line_search(
     start: Array,
     change: Array,
     accepts: Callable[[Array], Array],
-    backtrack: Array | float,
+    backtrack: Number,
     most: int,
 ) -> LineSearch:
-    """Shorten a `change` [N] of the parameters `start` [N] until it is accepted.
+    """Shorten a `change` [N] of `start` [N] until `accepts(parameters)` [] is true.
 
-    `accepts` maps parameters [N] to whether they are accepted []. Each try is `backtrack` times as
-    long as the one before; there are at most `most` tries.
+    Each of at most `most` tries is `backtrack` times as long as the one before.
     """
 
     def refused(carry: tuple[Array, Array, Array]) -> Array:

@@ -25,7 +25,7 @@ class GTrXL(Module):
     """Gated Transformer-XL.
 
     Its memory holds the `inputs` [..., L, m] of each block in the last L steps, the newest last,
-    and how many of them are `known` [...]: those of this episode. No gradient flows into them.
+    without gradient, and how many are `known` [...]: of this episode.
     """
 
     hidden: tuple[int, ...]
@@ -36,31 +36,28 @@ class GTrXL(Module):
     def __call__(
         self, x: Array, first: Array, memory: Any, successor: Array | None = None
     ) -> tuple[Any, Any, Any]:
-        """See the top of `memory_layers`."""
         steps, length, width = len(x), self.length, self.hidden[0]
         project = Dense(width, self.initialisation, name="input")
         tokens, time, leading = project(x), jnp.arange(steps), [1] * (x.ndim - 2)
-        # Of episodes, [T, ...].
+        # [T, ...], of episodes.
         begins = jax.lax.cummax(jnp.where(first, time.reshape(-1, *leading), -memory["known"]))
-        # The last step that each query sees.
+        # Each query sees steps up to `last`.
         last, since, after = time, begins, jnp.zeros(steps, jnp.int32)
-        if successor is not None:  # more queries, each a step after the last one that it sees
+        if successor is not None:  # more queries, a step after `last`
             tokens = jnp.concatenate([tokens, project(successor)])
             last, since = jnp.concatenate([time, time]), jnp.concatenate([begins, begins])
             after = jnp.concatenate([after, after + 1])
         keys = jnp.arange(-length, steps)
         distance = (last + after)[:, None] - keys  # [N, L + T]
         near = (keys <= last[:, None]) & (distance <= length)
-        allowed = near.reshape(*near.shape, *leading) & (
-            keys.reshape(-1, *leading) >= since[:, None]
-        )
+        near = near.reshape(*near.shape, *leading)
+        allowed = near & (keys.reshape(-1, *leading) >= since[:, None])
         if successor is not None:  # a successor also sees itself
-            itself = (jnp.arange(2 * steps)[:, None] - steps == time).reshape(
-                2 * steps, steps, *leading
-            )
-            itself = jnp.broadcast_to(itself, (2 * steps, steps, *allowed.shape[2:]))
+            shape = (2 * steps, steps)
+            itself = jnp.arange(2 * steps)[:, None] - steps == time
+            itself = jnp.broadcast_to(itself.reshape(*shape, *leading), shape + allowed.shape[2:])
             allowed = jnp.concatenate([allowed, itself], axis=1)
-            distance = jnp.concatenate([distance, jnp.zeros((2 * steps, steps), jnp.int32)], axis=1)
+            distance = jnp.concatenate([distance, jnp.zeros(shape, jnp.int32)], axis=1)
         newest = []
         for layer, inputs in enumerate(memory["inputs"]):
             past = jnp.moveaxis(jax.lax.stop_gradient(inputs), -2, 0)  # [L, ..., m]
@@ -68,11 +65,8 @@ class GTrXL(Module):
             block = GTrXLBlock(width, length, self.initialisation, name=f"block_{layer}")
             tokens = block(tokens, jnp.concatenate([past, tokens]), distance, allowed)
         known = jnp.minimum(steps - begins[-1], length)
-        return (
-            tokens[:steps],
-            {"inputs": tuple(newest), "known": known},
-            tokens[steps:] if successor is not None else None,
-        )
+        memory = {"inputs": tuple(newest), "known": known}
+        return tokens[:steps], memory, None if successor is None else tokens[steps:]
 
 
 class GTrXLBlock(Module):
@@ -85,9 +79,7 @@ class GTrXLBlock(Module):
     @nn.compact
     def __call__(self, x: Array, seen: Array, distance: Array, allowed: Array) -> Array:
         """Outputs [N, ..., m] for queries [N, ..., m] that attend to `seen` [K, ..., m] where
-        `allowed` [N, K, ...].
-
-        `distance` [N, K] says by how many steps a query is behind a key.
+        `allowed` [N, K, ...], `distance` [N, K] steps before them.
         """
         width, dense = self.width, functools.partial(Dense, initialisation=self.initialisation)
         heads = math.gcd(HEADS, width)
@@ -113,28 +105,25 @@ class GTrXLBlock(Module):
         attended = dense(width, name="attended")(attended.reshape(x.shape))
         x = Gate(width, self.initialisation, name="gate_attention")(x, jax.nn.relu(attended))
         hidden = jax.nn.relu(dense(2 * width, name="hidden")(LayerNorm(name="norm_hidden")(x)))
-        return Gate(width, self.initialisation, name="gate_hidden")(
-            x, jax.nn.relu(dense(width, name="output")(hidden))
-        )
+        hidden = jax.nn.relu(dense(width, name="output")(hidden))
+        return Gate(width, self.initialisation, name="gate_hidden")(x, hidden)
 
 
 class Gate(Module):
-    """The gate of a GRU between a block's input x and its result y; [1, section 3.2]."""
+    """The gate of a GRU between a block's input x and its result y, [..., m]; [1, section 3.2]."""
 
     width: int
     initialisation: Initialisation
 
     @nn.compact
     def __call__(self, x: Array, y: Array) -> Array:
-        """Map [..., m] and [..., m] to [..., m]."""
-        of_y = Dense(3 * self.width, self.initialisation, name="of_result")(y)
-        of_x = Dense(2 * self.width, self.initialisation, name="of_input")(x)
-        r = jax.nn.sigmoid(of_y[..., : self.width] + of_x[..., : self.width])
-        z = jax.nn.sigmoid(
-            of_y[..., self.width : 2 * self.width] + of_x[..., self.width :] - GATE_BIAS
-        )
-        inner = Dense(self.width, self.initialisation, name="of_reset")(r * x)
-        return (1.0 - z) * x + z * jnp.tanh(of_y[..., 2 * self.width :] + inner)
+        width, style = self.width, self.initialisation
+        of_y = Dense(3 * width, style, name="of_result")(y)
+        of_x = Dense(2 * width, style, name="of_input")(x)
+        r = jax.nn.sigmoid(of_y[..., :width] + of_x[..., :width])
+        z = jax.nn.sigmoid(of_y[..., width : 2 * width] + of_x[..., width:] - GATE_BIAS)
+        inner = Dense(width, style, name="of_reset")(r * x)
+        return (1.0 - z) * x + z * jnp.tanh(of_y[..., 2 * width :] + inner)
 
 
 def _waves(length: int, width: int) -> Array:

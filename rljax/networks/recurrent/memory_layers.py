@@ -1,14 +1,11 @@
-"""The layers of memories, which `rljax.networks.memories` describes and chooses;
-gtrxl's are in `attention`.
+"""The layers of `rljax.networks.memories`; gtrxl's are in `attention`.
 
-Each maps features `x` [T, ..., m] of T steps and a memory [..., M...] to its outputs [T, ..., h],
-the memory after the last step, and the outputs for `successor` [T, ..., m], or None without it.
-`first` [T, ...] marks steps in which an episode begins: they see nothing of what came before. A
-successor comes after its step and sees the memory of then. No step sees a successor. Flax's
-`GRUCell` and `LSTMCell` can neither multiply the inputs of all steps at once nor take a kernel's
-gradient as one product over all steps, as these do.
+Each maps features `x` [T, ..., m] and a memory [..., M...] to outputs [T, ..., h], the memory after
+the last step, and outputs for `successor` [T, ..., m] or None: see `Remembering`. Unlike Flax's
+cells, they multiply the inputs of all steps at once, and a kernel's gradient is one product over
+all steps.
 
-[1] Orvieto et al., Resurrecting Recurrent Neural Networks for Long Sequences, arXiv:2303.06349
+[1] Orvieto et al., LRU, arXiv:2303.06349
 [2] Tallec and Ollivier, Can recurrent neural networks warp time?, arXiv:1804.11188
 """
 
@@ -29,9 +26,9 @@ from rljax.networks.recurrent import thinking
 
 Kind = Literal["none", "gru", "lstm", "lru", "gtrxl", "iru"]
 
-# |lambda| of lru at the start, without a span; [1] for long sequences
+# Of lru's lambda at the start: |lambda| without a span, and its phase; [1] for long sequences.
 LONGEST, SHORTEST = 0.999, 0.9
-LARGEST_PHASE = math.pi / 10  # of lambda at the start; [1]
+LARGEST_PHASE = math.pi / 10
 
 
 def forgotten(first: Array, memory: Any) -> Any:
@@ -39,25 +36,24 @@ def forgotten(first: Array, memory: Any) -> Any:
     return jax.tree.map(lambda x: jnp.where(first[..., None], 0.0, x), memory)
 
 
-# Of a memory and the products of inputs and of h, element by element.
-Gates = Callable[[Any, Any, Any], Any]
+Gates = Callable[[Any, Any, Any], Any]  # of a memory and the products of inputs and of h
 
 
 class Cell(NamedTuple):
-    """One recurrent layer: `gates(memory, prepare(x), products(kernels, biases, h))` is the memory
-    after a step.
+    """One recurrent layer, whose next memory is `gates(memory, prepare(x), products(kernels,
+    biases, h))`.
 
     Each gate has its own arrays: the CPU computes slices of one array one number at a time.
     """
 
-    prepare: Callable[[Array], tuple[Array, ...]]  # of inputs alone, for all steps at once
+    prepare: Callable[[Array], tuple[Array, ...]]  # inputs' products, for all steps at once
     kernels: tuple[Array, ...]  # of h, [m, m] per gate
-    biases: tuple[Array | None, ...]  # added to h's products, [m] per gate
+    biases: tuple[Array | None, ...]  # of h's products, [m] per gate
     gates: Gates
 
 
 def hidden(memory: Any) -> Array:
-    """h [..., m], the last array of a layer's memory: its output, and what the kernels multiply."""
+    """h [..., m], the last array of a layer's memory, and its output."""
     return jax.tree.leaves(memory)[-1]
 
 
@@ -73,17 +69,13 @@ def products(
 def recurrence(
     gates: Gates, kernels: Any, biases: Any, prepared: Any, first: Array, memory: Any
 ) -> tuple[Any, Any]:
-    """The memory after the last of T steps, and after each, [T, ..., m].
-
-    Its gradient with respect to the kernels is one product over all steps. JAX's own would be a sum
-    of T products.
-    """
+    """The memory after the last of T steps, and after each, [T, ..., m]."""
     return _forwards(gates, kernels, biases, prepared, first, memory)[0]
 
 
 def _forwards(
     gates: Gates, kernels: Any, biases: Any, prepared: Any, first: Array, memory: Any
-) -> tuple[Any, Any]:
+) -> Any:
     def body(memory: Any, inputs: Any) -> tuple[Any, Any]:
         prepared, first = inputs
         memory = forgotten(first, memory)
@@ -95,10 +87,8 @@ def _forwards(
     return (last, each), (kernels, biases, prepared, first, memory, each, of_h)
 
 
-def _backwards(
-    gates: Gates, kept: Any, gradients: tuple[Any, Any]
-) -> tuple[Any, Any, Any, None, Any]:
-    kernels, biases, prepared, first, memory, each, of_h = kept
+def _backwards(gates: Gates, forwards: Any, gradients: Any) -> Any:
+    kernels, biases, prepared, first, memory, each, of_h = forwards
     before = jax.tree.map(lambda x, y: jnp.concatenate([x[None], y[:-1]]), memory, each)
     before = forgotten(first, before)
 
@@ -117,9 +107,8 @@ def _backwards(
     rows = [x.reshape(-1, x.shape[-1]) for x in of_products]
     h = hidden(before).reshape(-1, rows[0].shape[-1])
     of_kernels = tuple(h.T @ x for x in rows)
-    of_biases = tuple(
-        None if bias is None else x.sum(0) for bias, x in zip(biases, rows, strict=True)
-    )
+    pairs = zip(biases, rows, strict=True)
+    of_biases = tuple(None if bias is None else x.sum(0) for bias, x in pairs)
     return of_kernels, of_biases, of_prepared, None, of_memory
 
 
@@ -127,10 +116,7 @@ recurrence.defvjp(_forwards, _backwards)
 
 
 class Recurrent(Module):
-    """Layers of recurrent cells, one on top of the other.
-
-    Each scans the whole sequence before the next one does.
-    """
+    """Layers of recurrent cells; each scans the whole sequence before the next one does."""
 
     hidden: tuple[int, ...]
     initialisation: Initialisation = "torch"
@@ -144,7 +130,6 @@ class Recurrent(Module):
     def __call__(
         self, x: Array, first: Array, memory: Any, successor: Array | None = None
     ) -> tuple[Any, Any, Any]:
-        """See the top of this file."""
         after = []
         for layer, before in enumerate(memory):
             prepare, kernels, biases, gates = self.cell(layer, x.shape[-1])
@@ -156,50 +141,43 @@ class Recurrent(Module):
                 successor = hidden(gates(each, prepare(successor), products(kernels, biases, x)))
         return x, tuple(after), successor
 
-    def kernel(
-        self, name: str, inputs: int, outputs: int, initialisation: Initialisation | None = None
-    ) -> Array:
-        """Weights [inputs, outputs]."""
-        kernel_init, _ = initialisers(initialisation or self.initialisation, inputs, 1.0)
-        return self.param(name, kernel_init, (inputs, outputs))
-
-    def recurrent(self, name: str, width: int, gates: int) -> Array:
-        """Weights [width, gates x width] of the memory: orthogonal, each gate by itself."""
-        kernel_init, _ = initialisers("orthogonal", width, 1.0)
+    def weights(
+        self, layer: int, inputs: int, signs: tuple[int, ...]
+    ) -> tuple[Array, Array, Array]:
+        """Of inputs [I, gates x width], of h [width, gates x width], orthogonal, and `bias`."""
+        width, gates = self.hidden[layer], len(signs)
+        kernel_init, _ = initialisers(self.initialisation, inputs, 1.0)
+        orthogonal, _ = initialisers("orthogonal", width, 1.0)
 
         def draw(key: Array, shape: tuple[int, ...]) -> Array:
-            keys = jax.random.split(key, gates)
-            return jnp.concatenate(
-                [kernel_init(key, (width, width)) for key in keys], axis=1
-            ).reshape(shape)
+            parts = [orthogonal(key, (width, width)) for key in jax.random.split(key, gates)]
+            return jnp.concatenate(parts, axis=1).reshape(shape)
 
-        return self.param(name, draw, (width, gates * width))
+        of_x = self.param(f"input_{layer}", kernel_init, (inputs, gates * width))
+        of_h = self.param(f"memory_{layer}", draw, (width, gates * width))
+        return of_x, of_h, self.bias(f"bias_{layer}", width, signs)
 
     def bias(self, name: str, width: int, signs: tuple[int, ...] = (0,)) -> Array:
-        """Biases [gates x width].
-
-        With a span, the log of `time_constants` times the sign of each gate; otherwise 0.
+        """Biases [gates x width]: with a span each gate's sign times the log of `time_constants`,
+        else 0.
         """
 
         def draw(key: Array, shape: tuple[int, ...]) -> Array:
             if self.span is None:
                 return jnp.zeros(shape)
-            return jnp.outer(
-                jnp.array(signs), jnp.log(time_constants(key, width, self.span))
-            ).reshape(shape)
+            steps = time_constants(key, width, self.span)
+            return jnp.outer(jnp.array(signs), jnp.log(steps)).reshape(shape)
 
         return self.param(name, draw, (len(signs) * width,))
 
 
 def time_constants(key: Array, width: int, span: int) -> Array:
-    """After how many steps each of `width` units has forgotten all but 1/e:
-    uniform from 1 to `span` - 1; [2].
-    """
+    """Steps after which units have forgotten all but 1/e: uniform from 1 to `span` - 1; [2]."""
     return jax.random.uniform(key, (width,), minval=1.0, maxval=span - 1.0)
 
 
 def of_inputs(kernel: Array, bias: Array, gates: int) -> Callable[[Array], tuple[Array, ...]]:
-    """The products of inputs [..., I] with weights [I, gates x m], [..., m] per gate."""
+    """Products of inputs [..., I] with weights [I, gates x m], [..., m] per gate."""
     pairs = list(zip(jnp.split(kernel, gates, axis=1), jnp.split(bias, gates), strict=True))
 
     def prepare(x: Array) -> tuple[Array, ...]:
@@ -214,19 +192,14 @@ class GRU(Recurrent):
 
     @nn.nowrap
     def cell(self, layer: int, inputs: int) -> Cell:
-        """See `Recurrent`."""
-        width = self.hidden[layer]
-        of_x = self.kernel(f"input_{layer}", inputs, 3 * width)
-        of_h = self.recurrent(f"memory_{layer}", width, 3)
-        bias = self.bias(f"bias_{layer}", width, (0, 1, 0))
-        inner = self.bias(f"inner_{layer}", width)
-        return Cell(
-            of_inputs(of_x, bias, 3), tuple(jnp.split(of_h, 3, axis=1)), (None, None, inner), gru
-        )
+        of_x, of_h, bias = self.weights(layer, inputs, (0, 1, 0))
+        inner = self.bias(f"inner_{layer}", self.hidden[layer])
+        prepare, kernels = of_inputs(of_x, bias, 3), tuple(jnp.split(of_h, 3, axis=1))
+        return Cell(prepare, kernels, (None, None, inner), gru)
 
 
 def gru(h: Array, x: tuple[Array, ...], y: tuple[Array, ...]) -> Array:
-    """h [..., m] after a step, from the gates' products of inputs x and of h, y."""
+    """h [..., m] after a step, from the gates' products of inputs, x, and of h, y."""
     r, z = jax.nn.sigmoid(x[0] + y[0]), jax.nn.sigmoid(x[1] + y[1])
     n = jnp.tanh(x[2] + r * y[2])
     return (1.0 - z) * n + z * h
@@ -237,39 +210,29 @@ class LSTM(Recurrent):
 
     @nn.nowrap
     def cell(self, layer: int, inputs: int) -> Cell:
-        """See `Recurrent`."""
-        width = self.hidden[layer]
-        of_x = self.kernel(f"input_{layer}", inputs, 4 * width)
-        of_h = self.recurrent(f"memory_{layer}", width, 4)
-        bias = self.bias(f"bias_{layer}", width, (1, -1, 0, 0))
+        of_x, of_h, bias = self.weights(layer, inputs, (1, -1, 0, 0))
         if self.span is None:
-            bias += jnp.repeat(jnp.array([1.0, 0.0, 0.0, 0.0]), width)
+            bias += jnp.repeat(jnp.array([1.0, 0.0, 0.0, 0.0]), self.hidden[layer])
         return Cell(of_inputs(of_x, bias, 4), tuple(jnp.split(of_h, 4, axis=1)), (None,) * 4, lstm)
 
 
 def lstm(
     memory: tuple[Array, Array], x: tuple[Array, ...], y: tuple[Array, ...]
 ) -> tuple[Array, Array]:
-    """(c, h) after a step, from the gates' products of inputs x and of h, y."""
+    """(c, h) after a step, as `gru`."""
     f, i, g, o = (x + y for x, y in zip(x, y, strict=True))
     c = jax.nn.sigmoid(f) * memory[0] + jax.nn.sigmoid(i) * jnp.tanh(g)
     return c, jax.nn.sigmoid(o) * jnp.tanh(c)
 
 
 class IRU(thinking.ThinkingIRU):
-    """The interpolation recurrent unit whose cells are kept.
-
-    Its memory has the cells c [..., m].
-    """
+    """The interpolation recurrent unit with the cells c [..., m] as its memory."""
 
     span: int | None = None
 
     @nn.nowrap
     def forget_bias(self) -> Callable[..., Array]:
-        """See `thinking.ThinkingIRU`.
-
-        A span is one of observations, and each is thought about several times.
-        """
+        """A span is one of observations, each of which takes several thinking steps."""
         if self.span is None:
             return super().forget_bias()
         longest = self.span * self.compute
@@ -279,11 +242,9 @@ class IRU(thinking.ThinkingIRU):
     def __call__(  # pyright: ignore[reportIncompatibleMethodOverride]
         self, x: Array, first: Array, memory: Any, successor: Array | None = None
     ) -> tuple[Any, Any, Any]:
-        """See the top of this file."""
         steps = len(x)
-        projected, weights = self.prepared(
-            x if successor is None else jnp.concatenate([x, successor])
-        )
+        x = x if successor is None else jnp.concatenate([x, successor])
+        projected, weights = self.prepared(x)
 
         def body(cells: Any, inputs: Any) -> Any:
             projected, first = inputs
@@ -292,10 +253,10 @@ class IRU(thinking.ThinkingIRU):
 
         inputs = (jax.tree.map(lambda x: x[:steps], projected), first)
         cells, (outputs, each) = jax.lax.scan(body, memory, inputs, unroll=steps == 1)
-        following = None
         if successor is not None:
-            following = self.thought(jax.tree.map(lambda x: x[steps:], projected), weights, each)[0]
-        return outputs, cells, following
+            after = jax.tree.map(lambda x: x[steps:], projected)
+            successor = self.thought(after, weights, each)[0]
+        return outputs, cells, successor
 
 
 class LRU(Module):
@@ -309,7 +270,6 @@ class LRU(Module):
     def __call__(
         self, x: Array, first: Array, memory: Any, successor: Array | None = None
     ) -> tuple[Any, Any, Any]:
-        """See the top of this file."""
         width, last = self.hidden[0], []
         project = Dense(width, self.initialisation, name="input")
         x, successor = project(x), None if successor is None else project(successor)
@@ -331,22 +291,19 @@ class LRUBlock(Module):
     def __call__(
         self, x: Array, first: Array, memory: Array, successor: Array | None
     ) -> tuple[Array, Array, Any]:
-        """See the top of this file; `memory` [..., 2, m] has real and imaginary parts."""
+        """`memory` [..., 2, m] has real and imaginary parts."""
         width, norm = self.width, LayerNorm(name="norm")
         rate = jnp.exp(self.param("nu", _rates, (width,), self.span))
         phase = jnp.exp(self.param("theta", _phases, (width,)))
         decay = jnp.exp(-rate + 1j * phase)
         scale = jnp.sqrt(-jnp.expm1(-2.0 * rate))  # gamma
-        spread = nn.initializers.normal(1.0 / math.sqrt(2 * width))
-        inputs = [
-            self.param(f"input_{part}", spread, (width, width)) for part in ("real", "imaginary")
-        ]
-        outputs = [
-            self.param(
-                f"output_{part}", nn.initializers.normal(1.0 / math.sqrt(width)), (width, width)
-            )
-            for part in ("real", "imaginary")
-        ]
+
+        def weights(name: str, inputs: int) -> list[Array]:
+            spread = nn.initializers.normal(1.0 / math.sqrt(inputs))
+            parts = ("real", "imaginary")
+            return [self.param(f"{name}_{part}", spread, (width, width)) for part in parts]
+
+        inputs, outputs = weights("input", 2 * width), weights("output", width)
         skip = self.param("skip", nn.initializers.normal(1.0), (width,))
         value = Dense(width, self.initialisation, name="value")
         gate = Dense(width, self.initialisation, name="gate")
@@ -360,26 +317,21 @@ class LRUBlock(Module):
             return x + value(y) * jax.nn.sigmoid(gate(y))
 
         z, drive = driven(x)
-        # Of the state before each step, [T, ..., m].
-        decays = jnp.where(first[..., None], 0.0, decay)
+        decays = jnp.where(first[..., None], 0.0, decay)  # of the state before, [T, ..., m]
         before = jax.lax.complex(memory[..., 0, :], memory[..., 1, :])
         drive = drive.at[0].add(decays[0] * before)
         _, states = jax.lax.associative_scan(
             lambda one, two: (two[0] * one[0], two[0] * one[1] + two[1]), (decays, drive)
         )
-        output, following = read_out(x, z, states), None
+        output = read_out(x, z, states)
         if successor is not None:
-            z_after, drive_after = driven(successor)
-            following = read_out(successor, z_after, decay * states + drive_after)
-        return output, jnp.stack([states[-1].real, states[-1].imag], axis=-2), following
+            z, drive = driven(successor)
+            successor = read_out(successor, z, decay * states + drive)
+        return output, jnp.stack([states[-1].real, states[-1].imag], axis=-2), successor
 
 
 def _rates(key: Array, shape: tuple[int], span: int | None) -> Array:
-    """nu of lru: log(-log |lambda|), with |lambda|^2 uniform between the squares of two limits;
-    [1, lemma 3.2].
-
-    With a span, -1 / log |lambda| are `time_constants`.
-    """
+    """nu of lru: |lambda|^2 is uniform between two squares [1, lemma 3.2], or follows the span."""
     if span is not None:
         return -jnp.log(time_constants(key, *shape, span))
     uniform = jax.random.uniform(key, shape)
@@ -387,5 +339,4 @@ def _rates(key: Array, shape: tuple[int], span: int | None) -> Array:
 
 
 def _phases(key: Array, shape: tuple[int, ...]) -> Array:
-    """theta of lru: the log of a uniform phase."""
     return jnp.log(jax.random.uniform(key, shape, minval=1e-3, maxval=LARGEST_PHASE))

@@ -1,14 +1,7 @@
-"""Layers that think: the same parameters are applied T times to an observation.
-
-`rljax.networks.torsos` has equations.
-
-Nothing is kept from one observation to the next, unless a memory keeps the cells of a
-`ThinkingIRU`: see `rljax.networks.memories`.
-"""
+"""Layers that think: the same parameters are applied T times; see `rljax.networks.torsos`."""
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -22,16 +15,14 @@ from rljax.agent import Array
 from rljax.networks import ACTIVATIONS, Activation, Dense, Initialisation, initialisers, joined
 from rljax.networks.layers import LayerNorm, Module
 
-# Up to this number of steps, unrolling is faster than a loop on the CPU; beyond, it is slower.
-UNROLLED = 3
-SEGMENT_FROM = 16  # steps: from here on gradients store some steps and recompute the others
-DRC_FEATURES = 256  # of the dense layer after the ticks of a DRC; arXiv:1901.03559
+UNROLLED = 3  # steps up to which unrolling is faster than a loop on the CPU
+SEGMENT_FROM = 16  # steps from which on gradients store some and recompute the others
+DRC_FEATURES = 256  # of the dense layer after a DRC's ticks; arXiv:1901.03559
 
 
 class Span(NamedTuple):
-    """A part of the thinking steps.
-
-    Gradients flow from step `start` on, and steps from `stop` on are skipped.
+    """A part of the thinking steps: gradients flow from `start` on, steps from `stop` on are
+    skipped.
     """
 
     start: Array  # [] int32
@@ -39,20 +30,14 @@ class Span(NamedTuple):
 
 
 def think(step: Callable[[Any], Any], state: Any, compute: int, span: Span | None = None) -> Any:
-    """`state` after `compute` steps, or after the steps of `span` if one is given."""
+    """`state` after `compute` steps, or after those of `span`."""
 
-    def whole(state: Any, t: Array) -> tuple[Any, None]:
-        del t
-        return step(state), None
-
-    def part(span: Span, state: Any, t: Array) -> tuple[Any, None]:
-        cut = (t == span.start) & (t > 0)
+    def body(state: Any, t: Array) -> tuple[Any, None]:
+        if span is None:
+            return step(state), None
+        cut, stop = (t == span.start) & (t > 0), span.stop
         state = jax.tree.map(lambda x: jnp.where(cut, jax.lax.stop_gradient(x), x), state)
-        return jax.tree.map(
-            lambda new, old: jnp.where(t < span.stop, new, old), step(state), state
-        ), None
-
-    body = whole if span is None else functools.partial(part, span)
+        return jax.tree.map(lambda x, y: jnp.where(t < stop, x, y), step(state), state), None
 
     def steps(state: Any, times: Array) -> tuple[Any, None]:
         return jax.lax.scan(body, state, times, unroll=compute <= UNROLLED)
@@ -67,17 +52,15 @@ def think(step: Callable[[Any], Any], state: Any, compute: int, span: Span | Non
 
 
 class ProjectedInputs(NamedTuple):
-    """The part of an `IRU`'s computation that depends on its input x alone:
-    it is the same in all steps.
-    """
+    """What depends on an IRU's input x alone, in all steps."""
 
-    gates: tuple[Array, ...]  # of x, per cell, [..., 2 m]
-    mean: Array  # of x, [..., 1]
-    spread: Array  # of x, [..., 1]
+    gates: tuple[Array, ...]  # per cell, [..., 2 m]
+    mean: Array  # [..., 1]
+    spread: Array  # [..., 1]
 
 
 class ThinkingIRU(Module):
-    """The interpolation recurrent unit."""
+    """The interpolation recurrent unit, to h [..., m]."""
 
     hidden: tuple[int, ...]  # the width m, once per cell
     compute: int  # T
@@ -85,7 +68,6 @@ class ThinkingIRU(Module):
 
     @nn.compact
     def __call__(self, *inputs: Array, span: Span | None = None) -> Array:
-        """Map inputs [..., I_1], [..., I_2], ... to h [..., m]."""
         projected, weights = self.prepared(joined(inputs))
         cells = tuple(jnp.zeros_like(gates[..., : self.hidden[0]]) for gates in projected.gates)
         return self.thought(projected, weights, cells, span)[0]
@@ -93,10 +75,8 @@ class ThinkingIRU(Module):
     def prepared(self, inputs: Array) -> tuple[ProjectedInputs, list[Any]]:
         """What the steps need of inputs [..., I], and the weights of all cells."""
         x = LayerNorm(name="norm")(Dense(self.hidden[0], self.initialisation, name="input")(inputs))
-        cells = [self._cell(i, x) for i in range(len(self.hidden))]
-        return ProjectedInputs(tuple(of_x for of_x, *_ in cells), *spread(x)), [
-            weights for _, *weights in cells
-        ]
+        gates, *weights = zip(*[self._cell(i, x) for i in range(len(self.hidden))], strict=True)
+        return ProjectedInputs(gates, *spread(x)), list(zip(*weights, strict=True))
 
     def thought(
         self,
@@ -111,17 +91,14 @@ class ThinkingIRU(Module):
         def step(state: tuple[Array, tuple[Array, ...]]) -> tuple[Array, tuple[Array, ...]]:
             h, memory = state
             below, after = h, []
-            for of_x, (kernel, total, bias), c in zip(
-                projected.gates, weights, memory, strict=True
-            ):
+            parts = zip(projected.gates, weights, memory, strict=True)
+            for of_x, (kernel, total, bias), c in parts:
                 h_mean, h_spread = spread(below)
                 mean = 0.5 * (projected.mean + h_mean)
-                variance = (projected.spread + h_spread) / (2 * width) + jnp.square(
-                    0.5 * (projected.mean - h_mean)
-                )
-                gates = (
-                    jax.lax.rsqrt(variance + 1e-5) * (of_x + below @ kernel - mean * total) + bias
-                )
+                variance = (projected.spread + h_spread) / (2 * width)
+                variance += jnp.square(0.5 * (projected.mean - h_mean))
+                scale = jax.lax.rsqrt(variance + 1e-5)
+                gates = scale * (of_x + below @ kernel - mean * total) + bias
                 f, i = jax.nn.sigmoid(gates[..., :width]), jnp.tanh(gates[..., width:])
                 after.append(f * c + (1.0 - f) * i)
                 below = jnp.tanh(after[-1])
@@ -135,19 +112,17 @@ class ThinkingIRU(Module):
         return nn.initializers.ones_init()
 
     def _cell(self, index: int, x: Array) -> tuple[Array, Array, Array, Array]:
-        """The constant terms of a cell, for its f and then its i, [..., 2 m] each;
-        the kernel of h is [m, 2 m].
+        """Of a cell's f and then its i: the product of x [..., 2 m], the kernel of h [m, 2 m], its
+        sums, the bias.
 
-        Normalisation comes after the product, by the product's sums over rows. So x is multiplied
-        once, not in every step: LN(z) W = (z W' - mean(z) 1 W') / std(z) + shift W, with W' the
-        rows of W times their scale.
+        Normalisation comes after the product, so that x is multiplied once: LN(z) W = (z W' -
+        mean(z) 1 W') / std(z) + shift W, with W' the rows of W times their scale.
         """
         width = x.shape[-1]
         kernel_init, bias_init = initialisers(self.initialisation, 2 * width, 1.0)
         shape, ones = (2 * width, width), nn.initializers.ones_init()
-        kernel = [
-            self.param(f"{name}_kernel_{index}", kernel_init, shape) for name in ("forget", "input")
-        ]
+        names = ("forget", "input")
+        kernel = [self.param(f"{name}_kernel_{index}", kernel_init, shape) for name in names]
         bias = [
             self.param(f"forget_bias_{index}", self.forget_bias(), (width,)),
             self.param(f"input_bias_{index}", bias_init, (width,)),
@@ -156,22 +131,18 @@ class ThinkingIRU(Module):
         shift = self.param(f"shift_{index}", nn.initializers.zeros_init(), (2 * width,))
         both = jnp.concatenate(kernel, axis=1)
         scaled = scale[:, None] * both
-        return (
-            x @ scaled[:width],
-            scaled[width:],
-            scaled.sum(axis=0),
-            shift @ both + jnp.concatenate(bias),
-        )
+        product, kernel, total = x @ scaled[:width], scaled[width:], scaled.sum(axis=0)
+        return product, kernel, total, shift @ both + jnp.concatenate(bias)
 
 
 def spread(x: Array) -> tuple[Array, Array]:
-    """The mean of x [..., m], and the sum of squared distances from it, [..., 1] each."""
+    """The mean of x [..., m] and the sum of squared distances from it, [..., 1] each."""
     mean = x.mean(axis=-1, keepdims=True)
     return mean, jnp.square(x - mean).sum(axis=-1, keepdims=True)
 
 
 class Recall(Module):
-    """Deep Thinking's blocks, which receive the input again in every step."""
+    """Deep Thinking's blocks, which see the input again in every step, to h [..., m]."""
 
     hidden: tuple[int, ...]  # the width m, once per residual block
     compute: int  # T
@@ -180,15 +151,12 @@ class Recall(Module):
 
     @nn.compact
     def __call__(self, *inputs: Array, span: Span | None = None) -> Array:
-        """Map inputs [..., I_1], [..., I_2], ... to h [..., m]."""
         width, act = self.hidden[0], ACTIVATIONS[self.activation]
         observed = joined(inputs)
         first = act(Dense(width, self.initialisation, math.sqrt(2.0), name="input")(observed))
         recall = dense(self, "recall", width + observed.shape[-1], width, 1.0)
-        blocks = [
-            [dense(self, f"hidden_{i}_{j}", width, width) for j in range(2)]
-            for i in range(len(self.hidden))
-        ]
+        names = [f"hidden_{i}" for i in range(len(self.hidden))]
+        blocks = [[dense(self, f"{name}_{j}", width, width) for j in (0, 1)] for name in names]
 
         def step(h: Array) -> Array:
             h = recall(jnp.concatenate([h, observed], axis=-1))
@@ -206,13 +174,13 @@ class DRC(Module):
     compute: int  # T
     activation: Activation = "relu"
     initialisation: Initialisation = "torch"
-    # rows and columns of pictures that are given as vectors, channel by channel
+    # rows and columns of pictures in vectors, channel by channel
     grid: tuple[int, int] | None = None
 
     @nn.compact
     def __call__(self, observation: Array, *, span: Span | None = None) -> Array:
-        """Map pictures [..., H, W, K], or vectors [..., K H W] with a `grid`,
-        to [..., `DRC_FEATURES`].
+        """Map pictures [..., H, W, K], or vectors [..., K H W] with a `grid`, to [...,
+        `DRC_FEATURES`].
         """
         act, layers = ACTIVATIONS[self.activation], range(len(self.hidden))
         if self.grid is not None:
@@ -224,14 +192,12 @@ class DRC(Module):
         size = pictures.shape[:-1]  # [N, H, W]
         encoder = dense(self, "encoder", 9 * pictures.shape[-1], self.hidden[0], math.sqrt(2.0))
         encoded = act(encoder(around(pictures)))
-        inside = jnp.pad(jnp.zeros(size[1:]), 1, constant_values=1.0)[None, :, :, None]
-        # Marks cells outside the picture.
-        edge = jnp.broadcast_to(networks.patches(inside, 3, 1), (*size, 9))
-        below = [self.hidden[d - 1] for d in layers]
-        channels = [self.hidden[0] + below[d] + 2 * self.hidden[d] for d in layers]
-        gates = [
-            dense(self, f"gates_{d}", 9 * (channels[d] + 1), 4 * self.hidden[d]) for d in layers
-        ]
+        outside = jnp.pad(jnp.zeros(size[1:]), 1, constant_values=1.0)[None, :, :, None]
+        edge = jnp.broadcast_to(networks.patches(outside, 3, 1), (*size, 9))
+        gates = []
+        for d in layers:
+            channels = self.hidden[0] + self.hidden[d - 1] + 2 * self.hidden[d]
+            gates.append(dense(self, f"gates_{d}", 9 * (channels + 1), 4 * self.hidden[d]))
         pools = [dense(self, f"pool_{d}", 2 * self.hidden[d], self.hidden[d]) for d in layers]
 
         def step(state: tuple[tuple[Array, ...], tuple[Array, ...]]) -> Any:
@@ -241,12 +207,9 @@ class DRC(Module):
                 largest = networks.largest(cell.reshape(len(cell), -1, cell.shape[-1]), axis=1)
                 pooled = pools[d](jnp.concatenate([cell.mean(axis=(1, 2)), largest], axis=-1))
                 pooled = jnp.broadcast_to(pooled[:, None, None], cell.shape)
-                neighbourhood = around(
-                    jnp.concatenate([encoded, hidden[d - 1], cell, pooled], axis=-1)
-                )
-                f, i, j, o = jnp.split(
-                    gates[d](jnp.concatenate([neighbourhood, edge], axis=-1)), 4, axis=-1
-                )
+                z = around(jnp.concatenate([encoded, hidden[d - 1], cell, pooled], axis=-1))
+                z = gates[d](jnp.concatenate([z, edge], axis=-1))
+                f, i, j, o = jnp.split(z, 4, axis=-1)
                 memory[d] = jax.nn.sigmoid(f) * memory[d] + jax.nn.sigmoid(i) * jnp.tanh(j)
                 hidden[d] = jax.nn.sigmoid(o) * jnp.tanh(memory[d])
             return tuple(hidden), tuple(memory)
@@ -260,12 +223,7 @@ class DRC(Module):
 def dense(
     module: nn.Module, name: str, inputs: int, features: int, scale: float = math.sqrt(2.0)
 ) -> Callable[[Array], Array]:
-    """A dense layer as a function that can be called inside a loop.
-
-    Its parameters belong to `module`.
-
-    `module` is a `Recall` or `DRC`, inside its call.
-    """
+    """A dense layer of `module`, a `Recall` or `DRC`, that can be called inside a loop."""
     kernel_init, bias_init = initialisers(module.initialisation, inputs, scale)  # type: ignore[attr-defined]
     kernel = module.param(f"{name}_kernel", kernel_init, (inputs, features))
     bias = module.param(f"{name}_bias", bias_init, (features,))
@@ -273,7 +231,5 @@ def dense(
 
 
 def around(pictures: Array) -> Array:
-    """The 3x3 patch around each cell, [N, H, W, K] to [N, H, W, 9 K],
-    with zeros outside the picture.
-    """
+    """The 3x3 patch around each cell, [N, H, W, K] to [N, H, W, 9 K]; outside are zeros."""
     return networks.patches(jnp.pad(pictures, ((0, 0), (1, 1), (1, 1), (0, 0))), 3, 1)
