@@ -25,7 +25,7 @@ class AttackedAgent:
 
     @property
     def has_value(self) -> bool:
-        """Whether the agent gives values of actions."""
+        """Whether there are values of actions."""
         return hasattr(self.module, "value")
 
     def value(self, state: AgentState, observation: Any, action: Array, config: Any) -> Array:
@@ -41,12 +41,7 @@ class AttackedAgent:
 
 
 def load_attacker(folder: str | Path | Folder, learner: int = 0, *, best: bool = False) -> Attacker:
-    """One learner of the run in `folder`, from its last checkpoint,
-    or with `best` from its best evaluation.
-
-    Raises `ValueError` where the run has no such learner, and for everything that `rljax.load`
-    refuses.
-    """
+    """One learner of the run in `folder`. The arguments and errors are those of `rljax.load`."""
     run_folder = arguments.run_folder(folder)
     policies = loading.load_all(run_folder, best=best)
     settings = policies.settings

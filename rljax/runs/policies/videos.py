@@ -33,9 +33,8 @@ def play(
     max_steps: int = 1_000,
     output: Path | None = None,
 ) -> Sequence[Path]:
-    """Film one episode: an MP4 file, and for brax/ environments also Brax's HTML view.
-
-    Returns the written files.
+    """Film one episode, and return the written files: an MP4 file, and for brax/ environments also
+    Brax's HTML view.
 
     Raises `ValueError` for an environment that cannot be rendered.
     """
@@ -68,11 +67,7 @@ def tell(
     max_steps: int = 1_000,
     colours: bool = False,
 ) -> Iterator[str]:
-    """One episode as text, state by state, for environments on grids and for your own environments
-    with a `text`.
-
-    Raises `ValueError` for all other environments.
-    """
+    """One episode as text, state by state. Raises `ValueError` for those without a `text`."""
     folder = arguments.run_folder(out)
     name, observed_name, policy, start = _player(folder, learner, best, seed)
     if not envs.is_compiled(name):
@@ -81,7 +76,7 @@ def tell(
 
 
 def _player(folder: Folder, learner: int, best: bool, seed: int) -> tuple[str, str, Policy, int]:
-    """The run's environment, its name as the agent observes it, the policy, the episode's seed."""
+    """The run's environment, its name as agents observe it, the policy, the episode's seed."""
     policies = load_all(folder, best=best, parts=PARTS)
     policy = Policy(policies, learner)
     name = policies.settings.evaluated_in
@@ -92,11 +87,8 @@ def _player(folder: Folder, learner: int, best: bool, seed: int) -> tuple[str, s
 
 
 def write(frames: Sequence[np.ndarray], path: Path, frames_per_second: float) -> Path:
-    """Write frames [H, W, 3] uint8 as a video.
-
-    The suffix of `path` determines the format (.mp4, .gif).
-
-    Raises `ValueError` for another suffix.
+    """Write frames [H, W, 3] uint8 as a video. Raises `ValueError` for another suffix than .mp4 or
+    .gif.
     """
     if path.suffix not in (".mp4", ".gif"):
         raise ValueError(f"'{path}' is not the name of a video: it must end in .mp4 or .gif.")
@@ -111,27 +103,25 @@ def write(frames: Sequence[np.ndarray], path: Path, frames_per_second: float) ->
     path.parent.mkdir(parents=True, exist_ok=True)
     # H.264 needs even sizes
     even = [frame[: frame.shape[0] // 2 * 2, : frame.shape[1] // 2 * 2] for frame in frames]
+    options: dict[str, Any] = {"fps": frames_per_second, "macro_block_size": 1}
+    if path.suffix == ".gif":
+        options = {"duration": 1000 / frames_per_second, "loop": 0}
     with warnings.catch_warnings():
         # Ffmpeg is a separate program and shares no lock.
         warnings.filterwarnings("ignore", "os.fork", RuntimeWarning)
-        if path.suffix == ".gif":
-            imageio.imwrite(path, even, duration=1000 / frames_per_second, loop=0)
-        else:
-            imageio.imwrite(path, even, fps=frames_per_second, macro_block_size=1)
+        imageio.imwrite(path, even, **options)
     return path
 
 
 def episode(
     environment: AutoReset, policy: Callable[..., np.ndarray], seed: int, max_steps: int
 ) -> Iterator[Any]:
-    """All states of one episode of an environment inside the program,
-    including the first and the last.
-    """
+    """All states of one episode of an environment inside the program."""
     adapter: Any = environment.environment
     timed = isinstance(adapter, Timed)
-    reset, step = jax.jit(adapter.reset), jax.jit(adapter.step)
+    step = jax.jit(adapter.step)
     key = jax.random.key(seed)
-    observation, state = reset(key, adapter.params)
+    observation, state = jax.jit(adapter.reset)(key, adapter.params)
     yield state.environment if timed else state
     for time in range(min(max_steps, environment.spec.max_episode_steps or max_steps)):
         observation, state, _, terminated, truncated, _ = step(
@@ -145,14 +135,10 @@ def episode(
 def drawn(
     environment: AutoReset, policy: Callable[..., np.ndarray], seed: int, max_steps: int, path: Path
 ) -> list[Path]:
-    """Film one episode of an environment that draws its own pictures;
-    raises `ValueError` where it cannot.
-    """
+    """Film one episode with the environment's own `render`. Raises `ValueError` without one."""
     drawer = _drawer(environment, "render")
-    frames = [
-        drawer.render(state, drawer.params)
-        for state in episode(environment, policy, seed, max_steps)
-    ]
+    states = episode(environment, policy, seed, max_steps)
+    frames = [drawer.render(state, drawer.params) for state in states]
     return [write(frames, path, drawer.frames_per_second)]
 
 
@@ -163,9 +149,7 @@ def told(
     max_steps: int,
     colours: bool,
 ) -> Iterator[str]:
-    """One episode as text, state by state; raises `ValueError` where the environment has no
-    text.
-    """
+    """One episode as text, state by state. Raises `ValueError` without a `text`."""
     drawer = _drawer(environment, "text")
     for time, state in enumerate(episode(environment, policy, seed, max_steps)):
         yield f"step {time}\n{drawer.text(state, drawer.params, colours)}\n"
@@ -174,11 +158,10 @@ def told(
 def brax(
     environment: AutoReset, policy: Callable[..., np.ndarray], seed: int, max_steps: int, path: Path
 ) -> list[Path]:
-    """Play one episode of a Brax environment; write the video to `path` and Brax's HTML view beside
-    it.
+    """Film one episode of a Brax environment, and write Brax's HTML view beside the video.
 
     Without a display, call `rendering.choose_renderer` before anything imports Brax. Raises
-    `ValueError` where the video cannot be drawn; the HTML view is then still written.
+    `ValueError` where the video cannot be drawn; the HTML view is then still there.
     """
     from brax.io import html, image
 
@@ -199,7 +182,6 @@ def brax(
 
 
 def _bare(environment: AutoReset) -> Any:
-    """The environment without the wrapper that adds the time to observations."""
     inside = environment.environment
     return inside.environment if isinstance(inside, Timed) else inside
 
