@@ -27,11 +27,8 @@ def run_folder(out: Any, trusted: bool = False) -> Folder:
     return Folder(folder(out), trusted)
 
 
-def checked(values: Mapping[str, Any], optional: bool = False) -> dict[str, Any]:
-    """Fields of `Settings` as Python's types. With `optional`, each may also be None.
-
-    Raises `TypeError` for a name that is no field, and the errors of `configuration.coerce`.
-    """
+def checked(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Fields of `Settings` as Python's types, with the errors of `configuration.coerce`."""
     hints = typing.get_type_hints(Settings)
     settings = {}
     for name, value in values.items():
@@ -41,8 +38,7 @@ def checked(values: Mapping[str, Any], optional: bool = False) -> dict[str, Any]
                 f"there is no argument '{name}'. {configuration.nearest(name, known)}All "
                 f"settings: {', '.join(known)}"
             )
-        absent = value is None and optional
-        settings[name] = None if absent else configuration.coerce(name, value, hints[name], LARGEST)
+        settings[name] = configuration.coerce(name, value, hints[name], LARGEST)
     return settings
 
 
@@ -51,8 +47,8 @@ def online_stage(then_online: Any, offline_share: Any, steps: int | None) -> dic
 
     Raises `ValueError` for a stage without a length, or together with `steps`.
     """
-    stage = checked({"then_online": then_online, "offline_share": offline_share}, optional=True)
-    stage = {name: value for name, value in stage.items() if value is not None}
+    values = {"then_online": then_online, "offline_share": offline_share}
+    stage = checked({name: value for name, value in values.items() if value is not None})
     if stage and (stage.get("then_online", 0) < 1 or steps is not None):
         raise ValueError(
             "to go on in an environment, give --then-online N of at least 1, with or without "

@@ -167,11 +167,10 @@ def _plain(text: object) -> str:
 
 
 def _final(final: dict[str, Any]) -> str:
-    from rljax.runs.statistics.summaries import shown
+    from rljax.runs.statistics.summaries import signals_text
 
     number = len(final["learners"])
-    sums = "".join(f", {name} {shown(mean)}" for name, mean in final.get("signals", {}).items())
-    text = f"{final['mean']:,.1f}{sums} at {final['step']:,} steps"
+    text = f"{final['mean']:,.1f}{signals_text(final)} at {final['step']:,} steps"
     if final["interval"] is None or number == 1:
         return text
     interval = "95 % interval of the interquartile mean {:,.1f} to {:,.1f}".format(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import json
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -12,9 +11,8 @@ from typing import Any
 
 from rljax import datasets
 from rljax.buffers import Supply
-from rljax.runs import arguments, checkpoints, json_files
+from rljax.runs import arguments, json_files
 from rljax.runs.policies import loading
-from rljax.runs.policies.policy import Policies
 from rljax.system import hardware
 from rljax.training import configuration, population, registry
 from rljax.training.loop import prefer_devices
@@ -186,9 +184,7 @@ def described_data(dataset: datasets.OfflineDataset | None) -> dict[str, Any] | 
         return None
     returns = dataset.returns()
     mean = float(returns.mean()) if len(returns) else None
-    return json.loads(
-        json_files.dumps({"transitions": dataset.num, "mean_return": mean, **dataset.provenance})
-    )
+    return json_files.plain({"transitions": dataset.num, "mean_return": mean, **dataset.provenance})
 
 
 def _environment(agent: str, env: str | None, dataset: datasets.OfflineDataset | None) -> str:
@@ -218,14 +214,4 @@ def _other_runs(settings: Settings, folder: Folder) -> tuple[Callable[[], Any] |
             return None
         return functools.cache(functools.partial(read, folder.other(path)))
 
-    return reader(loading.base, settings.base), reader(_beginning, settings.from_run)
-
-
-def _beginning(folder: Folder) -> Policies:
-    try:
-        return loading.load_all(folder)
-    except (ValueError, checkpoints.CheckpointError) as error:
-        raise ValueError(
-            f"--from {folder.path} cannot be read: {error} Name the folder of a run that has a "
-            "checkpoint."
-        ) from error
+    return reader(loading.base, settings.base), reader(loading.load_named, settings.from_run)

@@ -76,7 +76,10 @@ class TensorBoard(Logger):
 
 
 class WandB(Logger):
-    """One Weights & Biases run, in which each metric has one series per learner."""
+    """One Weights & Biases run, in which each metric has one series per learner.
+
+    A separate process sends the data. A resumed run logs the same values at the same steps again.
+    """
 
     def __init__(self, out: Path, project: str) -> None:
         import wandb  # type: ignore[import-not-found]
@@ -119,12 +122,6 @@ class WandB(Logger):
 
     def summary(self, summary: Mapping[str, Any]) -> None:
         self._run.summary.update(plain(summary))
-
-    def truncate(self, step: int) -> None:
-        """Nothing: the resumed run logs the same values at the same steps."""
-
-    def flush(self) -> None:
-        """Nothing: a separate process sends the data."""
 
     def close(self) -> None:
         self._run.finish()

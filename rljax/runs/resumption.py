@@ -11,7 +11,6 @@ from rljax.runs import checkpoints, records
 from rljax.system import hardware
 from rljax.training.loop import Training, checkpoint_state
 from rljax.training.named_code import named_code
-from rljax.training.settings import Settings
 
 
 def require_same_beginning(folder: Path, inherited: Any) -> None:
@@ -24,20 +23,16 @@ def require_same_beginning(folder: Path, inherited: Any) -> None:
 
 
 def note_resumption(
-    folder: Path,
-    settings: Settings,
-    entry: dict[str, Any],
-    conditions: Mapping[str, Any],
-    state_bytes: int | None,
+    folder: Path, training: Training, entry: dict[str, Any], conditions: Mapping[str, Any]
 ) -> list[str]:
     """Record in config.json that the run goes on: its new plan, and the `entry`.
 
     Conditions that differ from those at the run's beginning are recorded, and returned as a
     warning.
     """
-    described = records.read_config(folder)
-    if state_bytes is not None and not described["then_online"]:
-        described["state_bytes"] = state_bytes
+    described, settings = records.read_config(folder), training.settings
+    if settings.then_online and not described["then_online"]:
+        described["state_bytes"] = training.needed_bytes
     described |= {
         name: getattr(settings, name)
         for name in ("steps", "then_online", "offline_share", "online")

@@ -241,10 +241,7 @@ class Run:
         )
         if changed:
             self.view.warn(f"the records have changed since the checkpoint: {'; '.join(changed)}.")
-        processes.on_first(lambda: self._note_resumption(notes["step"], command, changed))
-        self.recorder = processes.on_all(self._record)
-        self.recorder.truncate(notes["step"], None if changed else notes["records"])
-        self._show_start()
+        self._go_on(command, notes["step"], None if changed else notes["records"], changed)
         training = self.training
         with training.clock.counting():
             template = training.driver.template(training.settings.seeds)
@@ -263,29 +260,32 @@ class Run:
             self.training.extend(steps)
         processes.on_all(self.training.check_memory)
         processes.on_first(lambda: records.discard(self.folder))
-        processes.on_first(lambda: self._note_resumption(0, command, []))
-        self.recorder = processes.on_all(self._record)
-        self.recorder.truncate(0)
-        self._show_start()
+        self._go_on(command)
         processes.on_all(
             lambda: resumption.require_same_beginning(self.folder, self.training.inherited)
         )
         self.view.say(f"'{self.folder}' has no checkpoint yet: the run begins anew.")
         self.training.start()
 
-    def _show_start(self) -> None:
-        needed = read_config(self.folder).get("state_bytes", 0)
-        self.view.start(self.folder, self.training.total, self.training.settings, needed)
-        self._warn()
-
-    def _note_resumption(self, step: int, command: str, changed_records: list[str]) -> None:
+    def _go_on(
+        self,
+        command: str,
+        step: int = 0,
+        marks: Mapping[str, Sequence[int]] | None = None,
+        changed_records: Sequence[str] = (),
+    ) -> None:
+        """Note and show that the run goes on from `step`, and cut its records."""
         training, entry = self.training, {"step": step, "command": command}
         if changed_records:
             entry["changed_records"] = changed_records
-        state_bytes = training.needed_bytes if training.settings.then_online else None
-        training.warnings += resumption.note_resumption(
-            self.folder, training.settings, entry, self._conditions(), state_bytes
+        training.warnings += processes.on_first(
+            lambda: resumption.note_resumption(self.folder, training, entry, self._conditions())
         )
+        self.recorder = processes.on_all(self._record)
+        self.recorder.truncate(step, marks)
+        needed = read_config(self.folder)["state_bytes"]
+        self.view.start(self.folder, training.total, training.settings, needed)
+        self._warn()
 
     def execute(self) -> Path:
         """Train to the end or to an interruption; in both cases everything is saved."""

@@ -215,12 +215,12 @@ def _conclude(task: SearchTask, search: SearchResult, places: list[Path]) -> Non
         of_lines = [line for line in lines if line["learner"] in of_point]
         final = summaries.summarise(of_lines)["final"]
         tested[name] = {"settings": population.label(point), "final": final}
-        bounds, sums = final["interval"], final.get("signals", {})
-        between = "" if bounds is None else " [{:,.1f}, {:,.1f}]".format(*bounds)
-        between += "".join(f", {name} {summaries.shown(sum)}" for name, sum in sums.items())
+        bounds = (
+            "" if final["interval"] is None else " [{:,.1f}, {:,.1f}]".format(*final["interval"])
+        )
         task.say(
-            f"{name}: IQM {final['iqm']:,.1f}{between} over {len(of_point)} test seeds, "
-            f"at {final['step']:,} steps"
+            f"{name}: IQM {final['iqm']:,.1f}{bounds}{summaries.signals_text(final)} over "
+            f"{len(of_point)} test seeds, at {final['step']:,} steps"
         )
     flags = " ".join(_flag(name, value) for name, value in search.settings.items())
     when = "" if search.schedule is None else ", at the beginning"

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from rljax.distributed import ray_cluster
-from rljax.runs import console, failures, records
+from rljax.runs import console, failures, json_files, records
 from rljax.runs.extract import extract
 from rljax.runs.statistics import estimators
 from rljax.training import configuration, population, schedules
@@ -293,7 +293,7 @@ class Trials:
             "data": settings.data,
             "steps": settings.steps,
             "tuning_seeds": list(protocol.tuning_seeds),
-            "space": json.loads(records.dumps(self.task.space.entries)),
+            "space": json_files.plain(self.task.space.entries),
         }
         try:
             study = optuna.create_study(

@@ -40,10 +40,10 @@ class AttackedAgent:
         return action, extras
 
 
-def load_attacker(folder: str | Path | Folder, learner: int = 0, *, best: bool = False) -> Attacker:
-    """One learner of the run in `folder`. The arguments and errors are those of `rljax.load`."""
+def load_attacker(folder: str | Path | Folder, learner: int = 0) -> Attacker:
+    """One learner of the run in `folder`. Raises the errors of `rljax.load`."""
     run_folder = arguments.run_folder(folder)
-    policies = loading.load_all(run_folder, best=best)
+    policies = loading.load_all(run_folder)
     settings = policies.settings
     policy.require_learner(settings, learner)
     state, config = jax.tree.map(lambda x: x[learner], (policies.state, policies.config))

@@ -122,34 +122,29 @@ def table(result: Mapping[str, Any]) -> str:
     decisions = "a decision in every" if result["emits"] else "each action held for"
     hold = f"{decisions} {result['hold']} steps, " if result["hold"] > 1 else ""
     lines.append(f"  {changes}{hold}{result['parameters']:,} parameters{operations}")
-    for entry in result["episodes"]:
-        returns, lengths = np.array(entry["returns"]), np.array(entry["lengths"])
+    summary = result["summary"]
+    for entry, means in zip(result["episodes"], summary["learners"], strict=True):
+        returns, length = np.array(entry["returns"]), np.mean(entry["lengths"])
         step = f", of step {result['steps'][entry['learner']]:,}" if result["steps"] else ""
+        cut = f", {entry['cut']} of them cut before their end" if "cut" in entry else ""
         lines.append(
             f"  learner {entry['learner']} (seed {entry['seed']}{step}): "
             f"return {returns.mean():,.1f} +- {returns.std():,.1f} over {len(returns)} episodes, "
-            f"length {lengths.mean():,.0f}"
-            + (f", {entry['cut']} of them cut before their end" if "cut" in entry else "")
-            + (f", success {np.mean(entry['success']):.1%}" if "success" in entry else "")
-            + (f", score {np.mean(entry['scores']):.1f}" if "scores" in entry else "")
-            + "".join(
-                f", {name} {np.mean(sums):,.1f}" for name, sums in entry.get("signals", {}).items()
-            )
+            f"length {length:,.0f}{cut}{_details(means)}"
         )
-    summary = result["summary"]
     if summary["interval"] is not None:
         low, high = summary["interval"]
         lines.append(
             f"  all learners: mean {summary['mean']:,.1f}, IQM {summary['iqm']:,.1f} "
-            f"[{low:,.1f}, {high:,.1f}]"
-            + ("" if summary["success"] is None else f", success {summary['success']:.1%}")
-            + ("" if summary["score"] is None else f", score {summary['score']:.1f}")
-            + "".join(
-                f", {name} {summaries.shown(mean)}"
-                for name, mean in summary.get("signals", {}).items()
-            )
+            f"[{low:,.1f}, {high:,.1f}]{_details(summary)}"
         )
     return "\n".join(lines)
+
+
+def _details(means: Mapping[str, Any]) -> str:
+    success = "" if means["success"] is None else f", success {means['success']:.1%}"
+    score = "" if means["score"] is None else f", score {means['score']:.1f}"
+    return success + score + summaries.signals_text(means)
 
 
 def line_over_holds(results: Sequence[Mapping[str, Any]]) -> str:

@@ -61,20 +61,28 @@ def load_all(
     return Policies(settings, spec, module, stacked, state, int(path.name), reference, spaces)
 
 
+def load_named(folder: Folder, option: str = "--from", advice: str = "") -> Policies:
+    """The last policies of a run that an option names. Raises `ValueError` without any."""
+    try:
+        return load_all(folder)
+    except (ValueError, checkpoints.CheckpointError) as error:
+        raise ValueError(
+            f"{option} {folder.path} cannot be read: {error} Name the folder of a run that has a "
+            f"checkpoint.{advice}"
+        ) from error
+
+
 def base(out: str | Path | Folder) -> Base:
     """The policy of the first learner of the run in `out`, as another agent's input.
 
     Raises `ValueError` where there is none, or it remembers.
     """
     folder = arguments.run_folder(out)
-    try:
-        policies = load_all(folder)
-    except (ValueError, checkpoints.CheckpointError) as error:
-        raise ValueError(
-            f"--base {folder.path} cannot be read: {error} Name the folder of a run that has a "
-            "checkpoint. A run reads its base whenever it goes on: where that folder is gone, "
-            "restore it."
-        ) from error
+    policies = load_named(
+        folder,
+        "--base",
+        " A run reads its base whenever it goes on: where that folder is gone, restore it.",
+    )
     state, config = jax.tree.map(lambda x: x[0], (policies.state, policies.config))
     if policies.remembers:
         raise ValueError(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -43,8 +43,8 @@ def play(
     name, observed_name, policy, start = _player(folder, learner, best, seed)
     output = output or folder.path / "play.mp4"
     if envs.is_compiled(name):
-        filmed = brax if name.startswith("brax/") else drawn
-        return filmed(envs.make(observed_name), policy, start, max_steps, output)
+        filmed, environment = brax if name.startswith("brax/") else drawn, envs.make(observed_name)
+        return filmed(environment, episode(environment, policy, start, max_steps), output)
     hosted = envs.make_hosted(envs.evaluated(observed_name), 1, render_mode="rgb_array")
     frames = []
     observation = hosted.reset([start])
@@ -72,7 +72,8 @@ def tell(
     name, observed_name, policy, start = _player(folder, learner, best, seed)
     if not envs.is_compiled(name):
         raise ValueError(f"'{name}' cannot be shown as text. As a video: rljax play {folder.path}")
-    return told(envs.make(observed_name), policy, start, max_steps, colours)
+    environment = envs.make(observed_name)
+    return told(environment, episode(environment, policy, start, max_steps), colours)
 
 
 def _player(folder: Folder, learner: int, best: bool, seed: int) -> tuple[str, str, Policy, int]:
@@ -132,33 +133,22 @@ def episode(
             break
 
 
-def drawn(
-    environment: AutoReset, policy: Callable[..., np.ndarray], seed: int, max_steps: int, path: Path
-) -> list[Path]:
-    """Film one episode with the environment's own `render`. Raises `ValueError` without one."""
+def drawn(environment: AutoReset, states: Iterable[Any], path: Path) -> list[Path]:
+    """Film an episode with the environment's own `render`. Raises `ValueError` without one."""
     drawer = _drawer(environment, "render")
-    states = episode(environment, policy, seed, max_steps)
     frames = [drawer.render(state, drawer.params) for state in states]
     return [write(frames, path, drawer.frames_per_second)]
 
 
-def told(
-    environment: AutoReset,
-    policy: Callable[..., np.ndarray],
-    seed: int,
-    max_steps: int,
-    colours: bool,
-) -> Iterator[str]:
-    """One episode as text, state by state. Raises `ValueError` without a `text`."""
+def told(environment: AutoReset, states: Iterable[Any], colours: bool) -> Iterator[str]:
+    """An episode as text, state by state. Raises `ValueError` without a `text`."""
     drawer = _drawer(environment, "text")
-    for time, state in enumerate(episode(environment, policy, seed, max_steps)):
+    for time, state in enumerate(states):
         yield f"step {time}\n{drawer.text(state, drawer.params, colours)}\n"
 
 
-def brax(
-    environment: AutoReset, policy: Callable[..., np.ndarray], seed: int, max_steps: int, path: Path
-) -> list[Path]:
-    """Film one episode of a Brax environment, and write Brax's HTML view beside the video.
+def brax(environment: AutoReset, states: Iterable[Any], path: Path) -> list[Path]:
+    """Film an episode of a Brax environment, and write Brax's HTML view beside the video.
 
     Without a display, call `rendering.choose_renderer` before anything imports Brax. Raises
     `ValueError` where the video cannot be drawn; the HTML view is then still there.
@@ -166,13 +156,13 @@ def brax(
     from brax.io import html, image
 
     simulator = _bare(environment).simulator
-    states = [state.pipeline_state for state in episode(environment, policy, seed, max_steps)]
+    poses = [state.pipeline_state for state in states]
     system = simulator.sys.tree_replace({"opt.timestep": simulator.dt})
     path.parent.mkdir(parents=True, exist_ok=True)
     page = path.with_suffix(".html")
-    page.write_text(html.render(system, states))
+    page.write_text(html.render(system, poses))
     try:
-        frames: Any = image.render_array(simulator.sys, states, height=240, width=320)
+        frames: Any = image.render_array(simulator.sys, poses, height=240, width=320)
     except Exception as error:
         raise ValueError(
             f"'{environment.spec.name}' could not be rendered, with {type(error).__name__}: "

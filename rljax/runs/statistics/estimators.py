@@ -62,29 +62,22 @@ def frequency_averaged(returns: Sequence[float], holds: Sequence[int]) -> float:
     return float((widths * (heights[:-1] + heights[1:]) / 2.0).sum() / widths.sum())
 
 
-def interval(
-    values: ArrayLike,
-    statistic: Statistic = iqm,
-    level: float = 0.95,
-    resamples: int = 2000,
-    seed: int = 0,
-) -> tuple[float, float]:
-    """Percentile bootstrap interval (low, high) of a statistic, with the arguments of `bootstrap`.
+def interval(values: ArrayLike, statistic: Statistic = iqm) -> tuple[Any, Any]:
+    """95 % bootstrap intervals (low, high), each [...], over the last axis of `values` [..., N].
 
-    Of values [learners, episodes] the means of learners are resampled, otherwise the values [N].
-    Both bounds are NaN for a single value (or learner), and where a value is not finite. With fewer
-    than about 10 learners a percentile interval is narrower than its level promises.
-
-    Raises `ValueError` for more than two axes, and the errors of `bootstrap`.
+    Each resample draws the same N. The bounds are NaN for a single value, and where a value is not
+    finite. With fewer than about 10 learners the interval is narrower than its level promises.
     """
-    values = _nonempty(values, None)
-    if values.ndim not in (1, 2):
-        raise ValueError(
-            f"values has shape {values.shape}, an interval needs [N] or [learners, episodes]."
-        )
-    units = mean(values, axis=1) if values.ndim == 2 else values
-    low, high = intervals(units, statistic, level, resamples, seed)
-    return float(low), float(high)
+    values = _nonempty(values, -1)
+    number = values.shape[-1]
+    known = np.isfinite(values).all(axis=-1) & (number > 1)
+    finite = np.where(known[..., None], values, 0)
+
+    def resample(generator: np.random.Generator, rows: int) -> np.ndarray:
+        return statistic(finite[..., generator.integers(number, size=(rows, number))], axis=-1)
+
+    low, high = bootstrap(resample, values.size)
+    return np.where(known, low, np.nan)[()], np.where(known, high, np.nan)[()]
 
 
 def bootstrap(
@@ -94,7 +87,7 @@ def bootstrap(
     resamples: int = 2000,
     seed: int = 0,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The bounds (low, high), each [...], of the share `level` of the resampled statistics.
+    """The bounds (low, high), each [...], of the share `level` of resampled statistics.
 
     `resample(generator, number)` draws `number` samples of `size` values with replacement, and
     returns their statistics [..., number].
@@ -114,25 +107,6 @@ def bootstrap(
         np.concatenate(parts, axis=-1), [(1 - level) / 2, (1 + level) / 2], axis=-1
     )
     return low, high
-
-
-def intervals(
-    units: np.ndarray,
-    statistic: Statistic,
-    level: float = 0.95,
-    resamples: int = 2000,
-    seed: int = 0,
-) -> tuple[np.ndarray, np.ndarray]:
-    """Intervals [...] over the last axis of `units` [..., N]; each resample draws the same N."""
-    number = units.shape[-1]
-    known = np.isfinite(units).all(axis=-1) & (number > 1)
-    finite = np.where(known[..., None], units, 0)
-
-    def resample(generator: np.random.Generator, rows: int) -> np.ndarray:
-        return statistic(finite[..., generator.integers(number, size=(rows, number))], axis=-1)
-
-    low, high = bootstrap(resample, units.size, level, resamples, seed)
-    return np.where(known, low, np.nan), np.where(known, high, np.nan)
 
 
 def floats(values: ArrayLike) -> np.ndarray:

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from rljax.runs.statistics.estimators import Statistic, floats, interval, intervals, iqm, mean
+from rljax.runs.statistics.estimators import Statistic, floats, interval, iqm, mean
 
 Record = Mapping[str, Any]  # one evaluation of one learner: a line of evaluations.jsonl
 Records = Mapping[Hashable, Mapping[int, Record]]  # by learner and step
@@ -76,17 +76,14 @@ def last_three(evaluations: Sequence[Record]) -> dict[str, float | None]:
     }
 
 
-def expected_best(
-    evaluations: Sequence[Record], field: str = "returns", numbers: Sequence[int] | None = None
-) -> dict[int, float]:
+def expected_best(evaluations: Sequence[Record], field: str = "returns") -> dict[int, float]:
     """The best policy to expect where n policies of a run are evaluated online: {n: expected best},
     the mean over learners.
 
     A learner has K evaluated policies, with the means x of their `field` ("returns", "scores" or
     "success") in rising order. Over all choices of n of them, the mean of the best x is
-    sum_i x_i C(i - 1, n - 1) / C(K, n). The noise of the evaluations makes it optimistic. `numbers`
-    are the n to report, by default 1, 2, 5, 10, 20, ... and K. Empty where a learner lacks the
-    field.
+    sum_i x_i C(i - 1, n - 1) / C(K, n). The noise of the evaluations makes it optimistic. The n are
+    1, 2, 5, 10, 20, ... and K. Empty where a learner lacks the field.
 
     Source: Kurenkov and Kolesnikov, Showing Your Offline Reinforcement Learning Work: Online
     Evaluation Budget Matters, arXiv:2110.04156.
@@ -96,11 +93,9 @@ def expected_best(
         return {}
     values = [np.sort([mean(r[field]) for r in records.values()]) for records in table.values()]
     most = min(len(rising) for rising in values)
-    if numbers is None:
-        round_ones = (digit * 10**power for power in range(7) for digit in (1, 2, 5))
-        numbers = sorted({n for n in round_ones if n < most} | {most})
+    numbers = {digit * 10**power for power in range(7) for digit in (1, 2, 5)}
     expected = {}
-    for n in numbers:
+    for n in sorted(n for n in numbers | {most} if n <= most):
         each = [
             sum(
                 math.comb(i, n - 1) / math.comb(len(rising), n) * rising[i]
@@ -113,7 +108,7 @@ def expected_best(
 
 
 def learning_curve(
-    evaluations: Sequence[Record], statistic: Statistic = mean, level: float = 0.95
+    evaluations: Sequence[Record], statistic: Statistic = mean
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     """A learning curve with its interval: (steps, statistic, low, high), each [S] float64.
 
@@ -126,10 +121,10 @@ def learning_curve(
             (list(records), [_mean_return(record) for record in records.values()])
             for records in table.values()
         ]
-        return curve_over_learners(learners, statistic, level)
+        return curve_over_learners(learners, statistic)
     (records,) = table.values()
     samples = [floats(record["returns"]) for record in records.values()]
-    bounds = np.array([interval(sample, statistic, level) for sample in samples])
+    bounds = np.array([interval(sample, statistic) for sample in samples])
     centre = np.array([statistic(sample) for sample in samples], np.float64)
     return np.array(list(records), np.float64), centre, bounds[:, 0], bounds[:, 1]
 
@@ -137,7 +132,6 @@ def learning_curve(
 def curve_over_learners(
     learners: Sequence[tuple[ArrayLike, ArrayLike]],
     statistic: Statistic = mean,
-    level: float = 0.95,
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     """The curve (steps, statistic, low, high), each [S], over learners: (steps, values), ascending.
 
@@ -155,7 +149,7 @@ def curve_over_learners(
     if not len(steps):
         return steps, steps, steps, steps
     samples = np.stack([np.interp(steps, *curve) for curve in curves], axis=1)  # [S, learners]
-    return steps, statistic(samples, axis=1), *intervals(samples, statistic, level)
+    return steps, statistic(samples, axis=1), *interval(samples, statistic)
 
 
 def _by_learner(evaluations: Sequence[Record]) -> Records:
@@ -208,9 +202,12 @@ def _mean_signals(records: Sequence[Record]) -> dict[str, dict[str, float | None
     return {"signals": means} if means else {}
 
 
-def shown(value: float | None) -> str:
-    """A mean for users."""
-    return "not finite" if value is None else f"{value:,.1f}"
+def signals_text(entry: Mapping[str, Any]) -> str:
+    """The means of signals in an entry of a summary, for users."""
+    return "".join(
+        f", {name} not finite" if mean is None else f", {name} {mean:,.1f}"
+        for name, mean in entry.get("signals", {}).items()
+    )
 
 
 def _highest(values: Mapping[int, float]) -> int:
