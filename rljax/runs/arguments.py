@@ -51,8 +51,8 @@ def online_stage(then_online: Any, offline_share: Any, steps: int | None) -> dic
     stage = checked({name: value for name, value in values.items() if value is not None})
     if stage and (stage.get("then_online", 0) < 1 or steps is not None):
         raise ValueError(
-            "to go on in an environment, give --then-online N of at least 1, with or without "
-            "--offline-share; the updates before it stay as planned, so without --steps."
+            "to go on in an environment, give --then-online N of at least 1, perhaps with "
+            "--offline-share, and without --steps: the updates before it stay as planned."
         )
     return stage
 
@@ -105,8 +105,7 @@ def environment_name(env: Any) -> str | None:
 
 
 _REGISTER = (
-    "A run makes its environment again, when it copies it, evaluates and resumes. So register it "
-    "under a name: gymnasium.register('Mine-v0', entry_point=MyEnv, kwargs={...}), and train in "
-    "'Mine-v0'. Where this is done in a file mine.py, 'mine:Mine-v0' works everywhere, also on "
-    "the command line."
+    "A run makes its environment again, so register it under a name: "
+    "gymnasium.register('Mine-v0', entry_point=MyEnv, kwargs={...}), and train in 'Mine-v0'. Where "
+    "a file mine.py does this, 'mine:Mine-v0' works everywhere, also on the command line."
 )

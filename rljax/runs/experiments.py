@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 from rljax import datasets
-from rljax.buffers import Supply
 from rljax.runs import arguments, json_files
 from rljax.runs.policies import loading
 from rljax.system import hardware
@@ -66,16 +65,7 @@ def prepare(
         )
     # The command itself names the other runs.
     other_runs = _other_runs(run_settings, Folder(Path(), trust))
-    experiment = Experiment(run_settings, module, config, dataset, *other_runs)
-    if run_settings.offline_share != Settings.offline_share:
-        supply = Supply(
-            agent=agent,
-            data=data,
-            then_online=run_settings.then_online,
-            offline_share=run_settings.offline_share,
-        )
-        experiment.experience.require_mixing(supply)
-    return experiment
+    return Experiment(run_settings, module, config, dataset, *other_runs)
 
 
 def restored(
@@ -127,8 +117,7 @@ def reopened(
     if population.digest_of_base(experiment.base) != described["base_digest"]:
         raise ValueError(
             f"the policy in '{settings.base}' is not the one that the run in '{folder.path}' began "
-            "with: it has changed since, as when it is trained on. Restore that folder, or start a "
-            "new run."
+            "with: it has been trained on, or changed. Restore that folder, or start a new run."
         )
     return experiment
 

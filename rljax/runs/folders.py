@@ -75,6 +75,6 @@ def require_visible(folder: Path) -> None:
             return
         time.sleep(0.5)
     raise ValueError(
-        f"process 0 has made '{folder}', and this process does not see it. The processes of a run "
-        "write its checkpoints together: give --out a folder on a disk that all hosts share."
+        f"process 0 has made '{folder}', and this process does not see it. Give --out a folder on "
+        "a disk that all hosts share."
     )

@@ -189,7 +189,7 @@ def require_unchanged(out: Path, notes: Mapping[str, Any], accept: bool) -> list
         raise RecordsChanged(
             f"the records of '{out}' are not those of its checkpoint of step {notes['step']}: "
             f"{'; '.join(messages)}. "
-            "Restore the files. Or go on with them as they are, which config.json will say: "
+            "Restore the files, or go on with them, which config.json will say: "
             f"rljax resume {out} --accept-changed-records"
         )
     return messages
@@ -264,8 +264,7 @@ def read_summary(folder: Path) -> dict[str, Any]:
         return json_files.read_fitting(path, RESULTS)
     except ValueError as error:
         raise ValueError(
-            f"the {error} in '{folder}'. Delete that file: it is written again where the run "
-            "goes on or ends."
+            f"the {error} in '{folder}'. Delete that file: the run writes it again."
         ) from None
 
 

@@ -45,7 +45,7 @@ def note_resumption(
     records.write_json(folder / "config.json", described)
     warning = (
         f"the run began under other conditions ({'; '.join(different)}). Its numbers will "
-        "differ from those of a run that stayed as it was; config.json says so."
+        "differ from those of an unchanged run; config.json says so."
     )
     return [warning] if different else []
 

@@ -252,7 +252,7 @@ class Run:
         if notes["environments"] == "lost":
             self.view.warn(
                 f"the state of '{training.settings.env}' cannot be saved ({notes['reason']}): its "
-                "episodes start anew, so this run will differ from one that was never stopped."
+                "episodes start anew, so this run will differ from one without a stop."
             )
 
     def _begin_anew(self, steps: int | None, command: str) -> None:

@@ -215,9 +215,8 @@ def _conclude(task: SearchTask, search: SearchResult, places: list[Path]) -> Non
         of_lines = [line for line in lines if line["learner"] in of_point]
         final = summaries.summarise(of_lines)["final"]
         tested[name] = {"settings": population.label(point), "final": final}
-        bounds = (
-            "" if final["interval"] is None else " [{:,.1f}, {:,.1f}]".format(*final["interval"])
-        )
+        interval = final["interval"]
+        bounds = "" if interval is None else " [{:,.1f}, {:,.1f}]".format(*interval)
         task.say(
             f"{name}: IQM {final['iqm']:,.1f}{bounds}{summaries.signals_text(final)} over "
             f"{len(of_point)} test seeds, at {final['step']:,} steps"

@@ -72,15 +72,15 @@ def record(
         raise ValueError(f"--steps is {steps} and --envs {num_envs}, both must be at least 1.")
     folder = arguments.run_folder(out)
     described = read_config(folder.path)
-    if described["env"] == "none":
+    env = described["env"]
+    if env == "none":
         raise ValueError(
             "the run learnt from data alone, without an environment that could be recorded."
         )
-    if source != "replay" and envs.is_compiled(described["env"]):
+    if source != "replay" and envs.is_compiled(env):
         raise ValueError(
-            f"the run's environment is '{described['env']}', inside the program, and only those on "
-            "the host are played. Record what the learner stored while it was trained: "
-            "--from replay"
+            f"the run's environment is '{env}', inside the program, and only those on the host are "
+            "played. Record what the learner stored while it was trained: --from replay"
         )
     spec = EnvSpec.read(described["spec"])
     if spec.numbers and spec.choices:
@@ -91,14 +91,13 @@ def record(
         transitions, bounds, step = _stored(folder, learner, steps)
     else:
         policies = loading.load_all(folder, best=best, parts=("agent", "env"))
-        env = described["env"]
         transitions, bounds = _played(policies, env, source, learner, steps, num_envs, seed)
         step = policies.step
     provenance = {
         "reader": "record",
         "source": source,
         "agent": described["agent"],
-        "environment": described["env"],
+        "environment": env,
         "training_step": step,
         "training_seed": described["seeds"][learner],
         "config": described["config"],
@@ -112,10 +111,8 @@ def record(
         )
     if spec.stack > 1:
         provenance["stack"] = spec.stack
-    reference = datasets.reference(envs.task(described["env"]))
-    return datasets.OfflineDataset(
-        name, transitions, described["env"], reference, bounds, provenance
-    )
+    reference = datasets.reference(envs.task(env))
+    return datasets.OfflineDataset(name, transitions, env, reference, bounds, provenance)
 
 
 def demonstrated(
@@ -140,9 +137,7 @@ def demonstrated(
     provenance = {"reader": "record", "source": "demonstrations", "environment": env, "seed": seed}
     provenance |= {"max_episode_steps": spec.max_episode_steps, "versions": hardware.versions()}
     provenance |= {"num_actions": spec.action_size} if spec.discrete else {}
-    return datasets.OfflineDataset(
-        name, transitions, env, None, None if spec.discrete else _unit_bounds(spec), provenance
-    )
+    return datasets.OfflineDataset(name, transitions, env, None, _unit_bounds(spec), provenance)
 
 
 def _played(

@@ -55,19 +55,19 @@ def evaluate_run(
     parts = PARTS if env is None else ("agent",)
     folder = arguments.run_folder(out)
     policies = load_all(folder, best=best, config=changes, parts=parts)
-    changeable = acting(policies.module, policies.config)
-    if hold is not None and changeable.sequence in changes:
-        flag = configuration.flag(str(changeable.sequence))
+    settings, sequence = policies.settings, acting(policies.module, policies.config).sequence
+    if hold is not None and sequence in changes:
+        flag = configuration.flag(str(sequence))
         raise ValueError(f"--hold sets {flag} for this agent: give one of them.")
     agent, used = evaluation.deciding(policies.module, policies.config, hold)
-    name, number = env or policies.settings.evaluated_in, len(policies.settings.seeds)
+    name, number = env or settings.evaluated_in, len(settings.seeds)
     if name == "none":
         raise ValueError(
             f"the run in '{folder.path}' has no environment to play in. Name one that fits: "
             "--env NAME"
         )
     limits, limit = {}, policies.spec.max_episode_steps
-    if policies.settings.data and name == policies.settings.env and limit is not None:
+    if settings.data and name == settings.env and limit is not None:
         limits["max_episode_steps"] = limit  # of the data's environment, as in training
     evaluator = evaluation.make(
         agent, envs.observed(name, policies.experience.observes), number, episodes, limits
@@ -81,7 +81,7 @@ def evaluate_run(
         {
             "step": policies.step,
             "learner": i,
-            "seed": policies.settings.seeds[i],
+            "seed": settings.seeds[i],
             "returns": played.returns[i].tolist(),
             "lengths": played.lengths[i].tolist(),
             **played.details(i),

@@ -136,8 +136,8 @@ class Policy:
         fresh = first_memory(self._policies.module, self.spec, self._config, *leading)
         if step is None:
             raise ValueError(
-                "this policy remembers the episode. Say how many steps have passed since the "
-                "reset: policy(observation, step=0), then step=1, and so on."
+                "this policy remembers the episode. Give the steps since the reset: "
+                "policy(observation, step=0), then step=1, and so on."
             )
         first: Any = np.broadcast_to(np.asarray(step) == 0, leading)
         if first.all():
@@ -213,8 +213,8 @@ class Policy:
             return inputs
         if step is None:
             raise ValueError(
-                "this policy also observes the time of the episode. Say how many steps have passed "
-                "since the reset: policy(observation, step=0), then step=1, and so on."
+                "this policy also observes the time of the episode. Give the steps since the "
+                "reset: policy(observation, step=0), then step=1, and so on."
             )
         time = np.broadcast_to(share_of_time(np.asarray(step, np.float32), self.spec), leading)
         return np.concatenate([inputs, time[..., None].astype(np.float32)], axis=-1)
