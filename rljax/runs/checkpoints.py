@@ -1,10 +1,8 @@
 """Checkpoints: exact, atomic, and checked before they are used.
 
-A checkpoint is a folder named by its step. It gets this name when it is complete. A manifest of
-sizes and checksums detects later damage. Each process of a run writes its own parts of the arrays.
-
-Orbax writes and reads the arrays. Its `CheckpointManager` does not check the files of a checkpoint
-before their use, nor go back to the one before.
+A checkpoint is a folder, named by its step when it is complete. A manifest of sizes and checksums
+detects later damage. Orbax, whose `CheckpointManager` neither checks files before their use nor
+goes back to the checkpoint before, writes and reads the arrays.
 """
 
 from __future__ import annotations
@@ -98,7 +96,7 @@ def save(
 
 @contextlib.contextmanager
 def _without_tracebacks() -> Iterator[None]:
-    """Keep the tracebacks of orbax's threads, whose errors are raised later, from the terminal."""
+    """Hide the tracebacks of orbax's threads, whose errors are raised later."""
     logger, hook = logging.getLogger("absl"), sys.excepthook
     was, logger.disabled = logger.disabled, True
 
@@ -170,7 +168,7 @@ def last(run: Path) -> Path | None:
 
 
 def how_to_resume(run: Path) -> str:
-    """For messages: a run's last checkpoint, and the command that goes on from it."""
+    """For messages: a run's last checkpoint, and how to go on from it."""
     try:
         saved = steps(run / FOLDER)
     except CheckpointError as error:
@@ -181,7 +179,7 @@ def how_to_resume(run: Path) -> str:
 
 
 def damage(path: Path) -> str | None:
-    """The damage of a checkpoint; None if every file is as it was written."""
+    """The damage of a checkpoint, if any."""
     for link in trust.links(path):
         return f"'{link}' is a link"
     try:
@@ -219,7 +217,7 @@ def notes(path: Path) -> dict[str, Any]:
 
 
 def environments(folder: trust.Folder, path: Path, notes: Mapping[str, Any]) -> bytes | None:
-    """The state of environments, if any, in checkpoint `path` of a folder with these notes.
+    """The state of environments, if any, in a checkpoint with these notes.
 
     Raises `ValueError` for a pickle that this folder may not load.
     """
@@ -266,7 +264,7 @@ def restore(path: Path, name: str, template: Any) -> Any:
 
 @contextlib.contextmanager
 def _without_late_errors() -> Iterator[None]:
-    """Keep the errors of orbax's tasks from the terminal; those of a failed read end later."""
+    """Hide the errors of orbax's tasks; those of a failed read end later."""
     hook = sys.unraisablehook
 
     def report(raised: Any) -> None:

@@ -21,10 +21,10 @@ if TYPE_CHECKING:
 
 
 class View:
-    """The view of the Python API, which shows no progress, and the base class of others."""
+    """A view without progress, that of the Python API."""
 
     def start(self, folder: Path, total: int, settings: Settings, needed: int) -> None:
-        """A run begins, with `total` steps per learner and a state of `needed` bytes."""
+        """A run begins, with `total` steps per learner and `needed` bytes of state."""
 
     def status(self, text: str) -> None:
         """Show the current activity."""
@@ -51,7 +51,7 @@ class View:
 
 
 class Silent(View):
-    """Shows nothing at all, for all processes except the first."""
+    """Shows nothing at all."""
 
     def say(self, text: str) -> None:
         """Nothing."""

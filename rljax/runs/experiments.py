@@ -127,9 +127,8 @@ def preset(
 ) -> Any:
     """The agent's Config by its presets for an environment, a data set or both.
 
-    They do not depend on how a run is evaluated: without an environment they are those of the data
-    set's own. A published data set is also known by its file, and by its names in other
-    collections. No rows are read.
+    Without an environment they are those of the data set's own, however a run is evaluated. A
+    published data set is also known by its file and its names in other collections.
     """
     return registry.preset(agent, module, *_task(env, data), variant=variant)
 
@@ -160,7 +159,7 @@ def described(experiment: Experiment) -> dict[str, Any]:
 
 
 def shared(experiment: Experiment) -> dict[str, Any]:
-    """The settings and versions that the processes of a run share."""
+    """What the processes of a run share."""
     entries = described(experiment)
     config = {f"config.{name}": value for name, value in entries.pop("config").items()}
     file = zlib.crc32(Path(str(experiment.module.__file__)).read_bytes())
@@ -192,11 +191,7 @@ def _environment(agent: str, env: str | None, dataset: datasets.OfflineDataset |
 
 
 def _other_runs(settings: Settings, folder: Folder) -> tuple[Callable[[], Any] | None, ...]:
-    """Functions that read the policies of --base and --from, once for all trainings of a grid;
-    None without the option.
-
-    `folder` is the one whose files name the other runs.
-    """
+    """What reads the policies of --base and --from, which files in `folder` name, only once."""
 
     def reader(read: Callable[[Folder], Any], path: str | None) -> Callable[[], Any] | None:
         if path is None:

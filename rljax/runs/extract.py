@@ -26,9 +26,9 @@ def extract(
     The new run has their records and their complete state. Settings that changed during the run
     keep their current values. By default `out` is the folder's name and the learners' numbers.
 
-    Raises `ValueError` for learners that the run does not have, for all of its learners, and where
-    this folder may not run its code or load its pickle; `FileExistsError` where `out` exists;
-    `CheckpointError` without a usable checkpoint.
+    Raises `ValueError` for learners that the run does not have, for all of them, and for code or a
+    pickle that this folder may not use; `FileExistsError` where `out` exists; `CheckpointError`
+    without a usable checkpoint.
     """
     source_folder, learners = arguments.run_folder(folder), list(learners)
     folder = source_folder.path
@@ -139,9 +139,7 @@ def _write(source: run.Run, folder: trust.Folder, target: run.Run, learners: Seq
 
 
 def _of_learners(tree: Any, many: Any, few: Any, number: int, learners: Sequence[int]) -> Any:
-    """The rows of `learners` in the arrays of `tree`, with the shapes `many` for all `number`
-    learners, and `few` for these.
-    """
+    """The rows of `learners` in `tree`, with shapes `many` for all `number`, `few` for these."""
 
     def take(leaf: Any, whole: Any, part: Any) -> Any:
         sizes = zip(whole.shape, part.shape, strict=True)

@@ -17,13 +17,13 @@ class Logger(Protocol):
     """Receives the records of a recorder, beside its files."""
 
     def metrics(self, record: Mapping[str, Any]) -> None:
-        """Report a chunk."""
+        """A chunk's."""
 
     def evaluation(self, record: Mapping[str, Any]) -> None:
-        """Report a learner."""
+        """A learner's."""
 
     def summary(self, summary: Mapping[str, Any]) -> None:
-        """Report the run."""
+        """The run's."""
 
     def truncate(self, step: int) -> None:
         """Discard the records after `step`."""
@@ -128,7 +128,7 @@ class WandB(Logger):
 
 
 def _scalars(record: Mapping[str, Any]) -> Iterator[tuple[int, str, float]]:
-    """(learner, name, value) of each number in metrics; those of the whole run are learner 0's."""
+    """(learner, name, value) of each number; those of the whole run are learner 0's."""
     for name, value in record.items():
         value = plain(value)
         for learner, entry in enumerate(value if isinstance(value, list) else [value]):

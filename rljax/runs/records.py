@@ -40,13 +40,10 @@ class Recorder:
     def __init__(
         self, out: Path | None, tensorboard: bool = False, wandb: str | None = None
     ) -> None:
-        """Open the files of the run in the folder `out`, which is created where it is missing.
+        """Open the files of the run in the folder `out`, and remove incomplete last lines.
 
-        Incomplete last lines are removed. Nothing is recorded where `out` is None, as in a process
-        that does not write. `tensorboard` and `wandb`, the name of a project, choose loggers.
-
-        Raises `ValueError` where the package of a logger is not installed, or Weights & Biases does
-        not start.
+        Nothing is recorded where `out` is None, as in a process that does not write. `wandb` is the
+        name of a project. Raises `ValueError` where a logger is not installed or does not start.
         """
         self._out = out
         self._loggers: list[Logger] = []
@@ -99,11 +96,9 @@ class Recorder:
     def truncate(self, step: int, marks: Mapping[str, Sequence[int]] | None = None) -> None:
         """Delete all lines from the first one beyond `step` on, and an incomplete last line.
 
-        With the `marks` of a checkpoint, each file, which must have no `differences`, gets its size
-        from then.
-
-        Write a chunk's lines (and call `sync`) before the checkpoint of its step. Then the files of
-        a resumed run equal those of a run without a stop.
+        With the `marks` of a checkpoint, each file, without `differences`, gets its size from then.
+        Where lines are written (and `sync` is called) before the checkpoint of their step, the
+        files of a resumed run equal those of a run without a stop.
         """
         for name, file in self._files.items():
             file.truncate(step, None if marks is None else marks.get(name, (0, 0))[0])
@@ -134,8 +129,8 @@ class Recorder:
 def read(out: Path, name: Literal["metrics", "evaluations", "changes"]) -> list[dict[str, Any]]:
     """The records of a run so far, in order; none where the file does not exist yet.
 
-    An incomplete last line (of a run that was killed, or is writing) is left out. Raises
-    `ValueError` for an unknown name, or a damaged line before the last one.
+    An incomplete last line is left out. Raises `ValueError` for an unknown name, or a damaged line
+    before the last one.
     """
     if name not in FILES:
         raise ValueError(f"a run records no '{name}', it records {', '.join(FILES)}.")

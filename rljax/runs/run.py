@@ -67,14 +67,12 @@ def train(
         config: an agent's Config, a mapping of changes to the preset, or None. Its floats may be
             sequences, one value per learner.
         out: the run's folder; None is a new one in runs/.
-        trust: whether code that another user's run, as `base` or `from_run`, names may run.
+        trust: whether code that `base` or `from_run` of another user names may run.
         settings: further fields of `rljax.training.settings.Settings`.
 
-    NumPy's numbers do as well as Python's.
-
-    Raises `ValueError` or `TypeError` for arguments that cannot work, before anything compiles;
-    `FileExistsError` if `out` exists and is not empty; `failures.Diverged` for values that are not
-    finite.
+    NumPy's numbers do as well as Python's. Raises `ValueError` or `TypeError` for arguments that
+    cannot work, before anything compiles; `FileExistsError` if `out` exists and is not empty;
+    `failures.Diverged` for values that are not finite.
 
     After `rljax.distributed.processes.join`, every process must make the same call. The first one
     writes the files and shows the progress.
@@ -106,12 +104,12 @@ def resume(
 
     A run without a checkpoint begins anew. With `then_online`, a run from a data set goes on in its
     environment for so many steps after its updates, with `offline_share`, as if it had begun so.
-    `accept_changed_records` goes on with records that have changed since the last checkpoint, which
-    config.json then says. `trust` lets code run and pickles load that another user named or made.
+    `accept_changed_records` goes on with records that have changed since the last checkpoint, as
+    config.json then says. `trust` is for code and pickles that another user named or made.
 
     Raises `ValueError` where `out` is not a run, is complete, or cannot continue in this way, and
-    for code and pickles without trust. Kinds of it: `RecordsChanged`, and `FolderInUse` where
-    another process writes this run. Raises `CheckpointError` where no checkpoint is usable.
+    for code and pickles without trust; `RecordsChanged` and, where another process writes this run,
+    `FolderInUse`, both `ValueError`s; `CheckpointError` where no checkpoint is usable.
     """
     folder = arguments.run_folder(out, trust)
     steps = None if steps is None else configuration.integer(steps, "steps", LARGEST)

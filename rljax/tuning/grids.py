@@ -1,8 +1,7 @@
 """Grids: all combinations of some settings and seeds, in as few programs as possible.
 
-All combinations of traced settings, `float` in a Config, and seeds are learners of one population.
-Each combination of other settings is a launch. A population that does not fit on the device is
-divided into several launches.
+All combinations of traced settings, `float` in a Config, and seeds are one population; each of
+other settings is a launch. A population that does not fit on the device is several launches.
 """
 
 from __future__ import annotations
@@ -102,8 +101,8 @@ def launches(
 ) -> list[Launch]:
     """One learner for each point and seed, in one launch for each program.
 
-    A point's settings replace those of `config`. Raises `ValueError` or `TypeError` for a name that
-    is no setting, and for a value that a setting cannot have.
+    A point's settings replace those of `config`. Raises `ValueError` or `TypeError` for names and
+    values that settings cannot have.
     """
     traced = float_fields(type(config))
     groups: dict[tuple[Any, ...], list[Mapping[str, Any]]] = {}
@@ -128,8 +127,7 @@ def plan(
 ) -> GridPlan:
     """Plan and check `experiment` at all `points`, in launches of at most `most` learners.
 
-    Nothing is written or compiled. Raises `ValueError` or `TypeError` for settings that cannot
-    work.
+    Nothing is written or compiled. Raises `ValueError` or `TypeError` for what cannot work.
     """
     if most is not None and most < 1:
         raise ValueError(f"--learners-per-launch is {most}, it must be at least 1.")
@@ -162,11 +160,10 @@ def train(
     most: int | None = None,
     workers: ray_cluster.RayCluster | None = None,
 ) -> Path:
-    """Train at each of the `points` with every seed, and return the folder: a run, or a folder of
-    runs launch-000 and so on.
+    """Train at each of the `points` with every seed, and return the folder, of one run or of runs
+    launch-000 and so on.
 
-    Raises all errors of `plan` and `rljax.train`. A launch whose learners have all diverged does
-    not stop the next one.
+    Raises all errors of `plan` and `rljax.train`. Diverged launches do not stop the next ones.
     """
     made = plan(experiment, points, most)
     folder = Path(out) if out is not None else folders.default_folder(experiment.settings)
@@ -278,8 +275,8 @@ def execute(
 ) -> bool:
     """Train the unfinished launches in `folder`, to `steps` if given; False if interrupted.
 
-    They run one after the other, or at the same time on `workers`, which must see the folder under
-    the same name. Raises `ValueError` where another process trains them.
+    They run in turn, or together on `workers`, which must see the folder under the same name.
+    Raises `ValueError` where another process trains them.
     """
     with Lock(folder):
         return _execute(Folder(folder), steps, quiet, workers)

@@ -20,9 +20,8 @@ class PopulationBasedSearch:
     """One population whose learners take over from each other;
     see `rljax.training.schedules.PopulationBased`.
 
-    Learners have the tuning seeds in turn. The result is the settings that the best learner and its
-    ancestors had, which are tested by training anew: the search selected its weights by their
-    score, which biases that.
+    Learners have the tuning seeds in turn. The settings of the best one and its ancestors are
+    tested by training anew: the search selected its weights by their score, which biases that.
     """
 
     def __init__(self, task: SearchTask) -> None:

@@ -141,8 +141,8 @@ def space(agent: str, config: Any, file: Path | None = None) -> Space:
     """The search space of an agent, from its own file or from `file`, in TOML:
     `actor_lr = { low = 1e-5, high = 1e-2, log = true }`, `batch_size = { choices = [64, 256] }`.
 
-    Raises `ValueError` where there is no file, for a name that is no setting of `config`, and for
-    an invalid range.
+    Raises `ValueError` without a file, for a name that is no setting of `config`, and for a wrong
+    range.
     """
     path = file or SPACES / f"{registry.agent_name(agent)}.toml"
     if not path.exists():

@@ -1,8 +1,7 @@
 """Sweeps: a search for settings on tuning seeds, then training with the result on test seeds.
 
 The protocol is that of Eimer et al., Hyperparameters in Reinforcement Learning and How To Tune
-Them, arXiv:2306.01324: these seeds are disjoint, only test seeds are reported, and budgets, space
-and seeds are written out.
+Them, arXiv:2306.01324: disjoint seeds, of which those of the test are reported.
 """
 
 from __future__ import annotations
@@ -129,7 +128,7 @@ def resume(
 ) -> Path:
     """Continue the sweep in `out`. Trust in its folder is not trust in those of its launches.
 
-    Raises `ValueError` where the sweep is complete, and for code that this folder may not run.
+    Raises `ValueError` where it is complete, and for code that this folder may not run.
     """
     source = arguments.run_folder(out)
     folder = source.path

@@ -56,12 +56,12 @@ def record(
     - "policy": the policy plays without exploration.
     - "exploring": the policy plays with the exploration of training.
     - "random": uniform actions.
-    - "replay": the learner's replay in the last checkpoint, from the oldest row on; it may hold
-      fewer transitions.
+    - "replay": the learner's replay in the last checkpoint, from the oldest row on. It may have
+      fewer.
 
-    The first three play `num_envs` environments side by side, which must be on the host. The data
-    set holds them one after another; the last episode of each is cut off. Reference returns are
-    those of D4RL's task of the same name, if any.
+    The first three play `num_envs` environments on the host. They follow one another in the data
+    set; the last episode of each is cut off. Reference returns are those of D4RL's task of this
+    name, if any.
 
     Raises `ValueError` for a run or a source that does not fit, for more transitions than fit in
     memory, and for code that this folder may not run.
@@ -217,7 +217,7 @@ def random_actions(generator: np.random.Generator, spec: EnvSpec, observation: A
 
 
 def _require_room(spec: EnvSpec, steps: int) -> None:
-    """Raise `ValueError` where `steps` transitions do not fit in memory twice, as for a time."""
+    """Raise `ValueError` where transitions do not fit in memory twice, as for a time."""
     each = 16 + 4 * max(spec.action_size if not spec.discrete else len(spec.choices), 1)
     for part in jax.tree.leaves(spec.observation):
         size = math.prod(part.shape) * part.dtype.itemsize
@@ -244,13 +244,13 @@ class PictureStore:
             if frames.is_stored_once(part.shape, part.dtype)
         }
         self._number, self._next = 0, observation
-        # Of the next rows' frames.
+        # of the next rows
         self._index = np.zeros((len(jax.tree.leaves(observation)[0]), self.stack), np.int32)
         if self._pictures:
             self._begin(np.arange(len(self._index)), observation)
 
     def add(self, step: Any) -> tuple[Any, Any]:
-        """A step's observations and successors [E, ...], with numbers of frames for pictures."""
+        """A step's observations and successors, with numbers of frames for pictures."""
         if not self._pictures:
             before, self._next = self._next, step.observation
             return before, step.next_observation
@@ -309,7 +309,7 @@ class PictureStore:
 
 
 def _with_pictures(rows: Transition, pictures: Mapping[int, np.ndarray]) -> Transition:
-    """The rows [N, ...] with `Frames` of these pictures, by leaf, for the numbers of frames."""
+    """The rows [N, ...] with `Frames` of pictures, by leaf, for numbers of frames."""
 
     def framed(observation: Any) -> Any:
         leaves, structure = jax.tree.flatten(observation)

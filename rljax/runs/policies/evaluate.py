@@ -33,13 +33,12 @@ def evaluate_run(
 ) -> dict[str, Any]:
     """Play `episodes` complete episodes with each learner.
 
-    Returns the learners' records, their summary, and the cost of an action, ready for JSON. Scores
-    are there where the run learnt from data with reference returns and plays in its own
-    environment.
+    Returns the learners' records, their summary, and the cost of an action, ready for JSON; scores
+    for a run from data with reference returns, in its own environment.
 
     `config` has new values of settings that the agent's `acting` names. With `hold`, the policy
-    decides once in `hold` steps and sees nothing in between: it emits a sequence of so many actions
-    if it can, or else repeats its action.
+    decides once in `hold` steps and sees nothing in between: it emits a sequence of actions if it
+    can, or else repeats one.
 
     Raises `ValueError` where the environment does not fit the policy, and all errors of `load_all`.
     """

@@ -30,12 +30,11 @@ def load_all(
 ) -> Policies:
     """The policies of all learners of the run in `out`: the last ones, or the `best` by evaluation.
 
-    `config` has new values of settings that the agent's `acting` names. `parts` are those of
-    `rljax.training.named_code.PARTS` that the caller uses.
+    `config` has new values of settings that the agent's `acting` names. `parts` of
+    `rljax.training.named_code.PARTS` are in use.
 
-    Raises `ValueError` where `out` is not a run, names code in these parts that it may not run, or
-    for settings in `config` that an evaluation may not change. Raises `CheckpointError` where there
-    is no usable checkpoint.
+    Raises `ValueError` where `out` is not a run, for code in these parts that it may not run, and
+    for settings that an evaluation may not change; `CheckpointError` without a usable checkpoint.
     """
     folder = arguments.run_folder(out)
     described, settings, module, trained = _read(folder, parts)
@@ -112,10 +111,9 @@ def load(
 def read_changes(
     out: str | Path | Folder, texts: Mapping[str, Sequence[str]]
 ) -> dict[str, list[Any]]:
-    """Values of settings for acting by name, read from the command line's texts of one or several.
+    """Values of settings for acting by name, read from the command line's texts.
 
-    Raises `ValueError` for settings that the agent's `acting` does not name, for texts that are no
-    values, and where `out` is not a run.
+    Raises `ValueError` for other settings, for texts that are no values, and where `out` is no run.
     """
     _, settings, module, config = _read(arguments.run_folder(out), ("agent",))
     values: dict[str, list[Any]] = {}

@@ -57,12 +57,12 @@ class Policies:
 
     @property
     def remembers(self) -> bool:
-        """Whether actions depend on earlier observations of an episode."""
+        """Whether actions depend on earlier observations."""
         return not isinstance(first_memory(self.module, self.spec, self.config), Lasting | None)
 
     @property
     def explores_in_time(self) -> bool:
-        """Whether exploring actions, and they alone, depend on earlier ones of an episode."""
+        """Whether exploring actions, and they alone, depend on earlier ones."""
         return isinstance(first_memory(self.module, self.spec, self.config), Lasting)
 
 
@@ -101,17 +101,16 @@ class Policy:
     ) -> Any:
         """Actions for one observation of the environment, or for N with a leading axis.
 
-        Observations are what `reset` and `step` return; actions are those of the environment's
-        action space. Environments inside the program are those of `rljax.envs.make`, with actions
-        in [-1, 1].
+        Observations are what `reset` and `step` return; actions are of the action space, or in
+        [-1, 1] for environments inside the program, those of `rljax.envs.make`.
 
         With `normalised`, observations may be as agents see them, float32 [O...] or [N, O...], and
-        actions are in [-1, 1], or count from 0, as `rljax.envs.make_hosted` takes them. Where the
-        environment's `info` says which actions are allowed, give `mask=info["action_mask"]`.
+        actions are in [-1, 1], or count from 0, as `rljax.envs.make_hosted` takes them. Where
+        `info` says which actions are allowed, give `mask=info["action_mask"]`.
 
-        Policies that observe the time, or that remember, need `step`, the number of steps since the
-        reset, for each observation. They remember the calls since step 0, for each of N
-        environments. Noise lasts for several steps with `explore` and `step` only.
+        Policies that observe the time, or that remember, need `step`, the steps since the reset of
+        each observation. They remember the calls since step 0, for each of N environments. Noise
+        lasts for several steps with `explore` and `step` only.
 
         Raises `ValueError` for other observations, and for a `step` that does not fit the call
         before.

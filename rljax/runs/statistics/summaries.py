@@ -22,15 +22,15 @@ Records = Mapping[Hashable, Mapping[int, Record]]  # by learner and step
 def summarise(evaluations: Sequence[Record]) -> dict[str, Any]:
     """The `final` and `best` entries of a run's summary, ready for JSON; None before evaluations.
 
-    Each record of `evaluations` has `step, learner, seed, returns` and, where the environment has
-    them, `scores`, `success`, and `signals` by name. Lists have one value per episode.
+    Records have `step, learner, seed`, `returns` and perhaps `scores`, `success`, and `signals` by
+    name, lists with a value per episode.
 
-    Each entry has `step` (of each learner), `mean`, `iqm` (of the learners' mean returns),
-    `interval` ([low, high], the 95 % bootstrap interval of that IQM over learners), `score`,
-    `success` (means), and `signals` where there are any: means of their sums over episodes by name.
-    `learners` has `learner, seed, step` of each learner, and the same numbers over its episodes. A
-    number is None where it does not exist: the interval of a single learner or episode, a score or
-    success that the environment does not give, and anything from a return that is not finite.
+    An entry has `step`, `mean` and `iqm` (of the learners' mean returns), `interval` ([low, high],
+    the 95 % bootstrap interval of that IQM over learners), `score` and `success` (means), perhaps
+    `signals` (means of their sums over episodes by name), and `learners`: of each its `learner`,
+    `seed`, `step`, and the same numbers over its episodes. A number is None where it does not
+    exist: the interval of a single learner or episode, a score or success that the environment
+    does not give, and anything from a return that is not finite.
 
     `final` is the last step at which every learner was evaluated. `best` is the first step with the
     highest mean over learners; in its list each learner has its own best step. A maximum over noisy
@@ -77,11 +77,11 @@ def last_three(evaluations: Sequence[Record]) -> dict[str, float | None]:
 
 
 def expected_best(evaluations: Sequence[Record], field: str = "returns") -> dict[int, float]:
-    """The best policy to expect where n policies of a run are evaluated online: {n: expected best},
-    the mean over learners.
+    """The best policy to expect of n that are evaluated online: {n: expected best}, the mean over
+    learners.
 
-    A learner has K evaluated policies, with the means x of their `field` ("returns", "scores" or
-    "success") in rising order. Over all choices of n of them, the mean of the best x is
+    A learner has K policies, with the means x of their `field` ("returns", "scores" or "success")
+    in rising order. Over all choices of n of them, the mean of the best x is
     sum_i x_i C(i - 1, n - 1) / C(K, n). The noise of the evaluations makes it optimistic. The n are
     1, 2, 5, 10, 20, ... and K. Empty where a learner lacks the field.
 
