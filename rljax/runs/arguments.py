@@ -1,4 +1,7 @@
-"""Arguments of Python's callers, as `rljax.train` and `rljax.resume` take them."""
+"""Arguments of Python's callers, as `rljax.train` and `rljax.resume` take them.
+
+All raise `TypeError` for values of other types.
+"""
 
 from __future__ import annotations
 
@@ -13,73 +16,61 @@ from rljax.trust import Folder
 
 
 def folder(out: Any) -> Path:
-    """The folder of a run as a path. Raises `TypeError` for what names no folder."""
+    """The folder of a run as a path."""
     return Path(configuration.text("the folder of a run", out))
 
 
 def run_folder(out: Any, trusted: bool = False) -> Folder:
-    """The folder of a run: `out` itself if it is a `Folder`, or the folder of this name.
-
-    With `trusted`, the user vouches for what is in it. Raises `TypeError` for what names no folder.
-    """
+    """The folder of a run by its name, or `out` itself. With `trusted`, the user vouches for it."""
     if isinstance(out, Folder):
         return Folder(out.path, out.trusted or trusted)
     return Folder(folder(out), trusted)
 
 
-def checked(values: Mapping[str, Any], optional: bool = False) -> dict[str, Any]:
-    """Fields of `Settings` as Python's types. With `optional`, each may also be None.
-
-    Raises `TypeError` for a name that is no field, and the errors of `configuration.coerce`.
-    """
+def checked(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Fields of `Settings` as Python's types, with the errors of `configuration.coerce`."""
     hints = typing.get_type_hints(Settings)
     settings = {}
     for name, value in values.items():
         if name not in hints:
-            known = [
-                known for known in hints if known not in ("agent", "env", "steps", "seeds", "data")
-            ]
+            known = [x for x in hints if x not in ("agent", "env", "steps", "seeds", "data")]
             raise TypeError(
                 f"there is no argument '{name}'. {configuration.nearest(name, known)}All "
                 f"settings: {', '.join(known)}"
             )
-        absent = value is None and optional
-        settings[name] = None if absent else configuration.coerce(name, value, hints[name], LARGEST)
+        settings[name] = configuration.coerce(name, value, hints[name], LARGEST)
     return settings
 
 
 def online_stage(then_online: Any, offline_share: Any, steps: int | None) -> dict[str, Any]:
-    """The settings of an online stage that `rljax.resume` adds to a run from data;
-    empty without one.
+    """The settings of an online stage that `rljax.resume` adds to a run from data, if any.
 
-    Raises `ValueError` for an online stage without a length, or together with `steps`.
+    Raises `ValueError` for a stage without a length, or together with `steps`.
     """
-    stage = checked({"then_online": then_online, "offline_share": offline_share}, optional=True)
-    stage = {name: value for name, value in stage.items() if value is not None}
+    values = {"then_online": then_online, "offline_share": offline_share}
+    stage = checked({name: value for name, value in values.items() if value is not None})
     if stage and (stage.get("then_online", 0) < 1 or steps is not None):
         raise ValueError(
-            "to go on in an environment, give --then-online N of at least 1, with or without "
-            "--offline-share; the updates before it stay as planned, so without --steps."
+            "to go on in an environment, give --then-online N of at least 1, perhaps with "
+            "--offline-share, and without --steps: the updates before it stay as planned."
         )
     return stage
 
 
 def seeds_from(argument: Any) -> tuple[int, ...]:
     """The seeds of the learners, from their number or a collection of them."""
-    seeds = argument if isinstance(argument, range) else configuration.native(argument)
+    if isinstance(argument, range):
+        return seeds_of(argument)
+    seeds = configuration.native(argument)
     if isinstance(seeds, list | tuple | set | frozenset):
         return seeds_of([configuration.integer(seed, "a seed", LARGEST) for seed in seeds])
-    return seeds_of(
-        seeds if isinstance(seeds, range) else configuration.integer(seeds, "seeds", LARGEST)
-    )
+    return seeds_of(configuration.integer(seeds, "seeds", LARGEST))
 
 
 def environment_name(env: Any) -> str | None:
-    """The name of an environment.
+    """The name of an environment, a registered one of Gymnasium, or a function that makes one.
 
-    A registered environment of Gymnasium, or a function that makes one, has a name too.
-
-    Raises `TypeError` for an environment that its name does not make again: a run must be able to.
+    Raises `TypeError` for an environment that its name does not make again.
     """
     if env is None or isinstance(env, str):
         return env
@@ -114,8 +105,7 @@ def environment_name(env: Any) -> str | None:
 
 
 _REGISTER = (
-    "A run makes its environment again, when it copies it, evaluates and resumes. So register it "
-    "under a name: gymnasium.register('Mine-v0', entry_point=MyEnv, kwargs={...}), and train in "
-    "'Mine-v0'. Where this is done in a file mine.py, 'mine:Mine-v0' works everywhere, also on "
-    "the command line."
+    "A run makes its environment again, so register it under a name: "
+    "gymnasium.register('Mine-v0', entry_point=MyEnv, kwargs={...}), and train in 'Mine-v0'. Where "
+    "a file mine.py does this, 'mine:Mine-v0' works everywhere, also on the command line."
 )

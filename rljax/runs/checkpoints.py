@@ -1,19 +1,14 @@
 """Checkpoints: exact, atomic, and checked before they are used.
 
-A checkpoint is a folder named by its step. It is written under a temporary name and renamed when it
-is complete, so that a folder with the final name is always complete. A manifest of sizes and
-checksums detects later damage. Where a run has several processes, each one writes its own parts of
-the arrays into the same folder.
-
-Orbax writes and reads the arrays. Its `CheckpointManager` would also name and delete the folders,
-but it does not check the files of a checkpoint before their use, nor go back to the one before.
+A checkpoint is a folder, named by its step when it is complete. A manifest of sizes and checksums
+detects later damage. Orbax, whose `CheckpointManager` neither checks files before their use nor
+goes back to the checkpoint before, writes and reads the arrays.
 """
 
 from __future__ import annotations
 
 import contextlib
 import errno
-import functools
 import json
 import logging
 import os
@@ -21,7 +16,7 @@ import shutil
 import sys
 import warnings
 import zlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +29,7 @@ from rljax.system.hardware import nbytes
 
 FOLDER = "checkpoints"  # in the folder of a run
 MANIFEST = "manifest.json"
+NOTES = "run.json"
 _RESUMED_WITH = (
     "A run is resumed with the settings, and the revision of rljax, that it was started with: its "
     "config.json names both. For others, start a new one."
@@ -41,17 +37,15 @@ _RESUMED_WITH = (
 
 
 class CheckpointError(Exception):
-    """A checkpoint could not be written or read; the message says what to do."""
+    """A checkpoint could not be written or read."""
 
 
 def save(
     folder: Path, step: int, items: Mapping[str, Any], blobs: Mapping[str, bytes], *, keep: int = 2
 ) -> Path:
-    """Write the pytrees `items` and the bytes `blobs` as checkpoint `step`,
-    then delete all but the newest `keep`.
+    """Write pytrees and bytes by name as checkpoint `step`; keep the newest `keep` checkpoints.
 
-    Every process must call this function with its own parts of `items`. Only the `blobs` of the
-    first process are written.
+    Every process calls this with its own parts of `items`; the first one's `blobs` are written.
 
     Raises `CheckpointError` where the disk is full or cannot be written, and `ProcessError` where
     another process has ended. Earlier checkpoints do not change.
@@ -102,23 +96,20 @@ def save(
 
 @contextlib.contextmanager
 def _without_tracebacks() -> Iterator[None]:
-    """Keep the tracebacks of orbax's threads from the terminal.
-
-    The error itself is raised where it is waited for.
-    """
+    """Hide the tracebacks of orbax's threads, whose errors are raised later."""
     logger, hook = logging.getLogger("absl"), sys.excepthook
     was, logger.disabled = logger.disabled, True
-    sys.excepthook = functools.partial(_report, hook)
+
+    def report(kind: type, error: BaseException, trace: Any) -> None:
+        if str(error) != "Event loop is closed":
+            hook(kind, error, trace)
+
+    sys.excepthook = report
     try:
         yield
         sys.excepthook = hook  # after a failure it stays: writes that are under way end later
     finally:
         logger.disabled = was
-
-
-def _report(hook: Callable[..., None], kind: type, error: BaseException, trace: Any) -> None:
-    if str(error) != "Event loop is closed":
-        hook(kind, error, trace)
 
 
 def _drop(folder: Path, step: int, keep: int) -> None:
@@ -130,10 +121,8 @@ def _drop(folder: Path, step: int, keep: int) -> None:
 
 
 def steps(folder: Path) -> list[int]:
-    """The steps that have a checkpoint, in ascending order.
-
-    Raises `CheckpointError` where the folder cannot be read: its checkpoints must not seem to be
-    missing.
+    """The steps that have a checkpoint, ascending. Raises `CheckpointError` where the folder cannot
+    be read.
     """
     if folder.is_symlink():
         raise CheckpointError(
@@ -150,10 +139,9 @@ def steps(folder: Path) -> list[int]:
 
 
 def newest(folder: Path) -> Path:
-    """The newest checkpoint that is not damaged.
+    """The newest checkpoint that is not damaged; a warning names those that are.
 
-    Damaged ones are skipped with a warning. Raises `CheckpointError` where no usable checkpoint is
-    left.
+    Raises `CheckpointError` where no usable checkpoint is left.
     """
     saved = steps(folder)
     for step in reversed(saved):
@@ -172,19 +160,15 @@ def newest(folder: Path) -> Path:
 
 
 def last(run: Path) -> Path | None:
-    """The newest checkpoint of a run's folder that is not damaged;
-    None where the run has not saved one yet.
-
-    A run with a summary has saved one, unless it diverged before. Raises `CheckpointError` as
-    `newest`.
-    """
+    """The `newest` checkpoint in a run's folder; None where the run has not saved one yet."""
+    # A run with a summary has saved one, unless it diverged before.
     if not steps(run / FOLDER) and not (run / "summary.json").exists():
         return None
     return newest(run / FOLDER)
 
 
 def how_to_resume(run: Path) -> str:
-    """Where a run's last checkpoint is, and the command that goes on from it, for messages."""
+    """For messages: a run's last checkpoint, and how to go on from it."""
     try:
         saved = steps(run / FOLDER)
     except CheckpointError as error:
@@ -195,7 +179,7 @@ def how_to_resume(run: Path) -> str:
 
 
 def damage(path: Path) -> str | None:
-    """Describe the damage of a checkpoint; None if every file is as it was written."""
+    """The damage of a checkpoint, if any."""
     for link in trust.links(path):
         return f"'{link}' is a link"
     try:
@@ -222,39 +206,30 @@ def damage(path: Path) -> str | None:
 
 def notes(path: Path) -> dict[str, Any]:
     """The notes in checkpoint `path`. Raises `CheckpointError` where they cannot be read."""
+    file = path / NOTES
     try:
-        notes = json.loads(trust.safe(path / "run.json").read_text(encoding="utf-8"))
+        notes = json.loads(trust.safe(file).read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:
-        raise CheckpointError(f"'{path / 'run.json'}' cannot be read: {explain(error)}.") from error
+        raise CheckpointError(f"'{file}' cannot be read: {explain(error)}.") from error
     if not isinstance(notes, dict) or not isinstance(notes.get("values", ()), dict | None):
-        raise CheckpointError(f"'{path / 'run.json'}' does not hold the notes of a checkpoint.")
+        raise CheckpointError(f"'{file}' does not hold the notes of a checkpoint.")
     return notes
 
 
 def environments(folder: trust.Folder, path: Path, notes: Mapping[str, Any]) -> bytes | None:
-    """The state of the environments in checkpoint `path` of a folder, with these notes.
+    """The state of environments, if any, in a checkpoint with these notes.
 
-    None where it has none. Raises `ValueError` for a pickle that this folder may not load.
+    Raises `ValueError` for a pickle that this folder may not load.
     """
     if notes["environments"] != "saved":
         return None
     return folder.read_state(path / "environments", notes.get("seal"))
 
 
-def not_notes(path: Path, error: Exception) -> CheckpointError:
-    """The error for notes in checkpoint `path` that lack something or hold something else."""
-    return CheckpointError(
-        f"'{path / 'run.json'}' does not hold the notes of a checkpoint: "
-        f"{type(error).__name__} {error}."
-    )
-
-
 def restore(path: Path, name: str, template: Any) -> Any:
-    """Read the pytree `name` from checkpoint `path`.
+    """The pytree `name` in checkpoint `path`, with the structure, shapes and dtypes of `template`.
 
-    `template` gives its structure, shapes and dtypes.
-
-    Raises `CheckpointError` if the stored tree differs from the template.
+    Raises `CheckpointError` if it has others.
     """
     import orbax.checkpoint as ocp
 
@@ -289,26 +264,21 @@ def restore(path: Path, name: str, template: Any) -> Any:
 
 @contextlib.contextmanager
 def _without_late_errors() -> Iterator[None]:
-    """Keep the errors of orbax's tasks from the terminal.
-
-    Tasks of a read that has failed end at any later time.
-    """
+    """Hide the errors of orbax's tasks; those of a failed read end later."""
     hook = sys.unraisablehook
-    sys.unraisablehook = functools.partial(_report_unraisable, hook)
+
+    def report(raised: Any) -> None:
+        file = getattr(getattr(raised.object, "cr_code", None), "co_filename", "")  # of a task
+        if "orbax" not in file and str(raised.exc_value) != "Event loop is closed":
+            hook(raised)
+
+    sys.unraisablehook = report
     yield
     sys.unraisablehook = hook  # after a failure it stays
 
 
-def _report_unraisable(hook: Callable[[Any], None], raised: Any) -> None:
-    file = getattr(getattr(raised.object, "cr_code", None), "co_filename", "")  # of a task
-    if "orbax" not in file and str(raised.exc_value) != "Event loop is closed":
-        hook(raised)
-
-
 def _require_space(folder: Path, items: Mapping[str, Any]) -> None:
-    """Raise `OSError` before the disk fills up in the middle of writing:
-    other programs may need space, too.
-    """
+    """Raise `OSError` before the disk is full: other programs may need space, too."""
     needed = sum(nbytes(tree) for tree in items.values())
     before = steps(folder)
     if before:  # arrays are compressed, and the last checkpoint shows how well

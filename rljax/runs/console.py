@@ -1,6 +1,6 @@
 """The display of a running run: a live line in the terminal, or nothing.
 
-Importing this module imports nothing heavy: the command line uses it for its errors.
+It imports nothing heavy: the command line uses it for its errors.
 """
 
 from __future__ import annotations
@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import math
 import sys
-import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,24 +21,19 @@ if TYPE_CHECKING:
 
 
 class View:
-    """A view that shows no progress: the base class of views, and the view of the Python API."""
+    """A view without progress, that of the Python API."""
 
     def start(self, folder: Path, total: int, settings: Settings, needed: int) -> None:
-        """A run begins in `folder` with `total` steps per learner and a state of `needed` bytes."""
+        """A run begins, with `total` steps per learner and `needed` bytes of state."""
 
     def status(self, text: str) -> None:
         """Show the current activity."""
 
-    def compiling(self, seconds: float) -> None:
-        """A compilation has taken this long."""
-
     def update(self, step: int, speed: float, latest: float) -> None:
-        """A chunk has ended: steps and steps per second of one learner,
-        the latest return (NaN if none yet).
-        """
+        """A chunk has ended: a learner's steps, steps per second and last return (NaN: none)."""
 
     def evaluated(self, step: int, returns: np.ndarray, signals: Mapping[str, np.ndarray]) -> None:
-        """An evaluation has ended: mean returns [P], and means of signals by name, [P] each."""
+        """An evaluation has ended: means of returns [P] and of signals, [P] by name."""
 
     def say(self, text: str) -> None:
         """Show a message that stays on the screen."""
@@ -57,7 +51,7 @@ class View:
 
 
 class Silent(View):
-    """A view that shows nothing at all, for all processes except the first."""
+    """Shows nothing at all."""
 
     def say(self, text: str) -> None:
         """Nothing."""
@@ -67,7 +61,7 @@ class Silent(View):
 
 
 class Terminal(View):
-    """A live progress line, and one line per evaluation above it."""
+    """A live progress line, and a line per evaluation above it."""
 
     def __init__(self) -> None:
         from rich.console import Console
@@ -75,14 +69,8 @@ class Terminal(View):
         self.console = Console(stderr=True, soft_wrap=True, highlight=False)
 
     def start(self, folder: Path, total: int, settings: Settings, needed: int) -> None:
-        """Print the agent, the environment and the folder, and open the live line."""
-        from rich.progress import (
-            BarColumn,
-            Progress,
-            TextColumn,
-            TimeElapsedColumn,
-            TimeRemainingColumn,
-        )
+        """Print what runs, and open the live line."""
+        from rich.progress import BarColumn, Progress, TimeElapsedColumn, TimeRemainingColumn
 
         learners = len(settings.seeds)
         evaluated_in = (
@@ -97,21 +85,19 @@ class Terminal(View):
             f"of state, in {_plain(folder)}"
         )
         self.progress = Progress(
-            TextColumn("{task.description:<10}"),
+            "{task.description:<10}",
             BarColumn(),
-            TextColumn("{task.completed:,}/{task.total:,}"),
-            TextColumn("{task.fields[speed]}"),
-            TextColumn("{task.fields[latest]}"),
+            "{task.completed:,}/{task.total:,}",
+            "{task.fields[speed]}",
+            "{task.fields[latest]}",
             TimeElapsedColumn(),
-            TextColumn("left"),
-            TimeRemainingColumn(elapsed_when_finished=False),
+            "left",
+            TimeRemainingColumn(),
             console=self.console,
-            transient=False,
             refresh_per_second=4,
         )
         self.task = self.progress.add_task("compiling", total=total, speed="", latest="")
         self.progress.start()
-        self.printed = time.monotonic()
 
     def status(self, text: str) -> None:
         """Put a word in front of the bar."""
@@ -128,9 +114,7 @@ class Terminal(View):
         )
 
     def evaluated(self, step: int, returns: np.ndarray, signals: Mapping[str, np.ndarray]) -> None:
-        """Print the evaluation: the mean over learners,
-        and the range where there are several learners.
-        """
+        """Print the mean over learners, and the range of several."""
         spread = (
             f" (learners {returns.min():,.1f} to {returns.max():,.1f})" if len(returns) > 1 else ""
         )
@@ -149,7 +133,7 @@ class Terminal(View):
         self.console.print(f"[yellow]warning:[/yellow] {_plain(text)}")
 
     def finished(self, summary: dict[str, Any]) -> None:
-        """Print the results of the run, and the commands to go on with."""
+        """Print the results of the run."""
         from rljax.training import population
 
         self.stop()
@@ -163,13 +147,10 @@ class Terminal(View):
             )
         for learner in summary["diverged"]:
             self.console.print(f"[yellow]diverged:[/yellow] {_plain(learner['cause'])}")
+        in_loop = f"; {speed:,.0f} steps/s in the training loop" if speed else ""
         self.console.print(
-            (
-                f"{summary['wall_seconds']:,.0f} s, of which {summary['compile_seconds']:.1f} "
-                "s compiling"
-            )
-            + (f"; {speed:,.0f} steps/s in the training loop" if speed else "")
-            + f"; {summary['peak_memory_bytes'] / 1e6:,.0f} MB at most"
+            f"{summary['wall_seconds']:,.0f} s, of which {summary['compile_seconds']:.1f} "
+            f"s compiling{in_loop}; {summary['peak_memory_bytes'] / 1e6:,.0f} MB at most"
         )
 
     def stop(self) -> None:
@@ -179,43 +160,35 @@ class Terminal(View):
 
 
 def _plain(text: object) -> str:
-    """Text without markup of rich, and without control characters."""
+    """Text without rich's markup and control characters."""
     from rich.markup import escape
 
     return escape(printable(text, keep=LINES))
 
 
 def _final(final: dict[str, Any]) -> str:
-    """The final evaluation of several learners, or of one."""
-    number = len(final["learners"])
-    from rljax.runs.statistics.summaries import shown
+    from rljax.runs.statistics.summaries import signals_text
 
-    sums = "".join(f", {name} {shown(mean)}" for name, mean in final.get("signals", {}).items())
-    text = f"{final['mean']:,.1f}{sums} at {final['step']:,} steps"
+    number = len(final["learners"])
+    text = f"{final['mean']:,.1f}{signals_text(final)} at {final['step']:,} steps"
     if final["interval"] is None or number == 1:
         return text
-    low, high = final["interval"]
-    return (
-        text
-        + f" ({number} learners; 95 % interval of the interquartile mean {low:,.1f} to {high:,.1f})"
+    interval = "95 % interval of the interquartile mean {:,.1f} to {:,.1f}".format(
+        *final["interval"]
     )
+    return f"{text} ({number} learners; {interval})"
 
 
 def _best_first(settings: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Evaluated settings of a population by their final return, at most 20."""
     evaluated = [
-        entry
-        for entry in settings
-        if entry["final"] is not None and entry["final"]["iqm"] is not None
+        entry for entry in settings if entry["final"] and entry["final"]["iqm"] is not None
     ]
     return sorted(evaluated, key=lambda entry: -entry["final"]["iqm"])[:20]
 
 
 def create(quiet: bool) -> View:
-    """A quiet view or the terminal's view.
-
-    Where a run has several processes, only the first shows anything.
-    """
+    """A quiet view, the terminal's view, or in processes after the first `Silent`."""
     from rljax.distributed import processes
 
     if not processes.is_first():

@@ -1,20 +1,17 @@
-"""Experiments: built from a user's arguments or from a run's settings, ready for training."""
+"""Experiments, built from a user's arguments or from a run's settings."""
 
 from __future__ import annotations
 
 import dataclasses
 import functools
-import json
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from rljax import datasets
-from rljax.buffers import Supply
-from rljax.runs import arguments, checkpoints, json_files
+from rljax.runs import arguments, json_files
 from rljax.runs.policies import loading
-from rljax.runs.policies.policy import Policies
 from rljax.system import hardware
 from rljax.training import configuration, population, registry
 from rljax.training.loop import prefer_devices
@@ -35,7 +32,7 @@ def prepare(
     trust: bool = False,
     **settings: Any,
 ) -> Experiment:
-    """The experiment that `rljax.train` with these arguments trains; the errors are the same."""
+    """The experiment of `rljax.train` with these arguments; the errors are the same."""
     agent = configuration.text("agent", agent)
     data = None if data is None else configuration.text("data", data)
     env = arguments.environment_name(env)
@@ -66,20 +63,17 @@ def prepare(
             f"config is {config!r}, it must be a mapping of changes, or a Config of "
             f"agent '{agent}'."
         )
-    here = Folder(Path(), trust)  # the command itself names the other runs
-    other_runs = _other_runs(run_settings, here)
-    experiment = Experiment(run_settings, module, config, dataset, *other_runs)
-    _require_mixing(experiment)
-    return experiment
+    # The command itself names the other runs.
+    other_runs = _other_runs(run_settings, Folder(Path(), trust))
+    return Experiment(run_settings, module, config, dataset, *other_runs)
 
 
 def restored(
     settings: Settings, config: Mapping[str, Any], folder: Folder, file: str, seals: Any
 ) -> Experiment:
-    """The experiment with these settings and `config`, read as JSON from a file of the folder.
+    """The experiment with these settings, `config` and `seals`, as a file of the folder has them.
 
-    `seals` are those in the file. Raises `ValueError` for code of which this folder may run none:
-    see `Folder.require_code`.
+    Raises `ValueError` for code that this folder may not run.
     """
     folder.require_code(file, named_code(settings), seals)
     module = registry.load_agent(settings.agent)
@@ -91,43 +85,39 @@ def restored(
 def reopened(
     folder: Folder, described: Mapping[str, Any], online: Mapping[str, Any] | None = None
 ) -> Experiment:
-    """The experiment of the run in `folder`, whose config.json is `described`,
-    with an added stage for `online`.
+    """The experiment of the run in `folder` by its config.json, with a stage for `online` added.
 
     Raises `ValueError` where the run has such a stage, where its data set or its base has changed,
     and all errors of `restored`.
     """
-    settings = dataclasses.replace(settings_of(described), **(online or {}))
+    settings = settings_of(described)
     if online and described["then_online"]:
         raise ValueError(
             f"'{folder.path}' goes on online already. For another number of steps in all: --steps N"
         )
     if online:
         changes = preset_online(settings.agent, settings.env, settings.data)
-        settings = dataclasses.replace(settings, online=changes)
+        settings = dataclasses.replace(settings, **{**online, "online": changes})
     experiment = restored(
         settings, described["config"], folder, "config.json", described.get("seals")
     )
     then, now = described["dataset"] or {}, described_data(experiment.dataset) or {}
-    # The versions are those of the packages that read it: a run may go on with others, which is
-    # noted.
-    changed = sorted(
-        name for name in {**then, **now} if name != "versions" and now.get(name) != then.get(name)
-    )
-    if changed:
-        differences = "; ".join(
-            f"{name}: {then.get(name)} then, {now.get(name)} now" for name in changed
-        )
+    changes = [
+        f"{name}: {then.get(name)} then, {now.get(name)} now"
+        for name in sorted({**then, **now})
+        # A run may go on with other versions, which is noted.
+        if name != "versions" and now.get(name) != then.get(name)
+    ]
+    if changes:
         raise ValueError(
             f"data set '{settings.data}' is not what the run in '{folder.path}' began with: its "
-            f"files have changed. {differences}."
+            f"files have changed. {'; '.join(changes)}."
         )
     prefer_devices(experiment, len(settings.seeds))
     if population.digest_of_base(experiment.base) != described["base_digest"]:
         raise ValueError(
             f"the policy in '{settings.base}' is not the one that the run in '{folder.path}' began "
-            "with: it has changed since, as when it is trained on. Restore that folder, or start a "
-            "new run."
+            "with: it has been trained on, or changed. Restore that folder, or start a new run."
         )
     return experiment
 
@@ -137,31 +127,23 @@ def preset(
 ) -> Any:
     """The agent's Config by its presets for an environment, a data set or both.
 
-    No rows of the data are read.
-
-    The presets must not depend on how a run is evaluated. Without an environment, the presets of
-    the data set's own environment are used. A published data set is also recognised by its file,
-    and by its names in other collections.
+    Without an environment they are those of the data set's own, however a run is evaluated. A
+    published data set is also known by its file and its names in other collections.
     """
     return registry.preset(agent, module, *_task(env, data), variant=variant)
 
 
 def preset_online(agent: str, env: str | None, data: str | None) -> dict[str, Any] | None:
-    """The settings that the agent's presets change when a run goes on online;
-    None where they change nothing.
-    """
+    """The settings that the agent's presets change when a run goes on online, if any."""
     return registry.preset_online(agent, *_task(env, data)) or None
 
 
 def _task(env: str | None, data: str | None) -> tuple[str | None, ...]:
-    """The names of a task that presets may match: those of its environment and of its data set."""
+    """The names of a task that presets may match."""
     if data is None:
         return (env,)
-    return (
-        datasets.environment(data) if env in (None, "none") else env,
-        data,
-        *datasets.aliases(data),
-    )
+    name = datasets.environment(data) if env in (None, "none") else env
+    return (name, data, *datasets.aliases(data))
 
 
 def described(experiment: Experiment) -> dict[str, Any]:
@@ -177,7 +159,7 @@ def described(experiment: Experiment) -> dict[str, Any]:
 
 
 def shared(experiment: Experiment) -> dict[str, Any]:
-    """The settings and versions that all processes of a run must have in common."""
+    """What the processes of a run share."""
     entries = described(experiment)
     config = {f"config.{name}": value for name, value in entries.pop("config").items()}
     file = zlib.crc32(Path(str(experiment.module.__file__)).read_bytes())
@@ -190,16 +172,10 @@ def described_data(dataset: datasets.OfflineDataset | None) -> dict[str, Any] | 
         return None
     returns = dataset.returns()
     mean = float(returns.mean()) if len(returns) else None
-    return json.loads(
-        json_files.dumps({"transitions": dataset.num, "mean_return": mean, **dataset.provenance})
-    )
+    return json_files.plain({"transitions": dataset.num, "mean_return": mean, **dataset.provenance})
 
 
 def _environment(agent: str, env: str | None, dataset: datasets.OfflineDataset | None) -> str:
-    """The environment of a run: `env`, or the one that matches the data set.
-
-    Raises `ValueError` where neither names one.
-    """
     if env is not None:
         return env
     if dataset is None:
@@ -215,39 +191,11 @@ def _environment(agent: str, env: str | None, dataset: datasets.OfflineDataset |
 
 
 def _other_runs(settings: Settings, folder: Folder) -> tuple[Callable[[], Any] | None, ...]:
-    """Two functions: one reads the policy of --base, one the policies of --from.
-
-    None without the option. Each function reads only once for all trainings of a grid. `folder` is
-    the one whose files name the other runs.
-    """
+    """What reads the policies of --base and --from, which files in `folder` name, only once."""
 
     def reader(read: Callable[[Folder], Any], path: str | None) -> Callable[[], Any] | None:
         if path is None:
             return None
         return functools.cache(functools.partial(read, folder.other(path)))
 
-    return reader(loading.base, settings.base), reader(_beginning, settings.from_run)
-
-
-def _beginning(folder: Folder) -> Policies:
-    """The last policies of the run in `folder`, for --from. Raises `ValueError` without any."""
-    try:
-        return loading.load_all(folder)
-    except (ValueError, checkpoints.CheckpointError) as error:
-        raise ValueError(
-            f"--from {folder.path} cannot be read: {error} Name the folder of a run that has a "
-            "checkpoint."
-        ) from error
-
-
-def _require_mixing(experiment: Experiment) -> None:
-    """Raise `ValueError` where an offline share is given but batches are not mixed."""
-    settings = experiment.settings
-    if settings.offline_share != Settings.offline_share:
-        supply = Supply(
-            agent=settings.agent,
-            data=settings.data,
-            then_online=settings.then_online,
-            offline_share=settings.offline_share,
-        )
-        experiment.experience.require_mixing(supply)
+    return reader(loading.base, settings.base), reader(loading.load_named, settings.from_run)

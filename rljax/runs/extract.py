@@ -1,10 +1,10 @@
-"""Extract learners of a population into a new run, which continues from their current state."""
+"""Extract learners of a population into a new run, which continues from their state."""
 
 from __future__ import annotations
 
 import dataclasses
 import shutil
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,24 +23,18 @@ def extract(
 ) -> Path:
     """Extract some learners of the run in `folder` into a new run in `out`, and return its folder.
 
-    The new run has their records and a checkpoint with their complete state: agents, storage,
-    random numbers and environments. It can be resumed, evaluated, filmed and plotted. Settings that
-    changed during the run keep their current values. By default `out` is the folder's name and the
-    learners' numbers.
+    The new run has their records and their complete state. Settings that changed during the run
+    keep their current values. By default `out` is the folder's name and the learners' numbers.
 
-    Raises `ValueError` for learners that the run does not have, and for all of its learners, and
-    where this folder may not run its code or load its pickle; `FileExistsError` where `out` exists;
-    `CheckpointError` without a usable checkpoint.
+    Raises `ValueError` for learners that the run does not have, for all of them, and for code or a
+    pickle that this folder may not use; `FileExistsError` where `out` exists; `CheckpointError`
+    without a usable checkpoint.
     """
     source_folder, learners = arguments.run_folder(folder), list(learners)
     folder = source_folder.path
     source = run.Run.open(source_folder, console.View())
     number = len(source.training.members)
-    if (
-        not learners
-        or len(set(learners)) < len(learners)
-        or not set(learners) <= set(range(number))
-    ):
+    if not learners or sorted(set(learners) & set(range(number))) != sorted(learners):
         raise ValueError(
             f"learners {learners}: the run in '{folder}' has {number}, 0 to {number - 1}, "
             "name each once."
@@ -49,30 +43,21 @@ def extract(
         raise ValueError(
             f"these are all the learners of '{folder}': copy the folder, or name fewer."
         )
-    target = (
-        Path(out)
-        if out is not None
-        else folder.with_name(f"{folder.name}-{'-'.join(map(str, learners))}")
-    )
+    target = Path(out or folder.with_name(f"{folder.name}-{'-'.join(map(str, learners))}"))
     if target.exists():
         raise FileExistsError(f"'{target}' exists. Choose another --out.")
-    experiment, training = source.experiment, source.training
-    settings = dataclasses.replace(
-        experiment.settings, seeds=tuple(experiment.settings.seeds[p] for p in learners)
-    )
-    config = experiment.config
-    if training.schedule is not None:
-        settings = dataclasses.replace(settings, schedule=None)
+    settings, config = source.experiment.settings, source.experiment.config
+    seeds = tuple(settings.seeds[p] for p in learners)
+    settings = dataclasses.replace(settings, seeds=seeds, schedule=None)
+    if source.training.schedule is not None:
         values = checkpoints.notes(checkpoints.newest(folder / "checkpoints"))["values"]
-        config = dataclasses.replace(
-            config, **{name: tuple(value) for name, value in values.items()}
-        )
+        config = dataclasses.replace(config, **{name: tuple(x) for name, x in values.items()})
     config = population.of_learners(config, learners)
     # So that a folder with the final name is always complete.
     partial = target.with_name(f".partial-{target.name}")
     shutil.rmtree(partial, ignore_errors=True)
-    part_experiment = dataclasses.replace(experiment, settings=settings, config=config)
-    part = run.Run(part_experiment, partial, console.View())
+    experiment = dataclasses.replace(source.experiment, settings=settings, config=config)
+    part = run.Run(experiment, partial, console.View())
     try:
         _write(source, source_folder, part, learners)
         partial.rename(target)
@@ -90,13 +75,12 @@ def _write(source: run.Run, folder: trust.Folder, target: run.Run, learners: Seq
     whole, part = source.training, target.training
     many = whole.driver.template(whole.settings.seeds)
     few = part.driver.template(part.settings.seeds)
+    many["best"], few["best"] = many["agent"], few["agent"]
     arrays = {name: checkpoints.restore(path, name, many[name]) for name in many}
     items = {
         name: _of_learners(arrays[name], many[name], few[name], len(whole.members), learners)
         for name in many
     }
-    best = checkpoints.restore(path, "best", many["agent"])
-    items["best"] = _of_learners(best, many["agent"], few["agent"], len(whole.members), learners)
     blobs = {}
     environments = checkpoints.environments(folder, path, notes)
     if environments is not None:
@@ -107,17 +91,21 @@ def _write(source: run.Run, folder: trust.Folder, target: run.Run, learners: Seq
         notes["seal"] = trust.state_seal(state)
 
     place = {learner: number for number, learner in enumerate(learners)}
-    diverged = [
-        x | {"learner": place[x["learner"]]} for x in notes["diverged"] if x["learner"] in place
-    ]
-    best_return = [notes["best_return"][learner] for learner in learners]
+
+    def of_part(lines: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
+        return [
+            {**line, "learner": place[line["learner"]]}
+            for line in lines
+            if line["learner"] in place
+        ]
+
+    diverged = of_part(notes["diverged"])
     notes |= {
         "structure": checkpoint_state.structure(part),
         "values": None,
         "diverged": diverged,
-        "best_return": best_return,
+        "best_return": _entries(notes["best_return"], learners),
     }
-
     described = records.read_config(source.folder) | {
         "schedule": None,
         "seeds": part.settings.seeds,
@@ -133,44 +121,33 @@ def _write(source: run.Run, folder: trust.Folder, target: run.Run, learners: Seq
             if line["step"] <= notes["step"]:
                 recorder.metrics({name: _entries(value, learners) for name, value in line.items()})
         lines = [
-            line for line in records.read(source.folder, "evaluations") if line["learner"] in place
-        ]
-        lines = [
-            line | {"learner": place[line["learner"]]}
-            for line in lines
+            line
+            for line in of_part(records.read(source.folder, "evaluations"))
             if line["step"] <= notes["step"]
         ]
         for line in sorted(lines, key=lambda line: (line["step"], line["learner"])):
             recorder.evaluation(line)
-        blobs["run.json"] = records.dumps(notes | {"records": recorder.marks()}).encode()
+        blobs[checkpoints.NOTES] = records.dumps(notes | {"records": recorder.marks()}).encode()
     summary = records.read_summary(source.folder)
     if summary:
-        results = summaries.results(
-            lines, population.settings(part.members), part.dataset is not None
-        )
-        unchanged = {name: value for name, value in summary.items() if name != "settings"}
-        changed = {"seeds": part.settings.seeds, "diverged": diverged, **results}
-        records.write_json(target.folder / records.SUMMARY, unchanged | changed)
+        summary.pop("settings", None)
+        settings = population.settings(part.members)
+        summary |= {"seeds": part.settings.seeds, "diverged": diverged}
+        summary |= summaries.results(lines, settings, part.dataset is not None)
+        records.write_json(target.folder / records.SUMMARY, summary)
     checkpoints.save(target.folder / "checkpoints", notes["step"], items, blobs)
 
 
 def _of_learners(tree: Any, many: Any, few: Any, number: int, learners: Sequence[int]) -> Any:
-    """The rows of `learners` in every array of `tree`.
-
-    `many` has the shapes for all `number` learners, `few` those for `learners`.
-    """
+    """The rows of `learners` in `tree`, with shapes `many` for all `number`, `few` for these."""
 
     def take(leaf: Any, whole: Any, part: Any) -> Any:
-        axes = [
-            axis
-            for axis, sizes in enumerate(zip(whole.shape, part.shape, strict=True))
-            if len(set(sizes)) > 1
-        ]
+        sizes = zip(whole.shape, part.shape, strict=True)
+        axes = [axis for axis, (before, after) in enumerate(sizes) if before != after]
         if not axes:
             return leaf  # a counter, which all learners share
         (axis,) = axes
-        each = whole.shape[axis] // number
-        rows = environment_rows(learners, each)
+        rows = environment_rows(learners, whole.shape[axis] // number)
         return leaf[(slice(None),) * axis + (jax.numpy.asarray(rows),)]
 
     return jax.tree.map(take, tree, many, few)

@@ -1,6 +1,4 @@
-"""What a user is told when a training ends with an error:
-the cause, what is saved, and how to go on.
-"""
+"""Errors that end a training, for users: the cause, what is saved, and how to go on."""
 
 from __future__ import annotations
 
@@ -16,7 +14,7 @@ from rljax.training.loop import NoLearnerLeft, Training
 
 
 class RunError(Exception):
-    """A run cannot go on. The message says why, and what is saved."""
+    """A run cannot go on."""
 
 
 class Diverged(RunError):
@@ -24,11 +22,7 @@ class Diverged(RunError):
 
 
 def of_training(error: Exception, training: Training, folder: Path) -> Exception | None:
-    """The error to raise in place of one that ended the training of the run in `folder`.
-
-    None for an error that is neither of the machine nor of the environment nor of the numbers: a
-    fault of the code.
-    """
+    """The error to raise for one that ended a training in `folder`; None for faults of the code."""
 
     def told(text: str) -> str:
         return f"{text} {checkpoints.how_to_resume(folder)}"

@@ -29,12 +29,11 @@ def default_folder(settings: Settings) -> Path:
 
 
 def make_folder(folder: Path) -> Lock:
-    """Make the folder of a run, and lock it.
+    """Make and lock the folder of a run, or one that was left empty.
 
-    A folder that holds nothing is also fine: whoever made it was killed before it had written
-    config.json. Raises `FileExistsError` for any other folder or file.
+    Raises `FileExistsError` for any other folder or file.
     """
-    with contextlib.suppress(FileExistsError):  # the next line says more
+    with contextlib.suppress(FileExistsError):
         folder.mkdir(parents=True)
     _require_unused(folder)
     lock = Lock(folder)
@@ -49,14 +48,11 @@ def make_folder(folder: Path) -> Lock:
 
 
 def lock_run(folder: Path, wait: float) -> Lock | None:
-    """Lock the run in `folder` for the first process of this run, which alone gets the lock.
-
-    All raise its errors.
-    """
+    """Lock the run in `folder`. The first process alone gets the lock; all raise its errors."""
     taken: list[Lock] = []
 
     def take() -> None:
-        records.read_config(folder)  # only the folders of runs are locked
+        records.read_config(folder)  # others are not locked
         taken.append(Lock(folder, wait))
 
     processes.on_first(take)
@@ -73,14 +69,12 @@ def _require_unused(folder: Path) -> None:
 
 
 def require_visible(folder: Path) -> None:
-    """Raise `ValueError` where this process does not see the folder that the first process of the
-    run has made.
-    """
+    """Raise `ValueError` where this process does not see the folder that the first one made."""
     for _ in range(10):  # on network disks a new folder appears with a delay
         if (folder / "config.json").exists():
             return
         time.sleep(0.5)
     raise ValueError(
-        f"process 0 has made '{folder}', and this process does not see it. The processes of a run "
-        "write its checkpoints together: give --out a folder on a disk that all hosts share."
+        f"process 0 has made '{folder}', and this process does not see it. Give --out a folder on "
+        "a disk that all hosts share."
     )

@@ -1,5 +1,6 @@
-"""Strict JSON for the files of runs: written from Python's and NumPy's values,
-and checked when it is read.
+"""Strict JSON for the files of runs: of Python's and NumPy's values, and checked when read.
+
+Readers raise `ValueError` for files that cannot be read, or hold anything else.
 """
 
 from __future__ import annotations
@@ -20,11 +21,9 @@ from rljax.trust import RefusedFileError, safe
 
 
 def write_json(path: Path, value: Any) -> None:
-    """Write strict JSON atomically: `path` always holds the complete old or the complete new
-    content.
+    """Write strict JSON atomically.
 
-    Raises:
-        OSError: the disk is full, or the folder cannot be written. The old content stays.
+    Raises `OSError` where the disk is full or cannot be written; the old content stays.
     """
     path = Path(path)
     text = dumps(value, indent=2) + "\n"
@@ -50,16 +49,13 @@ def write_json(path: Path, value: Any) -> None:
 def dumps(value: Any, indent: int | None = None) -> str:
     """Strict JSON of numbers, text, lists, mappings, paths and arrays.
 
-    Numbers that are not finite become null.
-
-    Raises:
-        TypeError: a value of any other type.
+    Numbers that are not finite become null. Raises `TypeError` for a value of any other type.
     """
     return json.dumps(plain(value), indent=indent, allow_nan=False)
 
 
 def plain(value: Any) -> Any:
-    """Convert `value` to types that JSON has."""
+    """`value` in types that JSON has."""
     if value is None or isinstance(value, bool | int | str):
         return value
     if isinstance(value, float):
@@ -72,8 +68,10 @@ def plain(value: Any) -> Any:
         return os.fspath(value)
     if hasattr(value, "__array__"):
         array = np.asarray(value)
-        if array.dtype.kind in "biufUV":  # V: bfloat16 and similar types
-            return plain((array.astype(np.float64) if array.dtype.kind == "V" else array).tolist())
+        if array.dtype.kind == "V":  # bfloat16 and similar types
+            array = array.astype(np.float64)
+        if array.dtype.kind in "biufU":
+            return plain(array.tolist())
     raise TypeError(
         f"a value of kind '{type(value).__name__}' cannot be recorded, JSON has numbers, text "
         "and lists."
@@ -87,10 +85,7 @@ class Kind(NamedTuple):
     fits: Callable[[Any], bool]
 
     def __or__(self, other: Kind) -> Kind:
-        """Either of two kinds."""
-        return Kind(
-            f"{self.name} or {other.name}", lambda value: self.fits(value) or other.fits(value)
-        )
+        return Kind(f"{self.name} or {other.name}", lambda x: self.fits(x) or other.fits(x))
 
 
 def list_of(kind: Kind, least: int = 0) -> Kind:
@@ -103,7 +98,7 @@ def list_of(kind: Kind, least: int = 0) -> Kind:
 
 
 def object_of(optional: Mapping[str, Kind] | None = None, **kinds: Kind) -> Kind:
-    """An object that has at least these entries, and `optional` ones of these kinds."""
+    """An object with at least these entries, and `optional` ones."""
 
     def fits(value: Any) -> bool:
         return problem(value, {**(optional or {}), **kinds}, kinds) is None
@@ -116,40 +111,29 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < 2**63
 
 
-def _is_list(value: Any) -> bool:
-    return list_of(NUMBER | NULL, least=1).fits(value)
+def _has_names(value: Any) -> bool:  # names are shown to users
+    return isinstance(value, dict) and all(map(str.isprintable, value))
 
 
-def _is_printable(value: Any) -> bool:
-    return isinstance(value, str) and value.isprintable()
-
-
-NULL = Kind("null", lambda value: value is None)
-FLAG = Kind("true or false", lambda value: isinstance(value, bool))
-WHOLE = Kind("a whole number", lambda value: isinstance(value, int) and _is_number(value))
+NULL = Kind("null", lambda x: x is None)
+FLAG = Kind("true or false", lambda x: isinstance(x, bool))
+WHOLE = Kind("a whole number", lambda x: isinstance(x, int) and _is_number(x))
 NUMBER = Kind("a number", _is_number)
-TEXT = Kind("text", lambda value: isinstance(value, str))
-NAME = Kind("text without control characters", lambda value: value != "" and _is_printable(value))
+NUMBERS = list_of(NUMBER | NULL, least=1)
+TEXT = Kind("text", lambda x: isinstance(x, str))
+NAME = Kind(
+    "text without control characters", lambda x: isinstance(x, str) and x != "" and x.isprintable()
+)
 OBJECT = object_of()
+SETTINGS = Kind("an object of settings", _has_names)
 LISTS = Kind(
     "an object of lists of numbers",
-    lambda value: (
-        isinstance(value, dict)
-        and all(map(_is_printable, value))
-        and all(map(_is_list, value.values()))
-    ),
-)
-SETTINGS = Kind(  # names in it are shown to users
-    "an object of settings",
-    lambda value: isinstance(value, dict) and all(map(_is_printable, value)),
+    lambda x: _has_names(x) and all(map(NUMBERS.fits, x.values())),
 )
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """Read a file that holds one JSON object.
-
-    Raises `ValueError` where it cannot be read, or holds anything else.
-    """
+    """The JSON object in a file."""
     try:
         value = json.loads(safe(Path(path)).read_text(encoding="utf-8"))
     except OSError as error:
@@ -164,27 +148,22 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 def problem(value: Any, kinds: Mapping[str, Kind], needed: Iterable[str] = ()) -> str | None:
-    """What is wrong with an object: it lacks a needed entry, or an entry is of another kind.
-
-    None where it fits.
-    """
+    """What is wrong with an object, if anything: it lacks an entry, or one is of another kind."""
     if not isinstance(value, dict):
         return "is not a JSON object"
     missing = [name for name in needed if name not in value]
     if missing:
         return f"lacks {', '.join(map(repr, missing))}"
-    entries = [(name, kind) for name, kind in kinds.items() if name in value]
-    wrong = next((name for name, kind in entries if not kind.fits(value[name])), None)
-    return None if wrong is None else f"has a '{wrong}' that is not {kinds[wrong].name}"
+    for name, kind in kinds.items():
+        if name in value and not kind.fits(value[name]):
+            return f"has a '{name}' that is not {kind.name}"
+    return None
 
 
 def read_fitting(
     path: Path, kinds: Mapping[str, Kind], needed: Iterable[str] = ()
 ) -> dict[str, Any]:
-    """Read a file that holds one JSON object with entries of these kinds.
-
-    Raises `ValueError` where it does not.
-    """
+    """The JSON object in a file, with entries of these kinds."""
     value = read_json(path)
     wrong = problem(value, kinds, needed)
     if wrong is not None:
@@ -192,7 +171,7 @@ def read_fitting(
     return value
 
 
-# What the operating system's refusals mean, and what helps.
+_FILE = "there is a file where a folder should be: move it away"
 _REFUSALS = {
     errno.ENOSPC: "no space is left on the disk: free some",
     errno.EDQUOT: "your quota of disk space is used up: free some",
@@ -206,8 +185,8 @@ _REFUSALS = {
     errno.EPERM: "you have no permission",
     errno.EROFS: "the disk can only be read",
     errno.EISDIR: "there is a folder where a file should be: move it away",
-    errno.ENOTDIR: "there is a file where a folder should be: move it away",
-    errno.EEXIST: "there is a file where a folder should be: move it away",
+    errno.ENOTDIR: _FILE,
+    errno.EEXIST: _FILE,
     errno.ENOENT: "there is no such file or folder: was it moved or deleted?",
     errno.ENAMETOOLONG: "a name is too long",
     errno.EIO: "the disk does not answer as it should",
@@ -216,25 +195,21 @@ _REFUSALS = {
 
 
 def explain(error: BaseException) -> str:
-    """What an error of the operating system means, and what helps.
+    """What an error of the operating system means, and what helps; other errors by name.
 
-    Other errors are named by their first line.
-
-    The cause may be hidden in the chain of errors, or in the text of a package that reports it.
+    The cause may be hidden in the chain of errors, or in a package's text.
     """
-    number, name = None, None
     at: BaseException | None = error
     while at is not None:
+        number, name, said = None, None, None
         if isinstance(at, OSError) and at.errno is not None:
-            number, name = at.errno, at.filename
+            number, name, said = at.errno, at.filename, at.strerror
         elif (match := re.search(r"(?:OS error |os_error_code=')(\d+)", str(at))) is not None:
             number = int(match[1])
         if number is not None:
-            break
+            said = said or os.strerror(number)
+            where = "" if name is None or isinstance(name, int) else f"'{os.fsdecode(name)}': "
+            return where + (f"{_REFUSALS[number]} ({said})" if number in _REFUSALS else said)
         at = at.__cause__ or at.__context__
-    where = "" if name is None else f"'{os.fsdecode(name)}': " if not isinstance(name, int) else ""
-    if number is not None:
-        said = at.strerror if isinstance(at, OSError) and at.strerror else os.strerror(number)
-        return where + (f"{_REFUSALS[number]} ({said})" if number in _REFUSALS else said)
     lines = str(error).strip().splitlines()
     return f"{type(error).__name__}: {lines[0][:200]}" if lines else type(error).__name__

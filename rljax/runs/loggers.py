@@ -17,26 +17,26 @@ class Logger(Protocol):
     """Receives the records of a recorder, beside its files."""
 
     def metrics(self, record: Mapping[str, Any]) -> None:
-        """Report one chunk's metrics."""
+        """A chunk's."""
 
     def evaluation(self, record: Mapping[str, Any]) -> None:
-        """Report one learner's evaluation."""
+        """A learner's."""
 
     def summary(self, summary: Mapping[str, Any]) -> None:
-        """Report the summary of the run."""
+        """The run's."""
 
     def truncate(self, step: int) -> None:
         """Discard the records after `step`."""
 
     def flush(self) -> None:
-        """Send all records that are still in memory."""
+        """Send records in memory."""
 
     def close(self) -> None:
-        """Close all open files and connections."""
+        """Close files and connections."""
 
 
 class TensorBoard(Logger):
-    """Event files in one folder per learner, so that TensorBoard shows each learner as a run."""
+    """Event files in a folder for each learner, which TensorBoard shows as a run."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -76,7 +76,10 @@ class TensorBoard(Logger):
 
 
 class WandB(Logger):
-    """One Weights & Biases run, in which each metric has one series per learner."""
+    """One Weights & Biases run, in which each metric has one series per learner.
+
+    A separate process sends the data. A resumed run logs the same values at the same steps again.
+    """
 
     def __init__(self, out: Path, project: str) -> None:
         import wandb  # type: ignore[import-not-found]
@@ -93,8 +96,7 @@ class WandB(Logger):
                 id=previous,
                 resume="allow" if previous else None,
                 config=config,
-                # Capturing the console would break the progress display.
-                settings=wandb.Settings(console="off"),
+                settings=wandb.Settings(console="off"),  # the progress display has the console
             )
         except wandb.Error as error:
             raise ValueError(
@@ -114,30 +116,19 @@ class WandB(Logger):
         self._run.log({"environment_steps": record["step"], **named})
 
     def evaluation(self, record: Mapping[str, Any]) -> None:
-        named = {
-            f"{name}/learner_{record['learner']}": value
-            for name, value in _evaluation_means(record)
-        }
+        learner = record["learner"]
+        named = {f"{name}/learner_{learner}": value for name, value in _evaluation_means(record)}
         self._run.log({"environment_steps": record["step"], **named})
 
     def summary(self, summary: Mapping[str, Any]) -> None:
         self._run.summary.update(plain(summary))
-
-    def truncate(self, step: int) -> None:
-        """Do nothing: the resumed run logs the same values at the same steps."""
-
-    def flush(self) -> None:
-        """Do nothing: a separate process sends the data."""
 
     def close(self) -> None:
         self._run.finish()
 
 
 def _scalars(record: Mapping[str, Any]) -> Iterator[tuple[int, str, float]]:
-    """(learner, name, value) for each number of a metrics record.
-
-    A number of the whole run belongs to learner 0.
-    """
+    """(learner, name, value) of each number; those of the whole run are learner 0's."""
     for name, value in record.items():
         value = plain(value)
         for learner, entry in enumerate(value if isinstance(value, list) else [value]):
@@ -147,29 +138,23 @@ def _scalars(record: Mapping[str, Any]) -> Iterator[tuple[int, str, float]]:
 
 def _evaluation_means(record: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
     names = {"returns": "return", "lengths": "length", "success": "success", "scores": "score"}
-    fields = {name: record.get(field) for field, name in names.items()} | (
-        record.get("signals") or {}
-    )
-    for name, entries in fields.items():
+    fields = {name: record.get(field) for field, name in names.items()}
+    for name, entries in (fields | (record.get("signals") or {})).items():
         values = np.asarray(plain(entries) or np.nan, np.float64)
         if np.isfinite(values).all():
             yield f"evaluation/{name}", float(values.mean())
 
 
-def require(package: str, extra: str) -> None:
-    """Raise `ValueError` unless the package of a logger can be imported."""
-    try:
-        __import__(package)
-    except ImportError as error:
-        raise ValueError(
-            f"recording to {extra} needs the package '{package}', which cannot be imported "
-            f"({error}). Install it: pip install 'rljax[{extra}]'"
-        ) from error
-
-
 def require_loggers(tensorboard: bool, wandb: str | None) -> None:
-    """Raise `ValueError` where the package of a chosen logger is not installed."""
-    if tensorboard:
-        require("tensorboardX", "tensorboard")
+    """Raise `ValueError` where the package of a chosen logger cannot be imported."""
+    packages = {"tensorboardX": "tensorboard"} if tensorboard else {}
     if wandb is not None:
-        require("wandb", "wandb")
+        packages["wandb"] = "wandb"
+    for package, extra in packages.items():
+        try:
+            __import__(package)
+        except ImportError as error:
+            raise ValueError(
+                f"recording to {extra} needs the package '{package}', which cannot be imported "
+                f"({error}). Install it: pip install 'rljax[{extra}]'"
+            ) from error

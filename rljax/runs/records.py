@@ -1,15 +1,15 @@
-"""The records of a run: append-only files, and optionally TensorBoard or Weights & Biases beside
-them.
+"""The records of a run: append-only files of JSON lines, and loggers, which may lag behind.
 
-The files are the reference. Each line is one JSON object and is passed to the operating system
-before the call returns, so that a killed run loses no finished line. JSON is strict: a number that
-is not finite is null. TensorBoard and Weights & Biases are views that may lag behind.
+Each line reaches the operating system before the call returns, so that a killed run loses none. A
+number that is not finite is null.
 """
 
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
+import math
 import os
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
@@ -34,85 +34,71 @@ SUMMARY = "summary.json"
 class Recorder:
     """Appends to the files of one run, and to the optional loggers.
 
-    For an existing run an incomplete last line is removed, and new lines are appended. `truncate`
-    takes the files back to a checkpoint. A write that fails (on a full disk) raises `OSError` and
-    does not damage the lines before it.
+    A write that fails (on a full disk) raises `OSError` and does not damage the lines before it.
     """
 
-    def __init__(self, out: Path, tensorboard: bool = False, wandb: str | None = None) -> None:
-        """Open the files of the run in `out`. The folder is created where it does not exist.
+    def __init__(
+        self, out: Path | None, tensorboard: bool = False, wandb: str | None = None
+    ) -> None:
+        """Open the files of the run in the folder `out`, and remove incomplete last lines.
 
-        Args:
-            out: the run's folder. If it has a config.json, this describes the run to Weights &
-                Biases.
-            tensorboard: also write event files, one folder per learner, under `out`/tensorboard.
-            wandb: a Weights & Biases project to report to; `WANDB_MODE=offline` keeps everything
-                under `out`/wandb.
-
-        Raises:
-            ValueError: the package of a logger is not installed, or Weights & Biases does not
-                start.
+        Nothing is recorded where `out` is None, as in a process that does not write. `wandb` is the
+        name of a project. Raises `ValueError` where a logger is not installed or does not start.
         """
-        out = Path(out)
         self._out = out
+        self._loggers: list[Logger] = []
+        self._files: dict[str, _Lines] = {}
+        if out is None:
+            return
         require_loggers(tensorboard, wandb)
         out.mkdir(parents=True, exist_ok=True)
-        self._loggers: list[Logger] = []
         if tensorboard:
             self._loggers.append(TensorBoard(out / "tensorboard"))
         if wandb is not None:
             self._loggers.append(WandB(out, wandb))
-        here = {name: out / file for name, file in FILES.items()}
-        self._files = {
-            name: _Lines(path, name)
-            for name, path in here.items()
-            if name not in RARE or path.exists()
-        }
+        for name, file in FILES.items():
+            if name not in RARE or (out / file).exists():
+                self._files[name] = _Lines(out / file, name)
 
     def metrics(self, record: Mapping[str, Any]) -> None:
         """Append one chunk's metrics: `step`, numbers, and lists with one value per learner."""
-        self._files["metrics"].append(record)
+        self._append("metrics", record)
         for logger in self._loggers:
             logger.metrics(record)
 
     def evaluation(self, record: Mapping[str, Any]) -> None:
-        """Append one learner's evaluation: `step, learner, seed, returns, lengths,
-        wall_seconds`.
-        """
-        self._files["evaluations"].append(record)
+        """Append an evaluation: `step, learner, seed, returns, lengths, wall_seconds`."""
+        self._append("evaluations", record)
         for logger in self._loggers:
             logger.evaluation(record)
 
     def change(self, record: Mapping[str, Any]) -> None:
-        """Append a change of settings: `step`, `parents`, and `values` by name,
-        with one entry per learner.
-        """
-        if "changes" not in self._files:
-            self._files["changes"] = _Lines(self._out / FILES["changes"], "changes")
-        self._files["changes"].append(record)
+        """Append a change of settings: `step`, and by learner `parents` and `values` by name."""
+        self._append("changes", record)
+
+    def _append(self, name: str, record: Mapping[str, Any]) -> None:
+        if self._out is not None:
+            if name not in self._files:
+                self._files[name] = _Lines(self._out / FILES[name], name)
+            self._files[name].append(record)
 
     def summary(self, summary: Mapping[str, Any]) -> None:
         """Write summary.json, atomically."""
-        write_json(self._out / SUMMARY, summary)
+        if self._out is not None:
+            write_json(self._out / SUMMARY, summary)
         for logger in self._loggers:
             logger.summary(summary)
 
     def marks(self) -> dict[str, list[int]]:
-        """The size and the checksum of each file as it is now.
-
-        They are kept up to date with every line.
-        """
+        """The size and the checksum of each file as it is now."""
         return {name: file.mark for name, file in self._files.items()}
 
     def truncate(self, step: int, marks: Mapping[str, Sequence[int]] | None = None) -> None:
         """Delete all lines from the first one beyond `step` on, and an incomplete last line.
 
-        With the `marks` of a checkpoint, each file gets its size from then. This is for files
-        without `differences`. Without marks, lines of `step` itself stay.
-
-        Write a chunk's lines (and call `sync`) before the checkpoint of its step. Then the files of
-        a resumed run equal those of a run that was never interrupted. Weights & Biases cannot
-        delete values: there the resumed run reports the same values at the same steps again.
+        With the `marks` of a checkpoint, each file, without `differences`, gets its size from then.
+        Where lines are written (and `sync` is called) before the checkpoint of their step, the
+        files of a resumed run equal those of a run without a stop.
         """
         for name, file in self._files.items():
             file.truncate(step, None if marks is None else marks.get(name, (0, 0))[0])
@@ -140,44 +126,11 @@ class Recorder:
         self.close()
 
 
-class Nowhere:
-    """Replaces a `Recorder` in a process that does not write. It records nothing."""
-
-    def metrics(self, record: Mapping[str, Any]) -> None:
-        """Nothing."""
-
-    def evaluation(self, record: Mapping[str, Any]) -> None:
-        """Nothing."""
-
-    def change(self, record: Mapping[str, Any]) -> None:
-        """Nothing."""
-
-    def summary(self, summary: Mapping[str, Any]) -> None:
-        """Nothing."""
-
-    def marks(self) -> dict[str, list[int]]:
-        """None: this process has no files."""
-        return {}
-
-    def truncate(self, step: int, marks: Mapping[str, Sequence[int]] | None = None) -> None:
-        """Nothing."""
-
-    def sync(self) -> None:
-        """Nothing."""
-
-    def close(self) -> None:
-        """Nothing."""
-
-
 def read(out: Path, name: Literal["metrics", "evaluations", "changes"]) -> list[dict[str, Any]]:
-    """The records of a run so far, in order; null becomes None.
+    """The records of a run so far, in order; none where the file does not exist yet.
 
-    The list is empty where the file does not exist yet.
-
-    An incomplete last line (of a run that was killed, or is writing) is left out.
-
-    Raises:
-        ValueError: an unknown name, or a damaged line before the last one.
+    An incomplete last line is left out. Raises `ValueError` for an unknown name, or a damaged line
+    before the last one.
     """
     if name not in FILES:
         raise ValueError(f"a run records no '{name}', it records {', '.join(FILES)}.")
@@ -186,7 +139,7 @@ def read(out: Path, name: Literal["metrics", "evaluations", "changes"]) -> list[
 
 
 def parse(line: bytes, name: str) -> dict[str, Any] | None:
-    """The record in a line of the file `name`; None where it is damaged."""
+    """The record in a line of the file `name`, or None."""
     record, problem = _parsed(line, name)
     return record if problem is None else None
 
@@ -201,21 +154,20 @@ def _parsed(line: bytes, name: str) -> tuple[Any, str | None]:
 
 
 def differences(out: Path, marks: Mapping[str, Sequence[int]]) -> list[str]:
-    """What has changed in the records of a run since its checkpoint with these `marks`.
-
-    Lines after the checkpoint do not count.
-    """
+    """What has changed in the records up to a run's checkpoint with these `marks`."""
     messages = []
     for name, (size, checksum) in marks.items():
         path = Path(out) / FILES[name]
-        content = safe(path).read_bytes()[:size] if path.exists() else b""
-        if size and not path.exists():
-            messages.append(f"{FILES[name]} is missing")
+        exists = path.exists()
+        content = safe(path).read_bytes()[:size] if exists else b""
+        if size and not exists:
+            messages.append(f"{path.name} is missing")
         elif len(content) < size:
-            lost = f"it has {len(content):,} of {size:,} bytes"
-            messages.append(f"{FILES[name]} has lost lines: {lost}")
+            messages.append(
+                f"{path.name} has lost lines: it has {len(content):,} of {size:,} bytes"
+            )
         elif zlib.crc32(content) != checksum:
-            messages.append(f"{FILES[name]} has been changed")
+            messages.append(f"{path.name} has been changed")
     return messages
 
 
@@ -224,16 +176,15 @@ class RecordsChanged(ValueError):
 
 
 def require_unchanged(out: Path, notes: Mapping[str, Any], accept: bool) -> list[str]:
-    """The `differences` since the checkpoint with these notes.
-
-    Raises `RecordsChanged` unless they are accepted.
+    """The `differences` since the checkpoint with these notes, or `RecordsChanged` for any that
+    the user does not `accept`.
     """
     messages = differences(out, notes["records"])
     if messages and not accept:
         raise RecordsChanged(
             f"the records of '{out}' are not those of its checkpoint of step {notes['step']}: "
             f"{'; '.join(messages)}. "
-            "Restore the files. Or go on with them as they are, which config.json will say: "
+            "Restore the files, or go on with them, which config.json will say: "
             f"rljax resume {out} --accept-changed-records"
         )
     return messages
@@ -251,10 +202,7 @@ def is_evaluated(folder: Path, step: int) -> bool:
 
 
 def is_summarised(folder: Path, steps: int) -> bool:
-    """Whether summary.json describes the end of the run at `steps`.
-
-    A run that was killed before its end lacks it.
-    """
+    """Whether summary.json describes the end of the run at `steps`."""
     summary = read_summary(folder)
     return bool(summary.get("complete")) and summary.get("steps", 0) >= steps
 
@@ -262,59 +210,48 @@ def is_summarised(folder: Path, steps: int) -> bool:
 def read_config(folder: Path) -> dict[str, Any]:
     """A run's config.json.
 
-    Raises `ValueError` where there is no such file, where it is not that of a run, and where the
-    run has another format than `FORMAT`.
+    Raises `ValueError` where there is none, where it is not that of a run, or of another `FORMAT`.
     """
     path = Path(folder) / "config.json"
     if not path.exists():
-        patterns = ["*/" * depth + "config.json" for depth in (1, 2, 3)]
-        inside = [file for pattern in patterns for file in sorted(Path(folder).glob(pattern))]
+        inside = [
+            f"'{file.parent}'"
+            for depth in (1, 2, 3)
+            for file in sorted(Path(folder).glob("*/" * depth + "config.json"))
+        ]
         hint = "The folder that rljax train names as its output is one."
         if inside:
-            hint = f"Runs in it: {', '.join(repr(str(file.parent)) for file in inside[:3])}."
+            hint = f"Runs in it: {', '.join(inside[:3])}."
         raise ValueError(f"'{folder}' is not a run: it has no config.json. {hint}")
     try:
         described = json_files.read_json(path)
     except ValueError as error:
         raise ValueError(f"'{folder}' is not a run: its {error}.") from None
-    _require_format(described.get("format"), folder)
-    wrong = json_files.problem(described, CONFIG, NEEDED)
-    spec = {} if wrong else described["spec"]
-    shapes = [part["shape"] for part in spec.get("parts", ())] + [spec.get("observation_shape", ())]
-    if not wrong and not all(
-        0 <= number < 2**32 for numbers in (described["seeds"], *shapes) for number in numbers
-    ):
-        wrong = "has a seed, or a size of observations, that is not between 0 and 2^32"
+    number, wrong, remedy = described.get("format"), None, "Restore it from a copy."
+    is_number = json_files.WHOLE.fits(number)
+    if not is_number or number != FORMAT:
+        says = f"says format {number}" if is_number else "says no format"
+        wrong = f"{says}, this version of rljax reads format {FORMAT}"
+        remedy = "Read the run with the version that wrote it, or start a new one."
+    wrong = wrong or json_files.problem(described, CONFIG, NEEDED) or _wrong_numbers(described)
     if wrong is not None:
-        raise ValueError(
-            f"'{folder}' cannot be read as a run: its config.json {wrong}. Restore it from a copy."
-        )
-    learners, seeds = len(described["learners"]), len(described["seeds"])
-    if learners != seeds:
-        raise ValueError(
-            f"'{folder}' cannot be read as a run: its config.json has {learners} learners "
-            f"and {seeds} seeds."
-        )
+        raise ValueError(f"'{folder}' cannot be read as a run: its config.json {wrong}. {remedy}")
     return described
 
 
-def _require_format(number: Any, folder: Path) -> None:
-    """Raise `ValueError` unless `number`, the format that a run's config.json says, is `FORMAT`."""
-    is_number = json_files.WHOLE.fits(number)
-    if is_number and number == FORMAT:
-        return
-    says = f"says format {number}" if is_number else "says no format"
-    raise ValueError(
-        f"'{folder}' cannot be read as a run: its config.json {says}, this version of rljax reads "
-        f"format {FORMAT}. Read the run with the version that wrote it, or start a new one."
-    )
+def _wrong_numbers(described: Mapping[str, Any]) -> str | None:
+    learners, seeds, spec = (described[name] for name in ("learners", "seeds", "spec"))
+    if len(learners) != len(seeds):
+        return f"has {len(learners)} learners and {len(seeds)} seeds"
+    shapes = [part["shape"] for part in spec.get("parts", ())]
+    numbers = itertools.chain(seeds, spec["observation_shape"], *shapes)
+    if all(0 <= number < 2**32 for number in numbers):
+        return None
+    return "has a seed, or a size of observations, that is not between 0 and 2^32"
 
 
 def read_summary(folder: Path) -> dict[str, Any]:
-    """A run's summary.json; empty where the run has not ended yet.
-
-    Raises `ValueError` where it is damaged.
-    """
+    """A run's summary.json, or {} before its end. Raises `ValueError` where it is damaged."""
     path = Path(folder) / SUMMARY
     if not path.exists():
         return {}
@@ -322,15 +259,12 @@ def read_summary(folder: Path) -> dict[str, Any]:
         return json_files.read_fitting(path, RESULTS)
     except ValueError as error:
         raise ValueError(
-            f"the {error} in '{folder}'. Delete that file: it is written again where the run "
-            "goes on or ends."
+            f"the {error} in '{folder}'. Delete that file: the run writes it again."
         ) from None
 
 
 def find(paths: Sequence[Path]) -> list[Path]:
-    """The folders of runs among `paths` and below them at any depth, each once.
-
-    Folders inside runs are not searched.
+    """The folders of runs among `paths` and below them, each once; none inside of runs.
 
     Raises `ValueError` for a path that is not a folder.
     """
@@ -356,12 +290,10 @@ class _Lines:
     def __init__(self, path: Path, name: str) -> None:
         self._path, self._name = path, name
         self._file = safe(path).open("ab", buffering=0)
-        self._checksum = 0
-        self.truncate(None)
+        self.truncate(math.inf)
 
     @property
     def mark(self) -> list[int]:
-        """The size and the checksum of the file."""
         return [self._size, self._checksum]
 
     def append(self, record: Mapping[str, Any]) -> None:
@@ -377,16 +309,12 @@ class _Lines:
             raise
         self._size, self._checksum = start + len(line), zlib.crc32(line, self._checksum)
 
-    def truncate(self, step: int | None, size: int | None = None) -> None:
-        """Keep the first `size` bytes, or else the complete lines before the first one beyond
-        `step`.
-
-        Without both, all complete lines stay.
-        """
+    def truncate(self, step: float, size: int | None = None) -> None:
+        """Keep `size` bytes, or else the complete lines before the first one beyond `step`."""
         end = size or 0
         if size is None:
             for line_end, record in _lines(self._path, self._name):
-                if step is not None and record["step"] > step:
+                if record["step"] > step:
                     break
                 end = line_end
         present = os.fstat(self._file.fileno()).st_size

@@ -1,6 +1,4 @@
-"""A run goes on: the checks of its folder and checkpoint before that,
-and the notes of it in config.json.
-"""
+"""A run goes on: the checks before that, and the notes of it in config.json."""
 
 from __future__ import annotations
 
@@ -13,13 +11,10 @@ from rljax.runs import checkpoints, records
 from rljax.system import hardware
 from rljax.training.loop import Training, checkpoint_state
 from rljax.training.named_code import named_code
-from rljax.training.settings import Settings
 
 
 def require_same_beginning(folder: Path, inherited: Any) -> None:
-    """Raise `ValueError` where what learners inherit has changed since the run in `folder`,
-    which begins anew.
-    """
+    """Raise `ValueError` where the run in `folder` begins anew and would inherit other policies."""
     if records.read_config(folder).get("inherited") != inherited:
         raise ValueError(
             f"the run in '{folder}' begins anew, and the run of its --from has changed since. "
@@ -28,21 +23,16 @@ def require_same_beginning(folder: Path, inherited: Any) -> None:
 
 
 def note_resumption(
-    folder: Path,
-    settings: Settings,
-    entry: dict[str, Any],
-    conditions: Mapping[str, Any],
-    state_bytes: int | None,
+    folder: Path, training: Training, entry: dict[str, Any], conditions: Mapping[str, Any]
 ) -> list[str]:
-    """Record in config.json that the run goes on: the new plan,
-    and the `entry` with the step and the command.
+    """Record in config.json that the run goes on: its new plan, and the `entry`.
 
-    Returns a warning where the conditions differ from those at the run's beginning, and records the
-    difference.
+    Conditions that differ from those at the run's beginning are recorded, and returned as a
+    warning.
     """
-    described = records.read_config(folder)
-    if state_bytes is not None and not described["then_online"]:
-        described["state_bytes"] = state_bytes
+    described, settings = records.read_config(folder), training.settings
+    if settings.then_online and not described["then_online"]:
+        described["state_bytes"] = training.needed_bytes
     described |= {
         name: getattr(settings, name)
         for name in ("steps", "then_online", "offline_share", "online")
@@ -53,24 +43,18 @@ def note_resumption(
         entry = entry | {"different": different}
     described["resumed"] = [*(described.get("resumed") or []), entry]
     records.write_json(folder / "config.json", described)
-    if not different:
-        return []
-    return [
-        (
-            f"the run began under other conditions ({'; '.join(different)}). Its numbers will "
-            "differ from those of a run that stayed as it was; config.json says so."
-        )
-    ]
+    warning = (
+        f"the run began under other conditions ({'; '.join(different)}). Its numbers will "
+        "differ from those of an unchanged run; config.json says so."
+    )
+    return [warning] if different else []
 
 
 def require_structure(folder: Path, saved: Mapping[str, Any], structure: Mapping[str, Any]) -> None:
-    """Raise `ValueError` where the `saved` settings of a checkpoint are not those in `structure`.
-
-    Both shape its arrays. A setting that neither the checkpoint nor the run's config.json has is
-    newer than the run, and has its default.
-    """
+    """Raise `ValueError` where a checkpoint's `saved` settings are not those in `structure`."""
     written = records.read_config(folder)["config"]
     for name, value in structure.items():
+        # A setting that is newer than the run has its default.
         is_new = name.startswith("online.") or name.removeprefix("config.") not in written
         if saved.get(name, value if is_new else None) != value:
             raise ValueError(
@@ -81,9 +65,9 @@ def require_structure(folder: Path, saved: Mapping[str, Any], structure: Mapping
 
 
 def notes_of(training: Training, path: Path) -> dict[str, Any]:
-    """Read the notes of checkpoint `path`; `training` enters the stage in which it was saved.
+    """The notes of checkpoint `path`; `training` enters the stage in which it was saved.
 
-    Raises `CheckpointError` where they are not the notes of this training.
+    Raises `CheckpointError` for notes that are not of this training.
     """
     notes = checkpoints.notes(path)
     try:
@@ -92,15 +76,17 @@ def notes_of(training: Training, path: Path) -> dict[str, Any]:
         _ = notes["environments"], notes["structure"].items(), notes["records"].items()
         _ = [entry["learner"] for entry in notes["diverged"]]
     except (AttributeError, IndexError, KeyError, TypeError) as error:
-        raise checkpoints.not_notes(path, error) from error
+        raise checkpoints.CheckpointError(
+            f"'{path / checkpoints.NOTES}' does not hold the notes of a checkpoint: "
+            f"{type(error).__name__} {error}."
+        ) from error
     return notes
 
 
 def continued(training: Training, folder: Path, path: Path, steps: int | None) -> dict[str, Any]:
-    """Check that the run in `folder` can go on from checkpoint `path`; return its notes.
+    """The notes of checkpoint `path`, from which the run in `folder` goes on, to `steps` if given.
 
-    `steps` is the new end of `training`, None for the same one. Raises `ValueError` where the run
-    cannot go on, and where it is complete.
+    Raises `ValueError` where it cannot go on, or is complete.
     """
     notes = notes_of(training, path)
     if steps is not None:

@@ -1,4 +1,4 @@
-"""A run: one training in a folder, which holds its settings, records, checkpoints and summary."""
+"""A run: one training in a folder of settings, records, checkpoints and a summary."""
 
 from __future__ import annotations
 
@@ -61,24 +61,21 @@ def train(
         env: an environment's name; None is the one that matches `data`. A registered Gymnasium
             environment, or a function that makes one, stands for its name.
         steps: environment steps of each learner; for an agent that learns from data alone, updates.
-        data: a data set's name or file. Agents that declare a `Dataset` learn from it alone. Agents
+        data: a data set's name or file. Agents that declare a `Dataset` learn from it alone, those
             that declare a `Replay` mix it with their own experience.
         seeds: a number of learners (with seeds 0, 1, ...) or their seeds.
         config: an agent's Config, a mapping of changes to the preset, or None. Its floats may be
             sequences, one value per learner.
         out: the run's folder; None is a new one in runs/.
-        trust: whether code that the config.json of `base` names may run, if another user began that
-            run.
+        trust: whether code that `base` or `from_run` of another user names may run.
         settings: further fields of `rljax.training.settings.Settings`.
 
-    NumPy's numbers are accepted wherever Python's are.
+    NumPy's numbers do as well as Python's. Raises `ValueError` or `TypeError` for arguments that
+    cannot work, before anything compiles; `FileExistsError` if `out` exists and is not empty;
+    `failures.Diverged` for values that are not finite.
 
-    Raises `ValueError` or `TypeError` for arguments that cannot work, before anything compiles;
-    `FileExistsError` if `out` exists and is not empty; `failures.Diverged` for values that are not
-    finite.
-
-    After `rljax.distributed.processes.join`, every process must call this function with the same
-    arguments. The first process writes the files and shows the progress.
+    After `rljax.distributed.processes.join`, every process must make the same call. The first one
+    writes the files and shows the progress.
     """
     experiment = processes.on_all(
         lambda: experiments.prepare(
@@ -103,56 +100,45 @@ def resume(
     command: str | None = None,
     trust: bool = False,
 ) -> Path:
-    """Continue the run in folder `out` to its end, or to `steps`.
+    """Continue the run in folder `out` to its end, or to `steps`, as if it had not been stopped.
 
-    The result equals that of a run without a stop.
-
-    A run without a checkpoint begins anew, with its settings. Records that have changed since the
-    last checkpoint are refused, unless `accept_changed_records`: config.json then says so.
-
-    With `then_online`, a run from a data set goes on in its environment for so many steps after its
-    updates, with `offline_share`. The result is the same as if it had begun with these settings.
+    A run without a checkpoint begins anew. With `then_online`, a run from a data set goes on in its
+    environment for so many steps after its updates, with `offline_share`, as if it had begun so.
+    `accept_changed_records` goes on with records that have changed since the last checkpoint, as
+    config.json then says. `trust` is for code and pickles that another user named or made.
 
     Raises `ValueError` where `out` is not a run, is complete, or cannot continue in this way, and
-    where continuing it would run code or load a pickle that another user's command named or made.
-    With `trust`, it does. Raises `RecordsChanged` (a `ValueError`) for changed records;
-    `FolderInUse` (a `ValueError`) where another process writes this run; `CheckpointError` where no
-    checkpoint is usable.
+    for code and pickles without trust; `RecordsChanged` and, where another process writes this run,
+    `FolderInUse`, both `ValueError`s; `CheckpointError` where no checkpoint is usable.
     """
     folder = arguments.run_folder(out, trust)
     steps = None if steps is None else configuration.integer(steps, "steps", LARGEST)
     online = arguments.online_stage(then_online, offline_share, steps)
-    run = Run.continued(
+    return Run.continued(
         folder,
         console.create(quiet),
         steps,
         command or shlex.join(sys.argv),
         online=online,
         accept_changed_records=accept_changed_records,
-    )
-    return run.execute()
+    ).execute()
 
 
 class Run:
-    """A training in a folder.
-
-    First call `begin` or `continued`, then `execute`. `open` is for readers.
-    """
+    """A training in a folder: `begin` or `continued`, then `execute`. `open` is for readers."""
 
     def __init__(self, experiment: Experiment, folder: Path, view: console.View) -> None:
-        """Check everything that can be wrong. Nothing is written or compiled yet."""
+        """Check everything; nothing is written or compiled yet."""
         self.experiment, self.folder, self.view = experiment, folder, view
         self.training = Training(experiment, on_compile=lambda: view.status("compiling"))
         self.wall = 0.0
         self.saver = saving.Saver(self.training, folder, view)
         self.lock: Lock | None = None  # in the first process of a run that writes
-        self.recorder: records.Recorder | records.Nowhere = records.Nowhere()
+        self.recorder = records.Recorder(None)
 
     @classmethod
     def begin(cls, experiment: Experiment, folder: Path, view: console.View, command: str) -> Run:
-        """Begin a run with fresh learners in a new folder, and write its settings,
-        versions and hardware there.
-        """
+        """Begin a run with fresh learners in a new folder, and write config.json there."""
         processes.require_same(lambda: experiments.shared(experiment) | {"out": str(folder)})
         run = processes.on_all(lambda: cls(experiment, folder, view))
         try:
@@ -187,9 +173,7 @@ class Run:
         training.start()
 
     def _conditions(self) -> dict[str, Any]:
-        """All conditions, apart from settings, that can change a number:
-        devices, versions, precision.
-        """
+        """Conditions, apart from settings, that can change a number."""
         used = [stage.driver.spread.num_devices for stage in self.training.stages]
         return {**hardware.provenance(), "devices_used": used}
 
@@ -201,10 +185,7 @@ class Run:
     def open(
         cls, folder: Folder, view: console.View, online: Mapping[str, Any] | None = None
     ) -> Run:
-        """The run in `folder` with the settings in its config.json.
-
-        It has an added online stage for `online`.
-        """
+        """The run in `folder`, with an added stage for the settings `online`."""
         described = read_config(folder.path)
         run = cls(experiments.reopened(folder, described, online), folder.path, view)
         if online:
@@ -226,8 +207,7 @@ class Run:
     ) -> Run:
         """Continue the run in `folder` to its end, or to `steps`. config.json records `command`.
 
-        This call waits up to `wait` seconds for the lock of a process on a lost host. Raises all
-        errors of `resume`.
+        Waits up to `wait` seconds for the lock of a lost host. Raises all errors of `resume`.
         """
         with contextlib.ExitStack() as undo:
             folder_lock = folders.lock_run(folder.path, wait)
@@ -245,9 +225,7 @@ class Run:
     def _resume(
         self, folder: Folder, steps: int | None, command: str, accept_changed_records: bool
     ) -> None:
-        """Continue from the newest undamaged checkpoint,
-        or from the beginning where none was saved yet.
-        """
+        """Continue from the newest undamaged checkpoint, or begin anew."""
         path = processes.on_first(lambda: checkpoints.last(self.folder))
         if path is None:
             self._begin_anew(steps, command)
@@ -261,10 +239,7 @@ class Run:
         )
         if changed:
             self.view.warn(f"the records have changed since the checkpoint: {'; '.join(changed)}.")
-        processes.on_first(lambda: self._note_resumption(notes["step"], command, changed))
-        self.recorder = processes.on_all(self._record)
-        self.recorder.truncate(notes["step"], None if changed else notes["records"])
-        self._show_start()
+        self._go_on(command, notes["step"], None if changed else notes["records"], changed)
         training = self.training
         with training.clock.counting():
             template = training.driver.template(training.settings.seeds)
@@ -275,53 +250,52 @@ class Run:
         if notes["environments"] == "lost":
             self.view.warn(
                 f"the state of '{training.settings.env}' cannot be saved ({notes['reason']}): its "
-                "episodes start anew, so this run will differ from one that was never stopped."
+                "episodes start anew, so this run will differ from one without a stop."
             )
 
     def _begin_anew(self, steps: int | None, command: str) -> None:
-        """Begin again with the settings in config.json."""
         if steps is not None:
             self.training.extend(steps)
         processes.on_all(self.training.check_memory)
         processes.on_first(lambda: records.discard(self.folder))
-        processes.on_first(lambda: self._note_resumption(0, command, []))
-        self.recorder = processes.on_all(self._record)
-        self.recorder.truncate(0)
-        self._show_start()
+        self._go_on(command)
         processes.on_all(
             lambda: resumption.require_same_beginning(self.folder, self.training.inherited)
         )
         self.view.say(f"'{self.folder}' has no checkpoint yet: the run begins anew.")
         self.training.start()
 
-    def _show_start(self) -> None:
-        """Show that the run goes on, and its warnings."""
-        needed = read_config(self.folder).get("state_bytes", 0)
-        self.view.start(self.folder, self.training.total, self.training.settings, needed)
-        self._warn()
-
-    def _note_resumption(self, step: int, command: str, changed_records: list[str]) -> None:
-        state_bytes = self.training.needed_bytes if self.training.settings.then_online else None
-        entry: dict[str, Any] = {"step": step, "command": command}
+    def _go_on(
+        self,
+        command: str,
+        step: int = 0,
+        marks: Mapping[str, Sequence[int]] | None = None,
+        changed_records: Sequence[str] = (),
+    ) -> None:
+        """Note and show that the run goes on from `step`, and cut its records."""
+        training, entry = self.training, {"step": step, "command": command}
         if changed_records:
             entry["changed_records"] = changed_records
-        settings, conditions = self.training.settings, self._conditions()
-        self.training.warnings += resumption.note_resumption(
-            self.folder, settings, entry, conditions, state_bytes
+        training.warnings += processes.on_first(
+            lambda: resumption.note_resumption(self.folder, training, entry, self._conditions())
         )
+        self.recorder = processes.on_all(self._record)
+        self.recorder.truncate(step, marks)
+        needed = read_config(self.folder)["state_bytes"]
+        self.view.start(self.folder, training.total, training.settings, needed)
+        self._warn()
 
     def execute(self) -> Path:
-        """Train to the end or to an interruption. In both cases the folder holds everything."""
+        """Train to the end or to an interruption; in both cases everything is saved."""
         self.began = time.perf_counter() - self.wall
         self.saver.start()
         training, interrupted = self.training, False
         try:
-            has_policy = training.complete or (
-                training.step == 0 and training.inherited is not None
-            )
-            evaluates = has_policy and training.evaluator is not None
-            if evaluates and not processes.on_first(
-                lambda: records.is_evaluated(self.folder, training.step)
+            inherits = training.step == 0 and training.inherited is not None
+            if (
+                (training.complete or inherits)
+                and training.evaluator is not None
+                and not processes.on_first(lambda: records.is_evaluated(self.folder, training.step))
             ):
                 self._evaluate()
                 self._save()
@@ -335,8 +309,7 @@ class Run:
         except Exception as error:
             if isinstance(error, NoLearnerLeft):
                 processes.on_first(self._summarise)
-            failure = failures.of_training(error, training, self.folder)
-            if failure is None:
+            if (failure := failures.of_training(error, training, self.folder)) is None:
                 raise
             raise failure from error
         finally:
@@ -358,19 +331,15 @@ class Run:
                 self.lock.release()
 
     def _close(self, after_error: bool) -> None:
-        """Close everything.
-
-        What an environment raises in `close` does not hide an earlier error.
-        """
+        """Close everything. What an environment raises here does not hide an earlier error."""
         try:
             self.close()
         except EnvironmentFailed as error:
             if not after_error:
-                ended = (
+                raise error.with_advice(
                     f"Training has ended at step {self.training.step:,}, and all of it is saved "
                     f"in '{self.folder}'."
-                )
-                raise error.with_advice(ended) from error
+                ) from error
 
     def _chunk(self) -> None:
         training = self.training
@@ -390,7 +359,6 @@ class Run:
             self.recorder.change(change)
 
     def _warn(self) -> None:
-        """Show the training's warnings once."""
         while self.training.warnings:
             self.view.warn(self.training.warnings.pop(0))
 
@@ -426,8 +394,7 @@ class Run:
         self.recorder.summary(summary)
         return summary
 
-    def _record(self) -> records.Recorder | records.Nowhere:
-        if not processes.is_first():
-            return records.Nowhere()
+    def _record(self) -> records.Recorder:
         settings = self.training.settings
-        return records.Recorder(self.folder, tensorboard=settings.tensorboard, wandb=settings.wandb)
+        out = self.folder if processes.is_first() else None
+        return records.Recorder(out, tensorboard=settings.tensorboard, wandb=settings.wandb)

@@ -11,17 +11,14 @@ from rljax.training.loop import Training, checkpoint_state
 from rljax.trust import PICKLED, is_pickle, state_seal
 
 CHECKPOINT_SECONDS = 600.0  # between checkpoints, where no number of steps is set
-MOST_SAVING = 0.05  # of the time, at most: where saving takes long, checkpoints are fewer
+MOST_SAVING = 0.05  # of the time: where saving takes long, checkpoints are fewer
 
 
 class Saver:
     """Saves the checkpoints of the run of `training` in `folder`, and says when one is due."""
 
     def __init__(self, training: Training, folder: Path, view: console.View) -> None:
-        """Save nothing yet. `start` begins to count the time."""
-        self._training = training
-        self._folder = folder
-        self._view = view
+        self._training, self._folder, self._view = training, folder, view
         self._warned_of_pickle = False
         self.start()
 
@@ -31,19 +28,17 @@ class Saver:
         self._seconds = 0.0  # that the last checkpoint took
 
     def is_due(self) -> bool:
-        """Whether a checkpoint is due, by steps where their number is set,
-        and by time otherwise.
-        """
+        """Whether a checkpoint is due, by steps where their number is set, or by time."""
         every = self._training.checkpoint_every
         if every is not None:
             return self._training.step % every == 0
         wait = max(CHECKPOINT_SECONDS, self._seconds / MOST_SAVING)
         return processes.any_process(time.perf_counter() - self._last >= wait)
 
-    def save(self, recorder: records.Recorder | records.Nowhere, began: float) -> None:
+    def save(self, recorder: records.Recorder, began: float) -> None:
         """Save a checkpoint, after the lines of `recorder` are on the disk.
 
-        `began` is when the run began, on the clock of `time.perf_counter`.
+        The run began at `began` by `time.perf_counter`.
         """
         self._view.status("saving")
         start = time.perf_counter()
@@ -56,17 +51,17 @@ class Saver:
                 self._warned_of_pickle = True
                 self._view.warn(PICKLED.format(env=training.settings.env))
         notes = checkpoint_state.notes(training, environments) | {
-            "wall_seconds": time.perf_counter() - began
+            "wall_seconds": time.perf_counter() - began,
+            "seal": state_seal(environments),
+            "records": recorder.marks(),
         }
-        notes["seal"] = state_seal(environments)
-        blobs["run.json"] = json_files.dumps(notes | {"records": recorder.marks()}).encode()
-        keep = training.settings.keep_checkpoints
+        blobs[checkpoints.NOTES] = json_files.dumps(notes).encode()
         checkpoints.save(
             self._folder / "checkpoints",
             training.step,
             checkpoint_state.arrays(training),
             blobs,
-            keep=keep,
+            keep=training.settings.keep_checkpoints,
         )
         self._last = time.perf_counter()
         self._seconds = self._last - start

@@ -1,16 +1,26 @@
-"""What the files of a run hold: the fields of config.json, of each line of the records,
-and of summary.json.
-"""
+"""The fields of config.json, of each line of the records, and of summary.json."""
 
 from __future__ import annotations
 
-from rljax.runs import json_files
-from rljax.runs.json_files import FLAG, LISTS, NAME, NULL, NUMBER, OBJECT, SETTINGS, TEXT, WHOLE
+from rljax.runs.json_files import (
+    FLAG,
+    LISTS,
+    NAME,
+    NULL,
+    NUMBER,
+    NUMBERS,
+    OBJECT,
+    SETTINGS,
+    TEXT,
+    WHOLE,
+    list_of,
+    object_of,
+)
 
-FORMAT = 1  # of a run's folder; a change that this version could not read gets the next number
+FORMAT = 1  # of a run's folder; a change that older versions cannot read gets the next number
 
-SHAPE = json_files.list_of(WHOLE)
-PARTS = json_files.list_of(json_files.object_of(name=NAME, shape=SHAPE, dtype=NAME))
+SHAPE = list_of(WHOLE)
+PARTS = list_of(object_of(name=NAME, shape=SHAPE, dtype=NAME))
 CONFIG = {
     "format": WHOLE,
     **dict.fromkeys(("agent", "env", "environment", "storage"), NAME),
@@ -22,24 +32,24 @@ CONFIG = {
     "offline_share": NUMBER | NAME,
     "weights": NAME,
     **dict.fromkeys(("weights_alpha", "weights_share"), NUMBER),
-    "seeds": json_files.list_of(WHOLE, least=1),
+    "seeds": list_of(WHOLE, least=1),
     "config": SETTINGS,
     "online": SETTINGS | NULL,
-    "spec": json_files.object_of(
+    "spec": object_of(
         {"observation_dtype": NAME, "parts": PARTS, "signals": PARTS, "choices": SHAPE},
         **{"name": NAME, "observation_shape": SHAPE, "action_size": WHOLE, "discrete": FLAG},
     ),
-    "learners": json_files.list_of(json_files.object_of(seed=WHOLE, settings=SETTINGS)),
-    "reference": json_files.list_of(NUMBER) | NULL,
+    "learners": list_of(object_of(seed=WHOLE, settings=SETTINGS)),
+    "reference": list_of(NUMBER) | NULL,
     **dict.fromkeys(("dataset", "inherited", "spaces"), OBJECT | NULL),
-    "from_parts": json_files.list_of(NAME) | NULL,
-    "schedule": OBJECT | json_files.list_of(json_files.list_of(WHOLE | OBJECT)) | NULL,
+    "from_parts": list_of(NAME) | NULL,
+    "schedule": OBJECT | list_of(list_of(WHOLE | OBJECT)) | NULL,
     "state_bytes": WHOLE,
     **dict.fromkeys(("base_digest", "command", "processor", "git_revision"), TEXT | NULL),
-    "resumed": json_files.list_of(json_files.object_of(step=WHOLE, command=TEXT)) | NULL,
+    "resumed": list_of(object_of(step=WHOLE, command=TEXT)) | NULL,
     "versions": SETTINGS | NULL,
-    "devices": json_files.list_of(TEXT) | NULL,
-    "devices_used": json_files.list_of(WHOLE),
+    "devices": list_of(TEXT) | NULL,
+    "devices_used": list_of(WHOLE),
 }
 NEEDED = tuple(name for name in CONFIG if name != "resumed")
 LINES = {
@@ -48,10 +58,10 @@ LINES = {
         "step": WHOLE,
         "learner": WHOLE,
         "seed": WHOLE,
-        "returns": json_files.list_of(NUMBER | NULL, least=1),
-        "lengths": json_files.list_of(NUMBER | NULL),
-        "scores": json_files.list_of(NUMBER | NULL) | NULL,
-        "success": json_files.list_of(FLAG | NUMBER | NULL) | NULL,
+        "returns": NUMBERS,
+        "lengths": list_of(NUMBER | NULL),
+        "scores": list_of(NUMBER | NULL) | NULL,
+        "success": list_of(FLAG | NUMBER | NULL) | NULL,
         "signals": LISTS | NULL,
         "wall_seconds": NUMBER | NULL,
     },
@@ -65,8 +75,8 @@ NEEDED_IN_LINES = {
 RESULTS = {
     "complete": FLAG,
     "steps": WHOLE,
-    "seeds": json_files.list_of(WHOLE),
-    "diverged": json_files.list_of(json_files.object_of(learner=WHOLE)),
+    "seeds": list_of(WHOLE),
+    "diverged": list_of(object_of(learner=WHOLE)),
     **dict.fromkeys(
         ("wall_seconds", "compile_seconds", "steps_per_second", "peak_memory_bytes"), NUMBER | NULL
     ),

@@ -1,9 +1,7 @@
 """Grids: all combinations of some settings and seeds, in as few programs as possible.
 
-Settings that are `float` in a Config are traced. All their combinations and seeds are learners of
-one population. Other settings shape the program, and each of their combinations is a separate
-launch. A population that does not fit on the device is also divided into several launches. Launches
-run one after the other.
+All combinations of traced settings, `float` in a Config, and seeds are one population; each of
+other settings is a launch. A population that does not fit on the device is several launches.
 """
 
 from __future__ import annotations
@@ -41,29 +39,22 @@ from rljax.training.settings import settings_of
 from rljax.trust import Folder, seals
 
 PLAN = "plan.json"
+SEEDS = json_files.list_of(json_files.WHOLE, least=1)
+LAUNCH = json_files.object_of(folder=json_files.NAME, seeds=SEEDS, config=json_files.SETTINGS)
 NEEDED = {  # in plan.json
     "settings": json_files.OBJECT,
     "points": json_files.list_of(json_files.SETTINGS, least=1),
-    "launches": json_files.list_of(
-        json_files.object_of(
-            folder=json_files.NAME,
-            seeds=json_files.list_of(json_files.WHOLE, least=1),
-            config=json_files.SETTINGS,
-        ),
-        least=1,
-    ),
+    "launches": json_files.list_of(LAUNCH, least=1),
     "command": json_files.TEXT,
 }
 # Seconds for which a task waits for a machine of a cluster that may be lost.
 LOST_AFTER = 2 * lock.STALE_AFTER
-# Of the available memory: the memory that a program needs beyond its state is known only after
-# compilation.
-SHARE = 0.8
+SHARE = 0.8  # of the memory: what a program needs beyond its state is known after compilation only
 
 
 @dataclasses.dataclass(frozen=True)
 class Launch:
-    """One program. Its learners are in the order of `seeds`."""
+    """One program, with a learner for each of `seeds`."""
 
     config: Any
     seeds: tuple[int, ...]
@@ -73,7 +64,7 @@ class Launch:
 
 @dataclasses.dataclass(frozen=True)
 class GridPlan:
-    """The launches that will run, one after the other."""
+    """Launches to run one after the other."""
 
     experiment: Experiment
     points: Sequence[Mapping[str, Any]]
@@ -83,35 +74,26 @@ class GridPlan:
     def __str__(self) -> str:
         """The plan as text for users."""
         learners = sum(len(launch.seeds) for launch in self.launches)
-        text = f"{_count(learners, 'learner')} in {_count(len(self.launches), 'program')}"
-        text += " one after the other:" if len(self.launches) > 1 else ":"
-        traced = float_fields(type(self.experiment.config))
+        order = " one after the other" if len(self.launches) > 1 else ""
+        programs = _count(len(self.launches), "program")
+        lines = [f"{_count(learners, 'learner')} in {programs}{order}:"]
         for name in self.points[0]:
             values = list(dict.fromkeys(point[name] for point in self.points))
-            how = (
-                "an axis of the program"
-                if name in traced and None not in values
-                else "a program for each value"
-            )
-            shown = ", ".join(map(population.shown, values[:8])) + (
-                ", ..." if len(values) > 8 else ""
-            )
-            text += f"\n  config.{name.replace('_', '-')} = {shown}: {how}"
+            traced = name in float_fields(type(self.experiment.config)) and None not in values
+            how = "an axis of the program" if traced else "a program for each value"
+            more = ", ..." if len(values) > 8 else ""
+            shown = ", ".join(map(population.shown, values[:8])) + more
+            lines.append(f"config.{name.replace('_', '-')} = {shown}: {how}")
         for number, launch in enumerate(self.launches):
             shape = f", {population.label(launch.shape)}" if launch.shape else ""
-            gigabytes = launch.bytes_needed / 1e9
-            text += (
-                "\n"
-                f"  program {number}: {_count(len(launch.seeds), 'learner')}, {gigabytes:.2f} "
-                f"GB of state{shape}"
+            lines.append(
+                f"program {number}: {_count(len(launch.seeds), 'learner')}, "
+                f"{launch.bytes_needed / 1e9:.2f} GB of state{shape}"
             )
         if self.bytes_available is not None:
-            text += (
-                "\n"
-                f"  {self.bytes_available / 1e9:.1f} GB of memory are free; plans use "
-                f"{SHARE:.0%} of it"
-            )
-        return text
+            free = f"{self.bytes_available / 1e9:.1f} GB of memory are free"
+            lines.append(f"{free}; plans use {SHARE:.0%} of it")
+        return "\n  ".join(lines)
 
 
 def launches(
@@ -119,36 +101,33 @@ def launches(
 ) -> list[Launch]:
     """One learner for each point and seed, in one launch for each program.
 
-    A point holds settings that replace those of `config`. Raises `ValueError` or `TypeError` for a
-    name that is no setting, and for a value that a setting cannot have.
+    A point's settings replace those of `config`. Raises `ValueError` or `TypeError` for names and
+    values that settings cannot have.
     """
     traced = float_fields(type(config))
     groups: dict[tuple[Any, ...], list[Mapping[str, Any]]] = {}
     for point in points:
-        shape = {
-            name: value for name, value in point.items() if name not in traced or value is None
-        }
-        groups.setdefault(tuple(shape.items()), []).append(point)
+        shape = [(name, x) for name, x in point.items() if name not in traced or x is None]
+        groups.setdefault(tuple(shape), []).append(point)
     made = []
-    for shape, members in groups.items():
-        names = [name for name in members[0] if name not in dict(shape)]
-        floats = {name: tuple(float(m[name]) for m in members for _ in seeds) for name in names}
-        single = {
-            name: values[0] if len(set(values)) == 1 else values for name, values in floats.items()
-        }
-        launch_config = configuration.replace(config, dict(shape) | single, "grid")
-        made.append(Launch(launch_config, tuple(seeds) * len(members), dict(shape)))
+    for key, members in groups.items():
+        shape = dict(key)
+        changes = dict(shape)
+        for name in members[0]:
+            if name not in shape:
+                values = tuple(float(m[name]) for m in members for _ in seeds)
+                changes[name] = values[0] if len(set(values)) == 1 else values
+        changed = configuration.replace(config, changes, "grid")
+        made.append(Launch(changed, tuple(seeds) * len(members), shape))
     return made
 
 
 def plan(
     experiment: Experiment, points: Sequence[Mapping[str, Any]], most: int | None = None
 ) -> GridPlan:
-    """Plan and check `experiment` at all `points` of a grid,
-    in launches of at most `most` learners.
+    """Plan and check `experiment` at all `points`, in launches of at most `most` learners.
 
-    Nothing is written or compiled. Raises `ValueError` or `TypeError` for settings that cannot
-    work.
+    Nothing is written or compiled. Raises `ValueError` or `TypeError` for what cannot work.
     """
     if most is not None and most < 1:
         raise ValueError(f"--learners-per-launch is {most}, it must be at least 1.")
@@ -158,16 +137,15 @@ def plan(
     for launch in launches(experiment.config, points, experiment.settings.seeds):
         population.members(launch.config, launch.seeds)
         shared, each = _measure(experiment, launch)
-        fit = len(launch.seeds)
+        number = len(launch.seeds)
+        size = min(number, most or number)
         if available is not None:
-            fit = max(1, int((SHARE * available - shared) / max(1, each)))
-        size = min(len(launch.seeds), fit, most or len(launch.seeds))
-        # Launches are as equal in size as possible: launches of one size share a compiled program.
-        size = -(-len(launch.seeds) // -(-len(launch.seeds) // size))
-        for first in range(0, len(launch.seeds), size):
-            which = range(first, min(first + size, len(launch.seeds)))
-            config = population.of_learners(launch.config, which)
-            seeds = tuple(launch.seeds[i] for i in which)
+            size = min(size, max(1, int((SHARE * available - shared) / max(1, each))))
+        # Launches of one size share a compiled program.
+        size = -(-number // -(-number // size))
+        for first in range(0, number, size):
+            seeds = launch.seeds[first : first + size]
+            config = population.of_learners(launch.config, range(first, first + len(seeds)))
             split.append(Launch(config, seeds, launch.shape, shared + each * len(seeds)))
     return GridPlan(experiment, points, split, available)
 
@@ -182,13 +160,10 @@ def train(
     most: int | None = None,
     workers: ray_cluster.RayCluster | None = None,
 ) -> Path:
-    """Train at each of the `points` with every seed, and return the folder.
-
-    Where there is only one launch, the folder is a run. Otherwise it holds a run for each launch:
+    """Train at each of the `points` with every seed, and return the folder, of one run or of runs
     launch-000 and so on.
 
-    Raises all errors of `plan` and `rljax.train`. A launch whose learners have all diverged does
-    not stop the next one.
+    Raises all errors of `plan` and `rljax.train`. Diverged launches do not stop the next ones.
     """
     made = plan(experiment, points, most)
     folder = Path(out) if out is not None else folders.default_folder(experiment.settings)
@@ -206,7 +181,7 @@ def train(
 
 
 def write(plan: GridPlan, folder: Path, command: str) -> None:
-    """Create `folder` and write the plan into it. `execute` then trains its launches.
+    """Write the plan into a new `folder`, where `execute` trains its launches.
 
     Raises `FileExistsError` where the folder is not empty.
     """
@@ -261,10 +236,10 @@ def resume(
     quiet: bool = True,
     workers: ray_cluster.RayCluster | None = None,
 ) -> Path:
-    """Continue the launches of the grid in `out`, to `steps` if there is such a number.
+    """Continue the launches of the grid in `out`, to `steps` if given.
 
-    Raises `ValueError` if all launches are done, if another process trains them, or if this folder
-    may not run their code. Raises `RunError` at the end if all learners of a launch have diverged.
+    Raises `ValueError` if all are done, if another process trains them, or if this folder may not
+    run their code, and at the end `RunError` if all learners of a launch have diverged.
     """
     folder = arguments.run_folder(out)
     with Lock(folder.path):
@@ -298,12 +273,10 @@ def execute(
     quiet: bool = True,
     workers: ray_cluster.RayCluster | None = None,
 ) -> bool:
-    """Train the unfinished launches in `folder`, to `steps` if there is such a number.
+    """Train the unfinished launches in `folder`, to `steps` if given; False if interrupted.
 
-    Returns False where this was interrupted. Raises `ValueError` where another process trains them.
-
-    The launches run one after the other, or at the same time on the `workers`, which must see the
-    folder under the same name.
+    They run in turn, or together on `workers`, which must see the folder under the same name.
+    Raises `ValueError` where another process trains them.
     """
     with Lock(folder):
         return _execute(Folder(folder), steps, quiet, workers)
@@ -322,7 +295,7 @@ def _execute(
 
 
 def _require_code(folder: Folder, names: Sequence[str]) -> None:
-    """Raise `ValueError` for a grid, or launches of it, with code that this folder may not run."""
+    """Raise `ValueError` where this folder may not run the code of a grid or launches of it."""
     plan = read(folder.path)
     settings = settings_of({**plan["settings"], "seeds": ()})
     folder.require_code(PLAN, named_code(settings), plan.get("seals"))
@@ -341,11 +314,9 @@ def launch(
     quiet: bool = True,
     wait: float = 0.0,
 ) -> bool:
-    """Train one launch of the grid in `out`, or continue it.
+    """Train or continue one launch of the grid in `out`; False if interrupted.
 
-    Returns False where it was interrupted.
-
-    If another machine had this launch and may be lost, wait for it for `wait` seconds. If all
+    Waits up to `wait` seconds for another machine that had this launch and may be lost. If all
     learners of the launch diverge, only its summary says so.
     """
     folder = arguments.run_folder(out)
@@ -374,19 +345,13 @@ def launch(
 
 
 def state(folder: Path, steps: int | None = None) -> str:
-    """The state of a launch: "new", "begun", "complete" (to `steps`, where given),
-    or "diverged" (all its learners).
-    """
+    """A launch is "new", "begun", "complete" (to `steps`, if given), or "diverged" (all of it)."""
     summary = records.read_summary(folder)
     if summary and len(summary.get("diverged", [])) == len(summary.get("seeds", [])) > 0:
         return "diverged"
     if not checkpoints.steps(folder / "checkpoints"):
         return "new"
-    return (
-        "complete"
-        if summary.get("complete") and summary.get("steps", 0) >= (steps or 0)
-        else "begun"
-    )
+    return "complete" if records.is_summarised(folder, steps or 0) else "begun"
 
 
 def _of(experiment: Experiment, launch: Launch) -> Experiment:
@@ -395,10 +360,7 @@ def _of(experiment: Experiment, launch: Launch) -> Experiment:
 
 
 def _measure(experiment: Experiment, launch: Launch) -> tuple[int, int]:
-    """The bytes that all learners share, and the bytes of each learner.
-
-    Raises all errors of beginning a run.
-    """
+    """The bytes that learners share, and those of each. Raises all errors of beginning a run."""
     first = Launch(population.of_learners(launch.config, [0]), launch.seeds[:1], launch.shape)
     trial = Training(_of(experiment, first))
     try:

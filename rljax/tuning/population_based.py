@@ -1,11 +1,9 @@
-"""Population-based training as a search.
-
-Its result is the schedule of settings of its best learner and ancestors.
-"""
+"""Population-based training as a search for a schedule of settings."""
 
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections.abc import Mapping
 from typing import Any
 
@@ -22,16 +20,12 @@ class PopulationBasedSearch:
     """One population whose learners take over from each other;
     see `rljax.training.schedules.PopulationBased`.
 
-    The tuning seeds are assigned to the learners in turn. The result is tested by training anew
-    from the beginning, with the settings that the best learner and its ancestors had. The weights
-    of the best learner are not tested: the search selected them by their score, which biases the
-    score.
+    Learners have the tuning seeds in turn. The settings of the best one and its ancestors are
+    tested by training anew: the search selected its weights by their score, which biases that.
     """
 
     def __init__(self, task: SearchTask) -> None:
-        """Raises `ValueError` where the space has settings other than traced numbers,
-        or Optuna is not installed.
-        """
+        """Raises `ValueError` for a space of other settings than traced numbers."""
         require_optuna()
         for name, entry in task.space.entries.items():
             if "choices" in entry or not task.space.is_traced(name):
@@ -52,20 +46,17 @@ class PopulationBasedSearch:
 
     @property
     def steps(self) -> int:
-        """The steps of all learners together."""
+        """The steps of all learners."""
         return self.task.protocol.population * self.task.experiment.settings.steps
 
     @property
     def every(self) -> int:
-        """Steps between changes.
-
-        A run rounds them up to a multiple of the steps between evaluations.
-        """
+        """Steps between changes, which a run rounds up to an evaluation."""
         every = self.task.protocol.every
         return max(1, self.task.experiment.settings.steps // 20) if every is None else every
 
     def search(self) -> SearchResult | None:
-        """Train the population, or continue it. Returns None where this was interrupted.
+        """Train or continue the population; None if interrupted.
 
         Raises `RunError` where all learners have diverged.
         """
@@ -102,17 +93,19 @@ class PopulationBasedSearch:
         study = optuna.create_study(
             sampler=search_spaces.sampler("random", task.protocol.search_seed, 0)
         )
-        points = [
-            task.space.settings(study.ask(task.space.distributions()).params) for _ in range(number)
-        ]
-        values = {name: tuple(point[name] for point in points) for name in task.space.entries}
+        space, distributions = task.space, task.space.distributions()
+        points = [space.settings(study.ask(distributions).params) for _ in range(number)]
+        values = {name: tuple(point[name] for point in points) for name in space.entries}
         config = configuration.replace(task.experiment.config, values, "space")
-        seeds = tuple(
-            task.protocol.tuning_seeds[p % len(task.protocol.tuning_seeds)] for p in range(number)
-        )
-        ranges = {name: (entry["low"], entry["high"]) for name, entry in task.space.entries.items()}
-        schedule = {"ranges": ranges, "every": self.every, "seed": task.protocol.search_seed}
-        schedule |= {"limits": search_spaces.limits(task.protocol)}
+        seeds = tuple(itertools.islice(itertools.cycle(task.protocol.tuning_seeds), number))
+        schedule = {
+            "ranges": {
+                name: (entry["low"], entry["high"]) for name, entry in space.entries.items()
+            },
+            "every": self.every,
+            "seed": task.protocol.search_seed,
+            "limits": search_spaces.limits(task.protocol),
+        }
         settings = dataclasses.replace(task.experiment.settings, seeds=seeds, schedule=schedule)
         experiment = dataclasses.replace(task.experiment, settings=settings)
         return grids.GridPlan(experiment, points, [grids.Launch(config, seeds, {})], None)

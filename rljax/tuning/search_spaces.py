@@ -1,6 +1,4 @@
-"""Spaces of settings that a sweep searches, its protocol, Optuna's samplers,
-and Hyperband's brackets.
-"""
+"""Spaces of settings, protocols of sweeps, Optuna's samplers, and Hyperband's brackets."""
 
 from __future__ import annotations
 
@@ -28,19 +26,14 @@ class Protocol:
 
     method: str = "tpe"  # one of METHODS
     trials: int = 64  # number of settings that are tried
-    # trials of a generation, or pbt's learners; hyperband's brackets have numbers of their own
-    population: int = 16
-    # seeds of learners; every trial is trained with each of them
-    tuning_seeds: tuple[int, ...] = (0, 1, 2)
-    # seeds of learners; only the result is trained with them
-    test_seeds: tuple[int, ...] = tuple(range(100, 110))
-    # steps between pbt's changes of settings; None: a twentieth of all steps
-    every: int | None = None
+    population: int = 16  # trials of a generation, unless of hyperband, or pbt's learners
+    tuning_seeds: tuple[int, ...] = (0, 1, 2)  # of each trial
+    test_seeds: tuple[int, ...] = tuple(range(100, 110))  # of the result
+    every: int | None = None  # steps between pbt's changes; None: a twentieth of all
     eta: int = 3  # hyperband keeps one of `eta` trials, and gives it `eta` times the steps
-    min_steps: int | None = None  # steps of hyperband's shortest trials; None: a 27th of all steps
+    min_steps: int | None = None  # steps of hyperband's shortest trials; None: a 27th of all
     search_seed: int = 0  # the sampler's seed
-    # URL of an Optuna storage; None: an SQLite file in the sweep's folder
-    storage: str | None = None
+    storage: str | None = None  # URL for Optuna; None: an SQLite file in the sweep's folder
     study: str = "sweep"  # the study's name in the storage
     # on means of signals per episode, "cost=25"; trials beyond one are worse than others
     limits: tuple[str, ...] = ()
@@ -52,17 +45,13 @@ def check(protocol: Protocol) -> None:
         raise ValueError(
             f"--method is '{protocol.method}', it must be one of {', '.join(METHODS)}."
         )
-    for name, least in (
-        ("trials", 1),
-        ("population", 2 if protocol.method == "pbt" else 1),
-        ("eta", 2),
-    ):
-        if getattr(protocol, name) < least:
-            raise ValueError(f"--{name} is {getattr(protocol, name)}, it must be at least {least}.")
-        if getattr(protocol, name) > MOST_LEARNERS:
-            raise ValueError(
-                f"--{name} is {getattr(protocol, name):,}, it must be at most {MOST_LEARNERS:,}."
-            )
+    smallest = {"trials": 1, "population": 2 if protocol.method == "pbt" else 1, "eta": 2}
+    for name, least in smallest.items():
+        number = getattr(protocol, name)
+        if number < least:
+            raise ValueError(f"--{name} is {number}, it must be at least {least}.")
+        if number > MOST_LEARNERS:
+            raise ValueError(f"--{name} is {number:,}, it must be at most {MOST_LEARNERS:,}.")
     limits(protocol)
     both = sorted(set(protocol.tuning_seeds) & set(protocol.test_seeds))
     if both:
@@ -99,10 +88,8 @@ def listed(seeds: Sequence[int]) -> str:
 
 @dataclasses.dataclass(frozen=True)
 class Space:
-    """The settings of an agent that are searched, and their ranges or choices.
-
-    `entries` holds for each setting `{"low", "high"}` and optionally `"log"`, or `{"choices"}`. A
-    trial's parameters are in Optuna's form, in which choices are text.
+    """The settings of an agent that are searched: `{"low", "high"}`, perhaps with `"log"`, or
+    `{"choices"}`. In a trial's parameters, Optuna's form, choices are text.
     """
 
     entries: Mapping[str, Mapping[str, Any]]
@@ -115,15 +102,14 @@ class Space:
         made: dict[str, Any] = {}
         for name, entry in self.entries.items():
             if "choices" in entry:
-                made[name] = distributions.CategoricalDistribution(
-                    [_text(choice) for choice in entry["choices"]]
-                )
-            else:
-                low, high, log = entry["low"], entry["high"], entry.get("log", False)
-                if self.is_traced(name):
-                    made[name] = distributions.FloatDistribution(low, high, log=log)
-                else:  # a file may say 1e6
-                    made[name] = distributions.IntDistribution(int(low), int(high), log=log)
+                texts = list(map(_text, entry["choices"]))
+                made[name] = distributions.CategoricalDistribution(texts)
+                continue
+            low, high, log = entry["low"], entry["high"], entry.get("log", False)
+            if self.is_traced(name):
+                made[name] = distributions.FloatDistribution(low, high, log=log)
+            else:  # a file may say 1e6
+                made[name] = distributions.IntDistribution(int(low), int(high), log=log)
         return made
 
     def settings(self, params: Mapping[str, Any]) -> dict[str, Any]:
@@ -131,14 +117,11 @@ class Space:
         return {name: self._setting(name, params[name]) for name in self.entries}
 
     def corner(self, end: int) -> dict[str, Any]:
-        """The settings at one end of the space: the first (0) or the last (-1) value of each range
-        or choices.
-        """
-        ends = {
-            name: entry.get("choices") or [entry["low"], entry["high"]]
+        """The settings with the first (0) or the last (-1) value of each range or choices."""
+        return {
+            name: self._setting(name, (entry.get("choices") or [entry["low"], entry["high"]])[end])
             for name, entry in self.entries.items()
         }
-        return {name: self._setting(name, values[end]) for name, values in ends.items()}
 
     def untuned(self) -> dict[str, Any]:
         """The searched settings with their values in `config`."""
@@ -155,11 +138,11 @@ class Space:
 
 
 def space(agent: str, config: Any, file: Path | None = None) -> Space:
-    """The search space of an agent, from its own file or from `file`.
+    """The search space of an agent, from its own file or from `file`, in TOML:
+    `actor_lr = { low = 1e-5, high = 1e-2, log = true }`, `batch_size = { choices = [64, 256] }`.
 
-    A file is TOML: `actor_lr = { low = 1e-5, high = 1e-2, log = true }` or
-    `batch_size = { choices = [64, 256] }`. Raises `ValueError` where there is no file, for a name
-    that is no setting of `config`, and for an invalid range.
+    Raises `ValueError` without a file, for a name that is no setting of `config`, and for a wrong
+    range.
     """
     path = file or SPACES / f"{registry.agent_name(agent)}.toml"
     if not path.exists():
@@ -186,8 +169,8 @@ def _check(name: str, entry: Any, config: Any, origin: str) -> None:
             configuration.parse(config, name, _text(choice), origin)
     elif shape in ({"low", "high"}, {"low", "high", "log"}):
         low, high = entry["low"], entry["high"]
-        configuration.replace(config, {name: low}, origin)
-        configuration.replace(config, {name: high}, origin)
+        for end in (low, high):
+            configuration.replace(config, {name: end}, origin)
         if low >= high or (entry.get("log") and low <= 0):
             raise ValueError(
                 f"{origin}: '{name}' goes from {low} to {high}. It must rise, and from above 0 "
@@ -203,7 +186,7 @@ def _check(name: str, entry: Any, config: Any, origin: str) -> None:
 
 
 def sampler(method: str, seed: int, generation: int) -> Any:
-    """Optuna's sampler for a generation. After a restart it draws the same trials."""
+    """Optuna's sampler for a generation; again, it draws the same trials."""
     import optuna
 
     generation_seed = int(np.random.SeedSequence([seed, generation]).generate_state(1)[0])
@@ -218,8 +201,7 @@ def sampler(method: str, seed: int, generation: int) -> Any:
 
 
 def brackets(most: int, least: int, eta: int) -> Iterator[tuple[int, list[int]]]:
-    """Hyperband's brackets: the number of trials, and the steps (rungs) after which one trial of
-    `eta` continues.
+    """Hyperband's brackets: a number of trials, and steps after which one of `eta` continues.
 
     Raises `ValueError` unless `least` lies in [1, most]. Source: Li et al., Hyperband: A Novel
     Bandit-Based Approach to Hyperparameter Optimization, JMLR 18 (2018), algorithm 1, for a
@@ -231,10 +213,8 @@ def brackets(most: int, least: int, eta: int) -> Iterator[tuple[int, list[int]]]
         )
     deepest = math.floor(math.log(most / least) / math.log(eta) + 1e-9)
     for s in range(deepest, -1, -1):
-        yield (
-            math.ceil((deepest + 1) / (s + 1) * eta**s),
-            [-(-most // eta**i) for i in range(s, -1, -1)],
-        )
+        rungs = [-(-most // eta**i) for i in range(s, -1, -1)]
+        yield math.ceil((deepest + 1) / (s + 1) * eta**s), rungs
 
 
 def _text(choice: Any) -> str:

@@ -1,9 +1,7 @@
-"""Sweeps: a search for settings on tuning seeds, then new training with the result on seeds that
-the search never saw.
+"""Sweeps: a search for settings on tuning seeds, then training with the result on test seeds.
 
 The protocol is that of Eimer et al., Hyperparameters in Reinforcement Learning and How To Tune
-Them, arXiv:2306.01324: tuning and test seeds are disjoint, only test seeds are reported, and
-budgets, space and seeds are written out.
+Them, arXiv:2306.01324: disjoint seeds, of which those of the test are reported.
 """
 
 from __future__ import annotations
@@ -32,11 +30,10 @@ from rljax.tuning.population_based import PopulationBasedSearch
 from rljax.tuning.trials import SearchResult, SearchTask, Trials
 
 SWEEP, RESULT = "sweep.json", "result.json"
-SEEDS = json_files.list_of(json_files.WHOLE, least=1)
 NEEDED = {  # in sweep.json
     "settings": json_files.OBJECT,
     "config": json_files.SETTINGS,
-    "protocol": json_files.object_of(tuning_seeds=SEEDS, test_seeds=SEEDS),
+    "protocol": json_files.object_of(tuning_seeds=grids.SEEDS, test_seeds=grids.SEEDS),
     "space": json_files.SETTINGS,
     "learners_per_launch": json_files.WHOLE | json_files.NULL,
     "command": json_files.TEXT,
@@ -54,11 +51,10 @@ def begin(
     workers: ray_cluster.RayCluster | None = None,
     most: int | None = None,
 ) -> Path:
-    """Search `space` with the other settings of `experiment`, test the result,
-    and return the folder.
+    """Search `space`, test the result, and return the folder.
 
-    The protocol's seeds replace those of `experiment`. Raises `ValueError` for settings that cannot
-    work, before anything is trained; `FileExistsError` where `out` exists.
+    `experiment` has the other settings, but for its seeds. Raises `ValueError` for settings that
+    cannot work, before anything is trained; `FileExistsError` where `out` exists.
     """
     search_spaces.check(protocol)
     _require_signals(experiment.settings.evaluated_in, search_spaces.limits(protocol))
@@ -70,17 +66,12 @@ def begin(
     method = _method(task)
     shapes = [name.replace("_", "-") for name in space.entries if not space.is_traced(name)]
     (first, *_) = grids.plan(experiment, [space.corner(0), space.corner(-1)], most).launches
+    programs = f"A program for each value of {', '.join(shapes)}"
     task.say(
-        (
-            f"{method.plan()}: {method.steps:,} steps in all. Then the best, and the settings as "
-            f"they are, with seeds {search_spaces.listed(protocol.test_seeds)}.\n"
-        )
-        + (
-            f"A program for each value of {', '.join(shapes)}; "
-            if shapes
-            else "All trials are one program; "
-        )
-        + f"a learner takes {first.bytes_needed / len(first.seeds) / 1e6:,.1f} MB."
+        f"{method.plan()}: {method.steps:,} steps in all. Then the best, and the settings as they "
+        f"are, with seeds {search_spaces.listed(protocol.test_seeds)}.\n"
+        f"{programs if shapes else 'All trials are one program'}; "
+        f"a learner takes {first.bytes_needed / len(first.seeds) / 1e6:,.1f} MB."
     )
     described = {
         "settings": dataclasses.asdict(settings),
@@ -92,7 +83,14 @@ def begin(
         "seals": seals(named_code(settings)),
         **hardware.provenance(),
     }
-    with _made(folder):
+    try:
+        made = folders.make_folder(folder)
+    except FileExistsError:
+        raise FileExistsError(
+            f"'{folder}' exists. Choose another --out, or continue that sweep: rljax "
+            f"resume {folder}"
+        ) from None
+    with made:
         records.write_json(folder / SWEEP, described)
         return _go_on(task)
 
@@ -102,12 +100,12 @@ def _require_signals(env: str, limits: Mapping[str, float]) -> None:
     if not limits:
         return
     if envs.is_compiled(env):
-        declared = envs.make(env).spec.signals
+        spec = envs.make(env).spec
     else:
         hosted = envs.make_hosted(envs.evaluated(env), 1)
-        declared = hosted.spec.signals
+        spec = hosted.spec
         hosted.close()
-    names = signals.names(declared)
+    names = signals.names(spec.signals)
     for name in limits:
         if name not in names:
             has = f"only {', '.join(names)}" if names else "none"
@@ -116,22 +114,8 @@ def _require_signals(env: str, limits: Mapping[str, float]) -> None:
             )
 
 
-def _made(folder: Path) -> Lock:
-    """Make the folder of a sweep and lock it.
-
-    Raises `FileExistsError` if it exists and is not empty.
-    """
-    try:
-        return folders.make_folder(folder)
-    except FileExistsError:
-        raise FileExistsError(
-            f"'{folder}' exists. Choose another --out, or continue that sweep: rljax "
-            f"resume {folder}"
-        ) from None
-
-
 def is_sweep(folder: Path) -> bool:
-    """Whether `folder` is the folder of a sweep."""
+    """Whether `folder` is that of a sweep."""
     return (folder / SWEEP).exists()
 
 
@@ -144,7 +128,7 @@ def resume(
 ) -> Path:
     """Continue the sweep in `out`. Trust in its folder is not trust in those of its launches.
 
-    Raises `ValueError` where the sweep is complete, and for code that this folder may not run.
+    Raises `ValueError` where it is complete, and for code that this folder may not run.
     """
     source = arguments.run_folder(out)
     folder = source.path
@@ -166,14 +150,11 @@ def _task_in(source: Folder, quiet: bool, workers: ray_cluster.RayCluster | None
         described = json_files.read_fitting(folder / SWEEP, NEEDED, NEEDED)
     except ValueError as error:
         raise ValueError(f"'{folder}' is not a sweep: its {error}.") from None
-    settings = settings_of(described["settings"])
-    experiment = experiments.restored(
-        settings, described["config"], source, SWEEP, described.get("seals")
-    )
+    settings, config = settings_of(described["settings"]), described["config"]
+    experiment = experiments.restored(settings, config, source, SWEEP, described.get("seals"))
     listed = described["protocol"]
-    listed |= {
-        name: tuple(listed.get(name, ())) for name in ("tuning_seeds", "test_seeds", "limits")
-    }
+    for name in ("tuning_seeds", "test_seeds", "limits"):
+        listed[name] = tuple(listed.get(name, ()))
     space = search_spaces.Space(described["space"], experiment.config)
     protocol, most = search_spaces.Protocol(**listed), described["learners_per_launch"]
     return SearchTask(
@@ -182,10 +163,7 @@ def _task_in(source: Folder, quiet: bool, workers: ray_cluster.RayCluster | None
 
 
 def _go_on(task: SearchTask) -> Path:
-    """Search and test, from the beginning or from where it was interrupted.
-
-    The folder holds all results.
-    """
+    """Search and test what is left."""
     result = _method(task).search()
     places = [] if result is None else _tests(task, result)
     how = {"quiet": task.quiet, "workers": task.workers}
@@ -201,25 +179,22 @@ def _method(task: SearchTask) -> Any:
 
 
 def _tests(task: SearchTask, result: SearchResult) -> list[Path]:
-    """The grids that train on the test seeds, with the settings of the search and with those
-    without a search.
-    """
+    """The grids that train on the test seeds, with the settings found and with the untuned."""
     settings = dataclasses.replace(task.experiment.settings, seeds=task.protocol.test_seeds)
-    experiment = dataclasses.replace(task.experiment, settings=settings)
     untuned = task.space.untuned()
     if result.schedule is None:
         points = [untuned] if result.settings == untuned else [untuned, result.settings]
-        tests = {"test": (experiment, points)}  # one program, where possible
+        tests = {"test": (settings, points)}  # one program, where possible
     else:
-        changed = dataclasses.replace(settings, schedule={"schedule": result.schedule})
-        scheduled = dataclasses.replace(experiment, settings=changed)
+        scheduled = dataclasses.replace(settings, schedule={"schedule": result.schedule})
         tests = {
-            "test/untuned": (experiment, [untuned]),
+            "test/untuned": (settings, [untuned]),
             "test/tuned": (scheduled, [result.settings]),
         }
     for name, (tested, points) in tests.items():
         if not grids.is_grid(task.folder / name):
-            grids.write(grids.plan(tested, points, task.most), task.folder / name, task.command)
+            experiment = dataclasses.replace(task.experiment, settings=tested)
+            grids.write(grids.plan(experiment, points, task.most), task.folder / name, task.command)
     return [task.folder / name for name in tests]
 
 
@@ -235,32 +210,22 @@ def _conclude(task: SearchTask, search: SearchResult, places: list[Path]) -> Non
         ]
     tested = {}
     for name, point in (("untuned", task.space.untuned()), ("tuned", search.settings)):
-        of_point = [p for p, (_, settings) in enumerate(learners) if settings == point]
-        final = summaries.summarise([line for line in lines if line["learner"] in of_point])[
-            "final"
-        ]
+        of_point = [p for p, settings in enumerate(learners) if settings == point]
+        of_lines = [line for line in lines if line["learner"] in of_point]
+        final = summaries.summarise(of_lines)["final"]
         tested[name] = {"settings": population.label(point), "final": final}
-        between = (
-            "" if final["interval"] is None else " [{:,.1f}, {:,.1f}]".format(*final["interval"])
-        )
-        between += "".join(
-            f", {name} {summaries.shown(sum)}" for name, sum in final.get("signals", {}).items()
-        )
+        interval = final["interval"]
+        bounds = "" if interval is None else " [{:,.1f}, {:,.1f}]".format(*interval)
         task.say(
-            f"{name}: IQM {final['iqm']:,.1f}{between} over {len(of_point)} test seeds, "
-            f"at {final['step']:,} steps"
+            f"{name}: IQM {final['iqm']:,.1f}{bounds}{summaries.signals_text(final)} over "
+            f"{len(of_point)} test seeds, at {final['step']:,} steps"
         )
     flags = " ".join(_flag(name, value) for name, value in search.settings.items())
-    task.say(
-        f"the settings found{'' if search.schedule is None else ', at the beginning'}: {flags}"
-    )
+    when = "" if search.schedule is None else ", at the beginning"
+    task.say(f"the settings found{when}: {flags}")
+    incumbent = {"of": search.origin, "value": search.value, "flags": flags}
     result = {
-        "incumbent": {
-            "of": search.origin,
-            "value": search.value,
-            "flags": flags,
-            "schedule": search.schedule,
-        },
+        "incumbent": incumbent | {"schedule": search.schedule},
         "test": tested,
         "trials": search.counts,
         "steps": _method(task).steps,

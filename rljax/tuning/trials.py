@@ -1,17 +1,16 @@
-"""Trials of a search.
+"""Trials of a search: Optuna suggests them in generations, and learns their values.
 
-Optuna suggests them in generations, they train as populations, and Optuna learns their values.
-
-A generation's trials, with all tuning seeds, are the learners of as few programs as possible. A
-trial's value is the interquartile mean, over its seeds, of the return of its last evaluation.
-Signals may have limits. A trial in which the interquartile mean of a signal exceeds its limit ranks
-below all trials that keep the limits. A trial with a diverged learner ranks last. With hyperband,
-the better trials continue from their current state.
+A generation's trials, with all tuning seeds, are learners of as few programs as possible. A trial's
+value is the interquartile mean, over its seeds, of the return of its last evaluation. If that of a
+signal exceeds its limit, it ranks below all that keep the limits, and last with a diverged learner.
+With hyperband, the better trials continue from their current state.
 """
 
 from __future__ import annotations
 
+import collections
 import dataclasses
+import itertools
 import json
 import math
 import shutil
@@ -22,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from rljax.distributed import ray_cluster
-from rljax.runs import console, failures, records
+from rljax.runs import console, failures, json_files, records
 from rljax.runs.extract import extract
 from rljax.runs.statistics import estimators
 from rljax.training import configuration, population, schedules
@@ -36,10 +35,7 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True)
 class SearchTask:
-    """The task of a search.
-
-    Every trial trains `experiment`, with the trial's settings and the tuning seeds.
-    """
+    """The task of a search: trials train `experiment` with their settings and the tuning seeds."""
 
     folder: Path
     experiment: Experiment
@@ -47,23 +43,19 @@ class SearchTask:
     space: search_spaces.Space
     command: str
     quiet: bool
-    workers: ray_cluster.RayCluster | None = None  # the cluster that trains the launches
-    most: int | None = None  # the largest number of learners in a launch
+    workers: ray_cluster.RayCluster | None = None  # that train the launches
+    most: int | None = None  # learners in a launch
 
-    def learners(self, inside: Path) -> list[tuple[int, dict[str, Any]]]:
-        """The seed and the searched settings of each learner of a run, at the run's beginning."""
+    def learners(self, inside: Path) -> list[dict[str, Any]]:
+        """The searched settings, at the beginning, of each learner of a run."""
         described = records.read_config(inside)
-        config = configuration.replace(
-            self.experiment.module.Config(), described["config"], f"'{inside}'"
-        )
+        defaults = self.experiment.module.Config()
+        config = configuration.replace(defaults, described["config"], f"'{inside}'")
         configs = [population.of_learners(config, [p]) for p in range(len(described["seeds"]))]
-        return [
-            (seed, {name: getattr(config, name) for name in self.space.entries})
-            for seed, config in zip(described["seeds"], configs, strict=True)
-        ]
+        return [{name: getattr(x, name) for name in self.space.entries} for x in configs]
 
     def say(self, text: str) -> None:
-        """Show a message to the user."""
+        """Show a message, unless quiet."""
         if not self.quiet:
             console.create(self.quiet).say(text)
 
@@ -72,12 +64,11 @@ class SearchTask:
 class SearchResult:
     """The result of a search."""
 
-    settings: Mapping[str, Any]  # the settings at the beginning of training
-    value: float  # the value on the tuning seeds
+    settings: Mapping[str, Any]  # at the beginning of training
+    value: float  # on the tuning seeds
     origin: str  # the trial or learner that had these settings
-    counts: Mapping[str, int]  # number of trials by their final state
-    # the changes of settings during training
-    schedule: Sequence[tuple[int, Mapping[str, float]]] | None = None
+    counts: Mapping[str, int]  # of trials by their final state
+    schedule: Sequence[tuple[int, Mapping[str, float]]] | None = None  # changes during training
 
 
 @dataclasses.dataclass(frozen=True)
@@ -92,15 +83,13 @@ class Trials:
     """The trials of a search, in the task's folder and in Optuna's study."""
 
     def __init__(self, task: SearchTask) -> None:
-        """Raises `ValueError` where Optuna is not installed."""
         require_optuna()
         self.task = task
 
     def search(self) -> SearchResult | None:
-        """Ask, train and tell all trials, from the beginning or from where it was interrupted.
+        """Ask, train and tell all trials that are left; None if interrupted.
 
-        Returns None where this was interrupted. Raises `ValueError` for a study that cannot be
-        opened, or that belongs to another sweep.
+        Raises `ValueError` for a study that cannot be opened, or that belongs to another sweep.
         """
         study = self._study()
         for number, (size, rungs) in enumerate(self.generations()):
@@ -110,22 +99,25 @@ class Trials:
 
     def plan(self) -> str:
         """The plan of the search as text for users."""
-        protocol, generations = self.task.protocol, self.generations()
+        protocol, number = self.task.protocol, len(self.generations())
         return (
-            f"{protocol.method}: {protocol.trials} trials in {len(generations)} "
-            f"generation{'s' if len(generations) > 1 else ''}, each with tuning seeds "
+            f"{protocol.method}: {protocol.trials} trials in {number} "
+            f"generation{'s' if number > 1 else ''}, each with tuning seeds "
             f"{search_spaces.listed(protocol.tuning_seeds)}"
         )
 
     @property
     def steps(self) -> int:
         """The steps of all learners of all trials together."""
-        return sum(self._steps(size, rungs) for size, rungs in self.generations())
+        total, protocol = 0, self.task.protocol
+        for size, rungs in self.generations():
+            for before, steps in itertools.pairwise([0, *rungs]):
+                total += size * len(protocol.tuning_seeds) * (steps - before)
+                size = max(1, size // protocol.eta)
+        return total
 
     def generations(self) -> list[tuple[int, list[int]]]:
-        """For each generation, the number of its trials,
-        and the steps after which only the better trials continue.
-        """
+        """Each generation's number of trials, and steps after which only the better continue."""
         protocol, settings = self.task.protocol, self.task.experiment.settings
         brackets = [(protocol.population, [settings.steps])]
         if protocol.method == "hyperband":
@@ -134,25 +126,16 @@ class Trials:
         generations, left = [], protocol.trials
         while left > 0:
             size, rungs = brackets[len(generations) % len(brackets)]
-            # Every rung must end with an evaluation, which ranks its trials. The end of training
-            # always has one.
+            # Evaluations rank the trials of each rung. The end of training always has one.
             steps = [min(round_up(steps, settings.eval_every), settings.steps) for steps in rungs]
             generations.append((min(size, left), steps))
             left -= size
         return generations
 
-    def _steps(self, size: int, rungs: Sequence[int]) -> int:
-        """The steps of all learners of a generation together."""
-        total, before = 0, 0
-        for steps in rungs:
-            total += size * len(self.task.protocol.tuning_seeds) * (steps - before)
-            size, before = max(1, size // self.task.protocol.eta), steps
-        return total
-
     def _generation(
         self, study: optuna.Study, number: int, size: int, rungs: Sequence[int]
     ) -> bool:
-        """Ask, train and tell one generation. Returns False where this was interrupted."""
+        """Ask, train and tell one generation; False if interrupted."""
         folder = self.task.folder / f"generation-{number:03d}"
         if (folder / "told.json").exists():
             return True
@@ -171,51 +154,33 @@ class Trials:
             scores = self._scores(alive, place)
             for trial in alive:
                 values[trial.number][steps] = scores[trial.number]
-            ranked = sorted(alive, key=lambda trial: -scores[trial.number])
-            survivors = (
-                len(ranked)
-                if level == len(rungs) - 1
-                else max(1, len(ranked) // self.task.protocol.eta)
-            )
-            alive = [trial for trial in ranked[:survivors] if np.isfinite(scores[trial.number])]
+            alive.sort(key=lambda trial: -scores[trial.number])
+            if level < len(rungs) - 1:
+                del alive[max(1, len(alive) // self.task.protocol.eta) :]
+            alive = [trial for trial in alive if np.isfinite(scores[trial.number])]
             if not alive:
                 break
-        finished = {trial.number for trial in alive}
         for trial in trials:
-            self._tell(study, trial, values[trial.number], trial.number in finished)
-        records.write_json(
-            folder / "told.json",
-            [{"trial": n, "values": value_at} for n, value_at in values.items()],
-        )
-        best = (
-            max((value_at[max(value_at)], n) for n, value_at in values.items() if n in finished)
-            if finished
-            else None
-        )
-        if best is not None:
-            settings = next(trial.settings for trial in trials if trial.number == best[1])
-            self.task.say(
-                f"generation {number}: best {best[0]:,.1f} by {population.label(settings)}"
-            )
+            self._tell(study, trial, values[trial.number], trial in alive)
+        told = [{"trial": n, "values": value_at} for n, value_at in values.items()]
+        records.write_json(folder / "told.json", told)
+        if alive:
+            best = max(alive, key=lambda trial: (scores[trial.number], trial.number))
+            value, label = scores[best.number], population.label(best.settings)
+            self.task.say(f"generation {number}: best {value:,.1f} by {label}")
         return True
 
     def _ask(self, study: optuna.Study, folder: Path, number: int, size: int) -> list[Trial]:
         """The generation's trials: those from before an interruption, or new ones from Optuna."""
-        path = folder / "trials.json"
+        path, space, protocol = folder / "trials.json", self.task.space, self.task.protocol
         if not path.exists():
-            study.sampler = search_spaces.sampler(
-                self.task.protocol.method, self.task.protocol.search_seed, number
-            )
-            trials = [study.ask(self.task.space.distributions()) for _ in range(size)]
+            study.sampler = search_spaces.sampler(protocol.method, protocol.search_seed, number)
+            trials = [study.ask(space.distributions()) for _ in range(size)]
             folder.mkdir(exist_ok=True)
-            records.write_json(
-                path, [{"trial": trial.number, "params": trial.params} for trial in trials]
-            )
+            records.write_json(path, [{"trial": x.number, "params": x.params} for x in trials])
         try:
             listed = json.loads(safe(path).read_text())
-            return [
-                Trial(entry["trial"], self.task.space.settings(entry["params"])) for entry in listed
-            ]
+            return [Trial(entry["trial"], space.settings(entry["params"])) for entry in listed]
         except RefusedFileError:
             raise
         except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
@@ -234,67 +199,48 @@ class Trials:
         grids.write(grids.plan(experiment, points, self.task.most), place, self.task.command)
 
     def _promote(self, alive: Sequence[Trial], before: Path, place: Path) -> None:
-        """Extract the learners of the trials `alive` from the launches in `before`.
-
-        `place` is created atomically.
-        """
+        """Extract the learners of the trials `alive` from `before` to `place`, atomically."""
         partial = place.with_name(f".partial-{place.name}")
         shutil.rmtree(partial, ignore_errors=True)
         partial.mkdir()
-        entries = []
+        entries, points = [], [trial.settings for trial in alive]
         for inside in grids.runs(before):
             learners = self.task.learners(inside)
-            numbers = [
-                p
-                for p, (_, settings) in enumerate(learners)
-                if any(settings == t.settings for t in alive)
-            ]
+            numbers = [p for p, settings in enumerate(learners) if settings in points]
             if not numbers:
                 continue
+            out = partial / inside.name
             if len(numbers) == len(learners):
-                shutil.copytree(inside, partial / inside.name)
+                shutil.copytree(inside, out)
             else:
-                extract(inside, numbers, partial / inside.name)
-            described = records.read_config(partial / inside.name)
-            entries.append(
-                {"folder": inside.name, "seeds": described["seeds"], "config": described["config"]}
-            )
+                extract(inside, numbers, out)
+            described = records.read_config(out)
+            entry = {name: described[name] for name in ("seeds", "config")}
+            entries.append({"folder": inside.name, **entry})
         records.write_json(partial / grids.PLAN, grids.read(before) | {"launches": entries})
         partial.rename(place)
 
     def _scores(self, alive: Sequence[Trial], place: Path) -> dict[int, float]:
-        """The value of each trial, by the last evaluation of its learners;
-        -inf where one of them has diverged.
-        """
-        most = search_spaces.limits(self.task.protocol)
-        learners: list[
-            tuple[Mapping[str, Any], list[float]]
-        ] = []  # settings; return and sums of the signals with limits
+        """The value of each trial by its learners' last evaluations; -inf where one diverged."""
+        most, seeds = search_spaces.limits(self.task.protocol), self.task.protocol.tuning_seeds
+        # settings; the return, and sums of the signals with limits
+        learners: list[tuple[Mapping[str, Any], list[float]]] = []
         for inside in grids.runs(place):
             last = {line["learner"]: line for line in records.read(inside, "evaluations")}
-            lost = {entry["learner"] for entry in records.read_summary(inside).get("diverged", [])}
-            for p, (_, settings) in enumerate(self.task.learners(inside)):
-                bad = p in lost or p not in last
-                lists = (
-                    []
-                    if bad
-                    else [last[p]["returns"], *(last[p]["signals"][name] for name in most)]
-                )
-                learners.append(
-                    (
-                        settings,
-                        [float(estimators.mean(x)) for x in lists] or [-math.inf] * (1 + len(most)),
-                    )
-                )
+            for entry in records.read_summary(inside).get("diverged", []):
+                last.pop(entry["learner"], None)
+            for p, settings in enumerate(self.task.learners(inside)):
+                if p in last:
+                    lists = [last[p]["returns"], *(last[p]["signals"][name] for name in most)]
+                    learners.append((settings, [float(estimators.mean(x)) for x in lists]))
         scores = {}
         for trial in alive:
-            of_trial = [score for settings, score in learners if settings == trial.settings]
-            fine = np.isfinite(of_trial).all() and len(of_trial) == len(
-                self.task.protocol.tuning_seeds
-            )
-            value, *sums = map(float, estimators.iqm(of_trial, axis=0)) if fine else (-math.inf,)
-            by_name = dict(zip(most, sums, strict=False))
-            scores[trial.number] = schedules.constrained(value, by_name, most) if fine else value
+            means = [means for settings, means in learners if settings == trial.settings]
+            scores[trial.number] = -math.inf
+            if len(means) == len(seeds) and np.isfinite(means).all():
+                value, *sums = map(float, estimators.iqm(means, axis=0))
+                by_name = dict(zip(most, sums, strict=True))
+                scores[trial.number] = schedules.constrained(value, by_name, most)
         return scores
 
     def _tell(
@@ -309,8 +255,7 @@ class Trials:
         for steps, value in values.items():
             if np.isfinite(value) and steps not in frozen.intermediate_values:
                 Reporter(study, frozen._trial_id).report(value, steps)
-        # A trial that diverged early is pruned without a report. Optuna's samplers rank such trials
-        # as the worst.
+        # Optuna's samplers rank a trial that is pruned without a report as the worst.
         if finished:
             study.tell(trial.number, values[max(values)])
         else:
@@ -331,33 +276,29 @@ class Trials:
             self.task.say(
                 "no trial kept the limits: the settings found are those that exceed them least."
             )
-        states = [trial.state.name.lower() for trial in trials]
-        counts = {state: states.count(state) for state in sorted(set(states))}
+        states = sorted(trial.state.name.lower() for trial in trials)
         assert best.value is not None, "complete"
-        return SearchResult(
-            self.task.space.settings(best.params), best.value, f"trial {best.number}", counts
-        )
+        settings, origin = self.task.space.settings(best.params), f"trial {best.number}"
+        return SearchResult(settings, best.value, origin, collections.Counter(states))
 
     def _study(self) -> optuna.Study:
-        optuna = require_optuna()
+        optuna, protocol = require_optuna(), self.task.protocol
         optuna.logging.set_verbosity(optuna.logging.WARNING)
-        storage = (
-            self.task.protocol.storage
-            or f"sqlite:///{safe(self.task.folder / 'study.db').resolve()}"
-        )
+        file = self.task.folder / "study.db"
+        storage = protocol.storage or f"sqlite:///{safe(file).resolve()}"
         settings = self.task.experiment.settings
         about = {
             "agent": settings.agent,
             "environment": settings.evaluated_in,
             "data": settings.data,
             "steps": settings.steps,
-            "tuning_seeds": list(self.task.protocol.tuning_seeds),
-            "space": json.loads(records.dumps(self.task.space.entries)),
+            "tuning_seeds": list(protocol.tuning_seeds),
+            "space": json_files.plain(self.task.space.entries),
         }
         try:
             study = optuna.create_study(
                 storage=storage,
-                study_name=self.task.protocol.study,
+                study_name=protocol.study,
                 direction="maximize",
                 load_if_exists=True,
             )
@@ -370,7 +311,7 @@ class Trials:
         for name, value in about.items():
             if known and known.get(name) != value:
                 raise ValueError(
-                    f"study '{self.task.protocol.study}' in '{storage}' has {name} "
+                    f"study '{protocol.study}' in '{storage}' has {name} "
                     f"{known.get(name)!r}, this sweep has {value!r}. Name another with --study."
                 )
         if not known:

@@ -25,7 +25,7 @@ class AttackedAgent:
 
     @property
     def has_value(self) -> bool:
-        """Whether the agent gives values of actions."""
+        """Whether there are values of actions."""
         return hasattr(self.module, "value")
 
     def value(self, state: AgentState, observation: Any, action: Array, config: Any) -> Array:
@@ -40,15 +40,10 @@ class AttackedAgent:
         return action, extras
 
 
-def load_attacker(folder: str | Path | Folder, learner: int = 0, *, best: bool = False) -> Attacker:
-    """One learner of the run in `folder`, from its last checkpoint,
-    or with `best` from its best evaluation.
-
-    Raises `ValueError` where the run has no such learner, and for everything that `rljax.load`
-    refuses.
-    """
+def load_attacker(folder: str | Path | Folder, learner: int = 0) -> Attacker:
+    """One learner of the run in `folder`. Raises the errors of `rljax.load`."""
     run_folder = arguments.run_folder(folder)
-    policies = loading.load_all(run_folder, best=best)
+    policies = loading.load_all(run_folder)
     settings = policies.settings
     policy.require_learner(settings, learner)
     state, config = jax.tree.map(lambda x: x[learner], (policies.state, policies.config))

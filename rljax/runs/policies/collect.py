@@ -1,26 +1,22 @@
-"""Data sets from our own runs: transitions of a trained policy,
-or the replay that was stored during training.
+"""Data sets from our own runs: transitions of a trained policy, or of the replay of training.
 
-`record` follows D4RL's recipe (Fu et al., arXiv:2004.07219, section 5) with these sources:
+D4RL's recipe (Fu et al., arXiv:2004.07219, section 5) with the sources of `record`:
 
-    random         source "random" of any run in the environment
-    medium         source "exploring" of a run that was stopped about a third of the way to an
-                   expert's return
-    medium-replay  source "replay" of that run
-    expert         source "exploring" of a run that was trained to the end
+    random         "random" of any run in the environment
+    medium         "exploring" of a run that was stopped at about a third of an expert's return
+    medium-replay  "replay" of that run
+    expert         "exploring" of a run that was trained to the end
     medium-expert  `datasets.join` of medium and expert, with equal numbers of transitions
 
-Source "replay" works for any run that has a replay. The other sources play the environment, which
-must be on the host. Pictures are stored once: a frame is neither stored again as a successor, nor
-in the stacks of later observations.
+A frame of pictures is stored once, for successors and stacks of later observations too.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import jax
 import jax.numpy as jnp
@@ -39,7 +35,7 @@ from rljax.training.plan.memory import require_room
 from rljax.trust import Folder
 
 Source = Literal["policy", "exploring", "random", "replay"]
-SOURCES = ("policy", "exploring", "random", "replay")
+SOURCES = get_args(Source)
 
 
 def record(
@@ -53,23 +49,22 @@ def record(
     seed: int = 0,
     name: str = "recorded",
 ) -> datasets.OfflineDataset:
-    """A data set called `name` with `steps` transitions from the run in `out`,
-    or fewer where a replay holds fewer.
+    """A data set called `name` with `steps` transitions from the run in `out`.
 
     `source` is one of:
 
     - "policy": the policy plays without exploration.
     - "exploring": the policy plays with the exploration of training.
     - "random": uniform actions.
-    - "replay": the learner's replay in the last checkpoint, from the oldest row on.
+    - "replay": the learner's replay in the last checkpoint, from the oldest row on. It may have
+      fewer.
 
-    The first three play `num_envs` environments side by side. The data set holds the episodes of
-    one environment after those of another. The last episode of each environment is cut off.
-    Reference returns for scores come from D4RL's task of the same name, where there is one.
+    The first three play `num_envs` environments on the host. They follow one another in the data
+    set; the last episode of each is cut off. Reference returns are those of D4RL's task of this
+    name, if any.
 
-    Raises `ValueError` for a run that does not fit, for an unknown source, for environments inside
-    the program, which cannot be played, for more transitions than fit in memory, and for code that
-    this folder may not run.
+    Raises `ValueError` for a run or a source that does not fit, for more transitions than fit in
+    memory, and for code that this folder may not run.
     """
     if source not in SOURCES:
         raise ValueError(f"--from is '{source}', it must be one of {', '.join(SOURCES)}.")
@@ -77,15 +72,15 @@ def record(
         raise ValueError(f"--steps is {steps} and --envs {num_envs}, both must be at least 1.")
     folder = arguments.run_folder(out)
     described = read_config(folder.path)
-    if described["env"] == "none":
+    env = described["env"]
+    if env == "none":
         raise ValueError(
             "the run learnt from data alone, without an environment that could be recorded."
         )
-    if source != "replay" and envs.is_compiled(described["env"]):
+    if source != "replay" and envs.is_compiled(env):
         raise ValueError(
-            f"the run's environment is '{described['env']}', inside the program, and only those on "
-            "the host are played. Record what the learner stored while it was trained: "
-            "--from replay"
+            f"the run's environment is '{env}', inside the program, and only those on the host are "
+            "played. Record what the learner stored while it was trained: --from replay"
         )
     spec = EnvSpec.read(described["spec"])
     if spec.numbers and spec.choices:
@@ -96,14 +91,13 @@ def record(
         transitions, bounds, step = _stored(folder, learner, steps)
     else:
         policies = loading.load_all(folder, best=best, parts=("agent", "env"))
-        env = described["env"]
         transitions, bounds = _played(policies, env, source, learner, steps, num_envs, seed)
         step = policies.step
     provenance = {
         "reader": "record",
         "source": source,
         "agent": described["agent"],
-        "environment": described["env"],
+        "environment": env,
         "training_step": step,
         "training_seed": described["seeds"][learner],
         "config": described["config"],
@@ -117,19 +111,16 @@ def record(
         )
     if spec.stack > 1:
         provenance["stack"] = spec.stack
-    reference = datasets.reference(envs.task(described["env"]))
-    return datasets.OfflineDataset(
-        name, transitions, described["env"], reference, bounds, provenance
-    )
+    reference = datasets.reference(envs.task(env))
+    return datasets.OfflineDataset(name, transitions, env, reference, bounds, provenance)
 
 
 def demonstrated(
     env: str, *, steps: int, seed: int = 0, name: str = "recorded"
 ) -> datasets.OfflineDataset:
-    """A data set called `name` of whole episodes that the task `env` shows itself,
-    with about `steps` transitions.
+    """A data set of whole episodes that the task `env` shows itself: about `steps` transitions.
 
-    Raises `ValueError` for a task that shows none, and for a number of steps below one episode.
+    Raises `ValueError` for a task that shows none, and for fewer steps than an episode has.
     """
     task: Any = envs.make(env).environment if envs.is_compiled(env) else None
     if not hasattr(task, "demonstrations"):
@@ -146,9 +137,7 @@ def demonstrated(
     provenance = {"reader": "record", "source": "demonstrations", "environment": env, "seed": seed}
     provenance |= {"max_episode_steps": spec.max_episode_steps, "versions": hardware.versions()}
     provenance |= {"num_actions": spec.action_size} if spec.discrete else {}
-    return datasets.OfflineDataset(
-        name, transitions, env, None, None if spec.discrete else _unit_bounds(spec), provenance
-    )
+    return datasets.OfflineDataset(name, transitions, env, None, _unit_bounds(spec), provenance)
 
 
 def _played(
@@ -189,8 +178,8 @@ def roll_out(
 ) -> Transition:
     """`steps` transitions of E environments on the host, environment by environment.
 
-    `choose` maps observations [E, O...] and the number of steps since the resets [E] to actions
-    [E, ...]. Of vectors, the first `size` numbers are kept.
+    `choose` maps observations [E, O...] and the steps since their resets [E] to actions [E, ...].
+    The first `size` numbers of vectors stay.
     """
     observation = hosted.reset(environment_seeds(seed, TRAIN, number=hosted.num_envs))
     store = PictureStore(hosted.spec, observation)
@@ -211,9 +200,7 @@ def roll_out(
 
 
 def random_actions(generator: np.random.Generator, spec: EnvSpec, observation: Any) -> np.ndarray:
-    """Uniform actions for observations [E, ...], over those that are allowed where a mask says
-    so.
-    """
+    """Uniform actions for observations [E, ...], of those that a mask allows."""
     number = len(jax.tree.leaves(observation)[0])
     if not spec.discrete:
         return generator.uniform(-1, 1, (number, *spec.action_shape)).astype(np.float32)
@@ -221,24 +208,16 @@ def random_actions(generator: np.random.Generator, spec: EnvSpec, observation: A
     if mask is None:
         most = np.asarray(spec.choices) if spec.choices else spec.action_size
         return generator.integers(most, size=(number, *spec.action_shape), dtype=np.int32)
-    parts = (
-        np.split(np.asarray(mask), np.cumsum(spec.choices)[:-1], axis=1)
-        if spec.choices
-        else [np.asarray(mask)]
-    )
-    actions = [
-        (np.where(part, generator.random(part.shape), -1.0)).argmax(axis=1) for part in parts
-    ]
-    return (
-        np.stack(actions, axis=1).astype(np.int32) if spec.choices else actions[0].astype(np.int32)
-    )
+    parts = np.split(np.asarray(mask), np.cumsum(spec.choices)[:-1], axis=1)
+    actions = np.stack(
+        [np.where(part, generator.random(part.shape), -1.0).argmax(axis=1) for part in parts],
+        axis=1,
+    ).astype(np.int32)
+    return actions if spec.choices else actions[:, 0]
 
 
 def _require_room(spec: EnvSpec, steps: int) -> None:
-    """Raise `ValueError` where `steps` transitions do not fit in memory.
-
-    They are there twice for a time.
-    """
+    """Raise `ValueError` where transitions do not fit in memory twice, as for a time."""
     each = 16 + 4 * max(spec.action_size if not spec.discrete else len(spec.choices), 1)
     for part in jax.tree.leaves(spec.observation):
         size = math.prod(part.shape) * part.dtype.itemsize
@@ -254,10 +233,7 @@ def _require_room(spec: EnvSpec, steps: int) -> None:
 
 
 class PictureStore:
-    """The pictures of E environments side by side, each stored once.
-
-    Small arrays stay in the rows.
-    """
+    """The pictures of E environments, each stored once. Small arrays stay in the rows."""
 
     def __init__(self, spec: EnvSpec, observation: Any) -> None:
         """Begin with the first observations [E, O...]."""
@@ -268,21 +244,20 @@ class PictureStore:
             if frames.is_stored_once(part.shape, part.dtype)
         }
         self._number, self._next = 0, observation
-        # Of the next rows' frames.
+        # of the next rows
         self._index = np.zeros((len(jax.tree.leaves(observation)[0]), self.stack), np.int32)
         if self._pictures:
             self._begin(np.arange(len(self._index)), observation)
 
     def add(self, step: Any) -> tuple[Any, Any]:
-        """Observations and successors of a step's rows [E, ...];
-        large pictures are the numbers of their frames.
-        """
+        """A step's observations and successors, with numbers of frames for pictures."""
         if not self._pictures:
             before, self._next = self._next, step.observation
             return before, step.next_observation
         before = self._small(self._next, self._index)
         newest = [
-            self._newest(i, leaf) for i, leaf in enumerate(jax.tree.leaves(step.next_observation))
+            leaf[..., -(leaf.shape[-1] // self.stack) :] if i in self._pictures else leaf
+            for i, leaf in enumerate(jax.tree.leaves(step.next_observation))
         ]
         following = np.concatenate([self._index[:, 1:], self._keep(newest)[:, None]], axis=1)
         after = self._small(step.next_observation, following)
@@ -298,38 +273,23 @@ class PictureStore:
         for i, parts in self._pictures.items():
             pictures[i] = np.concatenate(parts)
             parts.clear()  # frees memory before the next ones are joined
-        both = []
-        for field in (rows.observation, rows.next_observation):
-            leaves, structure = jax.tree.flatten(field)
-            leaves = [
-                frames.Frames(pictures=pictures[i], index=leaf) if i in pictures else leaf
-                for i, leaf in enumerate(leaves)
-            ]
-            both.append(structure.unflatten(leaves))
-        observation, following = frames.taken(both[0], both[1], slice(None))
-        return rows.replace(observation=observation, next_observation=following)
+        return _with_pictures(rows, pictures)
 
     def _begin(self, rows: np.ndarray, observation: Any) -> None:
-        """Keep all frames of the first observations of episodes in these environments.
-
-        Equal ones are kept once.
-        """
+        """Keep the frames of first observations in these environments, equal ones once."""
         leaves = jax.tree.leaves(observation)
         split = {
             i: np.split(np.asarray(leaves[i])[rows], self.stack, axis=-1) for i in self._pictures
         }
-        before = None
+        place = np.zeros(len(rows), np.int32)
         for k in range(self.stack):
-            same = np.zeros(len(rows), np.bool_)
-            if k:
-                same[:] = True
-                for parts in split.values():
-                    same &= (parts[k] == parts[k - 1]).reshape(len(rows), -1).all(axis=1)
-            place = np.zeros(len(rows), np.int32) if before is None else before.copy()
+            same = np.full(len(rows), k > 0)
+            for parts in split.values():
+                same &= (parts[k] == parts[k - 1]).reshape(len(rows), -1).all(axis=1)
             place[~same] = self._keep(
                 [split[i][k][~same] if i in split else x for i, x in enumerate(leaves)]
             )
-            self._index[rows, k] = before = place
+            self._index[rows, k] = place
 
     def _keep(self, leaves: list[Any]) -> np.ndarray:
         """Keep the frames [n, ...] among the leaves, and return their numbers [n]."""
@@ -340,15 +300,32 @@ class PictureStore:
         self._number += number
         return np.arange(self._number - number, self._number, dtype=np.int32)
 
-    def _newest(self, i: int, leaf: Any) -> Any:
-        return leaf[..., -(leaf.shape[-1] // self.stack) :] if i in self._pictures else leaf
-
     def _small(self, observation: Any, index: np.ndarray) -> Any:
-        """Observations with the numbers of their frames [E, K] in place of large pictures."""
+        """Observations with the numbers of their frames [E, K] in place of pictures."""
         leaves, structure = jax.tree.flatten(observation)
         return structure.unflatten(
             [index if i in self._pictures else x for i, x in enumerate(leaves)]
         )
+
+
+def _with_pictures(rows: Transition, pictures: Mapping[int, np.ndarray]) -> Transition:
+    """The rows [N, ...] with `Frames` of pictures, by leaf, for numbers of frames."""
+
+    def framed(observation: Any) -> Any:
+        leaves, structure = jax.tree.flatten(observation)
+        return structure.unflatten(
+            [
+                frames.Frames(pictures=pictures[i], index=leaf.reshape(len(leaf), -1))
+                if i in pictures
+                else leaf
+                for i, leaf in enumerate(leaves)
+            ]
+        )
+
+    observation, following = frames.taken(
+        framed(rows.observation), framed(rows.next_observation), slice(None)
+    )
+    return rows.replace(observation=observation, next_observation=following)
 
 
 def _stored(folder: Folder, learner: int, steps: int) -> tuple[Transition, Any, int]:
@@ -374,11 +351,9 @@ def _stored(folder: Folder, learner: int, steps: int) -> tuple[Transition, Any, 
 def of_ring(
     ring: ReplayBuffer, num_envs: int, steps: int, signals: Sequence[str] = ()
 ) -> Transition:
-    """The first `steps` transitions of a learner's ring, of E environments,
-    environment by environment.
+    """The first `steps` transitions of a learner's ring, environment by environment.
 
-    The rows keep `signals` and drop all other extras. Where the ring stores large observations
-    once, the rows have the numbers of frames in place of pictures.
+    Of extras, `signals` stay. Pictures that the ring stores once are `Frames`.
     """
     size = int(ring.drawable)
     order: Any = ((int(ring.position) - size + np.arange(size)) % ring.capacity).reshape(
@@ -410,24 +385,13 @@ def of_ring(
     )
     rows = _in_turn(jax.tree.map(np.asarray, numbers.transitions(order)), steps)
     pictures = {i: np.concatenate([leaves[i], finals[i]]) for i in range(len(leaves)) if once[i]}
-    both = []
-    for field in (rows.observation, rows.next_observation):
-        parts = jax.tree.leaves(field)
-        parts = [
-            frames.Frames(pictures=pictures[i], index=x[:, 0, 0]) if once[i] else x
-            for i, x in enumerate(parts)
-        ]
-        both.append(structure.unflatten(parts))
-    observation, following = frames.taken(both[0], both[1], slice(None))
-    return rows.replace(observation=observation, next_observation=following)
+    return _with_pictures(rows, pictures)
 
 
 def _in_turn(transitions: Transition, steps: int) -> Transition:
-    """Order transitions [T, E, ...] by environment, so that the rows of an episode follow one
-    another.
+    """The first `steps` of transitions [T, E, ...], environment by environment.
 
-    The result has `steps` rows. The last row of each environment is marked as the end of an
-    episode. The last environments have fewer rows where `steps` is not T x E.
+    The last row of each environment ends an episode.
     """
     length, number = transitions.reward.shape
     flat = jax.tree.map(lambda x: np.concatenate(np.swapaxes(x, 0, 1))[:steps], transitions)
@@ -435,9 +399,7 @@ def _in_turn(transitions: Transition, steps: int) -> Transition:
 
 
 def _unit_bounds(spec: EnvSpec) -> Any:
-    """The bounds (low, high) of actions inside the program, which are not rescaled;
-    None for discrete actions.
-    """
+    """The bounds (low, high) of actions inside the program; None for discrete ones."""
     if spec.discrete:
         return None
     high = np.ones(spec.action_size, np.float32)

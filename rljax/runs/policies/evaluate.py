@@ -1,6 +1,4 @@
-"""Evaluate the trained policies of a run: complete episodes without exploration,
-and a text of them.
-"""
+"""Evaluate the policies of a run in complete episodes without exploration."""
 
 from __future__ import annotations
 
@@ -35,15 +33,14 @@ def evaluate_run(
 ) -> dict[str, Any]:
     """Play `episodes` complete episodes with each learner.
 
-    Returns the learners' records, their summary, and the cost of an action, ready for JSON.
+    Returns the learners' records, their summary, and the cost of an action, ready for JSON; scores
+    for a run from data with reference returns, in its own environment.
 
     `config` has new values of settings that the agent's `acting` names. With `hold`, the policy
-    decides once in `hold` steps and sees nothing in between: it emits a sequence of so many actions
-    if it emits sequences, and repeats its action if not. Both are as in training by default.
+    decides once in `hold` steps and sees nothing in between: it emits a sequence of actions if it
+    can, or else repeats one.
 
-    Scores are given where the run learnt from data with reference returns and plays in its own
-    environment. Raises `ValueError` where the environment does not fit the policy, and all errors
-    of `load_all`.
+    Raises `ValueError` where the environment does not fit the policy, and all errors of `load_all`.
     """
     episodes = configuration.integer(episodes, "episodes")
     seed = configuration.integer(seed, "seed", 2**63)
@@ -51,30 +48,26 @@ def evaluate_run(
         env = configuration.text("env", env)
     changes: dict[str, Any] = configuration.native(config or {})
     hold = None if hold is None else configuration.integer(hold, "hold")
-    for flag, number in {"--episodes": episodes, "--hold": 1 if hold is None else hold}.items():
-        if number < 1:
+    for flag, number in ("--episodes", episodes), ("--hold", hold):
+        if number is not None and number < 1:
             raise ValueError(f"{flag} is {number}, it must be at least 1.")
     parts = PARTS if env is None else ("agent",)
     folder = arguments.run_folder(out)
     policies = load_all(folder, best=best, config=changes, parts=parts)
-    changeable = acting(policies.module, policies.config)
-    if hold is not None and changeable.sequence in changes:
-        flag = configuration.flag(str(changeable.sequence))
+    settings, sequence = policies.settings, acting(policies.module, policies.config).sequence
+    if hold is not None and sequence in changes:
+        flag = configuration.flag(str(sequence))
         raise ValueError(f"--hold sets {flag} for this agent: give one of them.")
     agent, used = evaluation.deciding(policies.module, policies.config, hold)
-    name, number = env or policies.settings.evaluated_in, len(policies.settings.seeds)
+    name, number = env or settings.evaluated_in, len(settings.seeds)
     if name == "none":
         raise ValueError(
             f"the run in '{folder.path}' has no environment to play in. Name one that fits: "
             "--env NAME"
         )
-    limit = (
-        policies.spec.max_episode_steps
-        if policies.settings.data and name == policies.settings.env
-        else None
-    )
-    # Of the data's environment, as in training.
-    limits = {} if limit is None else {"max_episode_steps": limit}
+    limits, limit = {}, policies.spec.max_episode_steps
+    if settings.data and name == settings.env and limit is not None:
+        limits["max_episode_steps"] = limit  # of the data's environment, as in training
     evaluator = evaluation.make(
         agent, envs.observed(name, policies.experience.observes), number, episodes, limits
     )
@@ -87,7 +80,7 @@ def evaluate_run(
         {
             "step": policies.step,
             "learner": i,
-            "seed": policies.settings.seeds[i],
+            "seed": settings.seeds[i],
             "returns": played.returns[i].tolist(),
             "lengths": played.lengths[i].tolist(),
             **played.details(i),
@@ -109,7 +102,7 @@ def evaluate_run(
 
 
 def close(environments: Any) -> None:
-    """Close environments or an evaluator after their last result. Their errors become warnings."""
+    """Close environments or an evaluator; errors become warnings."""
     try:
         environments.close()
     except EnvironmentFailed as error:
@@ -117,63 +110,47 @@ def close(environments: Any) -> None:
 
 
 def table(result: Mapping[str, Any]) -> str:
-    """An evaluation as text: one line per learner, and one line for all learners."""
+    """An evaluation as text: a line per learner, and one for all."""
     kind = "checkpoint of step" if result["steps"] is None else "best policies until step"
     lines = [f"{result['environment']}, {kind} {result['summary']['step']:,}"]
     changes = "".join(
         f"{configuration.flag(name)} {value}, " for name, value in result["config"].items()
     )
-    operations = (
-        ""
-        if result["flops_per_action"] is None
-        else f", {result['flops_per_action']:,} FLOPs an action"
-    )
-    decisions = (
-        "a decision in every {} steps, " if result["emits"] else "each action held for {} steps, "
-    )
-    hold = decisions.format(result["hold"]) if result["hold"] > 1 else ""
+    flops = result["flops_per_action"]
+    operations = "" if flops is None else f", {flops:,} FLOPs an action"
+    decisions = "a decision in every" if result["emits"] else "each action held for"
+    hold = f"{decisions} {result['hold']} steps, " if result["hold"] > 1 else ""
     lines.append(f"  {changes}{hold}{result['parameters']:,} parameters{operations}")
-    for entry in result["episodes"]:
-        returns, lengths = np.array(entry["returns"]), np.array(entry["lengths"])
+    summary = result["summary"]
+    for entry, means in zip(result["episodes"], summary["learners"], strict=True):
+        returns, length = np.array(entry["returns"]), np.mean(entry["lengths"])
         step = f", of step {result['steps'][entry['learner']]:,}" if result["steps"] else ""
+        cut = f", {entry['cut']} of them cut before their end" if "cut" in entry else ""
         lines.append(
             f"  learner {entry['learner']} (seed {entry['seed']}{step}): "
             f"return {returns.mean():,.1f} +- {returns.std():,.1f} over {len(returns)} episodes, "
-            f"length {lengths.mean():,.0f}"
-            + (f", {entry['cut']} of them cut before their end" if "cut" in entry else "")
-            + (f", success {np.mean(entry['success']):.1%}" if "success" in entry else "")
-            + (f", score {np.mean(entry['scores']):.1f}" if "scores" in entry else "")
-            + "".join(
-                f", {name} {np.mean(sums):,.1f}" for name, sums in entry.get("signals", {}).items()
-            )
+            f"length {length:,.0f}{cut}{_details(means)}"
         )
-    summary = result["summary"]
     if summary["interval"] is not None:
         low, high = summary["interval"]
         lines.append(
-            (
-                f"  all learners: mean {summary['mean']:,.1f}, IQM "
-                f"{summary['iqm']:,.1f} [{low:,.1f}, {high:,.1f}]"
-            )
-            + ("" if summary["success"] is None else f", success {summary['success']:.1%}")
-            + ("" if summary["score"] is None else f", score {summary['score']:.1f}")
-            + "".join(
-                f", {name} {summaries.shown(mean)}"
-                for name, mean in summary.get("signals", {}).items()
-            )
+            f"  all learners: mean {summary['mean']:,.1f}, IQM {summary['iqm']:,.1f} "
+            f"[{low:,.1f}, {high:,.1f}]{_details(summary)}"
         )
     return "\n".join(lines)
 
 
+def _details(means: Mapping[str, Any]) -> str:
+    success = "" if means["success"] is None else f", success {means['success']:.1%}"
+    score = "" if means["score"] is None else f", score {means['score']:.1f}"
+    return success + score + summaries.signals_text(means)
+
+
 def line_over_holds(results: Sequence[Mapping[str, Any]]) -> str:
-    """A line of text: the mean return over several values of `hold`,
-    one result of `evaluate_run` each.
-    """
+    """The mean return over several values of `hold` as text, from a result for each."""
     ordered = sorted(results, key=lambda result: result["hold"])
     holds = [result["hold"] for result in ordered]
-    means = [
-        [float(np.mean(entry["returns"])) for entry in result["episodes"]] for result in ordered
-    ]
+    means = [[np.mean(entry["returns"]) for entry in result["episodes"]] for result in ordered]
     each = [estimators.frequency_averaged(returns, holds) for returns in zip(*means, strict=True)]
     spread = f" +- {np.std(each):,.1f} over {len(each)} learners" if len(each) > 1 else ""
     return (
@@ -183,7 +160,7 @@ def line_over_holds(results: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _steps_of_best(folder: Path, until: int) -> list[int]:
-    """The steps [P] of the learners' best evaluations in a run, up to step `until`."""
+    """The steps [P] of the learners' best evaluations in a run until a step."""
     evaluations = [line for line in records.read(folder, "evaluations") if line["step"] <= until]
     best = summaries.summarise(evaluations)["best"]
     return [] if best is None else [learner["step"] for learner in best["learners"]]

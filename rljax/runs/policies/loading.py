@@ -30,12 +30,11 @@ def load_all(
 ) -> Policies:
     """The policies of all learners of the run in `out`: the last ones, or the `best` by evaluation.
 
-    `config` has new values of settings that the agent's `acting` names. `parts` are the settings of
-    the run that may name code, of `rljax.training.named_code.PARTS` those that the caller uses.
+    `config` has new values of settings that the agent's `acting` names. `parts` of
+    `rljax.training.named_code.PARTS` are in use.
 
-    Raises `ValueError` where `out` is not a run, where it names code that another user's command
-    named (unless `out` is a `Folder` that is trusted), and for settings in `config` that an
-    evaluation may not change. Raises `CheckpointError` where there is no usable checkpoint.
+    Raises `ValueError` where `out` is not a run, for code in these parts that it may not run, and
+    for settings that an evaluation may not change; `CheckpointError` without a usable checkpoint.
     """
     folder = arguments.run_folder(out)
     described, settings, module, trained = _read(folder, parts)
@@ -50,7 +49,6 @@ def load_all(
     stacked = configuration.stack(in_steps, len(settings.seeds))
     keys = jax.vmap(jax.random.key)(np.asarray(settings.seeds, np.uint32))
     other = None if settings.base is None else base(folder.other(settings.base))
-
     inputs = module.experience(in_steps).inputs
 
     def create(key: Any, config: Any) -> Any:
@@ -58,24 +56,32 @@ def load_all(
 
     template = jax.eval_shape(jax.vmap(create), keys, stacked)
     state = checkpoints.restore(path, "best" if best else "agent", template)
-    others = (int(path.name), described["reference"], described["spaces"])
-    return Policies(settings, spec, module, stacked, state, *others)
+    reference, spaces = described["reference"], described["spaces"]
+    return Policies(settings, spec, module, stacked, state, int(path.name), reference, spaces)
+
+
+def load_named(folder: Folder, option: str = "--from", advice: str = "") -> Policies:
+    """The last policies of a run that an option names. Raises `ValueError` without any."""
+    try:
+        return load_all(folder)
+    except (ValueError, checkpoints.CheckpointError) as error:
+        raise ValueError(
+            f"{option} {folder.path} cannot be read: {error} Name the folder of a run that has a "
+            f"checkpoint.{advice}"
+        ) from error
 
 
 def base(out: str | Path | Folder) -> Base:
     """The policy of the first learner of the run in `out`, as another agent's input.
 
-    Raises `ValueError` where `out` is not a run, or has no usable checkpoint.
+    Raises `ValueError` where there is none, or it remembers.
     """
     folder = arguments.run_folder(out)
-    try:
-        policies = load_all(folder)
-    except (ValueError, checkpoints.CheckpointError) as error:
-        raise ValueError(
-            f"--base {folder.path} cannot be read: {error} Name the folder of a run that has a "
-            "checkpoint. A run reads its base whenever it goes on: where that folder is gone, "
-            "restore it."
-        ) from error
+    policies = load_named(
+        folder,
+        "--base",
+        " A run reads its base whenever it goes on: where that folder is gone, restore it.",
+    )
     state, config = jax.tree.map(lambda x: x[0], (policies.state, policies.config))
     if policies.remembers:
         raise ValueError(
@@ -95,8 +101,8 @@ def load(
 ) -> Policy:
     """The policy of one learner of the run in `out`: a function of observations, see `Policy`.
 
-    `best` and `config` are those of `load_all`, and so are the errors. With `trust`, the user
-    vouches for the code that the run names, whoever began it.
+    `best`, `config` and the errors are those of `load_all`. With `trust`, the user vouches for code
+    that the run names.
     """
     folder = arguments.run_folder(out, trust)
     return Policy(load_all(folder, best=best, config=config), learner)
@@ -105,11 +111,9 @@ def load(
 def read_changes(
     out: str | Path | Folder, texts: Mapping[str, Sequence[str]]
 ) -> dict[str, list[Any]]:
-    """New values of settings for acting, read from the command line's texts, by the setting's name.
+    """Values of settings for acting by name, read from the command line's texts.
 
-    `texts` has one or several values of each setting. Raises `ValueError` for settings that the
-    agent's `acting` does not name, for texts that are no values of a setting, and where `out` is
-    not a run.
+    Raises `ValueError` for other settings, for texts that are no values, and where `out` is no run.
     """
     _, settings, module, config = _read(arguments.run_folder(out), ("agent",))
     values: dict[str, list[Any]] = {}
@@ -124,7 +128,7 @@ def read_changes(
 
 
 def changed_for_acting(module: Any, config: Any, changes: Mapping[str, Any], agent: str) -> Any:
-    """`config` with these changes; raises `ValueError` for settings that `acting` does not name."""
+    """`config` with these changes. Raises `ValueError` for settings that `acting` does not name."""
     for name in changes:
         _require_changeable(module, config, name, agent)
     return configuration.replace(config, configuration.native(changes), "config")
@@ -141,7 +145,7 @@ def _require_changeable(module: Any, config: Any, name: str, agent: str) -> None
 
 
 def _read(folder: Folder, parts: Sequence[str]) -> tuple[Mapping[str, Any], Settings, Any, Any]:
-    """A run's config.json, its settings, its agent's module and the agent's Config."""
+    """A run's config.json, settings, agent and Config."""
     described = read_config(folder.path)
     settings = settings_of(described)
     folder.require_code("config.json", named_code(settings, parts), described.get("seals"))

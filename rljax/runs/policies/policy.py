@@ -32,13 +32,12 @@ class Policies:
     config: Any  # stacked, floats [P]
     state: Any  # the agent's State, [P, ...]
     step: int  # the checkpoint's step
-    # the returns with scores 0 and 100; None where the run's data have none
-    reference: Sequence[float] | None
+    reference: Sequence[float] | None  # the returns with scores 0 and 100
     described_spaces: Mapping[str, Any] | None = None  # of the environment, as config.json has them
 
     @functools.cached_property
     def spaces(self) -> Spaces | None:
-        """The environment's own spaces. None inside the program, where agents see the same."""
+        """The environment's own spaces; None inside the program, where agents see the same."""
         from rljax.envs.host.spaces import Spaces
 
         if self.described_spaces is None:
@@ -47,35 +46,28 @@ class Policies:
 
     @property
     def observes_time(self) -> bool:
-        """Whether the agent sees the time after the environment's own observation."""
+        """Whether observations end with the time."""
         name = envs.observed(self.settings.env, self.experience.observes)
         return name != "none" and envs.with_time(name) == name
 
     @property
     def experience(self) -> Experience:
-        """The agent's declaration of what it learns from."""
+        """The agent's declaration."""
         return self.module.experience(self.config)
 
     @property
     def remembers(self) -> bool:
-        """Whether actions depend on earlier observations of an episode."""
+        """Whether actions depend on earlier observations."""
         return not isinstance(first_memory(self.module, self.spec, self.config), Lasting | None)
 
     @property
     def explores_in_time(self) -> bool:
-        """Whether exploring actions, and they alone, depend on what was explored before in an
-        episode.
-        """
+        """Whether exploring actions, and they alone, depend on earlier ones."""
         return isinstance(first_memory(self.module, self.spec, self.config), Lasting)
 
 
 class Policy:
-    """The policy of one learner.
-
-    policy = rljax.load(out)
-    observation, _ = env.reset()
-    observation, reward, terminated, truncated, info = env.step(policy(observation))
-    """
+    """The policy of one learner, see `rljax.load`: `env.step(policy(observation))`."""
 
     def __init__(self, policies: Policies, learner: int) -> None:
         """Raises `ValueError` if the run has no such learner."""
@@ -107,24 +99,18 @@ class Policy:
         step: Any = None,
         mask: Any = None,
     ) -> Any:
-        """Actions for one observation of the environment, or for N of them,
-        in the environment's own terms.
+        """Actions for one observation of the environment, or for N with a leading axis.
 
-        `observation` is what the environment's `reset` and `step` return: an array, a dictionary, a
-        tuple, a number. Several observations have a leading axis in each array. The actions have
-        the bounds, the shape and the dtype of the environment's action space, and discrete actions
-        begin at its `start`: `env.step(policy(observation))` works. Environments inside the
-        program, such as brax/ant, are rljax's own adapters (`rljax.envs.make`), whose actions lie
-        in [-1, 1].
+        Observations are what `reset` and `step` return; actions are of the action space, or in
+        [-1, 1] for environments inside the program, those of `rljax.envs.make`.
 
         With `normalised`, observations may be as agents see them, float32 [O...] or [N, O...], and
-        actions are in [-1, 1], or count from 0, as `rljax.envs.make_hosted` takes them. If the
-        environment's `info` says which actions are allowed, give `mask=info["action_mask"]`.
+        actions are in [-1, 1], or count from 0, as `rljax.envs.make_hosted` takes them. Where
+        `info` says which actions are allowed, give `mask=info["action_mask"]`.
 
-        Policies that observe the time, or that remember, need `step`, the number of steps since the
-        reset, for each observation. A policy remembers the calls since step 0, for each of N
-        environments. Noise that lasts for several steps does so with `explore` and `step`. Without
-        `step`, each call draws noise of its own.
+        Policies that observe the time, or that remember, need `step`, the steps since the reset of
+        each observation. They remember the calls since step 0, for each of N environments. Noise
+        lasts for several steps with `explore` and `step` only.
 
         Raises `ValueError` for other observations, and for a `step` that does not fit the call
         before.
@@ -142,15 +128,15 @@ class Policy:
         return action[()] if self.spec.discrete and not self.spec.choices else action
 
     def _recalled(self, inputs: Any, step: Any) -> Any:
-        """The memories before these observations. Their episodes have lasted `step` steps."""
+        """The memories before these observations, at `step` of their episodes."""
         one = jax.tree.leaves(self.spec.observation)[0]
         shape = np.shape(jax.tree.leaves(inputs)[0])
         leading = shape[: len(shape) - len(one.shape)]
         fresh = first_memory(self._policies.module, self.spec, self._config, *leading)
         if step is None:
             raise ValueError(
-                "this policy remembers the episode. Say how many steps have passed since the "
-                "reset: policy(observation, step=0), then step=1, and so on."
+                "this policy remembers the episode. Give the steps since the reset: "
+                "policy(observation, step=0), then step=1, and so on."
             )
         first: Any = np.broadcast_to(np.asarray(step) == 0, leading)
         if first.all():
@@ -165,10 +151,7 @@ class Policy:
         return choose(first, fresh, self._memory)
 
     def _inputs(self, observation: Any, normalised: bool, step: Any, mask: Any) -> Any:
-        """The observations as the agent sees them.
-
-        Both forms are accepted; `normalised` says which is tried first.
-        """
+        """The observations, of either form, as the agent sees them."""
         if normalised:
             inputs = self._unchanged(observation)
             return self._translated(observation, step, mask) if inputs is None else inputs
@@ -181,46 +164,27 @@ class Policy:
             return inputs
 
     def _unchanged(self, observation: Any) -> Any:
-        """Observations [O...] or [N, O...] that are already as the agent sees them;
-        None for others.
-        """
-        if self.spec.parts:
-            fits = isinstance(observation, dict) and set(observation) == {
-                part.name for part in self.spec.parts
-            }
-            arrays = (
-                {part.name: np.asarray(observation[part.name]) for part in self.spec.parts}
-                if fits
-                else {}
-            )
-            leading = {
-                arrays[part.name].shape[: -len(part.shape)] for part in self.spec.parts if fits
-            }
-            fits = fits and all(
-                arrays[part.name].shape[-len(part.shape) :] == part.shape
-                for part in self.spec.parts
-            )
-            fits = fits and len(leading) == 1 and len(next(iter(leading))) <= 1
-            return (
-                {part.name: arrays[part.name].astype(part.dtype) for part in self.spec.parts}
-                if fits
-                else None
-            )
-        shape = self.spec.observation_shape
+        """Observations [O...] or [N, O...] as the agent sees them, if they are."""
+        parts, shape = self.spec.parts, self.spec.observation_shape
+        if parts:
+            if not isinstance(observation, dict) or set(observation) != {x.name for x in parts}:
+                return None
+            arrays = {part.name: np.asarray(observation[part.name]) for part in parts}
+            leading = {arrays[part.name].shape[: -len(part.shape)] for part in parts}
+            fits = all(arrays[x.name].shape[-len(x.shape) :] == x.shape for x in parts)
+            if not fits or len(leading) > 1 or any(len(axes) > 1 for axes in leading):
+                return None
+            return {part.name: arrays[part.name].astype(part.dtype) for part in parts}
         if isinstance(observation, (dict, tuple)):
             return None
         try:
-            arrays = np.asarray(observation, self.spec.observation_dtype)
+            array = np.asarray(observation, self.spec.observation_dtype)
         except (TypeError, ValueError):
             return None
-        return (
-            arrays
-            if arrays.shape[-len(shape) :] == shape and arrays.ndim <= len(shape) + 1
-            else None
-        )
+        fits = array.shape[-len(shape) :] == shape and array.ndim <= len(shape) + 1
+        return array if fits else None
 
     def _translated(self, observation: Any, step: Any, mask: Any) -> Any:
-        """The environment's own observations as the agent sees them."""
         from rljax.envs.host.spaces import CORRECT
 
         spaces, shape = self._policies.spaces, self.spec.observation_shape
@@ -248,15 +212,15 @@ class Policy:
             return inputs
         if step is None:
             raise ValueError(
-                "this policy also observes the time of the episode. Say how many steps have passed "
-                "since the reset: policy(observation, step=0), then step=1, and so on."
+                "this policy also observes the time of the episode. Give the steps since the "
+                "reset: policy(observation, step=0), then step=1, and so on."
             )
         time = np.broadcast_to(share_of_time(np.asarray(step, np.float32), self.spec), leading)
         return np.concatenate([inputs, time[..., None].astype(np.float32)], axis=-1)
 
 
 def require_learner(settings: Settings, learner: int) -> None:
-    """Raise `ValueError` if a run with these settings has no such learner."""
+    """Raise `ValueError` where a run has no such learner."""
     number, learner = len(settings.seeds), configuration.integer(learner, "learner")
     if not 0 <= learner < number:
         raise ValueError(f"no learner {learner}: the run has {number}, 0 to {number - 1}.")

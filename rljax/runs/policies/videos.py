@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -33,9 +33,8 @@ def play(
     max_steps: int = 1_000,
     output: Path | None = None,
 ) -> Sequence[Path]:
-    """Film one episode: an MP4 file, and for brax/ environments also Brax's HTML view.
-
-    Returns the written files.
+    """Film one episode, and return the written files: an MP4 file, and for brax/ environments also
+    Brax's HTML view.
 
     Raises `ValueError` for an environment that cannot be rendered.
     """
@@ -44,8 +43,8 @@ def play(
     name, observed_name, policy, start = _player(folder, learner, best, seed)
     output = output or folder.path / "play.mp4"
     if envs.is_compiled(name):
-        filmed = brax if name.startswith("brax/") else drawn
-        return filmed(envs.make(observed_name), policy, start, max_steps, output)
+        filmed, environment = brax if name.startswith("brax/") else drawn, envs.make(observed_name)
+        return filmed(environment, episode(environment, policy, start, max_steps), output)
     hosted = envs.make_hosted(envs.evaluated(observed_name), 1, render_mode="rgb_array")
     frames = []
     observation = hosted.reset([start])
@@ -68,20 +67,17 @@ def tell(
     max_steps: int = 1_000,
     colours: bool = False,
 ) -> Iterator[str]:
-    """One episode as text, state by state, for environments on grids and for your own environments
-    with a `text`.
-
-    Raises `ValueError` for all other environments.
-    """
+    """One episode as text, state by state. Raises `ValueError` for those without a `text`."""
     folder = arguments.run_folder(out)
     name, observed_name, policy, start = _player(folder, learner, best, seed)
     if not envs.is_compiled(name):
         raise ValueError(f"'{name}' cannot be shown as text. As a video: rljax play {folder.path}")
-    return told(envs.make(observed_name), policy, start, max_steps, colours)
+    environment = envs.make(observed_name)
+    return told(environment, episode(environment, policy, start, max_steps), colours)
 
 
 def _player(folder: Folder, learner: int, best: bool, seed: int) -> tuple[str, str, Policy, int]:
-    """The run's environment, its name as the agent observes it, the policy, the episode's seed."""
+    """The run's environment, its name as agents observe it, the policy, the episode's seed."""
     policies = load_all(folder, best=best, parts=PARTS)
     policy = Policy(policies, learner)
     name = policies.settings.evaluated_in
@@ -92,11 +88,8 @@ def _player(folder: Folder, learner: int, best: bool, seed: int) -> tuple[str, s
 
 
 def write(frames: Sequence[np.ndarray], path: Path, frames_per_second: float) -> Path:
-    """Write frames [H, W, 3] uint8 as a video.
-
-    The suffix of `path` determines the format (.mp4, .gif).
-
-    Raises `ValueError` for another suffix.
+    """Write frames [H, W, 3] uint8 as a video. Raises `ValueError` for another suffix than .mp4 or
+    .gif.
     """
     if path.suffix not in (".mp4", ".gif"):
         raise ValueError(f"'{path}' is not the name of a video: it must end in .mp4 or .gif.")
@@ -111,27 +104,25 @@ def write(frames: Sequence[np.ndarray], path: Path, frames_per_second: float) ->
     path.parent.mkdir(parents=True, exist_ok=True)
     # H.264 needs even sizes
     even = [frame[: frame.shape[0] // 2 * 2, : frame.shape[1] // 2 * 2] for frame in frames]
+    options: dict[str, Any] = {"fps": frames_per_second, "macro_block_size": 1}
+    if path.suffix == ".gif":
+        options = {"duration": 1000 / frames_per_second, "loop": 0}
     with warnings.catch_warnings():
         # Ffmpeg is a separate program and shares no lock.
         warnings.filterwarnings("ignore", "os.fork", RuntimeWarning)
-        if path.suffix == ".gif":
-            imageio.imwrite(path, even, duration=1000 / frames_per_second, loop=0)
-        else:
-            imageio.imwrite(path, even, fps=frames_per_second, macro_block_size=1)
+        imageio.imwrite(path, even, **options)
     return path
 
 
 def episode(
     environment: AutoReset, policy: Callable[..., np.ndarray], seed: int, max_steps: int
 ) -> Iterator[Any]:
-    """All states of one episode of an environment inside the program,
-    including the first and the last.
-    """
+    """All states of one episode of an environment inside the program."""
     adapter: Any = environment.environment
     timed = isinstance(adapter, Timed)
-    reset, step = jax.jit(adapter.reset), jax.jit(adapter.step)
+    step = jax.jit(adapter.step)
     key = jax.random.key(seed)
-    observation, state = reset(key, adapter.params)
+    observation, state = jax.jit(adapter.reset)(key, adapter.params)
     yield state.environment if timed else state
     for time in range(min(max_steps, environment.spec.max_episode_steps or max_steps)):
         observation, state, _, terminated, truncated, _ = step(
@@ -142,54 +133,36 @@ def episode(
             break
 
 
-def drawn(
-    environment: AutoReset, policy: Callable[..., np.ndarray], seed: int, max_steps: int, path: Path
-) -> list[Path]:
-    """Film one episode of an environment that draws its own pictures;
-    raises `ValueError` where it cannot.
-    """
+def drawn(environment: AutoReset, states: Iterable[Any], path: Path) -> list[Path]:
+    """Film an episode with the environment's own `render`. Raises `ValueError` without one."""
     drawer = _drawer(environment, "render")
-    frames = [
-        drawer.render(state, drawer.params)
-        for state in episode(environment, policy, seed, max_steps)
-    ]
+    frames = [drawer.render(state, drawer.params) for state in states]
     return [write(frames, path, drawer.frames_per_second)]
 
 
-def told(
-    environment: AutoReset,
-    policy: Callable[..., np.ndarray],
-    seed: int,
-    max_steps: int,
-    colours: bool,
-) -> Iterator[str]:
-    """One episode as text, state by state; raises `ValueError` where the environment has no
-    text.
-    """
+def told(environment: AutoReset, states: Iterable[Any], colours: bool) -> Iterator[str]:
+    """An episode as text, state by state. Raises `ValueError` without a `text`."""
     drawer = _drawer(environment, "text")
-    for time, state in enumerate(episode(environment, policy, seed, max_steps)):
+    for time, state in enumerate(states):
         yield f"step {time}\n{drawer.text(state, drawer.params, colours)}\n"
 
 
-def brax(
-    environment: AutoReset, policy: Callable[..., np.ndarray], seed: int, max_steps: int, path: Path
-) -> list[Path]:
-    """Play one episode of a Brax environment; write the video to `path` and Brax's HTML view beside
-    it.
+def brax(environment: AutoReset, states: Iterable[Any], path: Path) -> list[Path]:
+    """Film an episode of a Brax environment, and write Brax's HTML view beside the video.
 
     Without a display, call `rendering.choose_renderer` before anything imports Brax. Raises
-    `ValueError` where the video cannot be drawn; the HTML view is then still written.
+    `ValueError` where the video cannot be drawn; the HTML view is then still there.
     """
     from brax.io import html, image
 
     simulator = _bare(environment).simulator
-    states = [state.pipeline_state for state in episode(environment, policy, seed, max_steps)]
+    poses = [state.pipeline_state for state in states]
     system = simulator.sys.tree_replace({"opt.timestep": simulator.dt})
     path.parent.mkdir(parents=True, exist_ok=True)
     page = path.with_suffix(".html")
-    page.write_text(html.render(system, states))
+    page.write_text(html.render(system, poses))
     try:
-        frames: Any = image.render_array(simulator.sys, states, height=240, width=320)
+        frames: Any = image.render_array(simulator.sys, poses, height=240, width=320)
     except Exception as error:
         raise ValueError(
             f"'{environment.spec.name}' could not be rendered, with {type(error).__name__}: "
@@ -199,7 +172,6 @@ def brax(
 
 
 def _bare(environment: AutoReset) -> Any:
-    """The environment without the wrapper that adds the time to observations."""
     inside = environment.environment
     return inside.environment if isinstance(inside, Timed) else inside
 

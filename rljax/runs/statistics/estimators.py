@@ -1,6 +1,6 @@
-"""Estimators of the values of one run, and their bootstrap intervals.
+"""Estimators of the values of one run, and bootstrap intervals.
 
-Which of several agents is better over tasks: `rljax.analysis.comparison`.
+None, in JSON, is NaN. All raise `ValueError` where there are no values.
 """
 
 from __future__ import annotations
@@ -13,30 +13,24 @@ from numpy.typing import ArrayLike
 
 Statistic = Callable[..., Any]  # (values, axis=None) -> array without that axis
 
-_VALUES_AT_ONCE = 1_000_000  # resampled values that are in memory at the same time
+_VALUES_AT_ONCE = 1_000_000  # resampled values in memory
 
 
 def mean(values: ArrayLike, axis: int | None = None) -> Any:
-    """Mean along `axis`, or of all values where it is None.
-
-    Raises `ValueError` where there are no values.
-    """
+    """Mean along `axis`, or of all values."""
     values = _nonempty(values, axis)
     with np.errstate(invalid="ignore"):
         return values.mean(axis=axis)
 
 
 def iqm(values: ArrayLike, axis: int | None = None, counts: ArrayLike | None = None) -> Any:
-    """Interquartile mean along `axis`, or of all values where it is None.
+    """Interquartile mean along `axis`, or of all values.
 
-    It is the mean of N values without the N // 4 lowest and the N // 4 highest. For fewer than 4
-    values it is the mean of all. One value that is NaN makes the result NaN. `counts` [N] are whole
-    numbers that say how often each value along the axis counts; by default each counts once.
-    Raises `ValueError` where there are no values.
+    It is the mean of N values without the N // 4 lowest and the N // 4 highest, and NaN where a
+    value is NaN. Whole numbers `counts` [N] say how often each value along the axis counts.
 
     Source: Agarwal et al., Deep Reinforcement Learning at the Edge of the Statistical Precipice,
-    arXiv:2108.13264, section 4.3, trimmed as their library and
-    `scipy.stats.trim_mean(values, 0.25)` do.
+    arXiv:2108.13264, section 4.3, trimmed as by `scipy.stats.trim_mean(values, 0.25)`.
     """
     values = _nonempty(values, axis)
     values = values.ravel() if axis is None else np.moveaxis(values, axis, -1)
@@ -57,51 +51,33 @@ def iqm(values: ArrayLike, axis: int | None = None, counts: ArrayLike | None = N
 
 
 def frequency_averaged(returns: Sequence[float], holds: Sequence[int]) -> float:
-    """The frequency-averaged return: the mean of `returns` over the lengths `holds`, which ascend.
+    """The area under `returns` over ascending `holds`, by trapezoids, divided by their range.
 
-    It is the area under the returns, by trapezoids, divided by the range of lengths. Divided by the
-    largest known return in the environment, it is the frequency-averaged score of Patel and
-    Siegelmann, arXiv:2410.08979.
+    Divided by the largest known return in the environment, it is the frequency-averaged score of
+    Patel and Siegelmann, arXiv:2410.08979.
     """
-    lengths = np.asarray(holds, np.float64)
-    if len(lengths) == 1:
+    if len(holds) == 1:
         return float(returns[0])
-    widths, heights = np.diff(lengths), np.asarray(returns, np.float64)
+    widths, heights = np.diff(floats(holds)), floats(returns)
     return float((widths * (heights[:-1] + heights[1:]) / 2.0).sum() / widths.sum())
 
 
-def interval(
-    values: ArrayLike,
-    statistic: Statistic = iqm,
-    level: float = 0.95,
-    resamples: int = 2000,
-    seed: int = 0,
-) -> tuple[float, float]:
-    """Percentile bootstrap interval of a statistic; the same arguments give the same interval.
+def interval(values: ArrayLike, statistic: Statistic = iqm) -> tuple[Any, Any]:
+    """95 % bootstrap intervals (low, high), each [...], over the last axis of `values` [..., N].
 
-    Args:
-        values: [N] values to resample, or [learners, episodes]. In the second case whole learners
-            are resampled, each as the mean of its episodes, and the interval is over learners.
-        statistic: `mean`, `iqm`, or any function of (values, axis).
-        level: share of the resampled statistics that lies inside the interval, in (0, 1).
-        resamples: number of samples drawn with replacement.
-        seed: of the random generator.
-
-    Returns:
-        (low, high). Both are NaN for a single value (or learner), and where a value is not finite.
-        With fewer than about 10 learners a percentile interval is narrower than its level promises.
-
-    Raises:
-        ValueError: no values, more than two axes, a level outside (0, 1), or no resamples.
+    Each resample draws the same N. The bounds are NaN for a single value, and where a value is not
+    finite. With fewer than about 10 learners the interval is narrower than its level promises.
     """
-    values = _nonempty(values, None)
-    if values.ndim not in (1, 2):
-        raise ValueError(
-            f"values has shape {values.shape}, an interval needs [N] or [learners, episodes]."
-        )
-    units = mean(values, axis=1) if values.ndim == 2 else values
-    low, high = intervals(units, statistic, level, resamples, seed)
-    return float(low), float(high)
+    values = _nonempty(values, -1)
+    number = values.shape[-1]
+    known = np.isfinite(values).all(axis=-1) & (number > 1)
+    finite = np.where(known[..., None], values, 0)
+
+    def resample(generator: np.random.Generator, rows: int) -> np.ndarray:
+        return statistic(finite[..., generator.integers(number, size=(rows, number))], axis=-1)
+
+    low, high = bootstrap(resample, values.size)
+    return np.where(known, low, np.nan)[()], np.where(known, high, np.nan)[()]
 
 
 def bootstrap(
@@ -111,11 +87,10 @@ def bootstrap(
     resamples: int = 2000,
     seed: int = 0,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The bounds (low, high), each [...], between which the share `level` of the resampled
-    statistics lies.
+    """The bounds (low, high), each [...], of the share `level` of resampled statistics.
 
-    `resample(generator, number)` draws `number` samples and returns their statistics [..., number].
-    `size` is the number of values in one sample: it decides how many samples are drawn at once.
+    `resample(generator, number)` draws `number` samples of `size` values with replacement, and
+    returns their statistics [..., number].
 
     Raises `ValueError` for a level outside (0, 1), or no resamples.
     """
@@ -134,30 +109,8 @@ def bootstrap(
     return low, high
 
 
-def intervals(
-    units: np.ndarray,
-    statistic: Statistic,
-    level: float = 0.95,
-    resamples: int = 2000,
-    seed: int = 0,
-) -> tuple[np.ndarray, np.ndarray]:
-    """Intervals [...] over the last axis of `units` [..., N].
-
-    Each resample draws the same units for all of them.
-    """
-    number = units.shape[-1]
-    known = np.isfinite(units).all(axis=-1) & (number > 1)
-    finite = np.where(known[..., None], units, 0)
-
-    def resample(generator: np.random.Generator, rows: int) -> np.ndarray:
-        return statistic(finite[..., generator.integers(number, size=(rows, number))], axis=-1)
-
-    low, high = bootstrap(resample, units.size, level, resamples, seed)
-    return np.where(known, low, np.nan), np.where(known, high, np.nan)
-
-
 def floats(values: ArrayLike) -> np.ndarray:
-    """The values as float64; None, which stands in JSON for a number that is not finite, is NaN."""
+    """The values as float64."""
     return np.asarray(values, np.float64)
 
 

@@ -1,9 +1,7 @@
 """Summaries of the evaluations of one run: the final and the best ones, expected bests, curves.
 
-The unit of every statement about an agent is the learner (one seed), not the episode. All episodes
-of one learner use the same weights, so that they do not show how another seed would perform. Each
-learner therefore counts once, with the mean of its episodes, and a single learner has no interval
-over learners.
+Each learner (one seed) counts once, with the mean of its episodes: they share its weights, and do
+not show how another seed would perform. A single learner has no interval over learners.
 """
 
 from __future__ import annotations
@@ -15,38 +13,33 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from rljax.runs.statistics.estimators import Statistic, floats, interval, intervals, iqm, mean
+from rljax.runs.statistics.estimators import Statistic, floats, interval, iqm, mean
 
 Record = Mapping[str, Any]  # one evaluation of one learner: a line of evaluations.jsonl
 Records = Mapping[Hashable, Mapping[int, Record]]  # by learner and step
 
 
 def summarise(evaluations: Sequence[Record]) -> dict[str, Any]:
-    """The `final` and `best` entries of a run's summary, ready for JSON.
+    """The `final` and `best` entries of a run's summary, ready for JSON; None before evaluations.
 
-    `evaluations` has one record per learner and evaluation: `step, learner, seed, returns` and,
-    where the environment has them, `scores`, `success` and `signals`, lists by name. All lists have
-    one value per episode.
+    Records have `step, learner, seed`, `returns` and perhaps `scores`, `success`, and `signals` by
+    name, lists with a value per episode.
 
-    Each entry has `step` (environment steps of each learner), `mean`, `iqm` (of the learners' mean
-    returns), `interval` ([low, high], the 95 % bootstrap interval of that IQM over learners),
-    `score`, `success` (means) and `learners`. That list has `learner, seed, step` for each learner,
-    and the same five numbers over its episodes. A number that does not exist is None: the interval
-    of a single learner or episode, a score or success that the environment does not give, and
-    anything computed from a return that is not finite. Where the environment gives signals, an
-    entry has `signals`, too: by name the mean over learners of the sums over episodes.
+    An entry has `step`, `mean` and `iqm` (of the learners' mean returns), `interval` ([low, high],
+    the 95 % bootstrap interval of that IQM over learners), `score` and `success` (means), perhaps
+    `signals` (means of their sums over episodes by name), and `learners`: of each its `learner`,
+    `seed`, `step`, and the same numbers over its episodes. A number is None where it does not
+    exist: the interval of a single learner or episode, a score or success that the environment
+    does not give, and anything from a return that is not finite.
 
-    `final` is the last step at which every learner was evaluated. `best` is the step with the
-    highest mean over learners; in its list each learner has its own best step. Of equal steps the
-    earlier one is taken. A maximum over noisy evaluations is optimistic: compare agents by `final`.
-    Both are None before the first evaluation.
+    `final` is the last step at which every learner was evaluated. `best` is the first step with the
+    highest mean over learners; in its list each learner has its own best step. A maximum over noisy
+    evaluations is optimistic: compare agents by `final`.
     """
     table = _by_learner(evaluations)
-    shared = (
-        sorted(set.intersection(*(set(records) for records in table.values()))) if table else []
-    )
+    shared = sorted(set.intersection(*map(set, table.values()))) if table else []
     if not shared:
-        return {"final": None, "best": None}
+        return dict(EMPTY)
     means = {
         learner: {step: _mean_return(record) for step, record in records.items()}
         for learner, records in table.items()
@@ -62,65 +55,47 @@ def summarise(evaluations: Sequence[Record]) -> dict[str, Any]:
     }
 
 
+EMPTY = {"final": None, "best": None}
 # Name in a summary: field of a record.
 FIELDS = {"return": "returns", "score": "scores", "success": "success"}
 
 
 def last_three(evaluations: Sequence[Record]) -> dict[str, float | None]:
-    """The mean return, score and success over the learners' last three evaluations.
+    """The mean return, score and success over the learners' last three evaluations, as in the
+    tables of OGBench and FQL.
 
-    The tables of OGBench and FQL show this mean. A score or success is left out where a learner
-    lacks it. A number is None where a return behind it is not finite.
+    Those that a learner lacks are left out; those that are not finite are None.
     """
-    table = _by_learner(evaluations)
-    recent = [list(records.values())[-3:] for records in table.values()]
-    fields = {
-        name: field
-        for name, field in FIELDS.items()
-        if all(record.get(field) for records in recent for record in records)
-    }
+    recent = [list(records.values())[-3:] for records in _by_learner(evaluations).values()]
     return {
         name: _finite_or_none(
             np.mean([np.mean([mean(record[field]) for record in records]) for records in recent])
         )
-        for name, field in fields.items()
-        if recent
+        for name, field in FIELDS.items()
+        if recent and all(record.get(field) for records in recent for record in records)
     }
 
 
-def expected_best(
-    evaluations: Sequence[Record], field: str = "returns", numbers: Sequence[int] | None = None
-) -> dict[int, float]:
-    """The best policy to expect after n policies of a run were evaluated online:
-    {n: expected best}, over learners.
+def expected_best(evaluations: Sequence[Record], field: str = "returns") -> dict[int, float]:
+    """The best policy to expect of n that are evaluated online: {n: expected best}, the mean over
+    learners.
 
-    A learner has K evaluated policies, each with the mean x of its `field` ("returns", "scores" or
-    "success"). The expected best is the mean, over all choices of n of these policies, of the best
-    x among them. With the values in rising order it is sum_i x_i C(i - 1, n - 1) / C(K, n). n = 1
-    gives the mean of all policies, n = K their maximum, which takes K online evaluations to find.
-    The noise of the evaluations makes it optimistic. `numbers` are the n to report, by default 1,
-    2, 5, 10, 20, ... and K.
-
-    The result is empty where a learner lacks the field.
+    A learner has K policies, with the means x of their `field` ("returns", "scores" or "success")
+    in rising order. Over all choices of n of them, the mean of the best x is
+    sum_i x_i C(i - 1, n - 1) / C(K, n). The noise of the evaluations makes it optimistic. The n are
+    1, 2, 5, 10, 20, ... and K. Empty where a learner lacks the field.
 
     Source: Kurenkov and Kolesnikov, Showing Your Offline Reinforcement Learning Work: Online
     Evaluation Budget Matters, arXiv:2110.04156.
     """
     table = _by_learner(evaluations)
-    if not table or not all(
-        record.get(field) for records in table.values() for record in records.values()
-    ):
+    if not table or not all(r.get(field) for records in table.values() for r in records.values()):
         return {}
-    values = [
-        np.sort([float(mean(floats(r[field]))) for r in records.values()])
-        for records in table.values()
-    ]
+    values = [np.sort([mean(r[field]) for r in records.values()]) for records in table.values()]
     most = min(len(rising) for rising in values)
-    if numbers is None:
-        round_ones = (digit * 10**power for power in range(7) for digit in (1, 2, 5))
-        numbers = sorted({n for n in round_ones if n < most} | {most})
+    numbers = {digit * 10**power for power in range(7) for digit in (1, 2, 5)}
     expected = {}
-    for n in numbers:
+    for n in sorted(n for n in numbers | {most} if n <= most):
         each = [
             sum(
                 math.comb(i, n - 1) / math.comb(len(rising), n) * rising[i]
@@ -133,18 +108,12 @@ def expected_best(
 
 
 def learning_curve(
-    evaluations: Sequence[Record], statistic: Statistic = mean, level: float = 0.95
+    evaluations: Sequence[Record], statistic: Statistic = mean
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """A learning curve with its interval: (steps, mean, low, high), each [S] float64.
+    """A learning curve with its interval: (steps, statistic, low, high), each [S] float64.
 
-    Of several learners each counts with its mean return, and the interval is over learners. The
-    interval of a single learner is over its episodes. `mean` is the given statistic. `low` and
-    `high` are NaN where there is no interval.
-
-    Learners of several runs may be evaluated at different steps (`learner` may be any hashable
-    name). The curve then has the union of their steps, within the range that all of them cover. A
-    learner's values between its own steps are interpolated linearly. The arrays are empty where
-    there is no such range.
+    `learner` of a record may be any hashable name. The interval of a single learner is over its
+    episodes; of several see `curve_over_learners`.
     """
     table = _by_learner(evaluations)
     if len(table) != 1:
@@ -152,10 +121,10 @@ def learning_curve(
             (list(records), [_mean_return(record) for record in records.values()])
             for records in table.values()
         ]
-        return curve_over_learners(learners, statistic, level)
+        return curve_over_learners(learners, statistic)
     (records,) = table.values()
     samples = [floats(record["returns"]) for record in records.values()]
-    bounds = np.array([interval(sample, statistic, level) for sample in samples])
+    bounds = np.array([interval(sample, statistic) for sample in samples])
     centre = np.array([statistic(sample) for sample in samples], np.float64)
     return np.array(list(records), np.float64), centre, bounds[:, 0], bounds[:, 1]
 
@@ -163,35 +132,28 @@ def learning_curve(
 def curve_over_learners(
     learners: Sequence[tuple[ArrayLike, ArrayLike]],
     statistic: Statistic = mean,
-    level: float = 0.95,
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """The curve of `learning_curve` over learners, each given as (steps, values), both [S],
-    the steps ascending.
+    """The curve (steps, statistic, low, high), each [S], over learners: (steps, values), ascending.
 
+    It has the union of their steps, within the range that all of them cover; values between a
+    learner's steps are interpolated linearly. The arrays are empty where there is no such range.
     `low` and `high` are NaN for a single learner, and where a value is not finite.
     """
     if not learners:
         return np.empty(0), np.empty(0), np.empty(0), np.empty(0)
-    axes = [floats(steps) for steps, _ in learners]
-    values = [floats(returns) for _, returns in learners]
-    first = max(axis[0] for axis in axes)
-    last = min(axis[-1] for axis in axes)
-    steps = np.unique(np.concatenate(axes))
+    curves = [(floats(steps), floats(values)) for steps, values in learners]
+    first = max(axis[0] for axis, _ in curves)
+    last = min(axis[-1] for axis, _ in curves)
+    steps = np.unique(np.concatenate([axis for axis, _ in curves]))
     steps = steps[(first <= steps) & (steps <= last)]
     if not len(steps):
         return steps, steps, steps, steps
-    # [S, learners]
-    samples = np.stack(
-        [np.interp(steps, *curve) for curve in zip(axes, values, strict=True)], axis=1
-    )
-    return steps, statistic(samples, axis=1), *intervals(samples, statistic, level)
+    samples = np.stack([np.interp(steps, *curve) for curve in curves], axis=1)  # [S, learners]
+    return steps, statistic(samples, axis=1), *interval(samples, statistic)
 
 
 def _by_learner(evaluations: Sequence[Record]) -> Records:
-    """Records by learner and step, both ascending.
-
-    Of two records of the same evaluation the later one is kept.
-    """
+    """Records by learner and step, both ascending; of two of one evaluation the later one."""
     table: dict[Hashable, dict[int, Record]] = {}
     for record in evaluations:
         table.setdefault(record["learner"], {})[record["step"]] = record
@@ -199,39 +161,31 @@ def _by_learner(evaluations: Sequence[Record]) -> Records:
 
 
 def _summary_entry(table: Records, step: int, steps: Mapping[Hashable, int]) -> dict[str, Any]:
-    """An entry of the summary: over learners at `step`,
-    and for each learner at its step of `steps`.
-    """
+    """A summary's entry: over learners at `step`, and of each learner at its step of `steps`."""
     records = [by_step[step] for by_step in table.values()]
-    means = np.array([_mean_return(record) for record in records])
     return {
         "step": step,
-        **_mean_iqm_interval(means),
-        "score": _mean_of(records, "scores"),
-        "success": _mean_of(records, "success"),
-        **_mean_signals(records),
+        **_means([_mean_return(record) for record in records], records),
         "learners": [
             {
-                "learner": record["learner"],
-                "seed": record["seed"],
-                "step": record["step"],
-                **_mean_iqm_interval(floats(record["returns"])),
-                "score": _mean_of([record], "scores"),
-                "success": _mean_of([record], "success"),
-                **_mean_signals([record]),
+                **{name: record[name] for name in ("learner", "seed", "step")},
+                **_means(record["returns"], [record]),
             }
             for record in (by_step[steps[learner]] for learner, by_step in table.items())
         ],
     }
 
 
-def _mean_iqm_interval(values: np.ndarray) -> dict[str, Any]:
-    low, high = (_finite_or_none(bound) for bound in interval(values))
-    bounds = None if low is None or high is None else [low, high]
+def _means(returns: Sequence[float], records: Sequence[Record]) -> dict[str, Any]:
+    """The numbers of `returns`, and the means of the records' other fields."""
+    low, high = (_finite_or_none(bound) for bound in interval(returns))
     return {
-        "mean": _finite_or_none(mean(values)),
-        "iqm": _finite_or_none(iqm(values)),
-        "interval": bounds,
+        "mean": _finite_or_none(mean(returns)),
+        "iqm": _finite_or_none(iqm(returns)),
+        "interval": None if low is None or high is None else [low, high],
+        "score": _mean_of(records, "scores"),
+        "success": _mean_of(records, "success"),
+        **_mean_signals(records),
     }
 
 
@@ -239,40 +193,30 @@ def _mean_of(records: Sequence[Record], field: str) -> float | None:
     """The mean over learners of the mean over episodes; None where a learner lacks the field."""
     if not all(record.get(field) for record in records):
         return None
-    return _finite_or_none(np.mean([mean(floats(record[field])) for record in records]))
+    return _finite_or_none(np.mean([mean(record[field]) for record in records]))
 
 
 def _mean_signals(records: Sequence[Record]) -> dict[str, dict[str, float | None]]:
-    """The entry `signals` of a summary, with those that all records have;
-    empty where there are none.
-    """
-    shared = [
-        name
-        for name in records[0].get("signals") or {}
-        if all(name in (r.get("signals") or {}) for r in records)
-    ]
-    each = [record["signals"] for record in records if shared]
-    means = {
-        name: _mean_of([{"sums": signals[name]} for signals in each], "sums") for name in shared
-    }
+    each = [record.get("signals") or {} for record in records]
+    means = {name: _mean_of(each, name) for name in each[0] if all(name in sums for sums in each)}
     return {"signals": means} if means else {}
 
 
-def shown(value: float | None) -> str:
-    """A mean for users."""
-    return "not finite" if value is None else f"{value:,.1f}"
+def signals_text(entry: Mapping[str, Any]) -> str:
+    """The means of signals in an entry of a summary, for users."""
+    return "".join(
+        f", {name} not finite" if mean is None else f", {name} {mean:,.1f}"
+        for name, mean in entry.get("signals", {}).items()
+    )
 
 
 def _highest(values: Mapping[int, float]) -> int:
-    """The step of the highest value, the first one of equals.
-
-    NaN counts as lower than all others.
-    """
+    """The first step of the highest value; NaN is the lowest."""
     return max(values, key=lambda step: -np.inf if np.isnan(values[step]) else values[step])
 
 
 def _mean_return(record: Record) -> float:
-    return float(mean(floats(record["returns"])))
+    return float(mean(record["returns"]))
 
 
 def _finite_or_none(value: Any) -> float | None:
@@ -284,17 +228,23 @@ def results(
     settings: Sequence[tuple[Mapping[str, Any], Sequence[int]]],
     offline: bool,
 ) -> dict[str, Any]:
-    """Summarise the evaluations of a run: over all learners, or for each of several `settings`.
+    """The evaluations' part of a run's summary: over all learners, or for each of several
+    `settings`, pairs of values and the learners that have them.
 
-    `settings` are pairs of values and the learners that have them. A run from data has the expected
-    best, too.
+    A run from data has the expected best, too.
     """
 
     def of(learners: Sequence[int]) -> dict[str, Any]:
         lines = [line for line in evaluations if line["learner"] in learners]
-        summary: dict[str, Any] = summarise(lines) if lines else {"final": None, "best": None}
-        summary = summary | {"last_three": last_three(lines)}
-        return summary | _after_evaluations(lines) if offline else summary
+        summary = summarise(lines) | {"last_three": last_three(lines)}
+        if offline:
+            expected = {name: expected_best(lines, field) for name, field in FIELDS.items()}
+            summary["expected_best"] = {
+                name: {str(n): x for n, x in values.items()}
+                for name, values in expected.items()
+                if values
+            }
+        return summary
 
     if len(settings) == 1:
         return of(settings[0][1])
@@ -302,18 +252,4 @@ def results(
         {"values": dict(values), "learners": learners, **of(learners)}
         for values, learners in settings
     ]
-    return {"final": None, "best": None, "settings": each}
-
-
-def _after_evaluations(evaluations: Sequence[Record]) -> dict[str, Any]:
-    """The expected best return and score where n policies are evaluated online and the best of them
-    is chosen.
-    """
-    expected = {name: expected_best(evaluations, field) for name, field in FIELDS.items()}
-    return {
-        "expected_best": {
-            name: {str(n): x for n, x in values.items()}
-            for name, values in expected.items()
-            if values
-        }
-    }
+    return EMPTY | {"settings": each}

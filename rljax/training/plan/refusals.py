@@ -42,6 +42,8 @@ def require_source(experiment: Experiment, experience: Experience) -> None:
         signals.require(experience.signals, dataset.spec.signals, agent, dataset.name)
         datasets.require_labels(dataset, experience.labels, agent)
     experience.require_supply(supply)
+    if settings.offline_share != Settings.offline_share:
+        experience.require_mixing(supply)
     if experiment.load_base is not None and not hasattr(experiment.module, "use_base"):
         raise ValueError(f"agent '{agent}' takes no other run's policy: leave out --base.")
 

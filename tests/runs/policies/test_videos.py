@@ -25,7 +25,8 @@ drawing.choose_renderer()
 from rljax import envs
 from rljax.runs.policies import videos
 environment = envs.make("brax/inverted_pendulum")
-videos.brax(environment, lambda observation, step: np.zeros(1, np.float32), 0, 3, Path(sys.argv[1]))
+states = videos.episode(environment, lambda observation, step: np.zeros(1, np.float32), 0, 3)
+videos.brax(environment, states, Path(sys.argv[1]))
 """
 
 
@@ -63,9 +64,9 @@ def test_what_draws_itself_is_filmed_to_its_end(
     monkeypatch.setattr(
         videos, "write", lambda frames, path, rate: written.update({path: (frames, rate)}) or path
     )
-    assert videos.drawn(envs.make(name), press_first, 0, 1_000, tmp_path / "play.mp4") == [
-        tmp_path / "play.mp4"
-    ]
+    environment = envs.make(name)
+    states = videos.episode(environment, press_first, 0, 1_000)
+    assert videos.drawn(environment, states, tmp_path / "play.mp4") == [tmp_path / "play.mp4"]
     frames, rate = written[tmp_path / "play.mp4"]
     assert rate == 4.0
     assert len(frames) == 10, "the first state, and one for each of 9 steps"
@@ -88,7 +89,9 @@ def test_episodes_end_where_the_environment_says_so() -> None:
 
 
 def test_text_is_told_state_by_state() -> None:
-    told = list(videos.told(envs.make("rljax/LightsOut-2x2"), press_first, 0, 2, colours=False))
+    environment = envs.make("rljax/LightsOut-2x2")
+    states = videos.episode(environment, press_first, 0, 2)
+    told = list(videos.told(environment, states, colours=False))
     assert [part.split("\n")[0] for part in told] == ["step 0", "step 1", "step 2"]
     before, after = (part.split("\n")[1:] for part in told[:2])
     flipped = {".": "#", "#": "."}
@@ -102,4 +105,4 @@ def test_what_does_not_draw_itself_is_refused(tmp_path: Path, show: Any) -> None
         ValueError,
         match=r"'rljax/Pendulum' has no pictures: `rljax play` films Gymnasium's and Brax's",
     ):
-        list(show(envs.make("rljax/Pendulum"), press_first, 0, 2, tmp_path / "play.mp4"))
+        list(show(envs.make("rljax/Pendulum"), [], tmp_path / "play.mp4"))
