@@ -1,11 +1,9 @@
 """Environments, made from their names.
 
-`brax/...`, `gymnax/...`, `playground/...`, `craftax/...`, `rljax/...` and `path/to/file.py:Name`
-run inside the compiled program. All others run on the host: `envpool/...`, `atari/...`, a
-`path/to/file.py:Name` that derives from `gymnasium.Env`, and every other name, which is
-Gymnasium's. `async/...` is Gymnasium's too, with one process per environment. docs/environments.md
-explains the arguments that names of Gymnasium and gymnax may carry, and the prefixes `timed/`,
-`goals/`, `signals-.../`, `with-last-step/` and `without-.../`, which come in this order.
+The names in `_COMPILED` and `path/to/file.py:Name` run inside the compiled program. All others run
+on the host: those in `_HOSTED`, a `path/to/file.py:Name` that derives from `gymnasium.Env`, and
+every other name, which is Gymnasium's. docs/environments.md explains names, their arguments and
+their prefixes, whose order `_PARTS` holds.
 """
 
 from __future__ import annotations
@@ -84,8 +82,8 @@ def is_compiled(name: str) -> bool:
 def make(name: str) -> AutoReset:
     """Make a compiled environment that resets itself, such as "brax/ant".
 
-    Raises `ValueError` if there is no such environment, if its package is not installed, or if its
-    spaces are not supported.
+    Raises `ValueError` if there is none, its package is not installed, or its spaces are not
+    supported.
     """
     if name.startswith(_GOALS):
         raise ValueError(
@@ -132,8 +130,8 @@ def _made(name: str) -> AutoReset:
 def make_hosted(name: str, num_envs: int, **options: Any) -> Hosted:
     """Make `num_envs` environments on the host: "Hopper-v5", "module:Name-v0", "envpool/Hopper-v5".
 
-    `options` go to the adapter's `make_hosted`, which says what it raises. Arguments in the name
-    come before them.
+    `options` go to the adapter's `make_hosted`, which says what it raises; arguments in the name
+    come first.
     """
     if is_compiled(name):
         raise ValueError(
@@ -174,7 +172,7 @@ def with_goals(name: str) -> str:
 
 
 def observed(name: str, shown: Sequence[str]) -> str:
-    """The name of the environment as an agent sees it that declares `Experience.observes`; "none"
+    """The name of the environment as an agent with this `Experience.observes` sees it; "none"
     stays.
     """
     if name == "none":
@@ -212,7 +210,7 @@ def evaluated(name: str) -> str:
 def code_of(name: str) -> str | None:
     """The file or module whose foreign code making the environment runs; None if there is none.
 
-    rljax and the packages that it knows do not count.
+    Known packages do not count.
     """
     code = without_arguments(name).rpartition(":")[0]
     while split(code).rest != code:
@@ -233,8 +231,7 @@ def short(name: str) -> str:
 def names() -> dict[str, list[str]]:
     """The names of all environments, by family.
 
-    A family that is not installed has an empty list, and its key names the command that installs
-    it.
+    A family that is not installed is empty, and its key has the command that installs it.
     """
     from rljax.envs.environment import MissingPackageError
 

@@ -1,4 +1,4 @@
-"""Batches of compiled environments that reset themselves where an episode has ended."""
+"""Batches of compiled environments that reset themselves."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from rljax.envs.environment import Environment
 
 LONGEST = 2**31 - 1  # number of steps that is counted
 
-# Environments that are reset at a time: CHUNK, or the batch divided by SHARE if that is more. Few
-# ends do not reset a whole large batch, and many do not reset it in many small parts.
+# Environments that are reset at a time: CHUNK, or the batch divided by SHARE if that is more: few
+# ends do not reset a whole large batch, and many do so in few parts.
 CHUNK, SHARE = 64, 16
 
 
@@ -32,10 +32,9 @@ class AutoResetState:
 class AutoReset:
     """N environments that reset themselves and return the true final observation.
 
-    The batch axis is part of the interface: flatten populations of environments, [P, E] to [N], and
-    never `vmap` `reset` or `step`. The loop that resets runs only in steps in which an episode
-    ends, and only over those environments. Under `vmap` it would run over all environments in every
-    step.
+    Flatten populations of environments, [P, E] to [N], and never `vmap` `reset` or `step`: the loop
+    that resets would then run over all environments in every step, instead of over those whose
+    episode ends.
 
     The trajectory of an environment depends only on its own keys and actions.
     """
@@ -64,10 +63,9 @@ class AutoReset:
     ) -> tuple[Step, AutoResetState]:
         """Apply one action to each environment. Where an episode ends, the next one begins.
 
-        `keys` are N typed keys, new in every step. `action` is [N, A] in [-1, 1], or [N] int32. An
-        episode is truncated after `spec.max_episode_steps` steps. At its end, `Step.observation`
-        [N, O...] is the first of the new episode, and `Step.next_observation` the last of the old
-        one.
+        `keys` are N typed keys, new in every step. `action` is [N, A] in [-1, 1], or [N] int32. At
+        the end of an episode, `Step.observation` [N, O...] is the first of the new one, and
+        `Step.next_observation` the last of the old one.
         """
         next_observation, environment, reward, terminated, truncated, success, step_signals = (
             jax.vmap(self._step)(_half(keys, 0), state.environment, action)
@@ -123,7 +121,6 @@ class AutoReset:
     def _begin_again(
         self, ended: Array, keys: Array, observation: Any, state: Any
     ) -> tuple[Any, Any]:
-        """Replace the rows whose episode has `ended` by new episodes."""
         number = ended.shape[0]
         chunk = min(number, max(CHUNK, number // SHARE))
 
@@ -143,8 +140,7 @@ class AutoReset:
 def _half(keys: Array, which: int) -> Array:
     """The first or the second half of each of `keys` [N], split in two.
 
-    Keys are split where they are used: if steps are not random, only those of resetting
-    environments.
+    Keys are split where they are used, so that steps without randomness split only those of resets.
     """
     return jax.vmap(jax.random.split)(keys)[:, which]
 

@@ -1,5 +1,5 @@
-"""A user's own environments in JAX, named `path/to/file.py:Name`: a class with the parts of the
-protocol.
+"""A user's own environments in JAX, named `path/to/file.py:Name`: a class with the protocol's
+parts.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from rljax.envs.environment import Environment, EnvironmentFailed, syntax
 
 
 def make(name: str) -> Environment:
-    """Make the environment: import the file and call the class `Name` without arguments.
+    """Import the file and call the class `Name` without arguments.
 
     Raises `ValueError` where there is no such file or class, and where parts of
     `rljax.envs.environment.Environment` are missing or shapes differ from the `spec`.
@@ -37,7 +37,7 @@ def make(name: str) -> Environment:
 def is_gymnasium(name: str) -> bool:
     """Whether `name`, such as "./file.py:Name", is a class that derives from `gymnasium.Env`.
 
-    Raises what `load` raises, but False where there is no such file.
+    False where there is no such file; else raises what `load` raises.
     """
     if not Path(name.rpartition(":")[0]).is_file():
         return False
@@ -52,7 +52,7 @@ def load(name: str) -> Any:
     """The object `Name` of the file in "path/to/file.py:Name", imported again only if it has
     changed.
 
-    Raises `ValueError` if there is no such file or name.
+    Raises `ValueError` if there is none.
     """
     file, _, class_name = name.rpartition(":")
     path = Path(file)

@@ -22,9 +22,8 @@ StepResult = tuple[Any, Any, Array, Array, Array, dict[str, Any]]
 class Environment(Protocol):
     """One environment as pure functions, with the signature of gymnax >= 1.0.
 
-    It never resets itself: `rljax.envs.autoreset` does that, and enforces `spec.max_episode_steps`.
-    A state is a pytree of arrays whose shapes and dtypes `step` keeps. Both functions are traced
-    under `vmap`.
+    It never resets itself, and `rljax.envs.autoreset` enforces `spec.max_episode_steps`. A state is
+    a pytree of arrays whose shapes and dtypes `step` keeps. Both functions are traced under `vmap`.
     """
 
     spec: EnvSpec
@@ -33,8 +32,8 @@ class Environment(Protocol):
     def reset(self, key: Array, params: Any) -> tuple[Any, Any]:
         """Begin an episode. Returns the first observation and the state.
 
-        An observation is one array [O...], or a dictionary of the arrays in `spec.parts`. Its part
-        `rljax.agent.MASK`, bool [A], is True for allowed actions; without it, all are.
+        An observation is one array [O...], or a dictionary of the arrays in `spec.parts`, whose
+        part `rljax.agent.MASK`, bool [A], is True for allowed actions.
         """
         ...
 
@@ -45,7 +44,7 @@ class Environment(Protocol):
         choices of `spec.choices`. `observation` is the true successor, also at the end of an
         episode. `terminated` [] says that the task itself has ended, `truncated` [] that the
         episode ends for another reason. `info` holds the signals in `spec.signals`, and may hold
-        "success" [] bool: evaluations report it of an episode's last step.
+        "success" [] bool, of which an episode's last counts.
         """
         ...
 
@@ -56,11 +55,11 @@ class Drawable(Environment, Protocol):
     frames_per_second: float
 
     def render(self, state: Any, params: Any) -> np.ndarray:
-        """A picture of one state, [H, W, 3] uint8, of the same size for all states."""
+        """A picture of one state, [H, W, 3] uint8, of the same size for all."""
         ...
 
     def text(self, state: Any, params: Any, colours: bool) -> str:
-        """One state as lines of text; with `colours`, coloured by a terminal's escape codes."""
+        """One state as lines of text; `colours` adds a terminal's escape codes."""
         ...
 
 
@@ -76,10 +75,7 @@ class MissingPackageError(ValueError):
 
 
 class EnvironmentFailed(ValueError):
-    """An environment on the host raised an error, or broke Gymnasium's interface.
-
-    The message says what happened, in which environment and at which step.
-    """
+    """An environment on the host raised an error, or broke Gymnasium's interface."""
 
     def __init__(self, message: Any, trace: str = "") -> None:
         # Gymnasium's processes hand an error on as its own argument
@@ -109,10 +105,10 @@ def syntax(error: SyntaxError) -> str:
 
 @contextlib.contextmanager
 def foreign(name: str) -> Iterator[None]:
-    """A context for the code of another package, behind the environment or family `name`.
+    """A context for the code of another package, behind the environment or family `name`, that
+    hides warnings and prints.
 
-    It hides warnings and prints, about which a user can do nothing. Raises `ValueError` where the
-    package fails, for example because its data are missing or JAX is newer.
+    Raises `ValueError` where the package fails, for example because its data are missing.
     """
     with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
         warnings.simplefilter("ignore")
@@ -145,7 +141,7 @@ def import_package(family: str, module: str, command: str, package: str | None =
 def silent_mujoco() -> Iterator[None]:
     """A context without MuJoCo's warnings about outdated model files.
 
-    A user can do nothing about them. MuJoCo would also write them to a file in the current folder.
+    MuJoCo would also write them to a file in the current folder.
     """
     mujoco: Any = importlib.import_module("mujoco")
     warn = mujoco.get_mju_user_warning()
@@ -171,9 +167,8 @@ def unknown(name: str, family: str, names: Sequence[str]) -> ValueError:
 
 
 def parsed(name: str) -> tuple[str, dict[str, Any]]:
-    """A name without its arguments, and the arguments.
-
-    Raises `ValueError` for arguments that are no JSON object.
+    """A name without its arguments, and the arguments. Raises `ValueError` for those that are no
+    JSON object.
     """
     bare, mark, text = name.partition("?")
     try:

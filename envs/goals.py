@@ -1,16 +1,12 @@
 """Goals in observations: hindsight replaces them, and OGBench's tasks show them.
 
-`GoalConditioned` is the protocol. On the host, `goals_of` gives it for goal environments such as
-those of Gymnasium-Robotics, which observe three vectors: "achieved_goal", "desired_goal" and
-"observation". Agents see one vector of all three, in the order of the space. Rewards for other
-goals are computed inside the program:
+On the host, `goals_of` gives `GoalConditioned` for environments such as Gymnasium-Robotics', which
+observe three vectors: "achieved_goal", "desired_goal" and "observation". Agents see one vector of
+all three, in the order of the space. Rewards for other goals are Fetch's, or the environment's own
+`goal_reward(achieved, goal)` in JAX.
 
-    Fetch's tasks, sparse    -1 where the distance of the goals is above a threshold, else 0
-    Fetch's tasks, dense     minus the distance
-    any other environment    its own `goal_reward(achieved, goal)` in JAX
-
-Sources: Plappert et al., Multi-Goal Reinforcement Learning, arXiv:1802.09464; Andrychowicz et al.,
-Hindsight Experience Replay, arXiv:1707.01495.
+Sources: Plappert et al., arXiv:1802.09464; Andrychowicz et al., Hindsight Experience Replay,
+arXiv:1707.01495.
 """
 
 from __future__ import annotations
@@ -44,7 +40,7 @@ class GoalConditioned(Environment, Protocol):
 
     All methods are pure functions on any leading axes. To relabel a transition, put `achieved` of a
     later observation of its episode into both observations by `relabelled`; the reward is
-    `goal_reward` of what the next observation achieves.
+    `goal_reward` of what the next one achieves.
     """
 
     def achieved(self, observation: Array) -> Array:
@@ -68,9 +64,7 @@ class GoalConditioned(Environment, Protocol):
 
 @dataclasses.dataclass(frozen=True)
 class FetchReward:
-    """The reward of Fetch's tasks. Equal settings are equal, so that equal runs share a compiled
-    program.
-    """
+    """The reward of Fetch's tasks. Equal settings are equal, so that equal runs share a program."""
 
     threshold: float  # metres; farther away, the sparse reward is -1
     sparse: bool
@@ -109,9 +103,7 @@ class VectorGoals:
 
 
 def has_goals(space: spaces.Space) -> bool:
-    """Whether a goal environment has this observation space: a dictionary of just the three
-    vectors.
-    """
+    """Whether a goal environment has this observation space: a dictionary of the three vectors."""
     if not isinstance(space, spaces.Dict) or set(space.spaces) != KEYS:
         return False
     parts = space.spaces.values()
@@ -120,9 +112,7 @@ def has_goals(space: spaces.Space) -> bool:
 
 
 def goals_of(hosted: Hosted) -> VectorGoals | str:
-    """The goals in these environments' observations; if they cannot be replaced, the reason and a
-    remedy in words.
-    """
+    """The goals in these environments' observations; where they cannot be replaced, why."""
     space: Any = hosted.spaces.observation
     if not has_goals(space):
         return (
@@ -168,7 +158,7 @@ class WithGoal(gymnasium.Wrapper):
     """An environment that has tasks with goals, whose observations are [state; goal], [2 O].
 
     A goal is a state in which the task is done. A reset with a seed begins task `first` (counted
-    from 1), each later reset the next task.
+    from 1), each later reset the next.
     """
 
     def __init__(self, environment: gymnasium.Env, first: int) -> None:
@@ -197,10 +187,10 @@ class WithGoal(gymnasium.Wrapper):
 
 
 def with_goals(environments: Sequence[gymnasium.Env], name: str) -> list[gymnasium.Env]:
-    """Wrap environments in `WithGoal`. They begin with task 1, 2, ..., and after the last with 1
-    again.
+    """Wrap environments, called `name`, in `WithGoal`. They begin with task 1, 2, ..., and after
+    the last with 1 again.
 
-    Raises `ValueError` where the environments, called `name`, have no goals.
+    Raises `ValueError` where they have no goals.
     """
     number, space = _number_of_tasks(environments[0]), environments[0].observation_space
     if not number or not isinstance(space, spaces.Box) or len(space.shape) != 1:

@@ -1,12 +1,8 @@
-"""Environments that show their last action and reward, for agents with a memory.
+"""Environments that show their last action and reward; docs/memory.md has the layout.
 
-`with-last-step/Hopper-v5` adds to each observation the action and the reward before it, zeros at
-first. Actions are numbers in [-1, 1], and a 1 at each choice. A vector becomes its own numbers, the
-action, the reward. Other observations become dictionaries with `last_action` and `last_reward`; a
-single picture is their part `observation`. On the host: `Hosted.observe_last_step`.
+A single picture becomes the part `observation`. On the host: `Hosted.observe_last_step`.
 
-After Wang et al., Learning to Reinforcement Learn, arXiv:1611.05763, and Kapturowski et al., R2D2,
-ICLR 2019.
+After Wang et al., arXiv:1611.05763, and Kapturowski et al., R2D2, ICLR 2019.
 """
 
 from __future__ import annotations
@@ -65,7 +61,7 @@ def _joined(observation: Any, step: Any, spec: EnvSpec, xp: Any) -> Any:
 
 
 class WithLastStep:
-    """An environment inside the program that shows its last action and reward."""
+    """A compiled environment that shows its last action and reward."""
 
     def __init__(self, environment: Environment) -> None:
         self.environment, self.params = environment, environment.params

@@ -1,8 +1,5 @@
-"""Partially observed environments: vectors of observations without some of their numbers.
-
-`without-velocities/Hopper-v5` hides the velocities of a task in `VISIBLE`, `without-5-10/Hopper-v5`
-the numbers 5 to 10, counted from 0, and `without-1,3/CartPole-v1` two of them. On the host:
-`WithoutPart` in rljax/envs/host/gymnasium.py.
+"""Partially observed environments: vectors of observations without some of their numbers, by the
+prefix `without-.../` of docs/memory.md. On the host: `WithoutPart` in rljax/envs/host/gymnasium.py.
 """
 
 from __future__ import annotations
@@ -39,8 +36,8 @@ VISIBLE: dict[str, tuple[int, ...]] = {
 def visible(prefix: str, name: str, size: int) -> np.ndarray:
     """The indices of the numbers of observations [size] that `prefix` leaves visible.
 
-    Raises `ValueError` for a task whose velocities are not known, and if no number would be visible
-    or hidden.
+    Raises `ValueError` for a task of unknown velocities, and if no number would be visible or
+    hidden.
     """
     what = prefix.removeprefix("without-").removesuffix("/")
     if what == "velocities":
@@ -65,7 +62,7 @@ def visible(prefix: str, name: str, size: int) -> np.ndarray:
 
 
 class Partial:
-    """An environment inside the program whose observations lack some numbers."""
+    """A compiled environment whose observations lack some numbers."""
 
     def __init__(self, environment: Environment, prefix: str) -> None:
         """Raises what `visible` raises, and `ValueError` if observations are not vectors."""

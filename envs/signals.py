@@ -1,9 +1,7 @@
 """Signals: numbers that an environment gives in every step besides the reward, such as a cost.
 
-An environment inside the program declares them by `signals` in its spec, one of Gymnasium's by
-`metadata["signals"]`, a list of names or a dictionary of names and shapes; `info` holds their
-values. The prefix `signals-A,B/` of a name declares numbers in `info`; a full stop stands for a
-slash, which names of signals cannot have.
+docs/environments.md says how environments declare them. In the prefix `signals-A,B/` a full stop
+stands for a slash, which names of signals cannot have.
 """
 
 from __future__ import annotations
@@ -91,9 +89,7 @@ def zeros(signals: Signals, number: int, kind: Any = jnp) -> dict[str, Any]:
 
 
 def of_info(info: Mapping[str, Any], signals: Signals, name: str) -> dict[str, Array]:
-    """The signals [K...] in the `info` of an environment inside the program. Raises
-    `ValueError`.
-    """
+    """The signals [K...] in a compiled environment's `info`. Raises `ValueError`."""
     values = {}
     for part in signals:
         if part.name not in info or jnp.shape(info[part.name]) != part.shape:
@@ -107,9 +103,7 @@ def of_info(info: Mapping[str, Any], signals: Signals, name: str) -> dict[str, A
 
 
 def of_step(info: Mapping[str, Any], part: Part, environment: str) -> Any:
-    """The value [K...] of one signal in the `info` of one environment. Raises
-    `EnvironmentFailed`.
-    """
+    """The value [K...] of one signal in one environment's `info`. Raises `EnvironmentFailed`."""
     if part.name not in info:
         raise EnvironmentFailed(
             f"{environment} returned an info without '{part.name}', the signal that it declares."
@@ -134,8 +128,8 @@ def of_batch(
 ) -> dict[str, np.ndarray]:
     """The signals [N, K...] float64 in the `info` of a vector environment.
 
-    A vector environment that resets itself in the same step has the last `info` of the episodes
-    that `ended` [N] in "final_info".
+    One that resets itself in the same step has the last `info` of the episodes that `ended` [N] in
+    "final_info".
     """
     values = zeros(signals, len(ended), np)
     for part in signals:
@@ -186,7 +180,7 @@ def from_info(
     """The `declared` signals, and those called `signal_names`, with their shapes in the `info` of a
     step.
 
-    Raises `ValueError` if `info` lacks real numbers for one of them, and what `check` raises.
+    Raises `ValueError` if `info` lacks real numbers for one, and what `check` raises.
     """
     numbers = {key: shape for key, value in info.items() if (shape := _shape(value)) is not None}
     parts = list(declared)
@@ -224,7 +218,7 @@ def _shape(value: Any) -> tuple[int, ...] | None:
 
 
 class Signalling:
-    """An environment inside the program whose signals are numbers in its `info`."""
+    """A compiled environment whose signals are numbers in its `info`."""
 
     def __init__(self, environment: Environment, signal_names: tuple[str, ...]) -> None:
         """Raises `ValueError` for signals that `from_info` refuses."""

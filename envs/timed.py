@@ -1,8 +1,7 @@
 """The time in the episode as a last observation: -0.5 at the beginning, 0.5 at the time limit.
 
-With it, the value of an episode that a time limit cuts off is a function of the observation (Pardo
-et al., Time Limits in Reinforcement Learning, arXiv:1712.00378). On the host:
-`Hosted.observe_time`.
+The value where a time limit cuts an episode off is then a function of the observation (Pardo et
+al., arXiv:1712.00378). On the host: `Hosted.observe_time`.
 """
 
 from __future__ import annotations

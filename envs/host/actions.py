@@ -1,8 +1,7 @@
 """Gymnasium's action spaces as agents see them: continuous actions in [-1, 1], or choices that
 count from 0.
 
-A Box is continuous. Discrete, MultiDiscrete and MultiBinary are choices. Of a Tuple or a Dict,
-agents see one vector of all dimensions, or all choices, or the dimensions followed by the choices.
+Of a Tuple or a Dict, agents see one vector: all dimensions, followed by all choices.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ class Actions:
 
     Attributes:
         discrete: whether actions consist of choices only.
-        size: dimensions of the continuous part and the number of all choices.
+        size: number of dimensions and of all choices.
         choices: how many choices each of several discrete actions has; else ().
         bounds: low [A] and high [A] of the environment's actions; None where there are choices.
     """
@@ -59,8 +58,7 @@ class Actions:
         self._order = self._places() if boxes and len(numbers) else None
 
     def act(self, action: np.ndarray) -> Any:
-        """Agents' actions as the environment takes them: its bounds, start, structure, shapes and
-        dtypes.
+        """Agents' actions as the environment takes them.
 
         `action` is [..., A] in [-1, 1], [...] from 0 for one choice, [..., K] for several, or [...,
         A + K].

@@ -1,11 +1,7 @@
-"""Adapter: Atari games of the Arcade Learning Environment, as `atari/<Game>`, with the usual
+"""Adapter: Atari games of the Arcade Learning Environment; docs/environments.md has their
 preprocessing.
 
-docs/environments.md has it, and how `atari/Pong`, `atari-games/Pong` and `atari-sticky/Pong`
-differ.
-
-References: Mnih et al., Human-level control through deep reinforcement learning, Nature 518 (2015);
-Machado et al., Revisiting the Arcade Learning Environment, arXiv:1709.06009.
+References: Mnih et al., Nature 518 (2015); Machado et al., arXiv:1709.06009.
 """
 
 from __future__ import annotations
@@ -34,8 +30,8 @@ STICKY = 0.25  # probability that the console repeats its last action; Machado e
 class Preprocessed(gymnasium.Wrapper):
     """A game as agents see it: observations uint8 [84, 84, 4], the newest picture last.
 
-    With `whole_games`, an episode is a game: after a lost life, the next one begins within the same
-    step. With `untouched`, an episode is a game too, and only the agent presses buttons.
+    With `whole_games` or `untouched`, an episode is a game. After a lost life, `whole_games` begins
+    the next within the same step; if `untouched`, only the agent presses buttons.
     """
 
     def __init__(self, env: gymnasium.Env, whole_games: bool, untouched: bool = False) -> None:
@@ -86,11 +82,10 @@ class Preprocessed(gymnasium.Wrapper):
         self._forget()
 
     def _leave_life(self) -> float:
-        """Pass the frames in which a life was lost, and begin the next. Returns their reward."""
+        """Pass the frames in which a life was lost, and begin the next."""
         return self._press(0) + self._begin_life()
 
     def _begin_life(self) -> float:
-        """Press the buttons that begin a life. Returns their reward."""
         reward = 0.0
         for action in (1, 2) if self._begins_with_fire and not self.untouched else ():
             if not self._over:
@@ -102,7 +97,6 @@ class Preprocessed(gymnasium.Wrapper):
         self._pictures[...] = self._pictures[:, :, -1:]
 
     def _press(self, action: int) -> float:
-        """Repeat an action and store the picture. Returns the reward."""
         pressed = self._ale.getMinimalActionSet()[action]
         reward, frames = 0.0, []
         for frame in range(REPEATS):
@@ -135,7 +129,7 @@ def _averaged(picture: np.ndarray) -> np.ndarray:
 
 @functools.cache
 def _covered(length: int) -> tuple[np.ndarray, np.ndarray]:
-    """The indices [K, 84] of the old pixels that each of 84 new ones covers, and their weights."""
+    """The indices [K, 84] of the old pixels that each of 84 new ones covers, and weights."""
     ends = np.arange(SIZE + 1) * length / SIZE
     most = int(np.ceil(length / SIZE)) + 1
     rows = np.floor(ends[:-1]).astype(int) + np.arange(most)[:, None]

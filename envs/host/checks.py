@@ -1,6 +1,4 @@
-"""Checked calls of a user's environment: errors and wrong return values become an error that names
-it.
-"""
+"""Checked calls of a user's environment: errors and wrong return values name it."""
 
 from __future__ import annotations
 
@@ -25,7 +23,7 @@ _INTERFACE = (
 
 
 class Checks:
-    """Number `index` of the environments called `name`, with `length` steps in the running episode.
+    """Environment `index` of those called `name`, with `length` steps in the running episode.
 
     All methods raise `EnvironmentFailed`.
     """
@@ -118,9 +116,7 @@ class Checked(gymnasium.Wrapper):
 
 
 def failure(who: str, place: str, error: BaseException) -> EnvironmentFailed:
-    """The error for an exception that `who` raised; `place` follows the error's type in the
-    message.
-    """
+    """The error for an exception that `who` raised; `place` follows its type in the message."""
     frames = _own_frames(error)
     text = str(error).strip()
     message = f"{who} raised {type(error).__name__} {place}" + (f": {text}" if text else "")
@@ -133,7 +129,7 @@ def failure(who: str, place: str, error: BaseException) -> EnvironmentFailed:
 
 
 def _own_frames(error: BaseException) -> Any:
-    """The traceback in the environment's own code; None if Gymnasium's wrappers raised."""
+    """The environment's own traceback; None if Gymnasium's wrappers raised."""
     frame = error.__traceback__
     while frame is not None and _is_wrapper(frame.tb_frame.f_code.co_filename):
         frame = frame.tb_next

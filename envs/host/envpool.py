@@ -1,9 +1,8 @@
-"""Adapter: EnvPool's environments, as `envpool/<name>`. Threads in C++ step many simulators.
+"""Adapter: EnvPool's environments, as `envpool/<name>`.
 
 Atari games are preprocessed as those of `atari/<Game>`, and an episode is a whole game.
 
-Reference: Weng et al., EnvPool: A Highly Parallel Reinforcement Learning Environment Execution
-Engine, arXiv:2206.10558.
+Reference: Weng et al., EnvPool, arXiv:2206.10558.
 """
 
 from __future__ import annotations
@@ -37,8 +36,7 @@ FAMILIES = (
 class EnvPool(VectorEnv):
     """EnvPool's environments as one of Gymnasium's vector environments, reset only by `reset`.
 
-    EnvPool accepts seeds, one for each environment, only when it makes environments:
-    `reset(seed=...)` makes new ones.
+    EnvPool accepts seeds only when it makes environments: `reset(seed=...)` makes new ones.
     """
 
     def __init__(self, name: str, num_envs: int, signal_names: tuple[str, ...] = ()) -> None:
@@ -99,9 +97,7 @@ class EnvPool(VectorEnv):
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Suppress warnings about bounds that lose precision: each space of each pool would give
-    one.
-    """
+    """Suppress warnings about bounds that lose precision, which each space of each pool gives."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         yield
@@ -117,8 +113,7 @@ def names() -> list[str]:
 def make_hosted(name: str, num_envs: int, **options: Any) -> Hosted:
     """Make `num_envs` environments called `name`, such as "envpool/Hopper-v5".
 
-    Raises `ValueError` where there is no such environment, and for all `options`. `Hosted` refuses
-    spaces.
+    Raises `ValueError` where there is none, and for all `options`. `Hosted` refuses spaces.
     """
     if options:
         raise ValueError(
@@ -135,7 +130,6 @@ def make_hosted(name: str, num_envs: int, **options: Any) -> Hosted:
 
 
 def _placed(observation: Any, rows: np.ndarray, fresh: Any) -> Any:
-    """A copy of `observation` with `fresh` in its `rows`."""
     if isinstance(observation, dict):
         return {key: _placed(observation[key], rows, fresh[key]) for key in observation}
     result = np.array(observation)

@@ -1,8 +1,4 @@
-"""Gymnasium's environments by name: "Hopper-v5", "module:Name-v0", "async/Hopper-v5".
-
-Reference: Towers et al., Gymnasium: A Standard Interface for Reinforcement Learning Environments,
-arXiv:2407.17032.
-"""
+"""Gymnasium's environments by name: "Hopper-v5", "module:Name-v0", "async/Hopper-v5"."""
 
 from __future__ import annotations
 
@@ -42,14 +38,11 @@ def make_hosted(name: str, num_envs: int, *, goals: bool = False, **make_kwargs:
     """Make `num_envs` environments called `name`, such as "Hopper-v5" or "module:Name-v0".
 
     They are stepped one after another; those of "async/Hopper-v5" each in its own process, which
-    pays from about 0.1 ms a step. With `goals`, the goal follows the state in the observation: see
-    `rljax.envs.goals.with_goals`.
+    pays from about 0.1 ms a step. With `goals`, see `rljax.envs.goals.with_goals`. `make_kwargs` go
+    to `gymnasium.make`; `Hosted.render` needs `render_mode="rgb_array"`.
 
-    `make_kwargs` go to `gymnasium.make`. With `render_mode="rgb_array"`, `Hosted.render` works,
-    also without a display.
-
-    Raises `ValueError` if `num_envs` < 1, if there is no such environment, if it needs a package
-    that is not installed, or if it refuses the arguments in its name. `Hosted` refuses spaces.
+    Raises `ValueError` if `num_envs` < 1, and if the environment does not exist, needs a missing
+    package or refuses the arguments in its name. `Hosted` refuses spaces.
     """
     if num_envs < 1:
         raise ValueError(
@@ -207,9 +200,7 @@ class WithoutPart(gymnasium.ObservationWrapper):
 
 
 def _made_of_class(name: str, make_kwargs: dict[str, Any]) -> Any:
-    """An environment of a user's class in a file, which may have a time limit
-    `max_episode_steps`.
-    """
+    """An environment of a user's class, which may have a `max_episode_steps`."""
     made_by: Any = custom.load(name)
     limit = getattr(made_by, "max_episode_steps", None)
     spec = EnvSpec(f"{made_by.__name__}-v0", made_by, max_episode_steps=limit)
@@ -220,7 +211,6 @@ def _made_of_class(name: str, make_kwargs: dict[str, Any]) -> Any:
 
 
 def _unmade(name: str, make_kwargs: dict[str, Any], error: Exception) -> EnvironmentFailed:
-    """The error of an environment's own code."""
     mode = make_kwargs.get("render_mode")
     if mode is not None and isinstance(error, (AssertionError, TypeError)):
         return EnvironmentFailed(f"'{name}' cannot be rendered as {mode!r}: {error}")
@@ -228,7 +218,6 @@ def _unmade(name: str, make_kwargs: dict[str, Any], error: Exception) -> Environ
 
 
 def _uses_mujoco(name: str) -> bool:
-    """Whether it is one of Gymnasium's own MuJoCo tasks, and MuJoCo is installed."""
     entry = str(getattr(gymnasium.registry.get(name), "entry_point", None))
     return entry.startswith(_MUJOCO) and importlib.util.find_spec("mujoco") is not None
 

@@ -1,9 +1,6 @@
 """A batch of environments on the host that reset themselves, and whose exact state can be saved.
 
-`Hosted` gives every `gymnasium.vector.VectorEnv` the same interface, whatever its autoreset mode.
-
-Reference: Towers et al., Gymnasium: A Standard Interface for Reinforcement Learning Environments,
-arXiv:2407.17032.
+Reference: Towers et al., Gymnasium, arXiv:2407.17032.
 """
 
 from __future__ import annotations
@@ -35,24 +32,21 @@ class Hosted:
     new.
 
     Attributes:
-        spec: the specification of one environment.
         spaces: the environment's own spaces, and their translation.
-        num_envs: N.
         action_bounds: low [A] and high [A] of the environment's actions; None if discrete.
-        success: [N] float64, of the last episode that ended in each environment: 1 or 0 by
-            "success" or "is_success" in the `info` of its last step, NaN without these.
+        success: [N] float64, of each environment's last whole episode: 1 or 0 by "success" or
+            "is_success" in its last `info`, NaN without these.
         save_failure: why the last `save` returned None; None if it did not.
-        frames_per_second: the rate of the pictures that `render` returns.
         num_tasks: how many tasks the environments play in turn.
         tolerant: whether numbers that are not finite are accepted, where others share the batch.
     """
 
     def __init__(self, vector_env: VectorEnv, name: str) -> None:
-        """Wrap `vector_env`. Error messages and `spec` call it `name`.
+        """Wrap `vector_env`, which error messages and `spec` call `name`.
 
-        If agents see changed observations, there is a warning. If actions are discrete, the first
-        environment is reset once, to see whether its `info` has a mask of allowed actions. Raises
-        what `Spaces` and `signals.declared` raise.
+        Warns where agents see changed observations. If actions are discrete, resets the first
+        environment to see whether its `info` has a mask. Raises what `Spaces` and
+        `signals.declared` raise.
         """
         self.vector_env, self.name = vector_env, name
         self.num_envs: int = vector_env.num_envs
@@ -81,8 +75,8 @@ class Hosted:
         self._forget()
 
     def observe_time(self) -> None:
-        """Add the time to the observations, from the next reset on. Raises what
-        `timed.spec_with_time` raises.
+        """Add the time to the observations, from the next reset on. Raises what `spec_with_time`
+        raises.
         """
         self.spec = spec_with_time(self.spec)
         self._observes_time = True
@@ -97,10 +91,9 @@ class Hosted:
     def reset(self, seeds: Sequence[int] | None = None) -> Any:
         """Begin an episode in each environment. Returns the first observations, [N, O...].
 
-        `seeds` are N integers. Without them, episodes continue with the environments' own random
-        numbers. A vector environment that accepts a single seed gets the first. Raises `ValueError`
-        for other seeds, and `EnvironmentFailed` for an environment's errors and wrong return
-        values.
+        Without `seeds`, N integers, episodes continue with the environments' own random numbers. A
+        vector environment that accepts one seed gets the first. Raises `ValueError` for other
+        seeds, and `EnvironmentFailed`.
         """
         numbers = None if seeds is None else [int(seed) for seed in seeds]
         if numbers is not None and (len(numbers) != self.num_envs or min(numbers) < 0):
@@ -117,11 +110,10 @@ class Hosted:
         """Apply one action to each environment. Where an episode ends, the next one begins.
 
         `action` is [N, A] float, clipped to [-1, 1] and rescaled to the environment's bounds, or
-        [N] int. The fields of `Step` are NumPy arrays; where an episode ends, `observation` is the
-        first of the new one and `next_observation` the last of the old one.
+        [N] int. The fields of `Step` are NumPy arrays, with observations as in `AutoReset.step`.
 
-        Raises `FloatingPointError` for numbers that are not finite; if `tolerant`, it replaces such
-        an action by 0 and returns the rest. Raises `ValueError` for a wrong shape, and
+        Raises `FloatingPointError` for numbers that are not finite; if `tolerant`, replaces them in
+        actions by 0 and returns others. Raises `ValueError` for a wrong shape, and
         `EnvironmentFailed`.
         """
         environment_action = self._denormalised(np.asarray(action))
@@ -169,10 +161,9 @@ class Hosted:
         """The exact state of the environments in the rows `which`, in that order; by default of
         all.
 
-        It holds simulators, time limits, random generators and all other attributes of environments
-        and wrappers, but not functions, specifications and renderers, nor global variables and
-        closures. None if it cannot be saved: `save_failure` says why. Raises `ValueError` before
-        the first reset.
+        It holds all attributes of environments and wrappers but functions, specifications and
+        renderers; it lacks global variables and closures. None if it cannot be saved:
+        `save_failure` says why. Raises `ValueError` before the first reset.
         """
         if self._observation is None:
             raise ValueError(
@@ -193,13 +184,11 @@ class Hosted:
             return None
 
     def restore(self, blob: bytes) -> Any:
-        """Continue bit for bit from a state that `save` returned. Returns the observations to act
-        on, [N, O...].
+        """Continue bit for bit from a state that `save` returned, in environments made alike.
+        Returns the observations to act on, [N, O...].
 
-        Make the environments as those that were saved. A state that is a pickle can run any code:
-        it is restored only as `rljax.trust.TrustedState(blob)`. Raises `ValueError` for other
-        environments, for another version of the simulator, for anything but a saved state, and for
-        a pickle that is not trusted.
+        Raises `ValueError` for other environments, another version of the simulator, anything but a
+        saved state, and a pickle, which can run any code, that is no `rljax.trust.TrustedState`.
         """
         failure = self._why_unsaveable()
         if failure is not None:
@@ -220,8 +209,7 @@ class Hosted:
     def close(self, at_once: bool = False) -> None:
         """Close the environments; a second call does nothing. Raises `EnvironmentFailed`.
 
-        With `at_once`, for environments that do not return from a step: end their processes, and
-        leave the others.
+        With `at_once`, for environments that do not return from a step: end only their processes.
         """
         self._calls.close(at_once)
 
@@ -295,7 +283,6 @@ class Hosted:
         return final
 
     def _begin_again(self, last: Any, ended: np.ndarray) -> Any:
-        """Reset where an episode has `ended`, even if a later step would do so."""
         fresh, info = self._calls.reset_ended(ended)
         observation = self._seen(fresh, info)
         pairs = zip(jax.tree.leaves(observation), jax.tree.leaves(last), strict=True)

@@ -1,11 +1,9 @@
 """OGBench's robot arms on the host: cheap copies, seeds and pictures.
 
-Each arm that OGBench makes takes 150 MB, and a second to compile. Copies share its meshes, textures
-and XML, which no episode changes, and have their own simulators. They step bit for bit as arms that
-are made one by one.
+Copies of an arm share its meshes, textures and XML, which no episode changes, and step bit for bit
+like it.
 
-Source: Park et al., OGBench: Benchmarking Offline Goal-Conditioned RL, arXiv:2410.20092; ogbench
-1.2.2.
+Source: Park et al., OGBench, arXiv:2410.20092; ogbench 1.2.2.
 """
 
 from __future__ import annotations
@@ -40,9 +38,7 @@ def declare_rendering(environment: gymnasium.Env, render_mode: str | None) -> No
 
 def seed_actions(environment: gymnasium.Env) -> None:
     """Derive the arm's random actions, which `reset` takes for the goal's observation, from its
-    seed.
-
-    They come from a separate random stream, so that all other random numbers stay the same.
+    seed, in a random stream of their own.
     """
     kind: Any = type(environment.unwrapped)
 
@@ -61,8 +57,8 @@ def seed_actions(environment: gymnasium.Env) -> None:
 def copies(environment: gymnasium.Env, number: int) -> Iterator[gymnasium.Env]:
     """Copies of `environment` with their own random numbers; reset them before their first step.
 
-    Those of cubes and puzzles share the colours that show what is in place: pictures show those of
-    the arm that was stepped last.
+    Copies of cubes and puzzles share the colours that show what is in place: pictures show those of
+    the arm stepped last.
     """
     mujoco: Any = importlib.import_module("mujoco")
     arm: Any = environment.unwrapped

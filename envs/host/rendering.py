@@ -13,8 +13,8 @@ HINT = (
 
 
 def choose_renderer() -> None:
-    """Set MUJOCO_GL, if there is no display, to a renderer that needs none. MuJoCo reads it at its
-    import.
+    """Without a display, set MUJOCO_GL, which MuJoCo reads at its import, to a renderer that needs
+    none.
     """
     settled = {"MUJOCO_GL", "DISPLAY", "WAYLAND_DISPLAY"} & os.environ.keys()
     if settled or not sys.platform.startswith("linux"):

@@ -1,14 +1,13 @@
 """The exact state of Gymnasium environments as bytes.
 
-An environment is a stack of layers: wrappers, and the environment itself inside them. Some
-attributes are fixtures, such as a renderer, and are not saved: a fresh environment has its own.
-Saved states refer to layers and fixtures, the parts, by their place: (index of the layer, name of
-the attribute, or None for the layer itself). What attributes shared stays shared.
+An environment is a stack of layers: wrappers, and the environment itself inside them. Fixtures are
+attributes that are not saved, such as a renderer: a fresh environment has its own. Saved states
+refer to layers and fixtures, the parts, by their place: (index of the layer, name of the attribute,
+or None for the layer itself). Attributes go on sharing what they shared.
 
-Where all attributes are plain data (`rljax.trust.plain_state`), the state is plain too, with
-simulators in their own packages' formats, and restoring it runs no code from it. Otherwise all
-attributes are pickled in one go. Restoring a pickle runs whatever code it names: `restore` takes it
-only as a `rljax.trust.TrustedState`.
+Where all attributes are plain data (`rljax.trust.plain_state`), so is the state, and simulators are
+in their packages' formats. Otherwise all attributes are one pickle, which `restore` takes only as a
+`rljax.trust.TrustedState`.
 """
 
 from __future__ import annotations
@@ -73,8 +72,7 @@ def save(environments: Sequence[Any], batch: tuple[np.ndarray, ...]) -> bytes:
 def restore(blob: bytes, environments: Sequence[Any], name: str) -> tuple[np.ndarray, ...]:
     """Give `environments`, called `name` in messages, the state that `save` returned; its `batch`.
 
-    Raises `ValueError` for other environments, for another version of the simulator, for what is
-    not a saved state, and for a pickle that is no `TrustedState`.
+    Raises what `Hosted.restore` raises.
     """
     trust.require_no_pickle(blob, name)
     parts = _parts(environments)
@@ -115,9 +113,7 @@ def restore(blob: bytes, environments: Sequence[Any], name: str) -> tuple[np.nda
 
 
 def is_native(value: Any, *kinds: str) -> bool:
-    """Whether `value` is a simulator's memory, of one of `kinds`: pickle cannot copy it, or loses
-    some.
-    """
+    """Whether `value` is a simulator's memory, of one of `kinds`: pickle cannot copy all of it."""
     kinds = kinds or ("MjData", "MjModel", "ALEInterface")
     return type(value).__name__ in kinds and _package(value) in ("mujoco", "ale_py")
 
@@ -160,7 +156,6 @@ def _load_pickle(
 def _load_plain(
     blob: bytes, environments: Sequence[Any], parts: dict[Place, Any]
 ) -> dict[str, Any]:
-    """The state in a plain one. `attributes` decodes them."""
     attributes = _by_place(_attributes(environments))
     value = plain_state.load(blob, MOST * len(environments), parts, attributes)
     state = {name: value(name) for name in ("layers", "versions", "simulators", "hosted")}
@@ -252,7 +247,6 @@ def _loses_state(value: Any) -> bool:
 
 
 def _unsaveable_attribute(environments: Any, parts: dict[Place, Any]) -> str | None:
-    """The first attribute that cannot be saved, with the reason."""
     for (index, name), value in _by_place(_attributes(environments)).items():
         try:
             _dump(value, parts)
@@ -263,9 +257,7 @@ def _unsaveable_attribute(environments: Any, parts: dict[Place, Any]) -> str | N
 
 
 def _save_simulator(data: Any) -> tuple[tuple[str, bytes], dict[str, Any]]:
-    """An MjData with its model, and the fields that MuJoCo leaves out of it; or an Atari
-    console.
-    """
+    """An MjData with its model, and the fields that MuJoCo leaves out; or an Atari console."""
     if is_native(data, "ALEInterface"):
         return ("ALEState", data.cloneState(include_rng=True).__getstate__()), {}
     fields = {name: copy.copy(getattr(data, name)) for name in _unsaved_fields(data)}
@@ -278,7 +270,6 @@ def _unsaved_fields(data: Any) -> list[str]:
 
 
 def _restore_simulator(saved: tuple[Any, dict[str, Any]], present: Any) -> None:
-    """Make `present` equal to the saved simulator, in place."""
     content, fields = saved
     if is_native(present, "ALEInterface"):
         present.restoreState(_native(content, "ale_py", "ALEState"))

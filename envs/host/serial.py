@@ -21,11 +21,10 @@ SUCCESS = ("success", "is_success")  # keys of `info` by which environments repo
 
 
 class Serial(VectorEnv):
-    """Environments stepped one after another, and checked: `SyncVectorEnv` without autoreset.
+    """`SyncVectorEnv` without autoreset, and checked.
 
-    `SyncVectorEnv` gathers the whole `info` of every step, which can take as long as the
-    simulation. This class gathers only signals, masks, and success at the end of an episode. It
-    raises `EnvironmentFailed` for wrong return values and for the environments' errors.
+    Of `info`, it gathers only signals, masks, and success at the end of an episode: gathering all
+    can take as long as the simulation. Raises `EnvironmentFailed`.
     """
 
     def __init__(self, environments: Sequence[gymnasium.Env], name: str) -> None:
@@ -112,7 +111,6 @@ class Serial(VectorEnv):
                 )
 
     def _masked(self, infos: dict[str, Any]) -> dict[str, Any]:
-        """`infos` with the masks of all environments, if each has had one."""
         if self._masks is None or any(mask is None for mask in self._masks):
             return infos
         return {**infos, MASK: self._masks}

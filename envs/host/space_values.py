@@ -20,8 +20,8 @@ def as_array(
     """Observations of a space that is neither dictionary nor tuple, as numbers [*leading,
     *space.shape].
 
-    Raises `ValueError` for another shape, and for values that the space's dtype cannot hold. `part`
-    is the place of the value in the whole observation.
+    Raises `ValueError` for another shape, and for values that the dtype cannot hold. `part` is the
+    value's place in the whole observation.
     """
     try:
         array = np.asarray(value)
@@ -61,8 +61,8 @@ def flattened(
 ) -> np.ndarray:
     """Observations as vectors [*leading, K] float32, in the order of `gymnasium.spaces.flatten`.
 
-    Text is left out, and so are the parts at the paths `without`. Raises `ValueError` for values
-    outside the space.
+    Leaves out text and the parts at the paths `without`. Raises `ValueError` for values outside the
+    space.
     """
     if path in without or is_text(space):
         return np.zeros((*leading, 0), np.float32)

@@ -1,8 +1,7 @@
-"""Gymnasium's spaces as agents see them.
+"""Gymnasium's spaces as agents see them, by docs/spaces.md.
 
-An observation is a vector of float32, a picture with its channels last in its own dtype, or a
-dictionary of arrays. A run stores the description of its `Spaces`, so that a policy can act on an
-environment's own observations and return its own actions, even if the environment is not installed.
+Runs store the description of `Spaces`, so that policies act on an environment's own observations
+even if it is not installed.
 """
 
 from __future__ import annotations
@@ -30,23 +29,21 @@ class Spaces:
 
     Attributes:
         observation, action: Gymnasium's spaces of one environment.
-        observation_shape, observation_dtype: of one observation as agents see it; () where it is a
-            dictionary.
-        parts: the arrays of an observation that is a dictionary; else ().
-        action_size: dimensions of a continuous action, or the number of discrete actions.
-        discrete, choices: whether actions are discrete, and how many choices each of several has.
-        bounds: low [A] and high [A] of the environment's actions; None where they are discrete.
-        masked: whether the environment says in `info` which actions are allowed.
+        observation_shape, observation_dtype: as agents see them; () where it is a dictionary.
+        parts: the arrays of such a dictionary; else ().
+        discrete, choices, bounds: see `Actions`.
+        action_size: its `size`.
+        masked: whether `info` says which actions are allowed.
         note: how observations are changed for agents; None if they are not.
     """
 
     def __init__(
         self, observation: spaces.Space, action: spaces.Space, name: str, masked: bool = False
     ) -> None:
-        """Translate the spaces, of which docs/spaces.md has all kinds. Text is left out.
+        """Translate the spaces.
 
-        Raises `TypeError` for other spaces, and `ValueError` for actions without finite bounds and
-        for spaces that hold no number.
+        Raises `TypeError` for spaces that are not in docs/spaces.md, and `ValueError` for actions
+        without finite bounds and for spaces that hold no number.
         """
         self.observation, self.action, self.name, self.masked = observation, action, name, masked
         self.actions = Actions(action, name)
@@ -88,8 +85,8 @@ class Spaces:
         """The environment's own observations with these leading axes, as new arrays [*leading,
         O...].
 
-        `mask` [*leading, A] marks allowed actions, if `masked`. Raises `ValueError` for values
-        outside the space; the message continues "'NAME' returned".
+        `mask` [*leading, A] marks allowed actions. Raises `ValueError` for values outside the
+        space; the message continues "'NAME' returned".
         """
         result = self._observed(observation, leading)
         if not self.masked:
@@ -128,7 +125,7 @@ class Spaces:
 
     def leading(self, observation: Any) -> tuple[int, ...]:
         """The leading axes of the environment's own observations: (N,) for N; () for one, or if
-        that is unclear.
+        unclear.
         """
         path, space = next(_walk(self.observation))
         try:
@@ -154,8 +151,7 @@ class Spaces:
 
 
 def described_data(spec: EnvSpec, action_bounds: tuple[Any, Any]) -> dict[str, Any] | None:
-    """The spaces, ready for JSON, of a data set that names no environment, with actions in bounds
-    [A].
+    """The spaces, ready for JSON, of a data set that names no environment, with action bounds [A].
 
     None if agents would see a dictionary of such spaces differently.
     """
@@ -174,7 +170,7 @@ def described_data(spec: EnvSpec, action_bounds: tuple[Any, Any]) -> dict[str, A
 
 
 def _walk(space: spaces.Space, path: Path = ()) -> Iterator[tuple[Path, Any]]:
-    """The paths and spaces of all parts that are neither dictionaries nor tuples."""
+    """The paths and spaces of the parts that are neither dictionaries nor tuples."""
     if isinstance(space, (spaces.Dict, spaces.Tuple)):
         for key, below in items(space):
             yield from _walk(below, (*path, key))
@@ -185,7 +181,7 @@ def _walk(space: spaces.Space, path: Path = ()) -> Iterator[tuple[Path, Any]]:
 def _named(space: spaces.Space, num_actions: int) -> dict[Path, tuple[str, Channels | None]]:
     """The names of the pictures and of the mask in a dictionary or tuple, by path.
 
-    A mask is called `MASK` and has one number for each of `num_actions` discrete actions.
+    A mask is called `MASK` and has `num_actions` numbers.
     """
     if not isinstance(space, (spaces.Dict, spaces.Tuple)):
         return {}
@@ -225,7 +221,7 @@ def _parts(
 
 
 def _free(name: str, named: dict[Path, tuple[str, Any]]) -> str:
-    """`name`, followed by as many underscores as make it differ from the names of all pictures."""
+    """`name`, with underscores appended until it differs from the names of all pictures."""
     while any(key == name for key, _ in named.values()):
         name += "_"
     return name
@@ -265,7 +261,7 @@ def _agents_view(
 ) -> tuple[tuple[int, ...], Channels | None, str | None]:
     """The shape of observations as agents see them, the place of channels, and a note.
 
-    The place is None if observations are flattened, and "last" for vectors too: they do not change.
+    The place is None if observations are flattened, and "last" for vectors too.
     """
     size = 0 if is_text(space) else _flat_size(space, name)
     if size == 0:
@@ -302,7 +298,7 @@ def _agents_view(
 def _place_of_channels(space: spaces.Space) -> Channels | None:
     """The place of the channels of pictures: an axis much shorter than height and width; else None.
 
-    A Box of uint8 with three axes is always a picture, a Box of floats if its axes leave no doubt.
+    A Box of uint8 with three axes is always a picture.
     """
     if not isinstance(space, spaces.Box) or len(space.shape) != 3:
         return None

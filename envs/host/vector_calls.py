@@ -18,13 +18,11 @@ from rljax.envs.host.serial import Serial
 
 
 class VectorCalls:
-    """The calls of `vector_env`, which error messages call `name`.
-
-    Nothing is translated. All methods raise `EnvironmentFailed`.
+    """The calls of `vector_env`, which error messages call `name`. All raise `EnvironmentFailed`.
 
     Attributes:
         environments: the single environments; None where they are out of reach.
-        autoreset_mode: how the vector environment resets itself; None where it does not say so.
+        autoreset_mode: how the vector environment resets itself; None where it is unknown.
     """
 
     def __init__(self, vector_env: VectorEnv, name: str) -> None:
@@ -35,10 +33,7 @@ class VectorCalls:
         self._closed = False
 
     def reset(self, seeds: Sequence[int] | None) -> tuple[Any, dict[str, Any]]:
-        """Begin an episode in each environment. Returns the observations and `info`.
-
-        A vector environment that accepts a single seed gets the first.
-        """
+        """Begin an episode in each environment. Returns the observations and `info`."""
         try:
             return self._call("reset", self.vector_env.reset, seed=seeds)
         except EnvironmentFailed as error:
@@ -60,9 +55,7 @@ class VectorCalls:
         return self._call("step", self.vector_env.step, action)
 
     def has_masks(self) -> bool:
-        """Whether the `info` of the first environment, which is reset, has a mask of allowed
-        actions.
-        """
+        """Whether the `info` of the first environment, which is reset, has a mask."""
         first: Any = self.environments[0] if self.environments else self.vector_env
         try:
             return MASK in first.reset()[1]

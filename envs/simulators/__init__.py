@@ -1,1 +1,1 @@
-"""Adapters for packages whose environments run inside the compiled program."""
+"""Adapters for packages of compiled environments."""

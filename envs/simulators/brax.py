@@ -1,10 +1,8 @@
 """Adapter: Brax's environments, as `brax/<name>`, without Brax's own wrappers.
 
-Its auto-reset always returns to the same first state, and reports the time limit as an ordinary
-end. Here `done` means termination, and the time limit truncates.
+Those always reset to the same first state, and report the time limit as an ordinary end.
 
-Reference: Freeman et al., Brax - A Differentiable Physics Engine for Large Scale Rigid Body
-Simulation, arXiv:2106.13281.
+Reference: Freeman et al., Brax, arXiv:2106.13281.
 """
 
 from __future__ import annotations
@@ -30,8 +28,8 @@ STEPS = 1000  # `episode_length` of brax.envs.create
 class Brax:
     """An environment of Brax, or of another package with Brax's interface.
 
-    Its state is that package's `State`. Actions pass unchanged: Brax's are in [-1, 1] too. Of an
-    observation that is a dictionary, the policy sees the entry "state".
+    Its state is that package's `State`. Of an observation that is a dictionary, the policy sees the
+    entry "state".
     """
 
     params = None

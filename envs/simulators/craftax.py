@@ -1,16 +1,12 @@
 """Adapter: Craftax-Classic, Crafter in JAX, with symbolic observations, as
 `craftax/Classic-Symbolic`.
 
-The observation [1345] holds the map around the player, one number for each kind of block and
-creature in each of 7 x 9 cells, then the inventory, the player's needs, the direction, the light
-and whether the player sleeps. Each of the 22 achievements gives 1 when an episode first reaches it,
-each point of health gained or lost 0.1 or -0.1.
+The observation [1345] holds one number for each kind of block and creature in each of 7 x 9 cells
+around the player, then the inventory, the player's needs, the direction, the light and whether the
+player sleeps. Achievements give 1 when an episode first reaches them, each point of health gained
+or lost 0.1 or -0.1.
 
-The package does not tell the player's death from the end after 10,000 steps. Here, the first
-terminates and the second truncates.
-
-Reference: Matthews et al., Craftax: A Lightning-Fast Benchmark for Open-Ended Reinforcement
-Learning, arXiv:2402.16801.
+Reference: Matthews et al., Craftax, arXiv:2402.16801.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """Adapter: gymnax's environments, as `gymnax/<name>`, for gymnax 1.0 and newer, and 0.0.9.
 
-It calls `step_env`, below gymnax's own auto-reset, and so returns the true final observation.
-Before gymnax 1.0, `done` is also true at the time limit. There, the adapter steps with and without
-the limit: an end that only the limit causes is a truncation.
+It calls `step_env`, below gymnax's own auto-reset. Before gymnax 1.0, `done` is also true at the
+time limit: the adapter steps with and without the limit, and an end that only the limit causes is a
+truncation.
 
-Reference: Lange, gymnax: A JAX-based Reinforcement Learning Environment Library, 2022.
+Reference: Lange, gymnax, 2022.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ NO_LIMIT = np.iinfo(np.int32).max
 class Gymnax:
     """An environment of gymnax. Its state is gymnax's `EnvState`.
 
-    A discrete observation becomes a one-hot vector. Arguments in the name replace gymnax's
-    parameters; unknown ones raise `ValueError`.
+    A discrete observation becomes a one-hot vector. Arguments replace gymnax's parameters; unknown
+    ones raise `ValueError`.
     """
 
     def __init__(self, name: str) -> None:

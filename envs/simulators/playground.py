@@ -1,8 +1,7 @@
 """Adapter: MuJoCo Playground's environments, as `playground/<name>`, without the wrappers that hide
 their last observations and time limits.
 
-They have Brax's interface. On the CPU, MJX simulates them in JAX. Elsewhere Warp does, as their
-configuration says.
+On the CPU, MJX simulates them in JAX; elsewhere, Warp does.
 
 Reference: Zakka et al., MuJoCo Playground, arXiv:2502.08844.
 """

@@ -1,1 +1,1 @@
-"""Environments of this suite, `rljax/...`, inside the compiled program."""
+"""Compiled environments of this suite, `rljax/...`."""

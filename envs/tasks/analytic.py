@@ -1,7 +1,5 @@
-"""Small environments in pure JAX: probes whose values are known in closed form, a random walk, and
-a pendulum.
-
-Each probe tests one ability of an agent, so that a failed probe points to the fault:
+"""Small environments in pure JAX: probes, each of one ability of an agent, a random walk, and a
+pendulum.
 
     rljax/Constant     whether a value is learned at all
     rljax/Delay        discounting
@@ -9,11 +7,11 @@ Each probe tests one ability of an agent, so that a failed probe points to the f
     rljax/Finite       no bootstrapping at termination
     rljax/Observation  values that depend on the observation
     rljax/Action       a policy
-    rljax/Both         a policy that depends on the observation, at its bounds
+    rljax/Both         one that depends on the observation, at its bounds
     rljax/Follow       the same, inside its bounds
     rljax/Memory       credit for the past
 
-With the suffix `-discrete`, actions are the indices of `GRID`, which contains the optimal actions.
+With the suffix `-discrete`, actions are the indices of `GRID`, which has the optimal ones.
 """
 
 from __future__ import annotations
@@ -40,9 +38,8 @@ class AnalyticState:
 
 
 class Analytic:
-    """A probe. `value` and `optimal_action` give the known answers.
-
-    An episode terminates after `steps` steps; an `endless` one is truncated there.
+    """A probe of known answers. An episode terminates after `steps` steps; an `endless` one is
+    truncated there.
     """
 
     steps = 1
@@ -209,7 +206,7 @@ class Follow(Analytic):
 
 
 class Memory(Analytic):
-    """Two steps. The second observes the first step's action m, and its reward is 1 - (m - 0.5)^2.
+    """Two steps. The second observes the first's action m; its reward is 1 - (m - 0.5)^2.
 
     V(0, 0) = discount, a* = 0.5; V(1, m) = 1 - (m - 0.5)^2.
     """
@@ -231,11 +228,10 @@ class Memory(Analytic):
 
 
 class RandomWalk:
-    """Sutton and Barto's random walk: 5 states in a row, one-hot, from the middle to beyond either
-    end.
+    """Sutton and Barto's random walk (Reinforcement Learning, 2nd edition, example 6.2): 5 states
+    in a row, one-hot, from the middle to beyond either end.
 
-    The actions are 0 (left) and 1 (right). The reward is 1 at the right end. Under uniform actions,
-    V of the i-th state from the left is i / 6. (Reinforcement Learning, 2nd edition, example 6.2.)
+    The actions are 0 (left) and 1 (right). The right end gives 1.
     """
 
     params = None
@@ -275,11 +271,10 @@ class PendulumState:
 
 
 class Pendulum:
-    """Swing a pendulum up and hold it: the dynamics and rewards of Gymnasium's Pendulum-v1, 200
-    steps.
+    """Swing a pendulum up and hold it: Gymnasium's Pendulum-v1.
 
     The observation is [cos(angle), sin(angle), velocity]. The action is the torque, from -2 to 2
-    newton metres. With g = 10, and mass and length 1:
+    Nm. With g = 10, and mass and length 1:
 
         reward   = -(angle^2 + 0.1 velocity^2 + 0.001 torque^2),  the angle in [-pi, pi)
         velocity = clip(velocity + (15 sin(angle) + 3 torque) 0.05, -8, 8)

@@ -1,10 +1,10 @@
 """Box pick: carry boxes over a grid to where the goal shows them.
 
 docs/environments.md has the task. `rljax/BoxPick-MxN` has M rows, N columns and 4 boxes; a split
-and `-test` may follow, as in `rljax/BoxPick-6x6-quarter-test`:
+and `-test` may follow:
 
     split        training                                  -test
-    (none)       3 boxes are on their targets, 1 is not    none of the 4 is
+    (none)       1 box is not on its target                none of the 4 is
     -quarter     boxes in one quarter, targets in a        targets in the opposite quarter
                  neighbour; the agent stays in the two
     -horizontal  none of the 4 is on its target; the       the agent goes anywhere
@@ -13,16 +13,13 @@ and `-test` may follow, as in `rljax/BoxPick-6x6-quarter-test`:
 
 A step out of the agent's region truncates the episode. The agent begins on any cell; with
 `-quarter`, in the quarter of the boxes. Pick needs a box in the cell and none in hand, put the
-opposite; otherwise they change nothing. Boxes are no obstacles. The goal shows the boxes on their
-targets, and the agent where it began. Episodes have 100 steps, or the most that any problem can
-take.
+opposite. The goal shows the boxes on their targets, and the agent where it began. With
+`-horizontal` and `-vertical`, boxes and targets of training can be in the other half: an agent then
+learns from goals in hindsight only.
 
-The rules are those of Ghugare et al., On (the Role of Iterative) Computation and RL,
-arXiv:2602.05999, and of the code that they build on, by Bortkiewicz et al., Is Temporal Difference
-Learning the Gold Standard for Stitching in RL? The first split is the one in their script. The
-others are filters in their code, which leaves open how many boxes are to move: 4 is our choice.
-With `-horizontal` and `-vertical`, boxes and targets of training problems can be in the other half:
-an agent then learns from goals in hindsight only.
+Rules: Ghugare et al., On (the Role of Iterative) Computation and RL, arXiv:2602.05999, and the code
+of Bortkiewicz et al., Is Temporal Difference Learning the Gold Standard for Stitching in RL? For
+all splits but the first, it leaves open how many boxes are to move: 4 is our choice.
 """
 
 from __future__ import annotations
@@ -223,10 +220,7 @@ def _has_box(codes: Any) -> Any:
 
 
 class Solver:
-    """The shortest solutions of all problems with the same targets, in NumPy.
-
-    A search from the solved states visits every state, 2.4 million on 6 x 6 cells.
-    """
+    """The shortest solutions of all problems with the same targets, in NumPy."""
 
     def __init__(self, targets: Any) -> None:
         """`targets` [M, N] bool, one per box. Raises `ValueError` for more than 49 cells."""
@@ -259,7 +253,7 @@ class Solver:
 
     def action(self, observation: Any) -> int:
         """The next action of a shortest solution from an observation [2 M N]; if solved, one that
-        keeps it so.
+        keeps it.
         """
         state = self._read(observation)
         if self._distance(state) == 0:

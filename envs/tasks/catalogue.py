@@ -26,7 +26,7 @@ SIZED = (lights_out, box_pick, combination_lock)
 
 
 def names() -> list[str]:
-    """The names of all tasks; of those that have sizes, only a few sizes."""
+    """The names of all tasks; of those that have sizes, only a few."""
     return [*ENVIRONMENTS, *(name for module in SIZED for name in module.names())]
 
 

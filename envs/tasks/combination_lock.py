@@ -1,23 +1,22 @@
 """A combination lock, `rljax/CombinationLock-H`: one of 10 actions is right in each of H steps, and
 the end pays.
 
-An episode begins in one of two good states, A and B, each with probability 1/2, and terminates
-after H steps. In each step another action is right in A than in B. It leads to A or B, each with
-probability 1/2, any other to C for good:
+An episode begins in state A or B, each with probability 1/2, and terminates after H steps. The
+right actions in A and B differ. They lead to A or B, each with probability 1/2, others to C for
+good:
 
     reward = 1       for the right action in the last step
              0.1     with probability 1/2 where an action leads from A or B to C: a decoy
              0       else
 
-For the observation, a Hadamard matrix turns the one-hot vectors of state and time (0 to H) into the
-next power of 2 above H + 3 numbers, after Gaussian noise of std 0.1 on the first H + 3 inputs.
-
-Actions are 10 numbers in [-1, 1]: the action is drawn from the softmax of (numbers + 1) / 0.2. With
-the suffix `-discrete` the action is one of 10. The combination depends on H alone.
+An observation is the one-hot vectors of state and time (0 to H), with Gaussian noise of std 0.1 on
+the first H + 3 numbers, padded to the next power of 2 above H + 3 and turned by a Hadamard matrix.
+Without `-discrete`, an action is drawn from the softmax of 10 numbers in [-1, 1], divided by 0.2.
+The combination depends on H alone.
 
 After Zhou et al., Offline Data Enhanced On-Policy Policy Gradient with Provable Guarantees,
-arXiv:2311.08384, and their code, and Zhang et al., Efficient Reinforcement Learning in Block MDPs,
-arXiv:2202.00063. Their code draws the decoy in each step and pays it in the last step alone.
+arXiv:2311.08384, whose code pays a decoy in the last step alone, and Zhang et al., Efficient
+Reinforcement Learning in Block MDPs, arXiv:2202.00063.
 """
 
 from __future__ import annotations
@@ -112,7 +111,7 @@ class CombinationLock:
 
     def optimal_action(self, observation: Any) -> Array:
         """The optimal action, [..., 10] float32 or [...] int32, for observations [..., O]; in C,
-        that of B.
+        B's.
         """
         right = self._right(*self.decoded(observation))
         return right if self.spec.discrete else 2.0 * jax.nn.one_hot(right, ACTIONS) - 1.0
@@ -124,8 +123,8 @@ class CombinationLock:
     def demonstrations(self, key: Array, episodes: int, exploration: Any = None) -> Transition:
         """Episodes by the optimal policy, one after another: [episodes H, ...].
 
-        A uniform action replaces each with probability `exploration`; by default 1 / H, as in the
-        paper.
+        With probability `exploration`, by default the paper's 1 / H, a uniform action replaces
+        each.
         """
         share = 1.0 / self.horizon if exploration is None else exploration
 

@@ -1,4 +1,4 @@
-"""Shared parts of tasks on a grid: pictures of boards, boards as text, and random sets of cells."""
+"""Shared parts of tasks on a grid: boards as pictures and text, and random sets of cells."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from rljax.agent import Array, EnvSpec
 
 CELL = 32  # pixels along a cell's side
 BORDER = 1  # pixels around a cell
-INSET = 4  # pixels by which a layer of colours is smaller on every side than the one beneath it
+INSET = 4  # pixels by which a layer is smaller on every side than the one beneath it
 GAP = 16  # pixels between boards
 LINES = np.full(3, 40, np.uint8)  # the colour between cells and between boards
 
@@ -57,8 +57,8 @@ def require_size(name: str, rows: int, columns: int, sizes: tuple[int, int]) -> 
 def lowest(numbers: Array, count: Any) -> Array:
     """The mask [K] of the `count` [] lowest of K random numbers, uint32 [K]; `count` is 0 to K.
 
-    The index of each number replaces its last bits, so that no two are equal. For as many numbers
-    as a grid has cells, in batches on the CPU, comparing all pairs is faster than sorting.
+    The index of each number replaces its last bits, so that no two are equal. For grids' cells, in
+    batches on the CPU, comparing all pairs is faster than sorting.
     """
     size = len(numbers)
     last_bits = np.uint32(2 ** size.bit_length() - 1)
@@ -80,7 +80,7 @@ def _picture(board: Board) -> np.ndarray:
 def _lines(board: Board, colours: bool) -> list[str]:
     """A board as lines of text, one per row.
 
-    With `colours`, a terminal's escape codes give each cell the colour of its largest square.
+    With `colours`, escape codes give each cell the colour of its largest square.
     """
     if not colours:
         return [" ".join(row) for row in board.symbols]

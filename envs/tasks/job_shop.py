@@ -1,22 +1,19 @@
-"""Job shop scheduling: place the operations of all jobs on their machines, so that the last one
-ends early.
+"""Job shop scheduling: place the operations of J jobs on M machines so that the last one ends
+early.
 
-docs/environments.md has the task, on published instances of J jobs and M machines. A machine works
-on one operation at a time, and an operation is never interrupted. An action places a job's next
-operation behind all that its machine already has (a semi-active schedule):
+docs/environments.md has the task. An action places a job's next operation behind all that its
+machine already has (a semi-active schedule):
 
     start = max(ready time of the job, ready time of the machine),     end = start + duration
 
-Some sequence of actions gives an optimal schedule. Actions of finished jobs are masked and change
-nothing. A finished job has 0 as its duration and machine's ready time in "vector". The makespan is
-the end of the latest operation so far.
+Some sequence of actions is optimal. Actions of finished jobs are masked and change nothing; such a
+job has 0 as its duration and machine's ready time in "vector".
 
 Instances: Fisher and Thompson, Probabilistic Learning Combinations of Local Job-Shop Scheduling
-Rules, in Industrial Scheduling, 1963 (ft06, ft10); Lawrence, Resource Constrained Project
-Scheduling, 1984 (la01); the numbers are those of Beasley's OR-Library, J. Oper. Res. Soc. 41, 1990.
-Carlier and Pinson, Management Science 35, 1989, proved ft10's optimum. Actions and rewards after
-Zhang et al., Learning to Dispatch for Job Shop Scheduling via Deep Reinforcement Learning,
-arXiv:2010.12367, whose bound counts the work left too.
+Rules, 1963 (ft06, ft10); Lawrence, Resource Constrained Project Scheduling, 1984 (la01); numbers of
+Beasley's OR-Library, J. Oper. Res. Soc. 41, 1990; ft10's optimum: Carlier and Pinson, Management
+Science 35, 1989. Actions and rewards after Zhang et al., Learning to Dispatch for Job Shop
+Scheduling via Deep Reinforcement Learning, arXiv:2010.12367, whose bound counts the work left too.
 """
 
 from __future__ import annotations
@@ -79,7 +76,7 @@ INSTANCES = {
 FEATURES = 5  # numbers for each job
 PIXELS = 16  # height of a machine's row in pictures
 WIDTH = 480  # pixels of a picture: twice the optimum
-COLUMNS = 100  # of a text: twice the optimum, but at most one for each unit of time
+COLUMNS = 100  # of a text: twice the optimum, at most one per unit of time
 COLOURS = np.array(
     [[230, 85, 70], [70, 130, 210], [90, 170, 90], [240, 170, 60], [150, 100, 190],
      [80, 190, 190], [220, 120, 170], [150, 115, 80], [160, 170, 60], [110, 120, 140]],
@@ -91,8 +88,8 @@ class JobShopState(struct.PyTreeNode):
     """A schedule of some of the operations, with times in the instance's units."""
 
     placed: Array  # [J] int32: placed operations of each job
-    job_ready: Array  # [J] int32: end of each job's last operation so far
-    machine_ready: Array  # [M] int32: end of each machine's last operation so far
+    job_ready: Array  # [J] int32: end of each job's last operation
+    machine_ready: Array  # [M] int32: end of each machine's last operation
     start: Array  # [J, M] int32: of each job's operations in order; -1 where not placed
 
 
@@ -151,9 +148,7 @@ class JobShop:
         return self._observe(after), after, reward, terminated, never, info
 
     def render(self, state: JobShopState, params: Any = None) -> np.ndarray:
-        """A Gantt chart [M PIXELS, WIDTH, 3] uint8: a row for each machine, a colour for each
-        job.
-        """
+        """A Gantt chart [M PIXELS, WIDTH, 3] uint8: a row per machine, a colour per job."""
         picture = np.full((self.operations, WIDTH, 3), 245, np.uint8)
         for machine, job, start, end in self._bars(state, WIDTH):
             picture[machine, start:end] = COLOURS[job % len(COLOURS)]

@@ -1,8 +1,7 @@
 """Lights out: press cells until the lights equal the goal.
 
-docs/environments.md has the task. `rljax/LightsOut-MxN` has M rows and N columns. `-dense` for the
-other reward and `-test` for the longer problems may follow, in this order. The goal is k distinct
-presses away. k is uniform:
+docs/environments.md has the task. `rljax/LightsOut-MxN` has M rows and N columns; `-dense` and
+`-test` may follow, in this order. The goal is k distinct presses away, k uniform:
 
     training  1 <= k < floor(M N / 2)            -test  floor(M N / 2) <= k < M N
 
@@ -10,11 +9,10 @@ With n the number of presses needed,
 
     reward = solved - 0.1                        -dense  reward = n_before - n_after + solved
 
-The rules are those of Ghugare et al., On (the Role of Iterative) Computation and RL,
-arXiv:2602.05999, and of their code, except for n where the matrix of presses is singular, as at 4x4
-and 5x5. Several sets of presses then have the same effect: n is the size of the smallest; their
-code computes a set from a matrix that has no inverse. The presses of a problem may then cancel out:
-the episode begins with the goal's lights, and ends when a press leads back to them.
+Rules: Ghugare et al., On (the Role of Iterative) Computation and RL, arXiv:2602.05999, except for n
+where the matrix of presses is singular, as at 4x4: it counts the smallest of the sets with the same
+effect. The k presses may then cancel out: the episode begins with the goal's lights, and ends when
+a press leads back to them.
 """
 
 from __future__ import annotations
@@ -103,17 +101,13 @@ class LightsOut(Grid):
         return self._observe(after), after, reward, solved, never, {"success": solved}
 
     def presses_needed(self, state: LightsOutState) -> Array:
-        """n [] int32, the size of the smallest set of presses that leads to the goal; for dense
-        rewards only.
-        """
+        """n [] int32, the fewest presses that lead to the goal; for dense rewards only."""
         assert self.quiet is not None
         equal = state.presses ^ jnp.asarray(self.quiet)
         return jax.lax.population_count(equal).astype(jnp.int32).sum(axis=-1).min()
 
     def optimal_action(self, observation: Any) -> int:
-        """A cell of the smallest set of presses from an observation [2 M N]; any cell if it is
-        empty.
-        """
+        """A cell of the smallest set of presses from an observation [2 M N]; any if it is empty."""
         return int(solve(self._difference(observation)).argmax())
 
     def optimal_return(self, observation: Any) -> float:
@@ -146,9 +140,9 @@ class LightsOut(Grid):
 
 def solve(difference: Any) -> np.ndarray:
     """The smallest set of presses, [M, N] bool, that changes exactly the lights in `difference` [M,
-    N], by elimination over GF(2) and a comparison of all solutions.
+    N], by elimination over GF(2).
 
-    Raises `ValueError` where there is no solution, and where there are more than 2^NULLITY.
+    Raises `ValueError` for no solution, and for more than 2^NULLITY.
     """
     difference = np.asarray(difference, bool)
     rows, columns = difference.shape
@@ -169,7 +163,7 @@ def quiet_presses(rows: int, columns: int) -> list[int]:
     """All sets of presses, as bits, that change no light: the null space over GF(2), the empty set
     first.
 
-    Raises `ValueError` where there are more than 2^NULLITY.
+    Raises `ValueError` for more than 2^NULLITY.
     """
     basis = _eliminate(rows, columns)[1]
     if len(basis) > NULLITY:
@@ -188,7 +182,7 @@ def quiet_presses(rows: int, columns: int) -> list[int]:
 def _eliminate(rows: int, columns: int) -> tuple[dict[int, tuple[int, int]], list[int]]:
     """The matrix of presses in echelon form, and a basis of its null space, as bits.
 
-    The form maps the highest light that changes, from high to low, to all that change and their
+    The form maps the highest light that changes, in descending order, to all that change and their
     presses.
     """
     pivots: dict[int, tuple[int, int]] = {}

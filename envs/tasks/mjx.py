@@ -1,11 +1,8 @@
-"""Gymnasium's MuJoCo tasks on MJX: `rljax/HalfCheetah`, `rljax/Hopper` and `rljax/Walker2d`.
+"""Gymnasium's MuJoCo tasks, version 5, on MJX: `rljax/HalfCheetah`, `rljax/Hopper` and
+`rljax/Walker2d`; docs/environments.md has the differences.
 
-With the limits on velocity of `rljax.envs.host.robots.velocity` they are
-`rljax/velocity/HalfCheetah` and so on.
-
-Models, observations, rewards and ends are those of Gymnasium's version 5. MJX simulates in float32,
-MuJoCo in float64: docs/environments.md has the differences, and why Ant and Humanoid are left out.
-These tasks are meant for accelerators. On the CPU, Gymnasium's are faster.
+`rljax/velocity/HalfCheetah` and so on have the limits of `rljax.envs.host.robots.velocity`. On the
+CPU, Gymnasium's own tasks are faster.
 """
 
 from __future__ import annotations
@@ -38,7 +35,7 @@ class RobotTask(NamedTuple):
     healthy_state: float  # the bound of all other positions and velocities
     max_speed: float  # observed velocities are clipped to this
     noise: float  # the scale of the noise on first states
-    normal: bool  # whether the noise on first velocities is normal; otherwise it is uniform
+    normal: bool  # whether the noise on first velocities is normal, else uniform
 
 
 TASKS = {
@@ -63,9 +60,8 @@ class MJXState(struct.PyTreeNode):
 
 
 class MJX:
-    """One of the tasks, called `name`.
-
-    With a limit it has the signal "cost": 1 in a step that is faster than the limit, else 0.
+    """The task called `name`. With a limit it has the signal "cost": 1 in a step that is faster,
+    else 0.
     """
 
     params = None

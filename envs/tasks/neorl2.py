@@ -1,9 +1,6 @@
 """NeoRL-2's DMSD and Pipeline in pure JAX: `rljax/DMSD` and `rljax/Pipeline`.
 
-The published transitions of `neorl2/DMSD-v0` and `neorl2/Pipeline-v0` replay here to float32's
-rounding.
-
-Source: Gao et al., NeoRL-2, arXiv:2503.19267; the rules of polixir/NeoRL2 at b50d91d, envs/dmsd.py,
+Source: Gao et al., NeoRL-2, arXiv:2503.19267; polixir/NeoRL2 at b50d91d, envs/dmsd.py,
 envs/pipline.py and their rewards. DMSD is from Char et al., arXiv:2307.05891.
 """
 
@@ -25,7 +22,7 @@ class DMSDState:
 
     position: Array  # [2] metres from rest
     velocity: Array  # [2] metres a second
-    targets: Array  # [2, 2]: positions to hold in the first and in the second half of the episode
+    targets: Array  # [2, 2]: positions to hold in each half of the episode
     time: Array  # [] int32, steps done
 
 
@@ -33,18 +30,15 @@ class DMSD:
     """Hold two masses, which three springs and dampers connect in a row to two walls, at two
     targets.
 
-    The observation [6] is position, velocity and target of both masses. An action of 1 is a force
-    of 30 newtons. An episode has 100 steps of h = 0.2 seconds. Every mass m is 20 kg, every spring
-    k 2 N/m, every damper d 4 Ns/m. With the positions x and velocities v from before the step:
+    The observation [6] is position, velocity and target of both masses. With `mass` m in kg,
+    `stiffness` k in N/m, `damping` d in Ns/m, and x and v from before the step of h seconds:
 
         acceleration = (k L x + d L v + 30 action) / m,   L = [[-2, 1], [1, -2]]
         x            = x + h v
         v            = v + h acceleration
-        reward       = -sum(log(|x - target| + 0.01)),    with the x and the target of the next
-                                                          observation
+        reward       = -sum(log(|x - target| + 0.01)),    x and target of the next observation
 
-    Episodes begin at x in [-0.25, 0.25) and v in [-0.1, 0.1). Each mass draws its target in [-1.5,
-    1.5). With probability 1/2 it changes once, after 50 steps.
+    Each mass draws its target in [-1.5, 1.5); with probability 1/2 it changes after 50 steps.
     """
 
     params = None
@@ -106,16 +100,13 @@ class PipelineState:
 class Pipeline:
     """Open and close a gate so that the flow rate at the other end of a long pipe follows a target.
 
-    An action of 1 raises the gate's flow rate by 1; it stays within 0 and 200. The water takes 20
-    steps to the outlet. An episode has 1000 steps. The observation [52] holds the outlet's flow
-    rate, the target, the outlet's 25 flow rates before, and the last 25 actions, each from the
-    newest to the oldest. With outlet and target of the next observation:
+    An action of 1 raises the gate's flow rate, from 0 to 200, by 1. The observation [52] holds the
+    outlet's flow rate, the target, the outlet's 25 flow rates before, and the last 25 actions, each
+    from the newest to the oldest. With outlet and target of the next observation:
 
         reward = (0.01 (200 - |outlet - target|))^2 - 3
 
-    Episodes begin with one flow rate in [80, 120) along the whole pipe. The target is 50, 80, 110
-    or 140; each step draws it anew with probability 0.003. Here every episode also begins with a
-    new target; NeoRL-2's environment keeps it.
+    Resets draw a new target, and so does each step with probability 0.003.
     """
 
     params = None

@@ -1,9 +1,7 @@
-"""`rljax/Pendulum` seen in pictures, `rljax/PendulumPictures`: swing it up and hold it, by sight
-alone.
+"""`rljax/Pendulum` seen in pictures, `rljax/PendulumPictures`.
 
-The observation is the last three pictures of the rod, [16, 16, 3] uint8, the newest last: 0 is
-black, and the rod is white with soft edges. Upright is up, and angles grow clockwise. An episode
-begins with its first picture three times.
+The observation is the last three pictures of the white rod, [16, 16, 3] uint8, the newest last, at
+first all alike. Upright is up, and angles grow clockwise.
 """
 
 from __future__ import annotations

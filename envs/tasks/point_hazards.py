@@ -1,16 +1,12 @@
 """A point among hazards, `rljax/PointHazards`: the way to goals is rewarded, and hazards cost.
 
-The point moves in the square [-1, 1]^2, by the action times 0.08 in x and y. The reward of a step
-is the distance by which it comes nearer to the goal, in units of 0.08, and 10 more within 0.15 of
-it. A new goal then appears. The signal "cost" is 1 in a step that ends within 0.3 of one of 4
-hazards, else 0. Each episode of 200 steps places the hazards at random, and no goal in one. A
-straight way costs 1 in about a quarter of all steps; detours cost nothing.
+The point moves in the square [-1, 1]^2. The reward is the distance by which it comes nearer to the
+goal, in units of 0.08, and 10 more within 0.15 of it, where a new goal appears. The signal "cost"
+is 1 in a step that ends within 0.3 of a hazard, else 0. The observation [12] is the position and,
+relative to it, the goal and the hazards, the nearest first.
 
-The observation [12] is the position and, relative to it, the goal and the hazards, the nearest
-first.
-
-After the goal tasks of Safety Gym, without their robots: Ray et al., Benchmarking Safe Exploration
-in Deep Reinforcement Learning, 2019.
+After the goal tasks of Safety Gym: Ray et al., Benchmarking Safe Exploration in Deep Reinforcement
+Learning, 2019.
 """
 
 from __future__ import annotations
@@ -29,7 +25,7 @@ NAME = "rljax/PointHazards"
 HAZARDS, RADIUS = 4, 0.3
 GOAL_RADIUS, BONUS = 0.15, 10.0
 SPEED = 0.08  # per step
-CANDIDATES = 16  # random places; the goal is the first one outside of all hazards
+CANDIDATES = 16  # random places for `_outside`
 PIXELS, ROWS, COLUMNS = 256, 20, 40  # of a picture, and of text
 
 
@@ -43,9 +39,7 @@ class PointState:
 
 
 class PointHazards:
-    """The task. Pictures show goals green, hazards red and the point blue; text shows G, x and
-    O.
-    """
+    """The task. Pictures show goals green, hazards red, the point blue; text shows G, x and O."""
 
     params = None
     frames_per_second = 20.0
@@ -104,9 +98,7 @@ def _distances(place: Array, hazards: Array) -> Array:
 
 
 def _outside(key: Array, hazards: Array) -> Array:
-    """A random place [2]: the first candidate outside of all hazards, or the one farthest
-    outside.
-    """
+    """A random place [2]: the first candidate outside of all hazards, or the farthest outside."""
     places = jax.random.uniform(key, (CANDIDATES, 2), minval=-1.0, maxval=1.0)
     clearance = _distances(places, hazards).min(axis=-1) - RADIUS
     return places[jnp.argmax(jnp.minimum(clearance, 0.0))]
@@ -122,8 +114,8 @@ def _shapes(state: PointState) -> list[tuple[np.ndarray, float, tuple[int, int, 
 
 
 def _disc(place: np.ndarray, radius: float, rows: int, columns: int) -> np.ndarray:
-    """The cells [rows, columns] of the square, y upwards, whose middles lie within a disc; at least
-    the nearest.
+    """The cells [rows, columns] of the square, y upwards, with middles within a disc; at least the
+    nearest.
     """
     y, x = 1 - 2 * (np.arange(rows) + 0.5) / rows, 2 * (np.arange(columns) + 0.5) / columns - 1
     distances = np.hypot(y[:, None] - place[1], x - place[0])

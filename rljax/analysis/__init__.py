@@ -1,3 +1,1 @@
-"""Results of finished and running runs: comparisons, tables, figures, reports,
-published results.
-"""
+"""Results of finished and running runs."""

@@ -1,18 +1,15 @@
 """Which agent is better over several tasks? Aggregates, profiles and probabilities of improvement.
 
 `scores` are by agent an array [runs, tasks], or [runs] by task where tasks have different numbers
-of runs. One run is one learner, with one score in a task. Normalise scores first, so that those of
-different tasks can be compared.
+of runs. One run is one learner. Scores must be normalised.
 
 Every estimate has a percentile bootstrap interval; `bootstrap` are the options `level`, `resamples`
-and `seed` of `estimators.bootstrap`. It draws runs within each task, and each task counts the same.
-If all have as many runs, the results equal those of rliable, the library of the paper.
+and `seed` of `estimators.bootstrap`. It draws runs within each task; tasks count the same.
 
 All functions raise `ValueError` for no agents, tasks or runs, another shape, agents with different
 tasks, and a score that is not finite.
 
-Source: Agarwal et al., Deep Reinforcement Learning at the Edge of the Statistical Precipice,
-arXiv:2108.13264, sections 4.1 to 4.3.
+Source: Agarwal et al., arXiv:2108.13264, sections 4.1 to 4.3.
 """
 
 from __future__ import annotations
@@ -35,7 +32,7 @@ Measure = Callable[[TaskScores], Any]  # -> [...]
 
 @dataclasses.dataclass(frozen=True)
 class Estimate:
-    """A number or an array, with its interval and the numbers of runs and tasks behind it."""
+    """A number or an array, with its interval and numbers of runs and tasks."""
 
     value: Any  # [...]
     low: Any  # [...]; NaN where there is no interval
@@ -45,7 +42,7 @@ class Estimate:
 
 
 def iqm(tasks: TaskScores) -> Any:
-    """Interquartile mean of all runs of all tasks; a run of a task with fewer counts more often."""
+    """Interquartile mean of all runs of all tasks; runs of a task with fewer count more."""
     values = np.concatenate(tasks, axis=-1)
     sizes = [task.shape[-1] for task in tasks]
     if len(set(sizes)) == 1:
@@ -91,7 +88,7 @@ def aggregate(
 ) -> dict[str, dict[str, Estimate]]:
     """Each agent's score over all tasks by each of `measures`, functions of one agent's tasks.
 
-    There is no interval where a task has a single run.
+    There is no interval where a task has one run.
     """
     return {
         agent: {
@@ -107,8 +104,10 @@ def mean_interval(values: ArrayLike) -> list[float]:
 
 
 def mean_difference(x: ArrayLike, y: ArrayLike) -> list[float]:
-    """The mean of runs x minus that of runs y, with its 95 % bootstrap interval: difference, low,
-    high. x and y [runs] are of one task and are resampled separately.
+    """The mean of runs x minus that of runs y with its 95 % bootstrap interval: difference, low,
+    high.
+
+    x and y [runs] are of one task and are resampled separately.
     """
     return _interval(lambda x, y: mean(x) - mean(y), x, y)
 
@@ -126,8 +125,7 @@ def sample_efficiency(
 ) -> dict[str, Estimate]:
     """Each agent's score over all tasks at each of S steps, an `Estimate` of arrays [S].
 
-    `scores` are [runs, tasks, S], or [runs, S] by task. The bootstrap draws runs with all their
-    steps.
+    `scores` are [runs, tasks, S], or [runs, S] by task. Runs are drawn with all their steps.
     """
     return {
         agent: _estimate([[task.T for task in tasks]], measure, **bootstrap)
@@ -141,7 +139,7 @@ def profiles(
     **bootstrap: Any,
 ) -> dict[str, Estimate]:
     """Each agent's performance profile: the share of runs over all tasks that score above each of
-    `thresholds` [T], an `Estimate` of arrays [T]. Its interval holds at each threshold by itself.
+    `thresholds` [T], an `Estimate` of arrays [T] with pointwise intervals.
     """
     limits = np.asarray(thresholds, np.float64)
     if limits.ndim != 1 or not limits.size:
@@ -159,9 +157,8 @@ def improvement(
 ) -> dict[tuple[str, str], Estimate]:
     """The probability that a run of X scores above one of Y, as the mean over tasks, by (X, Y).
 
-    In a task it is the share of all pairs of runs in which X is above Y; equal scores count half.
-    This is Mann and Whitney's U, divided by the number of pairs. `pairs` are by default all; an
-    unknown agent raises `ValueError`.
+    In a task it is the share of pairs of runs in which X is above Y; equal scores count half.
+    `pairs` are by default all; an unknown agent raises `ValueError`.
     """
     checked = _check(scores, 1)
     compared = list(itertools.permutations(checked, 2) if pairs is None else pairs)
@@ -190,9 +187,7 @@ def _estimate(
     size: int | None = None,
     **bootstrap: Any,
 ) -> Estimate:
-    """The measure of agents' tasks [..., runs], with its interval; one resample has `size`
-    values.
-    """
+    """The measure of agents' tasks [..., runs], with its interval; a resample has `size` values."""
 
     def resample(generator: np.random.Generator, number: int) -> np.ndarray:
         return measure(
@@ -216,7 +211,7 @@ def _draw_runs(generator: np.random.Generator, number: int, runs: int) -> np.nda
 
 
 def _check(scores: Mapping[str, Scores], ndim: int) -> dict[str, list[np.ndarray]]:
-    """Each agent's scores by task, in the same order: [runs], or [runs, S] where `ndim` is 2."""
+    """Each agent's scores by task, in the same order: [runs], or [runs, S] if `ndim` is 2."""
     if not scores:
         raise ValueError("there are no agents to compare: scores is empty.")
     shape = "[runs]" if ndim == 1 else "[runs, steps]"

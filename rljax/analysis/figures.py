@@ -1,6 +1,4 @@
-"""Figures with one panel, and the parts that all figures are drawn from: colours, curves with
-bands, axes, files. The numbers are ready.
-"""
+"""Figures with one panel, and the parts of all figures: colours, curves with bands, axes, files."""
 
 from __future__ import annotations
 
@@ -57,7 +55,7 @@ def line_styles(names: Iterable[str]) -> dict[str, LineStyle]:
 
 
 def save(figure: Any, output: Path) -> Path:
-    """Write a figure to a file, on white, whose folder is made if it is missing."""
+    """Write a figure to a file, on white. Makes a missing folder."""
     import matplotlib
 
     output.parent.mkdir(parents=True, exist_ok=True)
@@ -77,7 +75,7 @@ def curves(
     """A figure with one panel of learning curves.
 
     `references` are published points by the name whose colour they take: label, steps, mean and
-    standard deviation. `axes` are the labels of the axes.
+    standard deviation.
     """
     with _figure(2.9 + 0.17 * (len(lines) + len(references))) as (figure, panel):
         for name, line in lines.items():
@@ -114,9 +112,7 @@ def intervals(
     title: str,
     mark: float | None = None,
 ) -> Any:
-    """A figure of numbers with their intervals, one below the other, and a `mark` to
-    compare with.
-    """
+    """A figure of numbers with their intervals, one below the other, and a `mark`."""
     labels = [wrapped(name, 24) for name in estimates]
     height = 0.9 + sum(0.18 + 0.15 * (1 + label.count("\n")) for label in labels)
     with _figure(height) as (figure, panel):
@@ -195,7 +191,7 @@ def draw_reference(
 
 
 def finish_panel(panel: Any, title: str, x_label: str, y_label: str | None) -> None:
-    """Give a panel its title, axes and grid, and a legend where it has a `y_label`."""
+    """Give a panel its title, axes and grid; a legend where it has a `y_label`."""
     from matplotlib.ticker import EngFormatter
 
     panel.set_title(title, fontsize=10)

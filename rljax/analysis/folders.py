@@ -1,6 +1,4 @@
-"""Run folders as comparisons read them: each run with its learners, each learner with its
-evaluations.
-"""
+"""Run folders as comparisons read them: runs with their learners, these with their evaluations."""
 
 from __future__ import annotations
 
@@ -99,9 +97,7 @@ def read_all(paths: Sequence[Path]) -> tuple[list[RunRecord], list[tuple[Path, s
 
 
 def _sweep_of_search(folder: Path, paths: Sequence[Path]) -> Path | None:
-    """The sweep that trained a run during its search, unless one of the `paths` lies inside it:
-    whoever names it wants to see these runs.
-    """
+    """The sweep that trained a run during its search, unless one of the `paths` lies inside it."""
     for parent in folder.parents:
         if (parent / SWEEP_FILE).exists() and folder.relative_to(parent).parts[0] != SWEEP_TEST:
             named = any(parent.resolve() in Path(path).resolve().parents for path in paths)
@@ -112,8 +108,7 @@ def _sweep_of_search(folder: Path, paths: Sequence[Path]) -> Path | None:
 def read(folder: Path) -> RunRecord:
     """Read the run in `folder`.
 
-    Raises `ValueError` without evaluations, or for damaged files, and `OSError` for files that
-    cannot be read.
+    Raises `ValueError` without evaluations or for damaged files, and `OSError` for unreadable ones.
     """
     config = records.read_config(folder)
     evaluations = records.read(folder, "evaluations")
@@ -151,12 +146,10 @@ def common(mappings: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def _episode_means(evaluations: Iterable[Mapping[str, Any]], field: str) -> np.ndarray:
-    """The mean over the episodes of each evaluation; None becomes NaN."""
     return np.array([float(estimators.mean(record[field])) for record in evaluations])
 
 
 def _settings(config: Mapping[str, Any], number: int) -> dict[str, Any]:
-    """A learner's settings, with those of its run that tell runs apart."""
     settings = {name: config[name] for name in PROTOCOL if config.get("data") and name in config}
     if config.get("weights", "uniform") != "uniform":
         names = filter(None, ("weights", WEIGHTS.get(config["weights"])))

@@ -1,4 +1,4 @@
-"""Numbers, steps, settings and lists of names as text, for tables, messages and the terminal."""
+"""Numbers, steps, settings and lists of names as text."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Dip, recovery and regret when trained learners begin to learn in an environment.
 
 The hand-over of a run with `--then-online` is the end of its updates from data, that of any other
-run its beginning, with the learners of another run (`--from`) or with new ones.
+run its beginning.
 """
 
 from __future__ import annotations
@@ -59,10 +59,9 @@ class Handover:
 
 
 def handovers(folder: Path, scores: bool = False) -> list[Handover]:
-    """The hand-over of each learner of the run in `folder`, with its returns or its normalised
-    scores.
+    """The hand-over of each learner of the run in `folder`, with returns or normalised `scores`.
 
-    Raises `ValueError` for a run that has not reached its hand-over, or has no scores.
+    Raises `ValueError` for a run before its hand-over, or without scores.
     """
     run = folders.read(folder)
     begin = run.config["steps"] if run.config.get("then_online") else 0
@@ -81,8 +80,7 @@ def handovers(folder: Path, scores: bool = False) -> list[Handover]:
 
 
 def regret(learner: Handover) -> float:
-    """CORL's regret: 1 minus a hundredth of the mean score over the evaluations after the
-    hand-over.
+    """CORL's regret: 1 minus a hundredth of the mean score after the hand-over.
 
     Source: the tables of online fine-tuning in github.com/corl-team/CORL, with evaluations at equal
     distances.
@@ -93,7 +91,7 @@ def regret(learner: Handover) -> float:
 def summary(learners: Sequence[Handover]) -> dict[str, Any]:
     """The mean over learners of each number with its 95 % bootstrap interval, ready for JSON.
 
-    `recovery` is the median; None if half of the learners or more do not recover.
+    `recovery` is the median; None unless more than half of the learners recover.
     """
     back = np.median([np.inf if each.recovery is None else each.recovery for each in learners])
     return {

@@ -1,4 +1,4 @@
-"""The names of tasks and of rows: as short as possible, and all different."""
+"""The names of tasks and rows: short, and all different."""
 
 from __future__ import annotations
 
@@ -26,11 +26,8 @@ def task_names(tasks: Iterable[tuple[str, str | None]]) -> dict[tuple[str, str |
 
 
 def row_labels(runs: Sequence[RunRecord]) -> Callable[[LearnerRecord], str]:
-    """A function that gives the label of a learner's row: its agent and the settings that tell rows
-    apart.
-
-    They differ within a task, and are as few as possible. "..." stands for others that differ;
-    `differing_settings` lists them all.
+    """A function that gives the label of a learner's row: its agent and the fewest settings that
+    tell rows of a task apart. "..." stands for others in `differing_settings`.
     """
     learners_of = group_by(
         [learner for run in runs for learner in run.learners], lambda learner: learner.run.agent

@@ -1,7 +1,6 @@
-"""Learning curves of runs in one file, which `rljax plot` writes: a panel per task, a curve per
-agent and settings.
+"""Learning curves in one file: a panel per task, a curve per agent and settings.
 
-`plot` reads run folders, `draw` takes evaluations from anywhere.
+`plot` reads run folders, `draw` any evaluations.
 """
 
 from __future__ import annotations
@@ -44,13 +43,12 @@ def plot(
     """Draw the evaluation returns of runs, or sums of a `signal` such as "cost", into a file, and
     return its path.
 
-    The file is .png, .svg or .pdf, by default curve.png in the first run's folder. Learners with
-    the same agent, settings and task are pooled over runs. A curve is the mean over learners, its
-    band the mean's 95 % bootstrap interval, its thin lines the single learners. The band of a
-    single learner is over its episodes, and the legend says so.
+    The file is .png, .svg or .pdf, by default curve.png in the first run's folder. A curve is the
+    mean over the learners of a row, its band the mean's 95 % bootstrap interval, for a single
+    learner over its episodes.
 
-    Raises `ValueError` for no paths, a path that is not a run or has no evaluations yet, an unknown
-    suffix, or a signal that a run does not have.
+    Raises `ValueError` for no paths, a path that is no run or has no evaluations, an unknown
+    suffix, or a signal that a run lacks.
     """
     if not paths:
         raise ValueError(
@@ -72,7 +70,6 @@ def plot(
 
 
 def _drawn(learner: folders.LearnerRecord, signal: str | None) -> list[dict[str, Any]]:
-    """The learner's evaluations; with a `signal`, its sums replace the returns."""
     if signal is None:
         return learner.evaluations
     if signal not in learner.signals:
@@ -92,9 +89,7 @@ def draw(
     """Draw evaluations into a file, and return its path.
 
     `references` are published curves by (curve, panel): steps [S], mean [S] and standard deviation
-    [S]. Each is drawn as a dashed line with a band, a single point as an error bar.
-
-    Raises `ValueError` for an unknown suffix, or a reference whose arrays differ in shape.
+    [S]. Raises `ValueError` for an unknown suffix, or arrays that differ in shape.
     """
     output = Path(output)
     if output.suffix.lower() not in SUFFIXES:
@@ -159,7 +154,6 @@ def _common_label(curves: Sequence[Curve]) -> str:
 
 
 def _pool(curves: Sequence[Curve]) -> list[Curve]:
-    """One curve per agent and environment, in their first order."""
     pooled: dict[tuple[str, str], Curve] = {}
     for part, curve in enumerate(curves):
         empty = dataclasses.replace(curve, evaluations=[], episodes=set())

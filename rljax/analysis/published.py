@@ -1,9 +1,6 @@
-"""Published results, which reports show beside ours, from published.csv of
-scripts/results/published.py.
+"""Published results beside ours, from published.csv of scripts/results/published.py.
 
-Each point comes from one source (repository and commit) and has its own protocol: other seeds,
-often other versions of the environment, sometimes another way to evaluate. Its `note` says what is
-known about it.
+Each point has one source (repository and commit) and its own protocol, which its `note` describes.
 """
 
 from __future__ import annotations
@@ -47,7 +44,7 @@ def task_of(environment: str, data: str | None = None) -> str:
 def points(agent: str, task: str, metric: str, step: int) -> list[Point]:
     """Published results of an agent in a task: for each source, the point nearest to `step`.
 
-    Points at less than half of `step`, or more than twice, cannot be compared and are left out.
+    Points at less than half or more than twice of `step` are left out.
     """
     nearest: dict[tuple[str, str], Point] = {}
     for point in _of(agent, task, metric):
@@ -60,7 +57,7 @@ def points(agent: str, task: str, metric: str, step: int) -> list[Point]:
 
 
 def curve(agent: str, task: str, metric: str) -> list[Point]:
-    """The points of the first source that has more than one, in the order of their steps."""
+    """The points of the first source that has more than one, by their steps."""
     by_source: dict[tuple[str, str], list[Point]] = {}
     for point in _of(agent, task, metric):
         by_source.setdefault((point.source, point.environment), []).append(point)

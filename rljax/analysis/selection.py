@@ -1,12 +1,9 @@
-"""Selection among runs by criteria that need only data, and the cost of each choice: `rljax
-select`.
+"""Selection among runs by criteria that need only data, and the cost of each choice.
 
-A candidate is a run with evaluations. A judge is a run whose base is a candidate, which it judges
-by the metric `value/initial`, as FQE does. Only the first learner of a candidate counts, because
-judges see only that learner.
+A candidate is a run with evaluations. A judge is a run whose base is a candidate. Only the first
+learner of a candidate counts: judges see no other.
 
-Regret and rank correlation: Paine et al., Hyperparameter Selection for Offline Reinforcement
-Learning, arXiv:2007.09055.
+Regret and rank correlation: Paine et al., arXiv:2007.09055.
 """
 
 from __future__ import annotations
@@ -31,7 +28,7 @@ LOSSES = (ACTION, ERROR)  # of candidates on held-out data: the smallest is the 
 
 @dataclasses.dataclass(frozen=True)
 class Choice:
-    """The candidate that a criterion prefers, compared with all that have a value of it."""
+    """The candidate that a criterion prefers, compared with all that have a value."""
 
     criterion: str
     candidates: int  # the number of candidates with a value
@@ -39,7 +36,7 @@ class Choice:
     value: float  # of the criterion, for this run
     final_return: float  # of this run
     best_return: float  # the largest of all candidates with a value
-    regret: float  # share, in [0, 1], of the range of returns that it loses; NaN if all are equal
+    regret: float  # share of the range of returns that it loses; NaN if all are equal
     correlation: float  # of criterion and return
 
 
@@ -56,8 +53,7 @@ def correlation(one: np.ndarray, other: np.ndarray) -> float:
 def choose(criterion: str, values: Mapping[Path, float], returns: Mapping[Path, float]) -> Choice:
     """The candidate with the largest value of a criterion, the first of equals.
 
-    Of a criterion in `LOSSES` the smallest counts, and the correlation is that of the negative
-    loss.
+    Of `LOSSES` the smallest counts, and the correlation is that of the negative loss.
     """
     candidates = [path for path in returns if path in values]
     value = np.array([values[path] for path in candidates])
@@ -87,9 +83,9 @@ def select(
 ) -> tuple[list[Choice], dict[Path, dict[str, float]]]:
     """Choose among the runs in and below `paths` by each criterion.
 
-    Returns the choices, and the return and the criteria of each candidate. `validation` is a data
-    set, by name or file, that no candidate has learnt from; for it and `discount` see `losses`.
-    With `trust`, the user vouches for the code that the candidates name.
+    Returns the choices, and the return and criteria of each candidate. `validation` names a data
+    set that no candidate has learnt from. With `trust`, the user vouches for the code that the
+    candidates name.
 
     Raises `ValueError` for fewer than two candidates or no criterion, and all errors of `losses`.
     """
@@ -141,9 +137,7 @@ def _last(folder: Path) -> dict[str, float]:
 
 
 def markdown(paths: Sequence[Path], **options: Any) -> str:
-    """Two tables: the choices, and the candidates by descending return. `options` are those of
-    `select`.
-    """
+    """Tables of choices, and of candidates by descending return. `options` go to `select`."""
     choices, table = select(paths, **options)
     lines = [
         "| criterion | runs | chosen | its return | the best | regret | rank correlation |",

@@ -1,4 +1,4 @@
-"""Suites: rows that share several tasks, with scores that can be averaged over them."""
+"""Suites: rows that share several tasks, with comparable scores."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ POINTS = 30  # steps at which a curve over several tasks has a value
 
 @dataclasses.dataclass
 class Suite:
-    """Rows that share several tasks, between which their scores can be compared."""
+    """Rows that share several tasks."""
 
     title: str
     axis: str  # the label of an axis with scores
@@ -45,9 +45,7 @@ class Suite:
         }
 
     def scores_over_time(self) -> tuple[np.ndarray, dict[str, dict[str, np.ndarray]]]:
-        """Steps [S] that all learning curves cover, and the scores [learners, S], by label and
-        task.
-        """
+        """Steps [S] that all learning curves cover, and scores [learners, S] by label and task."""
         learners = [
             learner for rows in self.rows.values() for row in rows for learner, _ in row.counted
         ]
@@ -66,9 +64,9 @@ class Suite:
 
 
 def find(tables: Sequence[Table]) -> tuple[list[Suite], list[str]]:
-    """The suites among the tables, and remarks on tables that form no suite.
+    """The suites among the tables, and remarks on those that form none.
 
-    Data sets with reference scores form one suite, environments with a published reference another.
+    Data sets with reference scores form one, environments with a published reference another.
     """
     suites, remarks = [], []
     for kind, metric in (("data sets", "scores"), ("environments", "returns")):
@@ -81,7 +79,6 @@ def find(tables: Sequence[Table]) -> tuple[list[Suite], list[str]]:
 
 
 def _suite(kind: str, tables: Sequence[Table]) -> Suite | str:
-    """The suite over tables of one kind, or a remark that says why there is none."""
     known = [table for table in tables if _has_reference(table)]
     unknown = [table.task for table in tables if table not in known]
     if len(known) < 2:
@@ -134,7 +131,7 @@ def _comparable(table: Table) -> dict[str, Row]:
 def _largest(tables: Sequence[Table]) -> tuple[list[Table], list[str]]:
     """The tables and labels in which every label has a comparable row in every table.
 
-    The number of tables times that of labels is the largest, then the number of tables.
+    The number of tables times labels is the largest, then that of tables.
     """
     tables_of = {
         label: {i for i, table in enumerate(tables) if label in _comparable(table)}

@@ -1,7 +1,4 @@
-"""Which learners are one row of a task's table, and at which step do they count?
-
-Learners with the same agent and settings are one row, from however many runs they come.
-"""
+"""Which learners are one row of a task's table, and at which step do they count?"""
 
 from __future__ import annotations
 
@@ -17,7 +14,7 @@ from rljax.analysis.folders import LearnerRecord, RunRecord, common, group_by
 
 @dataclasses.dataclass
 class Row:
-    """The learners of one agent with the same settings, on one task."""
+    """Learners of one agent with the same settings on one task."""
 
     agent: str
     label: str
@@ -163,13 +160,13 @@ def _folders(runs: Sequence[RunRecord]) -> str:
 
 
 def estimates(row: Row, metric: str) -> dict[str, Estimate] | None:
-    """IQM, median and mean over a row's counted learners; None where one is not finite."""
+    """IQM, median and mean over a row's counted learners; None if one is not finite."""
     measures = {"iqm": comparison.iqm, "median": comparison.median_of_runs, "mean": comparison.mean}
     return _aggregated(row.values(metric), measures)
 
 
 def of_signal(row: Row, signal: str) -> Estimate | None:
-    """The IQM of a signal over a row's counted learners; None where one is not finite."""
+    """The IQM of a signal over a row's counted learners; None if not finite."""
     aggregated = _aggregated(row.sums(signal), {"iqm": comparison.iqm})
     return None if aggregated is None else aggregated["iqm"]
 

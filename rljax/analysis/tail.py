@@ -1,4 +1,4 @@
-"""The newest lines of a file that a run is writing."""
+"""The newest lines of a growing file."""
 
 from __future__ import annotations
 
@@ -9,9 +9,7 @@ from rljax.trust import safe
 
 
 class Tail:
-    """Follows a growing file of lines. Each `look` reads only the bytes that are new since the
-    last.
-    """
+    """Follows a growing file of lines. Each `look` reads only new bytes."""
 
     def __init__(self, path: Path, backlog: int = 1 << 20) -> None:
         """The first `look` reads at most the last `backlog` bytes."""
@@ -20,7 +18,7 @@ class Tail:
     def look(self) -> list[bytes]:
         """The complete lines since the last `look`; none where the file does not exist yet.
 
-        A file that became shorter, because its run was resumed, is read as if for the first time.
+        A file that became shorter, because its run was resumed, is read anew.
         """
         try:
             with safe(self._path, copies=0).open("rb") as file:  # only its end is read

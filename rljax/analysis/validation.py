@@ -1,4 +1,4 @@
-"""Losses of a run's first learner on held-out data, such as the validation sets of NeoRL-2."""
+"""Losses of a run's first learner on held-out data."""
 
 from __future__ import annotations
 
@@ -30,12 +30,9 @@ def losses(
     """The losses of the last policy and critics of the run in `out` on evenly spread rows of
     `dataset`.
 
-    `validation/action` is the mean squared difference between the actions of the data and of the
-    policy without exploration, per dimension in [-1, 1]; with discrete actions the share that
-    differ. `validation/error` is that of the critics' Q(s, a) to r + `discount` (1 - terminated)
-    Q(s', a'), where the policy chooses a' and rewards are transformed as in the run. Agents without
-    the optional part `value` have only the first; those that remember, or observe goals or the
-    time, have none, because rows of data lack these inputs.
+    docs/model_selection.md defines them; rewards are transformed as in the run, and the policy does
+    not explore. Agents without the optional part `value` have only `validation/action`; those that
+    remember, or observe goals or the time, which rows of data lack, have none.
 
     Raises `ValueError` where the data have other spaces, and all errors of `loading.load_all`.
     """

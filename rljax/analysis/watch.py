@@ -1,7 +1,4 @@
-"""A live table of running runs in the terminal, which `rljax watch` shows: a line for each run.
-
-Each look at a run reads only the new lines of its files.
-"""
+"""A live table of runs in the terminal, with a line for each."""
 
 from __future__ import annotations
 
@@ -47,11 +44,9 @@ def follow(
     """Show the runs in and below `paths`, also new ones, until all are complete or Ctrl-C is
     pressed.
 
-    It looks `every` so many seconds. With `once`, or where `output` (by default the standard
-    output) is no terminal, it prints the table once.
+    With `once`, or where `output` (by default the standard output) is no terminal, prints once.
 
-    Raises `ValueError` for a path that is not a folder, no run in any, or a time that is not above
-    0.
+    Raises `ValueError` for a path that is no folder, no run in any, or `every` seconds not above 0.
     """
     if every <= 0:
         raise ValueError(f"--every is {every:g}, it must be above 0 seconds.")
@@ -119,12 +114,12 @@ class WatchedRun:
 
     @property
     def learners(self) -> int:
-        """The number of learners. A grid has more of them than seeds."""
+        """The number of learners; in a grid, more than seeds."""
         return max(len(self.config["seeds"]), *map(len, self.returns.values()), 0)
 
     @property
     def left(self) -> float | None:
-        """Seconds until the end at the recent pace, with evaluations, where they are known."""
+        """Seconds until the end at the recent pace, with evaluations, if known."""
         if self.state not in ("running", "stalled") or len(self.pace) < 2:
             return None
         (first, began), (last, now) = self.pace[0], self.pace[-1]
@@ -199,7 +194,7 @@ def _update(paths: Sequence[Path], runs: dict[Path, WatchedRun]) -> None:
 
 
 def _table(runs: dict[Path, WatchedRun], width: int) -> Any:
-    """A table of rich, running runs first, with the columns that fit into `width` characters."""
+    """A table of rich, running runs first, with the columns that fit into `width`."""
     from rich.progress_bar import ProgressBar
     from rich.table import Table
     from rich.text import Text
@@ -221,7 +216,7 @@ def _table(runs: dict[Path, WatchedRun], width: int) -> Any:
 
 
 def _fit(rows: Sequence[dict[str, str]], width: int) -> tuple[list[str], int]:
-    """The columns that fit into `width` characters, and the most characters of a task."""
+    """The columns that fit into `width` characters, and the longest task."""
     widths = {name: max(len(name), *(len(row[name]) for row in rows)) for name in rows[0]}
     widths[""] = BAR_WIDTH
     spare = width - sum(widths.values()) - 2 * len(widths)

@@ -236,7 +236,6 @@ def _convert(arguments: list[str]) -> None:
 
 
 def _of_environment(options: Convert) -> Any:
-    """The data set, with its actions as the environment in the options says."""
     from rljax import datasets
     from rljax.datasets.formats import dataset_files
 

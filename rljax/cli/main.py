@@ -1,4 +1,4 @@
-"""The command line: the commands, their errors and their exit codes.
+"""The command line: commands, errors and exit codes.
 
 Nothing heavy is imported before the arguments are parsed.
 """
@@ -142,7 +142,6 @@ def _fail(message: str, code: int = EXIT_USER) -> None:
 
 
 def _leave_processes(code: object, arguments: list[str]) -> None:
-    """Leave the other processes of a failed run."""
     from rljax.cli import options
 
     if isinstance(code, int) and code and options.value_of(arguments, "--coordinator") is not None:

@@ -1,7 +1,7 @@
 """Options that several commands share, and the parsing of command lines.
 
-A command's options are a dataclass, and a field's comment is what --help prints. Commands share
-options by inheritance: --help shows the fields of the last base class first.
+The fields of dataclasses are options, and a field's comment is what --help prints. --help shows the
+fields of the last base class first.
 """
 
 from __future__ import annotations
@@ -141,7 +141,7 @@ integers = tyro.constructors.ConstructorRegistry()
 def _integer(
     info: tyro.constructors.PrimitiveTypeInfo,
 ) -> tyro.constructors.PrimitiveConstructorSpec[int] | None:
-    """Integers of the command line, also of an agent's Config, may be written as 1e6."""
+    """Integers of the command line, also of an agent's Config, may be like 1e6."""
     if info.type is not int:
         return None
     return tyro.constructors.PrimitiveConstructorSpec(
@@ -156,7 +156,7 @@ def _integer(
 def parse(options: Any, arguments: list[str], command: str) -> Any:
     """Parse the options of a command. tyro raises `SystemExit` after help or an error.
 
-    Raises `ValueError` if both names of the output option are given: tyro would take the last.
+    Raises `ValueError` for both names of the output option: tyro would take the last.
     """
     parsed = tyro.cli(
         options,
@@ -227,7 +227,7 @@ def config_flags(arguments: list[str], config: Any) -> set[str]:
 
 
 def split_config(arguments: list[str]) -> tuple[list[str], dict[str, list[str]]]:
-    """The arguments without --config.X VALUE ..., and the texts of the values, by the name of X."""
+    """The arguments without --config.X VALUE ..., and the texts of the values, by X."""
     rest: list[str] = []
     values: dict[str, list[str]] = {}
     target = rest

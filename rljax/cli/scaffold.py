@@ -1,8 +1,7 @@
 """The files that `rljax new` writes: a copy of an agent and its presets; in a checkout also its
 search space, test and page.
 
-What was found out about the copied agent is not copied: its sources would be wrong under another
-name.
+Presets are not copied: their sources would be wrong under another name.
 """
 
 from __future__ import annotations
@@ -122,8 +121,7 @@ def write(source: str, file: Path) -> list[Path]:
     """Copy the agent `source` to `file`, with its other files. Returns all of them, the agent
     first.
 
-    Presets and search space are empty, but for a comment. Outside the checkout's `agents/` only the
-    presets are written, beside the file.
+    Outside the checkout's `agents/` only presets are written, beside the file.
 
     Raises `ValueError` for an unknown agent or a file name that is not a module name, and
     `FileExistsError` where one of the files exists.
@@ -159,7 +157,7 @@ def write(source: str, file: Path) -> list[Path]:
 
 
 def small_test(text: str, source: str, name: str) -> str:
-    """A test for a copy of the agent `source`: what others read of its test `text`, and one to be
+    """A test for a copy of the agent `source`: what others read of its `text`, and one to be
     written.
     """
     tree = ast.parse(text)
@@ -186,12 +184,10 @@ def small_test(text: str, source: str, name: str) -> str:
 
 
 def _uses(node: ast.AST) -> list[str]:
-    """The names in a statement."""
     return [x.id for x in ast.walk(node) if isinstance(x, ast.Name)]
 
 
 def _defines(node: ast.stmt) -> list[str]:
-    """The names that a top-level statement defines."""
     if isinstance(node, ast.FunctionDef | ast.ClassDef):
         return [node.name]
     if isinstance(node, ast.Assign):
@@ -220,9 +216,7 @@ def _imports(tree: ast.Module, used: set[str]) -> str:
 
 
 def command(file: Path) -> str:
-    """The first `rljax train` command in the docstring of an agent's file, with its path from
-    here.
-    """
+    """The first `rljax train` command in an agent's docstring, with its path from here."""
     match = re.search(r"^  (rljax train .+)$", file.read_text(), re.MULTILINE)
     assert match is not None, "every agent's docstring has one"
     nested = file.parent != Path() and not file.is_absolute()
@@ -232,7 +226,7 @@ def command(file: Path) -> str:
 def page(source: str, name: str) -> str:
     """A page for an agent, filled in from its source as far as possible.
 
-    `python scripts/results/agent_pages.py` fills in its table of hyperparameters.
+    scripts/results/agent_pages.py fills in its table of hyperparameters.
     """
     tree = ast.parse(source)
     first, *paragraphs = (ast.get_docstring(tree) or "").split("\n\n")
@@ -253,9 +247,9 @@ def page(source: str, name: str) -> str:
 
 
 def _renamed(text: str, old: str, new: str) -> str:
-    """Rename the agent `old` to `new` in an agent's file or its test, where it names itself.
+    """Rename the agent `old` to `new` where an agent's file or its test names itself.
 
-    Sources, such as "Brax's sac", stay as they are.
+    Sources, such as "Brax's sac", stay.
     """
     text = re.sub(rf"(['\"]){re.escape(old)}\1", rf"\g<1>{new}\g<1>", text)
     text = re.sub(

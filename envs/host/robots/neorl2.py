@@ -1,11 +1,7 @@
 """NeoRL-2's SafetyHalfCheetah: `rljax.envs.host.robots.neorl2:SafetyHalfCheetah-v0`.
 
-It is HalfCheetah-v5 that also observes its position. Its reward is -100 in every step in which it
-runs faster than 3.2096 m/s. The published transitions replay here within float32's rounding.
-NeoRL-2's own environment cannot be imported.
-
-Importing this module registers it. Run folders and data sets store its id: the module must keep its
-name.
+HalfCheetah-v5 that also observes its position. Importing this module registers it. Run folders and
+data sets store its id: the module must keep its name.
 
 Source: Gao et al., NeoRL-2, arXiv:2503.19267; polixir/NeoRL2 at b50d91d, envs/safetyhalfcheetah.py
 and its reward.

@@ -1,7 +1,7 @@
 """Gymnasium's robots with other dynamics: 'varied/HalfCheetah-v5?{"gravity": 2, "friction": 0.3}'.
 
-Gravity and friction are factors on those of the task. They are the shifted dynamics of H2O (Niu et
-al., arXiv:2206.13464): gravity 2, or friction 0.3.
+Gravity and friction are factors. Gravity 2 and friction 0.3 are the shifted dynamics of H2O (Niu et
+al., arXiv:2206.13464).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ ROBOTS = ("Ant", "HalfCheetah", "Hopper", "Humanoid", "Swimmer", "Walker2d")
 def make(
     entry_point: Any, gravity: float = 1.0, friction: float = 1.0, **settings: Any
 ) -> gymnasium.Env:
-    """A robot with factors on its gravity and on the friction of all parts.
+    """A robot with other gravity and friction of all parts.
 
     Raises `ValueError` for a factor that is not finite and at least 0.
     """

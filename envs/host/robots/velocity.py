@@ -1,12 +1,8 @@
-"""Gymnasium's robots with a limit on their velocity: `velocity/HalfCheetah-v5` and others.
+"""Gymnasium's robots with Safety-Gymnasium's limits on their velocity: `velocity/HalfCheetah-v5`
+and others. docs/environments.md says how its robots differ.
 
-The signal "cost" is 1 in a step in which the robot is faster than the task's limit, else 0. The
-velocity is that of the step along x; for Ant and Humanoid it is the speed in the plane. The limits
-are those of Safety-Gymnasium's SafetyHalfCheetahVelocity-v1 and its relatives; docs/environments.md
-says how its robots differ.
-
-Source: Ji et al., Safety-Gymnasium: A Unified Safe Reinforcement Learning Benchmark,
-arXiv:2310.12567; PKU-Alignment/safety-gymnasium, safety_gymnasium/tasks/safe_velocity/.
+Source: Ji et al., Safety-Gymnasium, arXiv:2310.12567; PKU-Alignment/safety-gymnasium,
+safety_gymnasium/tasks/safe_velocity/.
 """
 
 from __future__ import annotations
@@ -28,7 +24,9 @@ PLANAR = ("Ant", "Humanoid")
 
 
 class VelocityCost(gymnasium.Wrapper):
-    """Adds "cost": 1 where the velocity exceeds `limit` in m/s; with `planar`, that in x and y."""
+    """Adds "cost": 1 where the velocity along x exceeds `limit` in m/s; with `planar`, that in x
+    and y.
+    """
 
     def __init__(self, env: gymnasium.Env, limit: float, planar: bool = False) -> None:
         super().__init__(env)

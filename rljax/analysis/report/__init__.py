@@ -1,6 +1,6 @@
 """The page of `rljax report`.
 
-`results` computes the numbers, `drawings` draws the figures, `sections` and `provenance` make the
+`results` computes the numbers, `drawings` draws the figures, `sections` and `provenance` make
 sections from `elements`, and `page` writes the files.
 """
 

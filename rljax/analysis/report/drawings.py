@@ -1,4 +1,4 @@
-"""The figures of a report, with captions, and descriptions for readers who cannot see them."""
+"""The figures of a report, with captions, and descriptions for those who cannot see them."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def _improvement(result: SuiteResult, styles: Mapping[str, LineStyle]) -> Any:
 
 
 def of_task(result: TaskResult, styles: Mapping[str, LineStyle]) -> Iterator[Drawing]:
-    """The learning curves of a task; and the IQM of its rows, if there are two to compare."""
+    """The learning curves of a task; and the IQM of its rows, if there are two."""
     table = result.table
     values = "; ".join(f"{each.row.label} {_iqm(each, result.decimals)}" for each in result.rows)
     description = f"Interquartile mean at the end: {values}."

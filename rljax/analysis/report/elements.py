@@ -144,9 +144,7 @@ def bullets_markdown(texts: Iterable[str]) -> str:
 
 
 def markdown(text: str) -> str:
-    """Text in one line of Markdown; names from files cannot begin a cell, line or element
-    of HTML.
-    """
+    """Text in one line of Markdown; names cannot begin a cell, line or element of HTML."""
     return printable(" ".join(text.splitlines())).replace("|", "\\|").replace("<", "&lt;")
 
 
@@ -156,11 +154,10 @@ def figure_html(svg: Path, description: str, caption: str) -> str:
 
 
 def inline(svg: Path, description: str) -> str:
-    """A file of `figures.save` as an element of a page, in the page's colours and as wide as its
-    place.
+    """A file of `figures.save` as an element of a page, in the page's colours.
 
-    The page must set --ink, --grid, --paper and --series-1 to --series-7. All identifiers begin
-    with the file's name, which must be unique. `description` is read aloud in place of the figure.
+    The page must set --ink, --grid, --paper and --series-1 to --series-7. Identifiers begin with
+    the file's name, which must be unique. `description` is read aloud.
     """
     name, text = svg.stem, svg.read_text(encoding="utf-8")
     text = re.sub(r"<metadata>.*?</metadata>", "", text[text.index("<svg") :], flags=re.DOTALL)

@@ -1,8 +1,4 @@
-"""The report as files: an HTML page that needs no other file, its figures, and its tables in
-Markdown.
-
-The page's template has three places, for which `string.Template` is enough.
-"""
+"""The report as files: an HTML page that needs no other, figures, and tables in Markdown."""
 
 from __future__ import annotations
 
@@ -29,12 +25,12 @@ TEMPLATE = Path(__file__).with_name("report.html")
 def write(paths: Sequence[Path], output: Path = Path("report.html"), at: int | None = None) -> Path:
     """Write a report over the runs in and below `paths` to the page `output`, and return its path.
 
-    The figures and tables.md go to a folder of the same name without suffix. All runs are compared
-    at the step `at`, each by its last evaluation until then; by default at their ends.
+    The figures and tables.md go to a folder of the same name without suffix. The step `at` is by
+    default the end of each run.
 
     Raises `ValueError` for a path that is not a folder, no run that can be read, runs of one task
-    with different budgets or numbers of episodes per evaluation, a step that not all were planned
-    to reach, or an output that is not .html.
+    with different budgets or episodes per evaluation, a step that not all were planned to reach, or
+    an output that is not .html.
     """
     output = Path(output)
     if output.suffix != ".html":
@@ -181,7 +177,6 @@ class _Page:
         self._markdown.append(f"## Method\n\n{elements.bullets_markdown(points)}")
 
     def _slug(self, title: str) -> str:
-        """The unique name of a section in addresses and files."""
         if title not in self._slugs:
             plain = re.sub(r"[^a-z0-9.]+", "-", title.lower()).strip("-")
             pattern = re.compile(rf"{re.escape(plain)}(-\d+)?")

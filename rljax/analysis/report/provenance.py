@@ -1,4 +1,4 @@
-"""The provenance of the results: settings of the rows, costs of the runs, and their commands."""
+"""The provenance of the results: settings, costs and commands."""
 
 from __future__ import annotations
 

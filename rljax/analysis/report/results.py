@@ -1,4 +1,4 @@
-"""The numbers of a report: the results of each task, and those over suites of several tasks."""
+"""The numbers of a report: of each task, and over suites of tasks."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class TaskResult:
 
     table: Table
     rows: list[RowResult]  # the leaders first, then the rows that are not compared
-    detailed: bool  # few enough curves to show single learners and published curves too
+    detailed: bool  # few enough curves for single learners and published curves
 
     @property
     def leaders(self) -> list[tuple[Row, Estimate]]:
@@ -80,7 +80,6 @@ def task_result(table: Table, at: int | None) -> TaskResult:
 
 
 def _rank(result: RowResult) -> float:
-    """Rows with the highest IQM first, those that are not compared last."""
     if result.estimates is None or not result.row.complete:
         return np.inf
     return -result.estimates["iqm"].value
