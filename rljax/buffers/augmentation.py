@@ -19,8 +19,8 @@ def shifted(batches: Transition, keys: Array, most: int) -> Transition:
     """Batches [P, U, B, ...] whose pictures are moved by up to `most` pixels along both axes, for
     `keys` [P].
 
-    Each observation and each successor has its own shift, uniform among (2 `most` + 1)^2, for all
-    its pictures and frames. Pixels from beyond the edge repeat the edge.
+    Each observation and each successor has one uniform shift, for all its pictures and frames. The
+    edge's pixels are repeated.
     """
 
     def of_learner(batches: Transition, key: Array) -> Transition:

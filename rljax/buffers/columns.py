@@ -19,10 +19,8 @@ SAME = 1e-4  # rewards that differ by less are one
 
 @declaration
 class NextAction(Column):
-    """`extras["next_action"]`: the action taken in the next state; 0 where
-    `extras["has_next_action"]` is False.
-
-    The last row of a trajectory has no next action, nor has the newest row of a replay.
+    """`extras["next_action"]`: the action in the next state; 0 where `extras["has_next_action"]` is
+    False: in the last row of a trajectory and the newest of a replay.
     """
 
     def of_data(self, data: Transition) -> dict[str, np.ndarray]:
@@ -43,16 +41,14 @@ class NextAction(Column):
 
 @declaration
 class ReturnToGo(Column):
-    """`extras["return_to_go"]`: the discounted sum of rewards from this row to its trajectory's
-    last.
+    """`extras["return_to_go"]`: the discounted sum of transformed rewards from this row to its
+    trajectory's end, also by truncation.
 
-    The rewards are those that are learnt from, after the agent's `reward_transform`. The sum also
-    ends where a trajectory is truncated. With `failure`, such a trajectory is taken to go on for
-    ever if all its rewards from this row on are `failure`: its return is failure / (1 - discount),
-    as in Cal-QL (arXiv:2303.05479).
+    With `failure`, a truncated trajectory whose rewards from this row on are all `failure` has the
+    return failure / (1 - discount), as if it never ended (Cal-QL, arXiv:2303.05479).
 
     It is 0 where `extras["has_return_to_go"]` is False: in rows of a replay whose episode has not
-    ended yet. All learners of a program have the same numbers.
+    ended. It does not vary between learners.
     """
 
     discount: float

@@ -1,8 +1,5 @@
-"""Data set: recorded transitions that never change and that all learners share, and batches drawn
-from them.
-
-It is not a part of a learner's state: drivers hold it once, and populations and checkpoints hold no
-copies.
+"""Data sets: recorded transitions that all learners share, outside their states, and batches from
+them.
 """
 
 from __future__ import annotations
@@ -39,10 +36,9 @@ WHOLE = 1 << 32  # the weight of an average row in an alias table
 
 @declaration
 class DatasetDraw:
-    """How batches are drawn from a data set: `random` draws random numbers, `take` gathers the
-    rows.
+    """How batches are drawn from a data set.
 
-    Only `take` reads the data: they may be NumPy arrays on the host, outside compiled programs.
+    `random` reads no data. `take` gathers rows, also of NumPy arrays outside compiled programs.
     """
 
     has_columns: ClassVar[bool] = False  # batches carry the agent's columns
@@ -307,10 +303,9 @@ def trajectory_ends(data: Transition) -> np.ndarray:
 
 def with_weights(data: Transition, probability: np.ndarray) -> Transition:
     """A data set [N, ...] in NumPy with an alias table, from which `WeightedRows` draws with
-    `probability` [N].
+    `probability` [N], rounded to multiples of 2^-32 / N.
 
-    A draw is a uniform row, or its alias: one more gather, independent of N (Walker, Electronics
-    Letters 10(8), 1974). Weights are rounded to multiples of 2^-32 / N.
+    Source: Walker, Electronics Letters 10(8), 1974.
     """
     return data.replace(extras={**data.extras, ALIAS: alias_table(probability)})
 
@@ -347,8 +342,8 @@ def aliased(data: Transition, drawn: AliasDraws) -> Any:
 def alias_table(probability: np.ndarray) -> np.ndarray:
     """[N, 2] uint32: for each row 2^32 times the probability to keep it, and its alias.
 
-    In row order, heavy rows fill up light ones with what they have above the average; a heavy row
-    that has given too much is filled up by the next. In whole numbers this is exact.
+    Heavy rows, in order, fill up light ones; a heavy row that has become light is filled up by the
+    next. Whole numbers make this exact.
     """
     number = len(probability)
     weight = _whole(np.asarray(probability, np.float64), number)

@@ -1,4 +1,4 @@
-"""Draws from a replay beside uniform ones: returns of several steps, and goals in hindsight."""
+"""Draws from a replay: returns of several steps, and goals in hindsight."""
 
 from __future__ import annotations
 
@@ -19,10 +19,9 @@ from rljax.buffers.storage.ring import ReplayBuffer
 class NStep(Draw):
     """Uniform rows, with the rewards of up to `steps` steps summed.
 
-    The sum covers k rows of one episode, from the drawn one on: `steps`, or less where the episode
-    ends or where the ring's newest row is reached. `reward` is the sum of discount^i r_i,
-    `extras["discount"]` is discount^k, and `next_observation`, `terminated` and `truncated` are
-    those of the last of these rows.
+    The sum ends early with the episode or the ring's newest row. Over k rows, `reward` is the sum
+    of discount^i r_i and `extras["discount"]` is discount^k; `next_observation`, `terminated` and
+    `truncated` are those of the last.
     """
 
     steps: int
@@ -85,12 +84,12 @@ def n_step_batch(
 
 @declaration
 class Hindsight(Draw):
-    """Uniform rows, with the goals of a `share` of the rows replaced.
+    """Uniform rows, with the goals of a `share` of them replaced; observations and rewards follow,
+    `terminated` and `truncated` do not.
 
-    Half of the new goals are goals that the row's own episode reached k steps later, with P(k) ~
-    discount^k among its later steps in the ring; the others are goals that another environment (if
-    there is one) reached in any row. The environment relabels observations and rewards.
-    `terminated` and `truncated` do not change.
+    Half of the new goals were reached k steps later in the row's episode, with P(k) ~ discount^k
+    among the later steps in the ring. The others were reached in any row of another environment, if
+    there is one.
     """
 
     share: float
@@ -104,10 +103,8 @@ class Hindsight(Draw):
         return {"time": step.episode_length}  # of the step in its episode, from 1 on
 
     def with_goals(self, goals: Any, env: str) -> Hindsight:
-        """The draw whose goals are replaced by `goals`, which may be text that says why none can
-        be.
-
-        Raises `ValueError` where nothing can.
+        """The draw with `goals`; raises `ValueError` where they are text, which says why none can
+        be replaced.
         """
         parts = ("achieved", "desired", "relabelled", "goal_reward")
         if all(hasattr(goals, part) for part in parts):

@@ -1,8 +1,7 @@
 """Declarations: what an agent learns from, as its `experience(config)` returns it.
 
-A declaration makes its buffer, stores transitions, draws batches, tells the plan of a run what it
-needs, and refuses what it cannot use. It is a pytree like a `Config`: its floats are leaves, one
-value per learner, and everything else shapes the program.
+A declaration is a pytree like a `Config`: its floats are leaves, one value per learner, and
+everything else shapes the program.
 
 Axes: `P` learners, `E` environments of each, `U` updates of an iteration, `B` rows of a batch, `N`
 rows of a data set.
@@ -90,8 +89,8 @@ class Supply(NamedTuple):
 class Experience:
     """The common part of all declarations.
 
-    Kinds of experience differ by their methods, and code elsewhere never asks for the kind. Error
-    messages name a field as the flag `--config.FIELD`.
+    Code elsewhere never asks for the kind. Error messages name a field as the flag
+    `--config.FIELD`.
     """
 
     num_envs: int = 1  # environments of each learner, stepped side by side
@@ -270,8 +269,8 @@ class Experience:
     def idle(self, steps: int, iteration: int, on_host: bool, flag: str) -> str | None:
         """A warning where `steps` environment steps of each learner hold no update, else None.
 
-        An `iteration` is so many steps, set by `flag`. On the host, an update comes an iteration
-        after it becomes possible.
+        An `iteration` is so many steps, set by `flag`. On the host, updates come an iteration
+        later.
         """
         needed = (-(-self.steps_before_updates // iteration) + on_host) * iteration
         if steps >= needed:
@@ -286,8 +285,8 @@ class Experience:
         return "--config.num-envs or --config.num-steps"
 
     def oddities(self, rows: int | None, longest: int | None) -> Iterator[str]:
-        """Warnings about numbers that work, but hardly as they were meant, for a data set of `rows`
-        and episodes of up to `longest` steps.
+        """Warnings about unusual numbers, for a data set of `rows` and episodes of up to `longest`
+        steps.
         """
         return iter(())
 
@@ -315,8 +314,8 @@ class Experience:
     def transition(
         self, observation: Any, action: Array, extras: dict[str, Any], step: Step
     ) -> Transition:
-        """The transition [P, E, ...] that `action` caused, as it is stored; `extras` came with the
-        action. Of a memory, the one before it is stored where batches hold memories.
+        """The transition [P, E, ...] that `action` caused, as it is stored, with the action's
+        `extras` and, where batches hold memories, the memory before it.
         """
         stored = {name: x for name, x in extras.items() if name != MEMORY}
         if self.remembers and MEMORY in extras:
@@ -341,10 +340,8 @@ class Experience:
         return steps >= needed if needed else True
 
     def sample(self, buffer: Any, data: Transition | None, keys: Array) -> Transition:
-        """The batches of one iteration, [P, U, B, ...], from a buffer, a data set [N, ...] or both;
-        `keys` are [P].
-
-        All are drawn in one gather of O(U x B), independent of the buffer's size.
+        """The batches of one iteration, [P, U, B, ...], from a buffer, a data set [N, ...] or both,
+        in one gather; `keys` are [P].
         """
         raise NotImplementedError
 

@@ -1,4 +1,4 @@
-"""Frames: the pictures of a data set, each stored once, not again as a successor nor in stacks.
+"""Frames: pictures of a data set, each stored once.
 
 Axes: `N` rows of a data set, `M` frames, `K` frames in a picture, `H`, `W`, `c` those of a frame.
 """
@@ -20,10 +20,9 @@ BLOCK = 1 << 24  # bytes of pictures that are compared at a time
 
 
 class Frames(struct.PyTreeNode):
-    """Pictures [N, H, W, K c], in the place of such an array: `frames[rows]` are those of `rows`
-    [...].
+    """Pictures in the place of an array [N, H, W, K c].
 
-    `pictures` holds M different frames, shared with the successors, and `index` says which K of
+    `pictures` holds M different frames, shared with the successors; `index` [N, K] says which of
     them each row shows, the newest last.
     """
 

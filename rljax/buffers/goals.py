@@ -42,11 +42,10 @@ class GoalDraws(NamedTuple):
 class Goals(DatasetDraw):
     """Uniform rows with goals, drawn separately for values and actor.
 
-    A goal is the row's own state, with share `value_current`; a later state of its trajectory,
-    `value_future`; or any state of the data set. `value_times` says how much later: with
-    "geometric" k rows with probability (1 - discount) discount^(k - 1), from k = 1 on; with "even"
-    every time is equally likely. The trajectory's last row stands for rows behind it. The same
-    holds for the actor's goals.
+    A value's goal is the row's own state, with share `value_current`; a later state of its
+    trajectory, `value_future`; or any state of the data set. The later row is k rows on, but at
+    most the trajectory's last. With `value_times` "geometric", P(k) = (1 - discount) discount^(k -
+    1), from k = 1 on; with "even", every time is equally likely. The same holds for actors.
     """
 
     discount: float
@@ -143,8 +142,8 @@ def with_goals(data: Transition, draws: GoalDraws) -> Transition:
     """Transitions with goals behind their states, from a data set [N, ...] of `with_last_rows`.
 
     `observation` and `next_observation` [..., B, 2 O] hold the values' goals,
-    `extras["actor_observation"]` the actor's. Where a row is its own goal, the reward is 0 and
-    `terminated` is True, elsewhere -1 and False, whatever the data say.
+    `extras["actor_observation"]` the actor's. The reward is 0 and `terminated` True where a row is
+    its own goal, elsewhere -1 and False.
     """
     xp: Any = np if isinstance(data.observation, np.ndarray) else jnp
     row, last = draws.row, data.extras[LAST][draws.row]

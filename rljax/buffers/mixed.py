@@ -20,11 +20,10 @@ from rljax.buffers.storage.ring import ReplayBuffer
 class Mixed(Replay):
     """Batches in which a share of the rows comes from the data set, the rest from new experience.
 
-    A number is the share of each batch, whose rows come first; the default is RLPD's (Ball et al.,
-    arXiv:2302.02948). With "pooled" every transition of both sources is equally likely, so that the
-    share falls as new experience grows. With (A, B, N) it goes linearly from A to B while the first
-    N new transitions come, and stays there. Weights of a data set (`with_weights`) change the
-    probabilities of its rows, not the share.
+    The data set's rows come first; the default share is RLPD's (Ball et al., arXiv:2302.02948).
+    With "pooled" every transition of both sources is equally likely. With (A, B, N) the share goes
+    linearly from A to B over the first N new transitions. Weights of a data set do not change the
+    share.
     """
 
     offline_share: Any = 0.5  # in [0, 1), or "pooled", or (A, B, N); it shapes the program

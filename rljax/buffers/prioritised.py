@@ -1,17 +1,14 @@
-"""Prioritised replay: transitions are drawn the more often, the larger their last error was.
+"""Prioritised replay: transitions with large errors are drawn more often.
 
 p_i priority of row i, the agent's error; alpha exponent, beta correction, e = `SMALLEST`
 
-  q_i  = (p_i + e)^alpha                       new rows: p_i is the largest priority so far, at
-                                               least 1
+  q_i  = (p_i + e)^alpha             new rows: p_i is the largest priority so far, at least 1
   P(i) = q_i / sum_k q_k
-  w_i  = (N P(i))^-beta / max_j (N P(j))^-beta = (q_i / min_j q_j)^-beta    j: the rows of the batch
+  w_i  = (N P(i))^-beta / max_j (N P(j))^-beta = (q_i / min_j q_j)^-beta    j: the batch's rows
 
-The draws are independent. The paper's code draws once from each of equal parts of the total: the
-same probabilities for each row, but draws that depend on each other.
+Draws are independent, whereas the paper's code draws once from each of equal parts of the total.
 
-Schaul et al., Prioritized Experience Replay, arXiv:1511.05952, algorithm 1 and section 3.3,
-proportional.
+Schaul et al., Prioritized Experience Replay, arXiv:1511.05952, algorithm 1 and section 3.3.
 """
 
 from __future__ import annotations
@@ -39,8 +36,7 @@ SMALLEST = 1e-6  # added to all priorities, so that each row can be drawn again;
 class Pending(struct.PyTreeNode):
     """Priorities that an iteration's updates have returned, written with the next stored step.
 
-    Learning only reads the replay: on the CPU, a program that both writes to a donated buffer and
-    gathers from it copies the whole buffer.
+    On the CPU, a program that both writes to a donated buffer and gathers from it would copy it.
     """
 
     row: Array  # [P, U, B] int32
@@ -77,10 +73,9 @@ class Priorities(PerLearner):
         return (mass / mass.min(axis=-1, keepdims=True)) ** -correction
 
     def written(self, pending: Pending, new: Array, exponent: Array) -> Priorities:
-        """The priorities after those that are `pending`, and after a step that wrote the rows `new`
-        [E].
+        """The priorities after `pending` ones, and after a step that wrote the rows `new` [E].
 
-        Those that are not finite are ignored: such a learner has diverged.
+        Those that are not finite, of diverged learners, are ignored.
         """
 
         def of_one(
@@ -111,11 +106,12 @@ def powered(priority: Array, exponent: Array) -> Array:
 
 @declaration
 class Prioritised(NStep):
-    """Rows with the probabilities P(i) above, with the rewards of up to `steps` steps summed.
+    """Rows with the probabilities P(i), with the rewards of up to `steps` steps summed as by
+    `NStep`.
 
-    Batches have `extras["row"]` [B] int32 and `extras["weight"]` [B], the w_i. The agent multiplies
-    its losses with these (`weighted`), and returns `metrics["priorities"]` [B] (`priorities`). For
-    several steps see `NStep`; with one there is no `extras["discount"]`.
+    Batches have `extras["row"]` [B] int32 and `extras["weight"]` [B], the w_i, for `weighted`. The
+    agent returns `metrics["priorities"]` [B] (`priorities`). With one step there is no
+    `extras["discount"]`.
     """
 
     steps: int = 1
@@ -176,7 +172,7 @@ def replay_draw(
     correction: Any = 0.4,
     correction_steps: Any = math.inf,
 ) -> Draw:
-    """The draw for an agent's settings, whose floats are numbers, or one for each learner.
+    """The draw for settings whose floats are numbers or one per learner.
 
     Raises `ValueError` for settings that do not go together, named as flags.
     """

@@ -99,8 +99,8 @@ def generalised_advantages(
       delta_t = r_t + gamma (1 - terminated_t) V(s'_t) - V(s_t)
       A_t     = delta_t + gamma lambda (1 - ended_t) A_{t+1}      ended: terminated or truncated
 
-    `rewards`, `values` and `next_values` are [T, E], or [T, E, K] for K kinds of reward, where
-    gamma (`discount`) and lambda (`trace_decay`) are [K], or numbers. The result has their shape.
+    `rewards`, `values`, `next_values` and the result are [T, E], or [T, E, K] for K kinds of
+    reward; gamma (`discount`) and lambda (`trace_decay`) are numbers, or [K].
     """
     ended = batch.terminated | batch.truncated
     kinds = (1,) * (rewards.ndim - ended.ndim)
@@ -111,8 +111,7 @@ def generalised_advantages(
 
 
 def minibatches(key: Array, rollout: Any, size: int) -> Any:
-    """All steps of a rollout, leaves [T, E, ...], in random order: [T E / B, B, ...], with `size`
-    B.
+    """A rollout's steps, leaves [T, E, ...], in random order: [T E / B, B, ...], with `size` B.
 
     Where a batch has a memory, whole environments are drawn, at least one: [n, T, B / T, ...], and
     of the memory [n, B / T, ...].
@@ -135,9 +134,9 @@ class Rollout(Experience):
     """One update receives all steps of an iteration, [T, E, ...], and splits them into minibatches
     of `batch_size`.
 
-    With `remembers`, its extras hold `memory` [E, M...] before the first step, and `first` [T, E],
-    which marks later steps that begin an episode. With `data_size` D, they hold `data` [D, ...],
-    random rows of the data set: see `beside`.
+    With `remembers`, extras hold `memory` [E, M...] before the first step, and `first` [T, E],
+    which marks later steps that begin an episode. With `data_size` D, they hold `data`, see
+    `beside`.
     """
 
     # of a minibatch: a divisor of T x E; with `remembers` at least T

@@ -16,10 +16,9 @@ from rljax.buffers.storage.successors import Successors, is_large, newest_frame
 class ReplayBuffer(PerLearner):
     """A ring of transitions per learner: the newest overwrite the oldest.
 
-    `position` and `size` are never batched: a batched index would turn the slice update into a
-    scatter. Large observations are stored once: `data.next_observation` is then None,
-    `data.observation` holds the newest frame of each, and `successors` the observations that are
-    the successors of no stored row.
+    `position` and `size` are never batched: this would turn the slice update into a scatter. Where
+    large observations are stored once, `data.next_observation` is None, `data.observation` holds
+    the newest frame of each, and `successors` those that are no row's.
     """
 
     data: Transition  # [P, capacity, ...]
@@ -34,8 +33,8 @@ class ReplayBuffer(PerLearner):
     def create(cls, example: Transition, capacity: int, stack: int = 1) -> ReplayBuffer:
         """An empty ring for transitions with the shapes of `example` [P, E, ...].
 
-        The capacity is rounded down to a multiple of E, so that no write wraps in its middle.
-        `stack` is the number of frames in an observation.
+        The capacity is rounded down to a multiple of E, so that no write wraps. `stack` is the
+        number of frames in an observation.
         """
         num_envs = example.reward.shape[1]
         successors = None
@@ -113,7 +112,7 @@ class ReplayBuffer(PerLearner):
 
     def row_of(self, step: Array, environment: Array, num_envs: int) -> Array:
         """The row of an environment [...] at a `step` [...] from 0 to `drawable` / E - 1, in any
-        order of time.
+        order.
         """
         if self.successors is None:
             return step * num_envs + environment

@@ -1,10 +1,9 @@
-"""Successors: the next observations that no row of a ring holds, so that large observations are
-stored once.
+"""Successors: next observations that no row of a ring holds, where large observations are stored
+once.
 
-Where an episode goes on, the successor of a row is the observation of the environment's next row.
-The newest rows have no next row yet, and the last row of an episode never has one: their true
-successors are kept beside the ring, the latter in a smaller ring of finals. Stacks of frames are
-stored frame by frame.
+Within an episode, a row's successor is the observation of the environment's next row. Those of the
+newest rows, and in a smaller ring those at ends of episodes (finals), are kept beside the ring.
+Stacks are stored frame by frame.
 """
 
 from __future__ import annotations
@@ -29,9 +28,9 @@ NEVER = 2**31  # the step of an empty final's owner: it is always long ago
 class Successors(PerLearner):
     """The part of a ring beside its rows.
 
-    A frame is the newest of the `stack` frames of an observation. There are F finals: a sixteenth
-    of the ring's rows, at least `FEWEST` and E. If more episodes end, the newest finals overwrite
-    the oldest; their rows, and all older ones, are then no longer drawn.
+    A frame is the newest of an observation's `stack` frames. There are F finals: a sixteenth of the
+    ring's rows, at least `FEWEST` and E. Rows whose final was overwritten, and all older ones, are
+    no longer drawn.
     """
 
     frames: Any  # [P, E + F, ...] the successors of the newest rows, then the finals
