@@ -22,8 +22,8 @@ def regular(path: Path) -> Path:
 
 
 def safe(path: Path, copies: int = 2) -> Path:
-    """`path`; raises `RefusedFileError` for a link, a device, a pipe, and a file of which the free
-    memory does not hold `copies`.
+    """`path`; raises `RefusedFileError` for a link, device or pipe, and where free memory does not
+    hold `copies` of the file.
     """
     if path.is_symlink():
         raise RefusedFileError(

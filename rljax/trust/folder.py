@@ -18,9 +18,8 @@ HOW = "add --trust (in Python: trust=True, or trust.Folder(path, trusted=True) a
 class Folder:
     """The folder of a run, a grid or a sweep, with the user's word on it.
 
-    Its files may name code (of an agent, of an environment, or a module that registers
-    environments) and hold pickles. Both run if this user's seal is on them, or if the folder is
-    `trusted`: the user vouches for it now, whoever made it.
+    Code that its files name (an agent, an environment, or a module that registers environments) and
+    pickles run only under this user's seal, or where the folder is `trusted`.
     """
 
     path: Path
@@ -33,8 +32,8 @@ class Folder:
     def require_code(self, file: str, code: Mapping[str, str], seals: Any) -> None:
         """Raise `ValueError` if a file of the folder names code that this user has not named.
 
-        `code` is what the settings in `file` name, by the setting. `seals` are those there: any
-        value, because the file may be somebody else's.
+        `code` is what the settings in `file` name, by setting. `seals` are those there, of any
+        type.
         """
         if self.trusted:
             return
