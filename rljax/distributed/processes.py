@@ -1,9 +1,8 @@
 """The processes of one run, usually one per host: one program on all of their devices.
 
-JAX connects them (`jax.distributed`). Every process runs the same code on the same values, and so
-takes the same decisions. The first process alone does what must happen once, such as writing the
-run's folder; the others receive the result. Every process must call these functions. With a single
-process, each is a plain call.
+JAX connects them (`jax.distributed`). All run the same code on the same values, and must call all
+functions here. The first alone does what must happen once, such as writing, and sends the result to
+the others. With a single process, each function is a plain call.
 """
 
 from __future__ import annotations
@@ -42,8 +41,8 @@ def join(
     Args:
         coordinator: HOST:PORT, where process 0 listens, or "auto" on a cluster that JAX recognises
             (SLURM, Open MPI, Kubernetes, TPU pods).
-        num_processes: the number of processes; None with "auto".
-        process_id: the number of this process, from 0; None with "auto".
+        num_processes: their number; None with "auto".
+        process_id: this process's number, from 0; None with "auto".
         timeout: seconds to wait for the others.
 
     Raises:
@@ -128,7 +127,7 @@ def on_first(function: Callable[[], Result]) -> Result:
 
 
 def on_all(function: Callable[[], Result]) -> Result:
-    """Call `function` in every process and return this process's own result.
+    """Call `function` in every process and return this process's result.
 
     If one process fails, it raises its error, and the others `ValueError` with its message.
     """
@@ -170,8 +169,7 @@ def require_same(describe: Callable[[], Mapping[str, Any]]) -> None:
 def abort(code: int, last: bool) -> NoReturn:
     """End a process that failed, at once: JAX's own shutdown would wait for the others in vain.
 
-    With `last`, the process first waits for a moment, in which the others report what happened to
-    them: they are connected to it, and JAX ends them when it is gone.
+    The `last` process first waits a moment for the others' reports: JAX ends them when it is gone.
     """
     sys.stdout.flush()
     sys.stderr.flush()

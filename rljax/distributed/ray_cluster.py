@@ -17,16 +17,16 @@ RETRIES = 10  # of a task whose machine is lost: each continues from the last ch
 
 @dataclasses.dataclass(frozen=True)
 class RayCluster:
-    """A Ray cluster, whose machines have the same packages, and the run folders by the same names.
+    """A Ray cluster whose machines have the same packages and the same paths of run folders.
 
-    Each task gets `cpus` cores, and one accelerator if the cluster has some.
+    Each task gets `cpus` cores, and one accelerator if there are any.
     """
 
     address: str  # "auto": the cluster of this machine; or "HOST:PORT", or "ray://HOST:PORT"
     cpus: int = 1
 
     def run(self, function: Callable[..., bool], arguments: Sequence[tuple[Any, ...]]) -> bool:
-        """Call `function` with each of `arguments`, as tasks; return whether all returned True.
+        """Call `function` with each of `arguments`, as tasks; whether all returned True.
 
         Raises `ValueError` if the cluster cannot be reached, and the error of a call.
         """
