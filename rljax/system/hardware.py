@@ -86,9 +86,8 @@ def peak_memory() -> int:
 
 
 def device_memory() -> int | None:
-    """Bytes that JAX's device, or the machine where it gives no limit, has left; None if unknown.
-
-    The call starts JAX.
+    """Bytes that JAX's device, or where it gives no limit the machine, has left; None if unknown.
+    Starts JAX.
     """
     known = jax.local_devices()[0].memory_stats() or {}
     if "bytes_limit" not in known:
@@ -99,9 +98,8 @@ def device_memory() -> int | None:
 def available_memory(root: Path = Path("/")) -> int | None:
     """Bytes of main memory that this process can still take; None if unknown. Does not start JAX.
 
-    On Linux this is the memory that the machine has left, or less where a control group (a
-    container, a job of a cluster) sets a limit. On other systems it is all memory of the machine.
-    `root` holds /proc and /sys.
+    On Linux this is the machine's free memory, or less by the limit of a control group (a
+    container, a job of a cluster); elsewhere it is all memory. `root` holds /proc and /sys.
     """
     if sys.platform == "linux":
         known = [_memory_of_machine(root), *_memory_of_control_groups(root)]

@@ -16,10 +16,11 @@ EXIT_INTERRUPT = 130
 
 
 class Interrupt:
-    """Turns the first Ctrl-C or SIGTERM into a request to stop. A second one stops at once.
+    """Turns the first Ctrl-C or SIGTERM into a request to stop. A second one raises
+    `KeyboardInterrupt`.
 
-    It raises `KeyboardInterrupt` as soon as Python can. Where code outside Python does not return,
-    a thread ends the process after `PATIENCE`.
+    Where code outside Python does not return after that, a thread ends the process after
+    `PATIENCE`.
     """
 
     def __init__(self, say: Callable[[str], None]) -> None:

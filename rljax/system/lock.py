@@ -1,9 +1,8 @@
 """A lock on a folder: one process at a time writes there.
 
-The operating system's lock on a file (`flock`) decides where the file system has it. It ends with
-its process, also after `kill -9`. The file itself names the process and shows its last sign of
-life, for other hosts and for file systems without such locks. The package `filelock` has no lock
-that is both: its leases wait in full for a dead process of another host.
+Where the file system has them, the operating system's lock on a file (`flock`) decides. It ends
+with its process. For other hosts and file systems, the file names the process and its last sign of
+life.
 """
 
 from __future__ import annotations
@@ -54,8 +53,8 @@ class Lock:
     """The right to write in `folder`, from construction until `release`.
 
     Raises:
-        FolderInUse: another process has the lock. The message names it. Nothing has changed.
-        ValueError: there is a link or a pipe in the place of the lock's file.
+        FolderInUse: the process in the message has the lock. Nothing has changed.
+        ValueError: a link or a pipe is in the place of the lock's file.
         OSError: the folder does not exist, or cannot be written.
     """
 
