@@ -19,9 +19,9 @@ BATCH = 256
 def of_action(agent: Agent, state: Any, spec: EnvSpec, config: Any) -> dict[str, int | None]:
     """Count `parameters` and `flops_per_action` for one learner that acts without exploration.
 
-    Only the shapes of `state` and `config`, of P learners, matter. `parameters` are the numbers in
-    the networks that the action depends on, without target networks, statistics and unused critics.
-    `flops_per_action` is XLA's cost analysis of a batch, divided by its size, or None.
+    Only shapes of `state` and `config`, of P learners, matter. `parameters` are the numbers in
+    networks that the action depends on, without target networks, statistics and unused critics.
+    `flops_per_action` is XLA's count for a batch, per action, or None.
     """
 
     def action_of(state: Any, observation: Any, key: Any, config: Any) -> Any:
@@ -52,7 +52,7 @@ def of_action(agent: Agent, state: Any, spec: EnvSpec, config: Any) -> dict[str,
 def flops(program: ClosedJaxpr) -> float | None:
     """Floating-point operations of a program by XLA's cost analysis; None where XLA gives no count.
 
-    XLA counts the body of a loop once, this function as often as it runs, where that is known.
+    XLA counts a loop's body once, this function once for each run, where their number is known.
     """
     avals = [variable.aval for variable in program.jaxpr.invars]
     shapes = [jax.ShapeDtypeStruct(aval.shape, aval.dtype) for aval in avals]

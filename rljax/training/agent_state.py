@@ -1,7 +1,6 @@
 """An agent's State with the statistics that normalise its observations.
 
-An agent does not know that its observations are normalised. The functions below take them as the
-environment shows them.
+The functions below take observations as the environment shows them.
 """
 
 from __future__ import annotations
@@ -38,8 +37,8 @@ def create(
 ) -> AgentState:
     """A fresh agent; `base` is another run's policy, for agents with `use_base`.
 
-    `inputs` is that of the agent's own `experience`, also online after a data set, where the policy
-    still sees observations by the statistics of the data.
+    `inputs` is that of the agent's own `experience`, also online after a data set, whose statistics
+    the policy goes on to use.
     """
     state = agent.init(key, spec, config)
     if base is not None:
@@ -105,8 +104,8 @@ def prepare(agent: Any, state: AgentState, data: Transition, config: Any) -> Age
 
 
 def parts_of(state: AgentState) -> dict[str, Any]:
-    """The parts of an agent with which another one can begin, by name: the fields of its State,
-    without the states of optimisers, and the statistics where it has any.
+    """The parts of an agent with which another can begin, by name: the State's fields, without
+    optimisers' states, and any statistics.
     """
     fields = dataclasses.fields(state.state)
     names = [field.name for field in fields if field.metadata.get("pytree_node", True)]

@@ -1,7 +1,7 @@
 """Settings by name and type: values of Python, JSON and text become fields of a Config or of a
 run's `Settings`.
 
-It imports JAX only inside functions, because the command line imports it first.
+Only functions import JAX: the command line imports this module first.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ def require_integers(config: Any) -> None:
 def setting(config: Any, name: str) -> str:
     """Translate another suite's name of a setting: "gamma" is `discount`.
 
-    Fields of `config`, unknown names, and names that could mean two fields are returned unchanged.
+    Fields of `config`, unknown and ambiguous names are returned unchanged.
     """
     fields = {field.name for field in dataclasses.fields(config)}
     meant = [other for other in ELSEWHERE.get(name, ()) if other in fields]
@@ -111,10 +111,11 @@ def setting(config: Any, name: str) -> str:
 
 
 def replace(config: Any, values: Mapping[str, Any], origin: str) -> Any:
-    """`config` with `values`, each coerced to the type of its field.
+    """`config` with `values`, each coerced to its field's type, or one value per learner for a
+    float.
 
-    A float may have one value per learner. `origin` begins the messages. Raises `ValueError` for a
-    name that is no field, with similar names, and the errors of `coerce`.
+    `origin` begins the messages. Raises `ValueError` for a name that is no field, and the errors of
+    `coerce`.
     """
     hints = typing.get_type_hints(type(config))
     fields = [field.name for field in dataclasses.fields(config)]
@@ -138,7 +139,7 @@ def replace(config: Any, values: Mapping[str, Any], origin: str) -> Any:
 def parse(config: Any, name: str, text: str, origin: str) -> Any:
     """A value of the setting `name` from text: "3e-4", "true", "none", "256x256".
 
-    Raises `ValueError` for a name that is no setting of `config`, and for no value of the setting.
+    Raises `ValueError` for a name or a value that does not exist.
     """
     hints = typing.get_type_hints(type(config))
     if name not in hints:
@@ -189,8 +190,8 @@ def coerce(label: str, value: Any, hint: Any, most: int = INT32) -> Any:
     tuples. Hints are bool, int, float, str, `Literal`, `Mapping`, tuples of names or integers,
     tuples of tuples of integers, and unions of these with None.
 
-    Raises `TypeError` for a value of another type, and `ValueError` for an integer beyond `most`
-    and for a text that is no choice of a `Literal`.
+    Raises `TypeError` for another type, and `ValueError` for an integer beyond `most` or a text
+    that is no choice of a `Literal`.
     """
     native_value = native(value)
     kinds = _kinds(hint)
@@ -296,8 +297,8 @@ def varied(config: Any) -> dict[str, tuple[float, ...]]:
 
 
 def flags_behind(module: Any, config: Any, name: str) -> str:
-    """The flags of the settings on which the field `name` of the agent's declaration depends,
-    as text: those of the numbers whose change changes it.
+    """The flags, as text, of the numbers in the Config whose change changes the declaration's field
+    `name`.
     """
     import numpy as np
 

@@ -1,12 +1,11 @@
 """Evaluation: the policy plays complete episodes without exploration.
 
-Each environment plays exactly one episode, so that short episodes are not favoured. The seed of an
-episode depends only on the learner's seed, the step and the episode's number, so that a resumed run
-repeats evaluations exactly. Policies that draw random actions even without exploration draw them
-from the seed of the learner's first episode alone.
+Each environment plays one episode, so that short ones are not favoured. Its seed depends only on
+the learner's seed, the step and the episode's number, so that a resumed run repeats evaluations
+exactly. Policies that are random even without exploration draw from the learner's first seed alone.
 
-An episode that goes on at the environment's time limit, or after `LIMIT` steps where there is none,
-is cut there, and `Episodes.cut` marks its return.
+An episode is cut at the environment's time limit, or after `LIMIT` steps where there is none, and
+`Episodes.cut` marks its return.
 """
 
 from __future__ import annotations
@@ -62,7 +61,7 @@ def policy(agent: Agent) -> Callable[[Any, Any, Any, Any, Any, Any], tuple[Array
     """The policy of P learners without exploration.
 
     It maps (states, observations [P, N, O...], keys [P], time [], config, memories [P, N, ...]) to
-    actions [P, N, A] and the next memories, None where the agent remembers nothing.
+    actions [P, N, A] and the next memories, if any.
     """
 
     def decide(
@@ -98,8 +97,7 @@ def deciding(agent: Agent, config: Any, steps: int | None) -> tuple[Any, Any]:
 class HeldActions:
     """An agent that decides once in every `steps` steps, and repeats its action in between.
 
-    Source: Patel and Siegelmann, Overcoming Slow Decision Frequencies in Continuous Control,
-    arXiv:2410.08979.
+    Source: Patel and Siegelmann, Overcoming Slow Decision Frequencies, arXiv:2410.08979.
     """
 
     agent: Agent
@@ -270,8 +268,8 @@ def make(
 ) -> HostedEvaluator | CompiledEvaluator:
     """An evaluator that plays `episodes` episodes of each learner in the environment `name`.
 
-    `inside` is that environment, if it is inside the program and was made before. `limit` may hold
-    "max_episode_steps" for an environment on the host.
+    `inside` is that environment, if already made inside the program. `limit` may hold
+    "max_episode_steps" for the host's.
     """
     if envs.is_compiled(name):
         return CompiledEvaluator(agent, envs.make(name) if inside is None else inside, num_learners)

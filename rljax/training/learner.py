@@ -1,7 +1,7 @@
 """A learner is an agent with its buffer; `Learner` moves P of them through the same steps.
 
-Every array of a state has the leading axis P, except the counters: a branch on an unbatched counter
-stays a branch under `vmap`. All functions here are pure; the drivers compile them.
+A state's arrays have the leading axis P, except counters: a branch on an unbatched counter stays
+one under `vmap`. All functions are pure; the drivers compile them.
 """
 
 from __future__ import annotations
@@ -44,9 +44,8 @@ CYCLE = 2**30  # a counter that would pass LARGEST goes back by this number
 def counted(counter: Any, by: Any = 1) -> Any:
     """`counter` + `by` for a non-negative int32 or int, with `by` at most 2^30.
 
-    Where a counter would pass 2^31 - 1, it goes back by 2^30, so that it never overflows and never
-    becomes small again. This is enough for comparisons with numbers up to 2^30, and for random
-    keys, which then repeat those of 2^30 steps before.
+    Beyond 2^31 - 1 a counter goes back by 2^30. It stays above 2^30, for comparisons with smaller
+    numbers; random keys then repeat those of 2^30 steps before.
     """
     return counter - CYCLE * (counter > LARGEST - by) + by
 
@@ -111,7 +110,7 @@ class Learner:
     def hyperparameters(self, config: Any) -> Hyperparameters:
         """A stacked Config, whose floats are arrays [P], with the experience declared for it.
 
-        All learners share a single number of the declaration.
+        Learners share single numbers of the declaration.
         """
         by_agent = self.agent.experience(config)
         declared = by_agent if self.declare is None else self.declare(config)
@@ -123,9 +122,9 @@ class Learner:
     def init(
         self, keys: Array, hyper: Hyperparameters, data: Transition | None = None
     ) -> LearnerState:
-        """Fresh learners from one key each, [P], and the data set [N, ...] where there is one.
+        """Fresh learners from one key each, [P], and the data set [N, ...], if any.
 
-        Raises `ValueError` where a function of the agent breaks its contract: see `returns`.
+        Raises `ValueError` where the agent breaks its contract: see `returns`.
         """
         config, experience = hyper.config, hyper.experience
         key_agent, key_act, key_update = jnp.moveaxis(
@@ -198,8 +197,8 @@ class Learner:
     def recall(self, extras: Any, first: Any, hyper: Hyperparameters) -> Any:
         """The memories [P, E, ...] to act with; None where the agent remembers nothing.
 
-        `extras` are those of the last action, None before the first one. `first` [P, E] marks the
-        environments in which an episode begins.
+        `extras` are the last action's, None before the first. `first` [P, E] marks environments
+        that begin an episode.
         """
         fresh = first_memory(self.agent, self.spec, hyper.config, *first.shape)
         if fresh is None or extras is None:
@@ -211,7 +210,7 @@ class Learner:
     ) -> tuple[Array, dict[str, Any]]:
         """Exploring actions [P, E, ...] for observations [P, E, ...]; uniform ones in the warm-up.
 
-        The extras hold `memory`, that of `recall`, before and after the action.
+        `memory`, that of `recall`, goes into the extras, before and after the action.
         """
         config, experience = hyper.config, hyper.experience
         keys = jax.vmap(jax.random.fold_in, in_axes=(0, None))(state.key_act, state.steps)
@@ -252,9 +251,9 @@ class Learner:
     ) -> LearnerState:
         """Learn at once from a transition [P, 1, ...], and count the step.
 
-        The metric `TRANSITION` reports the first observation or reward that is not finite. A
-        learner with such a value learns from it and is spoiled. Once every learner has met one, or
-        where `intact` [] is False, all learners stay unchanged.
+        The metric `TRANSITION` reports the first observation or reward that is not finite, which
+        spoils its learner. Once every learner has met one, or where `intact` [] is False, all
+        learners stay unchanged.
         """
         inputs = jax.tree.leaves(
             (transition.observation, transition.next_observation, transition.reward)
@@ -284,7 +283,7 @@ class Learner:
     ) -> LearnerState:
         """Do the U updates of one iteration, each on its own batch; one gather draws them all.
 
-        All learners share the data set `data` [N, ...], where there is one.
+        Learners share the data set `data` [N, ...], if any.
         """
         keys = self.batch_keys(state.key_update, state.updates)
         batches = hyper.experience.sample(state.storage, data, keys)

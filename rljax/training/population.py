@@ -64,10 +64,10 @@ def shown(value: Any) -> str:
 
 
 class Frozen:
-    """The diverged learners of a population.
+    """The diverged learners of a population, each with its last finite state.
 
-    Each keeps its last state in which all numbers were finite. The program still computes them,
-    because its number of learners is fixed, and after each chunk the kept copies replace them.
+    The program still computes them, because its number of learners is fixed; after each chunk the
+    kept copies replace them.
     """
 
     def __init__(self, num_learners: int) -> None:
@@ -92,7 +92,7 @@ class Frozen:
 
 
 def choose(mask: np.ndarray, new: Any, old: Any) -> Any:
-    """Copy learners [P] from `new` where `mask` is True, from `old`, if there is one, elsewhere.
+    """Copy learners [P] from `new` where `mask` is True, else from `old`, if any.
 
     Drivers donate states, so a copy is needed.
     """
@@ -132,10 +132,10 @@ def _remember(mask: Any, new: list[Array], old: list[Array]) -> list[Array]:
 
 def inheritance(wanted: Any, given: Any, parts: Sequence[str], source: str) -> dict[str, Any]:
     """The parts [P, ...] of another run's AgentState `given` [P', ...] with which P new learners
-    begin: those named `parts`, or without any all that both have; see `agent_state.parts_of`.
+    begin: those named `parts`, or else all that both have; see `agent_state.parts_of`.
 
     `wanted` has the shapes of the new AgentState. P' is 1 or P. `source` names the other run.
-    Raises `ValueError` where the numbers of learners, the names or the shapes of parts do not fit.
+    Raises `ValueError` where numbers of learners, names or shapes do not fit.
     """
     here, there = parts_of(wanted), parts_of(given)
     common = [name for name in here if name in there]

@@ -48,7 +48,7 @@ def names() -> list[str]:
 
 
 def load_agent(name: str) -> types.ModuleType:
-    """An agent's module, by name ("sac") or by the path of a user's own file ("./mine.py").
+    """An agent's module, by name ("sac") or by a file's path ("./mine.py").
 
     Raises `ValueError` for an unknown name, a missing file, or a file that is not an agent.
     """
@@ -165,10 +165,10 @@ def _cause(error: BaseException, path: Path) -> str:
 
 def presets(agent: str, variant: str | None = None) -> dict[str, dict[str, Any]]:
     """An agent's presets: a mapping from environments (or patterns such as "brax/*") to settings
-    and their `source`. A table `online` holds the settings that change when a run goes on online.
+    and their `source`. A table `online` holds the changes when a run goes on online.
 
-    A `variant` has a file of its own, AGENT.VARIANT.toml. The presets of a user's own file are in a
-    .toml file of the same name beside it.
+    A `variant` is in AGENT.VARIANT.toml. Presets of a user's own file lie beside it, with the same
+    name.
     """
     ending = ".toml" if variant is None else f".{variant}.toml"
     path = Path(agent).with_suffix(ending)
@@ -191,12 +191,12 @@ def preset(
     *data: str | None,
     variant: str | None = None,
 ) -> Any:
-    """The agent's Config for an environment or a data set or both:
-    its defaults, then every preset that matches.
+    """The agent's Config for an environment or a data set or both: its defaults, then every preset
+    that matches.
 
-    `data` are the names of the data set. Presets override earlier ones: shorter patterns, longer
-    ones, the exact name of the environment, that of the data set, and last those of a `variant`.
-    Raises `ValueError` where the agent has no such variant, or none for this environment.
+    `data` are the data set's names. Later presets override: from shorter to longer patterns, the
+    environment's exact name, the data set's, and last those of a `variant`. Raises `ValueError`
+    where a variant does not exist or does not match.
     """
     config = module.Config()
     for name in (None, variant) if variant is not None else (None,):

@@ -1,9 +1,8 @@
 """What an agent's functions return, asserted once at the start of a run.
 
-Shapes are known when JAX traces the functions, so that nothing is computed for it. Each failure is
-a `ValueError` of one sentence, which names the function, the agent's file and what it must return.
-Axes: `P` learners, `E` environments, `B` rows of a batch. Sentences leave P out, as agents do not
-know of it.
+JAX traces the functions, and nothing is computed. A `ValueError` names the function, the agent's
+file and what it must return. Axes: `P` learners, `E` environments, `B` rows of a batch. Messages
+leave out P, which agents do not see.
 """
 
 from __future__ import annotations
@@ -72,9 +71,8 @@ def require_state(agent: Any, before: Any, after: Any) -> None:
 
 
 def require_metrics(agent: Any, metrics: Any, num_learners: int, batch_size: int | None) -> None:
-    """Metrics must be scalars, [P], and priorities [P, B] where batches are drawn by them.
-
-    `batch_size` is None where they are not.
+    """Metrics must be scalars, [P], and priorities [P, B], with `batch_size` None where there are
+    none.
     """
     _require_dictionary(agent, "update", "metrics", metrics)
     for name, metric in metrics.items():

@@ -1,5 +1,5 @@
-"""Settings that change during training: by the run's length, by a given schedule,
-or by population-based training, which leads to a piecewise constant schedule for each learner.
+"""Settings that change during training: by the run's length, by a given schedule, or by
+population-based training.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ BROKEN = -1e9  # the value of a policy that breaks a limit, times 1 plus its exc
 def constrained(value: float, sums: Mapping[str, float], most: Mapping[str, float]) -> float:
     """A policy's value: its return, or beyond a limit a number below all returns.
 
-    `sums` are the means of signals per episode, `most` their limits. The number falls with the sum
-    of all excesses, each as a share of its limit.
+    `sums` are means of signals per episode, `most` their limits. The number falls with the sum of
+    all excesses, as shares of their limits.
     """
     excess = sum(
         max(0.0, sums[name] - limit) / max(abs(limit), 1.0) for name, limit in most.items()
@@ -56,10 +56,9 @@ class SettingsSchedule(Protocol):
 class PopulationBased:
     """Population-based training: the worst learners go on from the best ones.
 
-    Every `every` steps the learners are ranked by their last evaluation. Each of the worst `share`
-    takes over the agent and the settings of a learner drawn from the best `share`. Each setting is
-    then multiplied by one of `factors` and clipped to its range. A learner keeps its own storage,
-    environments and random numbers.
+    Every `every` steps, by the last evaluation, each of the worst `share` takes over agent and
+    settings of a learner drawn from the best `share`. Each setting is multiplied by one of
+    `factors` and clipped to its range. Storage, environments and random numbers stay.
 
     Source: Jaderberg et al., Population Based Training of Neural Networks, arXiv:1711.09846,
     sections 3 and 4.1: truncation selection with a fifth, and perturbation by 0.8 or 1.2.
@@ -172,9 +171,9 @@ def schedule(described: Mapping[str, Any] | None) -> SettingsSchedule | None:
 def schedule_of_learner(
     learner: int, initial: Values, changes: Iterable[Mapping[str, Any]]
 ) -> list[tuple[int, dict[str, float]]]:
-    """The schedule of settings that led to a learner's final agent: those of its ancestors.
+    """The settings over time that led to a learner's final agent: those of its ancestors.
 
-    `initial` has the settings of all learners at step 0. `changes` are a run's records, in order.
+    `initial` has all learners' settings at step 0. `changes` are a run's records, in order.
     """
     entries: list[tuple[int, dict[str, float]]] = []
     for change in reversed(list(changes)):

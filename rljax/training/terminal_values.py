@@ -1,7 +1,7 @@
 """Whether critics see the end of an episode: the values of terminal rows of a data set.
 
-Nothing follows a terminal row, so the true value of its action is its reward. Critics that give
-much more have not learnt where episodes end, and their policy has no reason to avoid it.
+The true value of a terminal action is its reward. Critics that give much more have not learnt where
+episodes end, and their policy has no reason to avoid it.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Means:
 class TerminalValues:
     """The metrics `terminal/value` and `terminal/reward` of P learners: means over terminal rows.
 
-    They take no random numbers and do not change learning.
+    They use no random numbers.
     """
 
     def __init__(self, agent: Any, rows: TerminalRows) -> None:

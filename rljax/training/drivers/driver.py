@@ -30,7 +30,7 @@ Learnt: TypeAlias = LearnerState | Mapping[str, Any] | None
 def environment_seeds(seed: int, purpose: Literal[0, 1], *path: int, number: int) -> list[int]:
     """`number` 32-bit seeds for a learner's environments, the same alone and in a population.
 
-    `path` may be the step of an evaluation.
+    `path` may be an evaluation's step.
     """
     return [int(x) for x in np.random.SeedSequence([seed, purpose, *path]).generate_state(number)]
 
@@ -108,10 +108,10 @@ def continued(fresh: LearnerState, learnt: Learnt) -> LearnerState:
 
 
 def cut_episodes(learners: LearnerState, num_envs: int) -> LearnerState:
-    """Learners whose running episodes are lost: the newest transition of each environment is marked
-    as truncated.
+    """Learners whose running episodes are lost: each environment's newest transition is marked as
+    truncated.
 
-    Sums along episodes, such as eligibility traces and discounted sums of rewards, begin anew.
+    Sums along episodes, such as traces, begin anew.
     """
     storage = None if learners.storage is None else learners.storage.cut_episodes(num_envs)
     return learners.replace(
@@ -148,9 +148,9 @@ class Driver(ABC):
     def advance(self, iterations: int) -> None:
         """Run iterations of `num_steps` environment steps and, once warm, `num_updates` updates.
 
-        An action is chosen before the update that follows it, and this update never needs the step
-        that the action causes: both may run at the same time. After an update on a rollout the
-        action is chosen anew, by the new policy.
+        An action is chosen before the next update, which does not need the step that the action
+        causes, so that both may run at once. After an update on a rollout the new policy chooses it
+        anew.
         """
 
     @property
@@ -194,7 +194,7 @@ class Driver(ABC):
         """The structure, shapes and dtypes of `arrays`, at no cost."""
 
     def environments(self, learners: Sequence[int] | None = None) -> bytes | None:
-        """The rest of the state: environments on the host, only those of `learners` where given.
+        """The states of environments on the host, only those of `learners` where given.
 
         None where there are none, or where their state cannot be saved.
         """

@@ -1,8 +1,8 @@
 """Environments on the host that a compiled loop calls.
 
-The simulators step in a thread while the loop learns. On the CPU this is faster than the three
-calls of the hosted driver: each of them finds the processor's caches full of data from learning. A
-stream learns before it acts, and waits for the simulators.
+The simulators step in a thread while the loop learns. On the CPU this is faster than the hosted
+driver, whose three calls each find caches full of learning's data. A stream learns before it acts,
+and waits for the simulators.
 """
 
 from __future__ import annotations
@@ -63,8 +63,8 @@ class Link(struct.PyTreeNode):
 class HostSimulators(Simulators):
     """The simulators of a driver, called from within the program.
 
-    The program serves several drivers, one after another. `reset` starts from a driver's number []
-    and its simulators' first observations [P x E, O...].
+    The program serves several drivers in turn. `reset` starts from a driver's number [] and its
+    simulators' first observations [P x E, O...].
     """
 
     spec: EnvSpec
@@ -137,10 +137,10 @@ class HostSimulators(Simulators):
 
     @property
     def results(self) -> Any:
-        """The shapes of a step's results: one array, since each costs time, and the two
-        observations where they are no vectors.
+        """The shapes of a step's results: one array, since each costs time, and two observations
+        that are no vectors.
 
-        Vectors and signals come before its last six columns.
+        The last six columns follow vectors and signals.
         """
         packed = jax.ShapeDtypeStruct((self.num_envs, self.columns[1] + 6), np.float32)
         return packed, () if self.spec.is_vector else (self.spec.shaped(self.num_envs),) * 2

@@ -1,11 +1,10 @@
-"""Environments on the host: each step makes three compiled calls for all learners,
-while the simulators run.
+"""Environments on the host: each step makes three compiled calls for all learners, while the
+simulators run.
 
-This driver is for accelerators and for several devices; on one CPU the embedded driver is faster.
-The three calls act, learn and store. Acting comes before learning, and neither waits for the host:
-while the device learns, the simulators already step. Storing is a separate call because on the CPU
-a program that both writes to a donated buffer and gathers from it copies the whole buffer, unless
-each write waits for all reads.
+This driver is for accelerators and several devices; on one CPU the embedded driver is faster. The
+calls act, learn and store: the simulators step while the device learns. Storing is separate because
+on the CPU a program that both writes to a donated buffer and gathers from it copies the whole
+buffer, unless each write waits for all reads.
 """
 
 from __future__ import annotations
@@ -95,7 +94,7 @@ class Calls:
 class HostedDriver(Driver):
     """Moves P learners through P x E environments on the host.
 
-    `storage` lies apart from `learnt`, so that each call only receives the part that it changes.
+    `storage` lies apart from `learnt`, so that a call receives only what it changes.
     """
 
     hosted: Hosted

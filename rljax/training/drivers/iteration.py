@@ -1,13 +1,12 @@
 """The compiled loop: stepping, storing, acting and learning are one program.
 
 The loop holds `Simulators`: environments inside the program (`rljax.training.drivers.compiled`), or
-environments on the host that the program calls (`rljax.training.drivers.embedded`).
+those on the host that it calls (`rljax.training.drivers.embedded`).
 
-The next action is chosen before learning, so that environments on the host can step while the
-device learns. There are two exceptions. Streams learn from each transition before they choose the
-next action. After learning from a rollout, the first action of the next one is chosen anew, so that
-a whole rollout comes from one policy. The agent's declaration chooses among the three:
-`Experience.iterate` calls one of the loop's methods `learn_from_...`.
+The next action is chosen before learning, so that the host can step meanwhile, with two exceptions:
+streams learn from each transition first, and after learning from a rollout the new policy chooses
+again, so that a whole rollout comes from one policy. The declaration's `Experience.iterate` calls
+one of the three methods `learn_from_...`.
 """
 
 from __future__ import annotations

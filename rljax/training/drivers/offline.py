@@ -1,7 +1,7 @@
 """Learning from a data set alone: drawing and learning are one compiled loop.
 
-A data set that the device cannot hold stays on the host, which sends the batches of several
-iterations at a time, a group. The batches are the same in both cases.
+From a data set that stays on the host, the batches of several iterations, a group, are sent at a
+time; they are the same batches.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ class OfflineDriver(Driver):
     ) -> None:
         """`data` [N, ...] is shared by all learners; `config` is stacked over P.
 
-        With `on_host` the data stay in the host's memory, as NumPy arrays.
+        With `on_host` the data stay NumPy arrays in the host's memory.
         """
         self.spec = learner.spec
         self.learner, self.on_host, self.data = learner, on_host, data

@@ -25,7 +25,7 @@ def freeze_diverged(
 ) -> None:
     """Freeze the learners with a metric that is not finite in the chunk that ends at `step`.
 
-    `warn` takes a warning about each. Raises `NoLearnerLeft` where all learners are frozen.
+    `warn` takes a warning for each. Raises `NoLearnerLeft` where all are frozen.
     """
     for learner in map(int, np.flatnonzero(~frozen.mask)):
         bad = [

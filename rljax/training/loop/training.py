@@ -193,10 +193,10 @@ class Training:
             self.driver.start(self.settings.seeds, self._inheritance or None)
 
     def chunk(self) -> dict[str, Any]:
-        """Train until the next multiple of `log_every`, or until the stage's end,
-        and return a line of metrics.
+        """Train to the next multiple of `log_every` or the stage's end, and return a line of
+        metrics.
 
-        Raises `NoLearnerLeft`. An environment may raise `FloatingPointError`.
+        Raises `NoLearnerLeft`, and an environment's `FloatingPointError`.
         """
         if self.step >= self.stage.end:
             self._next_stage()

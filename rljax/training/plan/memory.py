@@ -19,8 +19,8 @@ LONGEST_CHUNK = 10_000_000  # steps: the sums of a chunk are float32
 
 
 def check_stage(driver: Any, template: Any, data_bytes: int, limit: int | None, where: str) -> None:
-    """Raise `ValueError` where this process's part of a driver's state,
-    and `data_bytes` of a data set, need more than the `limit` of the device `where`, in bytes.
+    """Raise `ValueError` where this process's part of a driver's state, and `data_bytes` of a data
+    set, exceed the `limit` of the device `where`, in bytes.
 
     `template` has the shapes of the driver's arrays.
     """
@@ -39,9 +39,9 @@ def check_stage(driver: Any, template: Any, data_bytes: int, limit: int | None, 
 def require_room(
     parts: Mapping[str, int], limit: int | None, where: str, remedies: Mapping[str, str]
 ) -> None:
-    """Raise `ValueError` where all parts, in bytes by name, need more than a known `limit`.
+    """Raise `ValueError` where all parts, in bytes by name, exceed a known `limit`.
 
-    The message lists the parts, and has the remedy of the largest.
+    The message has the largest part's remedy.
     """
     total = sum(parts.values())
     if limit is None or total <= limit:
@@ -79,7 +79,7 @@ def memory(
 ) -> dict[str, int]:
     """The bytes of the parts of a stage's state and of its updates, by name.
 
-    `template` has the shapes of a driver's arrays, and `data` [N, ...] is its data set or None.
+    `template` has the shapes of a driver's arrays; `data` [N, ...] is its data set or None.
     """
     experience, num_learners = hyper.experience, learner.num_learners
     is_learners = lambda x: isinstance(x, LearnerState)  # noqa: E731

@@ -75,7 +75,7 @@ def require_fit(dataset: datasets.OfflineDataset, spec: EnvSpec, experience: Exp
     """Raise `ValueError` where the shapes of a data set, as the agent observes it, and of an
     environment differ.
 
-    Where the data do not say how many discrete actions there are, the environment does.
+    A number of discrete actions that the data lack is the environment's.
     """
     of_data = experience.observed_spec(dataset.spec, dataset.name)
     shows_other = difference(of_data, spec) in ("observation_shape", "observation_dtype", "parts")
@@ -133,7 +133,7 @@ def other_bounds(dataset: datasets.OfflineDataset | None, hosted: Hosted | None)
 def warnings(
     stages: Sequence[Any], settings: Settings, spec: EnvSpec, rows: int | None, on_host: bool
 ) -> Iterator[str]:
-    """Warnings about numbers that work, but hardly as they were meant.
+    """Warnings about unusual numbers.
 
     `rows` is the size of the data set, if any; `on_host` says that the environments are.
     """

@@ -1,6 +1,5 @@
-"""The stages of a training and their drivers.
-
-A run trains in an environment, on a data set, or first on a data set and then in an environment.
+"""The stages of a training and their drivers: in an environment, on a data set, or on a data set
+and then in an environment.
 """
 
 from __future__ import annotations
@@ -272,8 +271,8 @@ def _places(experiment: Experiment, name: str, inside: AutoReset | None) -> Plac
 
 
 def _limit(name: str, dataset: datasets.OfflineDataset | None) -> dict[str, int]:
-    """The time limit with which a data set was recorded in `name`: its reference returns hold for
-    this. Gymnasium may register another: D4RL's pen has half of it, long-horizon sets have more.
+    """The time limit with which a data set was recorded in `name`, and its reference returns hold;
+    Gymnasium may register another, as for D4RL's pen.
     """
     if dataset is None or dataset.env != name or envs.is_compiled(name):
         return {}
