@@ -12,7 +12,7 @@ import jax.numpy as jnp
 
 from rljax.agent import Array, Transition
 
-SHIFT = 0x5417  # folded into the keys of a draw, so that rows and shifts are independent
+SHIFT = 0x5417  # folded into a draw's keys: rows and shifts are independent
 
 
 def shifted(batches: Transition, keys: Array, most: int) -> Transition:
@@ -34,7 +34,7 @@ def shifted(batches: Transition, keys: Array, most: int) -> Transition:
 
 
 def has_pictures(observation: Any, leading: int) -> bool:
-    """Whether an array of observations with so many leading axes is a picture."""
+    """Whether an array of observations with so many leading axes holds pictures."""
     return any(x.ndim == leading + 3 for x in jax.tree.leaves(observation))
 
 

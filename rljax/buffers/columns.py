@@ -1,4 +1,4 @@
-"""Columns: additional arrays that an agent can ask for in the `extras` of its batches."""
+"""Columns: additional arrays in the `extras` of an agent's batches."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from rljax.buffers.dataset import trajectory_ends
 from rljax.buffers.experience import Column, declaration
 from rljax.buffers.rows import RingRows
 
-BLOCK = 16  # steps of an episode that are read at a time
+BLOCK = 16  # steps read at a time
 SAME = 1e-4  # rewards that differ by less are one
 
 
@@ -48,7 +48,7 @@ class ReturnToGo(Column):
     return failure / (1 - discount), as if it never ended (Cal-QL, arXiv:2303.05479).
 
     It is 0 where `extras["has_return_to_go"]` is False: in rows of a replay whose episode has not
-    ended. It does not vary between learners.
+    ended. All learners share its discount.
     """
 
     discount: float
@@ -74,9 +74,7 @@ class ReturnToGo(Column):
         return {"return_to_go": returns, "has_return_to_go": np.ones(len(returns), np.bool_)}
 
     def of_replay(self, data: Transition, at: RingRows) -> dict[str, Array]:
-        """The column [...], and whether each row [...] has one; it reads as far as the longest
-        episode.
-        """
+        """The column [...], and whether each row [...] has one."""
         discount, (scale, shift) = jnp.ravel(jnp.asarray(self.discount))[0], at.reward_affine
         failure = None if self.failure is None else jnp.ravel(jnp.asarray(self.failure))[0]
         later = at._replace(row=at.row[..., None])
@@ -121,12 +119,10 @@ class ReturnToGo(Column):
 
 
 class _Sum(NamedTuple):
-    """The sums of rewards until a step."""
-
     first: Array  # []: the next step
     total: Array  # [...]
     ended: Array  # [...] bool: the episode has ended
-    fails: Array  # [...] bool: all rewards until now are those of failure
+    fails: Array  # [...] bool: all rewards so far are `failure`
 
 
 @declaration

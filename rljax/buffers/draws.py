@@ -39,7 +39,7 @@ class NStep(Draw):
             )
 
     def row_bytes(self, row: float) -> float:
-        return row + 16 * self.steps  # rows, rewards and ends of the steps that are summed
+        return row + 16 * self.steps  # rows, rewards and ends of the summed steps
 
     def oddities(self, longest: int | None) -> Iterator[str]:
         if longest is not None and self.steps > longest:
@@ -60,9 +60,7 @@ class NStep(Draw):
 def n_step_batch(
     ring: ReplayBuffer, rows: Array, num_envs: int, number: int, discount: Array | float
 ) -> Transition:
-    """The transitions over up to `number` steps from `rows` [...] of one learner's ring on; see
-    `NStep`.
-    """
+    """Transitions [...] over up to `number` steps from `rows` of a learner's ring; see `NStep`."""
     data, capacity, steps = ring.data, ring.capacity, jnp.arange(number)
     following = (rows[..., None] + num_envs * steps) % capacity  # [..., n]
     ended = data.terminated[following] | data.truncated[following]
@@ -100,7 +98,7 @@ class Hindsight(Draw):
     flag: ClassVar[str] = "hindsight"
 
     def extras(self, step: Step) -> dict[str, Array]:
-        return {"time": step.episode_length}  # of the step in its episode, from 1 on
+        return {"time": step.episode_length}  # within its episode, from 1 on
 
     def with_goals(self, goals: Any, env: str) -> Hindsight:
         """The draw with `goals`; raises `ValueError` where they are text, which says why none can
@@ -129,7 +127,7 @@ class Hindsight(Draw):
             def halve(_: Any, bounds: tuple[Array, Array]) -> tuple[Array, Array]:
                 low, high = bounds
                 middle = (low + high + 1) // 2
-                # The same episode, and no later step is missing.
+                # No step of the episode is missing.
                 same = time[(rows + number * middle) % capacity] == time[rows] + middle
                 return jnp.where(same, middle, low), jnp.where(same, high, middle - 1)
 

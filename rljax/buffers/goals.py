@@ -1,4 +1,4 @@
-"""Goals for data without goals: states of the data set, drawn anew for each transition."""
+"""Goals: states of a data set without goals, drawn anew for each transition."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from rljax.buffers.experience import Observed, Supply, declaration
 from rljax.buffers.rows import TerminalRows, terminal_rows
 
 Times = Literal["geometric", "even"]
-LAST = "last_row"  # name in a data set's extras: the row [N] in which each row's trajectory ends
+LAST = "last_row"  # in extras: the last row [N] of each row's trajectory
 
 
 class GoalRows(NamedTuple):
@@ -26,7 +26,7 @@ class GoalRows(NamedTuple):
 
     other: Any  # int32: a row of any trajectory
     steps: Any  # int32: rows after `row`, at least
-    share: Any  # float32, in [0, 1): of the trajectory's rest, which is added
+    share: Any  # float32, in [0, 1): of the trajectory's rest
     is_other: Any  # bool: whether the goal is `other`
 
 
@@ -79,9 +79,7 @@ class Goals(DatasetDraw):
         return f"agent '{agent}' learns of goals from data alone"
 
     def terminal_rows(self, data: Transition, most: int) -> TerminalRows | None:
-        """See `Experience.terminal_rows`: any row is terminal if its goal is its own state, with
-        reward 0.
-        """
+        """Rows with reward 0: any row is terminal if its goal is its own state."""
         rows = terminal_rows(data, np.arange(len(data.reward)), most)
         assert rows is not None
         both = np.concatenate([rows.observation, rows.observation], axis=-1)
@@ -130,9 +128,7 @@ class Goals(DatasetDraw):
 
 
 def with_last_rows(data: Transition) -> Transition:
-    """A data set [N, ...] in NumPy with the row in which each row's trajectory ends, for
-    `with_goals`.
-    """
+    """A data set [N, ...] in NumPy with the last row of each row's trajectory, for `with_goals`."""
     (last,) = np.nonzero(trajectory_ends(data))
     rows = last[np.searchsorted(last, np.arange(len(data.reward)))]
     return data.replace(extras={**data.extras, LAST: rows.astype(np.int32)})

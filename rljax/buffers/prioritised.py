@@ -30,7 +30,7 @@ from rljax.buffers.storage.learners import PerLearner
 from rljax.buffers.storage.ring import ReplayBuffer
 from rljax.requirements import Share
 
-SMALLEST = 1e-6  # added to all priorities, so that each row can be drawn again; OpenAI Baselines
+SMALLEST = 1e-6  # added to all priorities: each row can be drawn again; OpenAI Baselines
 
 
 class Pending(struct.PyTreeNode):
@@ -52,7 +52,7 @@ class Pending(struct.PyTreeNode):
 class Priorities(PerLearner):
     """The priorities of the rows of a replay."""
 
-    sums: Array  # [P, 2 N]: a sum tree of the q_i of each learner; rows that hold nothing have 0
+    sums: Array  # [P, 2 N]: sum trees of the q_i; empty rows have 0
     largest: Array  # [P] the largest priority so far
     steps: Array  # [] uint32: steps written, never batched
 
@@ -151,15 +151,13 @@ class Prioritised(NStep):
 
 
 def weighted(losses: Array, batch: Transition) -> Array:
-    """Losses [..., B] times the weights of a prioritised draw, if the batch has any."""
+    """Losses [..., B] times the batch's prioritised weights, if any."""
     weight = batch.extras.get("weight")
     return losses if weight is None else weight * losses
 
 
 def priorities(error: Array, batch: Transition) -> Metrics:
-    """The metric of priorities: the largest |error| [B] of the critics' [C, B], if rows were drawn
-    by them.
-    """
+    """Priorities as a metric, if they draw rows: the largest |error| [B] of critics [C, B]."""
     return {"priorities": jnp.abs(error).max(axis=0)} if "row" in batch.extras else {}
 
 
@@ -194,14 +192,14 @@ def replay_draw(
 
 
 def draw_of(config: Any) -> Draw:
-    """The draw for a Config's fields, by the names of the arguments of `replay_draw`."""
+    """`replay_draw` for a Config's fields of the same names."""
     names = ("discount", "n_step", "hindsight", "prioritised", "correction", "correction_steps")
     return replay_draw(**same_fields(config, names))
 
 
 @config
 class PrioritySettings:
-    """Settings of agents that can draw transitions by their errors: a base of their Config."""
+    """Settings of agents that can draw by errors: a base of their Config."""
 
     prioritised: Share = 0.0  # exponent of errors, 0: uniform draws; 0.6 in arXiv:1511.05952
     correction: Share = 0.4  # exponent of the weights that correct for it; arXiv:1511.05952

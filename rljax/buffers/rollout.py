@@ -24,8 +24,8 @@ class RolloutBuffer(struct.PyTreeNode):
     """The last T steps of each environment, in order."""
 
     data: Transition  # [P, T, E, ...]
-    position: Array  # [] int32: the next step to write, shared by all learners
-    memory: Any = None  # [P, E, M...] before the first step; None where batches hold no memories
+    position: Array  # [] int32: the next step to write
+    memory: Any = None  # [P, E, M...] before the first step, if any
 
     @staticmethod
     def create(example: Transition, num_steps: int) -> RolloutBuffer:
@@ -56,9 +56,7 @@ class RolloutBuffer(struct.PyTreeNode):
         )
 
     def cut_episodes(self, num_envs: int) -> RolloutBuffer:
-        """Mark each environment's newest step as truncated unless it has ended: the next begins an
-        episode.
-        """
+        """Mark each environment's newest step as truncated unless it has ended."""
         newest = (self.position - 1) % self.data.reward.shape[1]
         truncated = self.data.truncated[:, newest] | ~self.data.terminated[:, newest]
         return self.replace(
@@ -67,7 +65,7 @@ class RolloutBuffer(struct.PyTreeNode):
 
 
 def beside(batch: Transition) -> tuple[Transition, Transition | None]:
-    """A rollout [T, E, ...], and the rows [D, ...] of the data set beside it, if there are any."""
+    """A rollout [T, E, ...], and the data set's rows [D, ...], if any."""
     extras = dict(batch.extras)
     data: Any = extras.pop(DATA, None)
     return batch.replace(extras=extras), data
@@ -187,9 +185,7 @@ class Rollout(Experience):
         return self.steps_per_iteration
 
     def sample(self, buffer: RolloutBuffer, data: Transition | None, keys: Array) -> Transition:
-        """The whole rollout as the only batch, [P, 1, T, E, ...], with rows of the data
-        beside it.
-        """
+        """The whole rollout as the only batch, [P, 1, T, E, ...]."""
         batch = buffer.data
         if buffer.memory is not None:
             batch = batch.replace(
@@ -204,7 +200,7 @@ class Rollout(Experience):
         )
 
     def iterate(self, loop: Any, *arguments: Any) -> Any:
-        """One iteration: it learns from a rollout, and then chooses the next action anew."""
+        """One iteration: learning from a rollout, and then the next action."""
         return loop.learn_from_rollout(*arguments)
 
     # What a run needs for it
@@ -240,6 +236,6 @@ class Rollout(Experience):
         return repeated_rows(self.batch_size, rows)
 
     def batch_bytes(self, storage: Any, data: Any, num_learners: int) -> int:
-        # Another order of the rollout, and the data set's rows beside it.
+        # Another order of the rollout, with the data set's rows.
         rows = self.data_size * num_learners
         return nbytes(storage) + (int(rows * nbytes(data) / data.reward.shape[0]) if rows else 0)

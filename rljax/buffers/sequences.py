@@ -33,17 +33,15 @@ class Windows(PerLearner):
     Window w E + e begins at step w x `every` of environment e.
     """
 
-    memory: Any  # [P, W, E, M...] before the first step of each window; None where none is stored
-    priorities: Priorities | None  # of the windows; None where they are drawn uniformly
-    every: int = struct.field(pytree_node=False)  # steps between beginnings of windows
+    memory: Any  # [P, W, E, M...] before each window, if stored
+    priorities: Priorities | None  # of the windows; None for uniform draws
+    every: int = struct.field(pytree_node=False)  # steps between windows' beginnings
 
     @classmethod
     def create(
         cls, memory: Any, learners: int, num_envs: int, steps: int, draw: Sequences
     ) -> Windows:
-        """The windows of an empty ring of `steps` steps, for memories like `memory` [P, E,
-        M...].
-        """
+        """The windows of an empty ring of `steps` steps, for memories like `memory`."""
         number = steps // draw.every
         stored = jax.tree.map(
             lambda x: jnp.zeros((x.shape[0], number, *x.shape[1:]), x.dtype), memory
@@ -70,7 +68,7 @@ class Windows(PerLearner):
         self, pending: Pending, step: Array, num_envs: int, exponent: Array
     ) -> Windows:
         """The windows with `pending` priorities, after the ring's `step` []; new ones have the
-        largest so far.
+        largest yet.
         """
         assert self.priorities is not None
         new = jnp.where(
@@ -102,7 +100,7 @@ class Sequences(Draw):
     flag: ClassVar[str] = "length"
 
     def steps(self, experience: Replay) -> int:
-        """Steps of each environment that the ring holds: a multiple of `every`."""
+        """Stored steps of each environment: a multiple of `every`."""
         return experience.replay_size // experience.num_envs // self.every * self.every
 
     def fewest(self, experience: Replay) -> int:

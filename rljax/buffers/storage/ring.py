@@ -23,9 +23,9 @@ class ReplayBuffer(PerLearner):
 
     data: Transition  # [P, capacity, ...]
     position: Array  # [] int32: the next row to write
-    size: Array  # [] int32: number of rows that hold a transition
+    size: Array  # [] int32: rows that hold a transition
     successors: Successors | None = None
-    index: Any = None  # a `PerLearner` of the draw, such as the priorities of rows
+    index: Any = None  # the draw's `PerLearner`, such as priorities
 
     shared: ClassVar[tuple[str, ...]] = ("position", "size")
 
@@ -79,9 +79,7 @@ class ReplayBuffer(PerLearner):
         return jnp.minimum(self.size + number, self.capacity)
 
     def cut_episodes(self, num_envs: int) -> ReplayBuffer:
-        """Mark each environment's newest row as truncated unless it has ended: the next begins an
-        episode.
-        """
+        """Mark each environment's newest row as truncated unless it has ended."""
         newest = (self.position - num_envs + jnp.arange(num_envs)) % self.capacity
         cut = ~self.data.terminated[:, newest] & (self.size > 0)
         successors = self.successors
@@ -99,9 +97,7 @@ class ReplayBuffer(PerLearner):
 
     @property
     def window(self) -> tuple[Array, Array] | None:
-        """The oldest and the newest row that may be drawn; None where all that are written
-        may be.
-        """
+        """The oldest and the newest row that may be drawn; None for all written ones."""
         if self.successors is None:
             return None
         return (self.position - self.drawable) % self.capacity, (self.position - 1) % self.capacity

@@ -19,8 +19,8 @@ def size(rows: int) -> int:
 
 
 def write(sums: Array, rows: Array, mass: Array) -> Array:
-    """The tree after `rows` [M] were given the `mass` [M]; of equal rows the last counts, negative
-    ones are ignored.
+    """The tree with the `mass` [M] of `rows` [M]; the last of equal rows counts, negative ones do
+    not.
     """
     order = jnp.argsort(rows, stable=True)
     ordered = rows[order]
@@ -29,7 +29,7 @@ def write(sums: Array, rows: Array, mass: Array) -> Array:
 
 
 def write_apart(sums: Array, rows: Array, mass: Array) -> Array:
-    """The same for rows that all differ, without sorting."""
+    """The same for different rows, without sorting."""
     nodes, beyond = len(sums), jnp.full(rows.shape, len(sums))  # beyond the end nothing is written
     place = jnp.where(rows >= 0, rows + nodes // 2, beyond)
 
@@ -38,7 +38,7 @@ def write_apart(sums: Array, rows: Array, mass: Array) -> Array:
         place = jnp.where(rows >= 0, place // 2, beyond)
         return sums.at[place].set(sums[2 * place] + sums[2 * place + 1], mode="drop"), place
 
-    # Loops over levels compile and run faster than the levels one after another.
+    # Loops over levels compile and run faster than unrolled levels.
     return jax.lax.fori_loop(0, levels(sums), up, (sums.at[place].set(mass, mode="drop"), place))[0]
 
 
