@@ -1,4 +1,4 @@
-"""A folder that may be somebody else's: which of its code and which of its pickles may run."""
+"""A folder of anybody: which of its code and pickles may run."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Folder:
     trusted: bool = False
 
     def other(self, path: str | Path) -> Folder:
-        """Another folder, which this one's files name: the user's word holds for it too."""
+        """Another folder that this one's files name, with the same trust."""
         return Folder(Path(path), self.trusted)
 
     def require_code(self, file: str, code: Mapping[str, str], seals: Any) -> None:
@@ -64,7 +64,7 @@ class Folder:
 
 
 def require_no_code(env: str, code: Mapping[str, str], where: str) -> None:
-    """Raise `ValueError` if making `env` runs `code`. The data called `where` chose it, no user."""
+    """Raise `ValueError` if making `env`, which the data called `where` chose, runs `code`."""
     for name in code.values():
         raise ValueError(
             f"the file of '{where}' names the environment {env!r}. Making it uses {name!r}, which "

@@ -157,7 +157,7 @@ class StateDecoder:
         return self._values[index]
 
     def _fill(self, index: int, kind: str, content: list[Any]) -> None:
-        """Make a container. It is stored before its items, because these may refer to it."""
+        """Make a container, stored before its items, which may refer to it."""
         container: Any
         if kind == "dict":
             container = self._values[index] = {}
