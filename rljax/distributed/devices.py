@@ -138,7 +138,7 @@ class Spread:
 
 
 def local(tree: Any) -> Any:
-    """A tree of whole arrays: other processes' parts are fetched, so all of them must call this."""
+    """A tree of whole arrays, fetched from other processes, so all must call this."""
     remote = [x for x in jax.tree.leaves(tree) if _is_partly_remote(x)]
     if not remote:
         return tree
@@ -149,12 +149,11 @@ def local(tree: Any) -> Any:
 
 @functools.cache
 def _gather(mesh: Mesh) -> Any:
-    """A program that copies all of its arrays to every device."""
     return jax.jit(lambda leaves: leaves, out_shardings=NamedSharding(mesh, PartitionSpec()))
 
 
 def _first_of_each_process(number: int) -> list[Any]:
-    """`number` devices in order, equally many of each process; `ValueError` if one has fewer."""
+    """`number` devices in order, equally many per process; `ValueError` for fewer."""
     groups: dict[int, list[Any]] = {}
     for device in sorted(jax.devices(), key=lambda device: device.process_index):
         groups.setdefault(device.process_index, []).append(device)

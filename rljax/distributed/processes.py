@@ -21,13 +21,13 @@ import numpy as np
 Result = TypeVar("Result")
 
 AUTO = "auto"
-JOIN_TIMEOUT = 300  # seconds to wait for the other processes at the start
-SHUTDOWN_TIMEOUT = 60  # seconds to wait for the other processes at the end
+JOIN_TIMEOUT = 300  # seconds to wait for others at the start
+SHUTDOWN_TIMEOUT = 60  # seconds to wait for others at the end
 EXIT_DELAY = 2.0  # seconds that `abort` waits in the last process
 
 
 class ProcessError(Exception):
-    """The processes did not find each other, or lost each other. The message says what to do."""
+    """The processes did not find or have lost each other. The message says what to do."""
 
 
 def join(
@@ -83,7 +83,7 @@ def join(
         raise ProcessError(
             f"cannot join the processes at {coordinator}: {problem[0]}"
         ) from problem[0]
-    # Opens the connections for collectives now: later, CPUs would wait only briefly for them.
+    # Opens the collectives' connections now: later, CPUs would wait only briefly.
     all_gather(None)
 
 
@@ -179,7 +179,7 @@ def abort(code: int, last: bool) -> NoReturn:
 
 
 def _gather(value: np.ndarray) -> np.ndarray:
-    """The arrays of all processes, [processes, ...]; `ProcessError` if one of them is gone."""
+    """The arrays of all processes, [processes, ...]; `ProcessError` if one is gone."""
     from jax.experimental import multihost_utils
 
     try:
