@@ -17,7 +17,7 @@ from jax import config as jax_settings
 
 
 def provenance() -> dict[str, Any]:
-    """Everything beside the settings that can change a number: versions, devices, precision."""
+    """What can change a number beside the settings: versions, devices, precision."""
     git = ["git", "describe", "--always", "--dirty", "--abbrev=40"]
     revision = subprocess.run(
         git, cwd=Path(__file__).resolve().parent, capture_output=True, text=True, check=False
@@ -54,7 +54,7 @@ def differences(then: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
 
 
 def versions() -> dict[str, str]:
-    """Versions of Python, and of the installed packages that can change a number."""
+    """Versions of Python and installed packages that can change a number."""
     from importlib import metadata
 
     names = [
@@ -132,7 +132,7 @@ def _memory_of_control_groups(root: Path) -> Iterator[int]:
             names = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
         else:
             continue
-        # A container may see its own group as the root, so that `place` does not exist here.
+        # A container may see its own group as the root, without `place`.
         inside = base / place.lstrip("/")
         for group in (inside, *inside.parents):
             left = _left_in(group, *names) if group.is_relative_to(base) else None

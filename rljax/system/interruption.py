@@ -11,7 +11,7 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-PATIENCE = 3.0  # seconds after the second signal in which the run may end by itself
+PATIENCE = 3.0  # seconds for the run to end by itself after the second signal
 EXIT_INTERRUPT = 130
 
 
@@ -89,7 +89,7 @@ class Interrupt:
 
 
 def leave_at_once(code: int) -> None:
-    """End this process and its children, without waiting for code that does not return."""
+    """End this process and its children, without waiting for hanging code."""
     for process in multiprocessing.active_children():
         process.kill()
     sys.stdout.flush()
