@@ -1,4 +1,4 @@
-"""The cost of an action: the parameters that it depends on, and floating-point operations."""
+"""The cost of an action: its parameters and floating-point operations."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from jax.extend.core import ClosedJaxpr, Jaxpr, jaxpr_as_fun
 from rljax.agent import Agent, EnvSpec, first_memory
 from rljax.training import agent_state
 
-# Actions counted together: computations on parameters alone are shared by the whole batch.
+# Actions counted together: they share computations on parameters alone.
 BATCH = 256
 
 
@@ -65,7 +65,7 @@ def flops(program: ClosedJaxpr) -> float | None:
 
 
 def _repeated(jaxpr: Jaxpr) -> Iterator[tuple[ClosedJaxpr, int]]:
-    """The body of each loop in a program, and how many of its runs XLA does not count."""
+    """The body of each loop, and how many of its runs XLA does not count."""
     for equation in jaxpr.eqns:
         if equation.primitive.name == "scan":
             length, unroll = equation.params["length"], max(equation.params["unroll"], 1)

@@ -17,14 +17,14 @@ from rljax.networks.inputs import Raw
 from rljax.networks.optimisation.trained import Trained, parameters_of
 from rljax.training import returns
 
-STATISTICS = "statistics"  # the part of an agent that normalises its observations
+STATISTICS = "statistics"  # the part that normalises observations
 
 
 class AgentState(struct.PyTreeNode):
     """Everything that one agent has learnt."""
 
     state: Any  # the agent's own State
-    statistics: Any  # of its observations; None where they are not normalised
+    statistics: Any  # None where observations are not normalised
     inputs: Raw = struct.field(pytree_node=False)  # how they are normalised
 
     def see(self, observation: Any) -> Any:
@@ -97,7 +97,7 @@ def perceive(
 
 
 def prepare(agent: Any, state: AgentState, data: Transition, config: Any) -> AgentState:
-    """Show a whole data set [N, ...], with its own observations, before the first update."""
+    """Show a whole data set [N, ...] with its own observations, before any update."""
     if hasattr(agent, "prepare"):
         state = state.replace(state=agent.prepare(state.state, data, config))
     return state.replace(statistics=state.inputs.prepare(state.statistics, data))
@@ -114,7 +114,7 @@ def parts_of(state: AgentState) -> dict[str, Any]:
 
 
 def with_parts(state: AgentState, parts: Mapping[str, Any]) -> AgentState:
-    """An agent with the `parts` of another one; its optimisers stay as they are."""
+    """An agent with the `parts` of another, and its own optimisers."""
     changes = {
         name: _with_optimisers(getattr(state.state, name), part)
         for name, part in parts.items()
@@ -133,7 +133,7 @@ def _without_optimisers(part: Any) -> Any:
 
 
 def _with_optimisers(part: Any, parameters: Any) -> Any:
-    """`part` with other parameters, of the structure of `_without_optimisers(part)`."""
+    """`part` with other parameters, built like `_without_optimisers(part)`."""
 
     def replaced(node: Any, x: Any) -> Any:
         return node.replace(parameters=x) if _is_trained(node) else x

@@ -16,10 +16,10 @@ from decimal import Decimal, InvalidOperation
 from numbers import Real
 from typing import Any
 
-INT32 = 2**31 - 1  # the largest integer of a setting: compiled programs count in int32
+INT32 = 2**31 - 1  # the largest integer: compiled programs count in int32
 MOST_DIGITS = 18  # of a number with an exponent: 1e999999999 would fill the memory
 
-# Names in Stable-Baselines3 and CleanRL, and the settings here that each may mean.
+# Names in Stable-Baselines3 and CleanRL, and what each may mean here.
 ELSEWHERE = {
     "tau": ("target_rate", "expectile"),
     "gamma": ("discount",),
@@ -88,7 +88,7 @@ def _is_whole(value: Any) -> bool:
 
 
 def require_integers(config: Any) -> None:
-    """Raise `ValueError` for integers of a Config that compiled programs cannot count to."""
+    """Raise `ValueError` for a Config's integers beyond those of compiled programs."""
 
     def require(value: Any, flag: str) -> None:
         for part in value if isinstance(value, tuple) else ():
@@ -217,7 +217,7 @@ def coerce(label: str, value: Any, hint: Any, most: int = INT32) -> Any:
 
 
 def _tuple(label: str, value: Sequence[Any], kind: Any, most: int) -> tuple[Any, ...]:
-    """A tuple of names, of integers, or of tuples of integers of one length, as `kind` says."""
+    """A tuple of names, of integers, or of tuples of integers, by `kind`."""
     if kind is str:
         return tuple(text(label, part) for part in value)
     length = len(typing.get_args(kind)) or None  # of each inner tuple, in a tuple of tuples
@@ -287,7 +287,7 @@ def stack(config: Any, num_learners: int) -> Any:
 
 
 def varied(config: Any) -> dict[str, tuple[float, ...]]:
-    """The settings that differ between learners: their names, and one value per learner."""
+    """The settings that differ between learners, with one value per learner."""
     values = {name: getattr(config, name) for name in _floats(config)}
     return {
         name: tuple(map(float, value))
@@ -333,7 +333,7 @@ def _listed(value: Any) -> Any:
 
 
 def native(value: Any) -> Any:
-    """Python's numbers, tuples and mappings in place of those of NumPy and JAX, at any depth."""
+    """Python's numbers, tuples and mappings for those of NumPy and JAX, at any depth."""
     if isinstance(value, Mapping):
         return {name: native(entry) for name, entry in value.items()}
     if isinstance(value, list | tuple):

@@ -38,20 +38,21 @@ from rljax.training.programs import Contents
 from rljax.training.tally import Tally, add_to_tally, empty_tally
 
 LARGEST = 2**31 - 1  # of int32
-CYCLE = 2**30  # a counter that would pass LARGEST goes back by this number
+CYCLE = 2**30  # a counter that would pass LARGEST goes back by this
 
 
 def counted(counter: Any, by: Any = 1) -> Any:
     """`counter` + `by` for a non-negative int32 or int, with `by` at most 2^30.
 
-    Beyond 2^31 - 1 a counter goes back by 2^30. It stays above 2^30, for comparisons with smaller
-    numbers; random keys then repeat those of 2^30 steps before.
+    Beyond 2^31 - 1 a counter goes back by 2^30. It never gets smaller than
+    that, so that comparisons with numbers up to 2^30 hold; random keys repeat those of 2^30 steps
+    before.
     """
     return counter - CYCLE * (counter > LARGEST - by) + by
 
 
 def environment_steps(steps: Any, num_envs: int) -> Any:
-    """Environment steps of each learner after `steps` of each environment; at most 2^31 - 1."""
+    """Each learner's environment steps after `steps` of each environment; at most 2^31 - 1."""
     most = LARGEST // num_envs
     return (min(steps, most) if isinstance(steps, int) else jnp.minimum(steps, most)) * num_envs
 
@@ -67,29 +68,29 @@ def flat(rows: Any) -> Any:
 
 
 class Hyperparameters(struct.PyTreeNode):
-    """A Config of P learners and the experience that it declares, with floats [P]."""
+    """A Config of P learners and its declared experience, with floats [P]."""
 
     config: Any
     experience: Experience
-    inputs: Raw = struct.field(pytree_node=False)  # how the agent's observations are normalised
+    inputs: Raw = struct.field(pytree_node=False)  # of observations
 
 
 class LearnerState(struct.PyTreeNode):
-    """All that P learners have learnt and collected. Counters are folded into the fixed keys."""
+    """What P learners have learnt and collected. Counters are folded into the fixed keys."""
 
     agent: AgentState  # [P, ...]
-    storage: Any  # the buffer that the experience creates; None where it stores nothing
+    storage: Any  # the experience's buffer, if any
     tally: Tally
     key_act: Array  # [P]
     key_update: Array  # [P]
     steps: Array  # [] int32: steps of each environment so far; see `counted`
     updates: Array  # [] int32: updates of each learner so far; see `counted`
-    pending: Pending | None = None  # priorities that the next step writes, if there are any
+    pending: Pending | None = None  # priorities that the next step writes
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Learner:
-    """P learners of one agent. Those that compute the same are equal, and share programs."""
+    """P learners of one agent. Equal ones share programs."""
 
     agent: Agent
     spec: EnvSpec
@@ -174,8 +175,8 @@ class Learner:
     def perceive(
         self, state: LearnerState, observation: Any, first: Array, hyper: Hyperparameters
     ) -> LearnerState:
-        """Count each observation [P, E, ...] once before an action;
-        `first` [P, E] marks those that begin an episode.
+        """Count each observation [P, E, ...] once before an action; `first` [P, E] marks beginnings
+        of episodes.
         """
         if TRANSITION in state.tally.first_bad:
             # After a value that is not finite no episode begins: learning has ended.
@@ -184,14 +185,14 @@ class Learner:
         return state.replace(agent=perceive(state.agent, observation, first, hyper.config))
 
     def prepare(self, state: LearnerState, data: Transition, config: Any) -> LearnerState:
-        """Show the whole data set [N, ...] to the agents, before the first update."""
+        """Show the agents the whole data set [N, ...], before the first update."""
         prepare = functools.partial(agent_state.prepare, self.agent)
         return state.replace(
             agent=self.over_learners(prepare, (0, None, 0))(state.agent, data, config)
         )
 
     def remembers(self, hyper: Hyperparameters) -> bool:
-        """Whether the agents remember earlier observations with these settings."""
+        """Whether these agents remember earlier observations."""
         return jax.eval_shape(lambda: first_memory(self.agent, self.spec, hyper.config)) is not None
 
     def recall(self, extras: Any, first: Any, hyper: Hyperparameters) -> Any:
@@ -275,7 +276,7 @@ class Learner:
         return learnt.replace(tally=tally, steps=counted(state.steps))
 
     def ready(self, steps: Any, experience: Experience) -> Any:
-        """Whether updates may begin after `steps` steps of each environment; never batched."""
+        """Whether updates may begin after each environment's `steps` steps; never batched."""
         return experience.ready(environment_steps(steps, experience.num_envs))
 
     def update(
@@ -291,12 +292,12 @@ class Learner:
         return learnt.replace(storage=state.storage)
 
     def batch_keys(self, key_update: Array, updates: Any) -> Array:
-        """The keys [P] that draw the batches of the iteration after `updates` updates."""
+        """The keys [P] of the batches of the iteration after `updates` updates."""
         keys = jax.vmap(jax.random.fold_in, in_axes=(0, None))(key_update, updates)
         return jax.vmap(lambda key: jax.random.split(key)[0])(keys)
 
     def learn(self, state: LearnerState, batches: Transition, config: Any) -> LearnerState:
-        """Do one update on each of the batches [P, U, B, ...], without the buffer."""
+        """Do one update on each of the batches [P, U, B, ...]."""
         keys = jax.vmap(jax.random.fold_in, in_axes=(0, None))(state.key_update, state.updates)
         number = batches.reward.shape[1]
         key_noise = jax.vmap(lambda key: jax.random.split(jax.random.split(key)[1], number))(keys)
@@ -325,7 +326,7 @@ class Learner:
         return state.replace(pending=pending)
 
     def over_learners(self, function: Callable[..., Any], in_axes: Any = 0) -> Callable[..., Any]:
-        """`vmap` over P. A single learner's axis is squeezed: its products have no batch axis."""
+        """`vmap` over P. One learner's axis is squeezed: products have no batch axis."""
         if self.num_learners > 1:
             return jax.vmap(function, in_axes=in_axes)
 
@@ -339,8 +340,7 @@ class Learner:
 
         return single
 
-    # With a `jit` of their own JAX traces these two only once: at the start of a run, tracing takes
-    # longer than most other work.
+    # With a `jit` of their own JAX traces these two only once, which takes long.
 
     @functools.cached_property
     def _explore(self) -> Callable[..., Any]:
@@ -387,5 +387,5 @@ def _with_memory(extras: dict[str, Any], memory: Any, after: Any) -> dict[str, A
 
 
 def before(extras: Any) -> Any:
-    """The memory before an action with these extras; None where the agent remembers nothing."""
+    """The memory before the action of these extras, if any."""
     return extras[MEMORY]["before"] if MEMORY in extras else None

@@ -12,7 +12,7 @@ from rljax import envs, trust
 from rljax.training import registry
 from rljax.training.settings import Settings
 
-PARTS = ("agent", "env", "eval_env")  # the settings of a run that can name code
+PARTS = ("agent", "env", "eval_env")  # settings that can name code
 
 
 def named_code(settings: Settings, parts: Sequence[str] = PARTS) -> dict[str, str]:
@@ -27,7 +27,7 @@ def named_code(settings: Settings, parts: Sequence[str] = PARTS) -> dict[str, st
 
 
 def environment_code(env: str) -> dict[str, str]:
-    """The code that runs when the environment `env` is made, as in `named_code`."""
+    """The code that making the environment `env` runs, as in `named_code`."""
     code = _code("env", env)
     return {} if code is None else {"env": code}
 

@@ -15,7 +15,7 @@ import jax
 
 T = TypeVar("T", bound=Hashable)
 
-MOST = 16  # objects in the cache: programs take memory maps, and Linux allows a process 65,530
+MOST = 16  # objects: programs take memory maps, of which Linux allows a process 65,530
 
 
 def compiled(**options: Any) -> Callable[[Callable[..., Any]], Any]:
@@ -43,13 +43,13 @@ def _first(owner: T, structure: Any) -> T:
 
 
 class Contents:
-    """The attributes of a module now: they differ after a change or a reload of the module."""
+    """The attributes of a module now: a change or reload makes others."""
 
     def __init__(self, module: Any) -> None:
         """Objects that are not modules are compared by identity."""
         held = tuple(vars(module).values()) if isinstance(module, ModuleType) else ()
         self.module: Any = module
-        self.held = (module, *held)  # keeps them alive, so that no other object gets their identity
+        self.held = (module, *held)  # alive, so that no other object gets their identity
         self.identities = tuple(map(id, self.held))
 
     def __eq__(self, other: object) -> bool:

@@ -1,4 +1,4 @@
-"""The settings of a run, apart from its agent's hyperparameters."""
+"""The settings of a run, without its agent's hyperparameters."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def seeds_of(seeds: int | Sequence[int]) -> tuple[int, ...]:
 
 
 def check_settings(settings: Settings) -> None:
-    """Raise `ValueError` for numbers out of range, and for settings without those they need."""
+    """Raise `ValueError` for numbers out of range, and for settings that lack another."""
     if settings.then_online < 0:
         raise ValueError(f"--then-online is {settings.then_online}, it must be at least 0.")
     share_of(settings.offline_share)

@@ -26,7 +26,7 @@ PARAMETERS = ["state", "observation", "action", "config"]  # of the optional par
 
 @dataclasses.dataclass(frozen=True)
 class Means:
-    """The compiled mean value of rows, which trainings of the same agent share."""
+    """The compiled mean value of rows, shared by an agent's trainings."""
 
     agent: Contents
 
@@ -53,7 +53,7 @@ class TerminalValues:
         self.means, self.rows, self.reward = Means(Contents(agent)), rows, float(rows.reward.mean())
 
     def __call__(self, state: Any, config: Any, spread: Spread) -> dict[str, np.ndarray]:
-        """The metrics [P] for States and Configs stacked over P, on the devices of `spread`."""
+        """The metrics [P] for States and Configs stacked over P, on `spread`."""
         means = shared(self.means, (state, config)).of(
             state, spread.everywhere(self.rows), spread.learners(config)
         )

@@ -1,4 +1,4 @@
-"""Compiled programs that call functions on the host, and the persistent cache for them."""
+"""Compiled programs that call functions on the host, and their persistent cache."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def cached_with_callbacks() -> Iterator[None]:
 
 
 def _compiler_of_jax() -> Any:
-    """JAX's module of compilation; None where it caches such programs itself, or has changed."""
+    """JAX's module of compilation; None where it caches such programs or has changed."""
     with contextlib.suppress(ImportError, AttributeError):
         from jax._src import compiler  # pyright: ignore[reportPrivateUsage]
 
@@ -73,7 +73,7 @@ def _compiler_of_jax() -> Any:
 
 
 class _ClientWithCallbacks:
-    """XLA's client, which gives the same host functions to all that it compiles or loads."""
+    """XLA's client, with the same host functions for all that it compiles or loads."""
 
     def __init__(self, client: Any, host_callbacks: Sequence[Any]) -> None:
         self._client, self._host_callbacks = client, host_callbacks

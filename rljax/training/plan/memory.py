@@ -1,4 +1,4 @@
-"""The memory that a run needs at the least, estimated before anything is allocated."""
+"""The least memory that a run needs, estimated before anything is allocated."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from rljax.training.learner import Hyperparameters, Learner, LearnerState
 from rljax.training.settings import Settings
 
 HOSTED_BYTES = 4_000  # of the smallest environments on the host
-SEED_BYTES = 100  # of an environment's seed, as a Python number and as a key
+SEED_BYTES = 100  # of an environment's seed, as a number and a key
 LONGEST_CHUNK = 10_000_000  # steps: the sums of a chunk are float32
 
 
@@ -56,8 +56,8 @@ def require_room(
 
 
 def require_environments(settings: Settings, experience: Experience, on_host: bool) -> None:
-    """Raise `ValueError` where the machine's memory cannot hold the environments,
-    which are on the host or inside the program.
+    """Raise `ValueError` where the machine's memory cannot hold the environments, on the host or in
+    the program.
     """
     number, counts = len(settings.seeds), []
     size = SEED_BYTES + (HOSTED_BYTES if on_host else 0)  # of an environment
@@ -114,7 +114,7 @@ def _largest_product(
 
 
 def _equations(program: Any) -> Iterator[Any]:
-    """All equations of a program, also those of the programs in it."""
+    """All equations of a program and of programs in it."""
     is_program = lambda x: hasattr(x, "eqns")  # noqa: E731
     for equation in program.eqns:
         yield equation
@@ -124,7 +124,7 @@ def _equations(program: Any) -> Iterator[Any]:
 
 
 def remedy(part: str) -> str:
-    """What a user can do where a part of the state is too large."""
+    """What to do where a part of the state is too large."""
     flags = {
         "replay": "--config.replay-size or --seeds",
         "mixed": "--config.replay-size or --seeds",
