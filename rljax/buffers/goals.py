@@ -44,8 +44,8 @@ class Goals(DatasetDraw):
 
     A value's goal is the row's own state, with share `value_current`; a later state of its
     trajectory, `value_future`; or any state of the data set. The later row is k rows on, but at
-    most the trajectory's last. With `value_times` "geometric", P(k) = (1 - discount) discount^(k -
-    1), from k = 1 on; with "even", every time is equally likely. The same holds for actors.
+    most the trajectory's last. `value_times` is "geometric", with the probability
+    (1 - discount) discount^(k - 1) from k = 1 on, or "even". The same holds for actors.
     """
 
     discount: float

@@ -27,7 +27,7 @@ class Mixed(Replay):
     """
 
     offline_share: Any = 0.5  # in [0, 1), or "pooled", or (A, B, N); it shapes the program
-    # scale and shift of new rewards; the data set's have them
+    # scale and shift of new rewards; the data set's already have them
     reward_affine: Any = (1.0, 0.0)
 
     kind: ClassVar[str] = "mixed"

@@ -29,7 +29,7 @@ def write(sums: Array, rows: Array, mass: Array) -> Array:
 
 
 def write_apart(sums: Array, rows: Array, mass: Array) -> Array:
-    """The same for different rows, without sorting."""
+    """The same for rows that all differ, without sorting."""
     nodes, beyond = len(sums), jnp.full(rows.shape, len(sums))  # beyond the end nothing is written
     place = jnp.where(rows >= 0, rows + nodes // 2, beyond)
 
@@ -50,8 +50,9 @@ def draw(
     `window` has the first and the last row [] that may be drawn, and wraps where the first is
     behind the last. Rows without mass are never drawn.
 
-    At each node from the root down, a new random number u in [0, 1) decides: left where u (left +
-    right) < left. With one number for all levels, precision would fall with the number of rows.
+    At each node from the root down, a new random number u in [0, 1) decides: left where
+    u (left + right) < left. With one number for all levels, precision would fall with the number
+    of rows.
     """
     random = jax.random.uniform(key, (levels(sums), *shape))
     edges = None if window is None else _edges(sums, *window)
