@@ -2,7 +2,8 @@
 
 Each environment plays one episode, so that short ones are not favoured. Its seed depends only on
 the learner's seed, the step and the episode's number, so that a resumed run repeats evaluations
-exactly. Policies that are random even without exploration draw from the learner's first seed alone.
+exactly. Policies that are random even without exploration draw from the seed of the learner's first
+episode alone.
 
 An episode is cut at the environment's time limit, or after `LIMIT` steps where there is none, and
 `Episodes.cut` marks its return.

@@ -44,9 +44,8 @@ CYCLE = 2**30  # a counter that would pass LARGEST goes back by this
 def counted(counter: Any, by: Any = 1) -> Any:
     """`counter` + `by` for a non-negative int32 or int, with `by` at most 2^30.
 
-    Beyond 2^31 - 1 a counter goes back by 2^30. It never gets smaller than
-    that, so that comparisons with numbers up to 2^30 hold; random keys repeat those of 2^30 steps
-    before.
+    Beyond 2^31 - 1 a counter goes back by 2^30. It never gets smaller than that, so that
+    comparisons with numbers up to 2^30 hold; random keys repeat those of 2^30 steps before.
     """
     return counter - CYCLE * (counter > LARGEST - by) + by
 

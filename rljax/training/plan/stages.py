@@ -271,8 +271,8 @@ def _places(experiment: Experiment, name: str, inside: AutoReset | None) -> Plac
 
 
 def _limit(name: str, dataset: datasets.OfflineDataset | None) -> dict[str, int]:
-    """The time limit with which a data set was recorded in `name`, and its reference returns hold;
-    Gymnasium may register another, as for D4RL's pen.
+    """The time limit with which a data set was recorded in `name`: its reference returns hold for
+    this. Gymnasium may register another, as for D4RL's pen.
     """
     if dataset is None or dataset.env != name or envs.is_compiled(name):
         return {}
