@@ -12,15 +12,15 @@ import jax.numpy as jnp
 
 from rljax.agent import Array, Transition
 
-SHIFT = 0x5417  # folded into the keys of a draw, so that rows and shifts are independent
+SHIFT = 0x5417  # folded into a draw's keys: rows and shifts are independent
 
 
 def shifted(batches: Transition, keys: Array, most: int) -> Transition:
     """Batches [P, U, B, ...] whose pictures are moved by up to `most` pixels along both axes, for
     `keys` [P].
 
-    Each observation and each successor has its own shift, uniform among (2 `most` + 1)^2, for all
-    its pictures and frames. Pixels from beyond the edge repeat the edge.
+    Each observation and each successor has one uniform shift, for all its pictures and frames. The
+    edge's pixels are repeated.
     """
 
     def of_learner(batches: Transition, key: Array) -> Transition:
@@ -34,7 +34,7 @@ def shifted(batches: Transition, keys: Array, most: int) -> Transition:
 
 
 def has_pictures(observation: Any, leading: int) -> bool:
-    """Whether an array of observations with so many leading axes is a picture."""
+    """Whether an array of observations with so many leading axes holds pictures."""
     return any(x.ndim == leading + 3 for x in jax.tree.leaves(observation))
 
 

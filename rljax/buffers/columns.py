@@ -1,4 +1,4 @@
-"""Columns: additional arrays that an agent can ask for in the `extras` of its batches."""
+"""Columns: additional arrays in the `extras` of an agent's batches."""
 
 from __future__ import annotations
 
@@ -13,16 +13,14 @@ from rljax.buffers.dataset import trajectory_ends
 from rljax.buffers.experience import Column, declaration
 from rljax.buffers.rows import RingRows
 
-BLOCK = 16  # steps of an episode that are read at a time
+BLOCK = 16  # steps read at a time
 SAME = 1e-4  # rewards that differ by less are one
 
 
 @declaration
 class NextAction(Column):
-    """`extras["next_action"]`: the action taken in the next state; 0 where
-    `extras["has_next_action"]` is False.
-
-    The last row of a trajectory has no next action, nor has the newest row of a replay.
+    """`extras["next_action"]`: the action in the next state; 0 where `extras["has_next_action"]` is
+    False: in the last row of a trajectory and the newest of a replay.
     """
 
     def of_data(self, data: Transition) -> dict[str, np.ndarray]:
@@ -43,16 +41,14 @@ class NextAction(Column):
 
 @declaration
 class ReturnToGo(Column):
-    """`extras["return_to_go"]`: the discounted sum of rewards from this row to its trajectory's
-    last.
+    """`extras["return_to_go"]`: the discounted sum of transformed rewards from this row to its
+    trajectory's end, also by truncation.
 
-    The rewards are those that are learnt from, after the agent's `reward_transform`. The sum also
-    ends where a trajectory is truncated. With `failure`, such a trajectory is taken to go on for
-    ever if all its rewards from this row on are `failure`: its return is failure / (1 - discount),
-    as in Cal-QL (arXiv:2303.05479).
+    With `failure`, a truncated trajectory whose rewards from this row on are all `failure` has the
+    return failure / (1 - discount), as if it never ended (Cal-QL, arXiv:2303.05479).
 
     It is 0 where `extras["has_return_to_go"]` is False: in rows of a replay whose episode has not
-    ended yet. All learners of a program have the same numbers.
+    ended. All learners share its discount.
     """
 
     discount: float
@@ -78,9 +74,7 @@ class ReturnToGo(Column):
         return {"return_to_go": returns, "has_return_to_go": np.ones(len(returns), np.bool_)}
 
     def of_replay(self, data: Transition, at: RingRows) -> dict[str, Array]:
-        """The column [...], and whether each row [...] has one; it reads as far as the longest
-        episode.
-        """
+        """The column [...], and whether each row [...] has one."""
         discount, (scale, shift) = jnp.ravel(jnp.asarray(self.discount))[0], at.reward_affine
         failure = None if self.failure is None else jnp.ravel(jnp.asarray(self.failure))[0]
         later = at._replace(row=at.row[..., None])
@@ -125,12 +119,10 @@ class ReturnToGo(Column):
 
 
 class _Sum(NamedTuple):
-    """The sums of rewards until a step."""
-
     first: Array  # []: the next step
     total: Array  # [...]
     ended: Array  # [...] bool: the episode has ended
-    fails: Array  # [...] bool: all rewards until now are those of failure
+    fails: Array  # [...] bool: all rewards so far are `failure`
 
 
 @declaration

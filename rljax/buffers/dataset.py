@@ -1,8 +1,5 @@
-"""Data set: recorded transitions that never change and that all learners share, and batches drawn
-from them.
-
-It is not a part of a learner's state: drivers hold it once, and populations and checkpoints hold no
-copies.
+"""Data sets: recorded transitions that all learners share, outside their states, and batches from
+them.
 """
 
 from __future__ import annotations
@@ -33,47 +30,46 @@ from rljax.networks.inputs import OfData, Raw
 from rljax.system.hardware import nbytes
 
 ALIAS = "alias_table"  # in a data set's extras: see `alias_table`
-PART = "part"  # label of joined data: which data set a row is from, counted from 0
+PART = "part"  # label of joined data: a row's data set, counted from 0
 WHOLE = 1 << 32  # the weight of an average row in an alias table
 
 
 @declaration
 class DatasetDraw:
-    """How batches are drawn from a data set: `random` draws random numbers, `take` gathers the
-    rows.
+    """How batches are drawn from a data set.
 
-    Only `take` reads the data: they may be NumPy arrays on the host, outside compiled programs.
+    `random` reads no data. `take` gathers rows, also of NumPy arrays outside compiled programs.
     """
 
     has_columns: ClassVar[bool] = False  # batches carry the agent's columns
-    # columns of the data, beside signals, that the draw needs
+    # needed columns of the data, without signals
     labels: ClassVar[tuple[str, ...]] = ()
 
     @property
     def observes(self) -> Observed:
-        """What observations show because of this draw, behind those of the data set."""
+        """See `Experience.observes`."""
         return ()
 
     def observed_spec(self, spec: EnvSpec, name: str) -> EnvSpec:
-        """The spaces `spec` of the data set `name`, as the agent observes them."""
+        """See `Experience.observed_spec`."""
         return spec
 
     def require_weights(self, supply: Supply) -> None:
-        """Raise `ValueError` for rows with weights: this draw has probabilities of its own."""
+        """Raise `ValueError` for rows with weights, where this draw has its own."""
         raise ValueError(
             f"agent '{supply.agent}' draws rows in its own way, and --weights {supply.weights} is "
             "for agents that draw all rows alike: leave it out."
         )
 
     def require_all_tasks(self, supply: Supply) -> None:
-        """Raise `ValueError` where the data are cut for one task, and the agent learns more."""
+        """Raise `ValueError` where data cut for one task cannot be learnt from."""
 
     def only_from_data(self, agent: str) -> str:
-        """A sentence without its end: the agent cannot go on in an environment."""
+        """An unfinished sentence: the agent cannot go on in an environment."""
         return f"agent '{agent}' learns from data alone"
 
     def prepare(self, data: Transition) -> Transition:
-        """A data set [N, ...] in NumPy with the additional arrays that `take` needs."""
+        """A data set [N, ...] in NumPy with the arrays that `take` needs."""
         return data
 
     def terminal_rows(self, data: Transition, most: int) -> TerminalRows | None:
@@ -81,13 +77,11 @@ class DatasetDraw:
         return terminal_rows(data, np.flatnonzero(data.terminated), most)
 
     def random(self, keys: Array, number: int, experience: Dataset) -> Any:
-        """The random draws for an iteration's batches from `number` rows, [P, U, B]; `keys` are
-        [P].
-        """
+        """The draws for an iteration's batches from `number` rows, [P, U, B]; `keys` are [P]."""
         raise NotImplementedError
 
     def take(self, data: Transition, drawn: Any) -> Transition:
-        """The batches [..., B, ...] from a data set [N, ...] for the draws `drawn`."""
+        """The batches [..., B, ...] from a data set [N, ...] for `drawn` rows."""
         raise NotImplementedError
 
 
@@ -129,9 +123,7 @@ class WeightedRows(DatasetDraw):
 
 @declaration
 class PartRows(DatasetDraw):
-    """Batches of 2 B rows: B uniform rows of all parts, then B uniform rows of one part of joined
-    data.
-    """
+    """Batches of 2 B rows: B uniform rows of joined data, then B uniform ones of one part."""
 
     part: int  # counted from 0
 
@@ -140,9 +132,7 @@ class PartRows(DatasetDraw):
     flag: ClassVar[str] = "expert-part"  # name of the setting that asks for this draw
 
     def prepare(self, data: Transition) -> Transition:
-        """The data with an alias table of the part's rows; raises `ValueError` where it has
-        none.
-        """
+        """The data with an alias table of the part's rows; raises `ValueError` without one."""
         inside = np.asarray(data.extras[PART]) == self.part
         if not inside.any():
             parts = ", ".join(f"{part:g}" for part in np.unique(data.extras[PART]))
@@ -165,9 +155,7 @@ class PartRows(DatasetDraw):
 
 @declaration
 class Dataset(Experience):
-    """Batches from a data set alone. With `online`, the agent can go on in an environment with
-    both.
-    """
+    """Batches from a data set alone, or with `online` afterwards from it and an environment."""
 
     batch_size: int  # transitions of one update
     reward_transform: RewardTransform = "none"
@@ -201,7 +189,7 @@ class Dataset(Experience):
 
     @property
     def steps_per_iteration(self) -> int:
-        return self.num_updates  # in learning from data alone, a step is an update
+        return self.num_updates  # each step is an update
 
     def check(self) -> None:
         super().check()
@@ -288,7 +276,7 @@ class Dataset(Experience):
 
 @config
 class DatasetSettings(ReplaySettings):
-    """Settings of every agent that learns from data: the base of its Config."""
+    """Settings of agents that learn from data: a base of their Config."""
 
     reward_transform: RewardTransform = "none"  # of the data set's rewards, before any update
     replay_size: int = 1_000_000  # online: newest transitions that are kept beside the data set
@@ -307,10 +295,9 @@ def trajectory_ends(data: Transition) -> np.ndarray:
 
 def with_weights(data: Transition, probability: np.ndarray) -> Transition:
     """A data set [N, ...] in NumPy with an alias table, from which `WeightedRows` draws with
-    `probability` [N].
+    `probability` [N], rounded to multiples of 2^-32 / N.
 
-    A draw is a uniform row, or its alias: one more gather, independent of N (Walker, Electronics
-    Letters 10(8), 1974). Weights are rounded to multiples of 2^-32 / N.
+    Source: Walker, Electronics Letters 10(8), 1974.
     """
     return data.replace(extras={**data.extras, ALIAS: alias_table(probability)})
 
@@ -328,7 +315,7 @@ def alias_draws(keys: Array, capacity: int, number: int, size: int) -> AliasDraw
 
 
 def drawn_rows(data: Transition, keys: Array, number: int, size: int) -> Transition:
-    """Random rows [P, number, size] of a data set [N, ...], by its alias table where it has one."""
+    """Random rows [P, number, size] of a data set [N, ...], by its alias table if any."""
     shape = (data.reward.shape[0], number, size)
     if ALIAS not in data.extras:
         return rows_of(data, random_rows(keys, *shape))
@@ -347,8 +334,8 @@ def aliased(data: Transition, drawn: AliasDraws) -> Any:
 def alias_table(probability: np.ndarray) -> np.ndarray:
     """[N, 2] uint32: for each row 2^32 times the probability to keep it, and its alias.
 
-    In row order, heavy rows fill up light ones with what they have above the average; a heavy row
-    that has given too much is filled up by the next. In whole numbers this is exact.
+    Heavy rows, in order, fill up light ones; a heavy row that has become light is filled up by the
+    next. Whole numbers make this exact.
     """
     number = len(probability)
     weight = _whole(np.asarray(probability, np.float64), number)
@@ -359,7 +346,7 @@ def alias_table(probability: np.ndarray) -> np.ndarray:
     spare = np.cumsum(weight[heavy] - WHOLE)  # by heavy rows, at most
     keep[light] = weight[light]
     alias[light] = heavy[np.searchsorted(spare, taken - (WHOLE - weight[light]), side="right")]
-    # The light row that takes the last of a heavy row takes too much: the next heavy row pays.
+    # A light row may take too much of a heavy row: the next heavy row pays.
     last = np.searchsorted(taken, spare)
     ends = last < len(taken)
     keep[heavy[ends]] = WHOLE - (taken[last[ends]] - spare[ends])

@@ -1,4 +1,4 @@
-"""Draws from a replay beside uniform ones: returns of several steps, and goals in hindsight."""
+"""Draws from a replay: returns of several steps, and goals in hindsight."""
 
 from __future__ import annotations
 
@@ -19,10 +19,9 @@ from rljax.buffers.storage.ring import ReplayBuffer
 class NStep(Draw):
     """Uniform rows, with the rewards of up to `steps` steps summed.
 
-    The sum covers k rows of one episode, from the drawn one on: `steps`, or less where the episode
-    ends or where the ring's newest row is reached. `reward` is the sum of discount^i r_i,
-    `extras["discount"]` is discount^k, and `next_observation`, `terminated` and `truncated` are
-    those of the last of these rows.
+    The sum ends early with the episode or the ring's newest row. Over k rows, `reward` is the sum
+    of discount^i r_i and `extras["discount"]` is discount^k; `next_observation`, `terminated` and
+    `truncated` are those of the last.
     """
 
     steps: int
@@ -40,7 +39,7 @@ class NStep(Draw):
             )
 
     def row_bytes(self, row: float) -> float:
-        return row + 16 * self.steps  # rows, rewards and ends of the steps that are summed
+        return row + 16 * self.steps  # rows, rewards and ends of the summed steps
 
     def oddities(self, longest: int | None) -> Iterator[str]:
         if longest is not None and self.steps > longest:
@@ -61,9 +60,7 @@ class NStep(Draw):
 def n_step_batch(
     ring: ReplayBuffer, rows: Array, num_envs: int, number: int, discount: Array | float
 ) -> Transition:
-    """The transitions over up to `number` steps from `rows` [...] of one learner's ring on; see
-    `NStep`.
-    """
+    """Transitions [...] over up to `number` steps from `rows` of a learner's ring; see `NStep`."""
     data, capacity, steps = ring.data, ring.capacity, jnp.arange(number)
     following = (rows[..., None] + num_envs * steps) % capacity  # [..., n]
     ended = data.terminated[following] | data.truncated[following]
@@ -85,12 +82,12 @@ def n_step_batch(
 
 @declaration
 class Hindsight(Draw):
-    """Uniform rows, with the goals of a `share` of the rows replaced.
+    """Uniform rows, with the goals of a `share` of them replaced; observations and rewards follow,
+    `terminated` and `truncated` do not.
 
-    Half of the new goals are goals that the row's own episode reached k steps later, with P(k) ~
-    discount^k among its later steps in the ring; the others are goals that another environment (if
-    there is one) reached in any row. The environment relabels observations and rewards.
-    `terminated` and `truncated` do not change.
+    Half of the new goals were reached k steps later in the row's episode, with P(k) ~ discount^k
+    among the later steps in the ring. The others were reached in any row of another environment, if
+    there is one.
     """
 
     share: float
@@ -101,13 +98,11 @@ class Hindsight(Draw):
     flag: ClassVar[str] = "hindsight"
 
     def extras(self, step: Step) -> dict[str, Array]:
-        return {"time": step.episode_length}  # of the step in its episode, from 1 on
+        return {"time": step.episode_length}  # within its episode, from 1 on
 
     def with_goals(self, goals: Any, env: str) -> Hindsight:
-        """The draw whose goals are replaced by `goals`, which may be text that says why none can
-        be.
-
-        Raises `ValueError` where nothing can.
+        """The draw with `goals`; raises `ValueError` where they are text, which says why none can
+        be replaced.
         """
         parts = ("achieved", "desired", "relabelled", "goal_reward")
         if all(hasattr(goals, part) for part in parts):
@@ -132,7 +127,7 @@ class Hindsight(Draw):
             def halve(_: Any, bounds: tuple[Array, Array]) -> tuple[Array, Array]:
                 low, high = bounds
                 middle = (low + high + 1) // 2
-                # The same episode, and no later step is missing.
+                # No step of the episode is missing.
                 same = time[(rows + number * middle) % capacity] == time[rows] + middle
                 return jnp.where(same, middle, low), jnp.where(same, high, middle - 1)
 

@@ -1,8 +1,7 @@
 """Declarations: what an agent learns from, as its `experience(config)` returns it.
 
-A declaration makes its buffer, stores transitions, draws batches, tells the plan of a run what it
-needs, and refuses what it cannot use. It is a pytree like a `Config`: its floats are leaves, one
-value per learner, and everything else shapes the program.
+A declaration is a pytree like a `Config`: its floats are leaves, one value per learner, and
+everything else shapes the program.
 
 Axes: `P` learners, `E` environments of each, `U` updates of an iteration, `B` rows of a batch, `N`
 rows of a data set.
@@ -24,7 +23,7 @@ from rljax.networks.inputs import Raw, Running
 T = TypeVar("T")
 D = TypeVar("D", bound="Experience")
 
-# Transforms of a data set's rewards: `rljax.datasets.tools.preprocess` defines them.
+# Defined in `rljax.datasets.tools.preprocess`.
 RewardTransform = Literal[
     "none",
     "return_range",
@@ -45,8 +44,8 @@ LARGEST = 2**30  # of sizes: sums and products of two of them stay within int32
 
 @dataclass_transform(frozen_default=True, kw_only_default=True)
 def declaration(cls: type[T]) -> type[T]:
-    """Turn a class into a frozen dataclass with keyword arguments only, and a pytree of its floats
-    and declarations.
+    """Turn a class into a frozen dataclass with keyword arguments, and a pytree of its floats and
+    declarations.
     """
     frozen: Any = dataclasses.dataclass(frozen=True, kw_only=True)(cls)
     names = [field.name for field in dataclasses.fields(frozen)]
@@ -58,7 +57,7 @@ def declaration(cls: type[T]) -> type[T]:
 
 
 class Column:
-    """An additional array in the `extras` of a batch, derived from the rows around each row."""
+    """An additional array in the `extras` of a batch, from the rows around each row."""
 
     def check(self) -> None:
         """Raise `ValueError` for settings that can never work."""
@@ -68,7 +67,7 @@ class Column:
         raise NotImplementedError
 
     def of_replay(self, data: Transition, at: RingRows) -> dict[str, Array]:
-        """The column [..., ...] of the rows `at` [...] of one learner's replay, by its name."""
+        """The column [..., ...] of the rows `at` [...] of one learner's replay, by name."""
         raise NotImplementedError
 
 
@@ -78,30 +77,30 @@ class Supply(NamedTuple):
     agent: str
     env: str = ""  # "none" for a data set without an environment
     data: str | None = None
-    all_tasks: str | None = None  # the whole of a data set that is cut where one task is done
+    all_tasks: str | None = None  # the whole data set, where this one is cut for one task
     then_online: int = 0  # environment steps after the updates from the data set
     eval_env: str | None = None
     weights: str = "uniform"  # of the data set's rows
     data_on_host: bool = False
-    offline_share: Any = 0.5  # of the batches that mix a data set and new experience
+    offline_share: Any = 0.5  # of the data set in mixed batches
 
 
 @declaration
 class Experience:
     """The common part of all declarations.
 
-    Kinds of experience differ by their methods, and code elsewhere never asks for the kind. Error
-    messages name a field as the flag `--config.FIELD`.
+    Code elsewhere never asks for the kind. Error messages name a field as the flag
+    `--config.FIELD`.
     """
 
-    num_envs: int = 1  # environments of each learner, stepped side by side
+    num_envs: int = 1  # environments of each learner
     num_steps: int = 1  # steps of each environment in one iteration
-    num_updates: int = 1  # updates in one iteration, each on a separate batch
-    normalise_observations: bool = False  # the agent sees normalised observations: see `inputs`
-    remembers: bool = False  # batches hold memories: `extras["memory"]`, for agents with `remember`
-    signals: tuple[str, ...] = ()  # of the environment, in the `extras` of a batch, such as a cost
-    time_feature: bool = False  # observations end with the share of the time limit that has passed
-    columns: tuple[Column, ...] = ()  # additional arrays in the `extras` of a batch
+    num_updates: int = 1  # updates in one iteration, each on its own batch
+    normalise_observations: bool = False  # see `inputs`
+    remembers: bool = False  # batches have `extras["memory"]`, for agents with `remember`
+    signals: tuple[str, ...] = ()  # of the environment, such as a cost, in a batch's `extras`
+    time_feature: bool = False  # observations end with the passed share of the time limit
+    columns: tuple[Column, ...] = ()  # in the `extras` of a batch
 
     kind: ClassVar[str]  # its name in run folders: "replay", "rollout", "stream" or "dataset"
     metrics: ClassVar[tuple[str, ...]] = ()  # those that the learner adds to the agent's
@@ -114,9 +113,7 @@ class Experience:
 
     @classmethod
     def of(cls: type[D], config: Any, **others: Any) -> D:
-        """The declaration with the values of the Config's fields of the same names, and
-        `others`.
-        """
+        """The declaration with the Config's values of fields of the same names, and `others`."""
         names = [field.name for field in dataclasses.fields(cls)]
         return cls(**same_fields(config, names) | others)
 
@@ -132,7 +129,7 @@ class Experience:
 
     @property
     def random_steps(self) -> int:
-        """Environment steps of each learner with uniform actions, before its policy acts."""
+        """Environment steps of each learner with uniform actions, at first."""
         return 0
 
     @property
@@ -142,7 +139,7 @@ class Experience:
 
     @property
     def labels(self) -> tuple[str, ...]:
-        """Columns of a data set, beside its signals, that the draw needs."""
+        """Columns of a data set, without signals, that the draw needs."""
         return ()
 
     # Numbers that can never work
@@ -179,7 +176,7 @@ class Experience:
     # Sources that it cannot use
 
     def require_data(self, supply: Supply) -> None:
-        """Raise `ValueError` where a data set is missing, or cannot be used."""
+        """Raise `ValueError` where a data set is missing or unusable."""
         if supply.data is not None:
             raise ValueError(
                 f"agent '{supply.agent}' learns from what its own policy has just done, and cannot "
@@ -187,7 +184,7 @@ class Experience:
             )
 
     def require_supply(self, supply: Supply) -> None:
-        """Raise `ValueError` for settings of a run that do not fit."""
+        """Raise `ValueError` for unfit settings of a run."""
         if supply.data_on_host:
             raise ValueError(ON_HOST)
         if supply.then_online:
@@ -199,7 +196,7 @@ class Experience:
             raise ValueError(WITHOUT_ENVIRONMENT)
 
     def require_mixing(self, supply: Supply) -> None:
-        """Raise `ValueError` where the data set's share of batches is set and nothing is mixed."""
+        """Raise `ValueError` where nothing is mixed but the data set's share is set."""
         if supply.data is None:
             raise ValueError(
                 f"--offline-share {supply.offline_share} is of batches from a data set and new "
@@ -207,14 +204,14 @@ class Experience:
             )
 
     def require_replay(self, out: Any) -> None:
-        """Raise `ValueError` where the run in the folder `out` stores no replay."""
+        """Raise `ValueError` where the run in `out` stores no replay."""
         raise ValueError(f"'{out}' has no replay: its agent learns from a {self.kind}.")
 
     # What a run needs for it
 
     @property
     def observes(self) -> Observed:
-        """What observations show behind those of the environment itself."""
+        """What observations show behind the environment's own."""
         return ("time",) if self.time_feature else ()
 
     def observed_spec(self, spec: EnvSpec, name: str) -> EnvSpec:
@@ -222,7 +219,7 @@ class Experience:
         return spec
 
     def stages(self, steps: int, then_online: int) -> tuple[int, int]:
-        """The updates from a data set alone, and the environment steps after them, per learner."""
+        """Each learner's updates from data alone, and environment steps after them."""
         return 0, steps
 
     def in_environment(self) -> Experience:
@@ -230,7 +227,7 @@ class Experience:
         return self
 
     def with_policy(self) -> Experience:
-        """The declaration for learners that begin with a policy: it acts in the warm-up."""
+        """The declaration where a learner's first policy acts in the warm-up."""
         return self
 
     def weighted(self) -> Experience:
@@ -246,7 +243,7 @@ class Experience:
         return self
 
     def parallelism(self, num_learners: int, in_program: bool) -> Parallelism:
-        """What a CPU does in parallel: threads of a product, or learners, a core for each."""
+        """What a CPU does in parallel: threads of a product, or learners on cores."""
         return "cores" if num_learners > 1 and in_program else "threads"
 
     def spread(self, make: Callable[..., T], num_learners: int) -> T:
@@ -258,9 +255,7 @@ class Experience:
         return spread.learners(storage)
 
     def host_driver(self, within: T, beside: T, one_cpu: bool) -> T:
-        """The driver for environments on the host: `within` a compiled loop, or `beside` compiled
-        calls.
-        """
+        """The driver for environments on the host: `within` a compiled loop, or `beside` calls."""
         return within if one_cpu else beside
 
     def batch_bytes(self, storage: Any, data: Any, num_learners: int) -> int:
@@ -270,8 +265,8 @@ class Experience:
     def idle(self, steps: int, iteration: int, on_host: bool, flag: str) -> str | None:
         """A warning where `steps` environment steps of each learner hold no update, else None.
 
-        An `iteration` is so many steps, set by `flag`. On the host, an update comes an iteration
-        after it becomes possible.
+        An `iteration` is so many steps, set by `flag`. On the host, updates come an iteration
+        later.
         """
         needed = (-(-self.steps_before_updates // iteration) + on_host) * iteration
         if steps >= needed:
@@ -286,15 +281,15 @@ class Experience:
         return "--config.num-envs or --config.num-steps"
 
     def oddities(self, rows: int | None, longest: int | None) -> Iterator[str]:
-        """Warnings about numbers that work, but hardly as they were meant, for a data set of `rows`
-        and episodes of up to `longest` steps.
+        """Warnings about unusual numbers, for a data set of `rows` and episodes of up to `longest`
+        steps.
         """
         return iter(())
 
     # Data
 
     def prepare(self, data: Transition) -> Transition:
-        """A data set [N, ...] in NumPy with the columns that the agent asks for."""
+        """A data set [N, ...] in NumPy with the agent's columns."""
         extras = dict(data.extras)
         for column in self.columns:
             extras |= column.of_data(data)
@@ -307,16 +302,14 @@ class Experience:
     # Storing and drawing
 
     def create(self, example: Transition, stack: int = 1) -> Any:
-        """An empty buffer, if there is one, for transitions like `example` [P, E, ...] with `stack`
-        frames.
-        """
+        """An empty buffer for transitions like `example` [P, E, ...] with `stack` frames."""
         return None
 
     def transition(
         self, observation: Any, action: Array, extras: dict[str, Any], step: Step
     ) -> Transition:
-        """The transition [P, E, ...] that `action` caused, as it is stored; `extras` came with the
-        action. Of a memory, the one before it is stored where batches hold memories.
+        """The transition [P, E, ...] that `action` caused, as it is stored, with the action's
+        `extras` and, where batches hold memories, the memory before it.
         """
         stored = {name: x for name, x in extras.items() if name != MEMORY}
         if self.remembers and MEMORY in extras:
@@ -336,15 +329,13 @@ class Experience:
         return storage.add(transitions), pending
 
     def ready(self, steps: Any) -> Any:
-        """Whether updates may begin after `steps` steps of each learner, never batched."""
+        """Whether updates may begin after each learner's `steps` steps, never batched."""
         needed = self.steps_before_updates
         return steps >= needed if needed else True
 
     def sample(self, buffer: Any, data: Transition | None, keys: Array) -> Transition:
-        """The batches of one iteration, [P, U, B, ...], from a buffer, a data set [N, ...] or both;
-        `keys` are [P].
-
-        All are drawn in one gather of O(U x B), independent of the buffer's size.
+        """The batches of one iteration, [P, U, B, ...], from a buffer, a data set [N, ...] or both,
+        in one gather; `keys` are [P].
         """
         raise NotImplementedError
 

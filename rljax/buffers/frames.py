@@ -1,4 +1,4 @@
-"""Frames: the pictures of a data set, each stored once, not again as a successor nor in stacks.
+"""Frames: pictures of a data set, each stored once.
 
 Axes: `N` rows of a data set, `M` frames, `K` frames in a picture, `H`, `W`, `c` those of a frame.
 """
@@ -15,15 +15,14 @@ from flax import struct
 
 from rljax.agent import Array
 
-LARGE = 1024  # bytes of an observation that is stored once; of smaller ones two copies are faster
-BLOCK = 1 << 24  # bytes of pictures that are compared at a time
+LARGE = 1024  # bytes of an observation that is stored once; two copies of smaller ones are faster
+BLOCK = 1 << 24  # bytes compared at a time
 
 
 class Frames(struct.PyTreeNode):
-    """Pictures [N, H, W, K c], in the place of such an array: `frames[rows]` are those of `rows`
-    [...].
+    """Pictures in the place of an array [N, H, W, K c].
 
-    `pictures` holds M different frames, shared with the successors, and `index` says which K of
+    `pictures` holds M different frames, shared with the successors; `index` [N, K] says which of
     them each row shows, the newest last.
     """
 
@@ -54,7 +53,6 @@ class Frames(struct.PyTreeNode):
         return len(self.index)
 
     def __getitem__(self, rows: Any) -> Any:
-        """The pictures [..., H, W, K c] of `rows` [...], in one gather."""
         index = self.index[rows]
         if self.stack == 1:
             return self.pictures[index[..., 0]]
@@ -84,9 +82,7 @@ def columns(tree: Any) -> list[Any]:
 
 
 def is_stored_once(shape: tuple[int, ...], dtype: Any) -> bool:
-    """Whether observations of this shape, without leading axes, are pictures of `LARGE` bytes or
-    more.
-    """
+    """Whether observations of this shape are pictures of `LARGE` bytes or more."""
     return len(shape) == 3 and np.dtype(dtype) == np.uint8 and math.prod(shape) >= LARGE
 
 
@@ -114,7 +110,7 @@ def _once(observation: Any, following: Any) -> tuple[Any, Any]:
 
 
 def compact(observation: Any, following: Any) -> tuple[Any, Any]:
-    """The same columns; of `Frames`, without the pictures that no row shows."""
+    """The columns, without pictures in `Frames` that no row shows."""
     if not is_frames(observation):
         return observation, following
     used = np.zeros(len(observation.pictures), np.bool_)
@@ -160,14 +156,14 @@ def concatenated(observations: list[Any], followings: list[Any]) -> tuple[Any, A
 
 
 def _both(function: Callable[..., tuple[Any, Any]], tree: Any, *others: Any) -> tuple[Any, Any]:
-    """The trees of the first and of the second results of a function that returns two."""
+    """The trees of both results of `function`."""
     structure = jax.tree.structure(tree, is_leaf=is_frames)
     results = [function(*leaves) for leaves in zip(*map(columns, (tree, *others)), strict=True)]
     return tuple(structure.unflatten([result[i] for result in results]) for i in (0, 1))  # pyright: ignore
 
 
 def distinct_bytes(tree: Any) -> int:
-    """Bytes of all distinct arrays of a tree: the pictures of two `Frames` count once."""
+    """Bytes of a tree's distinct arrays: pictures that two `Frames` share count once."""
     return sum({id(x): x.nbytes for x in map(_array, jax.tree.leaves(tree))}.values())
 
 

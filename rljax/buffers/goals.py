@@ -1,4 +1,4 @@
-"""Goals for data without goals: states of the data set, drawn anew for each transition."""
+"""Goals: states of a data set without goals, drawn anew for each transition."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from rljax.buffers.experience import Observed, Supply, declaration
 from rljax.buffers.rows import TerminalRows, terminal_rows
 
 Times = Literal["geometric", "even"]
-LAST = "last_row"  # name in a data set's extras: the row [N] in which each row's trajectory ends
+LAST = "last_row"  # in extras: the last row [N] of each row's trajectory
 
 
 class GoalRows(NamedTuple):
@@ -26,7 +26,7 @@ class GoalRows(NamedTuple):
 
     other: Any  # int32: a row of any trajectory
     steps: Any  # int32: rows after `row`, at least
-    share: Any  # float32, in [0, 1): of the trajectory's rest, which is added
+    share: Any  # float32, in [0, 1): of the trajectory's rest
     is_other: Any  # bool: whether the goal is `other`
 
 
@@ -42,11 +42,10 @@ class GoalDraws(NamedTuple):
 class Goals(DatasetDraw):
     """Uniform rows with goals, drawn separately for values and actor.
 
-    A goal is the row's own state, with share `value_current`; a later state of its trajectory,
-    `value_future`; or any state of the data set. `value_times` says how much later: with
-    "geometric" k rows with probability (1 - discount) discount^(k - 1), from k = 1 on; with "even"
-    every time is equally likely. The trajectory's last row stands for rows behind it. The same
-    holds for the actor's goals.
+    A value's goal is the row's own state, with share `value_current`; a later state of its
+    trajectory, `value_future`; or any state of the data set. The later row is k rows on, but at
+    most the trajectory's last. `value_times` is "geometric", with the probability
+    (1 - discount) discount^(k - 1) from k = 1 on, or "even". The same holds for actors.
     """
 
     discount: float
@@ -80,9 +79,7 @@ class Goals(DatasetDraw):
         return f"agent '{agent}' learns of goals from data alone"
 
     def terminal_rows(self, data: Transition, most: int) -> TerminalRows | None:
-        """See `Experience.terminal_rows`: any row is terminal if its goal is its own state, with
-        reward 0.
-        """
+        """Rows with reward 0: any row is terminal if its goal is its own state."""
         rows = terminal_rows(data, np.arange(len(data.reward)), most)
         assert rows is not None
         both = np.concatenate([rows.observation, rows.observation], axis=-1)
@@ -131,9 +128,7 @@ class Goals(DatasetDraw):
 
 
 def with_last_rows(data: Transition) -> Transition:
-    """A data set [N, ...] in NumPy with the row in which each row's trajectory ends, for
-    `with_goals`.
-    """
+    """A data set [N, ...] in NumPy with the last row of each row's trajectory, for `with_goals`."""
     (last,) = np.nonzero(trajectory_ends(data))
     rows = last[np.searchsorted(last, np.arange(len(data.reward)))]
     return data.replace(extras={**data.extras, LAST: rows.astype(np.int32)})
@@ -143,8 +138,8 @@ def with_goals(data: Transition, draws: GoalDraws) -> Transition:
     """Transitions with goals behind their states, from a data set [N, ...] of `with_last_rows`.
 
     `observation` and `next_observation` [..., B, 2 O] hold the values' goals,
-    `extras["actor_observation"]` the actor's. Where a row is its own goal, the reward is 0 and
-    `terminated` is True, elsewhere -1 and False, whatever the data say.
+    `extras["actor_observation"]` the actor's. The reward is 0 and `terminated` True where a row is
+    its own goal, elsewhere -1 and False.
     """
     xp: Any = np if isinstance(data.observation, np.ndarray) else jnp
     row, last = draws.row, data.extras[LAST][draws.row]

@@ -20,24 +20,23 @@ from rljax.buffers.storage.ring import ReplayBuffer
 class Mixed(Replay):
     """Batches in which a share of the rows comes from the data set, the rest from new experience.
 
-    A number is the share of each batch, whose rows come first; the default is RLPD's (Ball et al.,
-    arXiv:2302.02948). With "pooled" every transition of both sources is equally likely, so that the
-    share falls as new experience grows. With (A, B, N) it goes linearly from A to B while the first
-    N new transitions come, and stays there. Weights of a data set (`with_weights`) change the
-    probabilities of its rows, not the share.
+    The data set's rows come first; the default share is RLPD's (Ball et al., arXiv:2302.02948).
+    With "pooled" every transition of both sources is equally likely. With (A, B, N) the share goes
+    linearly from A to B over the first N new transitions. Weights of a data set do not change the
+    share.
     """
 
     offline_share: Any = 0.5  # in [0, 1), or "pooled", or (A, B, N); it shapes the program
-    # scale and shift of new rewards; the data set's rewards already have them
+    # scale and shift of new rewards; the data set's already have them
     reward_affine: Any = (1.0, 0.0)
 
     kind: ClassVar[str] = "mixed"
 
     @classmethod
     def of(cls, replay: Replay, offline_share: Any, reward_affine: tuple[float, float]) -> Mixed:
-        """Mix the replay that an agent declares with a data set.
+        """Mix an agent's replay with a data set.
 
-        Raises `ValueError` for draws that cannot be mixed, and for a share that changes too long.
+        Raises `ValueError` for draws that cannot be mixed, and a share that changes too long.
         """
         if not replay.draw.from_data:
             raise ValueError(
@@ -58,7 +57,7 @@ class Mixed(Replay):
         return max(self.warmup_steps, 1)
 
     def sample(self, buffer: ReplayBuffer, data: Transition | None, keys: Array) -> Transition:
-        """The batches, with only the `extras` that old and new rows both have."""
+        """The batches, with the `extras` that both sources have."""
         assert data is not None
         kinds = {str: self._pooled, tuple: self._scheduled}
         sample = kinds.get(type(self.offline_share), self._shared)
@@ -70,7 +69,7 @@ class Mixed(Replay):
         return jax.tree.map(lambda *parts: jnp.concatenate(parts, axis=2), old, new)
 
     def _scheduled(self, buffer: ReplayBuffer, data: Transition, keys: Array) -> Transition:
-        """Whole batches of both are drawn, for the share is known only when the program runs."""
+        """Whole batches of both are drawn, as only the program knows the share."""
         begin, end, steps = self.offline_share
         share = begin + (end - begin) * jnp.minimum(buffer.size / steps, 1.0)  # [], of all learners
         is_old = jnp.arange(self.batch_size) < jnp.round(share * self.batch_size)

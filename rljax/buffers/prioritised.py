@@ -1,17 +1,14 @@
-"""Prioritised replay: transitions are drawn the more often, the larger their last error was.
+"""Prioritised replay: transitions with large errors are drawn more often.
 
 p_i priority of row i, the agent's error; alpha exponent, beta correction, e = `SMALLEST`
 
-  q_i  = (p_i + e)^alpha                       new rows: p_i is the largest priority so far, at
-                                               least 1
+  q_i  = (p_i + e)^alpha             new rows: p_i is the largest priority so far, at least 1
   P(i) = q_i / sum_k q_k
-  w_i  = (N P(i))^-beta / max_j (N P(j))^-beta = (q_i / min_j q_j)^-beta    j: the rows of the batch
+  w_i  = (N P(i))^-beta / max_j (N P(j))^-beta = (q_i / min_j q_j)^-beta    j: the batch's rows
 
-The draws are independent. The paper's code draws once from each of equal parts of the total: the
-same probabilities for each row, but draws that depend on each other.
+Draws are independent, whereas the paper's code draws once from each of equal parts of the total.
 
-Schaul et al., Prioritized Experience Replay, arXiv:1511.05952, algorithm 1 and section 3.3,
-proportional.
+Schaul et al., Prioritized Experience Replay, arXiv:1511.05952, algorithm 1 and section 3.3.
 """
 
 from __future__ import annotations
@@ -33,14 +30,13 @@ from rljax.buffers.storage.learners import PerLearner
 from rljax.buffers.storage.ring import ReplayBuffer
 from rljax.requirements import Share
 
-SMALLEST = 1e-6  # added to all priorities, so that each row can be drawn again; OpenAI Baselines
+SMALLEST = 1e-6  # added to all priorities: each row can be drawn again; OpenAI Baselines
 
 
 class Pending(struct.PyTreeNode):
     """Priorities that an iteration's updates have returned, written with the next stored step.
 
-    Learning only reads the replay: on the CPU, a program that both writes to a donated buffer and
-    gathers from it copies the whole buffer.
+    On the CPU, a program that both writes to a donated buffer and gathers from it would copy it.
     """
 
     row: Array  # [P, U, B] int32
@@ -56,7 +52,7 @@ class Pending(struct.PyTreeNode):
 class Priorities(PerLearner):
     """The priorities of the rows of a replay."""
 
-    sums: Array  # [P, 2 N]: a sum tree of the q_i of each learner; rows that hold nothing have 0
+    sums: Array  # [P, 2 N]: sum trees of the q_i; empty rows have 0
     largest: Array  # [P] the largest priority so far
     steps: Array  # [] uint32: steps written, never batched
 
@@ -77,10 +73,9 @@ class Priorities(PerLearner):
         return (mass / mass.min(axis=-1, keepdims=True)) ** -correction
 
     def written(self, pending: Pending, new: Array, exponent: Array) -> Priorities:
-        """The priorities after those that are `pending`, and after a step that wrote the rows `new`
-        [E].
+        """The priorities after `pending` ones, and after a step that wrote the rows `new` [E].
 
-        Those that are not finite are ignored: such a learner has diverged.
+        Those that are not finite, of diverged learners, are ignored.
         """
 
         def of_one(
@@ -111,11 +106,12 @@ def powered(priority: Array, exponent: Array) -> Array:
 
 @declaration
 class Prioritised(NStep):
-    """Rows with the probabilities P(i) above, with the rewards of up to `steps` steps summed.
+    """Rows with the probabilities P(i), with the rewards of up to `steps` steps summed as by
+    `NStep`.
 
-    Batches have `extras["row"]` [B] int32 and `extras["weight"]` [B], the w_i. The agent multiplies
-    its losses with these (`weighted`), and returns `metrics["priorities"]` [B] (`priorities`). For
-    several steps see `NStep`; with one there is no `extras["discount"]`.
+    Batches have `extras["row"]` [B] int32 and `extras["weight"]` [B], the w_i, for `weighted`. The
+    agent returns `metrics["priorities"]` [B] (`priorities`). With one step there is no
+    `extras["discount"]`.
     """
 
     steps: int = 1
@@ -155,15 +151,13 @@ class Prioritised(NStep):
 
 
 def weighted(losses: Array, batch: Transition) -> Array:
-    """Losses [..., B] times the weights of a prioritised draw, if the batch has any."""
+    """Losses [..., B] times the batch's prioritised weights, if any."""
     weight = batch.extras.get("weight")
     return losses if weight is None else weight * losses
 
 
 def priorities(error: Array, batch: Transition) -> Metrics:
-    """The metric of priorities: the largest |error| [B] of the critics' [C, B], if rows were drawn
-    by them.
-    """
+    """Priorities as a metric, if they draw rows: the largest |error| [B] of critics [C, B]."""
     return {"priorities": jnp.abs(error).max(axis=0)} if "row" in batch.extras else {}
 
 
@@ -176,7 +170,7 @@ def replay_draw(
     correction: Any = 0.4,
     correction_steps: Any = math.inf,
 ) -> Draw:
-    """The draw for an agent's settings, whose floats are numbers, or one for each learner.
+    """The draw for settings whose floats are numbers or one per learner.
 
     Raises `ValueError` for settings that do not go together, named as flags.
     """
@@ -198,14 +192,14 @@ def replay_draw(
 
 
 def draw_of(config: Any) -> Draw:
-    """The draw for a Config's fields, by the names of the arguments of `replay_draw`."""
+    """`replay_draw` for a Config's fields of the same names."""
     names = ("discount", "n_step", "hindsight", "prioritised", "correction", "correction_steps")
     return replay_draw(**same_fields(config, names))
 
 
 @config
 class PrioritySettings:
-    """Settings of agents that can draw transitions by their errors: a base of their Config."""
+    """Settings of agents that can draw by errors: a base of their Config."""
 
     prioritised: Share = 0.0  # exponent of errors, 0: uniform draws; 0.6 in arXiv:1511.05952
     correction: Share = 0.4  # exponent of the weights that correct for it; arXiv:1511.05952

@@ -1,4 +1,4 @@
-"""Replay: batches from the newest transitions of each learner, and how they are drawn."""
+"""Replay: batches from the newest transitions of each learner, and their draws."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from rljax.system.hardware import nbytes
 
 @declaration
 class Draw:
-    """How batches are drawn from a replay, and what is stored for this beside transitions."""
+    """How batches are drawn from a replay, and what is stored for this."""
 
     from_data: ClassVar[bool] = False  # batches can be mixed with rows of a data set
     has_columns: ClassVar[bool] = False  # batches carry the agent's columns
@@ -33,7 +33,7 @@ class Draw:
         return 1
 
     def extras(self, step: Step) -> dict[str, Array]:
-        """Arrays [P, E, ...] to store with the transition of a step, by their names in `extras`."""
+        """Arrays [P, E, ...] to store with a step's transition, by their names in `extras`."""
         return {}
 
     def with_goals(self, goals: Any, env: str) -> Draw:
@@ -45,13 +45,11 @@ class Draw:
         return ReplayBuffer.create(example, experience.replay_size, stack)
 
     def add(self, ring: ReplayBuffer, transitions: Transition) -> ReplayBuffer:
-        """Write transitions [P, E, ...] at the ring's position; in place where it is donated or
-        carried.
-        """
+        """See `ReplayBuffer.add`."""
         return ring.add(transitions)
 
     def write_back(self, ring: ReplayBuffer, pending: Any, experience: Replay) -> ReplayBuffer:
-        """Write what the updates have returned for the next draws, after a step was added."""
+        """Write what updates returned for the next draws, after a step was added."""
         return ring
 
     def row_bytes(self, row: float) -> float:
@@ -59,9 +57,7 @@ class Draw:
         return row
 
     def oddities(self, longest: int | None) -> Iterator[str]:
-        """Warnings about numbers that hardly work as they were meant; `longest` is the time limit
-        of episodes.
-        """
+        """Warnings about unusual numbers; `longest` is the episodes' time limit."""
         return iter(())
 
     def __call__(self, buffer: ReplayBuffer, keys: Array, experience: Replay) -> Transition:
@@ -80,7 +76,7 @@ class Uniform(Draw):
         return uniform(buffer, keys, experience, experience.batch_size)
 
 
-AS_STORED = (1.0, 0.0)  # scale and shift of rewards that are learnt from as they are stored
+AS_STORED = (1.0, 0.0)  # scale and shift of rewards, without a change
 
 
 def uniform(
@@ -118,23 +114,21 @@ def with_columns(
 
 
 def later_rows(buffer: ReplayBuffer, rows: Array, num_envs: int) -> Array:
-    """For each of `rows` of a ring: the number of newer rows of the same environment."""
+    """For each of a ring's `rows`, the number of newer rows of its environment."""
     return (buffer.position - 1 - rows) % buffer.capacity // num_envs
 
 
 @declaration
 class Replay(Experience):
-    """Batches from the newest `replay_size` transitions. With `--data`, a share of each is from the
-    data set.
-    """
+    """Batches from the newest `replay_size` transitions; with `--data` also from the data set."""
 
-    replay_size: int  # transitions kept per learner; new ones overwrite the oldest
+    replay_size: int  # transitions kept per learner
     batch_size: int  # transitions of one update
-    warmup_steps: int = 0  # steps of each learner with uniform actions, without updates
-    uniform_warmup: bool = True  # False: in the warm-up the policy acts, of another run
+    warmup_steps: int = 0  # steps of each learner without updates
+    uniform_warmup: bool = True  # False: another run's policy acts in the warm-up
     draw: Draw = Uniform()  # how batches are drawn
     clip_rewards: bool = False  # store rewards clipped to [-1, 1]
-    shift: int = 0  # pixels by which pictures are moved at random, at most; 4 in DrQ
+    shift: int = 0  # most pixels by which pictures are moved; 4 in DrQ
     beside_data: bool = False  # training needs a data set, too: `--data`
 
     kind: ClassVar[str] = "replay"
@@ -160,7 +154,7 @@ class Replay(Experience):
         self.draw.check(self)
 
     def create(self, example: Transition, stack: int = 1) -> ReplayBuffer:
-        """An empty ring; raises `ValueError` where pictures are to be moved and there are none."""
+        """An empty ring; raises `ValueError` where there are no pictures to be moved."""
         if self.shift and not has_pictures(example.observation, leading=2):
             raise ValueError(
                 f"--config.shift is {self.shift}, and no part of the observations is a picture: "
@@ -221,7 +215,7 @@ class Replay(Experience):
     def batch_bytes(self, storage: Any, data: Any, num_learners: int) -> int:
         rows, successors = storage.data, storage.successors
         row = nbytes(rows) / rows.reward.size
-        # Of each observation, one frame is stored, and two stacks are drawn.
+        # One frame is stored, and two stacks are drawn.
         if successors is not None:
             row += (2 * successors.stack - 1) * nbytes(rows.observation) / rows.reward.size
         return int(num_learners * self.num_updates * self.batch_size * self.draw.row_bytes(row))
@@ -237,7 +231,7 @@ class Replay(Experience):
 
 @config
 class ReplaySettings:
-    """Settings of every agent that learns from new experience: the base of its Config."""
+    """Settings of agents that learn from new experience: a base of their Config."""
 
     batch_size: int = 256  # transitions per update
     replay_size: int = 1_000_000  # newest transitions that are kept

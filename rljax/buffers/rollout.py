@@ -24,8 +24,8 @@ class RolloutBuffer(struct.PyTreeNode):
     """The last T steps of each environment, in order."""
 
     data: Transition  # [P, T, E, ...]
-    position: Array  # [] int32: the next step to write, shared by all learners
-    memory: Any = None  # [P, E, M...] before the first step; None where batches hold no memories
+    position: Array  # [] int32: the next step to write
+    memory: Any = None  # [P, E, M...] before the first step, if any
 
     @staticmethod
     def create(example: Transition, num_steps: int) -> RolloutBuffer:
@@ -56,9 +56,7 @@ class RolloutBuffer(struct.PyTreeNode):
         )
 
     def cut_episodes(self, num_envs: int) -> RolloutBuffer:
-        """Mark each environment's newest step as truncated unless it has ended: the next begins an
-        episode.
-        """
+        """Mark each environment's newest step as truncated unless it has ended."""
         newest = (self.position - 1) % self.data.reward.shape[1]
         truncated = self.data.truncated[:, newest] | ~self.data.terminated[:, newest]
         return self.replace(
@@ -67,7 +65,7 @@ class RolloutBuffer(struct.PyTreeNode):
 
 
 def beside(batch: Transition) -> tuple[Transition, Transition | None]:
-    """A rollout [T, E, ...], and the rows [D, ...] of the data set beside it, if there are any."""
+    """A rollout [T, E, ...], and the data set's rows [D, ...], if any."""
     extras = dict(batch.extras)
     data: Any = extras.pop(DATA, None)
     return batch.replace(extras=extras), data
@@ -99,8 +97,8 @@ def generalised_advantages(
       delta_t = r_t + gamma (1 - terminated_t) V(s'_t) - V(s_t)
       A_t     = delta_t + gamma lambda (1 - ended_t) A_{t+1}      ended: terminated or truncated
 
-    `rewards`, `values` and `next_values` are [T, E], or [T, E, K] for K kinds of reward, where
-    gamma (`discount`) and lambda (`trace_decay`) are [K], or numbers. The result has their shape.
+    `rewards`, `values`, `next_values` and the result are [T, E], or [T, E, K] for K kinds of
+    reward; gamma (`discount`) and lambda (`trace_decay`) are numbers, or [K].
     """
     ended = batch.terminated | batch.truncated
     kinds = (1,) * (rewards.ndim - ended.ndim)
@@ -111,8 +109,7 @@ def generalised_advantages(
 
 
 def minibatches(key: Array, rollout: Any, size: int) -> Any:
-    """All steps of a rollout, leaves [T, E, ...], in random order: [T E / B, B, ...], with `size`
-    B.
+    """A rollout's steps, leaves [T, E, ...], in random order: [T E / B, B, ...], with `size` B.
 
     Where a batch has a memory, whole environments are drawn, at least one: [n, T, B / T, ...], and
     of the memory [n, B / T, ...].
@@ -135,9 +132,9 @@ class Rollout(Experience):
     """One update receives all steps of an iteration, [T, E, ...], and splits them into minibatches
     of `batch_size`.
 
-    With `remembers`, its extras hold `memory` [E, M...] before the first step, and `first` [T, E],
-    which marks later steps that begin an episode. With `data_size` D, they hold `data` [D, ...],
-    random rows of the data set: see `beside`.
+    With `remembers`, extras hold `memory` [E, M...] before the first step, and `first` [T, E],
+    which marks later steps that begin an episode. With `data_size` D, they hold `data`, see
+    `beside`.
     """
 
     # of a minibatch: a divisor of T x E; with `remembers` at least T
@@ -188,9 +185,7 @@ class Rollout(Experience):
         return self.steps_per_iteration
 
     def sample(self, buffer: RolloutBuffer, data: Transition | None, keys: Array) -> Transition:
-        """The whole rollout as the only batch, [P, 1, T, E, ...], with rows of the data
-        beside it.
-        """
+        """The whole rollout as the only batch, [P, 1, T, E, ...]."""
         batch = buffer.data
         if buffer.memory is not None:
             batch = batch.replace(
@@ -205,7 +200,7 @@ class Rollout(Experience):
         )
 
     def iterate(self, loop: Any, *arguments: Any) -> Any:
-        """One iteration: it learns from a rollout, and then chooses the next action anew."""
+        """One iteration: learning from a rollout, and then the next action."""
         return loop.learn_from_rollout(*arguments)
 
     # What a run needs for it
@@ -241,6 +236,6 @@ class Rollout(Experience):
         return repeated_rows(self.batch_size, rows)
 
     def batch_bytes(self, storage: Any, data: Any, num_learners: int) -> int:
-        # Another order of the rollout, and the data set's rows beside it.
+        # Another order of the rollout, with the data set's rows.
         rows = self.data_size * num_learners
         return nbytes(storage) + (int(rows * nbytes(data) / data.reward.shape[0]) if rows else 0)

@@ -16,13 +16,13 @@ T = TypeVar("T")
 
 
 class RingRows(NamedTuple):
-    """Rows [...] of one learner's ring, and what comes after them in the same environment."""
+    """Rows [...] of one learner's ring, and what follows in their environment."""
 
     row: Array  # int32
     later: Array  # int32: the number of newer rows of the environment
     num_envs: int
     capacity: int
-    reward_affine: tuple[float, float]  # scale and shift, to the rewards that are learnt from
+    reward_affine: tuple[float, float]  # scale and shift of stored rewards
 
     def after(self, steps: Any) -> Array:
         """The rows `steps` later in the same environment."""
@@ -34,11 +34,11 @@ class TerminalRows(NamedTuple):
 
     observation: Any  # [N, O...]
     action: Any  # [N, A], or [N] where actions are discrete
-    reward: Any  # [N] their true values, in the unit from which the agent learns
+    reward: Any  # [N] true values, in the agent's unit
 
 
 def random_rows(key: Array, capacity: Any, number: int, size: int) -> Array:
-    """Random rows [P, number, size] of a data set, with replacement, for `key` [P]."""
+    """Random rows [P, number, size] of a data set, with replacement; `key` is [P]."""
     return jax.vmap(lambda key: jax.random.randint(key, (number, size), 0, capacity))(key)
 
 
@@ -48,9 +48,7 @@ def spread_rows(number: int, most: int) -> np.ndarray:
 
 
 def terminal_rows(data: Transition, rows: np.ndarray, most: int) -> TerminalRows | None:
-    """At most `most` of the `rows` of a data set [N, ...], evenly spread; None where there are
-    none.
-    """
+    """At most `most` of the `rows` of a data set [N, ...], evenly spread, if any."""
     if not len(rows):
         return None
     rows = rows[spread_rows(len(rows), most)]
@@ -66,21 +64,19 @@ def rows_of(data: T, rows: Any) -> T:
 
 
 def apart(transitions: Transition) -> tuple[Transition, Any]:
-    """Transitions without the memory in their extras, and this memory, if there is one."""
+    """Transitions without the memory in their extras, and the memory, if any."""
     extras = dict(transitions.extras)
     memory = extras.pop(MEMORY, None)
     return transitions.replace(extras=extras), memory
 
 
 def beginnings(batch: Transition) -> Array:
-    """Which steps of a batch [N, T, ...], after the first, begin an episode, as the step before
-    ended.
-    """
+    """Which steps of a batch [N, T, ...], after the first, follow an episode's end."""
     return jnp.roll(batch.terminated | batch.truncated, 1, axis=1).at[:, 0].set(False)
 
 
 def repeated_rows(batch_size: int, rows: int | None) -> Iterator[str]:
-    """A warning where a batch has more rows than the data set, if there is one."""
+    """A warning where a batch is larger than the data set, if any."""
     if rows is not None and batch_size > rows:
         yield (
             f"--config.batch-size {batch_size:,} is more than the data set's {rows:,} rows, "

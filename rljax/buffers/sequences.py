@@ -1,13 +1,11 @@
-"""Sequences: windows of consecutive steps from a replay, with the memory before each, drawn
-uniformly or by priority.
+"""Sequences: windows of consecutive steps from a replay, with the memory before each.
 
-A window has T consecutive steps of one environment and begins at every `every`-th stored step, so
-that a step is in about T / `every` windows. It may contain the ends of episodes: it says where one
-begins, and nothing is padded. It may be drawn while all of its steps are stored. Windows have the
-probabilities and weights of rows in `rljax.buffers.prioritised`.
+A window has T steps of one environment and begins at every `every`-th stored step. It may hold ends
+of episodes, and nothing is padded. Its priority and weight are those of a row in
+`rljax.buffers.prioritised`.
 
-Kapturowski et al., Recurrent Experience Replay in Distributed Reinforcement Learning, ICLR 2019.
-Its windows end with their episode, and begin with it.
+Kapturowski et al., Recurrent Experience Replay in Distributed Reinforcement Learning, ICLR 2019,
+whose windows begin and end with episodes.
 """
 
 from __future__ import annotations
@@ -30,22 +28,20 @@ from rljax.buffers.storage.ring import ReplayBuffer
 
 
 class Windows(PerLearner):
-    """The memories and priorities of a ring's windows: W of each of E environments.
+    """Memories and priorities of W windows of each of E environments.
 
-    The window of environment e that begins at step w x `every` of the ring has the number w E + e.
+    Window w E + e begins at step w x `every` of environment e.
     """
 
-    memory: Any  # [P, W, E, M...] before the first step of each window; None where none is stored
-    priorities: Priorities | None  # of the windows; None where they are drawn uniformly
-    every: int = struct.field(pytree_node=False)  # steps between beginnings of windows
+    memory: Any  # [P, W, E, M...] before each window, if stored
+    priorities: Priorities | None  # of the windows; None for uniform draws
+    every: int = struct.field(pytree_node=False)  # steps between windows' beginnings
 
     @classmethod
     def create(
         cls, memory: Any, learners: int, num_envs: int, steps: int, draw: Sequences
     ) -> Windows:
-        """The windows of an empty ring of `steps` steps, for memories like `memory` [P, E,
-        M...].
-        """
+        """The windows of an empty ring of `steps` steps, for memories like `memory`."""
         number = steps // draw.every
         stored = jax.tree.map(
             lambda x: jnp.zeros((x.shape[0], number, *x.shape[1:]), x.dtype), memory
@@ -72,7 +68,7 @@ class Windows(PerLearner):
         self, pending: Pending, step: Array, num_envs: int, exponent: Array
     ) -> Windows:
         """The windows with `pending` priorities, after the ring's `step` []; new ones have the
-        largest so far.
+        largest yet.
         """
         assert self.priorities is not None
         new = jnp.where(
@@ -83,15 +79,14 @@ class Windows(PerLearner):
 
 @declaration
 class Sequences(Draw):
-    """Windows of `length` steps. In each environment, a window begins at every `every`-th step.
+    """Windows of `length` steps, beginning at every `every`-th step of each environment.
 
-    Batches are sequences [T, B, ...] with T = `length`. `extras["first"]` [T, B] marks steps, after
-    the first one, that begin an episode. Of each window there is `extras["weight"]` [B], for the
-    losses, and with `remembers` also `extras["memory"]` [B, M...] before the first step, as it was
-    when the agent acted.
+    Batches are sequences [T, B, ...] with T = `length`. `extras["first"]` [T, B] marks later steps
+    that begin an episode. Windows have `extras["weight"]` [B], for the losses, and with `remembers`
+    `extras["memory"]` [B, M...] before the first step, from when the agent acted.
 
     With an exponent, windows are drawn by priority, and batches have `extras["row"]` [B] int32. The
-    agent returns the priorities of all windows, `metrics["priorities"]` [B].
+    agent returns `metrics["priorities"]` [B].
 
     A weight is 0 where no whole window may be drawn: only where observations are stored once and
     many short episodes end, see `rljax.buffers.storage.successors`.
@@ -105,7 +100,7 @@ class Sequences(Draw):
     flag: ClassVar[str] = "length"
 
     def steps(self, experience: Replay) -> int:
-        """Steps of each environment that the ring holds: a multiple of `every`."""
+        """Stored steps of each environment: a multiple of `every`."""
         return experience.replay_size // experience.num_envs // self.every * self.every
 
     def fewest(self, experience: Replay) -> int:
@@ -182,10 +177,8 @@ class Sequences(Draw):
         return batch.replace(extras={**batch.extras, **extras})
 
     def complete(self, ring: ReplayBuffer, num_envs: int) -> tuple[Array, Array]:
-        """The newest whole window of each environment in one learner's ring, and the number of
-        whole windows.
-
-        The first is w, from 0 to W - 1, for the window that begins at step w x `every`.
+        """For each environment of one learner's ring, the newest whole window w, of 0 to W - 1, and
+        the number of whole windows.
         """
         steps = ring.capacity // num_envs
         next_step = ring.position // num_envs
@@ -196,7 +189,7 @@ class Sequences(Draw):
 
 
 def n_step_returns(value: Array, batch: Transition, discount: Array | float, number: int) -> Array:
-    """Returns R^n_t [T, B] of sequences, for the values V_t [T, B] of their steps' successors.
+    """Returns R^n_t [T, B] of sequences; V_t [T, B] are the values of successors.
 
       R^1_t = r_t + gamma (1 - terminated_t) V_t
       R^k_t = R^1_t where t ended, and in the last step;  r_t + gamma R^{k-1}_{t+1} elsewhere

@@ -35,13 +35,13 @@ class Stream(Experience):
                 )
 
     def parallelism(self, num_learners: int, in_program: bool) -> Parallelism:
-        return "one thread"  # the products of a single transition are too small to share
+        return "one thread"  # a transition's products are too small to share
 
     def host_driver(self, within: T, beside: T, one_cpu: bool) -> T:
         return within  # it learns before it acts
 
     def idle(self, steps: int, iteration: int, on_host: bool, flag: str) -> str | None:
-        return None  # there is an update at each step
+        return None  # each step is an update
 
     def batches(self, storage: Any, data: Any, keys: Array, example: Transition) -> Transition:
         return example

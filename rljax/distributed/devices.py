@@ -1,7 +1,7 @@
 """Learners, and the environments of a rollout, spread over the devices of one or several machines.
 
-This module only places arrays, and the compiled programs follow: each device computes its own
-learners. Devices exchange only what crosses these, such as the gradients of a shared rollout.
+Only arrays are placed here, and compiled programs follow. Devices exchange what crosses learners,
+such as the gradients of a shared rollout.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ _devices_are_cores = False  # set by `prefer_cores`
 def prefer_cores() -> None:
     """Make each core of a CPU a device, unless JAX has started or the user has set their number.
 
-    Learners on separate devices run in parallel, whereas the threads of one device synchronise
-    after each product. There are never more devices than threads that XLA may use.
+    The threads of one device synchronise after each product; devices do not. There are at most as
+    many as threads that XLA may use.
     """
     global _devices_are_cores
     is_set = jax_settings.values["jax_num_cpu_devices"] > 0
@@ -50,13 +50,12 @@ def prefer_cores() -> None:
 class Spread:
     """The placement of P learners with E environments each on the devices.
 
-    The learners are divided evenly among as many devices as possible. With `split`, the remaining
-    devices divide the environments, except for cores of a CPU: they would wait for each other
-    longer than one of them needs for all environments.
+    As many devices as possible divide the learners evenly. With `split`, the remaining ones divide
+    the environments, except on cores of a CPU, where waiting would cost more.
     """
 
     def __init__(self, num_learners: int, num_envs: int = 1, *, split: bool = False) -> None:
-        """`split` is for agents that learn from rollouts of environments inside the program.
+        """`split` is for rollouts of environments inside the program.
 
         Raises `ValueError` if several processes cannot share learners and environments evenly.
         """
@@ -139,7 +138,7 @@ class Spread:
 
 
 def local(tree: Any) -> Any:
-    """A tree of whole arrays: other processes' parts are fetched, so all of them must call this."""
+    """A tree of whole arrays, fetched from other processes, so all must call this."""
     remote = [x for x in jax.tree.leaves(tree) if _is_partly_remote(x)]
     if not remote:
         return tree
@@ -150,12 +149,11 @@ def local(tree: Any) -> Any:
 
 @functools.cache
 def _gather(mesh: Mesh) -> Any:
-    """A program that copies all of its arrays to every device."""
     return jax.jit(lambda leaves: leaves, out_shardings=NamedSharding(mesh, PartitionSpec()))
 
 
 def _first_of_each_process(number: int) -> list[Any]:
-    """`number` devices in order, equally many of each process; `ValueError` if one has fewer."""
+    """`number` devices in order, equally many per process; `ValueError` for fewer."""
     groups: dict[int, list[Any]] = {}
     for device in sorted(jax.devices(), key=lambda device: device.process_index):
         groups.setdefault(device.process_index, []).append(device)

@@ -1,9 +1,8 @@
 """The processes of one run, usually one per host: one program on all of their devices.
 
-JAX connects them (`jax.distributed`). Every process runs the same code on the same values, and so
-takes the same decisions. The first process alone does what must happen once, such as writing the
-run's folder; the others receive the result. Every process must call these functions. With a single
-process, each is a plain call.
+JAX connects them (`jax.distributed`). All run the same code on the same values, and must call all
+functions here. The first alone does what must happen once, such as writing, and sends the result to
+the others. With a single process, each function is a plain call.
 """
 
 from __future__ import annotations
@@ -22,13 +21,13 @@ import numpy as np
 Result = TypeVar("Result")
 
 AUTO = "auto"
-JOIN_TIMEOUT = 300  # seconds to wait for the other processes at the start
-SHUTDOWN_TIMEOUT = 60  # seconds to wait for the other processes at the end
+JOIN_TIMEOUT = 300  # seconds to wait for others at the start
+SHUTDOWN_TIMEOUT = 60  # seconds to wait for others at the end
 EXIT_DELAY = 2.0  # seconds that `abort` waits in the last process
 
 
 class ProcessError(Exception):
-    """The processes did not find each other, or lost each other. The message says what to do."""
+    """The processes did not find or have lost each other. The message says what to do."""
 
 
 def join(
@@ -42,8 +41,8 @@ def join(
     Args:
         coordinator: HOST:PORT, where process 0 listens, or "auto" on a cluster that JAX recognises
             (SLURM, Open MPI, Kubernetes, TPU pods).
-        num_processes: the number of processes; None with "auto".
-        process_id: the number of this process, from 0; None with "auto".
+        num_processes: their number; None with "auto".
+        process_id: this process's number, from 0; None with "auto".
         timeout: seconds to wait for the others.
 
     Raises:
@@ -84,7 +83,7 @@ def join(
         raise ProcessError(
             f"cannot join the processes at {coordinator}: {problem[0]}"
         ) from problem[0]
-    # Opens the connections for collectives now: later, CPUs would wait only briefly for them.
+    # Opens the collectives' connections now: later, CPUs would wait only briefly.
     all_gather(None)
 
 
@@ -128,7 +127,7 @@ def on_first(function: Callable[[], Result]) -> Result:
 
 
 def on_all(function: Callable[[], Result]) -> Result:
-    """Call `function` in every process and return this process's own result.
+    """Call `function` in every process and return this process's result.
 
     If one process fails, it raises its error, and the others `ValueError` with its message.
     """
@@ -170,8 +169,7 @@ def require_same(describe: Callable[[], Mapping[str, Any]]) -> None:
 def abort(code: int, last: bool) -> NoReturn:
     """End a process that failed, at once: JAX's own shutdown would wait for the others in vain.
 
-    With `last`, the process first waits for a moment, in which the others report what happened to
-    them: they are connected to it, and JAX ends them when it is gone.
+    The `last` process first waits a moment for the others' reports: JAX ends them when it is gone.
     """
     sys.stdout.flush()
     sys.stderr.flush()
@@ -181,7 +179,7 @@ def abort(code: int, last: bool) -> NoReturn:
 
 
 def _gather(value: np.ndarray) -> np.ndarray:
-    """The arrays of all processes, [processes, ...]; `ProcessError` if one of them is gone."""
+    """The arrays of all processes, [processes, ...]; `ProcessError` if one is gone."""
     from jax.experimental import multihost_utils
 
     try:

@@ -1,4 +1,4 @@
-"""Launches as tasks of a Ray cluster. The task of a lost machine starts again on another one."""
+"""Launches as tasks of a Ray cluster. A lost machine's task starts again on another."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from pathlib import Path
 from typing import Any
 
 CONNECTION_TIMEOUT = 10  # seconds
-RETRIES = 10  # of a task whose machine is lost: each continues from the last checkpoint
+RETRIES = 10  # after a machine is lost, each from the last checkpoint
 
 
 @dataclasses.dataclass(frozen=True)
 class RayCluster:
-    """A Ray cluster, whose machines have the same packages, and the run folders by the same names.
+    """A Ray cluster whose machines have the same packages and the same paths of run folders.
 
-    Each task gets `cpus` cores, and one accelerator if the cluster has some.
+    Each task gets `cpus` cores, and one accelerator if there are any.
     """
 
     address: str  # "auto": the cluster of this machine; or "HOST:PORT", or "ray://HOST:PORT"
     cpus: int = 1
 
     def run(self, function: Callable[..., bool], arguments: Sequence[tuple[Any, ...]]) -> bool:
-        """Call `function` with each of `arguments`, as tasks; return whether all returned True.
+        """Call `function` with each of `arguments`, as tasks; whether all returned True.
 
         Raises `ValueError` if the cluster cannot be reached, and the error of a call.
         """
@@ -70,7 +70,7 @@ class RayCluster:
             ray.shutdown()
 
     def _require_listener(self) -> None:
-        """Raise `OSError` if nobody listens at the address. Ray itself would try for minutes."""
+        """Raise `OSError` if nobody listens: Ray itself would try for minutes."""
         if self.address != "auto":
             host, _, port = self.address.removeprefix("ray://").rpartition(":")
             if not host or not port.isdigit():
@@ -79,7 +79,7 @@ class RayCluster:
 
 
 def _run_in_folder(folder: str, function: Callable[..., bool], arguments: tuple[Any, ...]) -> bool:
-    """Call `function` in the user's folder, where there is one, as paths may be relative."""
+    """Call `function` in the user's folder, if it exists, as paths may be relative."""
     if Path(folder).is_dir():
         os.chdir(folder)
     return function(*arguments)

@@ -17,7 +17,7 @@ from jax import config as jax_settings
 
 
 def provenance() -> dict[str, Any]:
-    """Everything beside the settings that can change a number: versions, devices, precision."""
+    """What can change a number beside the settings: versions, devices, precision."""
     git = ["git", "describe", "--always", "--dirty", "--abbrev=40"]
     revision = subprocess.run(
         git, cwd=Path(__file__).resolve().parent, capture_output=True, text=True, check=False
@@ -54,7 +54,7 @@ def differences(then: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
 
 
 def versions() -> dict[str, str]:
-    """Versions of Python, and of the installed packages that can change a number."""
+    """Versions of Python and installed packages that can change a number."""
     from importlib import metadata
 
     names = [
@@ -86,9 +86,8 @@ def peak_memory() -> int:
 
 
 def device_memory() -> int | None:
-    """Bytes that JAX's device, or the machine where it gives no limit, has left; None if unknown.
-
-    The call starts JAX.
+    """Bytes that JAX's device, or where it gives no limit the machine, has left; None if unknown.
+    Starts JAX.
     """
     known = jax.local_devices()[0].memory_stats() or {}
     if "bytes_limit" not in known:
@@ -99,9 +98,8 @@ def device_memory() -> int | None:
 def available_memory(root: Path = Path("/")) -> int | None:
     """Bytes of main memory that this process can still take; None if unknown. Does not start JAX.
 
-    On Linux this is the memory that the machine has left, or less where a control group (a
-    container, a job of a cluster) sets a limit. On other systems it is all memory of the machine.
-    `root` holds /proc and /sys.
+    On Linux this is the machine's free memory, or less by the limit of a control group (a
+    container, a job of a cluster); elsewhere it is all memory. `root` holds /proc and /sys.
     """
     if sys.platform == "linux":
         known = [_memory_of_machine(root), *_memory_of_control_groups(root)]
@@ -134,7 +132,7 @@ def _memory_of_control_groups(root: Path) -> Iterator[int]:
             names = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
         else:
             continue
-        # A container may see its own group as the root, so that `place` does not exist here.
+        # A container may see its own group as the root, without `place`.
         inside = base / place.lstrip("/")
         for group in (inside, *inside.parents):
             left = _left_in(group, *names) if group.is_relative_to(base) else None

@@ -11,15 +11,16 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-PATIENCE = 3.0  # seconds after the second signal in which the run may end by itself
+PATIENCE = 3.0  # seconds for the run to end by itself after the second signal
 EXIT_INTERRUPT = 130
 
 
 class Interrupt:
-    """Turns the first Ctrl-C or SIGTERM into a request to stop. A second one stops at once.
+    """Turns the first Ctrl-C or SIGTERM into a request to stop. A second one raises
+    `KeyboardInterrupt`.
 
-    It raises `KeyboardInterrupt` as soon as Python can. Where code outside Python does not return,
-    a thread ends the process after `PATIENCE`.
+    Where code outside Python does not return after that, a thread ends the process after
+    `PATIENCE`.
     """
 
     def __init__(self, say: Callable[[str], None]) -> None:
@@ -88,7 +89,7 @@ class Interrupt:
 
 
 def leave_at_once(code: int) -> None:
-    """End this process and its children, without waiting for code that does not return."""
+    """End this process and its children, without waiting for hanging code."""
     for process in multiprocessing.active_children():
         process.kill()
     sys.stdout.flush()

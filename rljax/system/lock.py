@@ -1,9 +1,8 @@
 """A lock on a folder: one process at a time writes there.
 
-The operating system's lock on a file (`flock`) decides where the file system has it. It ends with
-its process, also after `kill -9`. The file itself names the process and shows its last sign of
-life, for other hosts and for file systems without such locks. The package `filelock` has no lock
-that is both: its leases wait in full for a dead process of another host.
+Where the file system has them, the operating system's lock on a file (`flock`) decides. It ends
+with its process. For other hosts and file systems, the file names the process and its last sign of
+life.
 """
 
 from __future__ import annotations
@@ -25,8 +24,8 @@ from pathlib import Path
 FILE = "lock.json"
 LONGEST = 1 << 16  # bytes of it that are read
 HEARTBEAT = 10.0  # seconds between signs of life
-STALE_AFTER = 120.0  # seconds without one, after which the process of another host counts as dead
-SETTLE = 1.0  # seconds after which a file system without locks shows who wrote last
+STALE_AFTER = 120.0  # seconds without one after which another host's process counts as dead
+SETTLE = 1.0  # seconds until a file system without locks shows who wrote last
 _NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP, errno.EINVAL)
 
 
@@ -35,7 +34,7 @@ class FolderInUse(ValueError):
 
 
 class LockLost(Exception):
-    """The lock is no longer this process's: its file is gone, or another process has taken over."""
+    """The lock's file is gone, or another process has taken over."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,7 +42,7 @@ class Holder:
     """The process that a lock file names."""
 
     host: str
-    machine: str  # identifies a boot of a machine: all containers on one kernel have the same
+    machine: str  # identifies a machine's boot, also for all containers on it
     process: int
     started: str  # on the machine's own clock: numbers of processes are used again
     since: str  # when it took the lock
@@ -54,8 +53,8 @@ class Lock:
     """The right to write in `folder`, from construction until `release`.
 
     Raises:
-        FolderInUse: another process has the lock. The message names it. Nothing has changed.
-        ValueError: there is a link or a pipe in the place of the lock's file.
+        FolderInUse: the process in the message has the lock. Nothing has changed.
+        ValueError: a link or a pipe is in the place of the lock's file.
         OSError: the folder does not exist, or cannot be written.
     """
 
@@ -109,7 +108,7 @@ class Lock:
                 os.close(descriptor)
 
     def _open(self) -> int:
-        """Open the file of the lock, but no link or pipe that somebody put in its place."""
+        """Open the lock's file, but no link or pipe in its place."""
         flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK
         try:
             descriptor = os.open(self.path, flags, 0o666)
@@ -123,7 +122,7 @@ class Lock:
         raise ValueError(f"'{self.path}' is a link or a pipe, not the file of a lock. Remove it.")
 
     def _take(self, descriptor: int) -> bool:
-        """Whether the lock is ours now; not where the file was removed in the meantime."""
+        """Whether the lock is ours now: not where its file was removed meanwhile."""
         locked = _flock(descriptor)
         if locked is False:
             raise FolderInUse(self._refusal(_read_patiently(self.path)))
@@ -168,11 +167,11 @@ class Lock:
 
 
 class _HeldElsewhere(FolderInUse):
-    """A process of another host has the lock, as far as its file says."""
+    """By its file, a process of another host has the lock."""
 
 
 def _flock(descriptor: int) -> bool | None:
-    """Whether this process has the file's lock now; None where the file system has none."""
+    """Whether this process has the file's lock now; None on file systems without locks."""
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -185,10 +184,10 @@ def _flock(descriptor: int) -> bool | None:
 
 
 def _is_alive(holder: Holder, path: Path, locked: bool | None) -> bool:
-    """Whether the process that a lock file names runs, as far as this one can know."""
+    """Whether the process in a lock file runs, as far as can be known."""
     this = _this_process()
     if holder.machine == this.machine and locked:
-        return False  # the operating system would not have given us its lock
+        return False  # the operating system would have refused its lock
     if holder.machine == this.machine and holder.host == this.host:
         return _start_of(holder.process) == holder.started
     return _age(path) < STALE_AFTER
@@ -242,7 +241,7 @@ def _read(path: Path) -> Holder | None:
 
 
 def _read_patiently(path: Path) -> Holder | None:
-    """The same, a moment later where the process has not written its name yet."""
+    """The same, a moment later where the name is not written yet."""
     for _ in range(20):
         if (holder := _read(path)) is not None:
             return holder

@@ -24,7 +24,7 @@ def persist_compilations() -> None:
 def prefer_one_thread() -> None:
     """Let JAX compute with one thread, if it has not begun and the user has not set their number.
 
-    A stream's products are too small to share: handing them from core to core takes longer.
+    This is faster for products as small as a stream's.
     """
     os.environ.setdefault("NPROC", "1")
 

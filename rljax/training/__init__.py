@@ -1,1 +1,1 @@
-"""How learners move through time: the plan of a training, its drivers, evaluation, schedules."""
+"""How learners move through time: plan, drivers, evaluation and schedules of a training."""

@@ -1,4 +1,4 @@
-"""The cost of an action: the parameters that it depends on, and floating-point operations."""
+"""The cost of an action: its parameters and floating-point operations."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from jax.extend.core import ClosedJaxpr, Jaxpr, jaxpr_as_fun
 from rljax.agent import Agent, EnvSpec, first_memory
 from rljax.training import agent_state
 
-# Actions counted together: computations on parameters alone are shared by the whole batch.
+# Actions counted together: they share computations on parameters alone.
 BATCH = 256
 
 
 def of_action(agent: Agent, state: Any, spec: EnvSpec, config: Any) -> dict[str, int | None]:
     """Count `parameters` and `flops_per_action` for one learner that acts without exploration.
 
-    Only the shapes of `state` and `config`, of P learners, matter. `parameters` are the numbers in
-    the networks that the action depends on, without target networks, statistics and unused critics.
-    `flops_per_action` is XLA's cost analysis of a batch, divided by its size, or None.
+    Only shapes of `state` and `config`, of P learners, matter. `parameters` are the numbers in
+    networks that the action depends on, without target networks, statistics and unused critics.
+    `flops_per_action` is XLA's count for a batch, per action, or None.
     """
 
     def action_of(state: Any, observation: Any, key: Any, config: Any) -> Any:
@@ -52,7 +52,7 @@ def of_action(agent: Agent, state: Any, spec: EnvSpec, config: Any) -> dict[str,
 def flops(program: ClosedJaxpr) -> float | None:
     """Floating-point operations of a program by XLA's cost analysis; None where XLA gives no count.
 
-    XLA counts the body of a loop once, this function as often as it runs, where that is known.
+    XLA counts a loop's body once, this function once for each run, where their number is known.
     """
     avals = [variable.aval for variable in program.jaxpr.invars]
     shapes = [jax.ShapeDtypeStruct(aval.shape, aval.dtype) for aval in avals]
@@ -65,7 +65,7 @@ def flops(program: ClosedJaxpr) -> float | None:
 
 
 def _repeated(jaxpr: Jaxpr) -> Iterator[tuple[ClosedJaxpr, int]]:
-    """The body of each loop in a program, and how many of its runs XLA does not count."""
+    """The body of each loop, and how many of its runs XLA does not count."""
     for equation in jaxpr.eqns:
         if equation.primitive.name == "scan":
             length, unroll = equation.params["length"], max(equation.params["unroll"], 1)

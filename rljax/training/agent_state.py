@@ -1,7 +1,6 @@
 """An agent's State with the statistics that normalise its observations.
 
-An agent does not know that its observations are normalised. The functions below take them as the
-environment shows them.
+The functions below take observations as the environment shows them.
 """
 
 from __future__ import annotations
@@ -18,14 +17,14 @@ from rljax.networks.inputs import Raw
 from rljax.networks.optimisation.trained import Trained, parameters_of
 from rljax.training import returns
 
-STATISTICS = "statistics"  # the part of an agent that normalises its observations
+STATISTICS = "statistics"  # the part that normalises observations
 
 
 class AgentState(struct.PyTreeNode):
     """Everything that one agent has learnt."""
 
     state: Any  # the agent's own State
-    statistics: Any  # of its observations; None where they are not normalised
+    statistics: Any  # None where observations are not normalised
     inputs: Raw = struct.field(pytree_node=False)  # how they are normalised
 
     def see(self, observation: Any) -> Any:
@@ -38,8 +37,8 @@ def create(
 ) -> AgentState:
     """A fresh agent; `base` is another run's policy, for agents with `use_base`.
 
-    `inputs` is that of the agent's own `experience`, also online after a data set, where the policy
-    still sees observations by the statistics of the data.
+    `inputs` is that of the agent's own `experience`, also online after a data set, whose statistics
+    the policy goes on to use.
     """
     state = agent.init(key, spec, config)
     if base is not None:
@@ -98,15 +97,15 @@ def perceive(
 
 
 def prepare(agent: Any, state: AgentState, data: Transition, config: Any) -> AgentState:
-    """Show a whole data set [N, ...], with its own observations, before the first update."""
+    """Show a whole data set [N, ...] with its own observations, before any update."""
     if hasattr(agent, "prepare"):
         state = state.replace(state=agent.prepare(state.state, data, config))
     return state.replace(statistics=state.inputs.prepare(state.statistics, data))
 
 
 def parts_of(state: AgentState) -> dict[str, Any]:
-    """The parts of an agent with which another one can begin, by name: the fields of its State,
-    without the states of optimisers, and the statistics where it has any.
+    """The parts of an agent with which another can begin, by name: the State's fields, without
+    optimisers' states, and any statistics.
     """
     fields = dataclasses.fields(state.state)
     names = [field.name for field in fields if field.metadata.get("pytree_node", True)]
@@ -115,7 +114,7 @@ def parts_of(state: AgentState) -> dict[str, Any]:
 
 
 def with_parts(state: AgentState, parts: Mapping[str, Any]) -> AgentState:
-    """An agent with the `parts` of another one; its optimisers stay as they are."""
+    """An agent with the `parts` of another, and its own optimisers."""
     changes = {
         name: _with_optimisers(getattr(state.state, name), part)
         for name, part in parts.items()
@@ -134,7 +133,7 @@ def _without_optimisers(part: Any) -> Any:
 
 
 def _with_optimisers(part: Any, parameters: Any) -> Any:
-    """`part` with other parameters, of the structure of `_without_optimisers(part)`."""
+    """`part` with other parameters, built like `_without_optimisers(part)`."""
 
     def replaced(node: Any, x: Any) -> Any:
         return node.replace(parameters=x) if _is_trained(node) else x

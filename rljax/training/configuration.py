@@ -1,7 +1,7 @@
 """Settings by name and type: values of Python, JSON and text become fields of a Config or of a
 run's `Settings`.
 
-It imports JAX only inside functions, because the command line imports it first.
+Only functions import JAX: the command line imports this module first.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from decimal import Decimal, InvalidOperation
 from numbers import Real
 from typing import Any
 
-INT32 = 2**31 - 1  # the largest integer of a setting: compiled programs count in int32
+INT32 = 2**31 - 1  # the largest integer: compiled programs count in int32
 MOST_DIGITS = 18  # of a number with an exponent: 1e999999999 would fill the memory
 
-# Names in Stable-Baselines3 and CleanRL, and the settings here that each may mean.
+# Names in Stable-Baselines3 and CleanRL, and what each may mean here.
 ELSEWHERE = {
     "tau": ("target_rate", "expectile"),
     "gamma": ("discount",),
@@ -88,7 +88,7 @@ def _is_whole(value: Any) -> bool:
 
 
 def require_integers(config: Any) -> None:
-    """Raise `ValueError` for integers of a Config that compiled programs cannot count to."""
+    """Raise `ValueError` for a Config's integers beyond those of compiled programs."""
 
     def require(value: Any, flag: str) -> None:
         for part in value if isinstance(value, tuple) else ():
@@ -103,7 +103,7 @@ def require_integers(config: Any) -> None:
 def setting(config: Any, name: str) -> str:
     """Translate another suite's name of a setting: "gamma" is `discount`.
 
-    Fields of `config`, unknown names, and names that could mean two fields are returned unchanged.
+    Fields of `config`, unknown and ambiguous names are returned unchanged.
     """
     fields = {field.name for field in dataclasses.fields(config)}
     meant = [other for other in ELSEWHERE.get(name, ()) if other in fields]
@@ -111,10 +111,11 @@ def setting(config: Any, name: str) -> str:
 
 
 def replace(config: Any, values: Mapping[str, Any], origin: str) -> Any:
-    """`config` with `values`, each coerced to the type of its field.
+    """`config` with `values`, each coerced to its field's type, or one value per learner for a
+    float.
 
-    A float may have one value per learner. `origin` begins the messages. Raises `ValueError` for a
-    name that is no field, with similar names, and the errors of `coerce`.
+    `origin` begins the messages. Raises `ValueError` for a name that is no field, and the errors of
+    `coerce`.
     """
     hints = typing.get_type_hints(type(config))
     fields = [field.name for field in dataclasses.fields(config)]
@@ -138,7 +139,7 @@ def replace(config: Any, values: Mapping[str, Any], origin: str) -> Any:
 def parse(config: Any, name: str, text: str, origin: str) -> Any:
     """A value of the setting `name` from text: "3e-4", "true", "none", "256x256".
 
-    Raises `ValueError` for a name that is no setting of `config`, and for no value of the setting.
+    Raises `ValueError` for a name or a value that does not exist.
     """
     hints = typing.get_type_hints(type(config))
     if name not in hints:
@@ -189,8 +190,8 @@ def coerce(label: str, value: Any, hint: Any, most: int = INT32) -> Any:
     tuples. Hints are bool, int, float, str, `Literal`, `Mapping`, tuples of names or integers,
     tuples of tuples of integers, and unions of these with None.
 
-    Raises `TypeError` for a value of another type, and `ValueError` for an integer beyond `most`
-    and for a text that is no choice of a `Literal`.
+    Raises `TypeError` for another type, and `ValueError` for an integer beyond `most` or a text
+    that is no choice of a `Literal`.
     """
     native_value = native(value)
     kinds = _kinds(hint)
@@ -216,7 +217,7 @@ def coerce(label: str, value: Any, hint: Any, most: int = INT32) -> Any:
 
 
 def _tuple(label: str, value: Sequence[Any], kind: Any, most: int) -> tuple[Any, ...]:
-    """A tuple of names, of integers, or of tuples of integers of one length, as `kind` says."""
+    """A tuple of names, of integers, or of tuples of integers, by `kind`."""
     if kind is str:
         return tuple(text(label, part) for part in value)
     length = len(typing.get_args(kind)) or None  # of each inner tuple, in a tuple of tuples
@@ -286,7 +287,7 @@ def stack(config: Any, num_learners: int) -> Any:
 
 
 def varied(config: Any) -> dict[str, tuple[float, ...]]:
-    """The settings that differ between learners: their names, and one value per learner."""
+    """The settings that differ between learners, with one value per learner."""
     values = {name: getattr(config, name) for name in _floats(config)}
     return {
         name: tuple(map(float, value))
@@ -296,8 +297,8 @@ def varied(config: Any) -> dict[str, tuple[float, ...]]:
 
 
 def flags_behind(module: Any, config: Any, name: str) -> str:
-    """The flags of the settings on which the field `name` of the agent's declaration depends,
-    as text: those of the numbers whose change changes it.
+    """The flags, as text, of the numbers in the Config whose change changes the declaration's field
+    `name`.
     """
     import numpy as np
 
@@ -332,7 +333,7 @@ def _listed(value: Any) -> Any:
 
 
 def native(value: Any) -> Any:
-    """Python's numbers, tuples and mappings in place of those of NumPy and JAX, at any depth."""
+    """Python's numbers, tuples and mappings for those of NumPy and JAX, at any depth."""
     if isinstance(value, Mapping):
         return {name: native(entry) for name, entry in value.items()}
     if isinstance(value, list | tuple):

@@ -1,12 +1,12 @@
 """Evaluation: the policy plays complete episodes without exploration.
 
-Each environment plays exactly one episode, so that short episodes are not favoured. The seed of an
-episode depends only on the learner's seed, the step and the episode's number, so that a resumed run
-repeats evaluations exactly. Policies that draw random actions even without exploration draw them
-from the seed of the learner's first episode alone.
+Each environment plays one episode, so that short ones are not favoured. Its seed depends only on
+the learner's seed, the step and the episode's number, so that a resumed run repeats evaluations
+exactly. Policies that are random even without exploration draw from the seed of the learner's first
+episode alone.
 
-An episode that goes on at the environment's time limit, or after `LIMIT` steps where there is none,
-is cut there, and `Episodes.cut` marks its return.
+An episode is cut at the environment's time limit, or after `LIMIT` steps where there is none, and
+`Episodes.cut` marks its return.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from rljax.training.learner import flat, per_learner
 from rljax.training.programs import Contents, compiled, shared
 from rljax.training.settings import Settings
 
-LIMIT = 10_000  # environment steps of an evaluated episode, where the environment has no limit
+LIMIT = 10_000  # steps of an evaluated episode, where the environment has no limit
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,13 +42,13 @@ class Episodes:
 
     returns: np.ndarray  # [P, N] undiscounted
     lengths: np.ndarray  # [P, N] environment steps
-    cut: np.ndarray  # [P, N] bool: the episode had not ended at the evaluation's limit
-    success: np.ndarray | None = None  # [P, N] in {0, 1}; None where it is not reported
+    cut: np.ndarray  # [P, N] bool: it had not ended at the evaluation's limit
+    success: np.ndarray | None = None  # [P, N] in {0, 1}, if reported
     # [P, N] sums by name
     signals: Mapping[str, np.ndarray] = dataclasses.field(default_factory=dict)
 
     def details(self, learner: int) -> dict[str, Any]:
-        """One learner's `cut`, `success` and `signals` where there are any, ready for JSON."""
+        """One learner's `cut`, `success` and `signals`, if any, ready for JSON."""
         success = None if self.success is None else self.success[learner].tolist()
         entries = {
             "cut": int(self.cut[learner].sum()),
@@ -62,7 +62,7 @@ def policy(agent: Agent) -> Callable[[Any, Any, Any, Any, Any, Any], tuple[Array
     """The policy of P learners without exploration.
 
     It maps (states, observations [P, N, O...], keys [P], time [], config, memories [P, N, ...]) to
-    actions [P, N, A] and the next memories, None where the agent remembers nothing.
+    actions [P, N, A] and the next memories, if any.
     """
 
     def decide(
@@ -78,15 +78,15 @@ def policy(agent: Agent) -> Callable[[Any, Any, Any, Any, Any, Any], tuple[Array
 
 
 def sequence_length(agent: Agent, config: Any) -> int | None:
-    """The number of actions of one decision; None where the agent emits no sequences."""
+    """The actions of one decision; None where the agent emits no sequences."""
     name = acting(agent, config).sequence
     return None if name is None else getattr(config, name)
 
 
 def deciding(agent: Agent, config: Any, steps: int | None) -> tuple[Any, Any]:
-    """The agent and its Config for one decision in every `steps` steps; None changes nothing.
+    """The agent and its Config for a decision in every `steps` steps; None changes nothing.
 
-    Sequences of actions get this length; other agents hold each action.
+    Sequences get this length; other agents hold each action.
     """
     name = acting(agent, config).sequence
     if steps is not None and name is not None:
@@ -98,15 +98,14 @@ def deciding(agent: Agent, config: Any, steps: int | None) -> tuple[Any, Any]:
 class HeldActions:
     """An agent that decides once in every `steps` steps, and repeats its action in between.
 
-    Source: Patel and Siegelmann, Overcoming Slow Decision Frequencies in Continuous Control,
-    arXiv:2410.08979.
+    Source: Patel and Siegelmann, Overcoming Slow Decision Frequencies, arXiv:2410.08979.
     """
 
     agent: Agent
     steps: int
 
     def remember(self, spec: EnvSpec, config: Any) -> Any:
-        """The agent's own memory, the repeated action, and the number of steps it has lasted."""
+        """The agent's memory, the repeated action, and for how many steps it has lasted."""
         return {
             "agent": first_memory(self.agent, spec, config),
             "action": jnp.zeros(spec.action_shape, spec.action_dtype),
@@ -127,7 +126,7 @@ class HeldActions:
 
 
 def _keys(seeds: Any, num_learners: int) -> Array:
-    """One key per learner [P], made from the seed of its first episode; `seeds` are [P x N]."""
+    """Keys of the learners [P], from the first of their `seeds` [P x N]."""
     return keys_of(np.asarray(seeds, np.uint32).reshape(num_learners, -1)[:, 0])
 
 
@@ -144,16 +143,16 @@ class PolicyProgram:
 
 
 class HostedEvaluator:
-    """Plays N episodes of each of P learners in P x N environments on the host."""
+    """Plays N episodes of each of P learners in environments on the host."""
 
     def __init__(self, agent: Agent, environments: Hosted, num_learners: int) -> None:
-        """`environments` holds P x N environments, in the order of the learners."""
+        """`environments` holds P x N environments, in the learners' order."""
         self.hosted, self.num_learners, self.spec = environments, num_learners, environments.spec
         self.hosted.tolerant = num_learners > 1
         self.policy = PolicyProgram(Contents(agent))
 
     def __call__(self, state: Any, seeds: Sequence[int], config: Any) -> Episodes:
-        """Play one episode from each of `seeds` [P x N], in the first process alone."""
+        """See `CompiledEvaluator`; the first process alone plays."""
         whole = local(state)
         return processes.on_first(lambda: self._episodes(whole, seeds, config))
 
@@ -192,7 +191,7 @@ class HostedEvaluator:
 
 @dataclasses.dataclass(frozen=True)
 class EpisodeProgram:
-    """A program that plays episodes, which the evaluators of an agent and environment share."""
+    """A program that plays episodes, shared by evaluators of an agent and environment."""
 
     agent: Contents
     environment: AutoReset
@@ -270,8 +269,8 @@ def make(
 ) -> HostedEvaluator | CompiledEvaluator:
     """An evaluator that plays `episodes` episodes of each learner in the environment `name`.
 
-    `inside` is that environment, if it is inside the program and was made before. `limit` may hold
-    "max_episode_steps" for an environment on the host.
+    `inside` is that environment, if already made inside the program. `limit` may hold
+    "max_episode_steps" for the host's.
     """
     if envs.is_compiled(name):
         return CompiledEvaluator(agent, envs.make(name) if inside is None else inside, num_learners)
@@ -280,7 +279,7 @@ def make(
 
 
 def evaluate(evaluator: Any, state: Any, settings: Settings, step: int, config: Any) -> Episodes:
-    """Play `eval_episodes` episodes with each learner, seeded by its own seed and the step."""
+    """Play `eval_episodes` episodes with each learner, seeded by its seed and the step."""
     number = settings.eval_episodes
     seeds = [
         s for seed in settings.seeds for s in environment_seeds(seed, EVALUATE, step, number=number)

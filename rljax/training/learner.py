@@ -1,7 +1,7 @@
 """A learner is an agent with its buffer; `Learner` moves P of them through the same steps.
 
-Every array of a state has the leading axis P, except the counters: a branch on an unbatched counter
-stays a branch under `vmap`. All functions here are pure; the drivers compile them.
+A state's arrays have the leading axis P, except counters: a branch on an unbatched counter stays
+one under `vmap`. All functions are pure; the drivers compile them.
 """
 
 from __future__ import annotations
@@ -38,21 +38,20 @@ from rljax.training.programs import Contents
 from rljax.training.tally import Tally, add_to_tally, empty_tally
 
 LARGEST = 2**31 - 1  # of int32
-CYCLE = 2**30  # a counter that would pass LARGEST goes back by this number
+CYCLE = 2**30  # a counter that would pass LARGEST goes back by this
 
 
 def counted(counter: Any, by: Any = 1) -> Any:
     """`counter` + `by` for a non-negative int32 or int, with `by` at most 2^30.
 
-    Where a counter would pass 2^31 - 1, it goes back by 2^30, so that it never overflows and never
-    becomes small again. This is enough for comparisons with numbers up to 2^30, and for random
-    keys, which then repeat those of 2^30 steps before.
+    Beyond 2^31 - 1 a counter goes back by 2^30. It never gets smaller than that, so that
+    comparisons with numbers up to 2^30 hold; random keys repeat those of 2^30 steps before.
     """
     return counter - CYCLE * (counter > LARGEST - by) + by
 
 
 def environment_steps(steps: Any, num_envs: int) -> Any:
-    """Environment steps of each learner after `steps` of each environment; at most 2^31 - 1."""
+    """Each learner's environment steps after `steps` of each environment; at most 2^31 - 1."""
     most = LARGEST // num_envs
     return (min(steps, most) if isinstance(steps, int) else jnp.minimum(steps, most)) * num_envs
 
@@ -68,29 +67,29 @@ def flat(rows: Any) -> Any:
 
 
 class Hyperparameters(struct.PyTreeNode):
-    """A Config of P learners and the experience that it declares, with floats [P]."""
+    """A Config of P learners and its declared experience, with floats [P]."""
 
     config: Any
     experience: Experience
-    inputs: Raw = struct.field(pytree_node=False)  # how the agent's observations are normalised
+    inputs: Raw = struct.field(pytree_node=False)  # of observations
 
 
 class LearnerState(struct.PyTreeNode):
-    """All that P learners have learnt and collected. Counters are folded into the fixed keys."""
+    """What P learners have learnt and collected. Counters are folded into the fixed keys."""
 
     agent: AgentState  # [P, ...]
-    storage: Any  # the buffer that the experience creates; None where it stores nothing
+    storage: Any  # the experience's buffer, if any
     tally: Tally
     key_act: Array  # [P]
     key_update: Array  # [P]
     steps: Array  # [] int32: steps of each environment so far; see `counted`
     updates: Array  # [] int32: updates of each learner so far; see `counted`
-    pending: Pending | None = None  # priorities that the next step writes, if there are any
+    pending: Pending | None = None  # priorities that the next step writes
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Learner:
-    """P learners of one agent. Those that compute the same are equal, and share programs."""
+    """P learners of one agent. Equal ones share programs."""
 
     agent: Agent
     spec: EnvSpec
@@ -111,7 +110,7 @@ class Learner:
     def hyperparameters(self, config: Any) -> Hyperparameters:
         """A stacked Config, whose floats are arrays [P], with the experience declared for it.
 
-        All learners share a single number of the declaration.
+        Learners share single numbers of the declaration.
         """
         by_agent = self.agent.experience(config)
         declared = by_agent if self.declare is None else self.declare(config)
@@ -123,9 +122,9 @@ class Learner:
     def init(
         self, keys: Array, hyper: Hyperparameters, data: Transition | None = None
     ) -> LearnerState:
-        """Fresh learners from one key each, [P], and the data set [N, ...] where there is one.
+        """Fresh learners from one key each, [P], and the data set [N, ...], if any.
 
-        Raises `ValueError` where a function of the agent breaks its contract: see `returns`.
+        Raises `ValueError` where the agent breaks its contract: see `returns`.
         """
         config, experience = hyper.config, hyper.experience
         key_agent, key_act, key_update = jnp.moveaxis(
@@ -175,8 +174,8 @@ class Learner:
     def perceive(
         self, state: LearnerState, observation: Any, first: Array, hyper: Hyperparameters
     ) -> LearnerState:
-        """Count each observation [P, E, ...] once before an action;
-        `first` [P, E] marks those that begin an episode.
+        """Count each observation [P, E, ...] once before an action; `first` [P, E] marks beginnings
+        of episodes.
         """
         if TRANSITION in state.tally.first_bad:
             # After a value that is not finite no episode begins: learning has ended.
@@ -185,21 +184,21 @@ class Learner:
         return state.replace(agent=perceive(state.agent, observation, first, hyper.config))
 
     def prepare(self, state: LearnerState, data: Transition, config: Any) -> LearnerState:
-        """Show the whole data set [N, ...] to the agents, before the first update."""
+        """Show the agents the whole data set [N, ...], before the first update."""
         prepare = functools.partial(agent_state.prepare, self.agent)
         return state.replace(
             agent=self.over_learners(prepare, (0, None, 0))(state.agent, data, config)
         )
 
     def remembers(self, hyper: Hyperparameters) -> bool:
-        """Whether the agents remember earlier observations with these settings."""
+        """Whether these agents remember earlier observations."""
         return jax.eval_shape(lambda: first_memory(self.agent, self.spec, hyper.config)) is not None
 
     def recall(self, extras: Any, first: Any, hyper: Hyperparameters) -> Any:
         """The memories [P, E, ...] to act with; None where the agent remembers nothing.
 
-        `extras` are those of the last action, None before the first one. `first` [P, E] marks the
-        environments in which an episode begins.
+        `extras` are the last action's, None before the first. `first` [P, E] marks environments
+        that begin an episode.
         """
         fresh = first_memory(self.agent, self.spec, hyper.config, *first.shape)
         if fresh is None or extras is None:
@@ -211,7 +210,7 @@ class Learner:
     ) -> tuple[Array, dict[str, Any]]:
         """Exploring actions [P, E, ...] for observations [P, E, ...]; uniform ones in the warm-up.
 
-        The extras hold `memory`, that of `recall`, before and after the action.
+        `memory`, that of `recall`, goes into the extras, before and after the action.
         """
         config, experience = hyper.config, hyper.experience
         keys = jax.vmap(jax.random.fold_in, in_axes=(0, None))(state.key_act, state.steps)
@@ -252,9 +251,9 @@ class Learner:
     ) -> LearnerState:
         """Learn at once from a transition [P, 1, ...], and count the step.
 
-        The metric `TRANSITION` reports the first observation or reward that is not finite. A
-        learner with such a value learns from it and is spoiled. Once every learner has met one, or
-        where `intact` [] is False, all learners stay unchanged.
+        The metric `TRANSITION` reports the first observation or reward that is not finite, which
+        spoils its learner. Once every learner has met one, or where `intact` [] is False, all
+        learners stay unchanged.
         """
         inputs = jax.tree.leaves(
             (transition.observation, transition.next_observation, transition.reward)
@@ -276,7 +275,7 @@ class Learner:
         return learnt.replace(tally=tally, steps=counted(state.steps))
 
     def ready(self, steps: Any, experience: Experience) -> Any:
-        """Whether updates may begin after `steps` steps of each environment; never batched."""
+        """Whether updates may begin after each environment's `steps` steps; never batched."""
         return experience.ready(environment_steps(steps, experience.num_envs))
 
     def update(
@@ -284,7 +283,7 @@ class Learner:
     ) -> LearnerState:
         """Do the U updates of one iteration, each on its own batch; one gather draws them all.
 
-        All learners share the data set `data` [N, ...], where there is one.
+        Learners share the data set `data` [N, ...], if any.
         """
         keys = self.batch_keys(state.key_update, state.updates)
         batches = hyper.experience.sample(state.storage, data, keys)
@@ -292,12 +291,12 @@ class Learner:
         return learnt.replace(storage=state.storage)
 
     def batch_keys(self, key_update: Array, updates: Any) -> Array:
-        """The keys [P] that draw the batches of the iteration after `updates` updates."""
+        """The keys [P] of the batches of the iteration after `updates` updates."""
         keys = jax.vmap(jax.random.fold_in, in_axes=(0, None))(key_update, updates)
         return jax.vmap(lambda key: jax.random.split(key)[0])(keys)
 
     def learn(self, state: LearnerState, batches: Transition, config: Any) -> LearnerState:
-        """Do one update on each of the batches [P, U, B, ...], without the buffer."""
+        """Do one update on each of the batches [P, U, B, ...]."""
         keys = jax.vmap(jax.random.fold_in, in_axes=(0, None))(state.key_update, state.updates)
         number = batches.reward.shape[1]
         key_noise = jax.vmap(lambda key: jax.random.split(jax.random.split(key)[1], number))(keys)
@@ -326,7 +325,7 @@ class Learner:
         return state.replace(pending=pending)
 
     def over_learners(self, function: Callable[..., Any], in_axes: Any = 0) -> Callable[..., Any]:
-        """`vmap` over P. A single learner's axis is squeezed: its products have no batch axis."""
+        """`vmap` over P. One learner's axis is squeezed: products have no batch axis."""
         if self.num_learners > 1:
             return jax.vmap(function, in_axes=in_axes)
 
@@ -340,8 +339,7 @@ class Learner:
 
         return single
 
-    # With a `jit` of their own JAX traces these two only once: at the start of a run, tracing takes
-    # longer than most other work.
+    # With a `jit` of their own JAX traces these two only once, which takes long.
 
     @functools.cached_property
     def _explore(self) -> Callable[..., Any]:
@@ -388,5 +386,5 @@ def _with_memory(extras: dict[str, Any], memory: Any, after: Any) -> dict[str, A
 
 
 def before(extras: Any) -> Any:
-    """The memory before an action with these extras; None where the agent remembers nothing."""
+    """The memory before the action of these extras, if any."""
     return extras[MEMORY]["before"] if MEMORY in extras else None

@@ -1,6 +1,6 @@
-"""The code that the settings of a run name: files of agents and environments, and modules.
+"""The code that a run's settings name: files of agents and environments, and modules.
 
-A run's config.json may be somebody else's. `rljax.trust` decides whether its code may run.
+Its config.json may be somebody else's: `rljax.trust` decides what may run.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from rljax import envs, trust
 from rljax.training import registry
 from rljax.training.settings import Settings
 
-PARTS = ("agent", "env", "eval_env")  # the settings of a run that can name code
+PARTS = ("agent", "env", "eval_env")  # settings that can name code
 
 
 def named_code(settings: Settings, parts: Sequence[str] = PARTS) -> dict[str, str]:
-    """The code that `parts` of a run's settings name, by the setting.
+    """The code that `parts` of a run's settings name, by setting.
 
-    Code is the absolute path of a file, "module NAME", or an argument of an environment that
+    It is an absolute path, "module NAME", or an environment's argument that
     `rljax.trust.unsafe_argument` refuses.
     """
     names = {part: getattr(settings, part) for part in parts}
@@ -27,7 +27,7 @@ def named_code(settings: Settings, parts: Sequence[str] = PARTS) -> dict[str, st
 
 
 def environment_code(env: str) -> dict[str, str]:
-    """The code that runs when the environment `env` is made, as in `named_code`."""
+    """The code that making the environment `env` runs, as in `named_code`."""
     code = _code("env", env)
     return {} if code is None else {"env": code}
 

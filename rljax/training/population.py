@@ -1,4 +1,4 @@
-"""The learners of a population: how they differ, which diverged, and what they inherit."""
+"""The learners of a population: differences, divergence, and inheritance."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ class Member:
     """One learner of a population, as config.json describes it."""
 
     seed: int
-    settings: Mapping[str, float]  # only the settings in which the learners differ
+    settings: Mapping[str, float]  # in which the learners differ
 
 
 def members(config: Any, seeds: Sequence[int]) -> list[Member]:
-    """The members of a population, in order. Raises `ValueError` where two are the same."""
+    """The members of a population, in order. Raises `ValueError` for two equal ones."""
     varied = configuration.varied(config)
     rows = [
         Member(seed, {name: values[p] for name, values in varied.items()})
@@ -44,7 +44,7 @@ def members(config: Any, seeds: Sequence[int]) -> list[Member]:
 
 
 def settings(rows: Sequence[Member]) -> list[tuple[Mapping[str, float], list[int]]]:
-    """The distinct settings in order of first appearance, each with its learners' indices."""
+    """The distinct settings by first appearance, each with its learners' indices."""
     learners: dict[Any, list[int]] = {}
     for p, row in enumerate(rows):
         learners.setdefault(tuple(row.settings.items()), []).append(p)
@@ -57,17 +57,17 @@ def label(values: Mapping[str, Any]) -> str:
 
 
 def shown(value: Any) -> str:
-    """A setting's value as text that `rljax.training.configuration.parse` can read."""
+    """A setting's value as text for `rljax.training.configuration.parse`."""
     if isinstance(value, tuple):
         return "x".join(map(str, value))
     return f"{value:g}" if isinstance(value, float) else str(value).lower()
 
 
 class Frozen:
-    """The diverged learners of a population.
+    """The diverged learners of a population, each with its last finite state.
 
-    Each keeps its last state in which all numbers were finite. The program still computes them,
-    because its number of learners is fixed, and after each chunk the kept copies replace them.
+    The program still computes them, because its number of learners is fixed; after each chunk the
+    kept copies replace them.
     """
 
     def __init__(self, num_learners: int) -> None:
@@ -87,12 +87,12 @@ class Frozen:
         self._copies = structure.unflatten(_remember(~self.mask, leaves, copies))
 
     def put_back(self, state: Any) -> Any:
-        """The agents' State, in which the kept copies replace the frozen learners."""
+        """The agents' State with the kept copies of frozen learners."""
         return choose(self.mask, self._copies, state) if self.records else state
 
 
 def choose(mask: np.ndarray, new: Any, old: Any) -> Any:
-    """Copy learners [P] from `new` where `mask` is True, from `old`, if there is one, elsewhere.
+    """Copy learners [P] from `new` where `mask` is True, else from `old`, if any.
 
     Drivers donate states, so a copy is needed.
     """
@@ -112,8 +112,7 @@ def _gather(learners: Any, leaves: list[Array]) -> list[Array]:
     return [leaf[learners] for leaf in leaves]
 
 
-# These functions take leaves, not States: JAX treats the States of two agents as equal where their
-# fields are equal, and might return the other agent's.
+# These functions take leaves: JAX might return another agent's State with equal fields.
 @jax.jit
 def _select(mask: Any, new: list[Array], old: list[Array]) -> list[Array]:
     return [
@@ -132,10 +131,10 @@ def _remember(mask: Any, new: list[Array], old: list[Array]) -> list[Array]:
 
 def inheritance(wanted: Any, given: Any, parts: Sequence[str], source: str) -> dict[str, Any]:
     """The parts [P, ...] of another run's AgentState `given` [P', ...] with which P new learners
-    begin: those named `parts`, or without any all that both have; see `agent_state.parts_of`.
+    begin: those named `parts`, or else all that both have; see `agent_state.parts_of`.
 
     `wanted` has the shapes of the new AgentState. P' is 1 or P. `source` names the other run.
-    Raises `ValueError` where the numbers of learners, the names or the shapes of parts do not fit.
+    Raises `ValueError` where numbers of learners, names or shapes do not fit.
     """
     here, there = parts_of(wanted), parts_of(given)
     common = [name for name in here if name in there]
@@ -174,7 +173,7 @@ def inheritance(wanted: Any, given: Any, parts: Sequence[str], source: str) -> d
 
 
 def digest(tree: Any) -> str:
-    """The SHA-256 of all numbers of a tree of arrays, in hexadecimal."""
+    """The SHA-256 of all numbers in a tree, in hexadecimal."""
     sha256 = hashlib.sha256()
     for leaf in jax.tree.leaves(tree):
         is_key = jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)

@@ -1,8 +1,7 @@
 """Compiled programs that all trainings of one process share.
 
-JAX keeps a compiled program with its function, so that each training of a sweep, with functions of
-its own, would trace, lower and load every program again, which takes seconds. Objects that hold
-compiled functions are kept here, and an equal object gives way to the first one.
+JAX keeps a compiled program with its function, and would trace, lower and load it again for each
+training of a sweep. So objects with compiled functions are kept here, and replace equal ones.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ import jax
 
 T = TypeVar("T", bound=Hashable)
 
-MOST = 16  # objects in the cache: programs take memory maps, and Linux allows a process 65,530
+MOST = 16  # objects: programs take memory maps, of which Linux allows a process 65,530
 
 
 def compiled(**options: Any) -> Callable[[Callable[..., Any]], Any]:
@@ -31,8 +30,8 @@ def compiled(**options: Any) -> Callable[[Callable[..., Any]], Any]:
 def shared(owner: T, arguments: Any) -> T:
     """`owner`, or an equal object that was given before for arguments of the same structure.
 
-    Compiled functions of `owner` depend only on the fields by which it is compared. The structure
-    of `arguments`, such as an agent's Config, holds the settings that shape programs.
+    Compiled functions of `owner` depend only on the fields by which it is compared; the structure
+    of `arguments`, such as a Config, holds settings that shape programs.
     """
     return _first(owner, jax.tree.structure(arguments))
 
@@ -44,13 +43,13 @@ def _first(owner: T, structure: Any) -> T:
 
 
 class Contents:
-    """The attributes of a module now: they differ after a change or a reload of the module."""
+    """The attributes of a module now: a change or reload makes others."""
 
     def __init__(self, module: Any) -> None:
         """Objects that are not modules are compared by identity."""
         held = tuple(vars(module).values()) if isinstance(module, ModuleType) else ()
         self.module: Any = module
-        self.held = (module, *held)  # keeps them alive, so that no other object gets their identity
+        self.held = (module, *held)  # alive, so that no other object gets their identity
         self.identities = tuple(map(id, self.held))
 
     def __eq__(self, other: object) -> bool:

@@ -48,7 +48,7 @@ def names() -> list[str]:
 
 
 def load_agent(name: str) -> types.ModuleType:
-    """An agent's module, by name ("sac") or by the path of a user's own file ("./mine.py").
+    """An agent's module, by name ("sac") or by a file's path ("./mine.py").
 
     Raises `ValueError` for an unknown name, a missing file, or a file that is not an agent.
     """
@@ -63,13 +63,13 @@ def load_agent(name: str) -> types.ModuleType:
 
 
 def file_of(name: str) -> str | None:
-    """The path of a user's own agent; None for an agent that ships with rljax."""
+    """The path of a user's own agent; None for rljax's."""
     is_file = name.endswith(".py") and Path(name).resolve().parent != AGENTS.resolve()
     return name if is_file else None
 
 
 def source(name: str) -> str:
-    """The text of an agent that ships with rljax. Raises `ValueError` for an unknown name."""
+    """The text of an agent of rljax. Raises `ValueError` for an unknown name."""
     if name not in names():
         raise ValueError(
             f"no agent '{name}' to start from. {nearest(name, names())}All of them: rljax "
@@ -79,19 +79,19 @@ def source(name: str) -> str:
 
 
 def summary(name: str) -> str:
-    """What an agent is, from the first line of its docstring, without importing it."""
+    """What an agent is, from its docstring's first line, without importing it."""
     return _first_line(name)["summary"]
 
 
 def title(name: str) -> str:
-    """An agent's name as its paper writes it, from the first line of its docstring."""
+    """An agent's name in its paper, from its docstring's first line."""
     return _first_line(name)["title"]
 
 
 def families() -> dict[str, list[str]]:
-    """The agents' names by family, in the order of `FAMILIES`, and then others.
+    """The agents' names by family, in the order of `FAMILIES`, then others.
 
-    The first line of an agent's docstring is "TITLE [FAMILY]: what it is".
+    An agent's docstring begins with "TITLE [FAMILY]: what it is".
     """
     agents_of: dict[str, list[str]] = {family: [] for family in FAMILIES}
     for name in names():
@@ -151,7 +151,7 @@ def _load_file(path: Path) -> types.ModuleType:
 
 
 def _cause(error: BaseException, path: Path) -> str:
-    """The error of importing the file at `path`, with its line in that file."""
+    """The error of importing the file at `path`, with its line there."""
     if isinstance(error, SyntaxError):
         from rljax.envs.environment import syntax
 
@@ -165,10 +165,10 @@ def _cause(error: BaseException, path: Path) -> str:
 
 def presets(agent: str, variant: str | None = None) -> dict[str, dict[str, Any]]:
     """An agent's presets: a mapping from environments (or patterns such as "brax/*") to settings
-    and their `source`. A table `online` holds the settings that change when a run goes on online.
+    and their `source`. A table `online` holds the changes when a run goes on online.
 
-    A `variant` has a file of its own, AGENT.VARIANT.toml. The presets of a user's own file are in a
-    .toml file of the same name beside it.
+    A `variant` is in AGENT.VARIANT.toml. Presets of a user's own file lie beside it, with the same
+    name.
     """
     ending = ".toml" if variant is None else f".{variant}.toml"
     path = Path(agent).with_suffix(ending)
@@ -191,12 +191,12 @@ def preset(
     *data: str | None,
     variant: str | None = None,
 ) -> Any:
-    """The agent's Config for an environment or a data set or both:
-    its defaults, then every preset that matches.
+    """The agent's Config for an environment or a data set or both: its defaults, then every preset
+    that matches.
 
-    `data` are the names of the data set. Presets override earlier ones: shorter patterns, longer
-    ones, the exact name of the environment, that of the data set, and last those of a `variant`.
-    Raises `ValueError` where the agent has no such variant, or none for this environment.
+    `data` are the data set's names. Later presets override: from shorter to longer patterns, the
+    environment's exact name, the data set's, and last those of a `variant`. Raises `ValueError`
+    where a variant does not exist or does not match.
     """
     config = module.Config()
     for name in (None, variant) if variant is not None else (None,):
@@ -225,7 +225,7 @@ def _no_variant(
 
 
 def preset_online(agent: str, environment: str | None, *data: str | None) -> dict[str, Any]:
-    """The settings that the same presets change when a run goes on online."""
+    """The changes of the same presets when a run goes on online."""
     sections, changes = presets(agent), {}
     for pattern in _matching(sections, environment, *data):
         changes |= sections[pattern].get("online", {})

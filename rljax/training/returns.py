@@ -1,9 +1,8 @@
 """What an agent's functions return, asserted once at the start of a run.
 
-Shapes are known when JAX traces the functions, so that nothing is computed for it. Each failure is
-a `ValueError` of one sentence, which names the function, the agent's file and what it must return.
-Axes: `P` learners, `E` environments, `B` rows of a batch. Sentences leave P out, as agents do not
-know of it.
+JAX traces the functions, and nothing is computed. A `ValueError` names the function, the agent's
+file and what it must return. Axes: `P` learners, `E` environments, `B` rows of a batch. Messages
+leave out P, which agents do not see.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from rljax.agent import EnvSpec, Weighted
 
 
 def require_parts(agent: Any, function: str, returned: Any, *names: str) -> Any:
-    """Return what a function has returned, which must be a tuple of the parts `names`."""
+    """What a function has returned: a tuple of the parts `names`."""
     is_tuple = isinstance(returned, tuple)
     if not is_tuple or len(returned) != len(names):
         kind = f"tuple of {len(returned)}" if is_tuple else type(returned).__name__
@@ -29,7 +28,7 @@ def require_parts(agent: Any, function: str, returned: Any, *names: str) -> Any:
 def require_action(
     agent: Any, spec: EnvSpec, action: Any, extras: Any, rows: tuple[int, int]
 ) -> None:
-    """Actions must be [P, E, A...] and all extras [P, E, ...]; `rows` is (P, E)."""
+    """Actions must be [P, E, A...], extras [P, E, ...]; `rows` is (P, E)."""
     environments = "one row for each of the observations [E, O...]"
     if action.shape != (*rows, *spec.action_shape):
         raise _error(
@@ -60,21 +59,20 @@ def require_action(
 
 
 def require_memory(agent: Any, before: Any, after: Any) -> None:
-    """The memory after an action must be built as the one before it."""
+    """The memory after an action must be built as before it."""
     rule = "each part keeps the shape and type that `remember` says"
     _require_same(agent, "act", "memory", before, after, rule)
 
 
 def require_state(agent: Any, before: Any, after: Any) -> None:
-    """The State that `update` returns must be built as the one before it."""
+    """The State after `update` must be built as before it."""
     rule = "each field keeps its structure, shape and type"
     _require_same(agent, "update", "State", before, after, rule)
 
 
 def require_metrics(agent: Any, metrics: Any, num_learners: int, batch_size: int | None) -> None:
-    """Metrics must be scalars, [P], and priorities [P, B] where batches are drawn by them.
-
-    `batch_size` is None where they are not.
+    """Metrics must be scalars, [P], and priorities [P, B], with `batch_size` None where there are
+    none.
     """
     _require_dictionary(agent, "update", "metrics", metrics)
     for name, metric in metrics.items():
@@ -111,7 +109,7 @@ def _error(agent: Any, function: str, returned: str, expected: str) -> ValueErro
 
 
 def _difference(before: Any, after: Any) -> str:
-    """The first leaf in which two trees differ, in words; "" where they do not."""
+    """The first leaf in which two trees differ, in words; "" for none."""
     one, other = (dict(_leaves(tree)) for tree in (before, after))
     for path in one | other:
         if path not in other:

@@ -1,5 +1,5 @@
-"""Settings that change during training: by the run's length, by a given schedule,
-or by population-based training, which leads to a piecewise constant schedule for each learner.
+"""Settings that change during training: by the run's length, by a given schedule, or by
+population-based training.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from rljax.training.settings import Settings
 
 Values = Mapping[str, Sequence[float]]  # settings by name, one value per learner
 
-BROKEN = -1e9  # the value of a policy that breaks a limit, times 1 plus its excess
+BROKEN = -1e9  # a policy's value beyond a limit, times 1 plus its excess
 
 
 def constrained(value: float, sums: Mapping[str, float], most: Mapping[str, float]) -> float:
     """A policy's value: its return, or beyond a limit a number below all returns.
 
-    `sums` are the means of signals per episode, `most` their limits. The number falls with the sum
-    of all excesses, each as a share of its limit.
+    `sums` are means of signals per episode, `most` their limits. The number falls with the sum of
+    all excesses, as shares of their limits.
     """
     excess = sum(
         max(0.0, sums[name] - limit) / max(abs(limit), 1.0) for name, limit in most.items()
@@ -36,7 +36,7 @@ class Change:
     """The changes at one step."""
 
     values: dict[str, list[float]]  # settings by name, one value per learner [P]
-    parents: np.ndarray  # [P] the learner whose agent each learner continues, or its own index
+    parents: np.ndarray  # [P] whose agent each learner continues, perhaps its own
 
 
 class SettingsSchedule(Protocol):
@@ -48,7 +48,7 @@ class SettingsSchedule(Protocol):
         ...
 
     def change(self, step: int, scores: np.ndarray, values: Values) -> Change | None:
-        """The change after `step` for learners with these scores [P] and settings, or None."""
+        """The change after `step` for learners with these scores [P], if any."""
         ...
 
 
@@ -56,24 +56,23 @@ class SettingsSchedule(Protocol):
 class PopulationBased:
     """Population-based training: the worst learners go on from the best ones.
 
-    Every `every` steps the learners are ranked by their last evaluation. Each of the worst `share`
-    takes over the agent and the settings of a learner drawn from the best `share`. Each setting is
-    then multiplied by one of `factors` and clipped to its range. A learner keeps its own storage,
-    environments and random numbers.
+    Every `every` steps, by the last evaluation, each of the worst `share` takes over agent and
+    settings of a learner drawn from the best `share`. Each setting is multiplied by one of
+    `factors` and clipped to its range. Storage, environments and random numbers stay.
 
     Source: Jaderberg et al., Population Based Training of Neural Networks, arXiv:1711.09846,
     sections 3 and 4.1: truncation selection with a fifth, and perturbation by 0.8 or 1.2.
     """
 
     ranges: Mapping[str, tuple[float, float]]  # settings that change: lowest and highest value
-    every: int  # steps; a run rounds this up to a multiple of the steps between evaluations
+    every: int  # steps; rounded up to a multiple of those between evaluations
     share: float = 0.2
     factors: tuple[float, float] = (0.8, 1.2)
     seed: int = 0
     limits: Mapping[str, float] = dataclasses.field(default_factory=dict)
 
     def check(self, varied: Collection[str]) -> None:
-        """Raise `ValueError` for a small `every`, or a setting that is not `varied`."""
+        """Raise `ValueError` for a small `every` or a setting not `varied`."""
         if self.every < 1:
             raise ValueError(
                 f"settings are to change every {self.every} steps, it must be at least 1."
@@ -109,7 +108,7 @@ class PopulationBased:
 def scores(
     schedule: SettingsSchedule, returns: np.ndarray, signals: Mapping[str, np.ndarray]
 ) -> np.ndarray:
-    """The learners' `constrained` mean returns [P]; `signals` are means per episode, [P] each."""
+    """The learners' `constrained` mean returns [P], by `signals` per episode, [P] each."""
     limits = schedule.limits
     sums = [{name: float(signals[name][p]) for name in limits} for p in range(len(returns))]
     pairs = zip(returns, sums, strict=True)
@@ -118,13 +117,13 @@ def scores(
 
 @dataclasses.dataclass(frozen=True)
 class Piecewise:
-    """Settings that all learners take over after given steps."""
+    """Settings of all learners after given steps."""
 
     changes: Sequence[tuple[int, Mapping[str, float]]]
     limits: Mapping[str, float] = dataclasses.field(default_factory=dict)
 
     def change(self, step: int, scores: np.ndarray, values: Values) -> Change | None:
-        """The new settings after `step`; None where they do not change."""
+        """The new settings after `step`, if they change."""
         number = len(scores)
         for when, settings in self.changes:
             if when == step:
@@ -134,7 +133,7 @@ class Piecewise:
 
 
 def in_steps(module: Any, config: Any, settings: Settings) -> Any:
-    """`config` with settings that are shares of the run in steps, by the agent's `schedule`."""
+    """`config` with shares of the run in steps, by the agent's `schedule`."""
     if not hasattr(module, "schedule"):
         return config
     steps = float(settings.steps)
@@ -147,7 +146,7 @@ def in_steps(module: Any, config: Any, settings: Settings) -> Any:
 
 
 def differences(module: Any, config: Any, before: Settings, after: Settings) -> list[str]:
-    """The settings that follow another length of the run: "decay_steps 1,000 -> 2,000"."""
+    """Settings that follow the run's new length: "decay_steps 1,000 -> 2,000"."""
     old, new = (in_steps(module, config, settings) for settings in (before, after))
     names = [field.name for field in dataclasses.fields(config)]
     pairs = [(name, np.ravel(getattr(old, name)), np.ravel(getattr(new, name))) for name in names]
@@ -159,7 +158,7 @@ def differences(module: Any, config: Any, before: Settings, after: Settings) -> 
 
 
 def schedule(described: Mapping[str, Any] | None) -> SettingsSchedule | None:
-    """The schedule that JSON describes: {"schedule": [[step, settings]]} or `PopulationBased`."""
+    """The schedule of JSON: {"schedule": [[step, settings]]} or `PopulationBased`."""
     if described is None:
         return None
     if "schedule" in described:
@@ -172,9 +171,9 @@ def schedule(described: Mapping[str, Any] | None) -> SettingsSchedule | None:
 def schedule_of_learner(
     learner: int, initial: Values, changes: Iterable[Mapping[str, Any]]
 ) -> list[tuple[int, dict[str, float]]]:
-    """The schedule of settings that led to a learner's final agent: those of its ancestors.
+    """The settings over time that led to a learner's final agent: those of its ancestors.
 
-    `initial` has the settings of all learners at step 0. `changes` are a run's records, in order.
+    `initial` has all learners' settings at step 0. `changes` are a run's records, in order.
     """
     entries: list[tuple[int, dict[str, float]]] = []
     for change in reversed(list(changes)):
@@ -193,7 +192,7 @@ def _end_of_learning(module: Any, config: Any, settings: Settings) -> float:
 
 
 def early_end(module: Any, config: Any, settings: Settings) -> str | None:
-    """A warning where the learning rate falls to 0 before the last twentieth of the run."""
+    """A warning where the learning rate is 0 before the last twentieth of the run."""
     until = _end_of_learning(module, config, settings)
     if settings.then_online or until > 0.95 * settings.steps:
         return None
@@ -205,7 +204,7 @@ def early_end(module: Any, config: Any, settings: Settings) -> str | None:
 
 
 def require_rate(module: Any, config: Any, settings: Settings) -> None:
-    """Raise `ValueError` where the learning rate falls to 0 before the end of the online stage."""
+    """Raise `ValueError` where the learning rate falls to 0 before the online stage ends."""
     until = _end_of_learning(module, config, settings)
     if until < settings.steps + settings.then_online:
         raise ValueError(

@@ -1,4 +1,4 @@
-"""The settings of a run, apart from its agent's hyperparameters."""
+"""The settings of a run, without its agent's hyperparameters."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ WEIGHTS = {  # weights of a data set's rows, and the setting of each
 class Settings:
     """All settings of a run except the agent's hyperparameters.
 
-    Steps are environment steps of each learner, or updates from a data set alone.
+    Steps are each learner's environment steps, or updates from a data set alone.
     """
 
     agent: str  # name, or path of a user's own file
@@ -82,7 +82,7 @@ def settings_of(described: Mapping[str, Any]) -> Settings:
 def seeds_of(seeds: int | Sequence[int]) -> tuple[int, ...]:
     """The seeds 0, 1, ... of a number of learners, or the given seeds.
 
-    Raises `ValueError` for more than `MOST_LEARNERS`, before they are listed.
+    Raises `ValueError` for more than `MOST_LEARNERS`.
     """
     if isinstance(seeds, Sequence):
         listed = seeds
@@ -99,7 +99,7 @@ def seeds_of(seeds: int | Sequence[int]) -> tuple[int, ...]:
 
 
 def check_settings(settings: Settings) -> None:
-    """Raise `ValueError` for numbers out of range, and for settings without those they need."""
+    """Raise `ValueError` for numbers out of range, and for settings that lack another."""
     if settings.then_online < 0:
         raise ValueError(f"--then-online is {settings.then_online}, it must be at least 0.")
     share_of(settings.offline_share)
@@ -137,8 +137,8 @@ def check_settings(settings: Settings) -> None:
 def share_of(text: float | str) -> float | str | tuple[float, float, int]:
     """The share of the data set in batches: a number in [0, 1), "pooled", or "A:B:N" as (A, B, N).
 
-    A:B:N goes linearly from A to B over N new transitions of each learner. Raises `ValueError` for
-    anything else.
+    The last goes linearly from A to B over N new transitions of each learner. Raises `ValueError`
+    otherwise.
     """
     if text == POOLED or (not isinstance(text, str) and 0 <= text < 1):
         return text

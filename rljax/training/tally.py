@@ -14,12 +14,12 @@ from rljax.agent import Array, Weighted
 class Tally(struct.PyTreeNode):
     """Metrics summed over the updates since the last report.
 
-    Each has arrays of its own: stacked into one, XLA:CPU would reduce them in a serial loop.
+    Each has its own arrays: XLA:CPU would reduce stacked ones in a serial loop.
     """
 
     total: dict[str, Array]  # [P] sums of the metric
     weight: dict[str, Array]  # [P] number of values summed
-    # [P] int32: the first update with a value that is not finite; -1 where there is none
+    # [P] int32: the first update that is not finite; -1 for none
     first_bad: dict[str, Array]
 
 
@@ -31,7 +31,7 @@ def empty_tally(names: tuple[str, ...], num_learners: int) -> Tally:
 
 
 def add_to_tally(tally: Tally, metrics: dict[str, Any], update: Array) -> Tally:
-    """Add the metrics [P] of one update to the tally; `update` [] is its number."""
+    """Add an update's metrics [P] to the tally; `update` [] is its number."""
     total, weight, first_bad = dict(tally.total), dict(tally.weight), dict(tally.first_bad)
     for name, metric in metrics.items():
         is_weighted = isinstance(metric, Weighted)

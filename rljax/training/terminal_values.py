@@ -1,7 +1,7 @@
 """Whether critics see the end of an episode: the values of terminal rows of a data set.
 
-Nothing follows a terminal row, so the true value of its action is its reward. Critics that give
-much more have not learnt where episodes end, and their policy has no reason to avoid it.
+The true value of a terminal action is its reward. Critics that give much more have not learnt where
+episodes end, and their policy has no reason to avoid it.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ PARAMETERS = ["state", "observation", "action", "config"]  # of the optional par
 
 @dataclasses.dataclass(frozen=True)
 class Means:
-    """The compiled mean value of rows, which trainings of the same agent share."""
+    """The compiled mean value of rows, shared by an agent's trainings."""
 
     agent: Contents
 
@@ -45,7 +45,7 @@ class Means:
 class TerminalValues:
     """The metrics `terminal/value` and `terminal/reward` of P learners: means over terminal rows.
 
-    They take no random numbers and do not change learning.
+    They use no random numbers.
     """
 
     def __init__(self, agent: Any, rows: TerminalRows) -> None:
@@ -53,7 +53,7 @@ class TerminalValues:
         self.means, self.rows, self.reward = Means(Contents(agent)), rows, float(rows.reward.mean())
 
     def __call__(self, state: Any, config: Any, spread: Spread) -> dict[str, np.ndarray]:
-        """The metrics [P] for States and Configs stacked over P, on the devices of `spread`."""
+        """The metrics [P] for States and Configs stacked over P, on `spread`."""
         means = shared(self.means, (state, config)).of(
             state, spread.everywhere(self.rows), spread.learners(config)
         )

@@ -1,7 +1,7 @@
 """Arguments of environments in a stranger's file: which ones may reach `gymnasium.make`.
 
-An argument can be a file that the environment opens, or a module that it imports. So a stranger's
-file may only set numbers, truth values, None, plain words, and lists and objects of these.
+An argument may be a file to open or a module to import, so only numbers, truth values, None, plain
+words, and lists and objects of these are allowed.
 """
 
 from __future__ import annotations

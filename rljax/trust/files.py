@@ -1,4 +1,4 @@
-"""Which files of a folder may be opened: the folder may come from somebody else."""
+"""Which files of a folder, perhaps somebody else's, may be opened."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ class RefusedFileError(ValueError):
 
 
 def regular(path: Path) -> Path:
-    """`path`; raises `RefusedFileError` for a device or a pipe, which may have no end."""
+    """`path`; raises `RefusedFileError` for a device or a pipe."""
     if path.exists() and not path.is_file() and not path.is_dir():
         raise RefusedFileError(
             f"'{path}' is a device or a pipe, not a file. Restore it from a copy of the folder."
@@ -22,8 +22,8 @@ def regular(path: Path) -> Path:
 
 
 def safe(path: Path, copies: int = 2) -> Path:
-    """`path`; raises `RefusedFileError` for a link, a device, a pipe, and a file of which the free
-    memory does not hold `copies`.
+    """`path`; raises `RefusedFileError` for a link, device or pipe, and where free memory does not
+    hold `copies` of the file.
     """
     if path.is_symlink():
         raise RefusedFileError(
@@ -44,7 +44,7 @@ def safe(path: Path, copies: int = 2) -> Path:
 
 
 def links(folder: Path) -> Iterator[Path]:
-    """All links in and below a folder; the folder alone if it is one itself."""
+    """All links in and below a folder; the folder alone if it is one."""
     if folder.is_symlink():
         yield folder
     else:

@@ -1,4 +1,4 @@
-"""A folder that may be somebody else's: which of its code and which of its pickles may run."""
+"""A folder of anybody: which of its code and pickles may run."""
 
 from __future__ import annotations
 
@@ -18,23 +18,22 @@ HOW = "add --trust (in Python: trust=True, or trust.Folder(path, trusted=True) a
 class Folder:
     """The folder of a run, a grid or a sweep, with the user's word on it.
 
-    Its files may name code (of an agent, of an environment, or a module that registers
-    environments) and hold pickles. Both run if this user's seal is on them, or if the folder is
-    `trusted`: the user vouches for it now, whoever made it.
+    Code that its files name (an agent, an environment, or a module that registers environments) and
+    pickles run only under this user's seal, or where the folder is `trusted`.
     """
 
     path: Path
     trusted: bool = False
 
     def other(self, path: str | Path) -> Folder:
-        """Another folder, which this one's files name: the user's word holds for it too."""
+        """Another folder that this one's files name, with the same trust."""
         return Folder(Path(path), self.trusted)
 
     def require_code(self, file: str, code: Mapping[str, str], seals: Any) -> None:
         """Raise `ValueError` if a file of the folder names code that this user has not named.
 
-        `code` is what the settings in `file` name, by the setting. `seals` are those there: any
-        value, because the file may be somebody else's.
+        `code` is what the settings in `file` name, by setting. `seals` are those there, of any
+        type.
         """
         if self.trusted:
             return
@@ -65,7 +64,7 @@ class Folder:
 
 
 def require_no_code(env: str, code: Mapping[str, str], where: str) -> None:
-    """Raise `ValueError` if making `env` runs `code`. The data called `where` chose it, no user."""
+    """Raise `ValueError` if making `env`, which the data called `where` chose, runs `code`."""
     for name in code.values():
         raise ValueError(
             f"the file of '{where}' names the environment {env!r}. Making it uses {name!r}, which "

@@ -1,8 +1,7 @@
 """Seals: signatures that only this user can make, on this machine.
 
-Whoever begins a run names its code, and `seals` signs the names. States of environments are signed
-likewise. The key in ~/.rljax/key, which only this user can read, is made when it is first needed.
-Where no key can be made, there are no seals.
+They sign names of code and states of environments. The key ~/.rljax/key, which only this user can
+read, is made when first needed; where this fails, there are no seals.
 """
 
 from __future__ import annotations

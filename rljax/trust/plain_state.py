@@ -1,8 +1,5 @@
-"""Attributes of environments as plain data: numbers, texts, containers, arrays,
-random generators and spaces.
-
-Unlike pickles, plain data name no code: decoding makes only values of the kinds below. Shared
-values stay shared, and cycles remain.
+"""Attributes of environments as plain data, which name no code. Shared values stay shared, and
+cycles remain.
 
 A document is a list of nodes, roots, and buffers of bytes. A value is None, a truth value, a
 number, a text, or [i] for node i. A node is a kind and its content:
@@ -14,7 +11,7 @@ number, a text, or [i] for node i. A node is a kind and its content:
     object                               a Gymnasium space or running mean, and its attributes
     action                               a button of the Arcade Learning Environment
     part                                 a part that the reader has, by its place
-    same                                 a function or class, which the reader must have itself
+    same                                 a function or class that the reader must have
 """
 
 from __future__ import annotations
@@ -55,7 +52,7 @@ class StateEncoder:
     """Turns a value into nodes and buffers.
 
     `parts` and the values of all `attributes` are given by their places. `loses_state` says whether
-    a copy of a value would behave differently.
+    a copy would behave differently.
     """
 
     def __init__(
@@ -160,7 +157,7 @@ class StateDecoder:
         return self._values[index]
 
     def _fill(self, index: int, kind: str, content: list[Any]) -> None:
-        """Make a container. It is stored before its items, because these may refer to it."""
+        """Make a container, stored before its items, which may refer to it."""
         container: Any
         if kind == "dict":
             container = self._values[index] = {}
@@ -224,8 +221,8 @@ def load(
 ) -> Callable[[str], Any]:
     """A function that decodes the values of a plain document by their names; see `StateDecoder`.
 
-    Both raise errors of any type for a document that `dump` did not make, and `ValueError` for one
-    that was cut, or has more than `most` bytes without compression.
+    Both raise errors of any type for documents that `dump` did not make, and `ValueError` for one
+    that was cut, or has more than `most` uncompressed bytes.
     """
     unpacking = zlib.decompressobj()
     content = memoryview(unpacking.decompress(document[len(PLAIN) :], most))

@@ -1,4 +1,4 @@
-"""Saved states of environments: plain ones run no code, and pickles can run any code."""
+"""Saved states of environments: plain ones run no code, and pickles any."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ PICKLED = (
 
 
 class TrustedState(bytes):
-    """A saved state that this user saved, or trusts now: it may be a pickle."""
+    """A state that this user saved, or trusts now: it may be a pickle."""
 
 
 def is_pickle(state: bytes) -> bool:

@@ -6,10 +6,10 @@ LINES = "\n\t"  # control characters that belong to text of several lines
 
 
 def printable(text: object, keep: str = "", most: int | None = None) -> str:
-    """Text that does nothing to a terminal: control characters become escapes, such as \\x1b.
+    """Text that does nothing to a terminal: control characters become escapes, such as \x1b.
 
-    This includes line breaks, unless `keep` has them, and characters that reverse the direction of
-    text. Of a longer text, the first `most` characters and "..." remain.
+    This includes line breaks, unless in `keep`, and characters that reverse the text's direction.
+    Longer text is cut to `most` characters and "...".
     """
     whole = str(text)
     shown = "".join(

@@ -1,3 +1,1 @@
-"""The arrays of a replay: the ring, successors of its rows that no row holds,
-and sum trees of priorities.
-"""
+"""The arrays of a replay: the ring, successors that are no row's, and sum trees."""

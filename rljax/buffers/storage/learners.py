@@ -11,7 +11,7 @@ from flax import struct
 
 
 class PerLearner(struct.PyTreeNode):
-    """Parts with a leading axis P. Those that are named in `shared` have none."""
+    """Parts with a leading axis P, except those that `shared` names."""
 
     shared: ClassVar[tuple[str, ...]] = ()
 

@@ -16,17 +16,16 @@ from rljax.buffers.storage.successors import Successors, is_large, newest_frame
 class ReplayBuffer(PerLearner):
     """A ring of transitions per learner: the newest overwrite the oldest.
 
-    `position` and `size` are never batched: a batched index would turn the slice update into a
-    scatter. Large observations are stored once: `data.next_observation` is then None,
-    `data.observation` holds the newest frame of each, and `successors` the observations that are
-    the successors of no stored row.
+    `position` and `size` are never batched: this would turn the slice update into a scatter. Where
+    large observations are stored once, `data.next_observation` is None, `data.observation` holds
+    the newest frame of each, and `successors` those that are no row's.
     """
 
     data: Transition  # [P, capacity, ...]
     position: Array  # [] int32: the next row to write
-    size: Array  # [] int32: number of rows that hold a transition
+    size: Array  # [] int32: rows that hold a transition
     successors: Successors | None = None
-    index: Any = None  # a `PerLearner` of the draw, such as the priorities of rows
+    index: Any = None  # the draw's `PerLearner`, such as priorities
 
     shared: ClassVar[tuple[str, ...]] = ("position", "size")
 
@@ -34,8 +33,8 @@ class ReplayBuffer(PerLearner):
     def create(cls, example: Transition, capacity: int, stack: int = 1) -> ReplayBuffer:
         """An empty ring for transitions with the shapes of `example` [P, E, ...].
 
-        The capacity is rounded down to a multiple of E, so that no write wraps in its middle.
-        `stack` is the number of frames in an observation.
+        The capacity is rounded down to a multiple of E, so that no write wraps. `stack` is the
+        number of frames in an observation.
         """
         num_envs = example.reward.shape[1]
         successors = None
@@ -80,9 +79,7 @@ class ReplayBuffer(PerLearner):
         return jnp.minimum(self.size + number, self.capacity)
 
     def cut_episodes(self, num_envs: int) -> ReplayBuffer:
-        """Mark each environment's newest row as truncated unless it has ended: the next begins an
-        episode.
-        """
+        """Mark each environment's newest row as truncated unless it has ended."""
         newest = (self.position - num_envs + jnp.arange(num_envs)) % self.capacity
         cut = ~self.data.terminated[:, newest] & (self.size > 0)
         successors = self.successors
@@ -100,9 +97,7 @@ class ReplayBuffer(PerLearner):
 
     @property
     def window(self) -> tuple[Array, Array] | None:
-        """The oldest and the newest row that may be drawn; None where all that are written
-        may be.
-        """
+        """The oldest and the newest row that may be drawn; None for all written ones."""
         if self.successors is None:
             return None
         return (self.position - self.drawable) % self.capacity, (self.position - 1) % self.capacity
@@ -113,7 +108,7 @@ class ReplayBuffer(PerLearner):
 
     def row_of(self, step: Array, environment: Array, num_envs: int) -> Array:
         """The row of an environment [...] at a `step` [...] from 0 to `drawable` / E - 1, in any
-        order of time.
+        order.
         """
         if self.successors is None:
             return step * num_envs + environment

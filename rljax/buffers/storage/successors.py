@@ -1,10 +1,9 @@
-"""Successors: the next observations that no row of a ring holds, so that large observations are
-stored once.
+"""Successors: next observations that no row of a ring holds, where large observations are stored
+once.
 
-Where an episode goes on, the successor of a row is the observation of the environment's next row.
-The newest rows have no next row yet, and the last row of an episode never has one: their true
-successors are kept beside the ring, the latter in a smaller ring of finals. Stacks of frames are
-stored frame by frame.
+Within an episode, a row's successor is the observation of the environment's next row. Those of the
+newest rows, and in a smaller ring those at ends of episodes (finals), are kept beside the ring.
+Stacks are stored frame by frame.
 """
 
 from __future__ import annotations
@@ -23,22 +22,22 @@ from rljax.buffers.storage.learners import PerLearner
 
 SHARE = 16  # rows of a ring for each final that is kept
 FEWEST = 64  # finals, where the ring is so large
-NEVER = 2**31  # the step of an empty final's owner: it is always long ago
+NEVER = 2**31  # an empty final's step: always long ago
 
 
 class Successors(PerLearner):
     """The part of a ring beside its rows.
 
-    A frame is the newest of the `stack` frames of an observation. There are F finals: a sixteenth
-    of the ring's rows, at least `FEWEST` and E. If more episodes end, the newest finals overwrite
-    the oldest; their rows, and all older ones, are then no longer drawn.
+    A frame is the newest of an observation's `stack` frames. There are F finals: a sixteenth of the
+    ring's rows, at least `FEWEST` and E. Rows whose final was overwritten, and all older ones, are
+    no longer drawn.
     """
 
-    frames: Any  # [P, E + F, ...] the successors of the newest rows, then the finals
+    frames: Any  # [P, E + F, ...] the newest rows' successors, then the finals
     place: Array  # [P, capacity] int32: a row's final in `frames`; -1 where its episode goes on
-    owned: Array  # [P, F] uint32: the number of the step that owns each final
+    owned: Array  # [P, F] uint32: the step that owns each final
     cursor: Array  # [P] int32: the next final to write
-    usable: Array  # [P] int32: the number of newest rows that may be drawn
+    usable: Array  # [P] int32: newest rows that may be drawn
     earlier: Array | None  # [P, capacity] uint8: earlier frames of a row's episode, < stack
     passed: Array | None  # [P, E] uint8: the same of the next rows
     steps: Array  # [] uint32: steps written, never batched
@@ -104,9 +103,7 @@ class Successors(PerLearner):
         return part.replace(place=self.place.at[:, newest].set(place), passed=passed)
 
     def _keep(self, ended: Array) -> tuple[Successors, Array]:
-        """Keep the newest rows' successors as finals where they `ended` [P, E], and say where, or
-        -1.
-        """
+        """Keep the newest rows' successors where they `ended` [P, E], and say where, or -1."""
         number, finals = self.num_envs, self.owned.shape[1]
         index = (self.cursor[:, None] + jnp.cumsum(ended, axis=1) - ended) % finals  # [P, E]
         # In steps, of overwritten finals' owners.
@@ -133,9 +130,7 @@ class Successors(PerLearner):
         return joined(self._frames(ring, rows, self.stack), rows.ndim)
 
     def next_observations(self, ring: Any, rows: Array, is_newest: Array) -> Any:
-        """The true next observations of `rows` [...]; `is_newest` [...] where there is no next row
-        yet.
-        """
+        """Next observations of `rows` [...], of which `is_newest` [...] have no next row yet."""
         place, capacity = self.place[rows], self.place.shape[0]
         in_frames = (place >= 0) | is_newest
         index = jnp.where(place >= 0, place, rows % self.num_envs)

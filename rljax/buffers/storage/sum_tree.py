@@ -1,9 +1,8 @@
-"""Sum trees: rows drawn with probabilities in proportion to their mass, in time O(log N).
+"""Sum trees: rows drawn in proportion to their mass, in time O(log N).
 
 A tree is an array float32 [2 N] for N rows, N a power of two. Node 1 is the root, node i has the
-children 2 i and 2 i + 1, and node N + i is row i. An inner node is the sum of its children, added
-anew with every change, so that rounding errors do not grow. All functions are of one tree;
-`jax.vmap` makes them of many.
+children 2 i and 2 i + 1, and node N + i is row i. Every change adds the children of an inner node
+anew, so that rounding errors do not grow. Functions are of one tree, for `jax.vmap`.
 """
 
 from __future__ import annotations
@@ -20,8 +19,8 @@ def size(rows: int) -> int:
 
 
 def write(sums: Array, rows: Array, mass: Array) -> Array:
-    """The tree after `rows` [M] were given the `mass` [M]; of equal rows the last counts, negative
-    ones are ignored.
+    """The tree with the `mass` [M] of `rows` [M]; the last of equal rows counts, negative ones do
+    not.
     """
     order = jnp.argsort(rows, stable=True)
     ordered = rows[order]
@@ -39,7 +38,7 @@ def write_apart(sums: Array, rows: Array, mass: Array) -> Array:
         place = jnp.where(rows >= 0, place // 2, beyond)
         return sums.at[place].set(sums[2 * place] + sums[2 * place + 1], mode="drop"), place
 
-    # Loops over levels compile and run faster than the levels one after another.
+    # Loops over levels compile and run faster than unrolled levels.
     return jax.lax.fori_loop(0, levels(sums), up, (sums.at[place].set(mass, mode="drop"), place))[0]
 
 
@@ -48,12 +47,12 @@ def draw(
 ) -> Array:
     """Independent draws [*shape] of rows, with replacement: P(row) = mass / total mass.
 
-    `window` is the first and the last row [] of those that may be drawn, around the end where the
-    first is behind the last. Rows without mass are never drawn.
+    `window` has the first and the last row [] that may be drawn, and wraps where the first is
+    behind the last. Rows without mass are never drawn.
 
-    Each draw goes down from the root. At each node it takes a new random number u in [0, 1), and
-    goes left where u (left + right) < left. So the precision of a probability is relative to it;
-    with one number for the whole way it would depend on the number of rows.
+    At each node from the root down, a new random number u in [0, 1) decides: left where
+    u (left + right) < left. With one number for all levels, precision would fall with the number
+    of rows.
     """
     random = jax.random.uniform(key, (levels(sums), *shape))
     edges = None if window is None else _edges(sums, *window)
@@ -78,10 +77,8 @@ Edge = tuple[Array, Array, Array, Array, Array]
 
 
 def _edges(sums: Array, first: Array, last: Array) -> Edge:
-    """For each level, from the root's children down, [levels] each.
-
-    The nodes above the window's first and last row; the mass of the one from the first row on, of
-    the other up to the last; and whether the window goes around the end.
+    """[levels] each, from the root's children down: the nodes above the window's first and last
+    row, their masses inside it, and whether it wraps.
     """
 
     def up(edge: Edge, _: None) -> tuple[Edge, Edge]:
@@ -98,8 +95,8 @@ def _edges(sums: Array, first: Array, last: Array) -> Edge:
 def _inside(sums: Array, node: Array, edge: Edge) -> Array:
     """The mass of nodes [...] inside the window.
 
-    Where a node holds the whole window, it is only known to be positive. This is enough: the node
-    beside it has nothing.
+    Of a node that holds the whole window it is only known to be positive, which is enough: its
+    sibling has nothing.
     """
     start, stop, behind, before, wraps = edge
     whole = jnp.where(wraps, (node > start) | (node < stop), (node > start) & (node < stop))

@@ -1,4 +1,4 @@
-"""Compiled programs that call functions on the host, and the persistent cache for them."""
+"""Compiled programs that call functions on the host, and their persistent cache."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def called_from_within(function: Callable[..., Any], result: Any) -> Callable[..
     """Make a function on the host callable from a compiled program, which waits for its result.
 
     The function returns a tree of arrays like `result`, a tree of `jax.ShapeDtypeStruct`. On the
-    CPU it works on the program's own memory, and a call takes 2 microseconds in place of 70.
+    CPU its arguments are the program's own memory, and a call takes 2 microseconds instead of 70.
     """
     if jax.default_backend() != "cpu":
         return lambda *arguments: io_callback(
@@ -38,10 +38,9 @@ def cached_with_callbacks() -> Iterator[None]:
     """Within this context, and on the CPU only, the compile cache also keeps programs that call the
     host.
 
-    JAX 0.10 does not cache them, because some callbacks are memory addresses in the program. Those
-    of `called_from_within` are numbers, and their functions are passed in whenever a program is
-    loaded. JAX 0.11 does the same itself. With a JAX that is built differently, each process
-    compiles such programs anew.
+    JAX 0.10 does not cache them, because some callbacks are memory addresses. Those of
+    `called_from_within` are numbers, and each loading passes in their functions. JAX 0.11 does the
+    same itself. A JAX that is built differently compiles them in each process.
     """
     compiler = _compiler_of_jax()
     if compiler is None or jax.default_backend() != "cpu":
@@ -62,7 +61,7 @@ def cached_with_callbacks() -> Iterator[None]:
 
 
 def _compiler_of_jax() -> Any:
-    """JAX's module of compilation; None where it caches such programs itself, or has changed."""
+    """JAX's module of compilation; None where it caches such programs or has changed."""
     with contextlib.suppress(ImportError, AttributeError):
         from jax._src import compiler  # pyright: ignore[reportPrivateUsage]
 
@@ -74,7 +73,7 @@ def _compiler_of_jax() -> Any:
 
 
 class _ClientWithCallbacks:
-    """XLA's client, which gives the same host functions to all that it compiles or loads."""
+    """XLA's client, with the same host functions for all that it compiles or loads."""
 
     def __init__(self, client: Any, host_callbacks: Sequence[Any]) -> None:
         self._client, self._host_callbacks = client, host_callbacks

@@ -1,6 +1,4 @@
-"""Environments inside the program: the loop of `rljax.training.drivers.iteration` steps them
-itself.
-"""
+"""Environments that the loop of `rljax.training.drivers.iteration` steps in its program."""
 
 from __future__ import annotations
 
@@ -80,7 +78,6 @@ class CompiledDriver(LoopDriver):
     def __init__(
         self, learner: Learner, environment: AutoReset, config: Any, data: Transition | None = None
     ) -> None:
-        """`config` is stacked over P; `data` [N, ...] is a data set for all learners, or None."""
         self.spec = environment.spec
         hyper = learner.hyperparameters(config)
         spread = hyper.experience.spread(Spread, learner.num_learners)

@@ -1,4 +1,4 @@
-"""What all drivers share: their base class, the seeds of environments, and a chunk's report."""
+"""What drivers share: their base class, the seeds of environments, and reports."""
 
 from __future__ import annotations
 
@@ -22,21 +22,20 @@ from rljax.training.tally import Tally, empty_tally
 
 TRAIN, EVALUATE = 0, 1
 
-# What fresh learners go on from: the learners of the previous stage, or parts of another run's
-# agents by their names.
+# Fresh learners go on from the previous stage's, or from parts of another run's by name.
 Learnt: TypeAlias = LearnerState | Mapping[str, Any] | None
 
 
 def environment_seeds(seed: int, purpose: Literal[0, 1], *path: int, number: int) -> list[int]:
     """`number` 32-bit seeds for a learner's environments, the same alone and in a population.
 
-    `path` may be the step of an evaluation.
+    `path` may be an evaluation's step.
     """
     return [int(x) for x in np.random.SeedSequence([seed, purpose, *path]).generate_state(number)]
 
 
 def training_seeds(seeds: Sequence[int], number: int) -> list[int]:
-    """The seeds of the environments of training, `number` for each learner's seed."""
+    """The seeds of training's environments, `number` for each learner's seed."""
     return [s for seed in seeds for s in environment_seeds(seed, TRAIN, number=number)]
 
 
@@ -52,12 +51,12 @@ def key_shapes(number: int) -> Any:
 
 @dataclasses.dataclass(frozen=True)
 class ChunkReport:
-    """Means and counts since the last report, on the host; one value per learner."""
+    """Means and counts since the last report, on the host, per learner."""
 
     metrics: dict[str, np.ndarray]  # [P] means; NaN where there was no value
-    # [P] the first update with a value that is not finite; -1 where there is none
+    # [P] the first update that is not finite; -1 for none
     first_bad: dict[str, np.ndarray]
-    updates: int  # of each learner since the beginning, see `rljax.training.learner.counted`
+    updates: int  # of each learner so far, see `rljax.training.learner.counted`
 
 
 def report(tally: Tally, updates: Any, episodes: dict[str, Any]) -> ChunkReport:
@@ -75,21 +74,19 @@ def report(tally: Tally, updates: Any, episodes: dict[str, Any]) -> ChunkReport:
 
 
 def no_episodes(spec: EnvSpec, num_learners: int, kind: Any) -> dict[str, Any]:
-    """Sums [P] over episodes, where none has ended yet; arrays of NumPy or JAX by `kind`."""
+    """Sums [P] over no episodes; arrays of NumPy or JAX by `kind`."""
     names = ("return", "length", "count", *signals.names(spec.signals))
     return {name: kind.zeros(num_learners) for name in names}
 
 
 def episode_sums(step: Step) -> dict[str, Any]:
-    """The sums [P, E] along running episodes, by their names in reports."""
+    """The sums [P, E] along running episodes, by names in reports."""
     sums = {"return": step.episode_return, "length": step.episode_length}
     return sums | signals.numbers(step.episode_signals, leading=2)
 
 
 def environment_rows(learners: Sequence[int] | None, each: int) -> list[int] | None:
-    """The rows of some learners, each of which has `each` consecutive ones;
-    None, all rows, for all learners.
-    """
+    """The rows of learners with `each` consecutive ones; None, all rows, for all learners."""
     if learners is None:
         return None
     return [learner * each + row for learner in learners for row in range(each)]
@@ -108,10 +105,10 @@ def continued(fresh: LearnerState, learnt: Learnt) -> LearnerState:
 
 
 def cut_episodes(learners: LearnerState, num_envs: int) -> LearnerState:
-    """Learners whose running episodes are lost: the newest transition of each environment is marked
-    as truncated.
+    """Learners whose running episodes are lost: each environment's newest transition is marked as
+    truncated.
 
-    Sums along episodes, such as eligibility traces and discounted sums of rewards, begin anew.
+    Sums along episodes, such as traces, begin anew.
     """
     storage = None if learners.storage is None else learners.storage.cut_episodes(num_envs)
     return learners.replace(
@@ -120,37 +117,34 @@ def cut_episodes(learners: LearnerState, num_envs: int) -> LearnerState:
 
 
 class Driver(ABC):
-    """Moves P learners through time, and holds the state that a checkpoint saves."""
+    """Moves P learners through time, and holds what a checkpoint saves."""
 
     spec: EnvSpec
     learner: Learner
-    spread: Spread  # how the learners are spread over devices
-    hyper: Hyperparameters  # of the learners, and the experience that is declared for them
+    spread: Spread  # over devices
+    hyper: Hyperparameters  # of the learners, and their experience
     # A data set [N, ...] for all learners, or None. `start` moves it to the device, after the check
     # that it fits.
     data: Any
-    hosted: Hosted | None = None  # P x E environments on the host, in the order of the learners
-    learnt: LearnerState  # the learners; a driver may hold their storage apart
-    episodes: dict[str, Any]  # [P] sums over episodes that ended since the last report
+    hosted: Hosted | None = None  # P x E environments, by learner
+    learnt: LearnerState  # a driver may hold the storage apart
+    episodes: dict[str, Any]  # [P] sums over episodes ended since the last report
 
     def reconfigure(self, config: Any) -> None:
-        """Continue with other settings, which are stacked over P like the first ones."""
+        """Continue with other settings, stacked over P."""
         self.hyper = self.spread.learners(self.learner.hyperparameters(config))
 
     @abstractmethod
     def start(self, seeds: Sequence[int], learnt: Learnt = None) -> None:
-        """Start fresh learners and environments, one learner per seed.
-
-        Learners continue `learnt` where given.
-        """
+        """Start environments, and one learner per seed, fresh or from `learnt`."""
 
     @abstractmethod
     def advance(self, iterations: int) -> None:
         """Run iterations of `num_steps` environment steps and, once warm, `num_updates` updates.
 
-        An action is chosen before the update that follows it, and this update never needs the step
-        that the action causes: both may run at the same time. After an update on a rollout the
-        action is chosen anew, by the new policy.
+        An action is chosen before the next update, which does not need the step that the action
+        causes, so that both may run at once. After an update on a rollout the new policy chooses it
+        anew.
         """
 
     @property
@@ -172,10 +166,7 @@ class Driver(ABC):
 
     @property
     def agent_state(self) -> Any:
-        """The agents' State, [P, ...].
-
-        The next `advance` donates it: copy the arrays that you want to keep.
-        """
+        """The agents' State, [P, ...]. The next `advance` donates it: copy what you keep."""
         return self.learnt.agent
 
     @agent_state.setter
@@ -184,9 +175,8 @@ class Driver(ABC):
 
     @abstractmethod
     def arrays(self) -> dict[str, Any]:
-        """The arrays of the state: "agent", the agents' State, and "training", the rest.
-
-        Call it after `report`.
+        """The state's arrays: "agent", the agents' State, and "training", the rest. Call it after
+        `report`.
         """
 
     @abstractmethod
@@ -194,7 +184,7 @@ class Driver(ABC):
         """The structure, shapes and dtypes of `arrays`, at no cost."""
 
     def environments(self, learners: Sequence[int] | None = None) -> bytes | None:
-        """The rest of the state: environments on the host, only those of `learners` where given.
+        """The states of environments on the host, only those of `learners` where given.
 
         None where there are none, or where their state cannot be saved.
         """
@@ -203,19 +193,18 @@ class Driver(ABC):
 
     @property
     def without_environments(self) -> str:
-        """The meaning of None from `environments`: "none" (nothing to save) or "lost"."""
+        """What None from `environments` means: "none" (nothing to save) or "lost"."""
         return "none" if self.hosted is None else "lost"
 
     @property
     def save_failure(self) -> str | None:
-        """The reason why the environments' state is lost, or None."""
+        """Why the environments' state is lost, or None."""
         return None if self.hosted is None else self.hosted.save_failure
 
     @abstractmethod
     def restore(self, arrays: dict[str, Any], environments: bytes | None) -> None:
-        """Continue exactly from what `arrays` and `environments` returned.
-
-        Without the state of environments on the host, fresh episodes begin.
+        """Continue exactly from `arrays` and `environments`. Where the host's environments have no
+        state, fresh episodes begin.
         """
 
     @abstractmethod

@@ -1,8 +1,8 @@
 """Environments on the host that a compiled loop calls.
 
-The simulators step in a thread while the loop learns. On the CPU this is faster than the three
-calls of the hosted driver: each of them finds the processor's caches full of data from learning. A
-stream learns before it acts, and waits for the simulators.
+The simulators step in a thread while the loop learns. On the CPU this is faster than the hosted
+driver, whose three calls each find caches full of learning's data. A stream learns before it acts,
+and waits for the simulators.
 """
 
 from __future__ import annotations
@@ -47,13 +47,13 @@ from rljax.training.drivers.iteration import (
 )
 from rljax.training.learner import Learner, flat, per_learner
 
-POLL = 1e-3, 2e-2  # seconds between checks whether a chunk has ended: each wait doubles, to 2e-2
+POLL = 1e-3, 2e-2  # first and longest seconds between checks of a chunk's end; waits double
 
 _NUMBERS = itertools.count()  # of drivers
 
 
 class Link(struct.PyTreeNode):
-    """The `environment` of the carry: the driver whose simulators the program steps."""
+    """The `environment` of the carry: whose simulators the program steps."""
 
     driver: Array  # [] int32, its number
     works: Array  # [] bool: its simulators have not failed
@@ -63,8 +63,8 @@ class Link(struct.PyTreeNode):
 class HostSimulators(Simulators):
     """The simulators of a driver, called from within the program.
 
-    The program serves several drivers, one after another. `reset` starts from a driver's number []
-    and its simulators' first observations [P x E, O...].
+    The program serves several drivers in turn. `reset` starts from a driver's number [] and its
+    simulators' first observations [P x E, O...].
     """
 
     spec: EnvSpec
@@ -137,22 +137,22 @@ class HostSimulators(Simulators):
 
     @property
     def results(self) -> Any:
-        """The shapes of a step's results: one array, since each costs time, and the two
-        observations where they are no vectors.
+        """The shapes of a step's results: one array, since each costs time, and two observations
+        that are no vectors.
 
-        Vectors and signals come before its last six columns.
+        The last six columns follow vectors and signals.
         """
         packed = jax.ShapeDtypeStruct((self.num_envs, self.columns[1] + 6), np.float32)
         return packed, () if self.spec.is_vector else (self.spec.shaped(self.num_envs),) * 2
 
     @property
     def columns(self) -> tuple[int, int]:
-        """The first columns behind the vectors, and behind the signals and their sums."""
+        """The first columns behind vectors, and behind signals and their sums."""
         begin = 2 * math.prod(self.spec.observation_shape) if self.spec.is_vector else 0
         return begin, begin + 2 * len(signals.names(self.spec.signals))
 
     def nothing(self) -> Any:
-        """Results of zeros, as after a failure or without a driver."""
+        """Results of zeros, after a failure or without a driver."""
         return jax.tree.map(lambda x: np.zeros(x.shape, x.dtype), self.results)
 
     def _begin_step(self, number: np.ndarray, action: np.ndarray) -> np.ndarray:
@@ -179,15 +179,14 @@ class EmbeddedDriver(LoopDriver):
     def __init__(
         self, learner: Learner, environments: Hosted, config: Any, data: Transition | None = None
     ) -> None:
-        """`config` is stacked over P; `data` [N, ...] is a data set for all learners, or None."""
         self.spec = environments.spec
         hyper = learner.hyperparameters(config)
         simulators = HostSimulators(
             environments.spec, learner.num_learners * hyper.experience.num_envs
         )
-        # All learners are on one device, since the program waits for the host.
+        # On one device, since the program waits for the host.
         self.use(CompiledLoop(learner, simulators, Spread(1)), hyper, data)
-        self.simulators: HostSimulators = self.loop.simulators  # of an equal loop, if there is one
+        self.simulators: HostSimulators = self.loop.simulators  # perhaps of an equal loop
         self.number = jnp.asarray(next(_NUMBERS), jnp.int32)
         self.simulators.drivers[int(self.number)] = self
         self.hosted = environments
@@ -254,12 +253,12 @@ class EmbeddedDriver(LoopDriver):
             self.carry = carry.replace(action=action, extras=extras)
 
     def close(self) -> None:
-        """Close the simulators; after an interruption they may hang in a step, and are left."""
+        """Close the simulators, but leave those that hang after an interruption."""
         self._end_thread()
         self.hosted.close(at_once=isinstance(self.failure, KeyboardInterrupt))
 
     def begin_step(self, action: np.ndarray) -> None:
-        """Let the simulators step in their thread, while the loop goes on."""
+        """Let the simulators step in their thread."""
         self._stepping = True
         self._tasks.put(partial(self._step_simulators, action.copy()))
 
@@ -271,14 +270,14 @@ class EmbeddedDriver(LoopDriver):
         return self._results.get()
 
     def _step_simulators(self, action: np.ndarray) -> Any:
-        """The `HostSimulators.results` of a step; the last column is 0 from a failure on."""
+        """The `HostSimulators.results` of a step; after failures, the last column is 0."""
         nothing = packed, others = self.simulators.nothing()
         if self.failure is not None:
             return nothing
         try:
             step: Any = self.hosted.step(action)
         except BaseException as error:
-            # `advance` raises it after the program's end: an error must not interrupt it
+            # `advance` raises it after the program's end
             self.failure = error
             return nothing
         begin, _ = self.simulators.columns
@@ -296,7 +295,7 @@ class EmbeddedDriver(LoopDriver):
 
 
 def _perform(tasks: SimpleQueue[Callable[[], Any] | None], results: SimpleQueue[Any]) -> None:
-    """Do `tasks` until one is None, in a third of the time that an executor needs to pass one."""
+    """Do `tasks` until one is None, three times as fast as an executor passes them."""
     while (task := tasks.get()) is not None:
         results.put(task())
         del task  # it holds a reference to the driver

@@ -1,11 +1,10 @@
-"""Environments on the host: each step makes three compiled calls for all learners,
-while the simulators run.
+"""Environments on the host: each step makes three compiled calls for all learners, while the
+simulators run.
 
-This driver is for accelerators and for several devices; on one CPU the embedded driver is faster.
-The three calls act, learn and store. Acting comes before learning, and neither waits for the host:
-while the device learns, the simulators already step. Storing is a separate call because on the CPU
-a program that both writes to a donated buffer and gathers from it copies the whole buffer, unless
-each write waits for all reads.
+This driver is for accelerators and several devices; on one CPU the embedded driver is faster. The
+calls act, learn and store: the simulators step while the device learns. Storing is separate because
+on the CPU a program that both writes to a donated buffer and gathers from it copies the whole
+buffer, unless each write waits for all reads.
 """
 
 from __future__ import annotations
@@ -48,7 +47,7 @@ from rljax.training.programs import compiled, shared
 
 @dataclasses.dataclass(frozen=True)
 class Calls:
-    """The compiled functions. Drivers with equal ones share their programs."""
+    """The compiled functions, shared by drivers with equal ones."""
 
     learner: Learner
     spread: Spread  # of the learners over devices
@@ -95,7 +94,7 @@ class Calls:
 class HostedDriver(Driver):
     """Moves P learners through P x E environments on the host.
 
-    `storage` lies apart from `learnt`, so that each call only receives the part that it changes.
+    `storage` lies apart from `learnt`, so that a call receives only what it changes.
     """
 
     hosted: Hosted
@@ -103,7 +102,6 @@ class HostedDriver(Driver):
     def __init__(
         self, learner: Learner, environments: Hosted, config: Any, data: Transition | None = None
     ) -> None:
-        """`config` is stacked over P; `data` [N, ...] is a data set for all learners, or None."""
         self.spec = environments.spec
         self.learner, self.hosted, self.data = learner, environments, data
         self.spread = Spread(learner.num_learners)
@@ -119,7 +117,7 @@ class HostedDriver(Driver):
         self.learnt, self.storage = learners.replace(storage=None), learners.storage
         starts = training_seeds(seeds, self.hyper.experience.num_envs)
         observation = self._per_learner(self.hosted.reset(starts))
-        self.steps, self.extras = 0, None  # the number of steps of each environment; see `counted`
+        self.steps, self.extras = 0, None  # steps of each environment; see `counted`
         self.forget_episodes()
         self._act_on(observation, self._all_first())
 
@@ -130,7 +128,7 @@ class HostedDriver(Driver):
     # One iteration: the agent's declaration calls one of these.
 
     def learn_from_batches(self) -> None:
-        """Updates on batches of what is stored, and steps while the device learns."""
+        """Updates on stored batches, and steps while the device learns."""
         self._learn()
         self._step()
 
@@ -141,7 +139,7 @@ class HostedDriver(Driver):
         self._step()
 
     def _learn(self) -> bool:
-        """Submit the updates of an iteration, and return whether there are enough steps for it."""
+        """Submit an iteration's updates; whether there are enough steps for it."""
         ready = bool(self.learner.ready(self.steps, self.hyper.experience))
         if ready:
             self.learnt = self.calls.learn(self.learnt, self.storage, self.hyper, self.data)

@@ -1,13 +1,12 @@
 """The compiled loop: stepping, storing, acting and learning are one program.
 
 The loop holds `Simulators`: environments inside the program (`rljax.training.drivers.compiled`), or
-environments on the host that the program calls (`rljax.training.drivers.embedded`).
+those on the host that it calls (`rljax.training.drivers.embedded`).
 
-The next action is chosen before learning, so that environments on the host can step while the
-device learns. There are two exceptions. Streams learn from each transition before they choose the
-next action. After learning from a rollout, the first action of the next one is chosen anew, so that
-a whole rollout comes from one policy. The agent's declaration chooses among the three:
-`Experience.iterate` calls one of the loop's methods `learn_from_...`.
+The next action is chosen before learning, so that the host can step meanwhile, with two exceptions:
+streams learn from each transition first, and after learning from a rollout the new policy chooses
+again, so that a whole rollout comes from one policy. The declaration's `Experience.iterate` calls
+one of the three methods `learn_from_...`.
 """
 
 from __future__ import annotations
@@ -52,10 +51,10 @@ Learn = Callable[..., Carry]
 
 
 class Simulators(Protocol):
-    """P x E environments as the compiled loop steps them; equal ones share programs."""
+    """P x E environments of the compiled loop; equal ones share programs."""
 
     def reset(self, start: Any) -> tuple[Any, Any]:
-        """The first observations [P x E, O...] and states; `start` is made by the driver."""
+        """The first observations [P x E, O...] and states, from the driver's `start`."""
         ...
 
     def step(self, carry: Carry, action: Array) -> tuple[Carry, Step]:
@@ -63,21 +62,21 @@ class Simulators(Protocol):
         ...
 
     def works(self, environment: Any) -> Array | bool:
-        """Whether the environments took all steps so far, judged by their state."""
+        """Whether the environments took all steps so far, by their state."""
         ...
 
     def repeat(self, iterations: Array, one: Move, carry: Carry) -> Carry:
-        """The carry after a number of iterations, or where the environments have failed."""
+        """The carry after a number of iterations or a failure of environments."""
         ...
 
     def iterate(self, carry: Carry, num_steps: int, step: Move, learn: Learn) -> Carry:
-        """`num_steps` calls of `step`, and one of `learn(carry, when)`,
-        which does nothing where `when` is False.
+        """`num_steps` calls of `step`, and one of `learn(carry, when)`, which does nothing without
+        `when`.
         """
         ...
 
     def iterate_on_policy(self, carry: Carry, num_steps: int, step: Move, learn: Move) -> Carry:
-        """The same, with all steps of one policy: none of them begins before `learn` has ended."""
+        """The same, but no step begins before `learn` has ended."""
         ...
 
 
@@ -93,7 +92,7 @@ class CompiledLoop:
     def init(
         self, keys: Array, start: Any, hyper: Hyperparameters, data: Any, learnt: Learnt = None
     ) -> Carry:
-        """The first carry, from one key for each learner [P] and `Simulators.reset`'s `start`."""
+        """The first carry, from each learner's key [P] and `start`, see `Simulators.reset`."""
         observation, environment = self.simulators.reset(start)
         learners = continued(self.learner.init(keys, hyper, data), learnt)
         rows = (self.learner.num_learners, hyper.experience.num_envs)
@@ -109,7 +108,7 @@ class CompiledLoop:
     def advance(
         self, carry: Carry, iterations: Array, hyper: Hyperparameters, data: Transition | None
     ) -> Carry:
-        """The carry after a number of iterations, or where the simulators have failed."""
+        """The carry after a number of iterations or a failure of simulators."""
         # The bound is traced, so that chunks of any length use one program. The result is placed
         # again, because XLA may otherwise move parts of the agents to other devices.
         iterate = lambda carry: hyper.experience.iterate(self, carry, hyper, data)  # noqa: E731
@@ -149,7 +148,7 @@ class CompiledLoop:
     def learn_from_batches(
         self, carry: Carry, hyper: Hyperparameters, data: Transition | None
     ) -> Carry:
-        """Steps, and updates on batches of what is stored."""
+        """Steps, and updates on stored batches."""
 
         def learn(carry: Carry, when: Array | bool) -> Carry:
             return carry.replace(learners=self._learn(carry.learners, hyper, data, when))
@@ -160,7 +159,7 @@ class CompiledLoop:
     def learn_from_rollout(
         self, carry: Carry, hyper: Hyperparameters, data: Transition | None
     ) -> Carry:
-        """Steps of one policy, updates on all of them, and an action of the new policy."""
+        """Steps of one policy, updates on them, and an action of the new policy."""
 
         def learn(carry: Carry) -> Carry:
             carry = carry.replace(learners=self._learn(carry.learners, hyper, data))
@@ -176,7 +175,7 @@ class CompiledLoop:
     def learn_from_each(
         self, carry: Carry, hyper: Hyperparameters, data: Transition | None
     ) -> Carry:
-        """One step, and an update on its transition before the next action is chosen."""
+        """One step, and an update on it before the next action."""
         del data
         carry, transition = self._simulate(carry, hyper)
         works = self.simulators.works(carry.environment)
@@ -189,7 +188,7 @@ class CompiledLoop:
         return self._act(carry.replace(learners=learners), hyper)
 
     def _simulate(self, carry: Carry, hyper: Hyperparameters) -> tuple[Carry, Transition]:
-        """Take the action: the carry with the next observation, and the transition."""
+        """The carry with the action's next observation, and the transition."""
         carry, step = self.simulators.step(carry, flat(carry.action))
         step = per_learner(step, carry.action.shape[:2])
         ended = step.terminated | step.truncated
@@ -231,13 +230,13 @@ class CompiledLoop:
 
 
 class LoopDriver(Driver):
-    """What drivers with a compiled loop share: the loop and its carry."""
+    """A driver with a compiled loop and its carry."""
 
     loop: CompiledLoop
     carry: Carry
 
     def use(self, loop: CompiledLoop, hyper: Hyperparameters, data: Transition | None) -> None:
-        """Drive this loop, or an equal one that is compiled already."""
+        """Drive this loop, or an equal compiled one."""
         self.loop = shared(loop, hyper)
         self.learner, self.spread = loop.learner, loop.spread
         self.hyper = self.spread.learners(hyper)

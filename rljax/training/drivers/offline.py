@@ -1,7 +1,7 @@
 """Learning from a data set alone: drawing and learning are one compiled loop.
 
-A data set that the device cannot hold stays on the host, which sends the batches of several
-iterations at a time, a group. The batches are the same in both cases.
+From a data set that stays on the host, the batches of several iterations, a group, are sent at a
+time; they are the same batches.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ from rljax.training.drivers.driver import Driver, Learnt, continued, key_shapes,
 from rljax.training.learner import Hyperparameters, Learner, LearnerState, counted
 from rljax.training.programs import compiled, shared
 
-GROUP = 64  # iterations whose batches the host sends together, at most
-GROUP_BYTES = 1 << 28  # of the batches of a group: those of pictures are large
+GROUP = 64  # most iterations whose batches are sent together
+GROUP_BYTES = 1 << 28  # of a group's batches: pictures are large
 
 
 @dataclasses.dataclass(frozen=True)
 class OfflineLoop:
-    """Pure functions on learners and their data. Drivers with equal loops share programs."""
+    """Pure functions on learners and data, shared by drivers with equal loops."""
 
     learner: Learner
     spread: Spread  # of the learners over devices
-    group: int  # iterations whose batches the host sends together
+    group: int  # iterations sent together
 
     @compiled()
     def init(self, keys: Array, data: Transition, hyper: Hyperparameters) -> LearnerState:
@@ -54,7 +54,7 @@ class OfflineLoop:
 
     @compiled(static_argnums=0)
     def draw(self, number: int, key_update: Array, updates: Array, hyper: Hyperparameters) -> Any:
-        """The random draws of `number` rows for the next iterations, leaves [group, P, U, B]."""
+        """The next iterations' draws of `number` rows, leaves [group, P, U, B]."""
         experience: Any = hyper.experience
 
         def draw(iteration: Array) -> Any:
@@ -80,15 +80,12 @@ class OfflineLoop:
 
 
 class OfflineDriver(Driver):
-    """Moves P learners through updates on one data set. A step is an update."""
+    """Moves P learners through updates, its steps, on one data set."""
 
     def __init__(
         self, learner: Learner, data: Transition, config: Any, on_host: bool = False
     ) -> None:
-        """`data` [N, ...] is shared by all learners; `config` is stacked over P.
-
-        With `on_host` the data stay in the host's memory, as NumPy arrays.
-        """
+        """With `on_host`, `data` [N, ...] stay NumPy arrays in the host's memory."""
         self.spec = learner.spec
         self.learner, self.on_host, self.data = learner, on_host, data
         self.spread = Spread(learner.num_learners)
@@ -151,7 +148,7 @@ class OfflineDriver(Driver):
         self.data = None
 
     def _group(self) -> int:
-        """As many iterations as `GROUP_BYTES` hold the batches of, up to `GROUP`."""
+        """As many iterations as have `GROUP_BYTES` of batches, up to `GROUP`."""
         row = hardware.nbytes(
             jax.eval_shape(lambda data: rows_of(data, jnp.zeros((), jnp.int32)), self.data)
         )

@@ -1,4 +1,4 @@
-"""The training loop, the states that its checkpoints hold, and what runs write about it."""
+"""The training loop, the states in its checkpoints, and its entries in runs."""
 
 from rljax.training.loop.divergence import NoLearnerLeft
 from rljax.training.loop.training import Training, prefer_devices

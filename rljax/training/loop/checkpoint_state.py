@@ -1,4 +1,4 @@
-"""The state of a training in a checkpoint, which `rljax.runs.checkpoints` writes and reads."""
+"""The state of a training in a checkpoint of `rljax.runs.checkpoints`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from rljax.training.loop.training import Training
 
 
 def structure(training: Training) -> dict[str, Any]:
-    """The settings that determine the structure of the arrays, ready for JSON."""
+    """The settings that determine the arrays' structure, ready for JSON."""
     static: dict[str, Any] = {}
     for prefix, stage in zip(("config", "online"), training.stages, strict=False):
         traced, settings = float_fields(type(stage.config)), configuration.as_json(stage.config)
@@ -37,7 +37,7 @@ def arrays(training: Training) -> dict[str, Any]:
 
 
 def notes(training: Training, environments: bytes | None) -> dict[str, Any]:
-    """The rest of the state, ready for JSON; `environments` is the state that the driver saved."""
+    """The rest of the state, ready for JSON, with the driver's `environments`."""
     return {
         "step": training.step,
         "updates": training.updates,
@@ -68,7 +68,7 @@ def restore(
     notes: Mapping[str, Any],
     environments: bytes | None,
 ) -> None:
-    """Continue exactly from what `arrays`, `notes` and the driver's `environments` returned."""
+    """Continue exactly from `arrays`, `notes` and the driver's `environments`."""
     with training.clock.counting():
         training.best = training.driver.spread.learners(best)
         training.driver.restore(arrays, environments)

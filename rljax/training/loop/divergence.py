@@ -1,4 +1,4 @@
-"""Learners that diverge: which they are, why, and that they are frozen."""
+"""Learners that diverge: which, why, and that they are frozen."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from rljax.training.population import Frozen, Member
 
 
 class NoLearnerLeft(Exception):
-    """All learners have diverged. The arguments are the cause and a remedy."""
+    """All learners have diverged; with the cause and a remedy."""
 
 
 def freeze_diverged(
@@ -25,7 +25,7 @@ def freeze_diverged(
 ) -> None:
     """Freeze the learners with a metric that is not finite in the chunk that ends at `step`.
 
-    `warn` takes a warning about each. Raises `NoLearnerLeft` where all learners are frozen.
+    `warn` takes a warning for each. Raises `NoLearnerLeft` where all are frozen.
     """
     for learner in map(int, np.flatnonzero(~frozen.mask)):
         bad = [

@@ -1,4 +1,4 @@
-"""A training's entries in the config.json and the summary.json of its run."""
+"""A training's entries in its run's config.json and summary.json."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Warnings about episodes that do not end, and how to give an environment a time limit."""
+"""Warnings about episodes without end, and how to set a time limit."""
 
 from __future__ import annotations
 
@@ -6,10 +6,7 @@ from rljax.training.evaluation import LIMIT, Episodes
 
 
 def endless(env: str, limit: int | None, steps: int) -> str:
-    """No episode of training in `env` has ended in `steps` steps of each environment.
-
-    `limit` is its time limit, or None.
-    """
+    """No episode has ended in `steps` steps of each `env`, with the time limit `limit` or None."""
     return (
         f"no episode of training has ended in {steps:,} steps of each environment: metrics "
         f"have no returns. {_limitless(env, limit)}"
@@ -17,7 +14,7 @@ def endless(env: str, limit: int | None, steps: int) -> str:
 
 
 def cut(env: str, limit: int | None, episodes: Episodes) -> str:
-    """Some evaluated episodes of `env` were cut; `limit` is its time limit, or None."""
+    """Some evaluated episodes of `env`, with the time limit `limit` or None, were cut."""
     return (
         f"{episodes.cut.sum()} of {episodes.cut.size} evaluated episodes were cut at "
         f"{limit or LIMIT:,} steps, before their end, and so are their returns ('cut' in "

@@ -1,6 +1,5 @@
-"""The training of learners: chunks, evaluations, changes of settings.
-
-It writes no files; `rljax.runs.run` does that.
+"""The training of learners: chunks, evaluations, changes of settings. `rljax.runs.run` writes its
+files.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ from rljax.training.settings import Settings, check_settings
 
 
 def prefer_devices(experiment: Experiment, num_learners: int) -> None:
-    """Choose JAX's threads and devices on a CPU, before JAX computes anything."""
+    """Choose JAX's threads and devices on a CPU, before JAX starts."""
     parallelism = experiment.experience.parallelism(
         num_learners, envs.is_compiled(experiment.settings.env)
     )
@@ -40,14 +39,13 @@ def prefer_devices(experiment: Experiment, num_learners: int) -> None:
 
 
 class Training:
-    """Trains the learners of an experiment through its stages."""
+    """Trains an experiment's learners through its stages."""
 
     def __init__(
         self, experiment: Experiment, on_compile: Callable[[], None] = lambda: None
     ) -> None:
-        """Check everything that can be wrong; nothing is compiled yet.
-
-        `on_compile` is called when JAX compiles.
+        """Check everything that can be wrong, without compiling. JAX's compiling calls
+        `on_compile`.
         """
         settings = experiment.settings
         check_settings(settings)
@@ -59,7 +57,7 @@ class Training:
         self.clock = runtime.CompileClock(on_compile)
         self.schedule = schedules.schedule(settings.schedule)
         self.members = population.members(experiment.config, settings.seeds)
-        # The schedule will change the settings that learners begin with.
+        # The schedule changes the first settings.
         if self.schedule is not None:
             self.members = [population.Member(member.seed, {}) for member in self.members]
         made = plan(experiment)
@@ -86,7 +84,7 @@ class Training:
         self.total = made.stages[-1].end
         if isinstance(self.schedule, schedules.PopulationBased):
             self.schedule.check(configuration.varied(experiment.config))
-            # The schedule ranks learners by an evaluation at the same step.
+            # It ranks learners by an evaluation at the same step.
             every = round_up(self.schedule.every, self.eval_every)
             self.schedule = dataclasses.replace(self.schedule, every=every)
         self.step, self.updates, self.loop_seconds, self.loop_steps = 0, 0, 0.0, 0
@@ -95,11 +93,11 @@ class Training:
         self.last_return = np.full(len(settings.seeds), np.nan)
         self.last_signals: dict[str, np.ndarray] = {}  # [P] means over the last evaluation
         self.frozen = population.Frozen(len(settings.seeds))
-        self.latest = float("nan")  # mean return of the latest episodes or evaluation
+        self.latest = float("nan")  # mean return of latest episodes or evaluation
         self._told: set[str] = set()  # warnings that appear once
 
     def _rounded(self, name: str, multiple: int) -> int:
-        """A setting rounded to a multiple of `log_every`. A warning reports a changed number."""
+        """A setting rounded to a multiple of `log_every`, with a warning."""
         steps = getattr(self.settings, name)
         rounded = round_up(steps, self.log_every)
         if rounded > round_up(steps, multiple):
@@ -122,7 +120,7 @@ class Training:
 
     @property
     def stacked(self) -> Any:
-        """The agent's Config in this stage, with every float as an array [P]."""
+        """The agent's Config in this stage, with floats as arrays [P]."""
         return self._stacked(self.config)
 
     def _stacked(self, config: Any) -> Any:
@@ -146,7 +144,7 @@ class Training:
 
     @functools.cached_property
     def templates(self) -> list[dict[str, Any]]:
-        """The structure, shapes and dtypes of each stage's arrays; tracing them takes time."""
+        """Structure, shapes and dtypes of each stage's arrays; tracing takes time."""
         try:
             return [stage.driver.template(self.settings.seeds) for stage in self.stages]
         except OverflowError as error:
@@ -157,7 +155,7 @@ class Training:
 
     @property
     def shared_bytes(self) -> int:
-        """Bytes that all learners share: those of a data set on the device."""
+        """Bytes that all learners share: a data set on the device."""
         return 0 if self.dataset is None or self.settings.data_on_host else self.dataset.nbytes
 
     @property
@@ -176,11 +174,11 @@ class Training:
 
     @property
     def inherited(self) -> dict[str, str] | None:
-        """A hash of each part that learners take from another run; None without one."""
+        """A hash of each part from another run; None without one."""
         return {name: population.digest(part) for name, part in self._inheritance.items()} or None
 
     def check_memory(self) -> None:
-        """Raise `ValueError` where the device cannot hold this process's state and data set."""
+        """Raise `ValueError` where the device cannot hold this process's part."""
         limit, kind = hardware.device_memory(), jax.local_devices()[0].device_kind
         for stage, template in zip(self.stages, self.templates, strict=True):
             memory.check_stage(stage.driver, template, self.shared_bytes, limit, kind)
@@ -188,15 +186,15 @@ class Training:
     # Going on
 
     def start(self) -> None:
-        """Begin with fresh learners, or with what they inherit from another run."""
+        """Begin with fresh learners, or what they inherit."""
         with self.clock.counting():
             self.driver.start(self.settings.seeds, self._inheritance or None)
 
     def chunk(self) -> dict[str, Any]:
-        """Train until the next multiple of `log_every`, or until the stage's end,
-        and return a line of metrics.
+        """Train to the next multiple of `log_every` or the stage's end, and return a line of
+        metrics.
 
-        Raises `NoLearnerLeft`. An environment may raise `FloatingPointError`.
+        Raises `NoLearnerLeft`, and an environment's `FloatingPointError`.
         """
         if self.step >= self.stage.end:
             self._next_stage()
@@ -208,7 +206,7 @@ class Training:
             try:
                 self.driver.advance((until - self.step) // self.stage.iteration)
             except FloatingPointError:
-                # Reports the cause, where a loss was not finite.
+                # Reports a loss that was not finite.
                 self._freeze_diverged(self.driver.report(), until)
                 raise
             report = self.driver.report()
@@ -265,7 +263,7 @@ class Training:
         return self.evaluator is not None and due
 
     def evaluate(self) -> list[dict[str, Any]]:
-        """Play complete episodes with each learner, and return one record per learner."""
+        """Play complete episodes; one record per learner."""
         with self.clock.counting():
             try:
                 episodes = evaluate(
@@ -372,7 +370,7 @@ class Training:
             self.warnings.append(early)
 
     def close(self) -> None:
-        """Release data and environments, all of them before an `EnvironmentFailed` is raised."""
+        """Release data and all environments before an `EnvironmentFailed` is raised."""
         failures = []
         for part in (*(stage.driver for stage in self.stages), self.evaluator):
             try:

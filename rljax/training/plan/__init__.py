@@ -1,4 +1,4 @@
-"""The plan of a training: its experiment, its stages, what it refuses, and its memory."""
+"""The plan of a training: experiment, stages, refusals, and memory."""
 
 from rljax.training.plan.experiment import Experiment, OnlineExperience, prepared
 from rljax.training.plan.refusals import require_same_spaces

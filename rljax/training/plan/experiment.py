@@ -1,4 +1,4 @@
-"""What a training needs to begin: its agent, its data, and the declarations of its stages."""
+"""What a training begins with: agent, data, and the declarations of its stages."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ class Experiment:
 
     settings: Settings
     module: Any  # the agent
-    config: Any  # the agent's Config; floats are numbers, or tuples with one value per learner
+    config: Any  # the agent's Config; a tuple has one value per learner
     dataset: datasets.OfflineDataset | None
     load_base: Callable[[], Base] | None = None  # another run's policy, for agents with `use_base`
     load_start: Callable[[], Any] | None = None  # another run's policies, with which learners begin
 
     @functools.cached_property
     def base(self) -> Base | None:
-        """Another run's policy. Reading it starts JAX, so call `prefer_devices` before."""
+        """Another run's policy. Reading it starts JAX: call `prefer_devices` before."""
         return None if self.load_base is None else self.load_base()
 
     @property
@@ -52,7 +52,7 @@ class OnlineExperience:
     module: Any  # the agent
     mixture: tuple[Any, tuple[float, float]] | None  # beside a data set: see `Mixed.of`
     name: str  # of the environment
-    # what replaces goals in hindsight: the environment or `Goals`, or why none can, or None
+    # of hindsight: the environment or `Goals`, why none can be replaced, or None
     goals: Any
     has_policy: bool = False  # with which learners begin: it acts in the warm-up
 

@@ -1,4 +1,4 @@
-"""The memory that a run needs at the least, estimated before anything is allocated."""
+"""The least memory that a run needs, estimated before anything is allocated."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from rljax.training.learner import Hyperparameters, Learner, LearnerState
 from rljax.training.settings import Settings
 
 HOSTED_BYTES = 4_000  # of the smallest environments on the host
-SEED_BYTES = 100  # of an environment's seed, as a Python number and as a key
+SEED_BYTES = 100  # of an environment's seed, as a number and a key
 LONGEST_CHUNK = 10_000_000  # steps: the sums of a chunk are float32
 
 
 def check_stage(driver: Any, template: Any, data_bytes: int, limit: int | None, where: str) -> None:
-    """Raise `ValueError` where this process's part of a driver's state,
-    and `data_bytes` of a data set, need more than the `limit` of the device `where`, in bytes.
+    """Raise `ValueError` where this process's part of a driver's state, and `data_bytes` of a data
+    set, exceed the `limit` of the device `where`, in bytes.
 
     `template` has the shapes of the driver's arrays.
     """
@@ -39,9 +39,9 @@ def check_stage(driver: Any, template: Any, data_bytes: int, limit: int | None, 
 def require_room(
     parts: Mapping[str, int], limit: int | None, where: str, remedies: Mapping[str, str]
 ) -> None:
-    """Raise `ValueError` where all parts, in bytes by name, need more than a known `limit`.
+    """Raise `ValueError` where all parts, in bytes by name, exceed a known `limit`.
 
-    The message lists the parts, and has the remedy of the largest.
+    The message has the largest part's remedy.
     """
     total = sum(parts.values())
     if limit is None or total <= limit:
@@ -56,8 +56,8 @@ def require_room(
 
 
 def require_environments(settings: Settings, experience: Experience, on_host: bool) -> None:
-    """Raise `ValueError` where the machine's memory cannot hold the environments,
-    which are on the host or inside the program.
+    """Raise `ValueError` where the machine's memory cannot hold the environments, on the host or in
+    the program.
     """
     number, counts = len(settings.seeds), []
     size = SEED_BYTES + (HOSTED_BYTES if on_host else 0)  # of an environment
@@ -79,7 +79,7 @@ def memory(
 ) -> dict[str, int]:
     """The bytes of the parts of a stage's state and of its updates, by name.
 
-    `template` has the shapes of a driver's arrays, and `data` [N, ...] is its data set or None.
+    `template` has the shapes of a driver's arrays; `data` [N, ...] is its data set or None.
     """
     experience, num_learners = hyper.experience, learner.num_learners
     is_learners = lambda x: isinstance(x, LearnerState)  # noqa: E731
@@ -114,7 +114,7 @@ def _largest_product(
 
 
 def _equations(program: Any) -> Iterator[Any]:
-    """All equations of a program, also those of the programs in it."""
+    """All equations of a program and of programs in it."""
     is_program = lambda x: hasattr(x, "eqns")  # noqa: E731
     for equation in program.eqns:
         yield equation
@@ -124,7 +124,7 @@ def _equations(program: Any) -> Iterator[Any]:
 
 
 def remedy(part: str) -> str:
-    """What a user can do where a part of the state is too large."""
+    """What to do where a part of the state is too large."""
     flags = {
         "replay": "--config.replay-size or --seeds",
         "mixed": "--config.replay-size or --seeds",

@@ -1,4 +1,4 @@
-"""What a training refuses and what it warns of, before anything compiles."""
+"""What a training refuses and warns of, before anything compiles."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from rljax.training.evaluation import LIMIT
 from rljax.training.plan.experiment import Experiment
 from rljax.training.settings import Settings
 
-HOSTED_SECONDS = 0.001  # that it takes to create one environment on the host
-LONG_START = 60  # seconds: creating environments for longer is worth a warning
-MANY_STEPS = 1_000  # steps of an evaluation for each step of training: more are worth a warning
+HOSTED_SECONDS = 0.001  # to create one environment on the host
+LONG_START = 60  # seconds of creating environments before a warning
+MANY_STEPS = 1_000  # evaluation's steps per training step before a warning
 
 
 def require_source(experiment: Experiment, experience: Experience) -> None:
@@ -49,7 +49,7 @@ def require_source(experiment: Experiment, experience: Experience) -> None:
 
 
 def _all_tasks(dataset: datasets.OfflineDataset | None) -> str | None:
-    """The name of the whole data set where this one is cut for one task, as OGBench's are."""
+    """The whole data set where this one is cut for one task, as OGBench's are."""
     if dataset is None or dataset.provenance.get("task") is None:
         return None
     return f"ogbench/{dataset.provenance['id']}"
@@ -77,7 +77,7 @@ def require_fit(dataset: datasets.OfflineDataset, spec: EnvSpec, experience: Exp
     """Raise `ValueError` where the shapes of a data set, as the agent observes it, and of an
     environment differ.
 
-    Where the data do not say how many discrete actions there are, the environment does.
+    A number of discrete actions that the data lack is the environment's.
     """
     of_data = experience.observed_spec(dataset.spec, dataset.name)
     shows_other = difference(of_data, spec) in ("observation_shape", "observation_dtype", "parts")
@@ -107,7 +107,7 @@ def require_fit(dataset: datasets.OfflineDataset, spec: EnvSpec, experience: Exp
 
 
 def require_same_spaces(of_other: EnvSpec, flag: str, spec: EnvSpec) -> None:
-    """Raise `ValueError` where another run, which `flag` names, has other shapes than `spec`."""
+    """Raise `ValueError` where the run of `flag` has other shapes than `spec`."""
     name = difference(of_other, spec)
     if name is not None:
         raise ValueError(
@@ -118,7 +118,7 @@ def require_same_spaces(of_other: EnvSpec, flag: str, spec: EnvSpec) -> None:
 
 
 def other_bounds(dataset: datasets.OfflineDataset | None, hosted: Hosted | None) -> str | None:
-    """A warning where the action bounds of a data set and its environment differ."""
+    """A warning where action bounds of data set and environment differ."""
     bounds = None if hosted is None else hosted.action_bounds
     if dataset is None or dataset.action_bounds is None or bounds is None:
         return None
@@ -135,7 +135,7 @@ def other_bounds(dataset: datasets.OfflineDataset | None, hosted: Hosted | None)
 def warnings(
     stages: Sequence[Any], settings: Settings, spec: EnvSpec, rows: int | None, on_host: bool
 ) -> Iterator[str]:
-    """Warnings about numbers that work, but hardly as they were meant.
+    """Warnings about unusual numbers.
 
     `rows` is the size of the data set, if any; `on_host` says that the environments are.
     """

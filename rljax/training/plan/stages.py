@@ -1,6 +1,5 @@
-"""The stages of a training and their drivers.
-
-A run trains in an environment, on a data set, or first on a data set and then in an environment.
+"""The stages of a training and their drivers: in an environment, on a data set, or on a data set
+and then in an environment.
 """
 
 from __future__ import annotations
@@ -42,28 +41,28 @@ class Stage:
     """A part of a run with one source of experience."""
 
     driver: Driver
-    config: Any  # the agent's Config in this stage, as given: settings may be shares of the run
-    iteration: int  # steps of one learner in one iteration of the driver
+    config: Any  # the agent's Config, as given: settings may be shares of the run
+    iteration: int  # steps of a learner in an iteration
     end: int  # the run's step at which the stage ends
-    num_envs: int  # environments of each learner; 0 where it learns from a data set alone
+    num_envs: int  # of each learner; 0 for a data set alone
 
 
 @dataclasses.dataclass(frozen=True)
 class TrainingPlan:
-    """The stages of a run, in order, and the evaluator of its policies."""
+    """A run's stages, in order, and the evaluator of its policies."""
 
     stages: list[Stage]
     evaluator: Any  # None where there is no environment
     spec: EnvSpec
     spaces: dict[str, Any] | None  # the environment's own, see `_described_spaces`
-    warnings: tuple[str, ...] = ()  # possible problems with the data set and with learning rates
+    warnings: tuple[str, ...] = ()  # about the data set and learning rates
     terminal: TerminalValues | None = None  # metrics of the data set's terminal rows
     # how unequally rows are drawn, ready for JSON; None where all are equal
     weights: dict[str, Any] | None = None
 
     @property
     def multiple(self) -> int:
-        """A number of steps: every stage can stop at its multiples."""
+        """Every stage can stop at multiples of so many steps."""
         return math.lcm(*(stage.iteration for stage in self.stages))
 
 
@@ -123,7 +122,7 @@ def _stacked(experiment: Experiment, config: Any) -> Any:
 
 
 def _check_spaces(experiment: Experiment, spec: EnvSpec, name: str) -> None:
-    """Raise `ValueError` where the agent, its data or its base do not fit the environment."""
+    """Raise `ValueError` where agent, data or base do not fit the environment."""
     settings, experience = experiment.settings, experiment.experience
     if experiment.dataset is not None:
         refusals.require_fit(experiment.dataset, spec, experience)
@@ -135,7 +134,7 @@ def _check_spaces(experiment: Experiment, spec: EnvSpec, name: str) -> None:
 
 
 def _named(spec: EnvSpec, name: str) -> EnvSpec:
-    """The spaces with the name of the environment of training, not that of evaluation."""
+    """The spaces with the name of training's environment, not evaluation's."""
     return spec if name == "none" else dataclasses.replace(spec, name=name)
 
 
@@ -227,9 +226,9 @@ class Places(NamedTuple):
     """Where learners are evaluated, and where they learn."""
 
     evaluator: Any  # None where there is no environment
-    spec: EnvSpec  # of the environment where they learn, or of the data where there is none
-    inside: AutoReset | None  # the environment where they learn, if it is inside the program
-    hosted: Hosted | None  # environments where they learn, to ask; None inside the program
+    spec: EnvSpec  # of the environment where they learn, or of the data
+    inside: AutoReset | None  # that environment, if it is inside the program
+    hosted: Hosted | None  # that environment, to ask; None inside the program
 
 
 def _places(experiment: Experiment, name: str, inside: AutoReset | None) -> Places:
@@ -273,7 +272,7 @@ def _places(experiment: Experiment, name: str, inside: AutoReset | None) -> Plac
 
 def _limit(name: str, dataset: datasets.OfflineDataset | None) -> dict[str, int]:
     """The time limit with which a data set was recorded in `name`: its reference returns hold for
-    this. Gymnasium may register another: D4RL's pen has half of it, long-horizon sets have more.
+    this. Gymnasium may register another, as for D4RL's pen.
     """
     if dataset is None or dataset.env != name or envs.is_compiled(name):
         return {}
@@ -282,7 +281,7 @@ def _limit(name: str, dataset: datasets.OfflineDataset | None) -> dict[str, int]
 
 
 def _described_spaces(experiment: Experiment, places: Places) -> dict[str, Any] | None:
-    """The environment's own spaces, ready for JSON; None where agents see the same."""
+    """The environment's spaces, ready for JSON; None where agents see the same."""
     dataset = experiment.dataset
     if places.hosted is not None:
         return places.hosted.spaces.described()
