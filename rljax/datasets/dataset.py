@@ -15,6 +15,7 @@ import numpy as np
 from rljax.agent import EnvSpec, Part, Transition
 from rljax.buffers import PART, frames
 from rljax.envs.signals import numbers
+from rljax.spec import nearest
 
 # Prefixes of names, and the modules of `publishers` that read them.
 FAMILIES = ("d4rl", "minari", "ogbench", "neorl2")
@@ -208,15 +209,6 @@ def unknown(name: str, family: str, names: Sequence[str]) -> ValueError:
     return ValueError(
         f"no dataset '{name}' in {family}.{nearest(name, names)} All of them: rljax data list"
     )
-
-
-def nearest(name: str, names: Sequence[str], most: int = 3) -> str:
-    """ " Nearest: 'a', 'b'.", or "" if no name is near. Upper and lower case do not matter."""
-    import difflib
-
-    spellings = {known.lower(): repr(known) for known in names}
-    matches = difflib.get_close_matches(name.lower(), spellings, n=most, cutoff=0.5)
-    return f" Nearest: {', '.join(spellings[match] for match in matches)}." if matches else ""
 
 
 def as_bounds(bounds: Any, size: int) -> Bounds:

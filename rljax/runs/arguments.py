@@ -34,8 +34,10 @@ def checked(values: Mapping[str, Any]) -> dict[str, Any]:
     for name, value in values.items():
         if name not in hints:
             known = [x for x in hints if x not in ("agent", "env", "steps", "seeds", "data")]
+            from rljax.spec import nearest  # imports JAX
+
             raise TypeError(
-                f"there is no argument '{name}'. {configuration.nearest(name, known)}All "
+                f"there is no argument '{name}'.{nearest(name, known)} All "
                 f"settings: {', '.join(known)}"
             )
         settings[name] = configuration.coerce(name, value, hints[name], LARGEST)
