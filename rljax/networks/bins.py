@@ -14,11 +14,11 @@ MARGIN = 0.1  # share of the returns' range that bins add at either end; own cho
 
 
 def range_of_returns(data: Transition, discount: Number, scale: Number = 1.0) -> Array:
-    """The smallest and largest discounted return [2] from any row of a data set [N, ...] in
-    recorded order.
+    """The smallest and largest discounted return [2] from any row of data [N, ...] in recorded
+    order.
 
-    A trajectory that is cut goes on with its mean reward, for at most 10,000 steps. `scale`
-    multiplies rewards.
+    A cut trajectory goes on with its mean reward, for at most 10,000 steps. `scale` multiplies
+    rewards.
     """
     reward = scale * data.reward
     ends = data.terminated | data.truncated

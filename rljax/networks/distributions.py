@@ -18,10 +18,10 @@ if TYPE_CHECKING:
 
 
 class Actor(struct.PyTreeNode):
-    """The parameters that an actor's optimiser moves.
+    """An actor's parameters.
 
-    Agents share this class, because JAX takes two dataclasses with equal fields for equal pytrees:
-    a function compiled for one may return the other (`jax.tree.structure`, JAX 0.10).
+    All agents share this class: JAX (0.10) takes two dataclasses with equal fields for equal
+    pytrees, and a function compiled for one may return the other.
     """
 
     mean: Network  # [O] -> [A]: before tanh, or logits
@@ -38,7 +38,7 @@ def squashed_gaussian(mean: Array, log_std: Array) -> SquashedGaussian:
       log p(a) = sum_i [ log N(u_i; mean_i, std_i) - 2 (log 2 - u_i - softplus(-2 u_i)) ],
       a = tanh u
 
-    Sample with `sample_and_log_prob`: computing u from a rounded a loses precision near the bounds.
+    `sample_and_log_prob` is exact near the bounds, where u from a rounded a is not.
     """
     import distrax  # the import takes a second: only when it is needed
 
@@ -221,9 +221,8 @@ def tanh_log_slope(raw: Array) -> Array:
 def permutation(key: Array, rows: int) -> Array:
     """The indices 0 to `rows` - 1 in random order, int32 [rows].
 
-    Each is packed below random bits, and all are sorted as one array: on the CPU a ninth of the
-    time of `jax.random.permutation`. Pairs with equal bits, at most 2^-16 of them, keep their
-    order.
+    On the CPU it takes a ninth of the time of `jax.random.permutation`. At most 2^-16 of all pairs
+    have equal random bits and keep their order.
     """
     width = max(1, (rows - 1).bit_length())
     if width > 16:  # too few random bits would remain

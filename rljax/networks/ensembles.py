@@ -140,8 +140,8 @@ def _body(critic: Any) -> Any:
 def smallest(values: Array, axis: int = 0) -> Array:
     """The smallest value over `axis`: of critics [C, ...], their minimum [...].
 
-    Its gradient goes to one value. `values.min(axis)` divides it by how many values equal the
-    minimum: if XLA computes them twice and rounds them differently, by 0.
+    Its gradient goes to one value. `values.min(axis)` would divide it by the number of equal
+    values: 0, if XLA computes them twice and rounds them differently.
     """
     index = jnp.argmin(jax.lax.stop_gradient(values), axis=axis)
     mask = jax.nn.one_hot(index, values.shape[axis], axis=axis, dtype=bool)

@@ -1,7 +1,6 @@
 """How observations are normalised before an agent sees them.
 
-An agent's declaration names one of these (`Experience.inputs`). The learner keeps their statistics
-beside the agent's State; the agent knows nothing of it.
+`Experience.inputs` names one of these. The learner keeps their statistics beside the agent's State.
 
     Raw        observations as they are
     Running    statistics of every observation, which move before an action is chosen

@@ -34,9 +34,9 @@ def mish(x: Array) -> Array:
 
 
 def leaky_relu(x: Array) -> Array:
-    """x where x > 0, else 0.01 x, with slope 0.01 at 0 as in PyTorch; JAX's own has 1.
+    """x where x > 0, else 0.01 x, with slope 0.01 at 0 as in PyTorch; JAX's has 1.
 
-    Sparse initialisation makes units that are exactly 0: the slope decides their first updates.
+    Sparse initialisation makes units that are exactly 0, whose first updates depend on it.
     """
     return jnp.where(x > 0, x, 0.01 * x)
 
@@ -72,11 +72,10 @@ class Dropout(NamedTuple):
 class Network:
     """A Flax module with its variables, a pytree: `network(x)` applies the module, which is static.
 
-    `collections` are variables other than parameters, for example {"batch_stats": ...}. Calls read
-    them; only `apply_mutable` updates them. They are leaves with gradient 0: Adam and plain
-    gradient descent leave them as they are, weight decay would shrink them, `polyak` averages them.
-    Integers and truth values are stored as float32, exact up to 2^24, and reach the module rounded
-    to their types `dtypes`.
+    Calls read the `collections`, variables other than parameters; only `apply_mutable` updates
+    them. They are leaves with gradient 0: weight decay would shrink them, and `polyak` averages
+    them. Integers and truth values are stored as float32, exact up to 2^24, and reach the module
+    rounded to their `dtypes`.
     """
 
     params: Any
@@ -284,8 +283,8 @@ def patches(pictures: Array, width: int, stride: int) -> Array:
     """The patches under a kernel of width x width: pictures [N, H, W, K] to [N, H', W', width width
     K].
 
-    A convolution is a product with them. On the CPU its gradients take a fifth to an eighteenth of
-    the time of XLA's own convolutions, which are slow inside loops.
+    On the CPU a product with them takes a fifth to an eighteenth of the time of XLA's convolutions
+    inside loops, gradients included.
     """
 
     def windows(x: Array, axis: int) -> Array:

@@ -1,18 +1,15 @@
-"""Noise that explores: in the weights of layers, or on actions, where it may last for several
-steps.
+"""Exploring noise, in weights or on actions.
 
-The weights of noisy layers are Gaussian, with learnt means and standard deviations [1]:
+Weights of noisy layers have learnt means and standard deviations [1]:
 
     W = mu_W + sigma_W * f(e_out) f(e_in)^T,  b = mu_b + sigma_b * f(e_out),
     f(x) = sgn(x) sqrt|x|,  e ~ N(0, 1)
 
-The noise is factorised: a layer of I inputs and O outputs draws I + O numbers. sigma starts at
-sigma_0 / sqrt(I), the means as in other layers: in [1] as "torch". Parameters hold the deviations
-beside each `kernel` and `bias`. A network uses its means; `sampled` puts noise into it.
+A layer of I inputs and O outputs draws I + O numbers. sigma starts at sigma_0 / sqrt(I), the means
+as in other layers: in [1] as "torch". A network uses its means; `sampled` puts noise into it.
 
-Noise on actions e_t [A] is N(0, 1) at each step of an episode. An agent's setting `exploration`
-says how steps depend on each other; `remember` returns `initial`, which `act` hands to `draw` or
-`sample`:
+Noise on actions e_t [A] is N(0, 1) at each step. `exploration` says how steps of an episode depend
+on each other; `remember` returns `initial`, which `act` hands to `draw` or `sample`:
 
     white  e_t drawn anew at each step
     held   e_t drawn anew after n steps,  P(n) proportional to n^-2, n = 1 ... 16  [2]
@@ -21,8 +18,6 @@ says how steps depend on each other; `remember` returns `initial`, which `act` h
            x_k,t = r_k x_k,t-1 + (1 - r_k^2)^1/2 N(0, 1),  r_k = exp(-2^-k),
            with x_k,0 ~ N(0, 1), and 2^(K-1) near 1 / (2 pi) of the time limit,
            1,000 steps where there is none
-
-[3] transforms a whole episode's noise; the sum needs no time limit, and K numbers alone.
 
 [1] Fortunato et al., Noisy Networks, arXiv:1706.10295, section 3, equations 10 and 11
 [2] FlashSAC, arXiv:2604.04539: a zeta distribution of exponent 2, truncated

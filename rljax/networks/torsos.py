@@ -1,9 +1,7 @@
-"""Torsos: the layers between observations and the last layer, with fixed or adjustable computation.
+"""Torsos: the layers between observations and the last layer.
 
-docs/torsos.md describes them and their settings: `hidden` has one number per part, and `compute` is
-T. iru, recall and drc have the same parameters for every T, so that acting may use another T than
-training. The equations of iru [1] stand there; with several cells, the next one uses tanh(c) as h,
-and the last tanh(c) is added.
+docs/torsos.md describes their settings, where `compute` is T, and has the equations of iru [1];
+with several cells, the next one uses tanh(c) as h, and the last tanh(c) is added.
 
 recall [2], with e the input's projection, in each of T steps:
 
@@ -329,8 +327,7 @@ def during(networks_: Any, span: Span) -> Any:
 def progressive(
     loss: Callable[..., tuple[Array, Any]], settings: TorsoSettings
 ) -> Callable[..., tuple[Array, Any]]:
-    """The progressive loss [2]: (1 - alpha) `loss` after all steps + alpha `loss` after a random
-    part.
+    """The progressive loss [2]: (1 - alpha) `loss` after all steps + alpha `loss` after some.
 
     `loss(networks, ..., key)` returns a scalar and metrics. alpha is `settings.progressive`; None:
     `loss` itself.

@@ -1,15 +1,13 @@
 """Eligibility traces, and optimisers that learn with them from one transition at a time.
 
 Elsayed et al., Streaming Deep Reinforcement Learning Finally Works, arXiv:2410.14606. For
-parameters w, their trace e, the gradient g of what a positive error should raise, such as V(s) or
-log pi(a|s), and the temporal-difference error delta:
+parameters w with trace e, the gradient g of what a positive error should raise, such as V(s), and
+the temporal-difference error delta:
 
   e <- gamma lambda e + g
   M  = alpha kappa max(|delta|, 1) |e|_1          the 1-norm is over all parameters
   w <- w + alpha / max(M, 1) delta e
   e <- 0                                          when an episode ends, or credit assignment does
-
-No step overshoots the error that it should remove, which M estimates, by more than 1 / kappa.
 """
 
 from __future__ import annotations
@@ -82,7 +80,7 @@ def adaptive_obgd(
 
       v <- beta v + (1 - beta) (delta e)^2,   e~ = e / sqrt(v / (1 - beta^t) + epsilon)
 
-    beta is `second_moment_decay`. A reset does not clear v.
+    A reset does not clear v.
     """
 
     def init(params: Any) -> AdaptiveObGDState:

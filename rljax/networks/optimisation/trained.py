@@ -14,10 +14,9 @@ from rljax.agent import Array, Metrics, Number
 
 
 class Trained(struct.PyTreeNode):
-    """A network, several of them or an array, with its optimiser's state.
+    """One or several networks, or an array, with their optimiser's state.
 
-    An agent makes the optimiser from its Config in each update, so that a learning rate can be
-    traced.
+    An agent makes the optimiser anew in each update, so that a learning rate can be traced.
 
       critic = Trained.create(network, optax.adam(config.critic_lr))
       critic, metrics = critic.step(optax.adam(config.critic_lr), critic_loss, state, batch)
@@ -54,9 +53,9 @@ class Trained(struct.PyTreeNode):
     ) -> tuple[Trained, Metrics]:
         """`step` for a network with collections, such as batch statistics.
 
-        The loss returns a scalar [] and a pair: the network of `network.apply_mutable` and metrics.
-        Parameters move from where they were. The optimiser must leave leaves without a gradient as
-        they are: Adam does, weight decay does not.
+        The loss returns a scalar [] and a pair: the network of `apply_mutable` and metrics. The
+        optimiser must leave leaves without a gradient as they are: Adam does, weight decay does
+        not.
         """
         gradient, (moved, metrics) = jax.grad(loss, has_aux=True)(self.parameters, *arguments)
         return self.replace(parameters=moved).apply(optimiser, gradient), metrics
@@ -68,11 +67,10 @@ class Trained(struct.PyTreeNode):
         batch: Any,
         number: int,
     ) -> tuple[Trained, Metrics]:
-        """`step` for the mean loss over a batch [B, ...], in `number` equal parts one after
-        another.
+        """`step` for the mean loss over a batch [B, ...], in `number` equal parts in turn.
 
-        `loss(parameters, part)` takes a part [B / number, ...], which may fit into a CPU's cache
-        where the batch does not. Metrics are means over the parts.
+        `loss(parameters, part)` takes a part [B / number, ...], which may fit into a CPU's cache.
+        Metrics are means over the parts.
         """
         parts = jax.tree.map(lambda x: x.reshape(number, -1, *x.shape[1:]), batch)
         slope = jax.grad(loss, has_aux=True)

@@ -1,6 +1,7 @@
 """One step inside a trust region: natural gradients and a backtracking line search.
 
-theta parameters in one vector, H the Hessian of the KL divergence at theta, delta its limit
+For parameters theta [N] and the Hessian H of the KL divergence:
+
   H v        = d/d theta (dKL/d theta . v) + damping v      Fisher-vector product
   H x        = g                                            solved by conjugate gradients
   theta_new  = theta + beta^k change                        the first k that is accepted
@@ -76,8 +77,7 @@ def fisher_vector_product(
 ) -> Callable[[Array], Array]:
     """The function that maps a vector [N] to (H + damping I) v [N].
 
-    H is the Hessian at `point` [N] of `kl`, from parameters [N] to a divergence []. The product is
-    the gradient of its slope along v.
+    H is the Hessian of `kl`, from parameters [N] to a divergence [], at `point` [N].
     """
     _, hessian_product = jax.vjp(jax.grad(kl), point)
 

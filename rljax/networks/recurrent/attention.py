@@ -24,8 +24,8 @@ GATE_BIAS = 2.0  # of the gates, so that blocks begin near the identity; [1]
 class GTrXL(Module):
     """Gated Transformer-XL.
 
-    Its memory holds the `inputs` [..., L, m] of each block in the last L steps, the newest last,
-    without gradient, and how many are `known` [...]: of this episode.
+    Its memory holds the `inputs` [..., L, m] of each block in the last L steps, newest last,
+    without gradient, and how many are this episode's, `known` [...].
     """
 
     hidden: tuple[int, ...]

@@ -1,9 +1,8 @@
 """The layers of `rljax.networks.memories`; gtrxl's are in `attention`.
 
-Each maps features `x` [T, ..., m] and a memory [..., M...] to outputs [T, ..., h], the memory after
-the last step, and outputs for `successor` [T, ..., m] or None: see `Remembering`. Unlike Flax's
-cells, they multiply the inputs of all steps at once, and a kernel's gradient is one product over
-all steps.
+Each maps features `x` [T, ..., m], a memory [..., M...] and `successor` [T, ..., m] or None as
+`Remembering` does, to outputs [T, ..., h]. Inputs of all steps are multiplied at once, and so is a
+kernel's gradient.
 
 [1] Orvieto et al., LRU, arXiv:2303.06349
 [2] Tallec and Ollivier, Can recurrent neural networks warp time?, arXiv:1804.11188
