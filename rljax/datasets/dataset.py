@@ -35,14 +35,13 @@ def score(returns: Any, reference: Sequence[float] | None) -> Any:
 class OfflineDataset:
     """Transitions of complete and cut trajectories, in recorded order.
 
-    Actions are normalised to [-1, 1]. The last row of a trajectory is either `terminated`, at the
-    environment's own end, or `truncated`: at a time limit, a cut, the end of the file.
-    `next_observation` is the true successor, or the row's own observation where that of a terminal
-    state was not recorded.
+    Actions are normalised to [-1, 1]. A trajectory's last row is either `terminated`, at the
+    environment's own end, or `truncated`. `next_observation` is the true successor, or the row's
+    own observation where that of a terminal state was not recorded.
 
-    An observation is one array, or a dictionary of arrays: pictures are uint8, masks of allowed
-    actions bool, all else float32. Pictures of at least 1 kB become `rljax.buffers.frames.Frames`.
-    Signals, such as a cost, are the `extras` of the transitions: [N, K...] float32 by name.
+    An observation is one array or a dictionary of arrays: uint8 pictures
+    (`rljax.buffers.frames.Frames` from 1 kB on), bool masks of allowed actions, all else float32.
+    Signals, such as a cost, are the transitions' `extras`: [N, K...] float32 by name.
     """
 
     name: str  # as given: "d4rl/hopper-medium-v2", or a path
@@ -214,7 +213,7 @@ def unknown(name: str, family: str, names: Sequence[str]) -> ValueError:
 def as_bounds(bounds: Any, size: int) -> Bounds:
     """Low and high [size] float32 from `bounds`, two numbers or arrays; None means -1 and 1.
 
-    Raises `ValueError` if they have another size, are not finite, or low is not below high.
+    Raises `ValueError` for another size, values that are not finite, and low not below high.
     """
     try:
         low, high = (

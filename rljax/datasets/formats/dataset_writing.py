@@ -1,7 +1,7 @@
-"""Data sets written in our layout, see `rljax.datasets.formats.dataset_files`.
+"""Data sets written in the layout of `rljax.datasets.formats.dataset_files`, bit for bit.
 
-A file appears complete or not at all; an existing one is replaced. Raises `ValueError` for another
-suffix. `load` reads back the same dataset.
+A file appears complete or not at all, in place of an existing one. Raises `ValueError` for another
+suffix.
 """
 
 from __future__ import annotations
@@ -38,10 +38,9 @@ def write_archive(dataset: OfflineDataset, path: Path) -> Path:
 
 
 def write_hdf5(dataset: OfflineDataset, path: Path, infos: Mapping[str, Any] | None = None) -> Path:
-    """Write `dataset` as an HDF5 file, which other readers of D4RL's layout can read too.
+    """Write `dataset` as an HDF5 file in D4RL's layout, and return its path.
 
-    Return the path. The arrays of `infos` ([N, ...] each) become `infos/NAME`; `ValueError` if they
-    have another length.
+    `infos` of [N, ...] become `infos/NAME`; `ValueError` if they have another length.
     """
     import h5py
 

@@ -1,8 +1,8 @@
 """HDF5 files, without anything that lies outside of them.
 
-HDF5 can name other files: by external links, in external storage, and in virtual datasets. A filter
-that the library does not have makes it load a plugin. All of these are refused. Soft links are
-followed here, step by step, so that none leads out of the file.
+Refused are external links, external storage, virtual datasets, and filters that the library lacks,
+for which it would load a plugin. Soft links are followed here, step by step, so that none leads out
+of the file.
 """
 
 from __future__ import annotations

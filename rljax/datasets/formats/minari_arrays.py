@@ -1,9 +1,9 @@
 """The arrays of an episode in Minari's files, read and written by the spaces in the metadata.
 
-Vectors, and dictionaries and tuples without pictures, become vectors, in the order of Gymnasium's
-`flatten`. Where there are pictures or masks of actions, observations are those that agents see in
-the environment: `rljax.envs.host.spaces` translates both. `infos/cost` and `infos/signals/NAME` are
-signals. `name` is the file's name in messages, and `key` that of the array in the file.
+Vectors, and dictionaries and tuples without pictures, become vectors in the order of Gymnasium's
+`flatten`; `rljax.envs.host.spaces` translates observations with pictures or masks of actions.
+Signals are `infos/cost` and `infos/signals/NAME`. In messages `name` is the file's and `key` the
+array's.
 """
 
 from __future__ import annotations

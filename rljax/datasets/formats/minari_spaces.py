@@ -1,8 +1,7 @@
 """Spaces in the metadata of Minari's data sets: checked, and as Gymnasium's spaces.
 
-Minari describes a space in JSON, such as {"type": "Box", "shape": [3], "dtype": "float32", "low":
-..., "high": ...}. All functions except `checked` take a checked description. Runs describe spaces
-in another form, see `rljax.envs.host.space_descriptions`.
+They are JSON, such as {"type": "Box", "shape": [3], "dtype": "float32", "low": ..., "high": ...}.
+All functions except `checked` take a checked description.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
-"""Which arrays and facts a data set may hold, for all readers.
+"""Which arrays and facts a data set may hold.
 
-Each row of an array holds at least one number. All functions raise `ValueError` for what they do
-not accept, and name the row or the entry that is wrong. `file` is the file's name in messages, and
-`key` that of the array in the file. Axes: `M` rows of a file.
+Rows of arrays hold at least one number. `ValueError`s name the wrong row or entry: `file` is the
+file's name in messages, and `key` that of the array. Axes: `M` rows of a file.
 """
 
 from __future__ import annotations
@@ -199,7 +198,7 @@ def facts(
     Args:
         env: the name of an environment, or None.
         reference: two finite numbers that differ, or None.
-        provenance: of which the counts, `both_ends`, `stack` and `corruptions` are checked.
+        provenance: its counts, `both_ends`, `stack` and `corruptions` are checked.
         most_action: the largest discrete action, or None. `num_actions` must be larger.
     """
     if env is not None and not (

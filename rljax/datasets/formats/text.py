@@ -61,8 +61,8 @@ def nbytes_of(shape: Iterable[int], itemsize: int) -> int:
 def parse_json(text: str | bytes, name: str) -> Any:
     """The value of a JSON text from the file called `name`.
 
-    Raises `ValueError` for a text that is not JSON or has a key twice in an object, and
-    `RefusedFileError` if it is too long or nested too deeply.
+    Raises `ValueError` for other texts and repeated keys, and `RefusedFileError` if it is too long
+    or nested too deeply.
     """
     if len(text) > LONGEST:
         raise RefusedFileError(

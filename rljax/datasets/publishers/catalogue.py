@@ -33,20 +33,19 @@ def load(
     Args:
         name: an id such as "d4rl/hopper-medium-v2", or the path of a .hdf5, .h5 or .npz file.
         folder: where datasets are kept and downloaded to, by default $RLJAX_DATA, or else
-            ~/.rljax/data. The folders of the families' own libraries are searched after it.
+            ~/.rljax/data; searched before the folders of the families' own libraries.
         download: whether a missing file may be downloaded.
-        clip_actions: whether actions beyond their bounds are clipped (True) or refused (False).
+        clip_actions: whether actions beyond their bounds are clipped or refused.
         strict: whether D4RL's files give D4RL's own arrays.
         action_bounds: low and high of the actions, each a number or one per dimension, for files by
             path and for Minari's data without bounds. The default is the file's, or else -1 and 1.
-        progress: called while downloading with the file's name, the bytes so far and in all. The
-            default is a bar.
+        progress: called while downloading with the file's name, the bytes so far and in all; by
+            default a bar.
 
     Raises:
-        ValueError: an unknown name; a missing file that cannot be downloaded (the message says
-            which file to put where); a file that is cut or empty, lacks an array, has arrays of
-            unequal lengths, values that are not finite, or actions that lie beyond their bounds by
-            more than 1e-3 half ranges.
+        ValueError: an unknown name; a missing file that cannot be downloaded; a file that is cut
+            or empty, lacks an array, has arrays of unequal lengths, values that are not finite, or
+            actions beyond their bounds by more than 1e-3 half ranges.
     """
     name = str(name)
     if _is_id(name):
@@ -95,8 +94,8 @@ def environment(name: str) -> str | None:
 def identity(data: str) -> str | None:
     """The id of the published dataset that `data`, an id or a path, stands for; None for others.
 
-    No rows are read: D4RL's files are known by their names, recordings by the file NAME.json beside
-    them, and copies that `write` made by their metadata.
+    No rows are read: D4RL's files are known by their names, recordings by their NAME.json, and
+    copies that `write` made by their metadata.
     """
     if _is_id(data):
         return data

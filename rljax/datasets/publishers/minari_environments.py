@@ -1,8 +1,5 @@
-"""The environments of Minari's datasets: which one evaluates, with which arguments and time limit.
-
-The metadata specify the environment of the recording, `env_spec`, and maybe another one for
-evaluation, `eval_env_spec`, which then counts: AntMaze and PointMaze evaluate with fixed goals in
-mazes of their own. docs/datasets.md has the rules.
+"""The environments of Minari's datasets: which one evaluates, with which arguments and time limit;
+docs/datasets.md has the rules.
 
 A file must not run code. Of the modules that metadata name, only those in `PACKAGES` are imported,
 and only arguments that cannot be paths are used (`rljax.trust.unsafe_argument`).
@@ -82,8 +79,8 @@ def limit(
 ) -> int | None:
     """The time limit of evaluation, in environment steps, from two specifications.
 
-    Without one in `evaluation`, it is D4RL's for data of a hand, or else the registered one. None
-    for environments that are not registered yet: making one then applies its own.
+    Without one in `evaluation`, it is D4RL's for data of a hand, or else the registered one; None
+    for environments that are not registered yet, which apply their own.
     """
     time_limit = steps(evaluation)
     if time_limit is not None:

@@ -1,9 +1,4 @@
-"""Scripted experts that record OGBench's arm data: they move cubes, press buttons,
-and open drawers and windows.
-
-    rljax data record ogbench/cube-single-play-v0
-
-writes the file that `rljax.datasets.publishers.ogbench` reads, by the published protocol:
+"""Scripted experts that record OGBench's arm data, by the published protocol:
 
     trajectory  1000 transitions, starting in a random scene. When the expert finishes a task, a new
                 random one follows, without an end or a reset.
@@ -16,9 +11,9 @@ writes the file that `rljax.datasets.publishers.ogbench` reads, by the published
     scene       a trajectory in which the cube leaves the view of the camera is recorded again
     number      `EPISODES` trajectories, and a tenth as many for validation
 
-Departs from the protocol: each trajectory has its own random numbers, derived from the seed and the
-trajectory's number, so that "-val" never repeats trajectories of training. Actions are rounded to
-float32 before the environment takes them, as they are stored.
+Departs from the protocol: each trajectory has its own random numbers, derived from the seed and its
+number, so that "-val" repeats none of training. Actions are rounded to float32 before the
+environment takes them.
 
 Source: Park et al., arXiv:2410.20092; seohongpark/ogbench, data_gen_scripts/generate_manipspace.py
 and commands.sh.
@@ -99,9 +94,9 @@ def record(
 ) -> Path:
     """Record a dataset such as "ogbench/cube-single-play-v0" to the .npz file `path`; return it.
 
-    It holds the arrays of `Collector.trajectory`, one trajectory after the other. Finished
-    trajectories are kept in the folder `path.parts` until all are complete, so that the same call
-    continues after an interruption.
+    It holds the arrays of `Collector.trajectory`, one trajectory after the other. The folder
+    `path.parts` keeps finished ones until all are complete, so that the same call continues after
+    an interruption.
 
     Args:
         path: by default where `rljax.datasets.load` finds the published file.
@@ -109,8 +104,7 @@ def record(
         seed: with their number, determines trajectories.
         processes: how many record in parallel.
         length: transitions of a trajectory.
-        progress: called with the trajectories so far and in all. The default is a bar, or lines
-            without a terminal.
+        progress: called with the trajectories so far and in all; by default a bar or lines.
 
     Raises:
         ValueError: a name without an oracle, a missing package, an existing file, another suffix,
@@ -168,8 +162,8 @@ class Collector:
     def trajectory(self, number: int) -> dict[str, np.ndarray]:
         """The arrays of trajectory `number`, M = length + 1 rows each.
 
-        `observations` [M, O], `actions` [M, 5], `qpos` and `qvel` [M, ...] float32, `terminals` [M]
-        bool, and `button_states` [M, buttons] int64 if there are buttons.
+        They are `observations` [M, O], `actions` [M, 5], `qpos` and `qvel` [M, ...] float32,
+        `terminals` [M] bool, and perhaps `button_states` [M, buttons] int64.
         """
         seed, oracle_seed, own_seed = self.task.seeds(number)
         before = np.random.get_state()  # the oracles draw from NumPy's global generator

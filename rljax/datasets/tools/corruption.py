@@ -1,8 +1,7 @@
 """Corruption of a data set by RIQL's protocol, for every agent that learns from a data set.
 
-The protocol is that of Yang et al., arXiv:2310.12955, as implemented in their code: attack.py of
-github.com/YangRui2015/RIQL at cc07d81, called [2] here. docs/datasets.md has examples, and says
-what differs from [2].
+The protocol is that of Yang et al., arXiv:2310.12955, in their code [2]: attack.py of
+github.com/YangRui2015/RIQL at cc07d81.
 """
 
 from __future__ import annotations
@@ -55,33 +54,31 @@ def corrupt(
     seed: int = 0,
     attacker: Attacker | None = None,
 ) -> OfflineDataset:
-    """A copy of the data set in which one or several elements are corrupted in part of the rows.
+    """A copy of the data set with elements corrupted in part of the rows.
 
     A row is corrupted where U(0, 1) < `rate`, drawn anew for each element. "dynamics" is
-    `next_observation`; the `observation` of the next row does not change. With std, the standard
-    deviation of the whole column, x becomes
+    `next_observation` alone. With std, the whole column's deviation, x becomes
 
         random        x + U(-scale, scale) std; a reward becomes 30 U(-scale, scale)
-        adversarial   x + z std, where 100 gradient steps in z within [-scale, scale] lower a value;
+        adversarial   x + z std, 100 gradient steps in z within [-scale, scale] lower a value;
                       a reward r becomes -scale r
 
-    The values are those of any agent with a `value` of observation and action:
+    The values are an agent's:
 
         observation   Q(s + z std, a)
         action        Q(s, a + z std)
         dynamics      Q(s' + z std, pi(s' + z std)), pi the attacker's greedy policy
 
-    As in [2], where this may not have been intended:
+    As in [2], perhaps unintended:
 
-    - z starts at 2 scale std (U(0, 1) - 1/2), and is multiplied by the std once more at the end. It
-      is clipped to [-scale, scale] only after the first step.
-    - Adam's state is reset after every step, so that each is 0.01 scale long unless the gradient,
-      of a mean over a tenth of the corrupted rows, is about 1e-8 or smaller.
+    - z starts at 2 scale std (U(0, 1) - 1/2), is multiplied by the std again at the end, and
+      clipped to [-scale, scale] only after the first step.
+    - Adam's state is reset after every step, so that each is 0.01 scale long unless the gradient of
+      a mean over a tenth of the corrupted rows is about 1e-8 or smaller.
     - Actions are not clipped to [-1, 1].
-    - Of several elements, the attack on a later one sees the earlier ones already corrupted.
+    - Attacks on later elements see the earlier ones corrupted.
 
-    Masks and random noise equal those of [2] bit for bit, for equal rows and seeds; the first z
-    does not.
+    Masks and random noise, but not the first z, equal those of [2] bit for bit.
 
     Raises `ValueError` for an unknown element, a rate outside [0, 1], a negative scale, a missing
     attacker, and one without values of actions or with other dimensions.
@@ -224,8 +221,7 @@ def _perturbation(
 ) -> np.ndarray:
     """The perturbation of `rows` [M] of an element: z std [M, D], float32.
 
-    A loss is a mean over a chunk of rows. It is a weighted sum here, so that one program serves
-    all chunks.
+    Means over chunks of rows are weighted sums, so that one program serves all chunks.
     """
     number = len(rows)
     generator = np.random.default_rng([seed, list(FIELDS).index(element)])

@@ -17,8 +17,8 @@ COLOUR = "#0072B2"  # Okabe and Ito's blue
 def describe(dataset: OfflineDataset) -> dict[str, Any]:
     """A summary of a dataset that can be written as JSON.
 
-    It holds `mean`, `std`, `min`, `median` and `max` of rewards, and, of complete episodes, of
-    returns, lengths (steps), normalised scores and sums of signals, where there are any.
+    It has `mean`, `std`, `min`, `median` and `max` of rewards and, over complete episodes, of
+    returns, lengths (steps), and any normalised scores and sums of signals.
     """
     returns, transitions = dataset.returns(), dataset.transitions
     described: dict[str, Any] = {
