@@ -1,8 +1,7 @@
 """Checkpoints: exact, atomic, and checked before they are used.
 
 A checkpoint is a folder, named by its step when it is complete. A manifest of sizes and checksums
-detects later damage. Orbax, whose `CheckpointManager` neither checks files before their use nor
-goes back to the checkpoint before, writes and reads the arrays.
+detects later damage, which Orbax, the writer of the arrays, does not.
 """
 
 from __future__ import annotations
@@ -45,10 +44,10 @@ def save(
 ) -> Path:
     """Write pytrees and bytes by name as checkpoint `step`; keep the newest `keep` checkpoints.
 
-    Every process calls this with its own parts of `items`; the first one's `blobs` are written.
+    Every process calls this with its parts of `items`; the first one's `blobs` are written.
 
-    Raises `CheckpointError` where the disk is full or cannot be written, and `ProcessError` where
-    another process has ended. Earlier checkpoints do not change.
+    Raises `CheckpointError` where the disk is full or read-only, and `ProcessError` where another
+    process has ended; earlier checkpoints stay.
     """
     import orbax.checkpoint as ocp
 

@@ -1,7 +1,7 @@
 """The records of a run: append-only files of JSON lines, and loggers, which may lag behind.
 
-Each line reaches the operating system before the call returns, so that a killed run loses none. A
-number that is not finite is null.
+Lines reach the operating system before a call returns, so that a killed run loses none. Numbers
+that are not finite are null.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ class Recorder:
     ) -> None:
         """Open the files of the run in the folder `out`, and remove incomplete last lines.
 
-        Nothing is recorded where `out` is None, as in a process that does not write. `wandb` is the
-        name of a project. Raises `ValueError` where a logger is not installed or does not start.
+        Nothing is recorded where `out` is None. `wandb` is the name of a project. Raises
+        `ValueError` where a logger is not installed or does not start.
         """
         self._out = out
         self._loggers: list[Logger] = []
@@ -96,9 +96,9 @@ class Recorder:
     def truncate(self, step: int, marks: Mapping[str, Sequence[int]] | None = None) -> None:
         """Delete all lines from the first one beyond `step` on, and an incomplete last line.
 
-        With the `marks` of a checkpoint, each file, without `differences`, gets its size from then.
-        Where lines are written (and `sync` is called) before the checkpoint of their step, the
-        files of a resumed run equal those of a run without a stop.
+        Files without `differences` from a checkpoint's `marks` get their size from then. If each
+        checkpoint follows its step's lines and `sync`, the files equal those of a run without a
+        stop.
         """
         for name, file in self._files.items():
             file.truncate(step, None if marks is None else marks.get(name, (0, 0))[0])
@@ -129,8 +129,8 @@ class Recorder:
 def read(out: Path, name: Literal["metrics", "evaluations", "changes"]) -> list[dict[str, Any]]:
     """The records of a run so far, in order; none where the file does not exist yet.
 
-    An incomplete last line is left out. Raises `ValueError` for an unknown name, or a damaged line
-    before the last one.
+    An incomplete last line is left out. Raises `ValueError` for an unknown name or another damaged
+    line.
     """
     if name not in FILES:
         raise ValueError(f"a run records no '{name}', it records {', '.join(FILES)}.")

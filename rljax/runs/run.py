@@ -57,25 +57,23 @@ def train(
     """Train one learner per seed and return the run's folder.
 
     Args:
-        agent: a name, such as "sac", or the path of an agent's file.
-        env: an environment's name; None is the one that matches `data`. A registered Gymnasium
-            environment, or a function that makes one, stands for its name.
+        agent: a name, such as "sac", or an agent's file.
+        env: a name, a registered Gymnasium environment or a function that makes one; None is that
+            of `data`.
         steps: environment steps of each learner; for an agent that learns from data alone, updates.
-        data: a data set's name or file. Agents that declare a `Dataset` learn from it alone, those
-            that declare a `Replay` mix it with their own experience.
+        data: a data set's name or file, to learn from alone, or with a `Replay` to mix into it.
         seeds: a number of learners (with seeds 0, 1, ...) or their seeds.
-        config: an agent's Config, a mapping of changes to the preset, or None. Its floats may be
-            sequences, one value per learner.
+        config: a Config, or a mapping of changes to the preset; floats may be sequences, one value
+            per learner.
         out: the run's folder; None is a new one in runs/.
         trust: whether code that `base` or `from_run` of another user names may run.
         settings: further fields of `rljax.training.settings.Settings`.
 
-    NumPy's numbers do as well as Python's. Raises `ValueError` or `TypeError` for arguments that
-    cannot work, before anything compiles; `FileExistsError` if `out` exists and is not empty;
-    `failures.Diverged` for values that are not finite.
+    Raises `ValueError` or `TypeError` for arguments that cannot work, before anything compiles;
+    `FileExistsError` if `out` exists and is not empty; `failures.Diverged` for values that are not
+    finite.
 
-    After `rljax.distributed.processes.join`, every process must make the same call. The first one
-    writes the files and shows the progress.
+    After `rljax.distributed.processes.join`, every process must make the same call.
     """
     experiment = processes.on_all(
         lambda: experiments.prepare(
@@ -103,13 +101,13 @@ def resume(
     """Continue the run in folder `out` to its end, or to `steps`, as if it had not been stopped.
 
     A run without a checkpoint begins anew. With `then_online`, a run from a data set goes on in its
-    environment for so many steps after its updates, with `offline_share`, as if it had begun so.
-    `accept_changed_records` goes on with records that have changed since the last checkpoint, as
-    config.json then says. `trust` is for code and pickles that another user named or made.
+    environment for so many steps after its updates, with `offline_share`. `accept_changed_records`
+    goes on with records that changed since the last checkpoint, as config.json then says. `trust`
+    is for code and pickles that another user named or made.
 
     Raises `ValueError` where `out` is not a run, is complete, or cannot continue in this way, and
-    for code and pickles without trust; `RecordsChanged` and, where another process writes this run,
-    `FolderInUse`, both `ValueError`s; `CheckpointError` where no checkpoint is usable.
+    for code and pickles without trust; its subclasses `RecordsChanged` and, where another process
+    writes this run, `FolderInUse`; `CheckpointError` where no checkpoint is usable.
     """
     folder = arguments.run_folder(out, trust)
     steps = None if steps is None else configuration.integer(steps, "steps", LARGEST)

@@ -1,4 +1,4 @@
-"""Data sets from our own runs: transitions of a trained policy, or of the replay of training.
+"""Data sets from our own runs.
 
 D4RL's recipe (Fu et al., arXiv:2004.07219, section 5) with the sources of `record`:
 
@@ -7,8 +7,6 @@ D4RL's recipe (Fu et al., arXiv:2004.07219, section 5) with the sources of `reco
     medium-replay  "replay" of that run
     expert         "exploring" of a run that was trained to the end
     medium-expert  `datasets.join` of medium and expert, with equal numbers of transitions
-
-A frame of pictures is stored once, for successors and stacks of later observations too.
 """
 
 from __future__ import annotations
@@ -56,12 +54,10 @@ def record(
     - "policy": the policy plays without exploration.
     - "exploring": the policy plays with the exploration of training.
     - "random": uniform actions.
-    - "replay": the learner's replay in the last checkpoint, from the oldest row on. It may have
-      fewer.
+    - "replay": the learner's replay in the last checkpoint, oldest row first, perhaps fewer.
 
-    The first three play `num_envs` environments on the host. They follow one another in the data
-    set; the last episode of each is cut off. Reference returns are those of D4RL's task of this
-    name, if any.
+    The first three play `num_envs` environments on the host, one after the other in the data set;
+    the last episode of each is cut off. References are those of D4RL's task of this name, if any.
 
     Raises `ValueError` for a run or a source that does not fit, for more transitions than fit in
     memory, and for code that this folder may not run.
@@ -178,8 +174,8 @@ def roll_out(
 ) -> Transition:
     """`steps` transitions of E environments on the host, environment by environment.
 
-    `choose` maps observations [E, O...] and the steps since their resets [E] to actions [E, ...].
-    The first `size` numbers of vectors stay.
+    `choose` maps observations [E, O...] and steps since resets [E] to actions [E, ...]. The first
+    `size` numbers of vectors stay.
     """
     observation = hosted.reset(environment_seeds(seed, TRAIN, number=hosted.num_envs))
     store = PictureStore(hosted.spec, observation)

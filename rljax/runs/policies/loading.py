@@ -34,7 +34,7 @@ def load_all(
     `rljax.training.named_code.PARTS` are in use.
 
     Raises `ValueError` where `out` is not a run, for code in these parts that it may not run, and
-    for settings that an evaluation may not change; `CheckpointError` without a usable checkpoint.
+    for other settings; `CheckpointError` without a usable checkpoint.
     """
     folder = arguments.run_folder(out)
     described, settings, module, trained = _read(folder, parts)
@@ -101,8 +101,8 @@ def load(
 ) -> Policy:
     """The policy of one learner of the run in `out`: a function of observations, see `Policy`.
 
-    `best`, `config` and the errors are those of `load_all`. With `trust`, the user vouches for code
-    that the run names.
+    The arguments and errors are those of `load_all`. With `trust`, the user vouches for code that
+    the run names.
     """
     folder = arguments.run_folder(out, trust)
     return Policy(load_all(folder, best=best, config=config), learner)

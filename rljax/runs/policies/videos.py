@@ -148,10 +148,10 @@ def told(environment: AutoReset, states: Iterable[Any], colours: bool) -> Iterat
 
 
 def brax(environment: AutoReset, states: Iterable[Any], path: Path) -> list[Path]:
-    """Film an episode of a Brax environment, and write Brax's HTML view beside the video.
+    """Film an episode of a Brax environment, with Brax's HTML view beside the video.
 
     Without a display, call `rendering.choose_renderer` before anything imports Brax. Raises
-    `ValueError` where the video cannot be drawn; the HTML view is then still there.
+    `ValueError`, after the HTML view, where the video cannot be drawn.
     """
     from brax.io import html, image
 
