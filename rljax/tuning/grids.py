@@ -1,7 +1,7 @@
 """Grids: all combinations of some settings and seeds, in as few programs as possible.
 
-All combinations of traced settings, `float` in a Config, and seeds are one population; each of
-other settings is a launch. A population that does not fit on the device is several launches.
+All combinations of traced settings, `float` in a Config, and seeds are one population, or several
+launches where the device cannot hold it; each of other settings is a launch.
 """
 
 from __future__ import annotations
@@ -101,8 +101,8 @@ def launches(
 ) -> list[Launch]:
     """One learner for each point and seed, in one launch for each program.
 
-    A point's settings replace those of `config`. Raises `ValueError` or `TypeError` for names and
-    values that settings cannot have.
+    A point's settings replace those of `config`. Raises `ValueError` or `TypeError` for wrong names
+    and values.
     """
     traced = float_fields(type(config))
     groups: dict[tuple[Any, ...], list[Mapping[str, Any]]] = {}
@@ -163,7 +163,7 @@ def train(
     """Train at each of the `points` with every seed, and return the folder, of one run or of runs
     launch-000 and so on.
 
-    Raises all errors of `plan` and `rljax.train`. Diverged launches do not stop the next ones.
+    Raises the errors of `plan` and `rljax.train`. Diverged launches do not stop the next ones.
     """
     made = plan(experiment, points, most)
     folder = Path(out) if out is not None else folders.default_folder(experiment.settings)
@@ -238,8 +238,8 @@ def resume(
 ) -> Path:
     """Continue the launches of the grid in `out`, to `steps` if given.
 
-    Raises `ValueError` if all are done, if another process trains them, or if this folder may not
-    run their code, and at the end `RunError` if all learners of a launch have diverged.
+    Raises `ValueError` if all are done, another process trains them, or this folder may not run
+    their code, and at the end `RunError` if all learners of a launch diverged.
     """
     folder = arguments.run_folder(out)
     with Lock(folder.path):
@@ -275,8 +275,8 @@ def execute(
 ) -> bool:
     """Train the unfinished launches in `folder`, to `steps` if given; False if interrupted.
 
-    They run in turn, or together on `workers`, which must see the folder under the same name.
-    Raises `ValueError` where another process trains them.
+    They run in turn, or on `workers`, which must see the folder under the same name. Raises
+    `ValueError` where another process trains them.
     """
     with Lock(folder):
         return _execute(Folder(folder), steps, quiet, workers)
@@ -316,8 +316,8 @@ def launch(
 ) -> bool:
     """Train or continue one launch of the grid in `out`; False if interrupted.
 
-    Waits up to `wait` seconds for another machine that had this launch and may be lost. If all
-    learners of the launch diverge, only its summary says so.
+    Waits up to `wait` seconds for another machine that had it and may be lost. If all learners
+    diverge, only the launch's summary says so.
     """
     folder = arguments.run_folder(out)
     if not is_grid(folder.path):

@@ -17,11 +17,11 @@ from rljax.tuning.trials import SearchResult, SearchTask, require_optuna
 
 
 class PopulationBasedSearch:
-    """One population whose learners take over from each other;
-    see `rljax.training.schedules.PopulationBased`.
+    """One population whose learners take over from each other; see
+    `rljax.training.schedules.PopulationBased`.
 
     Learners have the tuning seeds in turn. The settings of the best one and its ancestors are
-    tested by training anew: the search selected its weights by their score, which biases that.
+    tested by training anew: its weights were selected by their score.
     """
 
     def __init__(self, task: SearchTask) -> None:

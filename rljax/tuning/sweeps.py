@@ -1,7 +1,7 @@
 """Sweeps: a search for settings on tuning seeds, then training with the result on test seeds.
 
-The protocol is that of Eimer et al., Hyperparameters in Reinforcement Learning and How To Tune
-Them, arXiv:2306.01324: disjoint seeds, of which those of the test are reported.
+The protocol is of Eimer et al., arXiv:2306.01324: disjoint seeds, of which those of the test are
+reported.
 """
 
 from __future__ import annotations
@@ -53,8 +53,8 @@ def begin(
 ) -> Path:
     """Search `space`, test the result, and return the folder.
 
-    `experiment` has the other settings, but for its seeds. Raises `ValueError` for settings that
-    cannot work, before anything is trained; `FileExistsError` where `out` exists.
+    `experiment` has the other settings but seeds. Raises `ValueError` for settings that cannot
+    work, before any training; `FileExistsError` where `out` exists.
     """
     search_spaces.check(protocol)
     _require_signals(experiment.settings.evaluated_in, search_spaces.limits(protocol))
@@ -128,7 +128,7 @@ def resume(
 ) -> Path:
     """Continue the sweep in `out`. Trust in its folder is not trust in those of its launches.
 
-    Raises `ValueError` where it is complete, and for code that this folder may not run.
+    Raises `ValueError` where it is complete or this folder may not run its code.
     """
     source = arguments.run_folder(out)
     folder = source.path

@@ -1,9 +1,9 @@
 """Trials of a search: Optuna suggests them in generations, and learns their values.
 
 A generation's trials, with all tuning seeds, are learners of as few programs as possible. A trial's
-value is the interquartile mean, over its seeds, of the return of its last evaluation. If that of a
-signal exceeds its limit, it ranks below all that keep the limits, and last with a diverged learner.
-With hyperband, the better trials continue from their current state.
+value is the interquartile mean, over seeds, of the last evaluation's return. It ranks below others
+if a signal's mean exceeds its limit, and last with a diverged learner. With hyperband, the better
+trials continue from their current state.
 """
 
 from __future__ import annotations
