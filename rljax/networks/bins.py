@@ -1,4 +1,4 @@
-"""Where the bins of a critic lie that classifies values: around the returns of a data set."""
+"""The bins of a critic that classifies values, around the returns of a data set."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def _backwards(later: Any, earlier: Any) -> Any:
 
 
 def bounds_of_bins(returns: Array, bins: int) -> Array:
-    """Bins [2] for returns between two numbers [2], with a margin, and outer bins for Gaussians."""
+    """Bins [2] for returns between two numbers [2], with a margin and outer bins for Gaussians."""
     low, high = returns
     spread = jnp.maximum(high - low, 1e-3 * jnp.maximum(jnp.abs(returns).max(), 1.0))
     wide = spread * (1.0 + 2.0 * MARGIN)

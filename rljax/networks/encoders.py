@@ -72,7 +72,7 @@ class EncoderSettings(NamedTuple):
 
 
 def encoded(spec: EnvSpec, settings: EncoderSettings, body: nn.Module) -> nn.Module:
-    """`body`, whose first input is an observation, behind an encoder where it needs one."""
+    """`body`, behind an encoder of its first input where it needs one."""
     return body if spec.is_vector else Encoded(encoder(spec, settings), body)
 
 

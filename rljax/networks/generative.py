@@ -90,7 +90,7 @@ def schedule(name: Noising, steps: int) -> NoiseSchedule:
 
 
 def noised(schedule: NoiseSchedule, action: Array, step: Array, noise: Array) -> Array:
-    """Actions [..., A] after steps [...] of noise [..., A]: sqrt(abar) a + sqrt(1 - abar) e."""
+    """sqrt(abar) a + sqrt(1 - abar) e: actions [..., A] after steps [...] of noise [..., A]."""
     signal = schedule.signal[step][..., None]
     return jnp.sqrt(signal) * action + jnp.sqrt(1.0 - signal) * noise
 

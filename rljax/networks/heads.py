@@ -62,9 +62,7 @@ class Head(Protocol):
         ...
 
     def error(self, outputs: Array, target: Array) -> Array:
-        """The priority [...] for learning from outputs again: their distance to a target, at least
-        0.
-        """
+        """The priority [...] of learning from outputs again: their distance to a target."""
         ...
 
     def target_mean(self, target: Array) -> Array:
@@ -141,7 +139,7 @@ class Binned(Head):
         """`probabilities` [..., J] of `values` [..., J], each shared by its two neighbours on the
         support.
 
-        Values outside of it count as its nearest end.
+        Values outside count as its nearest end.
         """
         position = (jnp.clip(values, self.low, self.high) - self.low) / self.width
         # [..., K, J]
@@ -306,7 +304,7 @@ def of_returns(settings: WithDistribution) -> Head:
 
 
 def check(head: Head, num_critics: int) -> None:
-    """Raise `ValueError` for a head that cannot work; its floats may be one for each learner."""
+    """Raise `ValueError` for a head that cannot work; floats may be one per learner."""
     if isinstance(head, Scalar):
         return
     if num_critics > 1:
@@ -342,9 +340,9 @@ def of_action(outputs: Array, action: Array, head: Head) -> Array:
 
 
 def rescaled(x: Array, slope: Number | None) -> Array:
-    """h(x) = sign(x) (sqrt(|x| + 1) - 1) + epsilon x, which makes large values small.
+    """sign(x) (sqrt(|x| + 1) - 1) + epsilon x, with epsilon `slope`; None: x itself.
 
-    `slope` is epsilon; None: x itself. Pohlen et al., arXiv:1805.11593.
+    Pohlen et al., arXiv:1805.11593.
     """
     if slope is None:
         return x

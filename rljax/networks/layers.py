@@ -54,9 +54,7 @@ ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
 
 
 class Dropout(NamedTuple):
-    """Dropout of hidden units in one call. Its rate is no attribute of the module, so it can be
-    traced.
-    """
+    """Dropout of hidden units in one call. Its rate can be traced."""
 
     key: Array
     # the share of units set to 0, in [0, 1); others are multiplied by 1 / (1 - rate)
@@ -86,18 +84,15 @@ class Network:
     dtypes: tuple[str, ...] = ()
 
     def __call__(self, *inputs: Array, **options: Any) -> Any:
-        """Apply the module to `inputs` with its arguments `options`, such as `dropout`; None omits
-        one.
-        """
+        """Apply the module to `inputs` with arguments `options`; None omits one."""
         return self.module.apply(self._variables(), *inputs, **self._given(options))
 
     def apply_mutable(
         self, *inputs: Array, mutable: Sequence[str] = ("batch_stats",), **options: Any
     ) -> tuple[Any, Network]:
-        """The output, and the network with the collections named in `mutable` updated, without
-        gradient.
+        """The output, and the network with the collections in `mutable` updated, without gradient.
 
-        Raises `ValueError` for `params`, which optimisers update.
+        Raises `ValueError` for `params`.
         """
         names = [mutable] if isinstance(mutable, str) else list(mutable)
         if "params" in names:
@@ -134,8 +129,7 @@ class Network:
 def create(module: nn.Module, key: Array, *inputs: Any, **options: Any) -> Network:
     """Initialise `module` and its collections for `inputs` and `options` of this call.
 
-    Raises `ValueError` for collections of other things than numbers and truth values, such as
-    random keys.
+    Raises `ValueError` for collections that are no numbers or truth values.
     """
     collections = dict(module.init(key, *inputs, **options))
     params = collections.pop("params", {})
@@ -162,9 +156,9 @@ def _as_floats(collections: Mapping[str, Any]) -> tuple[dict[str, Any], tuple[st
 
 
 class Known:
-    """Parameters that are there already are looked up.
+    """Parameters that are there are looked up.
 
-    Flax traces their initialisers in every call, a third of the time that tracing an agent takes.
+    Flax traces their initialisers in every call, a third of an agent's tracing time.
     """
 
     def param(self: Any, name: str, init_fn: Callable, *arguments: Any, **options: Any) -> Any:
@@ -253,7 +247,7 @@ class MLP(Module):
 class Convolutional(Module):
     """Convolutions without padding, then dense layers; hidden layers are normalised ("plain").
 
-    Each convolution is (channels, width, stride), with PyTorch's output sizes.
+    Each convolution is (channels, width, stride).
     """
 
     convolutions: tuple[tuple[int, int, int], ...]

@@ -138,8 +138,7 @@ def create(
 
 
 def step(network: Network | None, observation: Any, memory: Any) -> tuple[Any, Any]:
-    """Outputs [..., m] for observations [..., O...] of one step, and the memories [..., M...] after
-    it.
+    """Outputs [..., m] for observations [..., O...] of one step, and the next memories [..., M...].
 
     Without a network, outputs are the observations. A memory of None stays None.
     """
@@ -206,8 +205,8 @@ def following(network: Network | None, batch: Transition) -> tuple[Any, Any]:
 
 
 def after_burn_in(network: Network, batch: Transition, number: int) -> Transition:
-    """Sequences [T, B, ...] without their first `number` steps, after which a `memory` [B, M...] in
-    the extras is the network's; Kapturowski et al., R2D2, ICLR 2019, section 3.
+    """Sequences [T, B, ...] without their first `number` steps; a `memory` [B, M...] in the extras
+    is the network's from then. R2D2, ICLR 2019, section 3.
     """
     whole = (MEMORY, "weight", "row")  # of sequences, not of steps
     extras = {name: x if name in whole else x[number:] for name, x in batch.extras.items()}

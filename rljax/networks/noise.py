@@ -103,10 +103,7 @@ def _factor(key: Array, shape: tuple[int, ...]) -> Array:
 
 
 class Lasting(struct.PyTreeNode):
-    """Noise that lasts: a memory that only exploring actions depend on.
-
-    Policies with it need no history of the episode, unless they explore.
-    """
+    """Noise that lasts: a memory that only exploring actions depend on."""
 
 
 class Held(Lasting):
@@ -174,9 +171,8 @@ class WithEpsilon:
 
 
 def falling_epsilon(updates: Array, settings: Any) -> Array:
-    """The share of uniform actions [] after `updates`, by a Config with `WithEpsilon`.
-
-    It is linear in the environment steps that came with them.
+    """The share of uniform actions [] after `updates`, by `WithEpsilon`, linear in environment
+    steps.
     """
     steps = updates * (settings.num_envs * settings.num_steps / settings.num_updates)
     start, end = settings.epsilon_start, settings.epsilon_end
@@ -188,7 +184,7 @@ def epsilon_greedy(
 ) -> Array:
     """Discrete actions [...]: the `greedy` ones, except for a share `epsilon` of uniform ones.
 
-    `epsilon` is [], or has the last axes of the actions; `mask` is [..., A].
+    `epsilon` is [] or has the last axes of actions; `mask` is [..., A].
     """
     key_choice, key_action = jax.random.split(key)
     uniform = distributions.uniform(key_action, spec, greedy.shape, mask)

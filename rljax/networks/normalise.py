@@ -81,9 +81,8 @@ def normalise(statistics: Any, samples: Any) -> Any:
 
 
 def standardise(statistics: Any, samples: Any) -> Any:
-    """Samples [..., O...] by a data set's mean and std, not clipped.
-
-    1e-3 is added to the std, as in TD3+BC (arXiv:2106.06860) and its successors.
+    """Samples [..., O...] by a data set's mean and std + 1e-3 (TD3+BC, arXiv:2106.06860), not
+    clipped.
     """
     if not isinstance(statistics, Statistics):
         return _each(standardise, statistics, samples, lambda x: x)
@@ -124,7 +123,7 @@ def running_sums(
 
 
 class Returns(struct.PyTreeNode):
-    """Discounted sums of the rewards of running episodes. Their std is the scale of rewards."""
+    """Discounted sums of running episodes' rewards. Their std is the scale of rewards."""
 
     running: Array  # [E]
     statistics: Statistics  # of all sums so far, []
@@ -236,7 +235,7 @@ def scale_transition(
 
 
 def restart(state: Any) -> Any:
-    """A pytree, such as a State, with the sums of streams' rewards at 0: episodes were lost."""
+    """A pytree with the sums of streams' rewards at 0: episodes were lost."""
     return zeroed(state, DiscountedSum, "running")
 
 

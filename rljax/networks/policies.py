@@ -142,7 +142,7 @@ class Imitation(NamedTuple):
         return jnp.exp(jnp.clip(actor.log_std, self.log_std_min, self.log_std_max))
 
     def act(self, actor: Actor, observation: Any, key: Array, explore: bool) -> Array:
-        """Actions [..., A] or [...]: a sample if it explores, else the mean or mode."""
+        """Actions [..., A] or [...]: a sample to explore, else the mean or mode."""
         if actor.discrete:
             pi = self.choice(actor, observation)
             action = pi.sample(seed=key) if explore else pi.mode()

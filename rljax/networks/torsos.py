@@ -41,7 +41,7 @@ MOST_STEPS = 100_000
 
 
 class TorsoSettings(NamedTuple):
-    """What an agent chooses for its torsos, named as in `WithTorso` and `WithMemoryAlone`."""
+    """An agent's torsos, named as in `WithTorso` and `WithMemoryAlone`."""
 
     torso: Kind
     compute: int
@@ -71,7 +71,7 @@ class TorsoSettings(NamedTuple):
 
 @config
 class WithThinking:
-    """Settings of torsos that may think, but see no pictures, for an agent's Config."""
+    """Settings of torsos that may think, but see no pictures."""
 
     acting: ClassVar[Acting] = Acting(settings=("compute",))
 
@@ -108,7 +108,7 @@ class WithMemory(WithTorso, WithMemoryAlone):
 
 
 def check(spec: EnvSpec, settings: TorsoSettings, *hidden: tuple[int, ...]) -> None:
-    """Raise `ValueError` for settings that fit no torso; `hidden` has each network's parts."""
+    """Raise `ValueError` for settings that fit no torso."""
     kind, compute, grid = settings.torso, settings.compute, settings.grid
     agent.require_at_least(settings, compute=1)
     if compute > MOST_STEPS:

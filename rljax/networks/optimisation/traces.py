@@ -45,8 +45,7 @@ def obgd(
 ) -> optax.GradientTransformationExtraArgs:
     """Overshooting-bounded gradient descent: `update(gradient, state, error=delta, reset=end)`.
 
-    Updates are added, as by `optax.apply_updates`: this is ascent, not descent. `error` [] is
-    delta; `reset` [] bool clears the trace after this step.
+    Added updates ascend. `error` [] is delta; `reset` [] bool clears the trace after this step.
     """
 
     def init(params: Any) -> ObGDState:
@@ -124,7 +123,7 @@ def optimiser(
 
 
 def restart(state: Any) -> Any:
-    """A pytree, such as a State, in which all traces are 0: their episode was lost."""
+    """A pytree in which all traces are 0: their episode was lost."""
     return zeroed(state, (ObGDState, AdaptiveObGDState), "trace")
 
 

@@ -39,9 +39,7 @@ class Trained(struct.PyTreeNode):
         loss: Callable[..., tuple[Array, Metrics]],
         *arguments: Any,
     ) -> tuple[Trained, Metrics]:
-        """Take one step down the gradient of `loss(parameters, *arguments)`: a scalar [] and
-        metrics.
-        """
+        """One step down the gradient of `loss(parameters, *arguments)`: a scalar [] and metrics."""
         gradient, metrics = jax.grad(loss, has_aux=True)(self.parameters, *arguments)
         return self.apply(optimiser, gradient), metrics
 
@@ -84,9 +82,7 @@ class Trained(struct.PyTreeNode):
         loss: Callable[..., tuple[Array, Metrics]],
         batches: tuple[Any, ...],
     ) -> tuple[Trained, Metrics]:
-        """Take a `step` for each of N batches: further arguments of the loss [N, ...]. Metrics are
-        [N].
-        """
+        """A `step` for each of N batches: further arguments of the loss [N, ...]. Metrics are [N]."""
 
         def learn(trained: Trained, batch: tuple[Any, ...]) -> tuple[Trained, Metrics]:
             return trained.step(optimiser, loss, *batch)
@@ -96,7 +92,7 @@ class Trained(struct.PyTreeNode):
     def apply(
         self, optimiser: optax.GradientTransformation, gradient: Any, **signals: Any
     ) -> Trained:
-        """Take one step along a `gradient`; `signals` are for optimisers such as with traces."""
+        """One step along a `gradient`; `signals` are for optimisers such as with traces."""
         changes, optimiser_state = optimiser.update(
             gradient, self.optimiser_state, self.parameters, **signals
         )
@@ -106,9 +102,8 @@ class Trained(struct.PyTreeNode):
 def clipped(
     optimiser: optax.GradientTransformation, max_norm: Number
 ) -> optax.GradientTransformation:
-    """An optimiser on gradients with a norm of at most `max_norm` over all parameters.
-
-    0 is no limit.
+    """An optimiser on gradients with a norm over all parameters of at most `max_norm`; 0 is no
+    limit.
     """
     limit = jnp.where(jnp.asarray(max_norm) > 0, max_norm, jnp.inf)
     return optax.chain(optax.clip_by_global_norm(limit), optimiser)

@@ -101,7 +101,7 @@ def line_search(
 ) -> LineSearch:
     """Shorten a `change` [N] of `start` [N] until `accepts(parameters)` [] is true.
 
-    Each of at most `most` tries is `backtrack` times as long as the one before.
+    Each of at most `most` tries is `backtrack` times as long as the last.
     """
 
     def refused(carry: tuple[Array, Array, Array]) -> Array:

@@ -1,6 +1,7 @@
-"""A memory of attention to the last steps: the gated Transformer-XL [1].
+"""The gated Transformer-XL [1], a memory of attention to the last steps.
 
-[1] Parisotto et al., Stabilizing Transformers for Reinforcement Learning, arXiv:1910.06764
+[1] Parisotto et al., arXiv:1910.06764
+
 [2] Dai et al., Transformer-XL, arXiv:1901.02860
 """
 

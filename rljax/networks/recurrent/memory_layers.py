@@ -39,10 +39,10 @@ Gates = Callable[[Any, Any, Any], Any]  # of a memory and the products of inputs
 
 
 class Cell(NamedTuple):
-    """One recurrent layer, whose next memory is `gates(memory, prepare(x), products(kernels,
-    biases, h))`.
+    """A recurrent layer, whose next memory is `gates(memory, prepare(x), products(kernels, biases,
+    h))`.
 
-    Each gate has its own arrays: the CPU computes slices of one array one number at a time.
+    Each gate has its own arrays: the CPU computes slices of one array slowly.
     """
 
     prepare: Callable[[Array], tuple[Array, ...]]  # inputs' products, for all steps at once
