@@ -108,9 +108,8 @@ class OfflineDataset:
 
     @property
     def choices(self) -> tuple[int, ...]:
-        """How many choices each of several discrete actions has: as recorded, or the largest + 1.
-
-        () for all other actions.
+        """How many choices each of several discrete actions has, as recorded or by the largest;
+        else ().
         """
         action = self.transitions.action
         if not self.discrete or action.ndim == 1:
@@ -159,9 +158,8 @@ class OfflineDataset:
         return np.add.reduceat(rewards, self.episode_starts)[: self._finished]
 
     def signal_sums(self) -> dict[str, np.ndarray]:
-        """[episodes] float64: the sum over each complete episode of each number of a signal.
-
-        The label of joined parts is left out.
+        """[episodes] float64: sums of each number of a signal, without the label of joined parts,
+        over each complete episode.
         """
         extras = sorted(self.transitions.extras.items())
         columns = {name: np.asarray(x, np.float64) for name, x in extras if name != PART}
@@ -204,7 +202,7 @@ def versions(*packages: str) -> dict[str, str]:
 
 
 def unknown(name: str, family: str, names: Sequence[str]) -> ValueError:
-    """The error for a dataset that `family` does not have, with the nearest of `names`."""
+    """The error for a dataset that `family` does not have."""
     return ValueError(
         f"no dataset '{name}' in {family}.{nearest(name, names)} All of them: rljax data list"
     )
@@ -261,7 +259,7 @@ def denormalised(dataset: OfflineDataset) -> np.ndarray:
 
 
 def require_integers(dataset: OfflineDataset, env: str, number: int) -> None:
-    """Raise `ValueError` if the `number` discrete actions of `env` are stored as real numbers."""
+    """Raise `ValueError` if `env` has discrete actions but these are real numbers."""
     if not dataset.discrete and are_whole(denormalised(dataset)):
         raise ValueError(
             f"the actions of '{dataset.name}' are whole numbers, stored as real ones, and '{env}' "

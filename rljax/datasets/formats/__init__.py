@@ -1,7 +1,6 @@
 """Files that a stranger may have written: .npz, HDF5 and JSON.
 
-Reading them runs no code, opens no other file and fills no memory. `schema` says which values are
-accepted.
+Reading them runs no code, opens no other file and fills no memory.
 """
 
 from __future__ import annotations

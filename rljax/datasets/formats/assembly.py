@@ -184,7 +184,6 @@ def _require_finite(rows: Rows, field: str) -> None:
 def _normalised(
     rows: Rows, bounds: Any, clip_actions: bool, unbounded: bool
 ) -> tuple[np.ndarray, Bounds | None, int]:
-    """Actions in [-1, 1], their bounds in the file, and the number of rows that were clipped."""
     action = rows.action
     if action.dtype.kind in "iu":
         return action, None, 0

@@ -113,7 +113,7 @@ def description(path: Path) -> dict[str, Any]:
 
 
 def unbounded_dimensions(path: Path) -> int | None:
-    """The dimensions of the actions in a file that does not say their bounds; None for others."""
+    """The dimensions of actions in a file that does not say their bounds; else None."""
     if path.suffix.lower() not in SUFFIXES:
         return None
     with opened(path) as file:
@@ -331,7 +331,6 @@ def _metadata(name: str, file: Any) -> dict[str, Any]:
 
 
 def _corrupted(metadata: Mapping[str, Any]) -> set[Any]:
-    """The kinds of values that were corrupted on purpose. `assemble` checks the entries."""
     notes = metadata.get("corruptions")
     notes = notes if isinstance(notes, list) else []
     return {str(note.get("what")) for note in notes if isinstance(note, dict)}

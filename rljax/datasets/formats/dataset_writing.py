@@ -23,7 +23,7 @@ from rljax.datasets.formats.dataset_files import FORMAT, FORMAT_OF_ALL, LASTING,
 
 
 def write(dataset: OfflineDataset, path: Path) -> Path:
-    """Write `dataset` in the format of the suffix of `path`. Return the path."""
+    """Write `dataset` in the format of the suffix of `path`, and return that."""
     path = _with_suffix(path, SUFFIXES)
     return (write_hdf5 if is_hdf5(path) else write_archive)(dataset, path)
 
@@ -118,7 +118,7 @@ def _with_suffix(path: Path, suffixes: tuple[str, ...]) -> Path:
 
 @contextlib.contextmanager
 def atomic(path: Path) -> Iterator[Path]:
-    """A temporary file beside `path`. It replaces `path` at the end, unless an error was raised."""
+    """A temporary file, which replaces `path` at the end unless an error was raised."""
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.stem}.{os.getpid()}.{secrets.token_hex(4)}{path.suffix}")
     try:

@@ -70,7 +70,6 @@ class Group(Mapping[str, Any]):
         return value.text() if isinstance(value, Array) else None
 
     def _find(self, key: str, links: int) -> Group | Array | None:
-        """The group or array at the path `key`, if any, after at most `links` soft links."""
         here: Group | Array | None = self
         if key.startswith("/"):
             here = Group(self.path, "", self._group.file.id)

@@ -81,7 +81,7 @@ def load(
 
 
 def environment(name: str) -> str | None:
-    """The environment of the dataset called `name`, if it is known without reading the rows."""
+    """The environment of the dataset called `name`, if known without reading rows."""
     if _is_id(name):
         return _reader(name.partition("/")[0]).environment(name)
     path = _located(name)
@@ -114,10 +114,7 @@ def identity(data: str) -> str | None:
 
 
 def aliases(data: str) -> tuple[str, ...]:
-    """The `identity` of `data` as a tuple, after D4RL's id of the same dataset if it has one too.
-
-    "minari/D4RL/antmaze/umaze-v1" is "d4rl/antmaze-umaze-v2" too. Other data have none.
-    """
+    """The `identity` of `data` as a tuple, after D4RL's id of the same dataset, if any."""
     name = identity(data)
     if name is None:
         return ()
@@ -131,13 +128,11 @@ def short(name: str) -> str:
 
 
 def _is_id(name: str) -> bool:
-    """Whether `name` has the form of an id, known or not. If not, it is a path."""
     family, _, rest = name.partition("/")
     return family in FAMILIES and bool(rest) and Path(name).suffix.lower() not in SUFFIXES
 
 
 def _located(name: str, folder: Path | None = None) -> Path:
-    """The path `name`. If there is no such file, the folder of datasets is searched too."""
     path = Path(name).expanduser()
     inside = root(folder) / path  # `path` itself if it is absolute
     return inside if not path.is_file() and inside.is_file() else path
@@ -148,13 +143,12 @@ def _reader(family: str) -> Any:
 
 
 def _recorded(path: Path) -> ogbench.Name | None:
-    """The data set of OGBench that `scripted_experts` recorded to `path`; None for other files."""
+    """The data set of OGBench that was recorded to `path`, if any."""
     recorded = known(path).get("recorded")
     return None if recorded is None else ogbench.parse(recorded["id"])
 
 
 def _is_of_d4rl(path: Path) -> bool:
-    """Whether `path` has the name of one of D4RL's files and was not written by us."""
     if d4rl.of_file(path) is None:
         return False
     with dataset_files.opened(path) as file:

@@ -91,9 +91,8 @@ def entries() -> dict[str, Entry]:
 
 
 def of_file(path: Path) -> Entry | None:
-    """The dataset whose file has the name of `path`: "human", where "human-longhorizon" shares it.
-
-    None if there is none.
+    """The dataset whose file has the name of `path`, if any: of a shared one "human", not
+    "human-longhorizon".
     """
     sharing = [entry for entry in entries().values() if Path(entry.file).name == path.name]
     return min(

@@ -124,9 +124,9 @@ def source(path: Path) -> str | None:
 
 
 def known(path: Path) -> dict[str, Any]:
-    """The facts that `place` wrote beside `path`; {} if there are none.
+    """The facts that `place` wrote beside `path`, or {}.
 
-    Raises `ValueError` for a side file that holds something else.
+    Raises `ValueError` for another side file.
     """
     side = _side(path)
     if not side.is_file():
@@ -148,7 +148,7 @@ def known(path: Path) -> dict[str, Any]:
 
 
 def _receive(url: str, part: Path, name: str, progress: Progress) -> None:
-    """Append the missing rest of `url` to `part`.
+    """Append the rest of `url` to `part`.
 
     Raises `OSError` if the connection ends too early.
     """

@@ -57,7 +57,7 @@ def load(
 ) -> OfflineDataset:
     """The dataset called `name`. `search` are other arguments of `rljax.datasets.load`.
 
-    For ids that `names` does not list, such as a user's own, only the local folders are searched.
+    Ids that `names` does not list are searched in local folders only.
     """
     identity = _identity(name)
     known = f"minari/{identity}" in names()
@@ -285,7 +285,6 @@ def _metadata(folder: Path) -> dict[str, Any]:
 
 
 def _specs(metadata: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The specifications of the environments of recording and evaluation; {} for a missing one."""
     specs = [
         dict(schema.mapping(_json(metadata.get(key)), METADATA, key))
         for key in ("env_spec", "eval_env_spec")
@@ -313,7 +312,6 @@ def _json(value: Any) -> Any:
 
 
 def _bounds(action_space: Any, action_bounds: Any, name: str) -> Any:
-    """The bounds of the actions: those of their space, or `action_bounds` if it has none."""
     if not action_space or action_space["type"] != "Box":
         return action_bounds
     low, high = np.ravel(action_space["low"]), np.ravel(action_space["high"])

@@ -36,9 +36,10 @@ RENAMED = {"pointmaze": "maze2d"}  # Minari's name of a task -> D4RL's
 
 
 def named(spec: dict[str, Any]) -> str | None:
-    """The name of the environment with this specification, with package and arguments.
+    """The name of the environment with this specification, with package and arguments; None without
+    an id.
 
-    None if it has no id. Raises `ValueError` if rljax cannot make this very environment.
+    Raises `ValueError` if rljax cannot make this very environment.
     """
     identity, arguments = spec.get("id"), spec.get("kwargs") or {}
     if not identity:
@@ -104,10 +105,7 @@ def steps(spec: dict[str, Any]) -> int | None:
 
 
 def original(name: str) -> str | None:
-    """D4RL's newest id of a dataset: "d4rl/pen-human-v1" for "minari/D4RL/pen/human-v2".
-
-    None for datasets that are not D4RL's, as "mujoco/...".
-    """
+    """D4RL's newest id of a dataset, if any: "d4rl/pen-human-v1" for "minari/D4RL/pen/human-v2"."""
     match = re.fullmatch(r"(?:minari/)?D4RL/([^/]+)/(.+)-v\d+", name)
     if match is None:
         return None
@@ -145,7 +143,6 @@ def _registration(identity: Any) -> Any:
 
 
 def _require_no_wrappers(spec: dict[str, Any], known: Any) -> None:
-    """Raise `ValueError` for wrappers that change the task and are not registered with it."""
     recorded = spec.get("additional_wrappers") or []
     if not isinstance(recorded, list) or not all(isinstance(wrapper, dict) for wrapper in recorded):
         raise ValueError("its environment's 'additional_wrappers' must be a JSON array of objects.")

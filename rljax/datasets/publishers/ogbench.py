@@ -230,7 +230,6 @@ def relabel(parts: Name, file: Mapping[str, Any]) -> tuple[np.ndarray, np.ndarra
 
 
 def _relabelled(parts: Name, file: Mapping[str, Any], name: str) -> tuple[np.ndarray, np.ndarray]:
-    """`relabel` of the file called `name`. Raises `ValueError` for shapes of another task."""
     states = {key: schema.stored(schema.numbers(file[key], name, key)) for key in _needed(parts)}
     try:
         return relabel(parts, states)

@@ -142,7 +142,7 @@ def record(
 
 
 class Collector:
-    """An environment, and the scripted experts that act in it. OGBench calls them oracles."""
+    """An environment, and its scripted experts, OGBench's oracles."""
 
     def __init__(self, task: RecordingTask) -> None:
         """Raises `ImportError` if the package is missing."""

@@ -162,9 +162,9 @@ def _ends(dataset: OfflineDataset) -> Iterator[Finding]:
 
 
 def not_following(dataset: OfflineDataset, tolerance: float = 1e-5) -> np.ndarray:
-    """The rows within episodes whose successors differ from the next rows' observations.
+    """The rows within episodes whose successors differ from the next observations.
 
-    `tolerance` is relative to 1 plus the size of a number.
+    `tolerance` is relative to 1 plus a number's size.
     """
     inside = np.flatnonzero(~dataset.last[:-1])
     marked = np.zeros(dataset.num, np.bool_)

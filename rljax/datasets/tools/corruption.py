@@ -147,7 +147,6 @@ def _elements(what: Any) -> list[str]:
 
 
 def _require_fit(attacker: Attacker | None, dataset: OfflineDataset) -> None:
-    """Raise `ValueError` for no attacker, one of other spaces, and one without values."""
     if attacker is None:
         raise ValueError(
             "how is 'adversarial', which needs an attacker: a run with critics, such as one of "
@@ -171,7 +170,6 @@ def _require_fit(attacker: Attacker | None, dataset: OfflineDataset) -> None:
 
 
 def _has_values(attacker: Attacker) -> bool:
-    """Whether the agent's `value` maps observations [B, O] and actions [B, A] to [B]."""
     module, spec = attacker.module, attacker.spec
     if not module.has_value:
         return False

@@ -1,4 +1,4 @@
-"""A summary of a dataset in numbers, and a figure of the lengths and returns of its episodes."""
+"""A summary of a dataset in numbers, and a figure of its episodes."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def describe(dataset: OfflineDataset) -> dict[str, Any]:
 def draw(dataset: OfflineDataset, path: Path) -> Path:
     """Draw histograms of returns and lengths of complete episodes to `path`, and return it.
 
-    Raises `ValueError` if the suffix is not in `SUFFIXES`, or if no episode is complete.
+    Raises `ValueError` for a suffix not in `SUFFIXES`, or without complete episodes.
     """
     path = Path(path)
     if path.suffix.lower() not in SUFFIXES:

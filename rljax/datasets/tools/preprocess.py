@@ -153,7 +153,7 @@ def row_weights(
 
 
 def effective_sizes(dataset: OfflineDataset, probability: np.ndarray) -> dict[str, float]:
-    """The numbers of rows and of trajectories, and how many of equal weight each is worth."""
+    """The numbers of rows and of trajectories, and of equally weighted ones that each is worth."""
     trajectories = np.add.reduceat(probability, dataset.episode_starts)
     return {
         "rows": dataset.num,
@@ -233,7 +233,7 @@ def join(parts: Sequence[OfflineDataset], name: str, mark: bool = False) -> Offl
 
 
 def require_labels(dataset: OfflineDataset, labels: Sequence[str], agent: str) -> None:
-    """Raise `ValueError` for a label that the agent needs and the data set lacks."""
+    """Raise `ValueError` for a missing label that the agent needs."""
     for label in labels:
         if label not in dataset.transitions.extras:
             raise ValueError(
