@@ -71,7 +71,7 @@ def prepare(
 def restored(
     settings: Settings, config: Mapping[str, Any], folder: Folder, file: str, seals: Any
 ) -> Experiment:
-    """The experiment with these settings, `config` and `seals`, as a file of the folder has them.
+    """The experiment with these settings, `config` and `seals`, as in a folder's file.
 
     Raises `ValueError` for code that this folder may not run.
     """

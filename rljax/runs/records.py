@@ -32,9 +32,9 @@ SUMMARY = "summary.json"
 
 
 class Recorder:
-    """Appends to the files of one run, and to the optional loggers.
+    """Appends to the files of one run, and to loggers.
 
-    A write that fails (on a full disk) raises `OSError` and does not damage the lines before it.
+    A failed write raises `OSError` and leaves the lines before it.
     """
 
     def __init__(
@@ -106,7 +106,7 @@ class Recorder:
             logger.truncate(step)
 
     def sync(self) -> None:
-        """Return when all lines are on the disk, so that even a power cut does not lose them."""
+        """Return when all lines are on the disk, safe from a power cut."""
         for file in self._files.values():
             file.sync()
         for logger in self._loggers:
@@ -176,8 +176,8 @@ class RecordsChanged(ValueError):
 
 
 def require_unchanged(out: Path, notes: Mapping[str, Any], accept: bool) -> list[str]:
-    """The `differences` since the checkpoint with these notes, or `RecordsChanged` for any that
-    the user does not `accept`.
+    """The `differences` since a checkpoint, or `RecordsChanged` for any that the user does not
+    `accept`.
     """
     messages = differences(out, notes["records"])
     if messages and not accept:
@@ -210,7 +210,7 @@ def is_summarised(folder: Path, steps: int) -> bool:
 def read_config(folder: Path) -> dict[str, Any]:
     """A run's config.json.
 
-    Raises `ValueError` where there is none, where it is not that of a run, or of another `FORMAT`.
+    Raises `ValueError` where there is none, or of another kind or `FORMAT`.
     """
     path = Path(folder) / "config.json"
     if not path.exists():
@@ -264,9 +264,9 @@ def read_summary(folder: Path) -> dict[str, Any]:
 
 
 def find(paths: Sequence[Path]) -> list[Path]:
-    """The folders of runs among `paths` and below them, each once; none inside of runs.
+    """The folders of runs among `paths` and below, each once; none inside of runs.
 
-    Raises `ValueError` for a path that is not a folder.
+    Raises `ValueError` for a path that is no folder.
     """
     runs: dict[Path, Path] = {}
     for path in map(Path, paths):

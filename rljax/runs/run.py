@@ -205,7 +205,7 @@ class Run:
     ) -> Run:
         """Continue the run in `folder` to its end, or to `steps`. config.json records `command`.
 
-        Waits up to `wait` seconds for the lock of a lost host. Raises all errors of `resume`.
+        Waits up to `wait` seconds for a lost host's lock. Raises the errors of `resume`.
         """
         with contextlib.ExitStack() as undo:
             folder_lock = folders.lock_run(folder.path, wait)
@@ -270,7 +270,6 @@ class Run:
         marks: Mapping[str, Sequence[int]] | None = None,
         changed_records: Sequence[str] = (),
     ) -> None:
-        """Note and show that the run goes on from `step`, and cut its records."""
         training, entry = self.training, {"step": step, "command": command}
         if changed_records:
             entry["changed_records"] = changed_records
@@ -284,7 +283,7 @@ class Run:
         self._warn()
 
     def execute(self) -> Path:
-        """Train to the end or to an interruption; in both cases everything is saved."""
+        """Train to the end or to an interruption, and save everything."""
         self.began = time.perf_counter() - self.wall
         self.saver.start()
         training, interrupted = self.training, False
@@ -329,7 +328,7 @@ class Run:
                 self.lock.release()
 
     def _close(self, after_error: bool) -> None:
-        """Close everything. What an environment raises here does not hide an earlier error."""
+        """Close everything; an environment's error does not hide an earlier one."""
         try:
             self.close()
         except EnvironmentFailed as error:

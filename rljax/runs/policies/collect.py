@@ -114,9 +114,9 @@ def record(
 def demonstrated(
     env: str, *, steps: int, seed: int = 0, name: str = "recorded"
 ) -> datasets.OfflineDataset:
-    """A data set of whole episodes that the task `env` shows itself: about `steps` transitions.
+    """About `steps` transitions of whole episodes that the task `env` shows itself.
 
-    Raises `ValueError` for a task that shows none, and for fewer steps than an episode has.
+    Raises `ValueError` for a task that shows none, or fewer steps than an episode.
     """
     task: Any = envs.make(env).environment if envs.is_compiled(env) else None
     if not hasattr(task, "demonstrations"):
@@ -213,7 +213,6 @@ def random_actions(generator: np.random.Generator, spec: EnvSpec, observation: A
 
 
 def _require_room(spec: EnvSpec, steps: int) -> None:
-    """Raise `ValueError` where transitions do not fit in memory twice, as for a time."""
     each = 16 + 4 * max(spec.action_size if not spec.discrete else len(spec.choices), 1)
     for part in jax.tree.leaves(spec.observation):
         size = math.prod(part.shape) * part.dtype.itemsize
@@ -349,7 +348,7 @@ def of_ring(
 ) -> Transition:
     """The first `steps` transitions of a learner's ring, environment by environment.
 
-    Of extras, `signals` stay. Pictures that the ring stores once are `Frames`.
+    Of extras, `signals` stay. Pictures stored once are `Frames`.
     """
     size = int(ring.drawable)
     order: Any = ((int(ring.position) - size + np.arange(size)) % ring.capacity).reshape(
@@ -385,9 +384,8 @@ def of_ring(
 
 
 def _in_turn(transitions: Transition, steps: int) -> Transition:
-    """The first `steps` of transitions [T, E, ...], environment by environment.
-
-    The last row of each environment ends an episode.
+    """The first `steps` of transitions [T, E, ...], environment by environment, each ending an
+    episode.
     """
     length, number = transitions.reward.shape
     flat = jax.tree.map(lambda x: np.concatenate(np.swapaxes(x, 0, 1))[:steps], transitions)

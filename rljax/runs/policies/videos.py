@@ -33,8 +33,7 @@ def play(
     max_steps: int = 1_000,
     output: Path | None = None,
 ) -> Sequence[Path]:
-    """Film one episode, and return the written files: an MP4 file, and for brax/ environments also
-    Brax's HTML view.
+    """Film one episode, and return the written files: MP4, and for brax/ environments HTML too.
 
     Raises `ValueError` for an environment that cannot be rendered.
     """
@@ -77,7 +76,6 @@ def tell(
 
 
 def _player(folder: Folder, learner: int, best: bool, seed: int) -> tuple[str, str, Policy, int]:
-    """The run's environment, its name as agents observe it, the policy, the episode's seed."""
     policies = load_all(folder, best=best, parts=PARTS)
     policy = Policy(policies, learner)
     name = policies.settings.evaluated_in

@@ -1,6 +1,6 @@
-"""Estimators of the values of one run, and bootstrap intervals.
+"""Estimators and bootstrap intervals of one run's values.
 
-None, in JSON, is NaN. All raise `ValueError` where there are no values.
+None is NaN. All raise `ValueError` where there are no values.
 """
 
 from __future__ import annotations

@@ -151,7 +151,7 @@ def curve_over_learners(
 
 
 def _by_learner(evaluations: Sequence[Record]) -> Records:
-    """Records by learner and step, both ascending; of two of one evaluation the later one."""
+    """Records by learner and step, ascending, the later of two of one evaluation."""
     table: dict[Hashable, dict[int, Record]] = {}
     for record in evaluations:
         table.setdefault(record["learner"], {})[record["step"]] = record
@@ -159,7 +159,7 @@ def _by_learner(evaluations: Sequence[Record]) -> Records:
 
 
 def _summary_entry(table: Records, step: int, steps: Mapping[Hashable, int]) -> dict[str, Any]:
-    """A summary's entry: over learners at `step`, and of each learner at its step of `steps`."""
+    """A summary's entry over learners at `step`, with each one's at its `steps`."""
     records = [by_step[step] for by_step in table.values()]
     return {
         "step": step,
@@ -188,7 +188,7 @@ def _means(returns: Sequence[float], records: Sequence[Record]) -> dict[str, Any
 
 
 def _mean_of(records: Sequence[Record], field: str) -> float | None:
-    """The mean over learners of the mean over episodes; None where a learner lacks the field."""
+    """The mean over learners of episodes' means; None if one lacks the field."""
     if not all(record.get(field) for record in records):
         return None
     return _finite_or_none(np.mean([mean(record[field]) for record in records]))
