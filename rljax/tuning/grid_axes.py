@@ -37,9 +37,9 @@ def parse(texts: Sequence[str], config: Any) -> dict[str, tuple[Any, ...]]:
 
 
 def points(axes: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
-    """All combinations of the axes' values. The last axis varies fastest.
+    """All combinations of the axes' values; the last axis varies fastest.
 
-    Raises `ValueError` for more than `MOST_LEARNERS`, before they are listed.
+    Raises `ValueError` for more than `MOST_LEARNERS`.
     """
     number = math.prod(map(len, axes.values()))
     if number > MOST_LEARNERS:

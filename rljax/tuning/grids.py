@@ -127,7 +127,7 @@ def plan(
 ) -> GridPlan:
     """Plan and check `experiment` at all `points`, in launches of at most `most` learners.
 
-    Nothing is written or compiled. Raises `ValueError` or `TypeError` for what cannot work.
+    Nothing is written or compiled. Raises `ValueError` or `TypeError`.
     """
     if most is not None and most < 1:
         raise ValueError(f"--learners-per-launch is {most}, it must be at least 1.")
@@ -181,9 +181,9 @@ def train(
 
 
 def write(plan: GridPlan, folder: Path, command: str) -> None:
-    """Write the plan into a new `folder`, where `execute` trains its launches.
+    """Write the plan into a new `folder`.
 
-    Raises `FileExistsError` where the folder is not empty.
+    Raises `FileExistsError` where it is not empty.
     """
     if folder.exists() and any(path.name != lock.FILE for path in folder.iterdir()):
         raise FileExistsError(
@@ -295,7 +295,6 @@ def _execute(
 
 
 def _require_code(folder: Folder, names: Sequence[str]) -> None:
-    """Raise `ValueError` where this folder may not run the code of a grid or launches of it."""
     plan = read(folder.path)
     settings = settings_of({**plan["settings"], "seeds": ()})
     folder.require_code(PLAN, named_code(settings), plan.get("seals"))
@@ -360,7 +359,7 @@ def _of(experiment: Experiment, launch: Launch) -> Experiment:
 
 
 def _measure(experiment: Experiment, launch: Launch) -> tuple[int, int]:
-    """The bytes that learners share, and those of each. Raises all errors of beginning a run."""
+    """The bytes that learners share, and those of each."""
     first = Launch(population.of_learners(launch.config, [0]), launch.seeds[:1], launch.shape)
     trial = Training(_of(experiment, first))
     try:

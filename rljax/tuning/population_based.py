@@ -85,7 +85,6 @@ class PopulationBasedSearch:
         return SearchResult(schedule[0][1], scores[best], f"learner {best}", counts, schedule[1:])
 
     def _launch(self) -> grids.GridPlan:
-        """The plan of the population: random settings for each learner, in one program."""
         import optuna
 
         task, number = self.task, self.task.protocol.population

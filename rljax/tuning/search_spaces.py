@@ -66,7 +66,7 @@ def check(protocol: Protocol) -> None:
 
 
 def limits(protocol: Protocol) -> dict[str, float]:
-    """The limits on signals by name. Raises `ValueError` for text that is not a limit."""
+    """The limits on signals by name. Raises `ValueError` for other text."""
     limit_of = {}
     for text in protocol.limits:
         name, sign, value = text.partition("=")
@@ -88,8 +88,8 @@ def listed(seeds: Sequence[int]) -> str:
 
 @dataclasses.dataclass(frozen=True)
 class Space:
-    """The settings of an agent that are searched: `{"low", "high"}`, perhaps with `"log"`, or
-    `{"choices"}`. In a trial's parameters, Optuna's form, choices are text.
+    """Settings that are searched: `{"low", "high"}`, perhaps with `"log"`, or `{"choices"}`, which
+    are text in Optuna's form.
     """
 
     entries: Mapping[str, Mapping[str, Any]]

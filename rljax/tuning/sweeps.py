@@ -144,7 +144,6 @@ def resume(
 
 
 def _task_in(source: Folder, quiet: bool, workers: ray_cluster.RayCluster | None) -> SearchTask:
-    """The task that a folder's sweep.json describes. Raises `ValueError` for a damaged file."""
     folder = source.path
     try:
         described = json_files.read_fitting(folder / SWEEP, NEEDED, NEEDED)
@@ -179,7 +178,6 @@ def _method(task: SearchTask) -> Any:
 
 
 def _tests(task: SearchTask, result: SearchResult) -> list[Path]:
-    """The grids that train on the test seeds, with the settings found and with the untuned."""
     settings = dataclasses.replace(task.experiment.settings, seeds=task.protocol.test_seeds)
     untuned = task.space.untuned()
     if result.schedule is None:

@@ -89,7 +89,7 @@ class Trials:
     def search(self) -> SearchResult | None:
         """Ask, train and tell all trials that are left; None if interrupted.
 
-        Raises `ValueError` for a study that cannot be opened, or that belongs to another sweep.
+        Raises `ValueError` for another sweep's study, or one that cannot be opened.
         """
         study = self._study()
         for number, (size, rungs) in enumerate(self.generations()):
@@ -171,7 +171,7 @@ class Trials:
         return True
 
     def _ask(self, study: optuna.Study, folder: Path, number: int, size: int) -> list[Trial]:
-        """The generation's trials: those from before an interruption, or new ones from Optuna."""
+        """The generation's trials: from before an interruption, or new ones."""
         path, space, protocol = folder / "trials.json", self.task.space, self.task.protocol
         if not path.exists():
             study.sampler = search_spaces.sampler(protocol.method, protocol.search_seed, number)
@@ -221,7 +221,7 @@ class Trials:
         partial.rename(place)
 
     def _scores(self, alive: Sequence[Trial], place: Path) -> dict[int, float]:
-        """The value of each trial by its learners' last evaluations; -inf where one diverged."""
+        """Each trial's value by its last evaluations; -inf where a learner diverged."""
         most, seeds = search_spaces.limits(self.task.protocol), self.task.protocol.tuning_seeds
         # settings; the return, and sums of the signals with limits
         learners: list[tuple[Mapping[str, Any], list[float]]] = []
