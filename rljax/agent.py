@@ -48,8 +48,8 @@ MEMORY = "memory"  # before the action, in the `extras` of stored transitions
 class Transition(struct.PyTreeNode):
     """One step of experience. All fields have the same leading axes.
 
-    `next_observation` is the true successor, also where the environment reset itself. Bootstrapping
-    stops at `terminated`, never at `truncated`.
+    `next_observation` is the true successor, also at resets. Bootstrapping stops at `terminated`,
+    never at `truncated`.
     """
 
     observation: Any  # [..., O...] as in the spec: one array, or a dictionary of arrays
@@ -149,8 +149,7 @@ class Agent(Protocol):
     ) -> tuple[Array, dict]:
         """`action` and `extras` for observations [..., O...].
 
-        Without `explore`, as in evaluation, most agents return the mean or mode and ignore the key;
-        generative ones draw.
+        Without `explore` most agents return the mean or mode; generative ones draw.
         """
         ...
 
@@ -168,7 +167,7 @@ PARTS = ("Config", "experience", "check", "init", "act", "update")  # required o
 
 
 def check(agent: Any, spec: EnvSpec, config: Any) -> None:
-    """Raise `ValueError` for settings out of their types' ranges and what the agent refuses."""
+    """Raise `ValueError` for settings out of range, and those that the agent refuses."""
     check_types(config)
     agent.check(spec, config)
 
@@ -232,7 +231,7 @@ def acting(agent: Any, config: Any) -> Acting:
 
 
 class Base(struct.PyTreeNode):
-    """Another run's policy, as an input of an agent that has `use_base`; a State may hold it.
+    """Another run's policy for an agent with `use_base`; a State may hold it.
 
     Its `state` is frozen unless the agent's own optimiser changes it.
     """
@@ -281,7 +280,7 @@ def every(
 
 
 def in_steps(setting: Any, steps: float) -> Any:
-    """A setting in steps: values up to 1 are shares of the run's `steps`, larger ones steps.
+    """A setting in steps: values up to 1 are shares of the run's `steps`.
 
     `setting` is a number, one per learner, or None, which stays None.
     """
