@@ -3,7 +3,7 @@
 Diffusion's steps t = 0 .. T-1 go from little noise to much [1], flows over [0, 1]: `interpolated`
 and `euler` from noise to data [2], `average_velocity` from data to noise [3].
 
-[1] Ho et al., Denoising Diffusion Probabilistic Models, arXiv:2006.11239
+[1] Ho et al., DDPM, arXiv:2006.11239
 [2] Lipman et al., Flow Matching, arXiv:2210.02747
 [3] Geng et al., Mean Flows, arXiv:2505.13447
 """

@@ -70,10 +70,9 @@ class Dropout(NamedTuple):
 class Network:
     """A Flax module with its variables, a pytree: `network(x)` applies the module, which is static.
 
-    Calls read the `collections`, variables other than parameters; only `apply_mutable` updates
-    them. They are leaves with gradient 0: weight decay would shrink them, and `polyak` averages
-    them. Integers and truth values are stored as float32, exact up to 2^24, and reach the module
-    rounded to their `dtypes`.
+    Only `apply_mutable` updates the `collections`, variables other than parameters. They are leaves
+    with gradient 0: weight decay would shrink them, and `polyak` averages them. Integers and truth
+    values are stored as float32, exact up to 2^24, and reach the module rounded to their `dtypes`.
     """
 
     params: Any
@@ -278,7 +277,7 @@ def patches(pictures: Array, width: int, stride: int) -> Array:
     K].
 
     On the CPU a product with them takes a fifth to an eighteenth of the time of XLA's convolutions
-    inside loops, gradients included.
+    inside loops.
     """
 
     def windows(x: Array, axis: int) -> Array:

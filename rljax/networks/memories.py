@@ -24,7 +24,7 @@ A sequence [T, ...] and its T single steps give the same outputs.
 [2] Hochreiter and Schmidhuber, LSTM, 1997; forget bias of Jozefowicz et al., ICML 2015
 [3] Orvieto et al., LRU, arXiv:2303.06349
 [4] Parisotto et al., GTrXL, arXiv:1910.06764
-[5] Tallec and Ollivier, Can recurrent neural networks warp time?, arXiv:1804.11188
+[5] Tallec and Ollivier, arXiv:1804.11188
 """
 
 from __future__ import annotations

@@ -5,8 +5,8 @@ Weights of noisy layers have learnt means and standard deviations [1]:
     W = mu_W + sigma_W * f(e_out) f(e_in)^T,  b = mu_b + sigma_b * f(e_out),
     f(x) = sgn(x) sqrt|x|,  e ~ N(0, 1)
 
-A layer of I inputs and O outputs draws I + O numbers. sigma starts at sigma_0 / sqrt(I), the means
-as in other layers: in [1] as "torch". A network uses its means; `sampled` puts noise into it.
+sigma starts at sigma_0 / sqrt(I) for I inputs, the means as in other layers: in [1] as "torch". A
+network uses its means; `sampled` puts noise into it.
 
 Noise on actions e_t [A] is N(0, 1) at each step. `exploration` says how steps of an episode depend
 on each other; `remember` returns `initial`, which `act` hands to `draw` or `sample`:
@@ -19,7 +19,7 @@ on each other; `remember` returns `initial`, which `act` hands to `draw` or `sam
            with x_k,0 ~ N(0, 1), and 2^(K-1) near 1 / (2 pi) of the time limit,
            1,000 steps where there is none
 
-[1] Fortunato et al., Noisy Networks, arXiv:1706.10295, section 3, equations 10 and 11
+[1] Fortunato et al., arXiv:1706.10295, section 3, equations 10 and 11
 [2] FlashSAC, arXiv:2604.04539: a zeta distribution of exponent 2, truncated
 [3] Eberhard et al., Pink Noise Is All You Need, ICLR 2023
 """

@@ -1,8 +1,7 @@
 """Running statistics of inputs: mean and variance of a stream.
 
 Functions of `Statistics` also take the trees of `of_observations`; parts without statistics stay as
-they are. Sums are compensated (Neumaier 1974) by a second number, so that many small batches are as
-exact as a large one, and none stops growing.
+they are. Sums are compensated (Neumaier 1974): many small batches are as exact as a large one.
 """
 
 from __future__ import annotations

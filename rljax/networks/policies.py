@@ -97,7 +97,7 @@ class WithImitation:
 
 
 class Imitation(NamedTuple):
-    """A policy that imitates actions of data, by settings of `WithImitation`.
+    """A policy that imitates actions of data.
 
     It is a softmax for discrete actions, deterministic, or a Gaussian around tanh of the output
     with one std for all states; without `squashes` around the output, with actions clipped to [-1,

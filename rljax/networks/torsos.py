@@ -14,9 +14,9 @@ drc [3], with e the encoded picture, and h_d and c_d of layer d, in each of T ti
     c_d <- sigmoid(f) c_d + sigmoid(i) tanh(j)   f, i, j, o: 3x3 convolutions of z
     h_d <- sigmoid(o) tanh(c_d)                  then a dense layer over [h_D; e]
 
-[1] Ghugare et al., On (the Role of Iterative) Computation and RL, arXiv:2602.05999
+[1] Ghugare et al., arXiv:2602.05999
 [2] Bansal et al., Deep Thinking with recall, arXiv:2202.05826
-[3] Guez et al., An Investigation of Model-Free Planning, arXiv:1901.03559
+[3] Guez et al., arXiv:1901.03559
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ pi(.|s'):
 
 T gap_temperature, w penalty_weight, tau target_gap. P is that of [1, eq. 4].
 
-[1] Kumar et al., Conservative Q-Learning for Offline RL, arXiv:2006.04779
+[1] Kumar et al., arXiv:2006.04779
 """
 
 from __future__ import annotations

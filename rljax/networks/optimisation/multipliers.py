@@ -10,8 +10,8 @@ multiplier:
 Where no episode has ended, nothing moves. `dual` is for one step within a trust region [3].
 
 [1] Ray et al., Benchmarking Safe Exploration in Deep Reinforcement Learning, 2019
-[2] Stooke et al., PID Lagrangian Methods, arXiv:2007.03964
-[3] Achiam et al., Constrained Policy Optimization, arXiv:1705.10528
+[2] Stooke et al., arXiv:2007.03964
+[3] Achiam et al., arXiv:1705.10528
 """
 
 from __future__ import annotations

@@ -7,8 +7,8 @@ Adam moves log alpha in both. For a softmax of values:
 
   L(alpha) = mean (H(softmax(Q(s, .) / alpha)) - target_entropy)^2    [2], its code
 
-[1] Haarnoja et al., Soft Actor-Critic Algorithms and Applications, arXiv:1812.05905
-[2] Ghugare et al., On (the Role of Iterative) Computation and RL, arXiv:2602.05999
+[1] Haarnoja et al., arXiv:1812.05905
+[2] Ghugare et al., arXiv:2602.05999
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """Eligibility traces, and optimisers that learn with them from one transition at a time.
 
-Elsayed et al., Streaming Deep Reinforcement Learning Finally Works, arXiv:2410.14606. For
-parameters w with trace e, the gradient g of what a positive error should raise, such as V(s), and
-the temporal-difference error delta:
+Elsayed et al., arXiv:2410.14606. For parameters w with trace e, the gradient g of what a positive
+error should raise, such as V(s), and the temporal-difference error delta:
 
   e <- gamma lambda e + g
   M  = alpha kappa max(|delta|, 1) |e|_1          the 1-norm is over all parameters

@@ -82,7 +82,7 @@ class Trained(struct.PyTreeNode):
         loss: Callable[..., tuple[Array, Metrics]],
         batches: tuple[Any, ...],
     ) -> tuple[Trained, Metrics]:
-        """A `step` for each of N batches: further arguments of the loss [N, ...]. Metrics are [N]."""
+        """A `step` for each of N batches: arguments of the loss [N, ...]. Metrics are [N]."""
 
         def learn(trained: Trained, batch: tuple[Any, ...]) -> tuple[Trained, Metrics]:
             return trained.step(optimiser, loss, *batch)

@@ -1,4 +1,4 @@
-"""One step inside a trust region: natural gradients and a backtracking line search.
+"""One step inside a trust region, by natural gradients and a line search.
 
 For parameters theta [N] and the Hessian H of the KL divergence:
 
@@ -6,7 +6,7 @@ For parameters theta [N] and the Hessian H of the KL divergence:
   H x        = g                                            solved by conjugate gradients
   theta_new  = theta + beta^k change                        the first k that is accepted
 
-Schulman et al., Trust Region Policy Optimization, arXiv:1502.05477, appendix C.
+Schulman et al., arXiv:1502.05477, appendix C.
 """
 
 from __future__ import annotations

@@ -1,11 +1,10 @@
 """The layers of `rljax.networks.memories`; gtrxl's are in `attention`.
 
 Each maps features `x` [T, ..., m], a memory [..., M...] and `successor` [T, ..., m] or None as
-`Remembering` does, to outputs [T, ..., h]. Inputs of all steps are multiplied at once, and so is a
-kernel's gradient.
+`Remembering` does, to outputs [T, ..., h]. All steps' inputs are multiplied at once.
 
 [1] Orvieto et al., LRU, arXiv:2303.06349
-[2] Tallec and Ollivier, Can recurrent neural networks warp time?, arXiv:1804.11188
+[2] Tallec and Ollivier, arXiv:1804.11188
 """
 
 from __future__ import annotations
