@@ -12,10 +12,8 @@ Other files may use the names in `ALIASES`; the first that is there counts. `don
 terminals, less any time limits. Without them, the ends are in `episode_starts` [N] bool or
 `episode_lengths` [episodes], and count as truncated.
 
-Rollouts of HumanCompatibleAI/imitation (data/serialize.py) hold `acts` [M, A] and `rews` [M] of all
-trajectories, `obs` [M + trajectories, O] with one more observation for each, `indices`
-[trajectories - 1], the rows of `acts` at which trajectories begin, without the first, and
-`terminal` [trajectories].
+Rollouts of HumanCompatibleAI/imitation hold `acts` [M, A], `rews` [M], `obs` [M + trajectories, O],
+`indices` [trajectories - 1] of `acts` where later ones begin, and `terminal` [trajectories].
 """
 
 from __future__ import annotations

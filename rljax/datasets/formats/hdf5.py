@@ -1,8 +1,7 @@
 """HDF5 files, without anything that lies outside of them.
 
-Refused are external links, external storage, virtual datasets, and filters that the library lacks,
-for which it would load a plugin. Soft links are followed here, step by step, so that none leads out
-of the file.
+Refused are external links, external storage, virtual datasets, and filters for which the library
+would load a plugin. Soft links are followed here, so that none leads out of the file.
 """
 
 from __future__ import annotations

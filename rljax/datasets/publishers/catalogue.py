@@ -32,13 +32,12 @@ def load(
 
     Args:
         name: an id such as "d4rl/hopper-medium-v2", or the path of a .hdf5, .h5 or .npz file.
-        folder: where datasets are kept and downloaded to, by default $RLJAX_DATA, or else
-            ~/.rljax/data; searched before the folders of the families' own libraries.
+        folder: where datasets are kept, by default $RLJAX_DATA or ~/.rljax/data.
         download: whether a missing file may be downloaded.
         clip_actions: whether actions beyond their bounds are clipped or refused.
         strict: whether D4RL's files give D4RL's own arrays.
         action_bounds: low and high of the actions, each a number or one per dimension, for files by
-            path and for Minari's data without bounds. The default is the file's, or else -1 and 1.
+            path and Minari's data without bounds. By default the file's, or else -1 and 1.
         progress: called while downloading with the file's name, the bytes so far and in all; by
             default a bar.
 

@@ -4,9 +4,9 @@ A file holds `observations` [M, O], `actions` [M, A], `rewards` [M] or [M, 1], `
 mostly `timeouts` [M], and, of the locomotion sets v1 and v2, `next_observations` [M, O]. D4RL's
 `qlearning_dataset` makes these transitions of them [1, d4rl/__init__.py]:
 
-    rows          i = 0 .. M-2; the last row is dropped, as it has no successor
+    rows          i = 0 .. M-2; without the last, which has no successor
     end by time   e_i = timeouts_i, or see `time_limits`
-    dropped       rows with e_i, also those that are terminal
+    dropped       rows with e_i, also terminal ones
     s', d         observations_{i+1}, terminals_i
 
 `read` keeps these rows, and differs in s' alone:
@@ -19,8 +19,7 @@ mostly `timeouts` [M], and, of the locomotion sets v1 and v2, `next_observations
 
 d4rl.csv holds the references of [1, d4rl/infos.py], file names and time limits.
 
-[1] Fu et al., D4RL: Datasets for Deep Data-Driven Reinforcement Learning, arXiv:2004.07219;
-    Farama-Foundation/D4RL at 89141a6.
+[1] Fu et al., arXiv:2004.07219; Farama-Foundation/D4RL at 89141a6.
 """
 
 from __future__ import annotations
@@ -45,8 +44,7 @@ from rljax.datasets.publishers import download as files
 URL = "http://rail.eecs.berkeley.edu/datasets/offline_rl/"
 REQUIRED = ("observations", "actions", "rewards", "terminals")
 
-# Current environments with D4RL's observations, actions and rewards. Ant-v5 adds contact forces to
-# the observation; Gymnasium-Robotics' AntMaze, PointMaze and FrankaKitchen observe other things.
+# Current environments with D4RL's observations, actions and rewards; others observe other things.
 ENVIRONMENTS = {
     "halfcheetah": "HalfCheetah-v5",
     "hopper": "Hopper-v5",

@@ -1,7 +1,7 @@
 """Files of datasets: where they are kept, and how they are downloaded.
 
-A `.part` file continues an interrupted download (HTTP Range), and gets its name when complete. A
-side file, `NAME.json`, stores its length and SHA-256, so that a file that is cut later is noticed.
+A `.part` file continues an interrupted download (HTTP Range), and gets its name when complete.
+`NAME.json` stores its length and SHA-256.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""NeoRL-2's datasets: near-real tasks with delays, external factors and safety constraints.
+"""NeoRL-2's datasets of near-real tasks.
 
 A file holds `obs` [M, O], `action` [M, A], `next_obs` [M, O], `reward` [M], `done` [M] and
 `truncated` [M]. "neorl2/Pipeline-v0" is the training split, "neorl2/Pipeline-v0-val" the validation

@@ -10,7 +10,7 @@ which the action is taken (since ogbench 1.2.0):
     mazes, soccer        r = 1[position within the goal's tolerance] - 1
     cubes, scene, puzzle r = (parts in place) - (parts); a cube, a drawer and a window are in place
                          within 4 cm
-    terminated           all parts are in place, whether the trajectory continues or not
+    terminated           all parts are in place
 
 Goals and tolerances in ogbench.json are those of ogbench 1.2.2, and the rules of its
 relabel_utils.py.

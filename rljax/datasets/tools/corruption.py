@@ -1,4 +1,4 @@
-"""Corruption of a data set by RIQL's protocol, for every agent that learns from a data set.
+"""Corruption of a data set by RIQL's protocol.
 
 The protocol is that of Yang et al., arXiv:2310.12955, in their code [2]: attack.py of
 github.com/YangRui2015/RIQL at cc07d81.
@@ -29,14 +29,14 @@ FIELDS: dict[str, str] = {
 REWARD_SCALE = 30.0  # random rewards lie in +-30 scale
 STEPS, STEP_SIZE, EPSILON = 100, 0.01, 1e-8  # of Adam
 CHUNKS = 10  # parts of the corrupted rows; a loss is the mean over one part
-ROWS = 2_048  # attacked in one call: few enough for a cache or a small GPU with many critics
+ROWS = 2_048  # attacked in one call: few enough for a cache
 
 
 @dataclasses.dataclass(frozen=True)
 class Attacker:
     """One learner of a run; `rljax.runs.policies.attackers.load_attacker` makes it."""
 
-    module: Any  # has `value` and `act` of the agent, for observations as the data have them
+    module: Any  # takes observations as the data have them
     state: Any
     config: Any
     spec: EnvSpec
@@ -56,29 +56,10 @@ def corrupt(
 ) -> OfflineDataset:
     """A copy of the data set with elements corrupted in part of the rows.
 
-    A row is corrupted where U(0, 1) < `rate`, drawn anew for each element. "dynamics" is
-    `next_observation` alone. With std, the whole column's deviation, x becomes
-
-        random        x + U(-scale, scale) std; a reward becomes 30 U(-scale, scale)
-        adversarial   x + z std, 100 gradient steps in z within [-scale, scale] lower a value;
-                      a reward r becomes -scale r
-
-    The values are an agent's:
-
-        observation   Q(s + z std, a)
-        action        Q(s, a + z std)
-        dynamics      Q(s' + z std, pi(s' + z std)), pi the attacker's greedy policy
-
-    As in [2], perhaps unintended:
-
-    - z starts at 2 scale std (U(0, 1) - 1/2), is multiplied by the std again at the end, and
-      clipped to [-scale, scale] only after the first step.
-    - Adam's state is reset after every step, so that each is 0.01 scale long unless the gradient of
-      a mean over a tenth of the corrupted rows is about 1e-8 or smaller.
-    - Actions are not clipped to [-1, 1].
-    - Attacks on later elements see the earlier ones corrupted.
-
-    Masks and random noise, but not the first z, equal those of [2] bit for bit.
+    docs/datasets.md says how each element changes. A row is corrupted where U(0, 1) < `rate`, drawn
+    anew for each element; later attacks see earlier elements corrupted. z starts at 2 scale std
+    (U(0, 1) - 1/2), and Adam is reset after every step. Masks and random noise, but not the first
+    z, equal those of [2] bit for bit.
 
     Raises `ValueError` for an unknown element, a rate outside [0, 1], a negative scale, a missing
     attacker, and one without values of actions or with other dimensions.

@@ -66,7 +66,7 @@ def draw(dataset: OfflineDataset, path: Path) -> Path:
     import matplotlib
     from matplotlib.figure import Figure
 
-    # Without pyplot there is no display and no global state. The salt makes SVG files of equal data
+    # Without pyplot there is no global state. The salt makes SVG files of equal data
     # equal.
     with matplotlib.rc_context({"font.size": 9, "svg.hashsalt": "rljax", "svg.fonttype": "none"}):
         figure = Figure(figsize=(8.4, 3.6), layout="constrained")

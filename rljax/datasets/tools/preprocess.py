@@ -98,9 +98,8 @@ def top_fraction(dataset: OfflineDataset, fraction: float, discount: float = 1.0
     """The best trajectories by discounted return, in recorded order.
 
     Of K trajectories, including one that the end of the file cut, max(1, floor(fraction K)) are
-    kept. CORL does so, but splits trajectories of more than 1000 steps; %BC first took a fraction
-    of the steps (arXiv:2106.01345, section 5.1). Raises `ValueError` if `fraction` is not in (0, 1]
-    or `discount` not in [0, 1].
+    kept. CORL also splits trajectories of more than 1000 steps. Raises `ValueError` if `fraction`
+    is not in (0, 1] or `discount` not in [0, 1].
     """
     if not 0 < fraction <= 1:
         raise ValueError(
