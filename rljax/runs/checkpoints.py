@@ -1,7 +1,7 @@
 """Checkpoints: exact, atomic, and checked before they are used.
 
 A checkpoint is a folder, named by its step when it is complete. A manifest of sizes and checksums
-detects later damage, which Orbax, the writer of the arrays, does not.
+detects later damage. Orbax writes the arrays.
 """
 
 from __future__ import annotations

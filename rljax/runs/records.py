@@ -301,7 +301,7 @@ class _Lines:
         rest = memoryview(line)
         start = os.fstat(self._file.fileno()).st_size
         try:
-            while rest:  # a disk that fills up first accepts a part and then refuses the rest
+            while rest:  # a disk that fills up accepts a part
                 rest = rest[self._file.write(rest) :]
         except BaseException:
             with contextlib.suppress(OSError):

@@ -61,12 +61,12 @@ def train(
         env: a name, a registered Gymnasium environment or a function that makes one; None is that
             of `data`.
         steps: environment steps of each learner; for an agent that learns from data alone, updates.
-        data: a data set's name or file, to learn from alone, or with a `Replay` to mix into it.
+        data: a data set's name or file, learnt from alone, or mixed into a `Replay`.
         seeds: a number of learners (with seeds 0, 1, ...) or their seeds.
         config: a Config, or a mapping of changes to the preset; floats may be sequences, one value
             per learner.
         out: the run's folder; None is a new one in runs/.
-        trust: whether code that `base` or `from_run` of another user names may run.
+        trust: whether code of other users' `base` or `from_run` may run.
         settings: further fields of `rljax.training.settings.Settings`.
 
     Raises `ValueError` or `TypeError` for arguments that cannot work, before anything compiles;
@@ -100,10 +100,9 @@ def resume(
 ) -> Path:
     """Continue the run in folder `out` to its end, or to `steps`, as if it had not been stopped.
 
-    A run without a checkpoint begins anew. With `then_online`, a run from a data set goes on in its
-    environment for so many steps after its updates, with `offline_share`. `accept_changed_records`
-    goes on with records that changed since the last checkpoint, as config.json then says. `trust`
-    is for code and pickles that another user named or made.
+    A run without a checkpoint begins anew. After its updates, a run from data goes on in its
+    environment for `then_online` steps, with `offline_share`. `accept_changed_records` goes on with
+    records that changed since the last checkpoint. `trust` is for other users' code and pickles.
 
     Raises `ValueError` where `out` is not a run, is complete, or cannot continue in this way, and
     for code and pickles without trust; its subclasses `RecordsChanged` and, where another process

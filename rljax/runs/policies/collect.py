@@ -56,8 +56,8 @@ def record(
     - "random": uniform actions.
     - "replay": the learner's replay in the last checkpoint, oldest row first, perhaps fewer.
 
-    The first three play `num_envs` environments on the host, one after the other in the data set;
-    the last episode of each is cut off. References are those of D4RL's task of this name, if any.
+    The first three play `num_envs` environments on the host, in turn in the data set, where each
+    one's last episode is cut off. References are D4RL's for this task.
 
     Raises `ValueError` for a run or a source that does not fit, for more transitions than fit in
     memory, and for code that this folder may not run.

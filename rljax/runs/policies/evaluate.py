@@ -34,7 +34,7 @@ def evaluate_run(
     """Play `episodes` complete episodes with each learner.
 
     Returns the learners' records, their summary, and the cost of an action, ready for JSON; scores
-    for a run from data with reference returns, in its own environment.
+    only in the environment of data with references.
 
     `config` has new values of settings that the agent's `acting` names. With `hold`, the policy
     decides once in `hold` steps: it emits a sequence of actions if it can, or else repeats one.
