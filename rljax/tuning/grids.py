@@ -1,6 +1,6 @@
 """Grids: all combinations of some settings and seeds, in as few programs as possible.
 
-All combinations of traced settings, `float` in a Config, and seeds are one population, or several
+Combinations of traced settings, `float` in a Config, and seeds are one population, or several
 launches where the device cannot hold it; each of other settings is a launch.
 """
 
@@ -47,9 +47,9 @@ NEEDED = {  # in plan.json
     "launches": json_files.list_of(LAUNCH, least=1),
     "command": json_files.TEXT,
 }
-# Seconds for which a task waits for a machine of a cluster that may be lost.
+# Seconds that a task waits for a machine that may be lost.
 LOST_AFTER = 2 * lock.STALE_AFTER
-SHARE = 0.8  # of the memory: what a program needs beyond its state is known after compilation only
+SHARE = 0.8  # of the memory: a program needs more than its state
 
 
 @dataclasses.dataclass(frozen=True)

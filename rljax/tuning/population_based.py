@@ -21,7 +21,7 @@ class PopulationBasedSearch:
     `rljax.training.schedules.PopulationBased`.
 
     Learners have the tuning seeds in turn. The settings of the best one and its ancestors are
-    tested by training anew: its weights were selected by their score.
+    tested by training anew.
     """
 
     def __init__(self, task: SearchTask) -> None:

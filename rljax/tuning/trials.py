@@ -1,9 +1,8 @@
 """Trials of a search: Optuna suggests them in generations, and learns their values.
 
-A generation's trials, with all tuning seeds, are learners of as few programs as possible. A trial's
-value is the interquartile mean, over seeds, of the last evaluation's return. It ranks below others
-if a signal's mean exceeds its limit, and last with a diverged learner. With hyperband, the better
-trials continue from their current state.
+A trial's value is the interquartile mean, over seeds, of the last evaluation's return. It ranks
+below others if a signal's mean exceeds its limit, and last with a diverged learner. With hyperband,
+the better trials continue from their current state.
 """
 
 from __future__ import annotations
@@ -126,7 +125,7 @@ class Trials:
         generations, left = [], protocol.trials
         while left > 0:
             size, rungs = brackets[len(generations) % len(brackets)]
-            # Evaluations rank the trials of each rung. The end of training always has one.
+            # Evaluations rank the trials of each rung; the end always has one.
             steps = [min(round_up(steps, settings.eval_every), settings.steps) for steps in rungs]
             generations.append((min(size, left), steps))
             left -= size
