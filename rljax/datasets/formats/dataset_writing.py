@@ -1,7 +1,7 @@
-"""Data sets written in the layout of `rljax.datasets.formats.dataset_files`, bit for bit.
+"""Data sets written in the layout of `rljax.datasets.formats.dataset_files`.
 
-A file appears complete or not at all, in place of an existing one. Raises `ValueError` for another
-suffix.
+A file appears complete or not at all, in place of an existing one. `load` reads back the same.
+Raises `ValueError` for another suffix.
 """
 
 from __future__ import annotations

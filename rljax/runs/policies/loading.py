@@ -101,8 +101,8 @@ def load(
 ) -> Policy:
     """The policy of one learner of the run in `out`: a function of observations, see `Policy`.
 
-    The arguments and errors are those of `load_all`. With `trust`, the user vouches for code that
-    the run names.
+    `best`, `config` and the errors are those of `load_all`. With `trust`, the user vouches for code
+    that the run names.
     """
     folder = arguments.run_folder(out, trust)
     return Policy(load_all(folder, best=best, config=config), learner)
