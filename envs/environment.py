@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import difflib
 import importlib
 import io
 import json
@@ -14,6 +13,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from rljax.agent import Array, EnvSpec
+from rljax.spec import nearest
 
 # observation, state, reward, terminated, truncated, info: see `Environment.step`
 StepResult = tuple[Any, Any, Array, Array, Array, dict[str, Any]]
@@ -159,11 +159,9 @@ def rescale(action: Any, low: Any, high: Any) -> Any:
 
 def unknown(name: str, family: str, names: Sequence[str]) -> ValueError:
     """The error for an environment that `family` does not have, with the nearest of `names`."""
-    spellings = {known.lower(): known for known in names}
-    matches = difflib.get_close_matches(name.lower(), spellings, n=3, cutoff=0.5)
-    nearest = ", ".join(repr(spellings[match]) for match in matches)
-    suggestion = f" Nearest: {nearest}." if nearest else ""
-    return ValueError(f"no environment '{name}' in {family}.{suggestion} All of them: rljax list")
+    return ValueError(
+        f"no environment '{name}' in {family}.{nearest(name, names)} All of them: rljax list"
+    )
 
 
 def parsed(name: str) -> tuple[str, dict[str, Any]]:

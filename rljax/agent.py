@@ -1,7 +1,6 @@
 """The contract between agents, environments and the code that trains them.
 
-An agent is a module of pure functions over pytrees: it never steps an environment, samples a batch,
-logs or jits.
+An agent's pure functions never step an environment, sample a batch, log or jit.
 
 Axes: `P` population (seeds x hyperparameters), `E` environments of one learner, `T` time, `B`
 batch, `C` critics, `O...` one observation, `A` action dimensions.
@@ -49,8 +48,8 @@ MEMORY = "memory"  # before the action, in the `extras` of stored transitions
 class Transition(struct.PyTreeNode):
     """One step of experience. All fields have the same leading axes.
 
-    `next_observation` is the true successor, also where the environment reset itself. Bootstrapping
-    stops at `terminated`, never at `truncated`.
+    `next_observation` is the true successor, also at resets. Bootstrapping stops at `terminated`,
+    never at `truncated`.
     """
 
     observation: Any  # [..., O...] as in the spec: one array, or a dictionary of arrays
@@ -66,9 +65,8 @@ class Transition(struct.PyTreeNode):
 class Step(struct.PyTreeNode):
     """The result of one action in an environment that resets itself.
 
-    The next action depends on `observation`: the first of a new episode where one has begun,
-    elsewhere `next_observation`. Where `terminated | truncated`, the `episode_*` are the finished
-    episode's totals; elsewhere they are running totals.
+    The next action depends on `observation`: a new episode's first, or else `next_observation`. The
+    `episode_*` are running totals, the episode's own where `terminated | truncated`.
     """
 
     observation: Any  # [..., O...]
@@ -91,7 +89,7 @@ def config(cls: type[T]) -> type[T]:
     """Turn a class into an agent's `Config`: a frozen dataclass that is also a pytree.
 
     Fields annotated `float` or `float | None` are leaves: traced, so that new values recompile
-    nothing, and stackable along P. All others shape the program.
+    nothing, and stackable along P.
     """
     frozen: Any = dataclasses.dataclass(frozen=True)(cls)
     traced = float_fields(frozen)
@@ -111,26 +109,22 @@ class Agent(Protocol):
     """A module (or any object) with these attributes. Nothing outside it reads a field of its
     `Config`.
 
-    Optional functions; having one declares that the agent can use it:
+    Optional functions:
 
-    - `remember(spec, config) -> memory`: the memory of one environment where an episode begins, a
-      tree of arrays, or None where these settings remember nothing. It depends on no float of
-      `config`. `act` then takes the memory [..., M...] as its last argument and returns `(action,
-      extras, memory)`. If only exploring actions depend on it, it is a `networks.noise.Lasting`,
-      and `act` also works without it.
+    - `remember(spec, config) -> memory`: one environment's memory where an episode begins, a tree
+      of arrays, or None. It depends on no float of `config`. `act` then takes the memory [...,
+      M...] as its last argument and returns `(action, extras, memory)`. Memory of exploring actions
+      alone is a `networks.noise.Lasting`, and `act` also works without it.
     - `perceive(state, observation, first, config) -> State` sees every observation [E, O...] once,
-      before acting on it; `first` [E] marks those that begin an episode. To normalise observations,
-      declare `normalise_observations=True` instead.
+      before acting on it; `first` [E] marks those that begin an episode.
     - `prepare(state, data, config) -> State` sees the whole data set [N, ...] before the first
       update.
     - `value(state, observation, action, config) -> Array`: the critics' value [...] of actions
-      [..., A], for reports of runs from data and adversarial corruptions.
-    - `use_base(state, base, config) -> State` takes another run's `Base`: `rljax train ... --base
-      RUN`.
+      [..., A].
+    - `use_base(state, base, config) -> State` takes another run's `Base`.
     - `acting(config) -> Acting`: what `rljax eval RUN --config.X VALUE` may change.
-    - `schedule(config, steps) -> Config` turns shares of the run into steps, for learning and
-      acting. `steps` is the run's length: environment steps of each learner, or updates where it
-      learns from a data set.
+    - `schedule(config, steps) -> Config` turns shares of the run into steps. `steps` is the run's
+      length: environment steps of each learner, or updates from a data set.
     """
 
     Config: Callable[..., Any]  # every hyperparameter, documented per field; made by `config`
@@ -139,8 +133,8 @@ class Agent(Protocol):
         """Declare what the agent learns from: `Replay`, `Rollout`, `Stream` or `Dataset` of
         `rljax.buffers`.
 
-        Floats of `config` are numbers here, or arrays [P] of all learners' values, which the
-        declaration may hold and depend on.
+        The declaration may hold and depend on floats of `config`, numbers here or arrays [P] of all
+        learners' values.
         """
         ...
 
@@ -155,8 +149,7 @@ class Agent(Protocol):
     ) -> tuple[Array, dict]:
         """`action` and `extras` for observations [..., O...].
 
-        Without `explore`, as in evaluation, most agents return the mean or mode and ignore the key;
-        generative ones draw.
+        Without `explore` most agents return the mean or mode; generative ones draw.
         """
         ...
 
@@ -174,7 +167,7 @@ PARTS = ("Config", "experience", "check", "init", "act", "update")  # required o
 
 
 def check(agent: Any, spec: EnvSpec, config: Any) -> None:
-    """Raise `ValueError` for settings out of their types' ranges and what the agent refuses."""
+    """Raise `ValueError` for settings out of range, and those that the agent refuses."""
     check_types(config)
     agent.check(spec, config)
 
@@ -238,7 +231,7 @@ def acting(agent: Any, config: Any) -> Acting:
 
 
 class Base(struct.PyTreeNode):
-    """Another run's policy, as an input of an agent that has `use_base`; a State may hold it.
+    """Another run's policy for an agent with `use_base`; a State may hold it.
 
     Its `state` is frozen unless the agent's own optimiser changes it.
     """
@@ -266,7 +259,7 @@ class Weighted(struct.PyTreeNode):
 def every(
     period: int, step: Array, change: Callable[[Any], tuple[Any, Metrics]], state: Any
 ) -> tuple[Any, Metrics]:
-    """Apply `change` on every `period`-th update; leave the state as it is on the others.
+    """Apply `change` on every `period`-th update; else leave the state as it is.
 
     `step` [] counts the updates before this one. It is never batched: only one branch runs under
     `vmap`.
@@ -287,7 +280,7 @@ def every(
 
 
 def in_steps(setting: Any, steps: float) -> Any:
-    """A setting in steps: values up to 1 are shares of the run's `steps`, larger ones steps.
+    """A setting in steps: values up to 1 are shares of the run's `steps`.
 
     `setting` is a number, one per learner, or None, which stays None.
     """

@@ -1,12 +1,7 @@
 """Offline data: recorded transitions from files, read by the rules of their publishers.
 
-    from rljax import datasets
-
-    dataset = datasets.load("d4rl/hopper-medium-v2")
-    findings = datasets.check(dataset)
-
-`dataset` defines what a data set is. The rooms `formats`, `tools`, `publishers` and `recording`
-each import only those before them. See docs/datasets.md.
+The rooms `formats`, `tools`, `publishers` and `recording` each import only those before them and
+`dataset`. See docs/datasets.md.
 """
 
 from rljax.datasets.dataset import OfflineDataset, cut, require_integers, score

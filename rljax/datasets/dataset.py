@@ -15,6 +15,7 @@ import numpy as np
 from rljax.agent import EnvSpec, Part, Transition
 from rljax.buffers import PART, frames
 from rljax.envs.signals import numbers
+from rljax.spec import nearest
 
 # Prefixes of names, and the modules of `publishers` that read them.
 FAMILIES = ("d4rl", "minari", "ogbench", "neorl2")
@@ -34,14 +35,13 @@ def score(returns: Any, reference: Sequence[float] | None) -> Any:
 class OfflineDataset:
     """Transitions of complete and cut trajectories, in recorded order.
 
-    Actions are normalised to [-1, 1]. The last row of a trajectory is either `terminated`, at the
-    environment's own end, or `truncated`: at a time limit, a cut, the end of the file.
-    `next_observation` is the true successor, or the row's own observation where that of a terminal
-    state was not recorded.
+    Actions are normalised to [-1, 1]. A trajectory's last row is either `terminated`, at the
+    environment's own end, or `truncated`. `next_observation` is the true successor, or the row's
+    own observation where that of a terminal state was not recorded.
 
-    An observation is one array, or a dictionary of arrays: pictures are uint8, masks of allowed
-    actions bool, all else float32. Pictures of at least 1 kB become `rljax.buffers.frames.Frames`.
-    Signals, such as a cost, are the `extras` of the transitions: [N, K...] float32 by name.
+    An observation is one array or a dictionary of arrays: uint8 pictures
+    (`rljax.buffers.frames.Frames` from 1 kB on), bool masks of allowed actions, all else float32.
+    Signals, such as a cost, are the transitions' `extras`: [N, K...] float32 by name.
     """
 
     name: str  # as given: "d4rl/hopper-medium-v2", or a path
@@ -108,9 +108,8 @@ class OfflineDataset:
 
     @property
     def choices(self) -> tuple[int, ...]:
-        """How many choices each of several discrete actions has: as recorded, or the largest + 1.
-
-        () for all other actions.
+        """How many choices each of several discrete actions has, as recorded or by the largest;
+        else ().
         """
         action = self.transitions.action
         if not self.discrete or action.ndim == 1:
@@ -159,9 +158,8 @@ class OfflineDataset:
         return np.add.reduceat(rewards, self.episode_starts)[: self._finished]
 
     def signal_sums(self) -> dict[str, np.ndarray]:
-        """[episodes] float64: the sum over each complete episode of each number of a signal.
-
-        The label of joined parts is left out.
+        """[episodes] float64: sums of each number of a signal, without the label of joined parts,
+        over each complete episode.
         """
         extras = sorted(self.transitions.extras.items())
         columns = {name: np.asarray(x, np.float64) for name, x in extras if name != PART}
@@ -204,25 +202,16 @@ def versions(*packages: str) -> dict[str, str]:
 
 
 def unknown(name: str, family: str, names: Sequence[str]) -> ValueError:
-    """The error for a dataset that `family` does not have, with the nearest of `names`."""
+    """The error for a dataset that `family` does not have."""
     return ValueError(
         f"no dataset '{name}' in {family}.{nearest(name, names)} All of them: rljax data list"
     )
 
 
-def nearest(name: str, names: Sequence[str], most: int = 3) -> str:
-    """ " Nearest: 'a', 'b'.", or "" if no name is near. Upper and lower case do not matter."""
-    import difflib
-
-    spellings = {known.lower(): repr(known) for known in names}
-    matches = difflib.get_close_matches(name.lower(), spellings, n=most, cutoff=0.5)
-    return f" Nearest: {', '.join(spellings[match] for match in matches)}." if matches else ""
-
-
 def as_bounds(bounds: Any, size: int) -> Bounds:
     """Low and high [size] float32 from `bounds`, two numbers or arrays; None means -1 and 1.
 
-    Raises `ValueError` if they have another size, are not finite, or low is not below high.
+    Raises `ValueError` for another size, values that are not finite, and low not below high.
     """
     try:
         low, high = (
@@ -270,7 +259,7 @@ def denormalised(dataset: OfflineDataset) -> np.ndarray:
 
 
 def require_integers(dataset: OfflineDataset, env: str, number: int) -> None:
-    """Raise `ValueError` if the `number` discrete actions of `env` are stored as real numbers."""
+    """Raise `ValueError` if `env` has discrete actions but these are real numbers."""
     if not dataset.discrete and are_whole(denormalised(dataset)):
         raise ValueError(
             f"the actions of '{dataset.name}' are whole numbers, stored as real ones, and '{env}' "

@@ -1,8 +1,6 @@
-"""Parts of agents: layers, torsos, distributions, generative models, running statistics, traces,
-multipliers.
+"""Parts of agents.
 
-The names of `layers` and `initialisation` are also available here: `networks.MLP`,
-`networks.create`.
+The names of `layers` and `initialisation` are also available here: `networks.MLP`.
 """
 
 from rljax.networks.distributions import Actor

@@ -1,4 +1,4 @@
-"""Where the bins of a critic lie that classifies values: around the returns of a data set."""
+"""The bins of a critic that classifies values, around the returns of a data set."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ MARGIN = 0.1  # share of the returns' range that bins add at either end; own cho
 
 
 def range_of_returns(data: Transition, discount: Number, scale: Number = 1.0) -> Array:
-    """The smallest and largest discounted return [2] from any row of a data set [N, ...] in
-    recorded order.
+    """The smallest and largest discounted return [2] from any row of data [N, ...] in recorded
+    order.
 
-    A trajectory that is cut goes on with its mean reward, for at most 10,000 steps. `scale`
-    multiplies rewards.
+    A cut trajectory goes on with its mean reward, for at most 10,000 steps. `scale` multiplies
+    rewards.
     """
     reward = scale * data.reward
     ends = data.terminated | data.truncated
@@ -46,7 +46,7 @@ def _backwards(later: Any, earlier: Any) -> Any:
 
 
 def bounds_of_bins(returns: Array, bins: int) -> Array:
-    """Bins [2] for returns between two numbers [2], with a margin, and outer bins for Gaussians."""
+    """Bins [2] for returns between two numbers [2], with a margin and outer bins for Gaussians."""
     low, high = returns
     spread = jnp.maximum(high - low, 1e-3 * jnp.maximum(jnp.abs(returns).max(), 1.0))
     wide = spread * (1.0 + 2.0 * MARGIN)

@@ -18,10 +18,10 @@ if TYPE_CHECKING:
 
 
 class Actor(struct.PyTreeNode):
-    """The parameters that an actor's optimiser moves.
+    """An actor's parameters.
 
-    Agents share this class, because JAX takes two dataclasses with equal fields for equal pytrees:
-    a function compiled for one may return the other (`jax.tree.structure`, JAX 0.10).
+    All agents share this class: JAX (0.10) takes two dataclasses with equal fields for equal
+    pytrees, and a function compiled for one may return the other.
     """
 
     mean: Network  # [O] -> [A]: before tanh, or logits
@@ -38,7 +38,7 @@ def squashed_gaussian(mean: Array, log_std: Array) -> SquashedGaussian:
       log p(a) = sum_i [ log N(u_i; mean_i, std_i) - 2 (log 2 - u_i - softplus(-2 u_i)) ],
       a = tanh u
 
-    Sample with `sample_and_log_prob`: computing u from a rounded a loses precision near the bounds.
+    `sample_and_log_prob` is exact near the bounds, where u from a rounded a is not.
     """
     import distrax  # the import takes a second: only when it is needed
 
@@ -47,10 +47,7 @@ def squashed_gaussian(mean: Array, log_std: Array) -> SquashedGaussian:
 
 
 def squashed(output: Array, settings: Any) -> SquashedGaussian:
-    """tanh of a Gaussian with the halves of an output [..., 2 A] as mean and log std.
-
-    The log std is clipped to `settings.log_std_min` and `settings.log_std_max`.
-    """
+    """tanh of a Gaussian with the halves of an output [..., 2 A] as mean and log std, clipped."""
     mean, log_std = jnp.split(output, 2, axis=-1)
     return squashed_gaussian(mean, jnp.clip(log_std, settings.log_std_min, settings.log_std_max))
 
@@ -63,7 +60,7 @@ def gaussian(mean: Array, std: Array) -> Distribution:
 
 
 def symmetric_kl(mean: Array, log_std: Array, other_mean: Array, other_log_std: Array) -> Array:
-    """KL(p || q) + KL(q || p) [...] of Gaussians [..., A]; a tanh after both changes nothing."""
+    """KL(p || q) + KL(q || p) [...] of Gaussians [..., A], or of their tanh."""
     ratio = jnp.exp(2.0 * (log_std - other_log_std))
     precision = jnp.exp(-2.0 * log_std) + jnp.exp(-2.0 * other_log_std)
     spread = jnp.square(mean - other_mean) * precision
@@ -82,8 +79,6 @@ def allowed(values: Array, mask: Array | None) -> Array:
 def categorical(logits: Array, mask: Array | None = None) -> Categorical:
     """A softmax over `logits` [..., A] of the actions that `mask` allows, or of all where it allows
     none.
-
-    Samples are int32 [...].
     """
     import distrax
 
@@ -92,9 +87,9 @@ def categorical(logits: Array, mask: Array | None = None) -> Categorical:
 
 @dataclasses.dataclass(frozen=True)
 class Independent:
-    """Several categorical distributions side by side: an action is int32 [..., K].
+    """Categorical distributions side by side: an action is int32 [..., K].
 
-    Log-probabilities, entropies and divergences [...] are sums over them.
+    Log-probabilities, entropies and divergences [...] are sums.
     """
 
     parts: tuple[Any, ...]
@@ -142,7 +137,7 @@ def discrete(
 class Both:
     """Numbers and choices side by side: actions are float32 [..., N + K], choices whole numbers.
 
-    Log-probabilities, entropies and divergences [...] are sums of both.
+    Log-probabilities, entropies and divergences [...] are sums.
     """
 
     numbers: Any  # a distribution over [..., N]
@@ -212,18 +207,15 @@ def uniform(
 
 
 def tanh_log_slope(raw: Array) -> Array:
-    """sum_i log(1 - tanh(u_i)^2) [...] of raw actions [..., A], which squashing subtracts from a
-    log-density.
-    """
+    """sum_i log(1 - tanh(u_i)^2) [...] of raw actions [..., A]."""
     return (2.0 * (jnp.log(2.0) - raw - jax.nn.softplus(-2.0 * raw))).sum(axis=-1)
 
 
 def permutation(key: Array, rows: int) -> Array:
     """The indices 0 to `rows` - 1 in random order, int32 [rows].
 
-    Each is packed below random bits, and all are sorted as one array: on the CPU a ninth of the
-    time of `jax.random.permutation`. Pairs with equal bits, at most 2^-16 of them, keep their
-    order.
+    On the CPU it takes a ninth of the time of `jax.random.permutation`. At most 2^-16 of all pairs
+    have equal random bits and keep their order.
     """
     width = max(1, (rows - 1).bit_length())
     if width > 16:  # too few random bits would remain

@@ -1,6 +1,6 @@
-"""Encoders: the layers that turn any observation into features [..., m].
+"""Encoders of any observation, to features [..., m].
 
-    vectors              themselves: `encoded(spec, settings, body)` is the body
+    vectors              themselves
     pictures [H, W, K]   through convolutions, to a flat vector; bytes are divided by 255 first
     other arrays         flattened
     dictionaries         the features of all parts but the action mask, ordered by name
@@ -72,7 +72,7 @@ class EncoderSettings(NamedTuple):
 
 
 def encoded(spec: EnvSpec, settings: EncoderSettings, body: nn.Module) -> nn.Module:
-    """`body`, whose first input is an observation, behind an encoder where it needs one."""
+    """`body`, behind an encoder of its first input where it needs one."""
     return body if spec.is_vector else Encoded(encoder(spec, settings), body)
 
 
@@ -202,8 +202,8 @@ def perturbed(key: Array, observation: Any, radius: Number, number: int) -> Any:
 def convolve(pictures: Array, kernel: Array, stride: int = 1) -> Array:
     """Convolution without padding: pictures [N, H, W, K] and kernel [w, w, K, C] to [N, H', W', C].
 
-    Where the stride divides w, blocks of stride x stride pixels become channels of one pixel: fewer
-    and longer rows are copied to the patches.
+    Where the stride divides w, blocks of stride x stride pixels become channels: fewer and longer
+    rows are copied.
     """
     width, channels = len(kernel), kernel.shape[-1]
     if stride > 1 and width % stride == 0:

@@ -57,7 +57,7 @@ class ChoicesEnsemble(Ensemble):
 class BinnedEnsemble(Ensemble):
     """MLPs that classify values, with `features` outputs each; discrete actions are one-hot.
 
-    `bounds` [2], an option of the network, are the ends of the bins, without gradient.
+    `bounds` [2] are the ends of the bins, without gradient.
     """
 
     kind: heads.Kind = "hl_gauss"
@@ -85,7 +85,7 @@ def create_critic(
 ) -> Network:
     """Initialise critics, an `Ensemble` or an `Encoded` one, for example (observation, action).
 
-    They have the head of the settings. Ends of bins that are None are NaN until `fit_bins`.
+    Ends of bins that are None are NaN until `fit_bins`.
     """
     if head.value_head == "squared":
         return create(module, key, *inputs)
@@ -102,8 +102,8 @@ def create_critic(
 
 
 def fit_bins(critic: T, data: Transition, discount: Number, scale: Number = 1.0) -> T:
-    """Critics, a `Network` or `Trained`, whose unknown ends of bins, if any, lie around the
-    discounted returns of data [N, ...].
+    """Critics whose unknown ends of bins, if any, lie around the discounted returns of data [N,
+    ...].
 
     `scale` multiplies rewards.
     """
@@ -121,9 +121,7 @@ def fit_bins(critic: T, data: Transition, discount: Number, scale: Number = 1.0)
 def outputs_and_head(
     critic: Network | Trained, observation: Any, action: Array
 ) -> tuple[Array, heads.Scalar | heads.TwoHot]:
-    """Outputs of critics for actions [..., A], [C, ...] or [C, ..., K], and the head that reads
-    them.
-    """
+    """Outputs [C, ...] or [C, ..., K] for actions [..., A], and the head that reads them."""
     network: Any = parameters_of(critic)
     body = _body(network)
     if not isinstance(body, BinnedEnsemble):
@@ -140,8 +138,8 @@ def _body(critic: Any) -> Any:
 def smallest(values: Array, axis: int = 0) -> Array:
     """The smallest value over `axis`: of critics [C, ...], their minimum [...].
 
-    Its gradient goes to one value. `values.min(axis)` divides it by how many values equal the
-    minimum: if XLA computes them twice and rounds them differently, by 0.
+    Its gradient goes to one value. `values.min(axis)` would divide it by the number of equal
+    values: 0, if XLA computes them twice and rounds them differently.
     """
     index = jnp.argmin(jax.lax.stop_gradient(values), axis=axis)
     mask = jax.nn.one_hot(index, values.shape[axis], axis=axis, dtype=bool)
@@ -156,7 +154,7 @@ def largest(values: Array, axis: int = 0) -> Array:
 def smallest_of_subset(values: Array, number: int | None, key: Array) -> Array:
     """The smallest value [...] of `number` critics drawn from `values` [C, ...]; None: of all.
 
-    One subset serves the whole batch, as in REDQ (Chen et al., arXiv:2101.05982, algorithm 1).
+    One subset serves the whole batch (REDQ, arXiv:2101.05982, algorithm 1).
     """
     if number is None:
         return values.min(axis=0)

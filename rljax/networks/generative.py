@@ -1,10 +1,9 @@
 """Generative policies: noise schedules, flow matching, samplers, networks.
 
-Time runs as in each paper. Diffusion counts steps t = 0 .. T-1 from little noise to much [1]. Flows
-run over [0, 1]: `interpolated` and `euler` from noise to data [2], `average_velocity` from data to
-noise [3].
+Diffusion's steps t = 0 .. T-1 go from little noise to much [1], flows over [0, 1]: `interpolated`
+and `euler` from noise to data [2], `average_velocity` from data to noise [3].
 
-[1] Ho et al., Denoising Diffusion Probabilistic Models, arXiv:2006.11239
+[1] Ho et al., DDPM, arXiv:2006.11239
 [2] Lipman et al., Flow Matching, arXiv:2210.02747
 [3] Geng et al., Mean Flows, arXiv:2505.13447
 """
@@ -38,8 +37,7 @@ def sinusoidal(time: Array, size: int) -> Array:
 class Field(Module):
     """An MLP over noisy actions, observations and times: a denoiser or a velocity field.
 
-    A time enters as a number, or with `embedding` > 0 as so many features, an MLP of its
-    `sinusoidal`.
+    A time enters as a number, or as `embedding` > 0 features, an MLP of its `sinusoidal`.
     """
 
     hidden: tuple[int, ...]
@@ -80,7 +78,7 @@ def schedule(name: Noising, steps: int) -> NoiseSchedule:
     """The schedule called `name`, in `steps` steps.
 
     - vp: alpha_t = exp(-b_min / T - (b_max - b_min) (2t - 1) / (2 T^2)) for t = 1..T, with b from
-      0.1 to 10: it preserves variance (Diffusion-QL; Song et al., arXiv:2011.13456);
+      0.1 to 10 (Diffusion-QL; Song et al., arXiv:2011.13456);
     - linear: 1 - alpha_t evenly spaced from 1e-4 to 2e-2 (DDPM), for hundreds of steps.
     """
     t = np.arange(1, steps + 1)
@@ -92,7 +90,7 @@ def schedule(name: Noising, steps: int) -> NoiseSchedule:
 
 
 def noised(schedule: NoiseSchedule, action: Array, step: Array, noise: Array) -> Array:
-    """Actions [..., A] after steps [...] of noise [..., A]: sqrt(abar) a + sqrt(1 - abar) e."""
+    """sqrt(abar) a + sqrt(1 - abar) e: actions [..., A] after steps [...] of noise [..., A]."""
     signal = schedule.signal[step][..., None]
     return jnp.sqrt(signal) * action + jnp.sqrt(1.0 - signal) * noise
 
@@ -111,8 +109,8 @@ def ancestral(
 ) -> Array:
     """Actions of `shape` [..., A] from noise, by DDPM's reverse process [1, algorithm 2].
 
-    `denoiser(noisy, step)` predicts the noise [..., A] in actions at `step` [...]. Each step draws
-    from q(a_{t-1} | a_t, a_0), where a_0 is `denoised`; the last one adds no noise.
+    `denoiser(noisy, step)` predicts the noise [..., A] at `step` [...]. Each step draws from
+    q(a_{t-1} | a_t, a_0) with `denoised` a_0; the last adds no noise.
     """
     alpha, signal = schedule
     before = jnp.concatenate([jnp.ones(1), signal[:-1]])  # abar_{t-1}
@@ -167,11 +165,9 @@ def average_velocity(
     """u(a_t, r, t) = `field(a, r, t)` and its target by MeanFlow's identity, without gradient,
     [..., A].
 
-    u (t - r) is the displacement from r to t along a flow with `velocity` v [3, eq. 6]:
+    For a flow with `velocity` v [3, eq. 6]:
 
       u = v - (t - r) du/dt,   du/dt = v . grad_a u + d_t u,
-
-    where du/dt is one product of u's Jacobian with (v, 0, 1).
     """
     direction = (velocity, jnp.ones_like(time))
     u, derivative = jax.jvp(lambda a, t: field(a, start, t), (noisy, time), direction)

@@ -1,7 +1,6 @@
-"""Heads: what a critic's outputs say of a return, as a number or a distribution, and their losses.
+"""Heads: a critic's outputs as a return or its distribution, and their losses.
 
-K is `features`, the number of outputs for each value; those of `Scalar` have no axis K. A target is
-that of a backup r + gamma s' from outputs for the next state, without gradient.
+K is `features`, the outputs for each value; `Scalar` has no axis K. Targets are without gradient.
 
     Scalar       y = r + gamma Q',  e = Q - y
                  l: Huber's, the clipped error of [1], or e^2
@@ -17,8 +16,7 @@ that of a backup r + gamma s' from outputs for the next state, without gradient.
     HLGauss      m_i ~ Phi((e_i+1 - y) / sigma) - Phi((e_i - y) / sigma), e_i edges of bins;
                  l as above                                                       [5, eq. 3.4]
 
-Agents whose targets are numbers use the last two, which classify one, and `Scalar`, by `encode` and
-`loss`.
+`Scalar` and the last two take targets that are numbers, by `encode` and `loss`.
 
 [1] Mnih et al., DQN, Nature 518, 2015
 [2] Bellemare et al., C51, arXiv:1707.06887
@@ -64,9 +62,7 @@ class Head(Protocol):
         ...
 
     def error(self, outputs: Array, target: Array) -> Array:
-        """The priority [...] for learning from outputs again: their distance to a target, at least
-        0.
-        """
+        """The priority [...] of learning from outputs again: their distance to a target."""
         ...
 
     def target_mean(self, target: Array) -> Array:
@@ -143,7 +139,7 @@ class Binned(Head):
         """`probabilities` [..., J] of `values` [..., J], each shared by its two neighbours on the
         support.
 
-        Values outside of it count as its nearest end.
+        Values outside count as its nearest end.
         """
         position = (jnp.clip(values, self.low, self.high) - self.low) / self.width
         # [..., K, J]
@@ -180,11 +176,10 @@ class TwoHot(Binned):
 
 @dataclasses.dataclass(frozen=True)
 class HLGauss(TwoHot):
-    """One number as what a Gaussian around it gives to K bins with outer edges `low` and `high`;
-    [5].
+    """One number as a Gaussian's share of K bins with outer edges `low` and `high`; [5].
 
-    The mean is the number to 1e-5 of a bin, but within `OUTER` bins of an end the lost tail moves
-    it inwards, by at most a bin.
+    The mean is the number to 1e-5 of a bin, but up to a bin further inwards within `OUTER` bins of
+    an end.
     """
 
     @property
@@ -309,7 +304,7 @@ def of_returns(settings: WithDistribution) -> Head:
 
 
 def check(head: Head, num_critics: int) -> None:
-    """Raise `ValueError` for a head that cannot work; its floats may be one for each learner."""
+    """Raise `ValueError` for a head that cannot work; floats may be one per learner."""
     if isinstance(head, Scalar):
         return
     if num_critics > 1:
@@ -324,10 +319,9 @@ def check(head: Head, num_critics: int) -> None:
 
 
 def of_actions(outputs: Array, head: Head, dueling: bool = False) -> Array:
-    """Outputs [..., A K] of a last layer as [..., A, K], of each action, or [..., A] if K is 1.
+    """A last layer's outputs [..., A K] as [..., A, K], or [..., A] if K is 1.
 
-    With `dueling` the first K are a value's, the others advantages: Wang et al., arXiv:1511.06581,
-    eq. 9.
+    With `dueling` the first K are a value's, the others advantages: arXiv:1511.06581, eq. 9.
     """
     axis = -1 if head.features == 1 else -2
     if head.features > 1:
@@ -346,9 +340,9 @@ def of_action(outputs: Array, action: Array, head: Head) -> Array:
 
 
 def rescaled(x: Array, slope: Number | None) -> Array:
-    """h(x) = sign(x) (sqrt(|x| + 1) - 1) + epsilon x, which makes large values small.
+    """sign(x) (sqrt(|x| + 1) - 1) + epsilon x, with epsilon `slope`; None: x itself.
 
-    `slope` is epsilon; None: x itself. Pohlen et al., arXiv:1805.11593.
+    Pohlen et al., arXiv:1805.11593.
     """
     if slope is None:
         return x

@@ -21,14 +21,14 @@ SPARSITY = 0.9  # the share of a unit's weights that "sparse" sets to 0
 def initialisers(
     name: Initialisation, fan_in: int, scale: float, last: bool = False
 ) -> tuple[Callable, Callable]:
-    """Kernel and bias initialisers of a dense layer, the `last` of its network or another one.
+    """Kernel and bias initialisers of a dense layer, perhaps the `last` of its network.
 
     - torch: U(+-1/sqrt(fan_in)) for both, PyTorch's default since 0.4;
     - orthogonal: gain `scale`, biases zero (the PPO of OpenAI Baselines);
     - lecun_uniform: U(+-sqrt(3/fan_in)), biases zero (Brax);
     - glorot_uniform: U(+-sqrt(6/(fan_in + fan_out))), biases zero (the original SAC);
     - edac: kernels U(+-1/sqrt(fan_out)) and biases 0.1, U(+-3e-3) for both in the last layer
-      (CORL's SAC-N and EDAC, RIQL: PyTorch's initialiser of the transposed kernel);
+      (CORL's SAC-N and EDAC, RIQL);
     - sparse: U(+-1/sqrt(fan_in)), each unit's ceil(0.9 fan_in) at random set to 0, biases zero
       (arXiv:2410.14606).
     """
@@ -72,10 +72,10 @@ def _sparse(bound: float, key: Array, shape: Sequence[int]) -> Array:
 
 
 def _orthogonal(scale: float, key: Array, shape: Sequence[int]) -> Array:
-    """`scale` times random orthonormal columns, or rows if fewer, as `nn.initializers.orthogonal`.
+    """As `nn.initializers.orthogonal`, times `scale`, by Gram-Schmidt.
 
-    By Gram-Schmidt, because jaxlib's QR can deadlock on a CPU: as many batched QRs at once as there
-    are threads, such as one per learner, wait for ever (jaxlib 0.10.2 with two cores).
+    jaxlib's QR can deadlock on a CPU where as many batched QRs run at once as there are threads,
+    such as one per learner (0.10.2, two cores).
     """
     return scale * _orthonormal(key, tuple(shape))
 

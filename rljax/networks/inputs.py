@@ -1,7 +1,6 @@
 """How observations are normalised before an agent sees them.
 
-An agent's declaration names one of these (`Experience.inputs`). The learner keeps their statistics
-beside the agent's State; the agent knows nothing of it.
+`Experience.inputs` names one of these. The learner keeps their statistics beside the agent's State.
 
     Raw        observations as they are
     Running    statistics of every observation, which move before an action is chosen
@@ -38,14 +37,14 @@ class Raw:
         return observation
 
     def perceive(self, statistics: Any, observation: Any, first: Array) -> Any:
-        """The statistics with observations [E, O...] counted, before acting on them.
+        """The statistics with observations [E, O...] counted before acting.
 
         `first` [E] marks those that begin an episode.
         """
         return statistics
 
     def prepare(self, statistics: Any, data: Transition) -> Any:
-        """The statistics with a data set [N, ...] counted, before the first update."""
+        """The statistics with a data set [N, ...] counted."""
         return statistics
 
     def batch(self, statistics: Any, batch: Transition) -> tuple[Transition, Any]:
@@ -116,7 +115,7 @@ class OfData(_OfObservations):
 
 @dataclasses.dataclass(frozen=True)
 class OfStream(Raw):
-    """Mean and variance of one stream of vectors [O], each counted once; not clipped."""
+    """Mean and variance of one stream of vectors [O], not clipped."""
 
     time_feature: bool = False  # the last element is the time, which stays as it is
 
@@ -144,7 +143,7 @@ class OfStream(Raw):
 
 
 def normalised(see: Callable[[Any], Any], batch: Transition) -> Transition:
-    """A batch with `see` of its observations, and of those of transitions in its extras."""
+    """A batch with `see` of its observations, and of those in its extras."""
     extras = {
         name: normalised(see, extra) if isinstance(extra, Transition) else extra
         for name, extra in batch.extras.items()

@@ -34,9 +34,9 @@ def mish(x: Array) -> Array:
 
 
 def leaky_relu(x: Array) -> Array:
-    """x where x > 0, else 0.01 x, with slope 0.01 at 0 as in PyTorch; JAX's own has 1.
+    """x where x > 0, else 0.01 x, with slope 0.01 at 0 as in PyTorch; JAX's has 1.
 
-    Sparse initialisation makes units that are exactly 0: the slope decides their first updates.
+    Sparse initialisation makes units that are exactly 0, whose first updates depend on it.
     """
     return jnp.where(x > 0, x, 0.01 * x)
 
@@ -54,9 +54,7 @@ ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
 
 
 class Dropout(NamedTuple):
-    """Dropout of hidden units in one call. Its rate is no attribute of the module, so it can be
-    traced.
-    """
+    """Dropout of hidden units in one call. Its rate can be traced."""
 
     key: Array
     # the share of units set to 0, in [0, 1); others are multiplied by 1 / (1 - rate)
@@ -72,11 +70,9 @@ class Dropout(NamedTuple):
 class Network:
     """A Flax module with its variables, a pytree: `network(x)` applies the module, which is static.
 
-    `collections` are variables other than parameters, for example {"batch_stats": ...}. Calls read
-    them; only `apply_mutable` updates them. They are leaves with gradient 0: Adam and plain
-    gradient descent leave them as they are, weight decay would shrink them, `polyak` averages them.
-    Integers and truth values are stored as float32, exact up to 2^24, and reach the module rounded
-    to their types `dtypes`.
+    Only `apply_mutable` updates the `collections`, variables other than parameters. They are leaves
+    with gradient 0: weight decay would shrink them, and `polyak` averages them. Integers and truth
+    values are stored as float32, exact up to 2^24, and reach the module rounded to their `dtypes`.
     """
 
     params: Any
@@ -87,18 +83,15 @@ class Network:
     dtypes: tuple[str, ...] = ()
 
     def __call__(self, *inputs: Array, **options: Any) -> Any:
-        """Apply the module to `inputs` with its arguments `options`, such as `dropout`; None omits
-        one.
-        """
+        """Apply the module to `inputs` with arguments `options`; None omits one."""
         return self.module.apply(self._variables(), *inputs, **self._given(options))
 
     def apply_mutable(
         self, *inputs: Array, mutable: Sequence[str] = ("batch_stats",), **options: Any
     ) -> tuple[Any, Network]:
-        """The output, and the network with the collections named in `mutable` updated, without
-        gradient.
+        """The output, and the network with the collections in `mutable` updated, without gradient.
 
-        Raises `ValueError` for `params`, which optimisers update.
+        Raises `ValueError` for `params`.
         """
         names = [mutable] if isinstance(mutable, str) else list(mutable)
         if "params" in names:
@@ -135,8 +128,7 @@ class Network:
 def create(module: nn.Module, key: Array, *inputs: Any, **options: Any) -> Network:
     """Initialise `module` and its collections for `inputs` and `options` of this call.
 
-    Raises `ValueError` for collections of other things than numbers and truth values, such as
-    random keys.
+    Raises `ValueError` for collections that are no numbers or truth values.
     """
     collections = dict(module.init(key, *inputs, **options))
     params = collections.pop("params", {})
@@ -163,9 +155,9 @@ def _as_floats(collections: Mapping[str, Any]) -> tuple[dict[str, Any], tuple[st
 
 
 class Known:
-    """Parameters that are there already are looked up.
+    """Parameters that are there are looked up.
 
-    Flax traces their initialisers in every call, a third of the time that tracing an agent takes.
+    Flax traces their initialisers in every call, a third of an agent's tracing time.
     """
 
     def param(self: Any, name: str, init_fn: Callable, *arguments: Any, **options: Any) -> Any:
@@ -254,7 +246,7 @@ class MLP(Module):
 class Convolutional(Module):
     """Convolutions without padding, then dense layers; hidden layers are normalised ("plain").
 
-    Each convolution is (channels, width, stride), with PyTorch's output sizes.
+    Each convolution is (channels, width, stride).
     """
 
     convolutions: tuple[tuple[int, int, int], ...]
@@ -284,8 +276,8 @@ def patches(pictures: Array, width: int, stride: int) -> Array:
     """The patches under a kernel of width x width: pictures [N, H, W, K] to [N, H', W', width width
     K].
 
-    A convolution is a product with them. On the CPU its gradients take a fifth to an eighteenth of
-    the time of XLA's own convolutions, which are slow inside loops.
+    On the CPU a product with them takes a fifth to an eighteenth of the time of XLA's convolutions
+    inside loops.
     """
 
     def windows(x: Array, axis: int) -> Array:

@@ -1,7 +1,5 @@
-"""Memories: layers that keep something from one observation to the next, after a torso.
-
-docs/memory.md describes them and their settings. With x_t the features of step t, h the memory, 0
-where an episode begins, * the product of elements:
+"""Memories, which come after a torso; docs/memory.md describes their settings. With x_t the
+features of step t, h the memory, 0 where an episode begins, * the product of elements:
 
     gru    r = sigmoid(W_r x + U_r h),  z = sigmoid(W_z x + U_z h)                             [1]
            n = tanh(W_n x + r * (U_n h + b))
@@ -15,18 +13,18 @@ where an episode begins, * the product of elements:
     gtrxl  y = gate(x, relu(attention(LN(x))))                     output gate(y, relu(MLP(LN(y))))
     iru    the torso's equations from the last c and from h = 0    output h
 
-gtrxl [4] attends to the last `memory_length` steps of the episode. At the start the units of the
-others forget all but 1/e in 1 to `memory_span` - 1 steps [5], evenly spread: the bias of z or f is
-the log of that number, in lstm that of i its negative, and -1 / log |lambda| is the number itself.
-Without a span they begin as their papers do, lstm's forget bias at 1.
+gtrxl [4] attends to the last `memory_length` steps of the episode. At first the units of the others
+forget all but 1/e in n = 1 to `memory_span` - 1 steps [5], evenly spread: the bias of z or f is log
+n, that of lstm's i -log n, and -1 / log |lambda| is n. Without a span they begin as in their
+papers.
 
-A sequence [T, ...], of one or several episodes, and its T single steps give the same outputs.
+A sequence [T, ...] and its T single steps give the same outputs.
 
 [1] Cho et al., GRU, arXiv:1406.1078; with PyTorch's second bias
 [2] Hochreiter and Schmidhuber, LSTM, 1997; forget bias of Jozefowicz et al., ICML 2015
 [3] Orvieto et al., LRU, arXiv:2303.06349
 [4] Parisotto et al., GTrXL, arXiv:1910.06764
-[5] Tallec and Ollivier, Can recurrent neural networks warp time?, arXiv:1804.11188
+[5] Tallec and Ollivier, arXiv:1804.11188
 """
 
 from __future__ import annotations
@@ -98,9 +96,9 @@ class Remembering(Module):
         """Outputs [T, ..., m] for observations [T, ..., O...], the memory after them, and outputs
         for `successor` [T, ..., O...], the observations after each step.
 
-        `memory` [..., M...] is that before step 0. `first` [T, ...] marks steps in which an episode
-        begins: they see nothing of what came before. A successor sees the memory after its step; no
-        step sees it.
+        `memory` [..., M...] is that before step 0. Steps marked by `first` [T, ...] begin an
+        episode with an empty one. A successor sees the memory after its step; no step sees the
+        successor.
         """
         shape = first.shape
 
@@ -140,8 +138,7 @@ def create(
 
 
 def step(network: Network | None, observation: Any, memory: Any) -> tuple[Any, Any]:
-    """Outputs [..., m] for observations [..., O...] of one step, and the memories [..., M...] after
-    it.
+    """Outputs [..., m] for observations [..., O...] of one step, and the next memories [..., M...].
 
     Without a network, outputs are the observations. A memory of None stays None.
     """
@@ -155,11 +152,10 @@ def step(network: Network | None, observation: Any, memory: Any) -> tuple[Any, A
 
 
 def embedded(network: Network | None, batch: Transition) -> Any:
-    """A network's outputs [T, E, m] for a batch's observations; without a network, the
-    observations.
+    """A network's outputs [T, E, m] for a batch's observations, or these without a network.
 
-    With a `memory` [E, M...] in its extras, the network remembers along [T, E]; `first` [T, E]
-    marks beginnings of episodes.
+    With a `memory` [E, M...] in its extras, the network remembers along T; `first` [T, E] marks
+    beginnings of episodes.
     """
     if network is None:
         return batch.observation
@@ -180,8 +176,8 @@ def successors(network: Network | None, batch: Transition) -> tuple[Any, Any]:
 
 
 def following(network: Network | None, batch: Transition) -> tuple[Any, Any]:
-    """As `successors` for a rollout, at less cost, but not where a step terminated: there the
-    second output is another episode's. Take no gradients of it.
+    """As `successors` for a rollout, at less cost. Take no gradients of the second output; where a
+    step terminated, it is another episode's.
 
     The row after a step holds its successor, unless the step was truncated: only environments with
     such steps are seen again, a few at once.
@@ -209,8 +205,8 @@ def following(network: Network | None, batch: Transition) -> tuple[Any, Any]:
 
 
 def after_burn_in(network: Network, batch: Transition, number: int) -> Transition:
-    """Sequences [T, B, ...] without their first `number` steps, after which a `memory` [B, M...] in
-    the extras is the network's; Kapturowski et al., R2D2, ICLR 2019, section 3.
+    """Sequences [T, B, ...] without their first `number` steps; a `memory` [B, M...] in the extras
+    is the network's from then. R2D2, ICLR 2019, section 3.
     """
     whole = (MEMORY, "weight", "row")  # of sequences, not of steps
     extras = {name: x if name in whole else x[number:] for name, x in batch.extras.items()}

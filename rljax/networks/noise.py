@@ -1,18 +1,15 @@
-"""Noise that explores: in the weights of layers, or on actions, where it may last for several
-steps.
+"""Exploring noise, in weights or on actions.
 
-The weights of noisy layers are Gaussian, with learnt means and standard deviations [1]:
+Weights of noisy layers have learnt means and standard deviations [1]:
 
     W = mu_W + sigma_W * f(e_out) f(e_in)^T,  b = mu_b + sigma_b * f(e_out),
     f(x) = sgn(x) sqrt|x|,  e ~ N(0, 1)
 
-The noise is factorised: a layer of I inputs and O outputs draws I + O numbers. sigma starts at
-sigma_0 / sqrt(I), the means as in other layers: in [1] as "torch". Parameters hold the deviations
-beside each `kernel` and `bias`. A network uses its means; `sampled` puts noise into it.
+sigma starts at sigma_0 / sqrt(I) for I inputs, the means as in other layers: in [1] as "torch". A
+network uses its means; `sampled` puts noise into it.
 
-Noise on actions e_t [A] is N(0, 1) at each step of an episode. An agent's setting `exploration`
-says how steps depend on each other; `remember` returns `initial`, which `act` hands to `draw` or
-`sample`:
+Noise on actions e_t [A] is N(0, 1) at each step. `exploration` says how steps of an episode depend
+on each other; `remember` returns `initial`, which `act` hands to `draw` or `sample`:
 
     white  e_t drawn anew at each step
     held   e_t drawn anew after n steps,  P(n) proportional to n^-2, n = 1 ... 16  [2]
@@ -22,9 +19,7 @@ says how steps depend on each other; `remember` returns `initial`, which `act` h
            with x_k,0 ~ N(0, 1), and 2^(K-1) near 1 / (2 pi) of the time limit,
            1,000 steps where there is none
 
-[3] transforms a whole episode's noise; the sum needs no time limit, and K numbers alone.
-
-[1] Fortunato et al., Noisy Networks, arXiv:1706.10295, section 3, equations 10 and 11
+[1] Fortunato et al., arXiv:1706.10295, section 3, equations 10 and 11
 [2] FlashSAC, arXiv:2604.04539: a zeta distribution of exponent 2, truncated
 [3] Eberhard et al., Pink Noise Is All You Need, ICLR 2023
 """
@@ -108,10 +103,7 @@ def _factor(key: Array, shape: tuple[int, ...]) -> Array:
 
 
 class Lasting(struct.PyTreeNode):
-    """Noise that lasts: a memory that only exploring actions depend on.
-
-    Policies with it need no history of the episode, unless they explore.
-    """
+    """Noise that lasts: a memory that only exploring actions depend on."""
 
 
 class Held(Lasting):
@@ -179,9 +171,8 @@ class WithEpsilon:
 
 
 def falling_epsilon(updates: Array, settings: Any) -> Array:
-    """The share of uniform actions [] after `updates`, by a Config with `WithEpsilon`.
-
-    It is linear in the environment steps that came with them.
+    """The share of uniform actions [] after `updates`, by `WithEpsilon`, linear in environment
+    steps.
     """
     steps = updates * (settings.num_envs * settings.num_steps / settings.num_updates)
     start, end = settings.epsilon_start, settings.epsilon_end
@@ -193,7 +184,7 @@ def epsilon_greedy(
 ) -> Array:
     """Discrete actions [...]: the `greedy` ones, except for a share `epsilon` of uniform ones.
 
-    `epsilon` is [], or has the last axes of the actions; `mask` is [..., A].
+    `epsilon` is [] or has the last axes of actions; `mask` is [..., A].
     """
     key_choice, key_action = jax.random.split(key)
     uniform = distributions.uniform(key_action, spec, greedy.shape, mask)

@@ -1,8 +1,7 @@
 """Running statistics of inputs: mean and variance of a stream.
 
 Functions of `Statistics` also take the trees of `of_observations`; parts without statistics stay as
-they are. Sums are compensated (Neumaier 1974), each with a second number for its rounding error:
-many small batches are as exact as a large one, and none stops growing.
+they are. Sums are compensated (Neumaier 1974): many small batches are as exact as a large one.
 """
 
 from __future__ import annotations
@@ -21,8 +20,8 @@ from rljax.agent import Array, EnvSpec, Number, Transition
 class Statistics(struct.PyTreeNode):
     """Mean and variance of all samples so far, per feature.
 
-    The count stops growing at 2^24, the last integer that float32 holds exactly; then they are an
-    exponential average over the last 16.8 million samples.
+    From a count of 2^24 on, float32's last exact integer, they are an exponential average over as
+    many samples.
     """
 
     count: Array  # [] samples seen
@@ -81,9 +80,8 @@ def normalise(statistics: Any, samples: Any) -> Any:
 
 
 def standardise(statistics: Any, samples: Any) -> Any:
-    """Samples [..., O...] by a data set's mean and std, not clipped.
-
-    1e-3 is added to the std, as in TD3+BC (arXiv:2106.06860) and its successors.
+    """Samples [..., O...] by a data set's mean and std + 1e-3 (TD3+BC, arXiv:2106.06860), not
+    clipped.
     """
     if not isinstance(statistics, Statistics):
         return _each(standardise, statistics, samples, lambda x: x)
@@ -112,7 +110,7 @@ def running_sums(
 ) -> tuple[Array, Array]:
     """Discounted sums of values [T, E]: those that go on [E], and those up to each step [T, E].
 
-    They begin with `running` [E], and anew after the steps that `ended` [T, E] marks.
+    They begin with `running` [E], and anew after steps in `ended` [T, E].
     """
 
     def forwards(running: Array, inputs: tuple[Array, Array]) -> tuple[Array, Array]:
@@ -124,7 +122,7 @@ def running_sums(
 
 
 class Returns(struct.PyTreeNode):
-    """Discounted sums of the rewards of running episodes. Their std is the scale of rewards."""
+    """Discounted sums of running episodes' rewards. Their std is the scale of rewards."""
 
     running: Array  # [E]
     statistics: Statistics  # of all sums so far, []
@@ -140,8 +138,7 @@ def scale_rewards(
 ) -> tuple[Returns, Array]:
     """Count a rollout's rewards [T, E], and divide them by the std of the discounted return.
 
-    `ended` [T, E] marks the last steps of episodes. Results are clipped to [-10, 10], no mean is
-    subtracted.
+    `ended` [T, E] marks last steps of episodes. Results are uncentred and clipped to [-10, 10].
     """
     running, sums = running_sums(returns.running, reward, ended, discount)
     returns = Returns(running, update(returns.statistics, sums.ravel()))
@@ -220,8 +217,7 @@ def scale_reward(
 ) -> tuple[DiscountedSum, Array]:
     """Count one reward [] and divide it by the std of the discounted sum, uncentred, unclipped.
 
-    `ended` [] resets the sum before this reward, not after it, as the authors do
-    (arXiv:2410.14606).
+    `ended` [] resets the sum before this reward, as the authors do (arXiv:2410.14606).
     """
     running = discount * (1.0 - ended) * total.running + reward
     moments = count(total.moments, running)
@@ -238,7 +234,7 @@ def scale_transition(
 
 
 def restart(state: Any) -> Any:
-    """A pytree, such as a State, with the sums of streams' rewards at 0: episodes were lost."""
+    """A pytree with the sums of streams' rewards at 0: episodes were lost."""
     return zeroed(state, DiscountedSum, "running")
 
 

@@ -1,8 +1,7 @@
 """Policies that several agents share.
 
-`RawActions` are those of on-policy agents: a raw action is clipped to [-1, 1] or squashed by tanh
-where it leaves the agent, and log-probabilities are those of the raw or of the squashed one. An
-`Imitation` weighs or copies actions of a data set.
+On-policy agents clip raw actions to [-1, 1] or squash them by tanh where they leave the agent;
+log-probabilities are those of the raw or of the squashed one.
 """
 
 from __future__ import annotations
@@ -98,11 +97,11 @@ class WithImitation:
 
 
 class Imitation(NamedTuple):
-    """A policy that imitates actions of data, by settings of `WithImitation`.
+    """A policy that imitates actions of data.
 
     It is a softmax for discrete actions, deterministic, or a Gaussian around tanh of the output
-    with one std for all states. Without `squashes` the Gaussian lies around the output, and actions
-    are clipped to [-1, 1].
+    with one std for all states; without `squashes` around the output, with actions clipped to [-1,
+    1].
     """
 
     log_std_min: Any
@@ -143,7 +142,7 @@ class Imitation(NamedTuple):
         return jnp.exp(jnp.clip(actor.log_std, self.log_std_min, self.log_std_max))
 
     def act(self, actor: Actor, observation: Any, key: Array, explore: bool) -> Array:
-        """Actions [..., A] or [...]: a sample if it explores, else the mean or mode."""
+        """Actions [..., A] or [...]: a sample to explore, else the mean or mode."""
         if actor.discrete:
             pi = self.choice(actor, observation)
             action = pi.sample(seed=key) if explore else pi.mode()

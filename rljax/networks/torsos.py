@@ -1,9 +1,7 @@
-"""Torsos: the layers between observations and the last layer, with fixed or adjustable computation.
+"""Torsos: the layers between observations and the last layer.
 
-docs/torsos.md describes them and their settings: `hidden` has one number per part, and `compute` is
-T. iru, recall and drc have the same parameters for every T, so that acting may use another T than
-training. The equations of iru [1] stand there; with several cells, the next one uses tanh(c) as h,
-and the last tanh(c) is added.
+docs/torsos.md describes their settings, where `compute` is T, and has the equations of iru [1];
+with several cells, the next one uses tanh(c) as h, and the last tanh(c) is added.
 
 recall [2], with e the input's projection, in each of T steps:
 
@@ -16,9 +14,9 @@ drc [3], with e the encoded picture, and h_d and c_d of layer d, in each of T ti
     c_d <- sigmoid(f) c_d + sigmoid(i) tanh(j)   f, i, j, o: 3x3 convolutions of z
     h_d <- sigmoid(o) tanh(c_d)                  then a dense layer over [h_D; e]
 
-[1] Ghugare et al., On (the Role of Iterative) Computation and RL, arXiv:2602.05999
+[1] Ghugare et al., arXiv:2602.05999
 [2] Bansal et al., Deep Thinking with recall, arXiv:2202.05826
-[3] Guez et al., An Investigation of Model-Free Planning, arXiv:1901.03559
+[3] Guez et al., arXiv:1901.03559
 """
 
 from __future__ import annotations
@@ -43,7 +41,7 @@ MOST_STEPS = 100_000
 
 
 class TorsoSettings(NamedTuple):
-    """What an agent chooses for its torsos, named as in `WithTorso` and `WithMemoryAlone`."""
+    """An agent's torsos, named as in `WithTorso` and `WithMemoryAlone`."""
 
     torso: Kind
     compute: int
@@ -73,7 +71,7 @@ class TorsoSettings(NamedTuple):
 
 @config
 class WithThinking:
-    """Settings of torsos that may think, but see no pictures, for an agent's Config."""
+    """Settings of torsos that may think, but see no pictures."""
 
     acting: ClassVar[Acting] = Acting(settings=("compute",))
 
@@ -110,7 +108,7 @@ class WithMemory(WithTorso, WithMemoryAlone):
 
 
 def check(spec: EnvSpec, settings: TorsoSettings, *hidden: tuple[int, ...]) -> None:
-    """Raise `ValueError` for settings that fit no torso; `hidden` has each network's parts."""
+    """Raise `ValueError` for settings that fit no torso."""
     kind, compute, grid = settings.torso, settings.compute, settings.grid
     agent.require_at_least(settings, compute=1)
     if compute > MOST_STEPS:
@@ -329,8 +327,7 @@ def during(networks_: Any, span: Span) -> Any:
 def progressive(
     loss: Callable[..., tuple[Array, Any]], settings: TorsoSettings
 ) -> Callable[..., tuple[Array, Any]]:
-    """The progressive loss [2]: (1 - alpha) `loss` after all steps + alpha `loss` after a random
-    part.
+    """The progressive loss [2]: (1 - alpha) `loss` after all steps + alpha `loss` after some.
 
     `loss(networks, ..., key)` returns a scalar and metrics. alpha is `settings.progressive`; None:
     `loss` itself.

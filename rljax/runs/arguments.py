@@ -34,8 +34,10 @@ def checked(values: Mapping[str, Any]) -> dict[str, Any]:
     for name, value in values.items():
         if name not in hints:
             known = [x for x in hints if x not in ("agent", "env", "steps", "seeds", "data")]
+            from rljax.spec import nearest  # imports JAX
+
             raise TypeError(
-                f"there is no argument '{name}'. {configuration.nearest(name, known)}All "
+                f"there is no argument '{name}'.{nearest(name, known)} All "
                 f"settings: {', '.join(known)}"
             )
         settings[name] = configuration.coerce(name, value, hints[name], LARGEST)
@@ -43,7 +45,7 @@ def checked(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def online_stage(then_online: Any, offline_share: Any, steps: int | None) -> dict[str, Any]:
-    """The settings of an online stage that `rljax.resume` adds to a run from data, if any.
+    """The settings of an online stage that `rljax.resume` adds, if any.
 
     Raises `ValueError` for a stage without a length, or together with `steps`.
     """
@@ -58,7 +60,7 @@ def online_stage(then_online: Any, offline_share: Any, steps: int | None) -> dic
 
 
 def seeds_from(argument: Any) -> tuple[int, ...]:
-    """The seeds of the learners, from their number or a collection of them."""
+    """The learners' seeds, from their number or a collection."""
     if isinstance(argument, range):
         return seeds_of(argument)
     seeds = configuration.native(argument)
@@ -70,7 +72,7 @@ def seeds_from(argument: Any) -> tuple[int, ...]:
 def environment_name(env: Any) -> str | None:
     """The name of an environment, a registered one of Gymnasium, or a function that makes one.
 
-    Raises `TypeError` for an environment that its name does not make again.
+    Raises `TypeError` where its name does not make it again.
     """
     if env is None or isinstance(env, str):
         return env

@@ -1,8 +1,7 @@
 """Checkpoints: exact, atomic, and checked before they are used.
 
 A checkpoint is a folder, named by its step when it is complete. A manifest of sizes and checksums
-detects later damage. Orbax, whose `CheckpointManager` neither checks files before their use nor
-goes back to the checkpoint before, writes and reads the arrays.
+detects later damage. Orbax writes the arrays.
 """
 
 from __future__ import annotations
@@ -45,10 +44,10 @@ def save(
 ) -> Path:
     """Write pytrees and bytes by name as checkpoint `step`; keep the newest `keep` checkpoints.
 
-    Every process calls this with its own parts of `items`; the first one's `blobs` are written.
+    Every process calls this with its parts of `items`; the first one's `blobs` are written.
 
-    Raises `CheckpointError` where the disk is full or cannot be written, and `ProcessError` where
-    another process has ended. Earlier checkpoints do not change.
+    Raises `CheckpointError` where the disk is full or read-only, and `ProcessError` where another
+    process has ended; earlier checkpoints stay.
     """
     import orbax.checkpoint as ocp
 
@@ -139,9 +138,9 @@ def steps(folder: Path) -> list[int]:
 
 
 def newest(folder: Path) -> Path:
-    """The newest checkpoint that is not damaged; a warning names those that are.
+    """The newest checkpoint that is not damaged; a warning names damaged ones.
 
-    Raises `CheckpointError` where no usable checkpoint is left.
+    Raises `CheckpointError` where none is left.
     """
     saved = steps(folder)
     for step in reversed(saved):
@@ -160,7 +159,7 @@ def newest(folder: Path) -> Path:
 
 
 def last(run: Path) -> Path | None:
-    """The `newest` checkpoint in a run's folder; None where the run has not saved one yet."""
+    """The `newest` checkpoint in a run's folder; None before the first."""
     # A run with a summary has saved one, unless it diverged before.
     if not steps(run / FOLDER) and not (run / "summary.json").exists():
         return None
@@ -168,7 +167,7 @@ def last(run: Path) -> Path | None:
 
 
 def how_to_resume(run: Path) -> str:
-    """For messages: a run's last checkpoint, and how to go on from it."""
+    """For messages: a run's last checkpoint, and the command to go on."""
     try:
         saved = steps(run / FOLDER)
     except CheckpointError as error:
@@ -219,7 +218,7 @@ def notes(path: Path) -> dict[str, Any]:
 def environments(folder: trust.Folder, path: Path, notes: Mapping[str, Any]) -> bytes | None:
     """The state of environments, if any, in a checkpoint with these notes.
 
-    Raises `ValueError` for a pickle that this folder may not load.
+    Raises `ValueError` for a pickle without trust.
     """
     if notes["environments"] != "saved":
         return None
@@ -264,7 +263,7 @@ def restore(path: Path, name: str, template: Any) -> Any:
 
 @contextlib.contextmanager
 def _without_late_errors() -> Iterator[None]:
-    """Hide the errors of orbax's tasks; those of a failed read end later."""
+    """Hide the errors of orbax's tasks that end later."""
     hook = sys.unraisablehook
 
     def report(raised: Any) -> None:
@@ -278,7 +277,7 @@ def _without_late_errors() -> Iterator[None]:
 
 
 def _require_space(folder: Path, items: Mapping[str, Any]) -> None:
-    """Raise `OSError` before the disk is full: other programs may need space, too."""
+    """Raise `OSError` before the disk is full for other programs."""
     needed = sum(nbytes(tree) for tree in items.values())
     before = steps(folder)
     if before:  # arrays are compressed, and the last checkpoint shows how well

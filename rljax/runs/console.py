@@ -1,7 +1,4 @@
-"""The display of a running run: a live line in the terminal, or nothing.
-
-It imports nothing heavy: the command line uses it for its errors.
-"""
+"""The display of a running run: a live line in the terminal, or nothing."""
 
 from __future__ import annotations
 
@@ -30,7 +27,7 @@ class View:
         """Show the current activity."""
 
     def update(self, step: int, speed: float, latest: float) -> None:
-        """A chunk has ended: a learner's steps, steps per second and last return (NaN: none)."""
+        """A chunk has ended: steps, steps per second and last return (or NaN) of a learner."""
 
     def evaluated(self, step: int, returns: np.ndarray, signals: Mapping[str, np.ndarray]) -> None:
         """An evaluation has ended: means of returns [P] and of signals, [P] by name."""

@@ -71,7 +71,7 @@ def prepare(
 def restored(
     settings: Settings, config: Mapping[str, Any], folder: Folder, file: str, seals: Any
 ) -> Experiment:
-    """The experiment with these settings, `config` and `seals`, as a file of the folder has them.
+    """The experiment with these settings, `config` and `seals`, as in a folder's file.
 
     Raises `ValueError` for code that this folder may not run.
     """
@@ -87,8 +87,8 @@ def reopened(
 ) -> Experiment:
     """The experiment of the run in `folder` by its config.json, with a stage for `online` added.
 
-    Raises `ValueError` where the run has such a stage, where its data set or its base has changed,
-    and all errors of `restored`.
+    Raises `ValueError` where the run has such a stage, or its data set or base has changed, and the
+    errors of `restored`.
     """
     settings = settings_of(described)
     if online and described["then_online"]:
@@ -127,8 +127,8 @@ def preset(
 ) -> Any:
     """The agent's Config by its presets for an environment, a data set or both.
 
-    Without an environment they are those of the data set's own, however a run is evaluated. A
-    published data set is also known by its file and its names in other collections.
+    Without an environment they are those of the data set's own. A published data set is also known
+    by its file and its names in other collections.
     """
     return registry.preset(agent, module, *_task(env, data), variant=variant)
 

@@ -23,8 +23,8 @@ def extract(
 ) -> Path:
     """Extract some learners of the run in `folder` into a new run in `out`, and return its folder.
 
-    The new run has their records and their complete state. Settings that changed during the run
-    keep their current values. By default `out` is the folder's name and the learners' numbers.
+    The new run has their records, complete state and current settings. By default `out` is the
+    folder's name and the learners' numbers.
 
     Raises `ValueError` for learners that the run does not have, for all of them, and for code or a
     pickle that this folder may not use; `FileExistsError` where `out` exists; `CheckpointError`

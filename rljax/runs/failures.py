@@ -1,4 +1,4 @@
-"""Errors that end a training, for users: the cause, what is saved, and how to go on."""
+"""Errors that end a training, for users."""
 
 from __future__ import annotations
 

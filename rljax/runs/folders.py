@@ -29,7 +29,7 @@ def default_folder(settings: Settings) -> Path:
 
 
 def make_folder(folder: Path) -> Lock:
-    """Make and lock the folder of a run, or one that was left empty.
+    """Make and lock a run's folder, or an empty one.
 
     Raises `FileExistsError` for any other folder or file.
     """
@@ -48,7 +48,7 @@ def make_folder(folder: Path) -> Lock:
 
 
 def lock_run(folder: Path, wait: float) -> Lock | None:
-    """Lock the run in `folder`. The first process alone gets the lock; all raise its errors."""
+    """Lock the run in `folder` for the first process; all raise its errors."""
     taken: list[Lock] = []
 
     def take() -> None:
@@ -69,7 +69,7 @@ def _require_unused(folder: Path) -> None:
 
 
 def require_visible(folder: Path) -> None:
-    """Raise `ValueError` where this process does not see the folder that the first one made."""
+    """Raise `ValueError` where this process does not see the first one's folder."""
     for _ in range(10):  # on network disks a new folder appears with a delay
         if (folder / "config.json").exists():
             return

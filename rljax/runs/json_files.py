@@ -1,4 +1,4 @@
-"""Strict JSON for the files of runs: of Python's and NumPy's values, and checked when read.
+"""Strict JSON of Python's and NumPy's values, checked when read.
 
 Readers raise `ValueError` for files that cannot be read, or hold anything else.
 """
@@ -49,7 +49,7 @@ def write_json(path: Path, value: Any) -> None:
 def dumps(value: Any, indent: int | None = None) -> str:
     """Strict JSON of numbers, text, lists, mappings, paths and arrays.
 
-    Numbers that are not finite become null. Raises `TypeError` for a value of any other type.
+    Numbers that are not finite become null. Raises `TypeError` for other types.
     """
     return json.dumps(plain(value), indent=indent, allow_nan=False)
 
@@ -197,7 +197,7 @@ _REFUSALS = {
 def explain(error: BaseException) -> str:
     """What an error of the operating system means, and what helps; other errors by name.
 
-    The cause may be hidden in the chain of errors, or in a package's text.
+    Its cause may be deep in the chain, or in a package's text.
     """
     at: BaseException | None = error
     while at is not None:

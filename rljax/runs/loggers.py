@@ -78,7 +78,7 @@ class TensorBoard(Logger):
 class WandB(Logger):
     """One Weights & Biases run, in which each metric has one series per learner.
 
-    A separate process sends the data. A resumed run logs the same values at the same steps again.
+    A resumed run logs some values again.
     """
 
     def __init__(self, out: Path, project: str) -> None:

@@ -1,7 +1,7 @@
 """The records of a run: append-only files of JSON lines, and loggers, which may lag behind.
 
-Each line reaches the operating system before the call returns, so that a killed run loses none. A
-number that is not finite is null.
+Lines reach the operating system before a call returns, so that a killed run loses none. Numbers
+that are not finite are null.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ SUMMARY = "summary.json"
 
 
 class Recorder:
-    """Appends to the files of one run, and to the optional loggers.
+    """Appends to the files of one run, and to loggers.
 
-    A write that fails (on a full disk) raises `OSError` and does not damage the lines before it.
+    A failed write raises `OSError` and leaves the lines before it.
     """
 
     def __init__(
@@ -42,8 +42,8 @@ class Recorder:
     ) -> None:
         """Open the files of the run in the folder `out`, and remove incomplete last lines.
 
-        Nothing is recorded where `out` is None, as in a process that does not write. `wandb` is the
-        name of a project. Raises `ValueError` where a logger is not installed or does not start.
+        Nothing is recorded where `out` is None. `wandb` is the name of a project. Raises
+        `ValueError` where a logger is not installed or does not start.
         """
         self._out = out
         self._loggers: list[Logger] = []
@@ -96,9 +96,9 @@ class Recorder:
     def truncate(self, step: int, marks: Mapping[str, Sequence[int]] | None = None) -> None:
         """Delete all lines from the first one beyond `step` on, and an incomplete last line.
 
-        With the `marks` of a checkpoint, each file, without `differences`, gets its size from then.
-        Where lines are written (and `sync` is called) before the checkpoint of their step, the
-        files of a resumed run equal those of a run without a stop.
+        Files without `differences` from a checkpoint's `marks` get their size from then. If each
+        checkpoint follows its step's lines and `sync`, the files equal those of a run without a
+        stop.
         """
         for name, file in self._files.items():
             file.truncate(step, None if marks is None else marks.get(name, (0, 0))[0])
@@ -106,7 +106,7 @@ class Recorder:
             logger.truncate(step)
 
     def sync(self) -> None:
-        """Return when all lines are on the disk, so that even a power cut does not lose them."""
+        """Return when all lines are on the disk, safe from a power cut."""
         for file in self._files.values():
             file.sync()
         for logger in self._loggers:
@@ -129,8 +129,8 @@ class Recorder:
 def read(out: Path, name: Literal["metrics", "evaluations", "changes"]) -> list[dict[str, Any]]:
     """The records of a run so far, in order; none where the file does not exist yet.
 
-    An incomplete last line is left out. Raises `ValueError` for an unknown name, or a damaged line
-    before the last one.
+    An incomplete last line is left out. Raises `ValueError` for an unknown name or another damaged
+    line.
     """
     if name not in FILES:
         raise ValueError(f"a run records no '{name}', it records {', '.join(FILES)}.")
@@ -176,8 +176,8 @@ class RecordsChanged(ValueError):
 
 
 def require_unchanged(out: Path, notes: Mapping[str, Any], accept: bool) -> list[str]:
-    """The `differences` since the checkpoint with these notes, or `RecordsChanged` for any that
-    the user does not `accept`.
+    """The `differences` since a checkpoint, or `RecordsChanged` for any that the user does not
+    `accept`.
     """
     messages = differences(out, notes["records"])
     if messages and not accept:
@@ -210,7 +210,7 @@ def is_summarised(folder: Path, steps: int) -> bool:
 def read_config(folder: Path) -> dict[str, Any]:
     """A run's config.json.
 
-    Raises `ValueError` where there is none, where it is not that of a run, or of another `FORMAT`.
+    Raises `ValueError` where there is none, or of another kind or `FORMAT`.
     """
     path = Path(folder) / "config.json"
     if not path.exists():
@@ -264,9 +264,9 @@ def read_summary(folder: Path) -> dict[str, Any]:
 
 
 def find(paths: Sequence[Path]) -> list[Path]:
-    """The folders of runs among `paths` and below them, each once; none inside of runs.
+    """The folders of runs among `paths` and below, each once; none inside of runs.
 
-    Raises `ValueError` for a path that is not a folder.
+    Raises `ValueError` for a path that is no folder.
     """
     runs: dict[Path, Path] = {}
     for path in map(Path, paths):
@@ -301,7 +301,7 @@ class _Lines:
         rest = memoryview(line)
         start = os.fstat(self._file.fileno()).st_size
         try:
-            while rest:  # a disk that fills up first accepts a part and then refuses the rest
+            while rest:  # a disk that fills up accepts a part
                 rest = rest[self._file.write(rest) :]
         except BaseException:
             with contextlib.suppress(OSError):

@@ -27,8 +27,7 @@ def note_resumption(
 ) -> list[str]:
     """Record in config.json that the run goes on: its new plan, and the `entry`.
 
-    Conditions that differ from those at the run's beginning are recorded, and returned as a
-    warning.
+    Conditions that have changed are recorded, and returned as a warning.
     """
     described, settings = records.read_config(folder), training.settings
     if settings.then_online and not described["then_online"]:
@@ -65,9 +64,9 @@ def require_structure(folder: Path, saved: Mapping[str, Any], structure: Mapping
 
 
 def notes_of(training: Training, path: Path) -> dict[str, Any]:
-    """The notes of checkpoint `path`; `training` enters the stage in which it was saved.
+    """The notes of checkpoint `path`, whose stage `training` enters.
 
-    Raises `CheckpointError` for notes that are not of this training.
+    Raises `CheckpointError` for notes of another training.
     """
     notes = checkpoints.notes(path)
     try:
@@ -84,9 +83,9 @@ def notes_of(training: Training, path: Path) -> dict[str, Any]:
 
 
 def continued(training: Training, folder: Path, path: Path, steps: int | None) -> dict[str, Any]:
-    """The notes of checkpoint `path`, from which the run in `folder` goes on, to `steps` if given.
+    """The notes of checkpoint `path`, from which the run goes on, to `steps` if given.
 
-    Raises `ValueError` where it cannot go on, or is complete.
+    Raises `ValueError` where it cannot, or is complete.
     """
     notes = notes_of(training, path)
     if steps is not None:

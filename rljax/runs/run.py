@@ -57,25 +57,23 @@ def train(
     """Train one learner per seed and return the run's folder.
 
     Args:
-        agent: a name, such as "sac", or the path of an agent's file.
-        env: an environment's name; None is the one that matches `data`. A registered Gymnasium
-            environment, or a function that makes one, stands for its name.
+        agent: a name, such as "sac", or an agent's file.
+        env: a name, a registered Gymnasium environment or a function that makes one; None is that
+            of `data`.
         steps: environment steps of each learner; for an agent that learns from data alone, updates.
-        data: a data set's name or file. Agents that declare a `Dataset` learn from it alone, those
-            that declare a `Replay` mix it with their own experience.
+        data: a data set's name or file, learnt from alone, or mixed into a `Replay`.
         seeds: a number of learners (with seeds 0, 1, ...) or their seeds.
-        config: an agent's Config, a mapping of changes to the preset, or None. Its floats may be
-            sequences, one value per learner.
+        config: a Config, or a mapping of changes to the preset; floats may be sequences, one value
+            per learner.
         out: the run's folder; None is a new one in runs/.
-        trust: whether code that `base` or `from_run` of another user names may run.
+        trust: whether code of other users' `base` or `from_run` may run.
         settings: further fields of `rljax.training.settings.Settings`.
 
-    NumPy's numbers do as well as Python's. Raises `ValueError` or `TypeError` for arguments that
-    cannot work, before anything compiles; `FileExistsError` if `out` exists and is not empty;
-    `failures.Diverged` for values that are not finite.
+    Raises `ValueError` or `TypeError` for arguments that cannot work, before anything compiles;
+    `FileExistsError` if `out` exists and is not empty; `failures.Diverged` for values that are not
+    finite.
 
-    After `rljax.distributed.processes.join`, every process must make the same call. The first one
-    writes the files and shows the progress.
+    After `rljax.distributed.processes.join`, every process must make the same call.
     """
     experiment = processes.on_all(
         lambda: experiments.prepare(
@@ -102,14 +100,13 @@ def resume(
 ) -> Path:
     """Continue the run in folder `out` to its end, or to `steps`, as if it had not been stopped.
 
-    A run without a checkpoint begins anew. With `then_online`, a run from a data set goes on in its
-    environment for so many steps after its updates, with `offline_share`, as if it had begun so.
-    `accept_changed_records` goes on with records that have changed since the last checkpoint, as
-    config.json then says. `trust` is for code and pickles that another user named or made.
+    A run without a checkpoint begins anew. After its updates, a run from data goes on in its
+    environment for `then_online` steps, with `offline_share`. `accept_changed_records` goes on with
+    records that changed since the last checkpoint. `trust` is for other users' code and pickles.
 
     Raises `ValueError` where `out` is not a run, is complete, or cannot continue in this way, and
-    for code and pickles without trust; `RecordsChanged` and, where another process writes this run,
-    `FolderInUse`, both `ValueError`s; `CheckpointError` where no checkpoint is usable.
+    for code and pickles without trust; its subclasses `RecordsChanged` and, where another process
+    writes this run, `FolderInUse`; `CheckpointError` where no checkpoint is usable.
     """
     folder = arguments.run_folder(out, trust)
     steps = None if steps is None else configuration.integer(steps, "steps", LARGEST)
@@ -207,7 +204,7 @@ class Run:
     ) -> Run:
         """Continue the run in `folder` to its end, or to `steps`. config.json records `command`.
 
-        Waits up to `wait` seconds for the lock of a lost host. Raises all errors of `resume`.
+        Waits up to `wait` seconds for a lost host's lock. Raises the errors of `resume`.
         """
         with contextlib.ExitStack() as undo:
             folder_lock = folders.lock_run(folder.path, wait)
@@ -272,7 +269,6 @@ class Run:
         marks: Mapping[str, Sequence[int]] | None = None,
         changed_records: Sequence[str] = (),
     ) -> None:
-        """Note and show that the run goes on from `step`, and cut its records."""
         training, entry = self.training, {"step": step, "command": command}
         if changed_records:
             entry["changed_records"] = changed_records
@@ -286,7 +282,7 @@ class Run:
         self._warn()
 
     def execute(self) -> Path:
-        """Train to the end or to an interruption; in both cases everything is saved."""
+        """Train to the end or to an interruption, and save everything."""
         self.began = time.perf_counter() - self.wall
         self.saver.start()
         training, interrupted = self.training, False
@@ -331,7 +327,7 @@ class Run:
                 self.lock.release()
 
     def _close(self, after_error: bool) -> None:
-        """Close everything. What an environment raises here does not hide an earlier error."""
+        """Close everything; an environment's error does not hide an earlier one."""
         try:
             self.close()
         except EnvironmentFailed as error:

@@ -15,7 +15,7 @@ MOST_SAVING = 0.05  # of the time: where saving takes long, checkpoints are fewe
 
 
 class Saver:
-    """Saves the checkpoints of the run of `training` in `folder`, and says when one is due."""
+    """Says when a checkpoint of the run in `folder` is due, and saves it."""
 
     def __init__(self, training: Training, folder: Path, view: console.View) -> None:
         self._training, self._folder, self._view = training, folder, view
@@ -36,10 +36,7 @@ class Saver:
         return processes.any_process(time.perf_counter() - self._last >= wait)
 
     def save(self, recorder: records.Recorder, began: float) -> None:
-        """Save a checkpoint, after the lines of `recorder` are on the disk.
-
-        The run began at `began` by `time.perf_counter`.
-        """
+        """Save a checkpoint after the lines of `recorder`, `began` by `time.perf_counter`."""
         self._view.status("saving")
         start = time.perf_counter()
         recorder.sync()

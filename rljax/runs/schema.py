@@ -17,7 +17,7 @@ from rljax.runs.json_files import (
     object_of,
 )
 
-FORMAT = 1  # of a run's folder; a change that older versions cannot read gets the next number
+FORMAT = 1  # of a run's folder; raised by what older versions cannot read
 
 SHAPE = list_of(WHOLE)
 PARTS = list_of(object_of(name=NAME, shape=SHAPE, dtype=NAME))

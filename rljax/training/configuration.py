@@ -7,7 +7,6 @@ Only functions import JAX: the command line imports this module first.
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import os
 import types
 import typing
@@ -40,12 +39,6 @@ ELSEWHERE = {
 def flag(name: str) -> str:
     """The flag of a Config's setting: --config.actor-lr for `actor_lr`."""
     return f"--config.{name.replace('_', '-')}"
-
-
-def nearest(name: str, known: Sequence[str]) -> str:
-    """ "Nearest: 'a', 'b'. ", or an empty text where no known name is similar."""
-    close = difflib.get_close_matches(name, known, n=3, cutoff=0.5)
-    return f"Nearest: {', '.join(repr(x) for x in close)}. " if close else ""
 
 
 def whole_number(text: str) -> int:
@@ -122,8 +115,10 @@ def replace(config: Any, values: Mapping[str, Any], origin: str) -> Any:
     changes = {}
     for name, value in values.items():
         if name not in fields:
+            from rljax.spec import nearest
+
             raise ValueError(
-                f"{origin}: no setting '{name}'. {nearest(name, fields)}All of "
+                f"{origin}: no setting '{name}'.{nearest(name, fields)} All of "
                 f"them: {', '.join(fields)}"
             )
         label, is_float = f"{origin}: '{name}'", float in _kinds(hints[name])

@@ -14,8 +14,8 @@ from rljax.training.settings import MOST_LEARNERS
 def parse(texts: Sequence[str], config: Any) -> dict[str, tuple[Any, ...]]:
     """Read axes written as "config.actor-lr=1e-4,3e-4"; return the settings' names and values.
 
-    Raises `ValueError` for a name that is no setting of `config`, a value that a setting cannot
-    have, and an axis or a value given twice.
+    Raises `ValueError` for a name that is no setting of `config`, a wrong value, and an axis or a
+    value given twice.
     """
     axes: dict[str, tuple[Any, ...]] = {}
     for text in texts:
@@ -37,9 +37,9 @@ def parse(texts: Sequence[str], config: Any) -> dict[str, tuple[Any, ...]]:
 
 
 def points(axes: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
-    """All combinations of the axes' values. The last axis varies fastest.
+    """All combinations of the axes' values; the last axis varies fastest.
 
-    Raises `ValueError` for more than `MOST_LEARNERS`, before they are listed.
+    Raises `ValueError` for more than `MOST_LEARNERS`.
     """
     number = math.prod(map(len, axes.values()))
     if number > MOST_LEARNERS:

@@ -1,7 +1,7 @@
 """Grids: all combinations of some settings and seeds, in as few programs as possible.
 
-All combinations of traced settings, `float` in a Config, and seeds are one population; each of
-other settings is a launch. A population that does not fit on the device is several launches.
+Combinations of traced settings, `float` in a Config, and seeds are one population, or several
+launches where the device cannot hold it; each of other settings is a launch.
 """
 
 from __future__ import annotations
@@ -47,9 +47,9 @@ NEEDED = {  # in plan.json
     "launches": json_files.list_of(LAUNCH, least=1),
     "command": json_files.TEXT,
 }
-# Seconds for which a task waits for a machine of a cluster that may be lost.
+# Seconds that a task waits for a machine that may be lost.
 LOST_AFTER = 2 * lock.STALE_AFTER
-SHARE = 0.8  # of the memory: what a program needs beyond its state is known after compilation only
+SHARE = 0.8  # of the memory: a program needs more than its state
 
 
 @dataclasses.dataclass(frozen=True)
@@ -101,8 +101,8 @@ def launches(
 ) -> list[Launch]:
     """One learner for each point and seed, in one launch for each program.
 
-    A point's settings replace those of `config`. Raises `ValueError` or `TypeError` for names and
-    values that settings cannot have.
+    A point's settings replace those of `config`. Raises `ValueError` or `TypeError` for wrong names
+    and values.
     """
     traced = float_fields(type(config))
     groups: dict[tuple[Any, ...], list[Mapping[str, Any]]] = {}
@@ -127,7 +127,7 @@ def plan(
 ) -> GridPlan:
     """Plan and check `experiment` at all `points`, in launches of at most `most` learners.
 
-    Nothing is written or compiled. Raises `ValueError` or `TypeError` for what cannot work.
+    Nothing is written or compiled. Raises `ValueError` or `TypeError`.
     """
     if most is not None and most < 1:
         raise ValueError(f"--learners-per-launch is {most}, it must be at least 1.")
@@ -163,7 +163,7 @@ def train(
     """Train at each of the `points` with every seed, and return the folder, of one run or of runs
     launch-000 and so on.
 
-    Raises all errors of `plan` and `rljax.train`. Diverged launches do not stop the next ones.
+    Raises the errors of `plan` and `rljax.train`. Diverged launches do not stop the next ones.
     """
     made = plan(experiment, points, most)
     folder = Path(out) if out is not None else folders.default_folder(experiment.settings)
@@ -181,9 +181,9 @@ def train(
 
 
 def write(plan: GridPlan, folder: Path, command: str) -> None:
-    """Write the plan into a new `folder`, where `execute` trains its launches.
+    """Write the plan into a new `folder`.
 
-    Raises `FileExistsError` where the folder is not empty.
+    Raises `FileExistsError` where it is not empty.
     """
     if folder.exists() and any(path.name != lock.FILE for path in folder.iterdir()):
         raise FileExistsError(
@@ -238,8 +238,8 @@ def resume(
 ) -> Path:
     """Continue the launches of the grid in `out`, to `steps` if given.
 
-    Raises `ValueError` if all are done, if another process trains them, or if this folder may not
-    run their code, and at the end `RunError` if all learners of a launch have diverged.
+    Raises `ValueError` if all are done, another process trains them, or this folder may not run
+    their code, and at the end `RunError` if all learners of a launch diverged.
     """
     folder = arguments.run_folder(out)
     with Lock(folder.path):
@@ -275,8 +275,8 @@ def execute(
 ) -> bool:
     """Train the unfinished launches in `folder`, to `steps` if given; False if interrupted.
 
-    They run in turn, or together on `workers`, which must see the folder under the same name.
-    Raises `ValueError` where another process trains them.
+    They run in turn, or on `workers`, which must see the folder under the same name. Raises
+    `ValueError` where another process trains them.
     """
     with Lock(folder):
         return _execute(Folder(folder), steps, quiet, workers)
@@ -295,7 +295,6 @@ def _execute(
 
 
 def _require_code(folder: Folder, names: Sequence[str]) -> None:
-    """Raise `ValueError` where this folder may not run the code of a grid or launches of it."""
     plan = read(folder.path)
     settings = settings_of({**plan["settings"], "seeds": ()})
     folder.require_code(PLAN, named_code(settings), plan.get("seals"))
@@ -316,8 +315,8 @@ def launch(
 ) -> bool:
     """Train or continue one launch of the grid in `out`; False if interrupted.
 
-    Waits up to `wait` seconds for another machine that had this launch and may be lost. If all
-    learners of the launch diverge, only its summary says so.
+    Waits up to `wait` seconds for another machine that had it and may be lost. If all learners
+    diverge, only the launch's summary says so.
     """
     folder = arguments.run_folder(out)
     if not is_grid(folder.path):
@@ -360,7 +359,7 @@ def _of(experiment: Experiment, launch: Launch) -> Experiment:
 
 
 def _measure(experiment: Experiment, launch: Launch) -> tuple[int, int]:
-    """The bytes that learners share, and those of each. Raises all errors of beginning a run."""
+    """The bytes that learners share, and those of each."""
     first = Launch(population.of_learners(launch.config, [0]), launch.seeds[:1], launch.shape)
     trial = Training(_of(experiment, first))
     try:

@@ -17,11 +17,11 @@ from rljax.tuning.trials import SearchResult, SearchTask, require_optuna
 
 
 class PopulationBasedSearch:
-    """One population whose learners take over from each other;
-    see `rljax.training.schedules.PopulationBased`.
+    """One population whose learners take over from each other; see
+    `rljax.training.schedules.PopulationBased`.
 
     Learners have the tuning seeds in turn. The settings of the best one and its ancestors are
-    tested by training anew: the search selected its weights by their score, which biases that.
+    tested by training anew.
     """
 
     def __init__(self, task: SearchTask) -> None:
@@ -85,7 +85,6 @@ class PopulationBasedSearch:
         return SearchResult(schedule[0][1], scores[best], f"learner {best}", counts, schedule[1:])
 
     def _launch(self) -> grids.GridPlan:
-        """The plan of the population: random settings for each learner, in one program."""
         import optuna
 
         task, number = self.task, self.task.protocol.population

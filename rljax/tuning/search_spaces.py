@@ -66,7 +66,7 @@ def check(protocol: Protocol) -> None:
 
 
 def limits(protocol: Protocol) -> dict[str, float]:
-    """The limits on signals by name. Raises `ValueError` for text that is not a limit."""
+    """The limits on signals by name. Raises `ValueError` for other text."""
     limit_of = {}
     for text in protocol.limits:
         name, sign, value = text.partition("=")
@@ -88,8 +88,8 @@ def listed(seeds: Sequence[int]) -> str:
 
 @dataclasses.dataclass(frozen=True)
 class Space:
-    """The settings of an agent that are searched: `{"low", "high"}`, perhaps with `"log"`, or
-    `{"choices"}`. In a trial's parameters, Optuna's form, choices are text.
+    """Settings that are searched: `{"low", "high"}`, perhaps with `"log"`, or `{"choices"}`, which
+    are text in Optuna's form.
     """
 
     entries: Mapping[str, Mapping[str, Any]]
@@ -138,11 +138,10 @@ class Space:
 
 
 def space(agent: str, config: Any, file: Path | None = None) -> Space:
-    """The search space of an agent, from its own file or from `file`, in TOML:
-    `actor_lr = { low = 1e-5, high = 1e-2, log = true }`, `batch_size = { choices = [64, 256] }`.
+    """The search space of an agent, from its own file or from `file`, in TOML: `actor_lr = { low =
+    1e-5, high = 1e-2, log = true }`, `batch_size = { choices = [64, 256] }`.
 
-    Raises `ValueError` without a file, for a name that is no setting of `config`, and for a wrong
-    range.
+    Raises `ValueError` without a file, and for unknown settings and wrong ranges.
     """
     path = file or SPACES / f"{registry.agent_name(agent)}.toml"
     if not path.exists():
@@ -203,9 +202,8 @@ def sampler(method: str, seed: int, generation: int) -> Any:
 def brackets(most: int, least: int, eta: int) -> Iterator[tuple[int, list[int]]]:
     """Hyperband's brackets: a number of trials, and steps after which one of `eta` continues.
 
-    Raises `ValueError` unless `least` lies in [1, most]. Source: Li et al., Hyperband: A Novel
-    Bandit-Based Approach to Hyperparameter Optimization, JMLR 18 (2018), algorithm 1, for a
-    resource of `most` / `least`.
+    Raises `ValueError` unless `least` lies in [1, most]. Source: Li et al., Hyperband, JMLR 18
+    (2018), algorithm 1, for a resource of `most` / `least`.
     """
     if not 0 < least <= most:
         raise ValueError(

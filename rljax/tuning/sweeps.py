@@ -1,7 +1,7 @@
 """Sweeps: a search for settings on tuning seeds, then training with the result on test seeds.
 
-The protocol is that of Eimer et al., Hyperparameters in Reinforcement Learning and How To Tune
-Them, arXiv:2306.01324: disjoint seeds, of which those of the test are reported.
+The protocol is of Eimer et al., arXiv:2306.01324: disjoint seeds, of which those of the test are
+reported.
 """
 
 from __future__ import annotations
@@ -53,8 +53,8 @@ def begin(
 ) -> Path:
     """Search `space`, test the result, and return the folder.
 
-    `experiment` has the other settings, but for its seeds. Raises `ValueError` for settings that
-    cannot work, before anything is trained; `FileExistsError` where `out` exists.
+    `experiment` has the other settings but seeds. Raises `ValueError` for settings that cannot
+    work, before any training; `FileExistsError` where `out` exists.
     """
     search_spaces.check(protocol)
     _require_signals(experiment.settings.evaluated_in, search_spaces.limits(protocol))
@@ -128,7 +128,7 @@ def resume(
 ) -> Path:
     """Continue the sweep in `out`. Trust in its folder is not trust in those of its launches.
 
-    Raises `ValueError` where it is complete, and for code that this folder may not run.
+    Raises `ValueError` where it is complete or this folder may not run its code.
     """
     source = arguments.run_folder(out)
     folder = source.path
@@ -144,7 +144,6 @@ def resume(
 
 
 def _task_in(source: Folder, quiet: bool, workers: ray_cluster.RayCluster | None) -> SearchTask:
-    """The task that a folder's sweep.json describes. Raises `ValueError` for a damaged file."""
     folder = source.path
     try:
         described = json_files.read_fitting(folder / SWEEP, NEEDED, NEEDED)
@@ -179,7 +178,6 @@ def _method(task: SearchTask) -> Any:
 
 
 def _tests(task: SearchTask, result: SearchResult) -> list[Path]:
-    """The grids that train on the test seeds, with the settings found and with the untuned."""
     settings = dataclasses.replace(task.experiment.settings, seeds=task.protocol.test_seeds)
     untuned = task.space.untuned()
     if result.schedule is None:

@@ -1,9 +1,8 @@
 """Trials of a search: Optuna suggests them in generations, and learns their values.
 
-A generation's trials, with all tuning seeds, are learners of as few programs as possible. A trial's
-value is the interquartile mean, over its seeds, of the return of its last evaluation. If that of a
-signal exceeds its limit, it ranks below all that keep the limits, and last with a diverged learner.
-With hyperband, the better trials continue from their current state.
+A trial's value is the interquartile mean, over seeds, of the last evaluation's return. It ranks
+below others if a signal's mean exceeds its limit, and last with a diverged learner. With hyperband,
+the better trials continue from their current state.
 """
 
 from __future__ import annotations
@@ -89,7 +88,7 @@ class Trials:
     def search(self) -> SearchResult | None:
         """Ask, train and tell all trials that are left; None if interrupted.
 
-        Raises `ValueError` for a study that cannot be opened, or that belongs to another sweep.
+        Raises `ValueError` for another sweep's study, or one that cannot be opened.
         """
         study = self._study()
         for number, (size, rungs) in enumerate(self.generations()):
@@ -126,7 +125,7 @@ class Trials:
         generations, left = [], protocol.trials
         while left > 0:
             size, rungs = brackets[len(generations) % len(brackets)]
-            # Evaluations rank the trials of each rung. The end of training always has one.
+            # Evaluations rank the trials of each rung; the end always has one.
             steps = [min(round_up(steps, settings.eval_every), settings.steps) for steps in rungs]
             generations.append((min(size, left), steps))
             left -= size
@@ -171,7 +170,7 @@ class Trials:
         return True
 
     def _ask(self, study: optuna.Study, folder: Path, number: int, size: int) -> list[Trial]:
-        """The generation's trials: those from before an interruption, or new ones from Optuna."""
+        """The generation's trials: from before an interruption, or new ones."""
         path, space, protocol = folder / "trials.json", self.task.space, self.task.protocol
         if not path.exists():
             study.sampler = search_spaces.sampler(protocol.method, protocol.search_seed, number)
@@ -221,7 +220,7 @@ class Trials:
         partial.rename(place)
 
     def _scores(self, alive: Sequence[Trial], place: Path) -> dict[int, float]:
-        """The value of each trial by its learners' last evaluations; -inf where one diverged."""
+        """Each trial's value by its last evaluations; -inf where a learner diverged."""
         most, seeds = search_spaces.limits(self.task.protocol), self.task.protocol.tuning_seeds
         # settings; the return, and sums of the signals with limits
         learners: list[tuple[Mapping[str, Any], list[float]]] = []

@@ -20,14 +20,6 @@ def replaced(**values: Any) -> Config:
 
 
 @pytest.mark.parametrize(
-    ("name", "expected"),
-    [("Hoper-v5", "Nearest: 'Hopper-v5', 'Hopper-v4'. "), ("xyz", ""), ("", "")],
-)
-def test_nearest(name: str, expected: str) -> None:
-    assert configuration.nearest(name, ["Ant-v5", "Hopper-v4", "Hopper-v5"]) == expected
-
-
-@pytest.mark.parametrize(
     ("values", "expected"),
     [
         ({"learning_rate": 2}, 2.0),

@@ -1,7 +1,6 @@
 """Files that a stranger may have written: .npz, HDF5 and JSON.
 
-Reading them runs no code, opens no other file and fills no memory. `schema` says which values are
-accepted.
+Reading them runs no code, opens no other file and fills no memory.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from rljax.datasets.formats import hdf5, npz, text
 def opened(path: Path) -> Iterator[Mapping[str, Any]]:
     """The arrays of a .npz or HDF5 file by key, each read when it is requested.
 
-    The mapping also has `text(key)`: a text in the file, or None.
+    Its `text(key)` is a text in the file, or None.
 
     Raises `ValueError`, here or while reading, for a file that is missing, has another format, is
     damaged, holds Python objects, refers to other files, or does not fit in memory.

@@ -68,11 +68,11 @@ class Rows:
 def successors(rows: Rows, keep: np.ndarray, *, leak: bool = False) -> Rows:
     """The rows where `keep` [M] is true, with successors and ends as `OfflineDataset` promises.
 
-    If no successors are stored, they are the next rows' observations; those of terminal rows, after
-    which another episode begins, are their own, except with `leak`.
+    Successors that are not stored are the next rows' observations; those of terminal rows are their
+    own, except with `leak`.
 
-    A kept row that is not terminal is truncated if it was marked so, if the next row is dropped, or
-    if the file ends. Raises `ValueError` if no row is left.
+    Another kept row is truncated if it was marked so, the next row is dropped, or the file ends.
+    Raises `ValueError` if no row is left.
     """
     total, observation, successor = len(keep), rows.observation, rows.next_observation
     if successor is None and frames.is_stored_once(observation.shape[1:], observation.dtype):
@@ -125,12 +125,12 @@ def assemble(
     Args:
         env, reference, provenance: checked by `schema.facts`.
         bounds: low and high of the actions, each a number or [A]; None means -1 and 1.
-        clip_actions: whether actions beyond the bounds are clipped (True) or refused (False).
-        unbounded: whether actions beyond the bounds are left unchanged, as in corrupted data.
+        clip_actions: whether actions beyond the bounds are clipped or refused.
+        unbounded: whether they stay as they are, as in corrupted data.
 
     Raises:
         ValueError: values that are not finite, actions beyond their bounds by more than
-            `TOLERANCE`, and everything that `schema.facts` refuses.
+            `TOLERANCE`, and what `schema.facts` refuses.
     """
     for field in ("observation", "next_observation", "reward", "action"):
         _require_finite(rows, field)
@@ -184,7 +184,6 @@ def _require_finite(rows: Rows, field: str) -> None:
 def _normalised(
     rows: Rows, bounds: Any, clip_actions: bool, unbounded: bool
 ) -> tuple[np.ndarray, Bounds | None, int]:
-    """Actions in [-1, 1], their bounds in the file, and the number of rows that were clipped."""
     action = rows.action
     if action.dtype.kind in "iu":
         return action, None, 0

@@ -1,22 +1,19 @@
 """NumPy archives and HDF5 files by path: our own layout, and other names for the same arrays.
 
 Our layout, in .npz as in .hdf5, is D4RL's: `observations` [N, O], `actions` [N, A] within the
-environment's bounds, `rewards` [N], `terminals` [N], `timeouts` [N] (every end of a trajectory that
-is not terminal), `next_observations` [N, O], and a JSON text of environment, references, bounds and
-provenance, under `metadata` (.npz) or `metadata/rljax` (.hdf5). Signals are `signals/NAME`
-[N, K...]; a cost may also be called `costs` or `cost`. Several discrete actions are [N, K]
-integers, with `choices` in the metadata. Observations that are not vectors: see
-`rljax.datasets.formats.observation_arrays`.
+environment's bounds, `rewards` [N], `terminals` [N], `timeouts` [N] (every other end of a
+trajectory), `next_observations` [N, O], and a JSON text of environment, references, bounds and
+provenance, under `metadata` (.npz) or `metadata/rljax` (.hdf5). Signals are `signals/NAME` [N,
+K...]; a cost may also be `costs` or `cost`. Several discrete actions are [N, K] integers, with
+`choices` in the metadata. `rljax.datasets.formats.observation_arrays` has observations that are not
+vectors.
 
-Other files may use the names in `ALIASES`, the first of them that is there. `done` and `dones`
-count as terminals, less the time limits if these are present. Without any of them, the ends are in
-`episode_starts` [N] bool or `episode_lengths` [episodes]. Their cause was not recorded, so they
-count as truncated.
+Other files may use the names in `ALIASES`; the first that is there counts. `done` and `dones` are
+terminals, less any time limits. Without them, the ends are in `episode_starts` [N] bool or
+`episode_lengths` [episodes], and count as truncated.
 
-The imitation library's rollouts (HumanCompatibleAI/imitation, data/serialize.py) are read too:
-`acts` [M, A] and `rews` [M] of all trajectories, one after the other; `obs` [M + trajectories, O],
-which has one more observation for each; `indices` [trajectories - 1], the rows of `acts` at which
-trajectories begin, without the first; and `terminal` [trajectories].
+Rollouts of HumanCompatibleAI/imitation hold `acts` [M, A], `rews` [M], `obs` [M + trajectories, O],
+`indices` [trajectories - 1] of `acts` where later ones begin, and `terminal` [trajectories].
 """
 
 from __future__ import annotations
@@ -65,9 +62,9 @@ def read(
 ) -> OfflineDataset:
     """The dataset in `path`, with the arguments and errors of `rljax.datasets.load`.
 
-    If the file stores successors, every row is kept. If not, the successor is the next row's
-    observation, and the last row of a trajectory is dropped unless it is terminal. Actions that
-    were corrupted on purpose may lie beyond the bounds, and stay as they are unless `clip_actions`.
+    If the file stores no successors, they are the next rows' observations, and a trajectory's last
+    row is dropped unless it is terminal. Actions of corrupted data stay beyond their bounds unless
+    `clip_actions`.
     """
     path = Path(path)
     with opened(path) as file:
@@ -114,7 +111,7 @@ def description(path: Path) -> dict[str, Any]:
 
 
 def unbounded_dimensions(path: Path) -> int | None:
-    """The dimensions of the actions in a file that does not say their bounds; None for others."""
+    """The dimensions of actions in a file that does not say their bounds; else None."""
     if path.suffix.lower() not in SUFFIXES:
         return None
     with opened(path) as file:
@@ -332,7 +329,6 @@ def _metadata(name: str, file: Any) -> dict[str, Any]:
 
 
 def _corrupted(metadata: Mapping[str, Any]) -> set[Any]:
-    """The kinds of values that were corrupted on purpose. `assemble` checks the entries."""
     notes = metadata.get("corruptions")
     notes = notes if isinstance(notes, list) else []
     return {str(note.get("what")) for note in notes if isinstance(note, dict)}

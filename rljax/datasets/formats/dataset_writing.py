@@ -1,7 +1,7 @@
-"""Data sets written in our layout, see `rljax.datasets.formats.dataset_files`.
+"""Data sets written in the layout of `rljax.datasets.formats.dataset_files`.
 
-A file appears complete or not at all; an existing one is replaced. Raises `ValueError` for another
-suffix. `load` reads back the same dataset.
+A file appears complete or not at all, in place of an existing one. `load` reads back the same.
+Raises `ValueError` for another suffix.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from rljax.datasets.formats.dataset_files import FORMAT, FORMAT_OF_ALL, LASTING,
 
 
 def write(dataset: OfflineDataset, path: Path) -> Path:
-    """Write `dataset` in the format of the suffix of `path`. Return the path."""
+    """Write `dataset` in the format of the suffix of `path`, and return that."""
     path = _with_suffix(path, SUFFIXES)
     return (write_hdf5 if is_hdf5(path) else write_archive)(dataset, path)
 
@@ -38,10 +38,9 @@ def write_archive(dataset: OfflineDataset, path: Path) -> Path:
 
 
 def write_hdf5(dataset: OfflineDataset, path: Path, infos: Mapping[str, Any] | None = None) -> Path:
-    """Write `dataset` as an HDF5 file, which other readers of D4RL's layout can read too.
+    """Write `dataset` as an HDF5 file in D4RL's layout, and return its path.
 
-    Return the path. The arrays of `infos` ([N, ...] each) become `infos/NAME`; `ValueError` if they
-    have another length.
+    `infos` of [N, ...] become `infos/NAME`; `ValueError` if they have another length.
     """
     import h5py
 
@@ -119,7 +118,7 @@ def _with_suffix(path: Path, suffixes: tuple[str, ...]) -> Path:
 
 @contextlib.contextmanager
 def atomic(path: Path) -> Iterator[Path]:
-    """A temporary file beside `path`. It replaces `path` at the end, unless an error was raised."""
+    """A temporary file, which replaces `path` at the end unless an error was raised."""
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.stem}.{os.getpid()}.{secrets.token_hex(4)}{path.suffix}")
     try:

@@ -13,6 +13,6 @@ def fingerprint(path: Path) -> dict[str, Any]:
 
 
 def digest(path: Path, algorithm: str) -> str:
-    """A file's checksum in hexadecimal digits, by an algorithm of `hashlib`, such as "md5"."""
+    """A file's checksum in hexadecimal digits, by an algorithm of `hashlib`."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, algorithm).hexdigest()

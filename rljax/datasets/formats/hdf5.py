@@ -1,8 +1,7 @@
 """HDF5 files, without anything that lies outside of them.
 
-HDF5 can name other files: by external links, in external storage, and in virtual datasets. A filter
-that the library does not have makes it load a plugin. All of these are refused. Soft links are
-followed here, step by step, so that none leads out of the file.
+Refused are external links, external storage, virtual datasets, and filters for which the library
+would load a plugin. Soft links are followed here, so that none leads out of the file.
 """
 
 from __future__ import annotations
@@ -70,7 +69,6 @@ class Group(Mapping[str, Any]):
         return value.text() if isinstance(value, Array) else None
 
     def _find(self, key: str, links: int) -> Group | Array | None:
-        """The group or array at the path `key`, if any, after at most `links` soft links."""
         here: Group | Array | None = self
         if key.startswith("/"):
             here = Group(self.path, "", self._group.file.id)

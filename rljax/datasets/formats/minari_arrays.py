@@ -1,9 +1,9 @@
 """The arrays of an episode in Minari's files, read and written by the spaces in the metadata.
 
-Vectors, and dictionaries and tuples without pictures, become vectors, in the order of Gymnasium's
-`flatten`. Where there are pictures or masks of actions, observations are those that agents see in
-the environment: `rljax.envs.host.spaces` translates both. `infos/cost` and `infos/signals/NAME` are
-signals. `name` is the file's name in messages, and `key` that of the array in the file.
+Vectors, and dictionaries and tuples without pictures, become vectors in the order of Gymnasium's
+`flatten`; `rljax.envs.host.spaces` translates observations with pictures or masks of actions.
+Signals are `infos/cost` and `infos/signals/NAME`. In messages `name` is the file's and `key` the
+array's.
 """
 
 from __future__ import annotations
@@ -88,10 +88,7 @@ class Observations:
             ) from error
 
     def note(self, size: int) -> str | None:
-        """How agents see observations that are dictionaries or tuples, flattened to `size` numbers.
-
-        None if they see them unchanged.
-        """
+        """How agents see observations that were flattened to `size` numbers, or None."""
         if self._spaces is not None:
             return self._spaces.note
         if self.space and self.space["type"] in ("Dict", "Tuple"):
@@ -103,7 +100,7 @@ class Observations:
 def written(spec: EnvSpec, action_space: Any) -> tuple[Any, Callable[[Any], dict[str, Any]]]:
     """The observation space, and a function from observations to arguments of Minari's buffer.
 
-    Raises `ValueError` if reading would return observations of other spaces.
+    Raises `ValueError` if reading would return other spaces.
     """
     from gymnasium import spaces
 
@@ -143,8 +140,7 @@ def has_masks(episodes: list[Mapping[str, Any]]) -> bool:
 def signals(episode: Mapping[str, Any], name: str, key: str, steps: int) -> dict[str, np.ndarray]:
     """The signals [T, K...] of an episode.
 
-    Minari stores the values of the reset before those of the steps: of T + 1 rows, the first is
-    left out.
+    Minari's first of T + 1 rows, of the reset, is left out.
     """
     infos = _inside(episode, "infos")
     columns = schema.signals(infos, name) if hasattr(infos, "keys") else {}
@@ -277,7 +273,6 @@ def _value(stored: Any, space: Any, name: str, key: str) -> Any:
 
 
 def _inside(episode: Any, path: str) -> Any:
-    """The array at a path of an episode; None where there is none."""
     first, _, rest = path.partition("/")
     if not hasattr(episode, "keys") or first not in episode:
         return None

@@ -1,8 +1,7 @@
 """Spaces in the metadata of Minari's data sets: checked, and as Gymnasium's spaces.
 
-Minari describes a space in JSON, such as {"type": "Box", "shape": [3], "dtype": "float32", "low":
-..., "high": ...}. All functions except `checked` take a checked description. Runs describe spaces
-in another form, see `rljax.envs.host.space_descriptions`.
+They are JSON, such as {"type": "Box", "shape": [3], "dtype": "float32", "low": ..., "high": ...}.
+All functions except `checked` take a checked description.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ KINDS = ("Box", *CHOICES, "Dict", "Tuple", "Text")
 
 
 def checked(value: Any, file: str, key: str, depth: int = 0) -> Mapping[str, Any] | None:
-    """A space in a file's JSON; None for None. Raises `ValueError` for anything else."""
+    """A space in a file's JSON, or None. Raises `ValueError` for anything else."""
     if value is None:
         return None
     kind = value.get("type") if isinstance(value, Mapping) else None
@@ -71,7 +70,6 @@ def checked(value: Any, file: str, key: str, depth: int = 0) -> Mapping[str, Any
 
 
 def _has_choices(value: Mapping[str, Any]) -> bool:
-    """Whether a space of several choices says how many there are, and they are few enough."""
     several = value["type"] == "MultiDiscrete"
     numbers = value.get("nvec" if several else "n"), value.get("start", 0)
     if not all(map(is_numbers, numbers)):
@@ -108,7 +106,7 @@ def needs_translation(observation: Any, action: Any, masked: bool) -> bool:
 
 
 def part_names(space: Any) -> list[str]:
-    """The names of the parts of a dictionary, or the numbers of those of a tuple."""
+    """The names of a dictionary's parts, or the numbers of a tuple's."""
     parts = space["subspaces"]
     return sorted(parts) if isinstance(parts, dict) else [str(i) for i in range(len(parts))]
 

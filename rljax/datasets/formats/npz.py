@@ -1,4 +1,4 @@
-"""Archives of NumPy arrays, without Python objects and arrays that would fill the memory."""
+"""Archives of NumPy arrays, without Python objects or arrays that would fill the memory."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def opened(path: Path) -> Iterator[Archive]:
 
 
 class Archive(Mapping[str, np.ndarray]):
-    """The arrays of a .npz file. No member is extracted to the disk, and none is unpickled."""
+    """The arrays of a .npz file, none of which is extracted or unpickled."""
 
     def __init__(self, path: Path, archive: zipfile.ZipFile) -> None:
         self.path, self._archive = path, archive

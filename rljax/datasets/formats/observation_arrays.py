@@ -1,8 +1,7 @@
 """Observations that are not vectors in our own files: dictionaries, pictures and masks.
 
-The metadata describe the arrays of an observation under `observation`, a list of {"name", "shape",
-"dtype", "once"}. The name is null where an observation is one array. A file holds, for such an
-array,
+The metadata's `observation` is a list of {"name", "shape", "dtype", "once"}, one per array. For an
+observation of one array the name is null, and a file holds
 
     observations, next_observations           [N, ...]
 
@@ -81,8 +80,8 @@ def read(
 ) -> tuple[Any, Any]:
     """Observations and successors of the `total` rows of a file, as trees for `OfflineDataset`.
 
-    `description` is the entry `observation` of the metadata, and `stack` the number of frames in a
-    picture. Raises `ValueError` if the arrays do not match the description.
+    `description` is the metadata's `observation`, and `stack` a picture's number of frames. Raises
+    `ValueError` if the arrays do not match the description.
     """
     pairs = {
         column.name: _read(file, arrays, column, total, stack)

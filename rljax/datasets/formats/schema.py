@@ -1,8 +1,7 @@
-"""Which arrays and facts a data set may hold, for all readers.
+"""Which arrays and facts a data set may hold.
 
-Each row of an array holds at least one number. All functions raise `ValueError` for what they do
-not accept, and name the row or the entry that is wrong. `file` is the file's name in messages, and
-`key` that of the array in the file. Axes: `M` rows of a file.
+Rows of arrays hold at least one number. `ValueError`s name the wrong row or entry: `file` is the
+file's name in messages, and `key` that of the array. Axes: `M` rows of a file.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ def stored(array: Any, dtype: Any = None) -> np.ndarray:
 
 
 def numbers(array: Any, file: str, key: str) -> Any:
-    """The array or HDF5 array [M, ...], unchanged, if it holds numbers or truth values.
+    """The array [M, ...], unchanged, if it holds numbers or truth values.
 
     Raises `ValueError` for a group of arrays, other types, a scalar, and empty rows.
     """
@@ -80,7 +79,7 @@ def vectors(array: Any, file: str, key: str) -> np.ndarray:
 def observed(array: Any, file: str, key: str) -> np.ndarray:
     """Observations [M, ...]: pictures of uint8 with channels last, all else as `vectors`.
 
-    Channels come first where that axis is at most half as long as the two others.
+    Channels come first where that axis is at most half as long as the others.
     """
     if numbers(array, file, key).dtype != np.uint8 or array.ndim != 4:
         return vectors(array, file, key)
@@ -173,10 +172,7 @@ def several_actions(array: Any, file: str, key: str) -> np.ndarray:
 
 
 def require_choices(file: str, key: str, action: np.ndarray, choices: Any) -> None:
-    """Raise `ValueError` unless `choices` has a number above the largest of each action [M, K].
-
-    None is accepted.
-    """
+    """Raise `ValueError` unless each of `choices`, if any, exceeds the largest action [M, K]."""
     if choices is None:
         return
     number = action.shape[1]
@@ -199,7 +195,7 @@ def facts(
     Args:
         env: the name of an environment, or None.
         reference: two finite numbers that differ, or None.
-        provenance: of which the counts, `both_ends`, `stack` and `corruptions` are checked.
+        provenance: its counts, `both_ends`, `stack` and `corruptions` are checked.
         most_action: the largest discrete action, or None. `num_actions` must be larger.
     """
     if env is not None and not (
@@ -275,9 +271,8 @@ def _flat(array: np.ndarray) -> np.ndarray:
 
 
 def signals(file: Mapping[str, Any], name: str) -> dict[str, np.ndarray]:
-    """The signals [M, K...] float32 of the file called `name`, under their names in order.
-
-    They are the arrays `signals/NAME`; "cost" may also be called `costs` or `cost`.
+    """The file's signals `signals/NAME` [M, K...] as float32, in order; "cost" may also be called
+    `costs` or `cost`.
     """
     group: Any = file.get(SIGNALS.removesuffix("/"))
     inside = [f"{SIGNALS}{key}" for key in group] if hasattr(group, "keys") else []

@@ -1,4 +1,4 @@
-"""JSON and words from a file, the error for a damaged file, and files that stand for others."""
+"""JSON and words from a file, and the errors for damaged files or files that stand for others."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ AGAIN = "An interrupted download looks like this: delete the file and load it ag
 
 @contextlib.contextmanager
 def guarded(path: Path, kind: str) -> Iterator[None]:
-    """Turn the errors of many types that damaged bytes cause into one `RefusedFileError`."""
+    """Turn the errors that damaged bytes cause into one `RefusedFileError`."""
     try:
         yield
     except RefusedFileError:
@@ -41,7 +41,7 @@ def broken(path: Path, kind: str, reason: str) -> RefusedFileError:
 
 
 def require_memory(name: str, key: str, nbytes: int) -> None:
-    """Raise `RefusedFileError` if reading `nbytes` of `key` of a file would fill the memory."""
+    """Raise `RefusedFileError` if `nbytes` of `key` of a file would fill the memory."""
     if nbytes <= SMALL:
         return
     free = hardware.available_memory()
@@ -61,8 +61,8 @@ def nbytes_of(shape: Iterable[int], itemsize: int) -> int:
 def parse_json(text: str | bytes, name: str) -> Any:
     """The value of a JSON text from the file called `name`.
 
-    Raises `ValueError` for a text that is not JSON or has a key twice in an object, and
-    `RefusedFileError` if it is too long or nested too deeply.
+    Raises `ValueError` for other texts and repeated keys, and `RefusedFileError` if it is too long
+    or nested too deeply.
     """
     if len(text) > LONGEST:
         raise RefusedFileError(
@@ -122,7 +122,7 @@ def annexed(path: Path) -> str:
 
 
 def shortened(text: str, most: int = 300) -> str:
-    """At most `most` characters of a text from a file, none of which changes a terminal."""
+    """At most `most` characters of a file's text, safe for a terminal."""
     return printable(text, most=most)
 
 

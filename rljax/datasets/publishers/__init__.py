@@ -1,4 +1,4 @@
-"""Published data sets: one module per publisher, their names in one catalogue, and downloads.
+"""Published data sets: one module per publisher, one catalogue, and downloads.
 
-Each publisher's `load` takes a name, `read` its files, and `names` lists the ids that `load` takes.
+Each `load` takes a name of `names`, and `read` files.
 """

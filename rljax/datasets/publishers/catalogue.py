@@ -32,21 +32,19 @@ def load(
 
     Args:
         name: an id such as "d4rl/hopper-medium-v2", or the path of a .hdf5, .h5 or .npz file.
-        folder: where datasets are kept and downloaded to, by default $RLJAX_DATA, or else
-            ~/.rljax/data. The folders of the families' own libraries are searched after it.
+        folder: where datasets are kept, by default $RLJAX_DATA or ~/.rljax/data.
         download: whether a missing file may be downloaded.
-        clip_actions: whether actions beyond their bounds are clipped (True) or refused (False).
+        clip_actions: whether actions beyond their bounds are clipped or refused.
         strict: whether D4RL's files give D4RL's own arrays.
         action_bounds: low and high of the actions, each a number or one per dimension, for files by
-            path and for Minari's data without bounds. The default is the file's, or else -1 and 1.
-        progress: called while downloading with the file's name, the bytes so far and in all. The
-            default is a bar.
+            path and Minari's data without bounds. By default the file's, or else -1 and 1.
+        progress: called while downloading with the file's name, the bytes so far and in all; by
+            default a bar.
 
     Raises:
-        ValueError: an unknown name; a missing file that cannot be downloaded (the message says
-            which file to put where); a file that is cut or empty, lacks an array, has arrays of
-            unequal lengths, values that are not finite, or actions that lie beyond their bounds by
-            more than 1e-3 half ranges.
+        ValueError: an unknown name; a missing file that cannot be downloaded; a file that is cut
+            or empty, lacks an array, has arrays of unequal lengths, values that are not finite, or
+            actions beyond their bounds by more than 1e-3 half ranges.
     """
     name = str(name)
     if _is_id(name):
@@ -82,7 +80,7 @@ def load(
 
 
 def environment(name: str) -> str | None:
-    """The environment of the dataset called `name`, if it is known without reading the rows."""
+    """The environment of the dataset called `name`, if known without reading rows."""
     if _is_id(name):
         return _reader(name.partition("/")[0]).environment(name)
     path = _located(name)
@@ -95,8 +93,8 @@ def environment(name: str) -> str | None:
 def identity(data: str) -> str | None:
     """The id of the published dataset that `data`, an id or a path, stands for; None for others.
 
-    No rows are read: D4RL's files are known by their names, recordings by the file NAME.json beside
-    them, and copies that `write` made by their metadata.
+    No rows are read: D4RL's files are known by their names, recordings by their NAME.json, and
+    copies that `write` made by their metadata.
     """
     if _is_id(data):
         return data
@@ -115,10 +113,7 @@ def identity(data: str) -> str | None:
 
 
 def aliases(data: str) -> tuple[str, ...]:
-    """The `identity` of `data` as a tuple, after D4RL's id of the same dataset if it has one too.
-
-    "minari/D4RL/antmaze/umaze-v1" is "d4rl/antmaze-umaze-v2" too. Other data have none.
-    """
+    """The `identity` of `data` as a tuple, after D4RL's id of the same dataset, if any."""
     name = identity(data)
     if name is None:
         return ()
@@ -132,13 +127,11 @@ def short(name: str) -> str:
 
 
 def _is_id(name: str) -> bool:
-    """Whether `name` has the form of an id, known or not. If not, it is a path."""
     family, _, rest = name.partition("/")
     return family in FAMILIES and bool(rest) and Path(name).suffix.lower() not in SUFFIXES
 
 
 def _located(name: str, folder: Path | None = None) -> Path:
-    """The path `name`. If there is no such file, the folder of datasets is searched too."""
     path = Path(name).expanduser()
     inside = root(folder) / path  # `path` itself if it is absolute
     return inside if not path.is_file() and inside.is_file() else path
@@ -149,13 +142,12 @@ def _reader(family: str) -> Any:
 
 
 def _recorded(path: Path) -> ogbench.Name | None:
-    """The data set of OGBench that `scripted_experts` recorded to `path`; None for other files."""
+    """The data set of OGBench that was recorded to `path`, if any."""
     recorded = known(path).get("recorded")
     return None if recorded is None else ogbench.parse(recorded["id"])
 
 
 def _is_of_d4rl(path: Path) -> bool:
-    """Whether `path` has the name of one of D4RL's files and was not written by us."""
     if d4rl.of_file(path) is None:
         return False
     with dataset_files.opened(path) as file:

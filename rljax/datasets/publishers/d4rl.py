@@ -1,29 +1,25 @@
-"""D4RL's datasets, read exactly by its rules, but without its leak at terminals.
+"""D4RL's datasets, read by its rules, but without its leak at terminals.
 
 A file holds `observations` [M, O], `actions` [M, A], `rewards` [M] or [M, 1], `terminals` [M],
 mostly `timeouts` [M], and, of the locomotion sets v1 and v2, `next_observations` [M, O]. D4RL's
 `qlearning_dataset` makes these transitions of them [1, d4rl/__init__.py]:
 
-    rows          i = 0 .. M-2; the last row is dropped, as it has no successor
-    end by time   e_i = timeouts_i, or, without `timeouts`, by counting up to the time limit: see
-                  `time_limits`
-    dropped       rows with e_i, also those that are terminal
+    rows          i = 0 .. M-2; without the last, which has no successor
+    end by time   e_i = timeouts_i, or see `time_limits`
+    dropped       rows with e_i, also terminal ones
     s', d         observations_{i+1}, terminals_i
 
-`read` keeps exactly these rows, with the same s, a, r and d, and differs in s':
+`read` keeps these rows, and differs in s' alone:
 
-- If the file stores `next_observations`, they are s'. They differ from the next row where a
-  trajectory was cut without a mark, and at terminals.
-- If not, a terminal row's s' is its own observation, as the next row begins another episode.
+- `next_observations` are s' where the file stores them. They differ from the next row at terminals,
+  and where a trajectory was cut without a mark.
+- Elsewhere a terminal row's s' is its own observation.
 
-`strict=True` gives D4RL's own arrays, shift and leak included, bit for bit. `truncated` marks the
-last kept row of a trajectory that is not terminal; D4RL has no such mark.
+`strict=True` gives D4RL's own arrays, bit for bit.
 
-d4rl.csv holds the references of [1, d4rl/infos.py], file names and time limits. docs/datasets.md
-says why scores in the environments of `env` are not comparable with published ones.
+d4rl.csv holds the references of [1, d4rl/infos.py], file names and time limits.
 
-[1] Fu et al., D4RL: Datasets for Deep Data-Driven Reinforcement Learning, arXiv:2004.07219;
-    Farama-Foundation/D4RL at 89141a6.
+[1] Fu et al., arXiv:2004.07219; Farama-Foundation/D4RL at 89141a6.
 """
 
 from __future__ import annotations
@@ -48,8 +44,7 @@ from rljax.datasets.publishers import download as files
 URL = "http://rail.eecs.berkeley.edu/datasets/offline_rl/"
 REQUIRED = ("observations", "actions", "rewards", "terminals")
 
-# Current environments with D4RL's observations, actions and rewards. Ant-v5 adds contact forces to
-# the observation; Gymnasium-Robotics' AntMaze, PointMaze and FrankaKitchen observe other things.
+# Current environments with D4RL's observations, actions and rewards; others observe other things.
 ENVIRONMENTS = {
     "halfcheetah": "HalfCheetah-v5",
     "hopper": "Hopper-v5",
@@ -94,9 +89,8 @@ def entries() -> dict[str, Entry]:
 
 
 def of_file(path: Path) -> Entry | None:
-    """The dataset whose file has the name of `path`: "human", where "human-longhorizon" shares it.
-
-    None if there is none.
+    """The dataset whose file has the name of `path`, if any: of a shared one "human", not
+    "human-longhorizon".
     """
     sharing = [entry for entry in entries().values() if Path(entry.file).name == path.name]
     return min(
@@ -149,9 +143,8 @@ def read(
         clip_actions: whether actions beyond [-1, 1], the bounds of all D4RL tasks, are clipped.
         strict: whether s' is always the next row's observation.
 
-    Raises:
-        ValueError: what `rljax.datasets.load` refuses, and a file with neither `timeouts` nor a
-            known time limit.
+    Raises `ValueError` as `rljax.datasets.load`, and for a file with neither `timeouts` nor a known
+    time limit.
     """
     path = Path(path)
     entry = entry or of_file(path)
@@ -226,8 +219,8 @@ def read(
 def time_limits(terminated: np.ndarray, limit: int) -> np.ndarray:
     """[M] bool: the rows that D4RL treats as timed out in a file without `timeouts`.
 
-    D4RL counts the rows of an episode and times out at `limit - 1`. The count begins at 0 in the
-    file's first row and after a timed-out row, but at 1 after a terminal row.
+    It times out where its count is `limit - 1`. The count begins at 0 in the file's first row and
+    after a timed-out row, but at 1 after a terminal row.
     """
     ends = np.flatnonzero(terminated)
     starts = np.append(0, ends + 1)

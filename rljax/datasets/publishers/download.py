@@ -1,8 +1,7 @@
 """Files of datasets: where they are kept, and how they are downloaded.
 
-An interrupted download continues where it stopped (HTTP Range on a `.part` file), unlike one of the
-package `pooch`. A file gets its name only when it is complete. A side file, `NAME.json`, stores its
-length and SHA-256, so that a file that is cut later is noticed.
+A `.part` file continues an interrupted download (HTTP Range), and gets its name when complete.
+`NAME.json` stores its length and SHA-256.
 """
 
 from __future__ import annotations
@@ -45,12 +44,11 @@ def find(
 ) -> Path:
     """The path of `file`, a name or a path below the folder of its `family` ("d4rl", ...).
 
-    The search covers `root(folder)/family`, `root(folder)` and the folders `others`, where the
-    family's own library keeps files. A missing file is fetched from `url`, if `download`; see
-    `fetch`.
+    It is searched in `root(folder)/family`, `root(folder)` and the folders `others` of the family's
+    own library, and else fetched from `url`, if `download`.
 
-    Raises `ValueError` if the file is missing and cannot be downloaded (the message says which file
-    to put where), or if its length has changed since the download.
+    Raises `ValueError` if the file is missing and cannot be downloaded, with the place to put it,
+    or if its length has changed since the download.
     """
     home = root(folder) / family
     for candidate in (home / file, root(folder) / file, *(Path(other) / file for other in others)):
@@ -72,12 +70,12 @@ def find(
 def fetch(
     url: str, path: Path, *, checksum: str | None = None, progress: Progress | None = None
 ) -> Path:
-    """Download `url` to `path`. If an earlier attempt left `path.part`, continue with it.
+    """Download `url` to `path`, continuing a `path.part` of an earlier attempt.
 
     `progress` is a bar by default, if standard error is a terminal. Raises `OSError` for errors of
-    the network or the server, and if the connection breaks three times in a row without receiving
-    any data; the data so far are kept. Raises `ValueError` if the file's checksum is not `checksum`
-    ("md5:..." or "sha256:..."); the file is removed.
+    the network or the server, and if the connection breaks three times in a row without any data;
+    the data so far are kept. Raises `ValueError` and removes the file if its checksum is not
+    `checksum` ("md5:..." or "sha256:...").
     """
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -126,9 +124,9 @@ def source(path: Path) -> str | None:
 
 
 def known(path: Path) -> dict[str, Any]:
-    """The facts that `place` wrote beside `path`; {} if there are none.
+    """The facts that `place` wrote beside `path`, or {}.
 
-    Raises `ValueError` for a side file that holds something else.
+    Raises `ValueError` for another side file.
     """
     side = _side(path)
     if not side.is_file():
@@ -150,7 +148,7 @@ def known(path: Path) -> dict[str, Any]:
 
 
 def _receive(url: str, part: Path, name: str, progress: Progress) -> None:
-    """Append the missing rest of `url` to `part`.
+    """Append the rest of `url` to `part`.
 
     Raises `OSError` if the connection ends too early.
     """

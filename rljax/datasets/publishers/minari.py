@@ -1,10 +1,9 @@
 """Minari's datasets, read with h5py. `rljax.datasets.publishers.minari_writing` writes them.
 
-A dataset is a folder `ID/data` with `metadata.json` and `main_data.hdf5`, in which each
-`episode_<i>` holds `observations` (T+1 rows), `actions`, `rewards`, `terminations` and
-`truncations` (T rows each), and maybe `infos`: see `rljax.datasets.formats.minari_arrays`. Every
-successor is stored, also the one of the last action, so that no row is dropped. The metadata may
-hold references, and name environments: see `rljax.datasets.publishers.minari_environments`.
+A folder `ID/data` holds `metadata.json` and `main_data.hdf5`, in which each `episode_<i>` has
+`observations` (T+1 rows, so that no row is dropped), `actions`, `rewards`, `terminations` and
+`truncations` (T rows each), and maybe `infos`. The metadata may hold references, and name
+environments.
 
 Source: Younis et al., Minari, https://zenodo.org/records/13767625; Farama-Foundation/Minari at
 1880118.
@@ -58,7 +57,7 @@ def load(
 ) -> OfflineDataset:
     """The dataset called `name`. `search` are other arguments of `rljax.datasets.load`.
 
-    For ids that `names` does not list, such as a user's own, only the local folders are searched.
+    Ids that `names` does not list are searched in local folders only.
     """
     identity = _identity(name)
     known = f"minari/{identity}" in names()
@@ -93,8 +92,8 @@ def read(
 ) -> OfflineDataset:
     """The dataset in `folder`, which holds `data/metadata.json` and `data/main_data.hdf5`.
 
-    Raises `ValueError` for a folder that is incomplete, for encoded images, for spaces that agents
-    cannot see, and for everything that `rljax.datasets.load` refuses.
+    Raises `ValueError` for an incomplete folder, encoded images, spaces that agents cannot see, and
+    all that `rljax.datasets.load` refuses.
     """
     folder = Path(folder)
     metadata = _metadata(folder)
@@ -286,7 +285,6 @@ def _metadata(folder: Path) -> dict[str, Any]:
 
 
 def _specs(metadata: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The specifications of the environments of recording and evaluation; {} for a missing one."""
     specs = [
         dict(schema.mapping(_json(metadata.get(key)), METADATA, key))
         for key in ("env_spec", "eval_env_spec")
@@ -314,7 +312,6 @@ def _json(value: Any) -> Any:
 
 
 def _bounds(action_space: Any, action_bounds: Any, name: str) -> Any:
-    """The bounds of the actions: those of their space, or `action_bounds` if it has none."""
     if not action_space or action_space["type"] != "Box":
         return action_bounds
     low, high = np.ravel(action_space["low"]), np.ravel(action_space["high"])

@@ -1,8 +1,5 @@
-"""The environments of Minari's datasets: which one evaluates, with which arguments and time limit.
-
-The metadata specify the environment of the recording, `env_spec`, and maybe another one for
-evaluation, `eval_env_spec`, which then counts: AntMaze and PointMaze evaluate with fixed goals in
-mazes of their own. docs/datasets.md has the rules.
+"""The environments of Minari's datasets: which one evaluates, with which arguments and time limit;
+docs/datasets.md has the rules.
 
 A file must not run code. Of the modules that metadata name, only those in `PACKAGES` are imported,
 and only arguments that cannot be paths are used (`rljax.trust.unsafe_argument`).
@@ -21,8 +18,7 @@ from rljax.datasets.formats.schema import is_count
 from rljax.datasets.publishers import d4rl
 from rljax.trust import unsafe_argument
 
-# Packages that may be imported because metadata name them. An environment of any other package must
-# be registered already, or the user names it.
+# Packages that may be imported because metadata name them.
 PACKAGES = ("ale_py", "gymnasium_robotics", "minigrid")
 # Wrappers that do not change the task, or that rljax replaces by its own.
 HARMLESS = {
@@ -39,9 +35,10 @@ RENAMED = {"pointmaze": "maze2d"}  # Minari's name of a task -> D4RL's
 
 
 def named(spec: dict[str, Any]) -> str | None:
-    """The name of the environment with this specification, with package and arguments.
+    """The name of the environment with this specification, with package and arguments; None without
+    an id.
 
-    None if it has no id. Raises `ValueError` if rljax cannot make this very environment.
+    Raises `ValueError` if rljax cannot make this very environment.
     """
     identity, arguments = spec.get("id"), spec.get("kwargs") or {}
     if not identity:
@@ -82,8 +79,8 @@ def limit(
 ) -> int | None:
     """The time limit of evaluation, in environment steps, from two specifications.
 
-    Without one in `evaluation`, it is D4RL's for data of a hand, or else the registered one. None
-    for environments that are not registered yet: making one then applies its own.
+    Without one in `evaluation`, it is D4RL's for data of a hand, or else the registered one; None
+    for environments that are not registered yet, which apply their own.
     """
     time_limit = steps(evaluation)
     if time_limit is not None:
@@ -107,10 +104,7 @@ def steps(spec: dict[str, Any]) -> int | None:
 
 
 def original(name: str) -> str | None:
-    """D4RL's newest id of a dataset: "d4rl/pen-human-v1" for "minari/D4RL/pen/human-v2".
-
-    None for datasets that are not D4RL's, as "mujoco/...".
-    """
+    """D4RL's newest id of a dataset, if any: "d4rl/pen-human-v1" for "minari/D4RL/pen/human-v2"."""
     match = re.fullmatch(r"(?:minari/)?D4RL/([^/]+)/(.+)-v\d+", name)
     if match is None:
         return None
@@ -148,7 +142,6 @@ def _registration(identity: Any) -> Any:
 
 
 def _require_no_wrappers(spec: dict[str, Any], known: Any) -> None:
-    """Raise `ValueError` for wrappers that change the task and are not registered with it."""
     recorded = spec.get("additional_wrappers") or []
     if not isinstance(recorded, list) or not all(isinstance(wrapper, dict) for wrapper in recorded):
         raise ValueError("its environment's 'additional_wrappers' must be a JSON array of objects.")

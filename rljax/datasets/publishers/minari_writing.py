@@ -28,16 +28,15 @@ def write_minari(
     env: str | None = None,
     **metadata: Any,
 ) -> Path:
-    """Write `dataset` as the Minari dataset `identity`, such as "hopper/medium-v0", to the folder
-    where Minari keeps its datasets, and return that.
+    """Write `dataset` as the Minari dataset `identity`, such as "hopper/medium-v0", to Minari's
+    folder of datasets, and return its own.
 
-    Reading gives back the same transitions, environment and references. The package makes the
-    environment; `env` names it in place of the data set. `metadata` are other arguments of Minari's
-    `create_dataset_from_buffers`, such as `author`.
+    The package makes the environment; `env` names it in place of the data set. `metadata` are other
+    arguments of Minari's `create_dataset_from_buffers`, such as `author`.
 
     Raises `ValueError` if the package is missing, if `identity` is taken, if a successor within an
-    episode is not the next observation (Minari stores each observation once), and if the data set
-    names an environment of an unknown module, which would be imported: give it as `env`.
+    episode is not the next observation (Minari stores each once), and, without `env`, if the data
+    set's environment is of an unknown module, which would be imported.
     """
     module = (dataset.env or "").rpartition(":")[0]
     if env is None and module not in ("", *PACKAGES):

@@ -1,12 +1,10 @@
-"""NeoRL-2's datasets: near-real tasks with delays, external factors and safety constraints.
+"""NeoRL-2's datasets of near-real tasks.
 
 A file holds `obs` [M, O], `action` [M, A], `next_obs` [M, O], `reward` [M], `done` [M] and
-`truncated` [M]. Successors are stored, so no row is dropped. "neorl2/Pipeline-v0" is the training
-split, "neorl2/Pipeline-v0-val" the validation split. References, limits and checksums are the
-package's [1, envs/info.py], which lacks the files that its environments need (0.0.1).
+`truncated` [M]. "neorl2/Pipeline-v0" is the training split, "neorl2/Pipeline-v0-val" the validation
+split. References, limits and checksums are the package's (0.0.1) [1, envs/info.py].
 
-[1] Gao et al., NeoRL-2: Near Real-World Benchmarks for Offline Reinforcement Learning with Extended
-    Realistic Scenarios, arXiv:2503.19267; polixir/NeoRL2.
+[1] Gao et al., arXiv:2503.19267; polixir/NeoRL2.
 """
 
 from __future__ import annotations

@@ -1,11 +1,8 @@
-"""OGBench's datasets: trajectories without a task, and the single tasks that the package defines on
-them. docs/datasets.md lists the forms of their names.
+"""OGBench's datasets, without a task or with one of the package's.
 
-A file holds `observations` [M, O], `actions` [M, A] and `terminals` [M], which is 1 at the last row
-of a trajectory. That row holds its last observation and no transition, and is dropped. The
-successor of every other row is the next row's observation. These terminals are never ends of the
-environment, and become `truncated`. Files may also hold the simulator's `qpos` [M, ...] and
-`button_states` [M, buttons].
+A file holds `observations` [M, O], `actions` [M, A], `terminals` [M] and perhaps the simulator's
+`qpos` [M, ...] and `button_states` [M, buttons]. Terminals mark a trajectory's last observation,
+which is no transition and is dropped; the row before becomes `truncated`.
 
 Without a task all rewards are 0, and no row is terminal. Those of a task depend on the state in
 which the action is taken (since ogbench 1.2.0):
@@ -13,15 +10,12 @@ which the action is taken (since ogbench 1.2.0):
     mazes, soccer        r = 1[position within the goal's tolerance] - 1
     cubes, scene, puzzle r = (parts in place) - (parts); a cube, a drawer and a window are in place
                          within 4 cm
-    terminated           all parts are in place, whether the trajectory continues or not
+    terminated           all parts are in place
 
-So a trajectory that stays at the goal gives many episodes of length 1.
+Goals and tolerances in ogbench.json are those of ogbench 1.2.2, and the rules of its
+relabel_utils.py.
 
-Goals and tolerances in ogbench.json were read from the environments of ogbench 1.2.2, and the rules
-from its relabel_utils.py.
-
-Source: Park et al., OGBench: Benchmarking Offline Goal-Conditioned RL, arXiv:2410.20092;
-seohongpark/ogbench.
+Source: Park et al., OGBench, arXiv:2410.20092; seohongpark/ogbench.
 """
 
 from __future__ import annotations
@@ -157,8 +151,7 @@ def parse(name: str) -> Name:
 def read(path: Path, name: str, parts: Name, *, clip_actions: bool = False) -> OfflineDataset:
     """The dataset in the .npz file `path`, relabelled if `parts` names a task.
 
-    Raises `ValueError` for a file that lacks an array that is needed, also for relabelling, and for
-    everything that `rljax.datasets.load` refuses.
+    Raises `ValueError` as `rljax.datasets.load`, also for missing arrays of relabelling.
     """
     path = Path(path)
     relabels = parts.task is not None
@@ -237,7 +230,6 @@ def relabel(parts: Name, file: Mapping[str, Any]) -> tuple[np.ndarray, np.ndarra
 
 
 def _relabelled(parts: Name, file: Mapping[str, Any], name: str) -> tuple[np.ndarray, np.ndarray]:
-    """`relabel` of the file called `name`. Raises `ValueError` for shapes of another task."""
     states = {key: schema.stored(schema.numbers(file[key], name, key)) for key in _needed(parts)}
     try:
         return relabel(parts, states)

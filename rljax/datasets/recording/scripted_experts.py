@@ -1,24 +1,15 @@
-"""Scripted experts that record OGBench's arm data: they move cubes, press buttons,
-and open drawers and windows.
+"""Scripted experts that record OGBench's arm data, by the published protocol:
 
-    rljax data record ogbench/cube-single-play-v0
-
-writes the file that `rljax.datasets.publishers.ogbench` reads, by the published protocol:
-
-    trajectory  1000 transitions, starting in a random scene. When the expert finishes a task, a new
-                random one follows, without an end or a reset.
-    play        a plan through key frames with random times, and noise of 0.1 that is smoothed over
-                half a step
+    trajectory  1000 transitions from a random scene, in which random tasks follow each other
+    play        key frames at random times, with noise of 0.1, smoothed over half a step
     noisy       a closed loop whose actions have Gaussian noise of [1, 1, 1, 3, 10] x, with x
                 uniform in [0, 0.1] per trajectory. The share `RANDOM` of actions is uniform.
-    stacking    each trajectory draws the share of cube tasks that stack a cube on another,
-                uniformly in `STACKING`
-    scene       a trajectory in which the cube leaves the view of the camera is recorded again
+    stacking    a share of cube tasks, uniform in `STACKING` per trajectory, stacks cubes
+    scene       trajectories in which the cube leaves the camera's view are recorded again
     number      `EPISODES` trajectories, and a tenth as many for validation
 
-Departs from the protocol: each trajectory has its own random numbers, derived from the seed and the
-trajectory's number, so that "-val" never repeats trajectories of training. Actions are rounded to
-float32 before the environment takes them, as they are stored.
+Departs from it: each trajectory's random numbers come from the seed and its number, and actions are
+rounded to float32 before the environment takes them.
 
 Source: Park et al., arXiv:2410.20092; seohongpark/ogbench, data_gen_scripts/generate_manipspace.py
 and commands.sh.
@@ -99,9 +90,8 @@ def record(
 ) -> Path:
     """Record a dataset such as "ogbench/cube-single-play-v0" to the .npz file `path`; return it.
 
-    It holds the arrays of `Collector.trajectory`, one trajectory after the other. Finished
-    trajectories are kept in the folder `path.parts` until all are complete, so that the same call
-    continues after an interruption.
+    It holds the arrays of `Collector.trajectory` in turn. The folder `path.parts` keeps finished
+    ones until the end, so that the same call continues after an interruption.
 
     Args:
         path: by default where `rljax.datasets.load` finds the published file.
@@ -109,8 +99,7 @@ def record(
         seed: with their number, determines trajectories.
         processes: how many record in parallel.
         length: transitions of a trajectory.
-        progress: called with the trajectories so far and in all. The default is a bar, or lines
-            without a terminal.
+        progress: called with the trajectories so far and in all; by default a bar or lines.
 
     Raises:
         ValueError: a name without an oracle, a missing package, an existing file, another suffix,
@@ -148,7 +137,7 @@ def record(
 
 
 class Collector:
-    """An environment, and the scripted experts that act in it. OGBench calls them oracles."""
+    """An environment, and its scripted experts, OGBench's oracles."""
 
     def __init__(self, task: RecordingTask) -> None:
         """Raises `ImportError` if the package is missing."""
@@ -168,8 +157,8 @@ class Collector:
     def trajectory(self, number: int) -> dict[str, np.ndarray]:
         """The arrays of trajectory `number`, M = length + 1 rows each.
 
-        `observations` [M, O], `actions` [M, 5], `qpos` and `qvel` [M, ...] float32, `terminals` [M]
-        bool, and `button_states` [M, buttons] int64 if there are buttons.
+        They are `observations` [M, O], `actions` [M, 5], `qpos` and `qvel` [M, ...] float32,
+        `terminals` [M] bool, and perhaps `button_states` [M, buttons] int64.
         """
         seed, oracle_seed, own_seed = self.task.seeds(number)
         before = np.random.get_state()  # the oracles draw from NumPy's global generator

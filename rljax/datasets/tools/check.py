@@ -17,7 +17,7 @@ AT_BOUND = 1e-6  # largest distance from -1 or 1 of an action at the bound
 BLOCK = 1 << 16  # rows per step: no temporary array is as large as the dataset
 BLOCK_BYTES = 1 << 25  # of observations per step
 OBSERVED = ("float32", "uint8", "bool")  # dtypes of the arrays of an observation
-# These spoil learning. All other findings are warnings: they may be intended.
+# These spoil learning; other findings may be intended.
 ERRORS = (
     "wrong_dtype",
     "not_finite",
@@ -162,9 +162,9 @@ def _ends(dataset: OfflineDataset) -> Iterator[Finding]:
 
 
 def not_following(dataset: OfflineDataset, tolerance: float = 1e-5) -> np.ndarray:
-    """The rows within episodes whose successors differ from the next rows' observations.
+    """The rows within episodes whose successors differ from the next observations.
 
-    `tolerance` is relative to 1 plus the size of a number.
+    `tolerance` is relative to 1 plus a number's size.
     """
     inside = np.flatnonzero(~dataset.last[:-1])
     marked = np.zeros(dataset.num, np.bool_)
@@ -196,7 +196,7 @@ def _successors(dataset: OfflineDataset) -> Iterator[Finding]:
 
 def _duplicates(dataset: OfflineDataset) -> Iterator[Finding]:
     code = np.zeros(dataset.num, np.uint64)
-    # A 64-bit hash of each row: two different rows of a million share one with odds of 1 in 10^7.
+    # 64-bit hashes of rows: two of a million are equal with odds of 1 in 10^7.
     for name in ("observation", "action", "reward"):
         for _, array in columns(dataset.transitions, name):
             for bits in _words(array):

@@ -1,8 +1,7 @@
-"""Corruption of a data set by RIQL's protocol, for every agent that learns from a data set.
+"""Corruption of a data set by RIQL's protocol.
 
-The protocol is that of Yang et al., arXiv:2310.12955, as implemented in their code: attack.py of
-github.com/YangRui2015/RIQL at cc07d81, called [2] here. docs/datasets.md has examples, and says
-what differs from [2].
+The protocol is that of Yang et al., arXiv:2310.12955, in their code [2]: attack.py of
+github.com/YangRui2015/RIQL at cc07d81.
 """
 
 from __future__ import annotations
@@ -30,14 +29,14 @@ FIELDS: dict[str, str] = {
 REWARD_SCALE = 30.0  # random rewards lie in +-30 scale
 STEPS, STEP_SIZE, EPSILON = 100, 0.01, 1e-8  # of Adam
 CHUNKS = 10  # parts of the corrupted rows; a loss is the mean over one part
-ROWS = 2_048  # attacked in one call: few enough for a cache or a small GPU with many critics
+ROWS = 2_048  # attacked in one call: few enough for a cache
 
 
 @dataclasses.dataclass(frozen=True)
 class Attacker:
     """One learner of a run; `rljax.runs.policies.attackers.load_attacker` makes it."""
 
-    module: Any  # has `value` and `act` of the agent, for observations as the data have them
+    module: Any  # takes observations as the data have them
     state: Any
     config: Any
     spec: EnvSpec
@@ -55,33 +54,12 @@ def corrupt(
     seed: int = 0,
     attacker: Attacker | None = None,
 ) -> OfflineDataset:
-    """A copy of the data set in which one or several elements are corrupted in part of the rows.
+    """A copy of the data set with elements corrupted in part of the rows.
 
-    A row is corrupted where U(0, 1) < `rate`, drawn anew for each element. "dynamics" is
-    `next_observation`; the `observation` of the next row does not change. With std, the standard
-    deviation of the whole column, x becomes
-
-        random        x + U(-scale, scale) std; a reward becomes 30 U(-scale, scale)
-        adversarial   x + z std, where 100 gradient steps in z within [-scale, scale] lower a value;
-                      a reward r becomes -scale r
-
-    The values are those of any agent with a `value` of observation and action:
-
-        observation   Q(s + z std, a)
-        action        Q(s, a + z std)
-        dynamics      Q(s' + z std, pi(s' + z std)), pi the attacker's greedy policy
-
-    As in [2], where this may not have been intended:
-
-    - z starts at 2 scale std (U(0, 1) - 1/2), and is multiplied by the std once more at the end. It
-      is clipped to [-scale, scale] only after the first step.
-    - Adam's state is reset after every step, so that each is 0.01 scale long unless the gradient,
-      of a mean over a tenth of the corrupted rows, is about 1e-8 or smaller.
-    - Actions are not clipped to [-1, 1].
-    - Of several elements, the attack on a later one sees the earlier ones already corrupted.
-
-    Masks and random noise equal those of [2] bit for bit, for equal rows and seeds; the first z
-    does not.
+    docs/datasets.md says how each element changes. A row is corrupted where U(0, 1) < `rate`, drawn
+    anew for each element; later attacks see earlier elements corrupted. z starts at 2 scale std
+    (U(0, 1) - 1/2), and Adam is reset after every step. Masks and random noise, but not the first
+    z, equal those of [2] bit for bit.
 
     Raises `ValueError` for an unknown element, a rate outside [0, 1], a negative scale, a missing
     attacker, and one without values of actions or with other dimensions.
@@ -150,7 +128,6 @@ def _elements(what: Any) -> list[str]:
 
 
 def _require_fit(attacker: Attacker | None, dataset: OfflineDataset) -> None:
-    """Raise `ValueError` for no attacker, one of other spaces, and one without values."""
     if attacker is None:
         raise ValueError(
             "how is 'adversarial', which needs an attacker: a run with critics, such as one of "
@@ -174,7 +151,6 @@ def _require_fit(attacker: Attacker | None, dataset: OfflineDataset) -> None:
 
 
 def _has_values(attacker: Attacker) -> bool:
-    """Whether the agent's `value` maps observations [B, O] and actions [B, A] to [B]."""
     module, spec = attacker.module, attacker.spec
     if not module.has_value:
         return False
@@ -224,8 +200,7 @@ def _perturbation(
 ) -> np.ndarray:
     """The perturbation of `rows` [M] of an element: z std [M, D], float32.
 
-    A loss is a mean over a chunk of rows. It is a weighted sum here, so that one program serves
-    all chunks.
+    Means over chunks of rows are weighted sums, so that one program serves all chunks.
     """
     number = len(rows)
     generator = np.random.default_rng([seed, list(FIELDS).index(element)])

@@ -1,17 +1,14 @@
 """Selective transition correction (STC): data of other dynamics, corrected to the target's [1].
 
-Three models learn from the target's rows: I(s, s') the action between two states, R(s, a) the
-reward, F(s, a) the next state. For a row (s, a, r, s') of the source:
+Models of the target's rows predict I(s, s') the action, R(s, a) the reward, F(s, a) the next state.
+For a row (s, a, r, s') of the source:
 
   a^ = I(s, s')                                              clipped to the bounds
   r^ = r + clip(grad_a R(s, a) . (a^ - a), -c, c)            to first order
   (a^, r^) replaces (a, r) where |F(s, a^) - s'| < |F(s, a) - s'|   in standard deviations of the
                                                                     target's s' - s
 
-Terminal rows stay as they are, since their successors are not always recorded.
-
-There is no code of the authors. Ours: the models (MLPs of two layers, early stopping), c = one
-standard deviation of the target's rewards, and the norm.
+Terminal rows stay as they are. The authors have no code; ours are the models, c and the norm.
 
 [1] Selective transition correction, arXiv:2602.05776
 """
@@ -44,8 +41,8 @@ def correct(
     """The corrected rows of `source`, called `name`.
 
     `reward_limit` is c in standard deviations of the target's rewards. `provenance["correction"]`
-    holds the share of corrected rows, and the errors of the models on held-out rows. Raises
-    `ValueError` for data of other spaces, pictures, discrete actions, and too few rows.
+    holds the share of corrected rows, and the models' errors on held-out rows. Raises `ValueError`
+    for data of other spaces, pictures, discrete actions, and too few rows.
     """
     if any(not data.is_plain or data.discrete for data in (source, target)):
         raise ValueError(

@@ -1,4 +1,4 @@
-"""A summary of a dataset in numbers, and a figure of the lengths and returns of its episodes."""
+"""A summary of a dataset in numbers, and a figure of its episodes."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ COLOUR = "#0072B2"  # Okabe and Ito's blue
 def describe(dataset: OfflineDataset) -> dict[str, Any]:
     """A summary of a dataset that can be written as JSON.
 
-    It holds `mean`, `std`, `min`, `median` and `max` of rewards, and, of complete episodes, of
-    returns, lengths (steps), normalised scores and sums of signals, where there are any.
+    It has `mean`, `std`, `min`, `median` and `max` of rewards and, over complete episodes, of
+    returns, lengths (steps), and any normalised scores and sums of signals.
     """
     returns, transitions = dataset.returns(), dataset.transitions
     described: dict[str, Any] = {
@@ -52,7 +52,7 @@ def describe(dataset: OfflineDataset) -> dict[str, Any]:
 def draw(dataset: OfflineDataset, path: Path) -> Path:
     """Draw histograms of returns and lengths of complete episodes to `path`, and return it.
 
-    Raises `ValueError` if the suffix is not in `SUFFIXES`, or if no episode is complete.
+    Raises `ValueError` for a suffix not in `SUFFIXES`, or without complete episodes.
     """
     path = Path(path)
     if path.suffix.lower() not in SUFFIXES:
@@ -66,7 +66,7 @@ def draw(dataset: OfflineDataset, path: Path) -> Path:
     import matplotlib
     from matplotlib.figure import Figure
 
-    # Without pyplot there is no display and no global state. The salt makes SVG files of equal data
+    # Without pyplot there is no global state. The salt makes SVG files of equal data
     # equal.
     with matplotlib.rc_context({"font.size": 9, "svg.hashsalt": "rljax", "svg.fonttype": "none"}):
         figure = Figure(figsize=(8.4, 3.6), layout="constrained")

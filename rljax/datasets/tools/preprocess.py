@@ -1,7 +1,6 @@
-"""Preprocessing of datasets: reward transforms, and the choice of trajectories.
+"""Reward transforms, and the choice of trajectories.
 
-Reward transforms are affine, r' = scale r + shift, for learning only. They follow the code behind
-published results: those in `CONSTANT`, and
+Transforms are affine, r' = scale r + shift, for learning only: those in `CONSTANT`, and
 
     return_range   1000 r / (max - min of the trajectories' returns)   IQL on locomotion [3]
     standardise    (r - mean) / standard deviation of the rows         Diffusion-QL on Adroit [8]
@@ -24,7 +23,8 @@ import numpy as np
 
 from rljax.agent import Transition, difference, shown
 from rljax.buffers import PART, RewardTransform, frames
-from rljax.datasets.dataset import FIELDS, OfflineDataset, cut, nearest
+from rljax.datasets.dataset import FIELDS, OfflineDataset, cut
+from rljax.spec import nearest
 
 # Scale and shift of the transforms that are the same for all data.
 CONSTANT: dict[str, tuple[float, float]] = {
@@ -43,8 +43,8 @@ REST = tuple(name for name in FIELDS if name not in ("observation", "next_observ
 def reward_transform(name: RewardTransform, dataset: OfflineDataset) -> tuple[float, float]:
     """`(scale, shift)` of the transform called `name`.
 
-    "return_range" uses `iql_returns`. "standardise" divides by N - 1 in the deviation, like
-    PyTorch. Raises `ValueError` for an unknown name, and if all returns or rewards are equal.
+    "return_range" uses `iql_returns`. "standardise" divides by N - 1 in the deviation. Raises
+    `ValueError` for an unknown name, and if all returns or rewards are equal.
     """
     if name in CONSTANT:
         return CONSTANT[name]
@@ -78,8 +78,7 @@ def iql_returns(dataset: OfflineDataset) -> np.ndarray:
 
     A trajectory ends at a terminal row, at a row whose successor is further than 1e-6 from the next
     row's observation, and at the last row [3, dataset_utils.py]. The data's own marks count instead
-    where observations are not vectors, and where observations or successors were corrupted on
-    purpose: every corrupted row would be an end.
+    where observations are not vectors, and in corrupted observations or successors.
     """
     transitions, starts = dataset.transitions, dataset.episode_starts
     corrupted = {note["what"] for note in dataset.provenance.get("corruptions") or ()}
@@ -99,9 +98,8 @@ def top_fraction(dataset: OfflineDataset, fraction: float, discount: float = 1.0
     """The best trajectories by discounted return, in recorded order.
 
     Of K trajectories, including one that the end of the file cut, max(1, floor(fraction K)) are
-    kept. CORL does the same, but splits trajectories of more than 1000 steps; the first table of
-    %BC took a fraction of the steps (Chen et al., arXiv:2106.01345, section 5.1). Raises
-    `ValueError` if `fraction` is not in (0, 1] or `discount` not in [0, 1].
+    kept. CORL also splits trajectories of more than 1000 steps. Raises `ValueError` if `fraction`
+    is not in (0, 1] or `discount` not in [0, 1].
     """
     if not 0 < fraction <= 1:
         raise ValueError(
@@ -122,10 +120,10 @@ def row_weights(
 ) -> np.ndarray:
     """[N] float64: the probability to draw each row.
 
-    "return": proportional to exp(score / alpha), where the score is the undiscounted return of the
-    row's trajectory, scaled to [0, 1] over the trajectories. "advantage": the same with the return
-    minus a linear fit of returns on first observations. Both are Hong et al.'s (arXiv:2306.13085;
-    Improbable-AI/harness-offline-rl). "top": equal on the rows that `top_fraction` keeps with
+    "return": proportional to exp(score / alpha), the score being the trajectory's undiscounted
+    return, scaled to [0, 1] over the trajectories. "advantage": the same with the return minus a
+    linear fit on first observations. Both are of arXiv:2306.13085
+    (Improbable-AI/harness-offline-rl). "top": equal on the rows that `top_fraction` keeps with
     `share`, else 0.
 
     Raises `ValueError` if there is only one trajectory, or if all have the same score.
@@ -154,7 +152,7 @@ def row_weights(
 
 
 def effective_sizes(dataset: OfflineDataset, probability: np.ndarray) -> dict[str, float]:
-    """The numbers of rows and of trajectories, and how many of equal weight each is worth."""
+    """The numbers of rows and of trajectories, and of equally weighted ones that each is worth."""
     trajectories = np.add.reduceat(probability, dataset.episode_starts)
     return {
         "rows": dataset.num,
@@ -192,8 +190,8 @@ def _best(returns: np.ndarray, fraction: float) -> np.ndarray:
 def join(parts: Sequence[OfflineDataset], name: str, mark: bool = False) -> OfflineDataset:
     """Join datasets, in their order. Environment, references and bounds are those of the first.
 
-    With `mark`, the signal "part" of each row is the number of its data set, from 0. Raises
-    `ValueError` if dimensions, bounds or signals differ.
+    With `mark`, the signal "part" numbers each row's data set from 0. Raises `ValueError` if
+    dimensions, bounds or signals differ.
     """
     first, *others = parts
     for part in others:
@@ -234,7 +232,7 @@ def join(parts: Sequence[OfflineDataset], name: str, mark: bool = False) -> Offl
 
 
 def require_labels(dataset: OfflineDataset, labels: Sequence[str], agent: str) -> None:
-    """Raise `ValueError` for a label that the agent needs and the data set lacks."""
+    """Raise `ValueError` for a missing label that the agent needs."""
     for label in labels:
         if label not in dataset.transitions.extras:
             raise ValueError(
@@ -246,8 +244,8 @@ def require_labels(dataset: OfflineDataset, labels: Sequence[str], agent: str) -
 def subset(dataset: OfflineDataset, rows: Any, why: str = "chosen rows") -> OfflineDataset:
     """The dataset of some rows, given as a mask [N] bool or as rising indices.
 
-    If the row after a kept row is left out, the trajectory is cut there. Raises `ValueError` if no
-    row is left, or if indices do not rise or are out of range.
+    A trajectory is cut where the row after a kept one is left out. Raises `ValueError` if no row is
+    left, or if indices do not rise or are out of range.
     """
     rows = np.asarray(rows)
     if rows.dtype == np.bool_ and rows.shape == (dataset.num,):

@@ -1,14 +1,15 @@
-"""Conservative penalties: critics are held low at actions that the data lack.
+"""Conservative penalties on values of actions that the data lack.
 
-Q critics, pi policy, a the data's action; a_k with density p_k: 3 N candidates, as many of
-U[-1, 1]^A, of pi(.|s) and of pi(.|s')
+With the data's action a, and 3 N candidates a_k of density p_k, N each of U[-1, 1]^A, pi(.|s),
+pi(.|s'):
+
   G    = T log sum_k exp((Q(s, a_k) - log p_k) / T) - Q(s, a)    the gap
   P    = w G, or m (w G - tau)                                   with a multiplier m
   L(m) = -P                                                      [1, eq. 30], learnt as log m
 
 T gap_temperature, w penalty_weight, tau target_gap. P is that of [1, eq. 4].
 
-[1] Kumar et al., Conservative Q-Learning for Offline RL, arXiv:2006.04779
+[1] Kumar et al., arXiv:2006.04779
 """
 
 from __future__ import annotations
@@ -80,10 +81,10 @@ def candidates(policy: Any, key: Array, number: int) -> Candidates:
 def next_values(
     target_critic: Any, batch: Transition, samples: Candidates, backup: Backup
 ) -> Array:
-    """The smallest value [B] of an action in s'; actions come first in `samples`.
+    """The smallest value [B] of an action in s', without entropy; actions come first in `samples`.
 
-    It is the policy's first, or the best of N: by each critic before the smallest is taken ("max"),
-    or by the smallest ("max_of_min"). No entropy is in it.
+    The action is the policy's first, or the best of N: by each critic before the smallest is taken
+    ("max"), or by the smallest ("max_of_min").
     """
     best = backup in ("max", "max_of_min")
     action = samples.next_action[1:] if best else samples.next_action[:1]

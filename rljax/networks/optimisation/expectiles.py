@@ -2,7 +2,7 @@
 
   L(V) = mean [ |tau - 1(u < 0)| u^2 ],  u = Q(s, a) - V(s)
 
-[1] Kostrikov et al., Offline RL with Implicit Q-Learning, arXiv:2110.06169
+[1] Kostrikov et al., arXiv:2110.06169
 """
 
 from __future__ import annotations

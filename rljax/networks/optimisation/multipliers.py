@@ -1,4 +1,4 @@
-"""Multipliers: how much a policy minds a cost, so that it stays within a limit.
+"""Multipliers, which weigh a cost so that it stays within a limit.
 
 J mean cost of the episodes that have ended since the last time, d the limit, nu >= 0 the
 multiplier:
@@ -7,12 +7,11 @@ multiplier:
   pid        I  <- max(0, I + J - d)
              nu <- max(0, K_P (J - d) + K_I I + K_D max(0, J - J_before))      [2, alg. 2]
 
-Where no episode has ended, nothing moves. `dual` solves for the multiplier of one step within a
-trust region [3].
+Where no episode has ended, nothing moves. `dual` is for one step within a trust region [3].
 
 [1] Ray et al., Benchmarking Safe Exploration in Deep Reinforcement Learning, 2019
-[2] Stooke et al., PID Lagrangian Methods, arXiv:2007.03964
-[3] Achiam et al., Constrained Policy Optimization, arXiv:1705.10528
+[2] Stooke et al., arXiv:2007.03964
+[3] Achiam et al., arXiv:1705.10528
 """
 
 from __future__ import annotations
@@ -130,9 +129,9 @@ def create_costs(num_envs: int) -> Costs:
 def observe(
     costs: Costs, cost: Array, ended: Array, discount: Number
 ) -> tuple[Costs, Array, Weighted]:
-    """Count the costs of a rollout [T, E]; `ended` [T, E] marks the last steps of episodes.
+    """Count the costs of a rollout [T, E]; `ended` [T, E] marks last steps of episodes.
 
-    Returns the counts, the costs [T, E] divided by the std of their discounted sum, and J, with
+    Returns the counts, the costs [T, E] divided by the std of their discounted sum, and J, of
     weight 0 where no episode ended.
     """
     running, sums = normalise.running_sums(costs.running, cost, ended)
@@ -171,8 +170,8 @@ def dual(q: Array, r: Array, s: Array, excess: Array, kl_limit: Number) -> Dual:
     """Minimise g.x where e + b.x <= 0 and x.Hx / 2 <= D, with e `excess`, D `kl_limit`; [3, eq.
     12].
 
-    q = g.H^-1 g, r = g.H^-1 b, s = b.H^-1 b, [] each. The dual in lambda has two parts, each with
-    its maximum in closed form: nu = (lambda e - r) / s where this is above 0, elsewhere nu = 0.
+    q = g.H^-1 g, r = g.H^-1 b, s = b.H^-1 b, [] each. The dual in lambda has two parts, each with a
+    maximum in closed form: nu = (lambda e - r) / s where this is above 0, else nu = 0.
     """
     least = 1e-12  # of lambda and s
     radius, floor = 2.0 * kl_limit, jnp.maximum(s, least)

@@ -1,4 +1,4 @@
-"""Numbers that change linearly during a run: learning rates and shares of random actions."""
+"""Numbers that change linearly during a run."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def decayed(
 ) -> Any:
     """A learning rate [] after `updates` [] of `steps_per_update` environment steps.
 
-    It falls to 0 within `decay_steps`; None: it stays as it is.
+    It falls to 0 within `decay_steps`; None: constant.
     """
     if decay_steps is None:
         return rate

@@ -12,9 +12,8 @@ from rljax.networks.optimisation.trained import parameters_of
 
 
 def polyak(online: Any, target: Any, rate: Number) -> Any:
-    """Targets moved towards the online parameters: (1 - rate) target + rate online, leaf by leaf.
-
-    `online` may be `Trained`. Collections of a `Network` are averaged like its parameters.
+    """Targets moved towards `online`, perhaps `Trained`: (1 - rate) target + rate online, leaf by
+    leaf, collections too.
     """
     online = parameters_of(online)
     return jax.tree.map(lambda new, old: old + rate * (new - old), online, target)
@@ -30,5 +29,5 @@ def polyak_every(period: int, step: Array, online: Any, target: Any, rate: Numbe
 
 
 def copy(tree: Any) -> Any:
-    """A copy of every leaf: targets that share the online network's buffers cannot be donated."""
+    """A copy of every leaf: shared buffers cannot be donated."""
     return jax.tree.map(jnp.copy, tree)

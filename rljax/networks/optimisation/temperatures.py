@@ -1,17 +1,14 @@
-"""Temperatures: the weights of a policy's entropy, learnt so that the entropy meets a target.
-
-alpha temperature, H the policy's entropy
+"""Temperatures alpha, learnt so that a policy's entropy H meets a target:
 
   L(alpha) = log alpha (H - target_entropy)    Stable-Baselines3
        or    alpha (H - target_entropy)        [1, eq. 18]
 
-Adam moves log alpha in both. The first form's steps are smaller while alpha is small. For policies
-that are a softmax of values:
+Adam moves log alpha in both. For a softmax of values:
 
   L(alpha) = mean (H(softmax(Q(s, .) / alpha)) - target_entropy)^2    [2], its code
 
-[1] Haarnoja et al., Soft Actor-Critic Algorithms and Applications, arXiv:1812.05905
-[2] Ghugare et al., On (the Role of Iterative) Computation and RL, arXiv:2602.05999
+[1] Haarnoja et al., arXiv:1812.05905
+[2] Ghugare et al., arXiv:2602.05999
 """
 
 from __future__ import annotations

@@ -1,15 +1,12 @@
 """Eligibility traces, and optimisers that learn with them from one transition at a time.
 
-Elsayed et al., Streaming Deep Reinforcement Learning Finally Works, arXiv:2410.14606. For
-parameters w, their trace e, the gradient g of what a positive error should raise, such as V(s) or
-log pi(a|s), and the temporal-difference error delta:
+Elsayed et al., arXiv:2410.14606. For parameters w with trace e, the gradient g of what a positive
+error should raise, such as V(s), and the temporal-difference error delta:
 
   e <- gamma lambda e + g
   M  = alpha kappa max(|delta|, 1) |e|_1          the 1-norm is over all parameters
   w <- w + alpha / max(M, 1) delta e
   e <- 0                                          when an episode ends, or credit assignment does
-
-No step overshoots the error that it should remove, which M estimates, by more than 1 / kappa.
 """
 
 from __future__ import annotations
@@ -47,8 +44,7 @@ def obgd(
 ) -> optax.GradientTransformationExtraArgs:
     """Overshooting-bounded gradient descent: `update(gradient, state, error=delta, reset=end)`.
 
-    Updates are added, as by `optax.apply_updates`: this is ascent, not descent. `error` [] is
-    delta; `reset` [] bool clears the trace after this step.
+    Added updates ascend. `error` [] is delta; `reset` [] bool clears the trace after this step.
     """
 
     def init(params: Any) -> ObGDState:
@@ -82,7 +78,7 @@ def adaptive_obgd(
 
       v <- beta v + (1 - beta) (delta e)^2,   e~ = e / sqrt(v / (1 - beta^t) + epsilon)
 
-    beta is `second_moment_decay`. A reset does not clear v.
+    A reset does not clear v.
     """
 
     def init(params: Any) -> AdaptiveObGDState:
@@ -126,7 +122,7 @@ def optimiser(
 
 
 def restart(state: Any) -> Any:
-    """A pytree, such as a State, in which all traces are 0: their episode was lost."""
+    """A pytree in which all traces are 0: their episode was lost."""
     return zeroed(state, (ObGDState, AdaptiveObGDState), "trace")
 
 

@@ -14,10 +14,9 @@ from rljax.agent import Array, Metrics, Number
 
 
 class Trained(struct.PyTreeNode):
-    """A network, several of them or an array, with its optimiser's state.
+    """One or several networks, or an array, with their optimiser's state.
 
-    An agent makes the optimiser from its Config in each update, so that a learning rate can be
-    traced.
+    An agent makes the optimiser anew in each update, so that a learning rate can be traced.
 
       critic = Trained.create(network, optax.adam(config.critic_lr))
       critic, metrics = critic.step(optax.adam(config.critic_lr), critic_loss, state, batch)
@@ -40,9 +39,7 @@ class Trained(struct.PyTreeNode):
         loss: Callable[..., tuple[Array, Metrics]],
         *arguments: Any,
     ) -> tuple[Trained, Metrics]:
-        """Take one step down the gradient of `loss(parameters, *arguments)`: a scalar [] and
-        metrics.
-        """
+        """One step down the gradient of `loss(parameters, *arguments)`: a scalar [] and metrics."""
         gradient, metrics = jax.grad(loss, has_aux=True)(self.parameters, *arguments)
         return self.apply(optimiser, gradient), metrics
 
@@ -54,9 +51,9 @@ class Trained(struct.PyTreeNode):
     ) -> tuple[Trained, Metrics]:
         """`step` for a network with collections, such as batch statistics.
 
-        The loss returns a scalar [] and a pair: the network of `network.apply_mutable` and metrics.
-        Parameters move from where they were. The optimiser must leave leaves without a gradient as
-        they are: Adam does, weight decay does not.
+        The loss returns a scalar [] and a pair: the network of `apply_mutable` and metrics. The
+        optimiser must leave leaves without a gradient as they are: Adam does, weight decay does
+        not.
         """
         gradient, (moved, metrics) = jax.grad(loss, has_aux=True)(self.parameters, *arguments)
         return self.replace(parameters=moved).apply(optimiser, gradient), metrics
@@ -68,11 +65,10 @@ class Trained(struct.PyTreeNode):
         batch: Any,
         number: int,
     ) -> tuple[Trained, Metrics]:
-        """`step` for the mean loss over a batch [B, ...], in `number` equal parts one after
-        another.
+        """`step` for the mean loss over a batch [B, ...], in `number` equal parts in turn.
 
-        `loss(parameters, part)` takes a part [B / number, ...], which may fit into a CPU's cache
-        where the batch does not. Metrics are means over the parts.
+        `loss(parameters, part)` takes a part [B / number, ...], which may fit into a CPU's cache.
+        Metrics are means over the parts.
         """
         parts = jax.tree.map(lambda x: x.reshape(number, -1, *x.shape[1:]), batch)
         slope = jax.grad(loss, has_aux=True)
@@ -86,9 +82,7 @@ class Trained(struct.PyTreeNode):
         loss: Callable[..., tuple[Array, Metrics]],
         batches: tuple[Any, ...],
     ) -> tuple[Trained, Metrics]:
-        """Take a `step` for each of N batches: further arguments of the loss [N, ...]. Metrics are
-        [N].
-        """
+        """A `step` for each of N batches: arguments of the loss [N, ...]. Metrics are [N]."""
 
         def learn(trained: Trained, batch: tuple[Any, ...]) -> tuple[Trained, Metrics]:
             return trained.step(optimiser, loss, *batch)
@@ -98,7 +92,7 @@ class Trained(struct.PyTreeNode):
     def apply(
         self, optimiser: optax.GradientTransformation, gradient: Any, **signals: Any
     ) -> Trained:
-        """Take one step along a `gradient`; `signals` are for optimisers such as with traces."""
+        """One step along a `gradient`; `signals` are for optimisers such as with traces."""
         changes, optimiser_state = optimiser.update(
             gradient, self.optimiser_state, self.parameters, **signals
         )
@@ -108,9 +102,8 @@ class Trained(struct.PyTreeNode):
 def clipped(
     optimiser: optax.GradientTransformation, max_norm: Number
 ) -> optax.GradientTransformation:
-    """An optimiser on gradients with a norm of at most `max_norm` over all parameters.
-
-    0 is no limit.
+    """An optimiser on gradients with a norm over all parameters of at most `max_norm`; 0 is no
+    limit.
     """
     limit = jnp.where(jnp.asarray(max_norm) > 0, max_norm, jnp.inf)
     return optax.chain(optax.clip_by_global_norm(limit), optimiser)

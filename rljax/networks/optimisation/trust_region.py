@@ -1,11 +1,12 @@
-"""One step inside a trust region: natural gradients and a backtracking line search.
+"""One step inside a trust region, by natural gradients and a line search.
 
-theta parameters in one vector, H the Hessian of the KL divergence at theta, delta its limit
+For parameters theta [N] and the Hessian H of the KL divergence:
+
   H v        = d/d theta (dKL/d theta . v) + damping v      Fisher-vector product
   H x        = g                                            solved by conjugate gradients
   theta_new  = theta + beta^k change                        the first k that is accepted
 
-Schulman et al., Trust Region Policy Optimization, arXiv:1502.05477, appendix C.
+Schulman et al., arXiv:1502.05477, appendix C.
 """
 
 from __future__ import annotations
@@ -76,8 +77,7 @@ def fisher_vector_product(
 ) -> Callable[[Array], Array]:
     """The function that maps a vector [N] to (H + damping I) v [N].
 
-    H is the Hessian at `point` [N] of `kl`, from parameters [N] to a divergence []. The product is
-    the gradient of its slope along v.
+    H is the Hessian of `kl`, from parameters [N] to a divergence [], at `point` [N].
     """
     _, hessian_product = jax.vjp(jax.grad(kl), point)
 
@@ -101,7 +101,7 @@ def line_search(
 ) -> LineSearch:
     """Shorten a `change` [N] of `start` [N] until `accepts(parameters)` [] is true.
 
-    Each of at most `most` tries is `backtrack` times as long as the one before.
+    Each of at most `most` tries is `backtrack` times as long as the last.
     """
 
     def refused(carry: tuple[Array, Array, Array]) -> Array:

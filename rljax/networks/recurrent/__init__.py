@@ -1,3 +1,1 @@
-"""Layers that repeat: memories from one observation to the next,
-and torsos that think about one in several steps.
-"""
+"""Layers that repeat: memories, and torsos that think in several steps."""

@@ -1,6 +1,6 @@
-"""A memory of attention to the last steps: the gated Transformer-XL [1].
+"""The gated Transformer-XL [1], a memory of attention to the last steps.
 
-[1] Parisotto et al., Stabilizing Transformers for Reinforcement Learning, arXiv:1910.06764
+[1] Parisotto et al., arXiv:1910.06764
 [2] Dai et al., Transformer-XL, arXiv:1901.02860
 """
 
@@ -24,8 +24,8 @@ GATE_BIAS = 2.0  # of the gates, so that blocks begin near the identity; [1]
 class GTrXL(Module):
     """Gated Transformer-XL.
 
-    Its memory holds the `inputs` [..., L, m] of each block in the last L steps, the newest last,
-    without gradient, and how many are `known` [...]: of this episode.
+    Its memory holds the `inputs` [..., L, m] of each block in the last L steps, newest last,
+    without gradient, and how many are this episode's, `known` [...].
     """
 
     hidden: tuple[int, ...]

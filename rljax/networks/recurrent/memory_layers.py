@@ -1,12 +1,10 @@
 """The layers of `rljax.networks.memories`; gtrxl's are in `attention`.
 
-Each maps features `x` [T, ..., m] and a memory [..., M...] to outputs [T, ..., h], the memory after
-the last step, and outputs for `successor` [T, ..., m] or None: see `Remembering`. Unlike Flax's
-cells, they multiply the inputs of all steps at once, and a kernel's gradient is one product over
-all steps.
+Each maps features `x` [T, ..., m], a memory [..., M...] and `successor` [T, ..., m] or None as
+`Remembering` does, to outputs [T, ..., h]. All steps' inputs are multiplied at once.
 
 [1] Orvieto et al., LRU, arXiv:2303.06349
-[2] Tallec and Ollivier, Can recurrent neural networks warp time?, arXiv:1804.11188
+[2] Tallec and Ollivier, arXiv:1804.11188
 """
 
 from __future__ import annotations
@@ -40,10 +38,10 @@ Gates = Callable[[Any, Any, Any], Any]  # of a memory and the products of inputs
 
 
 class Cell(NamedTuple):
-    """One recurrent layer, whose next memory is `gates(memory, prepare(x), products(kernels,
-    biases, h))`.
+    """A recurrent layer, whose next memory is `gates(memory, prepare(x), products(kernels, biases,
+    h))`.
 
-    Each gate has its own arrays: the CPU computes slices of one array one number at a time.
+    Each gate has its own arrays: the CPU computes slices of one array slowly.
     """
 
     prepare: Callable[[Array], tuple[Array, ...]]  # inputs' products, for all steps at once

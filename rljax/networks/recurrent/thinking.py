@@ -115,8 +115,8 @@ class ThinkingIRU(Module):
         """Of a cell's f and then its i: the product of x [..., 2 m], the kernel of h [m, 2 m], its
         sums, the bias.
 
-        Normalisation comes after the product, so that x is multiplied once: LN(z) W = (z W' -
-        mean(z) 1 W') / std(z) + shift W, with W' the rows of W times their scale.
+        Normalisation comes after the product: LN(z) W = (z W' - mean(z) 1 W') / std(z) + shift W,
+        with W' the rows of W times their scale.
         """
         width = x.shape[-1]
         kernel_init, bias_init = initialisers(self.initialisation, 2 * width, 1.0)

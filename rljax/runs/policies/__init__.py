@@ -1,3 +1,1 @@
-"""The trained policies of a run: loaded, evaluated, filmed, attacked,
-and data collected with them.
-"""
+"""The trained policies of a run."""

@@ -1,4 +1,4 @@
-"""Data sets from our own runs: transitions of a trained policy, or of the replay of training.
+"""Data sets from our own runs.
 
 D4RL's recipe (Fu et al., arXiv:2004.07219, section 5) with the sources of `record`:
 
@@ -7,8 +7,6 @@ D4RL's recipe (Fu et al., arXiv:2004.07219, section 5) with the sources of `reco
     medium-replay  "replay" of that run
     expert         "exploring" of a run that was trained to the end
     medium-expert  `datasets.join` of medium and expert, with equal numbers of transitions
-
-A frame of pictures is stored once, for successors and stacks of later observations too.
 """
 
 from __future__ import annotations
@@ -56,12 +54,10 @@ def record(
     - "policy": the policy plays without exploration.
     - "exploring": the policy plays with the exploration of training.
     - "random": uniform actions.
-    - "replay": the learner's replay in the last checkpoint, from the oldest row on. It may have
-      fewer.
+    - "replay": the learner's replay in the last checkpoint, oldest row first, perhaps fewer.
 
-    The first three play `num_envs` environments on the host. They follow one another in the data
-    set; the last episode of each is cut off. Reference returns are those of D4RL's task of this
-    name, if any.
+    The first three play `num_envs` environments on the host, in turn in the data set, where each
+    one's last episode is cut off. References are D4RL's for this task.
 
     Raises `ValueError` for a run or a source that does not fit, for more transitions than fit in
     memory, and for code that this folder may not run.
@@ -118,9 +114,9 @@ def record(
 def demonstrated(
     env: str, *, steps: int, seed: int = 0, name: str = "recorded"
 ) -> datasets.OfflineDataset:
-    """A data set of whole episodes that the task `env` shows itself: about `steps` transitions.
+    """About `steps` transitions of whole episodes that the task `env` shows itself.
 
-    Raises `ValueError` for a task that shows none, and for fewer steps than an episode has.
+    Raises `ValueError` for a task that shows none, or fewer steps than an episode.
     """
     task: Any = envs.make(env).environment if envs.is_compiled(env) else None
     if not hasattr(task, "demonstrations"):
@@ -178,8 +174,8 @@ def roll_out(
 ) -> Transition:
     """`steps` transitions of E environments on the host, environment by environment.
 
-    `choose` maps observations [E, O...] and the steps since their resets [E] to actions [E, ...].
-    The first `size` numbers of vectors stay.
+    `choose` maps observations [E, O...] and steps since resets [E] to actions [E, ...]. The first
+    `size` numbers of vectors stay.
     """
     observation = hosted.reset(environment_seeds(seed, TRAIN, number=hosted.num_envs))
     store = PictureStore(hosted.spec, observation)
@@ -217,7 +213,6 @@ def random_actions(generator: np.random.Generator, spec: EnvSpec, observation: A
 
 
 def _require_room(spec: EnvSpec, steps: int) -> None:
-    """Raise `ValueError` where transitions do not fit in memory twice, as for a time."""
     each = 16 + 4 * max(spec.action_size if not spec.discrete else len(spec.choices), 1)
     for part in jax.tree.leaves(spec.observation):
         size = math.prod(part.shape) * part.dtype.itemsize
@@ -353,7 +348,7 @@ def of_ring(
 ) -> Transition:
     """The first `steps` transitions of a learner's ring, environment by environment.
 
-    Of extras, `signals` stay. Pictures that the ring stores once are `Frames`.
+    Of extras, `signals` stay. Pictures stored once are `Frames`.
     """
     size = int(ring.drawable)
     order: Any = ((int(ring.position) - size + np.arange(size)) % ring.capacity).reshape(
@@ -389,9 +384,8 @@ def of_ring(
 
 
 def _in_turn(transitions: Transition, steps: int) -> Transition:
-    """The first `steps` of transitions [T, E, ...], environment by environment.
-
-    The last row of each environment ends an episode.
+    """The first `steps` of transitions [T, E, ...], environment by environment, each ending an
+    episode.
     """
     length, number = transitions.reward.shape
     flat = jax.tree.map(lambda x: np.concatenate(np.swapaxes(x, 0, 1))[:steps], transitions)

@@ -34,13 +34,12 @@ def evaluate_run(
     """Play `episodes` complete episodes with each learner.
 
     Returns the learners' records, their summary, and the cost of an action, ready for JSON; scores
-    for a run from data with reference returns, in its own environment.
+    only in the environment of data with references.
 
     `config` has new values of settings that the agent's `acting` names. With `hold`, the policy
-    decides once in `hold` steps and sees nothing in between: it emits a sequence of actions if it
-    can, or else repeats one.
+    decides once in `hold` steps: it emits a sequence of actions if it can, or else repeats one.
 
-    Raises `ValueError` where the environment does not fit the policy, and all errors of `load_all`.
+    Raises `ValueError` where the environment does not fit the policy, and the errors of `load_all`.
     """
     episodes = configuration.integer(episodes, "episodes")
     seed = configuration.integer(seed, "seed", 2**63)

@@ -34,7 +34,7 @@ def load_all(
     `rljax.training.named_code.PARTS` are in use.
 
     Raises `ValueError` where `out` is not a run, for code in these parts that it may not run, and
-    for settings that an evaluation may not change; `CheckpointError` without a usable checkpoint.
+    for other settings; `CheckpointError` without a usable checkpoint.
     """
     folder = arguments.run_folder(out)
     described, settings, module, trained = _read(folder, parts)
@@ -61,7 +61,7 @@ def load_all(
 
 
 def load_named(folder: Folder, option: str = "--from", advice: str = "") -> Policies:
-    """The last policies of a run that an option names. Raises `ValueError` without any."""
+    """The last policies of an option's run. Raises `ValueError` without any."""
     try:
         return load_all(folder)
     except (ValueError, checkpoints.CheckpointError) as error:
@@ -72,7 +72,7 @@ def load_named(folder: Folder, option: str = "--from", advice: str = "") -> Poli
 
 
 def base(out: str | Path | Folder) -> Base:
-    """The policy of the first learner of the run in `out`, as another agent's input.
+    """The first learner's policy of the run in `out`, as another agent's input.
 
     Raises `ValueError` where there is none, or it remembers.
     """
@@ -111,9 +111,9 @@ def load(
 def read_changes(
     out: str | Path | Folder, texts: Mapping[str, Sequence[str]]
 ) -> dict[str, list[Any]]:
-    """Values of settings for acting by name, read from the command line's texts.
+    """Values of settings for acting by name, from the command line's texts.
 
-    Raises `ValueError` for other settings, for texts that are no values, and where `out` is no run.
+    Raises `ValueError` for other settings or texts, and where `out` is no run.
     """
     _, settings, module, config = _read(arguments.run_folder(out), ("agent",))
     values: dict[str, list[Any]] = {}

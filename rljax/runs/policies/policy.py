@@ -101,16 +101,16 @@ class Policy:
     ) -> Any:
         """Actions for one observation of the environment, or for N with a leading axis.
 
-        Observations are what `reset` and `step` return; actions are of the action space, or in
-        [-1, 1] for environments inside the program, those of `rljax.envs.make`.
+        Observations are those of `reset` and `step`, actions of the action space, or in [-1, 1]
+        with `rljax.envs.make`.
 
-        With `normalised`, observations may be as agents see them, float32 [O...] or [N, O...], and
-        actions are in [-1, 1], or count from 0, as `rljax.envs.make_hosted` takes them. Where
-        `info` says which actions are allowed, give `mask=info["action_mask"]`.
+        With `normalised`, both may be as `rljax.envs.make_hosted` has them: float32 [O...] or [N,
+        O...], and actions in [-1, 1], or from 0. Where `info` says which actions are allowed, give
+        `mask=info["action_mask"]`.
 
         Policies that observe the time, or that remember, need `step`, the steps since the reset of
-        each observation. They remember the calls since step 0, for each of N environments. Noise
-        lasts for several steps with `explore` and `step` only.
+        each observation; they remember the calls since step 0. Noise lasts for several steps with
+        `explore` and `step` only.
 
         Raises `ValueError` for other observations, and for a `step` that does not fit the call
         before.

@@ -33,8 +33,7 @@ def play(
     max_steps: int = 1_000,
     output: Path | None = None,
 ) -> Sequence[Path]:
-    """Film one episode, and return the written files: an MP4 file, and for brax/ environments also
-    Brax's HTML view.
+    """Film one episode, and return the written files: MP4, and for brax/ environments HTML too.
 
     Raises `ValueError` for an environment that cannot be rendered.
     """
@@ -77,7 +76,6 @@ def tell(
 
 
 def _player(folder: Folder, learner: int, best: bool, seed: int) -> tuple[str, str, Policy, int]:
-    """The run's environment, its name as agents observe it, the policy, the episode's seed."""
     policies = load_all(folder, best=best, parts=PARTS)
     policy = Policy(policies, learner)
     name = policies.settings.evaluated_in
@@ -148,10 +146,10 @@ def told(environment: AutoReset, states: Iterable[Any], colours: bool) -> Iterat
 
 
 def brax(environment: AutoReset, states: Iterable[Any], path: Path) -> list[Path]:
-    """Film an episode of a Brax environment, and write Brax's HTML view beside the video.
+    """Film an episode of a Brax environment, with Brax's HTML view beside the video.
 
     Without a display, call `rendering.choose_renderer` before anything imports Brax. Raises
-    `ValueError` where the video cannot be drawn; the HTML view is then still there.
+    `ValueError`, after the HTML view, where the video cannot be drawn.
     """
     from brax.io import html, image
 

@@ -1,6 +1,6 @@
-"""Estimators of the values of one run, and bootstrap intervals.
+"""Estimators and bootstrap intervals of one run's values.
 
-None, in JSON, is NaN. All raise `ValueError` where there are no values.
+None is NaN. All raise `ValueError` where there are no values.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ def mean(values: ArrayLike, axis: int | None = None) -> Any:
 def iqm(values: ArrayLike, axis: int | None = None, counts: ArrayLike | None = None) -> Any:
     """Interquartile mean along `axis`, or of all values.
 
-    It is the mean of N values without the N // 4 lowest and the N // 4 highest, and NaN where a
-    value is NaN. Whole numbers `counts` [N] say how often each value along the axis counts.
+    It is the mean without the N // 4 lowest and highest of N values, and NaN where one is NaN.
+    Whole numbers `counts` [N] say how often each value along the axis counts.
 
-    Source: Agarwal et al., Deep Reinforcement Learning at the Edge of the Statistical Precipice,
-    arXiv:2108.13264, section 4.3, trimmed as by `scipy.stats.trim_mean(values, 0.25)`.
+    Source: Agarwal et al., arXiv:2108.13264, section 4.3, trimmed as by
+    `scipy.stats.trim_mean(values, 0.25)`.
     """
     values = _nonempty(values, axis)
     values = values.ravel() if axis is None else np.moveaxis(values, axis, -1)
@@ -53,8 +53,8 @@ def iqm(values: ArrayLike, axis: int | None = None, counts: ArrayLike | None = N
 def frequency_averaged(returns: Sequence[float], holds: Sequence[int]) -> float:
     """The area under `returns` over ascending `holds`, by trapezoids, divided by their range.
 
-    Divided by the largest known return in the environment, it is the frequency-averaged score of
-    Patel and Siegelmann, arXiv:2410.08979.
+    Divided by the environment's largest known return, it is the frequency-averaged score of
+    arXiv:2410.08979.
     """
     if len(holds) == 1:
         return float(returns[0])
@@ -65,8 +65,8 @@ def frequency_averaged(returns: Sequence[float], holds: Sequence[int]) -> float:
 def interval(values: ArrayLike, statistic: Statistic = iqm) -> tuple[Any, Any]:
     """95 % bootstrap intervals (low, high), each [...], over the last axis of `values` [..., N].
 
-    Each resample draws the same N. The bounds are NaN for a single value, and where a value is not
-    finite. With fewer than about 10 learners the interval is narrower than its level promises.
+    Bounds are NaN for a single value, and where one is not finite. Below about 10 learners the
+    interval is narrower than its level promises.
     """
     values = _nonempty(values, -1)
     number = values.shape[-1]
@@ -89,8 +89,8 @@ def bootstrap(
 ) -> tuple[np.ndarray, np.ndarray]:
     """The bounds (low, high), each [...], of the share `level` of resampled statistics.
 
-    `resample(generator, number)` draws `number` samples of `size` values with replacement, and
-    returns their statistics [..., number].
+    `resample(generator, number)` returns the statistics [..., number] of so many samples of `size`
+    values with replacement.
 
     Raises `ValueError` for a level outside (0, 1), or no resamples.
     """

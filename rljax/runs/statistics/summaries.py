@@ -1,7 +1,7 @@
 """Summaries of the evaluations of one run: the final and the best ones, expected bests, curves.
 
-Each learner (one seed) counts once, with the mean of its episodes: they share its weights, and do
-not show how another seed would perform. A single learner has no interval over learners.
+Each learner counts once, with the mean of its episodes, which do not show how another seed would
+perform.
 """
 
 from __future__ import annotations
@@ -27,14 +27,12 @@ def summarise(evaluations: Sequence[Record]) -> dict[str, Any]:
 
     An entry has `step`, `mean` and `iqm` (of the learners' mean returns), `interval` ([low, high],
     the 95 % bootstrap interval of that IQM over learners), `score` and `success` (means), perhaps
-    `signals` (means of their sums over episodes by name), and `learners`: of each its `learner`,
-    `seed`, `step`, and the same numbers over its episodes. A number is None where it does not
-    exist: the interval of a single learner or episode, a score or success that the environment
-    does not give, and anything from a return that is not finite.
+    `signals` (mean sums over episodes by name), and `learners`: each one's `learner`, `seed`,
+    `step`, and the same numbers over its episodes. Missing numbers are None, such as a single
+    learner's interval, and so are those of returns that are not finite.
 
     `final` is the last step at which every learner was evaluated. `best` is the first step with the
-    highest mean over learners; in its list each learner has its own best step. A maximum over noisy
-    evaluations is optimistic: compare agents by `final`.
+    highest mean over learners; in its list each learner has its own.
     """
     table = _by_learner(evaluations)
     shared = sorted(set.intersection(*map(set, table.values()))) if table else []
@@ -61,10 +59,10 @@ FIELDS = {"return": "returns", "score": "scores", "success": "success"}
 
 
 def last_three(evaluations: Sequence[Record]) -> dict[str, float | None]:
-    """The mean return, score and success over the learners' last three evaluations, as in the
-    tables of OGBench and FQL.
+    """The mean return, score and success over the learners' last three evaluations, as in tables of
+    OGBench and FQL.
 
-    Those that a learner lacks are left out; those that are not finite are None.
+    Missing ones are left out; those that are not finite are None.
     """
     recent = [list(records.values())[-3:] for records in _by_learner(evaluations).values()]
     return {
@@ -80,13 +78,12 @@ def expected_best(evaluations: Sequence[Record], field: str = "returns") -> dict
     """The best policy to expect of n that are evaluated online: {n: expected best}, the mean over
     learners.
 
-    A learner has K policies, with the means x of their `field` ("returns", "scores" or "success")
-    in rising order. Over all choices of n of them, the mean of the best x is
-    sum_i x_i C(i - 1, n - 1) / C(K, n). The noise of the evaluations makes it optimistic. The n are
-    1, 2, 5, 10, 20, ... and K. Empty where a learner lacks the field.
+    A learner has K policies, with means x of their `field` ("returns", "scores" or "success") in
+    rising order. Over all choices of n, the mean of the best x is sum_i x_i C(i - 1, n - 1) / C(K,
+    n); noise makes it optimistic. The n are 1, 2, 5, 10, 20, ... and K. Empty where a learner lacks
+    the field.
 
-    Source: Kurenkov and Kolesnikov, Showing Your Offline Reinforcement Learning Work: Online
-    Evaluation Budget Matters, arXiv:2110.04156.
+    Source: Kurenkov and Kolesnikov, arXiv:2110.04156.
     """
     table = _by_learner(evaluations)
     if not table or not all(r.get(field) for records in table.values() for r in records.values()):
@@ -112,8 +109,8 @@ def learning_curve(
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     """A learning curve with its interval: (steps, statistic, low, high), each [S] float64.
 
-    `learner` of a record may be any hashable name. The interval of a single learner is over its
-    episodes; of several see `curve_over_learners`.
+    `learner` of a record may be any hashable name. A single learner's interval is over its
+    episodes, else see `curve_over_learners`.
     """
     table = _by_learner(evaluations)
     if len(table) != 1:
@@ -135,9 +132,8 @@ def curve_over_learners(
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     """The curve (steps, statistic, low, high), each [S], over learners: (steps, values), ascending.
 
-    It has the union of their steps, within the range that all of them cover; values between a
-    learner's steps are interpolated linearly. The arrays are empty where there is no such range.
-    `low` and `high` are NaN for a single learner, and where a value is not finite.
+    It has all their steps in the range that all cover, interpolated linearly, and is empty without
+    one. `low` and `high` are NaN for a single learner, and where a value is not finite.
     """
     if not learners:
         return np.empty(0), np.empty(0), np.empty(0), np.empty(0)
@@ -153,7 +149,7 @@ def curve_over_learners(
 
 
 def _by_learner(evaluations: Sequence[Record]) -> Records:
-    """Records by learner and step, both ascending; of two of one evaluation the later one."""
+    """Records by learner and step, ascending, the later of two of one evaluation."""
     table: dict[Hashable, dict[int, Record]] = {}
     for record in evaluations:
         table.setdefault(record["learner"], {})[record["step"]] = record
@@ -161,7 +157,7 @@ def _by_learner(evaluations: Sequence[Record]) -> Records:
 
 
 def _summary_entry(table: Records, step: int, steps: Mapping[Hashable, int]) -> dict[str, Any]:
-    """A summary's entry: over learners at `step`, and of each learner at its step of `steps`."""
+    """A summary's entry over learners at `step`, with each one's at its `steps`."""
     records = [by_step[step] for by_step in table.values()]
     return {
         "step": step,
@@ -190,7 +186,7 @@ def _means(returns: Sequence[float], records: Sequence[Record]) -> dict[str, Any
 
 
 def _mean_of(records: Sequence[Record], field: str) -> float | None:
-    """The mean over learners of the mean over episodes; None where a learner lacks the field."""
+    """The mean over learners of episodes' means; None if one lacks the field."""
     if not all(record.get(field) for record in records):
         return None
     return _finite_or_none(np.mean([mean(record[field]) for record in records]))
@@ -229,7 +225,7 @@ def results(
     offline: bool,
 ) -> dict[str, Any]:
     """The evaluations' part of a run's summary: over all learners, or for each of several
-    `settings`, pairs of values and the learners that have them.
+    `settings`, pairs of values and their learners.
 
     A run from data has the expected best, too.
     """
