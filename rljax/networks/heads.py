@@ -250,7 +250,7 @@ class HeadSettings(NamedTuple):
 
 @config
 class WithHead:
-    """Settings of how critics learn values, for an agent's Config."""
+    """Settings of how critics learn values: a base of an agent's Config."""
 
     value_head: Kind = "squared"  # by squared error, or by classes; arXiv:2403.03950
     bins: int = 101  # of two_hot and hl_gauss: classes of values; own choice
@@ -282,7 +282,7 @@ Name = Literal["none", "c51", "quantile"]
 
 @config
 class WithDistribution:
-    """Settings of what critics learn of the return, for an agent's Config."""
+    """Settings of what critics learn of the return: a base of an agent's Config."""
 
     loss: Literal["huber", "squared"] = "squared"  # of the error of a mean; huber in DQN
     distribution: Name = "none"  # of returns: their mean, or arXiv:1707.06887, arXiv:1710.10044

@@ -163,7 +163,7 @@ def sample(policy: SquashedGaussian, key: Array, memory: Any = None) -> tuple[Ar
 
 @config
 class WithEpsilon:
-    """Settings of a falling share of uniform actions, for an agent's Config."""
+    """Settings of a falling share of uniform actions: a base of an agent's Config."""
 
     epsilon_start: Share = 1.0  # share of uniform actions at first; DQN
     epsilon_end: Share = 0.05  # and at the end; CleanRL, 0.1 in DQN

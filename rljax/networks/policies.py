@@ -88,7 +88,7 @@ class RawActions:
 
 @config
 class WithImitation:
-    """Settings of imitations of data, for an agent's Config."""
+    """Settings of imitations of data: a base of an agent's Config."""
 
     log_std_min: LogStd = -5.0  # lower clip of log std; arXiv:2110.06169
     log_std_max: LogStd = 2.0  # upper clip of log std; arXiv:2110.06169

@@ -71,7 +71,7 @@ class TorsoSettings(NamedTuple):
 
 @config
 class WithThinking:
-    """Settings of torsos that may think, but see no pictures."""
+    """Settings of torsos that may think, but see no pictures: a base of an agent's Config."""
 
     acting: ClassVar[Acting] = Acting(settings=("compute",))
 
@@ -81,7 +81,7 @@ class WithThinking:
 
 @config
 class WithTorso:
-    """Settings of torsos, for an agent's Config."""
+    """Settings of torsos: a base of an agent's Config."""
 
     acting: ClassVar[Acting] = Acting(settings=("compute",))
 
@@ -94,7 +94,7 @@ class WithTorso:
 
 @config
 class WithMemoryAlone:
-    """Settings of a memory, for Configs without progressive loss."""
+    """Settings of a memory without progressive loss: a base of an agent's Config."""
 
     memory: memory_layers.Kind = "none"  # what is kept between steps: rljax/networks/memories.py
     memory_hidden: tuple[int, ...] = (64,)  # widths of the memory's layers
@@ -104,7 +104,7 @@ class WithMemoryAlone:
 
 @config
 class WithMemory(WithTorso, WithMemoryAlone):
-    """Settings of torsos and memories, for an agent's Config."""
+    """Settings of torsos and memories: a base of an agent's Config."""
 
 
 def check(spec: EnvSpec, settings: TorsoSettings, *hidden: tuple[int, ...]) -> None:

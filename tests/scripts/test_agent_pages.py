@@ -157,13 +157,8 @@ def test_inherited_fields_come_last_under_their_base_class() -> None:
     what `Config` says anew is not said twice.
     """
     table = agent_pages.config_table(DERIVED).splitlines()
-    first = (
-        "| **Settings of every agent that learns from data, and perhaps goes on online** (`buffers."
-    )
-    second = (
-        "| **Settings of agents that learn a temperature as SAC does** "
-        "(`temperatures.WithTemperature`)"
-    )
+    first = "| **Settings of agents that learn from data** (`buffers."
+    second = "| **Settings of a temperature learnt as in SAC** (`temperatures.WithTemperature`)"
     places = [i for i, line in enumerate(table) if line.startswith((first, second))]
     assert table[2:5] == [
         "| `batch_size` | `int >= 1` | `64` | rows of a batch; [1] |",

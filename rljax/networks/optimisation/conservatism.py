@@ -31,7 +31,7 @@ Multiplier = Annotated[float, Between(1e-8, 1e6)]
 
 @config
 class WithConservatism:
-    """Settings of a conservative penalty, for an agent's Config."""
+    """Settings of a conservative penalty: a base of an agent's Config."""
 
     penalty_weight: NonNegative = 10.0  # w, of the gap; CQL's code and CORL for gym
     num_actions: Count = 10  # N, candidates of each kind; CQL's code

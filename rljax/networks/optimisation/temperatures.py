@@ -30,7 +30,7 @@ Temperature = Annotated[float, Between(1e-8, None)]
 
 @config
 class WithTemperature:
-    """Settings of a temperature learnt as in SAC, for an agent's Config."""
+    """Settings of a temperature learnt as in SAC: a base of an agent's Config."""
 
     temperature_lr: NonNegative = 3e-4  # of Adam, for log alpha; arXiv:1812.05905
     init_temperature: Temperature = 1.0  # alpha at the start; SB3 "auto", CleanRL

@@ -87,7 +87,7 @@ def test_examples_are_written_as_agents_are(name: str) -> None:
     assert len(text.splitlines()) <= LINES
     assert test_style.misplaced(text) == []
     assert test_style.unexplained(text) == []
-    assert list(test_style.undocumented(ast.parse(text))) == []
+    assert list(test_style.undocumented(ast.parse(text), {})) == []
     match = registry.FIRST_LINE.fullmatch(text.split('"""')[1].splitlines()[0])
     assert match is not None
     assert match["family"] in registry.FAMILIES
