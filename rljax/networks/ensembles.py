@@ -184,15 +184,18 @@ def largest(values: Array, axis: int = 0) -> Array:
     return -smallest(-values, axis)
 
 
-def smallest_of_subset(values: Array, number: int | None, key: Array) -> Array:
+def smallest_of_subset(
+    values: Array, number: int | None, key: Array, with_replacement: bool = False
+) -> Array:
     """The smallest value [...] of `number` critics, drawn by `key` from the C of `values` [C, ...];
     None: of all.
 
     One subset serves the whole batch, as in REDQ (Chen et al., arXiv:2101.05982, algorithm 1).
+    Its critics are different ones, unless they are drawn `with_replacement`.
     """
     if number is None:
         return values.min(axis=0)
-    subset = jax.random.choice(key, values.shape[0], (number,), replace=False)
+    subset = jax.random.choice(key, values.shape[0], (number,), with_replacement)
     return values[subset].min(axis=0)
 
 

@@ -115,9 +115,9 @@ def test_updates_equal_the_papers(changes: dict[str, Any]) -> None:
 @jax.jit
 def critic_loss(state: calql.State, batch: Transition, config: calql.Config) -> tuple[Any, Any]:
     """The critics' loss with its metrics, and its gradient."""
-    samples = calql.candidates(state, batch, KEY, config)
+    part = (batch, calql.candidates(state, batch, KEY, config))
     loss = jax.value_and_grad(calql.critic_loss, has_aux=True)
-    return loss(state.critic.parameters, state, batch, samples, config)
+    return loss(state.critic.parameters, part, state, jax.random.fold_in(KEY, 1), config)
 
 
 def with_returns(low: float, high: float, known: bool = True) -> Transition:

@@ -67,19 +67,20 @@ class Trained(struct.PyTreeNode):
     def step_in_parts(
         self,
         optimiser: optax.GradientTransformation,
-        loss: Callable[[Any, Any], tuple[Array, Metrics]],
+        loss: Callable[..., tuple[Array, Metrics]],
         batch: Any,
         number: int,
+        *inputs: Any,
     ) -> tuple[Trained, Metrics]:
         """Take one step down the gradient of a mean over a batch [B, ...], in `number` equal parts.
 
-        The loss is `loss(parameters, part)` for a part [B / number, ...] of the batch. Gradients
-        and metrics are means over the parts, which are computed one after another: each may fit
-        into a CPU's cache where the whole batch does not.
+        The loss is `loss(parameters, part, *inputs)` for a part [B / number, ...] of the batch.
+        Gradients and metrics are means over the parts, which are computed one after another: each
+        may fit into a CPU's cache where the whole batch does not.
         """
         parts = jax.tree.map(lambda x: x.reshape(number, -1, *x.shape[1:]), batch)
         slope = jax.grad(loss, has_aux=True)
-        slopes = jax.lax.map(lambda part: slope(self.parameters, part), parts)
+        slopes = jax.lax.map(lambda part: slope(self.parameters, part, *inputs), parts)
         gradient, metrics = jax.tree.map(lambda x: x.mean(axis=0), slopes)
         return self.apply(optimiser, gradient), metrics
 
