@@ -10,7 +10,7 @@ all losses, y and P_c: agents/cql.py
   G_c      = mean [ T log sum_k exp((q_ck - log p_k) / T) - Q_c(s, a) ]
 
 Departs from the paper: defaults are those of the authors' code [2].
-A new episode's rows have no R before it ends.
+Online, new rows are drawn once their episode has ended.
 
 [1] Nakamoto et al., Calibrated Offline RL Pre-Training, arXiv:2303.05479
 [2] github.com/nakamotoo/Cal-QL
@@ -92,7 +92,8 @@ def experience(config: Config) -> buffers.Dataset:
     """Uniform batches with returns to go; half new online."""
     returns = buffers.ReturnToGo(discount=config.discount, failure=config.failure_reward)
     columns = (returns,) if config.calibrate else ()
-    online = buffers.Replay.of(config, columns=columns)
+    draw = buffers.EndedEpisodes() if config.calibrate else buffers.Uniform()
+    online = buffers.Replay.of(config, columns=columns, draw=draw)
     return buffers.Dataset.of(config, columns=columns, online=online)
 
 

@@ -26,7 +26,8 @@ class Mixed(Replay):
     transition of both sources is equally likely, so that the share falls as new experience grows.
     With (A, B, N) the share goes linearly from A to B while the first N new transitions come, and
     stays there. Where the data set has weights (`with_weights`), the share stays the same, and its
-    rows have other probabilities.
+    rows have other probabilities. While a learner has no new row that may be drawn, its batches are
+    of the data set alone.
     """
 
     offline_share: Any = 0.5  # in [0, 1), or "pooled", or (A, B, N); it shapes the program
@@ -73,14 +74,26 @@ class Mixed(Replay):
 
     def _shared(self, buffer: ReplayBuffer, data: Transition, keys: Array) -> Transition:
         offline = round(self.offline_share * self.batch_size)
-        old, new = self._both(buffer, data, keys, offline, self.batch_size - offline)
+        spare = self.batch_size if self.draw.may_be_empty else offline
+        old, new = self._both(buffer, data, keys, spare, self.batch_size - offline)
+        if self.draw.may_be_empty:
+            rest = jax.tree.map(lambda x: x[:, :, offline:], old)
+            old = jax.tree.map(lambda x: x[:, :, :offline], old)
+            new = choose(self._has_rows(buffer), new, rest)
         return jax.tree.map(lambda *parts: jnp.concatenate(parts, axis=2), old, new)
+
+    def _has_rows(self, buffer: ReplayBuffer) -> Array:
+        """Whether each learner [P] has new rows that may be drawn."""
+        number = lambda ring: self.draw.drawable(ring, self.num_envs).number  # noqa: E731
+        return jax.vmap(number, in_axes=(buffer.axes,))(buffer) > 0
 
     def _scheduled(self, buffer: ReplayBuffer, data: Transition, keys: Array) -> Transition:
         """Whole batches of both are drawn, for the share is known only when the program runs."""
         begin, end, steps = self.offline_share
         share = begin + (end - begin) * jnp.minimum(buffer.size / steps, 1.0)  # [], of all learners
         is_old = jnp.arange(self.batch_size) < jnp.round(share * self.batch_size)
+        if self.draw.may_be_empty:
+            is_old |= ~self._has_rows(buffer)[:, None, None]
         old, new = self._both(buffer, data, keys, self.batch_size, self.batch_size)
         return choose(jnp.broadcast_to(is_old, old.reward.shape), old, new)
 
@@ -98,8 +111,9 @@ class Mixed(Replay):
 
         def draw(ring: ReplayBuffer, key: Array) -> Transition:
             key, key_bits = jax.random.split(key) if weighted else (key, key)
+            drawable, row = self.draw.drawable(ring, self.num_envs)
             rows = jax.random.randint(
-                key, (self.num_updates, self.batch_size), 0, number + ring.drawable
+                key, (self.num_updates, self.batch_size), 0, number + drawable
             )
             is_old = rows < number
             old_rows = jnp.minimum(rows, number - 1)
@@ -108,7 +122,7 @@ class Mixed(Replay):
                     data, AliasDraws(old_rows, jax.random.bits(key_bits, rows.shape))
                 )
             old = rows_of(without_weights(data), old_rows)
-            new_rows = ring.row(jnp.maximum(rows - number, 0))
+            new_rows = row(jnp.maximum(rows - number, 0))
             new = with_columns(ring, new_rows, self, self.reward_affine)
             return choose(is_old, *_alike(old, self._as_data(new)))
 
