@@ -229,10 +229,9 @@ def update(
     """One update of the networks, alpha and m."""
     key_critic, key_actor = jax.random.split(key)
     whole = (batch, candidates(state, batch, key_critic, config))
-    inputs = (state, jax.random.fold_in(key_critic, 1), config)
+    inputs = (config.num_parts, state, jax.random.fold_in(key_critic, 1), config)
     adam = optax.adam(config.critic_lr)
-    number = config.num_parts
-    critic, metrics = state.critic.step_in_parts(adam, critic_loss, whole, number, *inputs)
+    critic, metrics = state.critic.step_in_parts(adam, critic_loss, whole, *inputs)
     target_critic = networks.polyak(critic, state.target_critic, config.target_rate)
     teacher = state
     if config.update_order == "critic_first":

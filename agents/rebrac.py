@@ -88,9 +88,8 @@ def experience(config: Config) -> buffers.Dataset:
 
 def schedule(config: Config, steps: float) -> Config:
     """Turn shares of the run into numbers of updates."""
-    names = ("decay_begin", "decay_end")
-    shares = {name: agent.in_steps(getattr(config, name), steps) for name in names}
-    return dataclasses.replace(config, **shares)
+    ends = [agent.in_steps(x, steps) for x in (config.decay_begin, config.decay_end)]
+    return dataclasses.replace(config, decay_begin=ends[0], decay_end=ends[1])
 
 
 def check(spec: EnvSpec, config: Config) -> None:
@@ -170,9 +169,8 @@ def critic_loss(
 
 def penalty_share(step: Array, config: Config) -> Array:
     """The share of beta_1 [] after `step` updates: 1, falling linearly to `penalty_end`."""
-    length = jnp.maximum(config.decay_end - config.decay_begin, 1.0)
-    fallen = jnp.clip((step - config.decay_begin) / length, 0.0, 1.0)
-    return 1.0 - (1.0 - config.penalty_end) * fallen
+    ends = jnp.stack([config.decay_begin, config.decay_end])
+    return jnp.interp(step, ends, jnp.stack([1.0, config.penalty_end]))
 
 
 # [1, eq. 6]

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 
 from rljax.agent import Array, Step, Transition
 from rljax.buffers.experience import declaration
-from rljax.buffers.replay import Draw, Drawable, Replay, Uniform, later_rows
+from rljax.buffers.replay import Draw, DrawableRows, Replay, Uniform, later_rows
 from rljax.buffers.storage.ring import ReplayBuffer
 
 BLOCK = 64  # steps of the episodes that go on, which are read at a time
@@ -214,7 +214,7 @@ class EndedEpisodes(Uniform):
                 "the environment is known: until one ends, batches are of the data set alone."
             )
 
-    def drawable(self, ring: ReplayBuffer, num_envs: int) -> Drawable:
+    def drawable(self, ring: ReplayBuffer, num_envs: int) -> DrawableRows:
         """The rows of one learner's ring whose episodes have ended."""
         steps = ring.drawable // num_envs
         ended = steps - open_steps(ring, num_envs)  # [E]
@@ -226,7 +226,7 @@ class EndedEpisodes(Uniform):
             later = steps - 1 - (number - begin[environment])
             return (ring.position - (later + 1) * num_envs + environment) % ring.capacity
 
-        return Drawable(ended.sum(), row)
+        return DrawableRows(ended.sum(), row)
 
 
 def open_steps(ring: ReplayBuffer, num_envs: int) -> Array:

@@ -17,7 +17,7 @@ from rljax.buffers.storage.ring import ReplayBuffer
 from rljax.system.hardware import nbytes
 
 
-class Drawable(NamedTuple):
+class DrawableRows(NamedTuple):
     """The rows of one learner's ring that may be drawn."""
 
     number: Array  # [] int32
@@ -72,10 +72,10 @@ class Draw:
         del pending, experience
         return ring
 
-    def drawable(self, ring: ReplayBuffer, num_envs: int) -> Drawable:
+    def drawable(self, ring: ReplayBuffer, num_envs: int) -> DrawableRows:
         """The rows of one learner's ring that may be drawn, with `num_envs` environments."""
         del num_envs
-        return Drawable(ring.drawable, ring.row)
+        return DrawableRows(ring.drawable, ring.row)
 
     def row_bytes(self, row: float) -> float:
         """Bytes of a row of a batch, where a stored transition has `row` bytes."""

@@ -173,7 +173,7 @@ PAIRS: dict[tuple[str, str], Pair] = {
         },
         moved=frozenset({"Config.normalise_observations"}),
     ),
-    ("cql", "calql"): Pair(lines=76, own={"init", "Config", "experience", "check", "critic_loss"}),
+    ("cql", "calql"): Pair(lines=77, own={"init", "Config", "experience", "check", "critic_loss"}),
     ("sac", "edac"): Pair(
         lines=157,
         own={"Config", "experience", "check", "init", "act", "critic_loss", "actor_loss", "update"},
