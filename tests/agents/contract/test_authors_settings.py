@@ -10,12 +10,16 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import jax
 import numpy as np
 import pytest
 
+from rljax.agent import EnvSpec
 from rljax.agents import calql, cql, rebrac, sac
 from rljax.training import registry
 
+KEY = jax.random.key(0)
+SPEC = EnvSpec("test/Example-v0", (3,), 2)
 MODULES = {"sac": sac, "cql": cql, "calql": calql, "rebrac": rebrac}
 LIMITS = {"log_std_min": math.log(1e-5), "log_std_max": math.log(10.0)}  # std in [1e-5, 10]
 
@@ -240,6 +244,8 @@ CASES: list[tuple[str, str | None, str, dict[str, Any]]] = [
     ("sac", "wsrl", "d4rl/antmaze-large-play-v2", ANTMAZE_WSRL),
     ("sac", "wsrl", "d4rl/pen-cloned-v1", ADROIT_WSRL),
     ("sac", "wsrl", "gymnasium_robotics:AdroitHandDoor-v1", ADROIT_WSRL),
+    ("sac", "wsrl", "my_module:door-binary-v0", ADROIT_WSRL),
+    ("sac", "wsrl", "my_module:kitchen-mixed-v0", KITCHEN_WSRL | KITCHEN_REWARDS),
     ("sac", "wsrl", "d4rl/kitchen-mixed-v0", KITCHEN_WSRL | KITCHEN_REWARDS),
     ("sac", "wsrl", "gymnasium_robotics:FrankaKitchen-v1", KITCHEN_WSRL),
     ("sac", "wsrl", "HalfCheetah-v5", LOCOMOTION_WSRL),
@@ -313,6 +319,12 @@ def test_wsrls_networks_fit_those_of_its_pretraining(data: str, environment: str
         assert getattr(first, field) == getattr(then, field), field
     assert first.critic_hidden == (then.critic_hidden or then.hidden)
     assert first.log_std_offset == 0.0
+    shapes = []
+    for module, config in ((MODULES[agent], first), (sac, then)):
+        state: Any = jax.eval_shape(lambda key, m=module, c=config: m.init(key, SPEC, c), KEY)
+        parts = [state.actor.parameters, state.critic.parameters, state.target_critic]
+        shapes.append(jax.tree_util.tree_leaves_with_path(jax.tree.map(lambda x: x.shape, parts)))
+    assert shapes[0] == shapes[1]
 
 
 @pytest.mark.parametrize("name", ["d4rl/pen-cloned-v1", "d4rl/antmaze-umaze-v2"])
