@@ -10,7 +10,7 @@ all losses, y and P_c: agents/cql.py
   G_c      = mean [ T log sum_k exp((q_ck - log p_k) / T) - Q_c(s, a) ]
 
 Departs from the paper: defaults are those of the authors' code [2].
-A new episode's rows have no R before it ends.
+Online, new rows are drawn once their episode has ended.
 
 [1] Nakamoto et al., Calibrated Offline RL Pre-Training, arXiv:2303.05479
 [2] github.com/nakamotoo/Cal-QL
@@ -29,16 +29,16 @@ from flax import struct
 
 from rljax import agent, buffers, networks
 from rljax.agent import Array, EnvSpec, Loss, Metrics, Transition
-from rljax.networks import distributions, encoders
+from rljax.networks import distributions, encoders, policies
 from rljax.networks.encoders import EncoderSettings
 from rljax.networks.optimisation import conservatism, temperatures
-from rljax.networks.optimisation.conservatism import Candidates
+from rljax.networks.optimisation.conservatism import Candidates, Part
 from rljax.networks.optimisation.temperatures import Temperature
 from rljax.requirements import Count, LogStd, NonNegative, Real, Share, Whole, Widths
 
 
 @agent.config
-class Config(buffers.DatasetSettings, conservatism.WithConservatism):
+class Config(buffers.DatasetSettings, conservatism.WithConservatism, policies.WithPolicyNetwork):
     """Hyperparameters; floats can differ between learners."""
 
     # Optimisation
@@ -46,13 +46,12 @@ class Config(buffers.DatasetSettings, conservatism.WithConservatism):
     critic_lr: NonNegative = 3e-4  # of Adam, log m too; [2]
     temperature_lr: NonNegative = 1e-4  # of Adam; [2]
     batch_size: int = 256  # transitions per update; [2]
-    num_parts: Count = 4  # of a batch, for speed; 1 on a GPU
     # Data
     normalise_observations: bool = False  # by mean and std; [2]
     # Targets
     discount: Share = 0.99  # gamma, per step; [2]
     target_rate: Share = 0.005  # rho, per update; [2]
-    backup: conservatism.Backup = "deterministic"  # of Q' in the target; [2]
+    backup: conservatism.Backup = "max_of_min"  # of Q' in the target; [2]
     # Conservatism
     calibrate: bool = True  # False is CQL; [1]
     failure_reward: Real | None = None  # until success; [2]
@@ -75,8 +74,8 @@ class Config(buffers.DatasetSettings, conservatism.WithConservatism):
     num_critics: Count = 2  # C; the smallest counts; [2]
     activation: networks.Activation = "relu"  # of hidden layers; [2]
     layer_norm: bool = False  # of the critics; True in WSRL
-    initialisation: networks.Initialisation = "torch"  # of the actor; own choice
-    critic_initialisation: networks.Initialisation = "torch"  # of the critics
+    initialisation: networks.Initialisation = "orthogonal_small"  # of the actor; [2]
+    critic_initialisation: networks.Initialisation = "orthogonal_small"  # of the critics; [2]
 
 
 class State(struct.PyTreeNode):
@@ -93,7 +92,8 @@ def experience(config: Config) -> buffers.Dataset:
     """Uniform batches with returns to go; half new online."""
     returns = buffers.ReturnToGo(discount=config.discount, failure=config.failure_reward)
     columns = (returns,) if config.calibrate else ()
-    online = buffers.Replay.of(config, columns=columns)
+    draw = buffers.EndedEpisodes() if config.calibrate else buffers.Uniform()
+    online = buffers.Replay.of(config, columns=columns, draw=draw)
     return buffers.Dataset.of(config, columns=columns, online=online)
 
 
@@ -101,11 +101,8 @@ def check(spec: EnvSpec, config: Config) -> None:
     """Raise `ValueError` for what does not fit."""
     agent.require_continuous("calql", spec, "cql_discrete")
     agent.require_order(config, "log_std_min", "log_std_max")
-    conservatism.check(config)
+    conservatism.check(config, config.num_critics, config.batch_size)
     encoders.check(spec, EncoderSettings.of(config))
-    if config.batch_size % config.num_parts:
-        batch = f"the batch of {config.batch_size}"
-        raise ValueError(f"--config.num-parts is {config.num_parts}, it must divide {batch}.")
 
 
 def init(key: Array, spec: EnvSpec, config: Config) -> State:
@@ -113,7 +110,7 @@ def init(key: Array, spec: EnvSpec, config: Config) -> State:
     key_actor, key_critic = jax.random.split(key)
     encoding = EncoderSettings.of(config)
     style = (config.activation, config.initialisation)
-    net = networks.MLP(config.hidden, 2 * spec.action_size, *style)
+    net = policies.gaussian_network(config.hidden, spec, config, *style)
     actor = encoders.create(spec, encoding, net, key_actor)
     encoding = encoding._replace(initialisation=config.critic_initialisation)
     style = (config.activation, config.critic_initialisation)
@@ -172,11 +169,13 @@ def bounds(batch: Transition, number: int) -> Array:
 
 # [1, section 5]
 def critic_loss(
-    critic: networks.Network, state: State, batch: Transition, samples: Candidates, config: Config
+    critic: networks.Network, part: Part, state: State, key: Array, config: Config
 ) -> Loss:
     """Error of the critics to the target, plus the penalty."""
-    samples = samples.actions_first()
-    next_q = conservatism.next_values(state.target_critic, batch, samples, config.backup)  # [B]
+    key_target, key_gap = jax.random.split(key)
+    batch, samples = part[0], part[1].actions_first()
+    sources = (state.target_critic, batch, samples)
+    next_q = conservatism.next_values(*sources, key_target, config)  # [B]
     if config.backup == "entropy":
         alpha = jnp.exp(state.log_temperature.parameters)
         next_q -= alpha * samples.next_log_prob[0]
@@ -189,7 +188,7 @@ def critic_loss(
         bound = bounds(batch, config.num_actions)
         metrics["critic/bounded"] = (q < bound)[:, 1 + config.num_actions :].mean()
         q = jnp.maximum(q, bound)
-    gap = conservatism.gap(q, samples, config)  # [C]
+    gap = conservatism.gap(q, samples, key_gap, config)  # [C]
     penalty = conservatism.penalty(state.log_multiplier.parameters, gap, config)
     error = jnp.square(q[:, 0] - jax.lax.stop_gradient(target)).mean(axis=-1)  # [C]
     loss = (error + penalty).sum()
@@ -229,14 +228,10 @@ def update(
 ) -> tuple[State, Metrics]:
     """One update of the networks, alpha and m."""
     key_critic, key_actor = jax.random.split(key)
-    samples = candidates(state, batch, key_critic, config)
-
-    def part_loss(critic: networks.Network, part: tuple[Transition, Candidates]) -> Loss:
-        return critic_loss(critic, state, *part, config)
-
+    whole = (batch, candidates(state, batch, key_critic, config))
+    inputs = (config.num_parts, state, jax.random.fold_in(key_critic, 1), config)
     adam = optax.adam(config.critic_lr)
-    pair = (batch, samples)
-    critic, metrics = state.critic.step_in_parts(adam, part_loss, pair, config.num_parts)
+    critic, metrics = state.critic.step_in_parts(adam, critic_loss, whole, *inputs)
     target_critic = networks.polyak(critic, state.target_critic, config.target_rate)
     teacher = state
     if config.update_order == "critic_first":

@@ -36,17 +36,22 @@ from flax import struct
 
 from rljax import agent, buffers, networks
 from rljax.agent import Array, EnvSpec, Loss, Metrics, Transition
-from rljax.networks import distributions, encoders, heads
+from rljax.networks import distributions, encoders, heads, policies
 from rljax.networks.encoders import EncoderSettings
 from rljax.networks.heads import HeadSettings
 from rljax.networks.optimisation import conservatism, temperatures
-from rljax.networks.optimisation.conservatism import Candidates
+from rljax.networks.optimisation.conservatism import Candidates, Part
 from rljax.networks.optimisation.temperatures import Temperature
 from rljax.requirements import Count, LogStd, NonNegative, Real, Share, Whole, Widths
 
 
 @agent.config
-class Config(buffers.DatasetSettings, heads.WithHead, conservatism.WithConservatism):
+class Config(
+    buffers.DatasetSettings,
+    heads.WithHead,
+    conservatism.WithConservatism,
+    policies.WithPolicyNetwork,
+):
     """Hyperparameters; floats can differ between learners."""
 
     # Optimisation
@@ -54,13 +59,11 @@ class Config(buffers.DatasetSettings, heads.WithHead, conservatism.WithConservat
     critic_lr: NonNegative = 3e-4  # of Adam, log m too; [2]
     temperature_lr: NonNegative = 1e-4  # of Adam; [2]
     batch_size: int = 256  # transitions per update; [2]
-    num_parts: Count = 4  # of a batch, for speed; 1 on a GPU
     # Data
     normalise_observations: bool = False  # by mean and std; True in [3]
     # Targets
     discount: Share = 0.99  # gamma, per step; [2]
     target_rate: Share = 0.005  # rho, per update; [2]
-    backup: conservatism.Backup = "deterministic"  # of Q' in the target; [2]
     # Policy
     bc_steps: Whole = 40_000  # first updates that clone; [2], 0 in [3], [4]
     update_order: Literal["critic_first", "together"] = "critic_first"  # of losses; [2]
@@ -99,12 +102,9 @@ def check(spec: EnvSpec, config: Config) -> None:
     """Raise `ValueError` for what does not fit."""
     agent.require_continuous("cql", spec, "cql_discrete")
     agent.require_order(config, "log_std_min", "log_std_max")
-    conservatism.check(config)
+    conservatism.check(config, config.num_critics, config.batch_size)
     heads.check_bins(HeadSettings.of(config))
     encoders.check(spec, EncoderSettings.of(config))
-    if config.batch_size % config.num_parts:
-        batch = f"the batch of {config.batch_size}"
-        raise ValueError(f"--config.num-parts is {config.num_parts}, it must divide {batch}.")
 
 
 def init(key: Array, spec: EnvSpec, config: Config) -> State:
@@ -112,7 +112,7 @@ def init(key: Array, spec: EnvSpec, config: Config) -> State:
     key_actor, key_critic = jax.random.split(key)
     encoding = EncoderSettings.of(config)
     style = (config.activation, config.initialisation)
-    net = networks.MLP(config.hidden, 2 * spec.action_size, *style)
+    net = policies.gaussian_network(config.hidden, spec, config, *style)
     actor = encoders.create(spec, encoding, net, key_actor)
     encoding = encoding._replace(initialisation=config.critic_initialisation)
     style = (config.activation, config.critic_initialisation)
@@ -173,11 +173,13 @@ def candidates(state: State, batch: Transition, key: Array, config: Config) -> C
 
 # [1, eq. 4]
 def critic_loss(
-    critic: networks.Network, state: State, batch: Transition, samples: Candidates, config: Config
+    critic: networks.Network, part: Part, state: State, key: Array, config: Config
 ) -> Loss:
     """Error of the critics to the target, plus the penalty."""
-    samples = samples.actions_first()
-    next_q = conservatism.next_values(state.target_critic, batch, samples, config.backup)  # [B]
+    key_target, key_gap = jax.random.split(key)
+    batch, samples = part[0], part[1].actions_first()
+    sources = (state.target_critic, batch, samples)
+    next_q = conservatism.next_values(*sources, key_target, config)  # [B]
     if config.backup == "entropy":
         alpha = jnp.exp(state.log_temperature.parameters)
         next_q -= alpha * samples.next_log_prob[0]
@@ -186,7 +188,7 @@ def critic_loss(
     actions = jnp.concatenate([batch.action[None], samples.actions()])  # [1 + 3 N, B, A]
     outputs, head = networks.outputs_and_head(critic, batch.observation, actions)
     q = head.mean(outputs)  # [C, 1 + 3 N, B]
-    gap = conservatism.gap(q, samples, config)  # [C]
+    gap = conservatism.gap(q, samples, key_gap, config)  # [C]
     penalty = conservatism.penalty(state.log_multiplier.parameters, gap, config)
     error = head.loss(outputs[:, 0], head.encode(target)).mean(axis=-1)  # [C]
     loss = (error + penalty).sum()
@@ -226,14 +228,10 @@ def update(
 ) -> tuple[State, Metrics]:
     """One update of the networks, alpha and m."""
     key_critic, key_actor = jax.random.split(key)
-    samples = candidates(state, batch, key_critic, config)
-
-    def part_loss(critic: networks.Network, part: tuple[Transition, Candidates]) -> Loss:
-        return critic_loss(critic, state, *part, config)
-
+    whole = (batch, candidates(state, batch, key_critic, config))
+    inputs = (config.num_parts, state, jax.random.fold_in(key_critic, 1), config)
     adam = optax.adam(config.critic_lr)
-    pair = (batch, samples)
-    critic, metrics = state.critic.step_in_parts(adam, part_loss, pair, config.num_parts)
+    critic, metrics = state.critic.step_in_parts(adam, critic_loss, whole, *inputs)
     target_critic = networks.polyak(critic, state.target_critic, config.target_rate)
     teacher = state
     if config.update_order == "critic_first":

@@ -13,8 +13,8 @@ a'_data next action of the data; targets as in TD3
   L(mu)    = mean [ beta_1 |mu(s) - a|^2 - lambda min_c Q_c(s, mu(s)) ]  [1, eq. 6]
 
 Departs from the paper: lambda scales the value, as in the code [2].
-Rows whose trajectory is cut have no next action, and no penalty.
-The authors drop them.
+The last row of a cut trajectory has no next action, and no penalty.
+Online, beta_1 can fall: to `penalty_end` of itself, as in [3].
 
 [1] Tarasov et al., Revisiting the Minimalist Approach to Offline RL, arXiv:2305.09836
 [2] github.com/DT6A/ReBRAC
@@ -24,6 +24,8 @@ The authors drop them.
 """
 
 from __future__ import annotations
+
+import dataclasses
 
 import jax
 import jax.numpy as jnp
@@ -48,12 +50,15 @@ class Config(buffers.DatasetSettings):
     # Targets
     discount: Share = 0.99  # gamma, per step; [2]
     target_rate: Share = 0.005  # rho, per update; [2]
-    critic_penalty: NonNegative = 0.01  # beta_2, tuned in [2]; online 0 in [3]
+    critic_penalty: NonNegative = 1.0  # beta_2; [3], tuned in [2]; online 0 in [3]
     target_noise: NonNegative = 0.2  # std on target actions; [2]
     target_noise_clip: NonNegative = 0.5  # bound of that noise; [2]
     # Policy
-    actor_penalty: NonNegative = 0.01  # beta_1, tuned; [2]
-    exploration_noise: NonNegative = 0.1  # std of noise on actions; TD3
+    actor_penalty: NonNegative = 1.0  # beta_1; [3], tuned in [2]
+    penalty_end: Share = 1.0  # of beta_1, to which it falls; online 0.5 in [3]
+    decay_begin: NonNegative = 0.0  # update, or share, where it begins to fall
+    decay_end: NonNegative = 1.0  # update, or share, where it has fallen
+    exploration_noise: NonNegative = 0.1  # std of noise on actions; TD3, 0 in [3]
     policy_delay: Count = 2  # updates per update of actor and targets; [2]
     # Networks
     encoder: encoders.Kind = "auto"  # of other than vectors
@@ -79,6 +84,12 @@ def experience(config: Config) -> buffers.Dataset:
     columns = (buffers.NextAction(),)
     online = buffers.Replay.of(config, columns=columns)
     return buffers.Dataset.of(config, columns=columns, online=online)
+
+
+def schedule(config: Config, steps: float) -> Config:
+    """Turn shares of the run into numbers of updates."""
+    ends = [agent.in_steps(x, steps) for x in (config.decay_begin, config.decay_end)]
+    return dataclasses.replace(config, decay_begin=ends[0], decay_end=ends[1])
 
 
 def check(spec: EnvSpec, config: Config) -> None:
@@ -156,14 +167,23 @@ def critic_loss(
     return loss, metrics | buffers.priorities(error, batch)
 
 
+def penalty_share(step: Array, config: Config) -> Array:
+    """The share of beta_1 [] after `step` updates: 1, falling linearly to `penalty_end`."""
+    ends = jnp.stack([config.decay_begin, config.decay_end])
+    return jnp.interp(step, ends, jnp.stack([1.0, config.penalty_end]))
+
+
 # [1, eq. 6]
-def actor_loss(actor: networks.Network, state: State, batch: Transition, config: Config) -> Loss:
+def actor_loss(
+    actor: networks.Network, state: State, batch: Transition, step: Array, config: Config
+) -> Loss:
     """Distance to the data minus the smallest value."""
     action = policy(actor, batch.observation)
     q = networks.smallest(state.critic(batch.observation, action))  # [B]
     scale = 1.0 / jax.lax.stop_gradient(jnp.abs(q).mean())
     imitation = jnp.square(action - batch.action).sum(axis=-1).mean()
-    loss = config.actor_penalty * imitation - scale * q.mean()
+    beta = config.actor_penalty * penalty_share(step, config)
+    loss = beta * imitation - scale * q.mean()
     return loss, {
         "actor/loss": loss,
         "actor/imitation": imitation,
@@ -181,7 +201,7 @@ def update(
 
     def improve(state: State) -> tuple[State, Metrics]:
         adam = optax.adam(config.actor_lr)
-        actor, metrics = state.actor.step(adam, actor_loss, state, batch, config)
+        actor, metrics = state.actor.step(adam, actor_loss, state, batch, step, config)
         rate = config.target_rate
         state = state.replace(
             actor=actor,

@@ -10,8 +10,8 @@ a' ~ pi(.|s'),  a~ ~ pi(.|s)
   Q'_c    <- (1 - rho) Q'_c + rho Q_c  rho: target_rate
 
 pi(.|s) is tanh of a Gaussian, with the density of actions in [-1, 1].
-With `min_critics`, y takes the smallest of some random critics.
-The actor then follows the mean of all [2].
+With `min_critics`, y takes the smallest of some random critics [2].
+With `actor_value` mean, the actor follows the mean of all [2].
 With `hindsight`, goals in batches are replaced [3].
 
 Departs from the paper: log alpha for alpha in L(alpha), as in SB3.
@@ -25,7 +25,7 @@ Departs from the paper: log alpha for alpha in L(alpha), as in SB3.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
@@ -34,14 +34,19 @@ from flax import struct
 
 from rljax import agent, buffers, networks
 from rljax.agent import Array, EnvSpec, Loss, Metrics, Transition
-from rljax.networks import distributions, encoders, noise
+from rljax.networks import distributions, encoders, noise, policies
 from rljax.networks.encoders import EncoderSettings
 from rljax.networks.optimisation import temperatures
 from rljax.requirements import Count, LogStd, NonNegative, Real, Share, Widths
 
 
 @agent.config
-class Config(buffers.ReplaySettings, buffers.PrioritySettings, temperatures.WithTemperature):
+class Config(
+    buffers.ReplaySettings,
+    buffers.PrioritySettings,
+    temperatures.WithTemperature,
+    policies.WithPolicyNetwork,
+):
     """Hyperparameters; floats can differ between learners."""
 
     # Optimisation
@@ -57,18 +62,23 @@ class Config(buffers.ReplaySettings, buffers.PrioritySettings, temperatures.With
     discount: Share = 0.99  # gamma, per step; [1]
     target_rate: Share = 0.005  # rho, per update; [1]
     reward_scale: Real = 1.0  # factor on rewards; Brax: 5 to 30
+    reward_shift: Real = 0.0  # then added to them; -1 in RLPD on AntMaze
     entropy_backup: bool = True  # entropy in the target; False in SERL
+    num_next_actions: Count = 1  # the best one counts; 10 in WSRL on AntMaze
     # Policy
     target_entropy_share: Real = 1.0  # of -A, the target; RLPD, Brax: 0.5
     exploration: noise.Kind = "white"  # "held" in arXiv:2604.04539
     log_std_min: LogStd = -20.0  # lower clip of log std; Spinning Up
     log_std_max: LogStd = 2.0  # upper clip of log std; Spinning Up
+    actor_value: Literal["smallest", "mean"] = "smallest"  # of critics; mean in [2]
     policy_delay: Count = 1  # updates per update of the actor
     # Networks
     encoder: encoders.Kind = "auto"  # of other than vectors
     hidden: Widths = (256, 256)  # of all networks; [1]
+    critic_hidden: Widths | None = None  # of the critics, if others; WSRL
     num_critics: Count = 2  # C; the smallest counts; [1]
     min_critics: int | None = None  # random ones that count; 2 in [2]
+    with_replacement: bool = False  # they may be the same; True in WSRL
     activation: networks.Activation = "relu"  # of hidden layers; [1]
     layer_norm: bool = False  # of the critics; True in RLPD
     initialisation: networks.Initialisation = "glorot_uniform"  # of all layers; code of [1]
@@ -101,9 +111,10 @@ def init(key: Array, spec: EnvSpec, config: Config) -> State:
     key_actor, key_critic = jax.random.split(key)
     encoding = EncoderSettings.of(config)
     style = (config.activation, config.initialisation)
-    net = networks.MLP(config.hidden, 2 * spec.action_size, *style)
+    net = policies.gaussian_network(config.hidden, spec, config, *style)
     actor = encoders.create(spec, encoding, net, key_actor)
-    net = networks.Ensemble(config.num_critics, config.hidden, *style, config.layer_norm)
+    hidden = config.hidden if config.critic_hidden is None else config.critic_hidden
+    net = networks.Ensemble(config.num_critics, hidden, *style, config.layer_norm)
     action = jnp.zeros(spec.action_shape)
     critic = encoders.create(spec, encoding, net, key_critic, action)
     return State(
@@ -147,14 +158,16 @@ def critic_loss(
 ) -> Loss:
     """Squared error of the critics to the soft target."""
     pi = distributions.squashed(state.actor(batch.next_observation), config)
-    next_action, next_log_prob = pi.sample_and_log_prob(seed=key)
-    next_q = state.target_critic(batch.next_observation, next_action)  # [C, B]
-    key_subset = jax.random.fold_in(key, 1)
-    next_q = networks.smallest_of_subset(next_q, config.min_critics, key_subset)  # [B]
+    number = config.num_next_actions
+    next_action, next_log_prob = pi.sample_and_log_prob(seed=key, sample_shape=number)
+    next_q = state.target_critic(batch.next_observation, next_action)  # [C, N, B]
+    subset = (config.min_critics, jax.random.fold_in(key, 1), config.with_replacement)
+    next_q = networks.smallest_of_subset(next_q, *subset)  # [N, B]
     if config.entropy_backup:
         next_q -= jnp.exp(state.log_temperature.parameters) * next_log_prob
     bootstrap = config.discount * (1.0 - batch.terminated)  # [B]
-    target = config.reward_scale * batch.reward + bootstrap * next_q
+    reward = config.reward_scale * batch.reward + config.reward_shift
+    target = reward + bootstrap * next_q.max(axis=0)
     q = critic(batch.observation, batch.action)  # [C, B]
     error = q - jax.lax.stop_gradient(target)
     loss = buffers.weighted(jnp.square(error), batch).mean(axis=-1).sum()
@@ -174,7 +187,7 @@ def actor_loss(
     pi = distributions.squashed(actor(batch.observation), config)
     action, log_prob = pi.sample_and_log_prob(seed=key)
     q = state.critic(batch.observation, action)  # [C, B]
-    q = networks.smallest(q) if config.min_critics is None else q.mean(axis=0)  # [B]
+    q = networks.smallest(q) if config.actor_value == "smallest" else q.mean(axis=0)  # [B]
     loss = (jnp.exp(state.log_temperature.parameters) * log_prob - q).mean()
     return loss, {"actor/loss": loss, "actor/entropy": -log_prob.mean()}
 

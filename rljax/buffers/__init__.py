@@ -16,7 +16,7 @@ from rljax.buffers.dataset import (
     trajectory_ends,
     with_weights,
 )
-from rljax.buffers.draws import Hindsight, NStep
+from rljax.buffers.draws import EndedEpisodes, Hindsight, NStep
 from rljax.buffers.experience import Column, Experience, RewardTransform, Supply, declaration
 from rljax.buffers.goals import Goals
 from rljax.buffers.mixed import Mixed
@@ -47,6 +47,7 @@ __all__ = [
     "DatasetDraw",
     "DatasetSettings",
     "Draw",
+    "EndedEpisodes",
     "Experience",
     "Goals",
     "Hindsight",

@@ -1,4 +1,4 @@
-"""Draws from a replay: returns of several steps, and goals in hindsight."""
+"""Draws from a replay: returns of several steps, goals in hindsight, episodes that have ended."""
 
 from __future__ import annotations
 
@@ -11,8 +11,10 @@ import jax.numpy as jnp
 
 from rljax.agent import Array, Step, Transition
 from rljax.buffers.experience import declaration
-from rljax.buffers.replay import Draw, Replay, later_rows
+from rljax.buffers.replay import Draw, DrawableRows, Replay, Uniform, later_rows
 from rljax.buffers.storage.ring import ReplayBuffer
+
+BLOCK = 64  # steps of the episodes that go on, which are read at a time
 
 
 @declaration
@@ -164,3 +166,70 @@ class Hindsight(Draw):
             self.discount,  # pyright: ignore[reportArgumentType]
             self.share,  # pyright: ignore[reportArgumentType]
         )
+
+
+@declaration
+class EndedEpisodes(Uniform):
+    """Uniform rows of episodes that have ended, beside a data set.
+
+    Cal-QL's authors store whole episodes (nakamotoo/Cal-QL, sampler.py), so that each row has a
+    return. Here a row waits until its episode has ended. A learner that has no such row yet takes
+    rows of the data set in their place: see `rljax.buffers.mixed.Mixed`.
+    """
+
+    may_be_empty: ClassVar[bool] = True
+
+    def check(self, experience: Replay) -> None:
+        """Raise `ValueError` where there is no data set."""
+        if experience.kind != "mixed":
+            raise ValueError(
+                "this agent draws new experience only from episodes that have ended, and learns "
+                "from a data set until one has: name it with --data DATA."
+            )
+
+    def oddities(self, longest: int | None) -> Iterator[str]:
+        """A warning about episodes that may never end."""
+        if longest is None:
+            yield (
+                "new experience is drawn only from episodes that have ended, and no time limit of "
+                "the environment is known: until one ends, batches are of the data set alone."
+            )
+
+    def drawable(self, ring: ReplayBuffer, num_envs: int) -> DrawableRows:
+        """The rows of one learner's ring whose episodes have ended."""
+        steps = ring.drawable // num_envs
+        ended = steps - open_steps(ring, num_envs)  # [E]
+        begin = jnp.cumsum(ended) - ended
+
+        def row(number: Array) -> Array:
+            environment = jnp.searchsorted(begin + ended, number, side="right")
+            environment = jnp.minimum(environment, num_envs - 1)  # where there is no row at all
+            later = steps - 1 - (number - begin[environment])
+            return (ring.position - (later + 1) * num_envs + environment) % ring.capacity
+
+        return DrawableRows(ended.sum(), row)
+
+
+def open_steps(ring: ReplayBuffer, num_envs: int) -> Array:
+    """For each environment [E]: the newest steps of one learner's ring whose episode goes on.
+
+    They are read backwards in blocks, as far as the longest of these episodes reaches.
+    """
+    environment, steps = jnp.arange(num_envs), ring.drawable // num_envs
+    ends = ring.data.terminated | ring.data.truncated
+
+    def goes_on(state: tuple[Array, Array, Array]) -> Array:
+        first, _, is_open = state
+        return (first < steps) & is_open.any()
+
+    def block(state: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
+        first, number, is_open = state
+        later = first + jnp.arange(BLOCK)[:, None]  # [BLOCK, 1]
+        rows = (ring.position - (later + 1) * num_envs + environment) % ring.capacity
+        ended = jnp.cumsum(ends[rows] | (later >= steps), axis=0) > 0  # [BLOCK, E]
+        number += jnp.where(is_open, (~ended).sum(axis=0), 0)
+        return first + BLOCK, number, is_open & ~ended[-1]
+
+    zero = jnp.zeros(num_envs, jnp.int32)
+    begun = (jnp.zeros((), jnp.int32), zero, zero == 0)
+    return jax.lax.while_loop(goes_on, block, begun)[1]

@@ -23,7 +23,7 @@ class Mixed(Replay):
     The data set's rows come first; the default share is RLPD's (Ball et al., arXiv:2302.02948).
     With "pooled" every transition of both sources is equally likely. With (A, B, N) the share goes
     linearly from A to B over the first N new transitions. Weights of a data set do not change the
-    share.
+    share. While a learner has no new row to draw, its batches are of the data set alone.
     """
 
     offline_share: Any = 0.5  # in [0, 1), or "pooled", or (A, B, N); it shapes the program
@@ -65,14 +65,26 @@ class Mixed(Replay):
 
     def _shared(self, buffer: ReplayBuffer, data: Transition, keys: Array) -> Transition:
         offline = round(self.offline_share * self.batch_size)
-        old, new = self._both(buffer, data, keys, offline, self.batch_size - offline)
+        spare = self.batch_size if self.draw.may_be_empty else offline
+        old, new = self._both(buffer, data, keys, spare, self.batch_size - offline)
+        if self.draw.may_be_empty:
+            rest = jax.tree.map(lambda x: x[:, :, offline:], old)
+            old = jax.tree.map(lambda x: x[:, :, :offline], old)
+            new = choose(self._has_rows(buffer), new, rest)
         return jax.tree.map(lambda *parts: jnp.concatenate(parts, axis=2), old, new)
+
+    def _has_rows(self, buffer: ReplayBuffer) -> Array:
+        """Whether each learner [P] has new rows that may be drawn."""
+        number = lambda ring: self.draw.drawable(ring, self.num_envs).number  # noqa: E731
+        return jax.vmap(number, in_axes=(buffer.axes,))(buffer) > 0
 
     def _scheduled(self, buffer: ReplayBuffer, data: Transition, keys: Array) -> Transition:
         """Whole batches of both are drawn, as only the program knows the share."""
         begin, end, steps = self.offline_share
         share = begin + (end - begin) * jnp.minimum(buffer.size / steps, 1.0)  # [], of all learners
         is_old = jnp.arange(self.batch_size) < jnp.round(share * self.batch_size)
+        if self.draw.may_be_empty:
+            is_old |= ~self._has_rows(buffer)[:, None, None]
         old, new = self._both(buffer, data, keys, self.batch_size, self.batch_size)
         return choose(jnp.broadcast_to(is_old, old.reward.shape), old, new)
 
@@ -90,15 +102,16 @@ class Mixed(Replay):
 
         def draw(ring: ReplayBuffer, key: Array) -> Transition:
             key, key_bits = jax.random.split(key) if weighted else (key, key)
+            drawable, row = self.draw.drawable(ring, self.num_envs)
             shape = (self.num_updates, self.batch_size)
-            rows = jax.random.randint(key, shape, 0, number + ring.drawable)
+            rows = jax.random.randint(key, shape, 0, number + drawable)
             is_old = rows < number
             old_rows = jnp.minimum(rows, number - 1)
             if weighted:
                 bits = jax.random.bits(key_bits, shape)
                 old_rows = aliased(data, AliasDraws(old_rows, bits))
             old = rows_of(without_weights(data), old_rows)
-            new_rows = ring.row(jnp.maximum(rows - number, 0))
+            new_rows = row(jnp.maximum(rows - number, 0))
             new = with_columns(ring, new_rows, self, self.reward_affine)
             return choose(is_old, *_alike(old, self._as_data(new)))
 

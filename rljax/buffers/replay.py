@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterator
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -17,6 +17,13 @@ from rljax.buffers.storage.ring import ReplayBuffer
 from rljax.system.hardware import nbytes
 
 
+class DrawableRows(NamedTuple):
+    """The rows of one learner's ring that may be drawn."""
+
+    number: Array  # [] int32
+    row: Callable[[Array], Array]  # the rows for numbers [...] from 0 to `number` - 1
+
+
 @declaration
 class Draw:
     """How batches are drawn from a replay, and what is stored for this."""
@@ -24,6 +31,7 @@ class Draw:
     from_data: ClassVar[bool] = False  # batches can be mixed with rows of a data set
     has_columns: ClassVar[bool] = False  # batches carry the agent's columns
     flag: ClassVar[str] = ""  # name of the setting that asks for this draw
+    may_be_empty: ClassVar[bool] = False  # there are times at which no stored row may be drawn
 
     def check(self, experience: Replay) -> None:
         """Raise `ValueError` where the replay is too small for this draw."""
@@ -51,6 +59,11 @@ class Draw:
     def write_back(self, ring: ReplayBuffer, pending: Any, experience: Replay) -> ReplayBuffer:
         """Write what updates returned for the next draws, after a step was added."""
         return ring
+
+    def drawable(self, ring: ReplayBuffer, num_envs: int) -> DrawableRows:
+        """The rows of one learner's ring that may be drawn, with `num_envs` environments."""
+        del num_envs
+        return DrawableRows(ring.drawable, ring.row)
 
     def row_bytes(self, row: float) -> float:
         """Bytes of a row of a batch, where a stored transition has `row` bytes."""
@@ -89,7 +102,9 @@ def uniform(
     """Batches of `size` uniform rows, with the agent's columns."""
 
     def draw(ring: ReplayBuffer, key: Array) -> Transition:
-        rows = ring.random_rows(key, (experience.num_updates, size))
+        number, row = experience.draw.drawable(ring, experience.num_envs)
+        shape = (experience.num_updates, size)
+        rows = row(jax.random.randint(key, shape, 0, jnp.maximum(number, 1)))
         return with_columns(ring, rows, experience, reward_affine)
 
     return jax.vmap(draw, in_axes=(buffer.axes, 0))(buffer, keys)

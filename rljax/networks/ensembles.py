@@ -151,14 +151,17 @@ def largest(values: Array, axis: int = 0) -> Array:
     return -smallest(-values, axis)
 
 
-def smallest_of_subset(values: Array, number: int | None, key: Array) -> Array:
+def smallest_of_subset(
+    values: Array, number: int | None, key: Array, with_replacement: bool = False
+) -> Array:
     """The smallest value [...] of `number` critics drawn from `values` [C, ...]; None: of all.
 
-    One subset serves the whole batch (REDQ, arXiv:2101.05982, algorithm 1).
+    One subset serves the whole batch (REDQ, arXiv:2101.05982, algorithm 1). Its critics differ,
+    unless they are drawn `with_replacement`.
     """
     if number is None:
         return values.min(axis=0)
-    subset = jax.random.choice(key, values.shape[0], (number,), replace=False)
+    subset = jax.random.choice(key, values.shape[0], (number,), with_replacement)
     return values[subset].min(axis=0)
 
 

@@ -13,7 +13,16 @@ from flax import linen as nn
 
 from rljax.agent import Array
 
-Initialisation = Literal["torch", "orthogonal", "lecun_uniform", "glorot_uniform", "edac", "sparse"]
+Initialisation = Literal[
+    "torch",
+    "orthogonal",
+    "orthogonal_small",
+    "orthogonal_relu",
+    "lecun_uniform",
+    "glorot_uniform",
+    "edac",
+    "sparse",
+]
 
 SPARSITY = 0.9  # the share of a unit's weights that "sparse" sets to 0
 
@@ -25,6 +34,8 @@ def initialisers(
 
     - torch: U(+-1/sqrt(fan_in)) for both, PyTorch's default since 0.4;
     - orthogonal: gain `scale`, biases zero (the PPO of OpenAI Baselines);
+    - orthogonal_small: gain 0.01 in the last layer (Cal-QL, the critics of CORL's CQL);
+    - orthogonal_relu: gain sqrt 2 in the last layer too (WSRL, CORL's Cal-QL);
     - lecun_uniform: U(+-sqrt(3/fan_in)), biases zero (Brax);
     - glorot_uniform: U(+-sqrt(6/(fan_in + fan_out))), biases zero (the original SAC);
     - edac: kernels U(+-1/sqrt(fan_out)) and biases 0.1, U(+-3e-3) for both in the last layer
@@ -48,7 +59,10 @@ def initialisers(
             return by_fan_out, nn.initializers.constant(0.1)
         case "sparse":
             return functools.partial(_sparse, 1.0 / math.sqrt(fan_in)), zeros
-        case "orthogonal":
+        case "orthogonal" | "orthogonal_small" | "orthogonal_relu":
+            if last:
+                gains = {"orthogonal_small": 0.01, "orthogonal_relu": math.sqrt(2.0)}
+                scale = gains.get(name, scale)
             return functools.partial(_orthogonal, scale), zeros
         case "lecun_uniform":
             return nn.initializers.lecun_uniform(), zeros

@@ -1,7 +1,8 @@
 """Policies that several agents share.
 
 On-policy agents clip raw actions to [-1, 1] or squash them by tanh where they leave the agent;
-log-probabilities are those of the raw or of the squashed one.
+log-probabilities are those of the raw or of the squashed one. A `WithPolicyNetwork` has a squashed
+Gaussian behind one network.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from rljax import networks
 from rljax.agent import Array, EnvSpec, Number, config, mask_of, same_fields
 from rljax.networks import distributions
 from rljax.networks.distributions import Actor
-from rljax.networks.layers import Network
+from rljax.networks.layers import MLP, Module, Network
 from rljax.requirements import LogStd, NonNegative, require_order, require_range
 
 Kind = Literal["gaussian", "tanh_gaussian"]  # of continuous actions
@@ -170,3 +171,39 @@ def create_actor(spec: EnvSpec, module: nn.Module, key: Array, gaussian: bool = 
     network = networks.create(module, key, spec.example())
     log_std = jnp.zeros(spec.action_size) if gaussian and not spec.discrete else None
     return Actor(network, log_std, spec.discrete, spec.choices)
+
+
+@config
+class WithPolicyNetwork:
+    """Settings of a squashed Gaussian's network: a base of an agent's Config."""
+
+    actor_layer_norm: bool = False  # of the actor's hidden layers; True in WSRL
+    state_dependent_std: bool = True  # False: one std for all states; WSRL on AntMaze
+
+
+def gaussian_network(
+    hidden: tuple[int, ...],
+    spec: EnvSpec,
+    settings: WithPolicyNetwork,
+    activation: networks.Activation,
+    initialisation: networks.Initialisation,
+) -> nn.Module:
+    """A network of means and log stds: [O...] -> [2 A]."""
+    features = spec.action_size * (2 if settings.state_dependent_std else 1)
+    norm = settings.actor_layer_norm
+    network = MLP(hidden, features, activation, initialisation, layer_norm=norm)
+    return network if settings.state_dependent_std else MeanAndSharedStd(network, features)
+
+
+class MeanAndSharedStd(Module):
+    """Means by a network, and one log std for all states, which begins at 0."""
+
+    mean: nn.Module
+    action_size: int
+
+    @nn.compact
+    def __call__(self, *inputs: Array) -> Array:
+        """Means and log stds [..., 2 A] for inputs [..., I_1], [..., I_2], ..."""
+        mean = self.mean(*inputs)
+        log_std = self.param("log_std", nn.initializers.zeros_init(), (self.action_size,))
+        return jnp.concatenate([mean, jnp.broadcast_to(log_std, mean.shape)], axis=-1)

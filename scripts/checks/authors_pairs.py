@@ -43,6 +43,8 @@ CQL: dict[str, Any] = {
     "critic_initialisation": "orthogonal",
 }
 CALQL: dict[str, Any] = CQL | {
+    "backup": "deterministic",
+    "initialisation": "torch",
     "penalty_weight": 10.0,
     "hidden": (256, 256, 256),
     "critic_hidden": (256, 256),

@@ -4,11 +4,13 @@
   rlpd    SAC from scratch, half of each batch from the data
   iql     IQL learns from the data, then half of each batch is from them
   mixed   --first (Cal-QL or TD3+BC) learns from the data, then half of each batch is from them
-  wsrl    an agent without data begins with what --first has learnt: SAC after Cal-QL, as in WSRL,
-          or TD3 after TD3+BC. Its policy acts in a warm-up without updates
+  wsrl    an agent without data begins with what --first has learnt: SAC after Cal-QL, or TD3 after
+          TD3+BC. Its policy acts in a warm-up without updates
   wsrl-0  the same without a warm-up
 
-All ways make one update per environment step, far fewer than their papers. On two cores, three
+All ways make one update per environment step and have two critics, far fewer than their papers:
+`wsrl` and `rlpd` have the ideas of WSRL and RLPD and not their settings (--preset wsrl, --preset
+rlpd), and say nothing of these methods as published. On two cores, three
 learners of Cal-QL make 3 updates a second, those of TD3+BC a hundred. With `--small` those of
 Cal-QL made 28 on one busy core.
 
@@ -39,7 +41,7 @@ from scripts.studies import shared
 
 WAYS = {
     "none": "none: SAC from scratch",
-    "rlpd": "RLPD: SAC with the data",
+    "rlpd": "SAC with the data from the start",
     "iql": "IQL, then online with the data",
     "mixed": "{first}, then online with the data",
     "wsrl": "{then} from {first}, with a warm-up",
@@ -59,7 +61,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "td3_bc": {"normalise_observations": False},
     "sac": {
         **CRITICS,
-        **{"entropy_backup": False, "target_entropy": 0.0, "log_std_min": -5.0},
+        **{"entropy_backup": False, "log_std_min": -5.0},
         **{"actor_lr": 1e-4, "temperature_lr": 1e-4},
     },
     "td3": {},

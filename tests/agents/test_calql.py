@@ -16,6 +16,7 @@ import pytest
 from rljax import buffers, datasets
 from rljax.agent import EnvSpec, Transition
 from rljax.agents import calql, cql
+from rljax.buffers.storage.ring import ReplayBuffer
 from rljax.runs import records, run
 from tests.agents import reference, test_cql
 from tests.helpers import counting, small_runs
@@ -28,6 +29,7 @@ CONFIG = calql.Config(
     num_parts=1,
     num_actions=3,
     bc_steps=2,
+    backup="deterministic",
     actor_lr=1e-2,
     critic_lr=2e-2,
     temperature_lr=3e-2,
@@ -115,9 +117,9 @@ def test_updates_equal_the_papers(changes: dict[str, Any]) -> None:
 @jax.jit
 def critic_loss(state: calql.State, batch: Transition, config: calql.Config) -> tuple[Any, Any]:
     """The critics' loss with its metrics, and its gradient."""
-    samples = calql.candidates(state, batch, KEY, config)
+    part = (batch, calql.candidates(state, batch, KEY, config))
     loss = jax.value_and_grad(calql.critic_loss, has_aux=True)
-    return loss(state.critic.parameters, state, batch, samples, config)
+    return loss(state.critic.parameters, part, state, jax.random.fold_in(KEY, 1), config)
 
 
 def with_returns(low: float, high: float, known: bool = True) -> Transition:
@@ -172,16 +174,50 @@ def test_candidates_of_the_policy_are_not_pushed_below_the_bound() -> None:
 
 
 def test_both_sources_have_returns_to_go_unless_it_is_turned_off() -> None:
+    """And new rows are those of ended episodes: others have none, and would not be bounded."""
     column = buffers.ReturnToGo(discount=0.9, failure=-5.0)
     declared = calql.experience(calql.Config(discount=0.9, failure_reward=-5.0))
     assert declared.columns == declared.online.columns == (column,)
-    assert calql.experience(calql.Config(calibrate=False)).columns == ()
+    assert declared.online.draw == buffers.EndedEpisodes()
+    plain = calql.experience(calql.Config(calibrate=False))
+    assert (plain.columns, plain.online.draw) == ((), buffers.Uniform())
+
+
+@pytest.mark.parametrize("ended", [0, 3])
+def test_every_row_of_a_batch_is_bounded_from_the_hand_over_on(ended: int) -> None:
+    """The authors' replay holds whole episodes, so that each row has its `mc_returns`. Here an
+    episode of 4 steps ends `ended` times, and another one goes on.
+    """
+    config = dataclasses.replace(CONFIG, batch_size=16, replay_size=40, num_envs=1)
+    declared = buffers.Mixed.of(calql.experience(config).online, 0.5, (1.0, 0.0))
+    data = jax.tree.map(np.asarray, reference.transitions(0, 6))
+    data = declared.prepare(data.replace(truncated=np.zeros(6, bool), terminated=np.arange(6) == 5))
+    steps = 4 * ended + 3
+    rows = reference.transitions(1, steps)
+    rows = rows.replace(terminated=jnp.zeros(steps, bool), truncated=jnp.arange(steps) % 4 == 3)
+    buffer = ReplayBuffer.create(jax.tree.map(lambda x: x[None, :1], rows), 40)
+    for t in range(steps):
+        buffer = buffer.add(jax.tree.map(lambda x, t=t: x[None, t : t + 1], rows))
+    batch = jax.jit(buffers.Mixed.sample)(declared, buffer, data, jax.random.split(KEY, 1))
+    assert batch.extras["has_return_to_go"].all()
+    is_new = ~np.isin(np.asarray(batch.reward[0, 0]), data.reward)
+    assert is_new.sum() == (8 if ended else 0), "half of the batch, once an episode has ended"
+    known = {}  # the discounted sums of the authors' `calc_return_to_go`
+    for begin in range(0, 4 * ended, 4):
+        prev_return = 0.0
+        for i in reversed(range(begin, begin + 4)):
+            prev_return = float(rows.reward[i]) + config.discount * prev_return
+            known[float(rows.reward[i])] = prev_return
+    rewards = np.asarray(batch.reward[0, 0])[is_new]
+    returns = np.asarray(batch.extras["return_to_go"][0, 0])[is_new]
+    np.testing.assert_allclose(returns, [known[float(x)] for x in rewards], rtol=1e-5)
 
 
 @pytest.mark.learn
-def test_it_goes_on_online_and_is_resumed_there(tmp_path: Path) -> None:
-    """New rows are bounded once their episode has ended,
-    and the bound is that of the transformed rewards.
+@pytest.mark.parametrize("env", ["Pendulum-v1", "rljax/Pendulum"])
+def test_it_goes_on_online_and_is_resumed_there(env: str, tmp_path: Path) -> None:
+    """On the host and inside the program, from within the second episode of 200 steps; the bound
+    is that of the transformed rewards.
     """
     data = str(datasets.write(counting.recorded("Pendulum-v1"), tmp_path / "data.npz"))
     small = {
@@ -193,9 +229,9 @@ def test_it_goes_on_online_and_is_resumed_there(tmp_path: Path) -> None:
     }
     config = small | {"replay_size": 300, "reward_transform": "times_10_plus_5"}
     every = small_runs.EVERY | {"data": data, "config": config}
-    whole = run.train("calql", "Pendulum-v1", 100, out=tmp_path / "whole", then_online=200, **every)
-    half = run.train("calql", "Pendulum-v1", 100, out=tmp_path / "half", then_online=100, **every)
-    run.resume(half, 300)
+    whole = run.train("calql", env, 100, out=tmp_path / "whole", then_online=400, **every)
+    half = run.train("calql", env, 100, out=tmp_path / "half", then_online=300, **every)
+    run.resume(half, 500)
     small_runs.assert_same(whole, half)
     bounded = [line["critic/bounded"][0] for line in records.read(whole, "metrics")]
     assert all(0.0 < x <= 1.0 for x in bounded), (

@@ -271,7 +271,8 @@ def fresh(config: cql.Config) -> cql.State:
 
 def loss_of(critic: Any, state: cql.State, batch: Transition, key: Any, config: cql.Config) -> Any:
     """The critics' loss on the candidates that a key draws."""
-    return cql.critic_loss(critic, state, batch, cql.candidates(state, batch, key, config), config)
+    part = (batch, cql.candidates(state, batch, key, config))
+    return cql.critic_loss(critic, part, state, jax.random.fold_in(key, 1), config)
 
 
 @jax.jit
@@ -384,6 +385,24 @@ def test_maximum_over_actions_comes_before_or_after_the_minimum(
         1
     ]
     np.testing.assert_allclose(metrics["critic/target"], expected)
+
+
+def test_random_critics_are_penalised_as_in_wsrl() -> None:
+    """WSRL's loss is the mean squared error of all critics plus alpha times the mean gap of those
+    that it has drawn; here it is C times that. All candidates are worth the data's action: a gap
+    is log 10 plus nothing.
+    """
+    batch = jax.tree.map(lambda x: x[:2], reference.transitions())
+    config = dataclasses.replace(
+        CONFIG, num_critics=3, min_critics=2, penalty_weight=5.0, importance_sampling=False
+    )
+    state = fresh(CONFIG).replace(target_critic=lambda s, a: jnp.zeros((3, len(a), 2)))
+    values = jnp.array([[[10.0, 20.0]], [[12.0, 23.0]], [[0.0, 1.0]]])
+    critic: Any = lambda s, a: jnp.broadcast_to(values, (3, 10, 2))  # noqa: E731
+    loss, metrics = jax.jit(lambda key: loss_of(critic, state, batch, key, config))(KEY)
+    td_loss = np.square(np.asarray(values)[:, 0] - np.asarray(batch.reward)).mean()
+    np.testing.assert_allclose(metrics["critic/gap"], np.log(10.0), rtol=1e-6)
+    np.testing.assert_allclose(loss, 3 * (td_loss + 5.0 * np.log(10.0)), rtol=1e-6)
 
 
 def test_penalty_lowers_actions_that_the_data_lack() -> None:

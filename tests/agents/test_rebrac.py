@@ -8,10 +8,12 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
 from rljax import buffers
 from rljax.agent import EnvSpec, Transition
 from rljax.agents import rebrac
+from rljax.training import registry
 from tests.agents import reference
 
 SPEC = EnvSpec("test/Example-v0", (3,), 2)
@@ -95,10 +97,10 @@ class Reference:
             action = np.tanh(output)
             q, slope = reference.smallest(self.critics, observation, action)
             scale = 1.0 / np.abs(q).mean()
+            fallen = np.interp(step, (config.decay_begin, config.decay_end), (0.0, 1.0))
+            beta = config.actor_penalty * (1.0 - fallen * (1.0 - config.penalty_end))
             change = (
-                (1.0 - action**2)
-                * (2.0 * config.actor_penalty * (action - data) - scale * slope)
-                / len(action)
+                (1.0 - action**2) * (2.0 * beta * (action - data) - scale * slope) / len(action)
             )
             self.actor = self.actor_adam.step(
                 self.actor, reference.backward(self.actor, inputs, change)[0]
@@ -106,14 +108,20 @@ class Reference:
             self.target_actor = reference.towards(self.actor, self.target_actor, config.target_rate)
             self.targets = reference.towards(self.critics, self.targets, config.target_rate)
             imitation = np.square(action - data).sum(axis=1).mean()
-            metrics |= {"actor/loss": config.actor_penalty * imitation - scale * q.mean()}
+            metrics |= {"actor/loss": beta * imitation - scale * q.mean()}
             metrics |= {"actor/imitation": imitation, "actor/value_scale": scale}
         return metrics
 
 
 CASES: dict[str, dict[str, Any]] = {
     "default": {},
-    "no delay, three critics": {"policy_delay": 1, "num_critics": 3},
+    "no delay, three critics, a falling penalty": {
+        "policy_delay": 1,
+        "num_critics": 3,
+        "penalty_end": 0.2,
+        "decay_begin": 0.5,
+        "decay_end": 2.5,
+    },
     "noise that clips": {"target_noise": 0.8, "target_noise_clip": 0.3, "discount": 0.5},
 }
 
@@ -164,17 +172,34 @@ def test_the_penalty_is_of_known_next_actions_and_of_what_goes_on() -> None:
 def test_the_actor_follows_the_smallest_critic() -> None:
     batch, state = transitions(), fresh(PLAIN)
     actor_loss = jax.jit(rebrac.actor_loss)
+    step = jnp.zeros((), jnp.int32)
     raised = []
     for member in range(2):
         other = jax.tree.map(lambda x: np.asarray(x).copy(), state.critic)
         other.parameters.params["members"]["output"]["bias"][member] += 100.0
         changed = state.replace(critic=other)
-        metrics = actor_loss(state.actor.parameters, changed, batch, PLAIN)[1]
+        metrics = actor_loss(state.actor.parameters, changed, batch, step, PLAIN)[1]
         raised.append(metrics["actor/value_scale"])
     values = np.asarray(
         state.critic(batch.observation, rebrac.policy(state.actor, batch.observation))
     )
     np.testing.assert_allclose(raised, 1.0 / np.abs(values[::-1]).mean(axis=1), rtol=1e-5)
+
+
+@pytest.mark.parametrize("updates", [100, 1_000])
+def test_the_actors_penalty_falls_online_as_corls(updates: int) -> None:
+    """CORL's finetune/rebrac.py, with as many updates online as offline, which the preset is for:
+    actor_bc_coef *= max(min_decay_coef, lin_coef).
+    """
+    changes = registry.preset_online("rebrac", None, "d4rl/pen-cloned-v1")
+    plain = dataclasses.replace(CONFIG, **changes)
+    config = rebrac.schedule(plain, 2.0 * updates)
+    for i in range(0, 2 * updates, 7):
+        min_decay_coef, lin_coef = 0.5, (updates + updates - i + 0) / updates
+        expected = max(min_decay_coef, lin_coef) if i >= updates else 1.0
+        share = rebrac.penalty_share(jnp.int32(i), config)
+        np.testing.assert_allclose(share, expected, rtol=1e-5)
+    assert rebrac.penalty_share(jnp.int32(9), rebrac.schedule(CONFIG, 10.0)) == 1.0
 
 
 def test_only_critics_are_normalised_and_after_the_activation() -> None:

@@ -216,6 +216,60 @@ def test_critic_loss_by_hand() -> None:
     )
 
 
+CRITICS = jnp.asarray([[1.0, -2.0], [-1.5, 0.5], [0.3, 0.2]])  # [C, A], of linear values
+
+
+@jax.jit
+def actor_loss(config: sac.Config) -> Any:
+    """The actor's loss where critic c is worth `CRITICS`[c] times the action."""
+    critic: Any = lambda s, a: jnp.einsum("ca,...a->c...", CRITICS, a)  # noqa: E731
+    state = fresh(CONFIG).replace(critic=critic)
+    return sac.actor_loss(state.actor.parameters, state, reference.transitions(), KEY, config)[0]
+
+
+@pytest.mark.parametrize("min_critics", [None, 2])
+@pytest.mark.parametrize(("actor_value", "axis_mean"), [("smallest", np.min), ("mean", np.mean)])
+def test_the_actor_climbs_the_smallest_value_or_the_mean(
+    actor_value: Any, axis_mean: Any, min_critics: int | None
+) -> None:
+    """WSRL: `predicted_qs.min(axis=0)`; RLPD and SERL: `qs.mean(axis=0)`; of all critics, however
+    many make the target.
+    """
+    config = dataclasses.replace(CONFIG, actor_value=actor_value, min_critics=min_critics)
+    batch, state = reference.transitions(), fresh(CONFIG)
+    shape = batch.action.shape
+    action, log_prob = Reference(state, CONFIG).sample(
+        np.asarray(batch.observation, np.float64), reference.noise(KEY, shape)
+    )[:2]
+    value = axis_mean(action @ np.asarray(CRITICS, np.float64).T, axis=1)
+    expected = (np.exp(state.log_temperature.parameters) * log_prob - value).mean()
+    np.testing.assert_allclose(actor_loss(config), expected, rtol=1e-5)
+
+
+@pytest.mark.parametrize("entropy_backup", [False, True])
+def test_the_best_of_several_next_actions_makes_the_target(entropy_backup: bool) -> None:
+    """WSRL's order: the smallest critic, the entropy, and then the best of `n_actions`; and its
+    rewards are `reward_scale` r + `reward_bias`.
+    """
+    changes: dict[str, Any] = {"reward_scale": 10.0, "reward_shift": -5.0, "num_next_actions": 4}
+    config = dataclasses.replace(CONFIG, entropy_backup=entropy_backup, **changes)
+    state, batch = fresh(CONFIG), reference.transitions()
+    expected = Reference(state, CONFIG)
+    noise = np.asarray(jax.random.normal(KEY, (4, *batch.action.shape)), np.float64)
+    following = np.asarray(batch.next_observation, np.float64)
+    values = []
+    for each in noise:
+        action, log_prob = expected.sample(following, each)[:2]
+        value = reference.smallest(expected.targets, following, action)[0]
+        alpha = np.exp(float(state.log_temperature.parameters))
+        values.append(value - alpha * log_prob * entropy_backup)
+    masks = 1.0 - np.asarray(batch.terminated, np.float64)
+    rewards = 10.0 * np.asarray(batch.reward, np.float64) - 5.0
+    target = rewards + config.discount * masks * np.max(values, axis=0)
+    metrics = critic_loss(state, batch, config)[0][1]
+    np.testing.assert_allclose(metrics["critic/target"], target.mean(), rtol=1e-5)
+
+
 def test_only_termination_cuts_the_bootstrap() -> None:
     state, batch = fresh(CONFIG), reference.transitions()
     never, always = np.zeros(5, bool), np.ones(5, bool)
@@ -309,3 +363,29 @@ def test_act_samples_the_policy_or_takes_its_mean(explore: bool) -> None:
     np.testing.assert_allclose(action, np.tanh(u), rtol=1e-4, atol=1e-5)
     assert extras == {}
     assert memory is None
+
+
+def test_the_policys_network_can_be_wsrls() -> None:
+    """On AntMaze: `log_stds`, zeros of shape (A,), in place of an output; layer norms before the
+    activations of the actor; critics of other widths.
+    """
+    config = dataclasses.replace(
+        CONFIG, state_dependent_std=False, actor_layer_norm=True, critic_hidden=(8, 7, 6)
+    )
+    state = jax.jit(lambda: sac.init(KEY, SPEC, config))()
+    params = networks.parameters_of(state.actor).params
+    np.testing.assert_array_equal(params["log_std"], np.zeros(2))
+    assert params["mean"]["output"]["kernel"].shape == (8, 2)
+    assert set(params["mean"]) == {"hidden_0", "norm_0", "hidden_1", "norm_1", "output"}
+    members = networks.parameters_of(state.critic).params["members"]
+    assert [members[f"hidden_{i}"]["kernel"].shape[-1] for i in range(3)] == [8, 7, 6]
+    observation = reference.observed()
+    mean, log_std = np.split(np.asarray(state.actor(observation)), 2, axis=-1)
+    assert np.ptp(mean, axis=0).min() > 0.0
+    np.testing.assert_array_equal(log_std, 0.0 * mean)
+    first = observation @ np.asarray(params["mean"]["hidden_0"]["kernel"], np.float64)
+    normed = (first - first.mean(axis=-1, keepdims=True)) / first.std(axis=-1, keepdims=True)
+    x = np.maximum(normed, 0.0) @ np.asarray(params["mean"]["hidden_1"]["kernel"], np.float64)
+    x = np.maximum((x - x.mean(axis=-1, keepdims=True)) / x.std(axis=-1, keepdims=True), 0.0)
+    expected = x @ np.asarray(params["mean"]["output"]["kernel"], np.float64)
+    np.testing.assert_allclose(mean, expected, atol=1e-4)

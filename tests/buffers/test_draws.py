@@ -418,3 +418,100 @@ def test_rewards_of_box_pick_in_hindsight_are_the_environments() -> None:
     expected = goals.goal_reward(goals.achieved(following), goals.desired(following))
     np.testing.assert_array_equal(batch.reward, expected)
     assert 0.2 < expected.mean() < 1.0
+
+
+# Episodes that have ended, beside a data set.
+
+OLD = 1e6  # the reward of the data set's rows
+
+
+def old_rows(buffer: ReplayBuffer, number: int = 4) -> Transition:
+    """A data set whose rows are none of the buffer's."""
+    return jax.tree.map(lambda x: jnp.zeros((number, *x.shape[2:]), x.dtype), buffer.data).replace(
+        reward=jnp.full(number, OLD)
+    )
+
+
+def ended_batches(buffer: ReplayBuffer, num_envs: int, share: Any) -> np.ndarray:
+    """Rewards [P, rows] of many batches of 8."""
+    declared = buffers.Mixed(
+        replay_size=400,
+        batch_size=8,
+        num_updates=400,
+        num_envs=num_envs,
+        draw=buffers.EndedEpisodes(),
+        offline_share=share,
+    )
+    declared.check()
+    batch = mixture(declared, buffer, old_rows(buffer), keys())
+    return np.asarray(batch.reward).reshape(LEARNERS, 400, 8)
+
+
+mixture = jax.jit(lambda declared, buffer, data, keys: declared.sample(buffer, data, keys))
+
+
+@pytest.mark.slow_after(6)
+@of_all_kinds
+@pytest.mark.parametrize("share", [0.5, "pooled", (1.0, 0.25, 1)])
+def test_only_rows_of_ended_episodes_are_drawn_and_all_of_them_alike(
+    num_envs: int, slots: int, steps: int, share: Any
+) -> None:
+    rows = history(num_envs, steps, seed=6)
+    stored = [environment[max(0, steps - slots) :] for environment in rows]
+    expected = []
+    for environment in stored:
+        ends = [i for i, row in enumerate(environment) if row.terminated or row.truncated]
+        expected += [row.reward for row in environment[: max(ends, default=-1) + 1]]
+    assert 0 < len(expected) < sum(map(len, stored)), "some have ended, some have not"
+    for rewards in ended_batches(of_episodes(rows, slots), num_envs, share):
+        old = rewards == OLD
+        values, counts = np.unique(rewards[~old], return_counts=True)
+        np.testing.assert_allclose(values, sorted(np.float32(expected)), rtol=1e-6)
+        mean = counts.sum() / len(expected)
+        assert np.abs(counts - mean).max() < 5 * np.sqrt(mean)
+        if share == "pooled":
+            assert abs(old.mean() - 4 / (4 + len(expected))) < 0.05
+        else:
+            assert (old.sum(axis=1) == (4 if share == 0.5 else 2)).all()
+
+
+@pytest.mark.parametrize("share", [0.5, "pooled", (1.0, 0.25, 1)])
+def test_a_learner_without_an_ended_episode_draws_from_the_data_set_alone(share: Any) -> None:
+    """Whatever the other learner has."""
+    buffer = of_episodes(history(2, 11, seed=5), 11)
+    first = np.arange(LEARNERS)[:, None] == 0
+    data = buffer.data.replace(
+        terminated=buffer.data.terminated & first, truncated=buffer.data.truncated & first
+    )
+    rewards = ended_batches(buffer.replace(data=data), 2, share)
+    assert (rewards[0] != OLD).any()
+    assert (rewards[1] == OLD).all()
+
+
+def test_long_episodes_are_read_in_blocks() -> None:
+    """One of two environments has ended after 3 of 150 steps, the other after 149."""
+    number = 150
+    example = transitions(np.zeros((LEARNERS, 2)))
+    buffer, add = (
+        jax.jit(ReplayBuffer.create, static_argnums=1)(example, 400),
+        jax.jit(ReplayBuffer.add),
+    )
+    for time in range(number):
+        step = transitions(numbered(time, 2))
+        never = np.zeros((LEARNERS, 2), bool)
+        ends = never | [time == 2, time == 148]
+        buffer = add(buffer, step.replace(terminated=never, truncated=ends))
+    rewards = ended_batches(buffer, 2, 0.5)[0]
+    expected = [x / 2 for t in range(3) for x in numbered(t, 2)[0][:1]]
+    expected += [x / 2 for t in range(149) for x in numbered(t, 2)[0][1:]]
+    values = np.unique(rewards[rewards != OLD])
+    np.testing.assert_array_equal(values, sorted(expected))
+
+
+def test_ended_episodes_alone_are_refused_without_a_data_set() -> None:
+    declared = buffers.Replay(replay_size=20, batch_size=4, draw=buffers.EndedEpisodes())
+    with pytest.raises(ValueError, match=r"until one has: name it with --data DATA\.$"):
+        declared.check()
+    assert list(buffers.EndedEpisodes().oddities(200)) == []
+    (warning,) = buffers.EndedEpisodes().oddities(None)
+    assert "no time limit of the environment is known" in warning

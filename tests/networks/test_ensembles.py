@@ -32,6 +32,14 @@ def test_a_subset_is_drawn_anew_for_each_key_and_serves_the_batch() -> None:
     assert min(counts) > 20, "all ten pairs are drawn"
 
 
+def test_a_subset_drawn_with_replacement_holds_a_critic_twice_at_times() -> None:
+    """WSRL draws `jax.random.randint(key, (2,), 0, C)`: one time in C both are the same."""
+    keys = jax.random.split(jax.random.key(1), 1_000)
+    rows = jax.vmap(lambda key: smallest_of_subset(VALUES, 2, key, with_replacement=True))(keys)
+    alone = (np.asarray(rows)[:, None] == np.asarray(VALUES)).all(axis=-1).any(axis=-1)
+    assert abs(alone.mean() - 1 / 5) < 4 * np.sqrt(0.2 * 0.8 / 1_000)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "module", [sac, td3, td3_bc], ids=lambda module: module.__name__.rpartition(".")[2]

@@ -79,6 +79,27 @@ def test_orthogonal_initialisation_is_flaxs(shape: tuple[int, int]) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "gain"), [("orthogonal_small", 1e-2), ("orthogonal_relu", np.sqrt(2.0))]
+)
+def test_orthogonal_initialisations_of_authors_have_their_own_last_layers(
+    name: Any, gain: float
+) -> None:
+    """Cal-QL's model.py: sqrt 2 in hidden layers and 1e-2 in the last; WSRL's initialization.py:
+    sqrt 2 in all. Biases are 0.
+    """
+    network = create(MLP((16, 16), 4, "relu", name), jnp.zeros(16))
+    for layer, expected in (
+        ("hidden_0", np.sqrt(2.0)),
+        ("hidden_1", np.sqrt(2.0)),
+        ("output", gain),
+    ):
+        kernel = np.asarray(network.params[layer]["kernel"])
+        sizes = np.linalg.svd(kernel, compute_uv=False)
+        np.testing.assert_allclose(sizes, expected, rtol=1e-4)
+        assert not np.any(network.params[layer]["bias"])
+
+
 def test_orthogonal_initialisation_of_many_learners_does_not_deadlock() -> None:
     # Three calls of QR in one program, each on a batch of eight, deadlocked with two threads.
     module = Ensemble(2, (256, 256), initialisation="orthogonal")

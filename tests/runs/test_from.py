@@ -22,7 +22,6 @@ from rljax.runs import experiments, records, run
 from rljax.training.agent_state import AgentState, with_parts
 from rljax.training.loop import Training
 from rljax.training.population import inheritance
-from rljax.training.registry import load_agent, preset
 from tests.helpers import small_runs
 
 
@@ -173,15 +172,3 @@ def test_a_run_that_begins_anew_inherits_the_same_or_is_refused(
         ValueError, match=r"begins anew, and the run of its --from has changed since\. Restore"
     ):
         run.resume(other)
-
-
-def test_variants_for_going_online_are_presets_of_sac() -> None:
-    module = load_agent("sac")
-    rlpd, serl, wsrl = (
-        preset("sac", module, "Hopper-v5", variant=name) for name in ("rlpd", "serl", "wsrl")
-    )
-    for config, updates in ((rlpd, 20), (serl, 8), (wsrl, 4)):
-        assert (config.num_critics, config.min_critics, config.layer_norm) == (10, 2, True)
-        assert (config.num_updates, config.policy_delay) == (updates, updates)
-    assert (rlpd.entropy_backup, serl.entropy_backup, wsrl.entropy_backup) == (True, False, False)
-    assert (rlpd.target_entropy_share, wsrl.target_entropy) == (0.5, 0.0)

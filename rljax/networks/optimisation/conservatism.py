@@ -7,9 +7,11 @@ pi(.|s'):
   P    = w G, or m (w G - tau)                                   with a multiplier m
   L(m) = -P                                                      [1, eq. 30], learnt as log m
 
-T gap_temperature, w penalty_weight, tau target_gap. P is that of [1, eq. 4].
+T gap_temperature, w penalty_weight, tau target_gap. P is that of [1, eq. 4]. With `min_critics`
+targets are the smallest value of some random critics, and the gaps are those of some others [2].
 
 [1] Kumar et al., arXiv:2006.04779
+[2] github.com/zhouzypaul/wsrl (891ee35), wsrl/agents/cql.py
 """
 
 from __future__ import annotations
@@ -21,11 +23,13 @@ import jax.numpy as jnp
 import optax
 
 from rljax.agent import Array, Loss, Metrics, Number, Transition, config
+from rljax.networks.ensembles import smallest_of_subset
 from rljax.networks.optimisation.temperatures import Temperature
 from rljax.networks.optimisation.trained import Trained
-from rljax.requirements import Between, Count, NonNegative, Real, require_order
+from rljax.requirements import Between, Count, NonNegative, Real, require_order, require_subset
 
 Backup = Literal["deterministic", "entropy", "max", "max_of_min"]
+Part = tuple[Transition, "Candidates"]  # of a batch, and the actions that are drawn for it
 Multiplier = Annotated[float, Between(1e-8, 1e6)]
 
 
@@ -33,6 +37,9 @@ Multiplier = Annotated[float, Between(1e-8, 1e6)]
 class WithConservatism:
     """Settings of a conservative penalty: a base of an agent's Config."""
 
+    backup: Backup = "deterministic"  # of Q' in the target; CQL's code
+    min_critics: int | None = None  # random ones that count; 2 in WSRL
+    num_parts: Count = 4  # of a batch, for speed; 1 on a GPU
     penalty_weight: NonNegative = 10.0  # w, of the gap; CQL's code and CORL for gym
     num_actions: Count = 10  # N, candidates of each kind; CQL's code
     importance_sampling: bool = True  # False: p_k = 1, and a is a candidate; CQL's code
@@ -79,29 +86,43 @@ def candidates(policy: Any, key: Array, number: int) -> Candidates:
 
 
 def next_values(
-    target_critic: Any, batch: Transition, samples: Candidates, backup: Backup
+    target_critic: Any,
+    batch: Transition,
+    samples: Candidates,
+    key: Array,
+    settings: WithConservatism,
 ) -> Array:
     """The smallest value [B] of an action in s', without entropy; actions come first in `samples`.
 
     The action is the policy's first, or the best of N: by each critic before the smallest is taken
-    ("max"), or by the smallest ("max_of_min").
+    ("max"), or by the smallest ("max_of_min"). `key` draws the critics that count, with
+    replacement as in [2].
     """
-    best = backup in ("max", "max_of_min")
+    best = settings.backup in ("max", "max_of_min")
     action = samples.next_action[1:] if best else samples.next_action[:1]
     q = target_critic(batch.next_observation, action)  # [C, N or 1, B]
-    if backup == "max":
+    if settings.backup == "max":
         q = q.max(axis=1, keepdims=True)
-    return q.min(axis=0).max(axis=0)
+    q = smallest_of_subset(q, settings.min_critics, key, with_replacement=True)
+    return q.max(axis=0)
 
 
-def gap(q: Array, samples: Candidates, settings: WithConservatism) -> Array:
+def gap(q: Array, samples: Candidates, key: Array, settings: WithConservatism) -> Array:
     """G [C], the mean over a batch, of values [C, 1 + 3 N, B]: of the data's action and
     `samples.actions()`.
+
+    With `min_critics`, `key` draws some critics, with replacement. A gap is then multiplied by C
+    over their number as often as its critic is drawn, so that the mean of G is their mean.
     """
     logits = q[:, 1:] - samples.log_density() if settings.importance_sampling else q
     temperature = settings.gap_temperature
     soft_maximum = temperature * jax.nn.logsumexp(logits / temperature, axis=1)  # [C, B]
-    return jnp.clip(soft_maximum - q[:, 0], settings.gap_min, settings.gap_max).mean(axis=-1)
+    gap = jnp.clip(soft_maximum - q[:, 0], settings.gap_min, settings.gap_max).mean(axis=-1)
+    if settings.min_critics is None:
+        return gap
+    size = len(gap)
+    drawn = jax.random.choice(key, size, (settings.min_critics,))
+    return gap * jax.nn.one_hot(drawn, size).mean(axis=0) * size
 
 
 def penalty(log_multiplier: Array, gap: Array, settings: WithConservatism) -> Array:
@@ -113,9 +134,14 @@ def penalty(log_multiplier: Array, gap: Array, settings: WithConservatism) -> Ar
     return multiplier * (weight * gap - target_gap)
 
 
-def check(settings: WithConservatism) -> None:
+def check(settings: WithConservatism, num_critics: int, batch_size: int) -> None:
     """Raise `ValueError` for settings that do not fit each other."""
     require_order(settings, "gap_min", "gap_max")
+    require_subset(settings.min_critics, num_critics)
+    number = settings.num_parts
+    if batch_size % number:
+        batch = f"the batch of {batch_size}"
+        raise ValueError(f"--config.num-parts is {number}, it must divide {batch}.")
 
 
 def create_multiplier(settings: WithConservatism, learning_rate: Number) -> Trained:

@@ -61,18 +61,19 @@ class Trained(struct.PyTreeNode):
     def step_in_parts(
         self,
         optimiser: optax.GradientTransformation,
-        loss: Callable[[Any, Any], tuple[Array, Metrics]],
+        loss: Callable[..., tuple[Array, Metrics]],
         batch: Any,
         number: int,
+        *inputs: Any,
     ) -> tuple[Trained, Metrics]:
         """`step` for the mean loss over a batch [B, ...], in `number` equal parts in turn.
 
-        `loss(parameters, part)` takes a part [B / number, ...], which may fit into a CPU's cache.
-        Metrics are means over the parts.
+        `loss(parameters, part, *inputs)` takes a part [B / number, ...], which may fit into a CPU's
+        cache. Metrics are means over the parts.
         """
         parts = jax.tree.map(lambda x: x.reshape(number, -1, *x.shape[1:]), batch)
         slope = jax.grad(loss, has_aux=True)
-        slopes = jax.lax.map(lambda part: slope(self.parameters, part), parts)
+        slopes = jax.lax.map(lambda part: slope(self.parameters, part, *inputs), parts)
         gradient, metrics = jax.tree.map(lambda x: x.mean(axis=0), slopes)
         return self.apply(optimiser, gradient), metrics
 

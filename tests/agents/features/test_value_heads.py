@@ -160,7 +160,8 @@ def test_cql_is_the_papers(kind: Any) -> None:
     state, batch = fresh(cql, config), reference.transitions(1)
     observation, action, following, reward, alive = inputs(batch)
     samples = cql.candidates(state, batch, KEY, config)
-    loss, metrics = jax.jit(cql.critic_loss)(state.critic.parameters, state, batch, samples, config)
+    part = (batch, samples)
+    loss, metrics = jax.jit(cql.critic_loss)(state.critic.parameters, part, state, KEY, config)
     of = {name: np.asarray(x, np.float64) for name, x in samples.actions_first()._asdict().items()}
     support = np.asarray(reader(kind).support, np.float64)
     critics, targets = reference.critics(state.critic), reference.critics(state.target_critic)
