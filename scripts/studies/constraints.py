@@ -56,7 +56,7 @@ VARIANTS = {
     "sac_lagrangian": Variant("SAC-Lagrangian", "sac_lagrangian"),
     "ppo": Variant("PPO", "ppo", limited=False),
 }
-SHORT, FEW = 200_000, 20_000  # steps, for about 45 minutes of one core in all
+SHORT, FEW = 200_000, 20_000  # steps, for about an hour of one core in all
 TASKS = {
     "Hopper": Task(
         "velocity/Hopper-v5",
