@@ -13,8 +13,8 @@ J_c and T: mean cost and length of the episodes that ended last
   H       = Hessian of KL(pi_old || pi) + damping I
   x*      = argmin g.x  where  e + b.x <= 0,  x.Hx / 2 <= kl_limit  [1, eq. 11]
             or, where no x does both, the recovery  [1, eq. 14]
-  theta  <- theta + backtrack^k x*  with the least k for which  [1, section 6.3]
-            KL <= kl_limit, S_c <= max(-e, 0), and S does not fall or x* recovers
+  theta  <- theta + backtrack^k x*  with the least k for which  [1, algorithm 1]
+            KL <= kl_limit, S_c <= max(-e, 0) and, where e < 0, S does not fall [3]
   L(V)    = mean (V(s) - (A + V_old(s)))^2 / 2  L(V_c) likewise
 
 Departs from the paper: d limits sums without discount.
@@ -180,12 +180,11 @@ def observe_costs(
     return state, rollout, cost
 
 
-# [1, section 6.3]
+# [1, sections 6.1 and 6.2]; demands of the line search: [3], its code
 def policy_step(state: State, batch: Transition, config: Config) -> tuple[networks.Actor, Metrics]:
     """The actor after its step, for a rollout with advantages."""
     advantage, cost_advantage = jnp.moveaxis(batch.extras["advantage"], -1, 0)
-    cost_advantage *= multipliers.scale(state.cost_returns, config.normalise_costs)
-    cost_advantage -= cost_advantage.mean()
+    cost_advantage = multipliers.centred(state.cost_returns, cost_advantage, config.normalise_costs)
     if config.normalise_advantages:
         advantage = (advantage - advantage.mean()) / (advantage.std() + 1e-8)
     mean_cost, mean_length = state.episode_statistics
@@ -204,7 +203,8 @@ def policy_step(state: State, batch: Transition, config: Config) -> tuple[networ
     cost = near.surrogate(near.start, cost_advantage)
 
     def accepts(point: Array) -> Array:
-        improves = (near.surrogate(point, advantage) >= gain) | dual.recovers
+        # The way back to the limit may cost rewards
+        improves = (near.surrogate(point, advantage) >= gain) | (excess >= 0)
         growth = near.surrogate(point, cost_advantage) - cost
         keeps_limit = growth <= jnp.maximum(-excess, 0.0)
         return (near.kl(point) <= config.kl_limit) & improves & keeps_limit

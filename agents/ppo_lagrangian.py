@@ -2,18 +2,18 @@
 
 gamma discount, lambda trace decay, epsilon clip range, V critic
 pi actor, pi_old the rollout's actor, ended: terminated or truncated
-c cost, d its limit, V_c critic of costs, nu multiplier, J_c mean cost of episodes
-  nu      <- max(0, nu + Adam's step along J_c - d)              [1], or PID [2]
+c the signal "cost", d its limit, V_c its critic, nu multiplier, J_c mean per episode
+  nu      <- max(0, nu + Adam's step along J_c - d)              OmniSafe, or PID [2]
   delta_t = r_t + gamma (1 - terminated_t) V(s'_t) - V(s_t)
   A_t     = delta_t + gamma lambda (1 - ended_t) A_{t+1}         [4, eq. 16]
-  A       <- (A - nu (A_c - mean A_c)) / (1 + nu)                A_c of c, V_c
+            A_c likewise, of c and V_c; means and std: of the rollout
+  A       <- ((A - mean A) / std A - nu (A_c - mean A_c)) / (1 + nu)
   ratio_t = pi(a_t|s_t) / pi_old(a_t|s_t)
   L(pi)   = -mean min(ratio A, clip(ratio, 1 +- epsilon) A)      [3, eq. 7]
   L(V)    = mean (V(s) - (A + V_old(s)))^2 / 2                   L(V_c) likewise
   L       = L(pi) + value_cost (L(V) + L(V_c)) - entropy_cost mean H(pi)
 
-The environment's signal "cost" is c.
-Departs from the paper: it is our PPO, and V_c's costs are scaled.
+Departs from [1]: our PPO; nu moves, not its soft plus; V_c's costs are scaled.
 
 [1] Ray et al., Benchmarking Safe Exploration in Deep RL, 2019
 [2] Stooke et al., Responsive Safety by PID Lagrangian Methods, arXiv:2007.03964
@@ -44,7 +44,7 @@ from rljax.requirements import Count, LogStd, NonNegative, Positive, Real, Share
 
 
 @agent.config
-class Config(torsos.WithTorso):
+class Config(torsos.WithTorso, multipliers.WithMultiplier):
     """Hyperparameters; floats can differ between learners."""
 
     # Optimisation
@@ -61,7 +61,7 @@ class Config(torsos.WithTorso):
     discount: Share = 0.99  # gamma, per step; [3]
     trace_decay: Share = 0.95  # lambda of the advantages; [3]
     recompute_advantages: bool = True  # in each epoch; Tianshou
-    normalise_advantages: bool = True  # per minibatch; [5]
+    normalise_advantages: bool = True  # per rollout; [1], OmniSafe
     reward_scale: Real = 1.0  # factor on rewards; Brax: 0.1 to 10
     normalise_rewards: bool = True  # by the std of returns; [5]
     # Costs
@@ -69,12 +69,8 @@ class Config(torsos.WithTorso):
     cost_discount: Share = 0.99  # gamma of costs; [1]
     cost_trace_decay: Share = 0.95  # lambda of costs; OmniSafe, [1]: 0.97
     normalise_costs: bool = True  # by std, for V_c; own choice
-    multiplier: multipliers.Kind = "gradient"  # how nu moves; [1], [2]: pid
-    init_multiplier: NonNegative = 0.001  # nu at first (gradient); OmniSafe
+    init_multiplier: NonNegative = 0.001  # nu, or I (pid), at first; OmniSafe
     multiplier_rate: NonNegative = 0.035  # of Adam (gradient); OmniSafe
-    gain_p: NonNegative = 0.1  # of J_c - d (pid); OmniSafe
-    gain_i: NonNegative = 0.01  # of its sum (pid); OmniSafe
-    gain_d: NonNegative = 0.01  # of J_c's growth (pid); OmniSafe
     # Losses
     clip_ratio: NonNegative = 0.2  # epsilon; [3]
     value_cost: NonNegative = 0.5  # weight of L(V) and L(V_c); [5]
@@ -185,16 +181,25 @@ def with_advantages(critics: ValueAndCost, batch: Transition, config: Config) ->
     return batch.replace(extras=extras)
 
 
-# [3, eq. 7]
-def actor_loss(networks: ActorCritic, state: State, batch: Transition, config: Config) -> Loss:
-    """Minus the clipped surrogate, minus the entropy bonus."""
-    advantage, cost_advantage = jnp.moveaxis(batch.extras["advantage"], -1, 0)
-    cost_advantage *= multipliers.scale(state.cost_returns, config.normalise_costs)
-    cost_advantage -= cost_advantage.mean()
+# [1], OmniSafe
+def combined(critics: ValueAndCost, state: State, batch: Transition, config: Config) -> Transition:
+    """A rollout with one advantage [T, E] of both and the critics' targets [T, E, 2]."""
+    rollout = with_advantages(critics, batch, config)
+    both = rollout.extras["advantage"]
+    advantage, cost_advantage = jnp.moveaxis(both, -1, 0)
+    price = multipliers.centred(state.cost_returns, cost_advantage, config.normalise_costs)
     if config.normalise_advantages:
         advantage = (advantage - advantage.mean()) / (advantage.std() + 1e-8)
     multiplier = state.multiplier.value
-    advantage = (advantage - multiplier * cost_advantage) / (1.0 + multiplier)
+    advantage = (advantage - multiplier * price) / (1.0 + multiplier)
+    extras = {**rollout.extras, "advantage": advantage, "target": both + rollout.extras["value"]}
+    return rollout.replace(extras=extras)
+
+
+# [3, eq. 7]
+def actor_loss(networks: ActorCritic, state: State, batch: Transition, config: Config) -> Loss:
+    """Minus the clipped surrogate, minus the entropy bonus."""
+    advantage = batch.extras["advantage"]
     pi = policy(state, networks, batch.observation)
     log_prob = state.actions.log_prob(pi, batch.extras["raw"])
     log_ratio = log_prob - batch.extras["log_prob"]
@@ -221,18 +226,15 @@ def update(
     cost_returns, batch, episode_cost = multipliers.observe_rollout(
         state.cost_returns, batch, config.cost_discount, config.normalise_costs
     )
-    settings = MultiplierSettings.of(config)
-    multiplier = multipliers.update(state.multiplier, episode_cost, settings)
+    multiplier = multipliers.update(state.multiplier, episode_cost, MultiplierSettings.of(config))
     state = state.replace(cost_returns=cost_returns, multiplier=multiplier)
-    first_rollout = with_advantages(state.actor_critic.parameters.critics, batch, config)
-    adam = optimiser(step, config)
+    first_rollout = combined(state.actor_critic.parameters.critics, state, batch, config)
 
     def joint_loss(networks: ActorCritic, batch: Transition, key: Array) -> Loss:
         del key
         loss, metrics = actor_loss(networks, state, batch, config)
-        target = batch.extras["advantage"] + batch.extras["value"]
-        value_loss, value_metrics = multipliers.critic_loss(networks.critics, batch, target)
-        return loss + config.value_cost * value_loss, metrics | value_metrics
+        value_loss, more = multipliers.critic_loss(networks.critics, batch, batch.extras["target"])
+        return loss + config.value_cost * value_loss, metrics | more
 
     loss = torsos.progressive(joint_loss, TorsoSettings.of(config))
 
@@ -240,10 +242,10 @@ def update(
         key_order, key_loss = jax.random.split(key)
         rollout = first_rollout
         if config.recompute_advantages:
-            rollout = with_advantages(actor_critic.parameters.critics, batch, config)
+            rollout = combined(actor_critic.parameters.critics, state, batch, config)
         (rows,) = buffers.minibatches(key_order, (rollout,), config.batch_size)
         keys = jax.random.split(key_loss, len(rows.reward))
-        return actor_critic.fit(adam, loss, (rows, keys))
+        return actor_critic.fit(optimiser(step, config), loss, (rows, keys))
 
     keys = jax.random.split(key, config.num_epochs)
     actor_critic, metrics = jax.lax.scan(epoch, state.actor_critic, keys)

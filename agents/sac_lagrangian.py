@@ -6,13 +6,15 @@ C critic of costs, C' its target, gamma_k discount, nu multiplier
 a' ~ pi(.|s'),  a~ ~ pi(.|s)
   L(C)     = mean (C(s, a) - k - gamma_k (1 - terminated) C'(s', a'))^2
   L(pi)    = mean (alpha log pi(a~|s) - min_c Q_c(s, a~) + nu C(s, a~)) / (1 + nu)
-  d_k      = d / T (1 - gamma_k^T) / (1 - gamma_k)  the limit in units of C [1]
-  nu      <- max(0, nu + Adam's step along mean C(s, a~) - d_k)  [1], or by PID [3]
+  d_k      = d / T / (1 - gamma_k)  the limit in units of C
+  nu      <- max(0, nu + Adam's step along mean C(s, a~) - d_k)  or by PID [3]
   C'      <- (1 - rho) C' + rho C  rho: target_rate
 The losses of Q and alpha are SAC's. The environment's signal "cost" is k.
 
 Departs from the paper [1]: L(pi) is divided by 1 + nu [3].
-nu moves, and not its soft plus.
+nu moves, not a number whose soft plus is nu, and by the
+policy's actions, not by those in the batch.
+d_k is for C that goes on at time limits; [1]: (1 - gamma_k^T) d_k.
 
 [1] Ray et al., Benchmarking Safe Exploration in Deep RL, 2019, and its code
 [2] Haarnoja et al., Soft Actor-Critic Algorithms, arXiv:1812.05905
@@ -40,7 +42,7 @@ from rljax.requirements import Count, LogStd, NonNegative, Real, Share, Widths
 
 
 @agent.config
-class Config(buffers.ReplaySettings, temperatures.WithTemperature):
+class Config(buffers.ReplaySettings, temperatures.WithTemperature, multipliers.WithMultiplier):
     """Hyperparameters; floats can differ between learners."""
 
     # Optimisation
@@ -57,14 +59,11 @@ class Config(buffers.ReplaySettings, temperatures.WithTemperature):
     reward_scale: Real = 1.0  # factor on rewards; Brax: 5 to 30
     # Costs
     cost_limit: Real = 25.0  # d, sum per episode; [1]
-    cost_discount: Share = 0.99  # gamma_k of costs; [1]
+    cost_discount: Share = 0.99  # gamma_k of costs, below 1; [1]
     cost_lr: NonNegative = 3e-4  # of Adam; own choice
-    multiplier: multipliers.Kind = "gradient"  # how nu moves; pid: [3]
-    init_multiplier: NonNegative = 0.0  # nu at first (gradient)
+    init_multiplier: NonNegative = 0.0  # nu, or I (pid), at first; OmniSafe
     multiplier_rate: NonNegative = 1e-3  # of Adam (gradient); [1]
-    gain_p: NonNegative = 0.1  # K_P, of the excess (pid); own choice
     gain_i: NonNegative = 1e-5  # K_I, of its sum (pid); own choice
-    gain_d: NonNegative = 0.01  # K_D, of its growth (pid)
     # Policy
     exploration: noise.Kind = "white"  # "held" in arXiv:2604.04539
     log_std_min: LogStd = -20.0  # lower clip of log std; Spinning Up
@@ -101,6 +100,7 @@ def check(spec: EnvSpec, config: Config) -> None:
     """Raise `ValueError` for what does not fit."""
     agent.require_continuous("sac_lagrangian", spec)
     agent.require_order(config, "log_std_min", "log_std_max")
+    agent.require_below(config, cost_discount=1)
     if spec.max_episode_steps is None:
         raise ValueError(
             "agent 'sac_lagrangian' spreads the cost limit over an episode's steps: "
@@ -135,10 +135,9 @@ def init(key: Array, spec: EnvSpec, config: Config) -> State:
 
 
 def limit(spec: EnvSpec, config: Config) -> Array:
-    """d_k []: the discounted sum of equal costs."""
-    steps = spec.max_episode_steps or 1
-    discount = jnp.minimum(config.cost_discount, 1.0 - 1e-6)
-    return config.cost_limit / steps * (1.0 - discount**steps) / (1.0 - discount)
+    """d_k []: the value of equal costs, which C takes to go on for ever."""
+    each = config.cost_limit / (spec.max_episode_steps or 1)  # step's cost
+    return jnp.asarray(each / (1.0 - config.cost_discount))
 
 
 def remember(spec: EnvSpec, config: Config) -> Any:

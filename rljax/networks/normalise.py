@@ -134,15 +134,15 @@ def create_returns(num_envs: int) -> Returns:
 
 
 def scale_rewards(
-    returns: Returns, reward: Array, ended: Array, discount: Number
+    returns: Returns, reward: Array, ended: Array, discount: Number, limit: float = 10.0
 ) -> tuple[Returns, Array]:
     """Count a rollout's rewards [T, E], and divide them by the std of the discounted return.
 
-    `ended` [T, E] marks last steps of episodes. Results are uncentred and clipped to [-10, 10].
+    `ended` [T, E] marks last steps of episodes. Results are uncentred and clipped to +-limit.
     """
     running, sums = running_sums(returns.running, reward, ended, discount)
     returns = Returns(running, update(returns.statistics, sums.ravel()))
-    return returns, scaled_rewards(returns, reward)
+    return returns, scaled_rewards(returns, reward, limit)
 
 
 def scale_rollout(
@@ -154,9 +154,9 @@ def scale_rollout(
     return returns, batch.replace(reward=reward)
 
 
-def scaled_rewards(returns: Returns, reward: Array) -> Array:
+def scaled_rewards(returns: Returns, reward: Array, limit: float = 10.0) -> Array:
     """Rewards [...] divided and clipped as by `scale_rewards`."""
-    return jnp.clip(reward / jnp.sqrt(returns.statistics.variance + 1e-8), -10.0, 10.0)
+    return jnp.clip(reward / jnp.sqrt(returns.statistics.variance + 1e-8), -limit, limit)
 
 
 class Moments(struct.PyTreeNode):

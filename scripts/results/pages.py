@@ -621,7 +621,7 @@ def tables() -> dict[tuple[str, str], str]:
         ("studies/defaults", "reach"): study("studies/defaults/reach"),
         ("studies/memory", "chain"): study("studies/memory/chain"),
         ("studies/memory", "hidden"): study("studies/memory/hidden_velocities"),
-        ("studies/constraints", "velocity"): study("studies/constraints/velocity"),
+        ("studies/constraints", "limits"): study("studies/constraints/limits"),
         ("checks/faults", "kills"): campaign("kills"),
         ("checks/faults", "hostile_files"): campaign("hostile_files"),
         ("studies/value_heads", "halfcheetah"): study("studies/value_heads/halfcheetah"),

@@ -1,5 +1,6 @@
-"""CPO against float64 NumPy written from the paper:
-its dual, its step, whole updates, and what it learns.
+"""CPO against float64 NumPy written from the paper and from its authors' later code
+(openai/safety-starter-agents, safe_rl/pg/agents.py): its dual, its step, whole updates,
+and what it learns.
 """
 
 from __future__ import annotations
@@ -125,7 +126,12 @@ def test_the_dual_has_an_answer_where_nothing_is_to_gain_or_to_keep() -> None:
 
 
 class Reference(test_ppo_lagrangian.Reference):
-    """One learner in float64: the Hessian as a matrix, the dual by a search, gradients by hand."""
+    """One learner in float64: the Hessian as a matrix, the dual by a search, gradients by hand.
+
+    `case` names the update as the authors' code does: 4 nothing costs, 3 the whole trust region
+    keeps the limit, 2 a part of it does, 1 the limit is broken and a part of it keeps it, 0 the
+    limit is broken and no part of it keeps it.
+    """
 
     def __init__(self, state: cpo.State, config: Any) -> None:
         self.config = config
@@ -191,8 +197,15 @@ class Reference(test_ppo_lagrangian.Reference):
         of_g, of_b = np.linalg.solve(hessian, g), np.linalg.solve(hessian, b)
         q, r, s = g @ of_g, g @ of_b, b @ of_b
         excess = (self.last[0] - config.cost_limit) / max(self.last[1], 1.0)
-        self.recovers = bool(excess > np.sqrt(2 * config.kl_limit * s))
-        if self.recovers:
+        meets = 2 * config.kl_limit - excess**2 / s >= 0
+        if b @ b <= 1e-8 and excess < 0:
+            self.case = 4
+        elif excess < 0:
+            self.case = 2 if meets else 3
+        else:
+            self.case = 1 if meets else 0
+        self.multiplier = 0.0
+        if self.case == 0:
             change = -np.sqrt(2 * config.kl_limit / s) * of_b
         else:
 
@@ -230,7 +243,7 @@ class Reference(test_ppo_lagrangian.Reference):
         share = 0.0
         for k in range(config.backtracks):
             new, new_cost, kl = judged(start + config.backtrack**k * change)
-            improves = new <= loss or self.recovers
+            improves = new <= loss if self.case > 1 else True
             if kl <= config.kl_limit and improves and new_cost - cost <= max(-excess, 0.0):
                 share = config.backtrack**k
                 break
@@ -239,7 +252,7 @@ class Reference(test_ppo_lagrangian.Reference):
         self.actor, self.log_std = self.shaped(point)
         metrics = {"actor/loss": loss, "cost/loss": cost, "actor/kl": kl, "actor/step": share}
         entropy = float((np.log(std) + 0.5 * np.log(2 * np.pi * np.e)).sum())
-        return metrics | {"cost/recovers": float(self.recovers), "actor/entropy": entropy}
+        return metrics | {"cost/recovers": float(self.case == 0), "actor/entropy": entropy}
 
     def update(self, batch: Transition, key: jax.Array) -> dict[str, float]:
         """Learn from a rollout; minibatches in the agent's order."""
@@ -303,21 +316,76 @@ def test_updates_equal_the_paper() -> None:
             assert {
                 name: float(x) for name, x in metrics.items() if not isinstance(x, Weighted)
             } == pytest.approx(wanted, rel=2e-3, abs=2e-5)
-            kinds.append(
-                (
-                    expected.recovers,
-                    not expected.recovers and expected.multiplier > 0,
-                    wanted["actor/step"],
-                )
-            )
+            kinds.append((expected.case, expected.multiplier > 0, wanted["actor/step"]))
         critics = [reference.mlp(x) for x in test_ppo_lagrangian.each(state.critics.parameters)]
         reference.assert_same(critics, expected.critics, "critics")
         found = [*reference.mlp(state.actor.mean), np.asarray(state.actor.log_std)]
         for one, other in zip(found, [*expected.actor, expected.log_std], strict=True):
             np.testing.assert_allclose(one, other, rtol=2e-3, atol=2e-4)
         np.testing.assert_allclose(state.episode_statistics, expected.last, rtol=1e-6)
-    assert {kind[:2] for kind in kinds} == {(False, False), (False, True), (True, False)}
+    assert {kind[0] for kind in kinds} >= {0, 1, 3}
+    assert {kind[1] for kind in kinds} == {False, True}
     assert len({kind[2] for kind in kinds}) > 1, "some steps are shortened"
+
+
+ANGLES = (5, 10, 20, 30, 45, 60, 80)  # degrees between the direction of rewards and that of costs
+SHARES = (0.1, 0.3, 0.5, 0.7, 0.9)  # of what one step can change the cost by: the excess
+# The policy is a Gaussian of unit variance without inputs, and its actions lie in pairs around its
+# mean. So H is the identity, and gradients lie in the plane of the mean action.
+PLAIN = dataclasses.replace(
+    CONFIG, actor_hidden=(), init_log_std=0.0, damping=1e-4, normalise_costs=False, cost_limit=0.0
+)
+
+
+@jax.jit
+def policy_step(raw: Any, advantages: Any, excess: Any, kl_limit: Any) -> Any:
+    """The mean action [2] after one step, and the metrics: for actions and advantages [N, 2]."""
+    state = reference.state(cpo, SPEC, PLAIN)
+    actor = jax.tree.map(jnp.zeros_like, state.actor)
+    state = state.replace(actor=actor, episode_statistics=jnp.stack([excess, jnp.ones(())]))
+    extras = {"raw": jnp.asarray(raw), "advantage": jnp.asarray(advantages)}
+    batch = rollout().replace(observation=jnp.zeros((len(raw), 3)), extras=extras)
+    config = dataclasses.replace(PLAIN, kl_limit=kl_limit)
+    actor, metrics = cpo.policy_step(state, batch, config)
+    return actor.mean(jnp.zeros(3)), metrics
+
+
+@pytest.mark.parametrize("angle", ANGLES)
+def test_above_the_limit_it_takes_each_step_that_kl_and_costs_allow(angle: float) -> None:
+    """However rewards and costs conflict: the authors' line search asks for rewards in its cases 2
+    to 4 only.
+
+    The cost's gradient is the first axis of the plane. The best step goes along it to the limit,
+    and with the rest of the trust region to the side of the rewards.
+    """
+    cosine, sine = np.cos(np.radians(angle)), np.sin(np.radians(angle))
+    kl_limit = 0.01
+    radius = np.sqrt(2.0 * kl_limit)
+    raw = np.array([[1, 0], [-1, 0], [0, 1], [0, -1]], np.float32)
+    advantages = np.stack([raw @ [cosine, sine], raw @ [1.0, 0.0]], axis=1).astype(np.float32)
+    slope = np.square(raw[:, 0]).mean()  # of the surrogate of costs
+    losses = []
+    for share in SHARES:
+        mean, metrics = policy_step(raw, advantages, share * radius * slope, kl_limit)
+        expected = radius * np.array([-share, np.sqrt(1.0 - share**2)])
+        np.testing.assert_allclose(mean, expected, rtol=1e-3, atol=1e-4)
+        assert float(metrics["actor/step"]) == 1.0
+        assert float(metrics["actor/kl"]) <= kl_limit
+        losses.append(float(metrics["actor/loss"]))
+    assert max(losses) > 0 or angle > 64, "some of these steps lower the rewards"
+
+
+def test_below_the_limit_a_step_must_not_lower_the_rewards() -> None:
+    """Far from the mean the surrogate of these advantages, sinh x (2 - cosh x), falls: it is
+    below 0 at a distance of 1.6, and above 0 at 0.8 of it.
+    """
+    raw = np.array([[1, 0], [-1, 0], [2, 0], [-2, 0], [0, 1], [0, -1]], np.float32)
+    advantages = np.array([[4, 0], [-4, 0], [-1, 0], [1, 0], [0, 1], [0, -1]], np.float32)
+    shares = [
+        float(policy_step(raw, advantages, excess, 1.28)[1]["actor/step"])
+        for excess in (-10.0, 0.05)
+    ]
+    assert shares == [pytest.approx(0.8), 1.0]
 
 
 def test_choices_of_several_actions_have_their_kl() -> None:

@@ -1,10 +1,11 @@
-"""PPO-Lagrangian against float64 NumPy written from the papers, its multiplier,
-and what it learns among hazards.
+"""PPO-Lagrangian against float64 NumPy written from the papers and from OmniSafe's code,
+its multiplier, and what it learns among hazards.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
 from pathlib import Path
 from typing import Any
@@ -83,6 +84,31 @@ def each(critics: multipliers.ValueAndCost) -> tuple[Any, Any]:
 update = jax.jit(ppo_lagrangian.update)
 
 
+class Controller:
+    """The multiplier of OmniSafe's PIDLagrangian, common/pid_lagrange.py, with `sum_norm`:
+    the sum of losses is divided by 1 + nu, and nu has no cap.
+    """
+
+    def __init__(self, config: Any) -> None:
+        self.config = config
+        self.integral, self.mean_excess, self.mean_cost = config.init_multiplier, 0.0, 0.0
+        self.past = [0.0]  # means of the cost, the newest last: at most `delay` of them
+
+    def move(self, cost: float, limit: float) -> float:
+        """The multiplier after episodes with this mean cost."""
+        config = self.config
+        excess = cost - limit
+        self.integral = max(0.0, self.integral + config.gain_i * excess)
+        self.mean_excess *= config.smoothing_p
+        self.mean_excess += (1 - config.smoothing_p) * excess
+        self.mean_cost *= config.smoothing_d
+        self.mean_cost += (1 - config.smoothing_d) * cost
+        growth = max(0.0, self.mean_cost - self.past[0])
+        output = config.gain_p * self.mean_excess + self.integral + config.gain_d * growth
+        self.past = [*self.past, self.mean_cost][-config.delay :]
+        return max(0.0, output)
+
+
 class Reference:
     """One learner in float64: sums along episodes term by term, gradients by hand."""
 
@@ -96,7 +122,8 @@ class Reference:
         self.running, self.sums = [np.zeros(ENVS), np.zeros(ENVS)], [[], []]
         self.total = np.zeros(ENVS)  # cost of running episodes
         self.multiplier = config.init_multiplier if config.multiplier == "gradient" else 0.0
-        self.moments, self.moves = [0.0, 0.0], 0  # Adam's, or the integral and the cost before
+        self.moments, self.moves = [0.0, 0.0], 0  # of Adam
+        self.controller = Controller(config)
 
     def scaled(
         self, which: int, values: np.ndarray, discount: float, ended: np.ndarray
@@ -106,7 +133,8 @@ class Reference:
             self.running[which] = values[t] + discount * self.running[which]
             self.sums[which].append(self.running[which])
             self.running[which] = np.where(ended[t], 0.0, self.running[which])
-        return np.clip(values / np.sqrt(np.ravel(self.sums[which]).var() + 1e-8), -10, 10)
+        scaled = values / np.sqrt(np.ravel(self.sums[which]).var() + 1e-8)
+        return np.clip(scaled, -10, 10) if which == 0 else scaled
 
     def move(self, cost: np.ndarray, ended: np.ndarray) -> float | None:
         """Move the multiplier; the mean cost of the episodes that ended, None where none did."""
@@ -120,10 +148,7 @@ class Reference:
         mean = float(np.mean(totals))
         excess = mean - config.cost_limit
         if config.multiplier == "pid":
-            integral = max(0.0, self.moments[0] + excess)
-            growth = max(0.0, mean - self.moments[1])
-            control = config.gain_p * excess + config.gain_i * integral + config.gain_d * growth
-            self.moments, self.multiplier = [integral, mean], max(0.0, control)
+            self.multiplier = self.controller.move(mean, config.cost_limit)
         else:
             self.moves += 1
             self.moments = [
@@ -168,17 +193,23 @@ class Reference:
                     weight *= discount * decay
         return result
 
-    def minibatch(
-        self, observation: Any, raw: Any, old: Any, gains: Any, targets: Any
-    ) -> dict[str, float]:
-        """One step of Adam down the loss; the metrics before it."""
-        config, size = self.config, len(raw)
-        advantage, price = gains
+    def combined(self, advantage: np.ndarray, price: np.ndarray) -> np.ndarray:
+        """One advantage of both: OmniSafe's buffer standardises that of rewards over all samples
+        of a rollout and centres that of costs, and its PPOLag combines them. So does the authors'
+        code (safe_rl/pg/buffer.py, run_agent.py).
+        """
+        config = self.config
         if config.normalise_costs:  # the critic's units, back to those of the cost
             price = price * np.sqrt(np.ravel(self.sums[1]).var() + 1e-8)
         if config.normalise_advantages:
             advantage = (advantage - advantage.mean()) / (advantage.std() + 1e-8)
-        advantage = (advantage - self.multiplier * (price - price.mean())) / (1 + self.multiplier)
+        return (advantage - self.multiplier * (price - price.mean())) / (1 + self.multiplier)
+
+    def minibatch(
+        self, observation: Any, raw: Any, old: Any, advantage: Any, targets: Any
+    ) -> dict[str, float]:
+        """One step of Adam down the loss; the metrics before it."""
+        config, size = self.config, len(raw)
         mean, inputs = reference.forward(self.actor, observation)
         std = np.exp(self.log_std)
         scaled = (raw - mean) / std
@@ -240,8 +271,9 @@ class Reference:
                     raw.reshape(-1, 2)[part],
                     old.ravel()[part],
                 )
-                each = ([x.ravel()[part] for x in kind] for kind in (both, targets))
-                metrics.append(self.minibatch(*rows, *each))
+                advantage = self.combined(*both).ravel()[part]
+                aims = [x.ravel()[part] for x in targets]
+                metrics.append(self.minibatch(*rows, advantage, aims))
         means = {name: float(np.mean([line[name] for line in metrics])) for name in metrics[0]}
         return means | {
             "cost/multiplier": self.multiplier,
@@ -251,7 +283,16 @@ class Reference:
 
 CASES: dict[str, dict[str, Any]] = {
     "gradient": {},
-    "pid, raw costs": {"multiplier": "pid", "normalise_costs": False, "gain_i": 0.3, "gain_d": 0.2},
+    "pid, raw costs": {
+        "multiplier": "pid",
+        "normalise_costs": False,
+        "gain_p": 0.5,
+        "gain_i": 0.3,
+        "gain_d": 0.2,
+        "smoothing_p": 0.4,
+        "smoothing_d": 0.6,
+        "delay": 2,
+    },
     "above the limit, raw advantages": {
         "cost_limit": 9.0,
         "multiplier_rate": 0.3,
@@ -277,6 +318,53 @@ def test_updates_equal_the_papers(changes: dict[str, Any]) -> None:
     )
     np.testing.assert_allclose(state.multiplier.value, expected.multiplier, rtol=1e-4, atol=1e-6)
     np.testing.assert_allclose(state.cost_returns.running, expected.total, rtol=1e-6)
+
+
+def test_a_controller_equals_that_of_omnisafe() -> None:
+    """With its gains, over costs that rise, oscillate, fall and rise; rollouts without an episode
+    between them change nothing. Its smoothing and delay, and others.
+    """
+    costs = [90.0, 85.0, 90.0, *np.linspace(60.0, 30.0, 9), 10.0, 40.0, *[0.0] * 60]
+    costs += [*np.linspace(0.0, 80.0, 20), *[25.0, 60.0] * 5]
+    default = ppo_lagrangian.Config(multiplier="pid")
+    other = dataclasses.replace(default, smoothing_p=0.7, smoothing_d=0.3, delay=3, gain_d=0.5)
+    for config in (default, other):
+        settings = multipliers.MultiplierSettings.of(config)
+        move = jax.jit(functools.partial(multipliers.update, settings=settings))
+        multiplier = multipliers.create(config.init_multiplier, settings)
+        expected, values = Controller(config), []
+        for cost in costs:
+            multiplier = move(multiplier, Weighted(jnp.asarray(7.0), jnp.zeros(())))
+            multiplier = move(multiplier, Weighted(jnp.asarray(cost), jnp.ones(())))
+            values.append((float(multiplier.value), expected.move(cost, config.cost_limit)))
+        ours, theirs = np.transpose(values)
+        np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-4)
+        assert min(theirs) == 0.0 < max(theirs)
+    settings = multipliers.MultiplierSettings.of(default)
+    multiplier = multipliers.create(default.init_multiplier, settings)
+    cost = Weighted(jnp.asarray(900.0), jnp.ones(()))
+    first = 0.1 * 0.05 * 875 + (0.001 + 0.01 * 875) + 0.01 * 0.05 * 900  # P, I and D
+    assert float(multipliers.update(multiplier, cost, settings).value) == pytest.approx(first)
+
+
+@pytest.mark.parametrize("kind", ["gradient", "pid"])
+def test_a_multiplier_stays_below_its_cap(kind: Any) -> None:
+    settings = multipliers.MultiplierSettings(kind, 25.0, 0.5, (0.1, 0.01, 0.01), largest=1.5)
+    multiplier = multipliers.create(0.5, settings)
+    for _ in range(5):
+        cost = Weighted(jnp.asarray(900.0), jnp.ones(()))
+        multiplier = multipliers.update(multiplier, cost, settings)
+    assert float(multiplier.value) == 1.5
+
+
+def test_a_rare_cost_counts_in_full() -> None:
+    """One of 50 in 20,000 steps, more than ten times the std of its discounted sums."""
+    cost = jnp.zeros((5_000, 4)).at[2_000, 1].set(50.0)
+    costs, scaled, _ = multipliers.observe(
+        multipliers.create_costs(4), cost, jnp.zeros(cost.shape, bool), 0.99
+    )
+    assert float(scaled.max()) > 10
+    np.testing.assert_allclose(scaled * multipliers.scale(costs, True), cost, rtol=1e-5)
 
 
 @pytest.mark.parametrize("kind", ["gradient", "pid"])

@@ -1,5 +1,5 @@
-"""SAC-Lagrangian against float64 NumPy written from its sources, its multiplier,
-and what it learns under a limit.
+"""SAC-Lagrangian against float64 NumPy written from its sources, its limit,
+and what it learns under it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from rljax.agents import sac_lagrangian
 from rljax.networks.optimisation import multipliers
 from rljax.networks.optimisation.multipliers import MultiplierSettings
 from rljax.runs import run
-from tests.agents import reference, test_sac
+from tests.agents import reference, test_ppo_lagrangian, test_sac
 
 STEPS = 20  # of an episode
 SPEC = EnvSpec("test/Example-v0", (3,), 2, max_episode_steps=STEPS, signals=(Part("cost", ()),))
@@ -37,6 +37,9 @@ CONFIG = sac_lagrangian.Config(
     init_multiplier=0.7,
     multiplier_rate=0.1,
     gain_i=0.3,
+    smoothing_p=0.4,
+    smoothing_d=0.6,
+    delay=2,
 )
 KEY = jax.random.key(0)
 
@@ -80,22 +83,18 @@ class Reference(test_sac.Reference):
             reference.Adam(config.multiplier_rate),
         )
         self.multiplier = config.init_multiplier if config.multiplier == "gradient" else 0.0
-        self.integral, self.cost_before = 0.0, 0.0
+        self.controller = test_ppo_lagrangian.Controller(config)
 
     def move(self, cost: float) -> None:
-        """The limit of an episode, spread over its steps and discounted,
+        """The limit of an episode, spread over its steps, as the sum of a series without end,
         and the multiplier's next value.
         """
         config: Any = self.config
-        limit = sum(config.cost_limit / STEPS * config.cost_discount**t for t in range(STEPS))
-        excess = cost - limit
+        limit = sum(config.cost_limit / STEPS * config.cost_discount**t for t in range(1_000))
         if config.multiplier == "pid":
-            self.integral = max(0.0, self.integral + excess)
-            growth = max(0.0, cost - self.cost_before)
-            value = config.gain_p * excess + config.gain_i * self.integral + config.gain_d * growth
-            self.cost_before = cost
-        else:
-            value = self.multiplier_adam.step(np.array(self.multiplier), np.array(-excess))
+            self.multiplier = self.controller.move(cost, limit)
+            return
+        value = self.multiplier_adam.step(np.array(self.multiplier), np.array(limit - cost))
         self.multiplier = max(0.0, float(value))
 
     def learn(self, batch: Transition, *noises: np.ndarray) -> dict[str, float]:
@@ -192,13 +191,36 @@ def test_updates_equal_the_sources(multiplier: Any) -> None:
     reference.assert_same(reference.mlp(state.actor), expected.actor, "actor")
 
 
-def test_the_limit_in_units_of_the_critic() -> None:
-    config = dataclasses.replace(CONFIG, cost_limit=10.0, cost_discount=1.0)
-    assert float(sac_lagrangian.limit(SPEC, config)) == pytest.approx(10.0, rel=1e-2), (
-        "without discount the limit"
+@pytest.mark.parametrize("steps", [20, 200, 1_000])
+def test_the_limit_is_what_the_critic_learns_where_each_episode_costs_it(steps: int) -> None:
+    """d / T at each step of episodes of any length that end by their time limit: the critic goes
+    on there, and its error is 0 where all its values are d / T (1 + gamma_k + gamma_k^2 + ...).
+    """
+    spec = dataclasses.replace(SPEC, max_episode_steps=steps)
+    config = dataclasses.replace(CONFIG, cost_limit=10.0)
+    limit = sum(10.0 / steps * 0.9**t for t in range(1_000))
+    assert float(sac_lagrangian.limit(spec, config)) == pytest.approx(limit, rel=1e-5)
+    state = fresh(config)
+
+    def constant(x: jax.Array) -> jax.Array:
+        """Of the critic's parameters the last bias, [C, 1], is its value; all others are 0."""
+        return jnp.full_like(x, limit) if x.shape == (1, 1) else jnp.zeros_like(x)
+
+    critic = jax.tree.map(constant, state.cost_critic.parameters)
+    batch = batch_of()
+    each = jnp.full_like(batch.reward, 10.0 / steps)
+    batch = batch.replace(
+        extras={"cost": each}, terminated=jnp.zeros_like(batch.terminated), truncated=each > 0
     )
-    config = dataclasses.replace(CONFIG, cost_limit=10.0, cost_discount=0.0)
-    assert float(sac_lagrangian.limit(SPEC, config)) == pytest.approx(0.5), "of one step"
+    state = state.replace(target_cost_critic=critic)
+    loss, metrics = sac_lagrangian.cost_loss(critic, state, batch, KEY, config)
+    assert float(metrics["cost/target"]) == pytest.approx(limit, rel=1e-5)
+    assert float(loss) < 1e-10 * limit
+
+
+def test_costs_without_discount_are_refused() -> None:
+    with pytest.raises(ValueError, match=r"cost-discount is 1, it must be below 1"):
+        sac_lagrangian.check(SPEC, dataclasses.replace(CONFIG, cost_discount=1.0))
 
 
 def test_environments_without_costs_or_time_limits_are_refused(tmp_path: Path) -> None:

@@ -218,14 +218,26 @@ def test_corruptions(study, data):
 
 
 def test_constraints(study):
-    tasks = study(constraints, "velocity", "--steps", 4_096, "--seeds", 2, "--free-seeds", 1)[
-        "tasks"
-    ]
-    assert {variant: len(cell["returns"]) for variant, cell in tasks["Hopper"].items()} == {
-        "ppo_lagrangian": 2,
-        "ppo_lagrangian-64": 2,
-        "ppo": 1,
+    cells = ("Hopper-ppo_lagrangian", "PointHazards-cpo", "PointHazards-ppo")
+    tasks = study(constraints, "limits", "--steps", 6_400, "--seeds", 2, "--cells", *cells)["tasks"]
+    assert {name: list(rows) for name, rows in tasks.items()} == {
+        "Hopper": ["ppo_lagrangian"],
+        "PointHazards": ["cpo", "ppo"],
     }
+    for name, limit in (("Hopper", 25.0), ("PointHazards", 10.0)):
+        for cell in tasks[name].values():
+            assert cell["seeds"] == [2_000, 2_001]
+            assert cell["within"] == sum(cost <= limit for cost in cell["costs"])
+            assert cell["training_within"] == sum(cost <= limit for cost in cell["training_costs"])
+
+
+def test_costs_in_training_are_means_over_the_chunks_in_which_episodes_ended(tmp_path):
+    costs = {20: [8, None], 40: [6, None], 60: [4, 2], 80: [None, 9], 100: [1, 3]}
+    lines = [json.dumps({"step": step, "episode/cost": each}) for step, each in costs.items()]
+    lines.insert(3, json.dumps({"step": 70}))
+    (tmp_path / "metrics.jsonl").write_text("\n".join(lines) + "\n")
+    assert constraints.in_training(tmp_path, 2, "episode/cost", 0.5) == [2.5, 14 / 3]
+    assert constraints.in_training(tmp_path, 2, "episode/cost", 1.0) == [4.75, 14 / 3]
 
 
 def test_defaults(study, monkeypatch):

@@ -1,15 +1,18 @@
 """Multipliers, which weigh a cost so that it stays within a limit.
 
 J mean cost of the episodes that have ended since the last time, d the limit, nu >= 0 the
-multiplier:
+multiplier, w_P and w_D the shares of the past in running means:
 
-  gradient   nu <- max(0, nu + Adam's step along J - d)                        [1]
-  pid        I  <- max(0, I + J - d)
-             nu <- max(0, K_P (J - d) + K_I I + K_D max(0, J - J_before))      [2, alg. 2]
+  gradient   nu  <- max(0, nu + Adam's step along J - d)                           [1]
+  pid        I   <- max(0, I + K_I (J - d))                                        [2, alg. 2]
+             P   <- w_P P + (1 - w_P) (J - d)                                      [1]
+             J_w <- w_D J_w + (1 - w_D) J                                          [1]
+             nu  <- max(0, K_P P + I + K_D max(0, J_w - J_w of `delay` moves ago)) [1]
 
-Where no episode has ended, nothing moves. `dual` is for one step within a trust region [3].
+With w_P = w_D = 0 and a delay of 1, "pid" is that of [2]. Where no episode has ended, nothing
+moves. `dual` is for one step within a trust region [3].
 
-[1] Ray et al., Benchmarking Safe Exploration in Deep Reinforcement Learning, 2019
+[1] OmniSafe: PKU-Alignment/omnisafe, common/lagrange.py and common/pid_lagrange.py
 [2] Stooke et al., arXiv:2007.03964
 [3] Achiam et al., arXiv:1705.10528
 """
@@ -25,36 +28,67 @@ import optax
 from flax import linen as nn
 from flax import struct
 
-from rljax.agent import Array, Loss, Number, Transition, Weighted, same_fields
+from rljax.agent import Array, Loss, Number, Transition, Weighted, config, same_fields
 from rljax.networks import normalise
 from rljax.networks.layers import Network
 from rljax.networks.layers import create as create_network
+from rljax.requirements import Count, NonNegative, Positive, Share
 
 Kind = Literal["gradient", "pid"]
 
 
+@config
+class WithMultiplier:
+    """Settings of agents whose multiplier is learnt: a base of their Config."""
+
+    multiplier: Kind = "gradient"  # how nu moves: rljax/networks/optimisation/multipliers.py
+    max_multiplier: Positive | None = None  # largest nu; OmniSafe: none where 1 + nu divides
+    gain_p: NonNegative = 0.1  # K_P, of the excess (pid); OmniSafe, CPPOPID
+    gain_i: NonNegative = 0.01  # K_I, of its sum (pid); OmniSafe, CPPOPID
+    gain_d: NonNegative = 0.01  # K_D, of the cost's growth (pid); OmniSafe, CPPOPID
+    smoothing_p: Share = 0.95  # w_P, the past's share in the mean excess (pid); OmniSafe
+    smoothing_d: Share = 0.95  # w_D, the past's share in the mean cost (pid); OmniSafe
+    delay: Count = 10  # moves over which the mean cost grows (pid); OmniSafe
+
+
 @dataclasses.dataclass(frozen=True)
 class MultiplierSettings:
-    """How a multiplier moves. Numbers may be tracers."""
+    """How a multiplier moves. Numbers may be tracers, but for the delay."""
 
     kind: Kind
     limit: Any  # d
-    rate: Any  # of Adam
-    gains: tuple[Any, Any, Any]  # K_P, K_I and K_D
+    rate: Any  # of Adam, for "gradient"
+    gains: tuple[Any, Any, Any]  # K_P, K_I and K_D, for "pid"
+    smoothing: tuple[Any, Any] = (0.95, 0.95)  # w_P and w_D, for "pid"
+    delay: int = 10  # moves, for "pid"
+    largest: Any = None  # nu; None: no upper limit
 
     @classmethod
     def of(cls, config: Any, limit: Any = None) -> MultiplierSettings:
-        """Those of a Config; `limit` stands in for its `cost_limit`."""
-        names = ("multiplier", "cost_limit", "multiplier_rate", "gain_p", "gain_i", "gain_d")
-        kind, cost_limit, rate, *gains = same_fields(config, names).values()
-        return cls(kind, cost_limit if limit is None else limit, rate, tuple(gains))
+        """Those of a Config with `multiplier_rate` and the fields of `WithMultiplier`; `limit`
+        stands in for its `cost_limit`.
+        """
+        names = ("multiplier", "cost_limit", "multiplier_rate", "delay", "max_multiplier")
+        kind, cost_limit, rate, delay, largest = same_fields(config, names).values()
+        gains = same_fields(config, ("gain_p", "gain_i", "gain_d")).values()
+        smoothing = same_fields(config, ("smoothing_p", "smoothing_d")).values()
+        limit = cost_limit if limit is None else limit
+        return cls(kind, limit, rate, tuple(gains), tuple(smoothing), delay, largest)
+
+
+class Controller(NamedTuple):
+    """What the next move of "pid" depends on."""
+
+    integral: Array  # [] I
+    excess: Array  # [] P
+    costs: Array  # [delay] J_w after the last moves, the oldest first
 
 
 class Multiplier(struct.PyTreeNode):
     """A multiplier and its moments."""
 
     value: Array  # [] nu
-    moments: Any  # of Adam, or (I, J_before) for "pid"
+    moments: Any  # of Adam for "gradient"; a Controller for "pid"
 
 
 class Costs(struct.PyTreeNode):
@@ -96,29 +130,41 @@ def critic_loss(critics: ValueAndCost, batch: Transition, target: Array) -> Loss
 
 
 def create(first: Any, settings: MultiplierSettings) -> Multiplier:
-    """The multiplier before the first episode: `first` [], 0 for "pid"."""
+    """The multiplier before the first episode: `first` []; for "pid" 0, and I is `first`."""
+    first = jnp.asarray(first, jnp.float32) + 0.0
     if settings.kind == "pid":
-        return Multiplier(jnp.zeros(()), (jnp.zeros(()), jnp.zeros(())))
-    value = jnp.asarray(first, jnp.float32) + 0.0
-    return Multiplier(value, optax.adam(settings.rate).init(value))
+        controller = Controller(first, jnp.zeros(()), jnp.zeros(settings.delay))
+        return Multiplier(jnp.zeros(()), controller)
+    return Multiplier(first, optax.adam(settings.rate).init(first))
 
 
 def update(multiplier: Multiplier, cost: Weighted, settings: MultiplierSettings) -> Multiplier:
     """The multiplier after episodes of mean cost J; unchanged where its weight is 0."""
-    excess = cost.value - settings.limit
+    moments: Any
     if settings.kind == "pid":
-        proportional, integral, derivative = settings.gains
-        total, before = multiplier.moments
-        total = jnp.maximum(0.0, total + excess)
-        growth = jnp.maximum(0.0, cost.value - before)
-        value: Any = proportional * excess + integral * total + derivative * growth
-        moments: Any = (total, cost.value)
+        value, moments = control(multiplier.moments, cost.value, settings)
     else:
-        change: Any
-        change, moments = optax.adam(settings.rate).update(-excess, multiplier.moments)
-        value = multiplier.value + change
-    moved = Multiplier(jnp.maximum(0.0, value), moments)
+        excess: Any = settings.limit - cost.value
+        change, moments = optax.adam(settings.rate).update(excess, multiplier.moments)
+        value = multiplier.value + jnp.asarray(change)
+    moved = Multiplier(jnp.clip(value, 0.0, settings.largest), moments)
     return jax.tree.map(lambda new, old: jnp.where(cost.weight > 0, new, old), moved, multiplier)
+
+
+def control(
+    before: Controller, cost: Array, settings: MultiplierSettings
+) -> tuple[Array, Controller]:
+    """The next output [] of the controller "pid", which may be negative, for a mean cost J []."""
+    gain_p, gain_i, gain_d = settings.gains
+    smoothing_p, smoothing_d = settings.smoothing
+    excess = cost - settings.limit
+    integral = jnp.maximum(0.0, before.integral + gain_i * excess)
+    mean_excess = smoothing_p * before.excess + (1.0 - smoothing_p) * excess
+    mean_cost = smoothing_d * before.costs[-1] + (1.0 - smoothing_d) * cost
+    growth = jnp.maximum(0.0, mean_cost - before.costs[0])
+    costs = jnp.append(before.costs[1:], mean_cost)
+    value = gain_p * mean_excess + integral + gain_d * growth
+    return value, Controller(integral, mean_excess, costs)
 
 
 def create_costs(num_envs: int) -> Costs:
@@ -132,12 +178,14 @@ def observe(
     """Count the costs of a rollout [T, E]; `ended` [T, E] marks last steps of episodes.
 
     Returns the counts, the costs [T, E] divided by the std of their discounted sum, and J, of
-    weight 0 where no episode ended.
+    weight 0 where no episode ended. Costs are not clipped: a rare one is to count in full.
     """
     running, sums = normalise.running_sums(costs.running, cost, ended)
     number = ended.sum()
     mean = jnp.where(ended, sums, 0.0).sum() / jnp.maximum(number, 1)
-    discounted, scaled = normalise.scale_rewards(costs.discounted, cost, ended, discount)
+    discounted, scaled = normalise.scale_rewards(
+        costs.discounted, cost, ended, discount, limit=jnp.inf
+    )
     return Costs(discounted, running), scaled, Weighted(mean, (number > 0).astype(jnp.float32))
 
 
@@ -156,6 +204,12 @@ def observe_rollout(
 def scale(costs: Costs, normalised: bool) -> Array:
     """The unit [] of values of costs: the std of their discounted sums if `normalised`, else 1."""
     return jnp.sqrt(costs.discounted.statistics.variance + 1e-8) if normalised else jnp.ones(())
+
+
+def centred(costs: Costs, advantage: Array, normalised: bool) -> Array:
+    """Advantages of costs [T, E] in units of the cost, less their mean."""
+    advantage = advantage * scale(costs, normalised)
+    return advantage - advantage.mean()
 
 
 class Dual(NamedTuple):
