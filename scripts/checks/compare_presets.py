@@ -16,6 +16,7 @@ import argparse
 import collections
 import json
 import math
+import re
 import subprocess
 import sys
 from collections.abc import Iterable, Sequence
@@ -24,13 +25,21 @@ from typing import Any, NamedTuple
 
 from rljax.runs import experiments
 from rljax.training import configuration, registry
-from scripts.checks.authors_settings import data, hybrid, online
+from scripts.checks.authors_settings import (
+    constrained,
+    data,
+    generative,
+    hybrid,
+    online,
+    streams,
+)
 from scripts.checks.authors_settings.readers import squeezed
 from scripts.checks.authors_settings.shared import DoesNotApply, Logarithm, Settings, Source
 from scripts.results.shared import RESULTS
 
 ROOT = Path(__file__).parents[2]
-SOURCES = (*data.SOURCES, *hybrid.SOURCES, *online.SOURCES)
+PARTS = (data, generative, hybrid, online, constrained, streams)
+SOURCES = tuple(source for part in PARTS for source in part.SOURCES)
 ABSENT = "no such setting"
 NEUTRAL = ("none", None, False)  # values of theirs that need no setting
 FROM_DATA = ("d4rl/", "ogbench/", "neorl2/", "minari/")
@@ -88,8 +97,8 @@ def compare(source: Source, checkout: Path) -> Comparison:
             fields.discard(field)
             if not same(ours.get(field, ABSENT), value):
                 reason = _reason(source, field, task, text)
-                mine = ours.get(field, ABSENT)
-                differences.append(Difference(task, field, mine, value, reason))
+                mine = _shown(ours.get(field, ABSENT))
+                differences.append(Difference(task, field, mine, _shown(value), reason))
         used |= theirs.used
         names |= set(values)
     if fields:
@@ -102,10 +111,7 @@ def resolved(source: Source, module: Any, task: str) -> dict[str, Any]:
     """Our settings for a task, as a run takes them."""
     places = (None, task) if task.startswith(FROM_DATA) else (task, None)
     config = experiments.preset(source.agent, module, *places, source.variant)
-    settings = configuration.as_json(config)
-    if source.then_online:
-        settings |= experiments.preset_online(source.agent, *places) or {}
-    return settings
+    return configuration.as_json(config)
 
 
 def words(agent: str) -> str:
@@ -143,6 +149,13 @@ def _their_value(theirs: Settings, rule: Any) -> Any:
     return theirs[rule] if isinstance(rule, str) else rule(theirs)
 
 
+def _shown(value: Any) -> Any:
+    """A value as a page shows it: lists for tuples, few digits of a computed one."""
+    if isinstance(value, Logarithm):
+        return round(float(value), 4)
+    return list(value) if isinstance(value, tuple) else value
+
+
 def _reason(source: Source, field: str, task: str, text: str) -> str | None:
     """The first reason for this difference whose words stand in the agent's texts."""
     for intended in source.intended:
@@ -178,8 +191,9 @@ def printed(comparison: Comparison) -> str:
     return "\n".join(lines)
 
 
-def page(comparisons: Sequence[Comparison]) -> str:
-    """The page of all comparisons."""
+def page(comparisons: Sequence[Comparison], failures: Sequence[str]) -> str:
+    """The page of all comparisons, and of what could not be compared."""
+    comparisons = sorted(comparisons, key=lambda each: each.source.label)
     rows, total = [], collections.Counter[str]()
     for each in comparisons:
         purpose = len(each.differences) - len(each.unexplained)
@@ -196,6 +210,8 @@ def page(comparisons: Sequence[Comparison]) -> str:
         rows.append(f"| {' | '.join(cells)} |")
     sums = " | ".join(f"{number:,}" for number in total.values())
     sections = [_section("On purpose", comparisons, True), _section("Open", comparisons, False)]
+    if failures:
+        sections += ["## Not compared\n", *(f"- {failure}" for failure in failures), ""]
     return "\n".join([HEAD, *rows, f"| all | | {sums} |", "", *sections])
 
 
@@ -213,8 +229,9 @@ python scripts/checks/compare_presets.py --checkouts AUTHORS --write
 
 A setting counts where both sides have it. What their files leave to the defaults of another library
 is not compared, and neither is what their code does without a setting, but for the rules that
-[scripts/checks/authors_settings](../../../scripts/checks/authors_settings) quote. All differences
-are in [presets.json](presets.json), with the settings of theirs that have no counterpart here.
+[scripts/checks/authors_settings](../../../scripts/checks/authors_settings) quote. Sections that
+name a paper's table, logs of NeoRL-2 or code of others (Tianshou) are not here. All differences are
+in [presets.json](presets.json), with the settings of theirs that have no counterpart.
 
 | presets | their files | tasks | settings | equal | different on purpose | different |
 |---|---|---|---|---|---|---|"""
@@ -229,13 +246,18 @@ def _section(title: str, comparisons: Sequence[Comparison], explained: bool) -> 
             where = tasks[0] if len(tasks) == 1 else f"{tasks[0]}, {len(tasks) - 1} more"
             cells = [comparison.source.label, where, each.field, each.ours, each.theirs]
             cells += [each.reason] if explained else []
-            rows.append("| " + " | ".join(str(x).replace("|", "/") for x in cells) + " |")
+            rows.append("| " + " | ".join(map(_cell, cells)) + " |")
     if not rows:
         return f"## {title}\n\nNone.\n"
     names = ["presets", "task", "setting", "ours", "theirs"]
     names += ["why, in the preset or the page"] if explained else []
     head = f"| {' | '.join(names)} |\n|{'---|' * len(names)}"
     return "\n".join([f"## {title}\n", head, *rows, ""])
+
+
+def _cell(value: Any) -> str:
+    """A value in a table, without the links that an agent's page has."""
+    return re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", str(value).replace("|", "/"))
 
 
 def described(comparison: Comparison) -> dict[str, Any]:
@@ -267,29 +289,29 @@ def main() -> None:
     parser.add_argument("--write", action="store_true", help="write results/checks/presets")
     parser.add_argument("--output", type=Path, default=RESULTS / "checks" / "presets")
     options = parser.parse_args()
-    comparisons, failed = [], False
+    if options.write and set(options.agents) != set(labels):
+        parser.error("--write is for all agents: leave --agents out")
+    comparisons, failures = [], []
     for source in SOURCES:
         if source.agent not in options.agents:
             continue
         checkout = options.checkouts / source.repository
-        if not checkout.is_dir():
-            print(f"{source.label}: no checkout {checkout}")
-            failed = True
-            continue
         try:
+            if not checkout.is_dir():
+                raise ValueError("no checkout of it")
             comparison = compare(source, checkout)
         except (ValueError, OSError) as error:
-            print(f"{source.label}, {source.repository}: {error}")
-            failed = True
+            failures.append(f"{source.label}, {source.repository}, {source.files}: {error}")
+            print(failures[-1])
             continue
         print(printed(comparison), flush=True)
         comparisons.append(comparison)
     if options.write:
         options.output.mkdir(parents=True, exist_ok=True)
-        (options.output / "README.md").write_text(page(comparisons))
+        (options.output / "README.md").write_text(page(comparisons, failures))
         entries = [described(comparison) for comparison in comparisons]
         (options.output / "presets.json").write_text(json.dumps(entries, indent=1) + "\n")
-    sys.exit(1 if failed or any(each.unexplained for each in comparisons) else 0)
+    sys.exit(1 if failures or any(each.unexplained for each in comparisons) else 0)
 
 
 if __name__ == "__main__":

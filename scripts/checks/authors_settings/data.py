@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ from scripts.checks.authors_settings.shared import (
     Rule,
     Settings,
     Source,
+    Tasks,
     affine,
     decay,
     in_words,
@@ -28,8 +29,6 @@ from scripts.checks.authors_settings.shared import (
     with_rewards,
     yaml_tasks,
 )
-
-Tasks = dict[str, Mapping[str, Any]]
 
 # IQL's rewards, in its code and in what was copied from it.
 IQL_REWARDS = {**dict.fromkeys(LOCOMOTION, "return_range"), "antmaze": "minus_one"}
@@ -228,6 +227,9 @@ CQL: dict[str, Rule] = {
 }
 
 
+CORL_CQL = "algorithms/offline/cql.py"
+
+
 def corl_cql_tasks(
     folder: str, script: str, families: Sequence[str] = ("",)
 ) -> Callable[[Path], Tasks]:
@@ -238,7 +240,8 @@ def corl_cql_tasks(
     def read(checkout: Path) -> Tasks:
         path = checkout / script
         readers.says(path, "nn.Linear(observation_dim + action_dim, 256)")
-        readers.says(path, "nn.init.orthogonal_(module[-1].weight, gain=1e-2)")
+        if script == CORL_CQL:
+            readers.says(path, "nn.init.orthogonal_(module[-1].weight, gain=1e-2)")
         code = {
             **readers.parameters(path, "ReparameterizedTanhGaussian.__init__"),
             **readers.parameters(path, "TanhGaussianPolicy.__init__"),
@@ -278,42 +281,6 @@ def riql_tasks(checkout: Path) -> Tasks:
     return per_task((f"d4rl/{name}-medium-replay-v2" for name in LOCOMOTION), values)
 
 
-DQL: dict[str, Rule] = {
-    "batch_size": "batch_size",
-    "actor_lr": "lr",
-    "critic_lr": "critic_lr",
-    "discount": "discount",
-    "target_rate": "tau",
-    "value_weight": "eta",
-    "max_gradient_norm": "gn",
-    "max_q_backup": in_words("max_q_backup", {True: 10, False: 1}),
-    "reward_transform": in_words(
-        "reward_tune", {"no": "none", "normalize": "standardise", "cql_antmaze": "times_4_minus_2"}
-    ),
-    "denoising_steps": "T",
-    "noising": "beta_schedule",
-    "average_rate": lambda theirs: 1.0 - theirs["ema_decay"],
-    "average_every": "update_ema_every",
-    "average_from": "step_start_ema",
-    "hidden": layers("hidden_dim", 3),
-}
-
-
-def dql_tasks(checkout: Path) -> Tasks:
-    """The authors' table, over the defaults of their script and of their agent's code."""
-    agent, script = checkout / "agents" / "ql_diffusion.py", checkout / "main.py"
-    readers.says(agent, "torch.repeat_interleave(next_state, repeats=10, dim=0)")
-    readers.says(checkout / "utils" / "data_sampler.py", "reward = (reward - 0.5) * 4.0")
-    code = {
-        **readers.parameters(agent, "Diffusion_QL.__init__"),
-        **readers.parameters(agent, "Critic.__init__"),
-        **readers.arguments(script),
-        "critic_lr": readers.keywords(agent, "Adam", 1)["lr"],
-    }
-    table = readers.constant(script, "hyperparameters")
-    return {f"d4rl/{name}": {**code, **values} for name, values in table.items()}
-
-
 FAMO2O: dict[str, Rule] = {
     **{name: rule for name, rule in IQL_CODE.items() if name not in ("dropout", "decay_steps")},
     "expectile": "expectile",
@@ -323,6 +290,7 @@ FAMO2O: dict[str, Rule] = {
     "init_temperature": "hierarchical_init_temperature",
     "balance_lr": "actor_lr",
     "num_frequencies": lambda theirs: theirs["family_sin_cos_d"] // 2,
+    "target_entropy": lambda theirs: theirs["target_entropy"] or -0.5,
 }
 FAMO2O = {name: rule for name, rule in FAMO2O.items() if name != "inverse_temperature"}
 
@@ -332,6 +300,7 @@ def famo2o_tasks(checkout: Path) -> Tasks:
     folder = checkout / "jax_iql"
     iql_rules(folder / "family_train_finetune.py")
     learner = folder / "family_learner.py"
+    readers.says(learner, "if target_entropy is None: self.target_entropy = -1.0 / 2.0")
     code = {
         **readers.parameters(learner, "FamilyLearner.__init__"),
         **readers.keywords(learner, "NormalTanhPolicy"),
@@ -342,76 +311,6 @@ def famo2o_tasks(checkout: Path) -> Tasks:
     # No file has an expectile for locomotion.
     tasks |= per_task(LOCOMOTION_SETS, readers.without(code, "expectile"))
     return with_rewards(tasks, IQL_REWARDS)
-
-
-FLOW: dict[str, Rule] = {
-    "batch_size": "batch_size",
-    "actor_lr": "lr",
-    "critic_lr": "lr",
-    "hidden": ("actor_hidden_dims", "value_hidden_dims"),
-    "layer_norm": "layer_norm",
-    "discount": "discount",
-    "target_rate": "tau",
-    "reward_transform": "rewards",
-}
-
-
-def fql_tasks(agent: str) -> Callable[[Path], Tasks]:
-    """The README's commands for learning from data, over the defaults of an agent's file."""
-
-    def read(checkout: Path) -> Tasks:
-        readers.says(
-            checkout / "envs" / "d4rl_utils.py", "if 'antmaze' in env_name: for i in range"
-        )
-        defaults = readers.flat(readers.config(checkout / "agents" / f"{agent}.py"))
-        tasks: Tasks = {}
-        for options in readers.commands(checkout / "README.md", "main.py"):
-            name = options.get("env_name", "")
-            other = options.get("agent", "agents/fql.py") != f"agents/{agent}.py"
-            if other or "online_steps" in options or name.startswith("visual-"):
-                continue
-            publisher = "ogbench" if "singletask" in name else "d4rl"
-            rewards = "minus_one" if publisher == "d4rl" and "antmaze" in name else "none"
-            theirs = {key.removeprefix("agent."): value for key, value in options.items()}
-            tasks[f"{publisher}/{name}"] = {**defaults, **theirs, "rewards": rewards}
-        return tasks
-
-    return read
-
-
-GOALS: dict[Any, Any] = {True: "geometric", False: "even"}
-GCIQL: dict[str, Rule] = {
-    "batch_size": "batch_size",
-    "actor_lr": "lr",
-    "critic_lr": "lr",
-    "value_lr": "lr",
-    "hidden": "value_hidden_dims",
-    "layer_norm": "layer_norm",
-    "discount": "discount",
-    "target_rate": "tau",
-    "expectile": "expectile",
-    "policy_loss": in_words("actor_loss", {"ddpgbc": "ddpg_bc"}),
-    "imitation_weight": "alpha",
-    "value_goal_current": "value_p_curgoal",
-    "value_goal_future": "value_p_trajgoal",
-    "value_goal_times": in_words("value_geom_sample", GOALS),
-    "actor_goal_current": "actor_p_curgoal",
-    "actor_goal_future": "actor_p_trajgoal",
-    "actor_goal_times": in_words("actor_geom_sample", GOALS),
-}
-
-
-def gciql_tasks(checkout: Path) -> Tasks:
-    """All commands for states and continuous actions; GCIQL takes no pictures here."""
-    defaults = readers.flat(readers.config(checkout / "impls" / "agents" / "gciql.py"))
-    tasks: Tasks = {}
-    for options in readers.commands(checkout / "impls" / "hyperparameters.sh", "main.py"):
-        name = options["env_name"]
-        if options["agent"] != "agents/gciql.py" or name.startswith(("visual-", "powderworld-")):
-            continue
-        theirs = {key.removeprefix("agent."): value for key, value in options.items()}
-        tasks[f"ogbench/{name}"] = {**defaults, **theirs}
-    return tasks
 
 
 def bound(theirs: Settings) -> float:
@@ -429,12 +328,11 @@ DUAL: dict[str, Rule] = {
 }
 
 
-# Scripts with one setting for a whole domain, and a set of it that has no script of its own.
+# Scripts with one setting for a whole domain, and a set of it that has no script of its own. All
+# sets of AntMaze and Kitchen have one.
 CONSISTENT = {
     "mujoco_consistent": "hopper-random-v2",
     "androit_consistent": "door-cloned-v1",
-    "ant_consistent": "antmaze-umaze-play-v0",
-    "kitchen_consistent": "kitchen-new-v0",
 }
 
 
@@ -444,6 +342,8 @@ def xql_tasks(checkout: Path) -> Tasks:
     iql_rules(folder / "train_offline.py")
     tasks: Tasks = {}
     for path in sorted(folder.glob("reproduce/*/*.sh")):
+        if path.stem in ("ant_consistent", "kitchen_consistent"):
+            continue
         for options in readers.commands(path, "train_offline.py"):
             values = readers.flat(readers.config(folder / options["config"]))
             name = CONSISTENT.get(path.stem, options["env_name"])
@@ -518,13 +418,6 @@ SOURCES = (
         IQL_CODE | {"expectile": "expectile"},
     ),
     Source(
-        "iql",
-        "fql",
-        "README.md, agents/iql.py",
-        fql_tasks("iql"),
-        {**FLOW, "value_lr": "lr", "expectile": "expectile", "inverse_temperature": "alpha"},
-    ),
-    Source(
         "bc",
         "CORL",
         "configs/offline/bc/*/*.yaml",
@@ -560,15 +453,17 @@ SOURCES = (
     Source(
         "edac",
         "EDAC",
-        "README.md, scripts/sac.py",
+        "README.md, defaults of its script",
         edac_tasks,
         {
             "actor_lr": "plr",
             "critic_lr": "qlr",
             "num_critics": "num_qs",
             "diversity_weight": "eta",
+            "max_q_backup": "max_q_backup",
             "reward_transform": in_words("reward_std", {True: "standardise", False: "none"}),
         },
+        (Intended("max_q_backup", "d4rl/pen-*", "its --max_q_backup for pen-cloned is not here"),),
     ),
     Source(
         "edac",
@@ -586,38 +481,10 @@ SOURCES = (
         "cql",
         "CORL",
         "configs/offline/cql/*/*.yaml",
-        corl_cql_tasks("configs/offline/cql", "algorithms/offline/cql.py"),
+        corl_cql_tasks("configs/offline/cql", CORL_CQL),
         CQL,
     ),
     Source("riql", "RIQL", "RIQL.py, RIQL_config.py", riql_tasks, RIQL),
-    Source("dql", "Diffusion-Policies-for-Offline-RL", "main.py", dql_tasks, DQL),
-    Source(
-        "fql",
-        "fql",
-        "README.md, agents/fql.py",
-        fql_tasks("fql"),
-        {
-            **FLOW,
-            "target": "q_agg",
-            "distillation_weight": "alpha",
-            "flow_steps": "flow_steps",
-            "normalise_value": "normalize_q_loss",
-        },
-    ),
-    Source(
-        "ifql",
-        "fql",
-        "README.md, agents/ifql.py",
-        fql_tasks("ifql"),
-        {
-            **FLOW,
-            "value_lr": "lr",
-            "expectile": "expectile",
-            "num_candidates": "num_samples",
-            "flow_steps": "flow_steps",
-        },
-    ),
-    Source("gciql", "ogbench", "impls/hyperparameters.sh", gciql_tasks, GCIQL),
     Source("famo2o", "FamO2O", "jax_iql/configs, family_learner.py", famo2o_tasks, FAMO2O),
     Source(
         "fdvl",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ from scripts.checks.authors_settings.shared import (
     Rule,
     Settings,
     Source,
+    Tasks,
     affine,
     architecture,
     in_words,
@@ -22,8 +23,6 @@ from scripts.checks.authors_settings.shared import (
     per_task,
     unless_infinite,
 )
-
-Tasks = dict[str, Mapping[str, Any]]
 
 CALQL: dict[str, Rule] = {
     **readers.without(
@@ -90,7 +89,7 @@ def wsrl_tasks(
         networks = checkout / "wsrl" / "networks" / "actor_critic_nets.py"
         code = {
             **readers.dataclass(networks, "Policy"),
-            **readers.parameters(checkout / "wsrl" / "agents" / "sac.py", "SACAgent.create_states"),
+            **readers.parameters(checkout / "wsrl" / "agents" / "sac.py", "SACAgent.create"),
             **readers.arguments(checkout / "finetune.py"),
         }
         tasks: Tasks = {}
@@ -458,7 +457,20 @@ SOURCES = (
         variant="serl",
     ),
     Source("h2o", "H2O", "README.md", h2o_tasks, H2O),
-    Source("ro2o", "RO2O", "README.md", ro2o_tasks, RO2O),
+    Source(
+        "ro2o",
+        "RO2O",
+        "README.md",
+        ro2o_tasks,
+        RO2O,
+        (
+            Intended(
+                "value_* policy_* ood_*",
+                "d4rl/antmaze-*",
+                "AntMaze's variants of [2] are not here: imitation in the actor's loss",
+            ),
+        ),
+    ),
     Source(
         "hnpg",
         "HNPG",

@@ -13,11 +13,9 @@ from scripts.checks.authors_settings.shared import (
     Rule,
     Settings,
     Source,
+    Tasks,
     in_words,
 )
-
-Tasks = dict[str, Mapping[str, Any]]
-
 
 # RL Zoo: what its files leave out is Stable-Baselines3's default, which is not compared.
 
@@ -294,6 +292,7 @@ SAC: dict[str, Rule] = {
     "normalise_observations": "normalize_observations",
     "target_rate": "tau",
     "hidden": "hidden_layer_sizes",
+    "layer_norm": "q_network_layer_norm",
 }
 
 
@@ -329,210 +328,14 @@ def playground_tasks(checkout: Path) -> Tasks:
     folder = checkout / "mujoco_playground"
     defaults = brax_defaults(checkout.parent / "brax", "ppo")
     tasks: Tasks = {}
-    for suite, names in (("dm_control_suite", DM_CONTROL), ("locomotion", LOCOMOTION)):
+    for suite in ("dm_control_suite", "locomotion"):
         path = folder / "config" / f"{suite}_params.py"
-        listed = (folder / "_src" / suite / "__init__.py").read_text()
-        for name in names:
-            if f'"{name}":' not in listed:
-                raise ValueError(f"{suite} has no {name} any more.")
-            values = readers.config(
-                path,
-                "brax_ppo_config",
-                {f"{suite}.get_default_config": lambda name: {}},
-                env_name=name,
-            )
+        functions = {f"{suite}.get_default_config": lambda name: {}}
+        for name in readers.keys(folder / "_src" / suite / "__init__.py", "_envs"):
+            values = readers.config(path, "brax_ppo_config", functions, env_name=name)
             tasks[f"playground/{name}"] = {**defaults, **readers.flat(values)}
     return tasks
 
-
-DM_CONTROL = (
-    "AcrobotSwingup",
-    "AcrobotSwingupSparse",
-    "BallInCup",
-    "CartpoleBalance",
-    "CartpoleBalanceSparse",
-    "CartpoleSwingup",
-    "CartpoleSwingupSparse",
-    "CheetahRun",
-    "FingerSpin",
-    "FingerTurnEasy",
-    "FingerTurnHard",
-    "FishSwim",
-    "HopperHop",
-    "HopperStand",
-    "HumanoidStand",
-    "HumanoidWalk",
-    "HumanoidRun",
-    "PendulumSwingup",
-    "PointMass",
-    "ReacherEasy",
-    "ReacherHard",
-    "SwimmerSwimmer6",
-    "WalkerRun",
-    "WalkerStand",
-    "WalkerWalk",
-)
-LOCOMOTION = (
-    "ApolloJoystickFlatTerrain",
-    "BarkourJoystick",
-    "BerkeleyHumanoidJoystickFlatTerrain",
-    "BerkeleyHumanoidJoystickRoughTerrain",
-    "G1JoystickFlatTerrain",
-    "G1JoystickRoughTerrain",
-    "Go1JoystickFlatTerrain",
-    "Go1JoystickRoughTerrain",
-    "Go1Getup",
-    "Go1Handstand",
-    "Go1Footstand",
-    "H1InplaceGaitTracking",
-    "H1JoystickGaitTracking",
-    "Op3Joystick",
-    "SpotFlatTerrainJoystick",
-    "SpotGetup",
-    "SpotJoystickGaitTracking",
-    "T1JoystickFlatTerrain",
-    "T1JoystickRoughTerrain",
-)
-
-
-# Constrained agents: their defaults beside those that their files and pages name.
-
-
-def omnisafe_tasks(file: str) -> Callable[[Path], Tasks]:
-    """The defaults of one of OmniSafe's algorithms."""
-
-    def read(checkout: Path) -> Tasks:
-        path = checkout / "omnisafe" / "configs" / f"{file}.yaml"
-        return {"defaults": readers.flat(readers.yaml_file(path)["defaults"])}
-
-    return read
-
-
-OMNISAFE_CPO: dict[str, Rule] = {
-    "num_epochs": "algo_cfgs.update_iters",
-    "batch_size": "algo_cfgs.batch_size",
-    "kl_limit": "algo_cfgs.target_kl",
-    "damping": "algo_cfgs.cg_damping",
-    "learning_rate": "model_cfgs.critic.lr",
-    "discount": "algo_cfgs.gamma",
-    "cost_discount": "algo_cfgs.cost_gamma",
-    "cost_limit": "algo_cfgs.cost_limit",
-    "actor_hidden": "model_cfgs.actor.hidden_sizes",
-    "critic_hidden": "model_cfgs.critic.hidden_sizes",
-    "activation": "model_cfgs.actor.activation",
-    "normalise_observations": "algo_cfgs.obs_normalize",
-}
-OMNISAFE_PPO: dict[str, Rule] = {
-    "cost_limit": "lagrange_cfgs.cost_limit",
-    "init_multiplier": "lagrange_cfgs.lagrangian_multiplier_init",
-    "multiplier_rate": "lagrange_cfgs.lambda_lr",
-    "cost_discount": "algo_cfgs.cost_gamma",
-    "cost_trace_decay": "algo_cfgs.lam_c",
-    "discount": "algo_cfgs.gamma",
-    "trace_decay": "algo_cfgs.lam",
-    "clip_ratio": "algo_cfgs.clip",
-    "entropy_cost": "algo_cfgs.entropy_coef",
-    "learning_rate": "model_cfgs.actor.lr",
-    "batch_size": "algo_cfgs.batch_size",
-    "actor_hidden": "model_cfgs.actor.hidden_sizes",
-    "critic_hidden": "model_cfgs.critic.hidden_sizes",
-    "activation": "model_cfgs.actor.activation",
-    "normalise_observations": "algo_cfgs.obs_normalize",
-}
-OMNISAFE_SAC: dict[str, Rule] = {
-    "cost_limit": "lagrange_cfgs.cost_limit",
-    "init_multiplier": "lagrange_cfgs.lagrangian_multiplier_init",
-    "multiplier_rate": "lagrange_cfgs.lambda_lr",
-    "discount": "algo_cfgs.gamma",
-    "target_rate": "algo_cfgs.polyak",
-    "batch_size": "algo_cfgs.batch_size",
-    "replay_size": "algo_cfgs.size",
-    "warmup_steps": "algo_cfgs.start_learning_steps",
-    "policy_delay": "algo_cfgs.policy_delay",
-    "learn_temperature": "algo_cfgs.auto_alpha",
-    "actor_lr": "model_cfgs.actor.lr",
-    "critic_lr": "model_cfgs.critic.lr",
-    "num_critics": "model_cfgs.critic.num_critics",
-    "hidden": "model_cfgs.critic.hidden_sizes",
-    "activation": "model_cfgs.critic.activation",
-}
-STARTER_CPO: dict[str, Rule] = {
-    "kl_limit": "target_kl",
-    "damping": "damping_coeff",
-    "backtrack": "backtrack_coeff",
-    "backtracks": "backtrack_iters",
-    "learning_rate": "vf_lr",
-    "discount": "gamma",
-    "trace_decay": "lam",
-    "cost_discount": "cost_gamma",
-    "cost_trace_decay": "cost_lam",
-    "cost_limit": "cost_lim",
-}
-
-
-def starter_tasks(checkout: Path) -> Tasks:
-    """Safety Starter Agents: its trainer's and its trust region's defaults."""
-    folder = checkout / "safe_rl" / "pg"
-    return {
-        "defaults": {
-            **readers.parameters(folder / "run_agent.py", "run_polopt_agent"),
-            **readers.parameters(folder / "agents.py", "TrustRegionAgent.__init__"),
-        }
-    }
-
-
-# Streams.
-
-STREAM: dict[str, Rule] = {
-    "learning_rate": "lr",
-    "discount": "gamma",
-    "trace_decay": "lamda",
-    "critic_kappa": "kappa_value",
-    "hidden": "hidden",
-}
-STREAM_Q: dict[str, Rule] = {
-    **STREAM,
-    "epsilon_start": "epsilon_start",
-    "epsilon_end": "epsilon_target",
-    "epsilon_steps": "exploration_fraction",
-    "convolutions": "convolutions",
-}
-STREAM_AC: dict[str, Rule] = {
-    **STREAM,
-    "actor_kappa": "kappa_policy",
-    "entropy_cost": "entropy_coeff",
-    "convolutions": "convolutions",
-}
-
-
-def stream_tasks(learner: str, files: Mapping[str, str]) -> Callable[[Path], Tasks]:
-    """The files of a method, by our name of a task; each has its own network and options."""
-
-    def read(checkout: Path) -> Tasks:
-        tasks: Tasks = {}
-        for task, file in files.items():
-            path = checkout / f"{file}.py"
-            code = readers.parameters(path, f"{learner}.__init__")
-            convolutions = readers.convolutions(path)
-            if learner == "StreamAC":  # those of the actor, then those of the critic
-                convolutions = convolutions[: len(convolutions) // 2]
-            depth = 1 if convolutions else 2
-            tasks[task] = {
-                **code,
-                **readers.arguments(path),
-                "hidden": (code["hidden_size"],) * depth,
-                "convolutions": convolutions,
-            }
-        return tasks
-
-    return read
-
-
-STREAM_FILES = {
-    "CartPole-v1": "{}",
-    "gymnax/Breakout-MinAtar": "{}_minatar",
-    "atari/Breakout": "{}_atari",
-}
 
 SOURCES = (
     Source("dqn", "rl-baselines3-zoo", "hyperparams/dqn.yml", zoo_tasks("dqn", CARTPOLE), ZOO_DQN),
@@ -632,62 +435,4 @@ SOURCES = (
     ),
     Source("ppo", "brax", "notebooks/training.ipynb", brax_tasks("ppo"), PPO),
     Source("ppo", "mujoco_playground", "mujoco_playground/config", playground_tasks, PPO),
-    Source("cpo", "safety-starter-agents", "safe_rl/pg", starter_tasks, STARTER_CPO),
-    Source(
-        "cpo",
-        "omnisafe",
-        "omnisafe/configs/on-policy/CPO.yaml",
-        omnisafe_tasks("on-policy/CPO"),
-        OMNISAFE_CPO,
-    ),
-    Source(
-        "ppo_lagrangian",
-        "omnisafe",
-        "omnisafe/configs/on-policy/PPOLag.yaml",
-        omnisafe_tasks("on-policy/PPOLag"),
-        OMNISAFE_PPO,
-    ),
-    Source(
-        "sac_lagrangian",
-        "omnisafe",
-        "omnisafe/configs/off-policy/SACLag.yaml",
-        omnisafe_tasks("off-policy/SACLag"),
-        OMNISAFE_SAC,
-    ),
-    Source(
-        "stream_ac",
-        "streaming-drl",
-        "stream_ac_*.py",
-        stream_tasks(
-            "StreamAC",
-            {
-                "HalfCheetah-v5": "stream_ac_continuous",
-                "CartPole-v1": "stream_ac_discrete",
-                "Acrobot-v1": "stream_ac_discrete",
-                "gymnax/Breakout-MinAtar": "stream_ac_discrete_minatar",
-                "atari/Breakout": "stream_ac_discrete_atari",
-            },
-        ),
-        STREAM_AC,
-    ),
-    *(
-        Source(
-            f"stream_{name}",
-            "streaming-drl",
-            f"stream_{name}*.py",
-            stream_tasks(
-                learner,
-                {task: file.format(f"stream_{name}") for task, file in STREAM_FILES.items()},
-            ),
-            STREAM_Q,
-        )
-        for name, learner in (("q", "StreamQ"), ("sarsa", "StreamSARSA"))
-    ),
-    Source(
-        "stream_td",
-        "streaming-drl",
-        "stream_td.py",
-        stream_tasks("StreamTD", {"defaults": "stream_td"}),
-        STREAM,
-    ),
 )

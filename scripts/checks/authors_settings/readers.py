@@ -12,6 +12,7 @@ import json
 import operator
 import re
 import shlex
+import types
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from typing import Any
 import yaml
 
 Functions = Mapping[str, Callable[..., Any]]
+NOTHING: Mapping[str, Any] = types.MappingProxyType({})
 
 BINARY = {
     ast.Add: operator.add,
@@ -52,7 +54,7 @@ class Unread:
 class Scope:
     """Values of names, and the functions that expressions may call."""
 
-    def __init__(self, names: Mapping[str, Any] = {}, functions: Functions = {}) -> None:
+    def __init__(self, names: Mapping[str, Any] = NOTHING, functions: Functions = NOTHING) -> None:
         self.names = dict(names)
         self.functions = functions
 
@@ -63,27 +65,25 @@ class Scope:
                 return node.value
             case ast.Name() | ast.Attribute():
                 return self._reference(node)
-            case ast.Tuple():
-                return tuple(map(self.value, node.elts))
-            case ast.List():
-                return [*map(self.value, node.elts)]
+            case ast.Tuple() | ast.List():
+                kind = tuple if isinstance(node, ast.Tuple) else list
+                return self._computed(node, lambda *parts: kind(parts), *node.elts)
             case ast.Dict():
                 return {
                     self.value(key): self.value(value)
                     for key, value in zip(node.keys, node.values, strict=True)
                     if key is not None
                 }
-            case ast.UnaryOp(ast.USub(), operand):
-                return -self.value(operand)
-            case ast.UnaryOp(ast.Not(), operand):
-                return not self.value(operand)
+            case ast.UnaryOp(ast.USub() | ast.Not(), operand):
+                sign = operator.neg if isinstance(node.op, ast.USub) else operator.not_
+                return self._computed(node, sign, operand)
             case ast.BinOp() if type(node.op) in BINARY:
-                return BINARY[type(node.op)](self.value(node.left), self.value(node.right))
+                return self._computed(node, BINARY[type(node.op)], node.left, node.right)
             case ast.BoolOp():
                 every = all if isinstance(node.op, ast.And) else any
-                return every(self.value(part) for part in node.values)
-            case ast.Compare(left, [comparison], [right]):
-                return COMPARISONS[type(comparison)](self.value(left), self.value(right))
+                return self._computed(node, lambda *parts: every(parts), *node.values)
+            case ast.Compare(left, [comparison], [right]) if type(comparison) in COMPARISONS:
+                return self._computed(node, COMPARISONS[type(comparison)], left, right)
             case ast.Subscript():
                 container = self.value(node.value)
                 if not isinstance(container, Unread):
@@ -115,6 +115,12 @@ class Scope:
                     raise ValueError(f"it raises: {ast.unparse(statement)}")
         return None
 
+    def _computed(self, node: ast.expr, function: Any, *operands: ast.expr) -> Any:
+        values = [self.value(operand) for operand in operands]
+        if any(isinstance(value, Unread) for value in values):
+            return Unread(ast.unparse(node))
+        return function(*values)
+
     def _reference(self, node: ast.Name | ast.Attribute) -> Any:
         text = ast.unparse(node)
         if text in NUMBERS:
@@ -139,26 +145,25 @@ class Scope:
 
     def _call(self, node: ast.Call) -> Any:
         name = ast.unparse(node.func)
-        arguments = [self.value(argument) for argument in node.args]
-        keywords = {each.arg: self.value(each.value) for each in node.keywords if each.arg}
-        if name in self.functions:
-            return self.functions[name](*arguments, **keywords)
         last = name.rsplit(".", 1)[-1]
+        values = [self.value(argument) for argument in node.args]
+        named = {each.arg: self.value(each.value) for each in node.keywords if each.arg}
+        if name in self.functions:
+            return self.functions[name](*values, **named)
         if last == "placeholder":
             return None
         if name == "dict" or last == "ConfigDict" or name == "config_dict.create":
-            return {**(arguments[0] if arguments else {}), **without(keywords, "type_safe")}
-        if name in CASTS and not any(isinstance(x, Unread) for x in arguments):
-            return CASTS[name](*arguments)
-        if isinstance(node.func, ast.Attribute):
-            owner = self.value(node.func.value)
-            if isinstance(owner, str) and last in ("startswith", "endswith", "split", "lower"):
-                return getattr(owner, last)(*arguments)
-            if isinstance(owner, dict) and last in ("to_dict", "copy_and_resolve_references"):
-                return owner
-            if isinstance(owner, dict) and last == "update":
-                owner.update(merged(owner, arguments[0]))
-                return None
+            return {**(values[0] if values else {}), **without(named, "type_safe")}
+        if name in CASTS and not any(isinstance(value, Unread) for value in values):
+            return CASTS[name](*values)
+        owner = self.value(node.func.value) if isinstance(node.func, ast.Attribute) else None
+        if isinstance(owner, str) and last in ("startswith", "endswith", "split", "lower"):
+            return getattr(owner, last)(*values)
+        if isinstance(owner, dict) and last in ("to_dict", "copy_and_resolve_references"):
+            return owner
+        if isinstance(owner, dict) and last == "update":
+            owner.update(merged(owner, values[0]))
+            return None
         return Unread(ast.unparse(node))
 
 
@@ -223,7 +228,7 @@ def parameters(path: Path, name: str) -> dict[str, Any]:
 
 
 def config(
-    path: Path, function: str = "get_config", functions: Functions = {}, **arguments: Any
+    path: Path, function: str = "get_config", functions: Functions = NOTHING, **arguments: Any
 ) -> dict[str, Any]:
     """What a function of settings returns for some arguments, nested. Its calls of `functions` are
     answered by ours.
@@ -241,36 +246,40 @@ def config(
 
 def constant(path: Path, name: str) -> Any:
     """The value of a name that a module sets."""
-    for node in _tree(path).body:
-        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == name:
-            return Scope().value(node.value)
-    raise ValueError(f"'{path}' does not set {name}.")
+    return Scope().value(_assigned(path, name))
 
 
-def keywords(path: Path, function: str, number: int = 0) -> dict[str, Any]:
-    """Keyword arguments of a call of `function` as it is written there: its first, or `number`."""
-    calls = [node for node in ast.walk(_tree(path)) if _calls(node, function)]
-    if len(calls) <= number:
+def keys(path: Path, name: str) -> list[str]:
+    """The keys of a dictionary that a module sets, whatever its values are."""
+    value = _assigned(path, name)
+    if not isinstance(value, ast.Dict):
+        raise ValueError(f"'{path}' has no dictionary {name}.")
+    return [Scope().value(key) for key in value.keys if key is not None]
+
+
+def keywords(path: Path, function: str, index: int = 0) -> dict[str, Any]:
+    """Keyword arguments of a call of `function`, as they are written there: of its first call, or
+    of number `index`.
+    """
+    calls = _calls(path, function)
+    if len(calls) <= index:
         raise ValueError(f"'{path}' does not call {function}.")
-    calls.sort(key=lambda node: node.lineno)
     scope = Scope()
-    return flat({each.arg: scope.value(each.value) for each in calls[number].keywords if each.arg})
+    return flat({each.arg: scope.value(each.value) for each in calls[index].keywords if each.arg})
 
 
 def arguments(path: Path) -> dict[str, Any]:
     """Defaults of the options that a script declares by argparse or by absl's flags."""
-    result: dict[str, Any] = {}
     scope = Scope()
-    for node in ast.walk(_tree(path)):
-        if _calls(node, "add_argument"):
-            names = [scope.value(name) for name in node.args]
-            values = {each.arg: scope.value(each.value) for each in node.keywords}
-            switch = values.get("action") == "store_true"
-            value = values.get("default", False if switch else None)
-            text = isinstance(value, str)
-            result[str(names[-1]).lstrip("-")] = number(value) if text else value
-        elif isinstance(node, ast.Call) and ast.unparse(node.func).startswith("flags.DEFINE_"):
-            name, default = (scope.value(each) for each in node.args[:2])
+    result: dict[str, Any] = {}
+    for call in _calls(path, "add_argument"):
+        values = {each.arg: scope.value(each.value) for each in call.keywords}
+        value = values.get("default", False if values.get("action") == "store_true" else None)
+        name = str(scope.value(call.args[-1])).lstrip("-")
+        result[name] = number(value) if isinstance(value, str) else value
+    for kind in ("integer", "float", "boolean", "bool", "string"):
+        for call in _calls(path, f"DEFINE_{kind}"):
+            name, default = (scope.value(each) for each in call.args[:2])
             result[name] = default
     return flat(result)
 
@@ -311,14 +320,13 @@ def _options(words: list[str]) -> dict[str, Any]:
 def convolutions(path: Path) -> list[list[int]]:
     """Channels, kernel and stride of each nn.Conv2d of a file, in order."""
     scope, layers = Scope(), []
-    calls = [node for node in ast.walk(_tree(path)) if _calls(node, "Conv2d")]
-    for call in sorted(calls, key=lambda node: (node.lineno, node.col_offset)):
+    for call in _calls(path, "Conv2d"):
         (stride,) = [scope.value(each.value) for each in call.keywords if each.arg == "stride"]
         layers.append([*map(scope.value, call.args[1:3]), stride])
     return layers
 
 
-def notebook(path: Path, name: str) -> dict[str, ast.Call]:
+def notebook(path: Path, name: str) -> dict[str, Any]:
     """The calls in a dictionary `name = {key: call}[...]` of a notebook, by key."""
     cells = json.loads(path.read_text())["cells"]
     for cell in cells:
@@ -359,11 +367,21 @@ def _tree(path: Path) -> ast.Module:
     return ast.parse(path.read_text())
 
 
-def _calls(node: ast.AST, function: str) -> bool:
-    if not isinstance(node, ast.Call):
-        return False
-    name = ast.unparse(node.func)
-    return name == function or name.endswith(f".{function}")
+def _assigned(path: Path, name: str) -> ast.expr:
+    for node in _tree(path).body:
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == name:
+            return node.value
+    raise ValueError(f"'{path}' does not set {name}.")
+
+
+def _calls(path: Path, function: str) -> list[ast.Call]:
+    """Calls of a function or of a method of this name, in order."""
+    calls = [
+        node
+        for node in ast.walk(_tree(path))
+        if isinstance(node, ast.Call) and f".{ast.unparse(node.func)}".endswith(f".{function}")
+    ]
+    return sorted(calls, key=lambda node: (node.lineno, node.col_offset))
 
 
 def _definition(path: Path, name: str) -> Any:

@@ -22,6 +22,9 @@ KITCHEN_SETS = [f"d4rl/kitchen-{kind}-v0" for kind in ("complete", "partial", "m
 ADROIT_SETS = [f"d4rl/{name}-{kind}-v1" for name in ADROIT for kind in ("human", "cloned")]
 
 
+Tasks = dict[str, Mapping[str, Any]]  # another's settings by our name of the task
+
+
 class Settings(dict[str, Any]):
     """Another's settings of a task by name, which remembers the names that were read."""
 
@@ -68,11 +71,10 @@ class Source(NamedTuple):
     agent: str
     repository: str  # the folder of its checkout
     files: str  # which ones, for readers of the table
-    tasks: Callable[[Path], Mapping[str, Mapping[str, Any]]]  # ours -> their settings
+    tasks: Callable[[Path], Tasks]
     fields: Mapping[str, Rule]
     intended: tuple[Intended, ...] = ()
     variant: str | None = None
-    then_online: bool = False  # beside the settings that a run goes on online with
 
     @property
     def label(self) -> str:
@@ -80,7 +82,7 @@ class Source(NamedTuple):
         return self.agent if self.variant is None else f"{self.agent}.{self.variant}"
 
 
-def per_task(tasks: Iterable[str], values: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
+def per_task(tasks: Iterable[str], values: Mapping[str, Any]) -> Tasks:
     """The same settings for several tasks."""
     return dict.fromkeys(tasks, values)
 
@@ -146,9 +148,7 @@ def family(task: str) -> str:
     return task.split("/")[-1].split("-")[0]
 
 
-def with_rewards(
-    tasks: Mapping[str, Mapping[str, Any]], rewards: Mapping[str, str]
-) -> dict[str, dict[str, Any]]:
+def with_rewards(tasks: Tasks, rewards: Mapping[str, str]) -> Tasks:
     """Settings with `rewards`, the transform that their code has for a family of tasks."""
     return {
         task: {**values, "rewards": rewards.get(family(task), "none")}
@@ -156,10 +156,10 @@ def with_rewards(
     }
 
 
-def yaml_tasks(folder: str, name: str) -> Callable[[Path], dict[str, dict[str, Any]]]:
+def yaml_tasks(folder: str, name: str) -> Callable[[Path], Tasks]:
     """CORL's files: a data set each, whose name is the setting `name`."""
 
-    def read(checkout: Path) -> dict[str, dict[str, Any]]:
+    def read(checkout: Path) -> Tasks:
         files = sorted((checkout / folder).glob("*/*.yaml"))
         values = [readers.flat(readers.yaml_file(path)) for path in files]
         return {f"d4rl/{each[name]}": each for each in values}
