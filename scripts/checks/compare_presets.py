@@ -300,7 +300,7 @@ def main() -> None:
             if not checkout.is_dir():
                 raise ValueError("no checkout of it")
             comparison = compare(source, checkout)
-        except (ValueError, OSError) as error:
+        except (ValueError, TypeError, LookupError, OSError) as error:
             failures.append(f"{source.label}, {source.repository}, {source.files}: {error}")
             print(failures[-1])
             continue
