@@ -323,6 +323,8 @@ def test_brax_presets_are_read() -> None:
     module = registry.load_agent("sac")
     ant = registry.preset("sac", module, "brax/ant")
     assert (ant.reward_scale, ant.num_envs, ant.normalise_observations) == (30.0, 128, True)
+    hopper = registry.preset("sac", module, "brax/hopper")  # notebooks/training.ipynb
+    assert (hopper.reward_scale, hopper.batch_size, hopper.num_updates) == (30.0, 512, 64)
     assert registry.preset("sac", module, "Hopper-v5") == module.Config()
 
 

@@ -1,0 +1,154 @@
+"""Agents of FQL's and OGBench's authors and Diffusion-QL, beside their files."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from scripts.checks.authors_settings import readers
+from scripts.checks.authors_settings.shared import Rule, Source, Tasks, in_words, layers
+
+DQL: dict[str, Rule] = {
+    "batch_size": "batch_size",
+    "actor_lr": "lr",
+    "critic_lr": "critic_lr",
+    "discount": "discount",
+    "target_rate": "tau",
+    "value_weight": "eta",
+    "max_gradient_norm": "gn",
+    "max_q_backup": in_words("max_q_backup", {True: 10, False: 1}),
+    "reward_transform": in_words(
+        "reward_tune", {"no": "none", "normalize": "standardise", "cql_antmaze": "times_4_minus_2"}
+    ),
+    "denoising_steps": "T",
+    "noising": "beta_schedule",
+    "average_rate": lambda theirs: 1.0 - theirs["ema_decay"],
+    "average_every": "update_ema_every",
+    "average_from": "step_start_ema",
+    "hidden": layers("hidden_dim", 3),
+}
+
+
+def dql_tasks(checkout: Path) -> Tasks:
+    """The authors' table, over the defaults of their script and of their agent's code."""
+    agent, script = checkout / "agents" / "ql_diffusion.py", checkout / "main.py"
+    readers.says(agent, "torch.repeat_interleave(next_state, repeats=10, dim=0)")
+    readers.says(checkout / "utils" / "data_sampler.py", "reward = (reward - 0.5) * 4.0")
+    code = {
+        **readers.parameters(agent, "Diffusion_QL.__init__"),
+        **readers.parameters(agent, "Critic.__init__"),
+        **readers.arguments(script),
+        "critic_lr": readers.keywords(agent, "Adam", 1)["lr"],
+    }
+    table = readers.constant(script, "hyperparameters")
+    return {f"d4rl/{name}": {**code, **values} for name, values in table.items()}
+
+
+FLOW: dict[str, Rule] = {
+    "batch_size": "batch_size",
+    "actor_lr": "lr",
+    "critic_lr": "lr",
+    "hidden": ("actor_hidden_dims", "value_hidden_dims"),
+    "layer_norm": "layer_norm",
+    "discount": "discount",
+    "target_rate": "tau",
+    "reward_transform": "rewards",
+}
+
+
+def fql_tasks(agent: str) -> Callable[[Path], Tasks]:
+    """The README's commands for learning from data, over the defaults of an agent's file."""
+
+    def read(checkout: Path) -> Tasks:
+        readers.says(
+            checkout / "envs" / "d4rl_utils.py", "if 'antmaze' in env_name: for i in range"
+        )
+        defaults = readers.flat(readers.config(checkout / "agents" / f"{agent}.py"))
+        tasks: Tasks = {}
+        for options in readers.commands(checkout / "README.md", "main.py"):
+            name = options.get("env_name", "")
+            other = options.get("agent", "agents/fql.py") != f"agents/{agent}.py"
+            if other or "online_steps" in options or name.startswith("visual-"):
+                continue
+            publisher = "ogbench" if "singletask" in name else "d4rl"
+            rewards = "minus_one" if publisher == "d4rl" and "antmaze" in name else "none"
+            theirs = {key.removeprefix("agent."): value for key, value in options.items()}
+            tasks[f"{publisher}/{name}"] = {**defaults, **theirs, "rewards": rewards}
+        return tasks
+
+    return read
+
+
+GOALS: dict[Any, Any] = {True: "geometric", False: "even"}
+GCIQL: dict[str, Rule] = {
+    "batch_size": "batch_size",
+    "actor_lr": "lr",
+    "critic_lr": "lr",
+    "value_lr": "lr",
+    "hidden": "value_hidden_dims",
+    "layer_norm": "layer_norm",
+    "discount": "discount",
+    "target_rate": "tau",
+    "expectile": "expectile",
+    "policy_loss": in_words("actor_loss", {"ddpgbc": "ddpg_bc"}),
+    "imitation_weight": "alpha",
+    "value_goal_current": "value_p_curgoal",
+    "value_goal_future": "value_p_trajgoal",
+    "value_goal_times": in_words("value_geom_sample", GOALS),
+    "actor_goal_current": "actor_p_curgoal",
+    "actor_goal_future": "actor_p_trajgoal",
+    "actor_goal_times": in_words("actor_geom_sample", GOALS),
+}
+
+
+def gciql_tasks(checkout: Path) -> Tasks:
+    """All commands for states and continuous actions; GCIQL takes no pictures here."""
+    defaults = readers.flat(readers.config(checkout / "impls" / "agents" / "gciql.py"))
+    tasks: Tasks = {}
+    for options in readers.commands(checkout / "impls" / "hyperparameters.sh", "main.py"):
+        name = options["env_name"]
+        if options["agent"] != "agents/gciql.py" or name.startswith(("visual-", "powderworld-")):
+            continue
+        theirs = {key.removeprefix("agent."): value for key, value in options.items()}
+        tasks[f"ogbench/{name}"] = {**defaults, **theirs}
+    return tasks
+
+
+SOURCES = (
+    Source(
+        "iql",
+        "fql",
+        "README.md, agents/iql.py",
+        fql_tasks("iql"),
+        {**FLOW, "value_lr": "lr", "expectile": "expectile", "inverse_temperature": "alpha"},
+    ),
+    Source("dql", "Diffusion-Policies-for-Offline-RL", "main.py", dql_tasks, DQL),
+    Source(
+        "fql",
+        "fql",
+        "README.md, agents/fql.py",
+        fql_tasks("fql"),
+        {
+            **FLOW,
+            "target": "q_agg",
+            "distillation_weight": "alpha",
+            "flow_steps": "flow_steps",
+            "normalise_value": "normalize_q_loss",
+        },
+    ),
+    Source(
+        "ifql",
+        "fql",
+        "README.md, agents/ifql.py",
+        fql_tasks("ifql"),
+        {
+            **FLOW,
+            "value_lr": "lr",
+            "expectile": "expectile",
+            "num_candidates": "num_samples",
+            "flow_steps": "flow_steps",
+        },
+    ),
+    Source("gciql", "ogbench", "impls/hyperparameters.sh", gciql_tasks, GCIQL),
+)
