@@ -40,18 +40,22 @@ ROOT = Path(__file__).parents[2]
 
 def test_references_are_tabled_with_the_interval_of_the_difference(tmp_path):
     out = tmp_path / "theirs.json"
-    mine, other = [100.0, 110.0, 120.0], [90.0, 95.0, 100.0]
+    mine, other = [100.0, 105.0, 110.0, 115.0, 120.0], [90.0, 92.0, 95.0, 98.0, 100.0]
     each = {
         "label": "TD3+BC",
         "updates": 10_000,
-        "seeds": [0, 1, 2],
+        "seeds": [0, 1, 2, 3, 4],
         "returns": {"ours": [mine, mine], "theirs": [mine, other]},
         "differences": [mean_difference(mine, mine), mean_difference(mine, other)],
         "speed": {"ours, one learner": [300.0, 310.0, 290.0], "theirs": [100.0, 90.0, 150.0]},
     }
-    text = compare_returns.table({"comparisons": {"td3_bc": each}})
-    assert "| TD3+BC | 10,000 | 3 | 110 [100, 120] | 95 [90, 100] | +15 [" in text
+    worse = each | {"returns": {"ours": [mine, [-900.0] * 5], "theirs": [mine, [-800.0] * 5]}}
+    text = compare_returns.table({"comparisons": {"td3_bc": each, "rebrac": worse}})
+    assert "| TD3+BC | 10,000 | 5 | 110 [1" in text
+    assert "| 95 [9" in text
+    assert "| +15 [" in text
     assert "] | +0 [" in text
+    assert len(text.splitlines()) == 3, "no row in which both are worse than uniform actions"
     assert text.endswith("| 300 | 100 | 3.0 |\n")
     assert len({line.count("|") for line in text.splitlines()}) == 1, "all rows have as many cells"
     out.write_text(json.dumps({"evaluations": [{"returns": [1.0] * 10}, {"returns": [1.0] * 9}]}))
