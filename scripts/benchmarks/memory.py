@@ -8,9 +8,9 @@
 Ours needs gymnax: pip install 'rljax[gymnax]'. All train on CartPole-v1 in 64 environments,
 rollouts of 128 steps, 4 passes in 4 minibatches of 16 environments, a dense layer of 128 and a GRU
 of 128 units. purejaxrl's actor and critic have one more dense layer of 128 each after it: two of
-ten products. It takes values from acting, and treats time limits as ends; ours computes the values of all successors once per rollout. None
-evaluates. Measurements alternate, each in a separate process, after compilation. Medians are
-reported. `taskset` limits them to one core.
+ten products. It takes values from acting, and treats time limits as ends; ours computes the values
+of all successors once per rollout. None evaluates. Measurements alternate, each in a separate
+process, after compilation. Medians are reported. `taskset` limits them to one core.
 """
 
 from __future__ import annotations

@@ -326,12 +326,12 @@ def draw(study: Mapping[str, Any], path: Path) -> None:
             axes.plot(
                 [place - 0.25, place + 0.25], [np.mean(values)] * 2, color=colour, linewidth=2
             )
-        zero, (value, low, high) = np.mean(each["returns"]["theirs"][1]), each["differences"][1]
+        zero, (value, *bounds) = np.mean(each["returns"]["theirs"][1]), each["differences"][1]
         axes.axhline(zero, color="k", linewidth=0.8, linestyle="--")
         axes.errorbar(
             2,
             zero + value,
-            [[value - low], [high - value]],
+            [[abs(bound - value)] for bound in bounds] or None,
             color="k",
             marker="D",
             markersize=4,

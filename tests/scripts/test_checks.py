@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from rljax import datasets
-from rljax.agent import EnvSpec, Transition
+from rljax.agent import EnvSpec
 from rljax.agents import famo2o
 from rljax.analysis.comparison import mean_difference
 from rljax.training import registry

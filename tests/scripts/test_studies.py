@@ -157,7 +157,7 @@ def test_locks_are_tabled_by_when_they_open():
         "returns": [[0.6, 0.4, 0.9], [0.1, 0.6, 0.7], [0.9, 0.9, 0.5], [0.9, 0.8, 0.7]],
     }
     assert combination_lock.opened(curve, 1.0) == [30, 20, None, 10], "it has to stay open"
-    of = dict.fromkeys(combination_lock.AGENTS, [0.75, 0.5, 1.0])
+    of = {name: [0.75, 0.5, 1.0] for name in combination_lock.AGENTS}
     opened = {name: [30, 20, None, 10] for name in combination_lock.AGENTS}
     cell = {
         "steps": 2_048,
