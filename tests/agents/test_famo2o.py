@@ -146,8 +146,6 @@ class Reference:
         )
         beta = self.beta(self.position(balance, s, key_position)[0] if self.online else x)
         weight = np.minimum(np.exp(beta * (q - v)), config.max_weight)
-        if config.shared_weights:  # family_actor.py: [B] times [B, 1]
-            weight = np.minimum(np.exp((q - v) * beta[:, None]), config.max_weight)
 
         def actor_loss(actor: Any) -> float:
             mean, std = self.gaussian(actor, s, beta)
