@@ -88,7 +88,7 @@ def aggregate(
 ) -> dict[str, dict[str, Estimate]]:
     """Each agent's score over all tasks by each of `measures`, functions of one agent's tasks.
 
-    There is no interval where a task has one run.
+    There is no interval where a task has fewer than `estimators.FEWEST` runs.
     """
     return {
         agent: {
@@ -99,15 +99,16 @@ def aggregate(
 
 
 def mean_interval(values: ArrayLike) -> list[float]:
-    """The mean of one task's runs [runs] with its 95 % bootstrap interval: mean, low, high."""
+    """The mean of one task's runs [runs] with its 95 % bootstrap interval: mean, low, high. With
+    fewer than `estimators.FEWEST` runs it is the mean alone.
+    """
     return _interval(mean, values)
 
 
 def mean_difference(x: ArrayLike, y: ArrayLike) -> list[float]:
-    """The mean of runs x minus that of runs y with its 95 % bootstrap interval: difference, low,
-    high.
-
-    x and y [runs] are of one task and are resampled separately.
+    """The mean of runs x minus that of runs y, with its 95 % bootstrap interval: difference, low,
+    high. x and y [runs] are of one task and are resampled separately. It is the difference alone
+    where one has fewer than `estimators.FEWEST` runs.
     """
     return _interval(lambda x, y: mean(x) - mean(y), x, y)
 
@@ -115,7 +116,8 @@ def mean_difference(x: ArrayLike, y: ArrayLike) -> list[float]:
 def _interval(measure: Callable[..., Any], *groups: ArrayLike) -> list[float]:
     checked = [_check({"all": {"task": values}}, 1)["all"] for values in groups]
     estimate = _estimate(checked, measure)
-    return [float(x) for x in (estimate.value, estimate.low, estimate.high)]
+    bounds = (estimate.low, estimate.high) if np.isfinite(estimate.low) else ()
+    return [float(x) for x in (estimate.value, *bounds)]
 
 
 def sample_efficiency(
@@ -200,7 +202,7 @@ def _estimate(
     size = sum(task.size for tasks in agents for task in tasks) if size is None else size
     low, high = estimators.bootstrap(resample, size, **bootstrap)
     runs = [task.shape[-1] for tasks in agents for task in tasks]
-    if min(runs) == 1:  # the spread within that task is unknown
+    if min(runs) < estimators.FEWEST:
         low, high = np.full_like(low, np.nan), np.full_like(high, np.nan)
     return Estimate(measure(*agents)[()], low[()], high[()], (min(runs), max(runs)), len(agents[0]))
 

@@ -7,16 +7,11 @@ run its beginning.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from rljax.analysis import folders
-from rljax.analysis.comparison import mean_interval
-
-NUMBERS = ("before", "dip", "average", "final")  # of `Handover`
 
 
 @dataclasses.dataclass(frozen=True)
@@ -86,15 +81,3 @@ def regret(learner: Handover) -> float:
     distances.
     """
     return 1.0 - float(learner.values[1:].mean()) / 100.0
-
-
-def summary(learners: Sequence[Handover]) -> dict[str, Any]:
-    """The mean over learners of each number with its 95 % bootstrap interval, ready for JSON.
-
-    `recovery` is the median; None unless more than half of the learners recover.
-    """
-    back = np.median([np.inf if each.recovery is None else each.recovery for each in learners])
-    return {
-        **{name: mean_interval([getattr(each, name) for each in learners]) for name in NUMBERS},
-        "recovery": float(back) if np.isfinite(back) else None,
-    }

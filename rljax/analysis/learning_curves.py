@@ -43,9 +43,10 @@ def plot(
     """Draw the evaluation returns of runs, or sums of a `signal` such as "cost", into a file, and
     return its path.
 
-    The file is .png, .svg or .pdf, by default curve.png in the first run's folder. A curve is the
-    mean over the learners of a row, its band the mean's 95 % bootstrap interval, for a single
-    learner over its episodes.
+    The file is .png, .svg or .pdf, by default curve.png in the first run's folder. Learners with
+    the same agent, settings and task are pooled over runs. A curve is the mean over learners, its
+    band the mean's 95 % bootstrap interval, its thin lines the single learners. Fewer than five
+    learners have no band; that of a single learner is over its episodes, and the legend says so.
 
     Raises `ValueError` for no paths, a path that is no run or has no evaluations, an unknown
     suffix, or a signal that a run lacks.
@@ -209,5 +210,5 @@ def _caption(curves: Sequence[Curve]) -> str:
     unit = "episode" if episodes == [1] else "episodes"
     text = f"{number} {unit} per evaluation; line: mean, band: its 95 % bootstrap interval"
     if any(len({record["learner"] for record in curve.evaluations}) > 1 for curve in curves):
-        text += " over seeds, thin: single seeds"
+        text += f" over seeds, from {estimators.FEWEST} on; thin: single seeds"
     return text

@@ -168,8 +168,12 @@ def _final(final: dict[str, Any]) -> str:
 
     number = len(final["learners"])
     text = f"{final['mean']:,.1f}{signals_text(final)} at {final['step']:,} steps"
-    if final["interval"] is None or number == 1:
+    if number == 1:
         return text
+    if final["interval"] is None:
+        means = (learner["mean"] for learner in final["learners"])
+        each = ", ".join("not finite" if x is None else f"{x:,.1f}" for x in means)
+        return f"{text} ({number} learners: {each})"
     interval = "95 % interval of the interquartile mean {:,.1f} to {:,.1f}".format(
         *final["interval"]
     )

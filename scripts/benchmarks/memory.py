@@ -1,23 +1,16 @@
-"""Speed of PPO with a GRU inside the program, beside purejaxrl's ppo_rnn.py and memorax,
-with the same sizes.
+"""Speed of PPO with a GRU inside the program, beside purejaxrl's ppo_rnn.py.
 
   git clone https://github.com/luchris429/purejaxrl peer/purejaxrl
   peer/bin/pip install jax==0.10.2 flax optax distrax gymnax==0.0.9
   taskset -c 0 python scripts/benchmarks/memory.py --peer peer/bin/python \\
       --code peer/purejaxrl/purejaxrl --output results/speed/measurements/memory.json
 
-  # memorax takes 5 values from a step, as before gymnax 1.
-  memorax/bin/pip install memorax==1.0.1 gymnax==0.0.9
-  taskset -c 0 python scripts/benchmarks/memory.py --memorax memorax/bin/python \\
-      --output results/speed/measurements/memorax.json
-
 Ours needs gymnax: pip install 'rljax[gymnax]'. All train on CartPole-v1 in 64 environments,
 rollouts of 128 steps, 4 passes in 4 minibatches of 16 environments, a dense layer of 128 and a GRU
 of 128 units. purejaxrl's actor and critic have one more dense layer of 128 each after it: two of
-ten products. memorax's have a GRU each, where ours share one. Both take values from acting, and
-treat time limits as ends; ours computes the values of all successors once per rollout. None
-evaluates. Measurements alternate, each in a separate process, after compilation. Medians are
-reported. `taskset` limits them to one core.
+ten products. It takes values from acting, and treats time limits as ends; ours computes the values
+of all successors once per rollout. None evaluates. Measurements alternate, each in a separate
+process, after compilation. Medians are reported. `taskset` limits them to one core.
 """
 
 from __future__ import annotations
@@ -63,47 +56,6 @@ def ours(rollouts: int) -> dict[str, Any]:
         timed(training.driver, rollouts)
         seconds = timed(training.driver, rollouts)
     return {"steps_per_second": rollouts * ROLLOUT / seconds}
-
-
-def memorax(rollouts: int) -> dict[str, Any]:
-    """Steps per second of memorax's training function."""
-    import flax.linen as nn
-    import jax
-    import optax
-    from memorax import networks  # pyright: ignore[reportMissingImports]
-    from memorax.algorithms import PPO, PPOConfig  # pyright: ignore[reportMissingImports]
-    from memorax.environments.gymnax import make  # pyright: ignore[reportMissingImports]
-    from memorax.networks.sequence_models.rnn import RNN  # pyright: ignore[reportMissingImports]
-
-    sizes = {
-        "num_envs": ENVS,
-        "num_eval_envs": 1,
-        "num_steps": LENGTH,
-        "num_minibatches": 4,
-        "update_epochs": 4,
-    }
-    usual = {
-        "gamma": 0.99,
-        "gae_lambda": 0.95,
-        "normalize_advantage": True,
-        "clip_coef": 0.2,
-        "clip_vloss": True,
-    }
-    environment, parameters = make("CartPole-v1")
-    extractor = networks.FeatureExtractor(observation_extractor=networks.MLP(features=(128,)))
-    heads = (
-        networks.heads.Categorical(environment.action_space(parameters).n),
-        networks.heads.VNetwork(),
-    )
-    actor, critic = (networks.Network(extractor, RNN(nn.GRUCell(128)), head) for head in heads)
-    adam = optax.chain(optax.clip_by_global_norm(0.5), optax.adam(3e-4))
-    config = PPOConfig(name="PPO", ent_coef=0.01, vf_coef=0.5, **sizes, **usual)
-    agent = PPO(config, environment, parameters, actor, critic, adam, adam)
-    key, state = agent.init(jax.random.key(0))
-    jax.block_until_ready(agent.train(key, state, rollouts * ROLLOUT))
-    began = time.perf_counter()
-    jax.block_until_ready(agent.train(key, state, rollouts * ROLLOUT))
-    return {"steps_per_second": rollouts * ROLLOUT / (time.perf_counter() - began)}
 
 
 def peer(rollouts: int, code: str) -> dict[str, Any]:
@@ -153,7 +105,7 @@ def peer(rollouts: int, code: str) -> dict[str, Any]:
     return {"steps_per_second": rollouts * ROLLOUT / (time.perf_counter() - began)}
 
 
-WORKERS: dict[str, Callable[..., dict[str, Any]]] = {"ours": ours, "peer": peer, "memorax": memorax}
+WORKERS: dict[str, Callable[..., dict[str, Any]]] = {"ours": ours, "peer": peer}
 
 
 def main() -> None:
@@ -166,7 +118,6 @@ def main() -> None:
         help="Python of an environment that has what purejaxrl needs; without it only ours",
     )
     parser.add_argument("--code", help="folder of purejaxrl's ppo_rnn.py")
-    parser.add_argument("--memorax", help="Python of an environment that has memorax")
     parser.add_argument("--rollouts", type=int, default=10)
     options = options_of(parser, WORKERS)
     if options.peer and not options.code:
@@ -184,14 +135,13 @@ def main() -> None:
         note("ours", sys.executable, "ours", options.rollouts)
         if options.peer:
             note("purejaxrl", options.peer, "peer", options.rollouts, options.code)
-        if options.memorax:
-            note("memorax", options.memorax, "memorax", options.rollouts)
 
     medians = {name: statistics.median(values) for name, values in samples.items()}
-    peers = [name for name in ("purejaxrl", "memorax") if f"{name} steps/s" in medians]
-    ratios = {
-        f"ours / {name}": medians["ours steps/s"] / medians[f"{name} steps/s"] for name in peers
-    }
+    ratios = (
+        {"ours / purejaxrl": medians["ours steps/s"] / medians["purejaxrl steps/s"]}
+        if options.peer
+        else {}
+    )
     conclude(medians, ratios, samples, options.output)
 
 

@@ -61,6 +61,7 @@ STEPS = (
     "-- --device cpu --env halfcheetah-medium-v2 --buffer_size 100000 "
     "--max_timesteps {updates} --eval_freq {half} --n_episodes 10 --seed {seed}"
 )
+UNIFORM = -280.0  # the return of uniform actions on HalfCheetah
 EPOCHS = "-- --num_epochs 2 --num_updates_on_epoch {half} --train_seed {seed} --eval_seed {seed}"
 
 
@@ -271,14 +272,23 @@ def rate(part: Mapping[str, Any], updates: int) -> float:
     return updates / (last["began"] - first["ended"])
 
 
+def learnt(comparisons: Mapping[str, Any]) -> list[Any]:
+    """The comparisons in which at least one side is better than uniform actions."""
+    return [
+        each
+        for each in comparisons.values()
+        if any(np.mean(each["returns"][whose][1]) > UNIFORM for whose in ("ours", "theirs"))
+    ]
+
+
 def table(study: Mapping[str, Any]) -> str:
-    """The results as Markdown."""
+    """The results as Markdown, without rows in which both sides are worse than uniform actions."""
     header = ["agent", "updates", "seeds", "ours", "theirs", "difference", "half-way, difference"]
     lines = [
         f"| {' | '.join([*header, 'updates/s, ours', 'theirs', 'ratio'])} |",
         "|---" * (len(header) + 3) + "|",
     ]
-    for each in study["comparisons"].values():
+    for each in learnt(study["comparisons"]):
         cells = [each["label"], f"{each['updates']:,}", str(len(each["seeds"]))]
         cells += [
             shared.with_interval(mean_interval(each["returns"][whose][1]))
@@ -302,12 +312,13 @@ def draw(study: Mapping[str, Any], path: Path) -> None:
     """
     from matplotlib.figure import Figure
 
-    number = len(study["comparisons"])
+    comparisons = learnt(study["comparisons"])
+    number = len(comparisons)
     columns = min(number, 3)
     rows = -(-number // columns)
     figure = Figure(figsize=(3.1 * columns, 3.1 * rows), layout="constrained")
     panels = figure.subplots(rows, columns, squeeze=False).ravel()
-    for axes, each in zip(panels, study["comparisons"].values(), strict=False):
+    for axes, each in zip(panels, comparisons, strict=False):
         for place, (whose, colour) in enumerate({"ours": "#0072B2", "theirs": "#D55E00"}.items()):
             values = each["returns"][whose][1]
             spread = np.linspace(-0.15, 0.15, len(values))
@@ -315,12 +326,12 @@ def draw(study: Mapping[str, Any], path: Path) -> None:
             axes.plot(
                 [place - 0.25, place + 0.25], [np.mean(values)] * 2, color=colour, linewidth=2
             )
-        zero, (value, low, high) = np.mean(each["returns"]["theirs"][1]), each["differences"][1]
+        zero, (value, *bounds) = np.mean(each["returns"]["theirs"][1]), each["differences"][1]
         axes.axhline(zero, color="k", linewidth=0.8, linestyle="--")
         axes.errorbar(
             2,
             zero + value,
-            [[value - low], [high - value]],
+            [[abs(bound - value)] for bound in bounds] or None,
             color="k",
             marker="D",
             markersize=4,

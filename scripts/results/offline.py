@@ -88,14 +88,14 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from rljax import datasets
-from rljax.analysis import comparison, published
+from rljax.analysis import published
 from rljax.datasets.publishers import d4rl, neorl2
 from rljax.runs import records
 from rljax.runs.statistics import summaries
@@ -188,14 +188,6 @@ def last(run: Run) -> np.ndarray:
     return scored(run, np.array(run["returns"])[:, -1])
 
 
-def spread(values: Sequence[float] | np.ndarray, digits: int = 1) -> str:
-    """The mean and the standard deviation over seeds."""
-    mean = f"{np.mean(values):,.{digits}f}"
-    return (
-        f"{mean} +- {np.std(values, ddof=1):,.{digits}f}" if len(values) > 1 else f"{mean} (1 seed)"
-    )
-
-
 def minutes(run: Run) -> str:
     """Wall time of one seed."""
     return f"{run['wall_seconds'] / 60 / len(run['seeds']):,.1f}"
@@ -211,27 +203,29 @@ def named(run: Run) -> str:
     return ", ".join([NAMES[run["agent"]], *settings])
 
 
-def grid(runs: list[Run], label: str, cell: Callable[[Run], tuple[str, float]]) -> list[str]:
-    """A table with a row for each data set and a column for each agent;
-    the best of at least 3 seeds is bold.
+def column(run: Run) -> str:
+    """The column of a run in tables of locomotion: the agent, and whether IQL has its authors'
+    scaling of rewards.
     """
-    agents = [agent for agent in NAMES if any(run["agent"] == agent for run in runs)]
+    raw = run["agent"] == "iql" and run["config"]["reward_transform"] == "none"
+    return NAMES[run["agent"]] + (", raw rewards" if raw else "")
+
+
+def columns_of(runs: list[Run]) -> list[str]:
+    """The columns of a table, in the order of `NAMES`."""
+    ordered = sorted(runs, key=lambda run: list(NAMES).index(run["agent"]))
+    return sorted({column(run) for run in runs}, key=[column(run) for run in ordered].index)
+
+
+def grid(runs: list[Run], label: str, cell: Callable[[Run], str]) -> list[str]:
+    """A table with a row for each data set and a column for each agent."""
+    columns = columns_of(runs)
     rows = []
     for name in dict.fromkeys(run["data"] for run in runs):
-        columns = {run["agent"]: run for run in runs if run["data"] == name}
-        cells = {agent: cell(run) for agent, run in columns.items()}
-        best = max(
-            (agent for agent in columns if len(columns[agent]["seeds"]) > 2),
-            key=lambda agent: cells[agent][1],
-        )
-        shown = {
-            agent: f"**{text}**" if agent == best else text for agent, (text, _) in cells.items()
-        }
-        any_run = next(iter(columns.values()))
-        rows.append(
-            [task(name), score_of_data(any_run), *(shown.get(agent, "") for agent in agents)]
-        )
-    return shared.table([label, "data", *(NAMES[agent] for agent in agents)], rows)
+        cells = {column(run): cell(run) for run in runs if run["data"] == name}
+        any_run = next(run for run in runs if run["data"] == name)
+        rows.append([task(name), score_of_data(any_run), *(cells.get(x, "") for x in columns)])
+    return shared.table([label, "data", *columns], rows)
 
 
 def task(data: str) -> str:
@@ -257,20 +251,16 @@ def locomotion(runs: list[Run]) -> list[str]:
     and the time of each agent.
     """
     lines = [*recordings(runs), ""]
-    lines += [*grid(runs, "last policy", lambda run: (spread(last(run)), last(run).mean())), ""]
-
-    def best(run: Run) -> tuple[str, float]:
-        value = scored(run, run["best"]["5"])
-        return f"{value:.1f}", value
-
-    lines += [*grid(runs, "best of 5 evaluated policies", best), ""]
-    agents = [agent for agent in NAMES if any(run["agent"] == agent for run in runs)]
+    lines += [*grid(runs, "last policy", lambda run: shared.over_seeds(last(run), 1)), ""]
+    best = "best of 5 evaluated policies, mean over seeds"
+    lines += [*grid(runs, best, lambda run: f"{scored(run, run['best']['5']):.1f}"), ""]
+    columns = columns_of(runs)
     times_of = {
-        agent: [float(minutes(run).replace(",", "")) for run in runs if run["agent"] == agent]
-        for agent in agents
+        name: [float(minutes(run).replace(",", "")) for run in runs if column(run) == name]
+        for name in columns
     }
-    times = ["minutes for one seed", *(_range(times_of[agent]) for agent in agents)]
-    return lines + shared.table(["wall time", *(NAMES[agent] for agent in agents)], [times])
+    times = ["minutes for one seed", *(_range(times_of[name]) for name in columns)]
+    return lines + shared.table(["wall time", *columns], [times])
 
 
 def score_of_data(run: Run) -> str:
@@ -284,33 +274,10 @@ def _range(values: list[float]) -> str:
 
 
 def six_sets(runs: list[Run]) -> list[str]:
-    """As `locomotion`, and then over all sets, beside CORL's scores."""
-    lines = [*locomotion(runs), ""]
-    tasks = list(dict.fromkeys(run["data"] for run in runs))
-    agents = [agent for agent in NAMES if any(run["agent"] == agent for run in runs)]
-    scores = {a: {run["data"]: last(run) for run in runs if run["agent"] == a} for a in agents}
-    whole = comparison.aggregate(scores, {"iqm": comparison.iqm})
-    pairs = [(agent, "bc") for agent in agents if agent != "bc"]
-    above = comparison.improvement(scores, pairs)
+    """As `locomotion`, and then CORL's scores."""
+    lines = [*locomotion(runs), "", "Published, not ours: CORL on D4RL's own sets, 1M updates.", ""]
     rows = []
-    for agent in agents:
-        estimate = whole[agent]["iqm"]
-        cells = [NAMES[agent], f"{estimate.value:.0f} [{estimate.low:.0f}, {estimate.high:.0f}]"]
-        improvement = above.get((agent, "bc"))
-        cells.append(
-            f"{improvement.value:.2f} [{improvement.low:.2f}, {improvement.high:.2f}]"
-            if improvement
-            else ""
-        )
-        rows.append(cells)
-    lines += [
-        *shared.table(
-            ["over six sets", "IQM [95 % interval]", "P(above BC) [95 % interval]"], rows
-        ),
-        "",
-    ]
-    rows = []
-    for name in tasks:
+    for name in dict.fromkeys(run["data"] for run in runs):
         cells = [task(name)]
         for agent in ("bc", "td3_bc", "iql"):
             reference = f"{datasets.short(name).lower()}-v2"
@@ -319,7 +286,7 @@ def six_sets(runs: list[Run]) -> list[str]:
                 next(f"{point.mean:.1f}" for point in points if point.source.startswith(CORL))
             )
         rows.append(cells)
-    return lines + shared.table(["CORL, D4RL's own sets, 1M updates", "BC", "TD3+BC", "IQL"], rows)
+    return lines + shared.table(["published", "BC", "TD3+BC", "IQL"], rows)
 
 
 def pendulum(runs: list[Run]) -> list[str]:
@@ -328,7 +295,12 @@ def pendulum(runs: list[Run]) -> list[str]:
     for run in runs:
         best = {int(n): f"{value:,.0f}" for n, value in run["best"].items()}
         cells = [datasets.short(run["data"]), f"{run['dataset']['mean_return']:,.0f}", named(run)]
-        cells += [spread(np.array(run["returns"])[:, -1], 0), best[1], best[5], best[max(best)]]
+        cells += [
+            shared.over_seeds(np.array(run["returns"])[:, -1]),
+            best[1],
+            best[5],
+            best[max(best)],
+        ]
         rows.append([*cells, f"{run['wall_seconds']:,.0f} s"])
     header = [
         "data set",
@@ -349,7 +321,9 @@ def safety(runs: list[Run]) -> list[str]:
         points = published.points(run["agent"], "SafetyHalfCheetah-v0", "score", 0)
         usual = not shared.changes(run)
         theirs = f"{points[0].mean:.2f} +- {points[0].std:.2f}" if points and usual else "-"
-        rows.append([named(run), spread(last(run)), theirs, f"{run['wall_seconds']:,.0f} s"])
+        rows.append(
+            [named(run), shared.over_seeds(last(run), 1), theirs, f"{run['wall_seconds']:,.0f} s"]
+        )
     return shared.table(["", "ours, last policy", "published", "wall, 3 seeds"], rows)
 
 
@@ -405,13 +379,16 @@ def million(runs: list[Run]) -> list[str]:
     for run in runs:
         scores = scored(run, np.array(run["returns"]))  # [learner, evaluation]
         steps = np.array(run["steps_evaluated"])
-        at = [spread(scores[:, steps == step][:, 0]) if step in steps else "" for step in shown]
+        at = [
+            shared.over_seeds(scores[:, steps == step][:, 0], 1) if step in steps else ""
+            for step in shown
+        ]
         late = scores[:, steps >= 500_000]
         cells = [
             NAMES[run["agent"]],
             f"{steps[-1]:,}",
             *at,
-            spread(late.mean(axis=1)),
+            shared.over_seeds(late.mean(axis=1), 1),
             f"{late.min():.1f}",
         ]
         rows.append([*cells, f"{run['wall_seconds'] / 60:.1f} min", shared.hardware(run)])
@@ -440,7 +417,7 @@ def ablations(runs: list[Run]) -> list[str]:
             f"{task(run['data'])}, {digest}",
             ", ".join(f"{at[step]:.1f}" for step in shown),
         ]
-        rows.append([*cells, spread(last(run))])
+        rows.append([*cells, shared.over_seeds(last(run), 1)])
     header = [
         "agent, with what is not its preset",
         "data set",

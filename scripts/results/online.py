@@ -103,14 +103,14 @@ import numpy as np
 from rljax.analysis import learning_curves
 from rljax.runs.statistics import estimators
 from rljax.training import registry
-from scripts.results.shared import RESULTS, changes, collect, hardware, show, table
+from scripts.results.shared import RESULTS, changes, collect, hardware, over_seeds, show, table
 
 COLUMNS = (
     "agent",
     "environment",
     "steps",
     "seeds",
-    "return, mean of the last 3 evaluations +- std over seeds",
+    "return, mean of the last 3 evaluations: +- std over seeds, or each of fewer than 5",
     "95 % interval",
     "published, mean +- std",
     "steps/s, all seeds",
@@ -174,9 +174,6 @@ def row(run: dict[str, Any], references: Published) -> list[str]:
     beside the nearest points of published curves.
     """
     last = np.array(run["returns"])[:, -3:].mean(axis=1)
-    spread = (
-        f"{last.mean():,.0f} +- {last.std(ddof=1):,.0f}" if len(last) > 1 else f"{last.mean():,.0f}"
-    )
     low, high = estimators.interval(last, statistic=estimators.mean)
     theirs = []
     for repository, points in references.get((run["agent"], run["environment"]), {}).items():
@@ -191,9 +188,10 @@ def row(run: dict[str, Any], references: Published) -> list[str]:
     name = (
         f"{run['agent']}, defaults" if by_default(run) else ", ".join([named(run), *changes(run)])
     )
-    cells = [name, run["environment"], f"{run['reached'] // 1000}k", str(len(run["seeds"])), spread]
+    cells = [name, run["environment"], f"{run['reached'] // 1000}k", str(len(run["seeds"]))]
     cells += [
-        f"[{low:,.0f}, {high:,.0f}]",
+        over_seeds(last),
+        "-" if np.isnan(low) else f"[{low:,.0f}, {high:,.0f}]",
         "; ".join(theirs) or "-",
         speed,
         wall,
@@ -253,7 +251,7 @@ def spaces_row(run: dict[str, Any]) -> list[str]:
         SPACES[run["environment"]],
         f"{run['reached'] // 1000}k",
     ]
-    cells += [str(len(run["seeds"])), f"{last.mean():.2f} +- {last.std(ddof=1):.2f}"]
+    cells += [str(len(run["seeds"])), over_seeds(last, 2)]
     cells += [f"{np.array(run['success'])[:, -3:].mean():.0%}" if "success" in run else "-"]
     return [*cells, f"{run['wall_seconds'] / 60:,.0f} min"]
 
@@ -267,13 +265,17 @@ def hindsight() -> list[str]:
     for task, samples_by_side in file.items():
         for side in ("ours", "stable-baselines3"):
             samples = list(samples_by_side[side].values())
-            reached = np.array([sample["success"] for sample in samples]).mean(axis=0)
+            success = np.array([sample["success"] for sample in samples])  # [seed, evaluation]
+            reached = success.mean(axis=0)
             steps = samples[0]["steps_evaluated"]
             shown = "; ".join(
                 f"{x:.0%} at {step / 1000:g}k" for step, x in zip(steps, reached, strict=True)
             )
+            if len(samples) > 1:
+                shown += f" ({', '.join(f'{x:.0%}' for x in success[:, -1])})"
             rows.append([f"{task}-v4", side, str(len(samples)), shown])
-    return table(["environment", "SAC of", "seeds", "success, mean over seeds"], rows)
+    header = ["environment", "SAC of", "seeds", "success, mean over seeds; each at the end"]
+    return table(header, rows)
 
 
 def tables(collected: list[dict[str, Any]]) -> dict[tuple[str, str], str]:

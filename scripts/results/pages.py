@@ -5,13 +5,15 @@ nothing is trained or measured.
 
 online.py, offline.py and terminal_values.py beside this file make the tables of their own pages.
 Most studies write theirs beside their scores. The rest is made here: speed, sweeps, sizes of
-rewards, frequencies of decisions, faults on purpose, updates beside other people's.
+rewards, frequencies of decisions, faults on purpose, updates beside other people's, the ways from
+data into an environment, and revisions that were not committed.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -20,7 +22,8 @@ import numpy as np
 from scripts.results import offline as offline_runs
 from scripts.results import online as online_runs
 from scripts.results import terminal_values
-from scripts.results.shared import RESULTS, show, table
+from scripts.results.shared import RESULTS, over_seeds, show, table
+from scripts.studies import offline_to_online
 
 # Measure, our key and the peer's in `medians`, and the ratio aimed at: at least, or at most where
 # below 1.
@@ -219,6 +222,7 @@ AGENTS = {
     "cql": "CQL",
 }
 AGENTS |= {"calql": "Cal-QL", "riql": "RIQL", "fql": "FQL", "dql": "Diffusion-QL"}
+UNCOMMITTED = re.compile(r'"([0-9a-f]{8})[0-9a-f]*-dirty"')  # a `git_revision`
 COMPUTE = ("LightsOut-3x3", "LightsOut-4x4", "cube-single")
 GRIDS = {
     "LightsOut-5x5": (2048, "5M"),
@@ -482,7 +486,7 @@ def cores() -> list[str]:
 
 
 def rewards(folder: str, names: Mapping[str, str]) -> list[str]:
-    """Returns by the factor on rewards: the mean, and the range of seeds."""
+    """Returns by the factor on rewards, over seeds; of one seed it is the seed's."""
     scores = json.loads(
         (RESULTS / "studies" / "reward_scales" / folder / "scores.json").read_text()
     )["scores"]
@@ -491,8 +495,7 @@ def rewards(folder: str, names: Mapping[str, str]) -> list[str]:
         cells = [f"{float(factor):g}"]
         for agent in names:
             seeds = scores[agent][factor]["seeds"]
-            mean, low, high = np.mean(seeds), min(seeds), max(seeds)
-            cells.append(f"{mean:,.0f}" + (f" ({low:,.0f} to {high:,.0f})" if high > low else ""))
+            cells.append(over_seeds(seeds) if len(set(seeds)) > 1 else f"{seeds[0]:,.0f}")
         rows.append(cells)
     return table(["factor", *names.values()], rows)
 
@@ -507,7 +510,7 @@ def frequencies(task: str) -> list[str]:
     for key, entry in agents.items():
         agent, _, length = key.partition(" ")
         means = [f"{np.mean(seeds):,.0f}" for seeds in entry["returns"].values()]
-        scores = f"{np.mean(entry['scores']):.3f} +- {np.std(entry['scores']):.3f}"
+        scores = over_seeds(entry["scores"], 3)
         rows.append([f"{names[agent]} {length}".strip(), f"{entry['steps']:,}", *means, scores])
     lengths = next(iter(agents.values()))["returns"]
     return table(["a decision in every", "steps", *lengths, "score"], rows)
@@ -565,6 +568,23 @@ def early() -> list[str]:
     ]
 
 
+def ways(name: str) -> list[str]:
+    """The ways from a data set into its environment, from their curves."""
+    file = RESULTS / "studies" / "offline_to_online" / f"{name}.json"
+    return offline_to_online.table(json.loads(file.read_text())).rstrip("\n").split("\n")
+
+
+def revisions() -> list[str]:
+    """The files whose numbers are of a working tree with changes that no revision holds."""
+    files: dict[tuple[str, str], list[str]] = {}
+    for path in sorted(RESULTS.rglob("*.json")):
+        for revision in sorted(set(UNCOMMITTED.findall(path.read_text()))):
+            folder = str(path.parent.relative_to(RESULTS))
+            files.setdefault((folder, revision), []).append(path.stem)
+    rows = [[folder, ", ".join(names), revision] for (folder, revision), names in files.items()]
+    return table(["folder", "files", "changed since"], rows)
+
+
 def study(path: str) -> list[str]:
     """What a study wrote beside its scores, without its heading."""
     lines = (RESULTS / f"{path}.md").read_text().rstrip("\n").split("\n")
@@ -611,12 +631,8 @@ def tables() -> dict[tuple[str, str], str]:
         },
         ("studies/corruptions", "halfcheetah"): study("studies/corruptions/halfcheetah"),
         ("studies/weights", "halfcheetah"): study("studies/weights/halfcheetah"),
-        ("studies/offline_to_online", "halfcheetah"): study(
-            "studies/offline_to_online/halfcheetah"
-        ),
-        ("studies/offline_to_online", "small"): study(
-            "studies/offline_to_online/halfcheetah-small"
-        ),
+        ("studies/offline_to_online", "halfcheetah"): ways("halfcheetah"),
+        ("studies/offline_to_online", "small"): ways("halfcheetah-small"),
         ("studies/combination_lock", "locks"): study("studies/combination_lock/locks"),
         ("studies/defaults", "reach"): study("studies/defaults/reach"),
         ("studies/memory", "chain"): study("studies/memory/chain"),
@@ -624,8 +640,8 @@ def tables() -> dict[tuple[str, str], str]:
         ("studies/constraints", "limits"): study("studies/constraints/limits"),
         ("checks/faults", "kills"): campaign("kills"),
         ("checks/faults", "hostile_files"): campaign("hostile_files"),
-        ("studies/value_heads", "halfcheetah"): study("studies/value_heads/halfcheetah"),
         ("checks/references", "returns"): study("checks/references/table"),
+        ("revisions", "revisions"): revisions(),
         ("checks/references", "updates"): updates(),
         ("checks/references", "early"): early(),
         **{("studies/compute", name): study(f"studies/compute/{name}") for name in COMPUTE},

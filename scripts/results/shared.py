@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from rljax.runs import records
+from rljax.runs.statistics import estimators
 from rljax.training import configuration, registry, schedules
 from rljax.training.settings import Settings
 
@@ -95,6 +96,18 @@ def hardware(run: dict[str, Any]) -> str:
     """What a run was trained on: the processor, or the first accelerator."""
     device = run["devices"][0]
     return run["processor"] if "(cpu:" in device else device.partition(" (")[0]
+
+
+def over_seeds(values: Sequence[float] | np.ndarray, digits: int = 0) -> str:
+    """The mean and the standard deviation over seeds; with fewer than `estimators.FEWEST` the mean
+    and each seed.
+    """
+    mean = f"{np.mean(values):,.{digits}f}"
+    if len(values) >= estimators.FEWEST:
+        return f"{mean} +- {np.std(values, ddof=1):,.{digits}f}"
+    if len(values) == 1:
+        return f"{mean} (1 seed)"
+    return f"{mean} ({', '.join(f'{value:,.{digits}f}' for value in values)})"
 
 
 def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:

@@ -107,19 +107,18 @@ def row(name: str) -> list[str]:
         np.array(learner_curves[x]) for x in ("returns", "terminal_value", "value")
     )
     cells = [f"{updates[-1]:,}", str(len(returns)), f"{learner_curves['terminal_reward']:.1f}"]
-    cells += [_spread(terminal[:, -1], 1), _spread(value[:, -1], 0), _spread(returns[:, middle], 0)]
-    return [*ROWS[name], *cells, _spread(returns[:, -1], 0)]
+    cells += [
+        shared.over_seeds(terminal[:, -1], 1),
+        shared.over_seeds(value[:, -1], 0),
+        shared.over_seeds(returns[:, middle], 0),
+    ]
+    return [*ROWS[name], *cells, shared.over_seeds(returns[:, -1], 0)]
 
 
 def files(name: str) -> list[Path]:
     """The files of a row: ours, or others' by seed."""
     path = FOLDER / f"{name}.json"
     return [path] if path.exists() else sorted(FOLDER.glob(f"{name}-seed[0-9].json"))
-
-
-def _spread(values: np.ndarray, digits: int) -> str:
-    mean = f"{values.mean():,.{digits}f}"
-    return f"{mean} +- {values.std(ddof=1):,.{digits}f}" if len(values) > 1 else mean
 
 
 def tables() -> dict[tuple[str, str], str]:

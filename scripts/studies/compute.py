@@ -35,6 +35,7 @@ from rljax.runs import run
 from rljax.runs.policies import evaluate
 from rljax.runs.statistics import estimators
 from rljax.system.hardware import provenance
+from scripts.results.shared import over_seeds
 from scripts.studies import shared
 
 THINKING = (1, 2, 3, 5, 8)
@@ -304,7 +305,7 @@ def compared(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
             "better": pair[0],
             "than": pair[1],
             "P": float(x.value),
-            "interval": [float(x.low), float(x.high)],
+            "interval": bounds(x.low, x.high),
         }
         for pair, x in estimates.items()
     ]
@@ -341,14 +342,21 @@ def value_of_compute(rows: Sequence[Mapping[str, Any]], split: str) -> list[dict
                 "gain": float(gain.mean()),
             }
             gains.append(
-                {**entry, "interval": [float(low), float(high)], "each": float(gain.mean() / steps)}
+                {**entry, "interval": bounds(low, high), "each": float(gain.mean() / steps)}
             )
     return gains
 
 
+def bounds(low: float, high: float) -> list[float] | None:
+    """An interval for JSON; None where the seeds are too few for one."""
+    return [float(low), float(high)] if np.isfinite(low) else None
+
+
 def shown(values: Sequence[float]) -> str:
-    """Mean over learners and its interval, in percent."""
+    """Mean over learners in percent, with its interval, or with each of few learners."""
     low, high = estimators.interval(values, estimators.mean)
+    if not np.isfinite(low):
+        return over_seeds(100 * np.array(values), 1)
     return f"{100 * np.mean(values):.1f} [{100 * low:.1f}, {100 * high:.1f}]"
 
 
@@ -358,8 +366,8 @@ def table(study: Mapping[str, Any]) -> str:
     test = "test" in rows[0]
     lines = [
         (
-            f"### {study['task']}: success in %, mean over {study['seeds']} seeds and its "
-            "95 % interval"
+            f"### {study['task']}: success in %, mean over {study['seeds']} seeds and "
+            + ("its 95 % interval" if study["seeds"] >= estimators.FEWEST else "each of them")
         ),
         "",
         (
@@ -402,16 +410,15 @@ def table(study: Mapping[str, Any]) -> str:
         lines.append(f"| T = {trained_with} | " + " | ".join(cells) + " |")
     lines.append("")
     for pair in study["comparisons"]:
-        low, high = pair["interval"]
-        lines.append(
-            f"- P({pair['better']} > {pair['than']}) = {pair['P']:.2f} [{low:.2f}, {high:.2f}]"
-        )
+        estimate = shared.with_interval([pair["P"], *(pair["interval"] or ())], 2)
+        lines.append(f"- P({pair['better']} > {pair['than']}) = {estimate}")
     lines += ["", "Value of compute, trained and acting with T:", ""]
     lines += ["| from T | to T | return gained | for each step |", "|---|---|---|---|"]
     for entry in study["value_of_compute"]:
         if entry["what"] == OWN:
-            low, high = entry["interval"]
-            gained = f"{entry['gain']:+.3f} [{low:+.3f}, {high:+.3f}]"
+            gained = f"{entry['gain']:+.3f}"
+            if entry["interval"]:
+                gained += " [{:+.3f}, {:+.3f}]".format(*entry["interval"])
             lines.append(f"| {entry['from']} | {entry['to']} | {gained} | {entry['each']:+.3f} |")
     return "\n".join([*lines, ""])
 
@@ -439,13 +446,14 @@ def draw(study: Mapping[str, Any], path: Path) -> None:
                 low, high = estimators.interval(row[split], estimators.mean)
                 colour = COLOURS[row["torso"]]
                 axes[0].axhline(float(np.mean(row[split])), color=colour, label=label(row))
-                axes[0].axhspan(low, high, color=colour, alpha=0.15, linewidth=0)
+                if np.isfinite(low):
+                    axes[0].axhspan(low, high, color=colour, alpha=0.15, linewidth=0)
         for axis, quantity in ((axes[1], "flops"), (axes[2], "parameters")):
             for row in with_trained_steps(rows):
                 colour = COLOURS.get(row["torso"], "#0072B2")
                 low, high = estimators.interval(row[split], estimators.mean)
                 mean = float(np.mean(row[split]))
-                error = np.array([[mean - low], [high - mean]])
+                error = np.array([[mean - low], [high - mean]]) if np.isfinite(low) else None
                 axis.errorbar([row[quantity]], [mean], error, fmt="o", color=colour)
                 axis.annotate(
                     label(row).removeprefix("IRU, "),
@@ -528,8 +536,8 @@ def draw_value(axis: Any, gains: Sequence[Mapping[str, Any]]) -> None:
     """Draw the gain in return per additional thinking step, from each T to the next."""
     for place, entry in enumerate(gains):
         steps = entry["to"] - entry["from"]
-        low, high = (abs(bound - entry["gain"]) / steps for bound in entry["interval"])
-        axis.errorbar([place], [entry["each"]], [[low], [high]], fmt="o", color="#0072B2")
+        ends = [[abs(bound - entry["gain"]) / steps] for bound in entry["interval"] or ()]
+        axis.errorbar([place], [entry["each"]], ends or None, fmt="o", color="#0072B2")
     axis.axhline(0.0, color="0.6", linewidth=1)
     axis.set_xticks(range(len(gains)), [f"{entry['from']} to {entry['to']}" for entry in gains])
     axis.margins(x=0.3)

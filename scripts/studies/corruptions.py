@@ -22,7 +22,7 @@ from __future__ import annotations
 import argparse
 import functools
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +34,7 @@ from rljax.datasets.tools.corruption import corrupt
 from rljax.runs import run
 from rljax.runs.policies.attackers import load_attacker
 from rljax.system.hardware import provenance
+from scripts.results.shared import over_seeds
 from scripts.studies import shared
 
 # For each task and corruption: RIQL's sigma, alpha and number of critics, and the published scores
@@ -176,9 +177,10 @@ def compared(scores_by_case: Mapping[str, Mapping[str, np.ndarray]]) -> dict[str
         estimates["riql above iql"] = comparison.improvement(scores, [("riql", "iql")])[
             "riql", "iql"
         ]
-        entries[group] = {
-            name: [float(x.value), float(x.low), float(x.high)] for name, x in estimates.items()
-        }
+        entries[group] = {name: [float(x.value)] for name, x in estimates.items()}
+        if all(np.isfinite(x.low) for x in estimates.values()):
+            for name, x in estimates.items():
+                entries[group][name] += [float(x.low), float(x.high)]
     return entries
 
 
@@ -189,28 +191,16 @@ def table(study: Mapping[str, Any]) -> str:
     for name, scores in study["scores"].items():
         cells = [
             name,
-            *(shown(scores[agent]) for agent in AGENTS),
+            *(over_seeds(scores[agent], 1) for agent in AGENTS),
             *map(str, published.get(name, ("-", "-"))),
         ]
         lines.append(f"| {' | '.join(cells)} |")
     lines.append("")
     for group, of in study["compared"].items():
-        iql, riql, above = (of[name] for name in (*AGENTS, "riql above iql"))
-        lines.append(
-            f"- {group}: IQM of IQL {iql[0]:.1f} [{iql[1]:.1f}, {iql[2]:.1f}], of RIQL "
-            f"{riql[0]:.1f} [{riql[1]:.1f}, {riql[2]:.1f}]; P(RIQL > IQL) = "
-            f"{above[0]:.2f} [{above[1]:.2f}, {above[2]:.2f}]"
-        )
+        iql, riql = (shared.with_interval(of[name], 1) for name in AGENTS)
+        above = shared.with_interval(of["riql above iql"], 2)
+        lines.append(f"- {group}: IQM of IQL {iql}, of RIQL {riql}; P(RIQL > IQL) = {above}")
     return "\n".join(lines) + "\n"
-
-
-def shown(scores: Sequence[float]) -> str:
-    """Mean and standard deviation over learners."""
-    return (
-        f"{np.mean(scores):.1f} +- {np.std(scores, ddof=1):.1f}"
-        if len(scores) > 1
-        else f"{scores[0]:.1f}"
-    )
 
 
 def draw(study: Mapping[str, Any], path: Path) -> None:

@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 
 from rljax.analysis.comparison import mean_interval
-from rljax.runs import records, run
+from rljax.runs import run
 from rljax.system.hardware import provenance
 from scripts.studies import shared
 
@@ -101,8 +101,8 @@ def table(study: Mapping[str, Any]) -> str:
     chains = list(study["returns"])
     budgets = [(CHAINS[chain][0], study["steps"] * CHAINS[chain][1]) for chain in chains]
     columns = [f"{length} steps, after {steps // 1000:,}k" for length, steps in budgets]
-    lines = [f"| memory | {' | '.join(columns)} | steps/s |", "|---|" + "---|" * (len(chains) + 1)]
-    for variant in study["speeds"]:
+    lines = [f"| memory | {' | '.join(columns)} |", "|---|" + "---|" * len(chains)]
+    for variant in study["variants"]:
         cells = [label(variant)]
         for chain in chains:
             if variant not in study["returns"][chain]:
@@ -111,7 +111,7 @@ def table(study: Mapping[str, Any]) -> str:
             solved = sum(x >= SOLVED for x in study["returns"][chain][variant])
             result = shared.with_interval(study["intervals"][chain][variant], 2)
             cells.append(f"{result}, {solved} of {study['seeds']}")
-        lines.append(f"| {' | '.join(cells)} | {study['speeds'][variant]:,.0f} |")
+        lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines) + "\n"
 
 
@@ -129,7 +129,7 @@ def draw(study: Mapping[str, Any], path: Path) -> None:
 
     figure = Figure(figsize=(8, 3.6), layout="constrained")
     axes = figure.subplots()
-    variants = list(study["speeds"])
+    variants = study["variants"]
     for i, variant in enumerate(variants):
         memory = variant.removesuffix(SPAN)
         trained = [variant in returns for returns in study["returns"].values()]
@@ -170,7 +170,7 @@ def main() -> None:
     parser.add_argument("--runs", type=Path, default=Path("runs/memory"))
     parser.add_argument("--output", type=Path, default=Path("results/studies/memory"))
     options = parser.parse_args()
-    returns, speeds = {}, {}  # of each chain and variant; of each variant
+    returns: dict[str, dict[str, np.ndarray]] = {}  # of each chain and variant
     for chain in options.chains:
         returns[chain] = {}
         for variant in options.memories:
@@ -178,12 +178,11 @@ def main() -> None:
                 continue
             out = trained(variant, chain, options)
             returns[chain][variant] = shared.last(out, sys.maxsize, "returns", 1)
-            speeds.setdefault(variant, []).append(records.read_summary(out)["steps_per_second"])
     study = {
         "steps": options.steps,
         "seeds": options.seeds,
         **provenance(),
-        "speeds": {variant: round(float(np.median(values))) for variant, values in speeds.items()},
+        "variants": list(dict.fromkeys(name for of in returns.values() for name in of)),
         "returns": {
             chain: {name: x.round(3).tolist() for name, x in of.items()}
             for chain, of in returns.items()

@@ -37,6 +37,7 @@ import numpy as np
 from rljax.analysis import handover
 from rljax.runs import run
 from rljax.system.hardware import provenance
+from scripts.results.shared import over_seeds
 from scripts.studies import shared
 
 WAYS = {
@@ -120,17 +121,20 @@ def train(way: str, options: argparse.Namespace) -> Path:
 
 
 def table(study: Mapping[str, Any]) -> str:
-    """The results as Markdown."""
+    """The results as Markdown, with each seed where there are few; "back after" is always each."""
     lines = [
-        "| way | at the hand-over | dip | back after | mean since | at the end |",
+        "| way | at the hand-over | dip | back after, each seed | mean since | at the end |",
         "|---|---|---|---|---|---|",
     ]
-    for way, figures in study["ways"].items():
+    for way, curves in study["curves"].items():
+        steps = np.array(curves["steps"])
+        learners = [handover.Handover(steps, np.array(values)) for values in curves["values"]]
         before, dip, average, final = (
-            "{:,.0f} [{:,.0f}, {:,.0f}]".format(*figures[name])
+            over_seeds([getattr(learner, name) for learner in learners])
             for name in ("before", "dip", "average", "final")
         )
-        back = "not" if figures["recovery"] is None else f"{figures['recovery']:,.0f}"
+        recoveries = [learner.recovery for learner in learners]
+        back = ", ".join("not" if x is None else f"{x:,}" for x in recoveries)
         lines.append(f"| {study['names'][way]} | {before} | {dip} | {back} | {average} | {final} |")
     return "\n".join(lines) + "\n"
 
@@ -198,7 +202,6 @@ def main() -> None:
             for name in ("updates", "online", "warmup", "seeds", "small")
         },
         **provenance(),
-        "ways": {way: handover.summary(learners) for way, learners in handovers.items()},
         "curves": {
             way: {
                 "steps": learners[0].steps.tolist(),

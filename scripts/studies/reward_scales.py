@@ -21,8 +21,8 @@ from typing import Any
 import numpy as np
 
 from rljax.runs import run
-from rljax.runs.statistics import estimators
 from rljax.system.hardware import provenance
+from scripts.results.shared import over_seeds
 from scripts.studies import shared
 
 SCALES = (0.01, 0.1, 1.0, 10.0, 100.0)
@@ -105,13 +105,8 @@ def main() -> None:
         )
         table[agent] = {}
         for scale, values in zip(SCALES, scores[agent], strict=True):
-            low, high = estimators.interval(values)
-            interval = [round(low, 1), round(high, 1)] if options.seeds > 1 else None
-            table[agent][str(scale)] = {"seeds": values.round(1).tolist(), "interval": interval}
-            print(
-                f"{agent:<8} x {scale:<6g} {values.mean():>9.1f}  [{low:.1f}, {high:.1f}]",
-                flush=True,
-            )
+            table[agent][str(scale)] = {"seeds": values.round(1).tolist()}
+            print(f"{agent:<8} x {scale:<6g} {over_seeds(values, 1)}", flush=True)
     options.output.mkdir(parents=True, exist_ok=True)
     agents = {name: (AGENTS[name][0], AGENTS[name][1] | more) for name in options.agents}
     described = {

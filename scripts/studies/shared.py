@@ -90,10 +90,11 @@ def curves(out: Path, places: int) -> dict[str, Any]:
 
 def with_interval(interval: Sequence[float], places: int = 0, sign: str = "") -> str:
     """A mean with its interval as text, "value [low, high]", with so many decimals;
-    `sign` "+" shows the value's.
+    `sign` "+" shows the value's. `interval` has the mean alone where seeds are too few.
     """
-    value, low, high = interval
-    return f"{value:{sign},.{places}f} [{low:,.{places}f}, {high:,.{places}f}]"
+    value, *bounds = interval
+    text = f"{value:{sign},.{places}f}"
+    return f"{text} [{', '.join(f'{x:,.{places}f}' for x in bounds)}]" if bounds else text
 
 
 def write(

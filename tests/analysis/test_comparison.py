@@ -185,20 +185,33 @@ def test_improvement_by_hand():
     assert np.isnan(found["x", "y"].low)  # a single run in u
 
 
-def test_interval_with_two_runs_by_enumeration():
-    # The mean of two draws from {0, 1} is 0, 1/2, 1 with probabilities 1/4, 1/2, 1/4.
-    found = comparison.aggregate({"a": [[0.0], [1.0]]}, {"mean": comparison.mean})["a"]["mean"]
-    assert (found.value, found.low, found.high) == (0.5, 0.0, 1.0)
-    narrow = comparison.aggregate({"a": [[0.0], [1.0]]}, {"mean": comparison.mean}, level=0.4)["a"][
-        "mean"
-    ]
-    assert (narrow.low, narrow.high) == (0.5, 0.5)
+def test_intervals_by_enumeration():
+    # One draw of five from {0, 0, 0, 0, 1}: the number of ones is binomial with n = 5, p = 1/5. It
+    # is 0 with a probability of 0.33, at most 2 with 0.94 and at most 3 with 0.993.
+    runs = {"a": [[0.0], [0.0], [0.0], [0.0], [1.0]]}
+    wide = comparison.aggregate(runs, {"mean": comparison.mean})["a"]["mean"]
+    np.testing.assert_allclose([wide.value, wide.low, wide.high], [0.2, 0.0, 0.6])
+    narrow = comparison.aggregate(runs, {"mean": comparison.mean}, level=0.2)["a"]["mean"]
+    np.testing.assert_allclose([narrow.low, narrow.high], [0.2, 0.2])
+
+
+def test_fewer_than_five_runs_have_no_interval():
+    five, four = [1.0, 2.0, 3.0, 4.0, 5.0], [1.0, 2.0, 3.0, 4.0]
+    assert comparison.mean_interval(four) == [2.5]
+    assert len(comparison.mean_interval(five)) == 3
+    assert comparison.mean_difference(four, five) == [-0.5]
+    assert len(comparison.mean_difference(five, five)) == 3
+    unequal = {"t": four, "u": five}
+    for found in (
+        comparison.aggregate({"a": unequal})["a"]["iqm"],
+        comparison.improvement({"x": unequal, "y": unequal})["x", "y"],
+        comparison.profiles({"a": unequal}, [2.5])["a"],
+    ):
+        assert np.isfinite(found.value).all()
+        assert np.isnan([found.low, found.high]).all(), "one task has four"
 
 
 def test_interval_of_a_difference_draws_both_groups():
-    # Of {0, 1} and {5, 6} the differences of two draws each are -6, ..., -4, the extremes with a
-    # probability of 1/16.
-    assert comparison.mean_difference([0.0, 1.0], [5.0, 6.0]) == [-5.0, -6.0, -4.0]
     x, y = (
         np.random.default_rng(0).normal(size=60),
         np.random.default_rng(1).normal(3.0, 2.0, size=40),
@@ -209,26 +222,17 @@ def test_interval_of_a_difference_draws_both_groups():
     np.testing.assert_allclose(
         [low, high], [value - 1.96 * error, value + 1.96 * error], atol=0.2 * error
     )
-    assert np.isnan(comparison.mean_difference([1.0], [1.0, 2.0])[1:]).all(), (
-        "the spread of one run is unknown"
-    )
 
 
 def test_runs_are_drawn_within_tasks():
     # No spread within the tasks: whatever is drawn, the mean is the same. Drawn across tasks it
     # would vary.
-    found = comparison.aggregate({"a": [[0.0, 1.0], [0.0, 1.0], [0.0, 1.0]]})["a"]["mean"]
+    found = comparison.aggregate({"a": [[0.0, 1.0]] * 5})["a"]["mean"]
     assert (found.low, found.high) == (0.5, 0.5)
 
 
-def test_a_single_run_in_a_task_has_no_interval():
-    found = comparison.aggregate({"a": {"t": [1.0], "u": [1.0, 2.0]}})["a"]["iqm"]
-    assert found.value == 1.0  # of 1 1 1 2 the middle two
-    assert np.isnan([found.low, found.high]).all()
-
-
 def test_resampling_in_parts_gives_close_intervals(monkeypatch):
-    given = {"a": scores(6, 3), "b": scores(4, 3, seed=1)}
+    given = {"a": scores(6, 3), "b": scores(5, 3, seed=1)}
     whole = comparison.improvement(given)["a", "b"], comparison.profiles(given, TAUS)["a"]
     monkeypatch.setattr(estimators, "_VALUES_AT_ONCE", 500)
     parts = comparison.improvement(given)["a", "b"], comparison.profiles(given, TAUS)["a"]

@@ -28,15 +28,6 @@ def test_numbers_by_hand() -> None:
     assert curve(5).average == 5
 
 
-def test_a_summary_is_over_learners() -> None:
-    found = handover.summary([curve(50, 20, 60), curve(30, 30, 40), curve(40, 10, 20)])
-    assert found["before"][0] == pytest.approx(40)
-    assert found["dip"][0] == pytest.approx(20)
-    assert found["before"][1] <= 40 <= found["before"][2]
-    assert found["recovery"] == 20, "the median of 20, 0 and never"
-    assert handover.summary([curve(50, 20), curve(30, 10), curve(1, 2)])["recovery"] is None
-
-
 def test_runs_hand_over_after_their_updates_or_at_their_beginning(tmp_path: Path) -> None:
     scores = {"evaluation": {"scores": [10.0, 30.0]}, "steps": (0, 10, 20), "budget": 20}
     from_run = write(tmp_path / "from", from_run="runs/other", **scores)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import io
 import json
 import os
+import re
 import time
 
-import numpy as np
 import pytest
 
 from rljax import cli
@@ -40,22 +40,24 @@ def row(text, name):
 
 
 def test_a_running_run(tmp_path):
-    run = seen(unfinished(tmp_path / "a", seeds=(0, 1, 2)), 10)
+    run = seen(unfinished(tmp_path / "a", seeds=(0, 1, 2, 3, 4)), 10)
     assert (run.state, run.step, run.total, run.speed, run.diverged) == (
         "running",
         20_000,
         30_000,
-        300.0,
+        500.0,
         0,
     )
-    returns = np.array([1000, 1010, 1020]) * 20_000 / 30_000
-    low, high = estimators.interval(returns)
-    assert run.latest == f"{estimators.iqm(returns):,.0f} [{low:,.0f} to {high:,.0f}]"
+    # The five returns lie between 667 and 693.
+    match = re.fullmatch(r"680 \[(6\d\d) to (6\d\d)\]", run.latest)
+    assert match
+    assert 667 <= int(match[1]) < 680 < int(match[2]) <= 693
     assert run.left == pytest.approx(100)  # 10,000 steps in 100 s so far, and as many to go
 
 
-def test_a_single_learner_has_no_interval(tmp_path):
+def test_fewer_than_five_learners_have_no_interval(tmp_path):
     assert seen(unfinished(tmp_path / "a", seeds=(0,))).latest == "667"
+    assert seen(unfinished(tmp_path / "b", seeds=(0, 1, 2, 3))).latest == "677"
 
 
 def test_states(tmp_path):
@@ -137,15 +139,16 @@ def test_only_what_is_new_is_read(tmp_path, monkeypatch):
 
 
 def test_an_evaluation_is_put_together_from_its_lines(tmp_path):
-    path = unfinished(tmp_path / "a", seeds=(0, 1))
+    path = unfinished(tmp_path / "a", seeds=range(5))
     run = watch.WatchedRun.open(path)
     with Recorder(path) as recorder:
-        for learner, value in enumerate((10.0, 20.0)):
+        for learner, value in enumerate((10.0, 20.0, 30.0, 40.0, 50.0)):
             recorder.evaluation(
                 {"step": 25_000, "learner": learner, "seed": learner, "returns": [value]}
             )
             run.look(time.time())
-    assert run.latest == "15.0 [10.0 to 20.0]"
+    low, high = estimators.interval([10.0, 20.0, 30.0, 40.0, 50.0])
+    assert run.latest == f"30.0 [{low:.1f} to {high:.1f}]"
 
 
 def test_damaged_lines_are_passed_over(tmp_path):
@@ -186,7 +189,7 @@ def test_a_narrow_terminal_shows_what_matters(tmp_path, monkeypatch, width):
     head, line = printed([tmp_path]).splitlines()
     assert max(len(head), len(line)) <= width
     assert {"20k/30k", "running"} <= set(line.split())
-    assert "673 [667 to 680] of 3" in line
+    assert "673 of 3" in line
     assert ("20261122-061806" in line) == (width == 160)
 
 

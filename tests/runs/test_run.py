@@ -57,11 +57,7 @@ def test_run_folder_holds_what_the_guide_says(tmp_path: Path) -> None:
     assert summary["steps"] == 400
     assert summary["complete"]
     assert len(summary["final"]["learners"]) == 2
-    assert (
-        summary["final"]["interval"][0]
-        <= summary["final"]["iqm"]
-        <= summary["final"]["interval"][1]
-    )
+    assert summary["final"]["interval"] is None, "two learners"
     for name in ("wall_seconds", "compile_seconds", "steps_per_second", "peak_memory_bytes"):
         assert summary[name] > 0, name
 

@@ -87,10 +87,10 @@ def test_interval_covers_the_truth_about_as_often_as_its_level():
     assert 0.87 < np.mean((low < 0) & (high > 0)) < 0.97
 
 
-def test_interval_of_two_values_by_enumeration():
+def test_bootstrap_of_two_values_by_enumeration():
     # The mean of two draws from {0, 1} is 0, 1/2, 1 with probabilities 1/4, 1/2, 1/4.
     draws = lambda generator, number: generator.integers(2, size=(number, 2)).mean(axis=1)  # noqa: E731
-    assert estimators.interval([0.0, 1.0]) == estimators.bootstrap(draws, 2) == (0.0, 1.0)
+    assert estimators.bootstrap(draws, 2) == (0.0, 1.0)
     assert estimators.bootstrap(draws, 2, level=0.4) == (0.5, 0.5)
 
 
@@ -114,9 +114,17 @@ def test_intervals_over_the_last_axis():
         assert estimators.interval(row) == (low, high)
 
 
-@pytest.mark.parametrize("values", [[1.0], [1.0, np.nan], [1.0, np.inf]])
-def test_there_is_no_interval_of_one_unit_or_of_what_is_not_finite(values):
-    assert np.isnan(estimators.interval(values)).all()
+@pytest.mark.parametrize("last", [np.nan, np.inf])
+def test_there_is_no_interval_of_what_is_not_finite(last):
+    assert np.isnan(estimators.interval([1.0, 2.0, 3.0, 4.0, 5.0, last])).all()
+
+
+def test_fewer_than_five_values_have_no_interval():
+    values = np.array([1.0, 2.0, 3.0, 4.0, 5.0])
+    for number in (1, 2, 3, 4):
+        assert np.isnan(estimators.interval(values[:number])).all()
+    low, high = estimators.interval(values, estimators.mean)
+    assert 1.0 < low < 3.0 < high < 5.0
 
 
 def test_bootstrap_errors():
@@ -141,20 +149,15 @@ def test_summary_by_hand():
     ]
     summary = summaries.summarise(evaluations)
     final, best = summary["final"], summary["best"]
-    assert (final["step"], final["mean"], final["iqm"], final["interval"]) == (
-        20,
-        3.0,
-        3.0,
-        [2.0, 4.0],
-    )
+    assert (final["step"], final["mean"], final["iqm"]) == (20, 3.0, 3.0)
+    assert final["interval"] is None  # two learners
     assert [
         (own["learner"], own["seed"], own["step"], own["mean"]) for own in final["learners"]
     ] == [
         (0, 10, 20, 4.0),
         (1, 11, 20, 2.0),
     ]
-    assert final["learners"][0]["interval"] == [3.0, 5.0]  # over its episodes
-    assert (best["step"], best["mean"], best["interval"]) == (10, 5.0, [1.0, 9.0])
+    assert (best["step"], best["mean"], best["interval"]) == (10, 5.0, None)
     assert [(own["step"], own["mean"]) for own in best["learners"]] == [(20, 4.0), (10, 9.0)]
     assert (final["score"], final["success"], best["learners"][0]["score"]) == (None, None, None)
     fields = ["learner", "seed", "step", "mean", "iqm", "interval", "score", "success"]
@@ -176,9 +179,10 @@ def test_summary_has_scores_and_success_where_the_environment_has_them():
 
 
 def test_summary_of_one_learner_has_no_interval_over_learners():
-    final = summaries.summarise([record(10, 0, [1.0, 2.0, 3.0])])["final"]
+    final = summaries.summarise([record(10, 0, [0.0, 1.0, 2.0, 3.0, 4.0])])["final"]
     assert (final["mean"], final["interval"]) == (2.0, None)
-    assert final["learners"][0]["interval"] == [1.0, 3.0]
+    low, high = final["learners"][0]["interval"]  # over its episodes
+    assert 0.0 <= low < 2.0 < high <= 4.0
 
 
 def test_summary_of_one_episode_has_no_interval_at_all():
@@ -228,23 +232,23 @@ def test_curves_over_learners():
     evaluations = [
         record(step, learner, [step + learner, step + learner + 2.0])
         for step in (0, 10)
-        for learner in (0, 4)
+        for learner in (0, 1, 2, 3, 4)
     ]
     steps, mean, low, high = summaries.learning_curve(evaluations)
     np.testing.assert_array_equal(steps, [0, 10])
     np.testing.assert_allclose(mean, [3, 13])
-    np.testing.assert_allclose(low, [1, 11])
-    np.testing.assert_allclose(high, [5, 15])
+    for bound, values in zip((low, high), estimators.interval(range(5), np.mean), strict=True):
+        np.testing.assert_allclose(bound, [1 + values, 11 + values])
 
 
 def test_curve_of_one_learner_has_its_episodes_interval():
     steps, mean, low, high = summaries.learning_curve(
-        [record(10, 0, [0.0, 4.0]), record(0, 0, [1.0])]
+        [record(10, 0, [0.0, 0.0, 2.0, 4.0, 4.0]), record(0, 0, [1.0])]
     )
     np.testing.assert_array_equal(steps, [0, 10])
     np.testing.assert_array_equal(mean, [1, 2])
-    np.testing.assert_array_equal(low, [np.nan, 0])
-    np.testing.assert_array_equal(high, [np.nan, 4])
+    np.testing.assert_array_equal(np.isnan([low, high]), [[True, False], [True, False]])
+    assert 0.0 <= low[1] < 2.0 < high[1] <= 4.0
 
 
 def test_curves_take_the_statistic_over_learners():
@@ -261,7 +265,7 @@ def test_curves_bring_learners_to_common_steps():
     steps, mean, low, high = summaries.learning_curve(every_ten + every_fifteen)
     np.testing.assert_array_equal(steps, [5, 10, 20])
     np.testing.assert_allclose(mean, [6, 11, 21])
-    np.testing.assert_allclose(high - low, 2)
+    assert np.isnan([low, high]).all(), "two learners have no interval"
 
 
 def test_a_diverged_evaluation_does_not_spoil_its_neighbours():

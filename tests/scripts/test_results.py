@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from rljax.runs import run as runs
+from rljax.runs.statistics import estimators
 from scripts.results import (
     default_runs,
     offline,
@@ -33,7 +34,12 @@ PAGES = [
     *sorted(RESULTS.rglob("README.md")),
     *(
         RESULTS / name
-        for name in ("online/streaming.md", "offline/generative.md", "speed/sweeps.md")
+        for name in (
+            "online/streaming.md",
+            "offline/generative.md",
+            "speed/sweeps.md",
+            "revisions.md",
+        )
     ),
 ]
 LINKING = [*PAGES, ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -89,6 +95,74 @@ def test_runs_of_a_table_have_one_protocol():
 
 def test_the_first_page_fits_on_a_screen():
     assert len((RESULTS / "README.md").read_text().splitlines()) <= 60
+
+
+def cells(line: str) -> list[str]:
+    """The cells of a row of a table in Markdown."""
+    return [cell.strip() for cell in line.strip()[1:-1].split("|")]
+
+
+def few_seeds_with_interval(lines: list[str]) -> list[str]:
+    """The rows of a page that have a 95 % interval of fewer than five seeds."""
+    rows, header = [], []
+    for line in lines:
+        number = re.search(r"mean over (\d+) seeds and its 95 % interval", line)
+        if number and int(number[1]) < estimators.FEWEST:
+            rows.append(line)
+        if not line.startswith("|"):
+            header = []
+        elif not header:
+            header = cells(line)
+        elif "seeds" in header and not line.startswith("|---"):
+            row = dict(zip(header, cells(line), strict=True))
+            if row["seeds"].isdigit() and int(row["seeds"]) < estimators.FEWEST:
+                rows += [line for name, cell in row.items() if "95 %" in name and "[" in cell]
+    return rows
+
+
+def test_an_interval_of_few_seeds_is_found():
+    head = ["| agent | seeds | 95 % interval |", "|---|---|---|"]
+    good, bad = "| a | 5 | [1, 2] |", "| b | 3 | [1, 2] |"
+    assert few_seeds_with_interval([*head, good, bad, "| c | 3 | - |"]) == [bad]
+    heading = "### cube: success in %, mean over 3 seeds and its 95 % interval"
+    assert few_seeds_with_interval([heading]) == [heading]
+
+
+def test_tables_have_no_interval_of_fewer_than_five_seeds_and_nothing_in_bold():
+    for (page, name), lines in pages.tables().items():
+        if name != "velocity":
+            assert few_seeds_with_interval(lines.split("\n")) == [], page
+        assert "**" not in lines.replace(": **short**", ""), f"{page}: {name}"
+    for path in sorted(RESULTS.rglob("*.md")):
+        if path.parent.name != "constraints":
+            assert few_seeds_with_interval(path.read_text().split("\n")) == [], path
+
+
+NOT_OURS = "### Published, not ours"
+# Data sets on which nothing was trained here, as the first cell of a row.
+PUBLISHERS = re.compile(
+    r"\| (halfcheetah|hopper|walker2d|antmaze|humanoidmaze|antsoccer|pen|door|kitchen)-\w"
+)
+
+
+@pytest.mark.parametrize("page", sorted((ROOT / "docs" / "agents").glob("*.md")), ids=str)
+def test_published_tables_of_an_agent_are_headed_as_not_ours(page):
+    heading, section = "", ""
+    for line in page.read_text().split("\n"):
+        if line.startswith("#"):
+            heading = line
+            section = line if line.startswith("## ") else section
+            assert "Published" not in line or line == NOT_OURS
+        elif section == "## Results":
+            assert not line.startswith("Published"), "it has a heading of its own"
+            assert not PUBLISHERS.match(line) or heading == NOT_OURS, line
+
+
+def test_revisions_that_were_not_committed_are_listed():
+    listed = (RESULTS / "revisions.md").read_text()
+    for path in sorted(RESULTS.rglob("*.json")):
+        if '-dirty"' in path.read_text():
+            assert path.stem in listed, f"{path}: run scripts/results/pages.py"
 
 
 def leads_somewhere(page: Path, link: str) -> bool:

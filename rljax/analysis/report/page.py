@@ -211,8 +211,9 @@ def _method(at: int | None, sources: Mapping[str, int]) -> list[str]:
         ),
         (
             "IQM is the interquartile mean, the mean of the middle half. Intervals are percentile "
-            "bootstrap intervals of 2,000 resamples of learners, within each task. With fewer than "
-            "about 10 learners they are narrower than their level promises. See Agarwal et al., "
+            "bootstrap intervals of 2,000 resamples of learners, within each task. Fewer than five "
+            "learners have none, and with fewer than about 10 they are narrower than their level "
+            "promises. See Agarwal et al., "
             "arXiv:2108.13264."
         ),
         f"A row's number comes from the last evaluation {last}, not from the best one.",

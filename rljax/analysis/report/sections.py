@@ -158,5 +158,5 @@ def _task_caption(result: TaskResult) -> str:
     return (
         f"Evaluation {metric} over {count(table.episodes, 'episode')} without "
         f"exploration{environment}. Below each number is its 95 % bootstrap interval over "
-        f"learners; a single learner has none.{signals}"
+        f"learners; fewer than five have none.{signals}"
     )

@@ -130,11 +130,12 @@ def table(result: Mapping[str, Any]) -> str:
             f"return {returns.mean():,.1f} +- {returns.std():,.1f} over {len(returns)} episodes, "
             f"length {length:,.0f}{cut}{_details(means)}"
         )
-    if summary["interval"] is not None:
-        low, high = summary["interval"]
+    if len(result["episodes"]) > 1 and summary["mean"] is not None:
+        interval = summary["interval"]
+        bounds = "" if interval is None else " [{:,.1f}, {:,.1f}]".format(*interval)
         lines.append(
-            f"  all learners: mean {summary['mean']:,.1f}, IQM {summary['iqm']:,.1f} "
-            f"[{low:,.1f}, {high:,.1f}]{_details(summary)}"
+            f"  all learners: mean {summary['mean']:,.1f}, IQM {summary['iqm']:,.1f}{bounds}"
+            f"{_details(summary)}"
         )
     return "\n".join(lines)
 

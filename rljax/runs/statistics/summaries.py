@@ -1,7 +1,7 @@
 """Summaries of the evaluations of one run: the final and the best ones, expected bests, curves.
 
-Each learner counts once, with the mean of its episodes, which do not show how another seed would
-perform.
+Each learner (one seed) counts once, with the mean of its episodes: they share its weights, and do
+not show how another seed would perform. Fewer than five learners have no interval.
 """
 
 from __future__ import annotations
@@ -27,9 +27,10 @@ def summarise(evaluations: Sequence[Record]) -> dict[str, Any]:
 
     An entry has `step`, `mean` and `iqm` (of the learners' mean returns), `interval` ([low, high],
     the 95 % bootstrap interval of that IQM over learners), `score` and `success` (means), perhaps
-    `signals` (mean sums over episodes by name), and `learners`: each one's `learner`, `seed`,
-    `step`, and the same numbers over its episodes. Missing numbers are None, such as a single
-    learner's interval, and so are those of returns that are not finite.
+    `signals` (means of their sums over episodes by name), and `learners`: of each its `learner`,
+    `seed`, `step`, and the same numbers over its episodes. A number is None where it does not
+    exist: the interval of fewer than five learners or episodes, a score or success that the
+    environment does not give, and anything from a return that is not finite.
 
     `final` is the last step at which every learner was evaluated. `best` is the first step with the
     highest mean over learners; in its list each learner has its own.
@@ -132,8 +133,9 @@ def curve_over_learners(
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     """The curve (steps, statistic, low, high), each [S], over learners: (steps, values), ascending.
 
-    It has all their steps in the range that all cover, interpolated linearly, and is empty without
-    one. `low` and `high` are NaN for a single learner, and where a value is not finite.
+    It has the union of their steps, within the range that all of them cover; values between a
+    learner's steps are interpolated linearly. The arrays are empty where there is no such range.
+    `low` and `high` are NaN for fewer than five learners, and where a value is not finite.
     """
     if not learners:
         return np.empty(0), np.empty(0), np.empty(0), np.empty(0)
