@@ -1,6 +1,4 @@
-"""Adapter: Brax's environments, as `brax/<name>`, without Brax's own wrappers.
-
-Those always reset to the same first state, and report the time limit as an ordinary end.
+"""Adapter: Brax's environments, as `brax/<name>`, without wrappers.
 
 Reference: Freeman et al., Brax, arXiv:2106.13281.
 """

@@ -1,10 +1,7 @@
-"""Adapter: Craftax-Classic, Crafter in JAX, with symbolic observations, as
-`craftax/Classic-Symbolic`.
+"""Adapter: Craftax-Classic with symbolic observations [1345], as `craftax/Classic-Symbolic`.
 
-The observation [1345] holds one number for each kind of block and creature in each of 7 x 9 cells
-around the player, then the inventory, the player's needs, the direction, the light and whether the
-player sleeps. Achievements give 1 when an episode first reaches them, each point of health gained
-or lost 0.1 or -0.1.
+Achievements give 1 when an episode first reaches them, each point of health gained or lost 0.1 or
+-0.1.
 
 Reference: Matthews et al., Craftax, arXiv:2402.16801.
 """

@@ -1,8 +1,7 @@
 """Adapter: gymnax's environments, as `gymnax/<name>`, for gymnax 1.0 and newer, and 0.0.9.
 
-It calls `step_env`, below gymnax's own auto-reset. Before gymnax 1.0, `done` is also true at the
-time limit: the adapter steps with and without the limit, and an end that only the limit causes is a
-truncation.
+Before gymnax 1.0, `done` is also true at the time limit: the adapter steps with and without the
+limit, and an end that only the limit causes is a truncation.
 
 Reference: Lange, gymnax, 2022.
 """
@@ -105,7 +104,7 @@ class Gymnax:
                 truncated = self.gymnax.is_truncated(after, params)
             else:
                 done, unlimited = terminated, params.replace(max_steps_in_episode=NO_LIMIT)
-                # The compiler merges both steps, and only computes the condition twice.
+                # The compiler merges both steps.
                 terminated = self.gymnax.step_env(key, state, action, unlimited)[3]
                 truncated = done & ~terminated
         reward = jnp.asarray(reward, jnp.float32)

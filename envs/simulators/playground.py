@@ -1,7 +1,4 @@
-"""Adapter: MuJoCo Playground's environments, as `playground/<name>`, without the wrappers that hide
-their last observations and time limits.
-
-On the CPU, MJX simulates them in JAX; elsewhere, Warp does.
+"""Adapter: MuJoCo Playground's environments, as `playground/<name>`, without wrappers.
 
 Reference: Zakka et al., MuJoCo Playground, arXiv:2502.08844.
 """

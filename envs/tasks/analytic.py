@@ -1,5 +1,4 @@
-"""Small environments in pure JAX: probes, each of one ability of an agent, a random walk, and a
-pendulum.
+"""Small environments in pure JAX: probes, each of one ability, a random walk, and a pendulum.
 
     rljax/Constant     whether a value is learned at all
     rljax/Delay        discounting
@@ -11,7 +10,7 @@ pendulum.
     rljax/Follow       the same, inside its bounds
     rljax/Memory       credit for the past
 
-With the suffix `-discrete`, actions are the indices of `GRID`, which has the optimal ones.
+With the suffix `-discrete`, actions are indices of `GRID`.
 """
 
 from __future__ import annotations
@@ -228,8 +227,8 @@ class Memory(Analytic):
 
 
 class RandomWalk:
-    """Sutton and Barto's random walk (Reinforcement Learning, 2nd edition, example 6.2): 5 states
-    in a row, one-hot, from the middle to beyond either end.
+    """Sutton and Barto's random walk (2nd edition, example 6.2): 5 states, one-hot, from the middle
+    to beyond either end.
 
     The actions are 0 (left) and 1 (right). The right end gives 1.
     """

@@ -11,15 +11,13 @@ and `-test` may follow:
                  agent stays in its upper or lower half
     -vertical    the same in the left or right half        the agent goes anywhere
 
-A step out of the agent's region truncates the episode. The agent begins on any cell; with
-`-quarter`, in the quarter of the boxes. Pick needs a box in the cell and none in hand, put the
-opposite. The goal shows the boxes on their targets, and the agent where it began. With
-`-horizontal` and `-vertical`, boxes and targets of training can be in the other half: an agent then
-learns from goals in hindsight only.
+A step out of the agent's region truncates the episode. With `-quarter`, the agent begins in the
+quarter of the boxes. The goal shows the boxes on their targets, and the agent where it began. With
+`-horizontal` and `-vertical`, boxes and targets of training can be in the other half.
 
-Rules: Ghugare et al., On (the Role of Iterative) Computation and RL, arXiv:2602.05999, and the code
-of Bortkiewicz et al., Is Temporal Difference Learning the Gold Standard for Stitching in RL? For
-all splits but the first, it leaves open how many boxes are to move: 4 is our choice.
+Rules: Ghugare et al., arXiv:2602.05999, and the code of Bortkiewicz et al., Is Temporal Difference
+Learning the Gold Standard for Stitching in RL? 4 boxes to move are our choice for all splits but
+the first.
 """
 
 from __future__ import annotations
@@ -180,9 +178,9 @@ class BoxPick(Grid):
 
     def _quarters(self, order: Array, agent: Array, pair: Array) -> BoxPickState:
         source = pair % 4
-        # The numbers of neighbouring quarters differ in one bit, those of opposite ones in both.
+        # Neighbouring quarters differ in one bit, opposite ones in both.
         target = source ^ (3 if self.test else 1 + pair // 4 % 2)
-        # The order is by quarter, and random within a quarter.
+        # By quarter, and random within.
         size, order = self.cells // 4, order >> 2 | self.quarter.astype(np.uint32) << 30
         boxes, targets = (
             (self.quarter == quarter) & lowest(order, quarter * size + BOXES)
@@ -203,7 +201,7 @@ class BoxPick(Grid):
 
     def _observe(self, state: BoxPickState) -> Array:
         here, start = self._at(state.agent), self._at(state.start)
-        # Arithmetic, because a table is slow for batches on the CPU.
+        # A table is slow for batches on the CPU.
         agents = jnp.where(state.carrying, _code(2, state.boxes), _code(1, state.boxes))
         grid = jnp.where(here, agents, _code(0, state.boxes))
         goal = jnp.where(start, _code(1, state.targets), _code(0, state.targets))
@@ -232,7 +230,7 @@ class Solver:
                 f"{self.rows} x {self.columns} cells have too many states: search at most 7 x 7 "
                 "of them."
             )
-        # One action can undo each change: distances from the solved states equal those to them.
+        # Each change can be undone: distances from the solved states equal those to them.
         before = np.empty(0, np.int64)
         front = np.sort(self._pack(targets.ravel(), np.arange(self.cells), False))
         fronts = [front]

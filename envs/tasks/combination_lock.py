@@ -1,5 +1,4 @@
-"""A combination lock, `rljax/CombinationLock-H`: one of 10 actions is right in each of H steps, and
-the end pays.
+"""A combination lock, `rljax/CombinationLock-H`: one of 10 actions is right in each of H steps.
 
 An episode begins in state A or B, each with probability 1/2, and terminates after H steps. The
 right actions in A and B differ. They lead to A or B, each with probability 1/2, others to C for
@@ -14,9 +13,8 @@ the first H + 3 numbers, padded to the next power of 2 above H + 3 and turned by
 Without `-discrete`, an action is drawn from the softmax of 10 numbers in [-1, 1], divided by 0.2.
 The combination depends on H alone.
 
-After Zhou et al., Offline Data Enhanced On-Policy Policy Gradient with Provable Guarantees,
-arXiv:2311.08384, whose code pays a decoy in the last step alone, and Zhang et al., Efficient
-Reinforcement Learning in Block MDPs, arXiv:2202.00063.
+After Zhou et al., arXiv:2311.08384, whose code pays a decoy in the last step alone, and Zhang et
+al., arXiv:2202.00063.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Shared parts of tasks on a grid: boards as pictures and text, and random sets of cells."""
+"""Shared parts of tasks on a grid."""
 
 from __future__ import annotations
 
@@ -57,8 +57,8 @@ def require_size(name: str, rows: int, columns: int, sizes: tuple[int, int]) -> 
 def lowest(numbers: Array, count: Any) -> Array:
     """The mask [K] of the `count` [] lowest of K random numbers, uint32 [K]; `count` is 0 to K.
 
-    The index of each number replaces its last bits, so that no two are equal. For grids' cells, in
-    batches on the CPU, comparing all pairs is faster than sorting.
+    Indices replace the last bits, so that no two are equal. In batches, sorting is slower on the
+    CPU.
     """
     size = len(numbers)
     last_bits = np.uint32(2 ** size.bit_length() - 1)

@@ -6,14 +6,11 @@ machine already has (a semi-active schedule):
 
     start = max(ready time of the job, ready time of the machine),     end = start + duration
 
-Some sequence of actions is optimal. Actions of finished jobs are masked and change nothing; such a
-job has 0 as its duration and machine's ready time in "vector".
+Actions of finished jobs are masked and change nothing.
 
-Instances: Fisher and Thompson, Probabilistic Learning Combinations of Local Job-Shop Scheduling
-Rules, 1963 (ft06, ft10); Lawrence, Resource Constrained Project Scheduling, 1984 (la01); numbers of
-Beasley's OR-Library, J. Oper. Res. Soc. 41, 1990; ft10's optimum: Carlier and Pinson, Management
-Science 35, 1989. Actions and rewards after Zhang et al., Learning to Dispatch for Job Shop
-Scheduling via Deep Reinforcement Learning, arXiv:2010.12367, whose bound counts the work left too.
+Instances: Fisher and Thompson, 1963 (ft06, ft10); Lawrence, 1984 (la01), in Beasley's OR-Library,
+J. Oper. Res. Soc. 41, 1990; ft10's optimum: Carlier and Pinson, Management Science 35, 1989.
+Actions and rewards after Zhang et al., arXiv:2010.12367, whose bound counts the work left too.
 """
 
 from __future__ import annotations
@@ -171,7 +168,6 @@ class JobShop:
         return "\n".join([*shown, f"makespan {state.job_ready.max()}, optimum {self.optimum}"])
 
     def _bars(self, state: JobShopState, columns: int) -> list[tuple[int, int, int, int]]:
-        """Machine, job, first and last column of all placed operations."""
         starts, bars = np.asarray(state.start), []
         for job, operation in np.argwhere(starts >= 0).tolist():
             first = int(starts[job, operation])

@@ -9,10 +9,9 @@ With n the number of presses needed,
 
     reward = solved - 0.1                        -dense  reward = n_before - n_after + solved
 
-Rules: Ghugare et al., On (the Role of Iterative) Computation and RL, arXiv:2602.05999, except for n
-where the matrix of presses is singular, as at 4x4: it counts the smallest of the sets with the same
-effect. The k presses may then cancel out: the episode begins with the goal's lights, and ends when
-a press leads back to them.
+Rules: Ghugare et al., arXiv:2602.05999, except for n where the matrix of presses is singular, as at
+4x4: it counts the smallest set with the same effect. The k presses may then cancel out: the episode
+ends when a press leads back to the goal's lights.
 """
 
 from __future__ import annotations
@@ -72,7 +71,7 @@ class LightsOut(Grid):
     def reset(self, key: Array, params: Any = None) -> tuple[Array, LightsOutState]:
         """Draw a problem."""
         words = self.bits.shape[1]
-        # One draw for all random numbers: splitting the key would cost as much as the draw.
+        # One draw for all: splitting the key would cost as much.
         drawn = jax.random.bits(key, (words + 1 + self.cells,), jnp.uint32)
         lights = drawn[:words] & self._pack(jnp.ones(self.cells, bool))
         low, high = self.presses
@@ -139,8 +138,7 @@ class LightsOut(Grid):
 
 
 def solve(difference: Any) -> np.ndarray:
-    """The smallest set of presses, [M, N] bool, that changes exactly the lights in `difference` [M,
-    N], by elimination over GF(2).
+    """The smallest set of presses, [M, N] bool, that changes the lights in `difference` [M, N].
 
     Raises `ValueError` for no solution, and for more than 2^NULLITY.
     """
@@ -182,8 +180,7 @@ def quiet_presses(rows: int, columns: int) -> list[int]:
 def _eliminate(rows: int, columns: int) -> tuple[dict[int, tuple[int, int]], list[int]]:
     """The matrix of presses in echelon form, and a basis of its null space, as bits.
 
-    The form maps the highest light that changes, in descending order, to all that change and their
-    presses.
+    The form maps the highest light that changes to all that change and their presses.
     """
     pivots: dict[int, tuple[int, int]] = {}
     basis = []

@@ -1,8 +1,7 @@
 """Gymnasium's MuJoCo tasks, version 5, on MJX: `rljax/HalfCheetah`, `rljax/Hopper` and
 `rljax/Walker2d`; docs/environments.md has the differences.
 
-`rljax/velocity/HalfCheetah` and so on have the limits of `rljax.envs.host.robots.velocity`. On the
-CPU, Gymnasium's own tasks are faster.
+`rljax/velocity/HalfCheetah` and so on have the limits of `rljax.envs.host.robots.velocity`.
 """
 
 from __future__ import annotations

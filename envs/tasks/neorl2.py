@@ -27,8 +27,7 @@ class DMSDState:
 
 
 class DMSD:
-    """Hold two masses, which three springs and dampers connect in a row to two walls, at two
-    targets.
+    """Hold two masses, in a row of springs and dampers between walls, at two targets.
 
     The observation [6] is position, velocity and target of both masses. With `mass` m in kg,
     `stiffness` k in N/m, `damping` d in Ns/m, and x and v from before the step of h seconds:
@@ -79,7 +78,6 @@ class DMSD:
         return self._observe(state), state, reward, never, never, {}
 
     def _coupled(self, values: Array) -> Array:
-        """L times `values` [2]."""
         return values[::-1] - 2 * values
 
     def _target(self, state: DMSDState) -> Array:
@@ -98,7 +96,7 @@ class PipelineState:
 
 
 class Pipeline:
-    """Open and close a gate so that the flow rate at the other end of a long pipe follows a target.
+    """Open and close a gate so that the flow rate at a pipe's other end follows a target.
 
     An action of 1 raises the gate's flow rate, from 0 to 200, by 1. The observation [52] holds the
     outlet's flow rate, the target, the outlet's 25 flow rates before, and the last 25 actions, each
@@ -147,7 +145,6 @@ class Pipeline:
         return observation, PipelineState(flow, observation), reward, never, never, {}
 
     def _drawn(self, key: Array) -> Array:
-        """One of the targets, [1]."""
         return jax.random.choice(key, jnp.asarray(self.targets), (1,))
 
 

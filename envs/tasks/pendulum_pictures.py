@@ -1,7 +1,7 @@
 """`rljax/Pendulum` seen in pictures, `rljax/PendulumPictures`.
 
 The observation is the last three pictures of the white rod, [16, 16, 3] uint8, the newest last, at
-first all alike. Upright is up, and angles grow clockwise.
+first all alike.
 """
 
 from __future__ import annotations

@@ -1,12 +1,11 @@
-"""A point among hazards, `rljax/PointHazards`: the way to goals is rewarded, and hazards cost.
+"""A point among hazards, `rljax/PointHazards`.
 
-The point moves in the square [-1, 1]^2. The reward is the distance by which it comes nearer to the
-goal, in units of 0.08, and 10 more within 0.15 of it, where a new goal appears. The signal "cost"
-is 1 in a step that ends within 0.3 of a hazard, else 0. The observation [12] is the position and,
-relative to it, the goal and the hazards, the nearest first.
+The point moves in the square [-1, 1]^2. The reward is the distance gained towards the goal, in
+units of 0.08, and 10 more within 0.15 of it, where a new goal appears. The signal "cost" is 1 in a
+step that ends within 0.3 of a hazard, else 0. The observation [12] is the position and, relative to
+it, the goal and the hazards, the nearest first.
 
-After the goal tasks of Safety Gym: Ray et al., Benchmarking Safe Exploration in Deep Reinforcement
-Learning, 2019.
+After the goal tasks of Safety Gym, Ray et al., 2019.
 """
 
 from __future__ import annotations
@@ -98,7 +97,7 @@ def _distances(place: Array, hazards: Array) -> Array:
 
 
 def _outside(key: Array, hazards: Array) -> Array:
-    """A random place [2]: the first candidate outside of all hazards, or the farthest outside."""
+    """The first random place [2] outside of all hazards, or the farthest outside."""
     places = jax.random.uniform(key, (CANDIDATES, 2), minval=-1.0, maxval=1.0)
     clearance = _distances(places, hazards).min(axis=-1) - RADIUS
     return places[jnp.argmax(jnp.minimum(clearance, 0.0))]

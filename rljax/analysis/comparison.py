@@ -1,10 +1,10 @@
-"""Which agent is better over several tasks? Aggregates, profiles and probabilities of improvement.
+"""Which agent is better over several tasks?
 
 `scores` are by agent an array [runs, tasks], or [runs] by task where tasks have different numbers
 of runs. One run is one learner. Scores must be normalised.
 
-Every estimate has a percentile bootstrap interval; `bootstrap` are the options `level`, `resamples`
-and `seed` of `estimators.bootstrap`. It draws runs within each task; tasks count the same.
+Intervals are percentile bootstraps of runs within each task; `bootstrap` are options of
+`estimators.bootstrap`. Tasks count the same.
 
 All functions raise `ValueError` for no agents, tasks or runs, another shape, agents with different
 tasks, and a score that is not finite.

@@ -1,4 +1,4 @@
-"""Figures with one panel, and the parts of all figures: colours, curves with bands, axes, files."""
+"""Figures with one panel, and the parts of all figures."""
 
 from __future__ import annotations
 
@@ -15,8 +15,7 @@ from numpy.typing import ArrayLike
 
 from rljax.analysis.comparison import Estimate
 
-# Okabe and Ito's, which colour-blind readers tell apart, without yellow, which is too pale on
-# white. An SVG does not name pure black, so a dark page could not change it.
+# Okabe and Ito's without yellow. An SVG does not name pure black, so a page could not change it.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#111111")
 # The report replaces them with the colours of its page.
 INK, GRID, PAPER = "#222222", "#e5e5e5", "#ffffff"
@@ -112,7 +111,7 @@ def intervals(
     title: str,
     mark: float | None = None,
 ) -> Any:
-    """A figure of numbers with their intervals, one below the other, and a `mark`."""
+    """A figure of numbers with their intervals, and a `mark`."""
     labels = [wrapped(name, 24) for name in estimates]
     height = 0.9 + sum(0.18 + 0.15 * (1 + label.count("\n")) for label in labels)
     with _figure(height) as (figure, panel):
@@ -166,7 +165,7 @@ def draw_line(panel: Any, line: Line, style: LineStyle) -> None:
 def draw_reference(
     panel: Any, label: str, colour: str, steps: np.ndarray, mean: np.ndarray, std: np.ndarray
 ) -> None:
-    """Draw a published curve into a panel. Its hatched band differs from ours in grey, too."""
+    """Draw a published curve into a panel. Its band is hatched."""
     label = f"{label}, published (mean ± standard deviation)"
     if len(steps) == 1:
         panel.errorbar(

@@ -1,4 +1,4 @@
-"""Run folders as comparisons read them: runs with their learners, these with their evaluations."""
+"""Run folders as comparisons read them."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ def steps(number: int) -> str:
 
 
 def seconds(value: float) -> str:
-    """A time as seconds, minutes or hours, whichever suits it."""
+    """A time as seconds, minutes or hours."""
     if value < 100:
         return f"{value:.0f} s"
     return f"{value / 60:.0f} min" if value < 6000 else f"{value / 3600:.1f} h"

@@ -1,7 +1,6 @@
 """Dip, recovery and regret when trained learners begin to learn in an environment.
 
-The hand-over of a run with `--then-online` is the end of its updates from data, that of any other
-run its beginning.
+With `--then-online` the hand-over is the end of updates from data, else a run's beginning.
 """
 
 from __future__ import annotations
@@ -77,7 +76,6 @@ def handovers(folder: Path, scores: bool = False) -> list[Handover]:
 def regret(learner: Handover) -> float:
     """CORL's regret: 1 minus a hundredth of the mean score after the hand-over.
 
-    Source: the tables of online fine-tuning in github.com/corl-team/CORL, with evaluations at equal
-    distances.
+    Source: github.com/corl-team/CORL, with evaluations at equal distances.
     """
     return 1.0 - float(learner.values[1:].mean()) / 100.0

@@ -1,4 +1,4 @@
-"""The names of tasks and rows: short, and all different."""
+"""Short, different names of tasks and rows."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Learning curves in one file: a panel per task, a curve per agent and settings.
-
-`plot` reads run folders, `draw` any evaluations.
-"""
+"""Learning curves: a panel per task, a curve per agent and settings."""
 
 from __future__ import annotations
 
@@ -58,7 +55,7 @@ def plot(
         )
     file = "curve.png" if signal is None else f"curve-{signal.replace('/', '-')}.png"
     output = Path(output) if output is not None else Path(paths[0]) / file
-    distinct = {Path(path).resolve(): Path(path) for path in paths}  # a run named twice counts once
+    distinct = {Path(path).resolve(): Path(path) for path in paths}
     runs = [_read(path) for path in distinct.values()]
     names = labels.task_names(dict.fromkeys(run.task for run in runs))
     label = labels.row_labels(runs)
@@ -89,8 +86,8 @@ def draw(
 ) -> Path:
     """Draw evaluations into a file, and return its path.
 
-    `references` are published curves by (curve, panel): steps [S], mean [S] and standard deviation
-    [S]. Raises `ValueError` for an unknown suffix, or arrays that differ in shape.
+    `references` are published curves by (curve, panel): steps, mean and standard deviation, [S]
+    each. Raises `ValueError` for an unknown suffix, or arrays that differ in shape.
     """
     output = Path(output)
     if output.suffix.lower() not in SUFFIXES:
@@ -107,7 +104,7 @@ def draw(
     styles = figures.line_styles(agents)
     columns = 2 if len(environments) == 4 else min(3, len(environments))
     rows = -(-len(environments) // columns)
-    # Without pyplot: it would need a display, or change global state.
+    # Pyplot would need a display, or change global state.
     with matplotlib.rc_context(figures.RC):
         width = max(5.6, 4.4 * columns)
         figure = Figure(figsize=(width, 3.9 * rows), layout="constrained")

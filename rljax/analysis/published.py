@@ -1,6 +1,6 @@
 """Published results beside ours, from published.csv of scripts/results/published.py.
 
-Each point has one source (repository and commit) and its own protocol, which its `note` describes.
+A point's `note` describes its protocol.
 """
 
 from __future__ import annotations

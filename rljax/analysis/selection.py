@@ -1,7 +1,7 @@
-"""Selection among runs by criteria that need only data, and the cost of each choice.
+"""Selection among runs by criteria that need only data.
 
-A candidate is a run with evaluations. A judge is a run whose base is a candidate. Only the first
-learner of a candidate counts: judges see no other.
+A candidate is a run with evaluations. A judge is a run whose base is a candidate. Only a
+candidate's first learner counts.
 
 Regret and rank correlation: Paine et al., arXiv:2007.09055.
 """
@@ -42,7 +42,7 @@ class Choice:
 
 def correlation(one: np.ndarray, other: np.ndarray) -> float:
     """Spearman's rank correlation of values [N]; NaN where one of the two is constant."""
-    from scipy.stats import spearmanr  # takes long to import
+    from scipy.stats import spearmanr
 
     if any((x == x[0]).all() for x in (one, other)):
         return float("nan")
@@ -83,9 +83,8 @@ def select(
 ) -> tuple[list[Choice], dict[Path, dict[str, float]]]:
     """Choose among the runs in and below `paths` by each criterion.
 
-    Returns the choices, and the return and criteria of each candidate. `validation` names a data
-    set that no candidate has learnt from. With `trust`, the user vouches for the code that the
-    candidates name.
+    Returns choices, and each candidate's return and criteria. `validation` names a data set that no
+    candidate has learnt from. With `trust`, the user vouches for the code that the candidates name.
 
     Raises `ValueError` for fewer than two candidates or no criterion, and all errors of `losses`.
     """

@@ -129,10 +129,7 @@ def _comparable(table: Table) -> dict[str, Row]:
 
 
 def _largest(tables: Sequence[Table]) -> tuple[list[Table], list[str]]:
-    """The tables and labels in which every label has a comparable row in every table.
-
-    The number of tables times labels is the largest, then that of tables.
-    """
+    """The tables and labels in which every label has a comparable row in every table."""
     tables_of = {
         label: {i for i, table in enumerate(tables) if label in _comparable(table)}
         for table in tables

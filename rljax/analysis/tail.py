@@ -9,7 +9,7 @@ from rljax.trust import safe
 
 
 class Tail:
-    """Follows a growing file of lines. Each `look` reads only new bytes."""
+    """Follows a growing file of lines."""
 
     def __init__(self, path: Path, backlog: int = 1 << 20) -> None:
         """The first `look` reads at most the last `backlog` bytes."""
@@ -18,10 +18,10 @@ class Tail:
     def look(self) -> list[bytes]:
         """The complete lines since the last `look`; none where the file does not exist yet.
 
-        A file that became shorter, because its run was resumed, is read anew.
+        A file that became shorter is read anew.
         """
         try:
-            with safe(self._path, copies=0).open("rb") as file:  # only its end is read
+            with safe(self._path, copies=0).open("rb") as file:
                 size = file.seek(0, os.SEEK_END)
                 if size < self._end:
                     self._end = 0

@@ -21,7 +21,7 @@ from rljax.training.terminal_values import has_values
 from rljax.trust import Folder
 
 ACTION, ERROR = "validation/action", "validation/error"  # the names of the losses
-MOST_ROWS = 10_000  # a larger sample would cost more and say no more
+MOST_ROWS = 10_000
 
 
 def losses(
@@ -30,9 +30,8 @@ def losses(
     """The losses of the last policy and critics of the run in `out` on evenly spread rows of
     `dataset`.
 
-    docs/model_selection.md defines them; rewards are transformed as in the run, and the policy does
-    not explore. Agents without the optional part `value` have only `validation/action`; those that
-    remember, or observe goals or the time, which rows of data lack, have none.
+    docs/model_selection.md defines them. Agents without the optional part `value` have only
+    `validation/action`; those that remember, or observe goals or the time, have none.
 
     Raises `ValueError` where the data have other spaces, and all errors of `loading.load_all`.
     """
@@ -79,7 +78,7 @@ def losses(
     return values
 
 
-@functools.cache  # compared runs have learnt from the same data
+@functools.cache
 def _reward_affine(transform: RewardTransform, name: str | None) -> tuple[float, float]:
     if transform == "none" or name is None:
         return 1.0, 0.0

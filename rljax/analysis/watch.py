@@ -28,9 +28,9 @@ COLOURS = {
     "unreadable": "red",
     "complete": "dim",
 }
-# Seconds without a new line; ten times the duration of a chunk where that is longer.
+# Seconds without a new line; at least ten chunks' time.
 STALLED_AFTER = 120.0
-START_LIMIT = 600.0  # seconds to the first line, since the run compiles before
+START_LIMIT = 600.0  # seconds to the first line
 RECENT_CHUNKS = 20  # from which the time left is estimated
 NUMBER_COLUMNS = ("step", "steps/s", "IQM of the latest", "left")
 BAR_WIDTH = 12  # characters of the progress bar
@@ -44,7 +44,7 @@ def follow(
     """Show the runs in and below `paths`, also new ones, until all are complete or Ctrl-C is
     pressed.
 
-    With `once`, or where `output` (by default the standard output) is no terminal, prints once.
+    With `once`, or where `output` is no terminal, prints once.
 
     Raises `ValueError` for a path that is no folder, no run in any, or `every` seconds not above 0.
     """
@@ -71,7 +71,7 @@ def follow(
                 time.sleep(every)
                 _update(paths, runs)
                 live.update(_table(runs, console.width), refresh=True)
-    except KeyboardInterrupt:  # leaves the table; the runs go on
+    except KeyboardInterrupt:  # the runs go on
         return
 
 
@@ -194,7 +194,7 @@ def _update(paths: Sequence[Path], runs: dict[Path, WatchedRun]) -> None:
 
 
 def _table(runs: dict[Path, WatchedRun], width: int) -> Any:
-    """A table of rich, running runs first, with the columns that fit into `width`."""
+    """A table, running runs first, with the columns that fit into `width`."""
     from rich.progress_bar import ProgressBar
     from rich.table import Table
     from rich.text import Text
@@ -216,7 +216,6 @@ def _table(runs: dict[Path, WatchedRun], width: int) -> Any:
 
 
 def _fit(rows: Sequence[dict[str, str]], width: int) -> tuple[list[str], int]:
-    """The columns that fit into `width` characters, and the longest task."""
     widths = {name: max(len(name), *(len(row[name]) for row in rows)) for name in rows[0]}
     widths[""] = BAR_WIDTH
     spare = width - sum(widths.values()) - 2 * len(widths)

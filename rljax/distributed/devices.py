@@ -1,7 +1,6 @@
-"""Learners, and the environments of a rollout, spread over the devices of one or several machines.
+"""Learners and environments of a rollout, spread over devices.
 
-Only arrays are placed here, and compiled programs follow. Devices exchange what crosses learners,
-such as the gradients of a shared rollout.
+Only arrays are placed here, and compiled programs follow.
 """
 
 from __future__ import annotations
@@ -31,8 +30,7 @@ _devices_are_cores = False  # set by `prefer_cores`
 def prefer_cores() -> None:
     """Make each core of a CPU a device, unless JAX has started or the user has set their number.
 
-    The threads of one device synchronise after each product; devices do not. There are at most as
-    many as threads that XLA may use.
+    A device's threads synchronise after each product. There are at most as many as XLA's threads.
     """
     global _devices_are_cores
     is_set = jax_settings.values["jax_num_cpu_devices"] > 0
@@ -51,7 +49,7 @@ class Spread:
     """The placement of P learners with E environments each on the devices.
 
     As many devices as possible divide the learners evenly. With `split`, the remaining ones divide
-    the environments, except on cores of a CPU, where waiting would cost more.
+    the environments, except on cores of a CPU.
     """
 
     def __init__(self, num_learners: int, num_envs: int = 1, *, split: bool = False) -> None:
@@ -75,7 +73,7 @@ class Spread:
         if learners * environments > 1:
             devices = np.array(_first_of_each_process(learners * environments))
             self.mesh = Mesh(devices.reshape(learners, environments), (LEARNERS, ENVIRONMENTS))
-            # One program for all arrays: separate calls would compile a program per array.
+            # One program for all arrays.
             self._moved = jax.jit(self._place, static_argnums=1)
 
     def __eq__(self, other: object) -> bool:
@@ -186,7 +184,6 @@ def _has_sharding(x: Any, sharding: Sharding) -> bool:
 
 
 def _distributed(x: Any, sharding: Sharding) -> jax.Array:
-    """A sharded array from one that every process has whole."""
     if isinstance(x, jax.Array) and jnp.issubdtype(x.dtype, jax.dtypes.prng_key):
         data = _distributed(jax.random.key_data(x), sharding)
         return jax.random.wrap_key_data(data, impl=jax.random.key_impl(x))

@@ -1,8 +1,7 @@
 """The processes of one run, usually one per host: one program on all of their devices.
 
-JAX connects them (`jax.distributed`). All run the same code on the same values, and must call all
-functions here. The first alone does what must happen once, such as writing, and sends the result to
-the others. With a single process, each function is a plain call.
+All run the same code on the same values, and must call all functions here. The first alone does
+what must happen once. With a single process, each function is a plain call.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ EXIT_DELAY = 2.0  # seconds that `abort` waits in the last process
 
 
 class ProcessError(Exception):
-    """The processes did not find or have lost each other. The message says what to do."""
+    """The processes did not find or have lost each other."""
 
 
 def join(
@@ -83,7 +82,7 @@ def join(
         raise ProcessError(
             f"cannot join the processes at {coordinator}: {problem[0]}"
         ) from problem[0]
-    # Opens the collectives' connections now: later, CPUs would wait only briefly.
+    # Connects now: later, CPUs would wait only briefly.
     all_gather(None)
 
 
@@ -167,9 +166,9 @@ def require_same(describe: Callable[[], Mapping[str, Any]]) -> None:
 
 
 def abort(code: int, last: bool) -> NoReturn:
-    """End a process that failed, at once: JAX's own shutdown would wait for the others in vain.
+    """End a process at once: JAX's own shutdown would wait for the others.
 
-    The `last` process first waits a moment for the others' reports: JAX ends them when it is gone.
+    The `last` process first waits for the others' reports: JAX ends them when it is gone.
     """
     sys.stdout.flush()
     sys.stderr.flush()

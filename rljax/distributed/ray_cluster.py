@@ -42,7 +42,7 @@ class RayCluster:
                 return all(ray.get(tasks))
             except KeyboardInterrupt:
                 for task in tasks:
-                    ray.cancel(task)  # interrupts the task too, which saves its progress
+                    ray.cancel(task)  # it saves its progress
                 return False
             except ray.exceptions.RayTaskError as error:
                 raise error.cause if isinstance(error.cause, Exception) else error from None
@@ -79,7 +79,7 @@ class RayCluster:
 
 
 def _run_in_folder(folder: str, function: Callable[..., bool], arguments: tuple[Any, ...]) -> bool:
-    """Call `function` in the user's folder, if it exists, as paths may be relative."""
+    """Call `function` in the user's folder, if it exists."""
     if Path(folder).is_dir():
         os.chdir(folder)
     return function(*arguments)

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 class Actor(struct.PyTreeNode):
     """An actor's parameters.
 
-    All agents share this class: JAX (0.10) takes two dataclasses with equal fields for equal
-    pytrees, and a function compiled for one may return the other.
+    All agents share this class: JAX (0.10) confuses compiled functions of dataclasses with equal
+    fields.
     """
 
     mean: Network  # [O] -> [A]: before tanh, or logits
@@ -40,7 +40,7 @@ def squashed_gaussian(mean: Array, log_std: Array) -> SquashedGaussian:
 
     `sample_and_log_prob` is exact near the bounds, where u from a rounded a is not.
     """
-    import distrax  # the import takes a second: only when it is needed
+    import distrax  # the import takes a second
 
     base = distrax.MultivariateNormalDiag(mean, jnp.exp(log_std))
     return distrax.Transformed(base, distrax.Block(distrax.Tanh(), ndims=1))
@@ -67,7 +67,7 @@ def symmetric_kl(mean: Array, log_std: Array, other_mean: Array, other_log_std: 
     return 0.5 * (ratio + 1.0 / ratio + spread - 2.0).sum(axis=-1)
 
 
-# Logit and value of an action that is not allowed: finite, so that gradients stay finite.
+# Logit and value of an action that is not allowed; gradients stay finite.
 FORBIDDEN = -1e9
 
 
@@ -214,8 +214,7 @@ def tanh_log_slope(raw: Array) -> Array:
 def permutation(key: Array, rows: int) -> Array:
     """The indices 0 to `rows` - 1 in random order, int32 [rows].
 
-    On the CPU it takes a ninth of the time of `jax.random.permutation`. At most 2^-16 of all pairs
-    have equal random bits and keep their order.
+    It is faster than JAX's. At most 2^-16 of all pairs have equal random bits and keep their order.
     """
     width = max(1, (rows - 1).bit_length())
     if width > 16:  # too few random bits would remain

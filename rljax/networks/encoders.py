@@ -1,7 +1,7 @@
 """Encoders of any observation, to features [..., m].
 
     vectors              themselves
-    pictures [H, W, K]   through convolutions, to a flat vector; bytes are divided by 255 first
+    pictures [H, W, K] through convolutions; bytes are divided by 255 first
     other arrays         flattened
     dictionaries         the features of all parts but the action mask, ordered by name
 
@@ -200,11 +200,7 @@ def perturbed(key: Array, observation: Any, radius: Number, number: int) -> Any:
 
 
 def convolve(pictures: Array, kernel: Array, stride: int = 1) -> Array:
-    """Convolution without padding: pictures [N, H, W, K] and kernel [w, w, K, C] to [N, H', W', C].
-
-    Where the stride divides w, blocks of stride x stride pixels become channels: fewer and longer
-    rows are copied.
-    """
+    """Convolution of pictures [N, H, W, K] and kernel [w, w, K, C], unpadded, to [N, H', W', C]."""
     width, channels = len(kernel), kernel.shape[-1]
     if stride > 1 and width % stride == 0:
         rows, columns = ((size - width) // stride * stride + width for size in pictures.shape[1:3])

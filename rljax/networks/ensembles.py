@@ -1,4 +1,4 @@
-"""Critics of discrete actions or with bins, and what agents do with ensembles."""
+"""Critics of discrete actions or with bins."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class ChoicesEnsemble(Ensemble):
     choices: tuple[int, ...] = ()
 
     def __call__(self, observation: Array, action: Array) -> Array:
-        """Values [C, ...] of actions int32 [..., K] for observations [..., O]."""
+        """Values [C, ...] of actions int32 [..., K]."""
         return super().__call__(observation, *one_hot(action, self.choices))
 
 
@@ -130,7 +130,6 @@ def outputs_and_head(
 
 
 def _body(critic: Any) -> Any:
-    """The module of critics without their encoder."""
     module = getattr(critic, "module", None)  # critics may be any function
     return module.body if isinstance(module, Encoded) else module
 
@@ -138,8 +137,8 @@ def _body(critic: Any) -> Any:
 def smallest(values: Array, axis: int = 0) -> Array:
     """The smallest value over `axis`: of critics [C, ...], their minimum [...].
 
-    Its gradient goes to one value. `values.min(axis)` would divide it by the number of equal
-    values: 0, if XLA computes them twice and rounds them differently.
+    Its gradient goes to one value. That of `values.min(axis)` is 0 where XLA computes values twice
+    and rounds them differently.
     """
     index = jnp.argmin(jax.lax.stop_gradient(values), axis=axis)
     mask = jax.nn.one_hot(index, values.shape[axis], axis=axis, dtype=bool)
@@ -191,7 +190,6 @@ def values_and_slopes(
 
 
 def _member_axes(stack: Network) -> Network:
-    """For `jax.vmap`, which leaves of such a stack have the axis [C]: not the encoder's."""
     axes = jax.tree.map(lambda _: 0, stack)
     if isinstance(stack.module, Encoded):
         axes = axes.replace(params={**axes.params, "encoder": None})

@@ -1,7 +1,7 @@
-"""Generative policies: noise schedules, flow matching, samplers, networks.
+"""Generative policies.
 
-Diffusion's steps t = 0 .. T-1 go from little noise to much [1], flows over [0, 1]: `interpolated`
-and `euler` from noise to data [2], `average_velocity` from data to noise [3].
+Diffusion's steps t = 0 .. T-1 go to more noise [1]. Over [0, 1] `interpolated` and `euler` go from
+noise to data [2], `average_velocity` back [3].
 
 [1] Ho et al., DDPM, arXiv:2006.11239
 [2] Lipman et al., Flow Matching, arXiv:2210.02747
@@ -24,7 +24,7 @@ from rljax.networks.layers import Module
 from rljax.requirements import AtLeast
 
 Noising = Literal["vp", "linear"]
-Embedding = Annotated[int, AtLeast(4)]  # features of a time: at least two sines and two cosines
+Embedding = Annotated[int, AtLeast(4)]  # two sines and two cosines at least
 
 
 def sinusoidal(time: Array, size: int) -> Array:
@@ -35,7 +35,7 @@ def sinusoidal(time: Array, size: int) -> Array:
 
 
 class Field(Module):
-    """An MLP over noisy actions, observations and times: a denoiser or a velocity field.
+    """An MLP over noisy actions, observations and times.
 
     A time enters as a number, or as `embedding` > 0 features, an MLP of its `sinusoidal`.
     """

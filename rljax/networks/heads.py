@@ -16,8 +16,6 @@ K is `features`, the outputs for each value; `Scalar` has no axis K. Targets are
     HLGauss      m_i ~ Phi((e_i+1 - y) / sigma) - Phi((e_i - y) / sigma), e_i edges of bins;
                  l as above                                                       [5, eq. 3.4]
 
-`Scalar` and the last two take targets that are numbers, by `encode` and `loss`.
-
 [1] Mnih et al., DQN, Nature 518, 2015
 [2] Bellemare et al., C51, arXiv:1707.06887
 [3] Dabney et al., QR-DQN, arXiv:1710.10044
@@ -138,8 +136,6 @@ class Binned(Head):
     def projected(self, values: Array, probabilities: Array) -> Array:
         """`probabilities` [..., J] of `values` [..., J], each shared by its two neighbours on the
         support.
-
-        Values outside count as its nearest end.
         """
         position = (jnp.clip(values, self.low, self.high) - self.low) / self.width
         # [..., K, J]
@@ -152,14 +148,13 @@ class Categorical(Binned):
     """C51: the return's distribution on K atoms; targets are probabilities [..., K]."""
 
     def target(self, outputs: Array, reward: Array, discount: Array) -> Array:
-        """See `Head`."""
         values = reward[..., None] + discount[..., None] * self.support
         return jax.lax.stop_gradient(self.projected(values, jax.nn.softmax(outputs)))
 
 
 @dataclasses.dataclass(frozen=True)
 class TwoHot(Binned):
-    """One number as the probabilities of its two neighbours among K values, whose mean it is."""
+    """One number as probabilities of its two neighbours among K values."""
 
     def encode(self, values: Array) -> Array:
         """Probabilities [..., K] of values [...]; those beyond the ends count as the end."""
@@ -170,16 +165,15 @@ class TwoHot(Binned):
         return {"critic/clipped": ((values < self.low) | (values > self.high)).mean()}
 
     def target(self, outputs: Array, reward: Array, discount: Array) -> Array:
-        """See `Head`."""
         return self.encode(reward + discount * self.mean(outputs))
 
 
 @dataclasses.dataclass(frozen=True)
 class HLGauss(TwoHot):
-    """One number as a Gaussian's share of K bins with outer edges `low` and `high`; [5].
+    """A Gaussian's share of K bins with outer edges `low` and `high`; [5].
 
-    The mean is the number to 1e-5 of a bin, but up to a bin further inwards within `OUTER` bins of
-    an end.
+    The mean is the number to 1e-5 of a bin; within `OUTER` bins of an end up to a bin further
+    inwards.
     """
 
     @property
@@ -189,11 +183,9 @@ class HLGauss(TwoHot):
 
     @property
     def width(self) -> Number:
-        """Of a bin."""
         return (self.high - self.low) / self.features
 
     def encode(self, values: Array) -> Array:
-        # In bins, so that large supports stay exact.
         place = (jnp.clip(values, self.low, self.high) - self.low) / self.width
         edges = (jnp.arange(self.features + 1) - place[..., None]) / SMOOTHING
         # Above y, complements are subtracted: float32 does not tell neighbours near 1 apart.

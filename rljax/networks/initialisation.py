@@ -71,7 +71,6 @@ def initialisers(
 
 
 def _uniform(bound: float, key: Array, shape: Sequence[int]) -> Array:
-    """U(-bound, bound)."""
     return jax.random.uniform(key, tuple(shape), minval=-bound, maxval=bound)
 
 
@@ -88,8 +87,8 @@ def _sparse(bound: float, key: Array, shape: Sequence[int]) -> Array:
 def _orthogonal(scale: float, key: Array, shape: Sequence[int]) -> Array:
     """As `nn.initializers.orthogonal`, times `scale`, by Gram-Schmidt.
 
-    jaxlib's QR can deadlock on a CPU where as many batched QRs run at once as there are threads,
-    such as one per learner (0.10.2, two cores).
+    jaxlib's QR (0.10.2) can deadlock on a CPU where as many batched QRs run at once as there are
+    threads.
     """
     return scale * _orthonormal(key, tuple(shape))
 

@@ -1,12 +1,6 @@
 """How observations are normalised before an agent sees them.
 
-`Experience.inputs` names one of these. The learner keeps their statistics beside the agent's State.
-
-    Raw        observations as they are
-    Running    statistics of every observation, which move before an action is chosen
-    OfRollout  statistics of every rollout, which move after it was acted in and learnt from
-    OfData     statistics of a data set, which never move
-    OfStream   exact moments of a single stream, one observation at a time
+`Experience.inputs` names one.
 """
 
 from __future__ import annotations
@@ -69,7 +63,6 @@ class Running(_OfObservations):
     perceives: ClassVar[bool] = True
 
     def perceive(self, statistics: Any, observation: Any, first: Array) -> Any:
-        """See `Raw`."""
         return normalise.update(statistics, observation)
 
 
@@ -96,7 +89,7 @@ class OfData(_OfObservations):
         return normalise.standardise(statistics, observation)
 
     def prepare(self, statistics: Any, data: Transition) -> Any:
-        """See `Raw`. Goals have the statistics of states."""
+        """Goals have the statistics of states."""
         statistics = normalise.of_data(data.observation)
         if self.successors:
             statistics = normalise.update(statistics, data.next_observation)
@@ -105,7 +98,7 @@ class OfData(_OfObservations):
         return statistics
 
     def batch(self, statistics: Any, batch: Transition) -> tuple[Transition, Any]:
-        """See `Raw`, with the actor's own observations where goals are."""
+        """With goals, the actor has its own observations."""
         batch, statistics = super().batch(statistics, batch)
         if self.goals:
             actor_observation = self(statistics, batch.extras["actor_observation"])

@@ -34,9 +34,8 @@ def mish(x: Array) -> Array:
 
 
 def leaky_relu(x: Array) -> Array:
-    """x where x > 0, else 0.01 x, with slope 0.01 at 0 as in PyTorch; JAX's has 1.
-
-    Sparse initialisation makes units that are exactly 0, whose first updates depend on it.
+    """x where x > 0, else 0.01 x. The slope at 0, of sparse units, is 0.01 as in PyTorch; JAX's is
+    1.
     """
     return jnp.where(x > 0, x, 0.01 * x)
 
@@ -54,7 +53,7 @@ ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
 
 
 class Dropout(NamedTuple):
-    """Dropout of hidden units in one call. Its rate can be traced."""
+    """Dropout of hidden units; its rate can be traced."""
 
     key: Array
     # the share of units set to 0, in [0, 1); others are multiplied by 1 / (1 - rate)
@@ -70,9 +69,9 @@ class Dropout(NamedTuple):
 class Network:
     """A Flax module with its variables, a pytree: `network(x)` applies the module, which is static.
 
-    Only `apply_mutable` updates the `collections`, variables other than parameters. They are leaves
-    with gradient 0: weight decay would shrink them, and `polyak` averages them. Integers and truth
-    values are stored as float32, exact up to 2^24, and reach the module rounded to their `dtypes`.
+    Only `apply_mutable` updates the `collections`, variables other than parameters. Their gradient
+    is 0: weight decay would shrink them, and `polyak` averages them. Integers and truth values are
+    stored as float32, exact up to 2^24, and reach the module rounded to their `dtypes`.
     """
 
     params: Any
@@ -114,7 +113,6 @@ class Network:
         return {"params": self.params, **jax.lax.stop_gradient(self._declared())}
 
     def _declared(self) -> dict[str, Any]:
-        """The collections in the types that the module declared."""
         if not self.dtypes:
             return dict(self.collections)
 
@@ -157,7 +155,7 @@ def _as_floats(collections: Mapping[str, Any]) -> tuple[dict[str, Any], tuple[st
 class Known:
     """Parameters that are there are looked up.
 
-    Flax traces their initialisers in every call, a third of an agent's tracing time.
+    Flax would trace their initialisers in every call.
     """
 
     def param(self: Any, name: str, init_fn: Callable, *arguments: Any, **options: Any) -> Any:
@@ -275,13 +273,9 @@ class Convolutional(Module):
 def patches(pictures: Array, width: int, stride: int) -> Array:
     """The patches under a kernel of width x width: pictures [N, H, W, K] to [N, H', W', width width
     K].
-
-    On the CPU a product with them takes a fifth to an eighteenth of the time of XLA's convolutions
-    inside loops.
     """
 
     def windows(x: Array, axis: int) -> Array:
-        """Windows of neighbours along an axis, on a new axis after it."""
         last = (x.shape[axis] - width) // stride * stride
         parts = [jax.lax.slice_in_dim(x, i, i + last + 1, stride, axis) for i in range(width)]
         return jnp.stack(parts, axis=axis + 1)

@@ -1,5 +1,5 @@
-"""Memories, which come after a torso; docs/memory.md describes their settings. With x_t the
-features of step t, h the memory, 0 where an episode begins, * the product of elements:
+"""Memories; docs/memory.md describes their settings. With x_t the features of step t, h the memory,
+0 where an episode begins, * the product of elements:
 
     gru    r = sigmoid(W_r x + U_r h),  z = sigmoid(W_z x + U_z h)                             [1]
            n = tanh(W_n x + r * (U_n h + b))
@@ -13,12 +13,9 @@ features of step t, h the memory, 0 where an episode begins, * the product of el
     gtrxl  y = gate(x, relu(attention(LN(x))))                     output gate(y, relu(MLP(LN(y))))
     iru    the torso's equations from the last c and from h = 0    output h
 
-gtrxl [4] attends to the last `memory_length` steps of the episode. At first the units of the others
-forget all but 1/e in n = 1 to `memory_span` - 1 steps [5], evenly spread: the bias of z or f is log
-n, that of lstm's i -log n, and -1 / log |lambda| is n. Without a span they begin as in their
-papers.
-
-A sequence [T, ...] and its T single steps give the same outputs.
+gtrxl [4] attends to the last `memory_length` steps of the episode. With a span the others' units at
+first forget all but 1/e in n = 1 to `memory_span` - 1 steps [5]: the bias of z or f is log n, that
+of lstm's i -log n, and -1 / log |lambda| is n.
 
 [1] Cho et al., GRU, arXiv:1406.1078; with PyTorch's second bias
 [2] Hochreiter and Schmidhuber, LSTM, 1997; forget bias of Jozefowicz et al., ICML 2015
@@ -97,8 +94,7 @@ class Remembering(Module):
         for `successor` [T, ..., O...], the observations after each step.
 
         `memory` [..., M...] is that before step 0. Steps marked by `first` [T, ...] begin an
-        episode with an empty one. A successor sees the memory after its step; no step sees the
-        successor.
+        episode with an empty one. A successor sees the memory after its step.
         """
         shape = first.shape
 
@@ -122,10 +118,7 @@ def create(
     observation: Any,
     head: nn.Module | None = None,
 ) -> tuple[Network, Any]:
-    """A fresh network for an example of observations [O...], and its output [m].
-
-    It is a `Remembering`, or without a memory `body` and `head` alone.
-    """
+    """A fresh network for an example of observations [O...], and its output [m]."""
     memory = initial(settings)
     if memory is None:
         module = body if head is None else nn.Sequential([body, head])
@@ -140,7 +133,7 @@ def create(
 def step(network: Network | None, observation: Any, memory: Any) -> tuple[Any, Any]:
     """Outputs [..., m] for observations [..., O...] of one step, and the next memories [..., M...].
 
-    Without a network, outputs are the observations. A memory of None stays None.
+    Without a network, outputs are the observations.
     """
     if network is None or memory is None:
         return observation if network is None else network(observation), None
@@ -178,9 +171,6 @@ def successors(network: Network | None, batch: Transition) -> tuple[Any, Any]:
 def following(network: Network | None, batch: Transition) -> tuple[Any, Any]:
     """As `successors` for a rollout, at less cost. Take no gradients of the second output; where a
     step terminated, it is another episode's.
-
-    The row after a step holds its successor, unless the step was truncated: only environments with
-    such steps are seen again, a few at once.
     """
     if network is None or MEMORY not in batch.extras:
         return successors(network, batch)

@@ -1,15 +1,15 @@
 """Exploring noise, in weights or on actions.
 
-Weights of noisy layers have learnt means and standard deviations [1]:
+Noisy layers learn means and standard deviations of weights [1]:
 
     W = mu_W + sigma_W * f(e_out) f(e_in)^T,  b = mu_b + sigma_b * f(e_out),
     f(x) = sgn(x) sqrt|x|,  e ~ N(0, 1)
 
-sigma starts at sigma_0 / sqrt(I) for I inputs, the means as in other layers: in [1] as "torch". A
-network uses its means; `sampled` puts noise into it.
+sigma starts at sigma_0 / sqrt(I) for I inputs, the means as in other layers. A network uses its
+means; `sampled` puts noise into it.
 
-Noise on actions e_t [A] is N(0, 1) at each step. `exploration` says how steps of an episode depend
-on each other; `remember` returns `initial`, which `act` hands to `draw` or `sample`:
+Noise on actions e_t [A] is N(0, 1) at each step. `exploration` says how an episode's steps depend
+on each other:
 
     white  e_t drawn anew at each step
     held   e_t drawn anew after n steps,  P(n) proportional to n^-2, n = 1 ... 16  [2]
@@ -51,7 +51,7 @@ DEVIATION = "_deviation"  # ending of the names of standard deviations
 
 
 def noisy(network: Network, deviation: Number) -> Network:
-    """A network whose dense layers are noisy; `deviation` is sigma_0, 0.5 in the paper."""
+    """A network whose dense layers are noisy; `deviation` is sigma_0."""
 
     def extended(layer: dict[str, Array]) -> dict[str, Array]:
         start = deviation / jnp.sqrt(layer["kernel"].shape[-2])
@@ -97,7 +97,6 @@ def _sampled(network: Any, key: Array) -> Any:
 
 
 def _factor(key: Array, shape: tuple[int, ...]) -> Array:
-    """f(e) with this shape."""
     noise = jax.random.normal(key, shape)
     return jnp.sign(noise) * jnp.sqrt(jnp.abs(noise))
 
@@ -121,7 +120,7 @@ class Pink(Lasting):
 
 
 def initial(kind: Kind, spec: EnvSpec) -> Lasting | None:
-    """The noise of one environment where an episode begins; None for white noise."""
+    """Noise where an episode begins; None for white noise."""
     match kind:
         case "white":
             return None

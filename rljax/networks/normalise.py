@@ -1,7 +1,7 @@
 """Running statistics of inputs: mean and variance of a stream.
 
 Functions of `Statistics` also take the trees of `of_observations`; parts without statistics stay as
-they are. Sums are compensated (Neumaier 1974): many small batches are as exact as a large one.
+they are. Sums are compensated (Neumaier 1974).
 """
 
 from __future__ import annotations
@@ -20,8 +20,7 @@ from rljax.agent import Array, EnvSpec, Number, Transition
 class Statistics(struct.PyTreeNode):
     """Mean and variance of all samples so far, per feature.
 
-    From a count of 2^24 on, float32's last exact integer, they are an exponential average over as
-    many samples.
+    From 2^24 samples on, they are an exponential average over as many.
     """
 
     count: Array  # [] samples seen

@@ -1,8 +1,7 @@
 """Policies that several agents share.
 
-On-policy agents clip raw actions to [-1, 1] or squash them by tanh where they leave the agent;
-log-probabilities are those of the raw or of the squashed one. A `WithPolicyNetwork` has a squashed
-Gaussian behind one network.
+On-policy agents clip raw actions to [-1, 1], with log-probabilities of the raw ones, or squash
+them.
 """
 
 from __future__ import annotations
@@ -100,9 +99,8 @@ class WithImitation:
 class Imitation(NamedTuple):
     """A policy that imitates actions of data.
 
-    It is a softmax for discrete actions, deterministic, or a Gaussian around tanh of the output
-    with one std for all states; without `squashes` around the output, with actions clipped to [-1,
-    1].
+    It is a softmax, deterministic, or a Gaussian around tanh of the output with one std for all
+    states; without `squashes` around the output, with clipped actions.
     """
 
     log_std_min: Any

@@ -1,7 +1,7 @@
 """Torsos: the layers between observations and the last layer.
 
-docs/torsos.md describes their settings, where `compute` is T, and has the equations of iru [1];
-with several cells, the next one uses tanh(c) as h, and the last tanh(c) is added.
+docs/torsos.md describes their settings and iru [1]; `compute` is T. With several cells, the next
+one uses tanh(c) as h, and the last tanh(c) is added.
 
 recall [2], with e the input's projection, in each of T steps:
 

@@ -1,1 +1,1 @@
-"""How learners move through time: plan, drivers, evaluation and schedules of a training."""
+"""How learners move through time."""

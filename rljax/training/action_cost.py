@@ -1,4 +1,4 @@
-"""The cost of an action: its parameters and floating-point operations."""
+"""The cost of an action."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from jax.extend.core import ClosedJaxpr, Jaxpr, jaxpr_as_fun
 from rljax.agent import Agent, EnvSpec, first_memory
 from rljax.training import agent_state
 
-# Actions counted together: they share computations on parameters alone.
+# Counted together: they share computations on parameters alone.
 BATCH = 256
 
 
@@ -20,8 +20,8 @@ def of_action(agent: Agent, state: Any, spec: EnvSpec, config: Any) -> dict[str,
     """Count `parameters` and `flops_per_action` for one learner that acts without exploration.
 
     Only shapes of `state` and `config`, of P learners, matter. `parameters` are the numbers in
-    networks that the action depends on, without target networks, statistics and unused critics.
-    `flops_per_action` is XLA's count for a batch, per action, or None.
+    networks that the action depends on. `flops_per_action` is XLA's count for a batch, per action,
+    or None.
     """
 
     def action_of(state: Any, observation: Any, key: Any, config: Any) -> Any:
@@ -52,7 +52,7 @@ def of_action(agent: Agent, state: Any, spec: EnvSpec, config: Any) -> dict[str,
 def flops(program: ClosedJaxpr) -> float | None:
     """Floating-point operations of a program by XLA's cost analysis; None where XLA gives no count.
 
-    XLA counts a loop's body once, this function once for each run, where their number is known.
+    Unlike XLA, this counts a loop's body once for each run, where their number is known.
     """
     avals = [variable.aval for variable in program.jaxpr.invars]
     shapes = [jax.ShapeDtypeStruct(aval.shape, aval.dtype) for aval in avals]

@@ -1,7 +1,4 @@
-"""An agent's State with the statistics that normalise its observations.
-
-The functions below take observations as the environment shows them.
-"""
+"""An agent's State with the statistics that normalise its observations."""
 
 from __future__ import annotations
 
@@ -37,8 +34,7 @@ def create(
 ) -> AgentState:
     """A fresh agent; `base` is another run's policy, for agents with `use_base`.
 
-    `inputs` is that of the agent's own `experience`, also online after a data set, whose statistics
-    the policy goes on to use.
+    `inputs` is that of the agent's own `experience`, also online after a data set.
     """
     state = agent.init(key, spec, config)
     if base is not None:

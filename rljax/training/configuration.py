@@ -1,7 +1,6 @@
-"""Settings by name and type: values of Python, JSON and text become fields of a Config or of a
-run's `Settings`.
+"""Values of Python, JSON and text as fields of a Config or of a run's `Settings`.
 
-Only functions import JAX: the command line imports this module first.
+Only functions import JAX.
 """
 
 from __future__ import annotations
@@ -107,7 +106,7 @@ def replace(config: Any, values: Mapping[str, Any], origin: str) -> Any:
     """`config` with `values`, each coerced to its field's type, or one value per learner for a
     float.
 
-    `origin` begins the messages. Raises `ValueError` for a name that is no field, and the errors of
+    `origin` begins messages. Raises `ValueError` for a name that is no field, and the errors of
     `coerce`.
     """
     hints = typing.get_type_hints(type(config))
@@ -181,9 +180,8 @@ def _kinds(hint: Any) -> tuple[Any, ...]:
 def coerce(label: str, value: Any, hint: Any, most: int = INT32) -> Any:
     """`value`, of Python, presets or JSON, as the type `hint` of a field; `label` names it.
 
-    Numbers of NumPy and JAX become Python's, whole numbers become int or float, and lists become
-    tuples. Hints are bool, int, float, str, `Literal`, `Mapping`, tuples of names or integers,
-    tuples of tuples of integers, and unions of these with None.
+    Hints are bool, int, float, str, `Literal`, `Mapping`, tuples of names or integers, tuples of
+    tuples of integers, and unions of these with None.
 
     Raises `TypeError` for another type, and `ValueError` for an integer beyond `most` or a text
     that is no choice of a `Literal`.

@@ -1,12 +1,8 @@
 """Evaluation: the policy plays complete episodes without exploration.
 
 Each environment plays one episode, so that short ones are not favoured. Its seed depends only on
-the learner's seed, the step and the episode's number, so that a resumed run repeats evaluations
-exactly. Policies that are random even without exploration draw from the seed of the learner's first
-episode alone.
-
-An episode is cut at the environment's time limit, or after `LIMIT` steps where there is none, and
-`Episodes.cut` marks its return.
+the learner's seed, the step and the episode's number. Random policies draw from the seed of the
+learner's first episode.
 """
 
 from __future__ import annotations
@@ -96,9 +92,9 @@ def deciding(agent: Agent, config: Any, steps: int | None) -> tuple[Any, Any]:
 
 @dataclasses.dataclass(frozen=True)
 class HeldActions:
-    """An agent that decides once in every `steps` steps, and repeats its action in between.
+    """An agent that decides once in every `steps` steps.
 
-    Source: Patel and Siegelmann, Overcoming Slow Decision Frequencies, arXiv:2410.08979.
+    Source: Patel and Siegelmann, arXiv:2410.08979.
     """
 
     agent: Agent

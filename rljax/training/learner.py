@@ -1,7 +1,7 @@
-"""A learner is an agent with its buffer; `Learner` moves P of them through the same steps.
+"""Learners: agents with their buffers.
 
 A state's arrays have the leading axis P, except counters: a branch on an unbatched counter stays
-one under `vmap`. All functions are pure; the drivers compile them.
+one under `vmap`. All functions are pure.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ CYCLE = 2**30  # a counter that would pass LARGEST goes back by this
 def counted(counter: Any, by: Any = 1) -> Any:
     """`counter` + `by` for a non-negative int32 or int, with `by` at most 2^30.
 
-    Beyond 2^31 - 1 a counter goes back by 2^30. It never gets smaller than that, so that
-    comparisons with numbers up to 2^30 hold; random keys repeat those of 2^30 steps before.
+    Beyond 2^31 - 1 a counter goes back by 2^30. Comparisons with numbers up to 2^30 still hold;
+    random keys repeat.
     """
     return counter - CYCLE * (counter > LARGEST - by) + by
 
@@ -208,10 +208,7 @@ class Learner:
     def act(
         self, state: LearnerState, observation: Any, hyper: Hyperparameters, memory: Any = None
     ) -> tuple[Array, dict[str, Any]]:
-        """Exploring actions [P, E, ...] for observations [P, E, ...]; uniform ones in the warm-up.
-
-        `memory`, that of `recall`, goes into the extras, before and after the action.
-        """
+        """Exploring actions [P, E, ...] for observations; uniform ones in the warm-up."""
         config, experience = hyper.config, hyper.experience
         keys = jax.vmap(jax.random.fold_in, in_axes=(0, None))(state.key_act, state.steps)
 
@@ -224,7 +221,7 @@ class Learner:
                 extras = jax.tree.map(
                     lambda x: jnp.zeros(x.shape, x.dtype), jax.eval_shape(explore)[1]
                 )
-            else:  # the policy sees what it will remember
+            else:
                 extras = explore()[1]
             leading = (experience.num_envs,)
 
@@ -252,8 +249,8 @@ class Learner:
         """Learn at once from a transition [P, 1, ...], and count the step.
 
         The metric `TRANSITION` reports the first observation or reward that is not finite, which
-        spoils its learner. Once every learner has met one, or where `intact` [] is False, all
-        learners stay unchanged.
+        spoils its learner. Where `intact` [] is False, or all have met one, learners stay
+        unchanged.
         """
         inputs = jax.tree.leaves(
             (transition.observation, transition.next_observation, transition.reward)
@@ -281,7 +278,7 @@ class Learner:
     def update(
         self, state: LearnerState, hyper: Hyperparameters, data: Transition | None = None
     ) -> LearnerState:
-        """Do the U updates of one iteration, each on its own batch; one gather draws them all.
+        """Do the U updates of one iteration; one gather draws their batches.
 
         Learners share the data set `data` [N, ...], if any.
         """

@@ -1,6 +1,6 @@
 """The code that a run's settings name: files of agents and environments, and modules.
 
-Its config.json may be somebody else's: `rljax.trust` decides what may run.
+`rljax.trust` decides what may run.
 """
 
 from __future__ import annotations

@@ -64,11 +64,7 @@ def shown(value: Any) -> str:
 
 
 class Frozen:
-    """The diverged learners of a population, each with its last finite state.
-
-    The program still computes them, because its number of learners is fixed; after each chunk the
-    kept copies replace them.
-    """
+    """The diverged learners of a population, each with its last finite state."""
 
     def __init__(self, num_learners: int) -> None:
         self.records: dict[int, dict[str, Any]] = {}  # by learner, ready for JSON
@@ -92,10 +88,7 @@ class Frozen:
 
 
 def choose(mask: np.ndarray, new: Any, old: Any) -> Any:
-    """Copy learners [P] from `new` where `mask` is True, else from `old`, if any.
-
-    Drivers donate states, so a copy is needed.
-    """
+    """Copy learners [P] from `new` where `mask` is True, else from `old`, if any."""
     leaves, structure = jax.tree.flatten(new)
     others = leaves if old is None else jax.tree.leaves(old)
     return structure.unflatten(_select(mask, leaves, others))
@@ -133,8 +126,8 @@ def inheritance(wanted: Any, given: Any, parts: Sequence[str], source: str) -> d
     """The parts [P, ...] of another run's AgentState `given` [P', ...] with which P new learners
     begin: those named `parts`, or else all that both have; see `agent_state.parts_of`.
 
-    `wanted` has the shapes of the new AgentState. P' is 1 or P. `source` names the other run.
-    Raises `ValueError` where numbers of learners, names or shapes do not fit.
+    `wanted` has the shapes of the new AgentState. P' is 1 or P. Raises `ValueError` where numbers
+    of learners, names or shapes do not fit.
     """
     here, there = parts_of(wanted), parts_of(given)
     common = [name for name in here if name in there]

@@ -1,7 +1,6 @@
 """Compiled programs that all trainings of one process share.
 
-JAX keeps a compiled program with its function, and would trace, lower and load it again for each
-training of a sweep. So objects with compiled functions are kept here, and replace equal ones.
+Objects with compiled functions are kept here, and replace equal ones.
 """
 
 from __future__ import annotations
@@ -30,8 +29,8 @@ def compiled(**options: Any) -> Callable[[Callable[..., Any]], Any]:
 def shared(owner: T, arguments: Any) -> T:
     """`owner`, or an equal object that was given before for arguments of the same structure.
 
-    Compiled functions of `owner` depend only on the fields by which it is compared; the structure
-    of `arguments`, such as a Config, holds settings that shape programs.
+    Compiled functions of `owner` depend only on the fields by which it is comparedand the structure
+    of `arguments`.
     """
     return _first(owner, jax.tree.structure(arguments))
 

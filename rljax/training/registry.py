@@ -171,8 +171,7 @@ def presets(agent: str, variant: str | None = None) -> dict[str, dict[str, Any]]
     """An agent's presets: a mapping from environments (or patterns such as "brax/*") to settings
     and their `source`. A table `online` holds the changes when a run goes on online.
 
-    A `variant` is in AGENT.VARIANT.toml. Presets of a user's own file lie beside it, with the same
-    name.
+    A `variant` is in AGENT.VARIANT.toml. Those of a user's file lie beside it.
     """
     ending = ".toml" if variant is None else f".{variant}.toml"
     path = Path(agent).with_suffix(ending)
@@ -198,9 +197,9 @@ def preset(
     """The agent's Config for an environment or a data set or both: its defaults, then every preset
     that matches.
 
-    `data` are the data set's names. Later presets override: from shorter to longer patterns, the
-    environment's exact name, the data set's, and last those of a `variant`. Raises `ValueError`
-    where a variant does not exist or does not match.
+    `data` are the data set's names. Later ones override: shorter and longer patterns, the
+    environment's name, the data set's, a `variant`'s. Raises `ValueError` where a variant does not
+    exist or does not match.
     """
     config = module.Config()
     for name in (None, variant) if variant is not None else (None,):

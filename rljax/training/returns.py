@@ -1,8 +1,6 @@
 """What an agent's functions return, asserted once at the start of a run.
 
-JAX traces the functions, and nothing is computed. A `ValueError` names the function, the agent's
-file and what it must return. Axes: `P` learners, `E` environments, `B` rows of a batch. Messages
-leave out P, which agents do not see.
+Axes: `P` learners, `E` environments, `B` rows of a batch. Messages leave out P.
 """
 
 from __future__ import annotations

@@ -1,6 +1,4 @@
-"""Settings that change during training: by the run's length, by a given schedule, or by
-population-based training.
-"""
+"""Settings that change during training."""
 
 from __future__ import annotations
 
@@ -58,10 +56,9 @@ class PopulationBased:
 
     Every `every` steps, by the last evaluation, each of the worst `share` takes over agent and
     settings of a learner drawn from the best `share`. Each setting is multiplied by one of
-    `factors` and clipped to its range. Storage, environments and random numbers stay.
+    `factors` and clipped to its range.
 
-    Source: Jaderberg et al., Population Based Training of Neural Networks, arXiv:1711.09846,
-    sections 3 and 4.1: truncation selection with a fifth, and perturbation by 0.8 or 1.2.
+    Source: Jaderberg et al., arXiv:1711.09846, sections 3 and 4.1.
     """
 
     ranges: Mapping[str, tuple[float, float]]  # settings that change: lowest and highest value

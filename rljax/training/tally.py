@@ -14,7 +14,7 @@ from rljax.agent import Array, Weighted
 class Tally(struct.PyTreeNode):
     """Metrics summed over the updates since the last report.
 
-    Each has its own arrays: XLA:CPU would reduce stacked ones in a serial loop.
+    XLA:CPU would reduce stacked arrays in a serial loop.
     """
 
     total: dict[str, Array]  # [P] sums of the metric

@@ -1,7 +1,6 @@
 """Whether critics see the end of an episode: the values of terminal rows of a data set.
 
-The true value of a terminal action is its reward. Critics that give much more have not learnt where
-episodes end, and their policy has no reason to avoid it.
+The true value of a terminal action is its reward.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from rljax.distributed.devices import Spread, local
 from rljax.training import agent_state
 from rljax.training.programs import Contents, compiled, shared
 
-MOST_ROWS = 1_024  # more would tell no more
+MOST_ROWS = 1_024
 PARAMETERS = ["state", "observation", "action", "config"]  # of the optional part `value`
 
 
@@ -43,10 +42,7 @@ class Means:
 
 
 class TerminalValues:
-    """The metrics `terminal/value` and `terminal/reward` of P learners: means over terminal rows.
-
-    They use no random numbers.
-    """
+    """Metrics `terminal/value` and `terminal/reward` of P learners: means over terminal rows."""
 
     def __init__(self, agent: Any, rows: TerminalRows) -> None:
         """`agent` has the optional part `value`."""

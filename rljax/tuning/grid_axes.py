@@ -1,4 +1,4 @@
-"""The axes of a grid: settings with their values, and all combinations of these."""
+"""The axes of a grid: settings with their values."""
 
 from __future__ import annotations
 
@@ -14,8 +14,7 @@ from rljax.training.settings import MOST_LEARNERS
 def parse(texts: Sequence[str], config: Any) -> dict[str, tuple[Any, ...]]:
     """Read axes written as "config.actor-lr=1e-4,3e-4"; return the settings' names and values.
 
-    Raises `ValueError` for a name that is no setting of `config`, a wrong value, and an axis or a
-    value given twice.
+    Raises `ValueError` for an unknown name, a wrong value, and an axis or a value given twice.
     """
     axes: dict[str, tuple[Any, ...]] = {}
     for text in texts:

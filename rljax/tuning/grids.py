@@ -1,4 +1,4 @@
-"""Grids: all combinations of some settings and seeds, in as few programs as possible.
+"""Grids: all combinations of some settings and seeds.
 
 Combinations of traced settings, `float` in a Config, and seeds are one population, or several
 launches where the device cannot hold it; each of other settings is a launch.
@@ -72,7 +72,6 @@ class GridPlan:
     bytes_available: int | None
 
     def __str__(self) -> str:
-        """The plan as text for users."""
         learners = sum(len(launch.seeds) for launch in self.launches)
         order = " one after the other" if len(self.launches) > 1 else ""
         programs = _count(len(self.launches), "program")
@@ -141,7 +140,6 @@ def plan(
         size = min(number, most or number)
         if available is not None:
             size = min(size, max(1, int((SHARE * available - shared) / max(1, each))))
-        # Launches of one size share a compiled program.
         size = -(-number // -(-number // size))
         for first in range(0, number, size):
             seeds = launch.seeds[first : first + size]
@@ -163,7 +161,7 @@ def train(
     """Train at each of the `points` with every seed, and return the folder, of one run or of runs
     launch-000 and so on.
 
-    Raises the errors of `plan` and `rljax.train`. Diverged launches do not stop the next ones.
+    Raises the errors of `plan` and `rljax.train`. Diverged launches stop no other.
     """
     made = plan(experiment, points, most)
     folder = Path(out) if out is not None else folders.default_folder(experiment.settings)
@@ -275,8 +273,8 @@ def execute(
 ) -> bool:
     """Train the unfinished launches in `folder`, to `steps` if given; False if interrupted.
 
-    They run in turn, or on `workers`, which must see the folder under the same name. Raises
-    `ValueError` where another process trains them.
+    They run in turn, or on `workers`, which see the folder under its name. Raises `ValueError`
+    where another process trains them.
     """
     with Lock(folder):
         return _execute(Folder(folder), steps, quiet, workers)
@@ -337,7 +335,7 @@ def launch(
             settings, entry["config"], folder, PLAN, described.get("seals")
         )
         going = run.Run.begin(experiment, inside.path, view, described["command"])
-    with contextlib.suppress(failures.Diverged):  # a diverged launch does not stop the next one
+    with contextlib.suppress(failures.Diverged):
         going.execute()
         return going.training.complete
     return True

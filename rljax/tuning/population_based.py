@@ -1,4 +1,4 @@
-"""Population-based training as a search for a schedule of settings."""
+"""Population-based training as a search."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ class PopulationBasedSearch:
     """One population whose learners take over from each other; see
     `rljax.training.schedules.PopulationBased`.
 
-    Learners have the tuning seeds in turn. The settings of the best one and its ancestors are
-    tested by training anew.
+    Learners have the tuning seeds in turn. The best one's settings, with its ancestors', are tested
+    anew.
     """
 
     def __init__(self, task: SearchTask) -> None:
@@ -111,6 +111,5 @@ class PopulationBasedSearch:
 
 
 def _score(line: Mapping[str, Any], most: Mapping[str, float]) -> float:
-    """The value of a learner by its last evaluation."""
     sums = {name: float(estimators.mean(line["signals"][name])) for name in most}
     return schedules.constrained(float(estimators.mean(line["returns"])), sums, most)

@@ -1,4 +1,4 @@
-"""Spaces of settings, protocols of sweeps, Optuna's samplers, and Hyperband's brackets."""
+"""What sweeps search, and how."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ METHODS = ("random", "tpe", "hyperband", "pbt")
 
 @dataclasses.dataclass(frozen=True)
 class Protocol:
-    """The protocol of a sweep: its method, budget and seeds."""
+    """The protocol of a sweep."""
 
     method: str = "tpe"  # one of METHODS
     trials: int = 64  # number of settings that are tried
@@ -203,7 +203,7 @@ def brackets(most: int, least: int, eta: int) -> Iterator[tuple[int, list[int]]]
     """Hyperband's brackets: a number of trials, and steps after which one of `eta` continues.
 
     Raises `ValueError` unless `least` lies in [1, most]. Source: Li et al., Hyperband, JMLR 18
-    (2018), algorithm 1, for a resource of `most` / `least`.
+    (2018), algorithm 1.
     """
     if not 0 < least <= most:
         raise ValueError(

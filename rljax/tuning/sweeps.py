@@ -1,7 +1,6 @@
 """Sweeps: a search for settings on tuning seeds, then training with the result on test seeds.
 
-The protocol is of Eimer et al., arXiv:2306.01324: disjoint seeds, of which those of the test are
-reported.
+The protocol is of Eimer et al., arXiv:2306.01324.
 """
 
 from __future__ import annotations
@@ -96,7 +95,6 @@ def begin(
 
 
 def _require_signals(env: str, limits: Mapping[str, float]) -> None:
-    """Raise `ValueError` for limits on signals that the environment does not give."""
     if not limits:
         return
     if envs.is_compiled(env):
@@ -162,7 +160,6 @@ def _task_in(source: Folder, quiet: bool, workers: ray_cluster.RayCluster | None
 
 
 def _go_on(task: SearchTask) -> Path:
-    """Search and test what is left."""
     result = _method(task).search()
     places = [] if result is None else _tests(task, result)
     how = {"quiet": task.quiet, "workers": task.workers}
@@ -197,7 +194,6 @@ def _tests(task: SearchTask, result: SearchResult) -> list[Path]:
 
 
 def _conclude(task: SearchTask, search: SearchResult, places: list[Path]) -> None:
-    """Write the result and show it."""
     lines, learners = [], []
     for inside in (inside for place in places for inside in grids.runs(place)):
         first = len(learners)

@@ -1,8 +1,7 @@
-"""Trials of a search: Optuna suggests them in generations, and learns their values.
+"""Trials of a search, in generations by Optuna.
 
 A trial's value is the interquartile mean, over seeds, of the last evaluation's return. It ranks
-below others if a signal's mean exceeds its limit, and last with a diverged learner. With hyperband,
-the better trials continue from their current state.
+below others if a signal's mean exceeds its limit, and last with a diverged learner.
 """
 
 from __future__ import annotations
@@ -170,7 +169,6 @@ class Trials:
         return True
 
     def _ask(self, study: optuna.Study, folder: Path, number: int, size: int) -> list[Trial]:
-        """The generation's trials: from before an interruption, or new ones."""
         path, space, protocol = folder / "trials.json", self.task.space, self.task.protocol
         if not path.exists():
             study.sampler = search_spaces.sampler(protocol.method, protocol.search_seed, number)
@@ -191,7 +189,7 @@ class Trials:
     def _place(self, trials: Sequence[Trial], place: Path, steps: int) -> None:
         points: list[Mapping[str, Any]] = []
         for trial in trials:
-            if trial.settings not in points:  # equal trials share their learners
+            if trial.settings not in points:
                 points.append(trial.settings)
         settings = dataclasses.replace(self.task.experiment.settings, steps=steps)
         experiment = dataclasses.replace(self.task.experiment, settings=settings)

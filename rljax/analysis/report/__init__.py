@@ -1,8 +1,4 @@
-"""The page of `rljax report`.
-
-`results` computes the numbers, `drawings` draws the figures, `sections` and `provenance` make
-sections from `elements`, and `page` writes the files.
-"""
+"""The page of `rljax report`."""
 
 from rljax.analysis.report.page import write
 

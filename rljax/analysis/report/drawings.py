@@ -1,4 +1,4 @@
-"""The figures of a report, with captions, and descriptions for those who cannot see them."""
+"""The figures of a report, with captions and descriptions."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def _iqm(result: RowResult, decimals: int) -> str:
 
 
 def _references(result: TaskResult) -> dict[str, tuple[str, Any, Any, Any]]:
-    """Published curves, one per agent, by the label of the row whose colour they take."""
+    """Published curves, one per agent, by the label of the row."""
     references: dict[str, tuple[str, Any, Any, Any]] = {}
     if not result.detailed:
         return references

@@ -16,11 +16,11 @@ from rljax.trust import printable
 
 @dataclasses.dataclass
 class TableCell:
-    """One cell of a table: lines of text, each with a detail in small print."""
+    """Lines of text, each with a detail in small print."""
 
     lines: Sequence[tuple[str, str]]
     text: bool = False  # words, aligned to the left; other cells hold a number
-    points: bool = False  # several numbers, each on one line with its detail
+    points: bool = False  # several numbers, each on one line
     flag: bool = False  # marks something to notice
 
     @classmethod
@@ -47,7 +47,7 @@ class TableCell:
 
     @property
     def css_class(self) -> str:
-        """The class attribute of its element, after a space, if it has one."""
+        """The class attribute of its element, if any."""
         kinds = ["text"] * self.text + ["lines"] * self.points
         return f' class="{" ".join(kinds)}"' if kinds else ""
 
@@ -157,7 +157,7 @@ def inline(svg: Path, description: str) -> str:
     """A file of `figures.save` as an element of a page, in the page's colours.
 
     The page must set --ink, --grid, --paper and --series-1 to --series-7. Identifiers begin with
-    the file's name, which must be unique. `description` is read aloud.
+    the file's name, which must be unique.
     """
     name, text = svg.stem, svg.read_text(encoding="utf-8")
     text = re.sub(r"<metadata>.*?</metadata>", "", text[text.index("<svg") :], flags=re.DOTALL)

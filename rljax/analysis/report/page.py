@@ -1,4 +1,4 @@
-"""The report as files: an HTML page that needs no other, figures, and tables in Markdown."""
+"""The report as files."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ TEMPLATE = Path(__file__).with_name("report.html")
 def write(paths: Sequence[Path], output: Path = Path("report.html"), at: int | None = None) -> Path:
     """Write a report over the runs in and below `paths` to the page `output`, and return its path.
 
-    The figures and tables.md go to a folder of the same name without suffix. The step `at` is by
-    default the end of each run.
+    The figures and tables.md go to a folder of the same name without suffix. `at` is by default the
+    end of each run.
 
     Raises `ValueError` for a path that is not a folder, no run that can be read, runs of one task
     with different budgets or episodes per evaluation, a step that not all were planned to reach, or
@@ -133,7 +133,7 @@ def _incomplete(arranged: Sequence[Table], at: int | None) -> Iterator[str]:
 
 
 class _Page:
-    """The page and tables.md, written from top to bottom."""
+    """The page and tables.md."""
 
     def __init__(self, folder: Path, styles: Mapping[str, figures.LineStyle]) -> None:
         """`folder` is for figures and tables.md; `styles` are those of rows by label."""
@@ -185,7 +185,7 @@ class _Page:
         return self._slugs[title]
 
     def write(self, output: Path, title: str, lead: str) -> None:
-        # The style sheet keeps a span on one line; longer words must break in a narrow window.
+        # Spans stay on one line; longer words must break.
         words = re.sub(r"\S{1,18}(?!\S)", lambda word: f"<span>{word[0]}</span>", escape(title))
         header = f'<header><h1>{words}</h1><p class="lead">{escape(lead)}</p></header>'
         links = "".join(

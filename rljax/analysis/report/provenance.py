@@ -66,7 +66,6 @@ def _cost_row(row: Row, task: str) -> list[TableCell]:
 
 
 def _range(summaries: Iterable[Mapping[str, Any]], name: str, write: Callable[[float], str]) -> str:
-    """The range over the runs that have a number; a dash where none has."""
     values = [value for summary in summaries if (value := summary.get(name)) is not None]
     return formatting.span(write(min(values)), write(max(values))) if values else "-"
 

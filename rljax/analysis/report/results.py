@@ -1,4 +1,4 @@
-"""The numbers of a report: of each task, and over suites of tasks."""
+"""The numbers of a report."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The sections with results: at a glance, over several tasks, one per task."""
+"""The sections with results."""
 
 from __future__ import annotations
 

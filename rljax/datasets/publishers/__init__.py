@@ -1,4 +1,1 @@
-"""Published data sets: one module per publisher, one catalogue, and downloads.
-
-Each `load` takes a name of `names`, and `read` files.
-"""
+"""Published data sets, with a module per publisher."""

@@ -1,4 +1,4 @@
-"""Datasets by name: the list of names, and the reader for each of them."""
+"""Datasets by name."""
 
 from __future__ import annotations
 
@@ -93,8 +93,7 @@ def environment(name: str) -> str | None:
 def identity(data: str) -> str | None:
     """The id of the published dataset that `data`, an id or a path, stands for; None for others.
 
-    No rows are read: D4RL's files are known by their names, recordings by their NAME.json, and
-    copies that `write` made by their metadata.
+    No rows are read: file names, NAME.json or metadata tell.
     """
     if _is_id(data):
         return data

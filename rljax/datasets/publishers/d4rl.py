@@ -15,9 +15,7 @@ mostly `timeouts` [M], and, of the locomotion sets v1 and v2, `next_observations
   and where a trajectory was cut without a mark.
 - Elsewhere a terminal row's s' is its own observation.
 
-`strict=True` gives D4RL's own arrays, bit for bit.
-
-d4rl.csv holds the references of [1, d4rl/infos.py], file names and time limits.
+d4rl.csv holds the references of [1, d4rl/infos.py].
 
 [1] Fu et al., arXiv:2004.07219; Farama-Foundation/D4RL at 89141a6.
 """
@@ -135,7 +133,7 @@ def read(
     clip_actions: bool = False,
     strict: bool = False,
 ) -> OfflineDataset:
-    """The dataset in the HDF5 file `path`, by D4RL's rules (see the top of this module).
+    """The dataset in the HDF5 file `path`, by D4RL's rules.
 
     Args:
         name: of the dataset; the path by default.

@@ -1,4 +1,4 @@
-"""Files of datasets: where they are kept, and how they are downloaded.
+"""Files of datasets, and their download.
 
 A `.part` file continues an interrupted download (HTTP Range), and gets its name when complete.
 `NAME.json` stores its length and SHA-256.
@@ -47,8 +47,8 @@ def find(
     It is searched in `root(folder)/family`, `root(folder)` and the folders `others` of the family's
     own library, and else fetched from `url`, if `download`.
 
-    Raises `ValueError` if the file is missing and cannot be downloaded, with the place to put it,
-    or if its length has changed since the download.
+    Raises `ValueError` if the file is missing and cannot be downloaded, or if its length has
+    changed since the download.
     """
     home = root(folder) / family
     for candidate in (home / file, root(folder) / file, *(Path(other) / file for other in others)):
@@ -182,7 +182,6 @@ def _receive(url: str, part: Path, name: str, progress: Progress) -> None:
 
 
 def _total(content_range: str | None) -> int | None:
-    """The length of the whole file, from a header such as "bytes */123"."""
     total = (content_range or "").rpartition("/")[2]
     return int(total) if total.isdigit() else None
 
@@ -221,7 +220,6 @@ def _short(path: Path) -> str:
 
 @contextlib.contextmanager
 def _bar() -> Iterator[Progress]:
-    """A progress bar on standard error, if that is a terminal."""
     from rich import progress
     from rich.console import Console
 

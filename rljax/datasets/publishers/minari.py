@@ -1,9 +1,7 @@
-"""Minari's datasets, read with h5py. `rljax.datasets.publishers.minari_writing` writes them.
+"""Minari's datasets, read with h5py.
 
-A folder `ID/data` holds `metadata.json` and `main_data.hdf5`, in which each `episode_<i>` has
-`observations` (T+1 rows, so that no row is dropped), `actions`, `rewards`, `terminations` and
-`truncations` (T rows each), and maybe `infos`. The metadata may hold references, and name
-environments.
+In `ID/data/main_data.hdf5`, each `episode_<i>` has `observations` (T+1 rows), `actions`, `rewards`,
+`terminations` and `truncations` (T rows each), and maybe `infos`.
 
 Source: Younis et al., Minari, https://zenodo.org/records/13767625; Farama-Foundation/Minari at
 1880118.
@@ -93,7 +91,7 @@ def read(
     """The dataset in `folder`, which holds `data/metadata.json` and `data/main_data.hdf5`.
 
     Raises `ValueError` for an incomplete folder, encoded images, spaces that agents cannot see, and
-    all that `rljax.datasets.load` refuses.
+    as `rljax.datasets.load`.
     """
     folder = Path(folder)
     metadata = _metadata(folder)
@@ -240,7 +238,6 @@ class ObservationArray:
     """
 
     def __init__(self, example: np.ndarray, total: int, episodes: int) -> None:
-        """Room for the `total` rows of so many episodes."""
         self.shape, self._dtype = example.shape[1:], example.dtype
         self.once = frames.is_stored_once(self.shape, self._dtype)
         # An episode has one observation more than rows.

@@ -1,10 +1,7 @@
-"""The environments of Minari's datasets: which one evaluates, with which arguments and time limit;
-docs/datasets.md has the rules.
+"""The environments of Minari's datasets; docs/datasets.md has the rules.
 
 A file must not run code. Of the modules that metadata name, only those in `PACKAGES` are imported,
 and only arguments that cannot be paths are used (`rljax.trust.unsafe_argument`).
-
-The datasets "D4RL/..." are from Farama-Foundation/minari-dataset-generation-scripts.
 """
 
 from __future__ import annotations

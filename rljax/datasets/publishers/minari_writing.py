@@ -31,8 +31,8 @@ def write_minari(
     """Write `dataset` as the Minari dataset `identity`, such as "hopper/medium-v0", to Minari's
     folder of datasets, and return its own.
 
-    The package makes the environment; `env` names it in place of the data set. `metadata` are other
-    arguments of Minari's `create_dataset_from_buffers`, such as `author`.
+    `env` names the environment in place of the data set. `metadata` are other arguments of Minari's
+    `create_dataset_from_buffers`, such as `author`.
 
     Raises `ValueError` if the package is missing, if `identity` is taken, if a successor within an
     episode is not the next observation (Minari stores each once), and, without `env`, if the data

@@ -144,6 +144,5 @@ def read(
 
 
 def _parts(name: str) -> tuple[str, str]:
-    """The task and the split of an id."""
     split = "val" if name.endswith("-val") else "train"
     return name.removeprefix("neorl2/").removesuffix("-val").removesuffix("-v0"), split

@@ -1,4 +1,4 @@
-"""OGBench's datasets, without a task or with one of the package's.
+"""OGBench's datasets, without a task or with one.
 
 A file holds `observations` [M, O], `actions` [M, A], `terminals` [M] and perhaps the simulator's
 `qpos` [M, ...] and `button_states` [M, buttons]. Terminals mark a trajectory's last observation,
@@ -12,8 +12,7 @@ which the action is taken (since ogbench 1.2.0):
                          within 4 cm
     terminated           all parts are in place
 
-Goals and tolerances in ogbench.json are those of ogbench 1.2.2, and the rules of its
-relabel_utils.py.
+Goals, tolerances and rules are those of ogbench 1.2.2, relabel_utils.py.
 
 Source: Park et al., OGBench, arXiv:2410.20092; seohongpark/ogbench.
 """
@@ -188,7 +187,7 @@ def read(path: Path, name: str, parts: Name, *, clip_actions: bool = False) -> O
         name,
         assembly.successors(rows, keep, leak=True),
         env=parts.env,
-        reference=None,  # the package reports success, not returns
+        reference=None,
         clip_actions=clip_actions,
         complete=bool(ends[-1]),
         provenance={
@@ -256,7 +255,6 @@ def _placed(goal: Mapping[str, Any], file: Mapping[str, Any]) -> Any:
 
 
 def _needed(parts: Name) -> tuple[str, ...]:
-    """The keys of the file from which the task's rewards are computed."""
     goal = tasks()[parts.environment]["tasks"][0]
     qpos = ("qpos",) if "position" in goal or "cubes" in goal else ()
     return qpos + (("button_states",) if "buttons" in goal else ())

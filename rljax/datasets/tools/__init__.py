@@ -1,1 +1,1 @@
-"""Tools for data sets: checks, summaries, preprocessing, corruption, correction of dynamics."""
+"""Tools for data sets."""

@@ -1,4 +1,4 @@
-"""Faults of a dataset, their effect on learning, and the remedies."""
+"""Faults of a dataset, their effects and remedies."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ import numpy as np
 from rljax.buffers import frames
 from rljax.datasets.dataset import FIELDS, OfflineDataset, columns
 
-SCALE = 1e3  # the largest observation that networks should handle without normalisation
+SCALE = 1e3  # the largest observation without normalisation
 AT_BOUND = 1e-6  # largest distance from -1 or 1 of an action at the bound
-BLOCK = 1 << 16  # rows per step: no temporary array is as large as the dataset
+BLOCK = 1 << 16  # rows per step
 BLOCK_BYTES = 1 << 25  # of observations per step
 OBSERVED = ("float32", "uint8", "bool")  # dtypes of the arrays of an observation
 # These spoil learning; other findings may be intended.
@@ -116,7 +116,6 @@ def _actions(dataset: OfflineDataset) -> Iterator[Finding]:
 
 
 def _choices(dataset: OfflineDataset) -> Iterator[Finding]:
-    """Whether each discrete action occurs."""
     known, size = dataset.provenance.get("num_actions"), dataset.action_size
     number = (
         f"{known} actions" if known else f"at least {size} actions (the file does not say how many)"

@@ -1,7 +1,7 @@
 """Corruption of a data set by RIQL's protocol.
 
-The protocol is that of Yang et al., arXiv:2310.12955, in their code [2]: attack.py of
-github.com/YangRui2015/RIQL at cc07d81.
+It is of Yang et al., arXiv:2310.12955, and their code [2]: attack.py of github.com/YangRui2015/RIQL
+at cc07d81.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ FIELDS: dict[str, str] = {
 REWARD_SCALE = 30.0  # random rewards lie in +-30 scale
 STEPS, STEP_SIZE, EPSILON = 100, 0.01, 1e-8  # of Adam
 CHUNKS = 10  # parts of the corrupted rows; a loss is the mean over one part
-ROWS = 2_048  # attacked in one call: few enough for a cache
+ROWS = 2_048  # attacked in one call
 
 
 @dataclasses.dataclass(frozen=True)
@@ -198,10 +198,7 @@ def _perturbation(
     scale: float,
     seed: int,
 ) -> np.ndarray:
-    """The perturbation of `rows` [M] of an element: z std [M, D], float32.
-
-    Means over chunks of rows are weighted sums, so that one program serves all chunks.
-    """
+    """The perturbation of `rows` [M] of an element: z std [M, D], float32."""
     number = len(rows)
     generator = np.random.default_rng([seed, list(FIELDS).index(element)])
     start = 2 * scale * std * (generator.random((number, len(std)), np.float32) - 0.5)

@@ -1,4 +1,4 @@
-"""Selective transition correction (STC): data of other dynamics, corrected to the target's [1].
+"""Selective transition correction (STC) of data of other dynamics [1].
 
 Models of the target's rows predict I(s, s') the action, R(s, a) the reward, F(s, a) the next state.
 For a row (s, a, r, s') of the source:

@@ -96,7 +96,6 @@ def draw(dataset: OfflineDataset, path: Path) -> Path:
 def _histogram(
     panel: Any, values: np.ndarray, label: str, *, whole: bool = False, limit: int | None = None
 ) -> None:
-    """Draw a histogram of `values` with their mean."""
     low, high = float(values.min()), float(values.max())
     bins: Any = min(50, max(10, int(np.sqrt(len(values)) * 2)))
     if low == high:  # one bar, with space on both sides

@@ -181,7 +181,6 @@ def _fit(dataset: OfflineDataset, returns: np.ndarray) -> np.ndarray:
 
 
 def _best(returns: np.ndarray, fraction: float) -> np.ndarray:
-    """[K] bool: the max(1, floor(fraction K)) best of K trajectories."""
     mask = np.zeros(len(returns), np.bool_)
     mask[np.argsort(returns, kind="stable")[-max(1, int(fraction * len(returns))) :]] = True
     return mask

@@ -1,4 +1,4 @@
-"""Regression between columns of data: an MLP, with its best weights on held-out rows.
+"""Regression between columns of data by an MLP.
 
 Axes: `N` rows, `I` inputs, `J` outputs, `B` rows of a batch.
 """
@@ -52,7 +52,6 @@ class Model(struct.PyTreeNode):
     outputs: Scale
 
     def __call__(self, x: Any) -> Array:
-        """The predicted outputs."""
         return self.outputs.restored(self.network(self.inputs.standardised(x)))
 
 

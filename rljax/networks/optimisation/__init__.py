@@ -1,3 +1,1 @@
-"""How parameters move: optimiser steps, the trust region, eligibility traces,
-Lagrange multipliers.
-"""
+"""How parameters move."""

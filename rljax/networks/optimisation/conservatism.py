@@ -7,8 +7,8 @@ pi(.|s'):
   P    = w G, or m (w G - tau)                                   with a multiplier m
   L(m) = -P                                                      [1, eq. 30], learnt as log m
 
-T gap_temperature, w penalty_weight, tau target_gap. P is that of [1, eq. 4]. With `min_critics`
-targets are the smallest value of some random critics, and the gaps are those of some others [2].
+P is that of [1, eq. 4]. With `min_critics` targets are the smallest value of some random critics,
+and the gaps are those of some others [2].
 
 [1] Kumar et al., arXiv:2006.04779
 [2] github.com/zhouzypaul/wsrl (891ee35), wsrl/agents/cql.py
@@ -111,8 +111,8 @@ def gap(q: Array, samples: Candidates, key: Array, settings: WithConservatism) -
     """G [C], the mean over a batch, of values [C, 1 + 3 N, B]: of the data's action and
     `samples.actions()`.
 
-    With `min_critics`, `key` draws some critics, with replacement. A gap is then multiplied by C
-    over their number as often as its critic is drawn, so that the mean of G is their mean.
+    With `min_critics`, `key` draws some critics, with replacement. A gap is multiplied by C over
+    their number as often as its critic is drawn.
     """
     logits = q[:, 1:] - samples.log_density() if settings.importance_sampling else q
     temperature = settings.gap_temperature

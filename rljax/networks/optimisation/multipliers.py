@@ -9,8 +9,8 @@ multiplier, w_P and w_D the shares of the past in running means:
              J_w <- w_D J_w + (1 - w_D) J                                          [1]
              nu  <- max(0, K_P P + I + K_D max(0, J_w - J_w of `delay` moves ago)) [1]
 
-With w_P = w_D = 0 and a delay of 1, "pid" is that of [2]. Where no episode has ended, nothing
-moves. `dual` is for one step within a trust region [3].
+With w_P = w_D = 0 and a delay of 1, "pid" is that of [2]. `dual` is for one step within a trust
+region [3].
 
 [1] OmniSafe: PKU-Alignment/omnisafe, common/lagrange.py and common/pid_lagrange.py
 [2] Stooke et al., arXiv:2007.03964
@@ -53,7 +53,7 @@ class WithMultiplier:
 
 @dataclasses.dataclass(frozen=True)
 class MultiplierSettings:
-    """How a multiplier moves. Numbers may be tracers, but for the delay."""
+    """Numbers may be tracers, but for the delay."""
 
     kind: Kind
     limit: Any  # d
@@ -178,7 +178,7 @@ def observe(
     """Count the costs of a rollout [T, E]; `ended` [T, E] marks last steps of episodes.
 
     Returns the counts, the costs [T, E] divided by the std of their discounted sum, and J, of
-    weight 0 where no episode ended. Costs are not clipped: a rare one is to count in full.
+    weight 0 where no episode ended. Costs are not clipped.
     """
     running, sums = normalise.running_sums(costs.running, cost, ended)
     number = ended.sum()

@@ -1,4 +1,4 @@
-"""Eligibility traces, and optimisers that learn with them from one transition at a time.
+"""Optimisers with eligibility traces.
 
 Elsayed et al., arXiv:2410.14606. For parameters w with trace e, the gradient g of what a positive
 error should raise, such as V(s), and the temporal-difference error delta:

@@ -16,7 +16,7 @@ from rljax.agent import Array, Metrics, Number
 class Trained(struct.PyTreeNode):
     """One or several networks, or an array, with their optimiser's state.
 
-    An agent makes the optimiser anew in each update, so that a learning rate can be traced.
+    Agents make the optimiser anew in each update, so that its rate can be traced.
 
       critic = Trained.create(network, optax.adam(config.critic_lr))
       critic, metrics = critic.step(optax.adam(config.critic_lr), critic_loss, state, batch)
@@ -49,11 +49,10 @@ class Trained(struct.PyTreeNode):
         loss: Callable[..., tuple[Array, tuple[Any, Metrics]]],
         *arguments: Any,
     ) -> tuple[Trained, Metrics]:
-        """`step` for a network with collections, such as batch statistics.
+        """`step` for a network with collections.
 
         The loss returns a scalar [] and a pair: the network of `apply_mutable` and metrics. The
-        optimiser must leave leaves without a gradient as they are: Adam does, weight decay does
-        not.
+        optimiser must leave leaves without a gradient as they are, without weight decay.
         """
         gradient, (moved, metrics) = jax.grad(loss, has_aux=True)(self.parameters, *arguments)
         return self.replace(parameters=moved).apply(optimiser, gradient), metrics
@@ -68,8 +67,8 @@ class Trained(struct.PyTreeNode):
     ) -> tuple[Trained, Metrics]:
         """`step` for the mean loss over a batch [B, ...], in `number` equal parts in turn.
 
-        `loss(parameters, part, *inputs)` takes a part [B / number, ...], which may fit into a CPU's
-        cache. Metrics are means over the parts.
+        `loss(parameters, part, *inputs)` takes a part [B / number, ...]. Metrics are means over
+        parts.
         """
         parts = jax.tree.map(lambda x: x.reshape(number, -1, *x.shape[1:]), batch)
         slope = jax.grad(loss, has_aux=True)

@@ -1,4 +1,4 @@
-"""One step inside a trust region, by natural gradients and a line search.
+"""A step inside a trust region.
 
 For parameters theta [N] and the Hessian H of the KL divergence:
 
@@ -32,7 +32,7 @@ class LineSearch(NamedTuple):
 
 
 class Neighbourhood:
-    """Policies pi near the one that acted, pi_old, by their parameters [N] in one vector.
+    """Policies pi near pi_old, which acted, by parameters [N] in one vector.
 
     surrogate = mean [ pi(a|s) / pi_old(a|s) A ],   kl = mean KL(pi_old(.|s) || pi(.|s))
     """

@@ -1,4 +1,4 @@
-"""The gated Transformer-XL [1], a memory of attention to the last steps.
+"""The gated Transformer-XL [1].
 
 [1] Parisotto et al., arXiv:1910.06764
 [2] Dai et al., Transformer-XL, arXiv:1901.02860

@@ -1,7 +1,7 @@
 """The layers of `rljax.networks.memories`; gtrxl's are in `attention`.
 
 Each maps features `x` [T, ..., m], a memory [..., M...] and `successor` [T, ..., m] or None as
-`Remembering` does, to outputs [T, ..., h]. All steps' inputs are multiplied at once.
+`Remembering` does, to outputs [T, ..., h].
 
 [1] Orvieto et al., LRU, arXiv:2303.06349
 [2] Tallec and Ollivier, arXiv:1804.11188
@@ -41,7 +41,7 @@ class Cell(NamedTuple):
     """A recurrent layer, whose next memory is `gates(memory, prepare(x), products(kernels, biases,
     h))`.
 
-    Each gate has its own arrays: the CPU computes slices of one array slowly.
+    Each gate has its own arrays: slices of one are slow on the CPU.
     """
 
     prepare: Callable[[Array], tuple[Array, ...]]  # inputs' products, for all steps at once
@@ -114,7 +114,7 @@ recurrence.defvjp(_forwards, _backwards)
 
 
 class Recurrent(Module):
-    """Layers of recurrent cells; each scans the whole sequence before the next one does."""
+    """Layers of recurrent cells."""
 
     hidden: tuple[int, ...]
     initialisation: Initialisation = "torch"
@@ -179,7 +179,7 @@ def of_inputs(kernel: Array, bias: Array, gates: int) -> Callable[[Array], tuple
     pairs = list(zip(jnp.split(kernel, gates, axis=1), jnp.split(bias, gates), strict=True))
 
     def prepare(x: Array) -> tuple[Array, ...]:
-        rows = x.reshape(-1, x.shape[-1])  # gradients of products of two axes copy nothing
+        rows = x.reshape(-1, x.shape[-1])
         return tuple((rows @ kernel + bias).reshape(*x.shape[:-1], -1) for kernel, bias in pairs)
 
     return prepare

@@ -1,4 +1,4 @@
-"""Layers that think: the same parameters are applied T times; see `rljax.networks.torsos`."""
+"""Layers whose parameters are applied T times; see `rljax.networks.torsos`."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ class ThinkingIRU(Module):
         sums, the bias.
 
         Normalisation comes after the product: LN(z) W = (z W' - mean(z) 1 W') / std(z) + shift W,
-        with W' the rows of W times their scale.
+        with W' the rows of W scaled.
         """
         width = x.shape[-1]
         kernel_init, bias_init = initialisers(self.initialisation, 2 * width, 1.0)

@@ -1,1 +1,1 @@
-"""How good are the policies of one run? Estimators, and summaries of its evaluations."""
+"""How good are the policies of one run?"""

@@ -32,8 +32,7 @@ def iqm(values: ArrayLike, axis: int | None = None, counts: ArrayLike | None = N
     It is the mean without the N // 4 lowest and highest of N values, and NaN where one is NaN.
     Whole numbers `counts` [N] say how often each value along the axis counts.
 
-    Source: Agarwal et al., arXiv:2108.13264, section 4.3, trimmed as by
-    `scipy.stats.trim_mean(values, 0.25)`.
+    Source: Agarwal et al., arXiv:2108.13264, section 4.3.
     """
     values = _nonempty(values, axis)
     values = values.ravel() if axis is None else np.moveaxis(values, axis, -1)
@@ -50,14 +49,13 @@ def iqm(values: ArrayLike, axis: int | None = None, counts: ArrayLike | None = N
             cut = total // 4
             weights = np.diff(np.clip(cumulative, cut, total - cut), axis=-1, prepend=cut)
             middle = (weights * ordered).sum(axis=-1) / weights.sum(axis=-1)
-    return np.where(np.isnan(ordered[..., -1]), np.nan, middle)[()]  # sorting puts NaN last
+    return np.where(np.isnan(ordered[..., -1]), np.nan, middle)[()]
 
 
 def frequency_averaged(returns: Sequence[float], holds: Sequence[int]) -> float:
     """The area under `returns` over ascending `holds`, by trapezoids, divided by their range.
 
-    Divided by the environment's largest known return, it is the frequency-averaged score of
-    arXiv:2410.08979.
+    Divided by the largest known return, it is the score of arXiv:2410.08979.
     """
     if len(holds) == 1:
         return float(returns[0])

@@ -1,4 +1,4 @@
-"""Summaries of the evaluations of one run: the final and the best ones, expected bests, curves.
+"""Summaries of the evaluations of one run.
 
 Each learner (one seed) counts once, with the mean of its episodes: they share its weights, and do
 not show how another seed would perform. Fewer than five learners have no interval.
@@ -33,7 +33,7 @@ def summarise(evaluations: Sequence[Record]) -> dict[str, Any]:
     environment does not give, and anything from a return that is not finite.
 
     `final` is the last step at which every learner was evaluated. `best` is the first step with the
-    highest mean over learners; in its list each learner has its own.
+    highest mean over learners; each learner has its own.
     """
     table = _by_learner(evaluations)
     shared = sorted(set.intersection(*map(set, table.values()))) if table else []
@@ -76,8 +76,7 @@ def last_three(evaluations: Sequence[Record]) -> dict[str, float | None]:
 
 
 def expected_best(evaluations: Sequence[Record], field: str = "returns") -> dict[int, float]:
-    """The best policy to expect of n that are evaluated online: {n: expected best}, the mean over
-    learners.
+    """The best policy to expect of n evaluated online: {n: expected best}, the mean over learners.
 
     A learner has K policies, with means x of their `field` ("returns", "scores" or "success") in
     rising order. Over all choices of n, the mean of the best x is sum_i x_i C(i - 1, n - 1) / C(K,
@@ -110,8 +109,7 @@ def learning_curve(
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     """A learning curve with its interval: (steps, statistic, low, high), each [S] float64.
 
-    `learner` of a record may be any hashable name. A single learner's interval is over its
-    episodes, else see `curve_over_learners`.
+    A single learner's interval is over its episodes, else see `curve_over_learners`.
     """
     table = _by_learner(evaluations)
     if len(table) != 1:
@@ -175,7 +173,6 @@ def _summary_entry(table: Records, step: int, steps: Mapping[Hashable, int]) -> 
 
 
 def _means(returns: Sequence[float], records: Sequence[Record]) -> dict[str, Any]:
-    """The numbers of `returns`, and the means of the records' other fields."""
     low, high = (_finite_or_none(bound) for bound in interval(returns))
     return {
         "mean": _finite_or_none(mean(returns)),
@@ -228,8 +225,6 @@ def results(
 ) -> dict[str, Any]:
     """The evaluations' part of a run's summary: over all learners, or for each of several
     `settings`, pairs of values and their learners.
-
-    A run from data has the expected best, too.
     """
 
     def of(learners: Sequence[int]) -> dict[str, Any]:

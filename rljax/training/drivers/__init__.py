@@ -1,1 +1,1 @@
-"""The drivers: each one trains learners on one kind of experience."""
+"""Each driver trains learners on one kind of experience."""

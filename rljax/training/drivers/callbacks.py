@@ -17,7 +17,7 @@ def called_from_within(function: Callable[..., Any], result: Any) -> Callable[..
     """Make a function on the host callable from a compiled program, which waits for its result.
 
     The function returns a tree of arrays like `result`, a tree of `jax.ShapeDtypeStruct`. On the
-    CPU its arguments are the program's own memory, and a call takes 2 microseconds instead of 70.
+    CPU its arguments are the program's own memory.
     """
     if jax.default_backend() != "cpu":
         return lambda *arguments: io_callback(
@@ -39,8 +39,7 @@ def cached_with_callbacks() -> Iterator[None]:
     host.
 
     JAX 0.10 does not cache them, because some callbacks are memory addresses. Those of
-    `called_from_within` are numbers, and each loading passes in their functions. JAX 0.11 does the
-    same itself. A JAX that is built differently compiles them in each process.
+    `called_from_within` are numbers.
     """
     compiler = _compiler_of_jax()
     if compiler is None or jax.default_backend() != "cpu":

@@ -35,7 +35,7 @@ class SimulatorState(struct.PyTreeNode):
 
 @dataclasses.dataclass(frozen=True)
 class ProgramSimulators(Simulators):
-    """Environments inside the program; they start from one key each [P x E]."""
+    """They start from one key each [P x E]."""
 
     environment: Any  # an AutoReset
 

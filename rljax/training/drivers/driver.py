@@ -1,4 +1,4 @@
-"""What drivers share: their base class, the seeds of environments, and reports."""
+"""What drivers share."""
 
 from __future__ import annotations
 
@@ -140,12 +140,7 @@ class Driver(ABC):
 
     @abstractmethod
     def advance(self, iterations: int) -> None:
-        """Run iterations of `num_steps` environment steps and, once warm, `num_updates` updates.
-
-        An action is chosen before the next update, which does not need the step that the action
-        causes, so that both may run at once. After an update on a rollout the new policy chooses it
-        anew.
-        """
+        """Run iterations of `num_steps` environment steps and, once warm, `num_updates` updates."""
 
     @property
     @abstractmethod

@@ -1,8 +1,6 @@
 """Environments on the host that a compiled loop calls.
 
-The simulators step in a thread while the loop learns. On the CPU this is faster than the hosted
-driver, whose three calls each find caches full of learning's data. A stream learns before it acts,
-and waits for the simulators.
+The simulators step in a thread while the loop learns; a stream waits for them.
 """
 
 from __future__ import annotations
@@ -63,8 +61,7 @@ class Link(struct.PyTreeNode):
 class HostSimulators(Simulators):
     """The simulators of a driver, called from within the program.
 
-    The program serves several drivers in turn. `reset` starts from a driver's number [] and its
-    simulators' first observations [P x E, O...].
+    `reset` starts from a driver's number [] and its simulators' first observations [P x E, O...].
     """
 
     spec: EnvSpec
@@ -137,8 +134,7 @@ class HostSimulators(Simulators):
 
     @property
     def results(self) -> Any:
-        """The shapes of a step's results: one array, since each costs time, and two observations
-        that are no vectors.
+        """The shapes of a step's results: one array, and two observations that are no vectors.
 
         The last six columns follow vectors and signals.
         """
@@ -184,7 +180,7 @@ class EmbeddedDriver(LoopDriver):
         simulators = HostSimulators(
             environments.spec, learner.num_learners * hyper.experience.num_envs
         )
-        # On one device, since the program waits for the host.
+        # The program waits for the host.
         self.use(CompiledLoop(learner, simulators, Spread(1)), hyper, data)
         self.simulators: HostSimulators = self.loop.simulators  # perhaps of an equal loop
         self.number = jnp.asarray(next(_NUMBERS), jnp.int32)
@@ -217,7 +213,7 @@ class EmbeddedDriver(LoopDriver):
                 time.sleep(pause)  # a blocking call of JAX would not react to signals
                 pause = min(2 * pause, longest)
         except BaseException as error:
-            self.failure = error  # makes the program end with its next step
+            self.failure = error
             # Or at once, where the simulators do not return.
             self._results.put(self.simulators.nothing())
             raise
@@ -295,7 +291,7 @@ class EmbeddedDriver(LoopDriver):
 
 
 def _perform(tasks: SimpleQueue[Callable[[], Any] | None], results: SimpleQueue[Any]) -> None:
-    """Do `tasks` until one is None, three times as fast as an executor passes them."""
+    """Do `tasks` until one is None."""
     while (task := tasks.get()) is not None:
         results.put(task())
-        del task  # it holds a reference to the driver
+        del task

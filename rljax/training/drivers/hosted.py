@@ -1,10 +1,8 @@
-"""Environments on the host: each step makes three compiled calls for all learners, while the
-simulators run.
+"""Environments on the host: each step makes three compiled calls for all learners.
 
-This driver is for accelerators and several devices; on one CPU the embedded driver is faster. The
-calls act, learn and store: the simulators step while the device learns. Storing is separate because
-on the CPU a program that both writes to a donated buffer and gathers from it copies the whole
-buffer, unless each write waits for all reads.
+On one CPU the embedded driver is faster. The calls act, learn and store. Storing is separate
+because on the CPU a program that both writes to a donated buffer and gathers from it copies all of
+it.
 """
 
 from __future__ import annotations
@@ -94,7 +92,7 @@ class Calls:
 class HostedDriver(Driver):
     """Moves P learners through P x E environments on the host.
 
-    `storage` lies apart from `learnt`, so that a call receives only what it changes.
+    `storage` lies apart from `learnt`.
     """
 
     hosted: Hosted

@@ -1,12 +1,7 @@
 """The compiled loop: stepping, storing, acting and learning are one program.
 
-The loop holds `Simulators`: environments inside the program (`rljax.training.drivers.compiled`), or
-those on the host that it calls (`rljax.training.drivers.embedded`).
-
-The next action is chosen before learning, so that the host can step meanwhile, with two exceptions:
-streams learn from each transition first, and after learning from a rollout the new policy chooses
-again, so that a whole rollout comes from one policy. The declaration's `Experience.iterate` calls
-one of the three methods `learn_from_...`.
+The next action is chosen before learning, so that the host can step meanwhile. But streams learn
+from each transition first, and after learning from a rollout the new policy chooses again.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """Learning from a data set alone: drawing and learning are one compiled loop.
 
-From a data set that stays on the host, the batches of several iterations, a group, are sent at a
-time; they are the same batches.
+From the host, the batches of several iterations, a group, are sent at a time.
 """
 
 from __future__ import annotations
@@ -47,7 +46,7 @@ class OfflineLoop:
         self, learnt: LearnerState, data: Transition, number: Array, hyper: Hyperparameters
     ) -> LearnerState:
         """The learners after a number of iterations."""
-        # The bound is traced, so that chunks of any length use one program.
+        # A traced bound: chunks of any length use one program.
         return jax.lax.fori_loop(
             0, number, lambda _, learnt: self.learner.update(learnt, hyper, data), learnt
         )

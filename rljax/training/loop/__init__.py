@@ -1,4 +1,4 @@
-"""The training loop, the states in its checkpoints, and its entries in runs."""
+"""The training loop."""
 
 from rljax.training.loop.divergence import NoLearnerLeft
 from rljax.training.loop.training import Training, prefer_devices

@@ -1,4 +1,4 @@
-"""Learners that diverge: which, why, and that they are frozen."""
+"""Learners that diverge, and are frozen."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Warnings about episodes without end, and how to set a time limit."""
+"""Warnings about episodes without end."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""The training of learners: chunks, evaluations, changes of settings. `rljax.runs.run` writes its
-files.
-"""
+"""The training of learners, whose files `rljax.runs.run` writes."""
 
 from __future__ import annotations
 
@@ -44,9 +42,7 @@ class Training:
     def __init__(
         self, experiment: Experiment, on_compile: Callable[[], None] = lambda: None
     ) -> None:
-        """Check everything that can be wrong, without compiling. JAX's compiling calls
-        `on_compile`.
-        """
+        """Check everything, without compiling. JAX's compiling calls `on_compile`."""
         settings = experiment.settings
         check_settings(settings)
         configuration.require_integers(experiment.config)
@@ -215,7 +211,7 @@ class Training:
         self._freeze_diverged(report, self.step)
         self.updates += (report.updates - self.updates) % CYCLE
         speed = taken * len(self.settings.seeds) / seconds
-        # A chunk with compilation says nothing about the loop's speed.
+        # Chunks with compilation would mislead.
         if self.clock.seconds == compiled:
             self.loop_seconds += seconds
             self.loop_steps += taken

@@ -1,4 +1,4 @@
-"""The plan of a training: experiment, stages, refusals, and memory."""
+"""The plan of a training."""
 
 from rljax.training.plan.experiment import Experiment, OnlineExperience, prepared
 from rljax.training.plan.refusals import require_same_spaces

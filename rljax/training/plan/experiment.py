@@ -1,4 +1,4 @@
-"""What a training begins with: agent, data, and the declarations of its stages."""
+"""What a training begins with."""
 
 from __future__ import annotations
 

@@ -39,10 +39,7 @@ def check_stage(driver: Any, template: Any, data_bytes: int, limit: int | None, 
 def require_room(
     parts: Mapping[str, int], limit: int | None, where: str, remedies: Mapping[str, str]
 ) -> None:
-    """Raise `ValueError` where all parts, in bytes by name, exceed a known `limit`.
-
-    The message has the largest part's remedy.
-    """
+    """Raise `ValueError` where all parts, in bytes by name, exceed a known `limit`."""
     total = sum(parts.values())
     if limit is None or total <= limit:
         return
@@ -79,7 +76,7 @@ def memory(
 ) -> dict[str, int]:
     """The bytes of the parts of a stage's state and of its updates, by name.
 
-    `template` has the shapes of a driver's arrays; `data` [N, ...] is its data set or None.
+    `data` [N, ...] is the driver's data set or None.
     """
     experience, num_learners = hyper.experience, learner.num_learners
     is_learners = lambda x: isinstance(x, LearnerState)  # noqa: E731

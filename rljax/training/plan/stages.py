@@ -1,6 +1,4 @@
-"""The stages of a training and their drivers: in an environment, on a data set, or on a data set
-and then in an environment.
-"""
+"""The stages of a training and their drivers."""
 
 from __future__ import annotations
 
@@ -272,7 +270,7 @@ def _places(experiment: Experiment, name: str, inside: AutoReset | None) -> Plac
 
 def _limit(name: str, dataset: datasets.OfflineDataset | None) -> dict[str, int]:
     """The time limit with which a data set was recorded in `name`: its reference returns hold for
-    this. Gymnasium may register another, as for D4RL's pen.
+    this. Gymnasium may register another.
     """
     if dataset is None or dataset.env != name or envs.is_compiled(name):
         return {}
