@@ -25,6 +25,7 @@ from jax.interpreters import partial_eval
 from rljax import agent as contract
 from rljax.agent import EnvSpec, Metrics, Transition, Weighted, float_fields
 from rljax.buffers import Dataset, Experience, Replay, Rollout, Stream
+from rljax.buffers.mixed import Mixed
 from rljax.networks import Network, Trained, parameters_of
 from rljax.networks.inputs import Raw
 from rljax.training import configuration, registry
@@ -223,7 +224,7 @@ def test_declares_what_it_learns_from(name: str) -> None:
         if experience.online is not None:
             assert experience.in_environment() is experience.online
             assert isinstance(experience.online, Replay)
-            experience.online.check()
+            Mixed.of(experience.online, 0.5, (1.0, 0.0)).check()
 
 
 @every_agent
