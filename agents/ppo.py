@@ -49,6 +49,7 @@ class Config(torsos.WithMemory):
     # Experience
     num_envs: int = 8  # side by side; Tianshou
     num_steps: int = 256  # per environment; [1]: 2,048 in all
+    clip_rewards: bool = False  # to [-1, 1]; for Atari [1]
     # Targets
     discount: Share = 0.99  # gamma, per step; [1]
     trace_decay: Share = 0.95  # lambda of the advantages; [1]
@@ -180,8 +181,7 @@ def with_advantages(networks: ActorCritic, batch: Transition, config: Config) ->
     advantage = buffers.generalised_advantages(
         batch, batch.reward, value, next_value, config.discount, config.trace_decay
     )
-    extras = {**batch.extras, "advantage": advantage, "value": value}
-    return batch.replace(extras=extras)
+    return batch.replace(extras={**batch.extras, "advantage": advantage, "value": value})
 
 
 # [1, eq. 7]

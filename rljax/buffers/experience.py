@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, ClassVar, Literal, NamedTuple, TypeVar, dataclass_transform
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from rljax.agent import MEMORY, Array, EnvSpec, Step, Transition, float_fields, same_fields
@@ -98,6 +99,7 @@ class Experience:
     num_steps: int = 1  # steps of each environment in one iteration
     num_updates: int = 1  # updates in one iteration, each on a separate batch
     normalise_observations: bool = False  # the agent sees normalised observations: see `inputs`
+    clip_rewards: bool = False  # store rewards clipped to [-1, 1]
     remembers: bool = False  # batches hold memories: `extras["memory"]`, for agents with `remember`
     signals: tuple[str, ...] = ()  # of the environment, in the `extras` of a batch, such as a cost
     time_feature: bool = False  # observations end with the share of the time limit that has passed
@@ -324,7 +326,7 @@ class Experience:
         return Transition(
             observation=observation,
             action=action,
-            reward=step.reward,
+            reward=jnp.clip(step.reward, -1.0, 1.0) if self.clip_rewards else step.reward,
             terminated=step.terminated,
             truncated=step.truncated,
             next_observation=step.next_observation,

@@ -189,7 +189,10 @@ class Reference:
             )
 
         def loss(p: Any) -> float:
-            return float((batch.extras["weight"] * np.square(values(p) - target)).mean() / 2)
+            # Acme, agents/jax/r2d2/learning.py: 0.5 * square(td).sum(axis=0), then the weights
+            # and the mean over sequences.
+            of_sequences = np.square(values(p) - target).sum(axis=0) / 2
+            return float((batch.extras["weight"] * of_sequences).mean())
 
         q = values(self.critic)
         error = np.abs(q - target)
@@ -198,7 +201,9 @@ class Reference:
         metrics |= {"critic/target": np.mean([self.unsquash(x) for x in target.ravel()])}
         eta = config.priority_max
         metrics |= {"priorities": eta * error.max(axis=0) + (1 - eta) * error.mean(axis=0)}
-        gradient = reference.limited(reference.differences(loss, self.critic), config.max_grad_norm)
+        gradient = reference.differences(loss, self.critic)
+        if config.max_grad_norm:
+            gradient = reference.limited(gradient, config.max_grad_norm)
         self.critic = self.adam.step(self.critic, gradient)
         rate = config.target_rate
         self.target = [
@@ -245,7 +250,8 @@ def test_each_environment_explores_by_its_rank() -> None:
     state = fresh(CONFIG)
     expected = [0.4 ** (1.0 + 7.0 * i / 4) for i in range(5)]
     np.testing.assert_allclose(r2d2.epsilon(state, (5,), CONFIG), expected, rtol=1e-5)
-    np.testing.assert_allclose(r2d2.epsilon(state, (1,), CONFIG), [0.4], rtol=1e-6)
+    np.testing.assert_allclose(r2d2.epsilon(state, (1,), CONFIG), [0.4**4.5], rtol=1e-5)
+    np.testing.assert_allclose(r2d2.epsilon(state, (), CONFIG), 0.4**4.5, rtol=1e-5)
     observation = jnp.broadcast_to(jnp.ones(3), (3000, 5, 3))
     explored, _, _ = act(state, observation, KEY, CONFIG, explore=True)
     greedy, _, _ = act(state, observation, KEY, CONFIG, explore=False)

@@ -180,6 +180,11 @@ def environments() -> tuple[tuple[str, ...], tuple[str, ...]]:
     missing = tuple(
         family.partition(" ")[0] + "/" for family, names in families.items() if not names
     )
+    if "envpool/" in missing:
+        missing += ("envpool-lives/",)
+    families["lives"] = [
+        name.replace("envpool/", "envpool-lives/", 1) for name in families.get("envpool", [])
+    ]
     families |= datasets.names()
     return tuple(name for names in families.values() for name in names), missing
 
@@ -230,7 +235,8 @@ def applies(section: str) -> bool:
     """
     known, missing = environments()
     module = section.partition(":")[0]
-    if section.startswith(missing) or (
+    pattern = section.partition("/")[0] + "/"
+    if any(fnmatch.fnmatchcase(family, pattern) for family in missing) or (
         module in envs.PACKAGES and importlib.util.find_spec(module) is None
     ):
         return True
