@@ -175,13 +175,13 @@ def policy(
 # [2, eq. 16]
 def with_advantages(networks: ActorCritic, batch: Transition, config: Config) -> Transition:
     """A rollout with A and V, [T, E] each, in its extras."""
-    features, next_features = memories.following(networks.torso, batch)
-    value = networks.critic(features).squeeze(-1)
-    next_value = networks.critic(next_features).squeeze(-1)
+    both = memories.following(networks.torso, batch)  # features of s_t and of s'_t
+    value, next_value = (networks.critic(features).squeeze(-1) for features in both)
     advantage = buffers.generalised_advantages(
         batch, batch.reward, value, next_value, config.discount, config.trace_decay
     )
-    return batch.replace(extras={**batch.extras, "advantage": advantage, "value": value})
+    extras = {**batch.extras, "advantage": advantage, "value": value}
+    return batch.replace(extras=extras)
 
 
 # [1, eq. 7]
