@@ -17,6 +17,7 @@ from rljax.agent import MASK, MEMORY, EnvSpec, Part, Transition
 from rljax.agents import r2d2
 from rljax.networks import memories
 from rljax.runs import run
+from rljax.training import registry
 from tests.agents import reference
 from tests.agents.features.test_memory import sigmoid
 from tests.helpers import small_runs
@@ -322,6 +323,41 @@ def test_targets_look_at_allowed_actions_alone() -> None:
 def test_settings_that_cannot_work_are_refused(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         agent.check(r2d2, SPEC, dataclasses.replace(CONFIG, **changes))
+
+
+@pytest.mark.parametrize(
+    "task", ["with-last-step/atari-games/Pong", "with-last-step/envpool/Pong-v5"]
+)
+def test_the_preset_of_atari_is_the_papers(task: str) -> None:
+    """Kapturowski et al., section 2.3 and the table of hyperparameters in the appendix."""
+    config = registry.preset("r2d2", r2d2, task)
+    r2d2.experience(config).check()
+    expected = {
+        "num_envs": 256,
+        "length": 80,
+        "burn_in": 40,
+        "overlap": 40,
+        "replay_size": 4_000_000,
+        "priority_exponent": 0.9,
+        "priority_max": 0.9,
+        "correction": 0.6,
+        "discount": 0.997,
+        "n_step": 5,
+        "batch_size": 64,
+        "learning_rate": 1e-4,
+        "adam_epsilon": 1e-3,
+        "max_grad_norm": 0.0,
+        "target_every": 2_500,
+        "rescale_slope": 1e-3,
+        "memory": "lstm",
+        "memory_hidden": (512,),
+        "hidden": (),
+        "head_hidden": (512,),
+        "dueling": True,
+        "double": True,
+    }
+    assert {name: getattr(config, name) for name in expected} == expected
+    assert not r2d2.experience(config).clip_rewards
 
 
 def test_continuous_actions_are_refused() -> None:

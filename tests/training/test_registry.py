@@ -428,3 +428,5 @@ def test_rainbow_is_a_variant_of_dqn() -> None:
         atari = registry.preset("dqn", dqn, "atari-sticky/Pong", variant=name)
         assert atari.clip_rewards
         assert atari.num_steps == {"rainbow": 4, "rainbow-100k": 1}[name]
+        for game in ("envpool/Pong-v5", "envpool-lives/Pong-v5", "with-last-step/envpool/Pong-v5"):
+            assert registry.preset("dqn", dqn, game, variant=name) == atari
