@@ -75,7 +75,7 @@ class Config(
     noise: NonNegative = 0.5  # std of noisy weights; [6]
     evaluation: Literal["greedy", "softmax"] = "greedy"  # softmax: [5]
     init_temperature: float = 1.0  # alpha at the start; [5]
-    target_entropy: float | None = None  # None: log(A / 2), [5]
+    target_entropy: float | None = None  # None: log(n / 2), n allowed; [5]
     temperature_lr: NonNegative = 3e-4  # of Adam; [5]
     # Networks
     hidden: Widths = (120, 84)  # of the torso's parts; CleanRL
@@ -208,8 +208,8 @@ def critic_loss(critic: Any, state: State, batch: Transition, config: Config) ->
     best = jax.nn.one_hot(next_q.argmax(axis=-1), state.spec.action_size)
     next_outputs = outputs(state.target_critic, batch.next_observation, state, config)
     next_outputs = heads.of_action(reduced(next_outputs, config), best, head)  # [B (, K)]
-    discount = config.discount if config.n_step == 1 else batch.extras["discount"]
-    target = head.target(next_outputs, batch.reward, discount * (1.0 - batch.terminated))
+    discount = batch.extras.get("discount", config.discount) * (1.0 - batch.terminated)
+    target = head.target(next_outputs, batch.reward, discount)
     action = jax.nn.one_hot(batch.action, state.spec.action_size)
     if config.action_input:
         prediction = critic(batch.observation, action)  # [C, B (, K)]
@@ -218,6 +218,7 @@ def critic_loss(critic: Any, state: State, batch: Transition, config: Config) ->
         prediction = heads.of_action(prediction, action, head)
     loss = buffers.weighted(head.loss(prediction, target), batch).mean(axis=-1).sum()
     means = {"critic/q": head.mean(prediction), "critic/target": head.target_mean(target)}
+    means |= head.clipped_mass(next_outputs, batch.reward, discount)
     metrics = {"critic/loss": loss} | jax.tree.map(jnp.mean, means)
     return loss, metrics | buffers.priorities(head.error(prediction, target), batch)
 
@@ -237,9 +238,8 @@ def update(
     log_temperature = state.log_temperature
     if log_temperature is not None:
         q = values(state.critic, batch.observation, state, config)
-        adam = optax.adam(config.temperature_lr)
-        log_temperature, temperature_metrics = log_temperature.step(
-            adam, temperatures.softmax_loss, q, config.target_entropy
+        log_temperature, temperature_metrics = temperatures.softmax_step(
+            log_temperature, q, agent.mask_of(batch.observation), config
         )
         metrics |= temperature_metrics
     elif config.exploration == "epsilon":

@@ -49,6 +49,7 @@ class Config(torsos.WithMemory):
     # Experience
     num_envs: int = 8  # side by side; Tianshou
     num_steps: int = 256  # per environment; [1]: 2,048 in all
+    clip_rewards: bool = False  # to [-1, 1]; for Atari [1]
     # Targets
     discount: Share = 0.99  # gamma, per step; [1]
     trace_decay: Share = 0.95  # lambda of the advantages; [1]
@@ -174,9 +175,8 @@ def policy(
 # [2, eq. 16]
 def with_advantages(networks: ActorCritic, batch: Transition, config: Config) -> Transition:
     """A rollout with A and V, [T, E] each, in its extras."""
-    features, next_features = memories.following(networks.torso, batch)
-    value = networks.critic(features).squeeze(-1)
-    next_value = networks.critic(next_features).squeeze(-1)
+    both = memories.following(networks.torso, batch)  # features of s_t and of s'_t
+    value, next_value = (networks.critic(features).squeeze(-1) for features in both)
     advantage = buffers.generalised_advantages(
         batch, batch.reward, value, next_value, config.discount, config.trace_decay
     )

@@ -52,6 +52,7 @@ class Config:
     # Experience
     num_envs: int = 128  # side by side; [1]
     num_steps: int = 32  # per environment; [1]
+    clip_rewards: bool = False  # to [-1, 1]; for Atari [1]
     # Targets
     discount: Share = 0.99  # gamma, per step; [1]
     trace_decay: Share = 0.65  # lambda; [1]

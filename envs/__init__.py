@@ -29,13 +29,15 @@ _COMPILED = {
 _HOSTED = {
     "async": "host.gymnasium",
     "envpool": "host.envpool",
+    "envpool-lives": "host.envpool",
     "atari": "host.atari",
     "atari-games": "host.atari",
     "atari-sticky": "host.atari",
 }
 _GYMNASIUM = "host.gymnasium"  # every other name on the host
 _STEPPING = ("async", "envpool")  # how a task is stepped, not which
-_EVALUATED = {"async/": "", "atari/": "atari-games/"}  # prefix in training -> prefix in evaluation
+# prefix in training -> prefix in evaluation
+_EVALUATED = {"async/": "", "atari/": "atari-games/", "envpool-lives/": "envpool/"}
 # that register environments in Gymnasium
 PACKAGES = ("ogbench", "gymnasium_robotics", "minigrid", "popgym", "ale_py")
 _TIMED, _GOALS = "timed/", "goals/"

@@ -14,22 +14,23 @@ import numpy as np
 from rljax.agent import Array, shown
 from rljax.envs.environment import Environment, StepResult
 
-# Indices of numbers that are not velocities, by the task's name in small letters without version.
-# MuJoCo's observations begin with all positions except the horizontal ones.
-VISIBLE: dict[str, tuple[int, ...]] = {
-    "cartpole": (0, 2),
-    "acrobot": (0, 1, 2, 3),
-    "pendulum": (0, 1),
-    "mountaincar": (0,),
-    "mountaincarcontinuous": (0,),
-    "invertedpendulum": (0, 1),
-    "inverteddoublependulum": (0, 1, 2, 3, 4),
-    "hopper": tuple(range(5)),
-    "walker2d": tuple(range(8)),
-    "halfcheetah": tuple(range(8)),
-    "swimmer": tuple(range(3)),
-    "ant": tuple(range(13)),
-    "humanoid": tuple(range(22)),
+# Velocities, by the task's name in small letters without version and by the observation's size,
+# which differs between Gymnasium's versions and Brax. A humanoid has two parts: the velocities of
+# joints and those of bodies.
+VELOCITIES: dict[str, dict[int, str]] = {
+    "cartpole": {4: "1,3"},
+    "acrobot": {6: "4-5"},
+    "pendulum": {3: "2"},
+    "mountaincar": {2: "1"},
+    "mountaincarcontinuous": {2: "1"},
+    "invertedpendulum": {4: "2-3"},
+    "inverteddoublependulum": dict.fromkeys((8, 9, 11), "5-7"),
+    "hopper": {11: "5-10"},
+    "walker2d": {17: "8-16"},
+    "halfcheetah": {17: "8-16"},
+    "swimmer": {8: "3-7"},
+    "ant": dict.fromkeys((27, 105, 111), "13-26"),
+    "humanoid": {244: "22-44,155-220", 348: "22-44,175-252", 376: "22-44,185-268"},
 }
 
 
@@ -42,12 +43,12 @@ def visible(prefix: str, name: str, size: int) -> np.ndarray:
     what = prefix.removeprefix("without-").removesuffix("/")
     if what == "velocities":
         task = re.sub(r"-v\d+$|_", "", name.rpartition("/")[2].partition("?")[0]).lower()
-        if task not in VISIBLE or max(VISIBLE[task]) >= size:
+        if size not in VELOCITIES.get(task, {}):
             raise ValueError(
                 f"it is not known which numbers of '{name}' are velocities. Name them: "
                 f"without-5-10/{name} hides the numbers 5 to 10 of {size}, counted from 0."
             )
-        return np.array(VISIBLE[task])
+        what = VELOCITIES[task][size]
     hidden: set[int] = set()
     for part in what.split(","):
         first, _, last = part.partition("-")

@@ -1,6 +1,7 @@
 """Adapter: EnvPool's environments, as `envpool/<name>`.
 
-Atari games are preprocessed as those of `atari/<Game>`, and an episode is a whole game.
+Atari games are preprocessed as those of `atari/<Game>`, and an episode is a whole game. With
+`envpool-lives/<name>` it is a life; the first pictures of a life are the last ones of that before.
 
 Reference: Weng et al., EnvPool, arXiv:2206.10558.
 """
@@ -31,6 +32,7 @@ FAMILIES = (
     "envpool.box2d",
     "envpool.atari",
 )
+LIVES = "envpool-lives/"
 
 
 class EnvPool(VectorEnv):
@@ -39,9 +41,13 @@ class EnvPool(VectorEnv):
     EnvPool accepts seeds only when it makes environments: `reset(seed=...)` makes new ones.
     """
 
-    def __init__(self, name: str, num_envs: int, signal_names: tuple[str, ...] = ()) -> None:
-        """With `signal_names`, one step shows the shapes of these numbers in `info`."""
-        self.name, self.num_envs = name, num_envs
+    def __init__(
+        self, name: str, num_envs: int, signal_names: tuple[str, ...] = (), lives: bool = False
+    ) -> None:
+        """With `signal_names`, one step shows the shapes of these numbers in `info`. With `lives`,
+        episodes of Atari games end with each life.
+        """
+        self.name, self.num_envs, self.lives = name, num_envs, lives
         with _quiet():
             self._pool = self._made(range(num_envs))
             self.single_observation_space = self._pool.observation_space
@@ -50,7 +56,8 @@ class EnvPool(VectorEnv):
             self.action_space = batch_space(self.single_action_space, num_envs)
         self.metadata = {"autoreset_mode": AutoresetMode.DISABLED}
         self.spec = EnvSpec(name, max_episode_steps=self._pool.spec.config.max_episode_steps)
-        self.stack: int = getattr(self._pool.spec.config, "stack_num", 1)  # pictures
+        # Pictures of a stack that are those of the steps before.
+        self.stack: int = 1 if lives else getattr(self._pool.spec.config, "stack_num", 1)
         self._observation: Any = None
         self._signal_names = signal_names
         if signal_names:
@@ -73,7 +80,11 @@ class EnvPool(VectorEnv):
         if which is None:
             self._observation = self._pool.reset()[0]
         else:
-            fresh, info = self._pool.reset(np.flatnonzero(which).astype(np.int32))
+            rows = np.flatnonzero(which).astype(np.int32)
+            if self.lives:  # `reset` would begin a new game; a step begins the next life
+                fresh, *_, info = self._pool.step(np.zeros(len(rows), np.int32), rows)
+            else:
+                fresh, info = self._pool.reset(rows)
             self._observation = _placed(self._observation, info["env_id"], fresh)
         return self._observation, {}
 
@@ -89,7 +100,8 @@ class EnvPool(VectorEnv):
 
     def _made(self, seeds: Any) -> Any:
         wrapped = [int(seed) % 2**31 for seed in seeds]
-        settings = {"env_type": "gymnasium", "num_envs": self.num_envs, "seed": wrapped}
+        settings: dict[str, Any] = {"episodic_life": True} if self.lives else {}
+        settings |= {"env_type": "gymnasium", "num_envs": self.num_envs, "seed": wrapped}
         pool = _envpool().make(self.name, **settings)
         _ = pool.observation_space, pool.action_space  # EnvPool makes them at the first access
         return pool
@@ -105,25 +117,26 @@ def _quiet() -> Iterator[None]:
 
 def names() -> list[str]:
     """The names of EnvPool's environments in `FAMILIES`. Raises `MissingPackageError`."""
-    _envpool()
-    specs = importlib.import_module("envpool.registration").registry.specs
-    return sorted(f"envpool/{name}" for name, (module, *_) in specs.items() if module in FAMILIES)
+    return sorted(f"envpool/{name}" for name in _specs() if _family(name) in FAMILIES)
 
 
 def make_hosted(name: str, num_envs: int, **options: Any) -> Hosted:
     """Make `num_envs` environments called `name`, such as "envpool/Hopper-v5".
 
-    Raises `ValueError` where there is none, and for all `options`. `Hosted` refuses spaces.
+    Raises `ValueError` where there is none or it has no lives, and for all `options`. `Hosted`
+    refuses spaces.
     """
     if options:
         raise ValueError(
             f"'{name}' takes no options and renders no pictures. Remove: {', '.join(options)}."
         )
     parts = envs.split(name)
-    task = parts.rest.removeprefix("envpool/")
+    lives, task = parts.rest.startswith(LIVES), parts.rest.partition("/")[2]
     if task not in _envpool().list_all_envs():
         raise unknown(name, "EnvPool", names())
-    pool = EnvPool(task, num_envs, parts.signal_names if parts.signals else ())
+    if lives and _family(task) != "envpool.atari":
+        raise ValueError(f"'{name}' is no Atari game and has no lives. Use: envpool/{task}")
+    pool = EnvPool(task, num_envs, parts.signal_names if parts.signals else (), lives)
     hosted = Hosted(pool, name)
     hosted.spec = dataclasses.replace(hosted.spec, stack=pool.stack)
     return hosted
@@ -135,6 +148,16 @@ def _placed(observation: Any, rows: np.ndarray, fresh: Any) -> Any:
     result = np.array(observation)
     result[rows] = fresh
     return result
+
+
+def _specs() -> Any:
+    _envpool()
+    return importlib.import_module("envpool.registration").registry.specs
+
+
+def _family(task: str) -> str:
+    """The module of EnvPool that has a task."""
+    return _specs()[task][0]
 
 
 def _envpool() -> Any:

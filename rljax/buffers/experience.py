@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, ClassVar, Literal, NamedTuple, TypeVar, dataclass_transform
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from rljax.agent import MEMORY, Array, EnvSpec, Step, Transition, float_fields, same_fields
@@ -97,6 +98,7 @@ class Experience:
     num_steps: int = 1  # steps of each environment in one iteration
     num_updates: int = 1  # updates in one iteration, each on its own batch
     normalise_observations: bool = False  # see `inputs`
+    clip_rewards: bool = False  # store rewards clipped to [-1, 1]
     remembers: bool = False  # batches have `extras["memory"]`, for agents with `remember`
     signals: tuple[str, ...] = ()  # of the environment, such as a cost, in a batch's `extras`
     time_feature: bool = False  # observations end with the passed share of the time limit
@@ -317,7 +319,7 @@ class Experience:
         return Transition(
             observation=observation,
             action=action,
-            reward=step.reward,
+            reward=jnp.clip(step.reward, -1.0, 1.0) if self.clip_rewards else step.reward,
             terminated=step.terminated,
             truncated=step.truncated,
             next_observation=step.next_observation,

@@ -142,7 +142,6 @@ class Replay(Experience):
     warmup_steps: int = 0  # steps of each learner without updates
     uniform_warmup: bool = True  # False: another run's policy acts in the warm-up
     draw: Draw = Uniform()  # how batches are drawn
-    clip_rewards: bool = False  # store rewards clipped to [-1, 1]
     shift: int = 0  # most pixels by which pictures are moved; 4 in DrQ
     beside_data: bool = False  # training needs a data set, too: `--data`
 
@@ -181,10 +180,7 @@ class Replay(Experience):
         self, observation: Any, action: Array, extras: dict[str, Any], step: Step
     ) -> Transition:
         stored = super().transition(observation, action, extras, step)
-        stored = stored.replace(extras={**stored.extras, **self.draw.extras(step)})
-        if not self.clip_rewards:
-            return stored
-        return stored.replace(reward=jnp.clip(step.reward, -1.0, 1.0))
+        return stored.replace(extras={**stored.extras, **self.draw.extras(step)})
 
     def store(
         self, storage: ReplayBuffer, pending: Any, transitions: Transition

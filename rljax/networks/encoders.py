@@ -15,6 +15,9 @@ The convolutions, by `EncoderSettings.encoder`:
     efficient  32 5x5 stride 5, 64 5x5 stride 5, a dense layer of 256                            [5]
     auto       nature from 36 pixels on, small below
 
+Convolutions are followed by ReLU, as in all of these papers, whatever the agent's activation is,
+which follows the dense layer.
+
 [1] Mnih et al., DQN, Nature 518, 2015
 [2] Espeholt et al., IMPALA, arXiv:1802.01561, figure 3, the large architecture
 [3] Young and Tian, MinAtar, arXiv:1903.03176
@@ -34,7 +37,6 @@ from flax import linen as nn
 from rljax import networks
 from rljax.agent import MASK, Array, EnvSpec, Number, same_fields
 from rljax.networks import (
-    ACTIVATIONS,
     Activation,
     Dense,
     Encoded,
@@ -60,7 +62,7 @@ class EncoderSettings(NamedTuple):
     """What an agent chooses for its encoder."""
 
     encoder: Kind = "auto"
-    activation: Activation = "relu"
+    activation: Activation = "relu"  # of the dense layer
     initialisation: Initialisation = "torch"
     # of the dense layer, and over channels of convolutions other than impala's [4]
     layer_norm: Norm = False
@@ -148,7 +150,7 @@ class Pictures(Module):
 
     @nn.compact
     def __call__(self, pictures: Array) -> Array:
-        act, kind = ACTIVATIONS[self.settings.activation], chosen(self.settings, pictures.shape[1:])
+        kind = chosen(self.settings, pictures.shape[1:])
         x = pictures.astype(jnp.float32)
         x = x / 255.0 if pictures.dtype == jnp.uint8 else x
         if kind == "impala":
@@ -156,18 +158,17 @@ class Pictures(Module):
                 x = self._convolution(f"stage_{i}", x, channels)
                 x = nn.max_pool(x, (3, 3), strides=(2, 2), padding="SAME")
                 for j in range(2):
-                    y = self._convolution(f"block_{i}_{j}_0", act(x), channels)
-                    x = x + self._convolution(f"block_{i}_{j}_1", act(y), channels)
-            x = act(x)
+                    y = self._convolution(f"block_{i}_{j}_0", nn.relu(x), channels)
+                    x = x + self._convolution(f"block_{i}_{j}_1", nn.relu(y), channels)
+            x = nn.relu(x)
         else:
             for i, (channels, width, stride) in enumerate(LAYERS[kind]):
                 name = f"convolution_{i}"
-                x = self._hidden(name, self._convolution(name, x, channels, width, stride, 0))
+                x = self._convolution(name, x, channels, width, stride, 0)
+                x = activated(x, "relu", self.settings.layer_norm, f"{name}_norm")
         dense = Dense(WIDTHS[kind], self.settings.initialisation, math.sqrt(2.0), name="dense")
-        return self._hidden("dense", dense(x.reshape(len(x), -1)))
-
-    def _hidden(self, name: str, x: Array) -> Array:
-        return activated(x, self.settings.activation, self.settings.layer_norm, f"{name}_norm")
+        x, norm = dense(x.reshape(len(x), -1)), self.settings.layer_norm
+        return activated(x, self.settings.activation, norm, "dense_norm")
 
     def _convolution(
         self, name: str, x: Array, channels: int, width: int = 3, stride: int = 1, padding: int = 1

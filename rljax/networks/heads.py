@@ -26,6 +26,7 @@ K is `features`, the outputs for each value; `Scalar` has no axis K. Targets are
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal, NamedTuple, Protocol
 
 import jax
@@ -37,6 +38,8 @@ from rljax.agent import Array, Metrics, Number, config, same_fields
 from rljax.requirements import AtLeast, Real, require_at_least, require_range
 
 SMOOTHING = 0.75  # sigma of HL-Gauss in bins; [5]
+CLIPPED = "critic/clipped"  # a metric: the share of targets beyond the ends of a support
+WARNED = 0.25  # the share above which a run warns
 OUTER = 4  # bins at an end, in which HL-Gauss's targets lose some of their Gaussian
 
 
@@ -66,6 +69,13 @@ class Head(Protocol):
     def target_mean(self, target: Array) -> Array:
         """The value [...] of a target."""
         ...
+
+    def clipped_mass(self, outputs: Array, reward: Array, discount: Array) -> Metrics:
+        """The probability [...] of the returns that `target` clips to the ends of the support, for
+        a head that clips any.
+        """
+        del outputs, reward, discount
+        return {}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -151,6 +161,13 @@ class Categorical(Binned):
         values = reward[..., None] + discount[..., None] * self.support
         return jax.lax.stop_gradient(self.projected(values, jax.nn.softmax(outputs)))
 
+    def clipped_mass(self, outputs: Array, reward: Array, discount: Array) -> Metrics:
+        """See `Head`."""
+        values = reward[..., None] + discount[..., None] * self.support
+        margin = 1e-3 * self.width  # above float32's rounding
+        beyond = (values < self.low - margin) | (values > self.high + margin)
+        return {CLIPPED: (jax.nn.softmax(outputs) * beyond).sum(axis=-1)}
+
 
 @dataclasses.dataclass(frozen=True)
 class TwoHot(Binned):
@@ -162,7 +179,7 @@ class TwoHot(Binned):
 
     def clipped(self, values: Array) -> Metrics:
         """The share of values beyond the ends."""
-        return {"critic/clipped": ((values < self.low) | (values > self.high)).mean()}
+        return {CLIPPED: ((values < self.low) | (values > self.high)).mean()}
 
     def target(self, outputs: Array, reward: Array, discount: Array) -> Array:
         return self.encode(reward + discount * self.mean(outputs))
@@ -267,6 +284,19 @@ def check_bins(settings: HeadSettings) -> None:
 def _check_ends(low: Any, high: Any) -> None:
     if not np.all(np.asarray(low) < np.asarray(high)):
         raise ValueError(f"--config.v-min is {low}, it must be below --config.v-max {high}.")
+
+
+def clipping(metrics: Mapping[str, Any]) -> str | None:
+    """A warning where many targets of the metrics [P] of a run are clipped, else None."""
+    shares = np.asarray(metrics.get(CLIPPED, np.nan))
+    share = np.nanmean(shares) if np.isfinite(shares).any() else 0.0
+    if share <= WARNED:
+        return None
+    return (
+        f"{share:.0%} of the targets lie beyond the ends of the critic's support and are clipped "
+        f"('{CLIPPED}'): set --config.v-min and --config.v-max to the smallest and the largest "
+        "discounted return of this task."
+    )
 
 
 Name = Literal["none", "c51", "quantile"]

@@ -7,8 +7,8 @@
     lstm   f, i, g, o: W x + U h + b                                                           [2]
            c <- sigmoid(f) * c + sigmoid(i) * tanh(g)
            h <- sigmoid(o) * tanh(c)                               output h
-    lru    lambda = exp(-exp(nu) + i exp(theta)),  gamma^2 = 1 - |lambda|^2                    [3]
-           s <- lambda * s + gamma * (B LN(x))
+    lru    lambda = exp(-exp(nu) + i exp(theta)),  exp(gamma)^2 = 1 - |lambda|^2 at the start  [3]
+           s <- lambda * s + exp(gamma) * (B LN(x))
            y = gelu(Re(C s) + D * LN(x))                           output x + W_1 y * sigmoid(W_2 y)
     gtrxl  y = gate(x, relu(attention(LN(x))))                     output gate(y, relu(MLP(LN(y))))
     iru    the torso's equations from the last c and from h = 0    output h

@@ -238,7 +238,9 @@ def preset_online(agent: str, environment: str | None, *data: str | None) -> dic
 def _matching(sections: Mapping[str, Any], environment: str | None, *data: str | None) -> list[str]:
     """The matching patterns, the most specific last."""
     environment = None if environment is None else envs.without_arguments(environment)
-    names = [] if environment is None else [environment, envs.task(environment)]
+    names = []
+    if environment is not None:
+        names = [environment, envs.split(environment).rest, envs.task(environment)]
     names += [name for name in data if name is not None]
     matching = (x for x in sections if any(fnmatch.fnmatchcase(name, x) for name in names))
     return sorted(matching, key=lambda x: (x in data, x == environment, len(x)))

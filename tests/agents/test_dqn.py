@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from rljax import networks
-from rljax.agent import EnvSpec, Transition
+from rljax.agent import MASK, EnvSpec, Part, Transition
 from rljax.agents import dqn
 from rljax.networks import torsos
 from tests.agents import reference
@@ -356,6 +356,25 @@ def test_softmax_draws_by_the_values() -> None:
     )
     np.testing.assert_allclose(drawn, expected, atol=0.01)
     assert act(state, observation, KEY, config, explore=False)[0].tolist() == [q.argmax()] * 40_000
+
+
+def test_the_target_of_a_softmax_is_that_of_the_allowed_actions() -> None:
+    """L(alpha) with log(n / 2) for n allowed actions, and the entropy over these."""
+    parts = (Part(MASK, (ACTIONS,), "bool"), Part("state", (3,)))
+    spec = EnvSpec("test/Masked-v0", (), ACTIONS, discrete=True, parts=parts)
+    config, batch = dataclasses.replace(CONFIG, exploration="softmax"), transitions()
+    mask = jnp.arange(ACTIONS) < 3
+    masks = jnp.broadcast_to(mask, (len(batch.reward), ACTIONS))
+    now, later = ({"state": x, MASK: masks} for x in (batch.observation, batch.next_observation))
+    state = reference.state(dqn, spec, config)
+    batch = batch.replace(observation=now, next_observation=later)
+    metrics = update(state, batch, KEY, 0, config)[1]
+    q = np.asarray(dqn.values(state.critic, now, state, config), np.float64)[:, :3]
+    alpha = np.exp(float(state.log_temperature.parameters))
+    p = np.exp(q / alpha) / np.exp(q / alpha).sum(axis=1, keepdims=True)
+    entropy = -(p * np.log(p)).sum(axis=1)
+    expected = np.square(entropy - np.log(3 / 2)).mean()
+    np.testing.assert_allclose(metrics["temperature/loss"], expected, rtol=1e-4)
 
 
 def test_temperature_finds_its_entropy() -> None:

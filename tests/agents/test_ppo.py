@@ -386,3 +386,40 @@ def test_presets_of_brax_are_its_own(task: str) -> None:
     assert config.batch_size == rows * unroll
     assert config.num_steps * config.num_envs == minibatches * config.batch_size
     assert config.num_steps % unroll == 0
+
+
+@pytest.mark.parametrize("task", ["atari/Pong", "envpool-lives/Pong-v5"])
+def test_presets_of_atari_are_those_of_cleanrl(task: str) -> None:
+    """ppo_atari.py: the values of `Args`, Adam's eps, and the network of `Agent`."""
+    config = registry.preset("ppo", ppo, task)
+    ppo.experience(config).check()
+    expected = {
+        "learning_rate": 2.5e-4,
+        "decay_steps": 1.0,  # anneal_lr
+        "num_envs": 8,
+        "num_steps": 128,
+        "discount": 0.99,
+        "trace_decay": 0.95,
+        "batch_size": 8 * 128 // 4,  # num_minibatches
+        "num_epochs": 4,
+        "normalise_advantages": True,
+        "clip_ratio": 0.1,
+        "clip_values": True,
+        "entropy_cost": 0.01,
+        "value_cost": 0.5,
+        "max_grad_norm": 0.5,
+        "adam_epsilon": 1e-5,
+        "clip_rewards": True,  # ClipRewardEnv: signs of whole numbers
+        "normalise_rewards": False,
+        "normalise_observations": False,
+        "recompute_advantages": False,
+        "initialisation": "orthogonal",
+    }
+    assert {name: getattr(config, name) for name in expected} == expected
+    assert ppo.experience(config).clip_rewards
+    spec = EnvSpec("test/Atari-v0", (84, 84, 4), 6, discrete=True, observation_dtype="uint8")
+    state = jax.eval_shape(lambda key: ppo.init(key, spec, config), KEY)
+    shapes = [x.shape for x in jax.tree.leaves(state.actor_critic.parameters) if len(x.shape) > 1]
+    convolutions = [(8, 8, 4, 32), (4, 4, 32, 64), (3, 3, 64, 64)]
+    assert sorted(shapes) == sorted([*convolutions, (64 * 7 * 7, 512), (512, 6), (512, 1)])
+    assert config.activation == "relu"

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from rljax import agent
 from rljax.agent import MASK, EnvSpec, Part, Transition
 from rljax.agents import pqn
 from rljax.training import registry
@@ -373,11 +374,62 @@ def test_what_cannot_work_is_named(spec: EnvSpec, changes: dict[str, Any], messa
 
 
 @pytest.mark.parametrize(
-    "task", ["gymnax/Breakout-MinAtar", "gymnax/CartPole-v1", "CartPole-v1", "atari/Pong"]
+    "task",
+    [
+        "gymnax/Breakout-MinAtar",
+        "gymnax/CartPole-v1",
+        "CartPole-v1",
+        "atari/Pong",
+        "envpool-lives/Pong-v5",
+    ],
 )
 def test_presets_are_those_of_the_authors(task: str) -> None:
     config = registry.preset("pqn", pqn, task)
     pqn.experience(config).check()
     rows = config.num_envs * config.num_steps
     assert rows // config.batch_size == (16 if "CartPole" in task else 32)  # their NUM_MINIBATCHES
-    assert (config.decay_steps is None) == ("atari" in task)
+    assert (config.decay_steps is None) == ("Pong" in task)
+    assert pqn.experience(config).clip_rewards == ("Pong" in task)  # their reward_clip
+
+
+def test_the_preset_for_memory_is_the_authors() -> None:
+    """purejaxql, pqn_rnn_memory_chain.yaml."""
+    config = registry.preset("pqn", pqn, 'gymnax/MemoryChain-bsuite?{"memory_length": 100}')
+    pqn.experience(config).check()
+    expected = {
+        "num_envs": 32,
+        "num_steps": 128,
+        "epsilon_start": 1.0,
+        "epsilon_end": 0.01,
+        "epsilon_steps": 0.1,
+        "batch_size": 32 * 128 // 16,  # NUM_MINIBATCHES
+        "num_epochs": 4,
+        "hidden": (256, 256),
+        "memory": "gru",
+        "memory_hidden": (256,),
+        "memory_span": None,
+        "layer_norm": True,
+        "learning_rate": 1e-3,
+        "decay_steps": None,
+        "max_grad_norm": 10.0,
+        "reward_scale": 1.0,
+        "discount": 0.99,
+        "trace_decay": 0.95,
+    }
+    assert {name: getattr(config, name) for name in expected} == expected
+
+
+def test_rewards_are_stored_clipped() -> None:
+    parts = {name: jnp.zeros((1, 3), bool) for name in ("terminated", "truncated")}
+    step = agent.Step(
+        observation=jnp.zeros((1, 3, 2)),
+        next_observation=jnp.zeros((1, 3, 2)),
+        reward=jnp.array([[-7.0, 0.5, 4.0]]),
+        episode_return=jnp.zeros((1, 3)),
+        episode_length=jnp.zeros((1, 3), jnp.int32),
+        **parts,
+    )
+    for clips, expected in ((True, [-1.0, 0.5, 1.0]), (False, [-7.0, 0.5, 4.0])):
+        declared = pqn.experience(dataclasses.replace(CONFIG, clip_rewards=clips))
+        stored = declared.transition(step.observation, jnp.zeros((1, 3), jnp.int32), {}, step)
+        np.testing.assert_array_equal(stored.reward[0], expected)

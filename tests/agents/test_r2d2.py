@@ -17,6 +17,7 @@ from rljax.agent import MASK, MEMORY, EnvSpec, Part, Transition
 from rljax.agents import r2d2
 from rljax.networks import memories
 from rljax.runs import run
+from rljax.training import registry
 from tests.agents import reference
 from tests.agents.features.test_memory import sigmoid
 from tests.helpers import small_runs
@@ -189,7 +190,10 @@ class Reference:
             )
 
         def loss(p: Any) -> float:
-            return float((batch.extras["weight"] * np.square(values(p) - target)).mean() / 2)
+            # Acme, agents/jax/r2d2/learning.py: 0.5 * square(td).sum(axis=0), then the weights
+            # and the mean over sequences.
+            of_sequences = np.square(values(p) - target).sum(axis=0) / 2
+            return float((batch.extras["weight"] * of_sequences).mean())
 
         q = values(self.critic)
         error = np.abs(q - target)
@@ -198,7 +202,9 @@ class Reference:
         metrics |= {"critic/target": np.mean([self.unsquash(x) for x in target.ravel()])}
         eta = config.priority_max
         metrics |= {"priorities": eta * error.max(axis=0) + (1 - eta) * error.mean(axis=0)}
-        gradient = reference.limited(reference.differences(loss, self.critic), config.max_grad_norm)
+        gradient = reference.differences(loss, self.critic)
+        if config.max_grad_norm:
+            gradient = reference.limited(gradient, config.max_grad_norm)
         self.critic = self.adam.step(self.critic, gradient)
         rate = config.target_rate
         self.target = [
@@ -245,7 +251,8 @@ def test_each_environment_explores_by_its_rank() -> None:
     state = fresh(CONFIG)
     expected = [0.4 ** (1.0 + 7.0 * i / 4) for i in range(5)]
     np.testing.assert_allclose(r2d2.epsilon(state, (5,), CONFIG), expected, rtol=1e-5)
-    np.testing.assert_allclose(r2d2.epsilon(state, (1,), CONFIG), [0.4], rtol=1e-6)
+    np.testing.assert_allclose(r2d2.epsilon(state, (1,), CONFIG), [0.4**4.5], rtol=1e-5)
+    np.testing.assert_allclose(r2d2.epsilon(state, (), CONFIG), 0.4**4.5, rtol=1e-5)
     observation = jnp.broadcast_to(jnp.ones(3), (3000, 5, 3))
     explored, _, _ = act(state, observation, KEY, CONFIG, explore=True)
     greedy, _, _ = act(state, observation, KEY, CONFIG, explore=False)
@@ -316,6 +323,41 @@ def test_targets_look_at_allowed_actions_alone() -> None:
 def test_settings_that_cannot_work_are_refused(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         agent.check(r2d2, SPEC, dataclasses.replace(CONFIG, **changes))
+
+
+@pytest.mark.parametrize(
+    "task", ["with-last-step/atari-games/Pong", "with-last-step/envpool/Pong-v5"]
+)
+def test_the_preset_of_atari_is_the_papers(task: str) -> None:
+    """Kapturowski et al., section 2.3 and the table of hyperparameters in the appendix."""
+    config = registry.preset("r2d2", r2d2, task)
+    r2d2.experience(config).check()
+    expected = {
+        "num_envs": 256,
+        "length": 80,
+        "burn_in": 40,
+        "overlap": 40,
+        "replay_size": 4_000_000,
+        "priority_exponent": 0.9,
+        "priority_max": 0.9,
+        "correction": 0.6,
+        "discount": 0.997,
+        "n_step": 5,
+        "batch_size": 64,
+        "learning_rate": 1e-4,
+        "adam_epsilon": 1e-3,
+        "max_grad_norm": 0.0,
+        "target_every": 2_500,
+        "rescale_slope": 1e-3,
+        "memory": "lstm",
+        "memory_hidden": (512,),
+        "hidden": (),
+        "head_hidden": (512,),
+        "dueling": True,
+        "double": True,
+    }
+    assert {name: getattr(config, name) for name in expected} == expected
+    assert not r2d2.experience(config).clip_rewards
 
 
 def test_continuous_actions_are_refused() -> None:

@@ -5,13 +5,17 @@ and the arguments of gymnax's environments.
 from __future__ import annotations
 
 import re
+import warnings
+from typing import Any
 
+import gymnasium
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from rljax import envs
+from rljax.envs import partial
 
 pytest.importorskip("gymnax")
 CHAIN = 'gymnax/MemoryChain-bsuite?{"memory_length": 3}'
@@ -56,6 +60,59 @@ def test_a_part_is_hidden_on_the_host() -> None:
     np.testing.assert_array_equal(part.step(action).observation, after)
     whole.close()
     part.close()
+
+
+VELOCITIES = ("qvel", "cvel", "ten_velocity")  # parts of Gymnasium's observations
+
+
+@pytest.mark.parametrize(
+    "task", ["Ant", "Humanoid", "Hopper", "Walker2d", "HalfCheetah", "Swimmer", "InvertedPendulum"]
+)
+def test_exactly_the_velocities_are_hidden(task: str) -> None:
+    """Gymnasium says itself what its observations consist of, in their order."""
+    environment = gymnasium.make(f"{task}-v5")
+    structure: Any = environment.unwrapped.observation_structure  # pyright: ignore[reportAttributeAccessIssue]
+    parts = [
+        name for name, size in structure.items() if name != "skipped_qpos" for _ in range(size)
+    ]
+    shown = [i for i, name in enumerate(parts) if name not in VELOCITIES]
+    size = environment.observation_space.shape[0]  # pyright: ignore[reportOptionalSubscript]
+    assert len(parts) == size
+    name = f"{task}-v5"
+    np.testing.assert_array_equal(partial.visible("without-velocities/", name, size), shown)
+    environment.close()
+
+
+def test_a_humanoid_of_version_4_hides_the_velocities_of_joints_and_bodies() -> None:
+    pytest.importorskip("mujoco")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        environment = gymnasium.make("Humanoid-v4")
+    environment.reset(seed=0)
+    observation = environment.step(environment.action_space.sample())[0]
+    hidden = np.ones(len(observation), bool)
+    hidden[partial.visible("without-velocities/", "Humanoid-v4", len(observation))] = False
+    data: Any = environment.unwrapped.data  # pyright: ignore[reportAttributeAccessIssue]
+    expected = np.concatenate([data.qvel, data.cvel.ravel()])
+    np.testing.assert_array_equal(observation[hidden], expected)
+    environment.close()
+
+
+def test_a_double_pendulum_shows_the_forces_of_its_constraints() -> None:
+    environment = gymnasium.make("InvertedDoublePendulum-v5")
+    environment.reset(seed=0)
+    observation = environment.step(environment.action_space.sample())[0]
+    shown = partial.visible("without-velocities/", "InvertedDoublePendulum-v5", len(observation))
+    data: Any = environment.unwrapped.data  # pyright: ignore[reportAttributeAccessIssue]
+    angles = [np.sin(data.qpos[1:]), np.cos(data.qpos[1:])]
+    expected = np.concatenate([data.qpos[:1], *angles, data.qfrc_constraint[:1]])
+    np.testing.assert_array_equal(observation[shown], expected)
+    environment.close()
+
+
+def test_other_layouts_of_a_known_task_are_refused() -> None:
+    with pytest.raises(ValueError, match="it is not known which numbers of 'Hopper-v5'"):
+        partial.visible("without-velocities/", "Hopper-v5", 12)
 
 
 def test_names_with_hidden_parts() -> None:

@@ -184,14 +184,18 @@ def test_convolutions_equal_those_of_xla(size: int, channels: int, width: int, s
 
 
 @pytest.mark.slow_after(1)
-@pytest.mark.parametrize("norm", [False, True, "plain", "last"])
-def test_small_equals_numpy(norm: Any) -> None:
-    """16 3x3, then a dense layer of 128; each normalised over its channels,
-    before or after relu.
+@pytest.mark.parametrize(
+    ("norm", "activation"),
+    [(False, "relu"), (True, "relu"), ("plain", "relu"), ("last", "relu"), (False, "tanh")],
+)
+def test_small_equals_numpy(norm: Any, activation: Any) -> None:
+    """16 3x3, then a dense layer of 128; each normalised over its channels, before or after the
+    activation, which is relu for convolutions.
     """
     spec = pictures(5, 4, 2, dtype="float32")
     observation = drawn(spec, 3)
-    network = filled(encoders.encoder(spec, EncoderSettings("small", layer_norm=norm)), observation)
+    chosen = EncoderSettings("small", activation, layer_norm=norm)
+    network = filled(encoders.encoder(spec, chosen), observation)
     given = jax.tree.map(lambda x: np.asarray(x, np.float64), network.params["pictures"])
 
     def hidden(x: np.ndarray, name: str) -> np.ndarray:
@@ -208,7 +212,7 @@ def test_small_equals_numpy(norm: Any) -> None:
 
         if norm in (True, "plain"):
             x = normed(x)
-        x = np.maximum(x, 0.0)
+        x = np.tanh(x) if (name, activation) == ("dense", "tanh") else np.maximum(x, 0.0)
         return normed(x) if norm == "last" else x
 
     x, kernel = np.asarray(observation, np.float64), given["convolution_0_kernel"]

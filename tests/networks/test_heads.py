@@ -240,6 +240,43 @@ def test_hl_gauss_spreads_a_value_as_the_paper_does(low: float, high: float) -> 
         np.testing.assert_allclose(found[likely], expected[likely], rtol=1e-3)
 
 
+def test_the_mass_beyond_the_ends_is_counted() -> None:
+    """Three atoms -1, 0, 1 with probabilities 0.2, 0.3, 0.5."""
+    head = heads.Categorical(3, -1.0, 1.0)
+    outputs = jnp.log(jnp.array([[0.2, 0.3, 0.5]] * 4))
+    reward, discount = jnp.array([0.0, 0.5, -2.5, 1.5]), jnp.array([1.0, 1.0, 1.0, 0.0])
+    mass = head.clipped_mass(outputs, reward, discount)["critic/clipped"]
+    np.testing.assert_allclose(mass, [0.0, 0.5, 1.0, 1.0], atol=1e-6)
+    target = head.target(outputs, reward, discount)
+    np.testing.assert_allclose(target[2], [1.0, 0.0, 0.0], atol=1e-6)
+    of_returns = heads.Categorical(51, 0.0, 100.0)  # rewards of 1 and a discount of 0.99
+    highest = jnp.full((1, 51), -1e9).at[0, -1].set(0.0)
+    share = of_returns.clipped_mass(highest, jnp.ones(1), jnp.full(1, 0.99))["critic/clipped"]
+    assert share == 0.0, "100 = 1 + 0.99 x 100 is the end itself"
+    for head in (heads.Scalar(), heads.Quantile(3)):
+        assert head.clipped_mass(outputs, reward, discount) == {}
+
+
+@pytest.mark.parametrize(
+    ("metrics", "percent"),
+    [
+        ({}, None),
+        ({"critic/clipped": np.array([0.2])}, None),
+        ({"critic/clipped": np.array([np.nan, np.nan])}, None),
+        ({"critic/clipped": np.array([0.9, np.nan, 0.3])}, "60%"),
+    ],
+)
+def test_a_run_warns_where_many_targets_are_clipped(
+    metrics: dict[str, Any], percent: str | None
+) -> None:
+    warning = heads.clipping(metrics)
+    if percent is None:
+        assert warning is None
+    else:
+        assert str(warning).startswith(f"{percent} of the targets lie beyond")
+        assert "--config.v-min" in str(warning)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("head", [heads.TwoHot(BINS, *ENDS), heads.HLGauss(BINS, *ENDS)])
 def test_a_classified_value_is_the_mean_of_its_classes(head: heads.TwoHot) -> None:

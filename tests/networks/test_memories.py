@@ -103,14 +103,12 @@ def lstm(p: Any, layer: int, x: np.ndarray, memory: Any) -> tuple[np.ndarray, An
 
 
 def lru(p: Any, layer: int, x: np.ndarray, memory: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """One step of one block, in complex numbers."""
+    """One step of one block, in complex numbers: arXiv:2303.06349, appendix A, `forward`."""
     p = p[f"block_{layer}"]
     decay = np.exp(-np.exp(p["nu"]) + 1j * np.exp(p["theta"]))
     z = normed(x, p["norm"])
     state = decay * (memory[0] + 1j * memory[1])
-    state = state + np.sqrt(1.0 - np.abs(decay) ** 2) * (
-        z @ (p["input_real"] + 1j * p["input_imaginary"])
-    )
+    state = state + np.exp(p["gamma"]) * (z @ (p["input_real"] + 1j * p["input_imaginary"]))
     y = gelu((state @ (p["output_real"] + 1j * p["output_imaginary"])).real + p["skip"] * z)
     return x + dense(y, p["value"]) * sigmoid(dense(y, p["gate"])), np.stack(
         [state.real, state.imag]
@@ -339,6 +337,28 @@ def test_batches_without_a_memory_are_seen_row_by_row() -> None:
     jax.tree.map(np.testing.assert_array_equal, seen, (network(X), network(NEXT)))
     np.testing.assert_array_equal(memories.embedded(network, batch), network(X))
     np.testing.assert_array_equal(memories.embedded(None, batch), X)
+
+
+@pytest.mark.parametrize("span", [None, 50])
+def test_the_scale_of_an_lru_starts_as_in_its_paper_and_is_learnt(span: int | None) -> None:
+    """arXiv:2303.06349, appendix A: gamma_log = log sqrt(1 - |lambda|^2), one of the parameters."""
+    chosen = settings("lru", 1, memory_span=span)
+    network, _ = memories.create(networks.MLP((), None), chosen, jax.random.key(0), jnp.zeros(SIZE))
+
+    def block(params: Any) -> Any:
+        (core,) = (part for part in params.values() if "block_0" in part)
+        return core["block_0"]
+
+    params = jax.tree.map(lambda x: np.asarray(x, np.float64), block(network.params))
+    size = np.abs(np.exp(-np.exp(params["nu"]) + 1j * np.exp(params["theta"])))
+    np.testing.assert_allclose(params["gamma"], np.log(np.sqrt(1.0 - size**2)), atol=1e-4)
+    before = jax.tree.map(jnp.ones_like, memories.initial(chosen))
+
+    def output(params: Any) -> jax.Array:
+        return memories.step(network.replace(params=params), jnp.ones(SIZE), before)[0].sum()
+
+    gradient = jax.jit(jax.grad(output))(network.params)
+    assert np.all(np.asarray(block(gradient)["gamma"]) != 0.0)
 
 
 @pytest.mark.slow

@@ -180,6 +180,11 @@ def environments() -> tuple[tuple[str, ...], tuple[str, ...]]:
     missing = tuple(
         family.partition(" ")[0] + "/" for family, names in families.items() if not names
     )
+    if "envpool/" in missing:
+        missing += ("envpool-lives/",)
+    families["lives"] = [
+        name.replace("envpool/", "envpool-lives/", 1) for name in families.get("envpool", [])
+    ]
     families |= datasets.names()
     return tuple(name for names in families.values() for name in names), missing
 
@@ -230,7 +235,8 @@ def applies(section: str) -> bool:
     """
     known, missing = environments()
     module = section.partition(":")[0]
-    if section.startswith(missing) or (
+    pattern = section.partition("/")[0] + "/"
+    if any(fnmatch.fnmatchcase(family, pattern) for family in missing) or (
         module in envs.PACKAGES and importlib.util.find_spec(module) is None
     ):
         return True
@@ -424,3 +430,5 @@ def test_rainbow_is_a_variant_of_dqn() -> None:
         atari = registry.preset("dqn", dqn, "atari-sticky/Pong", variant=name)
         assert atari.clip_rewards
         assert atari.num_steps == {"rainbow": 4, "rainbow-100k": 1}[name]
+        for game in ("envpool/Pong-v5", "envpool-lives/Pong-v5", "with-last-step/envpool/Pong-v5"):
+            assert registry.preset("dqn", dqn, game, variant=name) == atari

@@ -13,7 +13,6 @@ Adam moves log alpha in both. For a softmax of values:
 
 from __future__ import annotations
 
-import math
 from typing import Annotated, Any, Literal, NamedTuple
 
 import jax.numpy as jnp
@@ -90,10 +89,16 @@ def softmax(log_temperature: Array, q: Array) -> distributions.Distribution:
     return distributions.categorical(q / jnp.maximum(jnp.exp(log_temperature), 1e-6))
 
 
-def softmax_loss(log_temperature: Array, q: Array, target_entropy: Number | None) -> Loss:
-    """The last L(alpha) for values [B, A]; a target of None is log(A / 2), as in [2]'s code."""
+def softmax_loss(
+    log_temperature: Array, q: Array, mask: Array | None, target_entropy: Number | None
+) -> Loss:
+    """The last L(alpha) for values [B, A] and the `mask` [B, A] of allowed actions, if any.
+
+    A target of None is log(n / 2) for n allowed actions, as in [2]'s code, where n is A.
+    """
     if target_entropy is None:
-        target_entropy = math.log(q.shape[-1] / 2)
+        number = q.shape[-1] if mask is None else jnp.maximum(mask.sum(axis=-1), 1)
+        target_entropy = jnp.log(number / 2)
     entropy = softmax(log_temperature, q).entropy()  # [B]
     loss = jnp.square(entropy - target_entropy).mean()
     return loss, {
@@ -101,3 +106,12 @@ def softmax_loss(log_temperature: Array, q: Array, target_entropy: Number | None
         "temperature/value": jnp.exp(log_temperature),
         "actor/entropy": entropy.mean(),
     }
+
+
+def softmax_step(
+    log_temperature: Trained, q: Array, mask: Array | None, config: Any
+) -> tuple[Trained, Metrics]:
+    """log alpha [] after one step of `softmax_loss`, and metrics; `config` as in `create`."""
+    settings = TemperatureSettings.of(config)
+    adam = optax.adam(settings.temperature_lr)
+    return log_temperature.step(adam, softmax_loss, q, mask, settings.target_entropy)

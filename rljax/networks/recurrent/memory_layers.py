@@ -294,7 +294,6 @@ class LRUBlock(Module):
         rate = jnp.exp(self.param("nu", _rates, (width,), self.span))
         phase = jnp.exp(self.param("theta", _phases, (width,)))
         decay = jnp.exp(-rate + 1j * phase)
-        scale = jnp.sqrt(-jnp.expm1(-2.0 * rate))  # gamma
 
         def weights(name: str, inputs: int) -> list[Array]:
             spread = nn.initializers.normal(1.0 / math.sqrt(inputs))
@@ -303,6 +302,9 @@ class LRUBlock(Module):
 
         inputs, outputs = weights("input", 2 * width), weights("output", width)
         skip = self.param("skip", nn.initializers.normal(1.0), (width,))
+        # 1 / std of the states of white noise, at the start [1, section 3.4]
+        log_scale = self.param("gamma", lambda *_: 0.5 * jnp.log(-jnp.expm1(-2.0 * rate)), (width,))
+        scale = jnp.exp(log_scale)
         value = Dense(width, self.initialisation, name="value")
         gate = Dense(width, self.initialisation, name="gate")
 

@@ -14,6 +14,7 @@ import numpy as np
 from rljax import envs
 from rljax.distributed import devices
 from rljax.envs.environment import EnvironmentFailed
+from rljax.networks import heads
 from rljax.system import hardware, runtime
 from rljax.training import configuration, population, schedules
 from rljax.training.drivers.driver import ChunkReport, Driver
@@ -225,6 +226,9 @@ class Training:
             self._told.add("endless")
         elif self.stage.num_envs:
             self._warn_of_endless_episodes()
+        clipping = heads.clipping(metrics)
+        if clipping is not None:
+            self._warn_once("clipping", clipping)
         line = {
             "step": self.step,
             "update": self.updates,

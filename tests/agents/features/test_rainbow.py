@@ -125,6 +125,10 @@ class Reference:
             "critic/target": value.mean(),
             "actor/epsilon": 1.0 + (config.epsilon_end - 1.0) * min(step / 30, 1),
         }
+        if config.distribution == "c51":
+            values = reward[:, None] + discount[:, None] * self.support
+            beyond = (values < config.v_min - 1e-6) | (values > config.v_max + 1e-6)
+            metrics |= {"critic/clipped": (softmax(following) * beyond).sum(axis=-1).mean()}
         if config.distribution == "c51":  # the divergence, without the target's own entropy
             safe = np.where(target > 0, target, 1.0)
             return metrics, losses + (target * np.log(safe)).sum(axis=-1)

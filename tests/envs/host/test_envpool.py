@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -29,6 +31,39 @@ def test_games_show_stacks_of_pictures() -> None:
         observation, ends = step.observation, ends + ended.sum()
     games.close()
     assert ends > 3, "the test has seen games begin anew"
+
+
+def test_lives_are_episodes_of_one_game(monkeypatch: pytest.MonkeyPatch) -> None:
+    """EnvPool counts the lives itself: an episode begins with those that the last one left."""
+    games = envs.make_hosted("envpool-lives/Breakout-v5", 2)
+    step, counts = games.vector_env.step, np.zeros(2)
+
+    def recorded(actions: Any) -> Any:
+        result = step(actions)
+        counts[:] = result[4]["lives"]
+        return result
+
+    monkeypatch.setattr(games.vector_env, "step", recorded)
+    assert games.spec.stack == 1, "the first pictures of a life are the last of another"
+    games.reset([3, 4])
+    generator, lives, begun = np.random.default_rng(0), [5, 5], []
+    for _ in range(400):
+        ended = games.step(generator.integers(4, size=2, dtype=np.int32)).terminated
+        for i in np.flatnonzero(ended):
+            assert counts[i] == lives[i] - 1
+            lives[i] = int(counts[i]) or 5
+            begun.append(lives[i])
+    games.close()
+    assert {1, 2, 3, 4, 5} <= set(begun)
+
+
+def test_lives_are_of_atari_games_and_evaluations_play_whole_games() -> None:
+    assert envs.evaluated("envpool-lives/Pong-v5") == "envpool/Pong-v5"
+    assert envs.evaluated("with-last-step/envpool-lives/Pong-v5") == (
+        "with-last-step/envpool/Pong-v5"
+    )
+    with pytest.raises(ValueError, match=r"no Atari game .*Use: envpool/Hopper-v4"):
+        envs.make_hosted("envpool-lives/Hopper-v4", 1)
 
 
 def test_numbers_in_info_become_signals() -> None:

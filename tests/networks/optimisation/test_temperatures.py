@@ -44,6 +44,22 @@ def test_target_is_a_share_of_the_actions_size(changes: dict[str, Any], target: 
     np.testing.assert_allclose(loss, 0.75)
 
 
+def test_targets_of_a_softmax_count_the_allowed_actions() -> None:
+    """The published target log(A / 2), with the allowed actions of each state as A."""
+    mask = jnp.array([[True] * 4, [True, True, False, False], [False, True, False, False]])
+    q = jnp.where(mask, 0.0, -1e9)
+    entropies = [np.log(4.0), np.log(2.0), 0.0]
+    targets = [np.log(4 / 2), np.log(2 / 2), np.log(1 / 2)]
+    loss, metrics = temperatures.softmax_loss(jnp.zeros(()), q, mask, None)
+    expected = np.square(np.subtract(entropies, targets)).mean()
+    np.testing.assert_allclose(loss, expected, rtol=1e-5)
+    np.testing.assert_allclose(metrics["actor/entropy"], np.mean(entropies), rtol=1e-5)
+    loss, _ = temperatures.softmax_loss(jnp.zeros(()), q[:1], None, None)
+    np.testing.assert_allclose(loss, (np.log(4.0) - np.log(2.0)) ** 2, rtol=1e-5)
+    loss, _ = temperatures.softmax_loss(jnp.zeros(()), q[:1], mask[:1], 0.5)
+    np.testing.assert_allclose(loss, (np.log(4.0) - 0.5) ** 2, rtol=1e-5)
+
+
 @pytest.mark.parametrize("learns", [True, False])
 def test_moves_only_where_it_is_learnt(learns: bool) -> None:
     settings = TemperatureSettings(temperature_lr=0.1, learn_temperature=learns)
