@@ -122,9 +122,9 @@ def select(
     if len(returns) < 2 or not criteria:
         raise ValueError(
             f"{len(returns)} runs to choose from, and {len(judges)} that judge one of them: a "
-            "choice needs two runs or more and a criterion. Judge each run by: rljax train fqe --data "
-            "DATA --base RUN, and name all folders; or name data that they have not learnt from: "
-            "--validation DATA"
+            "choice needs two runs or more and a criterion. Judge each run by: rljax train fqe "
+            "--data DATA --base RUN, and name all folders; or name data that they have not learnt "
+            "from: --validation DATA"
         )
     table = {
         path: {name: x[path] for name, x in {"return": returns, **criteria}.items() if path in x}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import re
 import textwrap
 from pathlib import Path
 
@@ -69,3 +70,15 @@ def test_other_formats_are_named(tmp_path: Path, folder: str, file: str, words: 
     path.write_bytes(b"{}")
     with pytest.raises(ValueError, match=words):
         datasets.load(str(tmp_path / folder if folder else path))
+
+
+def test_the_manual_writes_a_sound_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    page = (Path(__file__).parents[3] / "docs" / "datasets.md").read_text(encoding="utf-8")
+    (code,) = (
+        block for block in re.findall(r"```python\n(.*?)```", page, re.S) if "savez" in block
+    )
+    monkeypatch.chdir(tmp_path)
+    exec(code, {})
+    dataset = datasets.load("logs.npz")
+    assert dataset.lengths().tolist() == [50, 50, 50, 50]
+    assert {x.name for x in datasets.check(dataset)} <= {"no_terminals", "actions_at_bounds"}
