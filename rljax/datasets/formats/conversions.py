@@ -6,10 +6,10 @@ from pathlib import Path
 
 PICKLES = (".pkl", ".pickle", ".p", ".pt", ".pth", ".joblib")
 TABLES = {".csv": ",", ".tsv": r"\t"}
+SAVE = "with np.savez: observations, actions, rewards, terminals, timeouts."
 
 TABLE = """\
-'{name}' is a table, which is not read. Write its columns, one row for each step, as a .npz file, \
-in Python:
+'{name}' is a table, which is not read. Write its columns, one row for each step, in Python:
     import numpy as np
     t = np.genfromtxt({path!r}, delimiter='{delimiter}', names=True)
     np.savez({new!r},
@@ -20,7 +20,7 @@ in Python:
 """
 PICKLE = """\
 '{name}' is a pickle. Pickles are not loaded, because that runs whatever code they contain. If you \
-trust its source, write its arrays as a .npz file; for a list of episodes, in Python:
+trust its source, write its arrays; for a list of episodes, in Python:
     import numpy as np
     episodes = np.load({path!r}, allow_pickle=True)
     keys = 'observations', 'actions', 'rewards', 'terminals', 'next_observations'
@@ -28,30 +28,21 @@ trust its source, write its arrays as a .npz file; for a list of episodes, in Py
         episode_lengths=[len(e['rewards']) for e in episodes])\
 """
 PARQUET = """\
-'{name}' is in Parquet, which is not read. Read it with pandas.read_parquet, and write its columns \
-with np.savez: observations, actions, rewards, terminals, timeouts.\
+'{name}' is in Parquet, which is not read. Read it with pandas.read_parquet, and write the columns \
 """
 LEROBOT = """\
-'{name}' is a LeRobot data set, which is not read. Read its data/*/*.parquet in order with \
-pandas.read_parquet, and write the columns with np.savez: observation.state as observations, \
-action as actions, next.reward as rewards, next.success (if any) as terminals, and as timeouts 1 \
-in the last row of each episode_index.\
+'{name}' is LeRobot's, which is not read. Read its data/*/*.parquet with pandas.read_parquet, and \
+write the columns with np.savez: observation.state as observations, action as actions, next.reward \
+as rewards, next.success as terminals, and as timeouts 1 in the last row of each episode_index.\
 """
 RLDS = """\
-'{name}' is in RLDS, which is not read. Read it with \
-tensorflow_datasets.builder_from_directory({folder!r}).as_dataset(), and write all steps but those \
-with is_last, whose action is none, with np.savez: observation as observations, that of the step \
-behind it as next_observations, action as actions, reward as rewards; where that step has is_last, \
-its is_terminal as terminals, else 1 as timeouts.\
+'{name}' is in RLDS, which is not read. Read it with tensorflow_datasets' builder_from_directory, \
+and write all steps but those with is_last, whose action is none, with np.savez: observation, that \
+of the step behind it as next_observations, action, reward; and where that step has is_last, its \
+is_terminal as terminals, else 1 as timeouts.\
 """
-MINARI = """\
-'{name}' is a folder of Minari's. Name it minari/NAME, with the folder below \
-$MINARI_DATASETS_PATH or ~/.minari/datasets as NAME.\
-"""
-ARRAY = """\
-'{name}' holds one array. Write all arrays of a data set to one file with np.savez: observations, \
-actions, rewards, terminals, timeouts.\
-"""
+ARRAY = "'{name}' holds one array. Write all arrays of a data set to one file "
+MINARI = "'{name}' is a folder of Minari's: name it minari/NAME, NAME below $MINARI_DATASETS_PATH."
 
 
 def advice(path: Path) -> str | None:
@@ -59,12 +50,12 @@ def advice(path: Path) -> str | None:
     if not path.exists():
         return None
     text = _text(path)
-    new = path.with_suffix(".npz").name
-    delimiter = TABLES.get(path.suffix.lower())
-    folder = str(path if path.is_dir() else path.parent)
-    values = {"name": path.name, "path": str(path), "folder": folder}
-    values |= {"new": new, "delimiter": delimiter}
-    return text and text.format(**values)
+    return text and text.format(
+        name=path.name,
+        path=str(path),
+        new=path.with_suffix(".npz").name,
+        delimiter=TABLES.get(path.suffix.lower()),
+    )
 
 
 def _text(path: Path) -> str | None:
@@ -81,4 +72,4 @@ def _text(path: Path) -> str | None:
         return PICKLE
     if ".tfrecord" in path.name:
         return RLDS
-    return {".parquet": PARQUET, ".npy": ARRAY}.get(suffix)
+    return {".parquet": PARQUET + SAVE, ".npy": ARRAY + SAVE}.get(suffix)

@@ -16,6 +16,7 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import jax
 import numpy as np
 
 from rljax.datasets.formats import schema, text
@@ -34,158 +35,114 @@ def read(name: str, file: Mapping[str, Any]) -> tuple[Rows, list[str]] | None:
     if "actions_0" in file and ("observations_0" in file or "observations_0_0" in file):
         return _d3rlpy(name, file)
     group = file.get("data")
-    if isinstance(group, Mapping) and any(key.startswith("demo_") for key in group):
+    if isinstance(group, Mapping) and group and all(key.startswith("demo_") for key in group):
         return _robomimic(name, group)
     return None
 
 
 def _d3rlpy(name: str, file: Mapping[str, Any]) -> tuple[Rows, list[str]]:
     for fact in ("columns", "num_episodes", "version"):
-        file.get(fact)  # which the arrays tell, too
-    number = 0
-    while f"actions_{number}" in file:
-        number += 1
+        file.get(fact)  # the arrays tell the same
     episodes = []
-    for index in range(number):
-        keys = {
-            field: f"{key}_{index}"
-            for field, key in (
-                ("observation", "observations"),
-                ("action", "actions"),
-                ("reward", "rewards"),
-            )
-        }
-        terminated = _inside(name, file, f"terminated_{index}")
-        episode = {field: _inside(name, file, key) for field, key in keys.items()}
-        last = np.arange(len(episode["reward"])) == len(episode["reward"]) - 1
-        episodes.append((keys, episode, last & bool(np.all(schema.stored(terminated)))))
+    while f"actions_{len(episodes)}" in file:
+        index = len(episodes)
+        keys = {field: f"{key}_{index}" for field, key in KEYS.items()}
+        hint = " Observations of several arrays are not read."
+        arrays = {field: _inside(name, file, key, hint) for field, key in keys.items()}
+        done = np.zeros(len(arrays["reward"]), np.bool_)
+        done[-1:] = np.all(schema.stored(_inside(name, file, f"terminated_{index}")))
+        episodes.append((keys, arrays, done))
     return _joined(name, episodes), []
 
 
 def _robomimic(name: str, group: Mapping[str, Any]) -> tuple[Rows, list[str]]:
-    demos = sorted(
-        (key for key in group if key.startswith("demo_")),
-        key=lambda key: (len(key), key),  # by their numbers
-    )
-    episodes = []
-    for demo in demos:
-        place, inside = f"data/{demo}", group[demo]
-        if "obs" not in inside:
-            raise ValueError(
-                f"'{name}' holds states of a simulator and no 'obs' in '{place}'. Write them with "
-                "robomimic's dataset_states_to_obs.py."
-            )
-        keys = {"observation": "obs", "action": "actions", "reward": "rewards"}
-        keys |= {"next_observation": "next_obs"} if "next_obs" in inside else {}
-        episode = {field: _inside(name, inside, key) for field, key in keys.items()}
-        done = schema.marks(_inside(name, inside, "dones"), name, f"{place}/dones")
-        keys = {field: f"{place}/{key}" for field, key in keys.items()}
-        episodes.append((keys, episode, done))
+    episodes, parts = [], []
+    for demo in sorted(group, key=lambda key: (len(key), key)):  # by number
+        inside = group[demo]
+        fields = KEYS | {"observation": "obs"}
+        fields |= {"next_observation": "next_obs"} if "next_obs" in inside else {}
+        hint = " robomimic's dataset_states_to_obs.py makes 'obs' from states."
+        arrays = {field: _inside(name, inside, key, hint) for field, key in fields.items()}
+        keys = {field: f"data/{demo}/{key}" for field, key in fields.items()}
+        done = schema.marks(_inside(name, inside, "dones"), name, f"data/{demo}/dones")
+        episodes.append((keys, arrays, done))
+        parts = sorted(inside["obs"])
     rows = _joined(name, episodes)
-    parts = sorted(group[demos[0]]["obs"])
-    if not isinstance(rows.observation, dict) and len(parts) > 1:
+    if not isinstance(rows.observation, dict):
+        size = rows.observation.shape[1]
         warnings.warn(
-            f"'{name}': observations ({', '.join(parts)}) are flattened to "
-            f"{rows.observation.shape[1]} numbers.",
+            f"'{name}': observations ({', '.join(parts)}) are flattened to {size} numbers.",
             stacklevel=2,
         )
     return rows, [
-        "'dones' are read as the environment's own ends, other ends of a demonstration as cut"
+        "'dones' are read as the environment's own ends, other ends of demonstrations as truncated"
     ]
 
 
-def _inside(name: str, group: Mapping[str, Any], key: str) -> Any:
-    """An array or a group of an episode."""
-    if key in group:
-        return group[key]
-    several = " Observations of several arrays are not read." if f"{key}_0" in group else ""
-    raise ValueError(f"'{name}' has no '{key}'; it has: {text.listed(group)}.{several}")
+def _inside(name: str, group: Mapping[str, Any], key: str, hint: str = "") -> Any:
+    if key not in group:
+        raise ValueError(f"'{name}' has no '{key}'; it has: {text.listed(group)}.{hint}")
+    return group[key]
 
 
-Episode = tuple[Mapping[str, str], Mapping[str, Any], np.ndarray]  # keys, arrays, terminal rows
-
-
-def _joined(name: str, episodes: Sequence[Episode]) -> Rows:
-    """The rows of episodes. Each episode's last row is an end."""
-    keys = dict(episodes[0][0])
-    total = sum(_bytes(array) for _, episode, _ in episodes for array in episode.values())
-    text.require_memory(name, "all episodes", total)
-    columns: dict[str, list[Any]] = {}
-    for places, episode, done in episodes:
-        if places.keys() != keys.keys():
-            raise ValueError(f"'{name}': episodes differ: {places['action']} has other arrays.")
-        for field, array in episode.items():
-            value = READERS.get(field, _observed)(array, name, places[field])
-            for part in value.values() if isinstance(value, dict) else [value]:
-                schema.require_length(name, places[field], len(part), places["reward"], len(done))
-            columns.setdefault(field, []).append(value)
-    lengths = [len(done) for *_, done in episodes]
-    if not all(lengths):
-        raise ValueError(f"'{name}': an episode has no rows. Record or download it again.")
-    last = np.zeros(sum(lengths), np.bool_)
-    last[np.cumsum(lengths) - 1] = True
+def _joined(name: str, episodes: Sequence[tuple[dict[str, str], dict[str, Any], Any]]) -> Rows:
+    """The rows of episodes, each of which has keys and arrays by field, and terminal rows [T]."""
+    stored = jax.tree.leaves([_leaves(x) for _, arrays, _ in episodes for x in arrays.values()])
+    total = sum(text.nbytes_of(array.shape, array.dtype.itemsize) for array in stored)
+    text.require_memory(name, "all episodes", total)  # links may name one array many times
+    first, *_ = episodes[0]
+    columns: dict[str, list[Any]] = {field: [] for field in first}
+    last = []
+    for keys, arrays, done in episodes:
+        for field, values in columns.items():
+            if field not in arrays:
+                raise ValueError(f"'{name}' lacks '{first[field]}' in other episodes.")
+            values.append(READERS[field](arrays[field], name, keys[field]))
+            for part in jax.tree.leaves(values[-1]):
+                schema.require_length(name, keys[field], len(part), keys["reward"], len(done))
+        last.append(np.arange(len(done)) == len(done) - 1)
+    for field, values in columns.items():
+        kinds = {str(jax.tree.map(lambda x: (x.dtype, x.shape[1:]), value)) for value in values}
+        if len(kinds) > 1:
+            raise ValueError(f"'{name}': '{first[field]}' has another type or shape elsewhere.")
     terminated = np.concatenate([done for *_, done in episodes])
     return Rows(
         name,
-        {"terminated": keys["reward"], "truncated": keys["reward"]} | keys,
+        dict.fromkeys(("terminated", "truncated"), first["reward"]) | first,
         terminated=terminated,
-        truncated=last & ~terminated,
-        **{field: _concatenated(name, keys[field], values) for field, values in columns.items()},
+        truncated=np.concatenate(last) & ~terminated,
+        **{field: jax.tree.map(lambda *x: np.concatenate(x), *x) for field, x in columns.items()},
     )
 
 
+def _leaves(array: Any) -> list[Any]:
+    inside = array.values() if hasattr(array, "keys") else [array]
+    return [x for x in inside if hasattr(x, "dtype")]
+
+
 def _observed(array: Any, name: str, key: str) -> Any:
-    """Observations of an episode: of a group the vectors side by side, or, with pictures among
-    them, each part.
-    """
+    """Observations: of a group the vectors side by side or, with pictures among them, each part."""
     if not hasattr(array, "keys"):
         return schema.observed(array, name, key)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of arrays that are flattened
-        parts = {
-            part: schema.observed(array[part], name, f"{key}/{part}") for part in sorted(array)
-        }
+        parts = {x: schema.observed(array[x], name, f"{key}/{x}") for x in sorted(array)}
     if not parts:
         raise schema.is_group(name, key, parts)
-    if any(part.ndim > 2 for part in parts.values()) or len({*map(len, parts.values())}) > 1:
-        return parts
-    return np.concatenate(list(parts.values()), axis=1)
+    sizes = {part.shape[:-1] for part in parts.values()}
+    return parts if len(sizes) > 1 else np.concatenate(list(parts.values()), axis=1)
 
 
-def _concatenated(name: str, key: str, values: list[Any]) -> Any:
-    """One array, or dictionary of arrays, of those of all episodes."""
-    kinds = {
-        tuple((part, x.shape[1:], x.dtype) for part, x in value.items())
-        if isinstance(value, dict)
-        else (value.shape[1:], value.dtype)
-        for value in values
-    }
-    if len(kinds) > 1:
-        raise ValueError(
-            f"'{name}': '{key}' has another type or shape in other episodes. Write episodes of "
-            "one kind to a file."
-        )
-    if isinstance(values[0], dict):
-        return {part: np.concatenate([value[part] for value in values]) for part in values[0]}
-    return np.concatenate(values)
-
-
-def _bytes(array: Any) -> int:
-    """Bytes of an array, or of all arrays in a group."""
-    if hasattr(array, "keys"):
-        return sum(_bytes(array[part]) for part in array if not hasattr(array[part], "keys"))
-    return text.nbytes_of(array.shape, array.dtype.itemsize)
-
-
-def _rewards(array: Any, name: str, key: str) -> np.ndarray:
-    return schema.column(array, name, key, np.float32)
-
-
-READERS: dict[str, Callable[[Any, str, str], Any]] = {"action": schema.actions, "reward": _rewards}
+KEYS = {"observation": "observations", "action": "actions", "reward": "rewards"}
+READERS: dict[str, Callable[[Any, str, str], Any]] = {
+    "observation": _observed,
+    "action": schema.actions,
+    "reward": lambda array, name, key: schema.column(array, name, key, np.float32),
+    "next_observation": _observed,
+}
 
 
 def _imitation(name: str, file: Mapping[str, Any]) -> tuple[Rows, list[str]]:
-    """The same for the imitation library's rollouts."""
     if "rews" not in file:
         raise ValueError(
             f"'{name}' has no 'rews': trajectories without rewards are not read. Save them "

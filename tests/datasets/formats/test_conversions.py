@@ -55,9 +55,9 @@ def test_a_pickle_is_told_how_to_become_a_file(
 @pytest.mark.parametrize(
     ("folder", "file", "words"),
     [
-        ("robot", "meta/info.json", "is a LeRobot data set.*pandas.read_parquet"),
+        ("robot", "meta/info.json", "is LeRobot's.*pandas.read_parquet"),
         ("episodes", "features.json", "is in RLDS.*builder_from_directory"),
-        ("mine-v0", "data/main_data.hdf5", "is a folder of Minari's. Name it minari/NAME"),
+        ("mine-v0", "data/main_data.hdf5", "is a folder of Minari's: name it minari/NAME"),
         ("", "rows.parquet", "is in Parquet.*pandas.read_parquet"),
         ("", "x-train.tfrecord-00000-of-00001", "is in RLDS"),
         ("", "policy.PT", "is a pickle"),
