@@ -49,8 +49,13 @@ def _d3rlpy(name: str, file: Mapping[str, Any]) -> tuple[Rows, list[str]]:
         keys = {field: f"{key}_{index}" for field, key in KEYS.items()}
         hint = " Observations of several arrays are not read."
         arrays = {field: _inside(name, file, key, hint) for field, key in keys.items()}
-        done = np.zeros(len(arrays["reward"]), np.bool_)
-        done[-1:] = np.all(schema.stored(_inside(name, file, f"terminated_{index}")))
+        terminated = _inside(name, file, f"terminated_{index}")
+        one = getattr(terminated, "shape", None) in ((), (1,))
+        if not one or terminated.dtype.kind not in "biuf":
+            raise ValueError(f"'{name}': 'terminated_{index}' must be one truth value.")
+        reward = schema.numbers(arrays["reward"], name, keys["reward"])
+        done = np.zeros(len(reward), np.bool_)
+        done[-1:] = np.all(schema.stored(terminated))
         episodes.append((keys, arrays, done))
     return _joined(name, episodes), []
 
@@ -59,6 +64,8 @@ def _robomimic(name: str, group: Mapping[str, Any]) -> tuple[Rows, list[str]]:
     episodes, parts = [], []
     for demo in sorted(group, key=lambda key: (len(key), key)):  # by number
         inside = group[demo]
+        if not isinstance(inside, Mapping):
+            raise ValueError(f"'{name}': 'data/{demo}' must be a group of arrays.")
         fields = KEYS | {"observation": "obs"}
         fields |= {"next_observation": "next_obs"} if "next_obs" in inside else {}
         hint = " robomimic's dataset_states_to_obs.py makes 'obs' from states."
@@ -66,9 +73,9 @@ def _robomimic(name: str, group: Mapping[str, Any]) -> tuple[Rows, list[str]]:
         keys = {field: f"data/{demo}/{key}" for field, key in fields.items()}
         done = schema.marks(_inside(name, inside, "dones"), name, f"data/{demo}/dones")
         episodes.append((keys, arrays, done))
-        parts = sorted(inside["obs"])
+        parts = sorted(inside["obs"]) if isinstance(inside["obs"], Mapping) else []
     rows = _joined(name, episodes)
-    if not isinstance(rows.observation, dict):
+    if parts and not isinstance(rows.observation, dict):
         size = rows.observation.shape[1]
         warnings.warn(
             f"'{name}': observations ({', '.join(parts)}) are flattened to {size} numbers.",

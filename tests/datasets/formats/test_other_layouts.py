@@ -213,3 +213,52 @@ def test_demonstrations_with_pictures_have_parts(tmp_path: Path, successors: boo
     assert (camera.dtype, camera.shape[1:]) == (np.uint8, (32, 32, 3))
     assert (camera[5] == 5).all()
     assert (following[4] == 5).all()
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"terminated_1": np.zeros(2)}, "'terminated_1' must be one truth value"),
+        ({"terminated_1": b"yes"}, "'terminated_1' must be one truth value"),
+        ({"terminated_1/a": np.zeros(2)}, "'terminated_1' must be one truth value"),
+        ({"rewards_1": np.float32(1)}, r"'rewards_1' has shape \(\)"),
+        ({"rewards_1/a": np.zeros(2)}, r"'rewards_1' is a group \(a\)"),
+        ({"actions_1": np.full((1, 2), b"a")}, "'actions_1' is of type"),
+    ],
+)
+def test_other_things_in_the_place_of_episodes_are_refused(
+    tmp_path: Path, changes: dict[str, Any], message: str
+) -> None:
+    (key,) = (key.partition("/")[0] for key in changes)
+    with pytest.raises(ValueError, match=message):
+        loaded(tmp_path, without(d3rlpy(), key) | changes, "a.h5")
+
+
+@pytest.mark.filterwarnings("ignore:.*are flattened")
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"data/demo_9": np.zeros(3)}, "'data/demo_9' must be a group of arrays"),
+        ({"data/demo_9/obs": np.float32(1)}, r"'data/demo_9/obs' has shape \(\)"),
+        ({"data/demo_9/obs/eef/deep": np.zeros(2)}, r"'data/demo_9/obs/eef' is a group \(deep\)"),
+        ({"data/demo_9/obs/eef": np.zeros((1, 3))}, "'data/demo_8/obs' has another type or shape"),
+        ({"data/demo_9/dones": np.full(1, 3)}, "'data/demo_9/dones' is 3 in row 0"),
+    ],
+)
+def test_other_things_in_the_place_of_demonstrations_are_refused(
+    tmp_path: Path, changes: dict[str, Any], message: str
+) -> None:
+    (place,) = changes
+    inside = [key for key in robomimic() if f"{key}/".startswith(f"{place.removesuffix('/deep')}/")]
+    with pytest.raises(ValueError, match=message):
+        loaded(tmp_path, without(robomimic(), *inside) | changes, "a.hdf5")
+
+
+def test_links_in_a_circle_are_not_followed_for_unread_arrays(tmp_path: Path) -> None:
+    import h5py
+
+    path = hdf5(tmp_path / "a.hdf5", arrays(LENGTHS, ENDS) | {"rljax": "of another program"})
+    with h5py.File(path, "a") as file:
+        file["metadata"] = h5py.SoftLink("/")
+        file["group/again"] = file["/"]
+    assert datasets.load(str(path)).provenance["unread"] == ["group"]
