@@ -41,7 +41,7 @@ from rljax.networks import encoders, normalise, policies, torsos
 from rljax.networks.optimisation import multipliers, trust_region
 from rljax.networks.optimisation.multipliers import ValueAndCost
 from rljax.networks.torsos import TorsoSettings
-from rljax.requirements import Count, LogStd, NonNegative, Positive, Real, Share, Widths
+from rljax.requirements import Count, LogStd, NonNegative, Positive, Share, Widths
 
 
 @agent.config
@@ -68,7 +68,7 @@ class Config:
     discount: Share = 0.99  # gamma, per step; [3]
     trace_decay: Share = 0.97  # lambda of the advantages; [3]
     normalise_advantages: bool = True  # per rollout; [3]
-    reward_scale: Real = 1.0  # factor on rewards
+    reward_scale: Positive = 1.0  # factor on rewards
     normalise_rewards: bool = True  # by the std of returns; own choice
     # Costs
     cost_limit: NonNegative = 25.0  # d, sum per episode; [3]

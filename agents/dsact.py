@@ -39,7 +39,7 @@ from rljax.agent import Array, EnvSpec, Loss, Metrics, Transition
 from rljax.networks import distributions, encoders, noise
 from rljax.networks.encoders import EncoderSettings
 from rljax.networks.optimisation import temperatures
-from rljax.requirements import Count, LogStd, NonNegative, Real, Share, Widths
+from rljax.requirements import Count, LogStd, NonNegative, Positive, Real, Share, Widths
 
 
 @agent.config
@@ -56,7 +56,7 @@ class Config(buffers.ReplaySettings, buffers.PrioritySettings, temperatures.With
     # Targets
     discount: Share = 0.99  # gamma, per step; [1]
     target_rate: Share = 0.005  # rho, per update; [1]
-    reward_scale: Real = 1.0  # factor on rewards; [3]
+    reward_scale: Positive = 1.0  # factor on rewards; [3]
     # Distribution of returns
     critic_loss: Literal["paper", "huber", "v1"] = "paper"  # huber: [3]; v1: [2]
     std_rate: Share = 0.005  # rho of b, per update; [3]

@@ -36,7 +36,7 @@ from rljax.agent import Array, EnvSpec, Loss, Metrics, Transition
 from rljax.networks import distributions, encoders, noise
 from rljax.networks.encoders import EncoderSettings
 from rljax.networks.optimisation import temperatures
-from rljax.requirements import Count, LogStd, NonNegative, Real, Share, Widths
+from rljax.requirements import Count, LogStd, NonNegative, Positive, Real, Share, Widths
 
 
 @agent.config
@@ -58,7 +58,7 @@ class Config(buffers.ReplaySettings, temperatures.WithTemperature):
     # Targets
     discount: Share = 0.99  # gamma, per step; SAC
     target_rate: Share = 0.005  # rho, per update; SAC
-    reward_scale: Real = 1.0  # factor on rewards; Brax: 5 to 30
+    reward_scale: Positive = 1.0  # factor on rewards; Brax: 5 to 30
     entropy_backup: bool = True  # entropy in the target; False in SERL
     # Policy
     target_entropy_share: Real = 1.0  # of -A, the target; RLPD, Brax: 0.5

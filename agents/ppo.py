@@ -55,7 +55,7 @@ class Config(torsos.WithMemory):
     trace_decay: Share = 0.95  # lambda of the advantages; [1]
     recompute_advantages: bool = True  # in each epoch; Tianshou
     normalise_advantages: bool = True  # per minibatch; [3]
-    reward_scale: Real = 1.0  # factor on rewards; Brax: 0.1 to 10
+    reward_scale: Positive = 1.0  # factor on rewards; Brax: 0.1 to 10
     normalise_rewards: bool = True  # by the std of returns; [3]
     # Losses
     clip_ratio: NonNegative = 0.2  # epsilon; [1]

@@ -62,7 +62,7 @@ class Config(torsos.WithTorso, multipliers.WithMultiplier):
     trace_decay: Share = 0.95  # lambda of the advantages; [3]
     recompute_advantages: bool = True  # in each epoch; Tianshou
     normalise_advantages: bool = True  # per rollout; [1], OmniSafe
-    reward_scale: Real = 1.0  # factor on rewards; Brax: 0.1 to 10
+    reward_scale: Positive = 1.0  # factor on rewards; Brax: 0.1 to 10
     normalise_rewards: bool = True  # by the std of returns; [5]
     # Costs
     cost_limit: NonNegative = 25.0  # d, sum per episode; [1]

@@ -36,7 +36,7 @@ from rljax.agent import Array, EnvSpec, Loss, Metrics, Transition
 from rljax.networks import distributions, encoders, memories, torsos
 from rljax.networks.optimisation import rates
 from rljax.networks.torsos import TorsoSettings
-from rljax.requirements import Count, NonNegative, Positive, Real, Share, Widths
+from rljax.requirements import Count, NonNegative, Positive, Share, Widths
 
 
 @agent.config
@@ -56,7 +56,7 @@ class Config:
     # Targets
     discount: Share = 0.99  # gamma, per step; [1]
     trace_decay: Share = 0.65  # lambda; [1]
-    reward_scale: Real = 1.0  # factor on rewards; [1]: 0.1 for CartPole
+    reward_scale: Positive = 1.0  # factor on rewards; [1]: 0.1 for CartPole
     # Policy
     epsilon_start: Share = 1.0  # uniform actions at first; [1]
     epsilon_end: Share = 0.05  # and at the end; [1], Atari: 0.001

@@ -37,7 +37,7 @@ from rljax.agent import Array, EnvSpec, Loss, Metrics, Transition
 from rljax.networks import distributions, encoders, noise, policies
 from rljax.networks.encoders import EncoderSettings
 from rljax.networks.optimisation import temperatures
-from rljax.requirements import Count, LogStd, NonNegative, Real, Share, Widths
+from rljax.requirements import Count, LogStd, NonNegative, Positive, Real, Share, Widths
 
 
 @agent.config
@@ -61,7 +61,7 @@ class Config(
     # Targets
     discount: Share = 0.99  # gamma, per step; [1]
     target_rate: Share = 0.005  # rho, per update; [1]
-    reward_scale: Real = 1.0  # factor on rewards; Brax: 5 to 30
+    reward_scale: Positive = 1.0  # factor on rewards; Brax: 5 to 30
     reward_shift: Real = 0.0  # then added to them; -1 in RLPD on AntMaze
     entropy_backup: bool = True  # entropy in the target; False in SERL
     num_next_actions: Count = 1  # the best one counts; 10 in WSRL on AntMaze

@@ -39,7 +39,7 @@ from rljax.networks import distributions, encoders
 from rljax.networks.encoders import EncoderSettings
 from rljax.networks.optimisation import temperatures
 from rljax.networks.optimisation.temperatures import Temperature, TemperatureSettings
-from rljax.requirements import Count, NonNegative, Real, Share, Widths
+from rljax.requirements import Count, NonNegative, Positive, Share, Widths
 
 LACK = "entropy_lack"  # with actions: the largest entropy minus theirs
 
@@ -60,7 +60,7 @@ class Config(buffers.ReplaySettings, buffers.PrioritySettings):
     # Targets
     discount: Share = 0.99  # gamma, per step; [1]
     target_rate: Share = 0.005  # rho, per update; SAC
-    reward_scale: Real = 1.0  # factor on rewards; own choice
+    reward_scale: Positive = 1.0  # factor on rewards; own choice
     reduction: Literal["min", "mean"] = "min"  # over critics; mean in [2]
     clip_q: NonNegative | None = None  # bound of Q - Q'; None: none; 0.5 in [2]
     # Policy

@@ -38,7 +38,7 @@ from rljax.networks import distributions, encoders, noise
 from rljax.networks.encoders import EncoderSettings
 from rljax.networks.optimisation import multipliers, temperatures
 from rljax.networks.optimisation.multipliers import MultiplierSettings
-from rljax.requirements import Count, LogStd, NonNegative, Real, Share, Widths
+from rljax.requirements import Count, LogStd, NonNegative, Positive, Real, Share, Widths
 
 
 @agent.config
@@ -56,7 +56,7 @@ class Config(buffers.ReplaySettings, temperatures.WithTemperature, multipliers.W
     # Targets
     discount: Share = 0.99  # gamma, per step; [2]
     target_rate: Share = 0.005  # rho, per update; [2]
-    reward_scale: Real = 1.0  # factor on rewards; Brax: 5 to 30
+    reward_scale: Positive = 1.0  # factor on rewards; Brax: 5 to 30
     # Costs
     cost_limit: Real = 25.0  # d, sum per episode; [1]
     cost_discount: Share = 0.99  # gamma_k of costs, below 1; [1]

@@ -35,7 +35,7 @@ from rljax.agent import Array, EnvSpec, Loss, Metrics, Transition
 from rljax.networks import distributions, memories, torsos
 from rljax.networks.optimisation import temperatures
 from rljax.networks.torsos import TorsoSettings
-from rljax.requirements import Count, LogStd, NonNegative, Real, Share, Widths
+from rljax.requirements import Count, LogStd, NonNegative, Positive, Real, Share, Widths
 
 
 @agent.config
@@ -54,7 +54,7 @@ class Config(buffers.ReplaySettings, buffers.PrioritySettings, temperatures.With
     # Targets
     discount: Share = 0.99  # gamma, per step; [2]
     target_rate: Share = 0.005  # rho, per update; [2]
-    reward_scale: Real = 1.0  # factor on rewards; own choice
+    reward_scale: Positive = 1.0  # factor on rewards; own choice
     # Policy
     sequence_length: Count = 4  # J, actions per decision; own choice
     target_entropy_share: Real = 1.0  # of -A, the target; RLPD, Brax: 0.5

@@ -37,7 +37,7 @@ from rljax import agent, buffers, networks
 from rljax.agent import Array, EnvSpec, Loss, Metrics, Transition
 from rljax.networks import encoders, noise
 from rljax.networks.encoders import EncoderSettings
-from rljax.requirements import Count, NonNegative, Real, Share, Widths
+from rljax.requirements import Count, NonNegative, Positive, Share, Widths
 
 
 @agent.config
@@ -55,7 +55,7 @@ class Config(buffers.ReplaySettings, buffers.PrioritySettings):
     # Targets
     discount: Share = 0.99  # gamma, per step; [2]
     target_rate: Share = 0.005  # rho, per update; [2]
-    reward_scale: Real = 1.0  # factor on rewards; own choice
+    reward_scale: Positive = 1.0  # factor on rewards; own choice
     target_noise: NonNegative = 0.2  # std on target actions; [2]
     target_noise_clip: NonNegative = 0.5  # bound of that noise; [2]
     # Policy

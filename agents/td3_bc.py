@@ -35,7 +35,7 @@ from rljax.agent import Array, EnvSpec, Loss, Metrics, Transition
 from rljax.networks import encoders, heads
 from rljax.networks.encoders import EncoderSettings
 from rljax.networks.heads import HeadSettings
-from rljax.requirements import Count, NonNegative, Real, Share, Widths
+from rljax.requirements import Count, NonNegative, Positive, Share, Widths
 
 
 @agent.config
@@ -51,7 +51,7 @@ class Config(buffers.DatasetSettings, heads.WithHead):
     # Targets
     discount: Share = 0.99  # gamma, per step; [2]
     target_rate: Share = 0.005  # rho, per update; [2]
-    reward_scale: Real = 1.0  # factor on rewards; own choice
+    reward_scale: Positive = 1.0  # factor on rewards; own choice
     target_noise: NonNegative = 0.2  # std on target actions; [2]
     target_noise_clip: NonNegative = 0.5  # bound of that noise; [2]
     # Policy

@@ -112,9 +112,9 @@ def read(folder: Path) -> RunRecord:
     """
     config = records.read_config(folder)
     evaluations = records.read(folder, "evaluations")
-    if not evaluations:
-        raise ValueError("it has no evaluations yet.")
     summary = records.read_summary(folder)
+    if not evaluations:
+        raise ValueError(_why_unevaluated(config, summary))
     run = RunRecord(folder, config, summary, {len(record["returns"]) for record in evaluations})
     by_learner: dict[int, dict[int, dict[str, Any]]] = {}
     for record in evaluations:
@@ -122,6 +122,17 @@ def read(folder: Path) -> RunRecord:
     for number, by_step in sorted(by_learner.items()):
         run.learners.append(_learner(run, number, [by_step[step] for step in sorted(by_step)]))
     return run
+
+
+def _why_unevaluated(config: Mapping[str, Any], summary: Mapping[str, Any]) -> str:
+    if config["environment"] != "none":
+        return "it has no evaluations yet."
+    estimate = (summary.get("estimate") or {}).get("mean")
+    known = "" if estimate is None else f" Its estimate of the discounted return: {estimate:,.4g}."
+    return (
+        f"it has no evaluations, because it had no environment.{known} Runs without one are "
+        "compared by `rljax select`."
+    )
 
 
 def _learner(run: RunRecord, number: int, evaluations: list[dict[str, Any]]) -> LearnerRecord:

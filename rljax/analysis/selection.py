@@ -1,7 +1,7 @@
 """Selection among runs by criteria that need only data.
 
-A candidate is a run with evaluations. A judge is a run whose base is a candidate. Only a
-candidate's first learner counts.
+A candidate is a run with evaluations or, where none has any, each run but the judges. A judge is a
+run whose base is a candidate. Only a candidate's first learner counts.
 
 Regret and rank correlation: Paine et al., arXiv:2007.09055.
 """
@@ -19,9 +19,9 @@ from rljax import datasets
 from rljax.analysis import folders
 from rljax.analysis.validation import ACTION, ERROR, losses
 from rljax.runs import records
+from rljax.runs.statistics.summaries import ESTIMATE
 from rljax.trust import Folder
 
-JUDGED = "value/initial"  # the metric of a judge
 OWN_METRICS = ("critic/q",)  # criteria from the candidates' own metrics
 LOSSES = (ACTION, ERROR)  # of candidates on held-out data: the smallest is the best
 
@@ -34,17 +34,17 @@ class Choice:
     candidates: int  # the number of candidates with a value
     run: Path  # the preferred candidate
     value: float  # of the criterion, for this run
-    final_return: float  # of this run
+    final_return: float  # of this run; NaN without evaluations, and so are the next three
     best_return: float  # the largest of all candidates with a value
     regret: float  # share of the range of returns that it loses; NaN if all are equal
     correlation: float  # of criterion and return
 
 
 def correlation(one: np.ndarray, other: np.ndarray) -> float:
-    """Spearman's rank correlation of values [N]; NaN where one of the two is constant."""
+    """Spearman's rank correlation of values [N]; NaN where one is constant or unknown."""
     from scipy.stats import spearmanr
 
-    if any((x == x[0]).all() for x in (one, other)):
+    if any((x == x[0]).all() or np.isnan(x).any() for x in (one, other)):
         return float("nan")
     result: Any = spearmanr(one, other)
     return float(result.statistic)
@@ -92,33 +92,38 @@ def select(
         raise ValueError(f"--discount is {discount:g}, it must be in [0, 1].")
     held_out = None if validation is None else datasets.load(validation)
     returns: dict[Path, float] = {}
+    others: dict[Path, float] = {}  # of runs that had no environment
     criteria: dict[str, dict[Path, float]] = {}
     judges: dict[Path, float] = {}
     for folder in records.find(paths):
         config, last = records.read_config(folder), _last(folder)
-        if config.get("base") and JUDGED in last:
-            judges[Path(config["base"]).resolve()] = last[JUDGED]
+        if config.get("base") and ESTIMATE in last:
+            judges[Path(config["base"]).resolve()] = last[ESTIMATE]
             continue
-        if not records.read(folder, "evaluations"):
+        if records.read(folder, "evaluations"):
+            returns[folder] = float(folders.read(folder).learners[0].returns[-1])
+        elif config["environment"] == "none":
+            others[folder] = float("nan")
+        else:
             continue
-        returns[folder] = float(folders.read(folder).learners[0].returns[-1])
         for name in OWN_METRICS:
             if name in last:
                 criteria.setdefault(name, {})[folder] = last[name]
         if held_out is not None:
             for name, loss in losses(Folder(folder, trust), held_out, discount).items():
                 criteria.setdefault(name, {})[folder] = loss
+    returns = returns or others
     criteria = {
-        JUDGED: {path: judges[path.resolve()] for path in returns if path.resolve() in judges},
+        ESTIMATE: {path: judges[path.resolve()] for path in returns if path.resolve() in judges},
         **criteria,
     }
     criteria = {name: values for name, values in criteria.items() if len(values) > 1}
     if len(returns) < 2 or not criteria:
         raise ValueError(
-            f"{len(returns)} evaluated runs, and {len(judges)} that judge one of them: a choice "
-            "needs two runs or more and a criterion. Judge each run by: rljax train fqe --data "
-            "DATA --base RUN, and name all folders; or name data that they have not learnt from: "
-            "--validation DATA"
+            f"{len(returns)} runs to choose from, and {len(judges)} that judge one of them: a "
+            "choice needs two runs or more and a criterion. Judge each run by: rljax train fqe "
+            "--data DATA --base RUN, and name all folders; or name data that they have not learnt "
+            "from: --validation DATA"
         )
     table = {
         path: {name: x[path] for name, x in {"return": returns, **criteria}.items() if path in x}
@@ -136,20 +141,26 @@ def _last(folder: Path) -> dict[str, float]:
 
 
 def markdown(paths: Sequence[Path], **options: Any) -> str:
-    """Tables of choices, and of candidates by descending return. `options` go to `select`."""
+    """Tables of choices, and of candidates by descending return, or else by the first criterion.
+
+    `options` go to `select`.
+    """
     choices, table = select(paths, **options)
     lines = [
         "| criterion | runs | chosen | its return | the best | regret | rank correlation |",
         "|---|---|---|---|---|---|---|",
     ]
-    lines += [
-        f"| {x.criterion} | {x.candidates} | {x.run.name} | {x.final_return:,.1f} | "
-        f"{x.best_return:,.1f} | {x.regret:.2f} | {x.correlation:.2f} |"
-        for x in choices
-    ]
+    for x in choices:
+        results = [f"{value:,.1f}" for value in (x.final_return, x.best_return)]
+        results += [f"{value:.2f}" for value in (x.regret, x.correlation)]
+        cells = ["" if text == "nan" else text for text in results]
+        lines.append(f"| {x.criterion} | {x.candidates} | {x.run.name} | {' | '.join(cells)} |")
     names = [x.criterion for x in choices]
     lines += ["", f"| run | return | {' | '.join(names)} |", "|---|---|" + "---|" * len(names)]
-    for path, values in sorted(table.items(), key=lambda item: -item[1]["return"]):
+    unknown = any(np.isnan(values["return"]) for values in table.values())
+    order = names[0] if unknown else "return"
+    for path, values in sorted(table.items(), key=lambda item: -item[1].get(order, -np.inf)):
         cells = [f"{values[name]:,.4g}" if name in values else "" for name in names]
-        lines.append(f"| {path.name} | {values['return']:,.1f} | {' | '.join(cells)} |")
+        level = "" if np.isnan(values["return"]) else f"{values['return']:,.1f}"
+        lines.append(f"| {path.name} | {level} | {' | '.join(cells)} |")
     return "\n".join(lines)

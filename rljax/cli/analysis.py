@@ -32,7 +32,7 @@ class Paths:
 class ReportOptions(Paths):
     """Compare runs on one page, with figures and tables in files, and intervals over learners."""
 
-    # the page; figures and tables.md go to the folder report/ beside it
+    # the page; figures and tables.md go to a folder of its name beside it
     output: Annotated[Path, shared.OUTPUT] = Path("report.html")
     # compare at this step; default: at the end of the runs' budget, which must be the same
     at: int | None = None

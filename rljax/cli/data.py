@@ -179,6 +179,7 @@ def _list(arguments: list[str]) -> None:
 def _info(arguments: list[str]) -> None:
     options = _parse_with_bounds(Info, arguments, "data info")
     from rljax import datasets
+    from rljax.datasets.formats.text import listed
 
     dataset = _load(options)
     described = datasets.describe(dataset)
@@ -194,6 +195,12 @@ def _info(arguments: list[str]) -> None:
     show(f"  {observation}, {actions}")
     show(f"  environment: {printable(described['env'] or 'none known')}")
     show(f"  {described['terminated']:,} terminal rows, {described['truncated']:,} truncated ones")
+    provenance = dataset.provenance
+    for reason, count in provenance.get("dropped", {}).items():
+        if count:
+            show(f"  dropped rows: {count:,}, {reason}")
+    if provenance.get("unread"):
+        show(f"  not read: {listed(provenance['unread'])}")
     show(f"  complete episodes: {described['episodes']:,}")
     names = ("return", "length", "score", "reward")
     summaries = {name: described[name] for name in names if name in described}

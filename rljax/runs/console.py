@@ -137,6 +137,10 @@ class Terminal(View):
         speed = summary["steps_per_second"]
         if summary["final"] is not None:
             self.console.print(f"final return {_final(summary['final'])}")
+        if "estimate" in summary:
+            self.console.print(
+                f"estimate of the discounted return: {summary['estimate']['mean']:,.4g}"
+            )
         for entry in _best_first(summary.get("settings", [])):
             self.console.print(
                 f"{_plain(population.label(entry['values']))}: final return "

@@ -105,8 +105,8 @@ def reopened(
     changes = [
         f"{name}: {then.get(name)} then, {now.get(name)} now"
         for name in sorted({**then, **now})
-        # A run may go on with other versions, which is noted.
-        if name != "versions" and now.get(name) != then.get(name)
+        # A run may go on with other versions, which is noted, and reads the same arrays.
+        if name not in ("versions", "unread") and now.get(name) != then.get(name)
     ]
     if changes:
         raise ValueError(

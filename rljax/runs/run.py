@@ -387,6 +387,9 @@ class Run:
             "processes": processes.process_count(),
             "peak_memory_bytes": hardware.peak_memory(),
         }
+        estimate = summaries.estimate(records.read(self.folder, "metrics"))
+        if estimate is not None:
+            summary["estimate"] = estimate
         self.recorder.summary(summary)
         return summary
 

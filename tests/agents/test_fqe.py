@@ -15,12 +15,14 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from rljax import cli
 from rljax.agent import Base, EnvSpec, Transition, Weighted
 from rljax.agents import bc, fqe
 from rljax.buffers import NextAction
 from rljax.networks.inputs import Raw
 from rljax.runs import records, run
 from tests.agents import reference
+from tests.datasets.files import arrays, npz
 from tests.environments import reach
 
 SPEC = EnvSpec("test/Example-v0", (3,), 2)
@@ -218,6 +220,18 @@ def test_the_return_is_estimated_now_and_then() -> None:
     state = fqe.prepare(reference.state(fqe, SPEC, config), batch, config)
     shapes: Any = jax.eval_shape(fqe.update, state, batch, KEY, 0, config)[1]["value/initial"]
     assert isinstance(shapes, Weighted)
+
+
+def test_a_run_ends_with_its_estimate(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    data, out = npz(tmp_path / "a.npz", arrays([9, 8], "to")), tmp_path / "run"
+    words = ["--env", "none", "--steps", "40", "--seeds", "2", "--config.hidden", "4"]
+    words += ["--config.batch-size", "8"]
+    cli.main(["train", "fqe", "--data", str(data), "--out", str(out), *words])
+    last = records.read(out, "metrics")[-1]["value/initial"]
+    estimate = records.read_summary(out)["estimate"]
+    assert estimate == {"mean": pytest.approx(np.mean(last)), "learners": last}
+    said = f"estimate of the discounted return: {estimate['mean']:,.4g}"
+    assert said in capsys.readouterr().out
 
 
 def test_without_a_base_actions_are_uniform() -> None:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 from rljax.analysis import folders
+from rljax.runs.records import Recorder
 from tests.helpers import run_folders
 
 
@@ -105,6 +107,17 @@ def test_corrupt_and_empty_runs_are_skipped_with_the_reason(tmp_path):
     assert "line 1 is not a JSON object" in reasons["torn"]
     assert "line 1 lacks 'learner', 'seed'" in reasons["lacking"]
     assert reasons["young"] == "it has no evaluations yet."
+
+
+def test_a_run_without_an_environment_says_so_and_its_estimate(tmp_path: Path) -> None:
+    for name, summary in (("judge", {"estimate": {"mean": -1.2345, "learners": []}}), ("b", {})):
+        out = run_folders.write(tmp_path / name, "fqe", "none", steps=())
+        with Recorder(out) as recorder:
+            recorder.summary(summary)
+    reasons = {folder.name: reason for folder, reason in folders.read_all([tmp_path])[1]}
+    start, end = "it has no evaluations, because it had no environment.", "by `rljax select`."
+    assert reasons["judge"].startswith(f"{start} Its estimate of the discounted return: -1.234")
+    assert reasons["b"] == f"{start} Runs without one are compared {end}"
 
 
 def test_an_evaluation_counts_until_the_next_one_is_due(tmp_path):

@@ -73,10 +73,27 @@ def test_runs_are_judged_by_their_judges_and_by_their_own_critics(
     assert shown.index("| c | 300.0 | 2 |") < shown.index("| a | 100.0 | 1 |")
 
 
+def test_runs_without_an_environment_are_chosen_by_their_judges(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name, value in {"a": 1.0, "b": 3.0}.items():
+        write(tmp_path / name, environment="none", steps=(), data="x.npz")
+        out = write(tmp_path / f"judge-{name}", "fqe", "none", steps=(), base=str(tmp_path / name))
+        with Recorder(out) as recorder:
+            recorder.metrics({"step": 2, "value/initial": [value]})
+    cli.main(["select", str(tmp_path)])
+    shown = capsys.readouterr().out
+    assert "| value/initial | 2 | b |  |  |  |  |" in shown
+    assert shown.index("| b |  | 3 |") < shown.index("| a |  | 1 |")
+    write(tmp_path / "c")
+    with pytest.raises(ValueError, match=r"^1 runs to choose from, and 2 that judge one of them"):
+        selection.select([tmp_path])  # those with returns count alone
+
+
 def test_runs_that_nobody_judges_are_refused(tmp_path: Path) -> None:
     write(tmp_path / "a")
     with pytest.raises(
         ValueError,
-        match=r"^1 evaluated runs, and 0 that judge one of them: a choice needs two runs",
+        match=r"^1 runs to choose from, and 0 that judge one of them: a choice needs two runs",
     ):
         selection.select([tmp_path])

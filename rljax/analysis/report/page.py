@@ -178,7 +178,7 @@ class _Page:
 
     def _slug(self, title: str) -> str:
         if title not in self._slugs:
-            plain = re.sub(r"[^a-z0-9.]+", "-", title.lower()).strip("-")
+            plain = re.sub(r"[^a-z0-9.]+", "-", title.lower()).strip("-.") or "section"
             pattern = re.compile(rf"{re.escape(plain)}(-\d+)?")
             same = sum(map(bool, map(pattern.fullmatch, self._slugs.values())))
             self._slugs[title] = f"{plain}-{same + 1}" if same else plain

@@ -17,6 +17,7 @@ from rljax.datasets import dataset as base
 from rljax.datasets.dataset import FIELDS, Bounds, OfflineDataset, are_whole, as_bounds, is_unit
 from rljax.datasets.formats import schema
 
+WITHOUT_SUCCESSOR = "last of a trajectory, without a successor"  # why a row is dropped
 TOLERANCE = 1e-3  # half ranges beyond the bounds of an action that count as rounding errors
 
 
@@ -50,12 +51,8 @@ class Rows:
                 "it again."
             )
         for name, length in lengths.items():
-            if length != total:
-                raise ValueError(
-                    f"'{self.file}': '{self.keys.get(name, name)}' has {length} rows, "
-                    f"'{self.keys['reward']}' has {total}. The file was cut or assembled wrongly: "
-                    "make it again."
-                )
+            key = self.keys.get(name, name)
+            schema.require_length(self.file, key, length, self.keys["reward"], total)
         successor = self.next_observation
         if isinstance(successor, np.ndarray) and successor.shape != self.observation.shape:
             raise ValueError(
@@ -75,8 +72,8 @@ def successors(rows: Rows, keep: np.ndarray, *, leak: bool = False) -> Rows:
     Raises `ValueError` if no row is left.
     """
     total, observation, successor = len(keep), rows.observation, rows.next_observation
-    if successor is None and frames.is_stored_once(observation.shape[1:], observation.dtype):
-        observation = frames.Frames(observation, np.arange(total, dtype=np.int32)[:, None])
+    if successor is None:
+        observation = _once(observation)
     here = np.flatnonzero(keep)
     if not len(here):
         reasons = ", ".join(f"{why}: {count}" for why, count in rows.dropped.items()) or "no rows"
@@ -158,9 +155,20 @@ def assemble(
     return OfflineDataset(name, transitions, env, reference, limits, provenance, complete)
 
 
+def _once(observation: Any) -> Any:
+    """Observations with pictures as `Frames`, which successors share."""
+    if isinstance(observation, dict):
+        return {name: _once(column) for name, column in observation.items()}
+    if not frames.is_stored_once(observation.shape[1:], observation.dtype):
+        return observation
+    return frames.Frames(observation, np.arange(len(observation), dtype=np.int32)[:, None])
+
+
 def _take(array: Any, indices: np.ndarray | None) -> Any:
     if indices is None:
         return array
+    if isinstance(array, dict):
+        return {name: _take(column, indices) for name, column in array.items()}
     return array.replace(index=array.index[indices]) if frames.is_frames(array) else array[indices]
 
 

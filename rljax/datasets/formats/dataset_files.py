@@ -9,11 +9,10 @@ K...]; a cost may also be `costs` or `cost`. Several discrete actions are [N, K]
 vectors.
 
 Other files may use the names in `ALIASES`; the first that is there counts. `done` and `dones` are
-terminals, less any time limits. Without them, the ends are in `episode_starts` [N] bool or
-`episode_lengths` [episodes], and count as truncated.
-
-Rollouts of HumanCompatibleAI/imitation hold `acts` [M, A], `rews` [M], `obs` [M + trajectories, O],
-`indices` [trajectories - 1] of `acts` where later ones begin, and `terminal` [trajectories].
+terminals, less any time limits. Beside `masks` [N], which is 0 in terminal rows, they and
+`terminals` are ends of both kinds, as are `dones_float` and `episode_terminals` [N],
+`episode_starts` [N] and `episode_lengths` [episodes]. Ends that are not terminal are truncated.
+`rljax.datasets.formats.other_layouts` reads what has other shapes.
 """
 
 from __future__ import annotations
@@ -26,7 +25,16 @@ import numpy as np
 
 from rljax.datasets import dataset as base
 from rljax.datasets.dataset import OfflineDataset
-from rljax.datasets.formats import assembly, is_hdf5, observation_arrays, opened, schema, text
+from rljax.datasets.formats import (
+    assembly,
+    is_hdf5,
+    observation_arrays,
+    opened,
+    other_layouts,
+    schema,
+    text,
+    unread,
+)
 from rljax.datasets.formats.assembly import Rows
 from rljax.datasets.formats.fingerprints import fingerprint
 from rljax.trust import RefusedFileError
@@ -40,7 +48,9 @@ ALIASES = {
     "done": ("done", "dones"),
     "truncated": ("timeouts", "timeout", "truncations", "truncated", "timelimit_truncated"),
 }
-IMITATION = ("acts", "obs", "indices", "terminal")  # keys of the imitation library's rollouts
+# Ends of both kinds; the first of `episode_starts` and the sum of `episode_lengths` are no news.
+ENDS = ("dones_float", "episode_terminals", "episode_starts", "episode_lengths")
+MASKS = "masks"  # 0 at the environment's own end, else 1
 FORMAT = "rljax dataset 1"  # for vectors, and for one action in each row
 FORMAT_OF_ALL = "rljax dataset 2"  # for all other spaces
 SUFFIXES = (".npz", ".hdf5", ".h5")
@@ -74,6 +84,7 @@ def read(
             (_rows_of_all(path.name, file, metadata), []) if of_all else _rows(path.name, file)
         )
         rows.signals = schema.signals(file, path.name)
+        others = unread.unread(path.name, file, [*ALIASES.values(), *((key,) for key in ENDS)])
     rows.check_lengths()
     complete = metadata.get("complete", bool(rows.terminated[-1] or rows.truncated[-1]))
     rows = _selected(rows)
@@ -86,6 +97,7 @@ def read(
         "reader": "archive",
         "files": [fingerprint(path)],
         "notes": notes,
+        "unread": others,
         "origin": metadata.get("provenance"),
         "versions": base.versions("h5py") if is_hdf5(path) else base.versions(),
     }
@@ -130,9 +142,10 @@ def _first(file: Mapping[str, Any], keys: Sequence[str]) -> str | None:
 
 def _rows(name: str, file: Mapping[str, Any]) -> tuple[Rows, list[str]]:
     """All rows of a file, and notes on what had to be assumed."""
-    if all(key in file for key in IMITATION):
-        return _rows_of_imitation(name, file)
-    notes = []
+    rows = other_layouts.read(name, file)
+    if rows is not None:
+        return rows
+    notes: list[str] = []
     keys = {field: key for field, names in ALIASES.items() if (key := _first(file, names))}
     for field in ("observation", "action", "reward"):
         if field not in keys:
@@ -149,32 +162,8 @@ def _rows(name: str, file: Mapping[str, Any]) -> tuple[Rows, list[str]]:
         types[keys[field]] = array.dtype.name
         return array, name, keys[field]
 
-    def marks(field: str) -> np.ndarray:
-        return schema.marks(file[keys[field]], name, keys[field])
-
     reward = schema.column(*read_array("reward"), np.float32)
-    truncated = marks("truncated") if "truncated" in keys else np.zeros(len(reward), np.bool_)
-    if "terminated" in keys:
-        terminated = marks("terminated")
-    elif "done" in keys:
-        terminated = marks("done")
-        if "truncated" not in keys:
-            notes.append(
-                f"'{keys['done']}' is read as the environment's own end: time limits were "
-                "not recorded"
-            )
-        elif len(terminated) == len(truncated):
-            # `done` of vector environments marks both kinds of ends
-            terminated = terminated & ~truncated
-        keys["terminated"] = keys["done"]
-    else:
-        terminated = np.zeros(len(reward), np.bool_)
-        ends = _ends(name, file, len(reward))
-        # `check_lengths` reports another length
-        truncated = truncated | ends if len(ends) == len(truncated) else ends
-        keys["terminated"] = "episode_starts" if "episode_starts" in file else "episode_lengths"
-        keys.setdefault("truncated", keys["terminated"])
-        notes.append("why episodes ended was not recorded: all ends count as truncated")
+    terminated, truncated = _ends(name, file, keys, len(reward), notes)
     rows = Rows(
         name,
         keys,
@@ -216,70 +205,50 @@ def _rows_of_all(name: str, file: Mapping[str, Any], metadata: Mapping[str, Any]
     )
 
 
-def _rows_of_imitation(name: str, file: Mapping[str, Any]) -> tuple[Rows, list[str]]:
-    """The same for the imitation library's rollouts."""
-    if "rews" not in file:
-        raise ValueError(
-            f"'{name}' has no 'rews': trajectories without rewards are not read. Save them "
-            "with rewards."
-        )
-    keys = {
-        "observation": "obs",
-        "action": "acts",
-        "reward": "rews",
-        "terminated": "terminal",
-        "truncated": "indices",
-    }
-    action = schema.actions(file["acts"], name, "acts")
-    reward = schema.column(file["rews"], name, "rews", np.float32)
-    observation = schema.vectors(file["obs"], name, "obs")
-    terminal = schema.marks(file["terminal"], name, "terminal")
-    # A file of one trajectory has no numbers here, and NumPy stores nothing as float64.
-    splits = schema.stored(file["indices"]).reshape(-1)
-    total = len(action)
-    numeric = splits.dtype.kind in "iuf"
-    starts = np.append(0, splits if numeric else []).astype(np.int64)
-    ends = np.append(starts[1:], total)
-    rising = numeric and (starts < ends).all() and (starts[1:] == splits).all()
-    if not rising or len(terminal) != len(starts) or len(observation) != total + len(starts):
-        raise ValueError(
-            f"'{name}' has {total} 'acts', {len(observation)} 'obs', {len(terminal)} 'terminal' "
-            f"and {len(splits)} 'indices'; with N trajectories there are N more 'obs' than 'acts', "
-            "N 'terminal', and N - 1 rising 'indices'. The file was cut or assembled wrongly: make "
-            "it again."
-        )
-    terminated, truncated = np.zeros(total, np.bool_), np.zeros(total, np.bool_)
-    terminated[ends - 1], truncated[ends - 1] = terminal, ~terminal
-    here = np.arange(total) + np.repeat(np.arange(len(starts)), ends - starts)
-    types = {key: file[key].dtype.name for key in ("obs", "acts", "rews")}
-    rows = Rows(
-        name,
-        keys,
-        observation[here],
-        action,
-        reward,
-        terminated,
-        truncated,
-        observation[here + 1],
-        types=types,
-    )
-    return rows, [
-        "'terminal' is read as the environment's own end: time limits were not recorded apart"
-    ]
+def _ends(
+    name: str, file: Mapping[str, Any], keys: dict[str, str], total: int, notes: list[str]
+) -> tuple[np.ndarray, np.ndarray]:
+    """[M] bool twice: terminal rows, and other ends. Completes `keys` and `notes`."""
 
+    def marks(key: str) -> np.ndarray:
+        values = schema.marks(file[key], name, key)
+        schema.require_length(name, key, len(values), keys["reward"], total)
+        return values
 
-def _ends(name: str, file: Mapping[str, Any], length: int) -> np.ndarray:
-    """[M] bool: the last rows of trajectories."""
-    if "episode_starts" in file:
-        starts = schema.marks(file["episode_starts"], name, "episode_starts")
-        return np.append(starts[1:], np.ones(min(1, len(starts)), np.bool_))
-    if "episode_lengths" in file:
-        lengths = schema.lengths(file["episode_lengths"], name, "episode_lengths", length)
-        ends = np.zeros(length, np.bool_)
-        ends[np.cumsum(lengths) - 1] = True
-        return ends
-    hint = " Without them no episode has an end, and every value is bootstrapped for ever."
-    raise _missing(name, file, (*ALIASES["terminated"], *ALIASES["done"]), hint)
+    none = np.zeros(total, np.bool_)
+    timeouts = marks(keys["truncated"]) if "truncated" in keys else none
+    end_keys = [key for key in ENDS if key in file]
+    ends = none.copy()
+    for key in end_keys:
+        if key == "episode_lengths":
+            lengths = schema.lengths(file[key], name, key, total)
+            ends[np.cumsum(lengths) - 1] = True
+        else:
+            values = marks(key)
+            starts = key == "episode_starts"
+            ends |= np.append(values[1:], none[:1] | True) if starts else values
+    if MASKS in file:
+        for field in ("terminated", "done"):
+            ends |= marks(keys[field]) if field in keys else none
+        terminated, keys["terminated"] = ~marks(MASKS), MASKS
+    elif "terminated" in keys:
+        terminated = marks(keys["terminated"])
+    elif "done" in keys:
+        # `done` of vector environments marks both kinds of ends
+        terminated, keys["terminated"] = marks(keys["done"]) & ~timeouts, keys["done"]
+        if "truncated" not in keys:
+            notes.append(
+                f"'{keys['done']}' is read as the environment's own end: time limits were "
+                "not recorded"
+            )
+    elif end_keys:
+        terminated, keys["terminated"] = none, end_keys[0]
+        notes.append("why episodes ended was not recorded: all ends count as truncated")
+    else:
+        hint = " Without them no episode has an end, and every value is bootstrapped for ever."
+        raise _missing(name, file, (*ALIASES["terminated"], *ALIASES["done"]), hint)
+    keys.setdefault("truncated", end_keys[0] if end_keys else keys["terminated"])
+    return terminated, timeouts | (ends & ~terminated)
 
 
 def _selected(rows: Rows) -> Rows:
@@ -287,13 +256,17 @@ def _selected(rows: Rows) -> Rows:
     keep = np.ones(len(rows.reward), np.bool_)
     if rows.next_observation is None:
         keep = ~np.append(rows.truncated[:-1], True) | rows.terminated
-        rows.dropped["last of a trajectory, without a successor"] = int((~keep).sum())
+        rows.dropped[assembly.WITHOUT_SUCCESSOR] = int((~keep).sum())
     return assembly.successors(rows, keep)
 
 
 def _missing(
     name: str, file: Mapping[str, Any], keys: tuple[str, ...], hint: str = ""
 ) -> ValueError:
+    for key in keys:
+        parts = [other.removeprefix(f"{key}/") for other in file if other.startswith(f"{key}/")]
+        if parts:
+            return schema.is_group(name, key, parts)
     others = ", ".join(repr(key) for key in keys[1:])
     return ValueError(
         f"'{name}' has no '{keys[0]}' (nor {others}); it has: {text.listed(file)}.{hint}"

@@ -38,16 +38,22 @@ def opened(path: Path) -> Iterator[Group]:
 class Group(Mapping[str, Any]):
     """A group of an HDF5 file: its `Group`s and `Array`s by name, or by path below it."""
 
-    def __init__(self, path: Path, place: str, identifier: Any) -> None:
+    def __init__(
+        self, path: Path, place: str, identifier: Any, read: set[str] | None = None
+    ) -> None:
+        """`read`: the places of arrays that have been read, which all groups of a file share."""
         import h5py
 
         self.path, self.place, self._group = path, place, h5py.Group(identifier)
+        self._read = set() if read is None else read
 
     def __getitem__(self, key: str) -> Group | Array:
         with text.guarded(self.path, KIND):
             member = self._find(key, MOST_LINKS)
         if member is None:
             raise KeyError(key)
+        if isinstance(member, Array):
+            self._read |= {f"{self.place}/{key}".strip("/"), member.place}
         return member
 
     def __contains__(self, key: object) -> bool:
@@ -63,6 +69,22 @@ class Group(Mapping[str, Any]):
         with text.guarded(self.path, KIND):
             return len(self._group)
 
+    def unread(self) -> list[str]:
+        """The places of arrays, and of whole groups, that have not been read."""
+        parts = [place.split("/") for place in self._read]
+        above = {"/".join(names[:end]) for names in parts for end in range(1, len(names))}
+        return list(self._unread(above))
+
+    def _unread(self, above: set[str]) -> Iterator[str]:
+        """`above`: the groups in which something has been read."""
+        for name in self:
+            place = f"{self.place}/{name}".lstrip("/")
+            group = self[name] if place in above else None
+            if isinstance(group, Group) and group.place == place:  # and no link, perhaps to itself
+                yield from group._unread(above)
+            elif place not in self._read:
+                yield place
+
     def text(self, key: str) -> str | None:
         """The text under `key`; None for anything else."""
         value = self.get(key)
@@ -71,7 +93,7 @@ class Group(Mapping[str, Any]):
     def _find(self, key: str, links: int) -> Group | Array | None:
         here: Group | Array | None = self
         if key.startswith("/"):
-            here = Group(self.path, "", self._group.file.id)
+            here = Group(self.path, "", self._group.file.id, self._read)
         for name in key.split("/"):
             if not isinstance(here, Group):
                 return None
@@ -95,7 +117,7 @@ class Group(Mapping[str, Any]):
             raise _outside(self.path, place, what)
         opened = h5py.h5o.open(group, word)
         if isinstance(opened, h5py.h5g.GroupID):
-            return Group(self.path, place, opened)
+            return Group(self.path, place, opened, self._read)
         return Array(self.path, place, opened) if isinstance(opened, h5py.h5d.DatasetID) else None
 
 

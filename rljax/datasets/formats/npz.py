@@ -43,10 +43,13 @@ class Archive(Mapping[str, np.ndarray]):
             for info in archive.infolist()
             if info.filename.endswith(".npy")
         }
+        self._others = [name for name in archive.namelist() if not name.endswith(".npy")]
+        self._read: set[str] = set()
 
     def __getitem__(self, key: str) -> np.ndarray:
         shape, dtype = self._header(key)
         text.require_memory(self.path.name, key, text.nbytes_of(shape, dtype.itemsize))
+        self._read.add(key)
         with text.guarded(self.path, KIND), self._archive.open(self._members[key]) as member:
             return np.lib.format.read_array(member, allow_pickle=False)
 
@@ -58,6 +61,10 @@ class Archive(Mapping[str, np.ndarray]):
 
     def __len__(self) -> int:
         return len(self._members)
+
+    def unread(self) -> list[str]:
+        """The members that have not been read."""
+        return [*(key for key in self._members if key not in self._read), *self._others]
 
     def text(self, key: str) -> str | None:
         """The text under `key`; None for anything else."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 import warnings
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import numpy as np
@@ -41,10 +41,7 @@ def numbers(array: Any, file: str, key: str) -> Any:
     Raises `ValueError` for a group of arrays, other types, a scalar, and empty rows.
     """
     if hasattr(array, "keys"):
-        raise ValueError(
-            f"'{file}': '{key}' is a group ({listed(array) if len(array) else 'empty'}), it must "
-            "be one array. Put the group's arrays side by side: np.concatenate([...], axis=1)"
-        )
+        raise is_group(file, key, array)
     if array.dtype.kind not in "biuf":
         raise ValueError(
             f"'{file}': '{key}' is of type {array.dtype}, it must hold numbers. Store it "
@@ -56,6 +53,23 @@ def numbers(array: Any, file: str, key: str) -> Any:
             "number in each row. The file was assembled wrongly: make it again."
         )
     return array
+
+
+def is_group(file: str, key: str, parts: Collection[str]) -> ValueError:
+    """The error for a group of arrays in the place of one."""
+    return ValueError(
+        f"'{file}': '{key}' is a group ({listed(parts) if len(parts) else 'empty'}), it must "
+        "be one array. Put the group's arrays side by side: np.concatenate([...], axis=1)"
+    )
+
+
+def require_length(file: str, key: str, length: int, reward: str, total: int) -> None:
+    """Raise `ValueError` unless the array `key` has as many rows as the rewards."""
+    if length != total:
+        raise ValueError(
+            f"'{file}': '{key}' has {length} rows, '{reward}' has {total}. The file was cut or "
+            "assembled wrongly: make it again."
+        )
 
 
 def vectors(array: Any, file: str, key: str) -> np.ndarray:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from rljax.datasets.dataset import FAMILIES, OfflineDataset
-from rljax.datasets.formats import dataset_files
+from rljax.datasets.formats import conversions, dataset_files
 from rljax.datasets.formats.dataset_files import SUFFIXES
 from rljax.datasets.publishers import d4rl, minari_environments, ogbench
 from rljax.datasets.publishers.download import Progress, known, root
@@ -60,6 +60,9 @@ def load(
         )
     path = _located(name, folder)
     if path.suffix.lower() not in SUFFIXES:
+        advice = conversions.advice(path)
+        if advice is not None:
+            raise ValueError(advice)
         prefixes = ", ".join(f"{prefix}/" for prefix in FAMILIES)
         hint = ""
         if path.is_dir():

@@ -34,12 +34,13 @@ import numpy as np
 
 from rljax.datasets import dataset as base
 from rljax.datasets.dataset import OfflineDataset
-from rljax.datasets.formats import assembly, opened, schema, text
+from rljax.datasets.formats import assembly, opened, schema, text, unread
 from rljax.datasets.formats.assembly import Rows
 from rljax.datasets.formats.fingerprints import fingerprint
 from rljax.datasets.publishers import download as files
 
 URL = "http://rail.eecs.berkeley.edu/datasets/offline_rl/"
+OPTIONAL = [("timeouts",), ("next_observations",)]
 REQUIRED = ("observations", "actions", "rewards", "terminals")
 
 # Current environments with D4RL's observations, actions and rewards; others observe other things.
@@ -176,6 +177,7 @@ def read(
             schema.vectors(file[following], path.name, following) if stored else None,
             types={key: file[key].dtype.name for key in REQUIRED},
         )
+        others = unread.unread(path.name, file, OPTIONAL)
     rows.check_lengths()
     complete, keep = bool(terminated[-1] or timeouts[-1]), ~timeouts
     rows.dropped["timed out"] = int((timeouts & ~terminated).sum())
@@ -198,6 +200,7 @@ def read(
         "url": files.source(path) or (entry and entry.url),
         "id": entry and entry.id,
         "rules": rules,
+        "unread": others,
         "strict": strict,
         "rows_in_file": len(reward),
         "max_episode_steps": limit,

@@ -11,6 +11,9 @@ import numpy as np
 
 from rljax.buffers import frames
 from rljax.datasets.dataset import FIELDS, OfflineDataset, columns
+from rljax.datasets.formats.assembly import WITHOUT_SUCCESSOR
+from rljax.datasets.formats.schema import MOST_CHOICES
+from rljax.datasets.formats.text import listed
 
 SCALE = 1e3  # the largest observation without normalisation
 AT_BOUND = 1e-6  # largest distance from -1 or 1 of an action at the bound
@@ -22,6 +25,7 @@ ERRORS = (
     "wrong_dtype",
     "not_finite",
     "actions_out_of_bounds",
+    "too_many_actions",
     "open_end",
     "successors_do_not_follow",
 )
@@ -117,6 +121,14 @@ def _actions(dataset: OfflineDataset) -> Iterator[Finding]:
 
 def _choices(dataset: OfflineDataset) -> Iterator[Finding]:
     known, size = dataset.provenance.get("num_actions"), dataset.action_size
+    if size > MOST_CHOICES:
+        yield Finding(
+            "too_many_actions",
+            size,
+            f"{size:,} discrete actions, at most {MOST_CHOICES:,}",
+            "An agent has an output for each of them: no memory holds its networks.",
+            "Number the actions that occur from 0 on, or store continuous ones as float32.",
+        )
     number = (
         f"{known} actions" if known else f"at least {size} actions (the file does not say how many)"
     )
@@ -322,6 +334,28 @@ def _notes(dataset: OfflineDataset) -> Iterator[Finding]:
         )
 
 
+def _left_out(dataset: OfflineDataset) -> Iterator[Finding]:
+    """Arrays and rows of the file that the data set lacks."""
+    others = dataset.provenance.get("unread", ())
+    if others:
+        yield Finding(
+            "unread_arrays",
+            len(others),
+            listed(others),
+            "Nothing learns from them: ends of episodes under such a name are lost.",
+            "Intended, or has an array another name? docs/datasets.md lists the names.",
+        )
+    count = dataset.provenance.get("dropped", {}).get(WITHOUT_SUCCESSOR, 0)
+    if count:
+        yield Finding(
+            "dropped_rows",
+            count,
+            f"{count} rows of the file: {WITHOUT_SUCCESSOR}",
+            "Their rewards are missing, also in returns.",
+            "Store 'next_observations' in the file.",
+        )
+
+
 RULES = (
     _dtypes,
     _not_finite,
@@ -334,6 +368,7 @@ RULES = (
     _lengths,
     _terminals,
     _stored,
+    _left_out,
     _notes,
 )
 

@@ -54,6 +54,7 @@ def summarise(evaluations: Sequence[Record]) -> dict[str, Any]:
     }
 
 
+ESTIMATE = "value/initial"  # the metric of agents that estimate another policy's return
 EMPTY = {"final": None, "best": None}
 # Name in a summary: field of a record.
 FIELDS = {"return": "returns", "score": "scores", "success": "success"}
@@ -146,6 +147,19 @@ def curve_over_learners(
         return steps, steps, steps, steps
     samples = np.stack([np.interp(steps, *curve) for curve in curves], axis=1)  # [S, learners]
     return steps, statistic(samples, axis=1), *interval(samples, statistic)
+
+
+def estimate(metrics: Sequence[Record]) -> dict[str, Any] | None:
+    """The last `ESTIMATE` of each learner in lines of metrics, and their mean; None without one."""
+    last: dict[int, float] = {}
+    for line in metrics:
+        values = line.get(ESTIMATE)
+        if isinstance(values, list):
+            last |= {learner: x for learner, x in enumerate(values) if x is not None}
+    if not last:
+        return None
+    learners = [last.get(learner) for learner in range(max(last) + 1)]
+    return {"mean": float(mean(list(last.values()))), "learners": learners}
 
 
 def _by_learner(evaluations: Sequence[Record]) -> Records:

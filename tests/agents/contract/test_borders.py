@@ -145,6 +145,16 @@ def test_floats_at_their_borders_are_refused_or_finite(name: str, changes: dict[
     assert wrong_floats(name, changes) == []
 
 
+@pytest.mark.parametrize(
+    "name", [name for name in AGENTS if hasattr(subject(name).config, "reward_scale")]
+)
+@pytest.mark.parametrize("value", [-1.0, 0.0])
+def test_rewards_are_neither_turned_round_nor_lost(name: str, value: float) -> None:
+    config = configured(name, {"reward_scale": value})
+    with pytest.raises(ValueError, match=r"^--config.reward-scale is -?\d, it must be .* above 0"):
+        contract.check(subject(name).module, subject(name).spec, config)
+
+
 def integers(config: Any) -> list[str]:
     """The names of integer settings, and of those that are lists of integers."""
     hints = typing.get_type_hints(type(config))

@@ -241,6 +241,14 @@ def test_names_with_special_characters_are_shown_as_text(tmp_path: Path) -> None
     assert {f.stem for f in path.with_suffix("").glob("*.svg")} == {"my-i-x-1-v0", "my-i-x-1-v0-2"}
 
 
+def test_figures_of_environments_in_files_are_not_hidden(tmp_path: Path) -> None:
+    run_folders.write(tmp_path / "a", environment="./robot.py:RobotV")
+    run_folders.write(tmp_path / "b", environment="../..")
+    path = report.write([tmp_path], tmp_path / "report.html")
+    names = {f.stem for f in path.with_suffix("").glob("*.svg")}
+    assert names == {"robot.py-robotv", "section"}
+
+
 def test_settings_that_differ_are_listed(tmp_path: Path) -> None:
     run_folders.write(
         tmp_path / "grid", seeds=(0, 1, 0, 1), own={"actor_lr": [1e-3, 1e-3, 3e-4, 3e-4]}

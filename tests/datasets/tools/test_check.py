@@ -232,6 +232,16 @@ def test_actions_that_never_occur_are_found(
         assert found["actions_that_never_occur"].where == where
 
 
+@pytest.mark.parametrize(("largest", "refused"), [(10**9, True), (100_000, True), (99_999, False)])
+def test_more_actions_than_agents_can_have_are_an_error(
+    tmp_path: Path, largest: int, refused: bool
+) -> None:
+    values = arrays([30, 20, 40], "tot") | {"actions": np.full(90, largest)}
+    dataset = datasets.load(str(npz(tmp_path / "a.npz", values)))
+    found = {finding.name: finding.severity for finding in datasets.check(dataset)}
+    assert found.get("too_many_actions") == ("error" if refused else None)
+
+
 def test_rows_that_are_all_terminal_are_found(tmp_path: Path) -> None:
     values = arrays([30, 20, 40], "tot") | {"terminals": np.ones(90), "timeouts": np.zeros(90)}
     found = datasets.check(datasets.load(str(npz(tmp_path / "a.npz", values))))
