@@ -6,8 +6,7 @@ mu actor, pi its Gaussian, A action dimensions
   log_prob   L = mean [ -log pi(a|s) ]
 
 mu(s) is tanh of the actor's output.
-With log_prob, pi(.|s) is a Gaussian around it with one std.
-For discrete actions it is a softmax.
+For discrete actions pi is a softmax.
 
 Departs from the paper: it gives only the idea, for a car.
 Losses and numbers are those of baselines, as in CORL [2].
@@ -36,7 +35,7 @@ from rljax.requirements import NonNegative, Positive, Widths
 
 @agent.config
 class Config(buffers.DatasetSettings, policies.WithImitation):
-    """Hyperparameters; floats can differ between learners."""
+    """Hyperparameters."""
 
     # Optimisation
     actor_lr: NonNegative = 3e-4  # of Adam, at the start; [2]
@@ -55,19 +54,19 @@ class Config(buffers.DatasetSettings, policies.WithImitation):
 
 
 class State(struct.PyTreeNode):
-    """Everything that learning changes."""
+    """What learning changes."""
 
     actor: networks.Trained  # Actor
 
 
 def experience(config: Config) -> buffers.Dataset:
-    """Uniform batches; online, half are new experience."""
+    """Uniform batches; half new online."""
     online = buffers.Replay.of(config)
     return buffers.Dataset.of(config, learns_until=config.decay_steps, online=online)
 
 
 def schedule(config: Config, steps: float) -> Config:
-    """Turn shares of the run into numbers of steps."""
+    """Turn shares of the run into steps."""
     return dataclasses.replace(config, decay_steps=agent.in_steps(config.decay_steps, steps))
 
 

@@ -1,8 +1,5 @@
 """Cal-QL [hybrid]: CQL that holds values low only down to the data's returns.
 
-The policy's candidates count at least as much as the return from the row on.
-So values stay on the scale of returns online.
-
 R return to go, of rows that have one; a_k candidates of density p_k
 all losses, y and P_c: agents/cql.py
   q_ck     = max(Q_c(s, a_k), R) for a_k of the policy  [1, section 5]
@@ -39,7 +36,7 @@ from rljax.requirements import Count, LogStd, NonNegative, Real, Share, Whole, W
 
 @agent.config
 class Config(buffers.DatasetSettings, conservatism.WithConservatism, policies.WithPolicyNetwork):
-    """Hyperparameters; floats can differ between learners."""
+    """Hyperparameters."""
 
     # Optimisation
     actor_lr: NonNegative = 1e-4  # of Adam; [2]
@@ -79,7 +76,7 @@ class Config(buffers.DatasetSettings, conservatism.WithConservatism, policies.Wi
 
 
 class State(struct.PyTreeNode):
-    """Everything that learning changes."""
+    """What learning changes."""
 
     actor: networks.Trained  # [O] -> [2 A]: mean and log std
     critic: networks.Trained  # [O], [A] -> [C]
@@ -106,7 +103,7 @@ def check(spec: EnvSpec, config: Config) -> None:
 
 
 def init(key: Array, spec: EnvSpec, config: Config) -> State:
-    """Fresh parameters; targets equal the critics."""
+    """Fresh parameters; targets are copies."""
     key_actor, key_critic = jax.random.split(key)
     encoding = EncoderSettings.of(config)
     style = (config.activation, config.initialisation)
@@ -138,7 +135,7 @@ def act(
 
 
 def value(state: State, observation: Array, action: Array, config: Config) -> Array:
-    """The critics' mean value [...] of actions [..., A]."""
+    """The critics' mean [...] of actions [..., A]."""
     return state.critic(observation, action).mean(axis=0)
 
 

@@ -46,7 +46,7 @@ from rljax.requirements import Count, LogStd, NonNegative, Positive, Share, Widt
 
 @agent.config
 class Config:
-    """Hyperparameters; floats can differ between learners."""
+    """Hyperparameters."""
 
     acting = agent.Acting(settings=("compute",))
     # Policy step
@@ -65,7 +65,7 @@ class Config:
     num_envs: int = 8  # side by side; ppo_lagrangian
     num_steps: int = 1024  # per environment; [3]: 30,000
     # Targets
-    discount: Share = 0.99  # gamma, per step; [3]
+    discount: Share = 0.99  # gamma; [3]
     trace_decay: Share = 0.97  # lambda of the advantages; [3]
     normalise_advantages: bool = True  # per rollout; [3]
     reward_scale: Positive = 1.0  # factor on rewards
@@ -81,15 +81,15 @@ class Config:
     torso: torsos.Kind = "mlp"  # of all networks; [3]
     compute: int = 1  # T, thinking steps; own choice
     grid: tuple[int, int] | None = None  # rows, columns of a drc
-    actor_hidden: Widths = (64, 64)  # widths of layers; OmniSafe
-    critic_hidden: Widths = (64, 64)  # widths of layers; OmniSafe
+    actor_hidden: Widths = (64, 64)  # of layers; OmniSafe
+    critic_hidden: Widths = (64, 64)  # of layers; OmniSafe
     activation: networks.Activation = "tanh"  # of hidden layers; [3]
     initialisation: networks.Initialisation = "orthogonal"  # ppo_lagrangian
     normalise_observations: bool = True  # running; ppo_lagrangian
 
 
 class State(struct.PyTreeNode):
-    """Everything that learning changes."""
+    """What learning changes."""
 
     actor: networks.Actor  # [O] -> [A]: mean or logits
     critics: networks.Trained  # ValueAndCost: [O] -> [2]

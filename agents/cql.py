@@ -1,8 +1,5 @@
 """CQL [offline]: SAC from a data set, with critics held low beyond the data.
 
-Each critic's loss has a penalty: the gap between its soft maximum and its
-value at the data (rljax/networks/optimisation/conservatism.py).
-
 gamma discount, alpha temperature, m multiplier
 Q_c critics, Q'_c targets, pi actor
 a' ~ pi(.|s'), a~ ~ pi(.|s), a_k candidates of density p_k
@@ -52,7 +49,7 @@ class Config(
     conservatism.WithConservatism,
     policies.WithPolicyNetwork,
 ):
-    """Hyperparameters; floats can differ between learners."""
+    """Hyperparameters."""
 
     # Optimisation
     actor_lr: NonNegative = 1e-4  # of Adam; [2], 3e-5 in [1]
@@ -84,7 +81,7 @@ class Config(
 
 
 class State(struct.PyTreeNode):
-    """Everything that learning changes."""
+    """What learning changes."""
 
     actor: networks.Trained  # [O] -> [2 A]: mean and log std
     critic: networks.Trained  # [O], [A] -> [C]
@@ -94,7 +91,7 @@ class State(struct.PyTreeNode):
 
 
 def experience(config: Config) -> buffers.Dataset:
-    """Uniform batches; online, half are new experience."""
+    """Uniform batches; half new online."""
     return buffers.Dataset.of(config, online=buffers.Replay.of(config))
 
 
@@ -108,7 +105,7 @@ def check(spec: EnvSpec, config: Config) -> None:
 
 
 def init(key: Array, spec: EnvSpec, config: Config) -> State:
-    """Fresh parameters; targets equal the critics."""
+    """Fresh parameters; targets are copies."""
     key_actor, key_critic = jax.random.split(key)
     encoding = EncoderSettings.of(config)
     style = (config.activation, config.initialisation)
@@ -149,7 +146,7 @@ def act(
 
 
 def value(state: State, observation: Array, action: Array, config: Config) -> Array:
-    """The critics' mean value [...] of actions [..., A]."""
+    """The critics' mean [...] of actions [..., A]."""
     return state.critic(observation, action).mean(axis=0)
 
 

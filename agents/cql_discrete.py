@@ -1,9 +1,5 @@
 """CQL for discrete actions [offline]: Q-learning from data, with low values beyond.
 
-The critics' loss has a penalty: the gap between the soft maximum
-over all actions and the value of the data's.
-It lowers actions that the data lack.
-
 gamma discount, Q_c critics, Q'_c targets, Q their mean, w penalty_weight
   y        = r + gamma (1 - terminated) min_c Q'_c(s', argmax_a Q(s', a))
   G_c      = mean [ log sum_a exp Q_c(s, a) - Q_c(s, a) ]
@@ -36,13 +32,13 @@ from rljax.requirements import Count, NonNegative, Share, Widths
 
 @agent.config
 class Config(buffers.DatasetSettings):
-    """Hyperparameters; floats can differ between learners."""
+    """Hyperparameters."""
 
     # Optimisation
     critic_lr: NonNegative = 6.25e-5  # of Adam; [2]
-    batch_size: int = 32  # transitions per update; [2]
+    batch_size: int = 32  # transitions; [2]
     # Targets
-    discount: Share = 0.99  # gamma, per step; [2]
+    discount: Share = 0.99  # gamma; [2]
     target_rate: Share = 1.0  # rho: 1 is a copy; [2]
     target_every: Count = 1_000  # updates between moves; 8,000 in [2]
     # Conservatism
@@ -59,14 +55,14 @@ class Config(buffers.DatasetSettings):
 
 
 class State(struct.PyTreeNode):
-    """Everything that learning changes."""
+    """What learning changes."""
 
     critic: networks.Trained  # [O] -> [C, A], or [O], [] -> [C]
     target_critic: networks.Network
 
 
 def experience(config: Config) -> buffers.Dataset:
-    """Uniform batches; online, half are new experience."""
+    """Uniform batches; half new online."""
     return buffers.Dataset.of(config, online=buffers.Replay.of(config))
 
 
@@ -77,7 +73,7 @@ def check(spec: EnvSpec, config: Config) -> None:
 
 
 def init(key: Array, spec: EnvSpec, config: Config) -> State:
-    """Fresh parameters; targets equal the critics."""
+    """Fresh parameters; targets are copies."""
     style = (config.activation, config.initialisation, config.layer_norm)
     net = networks.ensemble(spec, config.num_critics, config.hidden, *style)
     critic = encoders.create(spec, EncoderSettings.of(config), net, key)
@@ -105,7 +101,7 @@ def act(
 
 
 def value(state: State, observation: Array, action: Array, config: Config) -> Array:
-    """The critics' mean value [...] of actions [...]."""
+    """The critics' mean [...] of actions [...]."""
     return state.critic(observation, action).mean(axis=0)
 
 
@@ -122,7 +118,7 @@ def critic_loss(
     next_action = next_q.argmax(axis=-1)  # [B]
     next_q = state.target_critic(batch.next_observation, next_action)  # [C, B]
     next_q = next_q.min(axis=0)  # [B]
-    bootstrap = config.discount * (1.0 - batch.terminated)  # [B]
+    bootstrap = config.discount * (1.0 - batch.terminated)
     target = batch.reward + bootstrap * next_q
     q_of_all = critic(batch.observation)  # [C, B, A]
     action = batch.action[None, :, None]

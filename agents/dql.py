@@ -1,11 +1,5 @@
 """Diffusion-QL [generative]: a diffusion model of actions that follows critics.
 
-The policy removes noise step by step.
-So it can be as multimodal as the data.
-It learns to remove noise from the data's actions.
-It also learns to choose actions of high value: the critics'
-gradient passes through all its steps.
-
 gamma discount, pi noise predictor, pi' its moving average, Q_c critics,
 Q'_c targets, eta value_weight, beta inverse_temperature, e standard normal,
 T denoising_steps, abar_t share of variance, (i, j) = (1, 2) or (2, 1)
@@ -50,18 +44,18 @@ from rljax.requirements import Count, NonNegative, Share, Whole, Widths
 
 @agent.config
 class Config(buffers.DatasetSettings):
-    """Hyperparameters; floats can differ between learners."""
+    """Hyperparameters."""
 
     # Optimisation
     actor_lr: NonNegative = 3e-4  # of Adam; [2]
     critic_lr: NonNegative = 3e-4  # of Adam; [2]
     max_gradient_norm: NonNegative | None = 9.0  # None: no limit; [2]
-    batch_size: int = 256  # transitions per update; [2]
+    batch_size: int = 256  # transitions; [2]
     # Targets
-    discount: Share = 0.99  # gamma, per step; [2]
-    target_rate: Share = 0.005  # rho, per update; [2]
-    average_rate: Share = 0.005  # rho', per move of the average; [2]
-    average_every: Count = 5  # updates between moves of the average; [2]
+    discount: Share = 0.99  # gamma; [2]
+    target_rate: Share = 0.005  # rho; [2]
+    average_rate: Share = 0.005  # rho', per move; [2]
+    average_every: Count = 5  # updates between its moves; [2]
     average_from: Whole = 1_000  # updates before its first move; [2]
     max_q_backup: Count = 1  # [2]; 10 on AntMaze
     # Policy
@@ -71,7 +65,7 @@ class Config(buffers.DatasetSettings):
     noising: generative.Noising = "vp"  # growth of noise; [2]
     num_candidates: Count = 50  # actions drawn; [2]
     inverse_temperature: NonNegative = 1.0  # beta: 0 is uniform; [2]
-    average_acts: bool = False  # act by the average of the policy; [2]
+    average_acts: bool = False  # act by the average; [2]
     # Networks
     encoder: encoders.Kind = "auto"  # of other than vectors
     hidden: Widths = (256, 256, 256)  # of all networks; [2]
@@ -82,7 +76,7 @@ class Config(buffers.DatasetSettings):
 
 
 class State(struct.PyTreeNode):
-    """Everything that learning changes."""
+    """What learning changes."""
 
     actor: networks.Trained  # a_t, s, t -> noise in a_t [A]
     critic: networks.Trained  # [O], [A] -> [2]
@@ -92,7 +86,7 @@ class State(struct.PyTreeNode):
 
 
 def experience(config: Config) -> buffers.Dataset:
-    """Uniform batches; online, half are new experience."""
+    """Uniform batches; half new online."""
     return buffers.Dataset.of(config, online=buffers.Replay.of(config))
 
 
@@ -103,7 +97,7 @@ def check(spec: EnvSpec, config: Config) -> None:
 
 
 def init(key: Array, spec: EnvSpec, config: Config) -> State:
-    """Fresh parameters; targets equal the critics."""
+    """Fresh parameters; targets are copies."""
     key_actor, key_critic = jax.random.split(key)
     action = jnp.zeros(spec.action_shape)
     encoding = EncoderSettings.of(config)
@@ -154,14 +148,14 @@ def act(
 
 
 def value(state: State, observation: Array, action: Array, config: Config) -> Array:
-    """The critics' mean value [...] of actions [..., A]."""
+    """The critics' mean [...] of actions [..., A]."""
     return state.critic(observation, action).mean(axis=0)
 
 
 def policy(
     actor: networks.AnyNetwork, spec: EnvSpec, observation: Array, key: Array, config: Config
 ) -> Array:
-    """Actions [..., A] for observations [..., O], from noise."""
+    """Actions [..., A] for observations [..., O]."""
     schedule = generative.schedule(config.noising, config.denoising_steps)
     shape = (*spec.leading(observation), spec.action_size)
     return generative.ancestral(schedule, lambda a, t: actor(a, observation, t), key, shape)
@@ -176,7 +170,7 @@ def critic_loss(
     next_observation = generative.repeated(spec, batch.next_observation, number)  # [B, N, O]
     next_action = policy(state.average_actor, spec, next_observation, key, config)
     next_q = state.target_critic(next_observation, next_action).max(axis=-1)  # [C, B]
-    bootstrap = config.discount * (1.0 - batch.terminated)  # [B]
+    bootstrap = config.discount * (1.0 - batch.terminated)
     target = batch.reward + bootstrap * next_q.min(axis=0)
     q = critic(batch.observation, batch.action)  # [C, B]
     loss = jnp.square(q - target).mean(axis=-1).sum()

@@ -44,7 +44,7 @@ from rljax.requirements import Count, LogStd, NonNegative, Positive, Real, Share
 
 @agent.config
 class Config(buffers.ReplaySettings, buffers.PrioritySettings, temperatures.WithTemperature):
-    """Hyperparameters; floats can differ between learners."""
+    """Hyperparameters."""
 
     # Optimisation
     actor_lr: NonNegative = 1e-4  # of Adam; [1]
@@ -81,7 +81,7 @@ class Config(buffers.ReplaySettings, buffers.PrioritySettings, temperatures.With
 
 
 class State(struct.PyTreeNode):
-    """Everything that learning changes."""
+    """What learning changes."""
 
     actor: networks.Trained  # [O] -> [2 A]: mean and log std
     critic: networks.Trained  # [O], [A] -> [C, 2]: mean, raw std
@@ -104,7 +104,7 @@ def check(spec: EnvSpec, config: Config) -> None:
 
 
 def init(key: Array, spec: EnvSpec, config: Config) -> State:
-    """Fresh parameters; targets equal actor and critics."""
+    """Fresh parameters; targets are copies."""
     key_actor, key_critic = jax.random.split(key)
     encoding = EncoderSettings.of(config)
     style = (config.activation, config.initialisation)
@@ -124,7 +124,7 @@ def init(key: Array, spec: EnvSpec, config: Config) -> State:
 
 
 def remember(spec: EnvSpec, config: Config) -> Any:
-    """What lasts from one step of an episode to the next."""
+    """What lasts between steps of an episode."""
     return noise.initial(config.exploration, spec)
 
 
@@ -227,7 +227,7 @@ def actor_loss(
 def update(
     state: State, batch: Transition, key: Array, step: Array, config: Config
 ) -> tuple[State, Metrics]:
-    """One update of critics and, if due, of the rest."""
+    """Update critics and, if due, the rest."""
     key_critic, key_actor = jax.random.split(key)
     gradient, (moving_std, metrics) = jax.grad(critic_loss, has_aux=True)(
         state.critic.parameters, state, batch, key_critic, config

@@ -1,9 +1,5 @@
 """FQE [evaluation]: fitted Q evaluation of another run's policy, from a data set alone.
 
-Critics learn what the policy would earn from each state and action.
-Their mean over the first states estimates its discounted return.
-So runs can be compared before any is played.
-
 gamma discount, Q_c critics, Q'_c targets, pi the policy of `--base`
 s_0 the data's first observations, a_0 ~ pi(.|s_0)
   a'       ~ pi(.|s'), as evaluation plays it; without a base: the data's
@@ -13,8 +9,7 @@ s_0 the data's first observations, a_0 ~ pi(.|s_0)
   V        = mean over s_0 of mean_c Q_c(s_0, a_0)  the metric `value/initial`
 
 Departs from the paper: a step of Adam in place of each regression, and slow
-targets, as in [2]. `value_head` learns classes of y. Without `--base` it
-evaluates the policy that recorded the data, whose return is known.
+targets, as in [2]. `value_head` learns classes of y.
 
 [1] Le et al., Batch Policy Learning under Constraints, arXiv:1903.08738
 [2] Paine et al., Hyperparameter Selection, arXiv:2007.09055
@@ -41,18 +36,18 @@ from rljax.requirements import Count, NonNegative, Share, Widths
 
 @agent.config
 class Config(heads.WithHead):
-    """Hyperparameters; floats can differ between learners."""
+    """Hyperparameters."""
 
     # Optimisation
     critic_lr: NonNegative = 3e-4  # of Adam; own choice
-    batch_size: int = 256  # transitions per update; [2]
+    batch_size: int = 256  # transitions; [2]
     # Experience
     reward_transform: buffers.RewardTransform = "none"  # before any update
     normalise_observations: bool = True  # by mean and std; own choice
     num_updates: int = 1  # updates per iteration
     # Targets
-    discount: Share = 0.99  # gamma, per step; [2]
-    target_rate: Share = 0.005  # rho, per update; own choice
+    discount: Share = 0.99  # gamma; [2]
+    target_rate: Share = 0.005  # rho; own choice
     # Estimate
     num_starts: Count = 256  # first states; own choice
     initial_every: Count = 20  # updates per estimate; own choice
@@ -60,9 +55,9 @@ class Config(heads.WithHead):
     encoder: encoders.Kind = "auto"  # of other than vectors
     hidden: Widths = (256, 256)  # of the critics; own choice
     num_critics: Count = 2  # C; their mean counts; own choice
-    activation: networks.Activation = "relu"  # of hidden layers; own choice
+    activation: networks.Activation = "relu"  # own choice
     layer_norm: bool = True  # before activation; own choice
-    initialisation: networks.Initialisation = "torch"  # of all layers; own choice
+    initialisation: networks.Initialisation = "torch"  # own choice
 
 
 class Starts(struct.PyTreeNode):
@@ -74,7 +69,7 @@ class Starts(struct.PyTreeNode):
 
 
 class State(struct.PyTreeNode):
-    """Everything that learning changes, or reads."""
+    """What learning changes, or reads."""
 
     critic: networks.Trained  # [O], [A] or [] -> [C]
     target_critic: networks.Network
@@ -98,7 +93,7 @@ def check(spec: EnvSpec, config: Config) -> None:
 
 
 def init(key: Array, spec: EnvSpec, config: Config) -> State:
-    """Fresh parameters; targets equal the critics."""
+    """Fresh parameters; targets are copies."""
     action = jnp.zeros(spec.action_shape, spec.action_dtype)
     style = (config.activation, config.initialisation, config.layer_norm)
     net = networks.ensemble(spec, config.num_critics, config.hidden, *style)
@@ -170,7 +165,7 @@ def act(
 
 
 def value(state: State, observation: Array, action: Array, config: Config) -> Array:
-    """The critics' mean value [...] of actions [..., A] or [...]."""
+    """The critics' mean [...] of actions [..., A] or [...]."""
     if config.normalise_observations:
         observation = normalise.standardise(state.statistics, observation)
     return state.critic(observation, action).mean(axis=0)
@@ -198,7 +193,7 @@ def critic_loss(
     """Error of the critics, where the next action is known."""
     next_q = state.target_critic(batch.next_observation, next_action)  # [C, B]
     next_q = next_q.mean(axis=0)  # [B]
-    bootstrap = config.discount * (1.0 - batch.terminated)  # [B]
+    bootstrap = config.discount * (1.0 - batch.terminated)
     target = batch.reward + bootstrap * next_q
     # outputs are [C, B], or [C, B, K] of bins
     outputs, head = networks.outputs_and_head(critic, batch.observation, batch.action)

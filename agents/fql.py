@@ -1,9 +1,5 @@
 """FQL [generative]: a one-step policy that learns from a flow and from critics.
 
-The flow imitates the data, with all its modes, and maximises nothing.
-The policy maps noise to actions in one step, near the flow's.
-It follows the critics' gradient. Only the policy acts.
-
 gamma discount, v flow, mu policy, Q_c critics, Q'_c targets
 x and z standard normal, alpha distillation_weight
 flow(s, z) where flow_steps Euler steps along v lead from z
@@ -43,15 +39,15 @@ from rljax.requirements import Count, NonNegative, Share, Widths
 
 @agent.config
 class Config(buffers.DatasetSettings):
-    """Hyperparameters; floats can differ between learners."""
+    """Hyperparameters."""
 
     # Optimisation
     actor_lr: NonNegative = 3e-4  # of Adam, of flow and policy; [2]
     critic_lr: NonNegative = 3e-4  # of Adam; [2]
-    batch_size: int = 256  # transitions per update; [2]
+    batch_size: int = 256  # transitions; [2]
     # Targets
-    discount: Share = 0.99  # gamma, per step; [2]
-    target_rate: Share = 0.005  # rho, per update; [2]
+    discount: Share = 0.99  # gamma; [2]
+    target_rate: Share = 0.005  # rho; [2]
     target: Literal["mean", "min"] = "mean"  # of the target critics; [2]
     # Policy
     distillation_weight: NonNegative = 10.0  # alpha, to be tuned; [2]
@@ -75,7 +71,7 @@ class Actor(struct.PyTreeNode):
 
 
 class State(struct.PyTreeNode):
-    """Everything that learning changes."""
+    """What learning changes."""
 
     actor: networks.Trained  # Actor
     critic: networks.Trained  # [O], [A] -> [C]
@@ -84,7 +80,7 @@ class State(struct.PyTreeNode):
 
 
 def experience(config: Config) -> buffers.Dataset:
-    """Uniform batches; online, half are new experience."""
+    """Uniform batches; half new online."""
     return buffers.Dataset.of(config, online=buffers.Replay.of(config))
 
 
@@ -95,7 +91,7 @@ def check(spec: EnvSpec, config: Config) -> None:
 
 
 def init(key: Array, spec: EnvSpec, config: Config) -> State:
-    """Fresh parameters; targets equal the critics."""
+    """Fresh parameters; targets are copies."""
     key_flow, key_one_step, key_critic = jax.random.split(key, 3)
     observation = spec.example()
     action = jnp.zeros(spec.action_shape)
@@ -135,7 +131,7 @@ def act(
 
 
 def value(state: State, observation: Array, action: Array, config: Config) -> Array:
-    """The critics' mean value [...] of actions [..., A]."""
+    """The critics' mean [...] of actions [..., A]."""
     return state.critic(observation, action).mean(axis=0)
 
 
@@ -153,7 +149,7 @@ def critic_loss(
     next_action = policy(state.actor.parameters, batch.next_observation, noise)
     next_q = state.target_critic(batch.next_observation, next_action)  # [C, B]
     next_q = next_q.mean(axis=0) if config.target == "mean" else next_q.min(axis=0)
-    bootstrap = config.discount * (1.0 - batch.terminated)  # [B]
+    bootstrap = config.discount * (1.0 - batch.terminated)
     target = batch.reward + bootstrap * next_q
     q = critic(batch.observation, batch.action)  # [C, B]
     loss = jnp.square(q - target).mean()

@@ -1,8 +1,5 @@
 """GCIQL [goals]: IQL for goals, which all networks see beside the state.
 
-The data need no rewards. Each transition gets a new goal, another state of
-any trajectory, and the agent learns how many steps away that is.
-
 gamma discount, g goal of the values, h goal of the actor, V value, Q_c critics,
 Q'_c targets, pi(.|s, h) = N(mu(s, h), 1) with the actor mu, tau expectile
   r, end       = 0, terminated where s was drawn as g, else -1, not terminated
@@ -50,7 +47,7 @@ OUTPUT_SCALE = 0.1  # of the actor's last layer; [2]
 
 @agent.config
 class Config(torsos.WithThinking):
-    """Hyperparameters; floats can differ between learners."""
+    """Hyperparameters."""
 
     # Optimisation
     actor_lr: NonNegative = 3e-4  # of Adam; [2]
@@ -86,7 +83,7 @@ class Config(torsos.WithThinking):
 
 
 class State(struct.PyTreeNode):
-    """Everything that learning changes; [O] is [state; goal]."""
+    """What learning changes; [O] is [state; goal]."""
 
     actor: networks.Trained  # [O] -> [A]
     critic: networks.Trained  # [O], [A] -> [C]
@@ -124,7 +121,7 @@ def check(spec: EnvSpec, config: Config) -> None:
 
 
 def init(key: Array, spec: EnvSpec, config: Config) -> State:
-    """Fresh parameters; targets equal the critics."""
+    """Fresh parameters; targets are copies."""
     key_actor, key_critic, key_value = jax.random.split(key, 3)
     observation, action = spec.example(), jnp.zeros(spec.action_shape)
     plain = TorsoSettings.of(config, layer_norm=False)
@@ -156,7 +153,7 @@ def act(
 
 
 def value(state: State, observation: Array, action: Array, config: Config) -> Array:
-    """The critics' mean value [...] of actions [..., A]."""
+    """The critics' mean [...] of actions [..., A]."""
     return state.critic(observation, action).mean(axis=0)
 
 

@@ -42,7 +42,7 @@ from rljax.requirements import Count, LogStd, NonNegative, Positive, Share, Widt
 
 @agent.config
 class Config:
-    """Hyperparameters; floats can differ between learners."""
+    """Hyperparameters."""
 
     # Policy step
     kl_limit: Positive = 0.01  # mean KL of pi_old and pi; [2]
@@ -61,7 +61,7 @@ class Config:
     num_steps: int = 256  # per environment; [2]: 1,000
     data_size: int = 2048  # of data per rollout, 0: none; [2]
     # Targets
-    discount: Share = 0.99  # gamma, per step; cpo, [2]: 1
+    discount: Share = 0.99  # gamma; cpo, [2]: 1
     trace_decay: Share = 0.97  # lambda of the advantages; [2]
     num_draws: Count = 10  # actions for V; [2]
     data_weight: NonNegative = 1.0  # of the data in L(Q); [2]
@@ -77,7 +77,7 @@ class Config:
 
 
 class State(struct.PyTreeNode):
-    """Everything that learning changes."""
+    """What learning changes."""
 
     actor: networks.Actor  # [O] -> [A]: mean or logits
     critic: networks.Trained  # [O], [A] or [] -> [1]

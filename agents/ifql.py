@@ -1,8 +1,5 @@
 """IFQL [generative]: IQL's values, and a flow that imitates the data.
 
-The values learn without the policy, and the policy without them.
-They meet in acting: the critics choose the best of some actions.
-
 gamma discount, tau expectile, V value, Q_c critics
 Q'_c targets, v flow, x and z standard normal
 flow(s, z) where flow_steps Euler steps along v lead from z
@@ -42,7 +39,7 @@ from rljax.requirements import Count, NonNegative, Share, Widths
 
 @agent.config
 class Config(buffers.DatasetSettings):
-    """Hyperparameters; floats can differ between learners."""
+    """Hyperparameters."""
 
     # Optimisation
     actor_lr: NonNegative = 3e-4  # of Adam, of the flow; [2]
@@ -67,7 +64,7 @@ class Config(buffers.DatasetSettings):
 
 
 class State(struct.PyTreeNode):
-    """Everything that learning changes."""
+    """What learning changes."""
 
     actor: networks.Trained  # a_t, s, t -> velocity [A]
     critic: networks.Trained  # [O], [A] -> [C]
@@ -77,7 +74,7 @@ class State(struct.PyTreeNode):
 
 
 def experience(config: Config) -> buffers.Dataset:
-    """Uniform batches; online, half are new experience."""
+    """Uniform batches; half new online."""
     return buffers.Dataset.of(config, online=buffers.Replay.of(config))
 
 
@@ -88,7 +85,7 @@ def check(spec: EnvSpec, config: Config) -> None:
 
 
 def init(key: Array, spec: EnvSpec, config: Config) -> State:
-    """Fresh parameters; targets equal the critics."""
+    """Fresh parameters; targets are copies."""
     key_actor, key_critic, key_value = jax.random.split(key, 3)
     observation = spec.example()
     action = jnp.zeros(spec.action_shape)
@@ -132,7 +129,7 @@ def act(
 
 
 def value(state: State, observation: Array, action: Array, config: Config) -> Array:
-    """The critics' mean value [...] of actions [..., A]."""
+    """The critics' mean [...] of actions [..., A]."""
     return state.critic(observation, action).mean(axis=0)
 
 

@@ -1,9 +1,5 @@
 """IQL [offline]: offline actor-critic that evaluates no action outside the data.
 
-A state's value is an upper expectile of its actions' values in the data.
-The critics bootstrap from it.
-The policy imitates the data's actions by their advantage.
-
 gamma discount, V value, Q_c critics, Q'_c targets, pi actor, tau expectile,
 beta inverse temperature
   Q(s, a)  = min_c Q'_c(s, a),  u = Q(s, a) - V(s)
@@ -51,7 +47,7 @@ from rljax.requirements import Count, NonNegative, Positive, Share, Widths
 
 @agent.config
 class Config(buffers.DatasetSettings, heads.WithHead, policies.WithImitation):
-    """Hyperparameters; floats can differ between learners."""
+    """Hyperparameters."""
 
     # Optimisation
     actor_lr: NonNegative = 3e-4  # of Adam, at the start; [2]
@@ -78,7 +74,7 @@ class Config(buffers.DatasetSettings, heads.WithHead, policies.WithImitation):
 
 
 class State(struct.PyTreeNode):
-    """Everything that learning changes."""
+    """What learning changes."""
 
     actor: networks.Trained  # Actor
     critic: networks.Trained  # [O], [A] or [] -> [C]
@@ -87,13 +83,13 @@ class State(struct.PyTreeNode):
 
 
 def experience(config: Config) -> buffers.Dataset:
-    """Uniform batches; online, half are new experience."""
+    """Uniform batches; half new online."""
     online = buffers.Replay.of(config)
     return buffers.Dataset.of(config, learns_until=config.decay_steps, online=online)
 
 
 def schedule(config: Config, steps: float) -> Config:
-    """Turn shares of the run into numbers of steps."""
+    """Turn shares of the run into steps."""
     return dataclasses.replace(config, decay_steps=agent.in_steps(config.decay_steps, steps))
 
 
@@ -106,7 +102,7 @@ def check(spec: EnvSpec, config: Config) -> None:
 
 
 def init(key: Array, spec: EnvSpec, config: Config) -> State:
-    """Fresh parameters; targets equal the critics."""
+    """Fresh parameters; targets are copies."""
     key_actor, key_critic, key_value = jax.random.split(key, 3)
     action = jnp.zeros(spec.action_shape, spec.action_dtype)
     encoding = EncoderSettings.of(config)
@@ -155,7 +151,7 @@ def act(
 
 
 def value(state: State, observation: Array, action: Array, config: Config) -> Array:
-    """The critics' mean value [...] of actions [..., A] or [...]."""
+    """The critics' mean [...] of actions [..., A] or [...]."""
     return state.critic(observation, action).mean(axis=0)
 
 

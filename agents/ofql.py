@@ -1,9 +1,5 @@
 """OFQL [generative]: one-step flow Q-learning, Diffusion-QL with a policy of one step.
 
-The policy is the average velocity of a flow between data and noise.
-It learns from the data by an identity, without a teacher [2].
-Noise minus that velocity is an action.
-
 gamma discount, u average velocity, u' its moving average
 Q_c two critics, Q'_c targets, (i, j) = (1, 2) or (2, 1) by a coin
 eta value_weight, beta inverse_temperature
@@ -48,18 +44,18 @@ from rljax.requirements import Count, NonNegative, Share, Whole, Widths
 
 @agent.config
 class Config(buffers.DatasetSettings):
-    """Hyperparameters; floats can differ between learners."""
+    """Hyperparameters."""
 
     # Optimisation
     actor_lr: NonNegative = 3e-4  # of Adam; [1]
     critic_lr: NonNegative = 3e-4  # of Adam; [1]
     max_gradient_norm: NonNegative | None = None  # None: no limit
-    batch_size: int = 256  # transitions per update; [1]
+    batch_size: int = 256  # transitions; [1]
     # Targets
-    discount: Share = 0.99  # gamma, per step; [3]
-    target_rate: Share = 0.005  # rho, per update; [3]
-    average_rate: Share = 0.005  # rho', per move of the average; [3]
-    average_every: Count = 5  # updates between moves of the average; [3]
+    discount: Share = 0.99  # gamma; [3]
+    target_rate: Share = 0.005  # rho; [3]
+    average_rate: Share = 0.005  # rho', per move; [3]
+    average_every: Count = 5  # updates between its moves; [3]
     average_from: Whole = 1_000  # updates before its first move; [3]
     max_q_backup: Count = 1  # per next state; [1], AntMaze: 10
     # Policy
@@ -67,7 +63,7 @@ class Config(buffers.DatasetSettings):
     flow_ratio: Share = 0.5  # share of rows with r = t; [1]
     num_candidates: Count = 50  # actions drawn; [3]
     inverse_temperature: NonNegative = 1.0  # beta: 0 is uniform; [3]
-    average_acts: bool = True  # act by the average of the policy; [4]
+    average_acts: bool = True  # act by the average; [4]
     # Networks
     encoder: encoders.Kind = "auto"  # of other than vectors
     hidden: Widths = (256, 256, 256)  # of all networks; [1]
@@ -78,7 +74,7 @@ class Config(buffers.DatasetSettings):
 
 
 class State(struct.PyTreeNode):
-    """Everything that learning changes."""
+    """What learning changes."""
 
     actor: networks.Trained  # a_t, s, r, t -> u [A]
     critic: networks.Trained  # [O], [A] -> [2]
@@ -88,7 +84,7 @@ class State(struct.PyTreeNode):
 
 
 def experience(config: Config) -> buffers.Dataset:
-    """Uniform batches; online, half are new experience."""
+    """Uniform batches; half new online."""
     return buffers.Dataset.of(config, online=buffers.Replay.of(config))
 
 
@@ -151,14 +147,14 @@ def act(
 
 
 def value(state: State, observation: Array, action: Array, config: Config) -> Array:
-    """The critics' mean value [...] of actions [..., A]."""
+    """The critics' mean [...] of actions [..., A]."""
     return state.critic(observation, action).mean(axis=0)
 
 
 def policy(
     actor: networks.AnyNetwork, spec: EnvSpec, observation: Array, key: Array, config: Config
 ) -> Array:
-    """Actions [..., A] for observations [..., O], from noise."""
+    """Actions [..., A] for observations [..., O]."""
     noise = generative.action_noise(spec, observation, key)
     start = jnp.zeros(noise.shape[:-1])
     velocity = actor(noise, observation, start, jnp.ones(noise.shape[:-1]))
@@ -174,7 +170,7 @@ def critic_loss(
     next_observation = generative.repeated(spec, batch.next_observation, number)  # [B, N, O]
     next_action = policy(state.average_actor, spec, next_observation, key, config)
     next_q = state.target_critic(next_observation, next_action).max(axis=-1)  # [C, B]
-    bootstrap = config.discount * (1.0 - batch.terminated)  # [B]
+    bootstrap = config.discount * (1.0 - batch.terminated)
     target = batch.reward + bootstrap * next_q.min(axis=0)
     q = critic(batch.observation, batch.action)  # [C, B]
     loss = jnp.square(q - target).mean(axis=-1).sum()

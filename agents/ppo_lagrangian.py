@@ -3,14 +3,14 @@
 gamma discount, lambda trace decay, epsilon clip range, V critic
 pi actor, pi_old the rollout's actor, ended: terminated or truncated
 c the signal "cost", d its limit, V_c its critic, nu multiplier, J_c mean per episode
-  nu      <- max(0, nu + Adam's step along J_c - d)              OmniSafe, or PID [2]
+  nu      <- max(0, nu + Adam's step along J_c - d)  OmniSafe, or PID [2]
   delta_t = r_t + gamma (1 - terminated_t) V(s'_t) - V(s_t)
-  A_t     = delta_t + gamma lambda (1 - ended_t) A_{t+1}         [4, eq. 16]
+  A_t     = delta_t + gamma lambda (1 - ended_t) A_{t+1}  [4, eq. 16]
             A_c likewise, of c and V_c; means and std: of the rollout
   A       <- ((A - mean A) / std A - nu (A_c - mean A_c)) / (1 + nu)
   ratio_t = pi(a_t|s_t) / pi_old(a_t|s_t)
-  L(pi)   = -mean min(ratio A, clip(ratio, 1 +- epsilon) A)      [3, eq. 7]
-  L(V)    = mean (V(s) - (A + V_old(s)))^2 / 2                   L(V_c) likewise
+  L(pi)   = -mean min(ratio A, clip(ratio, 1 +- epsilon) A)  [3, eq. 7]
+  L(V)    = mean (V(s) - (A + V_old(s)))^2 / 2  L(V_c) likewise
   L       = L(pi) + value_cost (L(V) + L(V_c)) - entropy_cost mean H(pi)
 
 Departs from [1]: our PPO; nu moves, not its soft plus; V_c's costs are scaled.
@@ -45,7 +45,7 @@ from rljax.requirements import Count, LogStd, NonNegative, Positive, Real, Share
 
 @agent.config
 class Config(torsos.WithTorso, multipliers.WithMultiplier):
-    """Hyperparameters; floats can differ between learners."""
+    """Hyperparameters."""
 
     # Optimisation
     learning_rate: NonNegative = 3e-4  # of Adam; [3]
@@ -58,7 +58,7 @@ class Config(torsos.WithTorso, multipliers.WithMultiplier):
     num_envs: int = 8  # side by side; Tianshou
     num_steps: int = 256  # per environment; [3]: 2,048 in all
     # Targets
-    discount: Share = 0.99  # gamma, per step; [3]
+    discount: Share = 0.99  # gamma; [3]
     trace_decay: Share = 0.95  # lambda of the advantages; [3]
     recompute_advantages: bool = True  # in each epoch; Tianshou
     normalise_advantages: bool = True  # per rollout; [1], OmniSafe
@@ -77,8 +77,8 @@ class Config(torsos.WithTorso, multipliers.WithMultiplier):
     entropy_cost: Real = 0.0  # weight of entropy; [3]
     # Policy and networks
     init_log_std: LogStd = 0.0  # in all states; [5]
-    actor_hidden: Widths = (64, 64)  # widths of layers; [3]
-    critic_hidden: Widths = (64, 64)  # widths of layers; [3]
+    actor_hidden: Widths = (64, 64)  # of layers; [3]
+    critic_hidden: Widths = (64, 64)  # of layers; [3]
     activation: networks.Activation = "tanh"  # of hidden layers; [3]
     initialisation: networks.Initialisation = "orthogonal"  # of all layers; [5]
     normalise_observations: bool = True  # by running statistics; [5]
@@ -93,7 +93,7 @@ class ActorCritic(struct.PyTreeNode):
 
 
 class State(struct.PyTreeNode):
-    """Everything that learning changes."""
+    """What learning changes."""
 
     actor_critic: networks.Trained  # ActorCritic
     returns: normalise.Returns  # of running episodes [E]
@@ -108,7 +108,7 @@ def experience(config: Config) -> buffers.Rollout:
 
 
 def schedule(config: Config, steps: float) -> Config:
-    """Turn shares of the run into numbers of steps."""
+    """Turn shares of the run into steps."""
     return dataclasses.replace(config, decay_steps=agent.in_steps(config.decay_steps, steps))
 
 
@@ -183,7 +183,7 @@ def with_advantages(critics: ValueAndCost, batch: Transition, config: Config) ->
 
 # [1], OmniSafe
 def combined(critics: ValueAndCost, state: State, batch: Transition, config: Config) -> Transition:
-    """A rollout with one advantage [T, E] of both and the critics' targets [T, E, 2]."""
+    """A rollout with advantages [T, E] and critics' targets [T, E, 2]."""
     rollout = with_advantages(critics, batch, config)
     both = rollout.extras["advantage"]
     advantage, cost_advantage = jnp.moveaxis(both, -1, 0)

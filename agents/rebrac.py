@@ -1,9 +1,5 @@
 """ReBRAC [offline]: TD3+BC whose critics are also penalised.
 
-Four changes to TD3+BC: the critics' target has its own penalty.
-Both penalties have their own weights. The actor follows the
-smallest critic. Critics are deep, with normalised layers.
-
 beta_1 actor's penalty, beta_2 critics' penalty, mu actor
 a'_data next action of the data; targets as in TD3
   a'       = clip(mu'(s') + clip(noise))
@@ -41,7 +37,7 @@ from rljax.requirements import Count, NonNegative, Share, Widths
 
 @agent.config
 class Config(buffers.DatasetSettings):
-    """Hyperparameters; floats can differ between learners."""
+    """Hyperparameters."""
 
     # Optimisation
     actor_lr: NonNegative = 1e-3  # of Adam; [2], Adroit, AntMaze: 3e-4
@@ -71,7 +67,7 @@ class Config(buffers.DatasetSettings):
 
 
 class State(struct.PyTreeNode):
-    """Everything that learning changes."""
+    """What learning changes."""
 
     actor: networks.Trained  # [O] -> [A]: before tanh
     critic: networks.Trained  # [O], [A] -> [C]
@@ -87,7 +83,7 @@ def experience(config: Config) -> buffers.Dataset:
 
 
 def schedule(config: Config, steps: float) -> Config:
-    """Turn shares of the run into numbers of updates."""
+    """Turn shares of the run into updates."""
     ends = [agent.in_steps(x, steps) for x in (config.decay_begin, config.decay_end)]
     return dataclasses.replace(config, decay_begin=ends[0], decay_end=ends[1])
 
@@ -100,7 +96,7 @@ def check(spec: EnvSpec, config: Config) -> None:
 
 
 def init(key: Array, spec: EnvSpec, config: Config) -> State:
-    """Fresh parameters; targets equal actor and critics."""
+    """Fresh parameters; targets are copies."""
     key_actor, key_critic = jax.random.split(key)
     encoding = EncoderSettings.of(config)
     style = (config.activation, config.initialisation)
@@ -129,7 +125,7 @@ def act(
 
 
 def value(state: State, observation: Array, action: Array, config: Config) -> Array:
-    """The critics' mean value [...] of actions [..., A]."""
+    """The critics' mean [...] of actions [..., A]."""
     return state.critic(observation, action).mean(axis=0)
 
 
@@ -168,7 +164,7 @@ def critic_loss(
 
 
 def penalty_share(step: Array, config: Config) -> Array:
-    """The share of beta_1 [] after `step` updates: 1, falling linearly to `penalty_end`."""
+    """The share of beta_1 [] after `step` updates."""
     ends = jnp.stack([config.decay_begin, config.decay_end])
     return jnp.interp(step, ends, jnp.stack([1.0, config.penalty_end]))
 
@@ -194,7 +190,7 @@ def actor_loss(
 def update(
     state: State, batch: Transition, key: Array, step: Array, config: Config
 ) -> tuple[State, Metrics]:
-    """One update of critics and, if due, of the rest."""
+    """Update critics and, if due, the rest."""
     adam = optax.adam(config.critic_lr)
     critic, metrics = state.critic.step(adam, critic_loss, state, batch, key, config)
     state = state.replace(critic=critic)

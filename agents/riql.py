@@ -49,7 +49,7 @@ Sigma = Annotated[float, Between(1e-3, 1e3)]
 
 @agent.config
 class Config(buffers.DatasetSettings, policies.WithImitation):
-    """Hyperparameters; floats can differ between learners."""
+    """Hyperparameters."""
 
     # Optimisation
     actor_lr: NonNegative = 3e-4  # of Adam, at the start; [2]
@@ -82,7 +82,7 @@ class Config(buffers.DatasetSettings, policies.WithImitation):
 
 
 class State(struct.PyTreeNode):
-    """Everything that learning changes."""
+    """What learning changes."""
 
     actor: networks.Trained  # Actor
     critic: networks.Trained  # [O], [A] or [] -> [C]
@@ -91,7 +91,7 @@ class State(struct.PyTreeNode):
 
 
 def experience(config: Config) -> buffers.Dataset:
-    """Uniform batches; online, half are new experience."""
+    """Uniform batches; half new online."""
     online = buffers.Replay.of(config)
     return buffers.Dataset.of(
         config, counts_successors=True, learns_until=config.decay_steps, online=online
@@ -99,7 +99,7 @@ def experience(config: Config) -> buffers.Dataset:
 
 
 def schedule(config: Config, steps: float) -> Config:
-    """Turn shares of the run into numbers of steps."""
+    """Turn shares of the run into steps."""
     return dataclasses.replace(config, decay_steps=agent.in_steps(config.decay_steps, steps))
 
 
@@ -112,7 +112,7 @@ def check(spec: EnvSpec, config: Config) -> None:
 
 
 def init(key: Array, spec: EnvSpec, config: Config) -> State:
-    """Fresh parameters; targets equal the critics."""
+    """Fresh parameters; targets are copies."""
     key_actor, key_critic, key_value = jax.random.split(key, 3)
     action = jnp.zeros(spec.action_shape, spec.action_dtype)
     encoding = EncoderSettings.of(config)
@@ -147,7 +147,7 @@ def act(
 
 
 def value(state: State, observation: Array, action: Array, config: Config) -> Array:
-    """The critics' mean value [...] of actions [..., A] or [...]."""
+    """The critics' mean [...] of actions [..., A] or [...]."""
     return state.critic(observation, action).mean(axis=0)
 
 

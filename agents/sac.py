@@ -10,9 +10,6 @@ a' ~ pi(.|s'),  a~ ~ pi(.|s)
   Q'_c    <- (1 - rho) Q'_c + rho Q_c  rho: target_rate
 
 pi(.|s) is tanh of a Gaussian, with the density of actions in [-1, 1].
-With `min_critics`, y takes the smallest of some random critics [2].
-With `actor_value` mean, the actor follows the mean of all [2].
-With `hindsight`, goals in batches are replaced [3].
 
 Departs from the paper: log alpha for alpha in L(alpha), as in SB3.
 
@@ -47,7 +44,7 @@ class Config(
     temperatures.WithTemperature,
     policies.WithPolicyNetwork,
 ):
-    """Hyperparameters; floats can differ between learners."""
+    """Hyperparameters."""
 
     # Optimisation
     actor_lr: NonNegative = 3e-4  # of Adam; [1]
@@ -85,7 +82,7 @@ class Config(
 
 
 class State(struct.PyTreeNode):
-    """Everything that learning changes."""
+    """What learning changes."""
 
     actor: networks.Trained  # [O] -> [2 A]: mean and log std
     critic: networks.Trained  # [O], [A] -> [C]
@@ -107,7 +104,7 @@ def check(spec: EnvSpec, config: Config) -> None:
 
 
 def init(key: Array, spec: EnvSpec, config: Config) -> State:
-    """Fresh parameters; targets equal the critics."""
+    """Fresh parameters; targets are copies."""
     key_actor, key_critic = jax.random.split(key)
     encoding = EncoderSettings.of(config)
     style = (config.activation, config.initialisation)
@@ -126,7 +123,7 @@ def init(key: Array, spec: EnvSpec, config: Config) -> State:
 
 
 def remember(spec: EnvSpec, config: Config) -> Any:
-    """What lasts from one step of an episode to the next."""
+    """What lasts between steps of an episode."""
     return noise.initial(config.exploration, spec)
 
 
@@ -148,7 +145,7 @@ def act(
 
 
 def value(state: State, observation: Array, action: Array, config: Config) -> Array:
-    """The critics' mean value [...] of actions [..., A]."""
+    """The critics' mean [...] of actions [..., A]."""
     return state.critic(observation, action).mean(axis=0)
 
 
@@ -195,7 +192,7 @@ def actor_loss(
 def update(
     state: State, batch: Transition, key: Array, step: Array, config: Config
 ) -> tuple[State, Metrics]:
-    """One update of critics and, if due, of the rest."""
+    """Update critics and, if due, the rest."""
     key_critic, key_actor = jax.random.split(key)
     adam = optax.adam(config.critic_lr)
     critic, metrics = state.critic.step(adam, critic_loss, state, batch, key_critic, config)

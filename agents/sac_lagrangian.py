@@ -43,7 +43,7 @@ from rljax.requirements import Count, LogStd, NonNegative, Positive, Real, Share
 
 @agent.config
 class Config(buffers.ReplaySettings, temperatures.WithTemperature, multipliers.WithMultiplier):
-    """Hyperparameters; floats can differ between learners."""
+    """Hyperparameters."""
 
     # Optimisation
     actor_lr: NonNegative = 3e-4  # of Adam; [2]
@@ -79,7 +79,7 @@ class Config(buffers.ReplaySettings, temperatures.WithTemperature, multipliers.W
 
 
 class State(struct.PyTreeNode):
-    """Everything that learning changes."""
+    """What learning changes."""
 
     actor: networks.Trained  # [O] -> [2 A]: mean and log std
     critic: networks.Trained  # [O], [A] -> [C]
@@ -111,7 +111,7 @@ def check(spec: EnvSpec, config: Config) -> None:
 
 
 def init(key: Array, spec: EnvSpec, config: Config) -> State:
-    """Fresh parameters; targets equal the critics."""
+    """Fresh parameters; targets are copies."""
     key_actor, key_critic, key_cost = jax.random.split(key, 3)
     encoding = EncoderSettings.of(config)
     style = (config.activation, config.initialisation)
@@ -135,13 +135,13 @@ def init(key: Array, spec: EnvSpec, config: Config) -> State:
 
 
 def limit(spec: EnvSpec, config: Config) -> Array:
-    """d_k []: the value of equal costs, which C takes to go on for ever."""
+    """d_k []: the value of equal costs that never end."""
     each = config.cost_limit / (spec.max_episode_steps or 1)  # step's cost
     return jnp.asarray(each / (1.0 - config.cost_discount))
 
 
 def remember(spec: EnvSpec, config: Config) -> Any:
-    """What lasts from one step of an episode to the next."""
+    """What lasts between steps of an episode."""
     return noise.initial(config.exploration, spec)
 
 
@@ -163,7 +163,7 @@ def act(
 
 
 def value(state: State, observation: Array, action: Array, config: Config) -> Array:
-    """The critics' mean value [...] of actions [..., A]."""
+    """The critics' mean [...] of actions [..., A]."""
     return state.critic(observation, action).mean(axis=0)
 
 
@@ -222,7 +222,7 @@ def actor_loss(
 def update(
     state: State, batch: Transition, key: Array, step: Array, config: Config
 ) -> tuple[State, Metrics]:
-    """One update of critics and, if due, of the rest."""
+    """Update critics and, if due, the rest."""
     key_critic, key_actor, key_cost = jax.random.split(key, 3)
     adam = optax.adam(config.critic_lr)
     critic, metrics = state.critic.step(adam, critic_loss, state, batch, key_critic, config)

@@ -1,7 +1,5 @@
 """Sequence RL [off-policy]: SAC whose policy decides once and acts several times.
 
-A model imagines the states between, and critics value every action.
-
 gamma discount, alpha temperature, Q_c critics, Q'_c targets, M model
 pi actor, h the memory of its GRU, sg: no gradient
 a' the first action of a sequence from s'
@@ -40,7 +38,7 @@ from rljax.requirements import Count, LogStd, NonNegative, Positive, Real, Share
 
 @agent.config
 class Config(buffers.ReplaySettings, buffers.PrioritySettings, temperatures.WithTemperature):
-    """Hyperparameters; floats can differ between learners."""
+    """Hyperparameters."""
 
     acting = agent.Acting(sequence="sequence_length")
     # Optimisation
@@ -71,7 +69,7 @@ class Config(buffers.ReplaySettings, buffers.PrioritySettings, temperatures.With
 
 
 class State(struct.PyTreeNode):
-    """Everything that learning changes."""
+    """What learning changes."""
 
     actor: networks.Trained  # [O + A] and a memory -> [2 A]: mean and log std
     critic: networks.Trained  # [O], [A] -> [C]
@@ -100,7 +98,7 @@ def layers(config: Config) -> TorsoSettings:
 
 
 def init(key: Array, spec: EnvSpec, config: Config) -> State:
-    """Fresh parameters; targets equal the critics."""
+    """Fresh parameters; targets are copies."""
     key_actor, key_critic, key_model = jax.random.split(key, 3)
     observation, action = spec.example(), jnp.zeros(spec.action_shape)
     style = (config.activation, config.initialisation)
@@ -149,7 +147,7 @@ def act(
 
 
 def value(state: State, observation: Array, action: Array, config: Config) -> Array:
-    """The critics' mean value [...] of actions [..., A]."""
+    """The critics' mean [...] of actions [..., A]."""
     return state.critic(observation, action).mean(axis=0)
 
 

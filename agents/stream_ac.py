@@ -2,13 +2,11 @@
 
 V critic, pi actor, gamma discount, lambda trace decay
 tau entropy cost, end_t: the episode ended with s'_t
-  delta_t = r_t + gamma (1 - end_t) V(s'_t) - V(s_t)     [1, stream AC]
+  delta_t = r_t + gamma (1 - end_t) V(s'_t) - V(s_t)  [1, stream AC]
   e_V     <- gamma lambda e_V  + grad V(s_t)
   e_pi    <- gamma lambda e_pi + grad [log pi(a_t|s_t) + tau sign(delta_t) H(pi(.|s_t))]
-  V, pi   <- V + alpha delta_t e_V,  pi + alpha delta_t e_pi
-  e_V, e_pi <- 0 where end_t                             ObGD: optimisation/traces.py
-
-Observations and rewards are scaled by statistics of all so far.
+  V, pi   <- V + alpha delta_t e_V,  pi + alpha delta_t e_pi  ObGD: optimisation/traces.py
+  e_V, e_pi <- 0 where end_t
 
 Departs from the paper: actions are in normalised units.
 
@@ -35,7 +33,7 @@ from rljax.requirements import NonNegative, Real, Share, Widths
 
 @agent.config
 class Config(buffers.StreamSettings):
-    """Hyperparameters; floats can differ between learners."""
+    """Hyperparameters."""
 
     # Optimisation
     learning_rate: NonNegative = 1.0  # alpha, before its bound; [1]
@@ -44,7 +42,7 @@ class Config(buffers.StreamSettings):
     adaptive: bool = False  # traces by the RMS of steps; [1]
     second_moment_decay: NonNegative = 0.999  # beta, below 1 (adaptive); [1]
     # Targets
-    discount: Share = 0.99  # gamma, per step; [1]
+    discount: Share = 0.99  # gamma; [1]
     trace_decay: Share = 0.8  # lambda; [1]
     bootstrap_truncated: bool = False  # V(s') at time limits; [1]: no
     entropy_cost: Real = 0.01  # tau; [1]
@@ -58,7 +56,7 @@ class Config(buffers.StreamSettings):
 
 
 class State(struct.PyTreeNode):
-    """Everything that learning changes."""
+    """What learning changes."""
 
     actor: networks.Trained  # [O] -> [2 A]: mean and raw std; or [A]: logits
     critic: networks.Trained  # [O] -> [1]

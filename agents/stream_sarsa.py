@@ -2,16 +2,13 @@
 
 Q critic, gamma discount, lambda trace decay
 end_t: the episode ended with s'_t
-  delta_t = r_t + gamma (1 - end_t) Q(s'_t, a_{t+1}) - Q(s_t, a_t)    [1, stream SARSA]
+  delta_t = r_t + gamma (1 - end_t) Q(s'_t, a_{t+1}) - Q(s_t, a_t)  [1, stream SARSA]
   e       <- gamma lambda e + grad Q(s_t, a_t)
-  Q       <- Q + alpha delta_t e                  ObGD: optimisation/traces.py
+  Q       <- Q + alpha delta_t e  ObGD: optimisation/traces.py
   e       <- 0 where end_t
 
 a_{t+1} is drawn before this update: a transition waits for it,
 unless it is an episode's last one.
-
-A share epsilon of actions is uniform, and falls linearly.
-Observations and rewards are scaled by statistics of all so far.
 
 Departs from the paper only in how Atari's pictures are scaled.
 
@@ -38,7 +35,7 @@ from rljax.requirements import NonNegative, Positive, Share, Widths
 
 @agent.config
 class Config(buffers.StreamSettings):
-    """Hyperparameters; floats can differ between learners."""
+    """Hyperparameters."""
 
     # Optimisation
     learning_rate: NonNegative = 1.0  # alpha, before its bound; [1]
@@ -50,7 +47,7 @@ class Config(buffers.StreamSettings):
     epsilon_end: Share = 0.01  # and at the end; [1]
     epsilon_steps: Positive = 0.05  # share of the run until then; [1]
     # Targets
-    discount: Share = 0.99  # gamma, per step; [1]
+    discount: Share = 0.99  # gamma; [1]
     trace_decay: Share = 0.8  # lambda; [1]
     bootstrap_truncated: bool = False  # Q(s', .) at time limits; [1]: no
     # Inputs
@@ -72,7 +69,7 @@ class Waiting(struct.PyTreeNode):
 
 
 class State(struct.PyTreeNode):
-    """Everything that learning changes."""
+    """What learning changes."""
 
     critic: networks.Trained  # [O] -> [A]: Q of each action
     returns: normalise.DiscountedSum  # of rewards []
@@ -86,7 +83,7 @@ def experience(config: Config) -> buffers.Stream:
 
 
 def schedule(config: Config, steps: float) -> Config:
-    """Turn shares of the run into numbers of steps."""
+    """Turn shares of the run into steps."""
     epsilon_steps = agent.in_steps(config.epsilon_steps, steps)
     return dataclasses.replace(config, epsilon_steps=epsilon_steps)
 

@@ -2,13 +2,10 @@
 
 V critic, gamma discount, lambda trace decay
 end_t: the episode ended with s'_t
-  delta_t = r_t + gamma (1 - end_t) V(s'_t) - V(s_t)     [1, stream TD]
+  delta_t = r_t + gamma (1 - end_t) V(s'_t) - V(s_t)  [1, stream TD]
   e       <- gamma lambda e + grad V(s_t)
-  V       <- V + alpha delta_t e                         ObGD: optimisation/traces.py
+  V       <- V + alpha delta_t e  ObGD: optimisation/traces.py
   e       <- 0 where end_t
-
-It predicts and does not control: actions are uniform, also in evaluation.
-Observations and rewards are scaled by statistics of all so far.
 
 Departs from the paper: nowhere. `values` are in units of rewards.
 
@@ -33,7 +30,7 @@ from rljax.requirements import NonNegative, Share, Widths
 
 @agent.config
 class Config(buffers.StreamSettings):
-    """Hyperparameters; floats can differ between learners."""
+    """Hyperparameters."""
 
     # Optimisation
     learning_rate: NonNegative = 1.0  # alpha, before its bound; [1]
@@ -41,7 +38,7 @@ class Config(buffers.StreamSettings):
     adaptive: bool = False  # traces by the RMS of steps; [1]
     second_moment_decay: NonNegative = 0.999  # beta, below 1 (adaptive); [1]
     # Targets
-    discount: Share = 0.99  # gamma, per step; [1]
+    discount: Share = 0.99  # gamma; [1]
     trace_decay: Share = 0.8  # lambda; [1]
     bootstrap_truncated: bool = False  # V(s') at time limits; [1]: no
     # Inputs
@@ -55,7 +52,7 @@ class Config(buffers.StreamSettings):
 
 
 class State(struct.PyTreeNode):
-    """Everything that learning changes."""
+    """What learning changes."""
 
     critic: networks.Trained  # [O] -> [1]
     returns: normalise.DiscountedSum  # of rewards []

@@ -1,8 +1,5 @@
 """TD3 [off-policy]: off-policy deterministic actor-critic with a delayed actor.
 
-Noise on the target action smooths the critics.
-The smaller critic makes the targets.
-
 gamma discount, mu actor, Q_c critics
 mu' and Q'_c their targets
 e ~ clip(N(0, target_noise^2), +-target_noise_clip)
@@ -42,7 +39,7 @@ from rljax.requirements import Count, NonNegative, Positive, Share, Widths
 
 @agent.config
 class Config(buffers.ReplaySettings, buffers.PrioritySettings):
-    """Hyperparameters; floats can differ between learners."""
+    """Hyperparameters."""
 
     # Optimisation
     actor_lr: NonNegative = 3e-4  # of Adam; [2]
@@ -73,7 +70,7 @@ class Config(buffers.ReplaySettings, buffers.PrioritySettings):
 
 
 class State(struct.PyTreeNode):
-    """Everything that learning changes."""
+    """What learning changes."""
 
     actor: networks.Trained  # [O] -> [A]: before tanh
     critic: networks.Trained  # [O], [A] -> [C]
@@ -94,7 +91,7 @@ def check(spec: EnvSpec, config: Config) -> None:
 
 
 def init(key: Array, spec: EnvSpec, config: Config) -> State:
-    """Fresh parameters; targets equal actor and critics."""
+    """Fresh parameters; targets are copies."""
     key_actor, key_critic = jax.random.split(key)
     encoding = EncoderSettings.of(config)
     style = (config.activation, config.initialisation)
@@ -112,7 +109,7 @@ def init(key: Array, spec: EnvSpec, config: Config) -> State:
 
 
 def remember(spec: EnvSpec, config: Config) -> Any:
-    """What lasts from one step of an episode to the next."""
+    """What lasts between steps of an episode."""
     return noise.initial(config.exploration, spec)
 
 
@@ -134,7 +131,7 @@ def act(
 
 
 def value(state: State, observation: Array, action: Array, config: Config) -> Array:
-    """The critics' mean value [...] of actions [..., A]."""
+    """The critics' mean [...] of actions [..., A]."""
     return state.critic(observation, action).mean(axis=0)
 
 
@@ -181,7 +178,7 @@ def actor_loss(actor: networks.Network, state: State, batch: Transition) -> Loss
 def update(
     state: State, batch: Transition, key: Array, step: Array, config: Config
 ) -> tuple[State, Metrics]:
-    """One update of critics and, if due, of the rest."""
+    """Update critics and, if due, the rest."""
     adam = optax.adam(config.critic_lr)
     critic, metrics = state.critic.step(adam, critic_loss, state, batch, key, config)
     state = state.replace(critic=critic)

@@ -1,8 +1,5 @@
 """TD3+BC [offline]: TD3 on a data set, with an actor near the data's actions.
 
-The actor's loss imitates the data, beside a critic's scaled value.
-Observations are normalised by the data.
-
 alpha value weight, Q_0 first critic, mu actor, A action dimensions
 critics and targets as in TD3
   s       <- (s - mean) / (std + 1e-3)  [1, eq. 4], over the data set
@@ -40,7 +37,7 @@ from rljax.requirements import Count, NonNegative, Positive, Share, Widths
 
 @agent.config
 class Config(buffers.DatasetSettings, heads.WithHead):
-    """Hyperparameters; floats can differ between learners."""
+    """Hyperparameters."""
 
     # Optimisation
     actor_lr: NonNegative = 3e-4  # of Adam; [2]
@@ -70,7 +67,7 @@ class Config(buffers.DatasetSettings, heads.WithHead):
 
 
 class State(struct.PyTreeNode):
-    """Everything that learning changes."""
+    """What learning changes."""
 
     actor: networks.Trained  # [O] -> [A]: before tanh
     critic: networks.Trained  # [O], [A] -> [C]
@@ -79,7 +76,7 @@ class State(struct.PyTreeNode):
 
 
 def experience(config: Config) -> buffers.Dataset:
-    """Uniform batches; online, half are new experience."""
+    """Uniform batches; half new online."""
     return buffers.Dataset.of(config, online=buffers.Replay.of(config))
 
 
@@ -92,7 +89,7 @@ def check(spec: EnvSpec, config: Config) -> None:
 
 
 def init(key: Array, spec: EnvSpec, config: Config) -> State:
-    """Fresh parameters; targets equal actor and critics."""
+    """Fresh parameters; targets are copies."""
     key_actor, key_critic = jax.random.split(key)
     encoding = EncoderSettings.of(config)
     style = (config.activation, config.initialisation)
@@ -131,7 +128,7 @@ def act(
 
 
 def value(state: State, observation: Array, action: Array, config: Config) -> Array:
-    """The critics' mean value [...] of actions [..., A]."""
+    """The critics' mean [...] of actions [..., A]."""
     return state.critic(observation, action).mean(axis=0)
 
 
@@ -187,7 +184,7 @@ def actor_loss(actor: networks.Network, state: State, batch: Transition, config:
 def update(
     state: State, batch: Transition, key: Array, step: Array, config: Config
 ) -> tuple[State, Metrics]:
-    """One update of critics and, if due, of the rest."""
+    """Update critics and, if due, the rest."""
     adam = optax.adam(config.critic_lr)
     critic, metrics = state.critic.step(adam, critic_loss, state, batch, key, config)
     state = state.replace(critic=critic)
