@@ -155,16 +155,16 @@ def critic_loss(
 ) -> Loss:
     """Squared error of the critics to the soft target."""
     pi = distributions.squashed(state.actor(batch.next_observation), config)
-    number = config.num_next_actions
-    next_action, next_log_prob = pi.sample_and_log_prob(seed=key, sample_shape=number)
-    next_q = state.target_critic(batch.next_observation, next_action)  # [C, N, B]
+    shape = () if config.num_next_actions == 1 else (config.num_next_actions,)
+    next_action, next_log_prob = pi.sample_and_log_prob(seed=key, sample_shape=shape)
+    next_q = state.target_critic(batch.next_observation, next_action)  # [C, (N,) B]
     subset = (config.min_critics, jax.random.fold_in(key, 1), config.with_replacement)
-    next_q = networks.smallest_of_subset(next_q, *subset)  # [N, B]
+    next_q = networks.smallest_of_subset(next_q, *subset)  # [(N,) B]
     if config.entropy_backup:
         next_q -= jnp.exp(state.log_temperature.parameters) * next_log_prob
     bootstrap = config.discount * (1.0 - batch.terminated)  # [B]
-    reward = config.reward_scale * batch.reward + config.reward_shift
-    target = reward + bootstrap * next_q.max(axis=0)
+    next_v = next_q.reshape(-1, *bootstrap.shape).max(axis=0)  # [B], of the best action
+    target = config.reward_scale * batch.reward + (bootstrap * next_v + config.reward_shift)
     q = critic(batch.observation, batch.action)  # [C, B]
     error = q - jax.lax.stop_gradient(target)
     loss = buffers.weighted(jnp.square(error), batch).mean(axis=-1).sum()
