@@ -175,7 +175,7 @@ PAIRS: dict[tuple[str, str], Pair] = {
     ),
     ("cql", "calql"): Pair(lines=77, own={"init", "Config", "experience", "check", "critic_loss"}),
     ("sac", "edac"): Pair(
-        lines=157,
+        lines=159,
         own={"Config", "experience", "check", "init", "act", "critic_loss", "actor_loss", "update"},
         moved=frozenset({"Config.normalise_observations"}),
     ),
@@ -212,7 +212,7 @@ PAIRS: dict[tuple[str, str], Pair] = {
         | {"with_advantages", "actor_loss", "update"},
     ),
     ("ppo_lagrangian", "cpo"): Pair(
-        lines=228,
+        lines=230,
         own={"Config", "State", "experience", "check", "init", "optimiser", "act", "update"},
     ),
     ("cpo", "hnpg"): Pair(
