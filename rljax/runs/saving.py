@@ -28,7 +28,7 @@ class Saver:
         self._seconds = 0.0  # that the last checkpoint took
 
     def is_due(self) -> bool:
-        """By steps where their number is set, or by time."""
+        """Whether one is due: by steps where their number is set, or by time."""
         every = self._training.checkpoint_every
         if every is not None:
             return self._training.step % every == 0
