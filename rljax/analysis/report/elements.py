@@ -144,7 +144,7 @@ def bullets_markdown(texts: Iterable[str]) -> str:
 
 
 def markdown(text: str) -> str:
-    """Text in one line of Markdown, without its marks and HTML."""
+    """Text in one line of Markdown, with marks and HTML escaped."""
     return printable(" ".join(text.splitlines())).replace("|", "\\|").replace("<", "&lt;")
 
 
