@@ -60,7 +60,7 @@ class DatasetDraw:
         )
 
     def require_all_tasks(self, supply: Supply) -> None:
-        """Raise `ValueError` for data that are cut for one task."""
+        """Raise `ValueError` where data cut for one task cannot be learnt from."""
 
     def only_from_data(self, agent: str) -> str:
         """An unfinished sentence: the agent cannot go on in an environment."""

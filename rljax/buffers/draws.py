@@ -102,7 +102,7 @@ class Hindsight(Draw):
         return {"time": step.episode_length}  # within its episode, from 1 on
 
     def with_goals(self, goals: Any, env: str) -> Hindsight:
-        """The draw with `goals`; a text says why there are none, for `ValueError`."""
+        """The draw with `goals`; raises `ValueError` for a text, the reason why there are none."""
         parts = ("achieved", "desired", "relabelled", "goal_reward")
         if all(hasattr(goals, part) for part in parts):
             return dataclasses.replace(self, environment=goals)

@@ -125,7 +125,8 @@ class Recorder:
 def read(out: Path, name: Literal["metrics", "evaluations", "changes"]) -> list[dict[str, Any]]:
     """The records of a run so far, in order; none where the file does not exist yet.
 
-    Raises `ValueError` for an unknown name, or a damaged line other than the last.
+    An incomplete last line is left out. Raises `ValueError` for an unknown name or another damaged
+    line.
     """
     if name not in FILES:
         raise ValueError(f"a run records no '{name}', it records {', '.join(FILES)}.")

@@ -1,12 +1,6 @@
 """Data sets from our own runs.
 
-D4RL's recipe (Fu et al., arXiv:2004.07219, section 5) with the sources of `record`:
-
-    random         "random" of any run in the environment
-    medium         "exploring" of a run that was stopped at about a third of an expert's return
-    medium-replay  "replay" of that run
-    expert         "exploring" of a run that was trained to the end
-    medium-expert  `datasets.join` of medium and expert, with equal numbers of transitions
+docs/datasets.md has D4RL's recipe (Fu et al., arXiv:2004.07219, section 5).
 """
 
 from __future__ import annotations

@@ -22,8 +22,7 @@ Records = Mapping[Hashable, Mapping[int, Record]]  # by learner and step
 def summarise(evaluations: Sequence[Record]) -> dict[str, Any]:
     """The `final` and `best` entries of a run's summary, ready for JSON; None before evaluations.
 
-    Records have `step, learner, seed`, `returns` and perhaps `scores`, `success`, and `signals` by
-    name, lists with a value per episode.
+    `rljax.runs.schema` has the records' fields; lists have a value per episode.
 
     An entry has `step`, `mean` and `iqm` (of the learners' mean returns), `interval` ([low, high],
     the 95 % bootstrap interval of that IQM over learners), `score` and `success` (means), perhaps
