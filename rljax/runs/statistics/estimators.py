@@ -53,7 +53,7 @@ def iqm(values: ArrayLike, axis: int | None = None, counts: ArrayLike | None = N
 
 
 def frequency_averaged(returns: Sequence[float], holds: Sequence[int]) -> float:
-    """The area under `returns` over ascending `holds`, by trapezoids, over their range.
+    """The area under `returns` over ascending `holds`, by trapezoids, divided by their range.
 
     Divided by the largest known return, it is the score of arXiv:2410.08979.
     """
