@@ -6,8 +6,8 @@ of runs. One run is one learner. Scores must be normalised.
 Intervals are percentile bootstraps of runs within each task; `bootstrap` are options of
 `estimators.bootstrap`. Tasks count the same.
 
-All functions raise `ValueError` for no agents, tasks or runs, another shape, agents with different
-tasks, and a score that is not finite.
+All functions raise `ValueError` for no scores, another shape, agents with different tasks, and a
+score that is not finite.
 
 Source: Agarwal et al., arXiv:2108.13264, sections 4.1 to 4.3.
 """
@@ -42,7 +42,7 @@ class Estimate:
 
 
 def iqm(tasks: TaskScores) -> Any:
-    """Interquartile mean of all runs of all tasks; runs of a task with fewer count more."""
+    """Interquartile mean of all runs; runs of a task with fewer count more."""
     values = np.concatenate(tasks, axis=-1)
     sizes = [task.shape[-1] for task in tasks]
     if len(set(sizes)) == 1:
@@ -99,8 +99,8 @@ def aggregate(
 
 
 def mean_interval(values: ArrayLike) -> list[float]:
-    """The mean of one task's runs [runs] with its 95 % bootstrap interval: mean, low, high. With
-    fewer than `estimators.FEWEST` runs it is the mean alone.
+    """The mean of one task's runs [runs] with its 95 % bootstrap interval: mean, low, high; with
+    fewer than `estimators.FEWEST` runs the mean alone.
     """
     return _interval(mean, values)
 
@@ -140,8 +140,8 @@ def profiles(
     thresholds: ArrayLike,
     **bootstrap: Any,
 ) -> dict[str, Estimate]:
-    """Each agent's performance profile: the share of runs over all tasks that score above each of
-    `thresholds` [T], an `Estimate` of arrays [T] with pointwise intervals.
+    """Each agent's share of runs over all tasks that score above each of `thresholds` [T], an
+    `Estimate` of arrays [T] with pointwise intervals.
     """
     limits = np.asarray(thresholds, np.float64)
     if limits.ndim != 1 or not limits.size:
@@ -159,8 +159,7 @@ def improvement(
 ) -> dict[tuple[str, str], Estimate]:
     """The probability that a run of X scores above one of Y, as the mean over tasks, by (X, Y).
 
-    In a task it is the share of pairs of runs in which X is above Y; equal scores count half.
-    `pairs` are by default all; an unknown agent raises `ValueError`.
+    Equal scores count half. `pairs` are by default all; an unknown agent raises `ValueError`.
     """
     checked = _check(scores, 1)
     compared = list(itertools.permutations(checked, 2) if pairs is None else pairs)
@@ -208,7 +207,6 @@ def _estimate(
 
 
 def _draw_runs(generator: np.random.Generator, number: int, runs: int) -> np.ndarray:
-    """The runs in each of `number` resamples of one task: [number, runs]."""
     return generator.integers(runs, size=(number, runs))
 
 

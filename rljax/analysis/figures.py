@@ -37,7 +37,7 @@ RC: Any = {
 
 @dataclasses.dataclass
 class Line:
-    """A curve with its band, ready to be drawn: arrays [S], NaN where there is no band."""
+    """A curve and its band: arrays [S], NaN where there is no band."""
 
     label: str
     steps: Any
@@ -73,8 +73,7 @@ def curves(
 ) -> Any:
     """A figure with one panel of learning curves.
 
-    `references` are published points by the name whose colour they take: label, steps, mean and
-    standard deviation.
+    `references` by name are published: label, steps, mean and standard deviation.
     """
     with _figure(2.9 + 0.17 * (len(lines) + len(references))) as (figure, panel):
         for name, line in lines.items():
@@ -93,7 +92,7 @@ def profiles(
     axis: str,
     title: str,
 ) -> Any:
-    """A figure of performance profiles with bands: the share of runs above thresholds, by name."""
+    """A figure of performance profiles with bands, by name."""
     with _figure(2.9 + 0.17 * len(estimates)) as (figure, panel):
         for name, estimate in estimates.items():
             line = Line(wrapped(name), thresholds, estimate.value, estimate.low, estimate.high)
@@ -132,7 +131,7 @@ def intervals(
 
 @contextlib.contextmanager
 def _figure(height: float) -> Iterator[tuple[Any, Any]]:
-    """A figure with one panel, `height` inches high. Its width fits a telephone without scaling."""
+    """`height` is in inches; the width fits a telephone."""
     import matplotlib
     from matplotlib.figure import Figure
 
@@ -190,7 +189,7 @@ def draw_reference(
 
 
 def finish_panel(panel: Any, title: str, x_label: str, y_label: str | None) -> None:
-    """Give a panel its title, axes and grid; a legend where it has a `y_label`."""
+    """Add title, axes and grid, and a legend where there is a `y_label`."""
     from matplotlib.ticker import EngFormatter
 
     panel.set_title(title, fontsize=10)

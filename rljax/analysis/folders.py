@@ -33,12 +33,12 @@ class RunRecord:
 
     @property
     def agent(self) -> str:
-        """The agent's name, or the path of its file."""
+        """The agent's name or file."""
         return self.config["agent"]
 
     @property
     def task(self) -> tuple[str, str | None]:
-        """The environment, and the data set; None for a run without data."""
+        """The environment, and the data set or None."""
         return self.config["environment"], self.config.get("data")
 
     @property
@@ -73,7 +73,7 @@ class LearnerRecord:
 
 
 def read_all(paths: Sequence[Path]) -> tuple[list[RunRecord], list[tuple[Path, str]]]:
-    """The runs in and below `paths`, and the folders that were skipped, with reasons."""
+    """The runs in and below `paths`, and skipped folders with reasons."""
     runs, skipped, searches = [], [], {}
     for folder in records.find(paths):
         sweep = _sweep_of_search(folder, paths)
@@ -97,7 +97,7 @@ def read_all(paths: Sequence[Path]) -> tuple[list[RunRecord], list[tuple[Path, s
 
 
 def _sweep_of_search(folder: Path, paths: Sequence[Path]) -> Path | None:
-    """The sweep that trained a run during its search, unless one of the `paths` lies inside it."""
+    """The sweep whose search trained a run, unless one of the `paths` lies inside it."""
     for parent in folder.parents:
         if (parent / SWEEP_FILE).exists() and folder.relative_to(parent).parts[0] != SWEEP_TEST:
             named = any(parent.resolve() in Path(path).resolve().parents for path in paths)
@@ -108,7 +108,7 @@ def _sweep_of_search(folder: Path, paths: Sequence[Path]) -> Path | None:
 def read(folder: Path) -> RunRecord:
     """Read the run in `folder`.
 
-    Raises `ValueError` without evaluations or for damaged files, and `OSError` for unreadable ones.
+    Raises `ValueError` without evaluations or for damaged files, and `OSError`.
     """
     config = records.read_config(folder)
     evaluations = records.read(folder, "evaluations")

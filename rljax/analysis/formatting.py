@@ -12,12 +12,12 @@ from rljax.trust import printable
 
 
 def quoted(names: Iterable[Any]) -> str:
-    """Names in quotes, separated by commas, control characters as escapes."""
+    """Names in quotes, with commas; control characters as escapes."""
     return ", ".join(f"'{printable(name)}'" for name in names)
 
 
 def distinct(values: Iterable[Any]) -> list[str]:
-    """The different values as text, in their order, without empty ones."""
+    """Different values as text, in order, without empty ones."""
     return [printable(value) for value in dict.fromkeys(values) if value]
 
 
@@ -64,7 +64,7 @@ def span(low: Any, high: Any) -> str:
 
 
 def seeds(numbers: list[int]) -> str:
-    """Seeds as "0 to 4" where more than two are consecutive, else as a list."""
+    """Seeds as a list, or "0 to 4" where more than two are consecutive."""
     first, last = numbers[0], numbers[-1]
     consecutive = len(numbers) > 2 and list(numbers) == list(range(first, last + 1))
     return f"{first} to {last}" if consecutive else ", ".join(map(str, numbers))

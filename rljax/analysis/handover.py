@@ -1,4 +1,4 @@
-"""Dip, recovery and regret when trained learners begin to learn in an environment.
+"""Dip, recovery and regret of trained learners in an environment.
 
 With `--then-online` the hand-over is the end of updates from data, else a run's beginning.
 """
@@ -27,21 +27,19 @@ class Handover:
 
     @property
     def dip(self) -> float:
-        """The value at the hand-over minus the lowest since then; at least 0."""
+        """The fall to the lowest value; at least 0."""
         return float(self.values[0] - self.values.min())
 
     @property
     def recovery(self) -> int | None:
-        """Steps until the value, after its lowest point, is as high as at the hand-over, if it ever
-        is.
-        """
+        """Steps until the value, after its lowest point, is as high as before, if ever."""
         lowest = int(self.values.argmin())
         back = np.flatnonzero(self.values[lowest:] >= self.values[0])
         return int(self.steps[lowest + back[0]]) if len(back) else None
 
     @property
     def average(self) -> float:
-        """The mean value over the steps since the hand-over, by the trapezium rule."""
+        """The mean value over the steps, by the trapezium rule."""
         if len(self.steps) == 1:
             return self.before
         return float(np.trapezoid(self.values, self.steps) / (self.steps[-1] - self.steps[0]))

@@ -11,7 +11,7 @@ from rljax.training import registry
 
 
 def task_name(environment: str, data: str | None) -> str:
-    """A task's environment, or its data set; of a file without folder and suffix."""
+    """A task's environment or data set."""
     if data is None:
         return environment
     return Path(data).stem if Path(data).suffix in (".hdf5", ".h5", ".npz") else data
@@ -26,8 +26,8 @@ def task_names(tasks: Iterable[tuple[str, str | None]]) -> dict[tuple[str, str |
 
 
 def row_labels(runs: Sequence[RunRecord]) -> Callable[[LearnerRecord], str]:
-    """A function that gives the label of a learner's row: its agent and the fewest settings that
-    tell rows of a task apart. "..." stands for others in `differing_settings`.
+    """A function of a learner: its agent and the fewest settings that tell rows of a task apart.
+    "..." stands for other `differing_settings`.
     """
     learners_of = group_by(
         [learner for run in runs for learner in run.learners], lambda learner: learner.run.agent
@@ -63,7 +63,6 @@ def differing_settings(learners: Sequence[LearnerRecord]) -> list[str]:
 
 
 def _distinguishing(learners: Sequence[LearnerRecord], names: Sequence[str]) -> list[str]:
-    """Those of `names` that tell learners apart which the settings before do not."""
     needed: list[str] = []
     for name in names:
         if len(_combinations(learners, [*needed, name])) > len(_combinations(learners, needed)):

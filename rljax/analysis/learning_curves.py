@@ -40,13 +40,12 @@ def plot(
     """Draw the evaluation returns of runs, or sums of a `signal` such as "cost", into a file, and
     return its path.
 
-    The file is .png, .svg or .pdf, by default curve.png in the first run's folder. Learners with
-    the same agent, settings and task are pooled over runs. A curve is the mean over learners, its
-    band the mean's 95 % bootstrap interval, its thin lines the single learners. Fewer than five
-    learners have no band; that of a single learner is over its episodes, and the legend says so.
+    The file is .png, .svg or .pdf, by default curve.png in the first run's folder. A curve is the
+    mean over learners with the same agent, settings and task, its band the mean's 95 % bootstrap
+    interval. Fewer than five learners have no band; that of a single learner is over its episodes.
 
-    Raises `ValueError` for no paths, a path that is no run or has no evaluations, an unknown
-    suffix, or a signal that a run lacks.
+    Raises `ValueError` for no paths, a path that is no evaluated run, an unknown suffix, or a
+    missing signal.
     """
     if not paths:
         raise ValueError(

@@ -1,4 +1,4 @@
-"""Published results beside ours, from published.csv of scripts/results/published.py.
+"""Published results, from scripts/results/published.py.
 
 A point's `note` describes its protocol.
 """
@@ -33,16 +33,14 @@ class Point:
 
 
 def task_of(environment: str, data: str | None = None) -> str:
-    """A task's name among published results: the environment without its version, or the data set
-    with it.
-    """
+    """A task's published name: the environment without its version, or the data set with it."""
     if data is None:
         return re.sub(r"-v\d+$", "", environment.rpartition("/")[2])
     return re.sub(r"\.(hdf5|h5|npz)$", "", data.rpartition("/")[2])
 
 
 def points(agent: str, task: str, metric: str, step: int) -> list[Point]:
-    """Published results of an agent in a task: for each source, the point nearest to `step`.
+    """For each source of an agent in a task, the point nearest to `step`.
 
     Points at less than half or more than twice of `step` are left out.
     """

@@ -28,7 +28,7 @@ LOSSES = (ACTION, ERROR)  # of candidates on held-out data: the smallest is the 
 
 @dataclasses.dataclass(frozen=True)
 class Choice:
-    """The candidate that a criterion prefers, compared with all that have a value."""
+    """The candidate that a criterion prefers."""
 
     criterion: str
     candidates: int  # the number of candidates with a value
@@ -81,12 +81,10 @@ def select(
     *,
     trust: bool = False,
 ) -> tuple[list[Choice], dict[Path, dict[str, float]]]:
-    """Choose among the runs in and below `paths` by each criterion.
+    """The choices among the runs in and below `paths`, and each candidate's return and criteria.
+    `validation` names a data set that no candidate has learnt from.
 
-    Returns choices, and each candidate's return and criteria. `validation` names a data set that no
-    candidate has learnt from. With `trust`, the user vouches for the code that the candidates name.
-
-    Raises `ValueError` for fewer than two candidates or no criterion, and all errors of `losses`.
+    Raises `ValueError` for fewer than two candidates or no criterion, and the errors of `losses`.
     """
     if not 0.0 <= discount <= 1.0:
         raise ValueError(f"--discount is {discount:g}, it must be in [0, 1].")
@@ -141,7 +139,7 @@ def _last(folder: Path) -> dict[str, float]:
 
 
 def markdown(paths: Sequence[Path], **options: Any) -> str:
-    """Tables of choices, and of candidates by descending return, or else by the first criterion.
+    """Tables of choices, and of candidates by return or the first criterion.
 
     `options` go to `select`.
     """

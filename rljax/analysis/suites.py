@@ -1,4 +1,4 @@
-"""Suites: rows that share several tasks, with comparable scores."""
+"""Suites: several tasks with comparable scores."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Suite:
         }
 
     def scores_over_time(self) -> tuple[np.ndarray, dict[str, dict[str, np.ndarray]]]:
-        """Steps [S] that all learning curves cover, and scores [learners, S] by label and task."""
+        """Steps [S] that all curves cover, and scores [learners, S] by label and task."""
         learners = [
             learner for rows in self.rows.values() for row in rows for learner, _ in row.counted
         ]
@@ -129,7 +129,7 @@ def _comparable(table: Table) -> dict[str, Row]:
 
 
 def _largest(tables: Sequence[Table]) -> tuple[list[Table], list[str]]:
-    """The tables and labels in which every label has a comparable row in every table."""
+    """Tables and labels with a comparable row for each pair."""
     tables_of = {
         label: {i for i, table in enumerate(tables) if label in _comparable(table)}
         for table in tables

@@ -1,4 +1,4 @@
-"""Which learners are one row of a task's table, and at which step do they count?"""
+"""Tables: which learners are one row, and at which step?"""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Row:
         return np.array([getattr(learner, metric)[index] for learner, index in self.counted])
 
     def sums(self, signal: str) -> np.ndarray:
-        """The sums of a signal over the episodes of the counted learners: [learners]."""
+        """A signal's sums over the counted learners' episodes: [learners]."""
         return np.array([learner.signals[signal][index] for learner, index in self.counted])
 
     @property
@@ -160,13 +160,13 @@ def _folders(runs: Sequence[RunRecord]) -> str:
 
 
 def estimates(row: Row, metric: str) -> dict[str, Estimate] | None:
-    """IQM, median and mean over a row's counted learners; None if one is not finite."""
+    """IQM, median and mean over counted learners; None if one is not finite."""
     measures = {"iqm": comparison.iqm, "median": comparison.median_of_runs, "mean": comparison.mean}
     return _aggregated(row.values(metric), measures)
 
 
 def of_signal(row: Row, signal: str) -> Estimate | None:
-    """The IQM of a signal over a row's counted learners; None if not finite."""
+    """The IQM of a signal over counted learners; None if not finite."""
     aggregated = _aggregated(row.sums(signal), {"iqm": comparison.iqm})
     return None if aggregated is None else aggregated["iqm"]
 

@@ -33,7 +33,7 @@ def losses(
     docs/model_selection.md defines them. Agents without the optional part `value` have only
     `validation/action`; those that remember, or observe goals or the time, have none.
 
-    Raises `ValueError` where the data have other spaces, and all errors of `loading.load_all`.
+    Raises `ValueError` for data with other spaces, and the errors of `loading.load_all`.
     """
     folder = arguments.run_folder(out)
     policies = loading.load_all(folder)

@@ -1,4 +1,4 @@
-"""A live table of runs in the terminal, with a line for each."""
+"""A live table of runs in the terminal."""
 
 from __future__ import annotations
 
@@ -41,12 +41,11 @@ DEFAULT_WIDTH = 160  # characters of a line where the output is no terminal
 def follow(
     paths: Sequence[Path], once: bool = False, every: float = 2.0, output: TextIO | None = None
 ) -> None:
-    """Show the runs in and below `paths`, also new ones, until all are complete or Ctrl-C is
-    pressed.
+    """Show the runs in and below `paths`, also new ones, until all are complete or Ctrl-C.
 
     With `once`, or where `output` is no terminal, prints once.
 
-    Raises `ValueError` for a path that is no folder, no run in any, or `every` seconds not above 0.
+    Raises `ValueError` for paths without runs, or `every` seconds not above 0.
     """
     if every <= 0:
         raise ValueError(f"--every is {every:g}, it must be above 0 seconds.")
@@ -109,7 +108,7 @@ class WatchedRun:
 
     @property
     def total(self) -> int:
-        """The planned steps of each learner; 0 where they are unknown."""
+        """Each learner's planned steps; 0 where unknown."""
         return self.config.get("steps", 0) + (self.config.get("then_online") or 0)
 
     @property
@@ -119,14 +118,14 @@ class WatchedRun:
 
     @property
     def left(self) -> float | None:
-        """Seconds until the end at the recent pace, with evaluations, if known."""
+        """Seconds until the end at the recent pace, if known."""
         if self.state not in ("running", "stalled") or len(self.pace) < 2:
             return None
         (first, began), (last, now) = self.pace[0], self.pace[-1]
         return (self.total - last) * (now - began) / (last - first) if last > first else None
 
     def look(self, now: float) -> None:
-        """Read the new lines at the time `now`, in seconds since the epoch."""
+        """Read new lines; `now` is in seconds since the epoch."""
         if not self.config:
             self.state = "unreadable"
             return
@@ -227,7 +226,6 @@ def _fit(rows: Sequence[dict[str, str]], width: int) -> tuple[list[str], int]:
 
 
 def _cells(run: WatchedRun) -> dict[str, str]:
-    """The cells of a run's line by column; the progress bar's has no name."""
     empty = dict.fromkeys(("agent", "task", "run", "", *NUMBER_COLUMNS, "state"), "")
     name = printable(run.folder.name)
     if run.state == "unreadable":

@@ -16,8 +16,7 @@ SHIFT = 0x5417  # folded into a draw's keys: rows and shifts are independent
 
 
 def shifted(batches: Transition, keys: Array, most: int) -> Transition:
-    """Batches [P, U, B, ...] whose pictures are moved by up to `most` pixels along both axes, for
-    `keys` [P].
+    """Batches [P, U, B, ...] with pictures moved by up to `most` pixels, for `keys` [P].
 
     Each observation and each successor has one uniform shift, for all its pictures and frames. The
     edge's pixels are repeated.
@@ -34,7 +33,7 @@ def shifted(batches: Transition, keys: Array, most: int) -> Transition:
 
 
 def has_pictures(observation: Any, leading: int) -> bool:
-    """Whether an array of observations with so many leading axes holds pictures."""
+    """Whether observations with so many leading axes are pictures."""
     return any(x.ndim == leading + 3 for x in jax.tree.leaves(observation))
 
 

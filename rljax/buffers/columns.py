@@ -45,10 +45,9 @@ class ReturnToGo(Column):
     trajectory's end, also by truncation.
 
     With `failure`, a truncated trajectory whose rewards from this row on are all `failure` has the
-    return failure / (1 - discount), as if it never ended (Cal-QL, arXiv:2303.05479).
+    return failure / (1 - discount) (Cal-QL, arXiv:2303.05479).
 
-    It is 0 where `extras["has_return_to_go"]` is False: in rows of a replay whose episode has not
-    ended. All learners share its discount.
+    It is 0 where `extras["has_return_to_go"]` is False: in unfinished episodes of a replay.
     """
 
     discount: float

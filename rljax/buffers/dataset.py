@@ -1,6 +1,4 @@
-"""Data sets: recorded transitions that all learners share, outside their states, and batches from
-them.
-"""
+"""Data sets: recorded transitions that all learners share, and batches from them."""
 
 from __future__ import annotations
 
@@ -132,7 +130,7 @@ class PartRows(DatasetDraw):
     flag: ClassVar[str] = "expert-part"  # name of the setting that asks for this draw
 
     def prepare(self, data: Transition) -> Transition:
-        """The data with an alias table of the part's rows; raises `ValueError` without one."""
+        """With an alias table of the part's rows, if any; else `ValueError`."""
         inside = np.asarray(data.extras[PART]) == self.part
         if not inside.any():
             parts = ", ".join(f"{part:g}" for part in np.unique(data.extras[PART]))
@@ -169,12 +167,12 @@ class Dataset(Experience):
 
     @classmethod
     def of(cls: type[D], config: Any, **others: Any) -> D:
-        """See `Experience.of`. Numbers of environments are those of `online`."""
+        """Numbers of environments are those of `online`."""
         return super().of(config, num_envs=1, num_steps=1, **others)
 
     @property
     def inputs(self) -> Raw:
-        """By statistics of the data set, which never move, not even online."""
+        """By statistics of the data set, also online."""
         if not self.normalise_observations:
             return Raw()
         return OfData(self.counts_successors, "goals" in self.observes)
@@ -323,9 +321,7 @@ def drawn_rows(data: Transition, keys: Array, number: int, size: int) -> Transit
 
 
 def aliased(data: Transition, drawn: AliasDraws) -> Any:
-    """The drawn rows [...] of a data set that `with_weights` returned: NumPy's from NumPy's, else
-    JAX's.
-    """
+    """The drawn rows [...] of data `with_weights`, of NumPy or JAX."""
     entry = data.extras[ALIAS][drawn.row]
     xp: Any = np if isinstance(entry, np.ndarray) else jnp
     return xp.where(drawn.bits < entry[..., 0], drawn.row, entry[..., 1].astype(np.int32))
@@ -334,8 +330,7 @@ def aliased(data: Transition, drawn: AliasDraws) -> Any:
 def alias_table(probability: np.ndarray) -> np.ndarray:
     """[N, 2] uint32: for each row 2^32 times the probability to keep it, and its alias.
 
-    Heavy rows, in order, fill up light ones; a heavy row that has become light is filled up by the
-    next. Whole numbers make this exact.
+    Heavy rows, in order, fill up light ones, exactly in whole numbers.
     """
     number = len(probability)
     weight = _whole(np.asarray(probability, np.float64), number)

@@ -87,9 +87,8 @@ class Hindsight(Draw):
     """Uniform rows, with the goals of a `share` of them replaced; observations and rewards follow,
     `terminated` and `truncated` do not.
 
-    Half of the new goals were reached k steps later in the row's episode, with P(k) ~ discount^k
-    among the later steps in the ring. The others were reached in any row of another environment, if
-    there is one.
+    Half of the new goals were reached k steps later in the row's episode, with P(k) ~ discount^k,
+    the others in any row of another environment, if there is one.
     """
 
     share: float
@@ -103,9 +102,7 @@ class Hindsight(Draw):
         return {"time": step.episode_length}  # within its episode, from 1 on
 
     def with_goals(self, goals: Any, env: str) -> Hindsight:
-        """The draw with `goals`; raises `ValueError` where they are text, which says why none can
-        be replaced.
-        """
+        """The draw with `goals`; raises `ValueError` for a text, the reason why there are none."""
         parts = ("achieved", "desired", "relabelled", "goal_reward")
         if all(hasattr(goals, part) for part in parts):
             return dataclasses.replace(self, environment=goals)
@@ -172,9 +169,8 @@ class Hindsight(Draw):
 class EndedEpisodes(Uniform):
     """Uniform rows of episodes that have ended, beside a data set.
 
-    Cal-QL's authors store whole episodes (nakamotoo/Cal-QL, sampler.py), so that each row has a
-    return. Here a row waits until its episode has ended. A learner that has no such row yet takes
-    rows of the data set in their place: see `rljax.buffers.mixed.Mixed`.
+    A row waits until its episode has ended; Cal-QL's authors store whole episodes
+    (nakamotoo/Cal-QL, sampler.py).
     """
 
     may_be_empty: ClassVar[bool] = True
@@ -188,7 +184,6 @@ class EndedEpisodes(Uniform):
             )
 
     def oddities(self, longest: int | None) -> Iterator[str]:
-        """A warning about episodes that may never end."""
         if longest is None:
             yield (
                 "new experience is drawn only from episodes that have ended, and no time limit of "
@@ -213,7 +208,7 @@ class EndedEpisodes(Uniform):
 def open_steps(ring: ReplayBuffer, num_envs: int) -> Array:
     """For each environment [E]: the newest steps of one learner's ring whose episode goes on.
 
-    They are read backwards in blocks, as far as the longest of these episodes reaches.
+    They are read backwards in blocks.
     """
     environment, steps = jnp.arange(num_envs), ring.drawable // num_envs
     ends = ring.data.terminated | ring.data.truncated

@@ -45,9 +45,7 @@ LARGEST = 2**30  # of sizes: sums and products of two of them stay within int32
 
 @dataclass_transform(frozen_default=True, kw_only_default=True)
 def declaration(cls: type[T]) -> type[T]:
-    """Turn a class into a frozen dataclass with keyword arguments, and a pytree of its floats and
-    declarations.
-    """
+    """Make a class a frozen dataclass, and a pytree of its floats and declarations."""
     frozen: Any = dataclasses.dataclass(frozen=True, kw_only=True)(cls)
     names = [field.name for field in dataclasses.fields(frozen)]
     children = [
@@ -90,8 +88,7 @@ class Supply(NamedTuple):
 class Experience:
     """The common part of all declarations.
 
-    Code elsewhere never asks for the kind. Error messages name a field as the flag
-    `--config.FIELD`.
+    Code elsewhere never asks for the kind.
     """
 
     num_envs: int = 1  # environments of each learner
@@ -198,7 +195,7 @@ class Experience:
             raise ValueError(WITHOUT_ENVIRONMENT)
 
     def require_mixing(self, supply: Supply) -> None:
-        """Raise `ValueError` where nothing is mixed but the data set's share is set."""
+        """Raise `ValueError` for a data set's share without mixing."""
         if supply.data is None:
             raise ValueError(
                 f"--offline-share {supply.offline_share} is of batches from a data set and new "
@@ -237,7 +234,7 @@ class Experience:
         return self
 
     def mixed(self, mix: Callable[[Any], Experience]) -> Experience:
-        """The declaration for new experience beside a data set: `mix` makes it of a replay."""
+        """The declaration for new experience beside a data set."""
         return self
 
     def with_goals(self, goals: Any, env: str) -> Experience:
@@ -245,7 +242,7 @@ class Experience:
         return self
 
     def parallelism(self, num_learners: int, in_program: bool) -> Parallelism:
-        """What a CPU does in parallel: threads of a product, or learners on cores."""
+        """What a CPU does in parallel: products, or learners on cores."""
         return "cores" if num_learners > 1 and in_program else "threads"
 
     def spread(self, make: Callable[..., T], num_learners: int) -> T:
@@ -261,7 +258,7 @@ class Experience:
         return within if one_cpu else beside
 
     def batch_bytes(self, storage: Any, data: Any, num_learners: int) -> int:
-        """The bytes of an iteration's batches, from a buffer and a data set, or their shapes."""
+        """The bytes of an iteration's batches, from arrays or their shapes."""
         return 0
 
     def idle(self, steps: int, iteration: int, on_host: bool, flag: str) -> str | None:

@@ -22,8 +22,8 @@ BLOCK = 1 << 24  # bytes compared at a time
 class Frames(struct.PyTreeNode):
     """Pictures in the place of an array [N, H, W, K c].
 
-    `pictures` holds M different frames, shared with the successors; `index` [N, K] says which of
-    them each row shows, the newest last.
+    `pictures` are shared with the successors; `index` says which of them each row shows, the newest
+    last.
     """
 
     pictures: Any  # [M, H, W, c] uint8
@@ -87,7 +87,7 @@ def is_stored_once(shape: tuple[int, ...], dtype: Any) -> bool:
 
 
 def stored_once(observation: Any, following: Any) -> tuple[Any, Any]:
-    """Observations and successors, trees of arrays [N, ...], with their large pictures as `Frames`.
+    """Observations and successors, trees [N, ...], with large pictures as `Frames`.
 
     A successor is stored apart only where it is not the next row's observation.
     """
@@ -156,14 +156,13 @@ def concatenated(observations: list[Any], followings: list[Any]) -> tuple[Any, A
 
 
 def _both(function: Callable[..., tuple[Any, Any]], tree: Any, *others: Any) -> tuple[Any, Any]:
-    """The trees of both results of `function`."""
     structure = jax.tree.structure(tree, is_leaf=is_frames)
     results = [function(*leaves) for leaves in zip(*map(columns, (tree, *others)), strict=True)]
     return tuple(structure.unflatten([result[i] for result in results]) for i in (0, 1))  # pyright: ignore
 
 
 def distinct_bytes(tree: Any) -> int:
-    """Bytes of a tree's distinct arrays: pictures that two `Frames` share count once."""
+    """Bytes of a tree, where pictures that two `Frames` share count once."""
     return sum({id(x): x.nbytes for x in map(_array, jax.tree.leaves(tree))}.values())
 
 

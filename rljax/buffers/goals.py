@@ -1,4 +1,4 @@
-"""Goals: states of a data set without goals, drawn anew for each transition."""
+"""Goals: states of a data set, drawn for each transition."""
 
 from __future__ import annotations
 
@@ -138,8 +138,8 @@ def with_goals(data: Transition, draws: GoalDraws) -> Transition:
     """Transitions with goals behind their states, from a data set [N, ...] of `with_last_rows`.
 
     `observation` and `next_observation` [..., B, 2 O] hold the values' goals,
-    `extras["actor_observation"]` the actor's. The reward is 0 and `terminated` True where a row is
-    its own goal, elsewhere -1 and False.
+    `extras["actor_observation"]` the actor's. Where a row is its own goal, the reward is 0 and
+    `terminated` True, elsewhere -1 and False.
     """
     xp: Any = np if isinstance(data.observation, np.ndarray) else jnp
     row, last = draws.row, data.extras[LAST][draws.row]

@@ -1,4 +1,4 @@
-"""Mixed: a replay of new experience and a data set. Each batch has rows of both."""
+"""Mixed: batches with rows of a replay and of a data set."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from rljax.buffers.storage.ring import ReplayBuffer
 
 @declaration
 class Mixed(Replay):
-    """Batches in which a share of the rows comes from the data set, the rest from new experience.
+    """Batches with a share of rows from the data set.
 
     The data set's rows come first; the default share is RLPD's (Ball et al., arXiv:2302.02948).
     With "pooled" every transition of both sources is equally likely. With (A, B, N) the share goes
-    linearly from A to B over the first N new transitions. Weights of a data set do not change the
-    share. While a learner has no new row to draw, its batches are of the data set alone.
+    linearly from A to B over the first N new transitions. While a learner has no new row to draw,
+    its batches are of the data set alone.
     """
 
     offline_share: Any = 0.5  # in [0, 1), or "pooled", or (A, B, N); it shapes the program
@@ -36,7 +36,7 @@ class Mixed(Replay):
     def of(cls, replay: Replay, offline_share: Any, reward_affine: tuple[float, float]) -> Mixed:
         """Mix an agent's replay with a data set.
 
-        Raises `ValueError` for draws that cannot be mixed, and a share that changes too long.
+        Raises `ValueError` for unfit draws and shares.
         """
         if not replay.draw.from_data:
             raise ValueError(
@@ -74,7 +74,6 @@ class Mixed(Replay):
         return jax.tree.map(lambda *parts: jnp.concatenate(parts, axis=2), old, new)
 
     def _has_rows(self, buffer: ReplayBuffer) -> Array:
-        """Whether each learner [P] has new rows that may be drawn."""
         number = lambda ring: self.draw.drawable(ring, self.num_envs).number  # noqa: E731
         return jax.vmap(number, in_axes=(buffer.axes,))(buffer) > 0
 

@@ -6,7 +6,7 @@ p_i priority of row i, the agent's error; alpha exponent, beta correction, e = `
   P(i) = q_i / sum_k q_k
   w_i  = (N P(i))^-beta / max_j (N P(j))^-beta = (q_i / min_j q_j)^-beta    j: the batch's rows
 
-Draws are independent, whereas the paper's code draws once from each of equal parts of the total.
+Draws are independent, not stratified as the paper's.
 
 Schaul et al., Prioritized Experience Replay, arXiv:1511.05952, algorithm 1 and section 3.3.
 """
@@ -34,7 +34,7 @@ SMALLEST = 1e-6  # added to all priorities: each row can be drawn again; OpenAI 
 
 
 class Pending(struct.PyTreeNode):
-    """Priorities that an iteration's updates have returned, written with the next stored step.
+    """Priorities of an iteration, written with the next stored step.
 
     On the CPU, a program that both writes to a donated buffer and gathers from it would copy it.
     """
@@ -75,7 +75,7 @@ class Priorities(PerLearner):
     def written(self, pending: Pending, new: Array, exponent: Array) -> Priorities:
         """The priorities after `pending` ones, and after a step that wrote the rows `new` [E].
 
-        Those that are not finite, of diverged learners, are ignored.
+        Those that are not finite are ignored.
         """
 
         def of_one(
@@ -172,7 +172,7 @@ def replay_draw(
 ) -> Draw:
     """The draw for settings whose floats are numbers or one per learner.
 
-    Raises `ValueError` for settings that do not go together, named as flags.
+    Raises `ValueError` for settings that do not go together.
     """
     if np.max(hindsight) > 0:
         for flag, what, conflicts, off in (

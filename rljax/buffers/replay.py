@@ -1,4 +1,4 @@
-"""Replay: batches from the newest transitions of each learner, and their draws."""
+"""Replay: batches from each learner's newest transitions."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Draw:
         return 1
 
     def extras(self, step: Step) -> dict[str, Array]:
-        """Arrays [P, E, ...] to store with a step's transition, by their names in `extras`."""
+        """Arrays [P, E, ...] to store with a step, by names in `extras`."""
         return {}
 
     def with_goals(self, goals: Any, env: str) -> Draw:
@@ -57,7 +57,7 @@ class Draw:
         return ring.add(transitions)
 
     def write_back(self, ring: ReplayBuffer, pending: Any, experience: Replay) -> ReplayBuffer:
-        """Write what updates returned for the next draws, after a step was added."""
+        """Write what updates returned, after a step was added."""
         return ring
 
     def drawable(self, ring: ReplayBuffer, num_envs: int) -> DrawableRows:
@@ -168,7 +168,7 @@ class Replay(Experience):
         self.draw.check(self)
 
     def create(self, example: Transition, stack: int = 1) -> ReplayBuffer:
-        """An empty ring; raises `ValueError` where there are no pictures to be moved."""
+        """Raises `ValueError` without pictures to be moved."""
         if self.shift and not has_pictures(example.observation, leading=2):
             raise ValueError(
                 f"--config.shift is {self.shift}, and no part of the observations is a picture: "

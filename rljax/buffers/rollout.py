@@ -111,8 +111,7 @@ def generalised_advantages(
 def minibatches(key: Array, rollout: Any, size: int) -> Any:
     """A rollout's steps, leaves [T, E, ...], in random order: [T E / B, B, ...], with `size` B.
 
-    Where a batch has a memory, whole environments are drawn, at least one: [n, T, B / T, ...], and
-    of the memory [n, B / T, ...].
+    With a memory [n, B / T, ...], whole environments are drawn: [n, T, B / T, ...].
     """
     length, number = jax.tree.leaves(rollout)[-1].shape[:2]
     batch = rollout[0]
@@ -129,8 +128,7 @@ def minibatches(key: Array, rollout: Any, size: int) -> Any:
 
 @declaration
 class Rollout(Experience):
-    """One update receives all steps of an iteration, [T, E, ...], and splits them into minibatches
-    of `batch_size`.
+    """One update receives all steps of an iteration, [T, E, ...].
 
     With `remembers`, extras hold `memory` [E, M...] before the first step, and `first` [T, E],
     which marks later steps that begin an episode. With `data_size` D, they hold `data`, see
@@ -200,7 +198,6 @@ class Rollout(Experience):
         )
 
     def iterate(self, loop: Any, *arguments: Any) -> Any:
-        """One iteration: learning from a rollout, and then the next action."""
         return loop.learn_from_rollout(*arguments)
 
     # What a run needs for it

@@ -1,4 +1,4 @@
-"""Rows of transitions: drawn, gathered, and what is known of them."""
+"""Rows of transitions."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def apart(transitions: Transition) -> tuple[Transition, Any]:
 
 
 def beginnings(batch: Transition) -> Array:
-    """Which steps of a batch [N, T, ...], after the first, follow an episode's end."""
+    """Which later steps of a batch [N, T, ...] begin an episode."""
     return jnp.roll(batch.terminated | batch.truncated, 1, axis=1).at[:, 0].set(False)
 
 

@@ -1,8 +1,7 @@
 """Sequences: windows of consecutive steps from a replay, with the memory before each.
 
-A window has T steps of one environment and begins at every `every`-th stored step. It may hold ends
-of episodes, and nothing is padded. Its priority and weight are those of a row in
-`rljax.buffers.prioritised`.
+Windows may hold ends of episodes, and nothing is padded. Priorities and weights are those of rows
+in `rljax.buffers.prioritised`.
 
 Kapturowski et al., Recurrent Experience Replay in Distributed Reinforcement Learning, ICLR 2019,
 whose windows begin and end with episodes.
@@ -51,8 +50,8 @@ class Windows(PerLearner):
         return cls(stored, priorities, draw.every)
 
     def with_memory(self, memory: Any, step: Array) -> Windows:
-        """The windows after the ring's `step` []; those that begin there have the `memory` [P, E,
-        M...].
+        """The windows after the ring's `step` [], with the `memory` [P, E, M...] of those that
+        begin there.
         """
         begins = step % self.every == 0
         at = step // self.every
@@ -88,8 +87,7 @@ class Sequences(Draw):
     With an exponent, windows are drawn by priority, and batches have `extras["row"]` [B] int32. The
     agent returns `metrics["priorities"]` [B].
 
-    A weight is 0 where no whole window may be drawn: only where observations are stored once and
-    many short episodes end, see `rljax.buffers.storage.successors`.
+    A weight is 0 where no whole window may be drawn, see `rljax.buffers.storage.successors`.
     """
 
     length: int  # T
@@ -177,9 +175,7 @@ class Sequences(Draw):
         return batch.replace(extras={**batch.extras, **extras})
 
     def complete(self, ring: ReplayBuffer, num_envs: int) -> tuple[Array, Array]:
-        """For each environment of one learner's ring, the newest whole window w, of 0 to W - 1, and
-        the number of whole windows.
-        """
+        """For each environment of one learner's ring, the newest whole window, and their number."""
         steps = ring.capacity // num_envs
         next_step = ring.position // num_envs
         last = (next_step + steps - self.length) // self.every

@@ -1,4 +1,4 @@
-"""Learning from a stream: one transition at a time, and none is stored."""
+"""Streams: one transition at a time, and none is stored."""
 
 from __future__ import annotations
 
@@ -13,16 +13,14 @@ TRANSITION = "stream/transition"  # metric: 1 where the transition is finite
 
 @declaration
 class Stream(Experience):
-    """Each learner has one environment, and learns from each transition [O...] before it acts
-    again.
-    """
+    """Each learner learns from each transition [O...] of one environment before it acts again."""
 
     kind: ClassVar[str] = "stream"
     metrics: ClassVar[tuple[str, ...]] = (TRANSITION,)
 
     @property
     def inputs(self) -> Raw:
-        """Normalised by exact moments of the one stream, each observation counted once."""
+        """By exact moments of the one stream."""
         return OfStream(self.time_feature) if self.normalise_observations else Raw()
 
     def check(self) -> None:

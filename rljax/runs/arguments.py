@@ -1,4 +1,4 @@
-"""Arguments of Python's callers, as `rljax.train` and `rljax.resume` take them.
+"""Arguments of `rljax.train` and `rljax.resume`.
 
 All raise `TypeError` for values of other types.
 """
@@ -45,7 +45,7 @@ def checked(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def online_stage(then_online: Any, offline_share: Any, steps: int | None) -> dict[str, Any]:
-    """The settings of an online stage that `rljax.resume` adds, if any.
+    """The settings of an added online stage, if any.
 
     Raises `ValueError` for a stage without a length, or together with `steps`.
     """
@@ -70,7 +70,7 @@ def seeds_from(argument: Any) -> tuple[int, ...]:
 
 
 def environment_name(env: Any) -> str | None:
-    """The name of an environment, a registered one of Gymnasium, or a function that makes one.
+    """The name of an environment, of a registered one of Gymnasium, or of a function.
 
     Raises `TypeError` where its name does not make it again.
     """

@@ -1,7 +1,6 @@
 """Checkpoints: exact, atomic, and checked before they are used.
 
-A checkpoint is a folder, named by its step when it is complete. A manifest of sizes and checksums
-detects later damage. Orbax writes the arrays.
+A complete checkpoint's folder is named by its step, with a manifest of sizes and checksums.
 """
 
 from __future__ import annotations
@@ -44,10 +43,9 @@ def save(
 ) -> Path:
     """Write pytrees and bytes by name as checkpoint `step`; keep the newest `keep` checkpoints.
 
-    Every process calls this with its parts of `items`; the first one's `blobs` are written.
+    Every process calls this; the first one's `blobs` are written.
 
-    Raises `CheckpointError` where the disk is full or read-only, and `ProcessError` where another
-    process has ended; earlier checkpoints stay.
+    Raises `CheckpointError`, and `ProcessError` where another process has ended.
     """
     import orbax.checkpoint as ocp
 
@@ -95,7 +93,6 @@ def save(
 
 @contextlib.contextmanager
 def _without_tracebacks() -> Iterator[None]:
-    """Hide the tracebacks of orbax's threads, whose errors are raised later."""
     logger, hook = logging.getLogger("absl"), sys.excepthook
     was, logger.disabled = logger.disabled, True
 
@@ -120,9 +117,7 @@ def _drop(folder: Path, step: int, keep: int) -> None:
 
 
 def steps(folder: Path) -> list[int]:
-    """The steps that have a checkpoint, ascending. Raises `CheckpointError` where the folder cannot
-    be read.
-    """
+    """The steps that have a checkpoint, ascending; raises `CheckpointError`."""
     if folder.is_symlink():
         raise CheckpointError(
             f"'{folder}' is a link. Move the whole run there, and link to that if you need to."
@@ -138,7 +133,7 @@ def steps(folder: Path) -> list[int]:
 
 
 def newest(folder: Path) -> Path:
-    """The newest checkpoint that is not damaged; a warning names damaged ones.
+    """The newest undamaged checkpoint; a warning names others.
 
     Raises `CheckpointError` where none is left.
     """
@@ -167,7 +162,7 @@ def last(run: Path) -> Path | None:
 
 
 def how_to_resume(run: Path) -> str:
-    """For messages: a run's last checkpoint, and the command to go on."""
+    """A run's last checkpoint and the command to go on, for messages."""
     try:
         saved = steps(run / FOLDER)
     except CheckpointError as error:
@@ -204,7 +199,7 @@ def damage(path: Path) -> str | None:
 
 
 def notes(path: Path) -> dict[str, Any]:
-    """The notes in checkpoint `path`. Raises `CheckpointError` where they cannot be read."""
+    """The notes in checkpoint `path`; raises `CheckpointError`."""
     file = path / NOTES
     try:
         notes = json.loads(trust.safe(file).read_text(encoding="utf-8"))
@@ -216,7 +211,7 @@ def notes(path: Path) -> dict[str, Any]:
 
 
 def environments(folder: trust.Folder, path: Path, notes: Mapping[str, Any]) -> bytes | None:
-    """The state of environments, if any, in a checkpoint with these notes.
+    """The saved state of environments, if any.
 
     Raises `ValueError` for a pickle without trust.
     """
@@ -263,7 +258,6 @@ def restore(path: Path, name: str, template: Any) -> Any:
 
 @contextlib.contextmanager
 def _without_late_errors() -> Iterator[None]:
-    """Hide the errors of orbax's tasks that end later."""
     hook = sys.unraisablehook
 
     def report(raised: Any) -> None:

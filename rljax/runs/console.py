@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class View:
-    """A view without progress, that of the Python API."""
+    """Without progress, for the Python API."""
 
     def start(self, folder: Path, total: int, settings: Settings, needed: int) -> None:
         """A run begins, with `total` steps per learner and `needed` bytes of state."""
@@ -27,13 +27,13 @@ class View:
         """Show the current activity."""
 
     def update(self, step: int, speed: float, latest: float) -> None:
-        """A chunk has ended: steps, steps per second and last return (or NaN) of a learner."""
+        """A chunk has ended: steps, steps per second and last return (or NaN)."""
 
     def evaluated(self, step: int, returns: np.ndarray, signals: Mapping[str, np.ndarray]) -> None:
-        """An evaluation has ended: means of returns [P] and of signals, [P] by name."""
+        """Means of an evaluation's returns [P] and of signals, [P] by name."""
 
     def say(self, text: str) -> None:
-        """Show a message that stays on the screen."""
+        """Show a lasting message."""
         print(printable(text, keep=LINES), file=sys.stderr)
 
     def warn(self, text: str) -> None:
@@ -58,7 +58,7 @@ class Silent(View):
 
 
 class Terminal(View):
-    """A live progress line, and a line per evaluation above it."""
+    """A progress line below a line per evaluation."""
 
     def __init__(self) -> None:
         from rich.console import Console
@@ -66,7 +66,6 @@ class Terminal(View):
         self.console = Console(stderr=True, soft_wrap=True, highlight=False)
 
     def start(self, folder: Path, total: int, settings: Settings, needed: int) -> None:
-        """Print what runs, and open the live line."""
         from rich.progress import BarColumn, Progress, TimeElapsedColumn, TimeRemainingColumn
 
         learners = len(settings.seeds)
@@ -97,11 +96,9 @@ class Terminal(View):
         self.progress.start()
 
     def status(self, text: str) -> None:
-        """Put a word in front of the bar."""
         self.progress.update(self.task, description=text)
 
     def update(self, step: int, speed: float, latest: float) -> None:
-        """Move the bar."""
         self.progress.update(
             self.task,
             completed=step,
@@ -111,7 +108,6 @@ class Terminal(View):
         )
 
     def evaluated(self, step: int, returns: np.ndarray, signals: Mapping[str, np.ndarray]) -> None:
-        """Print the mean over learners, and the range of several."""
         spread = (
             f" (learners {returns.min():,.1f} to {returns.max():,.1f})" if len(returns) > 1 else ""
         )
@@ -122,15 +118,12 @@ class Terminal(View):
         self.status("training")
 
     def say(self, text: str) -> None:
-        """Print above the bar."""
         self.console.print(printable(text, keep=LINES), markup=False)
 
     def warn(self, text: str) -> None:
-        """Print above the bar, marked."""
         self.console.print(f"[yellow]warning:[/yellow] {_plain(text)}")
 
     def finished(self, summary: dict[str, Any]) -> None:
-        """Print the results of the run."""
         from rljax.training import population
 
         self.stop()
@@ -155,7 +148,6 @@ class Terminal(View):
         )
 
     def stop(self) -> None:
-        """Close the live line."""
         with contextlib.suppress(AttributeError):
             self.progress.stop()
 
@@ -185,7 +177,6 @@ def _final(final: dict[str, Any]) -> str:
 
 
 def _best_first(settings: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Evaluated settings of a population by their final return, at most 20."""
     evaluated = [
         entry for entry in settings if entry["final"] and entry["final"]["iqm"] is not None
     ]

@@ -32,7 +32,7 @@ def prepare(
     trust: bool = False,
     **settings: Any,
 ) -> Experiment:
-    """The experiment of `rljax.train` with these arguments; the errors are the same."""
+    """The experiment of `rljax.train`, with its errors."""
     agent = configuration.text("agent", agent)
     data = None if data is None else configuration.text("data", data)
     env = arguments.environment_name(env)
@@ -71,7 +71,7 @@ def prepare(
 def restored(
     settings: Settings, config: Mapping[str, Any], folder: Folder, file: str, seals: Any
 ) -> Experiment:
-    """The experiment with these settings, `config` and `seals`, as in a folder's file.
+    """The experiment with these settings of a folder's file.
 
     Raises `ValueError` for code that this folder may not run.
     """
@@ -85,10 +85,9 @@ def restored(
 def reopened(
     folder: Folder, described: Mapping[str, Any], online: Mapping[str, Any] | None = None
 ) -> Experiment:
-    """The experiment of the run in `folder` by its config.json, with a stage for `online` added.
+    """The experiment of the run in `folder`, with a stage for `online` added.
 
-    Raises `ValueError` where the run has such a stage, or its data set or base has changed, and the
-    errors of `restored`.
+    Raises `ValueError` where the run has such a stage, or its data or base has changed.
     """
     settings = settings_of(described)
     if online and described["then_online"]:
@@ -127,19 +126,17 @@ def preset(
 ) -> Any:
     """The agent's Config by its presets for an environment, a data set or both.
 
-    Without an environment they are those of the data set's own. A published data set is also known
-    by its file and its names in other collections.
+    Without an environment they are those of the data set's own.
     """
     return registry.preset(agent, module, *_task(env, data), variant=variant)
 
 
 def preset_online(agent: str, env: str | None, data: str | None) -> dict[str, Any] | None:
-    """The settings that the agent's presets change when a run goes on online, if any."""
+    """The presets' changes when a run goes on online."""
     return registry.preset_online(agent, *_task(env, data)) or None
 
 
 def _task(env: str | None, data: str | None) -> tuple[str | None, ...]:
-    """The names of a task that presets may match."""
     if data is None:
         return (env,)
     name = datasets.environment(data) if env in (None, "none") else env

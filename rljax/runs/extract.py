@@ -1,4 +1,4 @@
-"""Extract learners of a population into a new run, which continues from their state."""
+"""Learners of a population as a new run."""
 
 from __future__ import annotations
 
@@ -23,12 +23,10 @@ def extract(
 ) -> Path:
     """Extract some learners of the run in `folder` into a new run in `out`, and return its folder.
 
-    The new run has their records, complete state and current settings. By default `out` is the
-    folder's name and the learners' numbers.
+    By default `out` is the folder's name and the learners' numbers.
 
-    Raises `ValueError` for learners that the run does not have, for all of them, and for code or a
-    pickle that this folder may not use; `FileExistsError` where `out` exists; `CheckpointError`
-    without a usable checkpoint.
+    Raises `ValueError` for unknown learners, for all of them, and for code or a pickle without
+    trust; `FileExistsError`; `CheckpointError` without a usable checkpoint.
     """
     source_folder, learners = arguments.run_folder(folder), list(learners)
     folder = source_folder.path

@@ -22,7 +22,7 @@ class Diverged(RunError):
 
 
 def of_training(error: Exception, training: Training, folder: Path) -> Exception | None:
-    """The error to raise for one that ended a training in `folder`; None for faults of the code."""
+    """The error for users, from one that ended a training; None for faults of the code."""
 
     def told(text: str) -> str:
         return f"{text} {checkpoints.how_to_resume(folder)}"

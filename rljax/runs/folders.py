@@ -29,7 +29,7 @@ def default_folder(settings: Settings) -> Path:
 
 
 def make_folder(folder: Path) -> Lock:
-    """Make and lock a run's folder, or an empty one.
+    """Make and lock a new or empty folder.
 
     Raises `FileExistsError` for any other folder or file.
     """
@@ -48,7 +48,7 @@ def make_folder(folder: Path) -> Lock:
 
 
 def lock_run(folder: Path, wait: float) -> Lock | None:
-    """Lock the run in `folder` for the first process; all raise its errors."""
+    """The first process's lock on a run; all raise its errors."""
     taken: list[Lock] = []
 
     def take() -> None:

@@ -1,6 +1,6 @@
-"""Strict JSON of Python's and NumPy's values, checked when read.
+"""Strict JSON, checked when read.
 
-Readers raise `ValueError` for files that cannot be read, or hold anything else.
+Readers raise `ValueError` for unreadable and other files.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from rljax.trust import RefusedFileError, safe
 def write_json(path: Path, value: Any) -> None:
     """Write strict JSON atomically.
 
-    Raises `OSError` where the disk is full or cannot be written; the old content stays.
+    After an `OSError` the old content stays.
     """
     path = Path(path)
     text = dumps(value, indent=2) + "\n"
@@ -148,7 +148,7 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 def problem(value: Any, kinds: Mapping[str, Kind], needed: Iterable[str] = ()) -> str | None:
-    """What is wrong with an object, if anything: it lacks an entry, or one is of another kind."""
+    """What is wrong with an object's entries, if anything."""
     if not isinstance(value, dict):
         return "is not a JSON object"
     missing = [name for name in needed if name not in value]
@@ -195,7 +195,7 @@ _REFUSALS = {
 
 
 def explain(error: BaseException) -> str:
-    """What an error of the operating system means, and what helps; other errors by name.
+    """What an error of the operating system means, and what helps.
 
     Its cause may be deep in the chain, or in a package's text.
     """

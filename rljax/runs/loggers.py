@@ -1,4 +1,4 @@
-"""Optional loggers beside a run's files: TensorBoard, and Weights & Biases."""
+"""Optional loggers: TensorBoard, and Weights & Biases."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Logger(Protocol):
 
 
 class TensorBoard(Logger):
-    """Event files in a folder for each learner, which TensorBoard shows as a run."""
+    """Event files in a folder for each learner."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -76,10 +76,7 @@ class TensorBoard(Logger):
 
 
 class WandB(Logger):
-    """One Weights & Biases run, in which each metric has one series per learner.
-
-    A resumed run logs some values again.
-    """
+    """One Weights & Biases run, in which each metric has one series per learner."""
 
     def __init__(self, out: Path, project: str) -> None:
         import wandb  # type: ignore[import-not-found]

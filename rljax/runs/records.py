@@ -1,7 +1,6 @@
 """The records of a run: append-only files of JSON lines, and loggers, which may lag behind.
 
-Lines reach the operating system before a call returns, so that a killed run loses none. Numbers
-that are not finite are null.
+A killed run loses no line. Numbers that are not finite are null.
 """
 
 from __future__ import annotations
@@ -42,8 +41,7 @@ class Recorder:
     ) -> None:
         """Open the files of the run in the folder `out`, and remove incomplete last lines.
 
-        Nothing is recorded where `out` is None. `wandb` is the name of a project. Raises
-        `ValueError` where a logger is not installed or does not start.
+        Nothing is recorded where `out` is None. Raises `ValueError` for loggers that do not start.
         """
         self._out = out
         self._loggers: list[Logger] = []
@@ -96,9 +94,7 @@ class Recorder:
     def truncate(self, step: int, marks: Mapping[str, Sequence[int]] | None = None) -> None:
         """Delete all lines from the first one beyond `step` on, and an incomplete last line.
 
-        Files without `differences` from a checkpoint's `marks` get their size from then. If each
-        checkpoint follows its step's lines and `sync`, the files equal those of a run without a
-        stop.
+        Files without `differences` from a checkpoint's `marks` get their size from then.
         """
         for name, file in self._files.items():
             file.truncate(step, None if marks is None else marks.get(name, (0, 0))[0])
@@ -113,7 +109,7 @@ class Recorder:
             logger.flush()
 
     def close(self) -> None:
-        """Close files and loggers. A second call does nothing."""
+        """Close files and loggers."""
         for file in self._files.values():
             file.close()
         while self._loggers:
@@ -176,9 +172,7 @@ class RecordsChanged(ValueError):
 
 
 def require_unchanged(out: Path, notes: Mapping[str, Any], accept: bool) -> list[str]:
-    """The `differences` since a checkpoint, or `RecordsChanged` for any that the user does not
-    `accept`.
-    """
+    """The `differences` since a checkpoint, or `RecordsChanged`."""
     messages = differences(out, notes["records"])
     if messages and not accept:
         raise RecordsChanged(
@@ -210,7 +204,7 @@ def is_summarised(folder: Path, steps: int) -> bool:
 def read_config(folder: Path) -> dict[str, Any]:
     """A run's config.json.
 
-    Raises `ValueError` where there is none, or of another kind or `FORMAT`.
+    Raises `ValueError` without any, or for another `FORMAT`.
     """
     path = Path(folder) / "config.json"
     if not path.exists():
@@ -251,7 +245,7 @@ def _wrong_numbers(described: Mapping[str, Any]) -> str | None:
 
 
 def read_summary(folder: Path) -> dict[str, Any]:
-    """A run's summary.json, or {} before its end. Raises `ValueError` where it is damaged."""
+    """A run's summary.json, or {} before its end."""
     path = Path(folder) / SUMMARY
     if not path.exists():
         return {}
@@ -285,8 +279,6 @@ def find(paths: Sequence[Path]) -> list[Path]:
 
 
 class _Lines:
-    """One append-only file of JSON lines, with a running checksum."""
-
     def __init__(self, path: Path, name: str) -> None:
         self._path, self._name = path, name
         self._file = safe(path).open("ab", buffering=0)

@@ -1,4 +1,4 @@
-"""A run goes on: the checks before that, and the notes of it in config.json."""
+"""The checks before a run goes on, and their notes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from rljax.training.named_code import named_code
 
 
 def require_same_beginning(folder: Path, inherited: Any) -> None:
-    """Raise `ValueError` where the run in `folder` begins anew and would inherit other policies."""
+    """Raise `ValueError` where a new beginning would inherit other policies."""
     if records.read_config(folder).get("inherited") != inherited:
         raise ValueError(
             f"the run in '{folder}' begins anew, and the run of its --from has changed since. "
@@ -25,7 +25,7 @@ def require_same_beginning(folder: Path, inherited: Any) -> None:
 def note_resumption(
     folder: Path, training: Training, entry: dict[str, Any], conditions: Mapping[str, Any]
 ) -> list[str]:
-    """Record in config.json that the run goes on: its new plan, and the `entry`.
+    """Record the new plan and the `entry` in config.json.
 
     Conditions that have changed are recorded, and returned as a warning.
     """

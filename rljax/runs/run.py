@@ -1,4 +1,4 @@
-"""A run: one training in a folder of settings, records, checkpoints and a summary."""
+"""A run: one training in a folder."""
 
 from __future__ import annotations
 
@@ -100,13 +100,12 @@ def resume(
 ) -> Path:
     """Continue the run in folder `out` to its end, or to `steps`, as if it had not been stopped.
 
-    A run without a checkpoint begins anew. After its updates, a run from data goes on in its
-    environment for `then_online` steps, with `offline_share`. `accept_changed_records` goes on with
-    records that changed since the last checkpoint. `trust` is for other users' code and pickles.
+    A run without a checkpoint begins anew. A run from data goes on in its environment for
+    `then_online` steps, with `offline_share`. `accept_changed_records` allows records that changed
+    since the last checkpoint. `trust` is for other users' code and pickles.
 
-    Raises `ValueError` where `out` is not a run, is complete, or cannot continue in this way, and
-    for code and pickles without trust; its subclasses `RecordsChanged` and, where another process
-    writes this run, `FolderInUse`; `CheckpointError` where no checkpoint is usable.
+    Raises `ValueError` where the run cannot continue in this way; its subclasses `RecordsChanged`
+    and `FolderInUse`; `CheckpointError` where no checkpoint is usable.
     """
     folder = arguments.run_folder(out, trust)
     steps = None if steps is None else configuration.integer(steps, "steps", LARGEST)
@@ -125,7 +124,7 @@ class Run:
     """A training in a folder: `begin` or `continued`, then `execute`. `open` is for readers."""
 
     def __init__(self, experiment: Experiment, folder: Path, view: console.View) -> None:
-        """Check everything; nothing is written or compiled yet."""
+        """Nothing is written or compiled yet."""
         self.experiment, self.folder, self.view = experiment, folder, view
         self.training = Training(experiment, on_compile=lambda: view.status("compiling"))
         self.wall = 0.0
@@ -170,7 +169,6 @@ class Run:
         training.start()
 
     def _conditions(self) -> dict[str, Any]:
-        """Conditions, apart from settings, that can change a number."""
         used = [stage.driver.spread.num_devices for stage in self.training.stages]
         return {**hardware.provenance(), "devices_used": used}
 
@@ -204,7 +202,7 @@ class Run:
     ) -> Run:
         """Continue the run in `folder` to its end, or to `steps`. config.json records `command`.
 
-        Waits up to `wait` seconds for a lost host's lock. Raises the errors of `resume`.
+        Waits up to `wait` seconds for a lost host's lock.
         """
         with contextlib.ExitStack() as undo:
             folder_lock = folders.lock_run(folder.path, wait)
@@ -222,7 +220,6 @@ class Run:
     def _resume(
         self, folder: Folder, steps: int | None, command: str, accept_changed_records: bool
     ) -> None:
-        """Continue from the newest undamaged checkpoint, or begin anew."""
         path = processes.on_first(lambda: checkpoints.last(self.folder))
         if path is None:
             self._begin_anew(steps, command)
@@ -282,7 +279,7 @@ class Run:
         self._warn()
 
     def execute(self) -> Path:
-        """Train to the end or to an interruption, and save everything."""
+        """Train to the end or an interruption."""
         self.began = time.perf_counter() - self.wall
         self.saver.start()
         training, interrupted = self.training, False
@@ -317,7 +314,7 @@ class Run:
         return self.folder
 
     def close(self) -> None:
-        """Release data, environments, the terminal, and last the folder."""
+        """Release data, environments, terminal and folder."""
         try:
             self.recorder.close()
             self.training.close()
@@ -327,7 +324,7 @@ class Run:
                 self.lock.release()
 
     def _close(self, after_error: bool) -> None:
-        """Close everything; an environment's error does not hide an earlier one."""
+        """An environment's error does not hide an earlier one."""
         try:
             self.close()
         except EnvironmentFailed as error:

@@ -1,4 +1,4 @@
-"""When the checkpoints of a run in progress are due, and how they are saved."""
+"""When checkpoints are due, and how they are saved."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ MOST_SAVING = 0.05  # of the time: where saving takes long, checkpoints are fewe
 
 
 class Saver:
-    """Says when a checkpoint of the run in `folder` is due, and saves it."""
+    """Saves the checkpoints of a run."""
 
     def __init__(self, training: Training, folder: Path, view: console.View) -> None:
         self._training, self._folder, self._view = training, folder, view
@@ -28,7 +28,7 @@ class Saver:
         self._seconds = 0.0  # that the last checkpoint took
 
     def is_due(self) -> bool:
-        """Whether a checkpoint is due, by steps where their number is set, or by time."""
+        """Whether one is due: by steps where their number is set, or by time."""
         every = self._training.checkpoint_every
         if every is not None:
             return self._training.step % every == 0

@@ -98,8 +98,8 @@ def device_memory() -> int | None:
 def available_memory(root: Path = Path("/")) -> int | None:
     """Bytes of main memory that this process can still take; None if unknown. Does not start JAX.
 
-    On Linux this is the machine's free memory, or less by the limit of a control group (a
-    container, a job of a cluster); elsewhere it is all memory. `root` holds /proc and /sys.
+    On Linux a control group (a container, a job of a cluster) may limit it; elsewhere it is all
+    memory. `root` holds /proc and /sys.
     """
     if sys.platform == "linux":
         known = [_memory_of_machine(root), *_memory_of_control_groups(root)]
@@ -141,7 +141,7 @@ def _memory_of_control_groups(root: Path) -> Iterator[int]:
 
 
 def _left_in(group: Path, limit: str, usage: str, inactive: str) -> int | None:
-    """The limit of a control group without the memory in use, except file caches; or None."""
+    """A control group's limit without memory in use, except file caches; or None."""
     with contextlib.suppress(OSError, ValueError):  # a limit may be the word "max"
         most, used = (int((group / name).read_text()) for name in (limit, usage))
         entries = dict(line.split() for line in (group / "memory.stat").read_text().splitlines())

@@ -36,7 +36,7 @@ class Interrupt:
         return self
 
     def _watch(self) -> None:
-        """Start the thread, unless an event loop, for example, reads signals from a pipe."""
+        """Start the thread, unless others read signals from a pipe."""
         reading, writing = os.pipe()
         os.set_blocking(writing, False)
         other = signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
@@ -51,7 +51,6 @@ class Interrupt:
         ).start()
 
     def _count(self, reading: int) -> None:
-        """Count signals as they arrive, also while the main thread cannot handle them."""
         number = 0
         while number < 2 and (arrived := os.read(reading, 1)):
             if arrived[0] in (signal.SIGINT, signal.SIGTERM):
@@ -71,7 +70,7 @@ class Interrupt:
         self._announce(number)
 
     def _announce(self, number: int) -> None:
-        """Say once that the request was heard, from whichever thread is free."""
+        """Say once that the request was heard."""
         if not self._announced:
             self._announced = True
             self._say(

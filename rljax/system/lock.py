@@ -1,8 +1,7 @@
 """A lock on a folder: one process at a time writes there.
 
-Where the file system has them, the operating system's lock on a file (`flock`) decides. It ends
-with its process. For other hosts and file systems, the file names the process and its last sign of
-life.
+The operating system's lock on a file (`flock`) decides, and ends with its process. For other hosts
+and file systems, the file names the process and its last sign of life.
 """
 
 from __future__ import annotations
@@ -59,7 +58,7 @@ class Lock:
     """
 
     def __init__(self, folder: Path, wait: float = 0.0) -> None:
-        """Take the lock, after up to `wait` seconds if a process on another host may be dead."""
+        """Waits up to `wait` seconds if a process on another host may be dead."""
         self.folder, self.path = Path(folder), Path(folder) / FILE
         self._this = _this_process()
         self._descriptor = self._acquire(time.monotonic() + wait)
@@ -78,7 +77,7 @@ class Lock:
             raise LockLost(f"'{self.folder}' is no longer this process's: {cause}.")
 
     def release(self) -> None:
-        """Give the lock back. A second call does nothing."""
+        """Give the lock back."""
         if self._released.is_set() or os.getpid() != self._this.process:
             return
         self._released.set()
@@ -108,7 +107,7 @@ class Lock:
                 os.close(descriptor)
 
     def _open(self) -> int:
-        """Open the lock's file, but no link or pipe in its place."""
+        """Open the lock's file, but no link or pipe."""
         flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK
         try:
             descriptor = os.open(self.path, flags, 0o666)
@@ -122,7 +121,7 @@ class Lock:
         raise ValueError(f"'{self.path}' is a link or a pipe, not the file of a lock. Remove it.")
 
     def _take(self, descriptor: int) -> bool:
-        """Whether the lock is ours now: not where its file was removed meanwhile."""
+        """Whether the lock is ours: not where its file was removed meanwhile."""
         locked = _flock(descriptor)
         if locked is False:
             raise FolderInUse(self._refusal(_read_patiently(self.path)))
@@ -171,7 +170,7 @@ class _HeldElsewhere(FolderInUse):
 
 
 def _flock(descriptor: int) -> bool | None:
-    """Whether this process has the file's lock now; None on file systems without locks."""
+    """Whether this process has the lock; None on file systems without locks."""
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -230,7 +229,7 @@ def _start_of(process: int) -> str:
 
 
 def _read(path: Path) -> Holder | None:
-    """The process that the lock file names; None where it names none."""
+    """The process that the lock file names, if any."""
     try:
         with path.open("rb") as file:
             content = json.loads(file.read(LONGEST))
@@ -241,7 +240,7 @@ def _read(path: Path) -> Holder | None:
 
 
 def _read_patiently(path: Path) -> Holder | None:
-    """The same, a moment later where the name is not written yet."""
+    """The same, a moment later without a name."""
     for _ in range(20):
         if (holder := _read(path)) is not None:
             return holder

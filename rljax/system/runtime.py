@@ -1,4 +1,4 @@
-"""JAX's runtime: threads, the cache of compiled programs, and the time of compilation."""
+"""JAX's threads, cache of compiled programs, and time of compilation."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ def persist_compilations() -> None:
 
 
 def prefer_one_thread() -> None:
-    """Let JAX compute with one thread, if it has not begun and the user has not set their number.
+    """Let JAX, if it has not begun, use one thread, unless the user has set their number.
 
-    This is faster for products as small as a stream's.
+    This is faster for small products.
     """
     os.environ.setdefault("NPROC", "1")
 

@@ -1,8 +1,7 @@
 """What a folder or a file of somebody else may do on this machine; docs/security.md has the
 promise.
 
-Whoever opens a folder makes a `Folder` once, from its path and the user's `--trust`, and hands it
-on. Other packages use the names here, without heavy imports, and `rljax.trust.plain_state`.
+Whoever opens a folder makes a `Folder` once, and hands it on. Names here need no heavy imports.
 """
 
 from rljax.trust.arguments import unsafe_argument, unsafe_argument_in

@@ -1,6 +1,6 @@
-"""Arguments of environments in a stranger's file: which ones may reach `gymnasium.make`.
+"""Which arguments of a stranger's file may reach `gymnasium.make`.
 
-An argument may be a file to open or a module to import, so only numbers, truth values, None, plain
+An argument may be a file to open or a module to import: only numbers, truth values, None, plain
 words, and lists and objects of these are allowed.
 """
 
@@ -19,7 +19,7 @@ DEEPEST = 8  # levels of lists and objects
 
 
 def unsafe_argument_in(name: str) -> str | None:
-    """The first of the arguments in an environment's name that a file must not choose, or None."""
+    """The first argument in an environment's name that a file must not choose, or None."""
     _, mark, text = name.partition("?")
     if not mark:
         return None
@@ -33,7 +33,7 @@ def unsafe_argument_in(name: str) -> str | None:
 
 
 def unsafe_argument(arguments: Mapping[str, Any]) -> str | None:
-    """The first of the arguments that a file must not choose, for a message, or None."""
+    """The first argument that a file must not choose, for a message, or None."""
     for key, value in arguments.items():
         if not key.isidentifier() or not _is_plain(value, DEEPEST):
             text = repr(value)

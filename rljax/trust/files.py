@@ -1,4 +1,4 @@
-"""Which files of a folder, perhaps somebody else's, may be opened."""
+"""Which files of somebody's folder may be opened."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ SMALL = 1 << 24  # bytes that always fit in memory
 
 
 class RefusedFileError(ValueError):
-    """A file cannot be read. The message says why and what to do."""
+    """A file is not read; the message says why."""
 
 
 def regular(path: Path) -> Path:

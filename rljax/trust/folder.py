@@ -1,4 +1,4 @@
-"""A folder of anybody: which of its code and pickles may run."""
+"""Which code and pickles of a folder may run."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ HOW = "add --trust (in Python: trust=True, or trust.Folder(path, trusted=True) a
 class Folder:
     """The folder of a run, a grid or a sweep, with the user's word on it.
 
-    Code that its files name (an agent, an environment, or a module that registers environments) and
-    pickles run only under this user's seal, or where the folder is `trusted`.
+    Code that its files name and pickles run only under this user's seal, or where the folder is
+    `trusted`.
     """
 
     path: Path
     trusted: bool = False
 
     def other(self, path: str | Path) -> Folder:
-        """Another folder that this one's files name, with the same trust."""
+        """Another folder with the same trust."""
         return Folder(Path(path), self.trusted)
 
     def require_code(self, file: str, code: Mapping[str, str], seals: Any) -> None:
-        """Raise `ValueError` if a file of the folder names code that this user has not named.
+        """Raise `ValueError` for code that this user has not named.
 
         `code` is what the settings in `file` name, by setting. `seals` are those there, of any
         type.
@@ -49,8 +49,7 @@ class Folder:
     def read_state(self, file: Path, seal: Any) -> bytes:
         """The state of environments in `file`; `seal` is the one beside it.
 
-        It is a `TrustedState` if this user saved it or trusts the folder. Raises `ValueError` for
-        any other pickle, and `RefusedFileError`.
+        Raises `ValueError` for a pickle that is no `TrustedState`, and `RefusedFileError`.
         """
         state = safe(file).read_bytes()
         if self.trusted or is_sealed(STATE, state, seal):

@@ -1,7 +1,7 @@
 """Seals: signatures that only this user can make, on this machine.
 
-They sign names of code and states of environments. The key ~/.rljax/key, which only this user can
-read, is made when first needed; where this fails, there are no seals.
+They sign names of code and states of environments. The key ~/.rljax/key is made when first needed;
+where this fails, there are no seals.
 """
 
 from __future__ import annotations

@@ -1,5 +1,4 @@
-"""Attributes of environments as plain data, which name no code. Shared values stay shared, and
-cycles remain.
+"""Attributes of environments as plain data, which name no code; shared values stay shared.
 
 A document is a list of nodes, roots, and buffers of bytes. A value is None, a truth value, a
 number, a text, or [i] for node i. A node is a kind and its content:
@@ -128,8 +127,7 @@ class StateEncoder:
 class StateDecoder:
     """Turns nodes and buffers into values again.
 
-    `parts` and `attributes` are those of the restored environment. Nodes that no `StateEncoder`
-    made raise errors of any type.
+    `parts` and `attributes` are those of the restored environment.
     """
 
     def __init__(
@@ -157,7 +155,7 @@ class StateDecoder:
         return self._values[index]
 
     def _fill(self, index: int, kind: str, content: list[Any]) -> None:
-        """Make a container, stored before its items, which may refer to it."""
+        """Fill a container after it is stored: items may refer to it."""
         container: Any
         if kind == "dict":
             container = self._values[index] = {}
@@ -221,8 +219,8 @@ def load(
 ) -> Callable[[str], Any]:
     """A function that decodes the values of a plain document by their names; see `StateDecoder`.
 
-    Both raise errors of any type for documents that `dump` did not make, and `ValueError` for one
-    that was cut, or has more than `most` uncompressed bytes.
+    Both raise errors of any type for documents that `dump` did not make, and `ValueError` for cut
+    ones and more than `most` uncompressed bytes.
     """
     unpacking = zlib.decompressobj()
     content = memoryview(unpacking.decompress(document[len(PLAIN) :], most))

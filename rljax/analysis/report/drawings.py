@@ -64,7 +64,7 @@ def _improvement(result: SuiteResult, styles: Mapping[str, LineStyle]) -> Any:
 
 
 def of_task(result: TaskResult, styles: Mapping[str, LineStyle]) -> Iterator[Drawing]:
-    """The learning curves of a task; and the IQM of its rows, if there are two."""
+    """The learning curves of a task, and the IQM of several rows."""
     table = result.table
     values = "; ".join(f"{each.row.label} {_iqm(each, result.decimals)}" for each in result.rows)
     description = f"Interquartile mean at the end: {values}."
@@ -95,7 +95,6 @@ def _iqm(result: RowResult, decimals: int) -> str:
 
 
 def _references(result: TaskResult) -> dict[str, tuple[str, Any, Any, Any]]:
-    """Published curves, one per agent, by the label of the row."""
     references: dict[str, tuple[str, Any, Any, Any]] = {}
     if not result.detailed:
         return references

@@ -1,4 +1,4 @@
-"""The elements of a report, each as HTML for the page and as Markdown for tables.md."""
+"""The elements of a report, as HTML and as Markdown for tables.md."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class CaptionedTable:
     rows: list[list[TableCell]]
 
     def html(self, styles: Mapping[str, figures.LineStyle]) -> str:
-        """A table in a box that scrolls, with a swatch before each name in `styles`."""
+        """A table that scrolls, with a swatch for each name in `styles`."""
         words = [any(row[i].text for row in self.rows) for i in range(len(self.columns))]
         head = "".join(
             f'<th scope="col"{" class=text" if words[i] else ""}>{escape(name)}</th>'
@@ -144,7 +144,7 @@ def bullets_markdown(texts: Iterable[str]) -> str:
 
 
 def markdown(text: str) -> str:
-    """Text in one line of Markdown; names cannot begin a cell, line or element of HTML."""
+    """Text in one line of Markdown, with marks and HTML escaped."""
     return printable(" ".join(text.splitlines())).replace("|", "\\|").replace("<", "&lt;")
 
 
@@ -156,8 +156,7 @@ def figure_html(svg: Path, description: str, caption: str) -> str:
 def inline(svg: Path, description: str) -> str:
     """A file of `figures.save` as an element of a page, in the page's colours.
 
-    The page must set --ink, --grid, --paper and --series-1 to --series-7. Identifiers begin with
-    the file's name, which must be unique.
+    Identifiers begin with the file's name, which must be unique.
     """
     name, text = svg.stem, svg.read_text(encoding="utf-8")
     text = re.sub(r"<metadata>.*?</metadata>", "", text[text.index("<svg") :], flags=re.DOTALL)

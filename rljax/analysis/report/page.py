@@ -28,9 +28,8 @@ def write(paths: Sequence[Path], output: Path = Path("report.html"), at: int | N
     The figures and tables.md go to a folder of the same name without suffix. `at` is by default the
     end of each run.
 
-    Raises `ValueError` for a path that is not a folder, no run that can be read, runs of one task
-    with different budgets or episodes per evaluation, a step that not all were planned to reach, or
-    an output that is not .html.
+    Raises `ValueError` for paths without runs, runs of one task that cannot be compared, a step
+    that not all were planned to reach, or an output that is not .html.
     """
     output = Path(output)
     if output.suffix != ".html":
@@ -133,10 +132,8 @@ def _incomplete(arranged: Sequence[Table], at: int | None) -> Iterator[str]:
 
 
 class _Page:
-    """The page and tables.md."""
-
     def __init__(self, folder: Path, styles: Mapping[str, figures.LineStyle]) -> None:
-        """`folder` is for figures and tables.md; `styles` are those of rows by label."""
+        """`styles` are those of rows by label."""
         self._folder, self._styles = folder, styles
         self._html: list[str] = []
         self._markdown: list[str] = []

@@ -15,7 +15,7 @@ from rljax.trust import printable
 
 
 def settings(tables: Sequence[Table]) -> Section | None:
-    """All settings in which rows of one agent differ, if there are any."""
+    """The settings in which rows of one agent differ, if any."""
     sections = []
     rows = group_by([row for table in tables for row in table.rows], lambda row: row.agent)
     for agent, of_agent in rows.items():
@@ -35,7 +35,7 @@ def settings(tables: Sequence[Table]) -> Section | None:
 
 
 def cost(tables: Sequence[Table], runs: Sequence[RunRecord]) -> Section:
-    """The time, memory, hardware and versions of the runs behind each row."""
+    """Time, memory, hardware and versions behind each row."""
     columns = ["agent", "task", "runs", "steps/s", "compiling", "wall", "memory"]
     columns.append("processor and devices")
     caption = (

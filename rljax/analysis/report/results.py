@@ -42,7 +42,7 @@ class TaskResult:
 
     @property
     def leaders(self) -> list[tuple[Row, Estimate]]:
-        """The rows that reached the step of comparison with their IQM, the highest first."""
+        """The rows that reached the step of comparison, and their IQM, highest first."""
         return [
             (each.row, each.estimates["iqm"])
             for each in self.rows
@@ -69,7 +69,7 @@ class TaskResult:
 
 
 def task_result(table: Table, at: int | None) -> TaskResult:
-    """The results of a task at the step `at`; None for the end of the budget."""
+    """A task's results at the step `at`, or at the budget's end."""
     rows = sorted((_row_result(row, table, at) for row in table.rows), key=_rank)
     learners = sum(len(row.counted) for row in table.rows)
     detailed = len(rows) <= MOST_ROWS and learners <= 2 * figures.MOST_SINGLE_LEARNERS

@@ -17,7 +17,7 @@ NOT_FINITE = TableCell.of("not finite", flag=True)
 
 
 def at_a_glance(task_results: Sequence[TaskResult]) -> Section | None:
-    """The best row of each task and the next, if any task has two to compare."""
+    """The best two rows of each task, if any has two."""
     rows = [_leaders(result) for result in task_results if len(result.leaders) > 1]
     if not rows:
         return None

@@ -1,9 +1,8 @@
 """Successors: next observations that no row of a ring holds, where large observations are stored
 once.
 
-Within an episode, a row's successor is the observation of the environment's next row. Those of the
-newest rows, and in a smaller ring those at ends of episodes (finals), are kept beside the ring.
-Stacks are stored frame by frame.
+Successors of the newest rows, and in a smaller ring those at ends of episodes (finals), are kept
+beside the ring. Stacks are stored frame by frame.
 """
 
 from __future__ import annotations
@@ -149,9 +148,7 @@ class Successors(PerLearner):
         return joined(both, rows.ndim)
 
     def _frames(self, ring: Any, rows: Array, number: int) -> Any:
-        """The last `number` frames [..., number, ...] of `rows` [...]; the first stands for
-        earlier.
-        """
+        """The last `number` frames [..., number, ...] of `rows` [...]."""
         assert self.earlier is not None
         back = jnp.minimum(
             jnp.arange(number - 1, -1, -1), self.earlier[rows][..., None].astype(jnp.int32)

@@ -1,8 +1,8 @@
 """Sum trees: rows drawn in proportion to their mass, in time O(log N).
 
 A tree is an array float32 [2 N] for N rows, N a power of two. Node 1 is the root, node i has the
-children 2 i and 2 i + 1, and node N + i is row i. Every change adds the children of an inner node
-anew, so that rounding errors do not grow. Functions are of one tree, for `jax.vmap`.
+children 2 i and 2 i + 1, and node N + i is row i. Every change adds children anew, so that rounding
+errors do not grow. Functions are of one tree.
 """
 
 from __future__ import annotations
@@ -50,9 +50,8 @@ def draw(
     `window` has the first and the last row [] that may be drawn, and wraps where the first is
     behind the last. Rows without mass are never drawn.
 
-    At each node from the root down, a new random number u in [0, 1) decides: left where
-    u (left + right) < left. With one number for all levels, precision would fall with the number
-    of rows.
+    At each node from the root down, a new random number u in [0, 1) decides: left where u (left +
+    right) < left. One number for all would be less precise.
     """
     random = jax.random.uniform(key, (levels(sums), *shape))
     edges = None if window is None else _edges(sums, *window)

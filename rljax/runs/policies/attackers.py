@@ -1,4 +1,4 @@
-"""The critics of a run, which attack data sets: see `rljax.datasets.tools.corruption`."""
+"""Critics for the attacks of `rljax.datasets.tools.corruption`."""
 
 from __future__ import annotations
 

@@ -1,12 +1,6 @@
 """Data sets from our own runs.
 
-D4RL's recipe (Fu et al., arXiv:2004.07219, section 5) with the sources of `record`:
-
-    random         "random" of any run in the environment
-    medium         "exploring" of a run that was stopped at about a third of an expert's return
-    medium-replay  "replay" of that run
-    expert         "exploring" of a run that was trained to the end
-    medium-expert  `datasets.join` of medium and expert, with equal numbers of transitions
+docs/datasets.md has D4RL's recipe (Fu et al., arXiv:2004.07219, section 5).
 """
 
 from __future__ import annotations
@@ -56,11 +50,10 @@ def record(
     - "random": uniform actions.
     - "replay": the learner's replay in the last checkpoint, oldest row first, perhaps fewer.
 
-    The first three play `num_envs` environments on the host, in turn in the data set, where each
-    one's last episode is cut off. References are D4RL's for this task.
+    The first three play `num_envs` environments on the host, whose last episodes are cut off.
 
-    Raises `ValueError` for a run or a source that does not fit, for more transitions than fit in
-    memory, and for code that this folder may not run.
+    Raises `ValueError` for a run or a source that does not fit, too many transitions, and code
+    without trust.
     """
     if source not in SOURCES:
         raise ValueError(f"--from is '{source}', it must be one of {', '.join(SOURCES)}.")
@@ -116,7 +109,7 @@ def demonstrated(
 ) -> datasets.OfflineDataset:
     """About `steps` transitions of whole episodes that the task `env` shows itself.
 
-    Raises `ValueError` for a task that shows none, or fewer steps than an episode.
+    Raises `ValueError` for a task that shows none, or too few steps.
     """
     task: Any = envs.make(env).environment if envs.is_compiled(env) else None
     if not hasattr(task, "demonstrations"):
@@ -231,7 +224,6 @@ class PictureStore:
     """The pictures of E environments, each stored once. Small arrays stay in the rows."""
 
     def __init__(self, spec: EnvSpec, observation: Any) -> None:
-        """Begin with the first observations [E, O...]."""
         self.stack = spec.stack
         self._pictures: dict[int, list[np.ndarray]] = {
             i: []
@@ -393,7 +385,6 @@ def _in_turn(transitions: Transition, steps: int) -> Transition:
 
 
 def _unit_bounds(spec: EnvSpec) -> Any:
-    """The bounds (low, high) of actions inside the program; None for discrete ones."""
     if spec.discrete:
         return None
     high = np.ones(spec.action_size, np.float32)

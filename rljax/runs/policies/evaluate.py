@@ -33,13 +33,12 @@ def evaluate_run(
 ) -> dict[str, Any]:
     """Play `episodes` complete episodes with each learner.
 
-    Returns the learners' records, their summary, and the cost of an action, ready for JSON; scores
-    only in the environment of data with references.
+    Returns the learners' records, their summary, and the cost of an action, ready for JSON.
 
     `config` has new values of settings that the agent's `acting` names. With `hold`, the policy
-    decides once in `hold` steps: it emits a sequence of actions if it can, or else repeats one.
+    decides once in `hold` steps.
 
-    Raises `ValueError` where the environment does not fit the policy, and the errors of `load_all`.
+    Raises `ValueError` for an unfit environment, and the errors of `load_all`.
     """
     episodes = configuration.integer(episodes, "episodes")
     seed = configuration.integer(seed, "seed", 2**63)
@@ -147,7 +146,7 @@ def _details(means: Mapping[str, Any]) -> str:
 
 
 def line_over_holds(results: Sequence[Mapping[str, Any]]) -> str:
-    """The mean return over several values of `hold` as text, from a result for each."""
+    """The mean return over values of `hold`, from a result for each."""
     ordered = sorted(results, key=lambda result: result["hold"])
     holds = [result["hold"] for result in ordered]
     means = [[np.mean(entry["returns"]) for entry in result["episodes"]] for result in ordered]

@@ -1,4 +1,4 @@
-"""Load the trained policies of a run, with settings that an evaluation may change."""
+"""Load the trained policies of a run."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ def load_all(
 ) -> Policies:
     """The policies of all learners of the run in `out`: the last ones, or the `best` by evaluation.
 
-    `config` has new values of settings that the agent's `acting` names. `parts` of
-    `rljax.training.named_code.PARTS` are in use.
+    `config` has new values of settings that the agent's `acting` names. `parts` are of
+    `rljax.training.named_code.PARTS`.
 
-    Raises `ValueError` where `out` is not a run, for code in these parts that it may not run, and
-    for other settings; `CheckpointError` without a usable checkpoint.
+    Raises `ValueError` for no run, code without trust and other settings; `CheckpointError` without
+    a usable checkpoint.
     """
     folder = arguments.run_folder(out)
     described, settings, module, trained = _read(folder, parts)
@@ -111,7 +111,7 @@ def load(
 def read_changes(
     out: str | Path | Folder, texts: Mapping[str, Sequence[str]]
 ) -> dict[str, list[Any]]:
-    """Values of settings for acting by name, from the command line's texts.
+    """Changed settings for acting, from the command line.
 
     Raises `ValueError` for other settings or texts, and where `out` is no run.
     """
@@ -145,7 +145,6 @@ def _require_changeable(module: Any, config: Any, name: str, agent: str) -> None
 
 
 def _read(folder: Folder, parts: Sequence[str]) -> tuple[Mapping[str, Any], Settings, Any, Any]:
-    """A run's config.json, settings, agent and Config."""
     described = read_config(folder.path)
     settings = settings_of(described)
     folder.require_code("config.json", named_code(settings, parts), described.get("seals"))

@@ -104,13 +104,11 @@ class Policy:
         Observations are those of `reset` and `step`, actions of the action space, or in [-1, 1]
         with `rljax.envs.make`.
 
-        With `normalised`, both may be as `rljax.envs.make_hosted` has them: float32 [O...] or [N,
-        O...], and actions in [-1, 1], or from 0. Where `info` says which actions are allowed, give
-        `mask=info["action_mask"]`.
+        With `normalised`, both may be as `rljax.envs.make_hosted` has them. Where `info` says which
+        actions are allowed, give `mask=info["action_mask"]`.
 
         Policies that observe the time, or that remember, need `step`, the steps since the reset of
-        each observation; they remember the calls since step 0. Noise lasts for several steps with
-        `explore` and `step` only.
+        each observation. Noise lasts for several steps with `explore` and `step` only.
 
         Raises `ValueError` for other observations, and for a `step` that does not fit the call
         before.

@@ -1,4 +1,4 @@
-"""Views of episodes: MP4 files, Brax's HTML view, and text for terminals."""
+"""Views of episodes: MP4, Brax's HTML, and text."""
 
 from __future__ import annotations
 
@@ -132,14 +132,14 @@ def episode(
 
 
 def drawn(environment: AutoReset, states: Iterable[Any], path: Path) -> list[Path]:
-    """Film an episode with the environment's own `render`. Raises `ValueError` without one."""
+    """Film an episode with the environment's own `render`."""
     drawer = _drawer(environment, "render")
     frames = [drawer.render(state, drawer.params) for state in states]
     return [write(frames, path, drawer.frames_per_second)]
 
 
 def told(environment: AutoReset, states: Iterable[Any], colours: bool) -> Iterator[str]:
-    """An episode as text, state by state. Raises `ValueError` without a `text`."""
+    """An episode as text, state by state."""
     drawer = _drawer(environment, "text")
     for time, state in enumerate(states):
         yield f"step {time}\n{drawer.text(state, drawer.params, colours)}\n"

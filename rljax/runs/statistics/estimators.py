@@ -66,8 +66,7 @@ def frequency_averaged(returns: Sequence[float], holds: Sequence[int]) -> float:
 def interval(values: ArrayLike, statistic: Statistic = iqm) -> tuple[Any, Any]:
     """95 % bootstrap intervals (low, high), each [...], over the last axis of `values` [..., N].
 
-    Each resample draws the same N. The bounds are NaN with fewer than `FEWEST` values, and where a
-    value is not finite. With fewer than about 10 the interval is narrower than its level promises.
+    The bounds are NaN with fewer than `FEWEST` values, and where a value is not finite.
     """
     values = _nonempty(values, -1)
     number = values.shape[-1]

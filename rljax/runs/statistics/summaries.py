@@ -1,7 +1,7 @@
 """Summaries of the evaluations of one run.
 
-Each learner (one seed) counts once, with the mean of its episodes: they share its weights, and do
-not show how another seed would perform. Fewer than five learners have no interval.
+Each learner (one seed) counts once, with the mean of its episodes. Fewer than five learners have no
+interval.
 """
 
 from __future__ import annotations
@@ -22,15 +22,13 @@ Records = Mapping[Hashable, Mapping[int, Record]]  # by learner and step
 def summarise(evaluations: Sequence[Record]) -> dict[str, Any]:
     """The `final` and `best` entries of a run's summary, ready for JSON; None before evaluations.
 
-    Records have `step, learner, seed`, `returns` and perhaps `scores`, `success`, and `signals` by
-    name, lists with a value per episode.
+    `rljax.runs.schema` has the records' fields; lists have a value per episode.
 
     An entry has `step`, `mean` and `iqm` (of the learners' mean returns), `interval` ([low, high],
     the 95 % bootstrap interval of that IQM over learners), `score` and `success` (means), perhaps
     `signals` (means of their sums over episodes by name), and `learners`: of each its `learner`,
     `seed`, `step`, and the same numbers over its episodes. A number is None where it does not
-    exist: the interval of fewer than five learners or episodes, a score or success that the
-    environment does not give, and anything from a return that is not finite.
+    exist, and from returns that are not finite.
 
     `final` is the last step at which every learner was evaluated. `best` is the first step with the
     highest mean over learners; each learner has its own.
@@ -64,7 +62,7 @@ def last_three(evaluations: Sequence[Record]) -> dict[str, float | None]:
     """The mean return, score and success over the learners' last three evaluations, as in tables of
     OGBench and FQL.
 
-    Missing ones are left out; those that are not finite are None.
+    Values that are not finite are None.
     """
     recent = [list(records.values())[-3:] for records in _by_learner(evaluations).values()]
     return {
@@ -81,8 +79,7 @@ def expected_best(evaluations: Sequence[Record], field: str = "returns") -> dict
 
     A learner has K policies, with means x of their `field` ("returns", "scores" or "success") in
     rising order. Over all choices of n, the mean of the best x is sum_i x_i C(i - 1, n - 1) / C(K,
-    n); noise makes it optimistic. The n are 1, 2, 5, 10, 20, ... and K. Empty where a learner lacks
-    the field.
+    n); noise makes it optimistic. Empty where a learner lacks the field.
 
     Source: Kurenkov and Kolesnikov, arXiv:2110.04156.
     """
@@ -110,7 +107,7 @@ def learning_curve(
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     """A learning curve with its interval: (steps, statistic, low, high), each [S] float64.
 
-    A single learner's interval is over its episodes, else see `curve_over_learners`.
+    A single learner's interval is over its episodes.
     """
     table = _by_learner(evaluations)
     if len(table) != 1:
@@ -133,8 +130,8 @@ def curve_over_learners(
     """The curve (steps, statistic, low, high), each [S], over learners: (steps, values), ascending.
 
     It has the union of their steps, within the range that all of them cover; values between a
-    learner's steps are interpolated linearly. The arrays are empty where there is no such range.
-    `low` and `high` are NaN for fewer than five learners, and where a value is not finite.
+    learner's steps are interpolated linearly. The arrays are empty without such a range. `low` and
+    `high` are NaN where those of `estimators.interval` are.
     """
     if not learners:
         return np.empty(0), np.empty(0), np.empty(0), np.empty(0)
@@ -163,7 +160,6 @@ def estimate(metrics: Sequence[Record]) -> dict[str, Any] | None:
 
 
 def _by_learner(evaluations: Sequence[Record]) -> Records:
-    """Records by learner and step, ascending, the later of two of one evaluation."""
     table: dict[Hashable, dict[int, Record]] = {}
     for record in evaluations:
         table.setdefault(record["learner"], {})[record["step"]] = record
@@ -220,7 +216,6 @@ def signals_text(entry: Mapping[str, Any]) -> str:
 
 
 def _highest(values: Mapping[int, float]) -> int:
-    """The first step of the highest value; NaN is the lowest."""
     return max(values, key=lambda step: -np.inf if np.isnan(values[step]) else values[step])
 
 

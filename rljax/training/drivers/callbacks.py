@@ -14,7 +14,7 @@ from jax.experimental.buffer_callback import buffer_callback
 
 
 def called_from_within(function: Callable[..., Any], result: Any) -> Callable[..., Any]:
-    """Make a function on the host callable from a compiled program, which waits for its result.
+    """Make a function on the host callable from a compiled program.
 
     The function returns a tree of arrays like `result`, a tree of `jax.ShapeDtypeStruct`. On the
     CPU its arguments are the program's own memory.
@@ -38,8 +38,8 @@ def cached_with_callbacks() -> Iterator[None]:
     """Within this context, and on the CPU only, the compile cache also keeps programs that call the
     host.
 
-    JAX 0.10 does not cache them, because some callbacks are memory addresses. Those of
-    `called_from_within` are numbers.
+    JAX 0.10 does not cache them: callbacks may be memory addresses. Those of `called_from_within`
+    are numbers.
     """
     compiler = _compiler_of_jax()
     if compiler is None or jax.default_backend() != "cpu":
@@ -72,7 +72,7 @@ def _compiler_of_jax() -> Any:
 
 
 class _ClientWithCallbacks:
-    """XLA's client, with the same host functions for all that it compiles or loads."""
+    """XLA's client, with the same host functions for all programs."""
 
     def __init__(self, client: Any, host_callbacks: Sequence[Any]) -> None:
         self._client, self._host_callbacks = client, host_callbacks

@@ -1,4 +1,4 @@
-"""Environments that the loop of `rljax.training.drivers.iteration` steps in its program."""
+"""Environments that the compiled loop steps in its program."""
 
 from __future__ import annotations
 

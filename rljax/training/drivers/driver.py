@@ -27,7 +27,7 @@ Learnt: TypeAlias = LearnerState | Mapping[str, Any] | None
 
 
 def environment_seeds(seed: int, purpose: Literal[0, 1], *path: int, number: int) -> list[int]:
-    """`number` 32-bit seeds for a learner's environments, the same alone and in a population.
+    """`number` 32-bit seeds for a learner's environments, alone or in a population.
 
     `path` may be an evaluation's step.
     """
@@ -60,7 +60,7 @@ class ChunkReport:
 
 
 def report(tally: Tally, updates: Any, episodes: dict[str, Any]) -> ChunkReport:
-    """Bring a tally and the episodes' sums to the host and average them."""
+    """A tally and the episodes' sums, averaged on the host."""
     host: Any = jax.device_get(local((tally, updates, episodes)))
     tally, updates, episodes = host
     with np.errstate(invalid="ignore", divide="ignore"):
@@ -86,7 +86,7 @@ def episode_sums(step: Step) -> dict[str, Any]:
 
 
 def environment_rows(learners: Sequence[int] | None, each: int) -> list[int] | None:
-    """The rows of learners with `each` consecutive ones; None, all rows, for all learners."""
+    """The rows of learners, `each` consecutive ones; None for all learners."""
     if learners is None:
         return None
     return [learner * each + row for learner in learners for row in range(each)]
@@ -105,8 +105,7 @@ def continued(fresh: LearnerState, learnt: Learnt) -> LearnerState:
 
 
 def cut_episodes(learners: LearnerState, num_envs: int) -> LearnerState:
-    """Learners whose running episodes are lost: each environment's newest transition is marked as
-    truncated.
+    """Learners with each environment's newest transition marked as truncated.
 
     Sums along episodes, such as traces, begin anew.
     """
@@ -117,7 +116,7 @@ def cut_episodes(learners: LearnerState, num_envs: int) -> LearnerState:
 
 
 class Driver(ABC):
-    """Moves P learners through time, and holds what a checkpoint saves."""
+    """Moves P learners through time."""
 
     spec: EnvSpec
     learner: Learner
@@ -136,11 +135,11 @@ class Driver(ABC):
 
     @abstractmethod
     def start(self, seeds: Sequence[int], learnt: Learnt = None) -> None:
-        """Start environments, and one learner per seed, fresh or from `learnt`."""
+        """Start environments and learners, fresh or from `learnt`."""
 
     @abstractmethod
     def advance(self, iterations: int) -> None:
-        """Run iterations of `num_steps` environment steps and, once warm, `num_updates` updates."""
+        """Run iterations of steps and, once warm, updates."""
 
     @property
     @abstractmethod
@@ -170,16 +169,14 @@ class Driver(ABC):
 
     @abstractmethod
     def arrays(self) -> dict[str, Any]:
-        """The state's arrays: "agent", the agents' State, and "training", the rest. Call it after
-        `report`.
-        """
+        """Arrays: "agent", the agents' State, and "training", the rest; after `report`."""
 
     @abstractmethod
     def template(self, seeds: Sequence[int]) -> dict[str, Any]:
         """The structure, shapes and dtypes of `arrays`, at no cost."""
 
     def environments(self, learners: Sequence[int] | None = None) -> bytes | None:
-        """The states of environments on the host, only those of `learners` where given.
+        """The states of environments on the host, of all or some `learners`.
 
         None where there are none, or where their state cannot be saved.
         """
@@ -198,8 +195,8 @@ class Driver(ABC):
 
     @abstractmethod
     def restore(self, arrays: dict[str, Any], environments: bytes | None) -> None:
-        """Continue exactly from `arrays` and `environments`. Where the host's environments have no
-        state, fresh episodes begin.
+        """Continue exactly from `arrays` and `environments`; without the latter, fresh episodes
+        begin.
         """
 
     @abstractmethod

@@ -61,7 +61,7 @@ class Link(struct.PyTreeNode):
 class HostSimulators(Simulators):
     """The simulators of a driver, called from within the program.
 
-    `reset` starts from a driver's number [] and its simulators' first observations [P x E, O...].
+    `reset` takes a driver's number [] and its simulators' first observations [P x E, O...].
     """
 
     spec: EnvSpec
@@ -168,7 +168,7 @@ def link(number: Array) -> Link:
 
 
 class EmbeddedDriver(LoopDriver):
-    """Moves P learners through P x E environments on the host, which the program calls."""
+    """P learners in P x E environments on the host, which the program calls."""
 
     hosted: Hosted
 
@@ -203,7 +203,7 @@ class EmbeddedDriver(LoopDriver):
         )
 
     def advance(self, iterations: int) -> None:
-        """Run iterations, or raise the simulators' error: the program ends at that step."""
+        """Run iterations; a simulators' error ends the program at that step."""
         self.failure = None
         with cached_with_callbacks():
             self.carry = self.loop.advance(self.carry, np.int32(iterations), self.hyper, self.data)
@@ -249,7 +249,7 @@ class EmbeddedDriver(LoopDriver):
             self.carry = carry.replace(action=action, extras=extras)
 
     def close(self) -> None:
-        """Close the simulators, but leave those that hang after an interruption."""
+        """Leave simulators that hang after an interruption."""
         self._end_thread()
         self.hosted.close(at_once=isinstance(self.failure, KeyboardInterrupt))
 
@@ -259,7 +259,7 @@ class EmbeddedDriver(LoopDriver):
         self._tasks.put(partial(self._step_simulators, action.copy()))
 
     def end_step(self, action: np.ndarray) -> Any:
-        """The results of the step that was begun, or of a new one."""
+        """The results of the begun or a new step."""
         if not self._stepping:
             return self._step_simulators(action)
         self._stepping = False
@@ -291,7 +291,6 @@ class EmbeddedDriver(LoopDriver):
 
 
 def _perform(tasks: SimpleQueue[Callable[[], Any] | None], results: SimpleQueue[Any]) -> None:
-    """Do `tasks` until one is None."""
     while (task := tasks.get()) is not None:
         results.put(task())
         del task

@@ -1,8 +1,7 @@
-"""Environments on the host: each step makes three compiled calls for all learners.
+"""Environments on the host: each step makes three compiled calls, which act, learn and store.
 
-On one CPU the embedded driver is faster. The calls act, learn and store. Storing is separate
-because on the CPU a program that both writes to a donated buffer and gathers from it copies all of
-it.
+Storing is separate because on the CPU a program that both writes to a donated buffer and gathers
+from it copies all of it.
 """
 
 from __future__ import annotations
@@ -126,18 +125,18 @@ class HostedDriver(Driver):
     # One iteration: the agent's declaration calls one of these.
 
     def learn_from_batches(self) -> None:
-        """Updates on stored batches, and steps while the device learns."""
+        """Steps while the device learns."""
         self._learn()
         self._step()
 
     def learn_from_rollout(self) -> None:
-        """Updates on a rollout, and steps of the new policy."""
+        """Updates, then steps of the new policy."""
         if self._learn():
             self._act(before(self.extras))
         self._step()
 
     def _learn(self) -> bool:
-        """Submit an iteration's updates; whether there are enough steps for it."""
+        """Submit updates; whether there are enough steps for them."""
         ready = bool(self.learner.ready(self.steps, self.hyper.experience))
         if ready:
             self.learnt = self.calls.learn(self.learnt, self.storage, self.hyper, self.data)
@@ -200,7 +199,6 @@ class HostedDriver(Driver):
         self.hosted.close()
 
     def _all_first(self) -> np.ndarray:
-        """[P, E]: every observation begins an episode."""
         return np.ones((self.learner.num_learners, self.hyper.experience.num_envs), np.bool_)
 
     def _act_on(self, observation: Any, first: np.ndarray) -> None:

@@ -61,7 +61,7 @@ class Simulators(Protocol):
         ...
 
     def repeat(self, iterations: Array, one: Move, carry: Carry) -> Carry:
-        """The carry after a number of iterations or a failure of environments."""
+        """The carry after iterations or a failure of environments."""
         ...
 
     def iterate(self, carry: Carry, num_steps: int, step: Move, learn: Learn) -> Carry:
@@ -103,14 +103,14 @@ class CompiledLoop:
     def advance(
         self, carry: Carry, iterations: Array, hyper: Hyperparameters, data: Transition | None
     ) -> Carry:
-        """The carry after a number of iterations or a failure of simulators."""
+        """The carry after iterations or a failure of simulators."""
         # The bound is traced, so that chunks of any length use one program. The result is placed
         # again, because XLA may otherwise move parts of the agents to other devices.
         iterate = lambda carry: hyper.experience.iterate(self, carry, hyper, data)  # noqa: E731
         return self.placed(self.simulators.repeat(iterations, iterate, carry), hyper)
 
     def without_action(self, learners: LearnerState, environment: Any, observation: Any) -> Carry:
-        """A carry where episodes begin with `observation` [P, E, O...], without an action yet."""
+        """A carry where episodes begin, without an action yet."""
         return Carry(
             learners=learners,
             environment=environment,
@@ -122,7 +122,7 @@ class CompiledLoop:
         )
 
     def placed(self, carry: Carry, hyper: Hyperparameters) -> Carry:
-        """The carry with each array on the devices that work on it."""
+        """The carry on the devices that work on it."""
         if self.spread.mesh is None:
             return carry
         rows = self.spread.environments
@@ -183,7 +183,6 @@ class CompiledLoop:
         return self._act(carry.replace(learners=learners), hyper)
 
     def _simulate(self, carry: Carry, hyper: Hyperparameters) -> tuple[Carry, Transition]:
-        """The carry with the action's next observation, and the transition."""
         carry, step = self.simulators.step(carry, flat(carry.action))
         step = per_learner(step, carry.action.shape[:2])
         ended = step.terminated | step.truncated

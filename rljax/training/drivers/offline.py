@@ -1,6 +1,6 @@
 """Learning from a data set alone: drawing and learning are one compiled loop.
 
-From the host, the batches of several iterations, a group, are sent at a time.
+The host sends the batches of several iterations, a group, at a time.
 """
 
 from __future__ import annotations
@@ -147,7 +147,7 @@ class OfflineDriver(Driver):
         self.data = None
 
     def _group(self) -> int:
-        """As many iterations as have `GROUP_BYTES` of batches, up to `GROUP`."""
+        """Iterations in `GROUP_BYTES` of batches, up to `GROUP`."""
         row = hardware.nbytes(
             jax.eval_shape(lambda data: rows_of(data, jnp.zeros((), jnp.int32)), self.data)
         )
