@@ -1,7 +1,7 @@
 """The environments of Minari's datasets; docs/datasets.md has the rules.
 
-A file must not run code. Of the modules that metadata name, only those in `PACKAGES` are imported,
-and only arguments that cannot be paths are used (`rljax.trust.unsafe_argument`).
+Of the modules that metadata name, only those in `PACKAGES` are imported, and only arguments that
+cannot be paths are used (`rljax.trust.unsafe_argument`).
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ from rljax.datasets.formats.schema import is_count
 from rljax.datasets.publishers import d4rl
 from rljax.trust import unsafe_argument
 
-# Packages that may be imported because metadata name them.
 PACKAGES = ("ale_py", "gymnasium_robotics", "minigrid")
 # Wrappers that do not change the task, or that rljax replaces by its own.
 HARMLESS = {
@@ -32,8 +31,7 @@ RENAMED = {"pointmaze": "maze2d"}  # Minari's name of a task -> D4RL's
 
 
 def named(spec: dict[str, Any]) -> str | None:
-    """The name of the environment with this specification, with package and arguments; None without
-    an id.
+    """The environment with this specification; None without an id.
 
     Raises `ValueError` if rljax cannot make this very environment.
     """
@@ -77,7 +75,7 @@ def limit(
     """The time limit of evaluation, in environment steps, from two specifications.
 
     Without one in `evaluation`, it is D4RL's for data of a hand, or else the registered one; None
-    for environments that are not registered yet, which apply their own.
+    for environments that are not registered yet.
     """
     time_limit = steps(evaluation)
     if time_limit is not None:
@@ -132,7 +130,6 @@ def registered(env: str | None) -> Any:
 
 
 def _registration(identity: Any) -> Any:
-    """Gymnasium's registration of an environment, without an import, or None."""
     import gymnasium
 
     return gymnasium.registry.get(str(identity))
