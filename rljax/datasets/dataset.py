@@ -210,7 +210,7 @@ def as_bounds(bounds: Any, size: int) -> Bounds:
         low, high = (
             np.broadcast_to(np.asarray(bound, np.float32), (size,)).copy()
             for bound in ((-1.0, 1.0) if bounds is None else bounds)
-            if np.asarray(bound).dtype.kind in "iuf"
+            if np.asarray(bound).dtype.kind in "iuf"  # NumPy would convert text, too
         )
         if np.isfinite(high - low).all() and (low < high).all():
             return low, high

@@ -79,7 +79,7 @@ class Group(Mapping[str, Any]):
         for name in self:
             place = f"{self.place}/{name}".lstrip("/")
             group = self[name] if place in above else None
-            if isinstance(group, Group) and group.place == place:
+            if isinstance(group, Group) and group.place == place:  # and no link
                 yield from group._unread(above)
             elif place not in self._read:
                 yield place

@@ -42,7 +42,7 @@ def read(name: str, file: Mapping[str, Any]) -> tuple[Rows, list[str]] | None:
 
 def _d3rlpy(name: str, file: Mapping[str, Any]) -> tuple[Rows, list[str]]:
     for fact in ("columns", "num_episodes", "version"):
-        file.get(fact)
+        file.get(fact)  # the arrays tell the same
     episodes = []
     while f"actions_{len(episodes)}" in file:
         index = len(episodes)

@@ -76,7 +76,7 @@ def parse_json(text: str | bytes, name: str) -> Any:
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     entries = dict(pairs)
-    if len(entries) < len(pairs):
+    if len(entries) < len(pairs):  # readers differ in which one counts
         raise ValueError("an object has a key more than once")
     return entries
 

@@ -15,6 +15,7 @@ from rljax.datasets.formats.schema import is_count
 from rljax.datasets.publishers import d4rl
 from rljax.trust import unsafe_argument
 
+# Packages that may be imported because metadata name them.
 PACKAGES = ("ale_py", "gymnasium_robotics", "minigrid")
 # Wrappers that do not change the task, or that rljax replaces by its own.
 HARMLESS = {
