@@ -52,12 +52,7 @@ class JobShopState(struct.PyTreeNode):
 
 
 class JobShop:
-    """One instance.
-
-    Attributes:
-        machines, durations: of each job's operations in order, [J, M] int32.
-        optimum: the smallest makespan.
-    """
+    """One instance; `machines` and `durations` [J, M] are of each job's operations in order."""
 
     params = None
     frames_per_second = 8.0
