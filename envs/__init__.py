@@ -2,8 +2,7 @@
 
 The names in `_COMPILED` and `path/to/file.py:Name` run inside the compiled program. All others run
 on the host: those in `_HOSTED`, a `path/to/file.py:Name` that derives from `gymnasium.Env`, and
-every other name, which is Gymnasium's. docs/environments.md explains names, their arguments and
-their prefixes, whose order `_PARTS` holds.
+every other name, which is Gymnasium's. See docs/environments.md.
 """
 
 from __future__ import annotations
@@ -82,10 +81,9 @@ def is_compiled(name: str) -> bool:
 
 
 def make(name: str) -> AutoReset:
-    """Make a compiled environment that resets itself, such as "brax/ant".
+    """Make a compiled environment that resets itself.
 
-    Raises `ValueError` if there is none, its package is not installed, or its spaces are not
-    supported.
+    Raises `ValueError` if there is none, or its spaces are not supported.
     """
     if name.startswith(_GOALS):
         raise ValueError(
@@ -132,8 +130,7 @@ def _made(name: str) -> AutoReset:
 def make_hosted(name: str, num_envs: int, **options: Any) -> Hosted:
     """Make `num_envs` environments on the host: "Hopper-v5", "module:Name-v0", "envpool/Hopper-v5".
 
-    `options` go to the adapter's `make_hosted`, which says what it raises; arguments in the name
-    come first.
+    `options` go to the adapter's `make_hosted`; arguments in the name come first.
     """
     if is_compiled(name):
         raise ValueError(
@@ -151,7 +148,7 @@ def make_hosted(name: str, num_envs: int, **options: Any) -> Hosted:
     if parts.signals and adapter == _HOSTED["atari"]:
         raise ValueError(f"'{inside}' gives no signals. Remove: {parts.signals}")
     bare = parts.signals + inside
-    if inside.startswith("async/"):  # whose processes make the signals
+    if inside.startswith("async/"):
         bare = "async/" + parts.signals + inside.removeprefix("async/")
     hosted = _module(adapter).make_hosted(bare, num_envs, **options)
     if parts.last_step:
@@ -185,9 +182,7 @@ def observed(name: str, shown: Sequence[str]) -> str:
 
 
 def task(name: str) -> str:
-    """The name of the task alone, however it is stepped on the host: "Hopper-v5" for
-    "async/Hopper-v5".
-    """
+    """The name of the task alone: "Hopper-v5" for "async/Hopper-v5"."""
     name = split(name).rest
     prefix, _, rest = name.partition("/")
     return rest if prefix in _STEPPING and rest else name
@@ -210,10 +205,7 @@ def evaluated(name: str) -> str:
 
 
 def code_of(name: str) -> str | None:
-    """The file or module whose foreign code making the environment runs; None if there is none.
-
-    Known packages do not count.
-    """
+    """The file or module whose foreign code making the environment runs; None if there is none."""
     code = without_arguments(name).rpartition(":")[0]
     while split(code).rest != code:
         code = split(code).rest

@@ -32,11 +32,9 @@ class AutoResetState:
 class AutoReset:
     """N environments that reset themselves and return the true final observation.
 
-    Flatten populations of environments, [P, E] to [N], and never `vmap` `reset` or `step`: the loop
-    that resets would then run over all environments in every step, instead of over those whose
-    episode ends.
-
-    The trajectory of an environment depends only on its own keys and actions.
+    Never `vmap` `reset` or `step`: the loop would then reset all environments in every step.
+    Flatten populations instead, [P, E] to [N]. An environment's trajectory depends only on its own
+    keys and actions.
     """
 
     def __init__(self, environment: Environment) -> None:
@@ -126,7 +124,7 @@ class AutoReset:
 
         def replace(carry: tuple[Array, tuple[Any, Any]]) -> tuple[Array, tuple[Any, Any]]:
             waiting, rows = carry
-            # An index past the end reads some key, and its write is dropped.
+            # Writes past the end are dropped.
             (index,) = jnp.nonzero(waiting, size=chunk, fill_value=number)
             fresh = jax.vmap(self._reset)(_half(keys[index], 1))
             rows = jax.tree.map(lambda row, new: row.at[index].set(new, mode="drop"), rows, fresh)
@@ -138,14 +136,10 @@ class AutoReset:
 
 
 def _half(keys: Array, which: int) -> Array:
-    """The first or the second half of each of `keys` [N], split in two.
-
-    Keys are split where they are used, so that steps without randomness split only those of resets.
-    """
+    """The first or the second half of each of `keys` [N], split in two."""
     return jax.vmap(jax.random.split)(keys)[:, which]
 
 
 def _strong(leaf: Any) -> Array:
-    """`leaf` without a weak type, which `step` might not keep."""
     leaf = jnp.asarray(leaf)
     return jnp.asarray(leaf, leaf.dtype)

@@ -1,6 +1,4 @@
-"""A user's own environments in JAX, named `path/to/file.py:Name`: a class with the protocol's
-parts.
-"""
+"""A user's own environments in JAX, named `path/to/file.py:Name`."""
 
 from __future__ import annotations
 
@@ -22,8 +20,8 @@ from rljax.envs.environment import Environment, EnvironmentFailed, syntax
 def make(name: str) -> Environment:
     """Import the file and call the class `Name` without arguments.
 
-    Raises `ValueError` where there is no such file or class, and where parts of
-    `rljax.envs.environment.Environment` are missing or shapes differ from the `spec`.
+    Raises `ValueError` for a missing file, class or part of the protocol, and other shapes than the
+    spec's.
     """
     made_by: Any = load(name)
     try:
@@ -42,7 +40,7 @@ def is_gymnasium(name: str) -> bool:
     if not Path(name.rpartition(":")[0]).is_file():
         return False
     made_by = load(name)
-    gymnasium = sys.modules.get("gymnasium")  # a class that derives from it has imported it
+    gymnasium = sys.modules.get("gymnasium")
     return (
         gymnasium is not None and isinstance(made_by, type) and issubclass(made_by, gymnasium.Env)
     )
@@ -81,13 +79,12 @@ def _module(path: Path, changed: int) -> Any:
     if spec is None or spec.loader is None:
         raise ImportError(f"'{path}' cannot be read as Python.")
     module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module  # dataclasses look their module up by name
+    sys.modules[spec.name] = module  # for dataclasses
     spec.loader.exec_module(module)
     return module
 
 
 def _failed(name: str, place: str, error: BaseException) -> EnvironmentFailed:
-    """The error, with the traceback from the user's file on."""
     file, frame = Path(name.rpartition(":")[0]).resolve(), error.__traceback__
     while frame is not None and Path(frame.tb_frame.f_code.co_filename).resolve() != file:
         frame = frame.tb_next

@@ -1,4 +1,4 @@
-"""The protocol of environments inside the compiled program, and functions that adapters share."""
+"""The protocol of compiled environments, and functions of adapters."""
 
 from __future__ import annotations
 
@@ -22,8 +22,7 @@ StepResult = tuple[Any, Any, Array, Array, Array, dict[str, Any]]
 class Environment(Protocol):
     """One environment as pure functions, with the signature of gymnax >= 1.0.
 
-    It never resets itself, and `rljax.envs.autoreset` enforces `spec.max_episode_steps`. A state is
-    a pytree of arrays whose shapes and dtypes `step` keeps. Both functions are traced under `vmap`.
+    It never resets itself. A state is a pytree of arrays whose shapes and dtypes `step` keeps.
     """
 
     spec: EnvSpec
@@ -43,8 +42,8 @@ class Environment(Protocol):
         `action` is float32 [A] in [-1, 1], int32 [] in [0, action_size), or int32 [K] for the K
         choices of `spec.choices`. `observation` is the true successor, also at the end of an
         episode. `terminated` [] says that the task itself has ended, `truncated` [] that the
-        episode ends for another reason. `info` holds the signals in `spec.signals`, and may hold
-        "success" [] bool, of which an episode's last counts.
+        episode ends for another reason. `info` holds the signals in `spec.signals`, and perhaps
+        "success" [] bool.
         """
         ...
 
@@ -78,7 +77,6 @@ class EnvironmentFailed(ValueError):
     """An environment on the host raised an error, or broke Gymnasium's interface."""
 
     def __init__(self, message: Any, trace: str = "") -> None:
-        # Gymnasium's processes hand an error on as its own argument
         if isinstance(message, EnvironmentFailed):
             message, trace = message.args
         super().__init__(message, trace)
@@ -88,7 +86,7 @@ class EnvironmentFailed(ValueError):
 
     @property
     def trace(self) -> str:
-        """The traceback of the environment's own code; "" where it raised nothing."""
+        """The traceback of the environment's own code, or ""."""
         return self.args[1]
 
     def with_advice(self, advice: str) -> EnvironmentFailed:
@@ -108,7 +106,7 @@ def foreign(name: str) -> Iterator[None]:
     """A context for the code of another package, behind the environment or family `name`, that
     hides warnings and prints.
 
-    Raises `ValueError` where the package fails, for example because its data are missing.
+    Raises `ValueError` where the package fails.
     """
     with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
         warnings.simplefilter("ignore")
@@ -139,10 +137,7 @@ def import_package(family: str, module: str, command: str, package: str | None =
 
 @contextlib.contextmanager
 def silent_mujoco() -> Iterator[None]:
-    """A context without MuJoCo's warnings about outdated model files.
-
-    MuJoCo would also write them to a file in the current folder.
-    """
+    """A context without MuJoCo's warnings about outdated model files."""
     mujoco: Any = importlib.import_module("mujoco")
     warn = mujoco.get_mju_user_warning()
     mujoco.set_mju_user_warning(lambda message: None)

@@ -1,4 +1,4 @@
-"""Goals in observations: hindsight replaces them, and OGBench's tasks show them.
+"""Goals in observations.
 
 On the host, `goals_of` gives `GoalConditioned` for environments such as Gymnasium-Robotics', which
 observe three vectors: "achieved_goal", "desired_goal" and "observation". Agents see one vector of
@@ -39,8 +39,7 @@ class GoalConditioned(Environment, Protocol):
     """An environment whose observations [..., O] hold a goal [..., G] that hindsight can replace.
 
     All methods are pure functions on any leading axes. To relabel a transition, put `achieved` of a
-    later observation of its episode into both observations by `relabelled`; the reward is
-    `goal_reward` of what the next one achieves.
+    later observation into both observations by `relabelled`.
     """
 
     def achieved(self, observation: Array) -> Array:
@@ -64,7 +63,7 @@ class GoalConditioned(Environment, Protocol):
 
 @dataclasses.dataclass(frozen=True)
 class FetchReward:
-    """The reward of Fetch's tasks. Equal settings are equal, so that equal runs share a program."""
+    """The reward of Fetch's tasks."""
 
     threshold: float  # metres; farther away, the sparse reward is -1
     sparse: bool
@@ -103,7 +102,7 @@ class VectorGoals:
 
 
 def has_goals(space: spaces.Space) -> bool:
-    """Whether a goal environment has this observation space: a dictionary of the three vectors."""
+    """Whether a space is a dictionary of the three vectors."""
     if not isinstance(space, spaces.Dict) or set(space.spaces) != KEYS:
         return False
     parts = space.spaces.values()

@@ -15,8 +15,8 @@ from rljax.agent import Array, shown
 from rljax.envs.environment import Environment, StepResult
 
 # Velocities, by the task's name in small letters without version and by the observation's size,
-# which differs between Gymnasium's versions and Brax. A humanoid has two parts: the velocities of
-# joints and those of bodies.
+# which differs between Gymnasium's versions and Brax. A humanoid has two parts: the
+# velocities of joints and those of bodies.
 VELOCITIES: dict[str, dict[int, str]] = {
     "cartpole": {4: "1,3"},
     "acrobot": {6: "4-5"},
@@ -37,8 +37,7 @@ VELOCITIES: dict[str, dict[int, str]] = {
 def visible(prefix: str, name: str, size: int) -> np.ndarray:
     """The indices of the numbers of observations [size] that `prefix` leaves visible.
 
-    Raises `ValueError` for a task of unknown velocities, and if no number would be visible or
-    hidden.
+    Raises `ValueError` for unknown velocities, and if none or all would be visible.
     """
     what = prefix.removeprefix("without-").removesuffix("/")
     if what == "velocities":
@@ -66,7 +65,7 @@ class Partial:
     """A compiled environment whose observations lack some numbers."""
 
     def __init__(self, environment: Environment, prefix: str) -> None:
-        """Raises what `visible` raises, and `ValueError` if observations are not vectors."""
+        """Raises `ValueError`, also if observations are not vectors."""
         self.environment, self.params = environment, environment.params
         spec = environment.spec
         if not spec.is_vector:

@@ -1,7 +1,6 @@
-"""Signals: numbers that an environment gives in every step besides the reward, such as a cost.
+"""Signals: numbers besides the reward, such as a cost.
 
-docs/environments.md says how environments declare them. In the prefix `signals-A,B/` a full stop
-stands for a slash, which names of signals cannot have.
+In the prefix `signals-A,B/` a full stop stands for a slash, which names of signals cannot have.
 """
 
 from __future__ import annotations
@@ -70,7 +69,7 @@ def check(signals: Signals, name: str) -> None:
 
 
 def require(signal_names: Iterable[str], signals: Signals, agent: str, name: str) -> None:
-    """Raise `ValueError` if the environment called `name` lacks a signal that the agent needs."""
+    """Raise `ValueError` for a signal that the agent needs and the environment `name` lacks."""
     has = [part.name for part in signals]
     for missing in (signal for signal in signal_names if signal not in has):
         raise ValueError(
@@ -128,8 +127,7 @@ def of_batch(
 ) -> dict[str, np.ndarray]:
     """The signals [N, K...] float64 in the `info` of a vector environment.
 
-    One that resets itself in the same step has the last `info` of the episodes that `ended` [N] in
-    "final_info".
+    Of episodes that `ended` [N], they may be in "final_info".
     """
     values = zeros(signals, len(ended), np)
     for part in signals:
@@ -178,9 +176,7 @@ def from_info(
     signal_names: Iterable[str], info: Mapping[str, Any], declared: Signals, name: str
 ) -> Signals:
     """The `declared` signals, and those called `signal_names`, with their shapes in the `info` of a
-    step.
-
-    Raises `ValueError` if `info` lacks real numbers for one, and what `check` raises.
+    step. Raises `ValueError` if `info` lacks real numbers for one.
     """
     numbers = {key: shape for key, value in info.items() if (shape := _shape(value)) is not None}
     parts = list(declared)
@@ -209,7 +205,6 @@ def _key(signal: str, info: Mapping[str, Any]) -> str:
 
 
 def _shape(value: Any) -> tuple[int, ...] | None:
-    """The shape of real numbers; None for anything else."""
     try:
         kind = np.dtype(value.dtype if hasattr(value, "dtype") else np.asarray(value).dtype).kind
         return tuple(np.shape(value)) if kind in "fiub" else None

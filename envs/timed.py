@@ -1,7 +1,6 @@
 """The time in the episode as a last observation: -0.5 at the beginning, 0.5 at the time limit.
 
-The value where a time limit cuts an episode off is then a function of the observation (Pardo et
-al., arXiv:1712.00378). On the host: `Hosted.observe_time`.
+After Pardo et al., arXiv:1712.00378. On the host: `Hosted.observe_time`.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from rljax.envs.environment import Environment, StepResult
 def spec_with_time(spec: EnvSpec) -> EnvSpec:
     """`spec` with the time in the observation.
 
-    Raises `ValueError` if there is no time limit, or if observations are not vectors.
+    Raises `ValueError` without a time limit, and if observations are not vectors.
     """
     if spec.max_episode_steps is None or not spec.is_vector:
         why = "has no time limit" if spec.max_episode_steps is None else f"shows {shown(spec)}"

@@ -1,8 +1,7 @@
-"""Checks of settings and environments, which agents call as `agent.require_range` and so on.
+"""Checks of settings and environments, for agents.
 
-Each raises `ValueError` where its first line is not true, for any learner. The message names the
-setting and its limits, or fitting agents. A setting's type may state its range, which `check_types`
-checks: `discount: Share = 0.99` lies in [0, 1].
+Each raises `ValueError` where its first line is not true, for any learner. `check_types` checks
+ranges of types, such as `Share`.
 """
 
 from __future__ import annotations
@@ -231,7 +230,6 @@ def require_unmixed(name: str, spec: EnvSpec) -> None:
 
 
 def _single(value: float) -> np.float32:
-    """A value as programs compute with it: 1 - 1e-9 is 1, and 1e39 infinite."""
     with np.errstate(over="ignore", under="ignore"):
         return np.float32(value)
 

@@ -1,4 +1,4 @@
-"""What agents know of an environment: shapes of its observations, actions and signals."""
+"""What agents know of an environment."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class EnvSpec:
     whole numbers of float32; `discrete` is then False, and there are `choices`.
     """
 
-    name: str  # as given on the command line, e.g. "Hopper-v5" or "brax/ant"
+    name: str  # such as "brax/ant"
     observation_shape: tuple[int, ...]  # of one observation; () where it is a dictionary
     action_size: int  # dimensions of continuous actions plus all choices of discrete ones
     discrete: bool = False  # True: actions are int32
@@ -48,7 +48,7 @@ class EnvSpec:
 
     @classmethod
     def read(cls, described: Mapping[str, Any]) -> EnvSpec:
-        """The specification in JSON, of this version or another one."""
+        """The specification in JSON, of any version."""
         values: dict[str, Any] = {
             name: tuple(x) if isinstance(x, list) else x
             for name, x in described.items()
@@ -130,7 +130,7 @@ def mask_of(observation: Any) -> jax.Array | None:
 
 
 def nearest(name: str, names: Sequence[str], most: int = 3) -> str:
-    """ " Nearest: 'a', 'b'.", or "" if no name is near. Upper and lower case do not matter."""
+    """ " Nearest: 'a', 'b'.", or "" if no name is near."""
     spellings = {known.lower(): repr(known) for known in names}
     matches = difflib.get_close_matches(name.lower(), spellings, n=most, cutoff=0.5)
     return f" Nearest: {', '.join(spellings[match] for match in matches)}." if matches else ""

@@ -16,8 +16,7 @@ quarter of the boxes. The goal shows the boxes on their targets, and the agent w
 `-horizontal` and `-vertical`, boxes and targets of training can be in the other half.
 
 Rules: Ghugare et al., arXiv:2602.05999, and the code of Bortkiewicz et al., Is Temporal Difference
-Learning the Gold Standard for Stitching in RL? 4 boxes to move are our choice for all splits but
-the first.
+Learning the Gold Standard for Stitching in RL? 4 boxes in other splits are our choice.
 """
 
 from __future__ import annotations
@@ -71,8 +70,8 @@ class BoxPick(Grid):
     def __init__(
         self, name: str, rows: int, columns: int, split: str = "", test: bool = False
     ) -> None:
-        """`split` is "", "quarter", "horizontal" or "vertical". Raises `ValueError` for sizes that
-        do not exist.
+        """`split` is "", "quarter", "horizontal" or "vertical". Raises `ValueError` for other
+        sizes.
         """
         require_size(name, rows, columns, SIZES)
         self.rows, self.columns, self.cells = rows, columns, rows * columns
@@ -180,7 +179,6 @@ class BoxPick(Grid):
         source = pair % 4
         # Neighbouring quarters differ in one bit, opposite ones in both.
         target = source ^ (3 if self.test else 1 + pair // 4 % 2)
-        # By quarter, and random within.
         size, order = self.cells // 4, order >> 2 | self.quarter.astype(np.uint32) << 30
         boxes, targets = (
             (self.quarter == quarter) & lowest(order, quarter * size + BOXES)
@@ -201,7 +199,6 @@ class BoxPick(Grid):
 
     def _observe(self, state: BoxPickState) -> Array:
         here, start = self._at(state.agent), self._at(state.start)
-        # A table is slow for batches on the CPU.
         agents = jnp.where(state.carrying, _code(2, state.boxes), _code(1, state.boxes))
         grid = jnp.where(here, agents, _code(0, state.boxes))
         goal = jnp.where(start, _code(1, state.targets), _code(0, state.targets))
@@ -267,9 +264,7 @@ class Solver:
         return self._pack(_has_box(codes), agent, codes[agent] in CODES[2, :2])
 
     def _pack(self, boxes: np.ndarray, agent: Any, carrying: bool) -> np.ndarray:
-        """States as int64: a bit for each cell with a box, 6 for the agent's cell, one for a box in
-        hand.
-        """
+        """States as int64."""
         floor = sum(1 << int(cell) for cell in np.flatnonzero(boxes))
         agent, hand = np.asarray(agent, np.int64), np.int64(carrying)
         return np.int64(floor) | agent << self.cells | hand << self.cells + 6
@@ -287,7 +282,7 @@ class Solver:
 
 
 def names() -> list[str]:
-    """A few sizes with their splits. `make` accepts all other sizes too."""
+    """A few sizes with their splits."""
     splits = ("", "-quarter", "-horizontal", "-vertical")
     kinds = [f"{split}{test}" for split in splits for test in ("", "-test")]
     return [f"{BEGINNING}{size}{kind}" for size in ("4x4", "6x6") for kind in kinds]
@@ -296,7 +291,7 @@ def names() -> list[str]:
 def make(name: str) -> Environment:
     """Make an environment such as "rljax/BoxPick-6x6-quarter-test".
 
-    Raises `ValueError` for a name of another form, and what `BoxPick` raises.
+    Raises `ValueError` for other names and sizes.
     """
     form = r"(\d+)x(\d+)(?:-(quarter|horizontal|vertical))?(-test)?"
     parts = re.fullmatch(form, name.removeprefix(BEGINNING))

@@ -21,12 +21,12 @@ MODULES = (analytic, mjx, neorl2, job_shop, point_hazards, pendulum_pictures)
 ENVIRONMENTS: dict[str, Any] = {
     name: made_by for module in MODULES for name, made_by in module.ENVIRONMENTS.items()
 }
-# With tasks of any size, whose names begin with the module's `BEGINNING`.
+# With tasks of any size.
 SIZED = (lights_out, box_pick, combination_lock)
 
 
 def names() -> list[str]:
-    """The names of all tasks; of those that have sizes, only a few."""
+    """The names of all tasks, with few sizes."""
     return [*ENVIRONMENTS, *(name for module in SIZED for name in module.names())]
 
 

@@ -174,7 +174,7 @@ def names() -> list[str]:
 def make(name: str) -> Environment:
     """Make an environment such as "rljax/CombinationLock-10".
 
-    Raises `ValueError` for a name of another form, and what `CombinationLock` raises.
+    Raises `ValueError` for other names and sizes.
     """
     parts = re.fullmatch(r"(\d{1,9})(-discrete)?", name.removeprefix(BEGINNING))
     if parts is None:

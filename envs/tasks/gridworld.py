@@ -11,7 +11,7 @@ from rljax.agent import Array, EnvSpec
 
 CELL = 32  # pixels along a cell's side
 BORDER = 1  # pixels around a cell
-INSET = 4  # pixels by which a layer is smaller on every side than the one beneath it
+INSET = 4  # pixels by which each layer is smaller on every side
 GAP = 16  # pixels between boards
 LINES = np.full(3, 40, np.uint8)  # the colour between cells and between boards
 
@@ -57,8 +57,7 @@ def require_size(name: str, rows: int, columns: int, sizes: tuple[int, int]) -> 
 def lowest(numbers: Array, count: Any) -> Array:
     """The mask [K] of the `count` [] lowest of K random numbers, uint32 [K]; `count` is 0 to K.
 
-    Indices replace the last bits, so that no two are equal. In batches, sorting is slower on the
-    CPU.
+    Indices replace the last bits, so that no two are equal.
     """
     size = len(numbers)
     last_bits = np.uint32(2 ** size.bit_length() - 1)

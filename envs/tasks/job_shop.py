@@ -15,7 +15,9 @@ Actions and rewards after Zhang et al., arXiv:2010.12367, whose bound counts the
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+import json
+from importlib import resources
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -25,51 +27,10 @@ from flax import struct
 from rljax.agent import MASK, Array, EnvSpec, Part
 from rljax.envs.environment import StepResult
 
-
-class Instance(NamedTuple):
-    """A published instance."""
-
-    optimum: int  # the smallest makespan
-    jobs: str  # a line for each job: machine, counted from 0, and duration of each operation
-
-
-INSTANCES = {
-    "ft06": Instance(
-        55,
-        """2 1 0 3 1 6 3 7 5 3 4 6
-        1 8 2 5 4 10 5 10 0 10 3 4
-        2 5 3 4 5 8 0 9 1 1 4 7
-        1 5 0 5 2 5 3 3 4 8 5 9
-        2 9 1 3 4 5 5 4 0 3 3 1
-        1 3 3 3 5 9 0 10 4 4 2 1""",
-    ),
-    "ft10": Instance(
-        930,
-        """0 29 1 78 2 9 3 36 4 49 5 11 6 62 7 56 8 44 9 21
-        0 43 2 90 4 75 9 11 3 69 1 28 6 46 5 46 7 72 8 30
-        1 91 0 85 3 39 2 74 8 90 5 10 7 12 6 89 9 45 4 33
-        1 81 2 95 0 71 4 99 6 9 8 52 7 85 3 98 9 22 5 43
-        2 14 0 6 1 22 5 61 3 26 4 69 8 21 7 49 9 72 6 53
-        2 84 1 2 5 52 3 95 8 48 9 72 0 47 6 65 4 6 7 25
-        1 46 0 37 3 61 2 13 6 32 5 21 9 32 8 89 7 30 4 55
-        2 31 0 86 1 46 5 74 4 32 6 88 8 19 9 48 7 36 3 79
-        0 76 1 69 3 76 5 51 2 85 9 11 6 40 7 89 4 26 8 74
-        1 85 0 13 2 61 6 7 8 64 9 76 5 47 3 52 4 90 7 45""",
-    ),
-    "la01": Instance(
-        666,
-        """1 21 0 53 4 95 3 55 2 34
-        0 21 3 52 4 16 2 26 1 71
-        3 39 4 98 1 42 2 31 0 12
-        1 77 0 55 4 79 2 66 3 77
-        0 83 3 34 2 64 1 19 4 37
-        1 54 2 43 4 79 0 92 3 62
-        3 69 4 77 1 87 2 87 0 93
-        2 38 0 60 1 41 3 24 4 83
-        3 17 1 49 4 25 0 44 2 98
-        4 77 3 79 2 43 1 75 0 96""",
-    ),
-}
+# `optimum` is the smallest makespan; `jobs` has machines, from 0, and durations of operations.
+INSTANCES = json.loads(
+    resources.files(__package__ or "").joinpath("job_shop.json").read_text(encoding="utf-8")
+)
 FEATURES = 5  # numbers for each job
 PIXELS = 16  # height of a machine's row in pictures
 WIDTH = 480  # pixels of a picture: twice the optimum
@@ -91,21 +52,16 @@ class JobShopState(struct.PyTreeNode):
 
 
 class JobShop:
-    """One instance.
-
-    Attributes:
-        machines, durations: of each job's operations in order, [J, M] int32.
-        optimum: the smallest makespan.
-    """
+    """One instance; `machines` and `durations` [J, M] are of each job's operations in order."""
 
     params = None
     frames_per_second = 8.0
 
     def __init__(self, name: str) -> None:
         instance = INSTANCES[name.removeprefix("rljax/JobShop-")]
-        table = np.array([line.split() for line in instance.jobs.splitlines()], np.int32)
+        table = np.array(instance["jobs"], np.int32)
         self.machines, self.durations = table[:, ::2], table[:, 1::2]
-        self.optimum = instance.optimum
+        self.optimum = instance["optimum"]
         self.jobs, self.operations = self.machines.shape
         # Work from each operation on.
         self.remaining = np.zeros((self.jobs, self.operations + 1), np.int32)

@@ -52,9 +52,7 @@ class LightsOut(Grid):
     def __init__(
         self, name: str, rows: int, columns: int, dense: bool = False, test: bool = False
     ) -> None:
-        """Raises `ValueError` for sizes out of range; with `dense`, also what `quiet_presses`
-        raises.
-        """
+        """Raises `ValueError` for sizes out of range."""
         require_size(name, rows, columns, SIZES)
         self.rows, self.columns, self.cells = rows, columns, rows * columns
         self.spec = EnvSpec(
@@ -71,7 +69,6 @@ class LightsOut(Grid):
     def reset(self, key: Array, params: Any = None) -> tuple[Array, LightsOutState]:
         """Draw a problem."""
         words = self.bits.shape[1]
-        # One draw for all: splitting the key would cost as much.
         drawn = jax.random.bits(key, (words + 1 + self.cells,), jnp.uint32)
         lights = drawn[:words] & self._pack(jnp.ones(self.cells, bool))
         low, high = self.presses
@@ -110,10 +107,7 @@ class LightsOut(Grid):
         return int(solve(self._difference(observation)).argmax())
 
     def optimal_return(self, observation: Any) -> float:
-        """The undiscounted return of the shortest episode from a first observation [2 M N].
-
-        Where the lights already equal the goal, it presses a cell twice.
-        """
+        """The undiscounted return of the shortest episode from a first observation [2 M N]."""
         needed = int(solve(self._difference(observation)).sum())
         return 1 - 0.1 * (needed or 2) if self.quiet is None else needed + 1.0
 
@@ -209,13 +203,12 @@ def _toggles(rows: int, columns: int) -> list[int]:
 
 
 def _words(sets: list[int], cells: int) -> np.ndarray:
-    """K sets of cells, as bits, in words [K, W] uint32."""
     shifts = range(0, cells, WORD)
     return np.array([[bits >> shift & 0xFFFFFFFF for shift in shifts] for bits in sets], np.uint32)
 
 
 def names() -> list[str]:
-    """A few sizes with their variants. `make` accepts all other sizes too."""
+    """A few sizes with their variants."""
     sizes, suffixes = ("2x2", "3x3", "4x4", "5x5"), ("", "-test", "-dense", "-dense-test")
     return [f"{BEGINNING}{size}{suffix}" for size in sizes for suffix in suffixes]
 
@@ -223,7 +216,7 @@ def names() -> list[str]:
 def make(name: str) -> Environment:
     """Make an environment such as "rljax/LightsOut-5x5-test".
 
-    Raises `ValueError` for a name of another form, and what `LightsOut` raises.
+    Raises `ValueError` for other names and sizes.
     """
     parts = re.fullmatch(r"(\d+)x(\d+)(-dense)?(-test)?", name.removeprefix(BEGINNING))
     if parts is None:

@@ -29,7 +29,7 @@ class RobotTask(NamedTuple):
     frame_skip: int  # steps of the simulator per action
     control_cost: float  # the weight of the sum of squared actions
     healthy_reward: float  # for each step that does not end the episode
-    healthy_height: tuple[float, float]  # in m, of the torso
+    healthy_height: tuple[float, float]  # m, of the torso
     healthy_angle: tuple[float, float]  # in rad, of the torso
     healthy_state: float  # the bound of all other positions and velocities
     max_speed: float  # observed velocities are clipped to this

@@ -72,7 +72,7 @@ def picture(angle: Array) -> Array:
     size = 2 * REACH / PIXELS
     centres = (jnp.arange(PIXELS) + 0.5) * size - REACH
     x, y = centres[None, :], -centres[:, None]
-    along = jnp.clip(x * jnp.sin(angle) + y * jnp.cos(angle), 0, 1)  # the nearest point of the rod
+    along = jnp.clip(x * jnp.sin(angle) + y * jnp.cos(angle), 0, 1)
     distance = jnp.hypot(x - along * jnp.sin(angle), y - along * jnp.cos(angle))
     return jnp.round(255 * jnp.clip(0.5 - (distance - WIDTH) / size, 0, 1)).astype(jnp.uint8)
 

@@ -92,19 +92,17 @@ def _observation(state: PointState) -> Array:
 
 
 def _distances(place: Array, hazards: Array) -> Array:
-    """From places [..., 2] to the middles of hazards, [..., HAZARDS]."""
     return jnp.linalg.norm(hazards - place[..., None, :], axis=-1)
 
 
 def _outside(key: Array, hazards: Array) -> Array:
-    """The first random place [2] outside of all hazards, or the farthest outside."""
+    """The first random place [2] outside of all hazards, or the farthest."""
     places = jax.random.uniform(key, (CANDIDATES, 2), minval=-1.0, maxval=1.0)
     clearance = _distances(places, hazards).min(axis=-1) - RADIUS
     return places[jnp.argmax(jnp.minimum(clearance, 0.0))]
 
 
 def _shapes(state: PointState) -> list[tuple[np.ndarray, float, tuple[int, int, int]]]:
-    """In drawing order: places [N, 2], their radius and colour."""
     return [
         (np.asarray(state.hazards), RADIUS, (230, 110, 100)),
         (np.asarray(state.goal)[None], GOAL_RADIUS, (90, 180, 90)),

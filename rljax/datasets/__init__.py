@@ -1,7 +1,6 @@
 """Offline data: recorded transitions from files, read by the rules of their publishers.
 
-The rooms `formats`, `tools`, `publishers` and `recording` each import only those before them and
-`dataset`. See docs/datasets.md.
+See docs/datasets.md.
 """
 
 from rljax.datasets.dataset import OfflineDataset, cut, require_integers, score

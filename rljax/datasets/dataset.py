@@ -35,9 +35,9 @@ def score(returns: Any, reference: Sequence[float] | None) -> Any:
 class OfflineDataset:
     """Transitions of complete and cut trajectories, in recorded order.
 
-    Actions are normalised to [-1, 1]. A trajectory's last row is either `terminated`, at the
-    environment's own end, or `truncated`. `next_observation` is the true successor, or the row's
-    own observation where that of a terminal state was not recorded.
+    Actions are normalised to [-1, 1]. A trajectory's last row is `terminated` or `truncated`.
+    `next_observation` is the true successor, or the row's own observation where that of a terminal
+    state was not recorded.
 
     An observation is one array or a dictionary of arrays: uint8 pictures
     (`rljax.buffers.frames.Frames` from 1 kB on), bool masks of allowed actions, all else float32.
@@ -88,7 +88,7 @@ class OfflineDataset:
 
     @property
     def is_plain(self) -> bool:
-        """Whether observations are vectors, and an action is continuous or one discrete one."""
+        """Whether observations are vectors, and there are not several discrete actions."""
         return self.spec.is_vector and not self.choices
 
     @property
@@ -108,9 +108,7 @@ class OfflineDataset:
 
     @property
     def choices(self) -> tuple[int, ...]:
-        """How many choices each of several discrete actions has, as recorded or by the largest;
-        else ().
-        """
+        """How many choices each of several discrete actions has, as recorded or by the largest."""
         action = self.transitions.action
         if not self.discrete or action.ndim == 1:
             return ()
@@ -118,7 +116,7 @@ class OfflineDataset:
 
     @property
     def action_size(self) -> int:
-        """The dimensions of an action; the number of discrete actions, as for `choices`."""
+        """The dimensions of an action; the number of discrete actions."""
         if not self.discrete:
             return self.transitions.action.shape[-1]
         return sum(self.choices) or int(
@@ -137,7 +135,7 @@ class OfflineDataset:
 
     @property
     def episode_starts(self) -> np.ndarray:
-        """[episodes] int64: the first row of each episode, also of a cut one."""
+        """[episodes] int64: the first row of each episode."""
         return np.concatenate([[0], np.flatnonzero(self.last[:-1]) + 1])
 
     @property
@@ -150,17 +148,12 @@ class OfflineDataset:
         return self.episode_lengths[: self._finished]
 
     def returns(self) -> np.ndarray:
-        """[episodes] float64: undiscounted return of each complete episode.
-
-        Rewards of rows that D4RL's rules drop are missing.
-        """
+        """[episodes] float64: undiscounted return of each complete episode."""
         rewards = np.asarray(self.transitions.reward, np.float64)
         return np.add.reduceat(rewards, self.episode_starts)[: self._finished]
 
     def signal_sums(self) -> dict[str, np.ndarray]:
-        """[episodes] float64: sums of each number of a signal, without the label of joined parts,
-        over each complete episode.
-        """
+        """[episodes] float64: sums of each number of a signal over each complete episode."""
         extras = sorted(self.transitions.extras.items())
         columns = {name: np.asarray(x, np.float64) for name, x in extras if name != PART}
         return {
@@ -186,7 +179,7 @@ FIELDS = ("observation", "action", "reward", "terminated", "truncated", "next_ob
 
 
 def cut(transitions: Transition, rows: np.ndarray) -> Transition:
-    """The transitions, with `rows` (indices, or a mask [N]) truncated unless they are terminal."""
+    """The transitions, with `rows` (indices or a mask) truncated unless they are terminal."""
     truncated = np.array(transitions.truncated)
     truncated[rows] |= ~np.asarray(transitions.terminated)[rows]
     return transitions.replace(truncated=truncated)

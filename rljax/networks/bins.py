@@ -25,7 +25,6 @@ def range_of_returns(data: Transition, discount: Number, scale: Number = 1.0) ->
     ends = ends.at[-1].set(True)
     starts = jnp.concatenate([jnp.ones((1,), bool), ends[:-1]])
     total, length = jax.lax.associative_scan(_sums, (reward, jnp.ones_like(reward), starts))[:2]
-    # Used at ends alone, where both are whole.
     going_on = total / length / jnp.maximum(1.0 - discount, 1e-4)
     after = jnp.where(data.terminated, 0.0, discount * going_on)
     inputs = (jnp.where(ends, 0.0, discount), jnp.where(ends, reward + after, reward))

@@ -38,9 +38,9 @@ def squashed_gaussian(mean: Array, log_std: Array) -> SquashedGaussian:
       log p(a) = sum_i [ log N(u_i; mean_i, std_i) - 2 (log 2 - u_i - softplus(-2 u_i)) ],
       a = tanh u
 
-    `sample_and_log_prob` is exact near the bounds, where u from a rounded a is not.
+    `sample_and_log_prob` is exact near the bounds.
     """
-    import distrax  # the import takes a second
+    import distrax
 
     base = distrax.MultivariateNormalDiag(mean, jnp.exp(log_std))
     return distrax.Transformed(base, distrax.Block(distrax.Tanh(), ndims=1))
@@ -77,9 +77,7 @@ def allowed(values: Array, mask: Array | None) -> Array:
 
 
 def categorical(logits: Array, mask: Array | None = None) -> Categorical:
-    """A softmax over `logits` [..., A] of the actions that `mask` allows, or of all where it allows
-    none.
-    """
+    """A softmax over `logits` [..., A] of the actions that `mask` allows; of all if none."""
     import distrax
 
     return distrax.Categorical(logits=allowed(logits, mask))

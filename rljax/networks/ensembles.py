@@ -83,10 +83,7 @@ class BinnedEnsemble(Ensemble):
 def create_critic(
     module: nn.Module, head: heads.HeadSettings, spec: EnvSpec, key: Array, *inputs: Any
 ) -> Network:
-    """Initialise critics, an `Ensemble` or an `Encoded` one, for example (observation, action).
-
-    Ends of bins that are None are NaN until `fit_bins`.
-    """
+    """Initialise critics, an `Ensemble` or an `Encoded` one, for example (observation, action)."""
     if head.value_head == "squared":
         return create(module, key, *inputs)
     ensemble: Any = module.body if isinstance(module, Encoded) else module
@@ -137,8 +134,7 @@ def _body(critic: Any) -> Any:
 def smallest(values: Array, axis: int = 0) -> Array:
     """The smallest value over `axis`: of critics [C, ...], their minimum [...].
 
-    Its gradient goes to one value. That of `values.min(axis)` is 0 where XLA computes values twice
-    and rounds them differently.
+    Its gradient goes to one value; that of `values.min(axis)` can be 0 in XLA.
     """
     index = jnp.argmin(jax.lax.stop_gradient(values), axis=axis)
     mask = jax.nn.one_hot(index, values.shape[axis], axis=axis, dtype=bool)
@@ -197,7 +193,6 @@ def _member_axes(stack: Network) -> Network:
 
 
 def _of_one(ensemble: Network, select: Callable[[Array], Array]) -> Network:
-    """An ensemble of one, or a stack of them, of `select` of each leaf; its encoder is shared."""
     if isinstance(ensemble.module, Encoded):
         body = ensemble.replace(params=ensemble.params["body"], module=ensemble.module.body)
         body = _of_one(body, select)

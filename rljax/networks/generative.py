@@ -24,7 +24,7 @@ from rljax.networks.layers import Module
 from rljax.requirements import AtLeast
 
 Noising = Literal["vp", "linear"]
-Embedding = Annotated[int, AtLeast(4)]  # two sines and two cosines at least
+Embedding = Annotated[int, AtLeast(4)]
 
 
 def sinusoidal(time: Array, size: int) -> Array:

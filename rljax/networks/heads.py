@@ -38,9 +38,9 @@ from rljax.agent import Array, Metrics, Number, config, same_fields
 from rljax.requirements import AtLeast, Real, require_at_least, require_range
 
 SMOOTHING = 0.75  # sigma of HL-Gauss in bins; [5]
-CLIPPED = "critic/clipped"  # a metric: the share of targets beyond the ends of a support
+CLIPPED = "critic/clipped"  # a metric: the share of targets beyond a support
 WARNED = 0.25  # the share above which a run warns
-OUTER = 4  # bins at an end, in which HL-Gauss's targets lose some of their Gaussian
+OUTER = 4  # bins at an end, in which HL-Gauss is inexact
 
 
 class Head(Protocol):
@@ -71,9 +71,7 @@ class Head(Protocol):
         ...
 
     def clipped_mass(self, outputs: Array, reward: Array, discount: Array) -> Metrics:
-        """The probability [...] of the returns that `target` clips to the ends of the support, for
-        a head that clips any.
-        """
+        """The probability [...] of the returns that `target` clips to the ends of the support."""
         del outputs, reward, discount
         return {}
 
@@ -189,8 +187,7 @@ class TwoHot(Binned):
 class HLGauss(TwoHot):
     """A Gaussian's share of K bins with outer edges `low` and `high`; [5].
 
-    The mean is the number to 1e-5 of a bin; within `OUTER` bins of an end up to a bin further
-    inwards.
+    Within `OUTER` bins of an end, the mean is up to a bin further inwards.
     """
 
     @property

@@ -100,7 +100,7 @@ def _orthonormal(key: Array, shape: tuple[int, ...]) -> Array:
 
     def normalise(i: Array, q: Array) -> Array:
         column = q[:, i]
-        for _ in range(2):  # a second pass removes rounding errors of the first
+        for _ in range(2):  # the second removes rounding errors
             column = column - q @ jnp.where(jnp.arange(columns) < i, q.T @ column, 0.0)
         return q.at[:, i].set(column / jnp.sqrt(jnp.square(column).sum()))
 

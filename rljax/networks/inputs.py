@@ -1,7 +1,4 @@
-"""How observations are normalised before an agent sees them.
-
-`Experience.inputs` names one.
-"""
+"""How observations are normalised before an agent sees them."""
 
 from __future__ import annotations
 
@@ -110,7 +107,7 @@ class OfData(_OfObservations):
 class OfStream(Raw):
     """Mean and variance of one stream of vectors [O], not clipped."""
 
-    time_feature: bool = False  # the last element is the time, which stays as it is
+    time_feature: bool = False  # the last element is the time
 
     perceives: ClassVar[bool] = True
 

@@ -28,7 +28,7 @@ Precision = Literal["float32", "bfloat16"]
 
 def mish(x: Array) -> Array:
     """x tanh(log(1 + e^x)), Misra, arXiv:1908.08681, by tanh(log y) = (y^2 - 1) / (y^2 + 1)."""
-    power = jnp.exp(jnp.minimum(x, 20.0))  # above 20 the quotient is 1
+    power = jnp.exp(jnp.minimum(x, 20.0))  # above, the quotient is 1
     rest = power * (power + 2.0)  # (1 + e^x)^2 - 1
     return x * (rest / (rest + 2.0))
 
@@ -53,7 +53,7 @@ ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
 
 
 class Dropout(NamedTuple):
-    """Dropout of hidden units; its rate can be traced."""
+    """Dropout of hidden units."""
 
     key: Array
     # the share of units set to 0, in [0, 1); others are multiplied by 1 / (1 - rate)
@@ -153,10 +153,7 @@ def _as_floats(collections: Mapping[str, Any]) -> tuple[dict[str, Any], tuple[st
 
 
 class Known:
-    """Parameters that are there are looked up.
-
-    Flax would trace their initialisers in every call.
-    """
+    """Parameters that are there are looked up, without their initialisers."""
 
     def param(self: Any, name: str, init_fn: Callable, *arguments: Any, **options: Any) -> Any:
         """See `nn.Module.param`; `arguments` begin with the shape."""
@@ -176,7 +173,7 @@ class LayerNorm(Known, nn.LayerNorm):
 
 
 class Dense(Module):
-    """y = x W + b for x [..., I]. PyTorch's bias depends on the fan-in."""
+    """y = x W + b for x [..., I]."""
 
     features: int
     initialisation: Initialisation = "torch"

@@ -131,10 +131,7 @@ def create(
 
 
 def step(network: Network | None, observation: Any, memory: Any) -> tuple[Any, Any]:
-    """Outputs [..., m] for observations [..., O...] of one step, and the next memories [..., M...].
-
-    Without a network, outputs are the observations.
-    """
+    """Outputs [..., m] for observations [..., O...] of one step, and next memories [..., M...]."""
     if network is None or memory is None:
         return observation if network is None else network(observation), None
     one, several = jax.tree.leaves(initial(network.module.settings))[0], jax.tree.leaves(memory)[0]

@@ -5,8 +5,7 @@ Noisy layers learn means and standard deviations of weights [1]:
     W = mu_W + sigma_W * f(e_out) f(e_in)^T,  b = mu_b + sigma_b * f(e_out),
     f(x) = sgn(x) sqrt|x|,  e ~ N(0, 1)
 
-sigma starts at sigma_0 / sqrt(I) for I inputs, the means as in other layers. A network uses its
-means; `sampled` puts noise into it.
+sigma starts at sigma_0 / sqrt(I) for I inputs, the means as in other layers.
 
 Noise on actions e_t [A] is N(0, 1) at each step. `exploration` says how an episode's steps depend
 on each other:

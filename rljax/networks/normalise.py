@@ -63,7 +63,6 @@ def update(statistics: Any, samples: Any) -> Any:
 def _each(
     function: Callable[..., Any], statistics: Any, samples: Any, without: Callable[[Any], Any]
 ) -> Any:
-    """`function` of each part of a dictionary, `without` of parts without statistics."""
     if isinstance(statistics, dict):
         return {
             name: _each(function, statistics[name], samples[name], without) for name in statistics

@@ -1,7 +1,4 @@
-"""Files that a stranger may have written: .npz, HDF5 and JSON.
-
-Reading them runs no code, opens no other file and fills no memory.
-"""
+"""Files that a stranger may have written: .npz, HDF5 and JSON."""
 
 from __future__ import annotations
 
@@ -19,8 +16,8 @@ def opened(path: Path) -> Iterator[Mapping[str, Any]]:
 
     Its `text(key)` is a text in the file, or None.
 
-    Raises `ValueError`, here or while reading, for a file that is missing, has another format, is
-    damaged, holds Python objects, refers to other files, or does not fit in memory.
+    Raises `ValueError`, here or while reading, for files that are damaged, hold Python objects,
+    refer to other files, or do not fit in memory.
     """
     path = Path(path)
     if not path.is_file():

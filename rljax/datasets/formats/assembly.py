@@ -23,7 +23,7 @@ TOLERANCE = 1e-3  # half ranges beyond the bounds of an action that count as rou
 
 @dataclasses.dataclass
 class Rows:
-    """The rows of a file. `successors` and `assemble` turn them into a dataset."""
+    """The rows of a file."""
 
     file: str  # its name in error messages
     keys: Mapping[str, str]  # field of Transition -> key in the file
@@ -40,7 +40,7 @@ class Rows:
     signals: dict[str, np.ndarray] = dataclasses.field(default_factory=dict)  # [M, K...] float32
 
     def check_lengths(self) -> None:
-        """Raise `ValueError` if there are no rows, or if arrays have unequal lengths or widths."""
+        """Raise `ValueError` for no rows, and for unequal lengths or widths."""
         arrays = {name: frames.columns(getattr(self, name)) for name in FIELDS}
         lengths = {name: len(part) for name, parts in arrays.items() for part in parts}
         lengths |= {f"{schema.SIGNALS}{name}": len(column) for name, column in self.signals.items()}
@@ -68,7 +68,6 @@ def successors(rows: Rows, keep: np.ndarray, *, leak: bool = False) -> Rows:
     Successors that are not stored are the next rows' observations; those of terminal rows are their
     own, except with `leak`.
 
-    Another kept row is truncated if it was marked so, the next row is dropped, or the file ends.
     Raises `ValueError` if no row is left.
     """
     total, observation, successor = len(keep), rows.observation, rows.next_observation
@@ -90,7 +89,7 @@ def successors(rows: Rows, keep: np.ndarray, *, leak: bool = False) -> Rows:
         successor = _take(observation, after)
     else:
         successor = _take(successor, indices)
-    rows.next_observation = None  # frees memory: only one field is held twice
+    rows.next_observation = None  # frees memory
     return dataclasses.replace(
         rows,
         next_observation=successor,
@@ -117,7 +116,7 @@ def assemble(
     complete: bool = True,
     provenance: dict[str, Any],
 ) -> OfflineDataset:
-    """The dataset of `rows`, which have their successors. Normalises the actions.
+    """The dataset of `rows`, which have their successors.
 
     Args:
         env, reference, provenance: checked by `schema.facts`.
@@ -126,8 +125,8 @@ def assemble(
         unbounded: whether they stay as they are, as in corrupted data.
 
     Raises:
-        ValueError: values that are not finite, actions beyond their bounds by more than
-            `TOLERANCE`, and what `schema.facts` refuses.
+        ValueError: values that are not finite, actions beyond `TOLERANCE`, and what
+            `schema.facts` refuses.
     """
     for field in ("observation", "next_observation", "reward", "action"):
         _require_finite(rows, field)

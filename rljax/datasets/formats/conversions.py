@@ -1,4 +1,4 @@
-"""How files in formats that are not read become a .npz file."""
+"""How other formats become a .npz file."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ MINARI = "'{name}' is a folder of Minari's: name it minari/NAME, NAME below $MIN
 
 
 def advice(path: Path) -> str | None:
-    """What the file or folder `path` is, and how to convert it; None if its format is not known."""
+    """How to convert `path`; None for unknown formats."""
     if not path.exists():
         return None
     text = _text(path)

@@ -5,14 +5,12 @@ environment's bounds, `rewards` [N], `terminals` [N], `timeouts` [N] (every othe
 trajectory), `next_observations` [N, O], and a JSON text of environment, references, bounds and
 provenance, under `metadata` (.npz) or `metadata/rljax` (.hdf5). Signals are `signals/NAME` [N,
 K...]; a cost may also be `costs` or `cost`. Several discrete actions are [N, K] integers, with
-`choices` in the metadata. `rljax.datasets.formats.observation_arrays` has observations that are not
-vectors.
+`choices` in the metadata.
 
 Other files may use the names in `ALIASES`; the first that is there counts. `done` and `dones` are
 terminals, less any time limits. Beside `masks` [N], which is 0 in terminal rows, they and
 `terminals` are ends of both kinds, as are `dones_float` and `episode_terminals` [N],
 `episode_starts` [N] and `episode_lengths` [episodes]. Ends that are not terminal are truncated.
-`rljax.datasets.formats.other_layouts` reads what has other shapes.
 """
 
 from __future__ import annotations
@@ -72,9 +70,7 @@ def read(
 ) -> OfflineDataset:
     """The dataset in `path`, with the arguments and errors of `rljax.datasets.load`.
 
-    If the file stores no successors, they are the next rows' observations, and a trajectory's last
-    row is dropped unless it is terminal. Actions of corrupted data stay beyond their bounds unless
-    `clip_actions`.
+    Without stored successors, a trajectory's last row is dropped unless it is terminal.
     """
     path = Path(path)
     with opened(path) as file:
@@ -141,7 +137,7 @@ def _first(file: Mapping[str, Any], keys: Sequence[str]) -> str | None:
 
 
 def _rows(name: str, file: Mapping[str, Any]) -> tuple[Rows, list[str]]:
-    """All rows of a file, and notes on what had to be assumed."""
+    """All rows of a file, and notes on assumptions."""
     rows = other_layouts.read(name, file)
     if rows is not None:
         return rows
@@ -179,7 +175,6 @@ def _rows(name: str, file: Mapping[str, Any]) -> tuple[Rows, list[str]]:
 
 
 def _rows_of_all(name: str, file: Mapping[str, Any], metadata: Mapping[str, Any]) -> Rows:
-    """All rows of a file in our layout for any spaces."""
     for key in ("actions", "rewards", "terminals", "timeouts"):
         if key not in file:
             raise _missing(name, file, (key,))
@@ -234,7 +229,6 @@ def _ends(
     elif "terminated" in keys:
         terminated = marks(keys["terminated"])
     elif "done" in keys:
-        # `done` of vector environments marks both kinds of ends
         terminated, keys["terminated"] = marks(keys["done"]) & ~timeouts, keys["done"]
         if "truncated" not in keys:
             notes.append(
@@ -252,7 +246,6 @@ def _ends(
 
 
 def _selected(rows: Rows) -> Rows:
-    """The rows that have a successor or are terminal."""
     keep = np.ones(len(rows.reward), np.bool_)
     if rows.next_observation is None:
         keep = ~np.append(rows.truncated[:-1], True) | rows.terminated
@@ -274,10 +267,9 @@ def _missing(
 
 
 def _metadata(name: str, file: Any) -> dict[str, Any]:
-    """The metadata that `dataset_writing` wrote; {} for other files."""
     key = _first(file, ("metadata/rljax", "metadata"))
     written = None if key is None else file.text(key)
-    if written is None:  # the metadata group of another layout
+    if written is None:
         return {}
     try:
         metadata = text.parse_json(written, name)

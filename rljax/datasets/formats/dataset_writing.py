@@ -1,7 +1,7 @@
 """Data sets written in the layout of `rljax.datasets.formats.dataset_files`.
 
-A file appears complete or not at all, in place of an existing one. `load` reads back the same.
-Raises `ValueError` for another suffix.
+A file appears complete or not at all, in place of an existing one. Raises `ValueError` for another
+suffix.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from rljax.datasets.formats.dataset_files import FORMAT, FORMAT_OF_ALL, LASTING,
 
 
 def write(dataset: OfflineDataset, path: Path) -> Path:
-    """Write `dataset` in the format of the suffix of `path`, and return that."""
+    """Write `dataset` by the suffix of `path`, and return that."""
     path = _with_suffix(path, SUFFIXES)
     return (write_hdf5 if is_hdf5(path) else write_archive)(dataset, path)
 
@@ -105,7 +105,6 @@ def _description(dataset: OfflineDataset) -> str:
 
 
 def _json_able(value: Any) -> Any:
-    """A path's name, and NumPy's numbers and arrays as Python's."""
     return value.name if isinstance(value, Path) else value.tolist()
 
 
@@ -118,7 +117,7 @@ def _with_suffix(path: Path, suffixes: tuple[str, ...]) -> Path:
 
 @contextlib.contextmanager
 def atomic(path: Path) -> Iterator[Path]:
-    """A temporary file, which replaces `path` at the end unless an error was raised."""
+    """A temporary file, which replaces `path` unless an error was raised."""
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.stem}.{os.getpid()}.{secrets.token_hex(4)}{path.suffix}")
     try:

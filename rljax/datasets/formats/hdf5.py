@@ -1,7 +1,7 @@
 """HDF5 files, without anything that lies outside of them.
 
 Refused are external links, external storage, virtual datasets, and filters for which the library
-would load a plugin. Soft links are followed here, so that none leads out of the file.
+would load a plugin.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def opened(path: Path) -> Iterator[Group]:
 
 
 class Group(Mapping[str, Any]):
-    """A group of an HDF5 file: its `Group`s and `Array`s by name, or by path below it."""
+    """A group of an HDF5 file: its `Group`s and `Array`s by name or path."""
 
     def __init__(
         self, path: Path, place: str, identifier: Any, read: set[str] | None = None
@@ -76,11 +76,10 @@ class Group(Mapping[str, Any]):
         return list(self._unread(above))
 
     def _unread(self, above: set[str]) -> Iterator[str]:
-        """`above`: the groups in which something has been read."""
         for name in self:
             place = f"{self.place}/{name}".lstrip("/")
             group = self[name] if place in above else None
-            if isinstance(group, Group) and group.place == place:  # and no link, perhaps to itself
+            if isinstance(group, Group) and group.place == place:  # and no link
                 yield from group._unread(above)
             elif place not in self._read:
                 yield place
@@ -122,10 +121,10 @@ class Group(Mapping[str, Any]):
 
 
 class Array:
-    """An array in an HDF5 file. It is read when it is indexed."""
+    """An array in an HDF5 file."""
 
     def __init__(self, path: Path, place: str, identifier: Any) -> None:
-        """Raises `RefusedFileError` for numbers that lie in another file, or need a plugin."""
+        """Raises `RefusedFileError`."""
         h5py: Any = importlib.import_module("h5py")
         self.path, self.place = path, place
         layout = identifier.get_create_plist()

@@ -1,9 +1,8 @@
 """The arrays of an episode in Minari's files, read and written by the spaces in the metadata.
 
 Vectors, and dictionaries and tuples without pictures, become vectors in the order of Gymnasium's
-`flatten`; `rljax.envs.host.spaces` translates observations with pictures or masks of actions.
-Signals are `infos/cost` and `infos/signals/NAME`. In messages `name` is the file's and `key` the
-array's.
+`flatten`. Signals are `infos/cost` and `infos/signals/NAME`. In messages `name` is the file's and
+`key` the array's.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ import numpy as np
 from rljax.agent import MASK, EnvSpec, difference, shown
 from rljax.datasets.formats import minari_spaces, schema, text
 
-MOST_NUMBERS = 1 << 22  # in one observation: Gymnasium's spaces hold two arrays of their bounds
+MOST_NUMBERS = 1 << 22  # in one observation
 INFO_MASK = f"infos/{MASK}"  # where Minari keeps the masks that an environment gives in `info`
 
 
@@ -27,10 +26,7 @@ class Observations:
     """Reads the observations of a data set."""
 
     def __init__(self, name: str, observation_space: Any, action_space: Any, masked: bool) -> None:
-        """`masked`: whether each episode holds `INFO_MASK`.
-
-        Raises `ValueError` for spaces that agents cannot see.
-        """
+        """`masked`: whether each episode holds `INFO_MASK`."""
         self.name, self.space, self._spaces = name, observation_space, None
         if observation_space is None or not minari_spaces.needs_translation(
             observation_space, action_space, masked
@@ -88,7 +84,7 @@ class Observations:
             ) from error
 
     def note(self, size: int) -> str | None:
-        """How agents see observations that were flattened to `size` numbers, or None."""
+        """What was flattened to `size` numbers, or None."""
         if self._spaces is not None:
             return self._spaces.note
         if self.space and self.space["type"] in ("Dict", "Tuple"):
@@ -138,10 +134,7 @@ def has_masks(episodes: list[Mapping[str, Any]]) -> bool:
 
 
 def signals(episode: Mapping[str, Any], name: str, key: str, steps: int) -> dict[str, np.ndarray]:
-    """The signals [T, K...] of an episode.
-
-    Minari's first of T + 1 rows, of the reset, is left out.
-    """
+    """The signals [T, K...] of an episode."""
     infos = _inside(episode, "infos")
     columns = schema.signals(infos, name) if hasattr(infos, "keys") else {}
     for signal, column in columns.items():
@@ -156,7 +149,7 @@ def signals(episode: Mapping[str, Any], name: str, key: str, steps: int) -> dict
 
 
 def joined_signals(episodes: Sequence[Mapping[str, np.ndarray]]) -> dict[str, np.ndarray]:
-    """Signals [N, K...] of all episodes. A signal that some episode lacks is left out."""
+    """Signals [N, K...] of all episodes."""
     names = sorted(set.intersection(*map(set, episodes)))
     return {name: np.concatenate([signals[name] for signals in episodes]) for name in names}
 
@@ -209,7 +202,7 @@ def flattened(stored: Any, space: Any, name: str, key: str) -> np.ndarray:
             return (choice[:, None] == np.arange(number)).astype(np.float32)
         return (schema.observed if space is None else schema.vectors)(array, name, key)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # the caller warns once for all parts
+        warnings.simplefilter("ignore")
         parts = [
             flattened(stored[part], below, name, f"{key}/{part}")
             for part, below in _named(stored, space, name, key)
@@ -237,7 +230,6 @@ def leaf(stored: Any, name: str, key: str) -> Any:
 
 
 def _named(stored: Any, space: Any, name: str, key: str) -> Iterator[tuple[str, Any]]:
-    """The parts of a group and their spaces, in the order in which Gymnasium flattens them."""
     if key.count("/") > schema.DEEPEST:
         raise ValueError(f"'{name}': '{key}' lies too deep within groups. Download it again.")
     if space is None or space["type"] not in ("Dict", "Tuple"):
@@ -256,7 +248,6 @@ def _named(stored: Any, space: Any, name: str, key: str) -> Iterator[tuple[str, 
 
 
 def _value(stored: Any, space: Any, name: str, key: str) -> Any:
-    """Observations as Gymnasium has them: a tree of arrays [T+1, ...], without texts."""
     if space["type"] not in ("Dict", "Tuple"):
         return _numbers(leaf(stored, name, key), name, key)
     if not hasattr(stored, "keys"):

@@ -1,6 +1,5 @@
 """Spaces in the metadata of Minari's data sets: checked, and as Gymnasium's spaces.
 
-They are JSON, such as {"type": "Box", "shape": [3], "dtype": "float32", "low": ..., "high": ...}.
 All functions except `checked` take a checked description.
 """
 
@@ -87,7 +86,7 @@ def _has_choices(value: Mapping[str, Any]) -> bool:
 
 
 def choices(space: Any) -> tuple[int, ...]:
-    """The numbers of choices of several discrete actions; () for all other actions."""
+    """The choices of several discrete actions; () for other actions."""
     if space is None or space["type"] not in SEVERAL:
         return ()
     if space["type"] == "MultiDiscrete":
@@ -96,7 +95,7 @@ def choices(space: Any) -> tuple[int, ...]:
 
 
 def needs_translation(observation: Any, action: Any, masked: bool) -> bool:
-    """Whether spaces may hold what a vector cannot: pictures, masks, or choices."""
+    """Whether spaces may hold pictures, masks, or choices."""
     is_discrete = action is not None and action["type"] in CHOICES
     has_mask = is_discrete and (masked or MASK in set(_paths(observation)))
     has_pictures = any(
@@ -112,7 +111,7 @@ def part_names(space: Any) -> list[str]:
 
 
 def simple_spaces(space: Any) -> Iterator[Any]:
-    """The spaces within a space that are neither dictionaries nor tuples."""
+    """The spaces within a space but for dictionaries and tuples."""
     if space["type"] not in ("Dict", "Tuple"):
         yield space
         return
@@ -122,7 +121,7 @@ def simple_spaces(space: Any) -> Iterator[Any]:
 
 
 def has_kind(space: Any, kind: str) -> bool:
-    """Whether a space contains a simple space of this kind, such as "MultiDiscrete"."""
+    """Whether a space contains one of this kind."""
     return any(part["type"] == kind for part in simple_spaces(space))
 
 
@@ -155,7 +154,7 @@ def gymnasium_space(space: Any) -> Any:
 
 
 def gymnasium_actions(space: Any) -> Any:
-    """Gymnasium's space of choices; one Box for all continuous actions."""
+    """Gymnasium's space; one Box for all continuous actions."""
     from gymnasium import spaces
 
     if space is None or space["type"] == "Box":

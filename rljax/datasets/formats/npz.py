@@ -1,4 +1,4 @@
-"""Archives of NumPy arrays, without Python objects or arrays that would fill the memory."""
+"""Archives of NumPy arrays, without Python objects."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def opened(path: Path) -> Iterator[Archive]:
 
 
 class Archive(Mapping[str, np.ndarray]):
-    """The arrays of a .npz file, none of which is extracted or unpickled."""
+    """The arrays of a .npz file."""
 
     def __init__(self, path: Path, archive: zipfile.ZipFile) -> None:
         self.path, self._archive = path, archive
@@ -81,7 +81,6 @@ class Archive(Mapping[str, np.ndarray]):
         return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
 
     def _header(self, key: str) -> tuple[tuple[int, ...], np.dtype[Any]]:
-        """Shape and type of an array, which must have the length that the archive says."""
         info = self._members[key]
         with text.guarded(self.path, KIND), self._archive.open(info) as member:
             version = np.lib.format.read_magic(member)

@@ -78,7 +78,7 @@ def written(observation: Any, following: Any) -> dict[str, np.ndarray]:
 def read(
     file: str, arrays: Mapping[str, Any], description: Any, total: int, stack: int
 ) -> tuple[Any, Any]:
-    """Observations and successors of the `total` rows of a file, as trees for `OfflineDataset`.
+    """Observations and successors of the `total` rows of a file.
 
     `description` is the metadata's `observation`, and `stack` a picture's number of frames. Raises
     `ValueError` if the arrays do not match the description.
@@ -161,9 +161,7 @@ def _read(
 def _array(
     file: str, arrays: Mapping[str, Any], key: str, shape: tuple[Any, ...], dtype: str
 ) -> np.ndarray:
-    """The array under a key, which must have this shape and dtype;
-    None in the shape is any number from 1 on.
-    """
+    """The array under a key; None in `shape` is any number from 1 on."""
     if key not in arrays:
         raise RefusedFileError(
             f"'{file}' has no '{shortened(key)}'; it has: {listed(arrays)}. Record it again."

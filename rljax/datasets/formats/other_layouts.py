@@ -1,4 +1,4 @@
-"""Files of other libraries whose arrays are not rows one below the other.
+"""Files of other libraries.
 
 Rollouts of HumanCompatibleAI/imitation hold `acts` [M, A], `rews` [M], `obs` [M + trajectories, O],
 `indices` [trajectories - 1] of `acts` where later ones begin, and `terminal` [trajectories].
@@ -26,9 +26,9 @@ IMITATION = ("acts", "obs", "indices", "terminal")
 
 
 def read(name: str, file: Mapping[str, Any]) -> tuple[Rows, list[str]] | None:
-    """All rows of a file in one of these layouts, and notes on what had to be assumed; or None.
+    """All rows of a file in one of these layouts, and notes on assumptions, or None.
 
-    `name` is the file's in messages. Raises `ValueError` for arrays that do not match.
+    Raises `ValueError` for arrays that do not match.
     """
     if all(key in file for key in IMITATION):
         return _imitation(name, file)
@@ -93,7 +93,7 @@ def _inside(name: str, group: Mapping[str, Any], key: str, hint: str = "") -> An
 
 
 def _joined(name: str, episodes: Sequence[tuple[dict[str, str], dict[str, Any], Any]]) -> Rows:
-    """The rows of episodes, each of which has keys and arrays by field, and terminal rows [T]."""
+    """The rows of episodes: keys and arrays by field, and terminal rows [T]."""
     stored = jax.tree.leaves([_leaves(x) for _, arrays, _ in episodes for x in arrays.values()])
     total = sum(text.nbytes_of(array.shape, array.dtype.itemsize) for array in stored)
     text.require_memory(name, "all episodes", total)  # links may name one array many times
@@ -128,11 +128,11 @@ def _leaves(array: Any) -> list[Any]:
 
 
 def _observed(array: Any, name: str, key: str) -> Any:
-    """Observations: of a group the vectors side by side or, with pictures among them, each part."""
+    """Observations: of a group the vectors side by side or, with pictures, each part."""
     if not hasattr(array, "keys"):
         return schema.observed(array, name, key)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of arrays that are flattened
+        warnings.simplefilter("ignore")
         parts = {x: schema.observed(array[x], name, f"{key}/{x}") for x in sorted(array)}
     if not parts:
         raise schema.is_group(name, key, parts)
@@ -166,7 +166,7 @@ def _imitation(name: str, file: Mapping[str, Any]) -> tuple[Rows, list[str]]:
     reward = schema.column(file["rews"], name, "rews", np.float32)
     observation = schema.vectors(file["obs"], name, "obs")
     terminal = schema.marks(file["terminal"], name, "terminal")
-    # A file of one trajectory has no numbers here, and NumPy stores nothing as float64.
+    # NumPy stores an empty list as float64.
     splits = schema.stored(file["indices"]).reshape(-1)
     total = len(action)
     numeric = splits.dtype.kind in "iuf"

@@ -1,7 +1,7 @@
 """Which arrays and facts a data set may hold.
 
-Rows of arrays hold at least one number. `ValueError`s name the wrong row or entry: `file` is the
-file's name in messages, and `key` that of the array. Axes: `M` rows of a file.
+In errors `file` is the file's name in messages, and `key` that of the array. Axes: `M` rows of a
+file.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from rljax.trust import RefusedFileError
 
 INT32 = np.iinfo(np.int32)
 SIGNALS = "signals/"  # before the name of a signal, in the key of its column
-LONGEST_NAME = 10_000  # characters of an environment's name and arguments
+LONGEST_NAME = 10_000  # characters
 DEEPEST = 8  # levels of spaces within spaces, and of groups within groups
 MOST_CHOICES = 100_000  # all choices of several discrete actions together
 MOST_STACK = 1_000  # frames in a picture
@@ -36,9 +36,9 @@ def stored(array: Any, dtype: Any = None) -> np.ndarray:
 
 
 def numbers(array: Any, file: str, key: str) -> Any:
-    """The array [M, ...], unchanged, if it holds numbers or truth values.
+    """The array [M, ...] of numbers or truth values.
 
-    Raises `ValueError` for a group of arrays, other types, a scalar, and empty rows.
+    Raises `ValueError` for all else, and for empty rows.
     """
     if hasattr(array, "keys"):
         raise is_group(file, key, array)
@@ -56,7 +56,7 @@ def numbers(array: Any, file: str, key: str) -> Any:
 
 
 def is_group(file: str, key: str, parts: Collection[str]) -> ValueError:
-    """The error for a group of arrays in the place of one."""
+    """The error for a group in place of an array."""
     return ValueError(
         f"'{file}': '{key}' is a group ({listed(parts) if len(parts) else 'empty'}), it must "
         "be one array. Put the group's arrays side by side: np.concatenate([...], axis=1)"
@@ -64,7 +64,7 @@ def is_group(file: str, key: str, parts: Collection[str]) -> ValueError:
 
 
 def require_length(file: str, key: str, length: int, reward: str, total: int) -> None:
-    """Raise `ValueError` unless the array `key` has as many rows as the rewards."""
+    """Raise `ValueError` for unequal lengths."""
     if length != total:
         raise ValueError(
             f"'{file}': '{key}' has {length} rows, '{reward}' has {total}. The file was cut or "
@@ -115,7 +115,7 @@ def column(array: Any, file: str, key: str, dtype: Any) -> np.ndarray:
 
 
 def marks(array: Any, file: str, key: str) -> np.ndarray:
-    """Marks of ends: bool [M] from truth values, 0 and 1 as [M] or [M, 1]."""
+    """Bool [M] from truth values, 0 and 1 as [M] or [M, 1]."""
     values = column(array, file, key, numbers(array, file, key).dtype)
     wrong = np.flatnonzero((values != 0) & (values != 1))
     for row in wrong[:1]:

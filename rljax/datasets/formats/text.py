@@ -1,4 +1,4 @@
-"""JSON and words from a file, and the errors for damaged files or files that stand for others."""
+"""Text from a file, and errors of damaged files."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ AGAIN = "An interrupted download looks like this: delete the file and load it ag
 
 @contextlib.contextmanager
 def guarded(path: Path, kind: str) -> Iterator[None]:
-    """Turn the errors that damaged bytes cause into one `RefusedFileError`."""
+    """Turn errors of damaged bytes into `RefusedFileError`."""
     try:
         yield
     except RefusedFileError:
@@ -34,7 +34,7 @@ def guarded(path: Path, kind: str) -> Iterator[None]:
 
 
 def broken(path: Path, kind: str, reason: str) -> RefusedFileError:
-    """The error for a file that is damaged or has another format."""
+    """The error for a damaged file."""
     return RefusedFileError(
         f"'{path.name}' ({path.stat().st_size:,} bytes) is not a whole {kind}: {reason}. {AGAIN}"
     )
@@ -61,8 +61,8 @@ def nbytes_of(shape: Iterable[int], itemsize: int) -> int:
 def parse_json(text: str | bytes, name: str) -> Any:
     """The value of a JSON text from the file called `name`.
 
-    Raises `ValueError` for other texts and repeated keys, and `RefusedFileError` if it is too long
-    or nested too deeply.
+    Raises `ValueError`, also for repeated keys, and `RefusedFileError` if it is too long or too
+    deep.
     """
     if len(text) > LONGEST:
         raise RefusedFileError(
@@ -122,12 +122,12 @@ def annexed(path: Path) -> str:
 
 
 def shortened(text: str, most: int = 300) -> str:
-    """At most `most` characters of a file's text, safe for a terminal."""
+    """At most `most` characters, safe for a terminal."""
     return printable(text, most=most)
 
 
 def listed(keys: Iterable[str]) -> str:
-    """Names from a file for a message, in alphabetical order, or "nothing"."""
+    """Sorted names for a message, or "nothing"."""
     names = sorted(keys)
     shown = ", ".join(shortened(name, 60) for name in names[:MOST_SHOWN])
     return (shown or "nothing") + f", ... ({len(names):,} in all)" * (len(names) > MOST_SHOWN)

@@ -1,4 +1,4 @@
-"""Arrays of a file that nothing reads: those to report, and those whose names are spelt wrongly."""
+"""Arrays of a file that nothing reads."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from typing import Any
 
 from rljax.datasets.formats import schema, text
 
-EXPECTED = ("metadata", "infos")  # never read in full: facts, and what a simulator reported
-SHORTEST = 6  # letters of a name: shorter ones are often one letter from other words
+EXPECTED = ("metadata", "infos")  # never read in full
+SHORTEST = 6  # letters of a name
 MOST = 1_000  # names in a dataset's provenance
 
 
@@ -16,8 +16,7 @@ def unread(name: str, file: Any, known: Iterable[Sequence[str]]) -> list[str]:
     """The arrays of `file` that have not been read, at most `MOST`.
 
     `known` are the names that would be read, those of one field together. Raises `ValueError` for
-    an array whose name is one letter from those of a field that the file lacks, or that is a part
-    of one: the field would be made up from others without a word.
+    an array whose name is one letter from those of a field that the file lacks, or a part of one.
     """
     others = [key for key in file.unread() if key.partition("/")[0] not in EXPECTED]
     missing = [alias for names in known if not any(key in file for key in names) for alias in names]
@@ -35,7 +34,6 @@ def unread(name: str, file: Any, known: Iterable[Sequence[str]]) -> list[str]:
 
 
 def _differ(name: str, other: str) -> bool:
-    """Whether one letter is another one, missing, or too many."""
     same = 0
     while name[same : same + 1] == other[same : same + 1] != "":
         same += 1

@@ -38,13 +38,11 @@ def load(
         strict: whether D4RL's files give D4RL's own arrays.
         action_bounds: low and high of the actions, each a number or one per dimension, for files by
             path and Minari's data without bounds. By default the file's, or else -1 and 1.
-        progress: called while downloading with the file's name, the bytes so far and in all; by
-            default a bar.
+        progress: as `download.Progress`; by default a bar.
 
     Raises:
-        ValueError: an unknown name; a missing file that cannot be downloaded; a file that is cut
-            or empty, lacks an array, has arrays of unequal lengths, values that are not finite, or
-            actions beyond their bounds by more than 1e-3 half ranges.
+        ValueError: an unknown name, a missing or faulty file, or actions beyond their bounds by
+            more than 1e-3 half ranges.
     """
     name = str(name)
     if _is_id(name):
@@ -94,10 +92,7 @@ def environment(name: str) -> str | None:
 
 
 def identity(data: str) -> str | None:
-    """The id of the published dataset that `data`, an id or a path, stands for; None for others.
-
-    No rows are read: file names, NAME.json or metadata tell.
-    """
+    """The id of the published dataset that `data`, an id or a path, stands for; None for others."""
     if _is_id(data):
         return data
     path = _located(data)
@@ -115,7 +110,7 @@ def identity(data: str) -> str | None:
 
 
 def aliases(data: str) -> tuple[str, ...]:
-    """The `identity` of `data` as a tuple, after D4RL's id of the same dataset, if any."""
+    """D4RL's id of the same dataset, if any, and the `identity` of `data`."""
     name = identity(data)
     if name is None:
         return ()

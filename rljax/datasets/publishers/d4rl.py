@@ -11,11 +11,10 @@ mostly `timeouts` [M], and, of the locomotion sets v1 and v2, `next_observations
 
 `read` keeps these rows, and differs in s' alone:
 
-- `next_observations` are s' where the file stores them. They differ from the next row at terminals,
-  and where a trajectory was cut without a mark.
+- `next_observations` are s' where the file stores them.
 - Elsewhere a terminal row's s' is its own observation.
 
-d4rl.csv holds the references of [1, d4rl/infos.py].
+d4rl.csv is of [1, d4rl/infos.py].
 
 [1] Fu et al., arXiv:2004.07219; Farama-Foundation/D4RL at 89141a6.
 """
@@ -43,7 +42,7 @@ URL = "http://rail.eecs.berkeley.edu/datasets/offline_rl/"
 OPTIONAL = [("timeouts",), ("next_observations",)]
 REQUIRED = ("observations", "actions", "rewards", "terminals")
 
-# Current environments with D4RL's observations, actions and rewards; others observe other things.
+# Current environments with D4RL's observations, actions and rewards.
 ENVIRONMENTS = {
     "halfcheetah": "HalfCheetah-v5",
     "hopper": "Hopper-v5",
@@ -116,7 +115,7 @@ def reference(environment: str) -> tuple[float, float] | None:
 def load(
     name: str, *, clip_actions: bool = False, strict: bool = False, **search: Any
 ) -> OfflineDataset:
-    """The dataset called `name`. `search` are other arguments of `rljax.datasets.load`."""
+    """The dataset called `name`."""
     entry = entries().get(name.removeprefix("d4rl/"))
     if entry is None:
         raise base.unknown(name, "D4RL", names())
@@ -138,12 +137,11 @@ def read(
 
     Args:
         name: of the dataset; the path by default.
-        entry: environment, references and time limit; by default `of_file(path)`.
+        entry: by default `of_file(path)`.
         clip_actions: whether actions beyond [-1, 1], the bounds of all D4RL tasks, are clipped.
         strict: whether s' is always the next row's observation.
 
-    Raises `ValueError` as `rljax.datasets.load`, and for a file with neither `timeouts` nor a known
-    time limit.
+    Raises `ValueError` as `rljax.datasets.load`, and where no time limit is known.
     """
     path = Path(path)
     entry = entry or of_file(path)
@@ -220,8 +218,8 @@ def read(
 def time_limits(terminated: np.ndarray, limit: int) -> np.ndarray:
     """[M] bool: the rows that D4RL treats as timed out in a file without `timeouts`.
 
-    It times out where its count is `limit - 1`. The count begins at 0 in the file's first row and
-    after a timed-out row, but at 1 after a terminal row.
+    It times out at `limit - 1`. The count begins at 0 in the file's first row and after a timed-out
+    row, but at 1 after a terminal row.
     """
     ends = np.flatnonzero(terminated)
     starts = np.append(0, ends + 1)

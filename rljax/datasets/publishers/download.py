@@ -23,7 +23,7 @@ from rljax.datasets.formats.fingerprints import digest, fingerprint
 
 Progress = Callable[[str, int, int | None], None]  # file name, bytes so far, bytes in all or None
 BLOCK = 1 << 20  # bytes
-ATTEMPTS = 3  # consecutive connections that may break without receiving any data
+ATTEMPTS = 3  # broken connections without data in a row
 
 
 def root(folder: Path | None = None) -> Path:
@@ -44,11 +44,9 @@ def find(
 ) -> Path:
     """The path of `file`, a name or a path below the folder of its `family` ("d4rl", ...).
 
-    It is searched in `root(folder)/family`, `root(folder)` and the folders `others` of the family's
-    own library, and else fetched from `url`, if `download`.
+    `others` are folders of the family's own library.
 
-    Raises `ValueError` if the file is missing and cannot be downloaded, or if its length has
-    changed since the download.
+    Raises `ValueError` for a missing file, or a changed length.
     """
     home = root(folder) / family
     for candidate in (home / file, root(folder) / file, *(Path(other) / file for other in others)):
@@ -72,10 +70,9 @@ def fetch(
 ) -> Path:
     """Download `url` to `path`, continuing a `path.part` of an earlier attempt.
 
-    `progress` is a bar by default, if standard error is a terminal. Raises `OSError` for errors of
-    the network or the server, and if the connection breaks three times in a row without any data;
-    the data so far are kept. Raises `ValueError` and removes the file if its checksum is not
-    `checksum` ("md5:..." or "sha256:...").
+    Raises `OSError` for errors of the network or the server, and repeatedly broken connections; the
+    data so far are kept. Raises `ValueError` and removes the file if its checksum is not `checksum`
+    ("md5:..." or "sha256:...").
     """
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -148,10 +145,7 @@ def known(path: Path) -> dict[str, Any]:
 
 
 def _receive(url: str, part: Path, name: str, progress: Progress) -> None:
-    """Append the rest of `url` to `part`.
-
-    Raises `OSError` if the connection ends too early.
-    """
+    """Append the rest of `url` to `part`."""
 
     def requested(**headers: str) -> Any:
         request = urllib.request.Request(url, headers={"User-Agent": "rljax", **headers})
@@ -162,10 +156,10 @@ def _receive(url: str, part: Path, name: str, progress: Progress) -> None:
         response = requested(Range=f"bytes={have}-") if have else requested()
     except urllib.error.HTTPError as error:
         if error.code == 416 and _total(error.headers.get("Content-Range")) == have:
-            return  # nothing is missing
+            return
         if error.code != 416:
             raise
-        part.unlink()  # it belongs to another file, or is longer than the server's file
+        part.unlink()  # of another file, or too long
         response = requested()
     with response:
         resumed = response.status == 206
@@ -213,7 +207,6 @@ def _reason(error: BaseException) -> str:
 
 
 def _short(path: Path) -> str:
-    """A path for a message, with ~ for the user's home."""
     home = Path.home()
     return f"~/{path.relative_to(home).as_posix()}" if path.is_relative_to(home) else str(path)
 

@@ -40,7 +40,7 @@ POINTMAZE = ("open", "umaze", "medium", "large")
 
 
 def names() -> list[str]:
-    """Ids on Minari's server, which may have more by now."""
+    """Ids on Minari's server."""
     adroit = [f"D4RL/{task}/{kind}-v2" for task in ADROIT for kind in ("human", "cloned", "expert")]
     maze = [f"D4RL/antmaze/{kind}-v1" for kind in ANTMAZE]
     point = [f"D4RL/pointmaze/{kind}{dense}-v2" for kind in POINTMAZE for dense in ("", "-dense")]
@@ -53,7 +53,7 @@ def names() -> list[str]:
 def load(
     name: str, *, clip_actions: bool = False, action_bounds: Any = None, **search: Any
 ) -> OfflineDataset:
-    """The dataset called `name`. `search` are other arguments of `rljax.datasets.load`.
+    """The dataset called `name`.
 
     Ids that `names` does not list are searched in local folders only.
     """
@@ -81,17 +81,17 @@ def environment(name: str) -> str | None:
         path = files.find("minari", f"{_identity(name)}/{METADATA}", others=[library()])
         recording, evaluation = _specs(_metadata(path.parents[1]))
         return environments.named(evaluation or recording)
-    except ValueError:  # `load` reports what is wrong
+    except ValueError:  # reported by `load`
         return None
 
 
 def read(
     folder: Path, name: str | None = None, *, clip_actions: bool = False, action_bounds: Any = None
 ) -> OfflineDataset:
-    """The dataset in `folder`, which holds `data/metadata.json` and `data/main_data.hdf5`.
+    """The dataset in `folder`.
 
-    Raises `ValueError` for an incomplete folder, encoded images, spaces that agents cannot see, and
-    as `rljax.datasets.load`.
+    Raises `ValueError` for encoded images, spaces that agents cannot see, and as
+    `rljax.datasets.load`.
     """
     folder = Path(folder)
     metadata = _metadata(folder)
@@ -159,7 +159,7 @@ def _identity(name: str) -> str:
 
 
 def _rows(name: str, file: Any, observation_space: Any, action_space: Any) -> Rows:
-    """All episodes in the order of their numbers, read into preallocated arrays."""
+    """All episodes by number."""
     numbered = (key for key in file if re.fullmatch(r"episode_[0-9]{1,18}", key))
     episodes = sorted(numbered, key=lambda key: int(key[8:]))
     if not episodes:
@@ -232,7 +232,7 @@ def _rows(name: str, file: Any, observation_space: Any, action_space: Any) -> Ro
 
 
 class ObservationArray:
-    """An array of the observations of all episodes, filled episode by episode.
+    """The observations of all episodes.
 
     Large pictures are stored once.
     """
@@ -240,7 +240,6 @@ class ObservationArray:
     def __init__(self, example: np.ndarray, total: int, episodes: int) -> None:
         self.shape, self._dtype = example.shape[1:], example.dtype
         self.once = frames.is_stored_once(self.shape, self._dtype)
-        # An episode has one observation more than rows.
         self._sizes = [total + episodes] if self.once else [total, total]
         self.nbytes = text.nbytes_of((sum(self._sizes), *self.shape), example.itemsize)
         self._index = np.empty(total if self.once else 0, np.int32)

@@ -1,7 +1,7 @@
 """The environments of Minari's datasets; docs/datasets.md has the rules.
 
-A file must not run code. Of the modules that metadata name, only those in `PACKAGES` are imported,
-and only arguments that cannot be paths are used (`rljax.trust.unsafe_argument`).
+Of the modules that metadata name, only those in `PACKAGES` are imported, and only arguments that
+cannot be paths are used (`rljax.trust.unsafe_argument`).
 """
 
 from __future__ import annotations
@@ -32,8 +32,7 @@ RENAMED = {"pointmaze": "maze2d"}  # Minari's name of a task -> D4RL's
 
 
 def named(spec: dict[str, Any]) -> str | None:
-    """The name of the environment with this specification, with package and arguments; None without
-    an id.
+    """The environment with this specification; None without an id.
 
     Raises `ValueError` if rljax cannot make this very environment.
     """
@@ -77,7 +76,7 @@ def limit(
     """The time limit of evaluation, in environment steps, from two specifications.
 
     Without one in `evaluation`, it is D4RL's for data of a hand, or else the registered one; None
-    for environments that are not registered yet, which apply their own.
+    for environments that are not registered yet.
     """
     time_limit = steps(evaluation)
     if time_limit is not None:
@@ -132,7 +131,6 @@ def registered(env: str | None) -> Any:
 
 
 def _registration(identity: Any) -> Any:
-    """Gymnasium's registration of an environment, without an import, or None."""
     import gymnasium
 
     return gymnasium.registry.get(str(identity))

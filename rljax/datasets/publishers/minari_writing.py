@@ -17,7 +17,6 @@ from rljax.datasets.publishers import minari
 from rljax.datasets.publishers import minari_environments as environments
 from rljax.datasets.tools.check import not_following
 
-# They register environments of published data.
 PACKAGES = ("gymnasium_robotics", "ogbench", "rljax.envs.host.robots.neorl2")
 
 
@@ -28,15 +27,13 @@ def write_minari(
     env: str | None = None,
     **metadata: Any,
 ) -> Path:
-    """Write `dataset` as the Minari dataset `identity`, such as "hopper/medium-v0", to Minari's
-    folder of datasets, and return its own.
+    """Write `dataset` as the Minari dataset `identity`, and return its folder.
 
-    `env` names the environment in place of the data set. `metadata` are other arguments of Minari's
-    `create_dataset_from_buffers`, such as `author`.
+    `metadata` are other arguments of Minari's `create_dataset_from_buffers`.
 
-    Raises `ValueError` if the package is missing, if `identity` is taken, if a successor within an
-    episode is not the next observation (Minari stores each once), and, without `env`, if the data
-    set's environment is of an unknown module, which would be imported.
+    Raises `ValueError` if `identity` is taken, if a successor within an episode is not the next
+    observation (Minari stores each once), and, without `env`, for an environment of an unknown
+    module.
     """
     module = (dataset.env or "").rpartition(":")[0]
     if env is None and module not in ("", *PACKAGES):
@@ -93,7 +90,7 @@ def write_minari(
 
     episodes = zip(dataset.episode_starts, dataset.episode_lengths, strict=True)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # about optional arguments
+        warnings.simplefilter("ignore")
         written = package.create_dataset_from_buffers(
             identity,
             [episode(index, *rows) for index, rows in enumerate(episodes)],

@@ -1,8 +1,7 @@
 """NeoRL-2's datasets of near-real tasks.
 
 A file holds `obs` [M, O], `action` [M, A], `next_obs` [M, O], `reward` [M], `done` [M] and
-`truncated` [M]. "neorl2/Pipeline-v0" is the training split, "neorl2/Pipeline-v0-val" the validation
-split. References, limits and checksums are the package's (0.0.1) [1, envs/info.py].
+`truncated` [M]. References, limits and checksums are the package's (0.0.1) [1, envs/info.py].
 
 [1] Gao et al., arXiv:2503.19267; polixir/NeoRL2.
 """
@@ -97,7 +96,7 @@ def environment(name: str) -> str | None:
 
 
 def load(name: str, *, clip_actions: bool = False, **search: Any) -> OfflineDataset:
-    """The dataset called `name`. `search` are other arguments of `rljax.datasets.load`.
+    """The dataset called `name`.
 
     The "-v0" of a name may be left out.
     """

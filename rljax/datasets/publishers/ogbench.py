@@ -2,7 +2,7 @@
 
 A file holds `observations` [M, O], `actions` [M, A], `terminals` [M] and perhaps the simulator's
 `qpos` [M, ...] and `button_states` [M, buttons]. Terminals mark a trajectory's last observation,
-which is no transition and is dropped; the row before becomes `truncated`.
+which is dropped; the row before becomes `truncated`.
 
 Without a task all rewards are 0, and no row is terminal. Those of a task depend on the state in
 which the action is taken (since ogbench 1.2.0):
@@ -45,7 +45,7 @@ NEAR = 0.04  # metres from a goal
 # Of Transition's fields.
 KEYS = ("observations", "actions", "rewards", "terminals", "terminals", "observations")
 
-# The kinds of data that were published for each environment.
+# Kinds of data.
 KINDS = {
     "antmaze": ("navigate", "stitch", "explore"),
     **dict.fromkeys(("pointmaze", "humanoidmaze", "antsoccer"), ("navigate", "stitch")),
@@ -86,13 +86,13 @@ class Name:
 
     @property
     def env(self) -> str:
-        """The Gymnasium environment that scores policies, with goals for data without a task."""
+        """The environment that scores policies, with goals for data without a task."""
         task = "" if self.task is None else "-singletask"
         return f"ogbench:{self.shown}{task}{f'-task{self.task}' if self.task else ''}-v0"
 
     @property
     def number(self) -> int | None:
-        """The number of the task, also of the default one."""
+        """The task's number."""
         return tasks()[self.environment]["default"] if self.task == 0 else self.task
 
 
@@ -114,7 +114,7 @@ def names() -> list[str]:
 
 
 def load(name: str, *, clip_actions: bool = False, **search: Any) -> OfflineDataset:
-    """The dataset called `name`. `search` are other arguments of `rljax.datasets.load`."""
+    """The dataset called `name`."""
     parts = parse(name)
     library, url = Path.home() / ".ogbench" / "data", f"{URL}/{parts.file}"
     path = files.find("ogbench", parts.file, others=[library], url=url, **search)
@@ -150,7 +150,7 @@ def parse(name: str) -> Name:
 def read(path: Path, name: str, parts: Name, *, clip_actions: bool = False) -> OfflineDataset:
     """The dataset in the .npz file `path`, relabelled if `parts` names a task.
 
-    Raises `ValueError` as `rljax.datasets.load`, also for missing arrays of relabelling.
+    Raises `ValueError` as `rljax.datasets.load`.
     """
     path = Path(path)
     relabels = parts.task is not None
@@ -179,10 +179,9 @@ def read(path: Path, name: str, parts: Name, *, clip_actions: bool = False) -> O
         )
     rows.check_lengths()
     recorded = files.known(path).get("recorded")
-    keep = ~np.append(ends[:-1], True)  # the last row of the file is no transition, marked or not
+    keep = ~np.append(ends[:-1], True)  # no transition, marked or not
     rows.dropped["last observation of a trajectory"] = int((~keep).sum())
     rows.truncated = np.zeros_like(ends)
-    # The next row is the true successor of a kept row, also after a goal was reached.
     return assembly.assemble(
         name,
         assembly.successors(rows, keep, leak=True),
@@ -194,7 +193,7 @@ def read(path: Path, name: str, parts: Name, *, clip_actions: bool = False) -> O
             "reader": "ogbench",
             "files": [fingerprint(path)],
             "url": None if recorded else files.source(path) or f"{URL}/{parts.file}",
-            "recorded": recorded,  # by `rljax data record`, with which settings
+            "recorded": recorded,
             "id": f"{parts.shown}-{parts.kind}-v0",
             "task": parts.number,
             "split": parts.split,

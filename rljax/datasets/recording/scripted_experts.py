@@ -90,20 +90,18 @@ def record(
 ) -> Path:
     """Record a dataset such as "ogbench/cube-single-play-v0" to the .npz file `path`; return it.
 
-    It holds the arrays of `Collector.trajectory` in turn. The folder `path.parts` keeps finished
-    ones until the end, so that the same call continues after an interruption.
+    The folder `path.parts` keeps finished trajectories until the end: the same call continues.
 
     Args:
-        path: by default where `rljax.datasets.load` finds the published file.
-        steps: transitions, rounded up to whole trajectories; by default as many as were published.
+        path: by default that of the published file.
+        steps: transitions, rounded up to whole trajectories.
         seed: with their number, determines trajectories.
         processes: how many record in parallel.
         length: transitions of a trajectory.
-        progress: called with the trajectories so far and in all; by default a bar or lines.
+        progress: called with the trajectories so far and in all.
 
     Raises:
-        ValueError: a name without an oracle, a missing package, an existing file, another suffix,
-            numbers below 1, or parts that were recorded with other settings.
+        ValueError: a name without an oracle, an existing file, or parts with other settings.
     """
     if steps is not None and steps < 1:
         raise ValueError(f"--steps is {steps}, it must be at least 1.")
@@ -161,7 +159,7 @@ class Collector:
         `terminals` [M] bool, and perhaps `button_states` [M, buttons] int64.
         """
         seed, oracle_seed, own_seed = self.task.seeds(number)
-        before = np.random.get_state()  # the oracles draw from NumPy's global generator
+        before = np.random.get_state()  # read by the oracles
         np.random.seed(oracle_seed)
         generator = np.random.default_rng(own_seed)
         try:
@@ -254,7 +252,6 @@ def _out_of_view(qpos: np.ndarray) -> bool:
 
 
 def _continue(folder: Path, settings: dict[str, Any]) -> None:
-    """Create `folder`, or require that its trajectories were recorded with `settings`."""
     note = folder / "settings.json"
     if not note.is_file():
         with atomic(note) as temporary:
@@ -271,7 +268,6 @@ def _continue(folder: Path, settings: dict[str, Any]) -> None:
 def _collect(
     task: RecordingTask, pieces: list[Path], processes: int, progress: Progress | None
 ) -> None:
-    """Record the trajectories whose files among `pieces` are missing."""
     missing = [number for number, piece in enumerate(pieces) if not piece.is_file()]
     done, total = len(pieces) - len(missing), len(pieces)
     with contextlib.ExitStack() as stack:
@@ -302,11 +298,11 @@ def _write(task: RecordingTask, number: int, piece: Path) -> None:
 
 @functools.lru_cache(maxsize=1)
 def _collector(task: RecordingTask) -> Collector:
-    return Collector(task)  # once per process, as it takes seconds
+    return Collector(task)  # it takes seconds
 
 
 def _ignore_interrupts() -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the main process handles them
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 def _joined(pieces: list[Path]) -> dict[str, np.ndarray]:
@@ -320,7 +316,6 @@ def _joined(pieces: list[Path]) -> dict[str, np.ndarray]:
 
 @contextlib.contextmanager
 def _shown(task: RecordingTask) -> Iterator[Progress]:
-    """A bar on standard error; without a terminal, lines after each twentieth."""
     from rich import progress
     from rich.console import Console
 

@@ -33,7 +33,7 @@ ERRORS = (
 
 @dataclasses.dataclass(frozen=True)
 class Finding:
-    """One kind of fault, with all of its occurrences."""
+    """One kind of fault."""
 
     name: str  # for example "not_finite"
     count: int  # of rows, dimensions or episodes: see `where`
@@ -43,7 +43,7 @@ class Finding:
 
     @property
     def severity(self) -> Literal["error", "warning"]:
-        """Whether it spoils learning ("error"), or may be intended ("warning")."""
+        """An "error" spoils learning; a "warning" may be intended."""
         return "error" if self.name in ERRORS else "warning"
 
     def __str__(self) -> str:
@@ -51,7 +51,7 @@ class Finding:
 
 
 def check(dataset: OfflineDataset) -> list[Finding]:
-    """All faults of a dataset, errors first. docs/datasets.md lists them."""
+    """All faults of a dataset, errors first."""
     findings = [finding for rule in RULES for finding in rule(dataset)]
     return sorted(findings, key=lambda finding: finding.severity != "error")
 
@@ -182,7 +182,7 @@ def not_following(dataset: OfflineDataset, tolerance: float = 1e-5) -> np.ndarra
     both = dataset.transitions.observation, dataset.transitions.next_observation
     for observation, successor in zip(*map(frames.columns, both), strict=True):
         rows = inside
-        if frames.is_frames(observation):  # the same picture needs no comparison
+        if frames.is_frames(observation):
             rows = inside[(successor.index[inside] != observation.index[inside + 1]).any(axis=1)]
         size = max(1, min(BLOCK, BLOCK_BYTES // max(1, math.prod(observation.shape[1:]))))
         for start in range(0, len(rows), size):
@@ -238,13 +238,11 @@ def _rewards(dataset: OfflineDataset) -> Iterator[Finding]:
 
 def _observations(dataset: OfflineDataset) -> Iterator[Finding]:
     for name, column in columns(dataset.transitions, "observation"):
-        # Pictures and masks are constant in many places.
         if column.dtype == np.float32 and column.ndim == 2:
             yield from _dimensions(dataset, column, name.removeprefix("observation"))
 
 
 def _dimensions(dataset: OfflineDataset, observation: np.ndarray, part: str) -> Iterator[Finding]:
-    """Constant and large dimensions of vectors [N, O], which are the `part` of an observation."""
     low, high = observation.min(axis=0), observation.max(axis=0)
     with np.errstate(invalid="ignore"):
         largest = np.maximum(np.abs(low), np.abs(high))
@@ -335,7 +333,6 @@ def _notes(dataset: OfflineDataset) -> Iterator[Finding]:
 
 
 def _left_out(dataset: OfflineDataset) -> Iterator[Finding]:
-    """Arrays and rows of the file that the data set lacks."""
     others = dataset.provenance.get("unread", ())
     if others:
         yield Finding(
@@ -400,7 +397,6 @@ def _words(array: Any) -> Iterator[np.ndarray]:
 
 
 def _where(dataset: OfflineDataset, holds: Any) -> np.ndarray:
-    """The rows for which `holds(rows)` is true, computed in blocks."""
     blocks = [slice(start, start + BLOCK) for start in range(0, dataset.num, BLOCK)]
     return np.concatenate([np.flatnonzero(holds(block)) + block.start for block in blocks])
 

@@ -36,7 +36,7 @@ ROWS = 2_048  # attacked in one call
 class Attacker:
     """One learner of a run; `rljax.runs.policies.attackers.load_attacker` makes it."""
 
-    module: Any  # takes observations as the data have them
+    module: Any
     state: Any
     config: Any
     spec: EnvSpec
@@ -56,13 +56,11 @@ def corrupt(
 ) -> OfflineDataset:
     """A copy of the data set with elements corrupted in part of the rows.
 
-    docs/datasets.md says how each element changes. A row is corrupted where U(0, 1) < `rate`, drawn
-    anew for each element; later attacks see earlier elements corrupted. z starts at 2 scale std
-    (U(0, 1) - 1/2), and Adam is reset after every step. Masks and random noise, but not the first
-    z, equal those of [2] bit for bit.
+    A row is corrupted where U(0, 1) < `rate`, drawn anew for each element; later attacks see
+    earlier elements corrupted. z starts at 2 scale std (U(0, 1) - 1/2), and Adam is reset after
+    every step. Masks and random noise, but not the first z, equal those of [2] bit for bit.
 
-    Raises `ValueError` for an unknown element, a rate outside [0, 1], a negative scale, a missing
-    attacker, and one without values of actions or with other dimensions.
+    Raises `ValueError` for wrong arguments, and an attacker that is missing or does not fit.
     """
     elements = _elements(what)
     if how not in ("random", "adversarial"):
@@ -87,7 +85,7 @@ def corrupt(
     if attacks:
         _require_fit(attacker, dataset)
 
-    generator = np.random.RandomState(seed)  # the same generator as in [2]
+    generator = np.random.RandomState(seed)  # as in [2]
     settings = {"how": how, "rate": rate, "scale": scale, "seed": seed}
     transitions, notes = dataset.transitions, []
     for element in elements:

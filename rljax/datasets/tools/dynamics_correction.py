@@ -40,9 +40,8 @@ def correct(
 ) -> OfflineDataset:
     """The corrected rows of `source`, called `name`.
 
-    `reward_limit` is c in standard deviations of the target's rewards. `provenance["correction"]`
-    holds the share of corrected rows, and the models' errors on held-out rows. Raises `ValueError`
-    for data of other spaces, pictures, discrete actions, and too few rows.
+    `reward_limit` is c in standard deviations of the target's rewards. Raises `ValueError` for data
+    of other spaces, pictures, discrete actions, and too few rows.
     """
     if any(not data.is_plain or data.discrete for data in (source, target)):
         raise ValueError(
@@ -87,7 +86,6 @@ def correct(
 def _corrected(
     source: OfflineDataset, models: tuple[regression.Model, ...], limit: float
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Actions [N, A] and rewards [N], and the mask [N] of corrected rows."""
     correct = jax.jit(jax.vmap(_row, in_axes=(None, None, 0, 0, 0, 0)))
     rows, pieces = source.transitions, []
     columns = [

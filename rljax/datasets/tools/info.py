@@ -15,10 +15,9 @@ COLOUR = "#0072B2"  # Okabe and Ito's blue
 
 
 def describe(dataset: OfflineDataset) -> dict[str, Any]:
-    """A summary of a dataset that can be written as JSON.
+    """A summary, which JSON can hold.
 
-    It has `mean`, `std`, `min`, `median` and `max` of rewards and, over complete episodes, of
-    returns, lengths (steps), and any normalised scores and sums of signals.
+    Returns, lengths, scores and sums of signals are those of complete episodes.
     """
     returns, transitions = dataset.returns(), dataset.transitions
     described: dict[str, Any] = {
@@ -98,10 +97,10 @@ def _histogram(
 ) -> None:
     low, high = float(values.min()), float(values.max())
     bins: Any = min(50, max(10, int(np.sqrt(len(values)) * 2)))
-    if low == high:  # one bar, with space on both sides
+    if low == high:
         margin = max(1.0, 0.1 * abs(low))
         bins = np.linspace(low - margin, high + margin, 12)
-    elif whole:  # bins begin halfway between two numbers
+    elif whole:
         width = max(1, int(np.ceil((high - low + 1) / bins)))
         bins = np.arange(low - 0.5, high + width + 0.5, width)
     counts, *_ = panel.hist(values, bins=bins, color=COLOUR, alpha=0.85)
@@ -113,7 +112,7 @@ def _histogram(
         )
     panel.set_xlabel(label)
     panel.set_ylabel("Episodes")
-    panel.set_ylim(0, 1.25 * counts.max())  # the legend stands above the bars
+    panel.set_ylim(0, 1.25 * counts.max())
     panel.ticklabel_format(axis="x", useOffset=False)
     panel.yaxis.get_major_locator().set_params(integer=True)
     panel.spines[["top", "right"]].set_visible(False)

@@ -44,7 +44,7 @@ def reward_transform(name: RewardTransform, dataset: OfflineDataset) -> tuple[fl
     """`(scale, shift)` of the transform called `name`.
 
     "return_range" uses `iql_returns`. "standardise" divides by N - 1 in the deviation. Raises
-    `ValueError` for an unknown name, and if all returns or rewards are equal.
+    `ValueError` for an unknown name, and for equal returns or rewards.
     """
     if name in CONSTANT:
         return CONSTANT[name]
@@ -77,8 +77,8 @@ def iql_returns(dataset: OfflineDataset) -> np.ndarray:
     """[trajectories] float64: undiscounted returns of the trajectories as IQL's code splits them.
 
     A trajectory ends at a terminal row, at a row whose successor is further than 1e-6 from the next
-    row's observation, and at the last row [3, dataset_utils.py]. The data's own marks count instead
-    where observations are not vectors, and in corrupted observations or successors.
+    row's observation, and at the last row [3, dataset_utils.py]. The data's own marks count where
+    observations are not vectors or corrupted.
     """
     transitions, starts = dataset.transitions, dataset.episode_starts
     corrupted = {note["what"] for note in dataset.provenance.get("corruptions") or ()}
@@ -126,7 +126,7 @@ def row_weights(
     (Improbable-AI/harness-offline-rl). "top": equal on the rows that `top_fraction` keeps with
     `share`, else 0.
 
-    Raises `ValueError` if there is only one trajectory, or if all have the same score.
+    Raises `ValueError` if all have the same score.
     """
     starts, lengths = dataset.episode_starts, dataset.episode_lengths
     if len(starts) < 2:
@@ -152,7 +152,7 @@ def row_weights(
 
 
 def effective_sizes(dataset: OfflineDataset, probability: np.ndarray) -> dict[str, float]:
-    """The numbers of rows and of trajectories, and of equally weighted ones that each is worth."""
+    """The numbers of rows and of trajectories, and those of equal weight that they are worth."""
     trajectories = np.add.reduceat(probability, dataset.episode_starts)
     return {
         "rows": dataset.num,
@@ -243,8 +243,8 @@ def require_labels(dataset: OfflineDataset, labels: Sequence[str], agent: str) -
 def subset(dataset: OfflineDataset, rows: Any, why: str = "chosen rows") -> OfflineDataset:
     """The dataset of some rows, given as a mask [N] bool or as rising indices.
 
-    A trajectory is cut where the row after a kept one is left out. Raises `ValueError` if no row is
-    left, or if indices do not rise or are out of range.
+    A trajectory is cut where the next row is left out. Raises `ValueError` for no rows, or wrong
+    indices.
     """
     rows = np.asarray(rows)
     if rows.dtype == np.bool_ and rows.shape == (dataset.num,):
@@ -274,7 +274,7 @@ def subset(dataset: OfflineDataset, rows: Any, why: str = "chosen rows") -> Offl
 
 
 def require_equal(one: OfflineDataset, other: OfflineDataset) -> None:
-    """Raise `ValueError` with the reasons why two datasets cannot be joined."""
+    """Raise `ValueError` if two datasets cannot be joined."""
     reasons = _differences(one, other)
     if reasons:
         raise ValueError(f"'{one.name}' and '{other.name}' differ: {'; '.join(reasons)}.")
@@ -317,6 +317,5 @@ def _differences(one: OfflineDataset, other: OfflineDataset) -> list[str]:
 
 
 def _words(bounds: Any) -> str:
-    """Bounds of actions, such as "[-1, 1] x [0, 2]"; "[-1, 1]" if dimensions are equal."""
     pairs = [f"[{low:g}, {high:g}]" for low, high in zip(*bounds, strict=True)]
     return pairs[0] if len(set(pairs)) == 1 else " x ".join(pairs)

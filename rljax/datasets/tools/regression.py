@@ -70,7 +70,7 @@ class Fitted(NamedTuple):
     """A model, and its root mean squared error on held-out rows."""
 
     model: Model
-    error: float  # in standard deviations of the outputs: 1 is no better than the mean
+    error: float  # in standard deviations of the outputs
 
 
 def fit(inputs: np.ndarray, outputs: np.ndarray, settings: RegressionSettings, seed: int) -> Fitted:
@@ -111,7 +111,7 @@ def _learn(
     updates: int,
     batch_size: int,
 ) -> tuple[networks.Network, Array]:
-    """The network of `EVALUATIONS` times `updates` updates that is best on the held-out rows."""
+    """The best network on the held-out rows."""
     adam = optax.adam(optax.linear_schedule(1.0, 0.0, updates * EVALUATIONS))
 
     def loss(network: Any, x: Array, y: Array) -> Array:

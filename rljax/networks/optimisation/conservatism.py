@@ -76,7 +76,7 @@ class Candidates(NamedTuple):
 
 
 def candidates(policy: Any, key: Array, number: int) -> Candidates:
-    """Draw 1 + N actions in each state of `policy`, over s and then s' [2 B], and N uniform."""
+    """Draw 1 + N actions in each state of `policy`, of s and then s' [2 B], and N uniform."""
     key_policy, key_uniform = jax.random.split(key)
     samples = policy.sample_and_log_prob(seed=key_policy, sample_shape=1 + number)
     (action, next_action), (log_prob, next_log_prob) = (jnp.split(x, 2, axis=1) for x in samples)

@@ -1,4 +1,4 @@
-"""Target networks: copies of networks, which follow them slowly."""
+"""Target networks."""
 
 from __future__ import annotations
 

@@ -122,7 +122,7 @@ def optimiser(
 
 
 def restart(state: Any) -> Any:
-    """A pytree in which all traces are 0: their episode was lost."""
+    """A pytree in which all traces are 0."""
     return zeroed(state, (ObGDState, AdaptiveObGDState), "trace")
 
 

@@ -1,4 +1,4 @@
-"""Parameters together with the state of the optimiser that moves them."""
+"""Parameters with their optimiser's state."""
 
 from __future__ import annotations
 

@@ -43,7 +43,7 @@ class GTrXL(Module):
         begins = jax.lax.cummax(jnp.where(first, time.reshape(-1, *leading), -memory["known"]))
         # Each query sees steps up to `last`.
         last, since, after = time, begins, jnp.zeros(steps, jnp.int32)
-        if successor is not None:  # more queries, a step after `last`
+        if successor is not None:  # a step after `last`
             tokens = jnp.concatenate([tokens, project(successor)])
             last, since = jnp.concatenate([time, time]), jnp.concatenate([begins, begins])
             after = jnp.concatenate([after, after + 1])
@@ -52,7 +52,7 @@ class GTrXL(Module):
         near = (keys <= last[:, None]) & (distance <= length)
         near = near.reshape(*near.shape, *leading)
         allowed = near & (keys.reshape(-1, *leading) >= since[:, None])
-        if successor is not None:  # a successor also sees itself
+        if successor is not None:
             shape = (2 * steps, steps)
             itself = jnp.arange(2 * steps)[:, None] - steps == time
             itself = jnp.broadcast_to(itself.reshape(*shape, *leading), shape + allowed.shape[2:])

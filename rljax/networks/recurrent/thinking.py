@@ -52,7 +52,7 @@ def think(step: Callable[[Any], Any], state: Any, compute: int, span: Span | Non
 
 
 class ProjectedInputs(NamedTuple):
-    """What depends on an IRU's input x alone, in all steps."""
+    """What depends on an IRU's input x alone."""
 
     gates: tuple[Array, ...]  # per cell, [..., 2 m]
     mean: Array  # [..., 1]

@@ -42,9 +42,7 @@ def dispatched(instance: str, order: list[int]) -> list[tuple[int, int, int, int
     """
     jobs = [
         list(zip(line[::2], line[1::2], strict=True))
-        for line in (
-            list(map(int, text.split())) for text in job_shop.INSTANCES[instance].jobs.splitlines()
-        )
+        for line in job_shop.INSTANCES[instance]["jobs"]
     ]
     found: list[tuple[int, int, int, int]] = []
     for job in order:
