@@ -14,6 +14,7 @@ import pytest
 
 from rljax.agent import EnvSpec, Transition, check
 from rljax.agents import fdvl
+from rljax.training import registry
 from tests.agents import reference
 
 SPEC = EnvSpec("test/Example-v0", (3,), 2)
@@ -267,3 +268,84 @@ def test_uniform_actions_of_discrete_spaces_are_refused() -> None:
             EnvSpec("CartPole-v1", (4,), 2, discrete=True),
             dataclasses.replace(CONFIG, uniform_actions=1),
         )
+
+
+# Of Div99/XQL dff09af, offline/reproduce/: the flags of each script that is for one set, but for
+# --noise of halfcheetah-medium-v2 and --num_v_updates of antmaze-medium-diverse-v0, which no
+# setting gives. AntMaze is version 0 there.
+XQL = {
+    "halfcheetah-medium-v2": "--max_clip=7 --temp=1",
+    "halfcheetah-medium-replay-v2": "--batch_size=256 --max_clip=5 --temp=1",
+    "halfcheetah-medium-expert-v2": "--max_clip=5 --temp=1",
+    "hopper-medium-v2": "--max_clip=7 --temp=5",
+    "hopper-medium-replay-v2": "--batch_size=256 --temp=2",
+    "hopper-medium-expert-v2": "--temp=2 --sample_random_times=1",
+    "walker2d-medium-v2": "--max_clip=7 --temp=10",
+    "walker2d-medium-replay-v2": "--max_clip=5 --temp=5",
+    "walker2d-medium-expert-v2": "--batch_size=256 --max_clip=5 --temp=2",
+    "antmaze-umaze-v2": "--batch_size=256 --max_clip=7 --temp=2",
+    "antmaze-umaze-diverse-v2": "--batch_size=256 --max_clip=7 --temp=5 --sample_random_times=1",
+    "antmaze-medium-play-v2": "--batch_size=256 --max_clip=5 --temp=0.8",
+    "antmaze-medium-diverse-v2": "--batch_size=256 --max_clip=7 --temp=0.6",
+    "antmaze-large-play-v2": "--max_clip=5 --temp=0.6",
+    "antmaze-large-diverse-v2": "--max_clip=5 --temp=0.55",
+    "kitchen-complete-v0": "--max_clip=7 --temp=2",
+    "kitchen-partial-v0": "--max_clip=7 --temp=5",
+    "kitchen-mixed-v0": "--max_clip=7 --temp=8",
+    # Of the README, and of the scripts for a whole domain: androit_consistent.sh.
+    "pen-human-v1": "--max_clip=5 --sample_random_times=1 --temp=8",
+    "door-cloned-v1": "--batch_size=256 --max_clip=7 --temp=5",
+}
+# Of hari-sikchi/DVL 4b7cf11, offline/README.md: one command for each domain.
+README = {
+    "halfcheetah-medium-expert-v2": "--f=chi-square --max_clip=5 --sample_random_times=1 --temp=1",
+    "hopper-medium-v2": "--f=chi-square --sample_random_times=1 --temp=1",
+    "walker2d-medium-replay-v2": "--f=chi-square --sample_random_times=1 --temp=1",
+    "antmaze-large-play-v0": "--f=total-variation --max_clip=5 --temp=0.8",
+    "antmaze-umaze-v2": "--f=total-variation --temp=0.8",
+    "pen-human-v1": "--f=reverse-KL --max_clip=5 --sample_random_times=1 --temp=8",
+    "kitchen-mixed-v0": "--f=reverse-KL --max_clip=5 --sample_random_times=1 --temp=8",
+}
+# Of configs/ in both: temperature, dropout_rate, opt_decay_schedule.
+CONFIGS = {"antmaze": (10.0, None, False), "kitchen": (0.5, 0.1, True), "mujoco": (3.0, None, True)}
+
+
+def domain(name: str) -> str:
+    """The file of configs/ that a set is run with."""
+    task = name.split("-")[0]
+    of = {"antmaze": "antmaze", "halfcheetah": "mujoco", "hopper": "mujoco", "walker2d": "mujoco"}
+    return of.get(task, "kitchen")
+
+
+@pytest.mark.parametrize(
+    ("variant", "name", "command"),
+    [("xql", *item) for item in XQL.items()] + [(None, *item) for item in README.items()],
+)
+def test_presets_are_the_authors_commands(variant: str | None, name: str, command: str) -> None:
+    flags = dict(flag.removeprefix("--").split("=") for flag in command.split())
+    divergence = {"reverse-KL": "reverse_kl"}.get(
+        flags.get("f", "reverse-KL"), flags.get("f", "").replace("-", "_")
+    )
+    config = registry.preset("fdvl", fdvl, None, f"d4rl/{name}", variant=variant)
+    assert config.divergence == divergence
+    # train_offline.py's defaults.
+    assert config.batch_size == int(flags.get("batch_size", 1024))
+    assert config.uniform_actions == int(flags.get("sample_random_times", 0))
+    if divergence == "reverse_kl":
+        assert config.temperature == float(flags["temp"])
+        assert config.max_exponent == float(flags.get("max_clip", 7.0))
+    else:
+        assert config.optimism == float(flags["temp"])
+    expected = CONFIGS[domain(name)]
+    falls = config.decay_steps == 1.0
+    assert (config.inverse_temperature, config.dropout, falls) == expected
+    rewards = {"antmaze": "minus_one", "mujoco": "return_range", "kitchen": "none"}
+    assert config.reward_transform == rewards[domain(name)]
+
+
+@pytest.mark.parametrize("name", ["recorded.hdf5", "d4rl/maze2d-umaze-v1", "minari/x/y-v0"])
+def test_xql_is_for_every_data_set(name: str) -> None:
+    config = registry.preset("fdvl", fdvl, "Pendulum-v1", name, variant="xql")
+    assert (config.divergence, config.batch_size) == ("reverse_kl", 256)
+    # mujoco_consistent.sh
+    assert (config.temperature, config.max_exponent, config.uniform_actions) == (2.0, 7.0, 0)
