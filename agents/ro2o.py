@@ -18,6 +18,7 @@ s^ = s + u of n u ~ U(-eps, eps)^O
 
 Departs from the paper: the actor sees the temperature from before
 its step. As in the code [2], all rows of a batch have the same u.
+Online, the code drops S, U and P; here and in the paper they stay.
 
 [1] Wen et al., Towards Robust Offline-to-Online RL, arXiv:2309.16973, section 4.1
 [2] github.com/BattleWen/RO2O
