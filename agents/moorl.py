@@ -3,7 +3,7 @@
 Each epoch takes one of the two sources at random.
 It makes updates of SAC on its rows, from the meta-parameters.
 These then go a part of the way to its end, as in Reptile.
-The meta-policy acts.
+The meta-policy acts, one step for each epoch.
 
 K inner steps, epsilon meta rate, L the losses of agents/sac.py
 theta parameters of actor and critics, Theta the meta-parameters
@@ -50,6 +50,7 @@ class Config(buffers.ReplaySettings, temperatures.WithTemperature):
     # Experience
     replay_size: int = 1_000_000  # newest transitions that are kept; SAC
     warmup_steps: int = 1_000  # uniform actions, no update; own choice
+    num_updates: int = 10  # K of them: an epoch per transition; [1]
     shift: int = 0  # pixels, at most; 4 in DrQ-v2
     # Epochs
     inner_steps: Count = 10  # K, per epoch; own choice

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from rljax import datasets
-from rljax.agent import EnvSpec, Transition
+from rljax.agent import EnvSpec
 from rljax.agents import famo2o, recoil
 from rljax.analysis.comparison import mean_difference
 from rljax.training import registry
@@ -244,19 +244,6 @@ def test_an_agent_takes_its_authors_parameters(agent, script):
     state = script.with_parameters(states[1], parameters)
     for one, other in zip(*map(jax.tree.leaves, (script.of_ours(state), parameters)), strict=True):
         np.testing.assert_array_equal(one, other)
-
-
-@pytest.mark.learn
-def test_famo2o_learns_with_a_matrix_of_weights(monkeypatch):
-    config, batch = famo2o.Config(hidden=(8, 8)), compare_famo2o.BATCH
-    sizes = (compare_famo2o.OBSERVATIONS, compare_famo2o.ACTIONS)
-    state = famo2o.init(jax.random.key(0), EnvSpec("Example-v0", sizes[:1], sizes[1]), config)
-    monkeypatch.setattr(famo2o, "actor_loss", compare_famo2o.matrix_loss)
-    observation, action = jax.numpy.zeros((batch, sizes[0])), jax.numpy.zeros((batch, sizes[1]))
-    reward, ends = jax.numpy.zeros(batch), jax.numpy.zeros(batch, bool)
-    rows = Transition(observation, action, reward, ends, ends, observation, {"offline": ends})
-    _, metrics = famo2o.update(state, rows, jax.random.key(0), jax.numpy.int32(0), config)
-    assert np.isfinite(metrics["actor/loss"])
 
 
 def test_hindsight_runs_in_turns(monkeypatch, command, tmp_path):
