@@ -109,6 +109,14 @@ def test_updates_equal_sacs_and_reptiles(changes: dict[str, Any]) -> None:
     reference.assert_same(reference.critics(state.target_critic), expected.targets, "target_critic")
 
 
+def test_an_epoch_of_k_updates_comes_with_one_transition() -> None:
+    """Algorithm 1: collect a transition, K inner updates, the meta-update."""
+    config = moorl.Config()
+    declared = moorl.experience(config)
+    assert declared.num_updates == config.inner_steps == 10
+    assert declared.steps_per_iteration == 1
+
+
 def test_sources_are_drawn_once_per_epoch_with_the_given_probability() -> None:
     config = dataclasses.replace(CONFIG, offline_epochs=0.25)
     state = fresh(config, True)

@@ -79,7 +79,7 @@ PAIRS: dict[tuple[str, str], Pair] = {
         },
     ),
     ("sac", "moorl"): Pair(
-        lines=88,
+        lines=89,
         own={
             "Config",
             "State",
