@@ -66,7 +66,7 @@ def of_authors(learner: Any) -> dict[str, Any]:
     }
 
 
-def of_ours(state: recoil.State) -> dict[str, Any]:
+def of_ours(state: Any) -> dict[str, Any]:
     """The same of our State."""
     actor = state.actor.parameters
     return {
@@ -77,7 +77,7 @@ def of_ours(state: recoil.State) -> dict[str, Any]:
     }
 
 
-def with_parameters(state: recoil.State, known: dict[str, Any]) -> recoil.State:
+def with_parameters(state: Any, known: dict[str, Any]) -> Any:
     """Our State with the parameters of `of_authors`."""
     actor, (params, log_std) = state.actor.parameters, known["actor"]
     actor = actor.replace(mean=actor.mean.replace(params=params), log_std=log_std)
@@ -89,6 +89,18 @@ def with_parameters(state: recoil.State, known: dict[str, Any]) -> recoil.State:
         critic=state.critic.replace(parameters=critic),
         target_critic=state.target_critic.replace(params=known["target_critic"]),
     )
+
+
+def show(updates: int, ours: dict[str, Any], theirs: dict[str, Any]) -> None:
+    """Print by how much the parameters differ."""
+    print(f"after {updates} updates:")
+    for part, parameters in ours.items():
+        pairs = zip(*map(jax.tree.leaves, (parameters, theirs[part])), strict=True)
+        gap = np.concatenate([np.abs(np.ravel(x - y)) for x, y in pairs])
+        print(
+            f"  {part:<16} largest difference {gap.max():.1e}, "
+            f"equal {100 * (gap < SAME).mean():.1f} %"
+        )
 
 
 def main() -> None:
@@ -149,15 +161,7 @@ def main() -> None:
         batch = Transition(*map(jnp.asarray, rows))
         state, _ = update(state, batch, jax.random.key(step), jnp.int32(step), config)
 
-    print(f"after {options.updates} updates:")
-    after = of_authors(learner)
-    for part, ours in of_ours(state).items():
-        pairs = zip(*map(jax.tree.leaves, (ours, after[part])), strict=True)
-        gap = np.concatenate([np.abs(np.ravel(x - y)) for x, y in pairs])
-        print(
-            f"  {part:<16} largest difference {gap.max():.1e}, "
-            f"equal {100 * (gap < SAME).mean():.1f} %"
-        )
+    show(options.updates, of_ours(state), of_authors(learner))
 
 
 if __name__ == "__main__":
