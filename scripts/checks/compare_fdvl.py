@@ -64,7 +64,7 @@ def main() -> None:
         max_steps=1_000_000,
         loss_temp=options.temp,
         vanilla=False,
-        args=parts.Arguments(**parts.FLAGS, f=NAMES[options.divergence]),
+        args=parts.arguments(**parts.FLAGS, f=NAMES[options.divergence]),
     )
     # No target equals its critic, and values are spread.
     for name in ("value", "critic", "target_critic", "actor"):
@@ -86,7 +86,7 @@ def main() -> None:
         alive = 1.0 - ends.astype(np.float32)
         learner.update(Batch(observation, action, reward, alive, successor))
         rows = (observation, action, reward, ends, np.zeros(BATCH, bool), successor)
-        batch = Transition(*map(jnp.asarray, rows))
+        batch = Transition(*map(jnp.asarray, rows), extras={})
         state, _ = update(state, batch, jax.random.key(step), jnp.int32(step), config)
     parts.show(options.updates, parts.of_ours(state), parts.of_authors(learner))
 

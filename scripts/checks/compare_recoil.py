@@ -11,7 +11,7 @@ last commit there is 85662f4. Nothing in an update is random: dropout is 0.
 from __future__ import annotations
 
 import argparse
-import types
+import collections
 from typing import Any
 
 import jax
@@ -36,10 +36,9 @@ FLAGS = {  # the defaults of train_offline_imitate.py
 }
 
 
-class Arguments(types.SimpleNamespace):
+def arguments(**flags: Any) -> Any:
     """The flags, as a static argument of the authors' compiled update."""
-
-    __hash__ = object.__hash__
+    return collections.namedtuple("Arguments", flags)(**flags)
 
 
 def layers(params: Any) -> dict[str, Any]:
@@ -135,7 +134,7 @@ def main() -> None:
         max_steps=1_000_000,
         loss_temp=options.temperature,
         vanilla=False,
-        args=Arguments(**FLAGS),
+        args=arguments(**FLAGS),
     )
     # No target equals its critic, and the critics' values are spread.
     for name in ("value", "critic", "target_critic", "actor"):
@@ -158,7 +157,7 @@ def main() -> None:
         mixture, expert = [x[:BATCH] for x in columns], [x[BATCH:] for x in columns]
         learner.update(MixedBatch(*mixture, is_expert=np.zeros(BATCH)), Batch(*expert))
         rows = (observation, action, reward, ends, np.zeros(2 * BATCH, bool), successor)
-        batch = Transition(*map(jnp.asarray, rows))
+        batch = Transition(*map(jnp.asarray, rows), extras={})
         state, _ = update(state, batch, jax.random.key(step), jnp.int32(step), config)
 
     show(options.updates, of_ours(state), of_authors(learner))
