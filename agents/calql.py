@@ -46,8 +46,8 @@ class Config(buffers.DatasetSettings, conservatism.WithConservatism, policies.Wi
     # Data
     normalise_observations: bool = False  # by mean and std; [2]
     # Targets
-    discount: Share = 0.99  # gamma, per step; [2]
-    target_rate: Share = 0.005  # rho, per update; [2]
+    discount: Share = 0.99  # gamma; [2]
+    target_rate: Share = 0.005  # rho; [2]
     backup: conservatism.Backup = "max_of_min"  # of Q' in the target; [2]
     # Conservatism
     calibrate: bool = True  # False is CQL; [1]

@@ -59,8 +59,8 @@ class Config(
     # Data
     normalise_observations: bool = False  # by mean and std; True in [3]
     # Targets
-    discount: Share = 0.99  # gamma, per step; [2]
-    target_rate: Share = 0.005  # rho, per update; [2]
+    discount: Share = 0.99  # gamma; [2]
+    target_rate: Share = 0.005  # rho; [2]
     # Policy
     bc_steps: Whole = 40_000  # first updates that clone; [2], 0 in [3], [4]
     update_order: Literal["critic_first", "together"] = "critic_first"  # of losses; [2]

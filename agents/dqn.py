@@ -50,7 +50,7 @@ class Config(
     noise.WithEpsilon,
     torsos.WithTorso,
 ):
-    """Hyperparameters; floats can differ between learners."""
+    """Hyperparameters."""
 
     # Optimisation
     learning_rate: NonNegative = 2.5e-4  # of Adam; CleanRL
@@ -66,7 +66,7 @@ class Config(
     hindsight: Share = 0.0  # goals replaced; 1 in [5]
     correction_steps: Positive = 1.0  # until correction is 1; [4]
     # Targets
-    discount: Share = 0.99  # gamma, per step; [1]
+    discount: Share = 0.99  # gamma; [1]
     target_rate: Share = 1.0  # rho: 1 is a copy; [1], 0.005 in [5]
     target_every: Count = 50  # updates between; CleanRL, 1 in [5]
     double: bool = False  # a' by Q, not Q'; [2]
@@ -89,7 +89,7 @@ class Config(
 
 
 class State(struct.PyTreeNode):
-    """Everything that learning changes."""
+    """What learning changes."""
 
     critic: networks.Trained  # [O] -> [C, A K], [C, (1 + A) K]; [O], [A] -> [C (, K)]
     target_critic: networks.Network

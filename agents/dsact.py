@@ -51,11 +51,11 @@ class Config(buffers.ReplaySettings, buffers.PrioritySettings, temperatures.With
     critic_lr: NonNegative = 1e-4  # of Adam; [1]
     batch_size: int = 256  # transitions per update; [1]
     # Experience
-    replay_size: int = 1_000_000  # newest transitions that are kept; [1]
+    replay_size: int = 1_000_000  # newest transitions; [1]
     warmup_steps: int = 10_000  # uniform actions, no update; [3]
     # Targets
-    discount: Share = 0.99  # gamma, per step; [1]
-    target_rate: Share = 0.005  # rho, per update; [1]
+    discount: Share = 0.99  # gamma; [1]
+    target_rate: Share = 0.005  # rho; [1]
     reward_scale: Positive = 1.0  # factor on rewards; [3]
     # Distribution of returns
     critic_loss: Literal["paper", "huber", "v1"] = "paper"  # huber: [3]; v1: [2]

@@ -48,8 +48,8 @@ class Config(buffers.DatasetSettings):
     temperature_lr: NonNegative = 3e-4  # of Adam; [2]
     batch_size: int = 256  # transitions per update; [2]
     # Targets
-    discount: Share = 0.99  # gamma, per step; [2]
-    target_rate: Share = 0.005  # rho, per update; [2]
+    discount: Share = 0.99  # gamma; [2]
+    target_rate: Share = 0.005  # rho; [2]
     # Diversity
     diversity_weight: NonNegative | None = 1.0  # eta; None: SAC-N; [2]
     # Policy

@@ -43,7 +43,7 @@ from rljax.requirements import Count, LogStd, NonNegative, Real, Share, Widths
 
 @agent.config
 class Config(buffers.DatasetSettings):
-    """Hyperparameters; floats can differ between learners."""
+    """Hyperparameters."""
 
     # Optimisation
     actor_lr: NonNegative = 3e-4  # of Adam; [2]
@@ -53,13 +53,14 @@ class Config(buffers.DatasetSettings):
     temperature_lr: NonNegative = 3e-4  # of Adam; [2]
     batch_size: int = 256  # transitions per update; [2]
     # Targets
-    discount: Share = 0.99  # gamma, per step; [2]
-    target_rate: Share = 0.005  # rho, per update; [2]
+    discount: Share = 0.99  # gamma; [2]
+    target_rate: Share = 0.005  # rho; [2]
     expectile: Share = 0.7  # tau: 0.5 is the mean; IQL
     # Policy
     inverse_temperature_min: NonNegative = 1.0  # least beta: 0 imitates; [2]
     inverse_temperature_max: NonNegative = 5.0  # largest beta; [2]
     max_weight: NonNegative = 100.0  # bound of the weights; [2]
+    shared_weights: bool = False  # w is a mean over all rows' beta; True in [2]
     log_std_min: LogStd = -5.0  # lower clip of log std; [2]
     log_std_max: LogStd = 2.0  # upper clip of log std; [2]
     init_temperature: Temperature = 1.0  # alpha at the start; [2]
@@ -74,7 +75,7 @@ class Config(buffers.DatasetSettings):
 
 
 class State(struct.PyTreeNode):
-    """Everything that learning changes."""
+    """What learning changes."""
 
     actor: networks.Trained  # Actor of [O] and beta's waves
     balance: networks.Trained  # Actor, [O] -> [1]: x before tanh
@@ -197,7 +198,8 @@ def actor_loss(
     actor: Actor, advantage: Array, beta: Array, batch: Transition, config: Config
 ) -> Loss:
     """-log pi(a|s, beta), weighted by advantage and beta [B]."""
-    weight = jnp.minimum(jnp.exp(beta * advantage), config.max_weight)
+    exponent = (beta[:, None] if config.shared_weights else beta[None]) * advantage[None]
+    weight = jnp.minimum(jnp.exp(exponent), config.max_weight).mean(axis=0)  # [B]
     mean = policy(actor, batch.observation, beta, config)
     pi = distributions.gaussian(mean, std(actor, config))
     loss = -(weight * pi.log_prob(batch.action)).mean()
@@ -238,8 +240,7 @@ def update(
     )
 
     online = state.online | ~batch.extras["offline"].all()  # and so it stays
-    shape = batch.reward.shape
-    uniform = jax.random.uniform(key_uniform, shape, minval=-1.0, maxval=1.0)
+    uniform = jax.random.uniform(key_uniform, batch.reward.shape, minval=-1.0, maxval=1.0)
     b = balance_policy(state.balance.parameters, batch.observation)
     x = jnp.where(online, b.sample(seed=key_x)[:, 0], uniform)
     beta = inverse_temperature(x, config)
@@ -250,8 +251,7 @@ def update(
     critic, metrics = state.critic.step(adam, critic_loss, next_v, batch, config)
     target_critic = networks.polyak(critic, state.target_critic, config.target_rate)
     state = State(actor, balance, critic, value, target_critic, log_temperature, online)
-    metrics |= value_metrics | balance_metrics | temperature_metrics | actor_metrics
-    return state, metrics
+    return state, metrics | value_metrics | balance_metrics | temperature_metrics | actor_metrics
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ V value, Q_c critics, Q'_c targets, lambda optimism, T temperature
 pi, y and beta as in agents/iql.py
   u        = min_c Q'_c(s, a) - V(s)
   L(V)     = mean [ lambda max(u, 0) - (1 - lambda) u ]  total variation [1]
-           = mean [ lambda max(u + u^2 / 4, 0) - (1 - lambda) u ]  chi-square
+           = mean [ lambda max(u + u^2 / 4, 0) - (1 - lambda) u ]  chi-square [2]
            = mean [ exp(z) - z - 1 ], z = min(u / T, max_exponent)  reverse KL [3]
   L(pi)    = mean [ -w log pi(a|s) ],  w = min(exp(beta u), max_weight)
   L(Q)     = sum_c mean huber(Q_c(s, a) - y)
@@ -51,7 +51,7 @@ AboveZero = Annotated[float, Between(1e-8, None)]
 
 @agent.config
 class Config(buffers.DatasetSettings, policies.WithImitation):
-    """Hyperparameters; floats can differ between learners."""
+    """Hyperparameters."""
 
     # Optimisation
     actor_lr: NonNegative = 3e-4  # of Adam, at the start; [2]
@@ -60,8 +60,8 @@ class Config(buffers.DatasetSettings, policies.WithImitation):
     decay_steps: Positive | None = 1.0  # share of the run to rate 0; [2]
     batch_size: int = 1024  # transitions per update; [2], 256 in [3]
     # Targets
-    discount: Share = 0.99  # gamma, per step; [2]
-    target_rate: Share = 0.005  # rho, per update; [2]
+    discount: Share = 0.99  # gamma; [2]
+    target_rate: Share = 0.005  # rho; [2]
     divergence: Divergence = "total_variation"  # reverse_kl is XQL; [2]
     optimism: Optimism = 0.8  # lambda; [2] on AntMaze
     temperature: AboveZero = 2.0  # T; [3] for locomotion
@@ -77,12 +77,13 @@ class Config(buffers.DatasetSettings, policies.WithImitation):
     hidden: Widths = (256, 256)  # of all networks; [2]
     num_critics: Count = 2  # C; the smallest counts; [2]
     activation: networks.Activation = "relu"  # of hidden layers; [2]
-    layer_norm: bool = True  # of critics and value; [2]
+    layer_norm: bool = False  # of the critics; [2]
+    value_layer_norm: bool = True  # of V; [2]
     initialisation: networks.Initialisation = "orthogonal"  # gain sqrt 2; [2]
 
 
 class State(struct.PyTreeNode):
-    """Everything that learning changes."""
+    """What learning changes."""
 
     actor: networks.Trained  # Actor
     critic: networks.Trained  # [O], [A] or [] -> [C]
@@ -128,6 +129,7 @@ def init(key: Array, spec: EnvSpec, config: Config) -> State:
     norm = config.layer_norm
     net = networks.ensemble(spec, config.num_critics, config.hidden, layer_norm=norm, **style)
     critic = encoders.create(spec, encoding, net, key_critic, action)
+    norm = config.value_layer_norm
     net = networks.MLP(config.hidden, 1, layer_norm=norm, **style)
     value = encoders.create(spec, encoding, net, key_value)
     return State(
@@ -166,9 +168,10 @@ def value_loss(value: networks.Network, q: Array, batch: Transition, config: Con
         largest = jax.lax.stop_gradient(jnp.maximum(z.max(), -1.0))
         loss = (jnp.exp(z - largest) - (z + 1.0) * jnp.exp(-largest)).mean()
     else:
-        above = jnp.maximum(surplus, 0.0)
+        conjugate = surplus
         if config.divergence == "chi_square":
-            above = above + jnp.square(above) / 4.0
+            conjugate = surplus + jnp.square(surplus) / 4.0
+        above = jnp.maximum(conjugate, 0.0)
         loss = (config.optimism * above - (1.0 - config.optimism) * surplus).mean()
     return loss, {
         "value/loss": loss,

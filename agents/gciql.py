@@ -65,8 +65,8 @@ class Config(torsos.WithThinking):
     actor_goal_future: Share = 1.0  # later ones, rest any; [2]
     actor_goal_times: Literal["geometric", "even"] = "even"  # how much later; [2]
     # Targets
-    discount: Share = 0.99  # gamma, per step; [2], presets
-    target_rate: Share = 0.005  # rho, per update; [2]
+    discount: Share = 0.99  # gamma; [2], presets
+    target_rate: Share = 0.005  # rho; [2]
     expectile: Share = 0.9  # tau: 0.5 is the mean; [2]
     # Policy
     policy_loss: Literal["ddpg_bc", "awr"] = "ddpg_bc"  # of the actor; [2]

@@ -14,8 +14,8 @@ a' ~ pi(.|s'),  e_k ~ N(0, 1)
   L(Q)  = sum_c (mean_R (Q_c - y)^2 + mean_S w (Q_c - y)^2 + penalty_weight G_c)
 The losses of actor and temperature are SAC's, over all rows.
 
-Departs from the paper: std_R perturbs successors, not a model, as in [2].
-Discriminators learn from the critics' batch. u is at least 1e-30.
+Departs from the paper: details are those of its code [2], but
+discriminators learn from the critics' batch, and u is at least 1e-30.
 
 [1] Niu et al., When to Trust Your Simulator, arXiv:2206.13464
 [2] github.com/t6-thu/H2O
@@ -39,7 +39,7 @@ from rljax.requirements import Count, LogStd, NonNegative, Positive, Real, Share
 
 @agent.config
 class Config(buffers.ReplaySettings):
-    """Hyperparameters; floats can differ between learners."""
+    """Hyperparameters."""
 
     # Optimisation
     actor_lr: NonNegative = 3e-4  # of Adam; [2]
@@ -55,11 +55,12 @@ class Config(buffers.ReplaySettings):
     ratio_min: NonNegative = 1e-5  # lower clip of w; [2]
     ratio_max: NonNegative = 1.0  # upper clip of w; [2]
     num_successors: Count = 10  # k, per row; [2]
+    buffer_share: Share = 0.0909  # that is real, else zeros, for std_R; [2]
     gap_max: Positive = 10.0  # upper clip of u; [2]
     penalty_weight: NonNegative = 0.01  # weight of G; [2]
     # Targets
-    discount: Share = 0.99  # gamma, per step; [2]
-    target_rate: Share = 0.005  # rho, per update; [2]
+    discount: Share = 0.99  # gamma; [2]
+    target_rate: Share = 0.005  # rho; [2]
     # Policy
     init_temperature: temperatures.Temperature = 1.0  # alpha at the start; [2]
     target_entropy: Real | None = None  # in nats; None: -A; [2]
@@ -75,7 +76,7 @@ class Config(buffers.ReplaySettings):
 
 
 class State(struct.PyTreeNode):
-    """Everything that learning changes."""
+    """What learning changes."""
 
     actor: networks.Trained  # [O] -> [2 A]: mean and log std
     critic: networks.Trained  # [O], [A] -> [C]
@@ -128,8 +129,7 @@ def act(
     if not explore:
         mean, _ = jnp.split(state.actor(observation), 2, axis=-1)
         return jnp.tanh(mean), {}
-    pi = policy(state.actor, observation, config)
-    return pi.sample(seed=key), {}
+    return policy(state.actor, observation, config).sample(seed=key), {}
 
 
 def value(state: State, observation: Array, action: Array, config: Config) -> Array:
@@ -195,7 +195,9 @@ def critic_loss(
     target = batch.reward + config.discount * (1.0 - batch.terminated) * next_q
     real = batch.extras["offline"]
     center = mean_of(batch.observation.T, real)  # [O]
-    deviation = jnp.sqrt(mean_of(jnp.square(batch.observation - center).T, real))  # [O]
+    variance = mean_of(jnp.square(batch.observation - center).T, real)  # [O]
+    variance += (1.0 - config.buffer_share) * jnp.square(center)
+    deviation = jnp.sqrt(config.buffer_share * variance) + 1e-3  # [O]
     noise = jax.random.normal(key_successor, (config.num_successors, *batch.observation.shape))
     successors = batch.next_observation + deviation * noise  # [K, B, O]
     gap = dynamics_gap(state, batch, successors).mean(axis=0)  # [B]
@@ -246,11 +248,8 @@ def update(
     log_temperature, temperature_metrics = temperatures.step(
         state.log_temperature, actor_metrics["actor/entropy"], batch.action.shape[-1], config
     )
-    state = state.replace(
-        actor=actor,
-        log_temperature=log_temperature,
-        target_critic=networks.polyak(critic, state.target_critic, config.target_rate),
-    )
+    target_critic = networks.polyak(critic, state.target_critic, config.target_rate)
+    state = state.replace(actor=actor, log_temperature=log_temperature, target_critic=target_critic)
     return state, metrics | critic_metrics | actor_metrics | temperature_metrics
 
 

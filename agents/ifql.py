@@ -47,8 +47,8 @@ class Config(buffers.DatasetSettings):
     value_lr: NonNegative = 3e-4  # of Adam; [2]
     batch_size: int = 256  # transitions per update; [2]
     # Targets
-    discount: Share = 0.99  # gamma, per step; [2]
-    target_rate: Share = 0.005  # rho, per update; [2]
+    discount: Share = 0.99  # gamma; [2]
+    target_rate: Share = 0.005  # rho; [2]
     expectile: Share = 0.9  # tau: 0.5 is the mean; [2]
     # Policy
     num_candidates: Count = 32  # actions of the flow; [2]

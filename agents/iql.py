@@ -56,8 +56,8 @@ class Config(buffers.DatasetSettings, heads.WithHead, policies.WithImitation):
     decay_steps: Positive | None = 1.0  # share of the run to rate 0; [2]
     batch_size: int = 256  # transitions per update; [2]
     # Targets
-    discount: Share = 0.99  # gamma, per step; [2]
-    target_rate: Share = 0.005  # rho, per update; [2]
+    discount: Share = 0.99  # gamma; [2]
+    target_rate: Share = 0.005  # rho; [2]
     expectile: Share = 0.7  # tau: 0.5 is the mean; [2] for locomotion
     values: Literal["new", "old"] = "new"  # V from after its step; old: CORL
     # Policy

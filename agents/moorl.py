@@ -3,7 +3,7 @@
 Each epoch takes one of the two sources at random.
 It makes updates of SAC on its rows, from the meta-parameters.
 These then go a part of the way to its end, as in Reptile.
-The meta-policy acts.
+The meta-policy acts, one step for each epoch.
 
 K inner steps, epsilon meta rate, L the losses of agents/sac.py
 theta parameters of actor and critics, Theta the meta-parameters
@@ -41,23 +41,24 @@ from rljax.requirements import Count, LogStd, NonNegative, Positive, Real, Share
 
 @agent.config
 class Config(buffers.ReplaySettings, temperatures.WithTemperature):
-    """Hyperparameters; floats can differ between learners."""
+    """Hyperparameters."""
 
     # Optimisation
     actor_lr: NonNegative = 3e-4  # of Adam; SAC
     critic_lr: NonNegative = 3e-4  # of Adam; SAC
     batch_size: int = 512  # half is used; 256 in SAC
     # Experience
-    replay_size: int = 1_000_000  # newest transitions that are kept; SAC
+    replay_size: int = 1_000_000  # newest transitions; SAC
     warmup_steps: int = 1_000  # uniform actions, no update; own choice
+    num_updates: int = 10  # K of them: an epoch per transition; [1]
     shift: int = 0  # pixels, at most; 4 in DrQ-v2
     # Epochs
     inner_steps: Count = 10  # K, per epoch; own choice
     meta_rate: Share = 0.5  # epsilon, of the way; own choice
     offline_epochs: Share = 0.5  # probability of the data set; [1]
     # Targets
-    discount: Share = 0.99  # gamma, per step; SAC
-    target_rate: Share = 0.005  # rho, per update; SAC
+    discount: Share = 0.99  # gamma; SAC
+    target_rate: Share = 0.005  # rho; SAC
     reward_scale: Positive = 1.0  # factor on rewards; Brax: 5 to 30
     entropy_backup: bool = True  # entropy in the target; False in SERL
     # Policy
@@ -77,7 +78,7 @@ class Config(buffers.ReplaySettings, temperatures.WithTemperature):
 
 
 class State(struct.PyTreeNode):
-    """Everything that learning changes."""
+    """What learning changes."""
 
     actor: networks.Trained  # [O] -> [2 A]: mean and log std
     critic: networks.Trained  # [O], [A] -> [C]

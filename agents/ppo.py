@@ -37,7 +37,7 @@ from rljax.requirements import Count, LogStd, NonNegative, Positive, Real, Share
 
 @agent.config
 class Config(torsos.WithMemory):
-    """Hyperparameters; floats can differ between learners."""
+    """Hyperparameters."""
 
     # Optimisation
     learning_rate: NonNegative = 3e-4  # of Adam; [1]
@@ -51,7 +51,7 @@ class Config(torsos.WithMemory):
     num_steps: int = 256  # per environment; [1]: 2,048 in all
     clip_rewards: bool = False  # to [-1, 1]; for Atari [1]
     # Targets
-    discount: Share = 0.99  # gamma, per step; [1]
+    discount: Share = 0.99  # gamma; [1]
     trace_decay: Share = 0.95  # lambda of the advantages; [1]
     recompute_advantages: bool = True  # in each epoch; Tianshou
     normalise_advantages: bool = True  # per minibatch; [3]
@@ -83,7 +83,7 @@ class ActorCritic(struct.PyTreeNode):
 
 
 class State(struct.PyTreeNode):
-    """Everything that learning changes."""
+    """What learning changes."""
 
     actor_critic: networks.Trained  # ActorCritic
     returns: normalise.Returns  # of running episodes [E]

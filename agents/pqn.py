@@ -41,7 +41,7 @@ from rljax.requirements import Count, NonNegative, Positive, Share, Widths
 
 @agent.config
 class Config:
-    """Hyperparameters; floats can differ between learners."""
+    """Hyperparameters."""
 
     # Optimisation
     learning_rate: NonNegative = 5e-4  # of RAdam; [1], Atari: 2.5e-4
@@ -54,7 +54,7 @@ class Config:
     num_steps: int = 32  # per environment; [1]
     clip_rewards: bool = False  # to [-1, 1]; for Atari [1]
     # Targets
-    discount: Share = 0.99  # gamma, per step; [1]
+    discount: Share = 0.99  # gamma; [1]
     trace_decay: Share = 0.65  # lambda; [1]
     reward_scale: Positive = 1.0  # factor on rewards; [1]: 0.1 for CartPole
     # Policy
@@ -75,7 +75,7 @@ class Config:
 
 
 class State(struct.PyTreeNode):
-    """Everything that learning changes."""
+    """What learning changes."""
 
     critic: networks.Trained  # [O...] -> [A]: Q of each action
     steps: Array  # [] int32: rollouts so far, for epsilon

@@ -53,7 +53,7 @@ from rljax.requirements import Count, NonNegative, Positive, Share, Whole, Width
 
 @agent.config
 class Config(buffers.ReplaySettings, noise.WithEpsilon, torsos.WithMemoryAlone):
-    """Hyperparameters; floats can differ between learners."""
+    """Hyperparameters."""
 
     acting = agent.Acting(settings=("compute",))
     # Optimisation
@@ -74,7 +74,7 @@ class Config(buffers.ReplaySettings, noise.WithEpsilon, torsos.WithMemoryAlone):
     priority_max: Share = 0.9  # eta, of the largest error; [1]
     correction: Share = 0.6  # exponent of weights; [1]
     # Targets
-    discount: Share = 0.99  # gamma, per step; 0.997 in [1]
+    discount: Share = 0.99  # gamma; 0.997 in [1]
     n_step: Count = 5  # n, rewards in R; [1]
     target_rate: Share = 1.0  # rho: 1 is a copy; [1]
     target_every: Count = 200  # updates per copy; 2,500 in [1]
@@ -99,7 +99,7 @@ class Config(buffers.ReplaySettings, noise.WithEpsilon, torsos.WithMemoryAlone):
 
 
 class State(struct.PyTreeNode):
-    """Everything that learning changes."""
+    """What learning changes."""
 
     critic: networks.Trained  # [O...], memory -> h(Q): [A], or [1 + A] dueling
     target_critic: networks.Network

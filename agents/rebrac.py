@@ -44,8 +44,8 @@ class Config(buffers.DatasetSettings):
     critic_lr: NonNegative = 1e-3  # of Adam; [2], AntMaze: 5e-5
     batch_size: int = 1024  # transitions per update; [2], AntMaze: 256
     # Targets
-    discount: Share = 0.99  # gamma, per step; [2]
-    target_rate: Share = 0.005  # rho, per update; [2]
+    discount: Share = 0.99  # gamma; [2]
+    target_rate: Share = 0.005  # rho; [2]
     critic_penalty: NonNegative = 1.0  # beta_2; [3], tuned in [2]; online 0 in [3]
     target_noise: NonNegative = 0.2  # std on target actions; [2]
     target_noise_clip: NonNegative = 0.5  # bound of that noise; [2]

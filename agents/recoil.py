@@ -10,6 +10,7 @@ s, a, s' rows of all the data, the mixture; s_e, a_e of the expert
 pi and beta as in agents/iql.py
   u        = min_c Q'_c(s, a) - V(s)
   L(V)     = mean [ exp(z) - z - 1 ], z = min(u / T, max_exponent)  reverse KL
+             divided by its largest exponential, over the expert's rows too
            = mean [ |tau - 1(u < 0)| u^2 ] + alpha (mean V(s) - mean V(s_e))  expectile
   L(pi)    = mean [ -w log pi(a|s) ],  w = min(exp(beta u), max_weight)
   y        = -r + gamma V(s'), or -r - gamma L where s' is terminal
@@ -20,7 +21,7 @@ Departs from the paper: it follows the authors' code [2], which
 bounds values as LS-IQ does [3]. The paper's have no bound.
 
 [1] Sikchi et al., Dual RL, arXiv:2302.08560
-[2] critic_imitate.py and train_imitate.py of the authors' code, from github.com/Div99/XQL
+[2] the authors' code, a copy of which is github.com/chufanchen/ReCOIL
 [3] Al-Hafez et al., LS-IQ, arXiv:2303.00599
 
   rljax data join both.hdf5 expert.hdf5 mixture.hdf5 --mark-parts
@@ -53,7 +54,7 @@ AboveZero = Annotated[float, Between(1e-8, None)]
 
 @agent.config
 class Config(policies.WithImitation):
-    """Hyperparameters; floats can differ between learners."""
+    """Hyperparameters."""
 
     # Optimisation
     actor_lr: NonNegative = 3e-4  # of Adam, at the start; [2]
@@ -66,13 +67,13 @@ class Config(policies.WithImitation):
     normalise_observations: bool = False  # by mean and std
     num_updates: int = 1  # updates per iteration
     # Targets
-    discount: Discount = 0.99  # gamma, per step; [2]
-    target_rate: Share = 0.005  # rho, per update; [2]
+    discount: Discount = 0.99  # gamma; [2]
+    target_rate: Share = 0.005  # rho; [2]
     expert_reward: NonNegative = 2.0  # r of the expert, else -r; [2]
     value_loss: Literal["reverse_kl", "expectile"] = "reverse_kl"  # form of L(V); [2]
     temperature: AboveZero = 1.0  # T of reverse_kl; [2]
     max_exponent: Exponent = 7.0  # bound of u / T; [2]
-    expectile: Expectile = 0.8  # tau: towards 1 the maximum; [2]
+    expectile: Expectile = 0.7  # tau: towards 1 the maximum; [2]
     value_gap: NonNegative = 0.1  # alpha of expectile; [2]
     # Policy
     inverse_temperature: NonNegative = 3.0  # beta: 0 imitates all; [2]
@@ -83,12 +84,13 @@ class Config(policies.WithImitation):
     hidden: Widths = (256, 256)  # of all networks; [2]
     num_critics: Count = 2  # C; the smallest counts; [2]
     activation: networks.Activation = "relu"  # of hidden layers; [2]
-    layer_norm: bool = True  # of critics and value; [2]
+    layer_norm: bool = False  # of the critics; [2], True can be better
+    value_layer_norm: bool = False  # of V; [2], True on Adroit and Kitchen
     initialisation: networks.Initialisation = "orthogonal"  # gain sqrt 2; [2]
 
 
 class State(struct.PyTreeNode):
-    """Everything that learning changes."""
+    """What learning changes."""
 
     actor: networks.Trained  # Actor
     critic: networks.Trained  # [O], [A] or [] -> [C]
@@ -130,6 +132,7 @@ def init(key: Array, spec: EnvSpec, config: Config) -> State:
     norm = config.layer_norm
     net = networks.ensemble(spec, config.num_critics, config.hidden, layer_norm=norm, **style)
     critic = encoders.create(spec, encoding, net, key_critic, action)
+    norm = config.value_layer_norm
     net = networks.MLP(config.hidden, 1, layer_norm=norm, **style)
     value = encoders.create(spec, encoding, net, key_value)
     return State(
@@ -167,14 +170,16 @@ def halves(batch: Any) -> tuple[Any, Any]:
 
 # [2], critic_imitate.py
 def value_loss(value: networks.Network, q: Array, batch: Transition, config: Config) -> Loss:
-    """Distance of V(s) to a soft maximum of values q [B]."""
-    v, expert_v = halves(value(batch.observation)[:, 0])  # [B]
-    surplus = q - v
+    """Distance of V(s) to a soft maximum of values q [2 B]."""
+    values = value(batch.observation)[:, 0]  # [2 B]
+    v, expert_v = halves(values)
     if config.value_loss == "reverse_kl":
-        z = jnp.minimum(surplus / config.temperature, config.max_exponent)
-        largest = jax.lax.stop_gradient(jnp.maximum(z.max(), -1.0))
+        z = jnp.minimum((q - values) / config.temperature, config.max_exponent)
+        largest = jax.lax.stop_gradient(jnp.maximum(z.max(), -1.0))  # of all rows
+        z, _ = halves(z)
         loss = (jnp.exp(z - largest) - (z + 1.0) * jnp.exp(-largest)).mean()
     else:
+        surplus, _ = halves(q - values)
         weight = jnp.where(surplus > 0, config.expectile, 1.0 - config.expectile)
         gap = (v - expert_v).mean()
         loss = (weight * jnp.square(surplus)).mean() + config.value_gap * gap
@@ -225,12 +230,13 @@ def update(
 ) -> tuple[State, Metrics]:
     """One update of value, actor, critics and targets."""
     mixture, _ = halves(batch)
-    q = state.target_critic(mixture.observation, mixture.action).min(axis=0)  # [B]
+    q = state.target_critic(batch.observation, batch.action).min(axis=0)  # [2 B]
     adam = optax.adam(config.value_lr)
     value, value_metrics = state.value.step(adam, value_loss, q, batch, config)
     v, next_v = expectiles.state_values(value, mixture)
+    advantage = halves(q)[0] - v  # [B]
     adam = optax.adam(actor_rate(step, config))
-    actor, actor_metrics = state.actor.step(adam, actor_loss, q - v, mixture, key, config)
+    actor, actor_metrics = state.actor.step(adam, actor_loss, advantage, mixture, key, config)
     adam = optax.adam(config.critic_lr)
     critic, metrics = state.critic.step(adam, critic_loss, next_v, batch, config)
     target_critic = networks.polyak(critic, state.target_critic, config.target_rate)

@@ -60,8 +60,8 @@ class Config(buffers.DatasetSettings, policies.WithImitation):
     # Data
     normalise_observations: bool = True  # by mean and std; [2]
     # Targets
-    discount: Share = 0.99  # gamma, per step; [2]
-    target_rate: Share = 0.005  # rho, per update; [2]
+    discount: Share = 0.99  # gamma; [2]
+    target_rate: Share = 0.005  # rho; [2]
     expectile: Share = 0.7  # tau: 0.5 is the mean; [2]
     quantile: Share = 0.25  # alpha: 0 is the smallest; [2]
     huber_sigma: Sigma = 1.0  # linear past 1 / sigma^2; [2]

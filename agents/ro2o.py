@@ -18,6 +18,7 @@ s^ = s + u of n u ~ U(-eps, eps)^O
 
 Departs from the paper: the actor sees the temperature from before
 its step. As in the code [2], all rows of a batch have the same u.
+Online, the code drops S, U and P; here and in the paper they stay.
 
 [1] Wen et al., Towards Robust Offline-to-Online RL, arXiv:2309.16973, section 4.1
 [2] github.com/BattleWen/RO2O
@@ -45,7 +46,7 @@ from rljax.requirements import Count, LogStd, NonNegative, Positive, Real, Share
 
 @agent.config
 class Config(buffers.DatasetSettings):
-    """Hyperparameters; floats can differ between learners."""
+    """Hyperparameters."""
 
     # Optimisation
     actor_lr: NonNegative = 3e-4  # of Adam; [2]
@@ -55,8 +56,8 @@ class Config(buffers.DatasetSettings):
     # Data
     normalise_observations: bool = True  # by mean and std; [2]
     # Targets
-    discount: Share = 0.99  # gamma, per step; [2]
-    target_rate: Share = 0.005  # rho, per update; [2]
+    discount: Share = 0.99  # gamma; [2]
+    target_rate: Share = 0.005  # rho; [2]
     # Smoothness
     num_perturbed: Count = 20  # n, around each one; [2]
     value_weight: NonNegative = 1e-4  # eta_1, of S; [2]
@@ -84,7 +85,7 @@ class Config(buffers.DatasetSettings):
 
 
 class State(struct.PyTreeNode):
-    """Everything that learning changes."""
+    """What learning changes."""
 
     actor: networks.Trained  # [O] -> [2 A]: mean and log std
     critic: networks.Trained  # [O], [A] -> [C]

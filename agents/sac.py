@@ -51,13 +51,13 @@ class Config(
     critic_lr: NonNegative = 3e-4  # of Adam; [1]
     batch_size: int = 256  # transitions per update; [1]
     # Experience
-    replay_size: int = 1_000_000  # newest transitions that are kept; [1]
+    replay_size: int = 1_000_000  # newest transitions; [1]
     warmup_steps: int = 10_000  # uniform actions, no update; Spinning Up
     shift: int = 0  # pixels, at most; 4 in DrQ-v2
     hindsight: Share = 0.0  # goals replaced; 0.8 in [3]
     # Targets
-    discount: Share = 0.99  # gamma, per step; [1]
-    target_rate: Share = 0.005  # rho, per update; [1]
+    discount: Share = 0.99  # gamma; [1]
+    target_rate: Share = 0.005  # rho; [1]
     reward_scale: Positive = 1.0  # factor on rewards; Brax: 5 to 30
     reward_shift: Real = 0.0  # then added to them; -1 in RLPD on AntMaze
     entropy_backup: bool = True  # entropy in the target; False in SERL

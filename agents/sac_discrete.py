@@ -46,7 +46,7 @@ LACK = "entropy_lack"  # with actions: the largest entropy minus theirs
 
 @agent.config
 class Config(buffers.ReplaySettings, buffers.PrioritySettings):
-    """Hyperparameters; floats can differ between learners."""
+    """Hyperparameters."""
 
     # Optimisation
     actor_lr: NonNegative = 3e-4  # of Adam; [1]
@@ -54,12 +54,12 @@ class Config(buffers.ReplaySettings, buffers.PrioritySettings):
     temperature_lr: NonNegative = 3e-4  # of Adam; [1]
     batch_size: int = 256  # transitions per update; SAC, 64 in [1]
     # Experience
-    replay_size: int = 1_000_000  # newest transitions that are kept; [1]
+    replay_size: int = 1_000_000  # newest transitions; [1]
     warmup_steps: int = 10_000  # uniform actions, no update; SAC
     shift: int = 0  # pixels, at most; 4 in DrQ-v2
     # Targets
-    discount: Share = 0.99  # gamma, per step; [1]
-    target_rate: Share = 0.005  # rho, per update; SAC
+    discount: Share = 0.99  # gamma; [1]
+    target_rate: Share = 0.005  # rho; SAC
     reward_scale: Positive = 1.0  # factor on rewards; own choice
     reduction: Literal["min", "mean"] = "min"  # over critics; mean in [2]
     clip_q: NonNegative | None = None  # bound of Q - Q'; None: none; 0.5 in [2]
@@ -80,7 +80,7 @@ class Config(buffers.ReplaySettings, buffers.PrioritySettings):
 
 
 class State(struct.PyTreeNode):
-    """Everything that learning changes."""
+    """What learning changes."""
 
     actor: networks.Trained  # [O...] -> [A]: logits
     critic: networks.Trained  # [O...] -> [C, A], or [O...], [] -> [C]

@@ -50,12 +50,12 @@ class Config(buffers.ReplaySettings, temperatures.WithTemperature, multipliers.W
     critic_lr: NonNegative = 3e-4  # of Adam; [2]
     batch_size: int = 256  # transitions per update; [2]
     # Experience
-    replay_size: int = 1_000_000  # newest transitions that are kept; [2]
+    replay_size: int = 1_000_000  # newest transitions; [2]
     warmup_steps: int = 10_000  # uniform actions, no update; Spinning Up
     shift: int = 0  # pixels, at most; 4 in DrQ-v2
     # Targets
-    discount: Share = 0.99  # gamma, per step; [2]
-    target_rate: Share = 0.005  # rho, per update; [2]
+    discount: Share = 0.99  # gamma; [2]
+    target_rate: Share = 0.005  # rho; [2]
     reward_scale: Positive = 1.0  # factor on rewards; Brax: 5 to 30
     # Costs
     cost_limit: Real = 25.0  # d, sum per episode; [1]

@@ -47,11 +47,11 @@ class Config(buffers.ReplaySettings, buffers.PrioritySettings, temperatures.With
     model_lr: NonNegative = 3e-4  # of Adam; own choice
     batch_size: int = 256  # transitions per update; [2]
     # Experience
-    replay_size: int = 1_000_000  # newest transitions that are kept; [2]
+    replay_size: int = 1_000_000  # newest transitions; [2]
     warmup_steps: int = 10_000  # uniform actions, no update; code of [2]
     # Targets
-    discount: Share = 0.99  # gamma, per step; [2]
-    target_rate: Share = 0.005  # rho, per update; [2]
+    discount: Share = 0.99  # gamma; [2]
+    target_rate: Share = 0.005  # rho; [2]
     reward_scale: Positive = 1.0  # factor on rewards; own choice
     # Policy
     sequence_length: Count = 4  # J, actions per decision; own choice

@@ -46,12 +46,12 @@ class Config(buffers.ReplaySettings, buffers.PrioritySettings):
     critic_lr: NonNegative = 3e-4  # of Adam; [2]
     batch_size: int = 256  # transitions per update; [2]
     # Experience
-    replay_size: int = 1_000_000  # newest transitions that are kept; [2]
+    replay_size: int = 1_000_000  # newest transitions; [2]
     warmup_steps: int = 25_000  # uniform actions, no update; [2]
     shift: int = 0  # pixels, at most; 4 in DrQ-v2
     # Targets
-    discount: Share = 0.99  # gamma, per step; [2]
-    target_rate: Share = 0.005  # rho, per update; [2]
+    discount: Share = 0.99  # gamma; [2]
+    target_rate: Share = 0.005  # rho; [2]
     reward_scale: Positive = 1.0  # factor on rewards; own choice
     target_noise: NonNegative = 0.2  # std on target actions; [2]
     target_noise_clip: NonNegative = 0.5  # bound of that noise; [2]

@@ -46,8 +46,8 @@ class Config(buffers.DatasetSettings, heads.WithHead):
     # Data
     normalise_observations: bool = True  # by mean and std; [2]
     # Targets
-    discount: Share = 0.99  # gamma, per step; [2]
-    target_rate: Share = 0.005  # rho, per update; [2]
+    discount: Share = 0.99  # gamma; [2]
+    target_rate: Share = 0.005  # rho; [2]
     reward_scale: Positive = 1.0  # factor on rewards; own choice
     target_noise: NonNegative = 0.2  # std on target actions; [2]
     target_noise_clip: NonNegative = 0.5  # bound of that noise; [2]

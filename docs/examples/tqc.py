@@ -59,7 +59,7 @@ class Config(buffers.ReplaySettings, temperatures.WithTemperature):
 
 
 class State(struct.PyTreeNode):
-    """Everything that learning changes."""
+    """What learning changes."""
 
     actor: networks.Trained  # [O] -> [2 A]: mean and log std
     critic: networks.Trained  # [O], [A] -> [C, M]

@@ -7,15 +7,15 @@ from the same parameters and on the same batch.
 
 It needs flax, optax and tensorflow-probability. The batch is new experience, so that beta comes
 from the balance policy. Both stds are at their lower clip, exp(-5) and exp(-10): random numbers,
-which differ, then hardly matter. Our update is made twice: as it is, and with the weights of the
-authors' code, a matrix of all betas and all advantages of the batch.
+which differ, then hardly matter. Our update is made twice: as it is, and with `shared_weights`, as
+the authors' code has them.
 """
 
 from __future__ import annotations
 
 import argparse
+import dataclasses
 from typing import Any
-from unittest import mock
 
 import jax
 import jax.numpy as jnp
@@ -23,7 +23,6 @@ import numpy as np
 
 from rljax.agent import EnvSpec, Transition
 from rljax.agents import famo2o
-from rljax.networks import distributions
 from scripts.benchmarks.measuring import use_code
 
 OBSERVATIONS, ACTIONS, BATCH, HIDDEN = 5, 3, 64, (32, 32)
@@ -95,22 +94,6 @@ def with_parameters(state: famo2o.State, known: dict[str, Any]) -> famo2o.State:
     )
 
 
-def matrix_loss(
-    actor: Any, advantage: Any, beta: Any, batch: Transition, config: famo2o.Config
-) -> Any:
-    """The actor's loss with the authors' product of beta [B, 1] and advantages [B]."""
-    weight = jnp.minimum(jnp.exp(beta[:, None] * advantage), config.max_weight)  # [B, B]
-    pi = distributions.gaussian(
-        famo2o.policy(actor, batch.observation, beta, config), famo2o.std(actor, config)
-    )
-    loss = jnp.negative((weight * pi.log_prob(batch.action)).mean())
-    return loss, {
-        "actor/loss": loss,
-        "actor/advantage": advantage.mean(),
-        "actor/weight": weight.mean(),
-    }
-
-
 def main() -> None:
     """Make the updates and print by how much they differ."""
     parser = argparse.ArgumentParser(
@@ -163,10 +146,10 @@ def main() -> None:
     after = of_authors(learner)
     columns = (observation, action, reward, ends, np.zeros(BATCH, bool), next_observation)
     batch = Transition(*map(jnp.asarray, columns), extras={"offline": jnp.zeros(BATCH, bool)})
-    for name, loss in (("ours", famo2o.actor_loss), ("ours with a matrix of weights", matrix_loss)):
-        with mock.patch.object(famo2o, "actor_loss", loss):
-            update = jax.jit(lambda *of: famo2o.update(*of))  # a new function: traced anew
-            new, metrics = update(state, batch, jax.random.key(0), jnp.int32(0), config)
+    update = jax.jit(famo2o.update)
+    for name, shared in (("ours", False), ("ours with shared weights", True)):
+        changed = dataclasses.replace(config, shared_weights=shared)
+        new, metrics = update(state, batch, jax.random.key(0), jnp.int32(0), changed)
         print(
             f"{name}: actor's loss {metrics['actor/loss']:.3f}, the "
             f"authors' {told['actor_loss']:.3f}"

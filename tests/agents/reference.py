@@ -127,6 +127,33 @@ def layers(params: Any) -> MLP:
     ]
 
 
+def norms(network: networks.AnyNetwork) -> list[MLP]:
+    """The parameters of an MLP layer by layer: [W, b], and [scale, shift] behind it where the
+    layer is normalised, in float64.
+    """
+    params = networks.parameters_of(network).params
+    order = sorted((name for name in params if name != "output"), key=lambda x: x.split("_")[::-1])
+    parts = {"hidden": ("kernel", "bias"), "norm": ("scale", "bias")}
+    pairs = [(params[name], parts[name.split("_")[0]]) for name in order]
+    pairs.append((params["output"], parts["hidden"]))
+    return [[np.asarray(layer[x], np.float64) for x in names] for layer, names in pairs]
+
+
+def forward_norms(layers: list[MLP], x: np.ndarray) -> np.ndarray:
+    """Outputs [B, K] of the layers of `norms`: relu stands behind the normalisation, which
+    is that of Ba et al., arXiv:1607.06450, with Flax's epsilon.
+    """
+    for i, (first, second) in enumerate(layers):
+        if first.ndim == 2:
+            x = x @ first + second
+        else:
+            centred = x - x.mean(axis=1, keepdims=True)
+            x = centred / np.sqrt((centred**2).mean(axis=1, keepdims=True) + 1e-6) * first + second
+        if i + 1 < len(layers) and layers[i + 1][0].ndim == 2:
+            x = np.maximum(x, 0.0)
+    return x
+
+
 def field(network: networks.AnyNetwork) -> list[MLP]:
     """The parameters of a `generative.Field`: its body, and what embeds each time,
     if anything does.

@@ -146,6 +146,8 @@ class Reference:
         )
         beta = self.beta(self.position(balance, s, key_position)[0] if self.online else x)
         weight = np.minimum(np.exp(beta * (q - v)), config.max_weight)
+        if config.shared_weights:  # family_actor.py: [B] times [B, 1]
+            weight = np.minimum(np.exp((q - v) * beta[:, None]), config.max_weight)
 
         def actor_loss(actor: Any) -> float:
             mean, std = self.gaussian(actor, s, beta)
@@ -171,7 +173,12 @@ SOURCES = ([True] * 5, [True, False, True, True, False], [True] * 5)  # of the r
 CASES: dict[str, dict[str, Any]] = {
     "default": {},
     "antmaze": {"inverse_temperature_min": 8.0, "inverse_temperature_max": 14.0, "expectile": 0.9},
-    "others": {"num_frequencies": 2, "num_critics": 3, "max_weight": 1.1}
+    "others, shared weights": {
+        "num_frequencies": 2,
+        "num_critics": 3,
+        "max_weight": 1.1,
+        "shared_weights": True,
+    }
     | {"log_std_max": 0.0, "target_entropy": 0.3, "init_temperature": 0.2},
 }
 

@@ -14,13 +14,13 @@ import pytest
 
 from rljax.agent import EnvSpec, Transition, check
 from rljax.agents import fdvl
+from rljax.training import registry
 from tests.agents import reference
 
 SPEC = EnvSpec("test/Example-v0", (3,), 2)
 CONFIG = fdvl.Config(
     hidden=(8, 8), batch_size=5, actor_lr=1e-2, critic_lr=2e-2, value_lr=3e-2, target_rate=0.1
 )
-PLAIN = dataclasses.replace(CONFIG, layer_norm=False)  # as the reference's networks
 KEY = jax.random.key(0)
 # With biases of 0, an observation of 0 moves the last layer alone.
 PROBE: dict[str, Any] = {"initialisation": "torch"}
@@ -38,7 +38,7 @@ class Reference:
 
     def __init__(self, state: fdvl.State, config: fdvl.Config) -> None:
         self.config = config
-        self.actor, self.value = reference.actor(state.actor), reference.mlp(state.value)
+        self.actor, self.value = reference.actor(state.actor), reference.norms(state.value)
         self.critics, self.targets = (
             reference.critics(state.critic),
             reference.critics(state.target_critic),
@@ -49,21 +49,16 @@ class Reference:
         )
         self.value_adam = reference.Adam(config.value_lr)
 
-    def value_loss(self, u: np.ndarray) -> tuple[float, np.ndarray]:
-        """L(V) for surpluses [K, B], and its slope in each."""
-        config, optimism = self.config, self.config.optimism
+    def value_loss(self, u: np.ndarray, largest: float) -> float:
+        """L(V) for surpluses [K, B], critic.py; `largest` is its `max_z`, which is detached."""
+        config = self.config
         if config.divergence == "reverse_kl":
             z = np.minimum(u / config.temperature, config.max_exponent)
-            scale = np.exp(-max(z.max(), -1.0))
-            free = u / config.temperature < config.max_exponent
-            return ((np.exp(z) - z - 1) * scale).mean(), (
-                np.exp(z) - 1
-            ) * scale * free / config.temperature / u.size
-        slope = np.where(u > 0, optimism, 0.0)
-        loss = optimism * np.maximum(u, 0)
+            return (np.exp(z - largest) - z * np.exp(-largest) - np.exp(-largest)).mean()
+        alpha = config.optimism  # --temp
         if config.divergence == "chi_square":
-            loss, slope = loss + optimism * np.where(u > 0, u**2, 0) / 4, slope * (1 + u / 2)
-        return (loss - (1 - optimism) * u).mean(), (slope - (1 - optimism)) / u.size
+            return (alpha * np.maximum(u + u**2 / 4, 0) - (1 - alpha) * u).mean()
+        return (alpha * np.maximum(u, 0) - (1 - alpha) * u).mean()
 
     def update(self, batch: Transition, key: jax.Array, step: int) -> dict[str, float]:
         """One update; its metrics."""
@@ -81,14 +76,21 @@ class Reference:
         q = np.stack(
             [reference.smallest(self.targets, observation, x)[0] for x in (action, *uniform)]
         )
-        old_v, inputs = reference.forward(self.value, observation)
-        surplus = q - old_v[:, 0]
-        value_loss, slope = self.value_loss(surplus)
-        gradient = reference.backward(self.value, inputs, -slope.sum(axis=0)[:, None])[0]
+
+        def values(layers: Any, x: np.ndarray) -> np.ndarray:
+            return reference.forward_norms(layers, x)[:, 0]
+
+        old_v = values(self.value, observation)
+        surplus = q - old_v
+        z = np.minimum(surplus / config.temperature, config.max_exponent)
+        largest = max(z.max(), -1.0)
+
+        def loss(layers: Any) -> float:
+            return self.value_loss(q - values(layers, observation), largest)
+
+        value_loss, gradient = loss(self.value), reference.differences(loss, self.value)
         self.value = self.value_adam.step(self.value, gradient)
-        v, next_v = (
-            reference.forward(self.value, x)[0][:, 0] for x in (observation, next_observation)
-        )
+        v, next_v = (values(self.value, x) for x in (observation, next_observation))
 
         weight = np.minimum(np.exp(config.inverse_temperature * (q[0] - v)), config.max_weight)
         distance, gradient = reference.imitation(
@@ -100,8 +102,8 @@ class Reference:
         y = reward + config.discount * alive * next_v
         inputs = np.concatenate([observation, action], axis=1)
         passes = [reference.forward(critic, inputs) for critic in self.critics]
-        values = np.stack([x[0][:, 0] for x in passes])
-        error = values - y
+        q_data = np.stack([x[0][:, 0] for x in passes])
+        error = q_data - y
         linear = np.abs(error) > config.huber
         losses = np.where(linear, config.huber * (2 * np.abs(error) - config.huber), error**2)
         change = 2.0 * np.clip(error, -config.huber, config.huber) / size
@@ -120,7 +122,7 @@ class Reference:
             "actor/advantage": (q[0] - v).mean(),
             "actor/weight": weight.mean(),
             "critic/loss": losses.mean(axis=1).sum(),
-            "critic/q": values.mean(),
+            "critic/q": q_data.mean(),
             "critic/target": y.mean(),
         }
 
@@ -132,6 +134,7 @@ CASES: dict[str, dict[str, Any]] = {
         "optimism": 1.0,
         "uniform_actions": 2,
     },
+    "chi-square, V far above": {"divergence": "chi_square", "optimism": 0.7, "above": 5.0},
     "XQL, clipped, linear errors": {
         "divergence": "reverse_kl",
         "temperature": 0.4,
@@ -146,17 +149,18 @@ update = jax.jit(fdvl.update)
 value_loss = jax.jit(fdvl.value_loss)
 
 
-def fresh(config: fdvl.Config) -> fdvl.State:
-    """A State to start from, whose values lie among the critics'."""
+def fresh(config: fdvl.Config, above: float = -0.2) -> fdvl.State:
+    """A State to start from; by default its values lie among the critics'."""
     state = reference.state(fdvl, SPEC, config)
-    state.value.parameters.params["output"]["bias"] -= 0.2
+    state.value.parameters.params["output"]["bias"] += above
     return state
 
 
 @reference.cases(CASES)
 def test_updates_equal_the_papers(changes: dict[str, Any]) -> None:
-    config = dataclasses.replace(PLAIN, **changes)
-    state = fresh(config)
+    settings = {name: x for name, x in changes.items() if name != "above"}
+    config = dataclasses.replace(CONFIG, **settings)
+    state = fresh(config, changes.get("above", -0.2))
     expected = Reference(state, config)
     linear = []
     for step in range(4):
@@ -166,7 +170,7 @@ def test_updates_equal_the_papers(changes: dict[str, Any]) -> None:
         linear.append(expected.linear)
     reference.assert_same(reference.critics(state.critic), expected.critics, "critic")
     reference.assert_same(reference.critics(state.target_critic), expected.targets, "target_critic")
-    reference.assert_same(reference.mlp(state.value), expected.value, "value")
+    reference.assert_same(reference.norms(state.value), expected.value, "value")
     reference.assert_same(reference.actor(state.actor), expected.actor, "actor")
     assert (0 < np.mean(linear) < 1) == ("huber" in changes), (
         "some errors are in the linear part, in the last case"
@@ -218,13 +222,25 @@ def test_chi_square_lies_above_total_variation_and_below_the_maximum() -> None:
     assert both[0] < both[1] < Q.max()
 
 
-def test_far_below_the_value_chi_square_pushes_no_harder() -> None:
-    """In the authors' code the loss rises again below a surplus of -4."""
+def test_far_below_the_value_chi_square_pushes_v_down() -> None:
+    """The authors' max(u + u^2 / 4, 0) rises again below u = -4:
+    at lambda = 1, their locomotion, nothing else holds V.
+    """
     batch = reference.transitions()
     of_v: Any = lambda observation: jnp.full((5, 1), 10.0)  # noqa: E731
-    config = dataclasses.replace(CONFIG, divergence="chi_square", optimism=0.9)
-    losses = [fdvl.value_loss(of_v, jnp.full((1, 5), q), batch, config)[0] for q in (9.0, 5.0, 0.0)]
-    np.testing.assert_allclose(losses, [0.1, 0.5, 1.0], rtol=1e-6)
+    config = dataclasses.replace(CONFIG, divergence="chi_square", optimism=1.0)
+    losses = [
+        fdvl.value_loss(of_v, jnp.full((1, 5), q), batch, config)[0] for q in (12.0, 9.0, 6.0, 0.0)
+    ]
+    np.testing.assert_allclose(losses, [3.0, 0.0, 0.0, 15.0], rtol=1e-6, atol=1e-6)
+
+
+def test_v_is_normalised_and_the_critics_are_not() -> None:
+    """Their learner.py: `layernorm` goes to V alone, and all their configs have it."""
+    state = jax.eval_shape(lambda: fdvl.init(KEY, SPEC, fdvl.Config()))
+    assert {"norm_0", "norm_1"} <= set(state.value.parameters.params)
+    assert not [x for x in state.critic.parameters.params["members"] if x.startswith("norm")]
+    assert not [x for x in state.actor.parameters.mean.params if x.startswith("norm")]
 
 
 @pytest.mark.parametrize(
@@ -252,3 +268,84 @@ def test_uniform_actions_of_discrete_spaces_are_refused() -> None:
             EnvSpec("CartPole-v1", (4,), 2, discrete=True),
             dataclasses.replace(CONFIG, uniform_actions=1),
         )
+
+
+# Of Div99/XQL dff09af, offline/reproduce/: the flags of each script that is for one set, but for
+# --noise of halfcheetah-medium-v2 and --num_v_updates of antmaze-medium-diverse-v0, which no
+# setting gives. AntMaze is version 0 there.
+XQL = {
+    "halfcheetah-medium-v2": "--max_clip=7 --temp=1",
+    "halfcheetah-medium-replay-v2": "--batch_size=256 --max_clip=5 --temp=1",
+    "halfcheetah-medium-expert-v2": "--max_clip=5 --temp=1",
+    "hopper-medium-v2": "--max_clip=7 --temp=5",
+    "hopper-medium-replay-v2": "--batch_size=256 --temp=2",
+    "hopper-medium-expert-v2": "--temp=2 --sample_random_times=1",
+    "walker2d-medium-v2": "--max_clip=7 --temp=10",
+    "walker2d-medium-replay-v2": "--max_clip=5 --temp=5",
+    "walker2d-medium-expert-v2": "--batch_size=256 --max_clip=5 --temp=2",
+    "antmaze-umaze-v2": "--batch_size=256 --max_clip=7 --temp=2",
+    "antmaze-umaze-diverse-v2": "--batch_size=256 --max_clip=7 --temp=5 --sample_random_times=1",
+    "antmaze-medium-play-v2": "--batch_size=256 --max_clip=5 --temp=0.8",
+    "antmaze-medium-diverse-v2": "--batch_size=256 --max_clip=7 --temp=0.6",
+    "antmaze-large-play-v2": "--max_clip=5 --temp=0.6",
+    "antmaze-large-diverse-v2": "--max_clip=5 --temp=0.55",
+    "kitchen-complete-v0": "--max_clip=7 --temp=2",
+    "kitchen-partial-v0": "--max_clip=7 --temp=5",
+    "kitchen-mixed-v0": "--max_clip=7 --temp=8",
+    # Of the README, and of the scripts for a whole domain: androit_consistent.sh.
+    "pen-human-v1": "--max_clip=5 --sample_random_times=1 --temp=8",
+    "door-cloned-v1": "--batch_size=256 --max_clip=7 --temp=5",
+}
+# Of hari-sikchi/DVL 4b7cf11, offline/README.md: one command for each domain.
+README = {
+    "halfcheetah-medium-expert-v2": "--f=chi-square --max_clip=5 --sample_random_times=1 --temp=1",
+    "hopper-medium-v2": "--f=chi-square --sample_random_times=1 --temp=1",
+    "walker2d-medium-replay-v2": "--f=chi-square --sample_random_times=1 --temp=1",
+    "antmaze-large-play-v0": "--f=total-variation --max_clip=5 --temp=0.8",
+    "antmaze-umaze-v2": "--f=total-variation --temp=0.8",
+    "pen-human-v1": "--f=reverse-KL --max_clip=5 --sample_random_times=1 --temp=8",
+    "kitchen-mixed-v0": "--f=reverse-KL --max_clip=5 --sample_random_times=1 --temp=8",
+}
+# Of configs/ in both: temperature, dropout_rate, opt_decay_schedule.
+CONFIGS = {"antmaze": (10.0, None, False), "kitchen": (0.5, 0.1, True), "mujoco": (3.0, None, True)}
+
+
+def domain(name: str) -> str:
+    """The file of configs/ that a set is run with."""
+    task = name.split("-")[0]
+    of = {"antmaze": "antmaze", "halfcheetah": "mujoco", "hopper": "mujoco", "walker2d": "mujoco"}
+    return of.get(task, "kitchen")
+
+
+@pytest.mark.parametrize(
+    ("variant", "name", "command"),
+    [("xql", *item) for item in XQL.items()] + [(None, *item) for item in README.items()],
+)
+def test_presets_are_the_authors_commands(variant: str | None, name: str, command: str) -> None:
+    flags = dict(flag.removeprefix("--").split("=") for flag in command.split())
+    divergence = {"reverse-KL": "reverse_kl"}.get(
+        flags.get("f", "reverse-KL"), flags.get("f", "").replace("-", "_")
+    )
+    config = registry.preset("fdvl", fdvl, None, f"d4rl/{name}", variant=variant)
+    assert config.divergence == divergence
+    # train_offline.py's defaults.
+    assert config.batch_size == int(flags.get("batch_size", 1024))
+    assert config.uniform_actions == int(flags.get("sample_random_times", 0))
+    if divergence == "reverse_kl":
+        assert config.temperature == float(flags["temp"])
+        assert config.max_exponent == float(flags.get("max_clip", 7.0))
+    else:
+        assert config.optimism == float(flags["temp"])
+    expected = CONFIGS[domain(name)]
+    falls = config.decay_steps == 1.0
+    assert (config.inverse_temperature, config.dropout, falls) == expected
+    rewards = {"antmaze": "minus_one", "mujoco": "return_range", "kitchen": "none"}
+    assert config.reward_transform == rewards[domain(name)]
+
+
+@pytest.mark.parametrize("name", ["recorded.hdf5", "d4rl/maze2d-umaze-v1", "minari/x/y-v0"])
+def test_xql_is_for_every_data_set(name: str) -> None:
+    config = registry.preset("fdvl", fdvl, "Pendulum-v1", name, variant="xql")
+    assert (config.divergence, config.batch_size) == ("reverse_kl", 256)
+    # mujoco_consistent.sh
+    assert (config.temperature, config.max_exponent, config.uniform_actions) == (2.0, 7.0, 0)

@@ -27,7 +27,13 @@ RATES = {
     "target_rate": 0.1,
 }
 CONFIG = h2o.Config(
-    hidden=(8, 8), batch_size=6, num_successors=3, penalty_weight=0.7, ratio_max=1.3, **RATES
+    hidden=(8, 8),
+    batch_size=6,
+    num_successors=3,
+    penalty_weight=0.7,
+    ratio_max=1.3,
+    buffer_share=1 / 11,  # buffer_ratio=10 in sim2real_sac_main.py
+    **RATES,
 )
 REAL = np.array([True, False, True, False, False, True])
 KEY = jax.random.key(0)
@@ -138,7 +144,9 @@ class Reference:
             p, q = (np.exp(x) / np.exp(x).sum(axis=1, keepdims=True) for x in (first, both))
             return -np.log(q[:, 0]) + np.log(q[:, 1]) + np.log(p[:, 0]) - np.log(p[:, 1])
 
-        deviation = s[real].std(axis=0)
+        # mixed_replay_buffer.py: the std of the buffer before anything is simulated, plus eps.
+        empty = np.zeros((round(real.sum() / config.buffer_share) - real.sum(), s.shape[1]))
+        deviation = np.vstack((s[real], empty)).std(axis=0) + 1e-3
         u = np.clip(
             np.mean([log_ratio(following + deviation * n) for n in noise], axis=0),
             1e-30,
@@ -192,7 +200,8 @@ class Reference:
 
 CASES: dict[str, dict[str, Any]] = {
     "default": {},
-    "clipped, target entropy": {
+    "clipped, target entropy, the real rows alone": {
+        "buffer_share": 1.0,
         "ratio_min": 0.9,
         "gap_max": 0.3,
         "target_entropy": -0.5,
@@ -280,3 +289,8 @@ def test_wrong_dynamics_are_found_and_weigh_less(tmp_path: Path) -> None:
     assert real["summary"]["mean"] > -5.0
     last = records.read(out, "metrics")[-1]
     assert max(last["dynamics/weight"]) < 0.6
+
+
+def test_the_buffers_share_is_the_authors() -> None:
+    """sim2real_sac_main.py: ten rows of zeros beside each real one."""
+    assert h2o.Config().buffer_share == pytest.approx(1 / (1 + 10), abs=1e-4)

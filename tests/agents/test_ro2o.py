@@ -5,6 +5,8 @@ and what the paper promises of its parts.
 from __future__ import annotations
 
 import dataclasses
+import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +19,7 @@ from rljax.agent import EnvSpec, Transition
 from rljax.agents import ro2o
 from rljax.networks import distributions, encoders
 from rljax.runs import records, run
+from rljax.training import configuration, registry
 from tests.agents import reference
 from tests.environments import reach
 
@@ -291,6 +294,33 @@ def test_kappa_falls_during_the_run() -> None:
     config = ro2o.schedule(dataclasses.replace(CONFIG, ood_steps=0.5), 1_000)
     penalties = [float(ro2o.ood_penalty(jnp.int32(step), config)) for step in (0, 250, 500, 900)]
     np.testing.assert_allclose(penalties, [1.0, 0.55, 0.1, 0.1], rtol=1e-6)
+
+
+def test_online_kappa_is_at_its_end() -> None:
+    """The authors' README: --q_ood_uncertainty_reg 0.1 --q_ood_uncertainty_decay 0."""
+    changes = registry.preset_online("ro2o", "Hopper-v5", "d4rl/hopper-medium-v2")
+    config = configuration.replace(CONFIG, changes, "online")
+    penalties = [float(ro2o.ood_penalty(jnp.int32(step), config)) for step in (0, 1, 900)]
+    np.testing.assert_allclose(penalties, [0.1, 0.1, 0.1], rtol=1e-6)
+
+
+def test_the_command_on_the_page_drops_what_the_authors_code_drops_online() -> None:
+    """ro2o_ft_mujoco.py: `loss = q_loss` and `loss = critic_loss1`."""
+    page = (Path(__file__).parents[2] / "docs" / "agents" / "ro2o.md").read_text()
+    command = page.split("```sh\n")[2].split("```")[0]
+    changes = dict(re.findall(r"--online config\.([a-z-]+)=(\S+)", command))
+    settings = {name.replace("-", "_"): json.loads(x) for name, x in changes.items()}
+    assert "--offline-share 0 " in command, "no data"
+    assert "--config.replay-size 250_000" in command, "memory_size"
+    config = configuration.replace(STRONG, settings, "online")
+    state, batch = fresh(config), reference.transitions()
+    _, metrics = update(state, batch, KEY, 0, config)
+    assert metrics["critic/loss"] == metrics["critic/error"]
+    pi = distributions.squashed(state.actor(batch.observation), config)
+    action, log_prob = pi.sample_and_log_prob(seed=jax.random.split(jax.random.split(KEY)[1])[0])
+    q = state.critic(batch.observation, action).min(axis=0)
+    alpha = jnp.exp(state.log_temperature.parameters)
+    np.testing.assert_allclose(metrics["actor/loss"], (alpha * log_prob - q).mean(), rtol=1e-5)
 
 
 def test_only_termination_cuts_the_bootstrap() -> None:

@@ -17,7 +17,7 @@ import pytest
 
 from rljax import datasets
 from rljax.agent import EnvSpec
-from rljax.agents import famo2o
+from rljax.agents import famo2o, recoil
 from rljax.analysis.comparison import mean_difference
 from rljax.training import registry
 from scripts.checks import (
@@ -25,6 +25,7 @@ from scripts.checks import (
     compare_early_bc,
     compare_famo2o,
     compare_hindsight,
+    compare_recoil,
     compare_returns,
     compare_updates,
     hostile_files,
@@ -234,15 +235,18 @@ def test_early_returns_are_compared(command, tmp_path):
     assert written["arguments"] == "--seed SEED"
 
 
-def test_famo2o_takes_its_authors_parameters():
-    config = famo2o.Config(hidden=(8, 8))
-    spec = EnvSpec("Example-v0", (compare_famo2o.OBSERVATIONS,), compare_famo2o.ACTIONS)
-    states = [famo2o.init(jax.random.key(seed), spec, config) for seed in range(2)]
-    parameters = compare_famo2o.of_ours(states[0])
-    state = compare_famo2o.with_parameters(states[1], parameters)
-    for one, other in zip(
-        *map(jax.tree.leaves, (compare_famo2o.of_ours(state), parameters)), strict=True
-    ):
+@pytest.mark.parametrize(
+    ("agent", "script"),
+    [(famo2o, compare_famo2o), (recoil, compare_recoil)],
+    ids=["famo2o", "recoil"],
+)
+def test_an_agent_takes_its_authors_parameters(agent, script):
+    config = agent.Config(hidden=(8, 8))
+    spec = EnvSpec("Example-v0", (script.OBSERVATIONS,), script.ACTIONS)
+    states = [agent.init(jax.random.key(seed), spec, config) for seed in range(2)]
+    parameters = script.of_ours(states[0])
+    state = script.with_parameters(states[1], parameters)
+    for one, other in zip(*map(jax.tree.leaves, (script.of_ours(state), parameters)), strict=True):
         np.testing.assert_array_equal(one, other)
 
 

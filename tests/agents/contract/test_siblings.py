@@ -123,11 +123,11 @@ PAIRS: dict[tuple[str, str], Pair] = {
         own={"Config", "experience", "check", "init", "act", "actor_loss", "critic_loss", "update"},
     ),
     ("iql", "fdvl"): Pair(
-        lines=91,
+        lines=94,
         own={"Config", "check", "init", "value_loss", "critic_loss", "update"},
     ),
     ("fdvl", "recoil"): Pair(
-        lines=93,
+        lines=105,
         own={"Config", "experience", "check", "value_loss", "critic_loss", "update"},
     ),
     ("iql", "famo2o"): Pair(
