@@ -252,7 +252,7 @@ def test_help_explains_each_hyperparameter(capsys: pytest.CaptureFixture[str]) -
     printed = " ".join(help_of("train sac", capsys).split())
     assert "usage: rljax train sac" in printed
     assert "--config.discount FLOAT" in printed
-    assert "gamma, per step" in printed
+    assert "gamma;" in printed
 
 
 def test_help_shows_the_presets_values(capsys: pytest.CaptureFixture[str]) -> None:
