@@ -295,6 +295,8 @@ def test_masks_are_parts_of_the_observation() -> None:
     )
     with pytest.raises(ValueError, match=r"of shape .* truth value for each of the 3 actions"):
         of_info.observe(np.ones(3, np.float32), (), mask[:2])
+    with pytest.raises(ValueError, match="allows nothing: it must allow an action"):
+        of_info.observe(np.ones(3, np.float32), (), np.zeros(3))
     # Three bits for four actions: no mask.
     other = made(spaces.Dict(action_mask=BITS, seen=VECTOR), spaces.Discrete(4))
     assert (other.parts, other.observation_shape) == ((), (6,))
