@@ -217,8 +217,8 @@ def test_a_saved_state_holds_the_sums() -> None:
         (
             {"cost": None},
             (
-                "environment 1 of 'Paying' returned an info without 'cost', the signal that "
-                "it declares"
+                "environment 1 of 'Paying' returned an info without the signal 'cost'. The info "
+                "of every step must have it"
             ),
         ),
         (
