@@ -10,6 +10,7 @@ import json
 import os
 import re
 import signal
+import sys
 from typing import Any
 
 import gymnasium
@@ -64,6 +65,10 @@ def hosted_names() -> list[str]:
 
 def _asynchronous(name: str, num_envs: int, make_kwargs: dict[str, Any]) -> AsyncVectorEnv:
     """Environments in processes. A fork would copy JAX's threads with their locks."""
+    # A process imports the script again, and a script without a guard comes to here once more
+    main = sys.modules.get("__mp_main__")
+    if main is not None and main is not sys.modules["__main__"]:
+        raise SystemExit(1)  # the first process says why
     first = _make(name, make_kwargs)  # so that errors are raised here, and not in a process
     Spaces(first.observation_space, first.action_space, name)
     spec = first.spec
@@ -72,7 +77,14 @@ def _asynchronous(name: str, num_envs: int, make_kwargs: dict[str, Any]) -> Asyn
         functools.partial(_make_in_process, name, index, make_kwargs, os.getpid())
         for index in range(num_envs)
     ]
-    vector_env = AsyncVectorEnv(makers, context="forkserver", autoreset_mode=AutoresetMode.DISABLED)
+    try:
+        mode = AutoresetMode.DISABLED
+        vector_env = AsyncVectorEnv(makers, context="forkserver", autoreset_mode=mode)
+    except (ConnectionError, EOFError):
+        raise EnvironmentFailed(
+            f"the processes of 'async/{name}' ended while they began. Each of them imports the "
+            'script: train below a line if __name__ == "__main__": in it.'
+        ) from None
     vector_env.spec = spec
     return vector_env
 

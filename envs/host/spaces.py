@@ -17,6 +17,7 @@ from rljax.agent import MASK, EnvSpec, Part, difference
 from rljax.envs.host.actions import CORRECT, MOST_CHOICES, Actions, items
 from rljax.envs.host.space_descriptions import described, is_text, read
 from rljax.envs.host.space_values import Path, as_array, flattened, keys_of
+from rljax.spec import PICTURES
 
 LEAST_PIXELS = 16  # height and width from which a Box of floats counts as a picture
 Channels = Literal["first", "last", "unclear"]
@@ -329,6 +330,9 @@ def _flat_size(space: spaces.Space, name: str) -> int:
             )
         return choices
     if isinstance(space, (spaces.Box, spaces.MultiBinary)):
+        pixels = sorted(space.shape)[-2:]
+        if space.dtype == np.uint8 and len(space.shape) > 3 and pixels[0] >= LEAST_PIXELS:
+            raise TypeError(f"'{name}' observes {space}: pictures in {space.shape}. {PICTURES}")
         return math.prod(space.shape)
     if is_text(space):
         return 0

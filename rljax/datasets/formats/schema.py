@@ -16,6 +16,7 @@ import numpy as np
 from rljax.agent import Part
 from rljax.datasets.formats.text import listed, shortened
 from rljax.envs.signals import check as check_signals
+from rljax.spec import PICTURES
 from rljax.trust import RefusedFileError
 
 INT32 = np.iinfo(np.int32)
@@ -66,8 +67,8 @@ def vectors(array: Any, file: str, key: str) -> np.ndarray:
     if numbers(array, file, key).ndim > 2:
         if array.dtype == np.uint8:
             raise ValueError(
-                f"'{file}': '{key}' holds images {array.shape[1:]} of uint8, where vectors are "
-                "expected. Choose the variant of the dataset with states."
+                f"'{file}': '{key}' holds images {array.shape[1:]} of uint8. {PICTURES} Or choose "
+                "the variant of the dataset with states."
             )
         warnings.warn(
             f"'{file}': '{key}' of shape {array.shape[1:]} is flattened to vectors.", stacklevel=2

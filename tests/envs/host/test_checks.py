@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import multiprocessing
 import re
+import subprocess
+import sys
 import warnings
 from pathlib import Path
 from typing import Any
@@ -177,6 +179,23 @@ def test_what_environments_raise_in_processes(
     assert ("in fail" in error.trace) == (kind == "Raises")
     assert "Traceback" not in capfd.readouterr().err, "there is one message"
     assert not multiprocessing.active_children()
+
+
+@pytest.mark.slow
+def test_a_script_without_a_guard_is_one_error(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    made = "envs.make_hosted('async/Pendulum-v1', 1).close()"
+    script.write_text(f"from rljax import envs\n{made}\nprint('made')\n")
+
+    def run() -> subprocess.CompletedProcess[str]:
+        return subprocess.run([sys.executable, script], capture_output=True, text=True, check=False)
+
+    failure = run()
+    assert failure.returncode == 1
+    assert failure.stderr.count("Traceback") == 1
+    assert 'train below a line if __name__ == "__main__": in it.' in failure.stderr
+    script.write_text(f"from rljax import envs\nif __name__ == '__main__':\n    {made}\n")
+    assert run().returncode == 0
 
 
 def test_pictures_that_fail(file: Path) -> None:
