@@ -127,6 +127,7 @@ class Run:
     def __init__(self, experiment: Experiment, folder: Path, view: console.View) -> None:
         """Check everything; nothing is written or compiled yet."""
         self.experiment, self.folder, self.view = experiment, folder, view
+        self.made = time.perf_counter()  # from here on compiling is counted, and all time
         self.training = Training(experiment, on_compile=lambda: view.status("compiling"))
         self.wall = 0.0
         self.saver = saving.Saver(self.training, folder, view)
@@ -283,7 +284,7 @@ class Run:
 
     def execute(self) -> Path:
         """Train to the end or to an interruption, and save everything."""
-        self.began = time.perf_counter() - self.wall
+        self.began = self.made - self.wall
         self.saver.start()
         training, interrupted = self.training, False
         try:
