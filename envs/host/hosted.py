@@ -6,7 +6,6 @@ Reference: Towers et al., Gymnasium, arXiv:2407.17032.
 from __future__ import annotations
 
 import dataclasses
-import warnings
 from collections.abc import Sequence
 from typing import Any
 
@@ -24,6 +23,7 @@ from rljax.envs.host.serial import SUCCESS, Serial
 from rljax.envs.host.spaces import Spaces
 from rljax.envs.host.vector_calls import VectorCalls
 from rljax.envs.timed import share_of_time, spec_with_time
+from rljax.trust import note
 
 
 class Hosted:
@@ -45,7 +45,7 @@ class Hosted:
     def __init__(self, vector_env: VectorEnv, name: str) -> None:
         """Wrap `vector_env`, which error messages and `spec` call `name`.
 
-        Warns where agents see changed observations. If actions are discrete, resets the first
+        Notes where agents see changed observations. If actions are discrete, resets the first
         environment to see whether its `info` has a mask. Raises what `Spaces` and
         `signals.declared` raise.
         """
@@ -59,7 +59,7 @@ class Hosted:
         if has_choices and not self.spaces.spec().masked and self._calls.has_masks():
             self.spaces = Spaces(*both, name, masked=True)
         if self.spaces.note is not None:
-            warnings.warn(self.spaces.note, stacklevel=3)  # the caller of `make_hosted`
+            note(self.spaces.note)
         self.action_bounds = self.spaces.bounds
         first = self._environments[0] if self._environments else None
         made = vector_env.spec or (None if first is None else first.spec)

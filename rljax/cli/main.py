@@ -67,6 +67,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
         near = difflib.get_close_matches(arguments[0], commands, n=1)
         nearest = f"Nearest: {near[0]!r}. " if near else ""
         _fail(f"no command '{arguments[0]}'. {nearest}All of them: rljax --help")
+    if is_program:
+        import warnings
+
+        from rljax.trust import show_warning
+
+        warnings.showwarning = show_warning
     try:
         _run(commands[arguments[0]], arguments[1:])
     except SystemExit as end:

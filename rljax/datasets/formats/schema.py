@@ -7,7 +7,6 @@ file's name in messages, and `key` that of the array. Axes: `M` rows of a file.
 from __future__ import annotations
 
 import sys
-import warnings
 from collections.abc import Mapping
 from typing import Any
 
@@ -17,7 +16,7 @@ from rljax.agent import Part
 from rljax.datasets.formats.text import listed, shortened
 from rljax.envs.signals import check as check_signals
 from rljax.spec import PICTURES
-from rljax.trust import RefusedFileError
+from rljax.trust import RefusedFileError, note
 
 INT32 = np.iinfo(np.int32)
 SIGNALS = "signals/"  # before the name of a signal, in the key of its column
@@ -70,9 +69,7 @@ def vectors(array: Any, file: str, key: str) -> np.ndarray:
                 f"'{file}': '{key}' holds images {array.shape[1:]} of uint8. {PICTURES} Or choose "
                 "the variant of the dataset with states."
             )
-        warnings.warn(
-            f"'{file}': '{key}' of shape {array.shape[1:]} is flattened to vectors.", stacklevel=2
-        )
+        note(f"'{file}': '{key}' of shape {array.shape[1:]} is flattened to vectors.")
     with np.errstate(over="ignore"):  # values too large for float32 are reported as not finite
         return _flat(stored(array, np.float32))
 
