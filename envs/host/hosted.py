@@ -6,7 +6,7 @@ Reference: Towers et al., Gymnasium, arXiv:2407.17032.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -39,6 +39,7 @@ class Hosted:
             "is_success" in its last `info`, NaN without these.
         save_failure: why the last `save` returned None; None if it did not.
         num_tasks: how many tasks the environments play in turn.
+        at_end: called before environments whose episodes have ended are reset.
         tolerant: whether numbers that are not finite are accepted, where others share the batch.
     """
 
@@ -70,6 +71,7 @@ class Hosted:
         self.num_tasks = first.num_tasks if isinstance(first, WithGoal) else 1
         self.save_failure: str | None = None
         self.tolerant = False
+        self.at_end: Callable[[], None] = lambda: None
         self._observes_time = False
         self._bare_spec: EnvSpec | None = None  # without the last step, where agents observe that
         self._observation: Any = None
@@ -139,6 +141,7 @@ class Hosted:
                 self._note_success(info.get("final_info", {}), ended)
             else:
                 self._note_success(info, ended)
+                self.at_end()
                 observation = self._begin_again(next_observation, ended)
             self._require_finite(observation, "observation")
         self._require_finite(next_observation, "observation")
