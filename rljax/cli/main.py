@@ -8,6 +8,7 @@ from __future__ import annotations
 import difflib
 import gc
 import os
+import re
 import sys
 from collections.abc import Callable, Sequence
 
@@ -44,6 +45,7 @@ changing an agent
 of an agent.
 """
 
+LONGEST = 500  # characters of a word in a message, such as a path
 EXIT_USER, EXIT_RUN, EXIT_INTERRUPT = 2, 1, 130
 # Imports and tracing make many lasting objects: collecting garbage would take a fifth of the start.
 COLLECT_AFTER = (100_000, 20, 100)
@@ -143,6 +145,7 @@ def _run(command: Callable[[list[str]], None], arguments: list[str]) -> None:
 def _fail(message: str, code: int = EXIT_USER) -> None:
     from rljax.trust import LINES, printable
 
+    message = re.sub(rf"\S{{{LONGEST},}}", lambda word: f"{word[0][: LONGEST - 3]}...", message)
     print(f"error: {printable(message, keep=LINES)}", file=sys.stderr)
     raise SystemExit(code)
 
