@@ -11,6 +11,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from rljax.agent import EnvSpec
 from rljax.envs import signals
@@ -111,6 +112,7 @@ def _check(environment: Any, name: str) -> None:
             f"the spec of '{name}' is a {type(spec).__name__}, it must be a rljax.agent.EnvSpec."
         )
     observation, state = _traced(name, "reset", environment.reset, key, params)
+    state = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), state)
     action = jnp.zeros(spec.action_shape, spec.action_dtype)
     results = _traced(name, "step", environment.step, key, state, action, params)
     if not isinstance(results, tuple) or len(results) != 6:
@@ -138,6 +140,26 @@ def _check(environment: Any, name: str) -> None:
         raise ValueError(
             f"step of '{name}' returns a state of another structure or of other shapes than reset."
         )
+    before = jax.tree.leaves_with_path(state)
+    for (path, leaf), new in zip(before, jax.tree.leaves(later), strict=True):
+        if not _holds(leaf.dtype, new):
+            raise ValueError(
+                f"the state{jax.tree_util.keystr(path)} of '{name}' is {leaf.dtype} in reset and "
+                f"{new.dtype} in step, which would be cut to {leaf.dtype}: begin with one dtype in "
+                "reset, such as jnp.array(0.0)."
+            )
+
+
+def _holds(dtype: Any, new: Any) -> bool:
+    """Whether `dtype` holds all values of the array `new`; one of a weak type only has its kind."""
+    if dtype == new.dtype or not new.weak_type:
+        return dtype == new.dtype or jnp.promote_types(dtype, new.dtype) == dtype
+    kinds = (np.bool_, np.integer, np.floating, np.complexfloating)
+    ours, theirs = (
+        next(rank for rank, kind in enumerate(kinds) if jnp.issubdtype(each, kind))
+        for each in (dtype, new.dtype)
+    )
+    return ours >= theirs
 
 
 def _shapes(tree: Any) -> Any:

@@ -68,18 +68,33 @@ def check(signals: Signals, name: str) -> None:
         raise ValueError(f"the signals of '{name}' are {', '.join(names)}: order them by name.")
 
 
-def require(signal_names: Iterable[str], signals: Signals, agent: str, name: str) -> None:
-    """Raise `ValueError` for a signal that the agent needs and the environment `name` lacks."""
+def require(
+    signal_names: Iterable[str], signals: Signals, agent: str, name: str, data: bool = False
+) -> None:
+    """Raise `ValueError` for a signal that the agent needs and the environment, or the `data`,
+    called `name` lacks.
+    """
     has = [part.name for part in signals]
     for missing in (signal for signal in signal_names if signal not in has):
         raise ValueError(
             f"agent '{agent}' learns from the signal '{missing}', and '{name}' gives "
             + (f"only {', '.join(has)}. " if has else "none. ")
             + (
-                "Choose an environment that does, such as velocity/HalfCheetah-v5 or "
-                "rljax/PointHazards, or let yours declare it: docs/environments.md"
+                f"Columns of data sets are called signals/{missing}."
+                if data
+                else f"If its info has '{missing}': --env {_with_signal(missing, name)}. Or let "
+                f"the class declare it, by metadata = {{'signals': ['{missing}']}} in Gymnasium: "
+                "docs/environments.md. Others: velocity/HalfCheetah-v5, rljax/PointHazards."
             )
         )
+
+
+def _with_signal(signal: str, name: str) -> str:
+    from rljax import envs
+
+    parts = envs.split(name)
+    names = ",".join([*filter(None, parts.signal_names), signal])
+    return f"{parts.shown}signals-{names}/{parts.last_step}{parts.hidden}{parts.rest}"
 
 
 def zeros(signals: Signals, number: int, kind: Any = jnp) -> dict[str, Any]:
@@ -105,7 +120,8 @@ def of_step(info: Mapping[str, Any], part: Part, environment: str) -> Any:
     """The value [K...] of one signal in one environment's `info`. Raises `EnvironmentFailed`."""
     if part.name not in info:
         raise EnvironmentFailed(
-            f"{environment} returned an info without '{part.name}', the signal that it declares."
+            f"{environment} returned an info without the signal '{part.name}'. The info of every "
+            "step must have it, 0 where there is none."
         )
     value = info[part.name]
     if type(value) is float and part.shape == ():
@@ -185,7 +201,8 @@ def from_info(
         if shape is None:
             has = ", ".join(sorted(numbers)) or "no numbers"
             raise ValueError(
-                f"'{name}' is to give the signal '{signal}', and the info of its steps has {has}."
+                f"'{name}' is to give the signal '{signal}', and the info of its first step has "
+                f"{has}. Every step must give it, 0 where there is none."
             )
         if signal not in [part.name for part in declared]:
             parts.append(Part(signal, shape))

@@ -10,6 +10,10 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+PICTURES = (
+    "Pictures have three axes: height, width, channels. Put stacked ones side by side in their "
+    "channels: np.concatenate(frames, axis=-1); and give a grey one a channel: frame[..., None]."
+)
 MASK = "action_mask"  # the part of an observation, bool [A], that is True for allowed actions
 
 

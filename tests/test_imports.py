@@ -221,7 +221,7 @@ def test_public_names_are_there() -> None:
 
     assert (rljax.train, rljax.resume) == (run.train, run.resume)
     assert (rljax.load, rljax.Policy) == (loading.load, policy.Policy)
-    assert set(rljax.__all__) <= set(dir(rljax))
+    assert sorted(rljax.__all__) == dir(rljax)
     with pytest.raises(
         AttributeError, match=r"'rljax' has no attribute 'trian'. Its names: .*train"
     ):

@@ -6,11 +6,15 @@ Of a Tuple or a Dict, agents see one vector: all dimensions, followed by all cho
 
 from __future__ import annotations
 
+import contextlib
 import math
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 from gymnasium import spaces
+
+from rljax.agent import MASK
 
 CORRECT = "Correct the space, or what step and reset return."
 MOST_CHOICES = 100_000  # all choices of an action together, and those of a discrete observation
@@ -76,6 +80,42 @@ class Actions:
             scaled = np.concatenate([scaled, choices], axis=-1)[..., self._order]
         return self._placed(self.space, scaled, 0)[0]
 
+    def mask(self, mask: Any, leading: tuple[int, ...] = (), last: Any = False) -> np.ndarray:
+        """Truth values [*leading, A] of the allowed actions, also of masks as Gymnasium's `sample`
+        takes them: a tuple or dictionary with one for each choice.
+
+        `last` [*leading] marks ends of episodes, where everything is allowed if nothing is. Raises
+        `ValueError` for another shape, and where a choice has no allowed action elsewhere; the
+        message continues "NAME returned".
+        """
+        array = self.joined(mask, leading)
+        if array.shape != (*leading, self.size) or array.dtype.kind not in "biuf":
+            shown = f" of shape {array.shape} and dtype {array.dtype}" if array.shape else ""
+            raise ValueError(
+                f"info[{MASK!r}]{shown}, it must hold a truth value for each of the {self.size} "
+                "actions, those of all choices side by side."
+            )
+        allowed = array != 0
+        begins = np.cumsum([0, *self.choices[:-1]]) if self.choices else [0]
+        possible = np.logical_or.reduceat(allowed, begins, axis=-1)
+        wrong = ~possible & ~np.asarray(last, np.bool_)[..., None]
+        if wrong.any():
+            which = f" of choice {np.argwhere(wrong)[0][-1]}" if self.choices else ""
+            raise ValueError(f"an {MASK} that allows nothing{which}: it must allow an action.")
+        return allowed | ~possible.all(axis=-1, keepdims=True)
+
+    def joined(self, mask: Any, leading: tuple[int, ...] = ()) -> np.ndarray:
+        """A mask as one array, those of all choices side by side; unchecked."""
+        array = np.asarray(None)
+        with contextlib.suppress(ValueError):  # parts of different lengths
+            array = np.asarray(mask)
+        if array.shape == (*leading, self.size) or not isinstance(mask, (tuple, list, Mapping)):
+            return array
+        with contextlib.suppress(KeyError, ValueError):
+            parts = [np.asarray(part) for part in _parts_of_mask(mask, self.space)]
+            return np.concatenate(parts, axis=-1)
+        return array
+
     def _places(self) -> np.ndarray:
         """The columns of agents' mixed actions in the environment's order."""
         after, order = {True: 0, False: self._low.size}, []  # whether continuous -> next column
@@ -134,6 +174,18 @@ def items(space: Any) -> list[tuple[Any, Any]]:
     """The keys and spaces of a dictionary or tuple."""
     pairs = space.spaces.items() if isinstance(space, spaces.Dict) else enumerate(space.spaces)
     return list(pairs)
+
+
+def _parts_of_mask(mask: Any, space: Any) -> list[Any]:
+    """The masks of single choices, in the order of the space."""
+    if isinstance(mask, Mapping):
+        pairs = [(mask[key], below) for key, below in items(space)]
+    elif isinstance(mask, (tuple, list)):
+        below = space.spaces if isinstance(space, spaces.Tuple) else [space] * len(mask)
+        pairs = list(zip(mask, below, strict=True))
+    else:
+        return [mask]
+    return [part for pair in pairs for part in _parts_of_mask(*pair)]
 
 
 def _leaves(space: spaces.Space, name: str, whole: spaces.Space) -> list[Any]:

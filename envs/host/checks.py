@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
+import math
 import traceback
 from collections.abc import Callable
 from pathlib import Path
@@ -10,8 +12,11 @@ from typing import Any
 
 import gymnasium
 import numpy as np
+from gymnasium import spaces
 
+from rljax.agent import MASK
 from rljax.envs.environment import EnvironmentFailed
+from rljax.envs.host.actions import Actions
 from rljax.envs.host.space_values import as_array, flattened
 
 _GYMNASIUM = Path(gymnasium.__file__).parent
@@ -22,16 +27,23 @@ _INTERFACE = (
 )
 
 
+METHOD = "action_masks"  # by which environments for SB3 give their masks
+_ALL_MASKS = "Masks must be in the info of reset and of every step."
+
+
 class Checks:
     """Environment `index` of those called `name`, with `length` steps in the running episode.
 
-    All methods raise `EnvironmentFailed`.
+    All methods raise `EnvironmentFailed`. `masks` says where the masks of allowed actions are,
+    by the first reset: "info", "method", "part" of the observation, "unread" where actions have
+    numbers too, "none"; "" before it.
     """
 
     def __init__(self, environment: gymnasium.Env, name: str, index: int) -> None:
         self.environment, self.name, self.index, self.length = environment, name, index, 0
         self._space = environment.observation_space
         self._is_box = isinstance(self._space, gymnasium.spaces.Box)
+        self.masks = ""
 
     def reset(self, **arguments: Any) -> tuple[Any, dict[str, Any]]:
         """Begin an episode. Returns the observation and `info`."""
@@ -40,7 +52,8 @@ class Checks:
         if not isinstance(returned, tuple) or len(returned) != 2:
             raise self._wrong(f"{_what(returned)} from reset. {_INTERFACE}")
         self._check(*returned)
-        return returned
+        self.masks = self.masks or self._place_of_masks(returned[1])
+        return returned[0], self._with_mask(*returned, "reset", False)
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         """Apply one action. Returns observation, reward, terminated, truncated, `info`."""
@@ -55,6 +68,9 @@ class Checks:
             terminated = self._flag(terminated, "terminated")
         if truncated is not True and truncated is not False:
             truncated = self._flag(truncated, "truncated")
+        if self.masks != "none" or MASK in info:
+            place = f"step {self.length + 1} of its episode"
+            info = self._with_mask(observation, info, place, terminated or truncated)
         self.length += 1
         return observation, reward, terminated, truncated, info
 
@@ -78,12 +94,57 @@ class Checks:
         if not isinstance(info, dict):
             raise self._wrong(f"the info {_shown(info)}, it must be a dictionary.")
 
+    @functools.cached_property
+    def _actions(self) -> Actions:
+        return Actions(self.environment.action_space, self.name)
+
+    def _place_of_masks(self, info: dict[str, Any]) -> str:
+        part = self._space.spaces.get(MASK) if isinstance(self._space, spaces.Dict) else None
+        has_method = self.environment.has_wrapper_attr(METHOD)
+        if part is None and MASK not in info and not has_method:
+            return "none"
+        if not self._actions.discrete:
+            return "unread"
+        if part is not None and math.prod(part.shape or ()) == self._actions.size:
+            return "part"
+        return "info" if MASK in info else "method" if has_method else "none"
+
+    def _with_mask(
+        self, observation: Any, info: dict[str, Any], place: str, last: bool
+    ) -> dict[str, Any]:
+        """`info` with the mask as truth values [A]; at the `last` step it may be missing."""
+        mask = info.get(MASK)
+        if self.masks in ("", "none", "unread"):
+            if mask is None or self.masks == "unread":
+                return info
+            raise self._wrong(f"{MASK!r} in the info of {place}, and none before. {_ALL_MASKS}")
+        if self.masks == "part":
+            mask = np.ravel(observation[MASK])
+        elif self.masks == "method":
+            mask = self._call(METHOD, self.environment.get_wrapper_attr(METHOD))
+        elif mask is None:
+            if not last:
+                raise self._wrong(f"no {MASK!r} in the info of {place}. {_ALL_MASKS}")
+            mask = np.zeros(self._actions.size)  # everything is allowed
+        try:
+            allowed = self._actions.mask(mask, last=last)
+        except ValueError as error:
+            raise self._wrong(f"in {place} {error}") from None
+        return info if self.masks == "part" else {**info, MASK: allowed}
+
     def _number(self, reward: Any) -> float:
         if isinstance(reward, (int, float)) or hasattr(reward, "__array__"):
             array = np.asarray(reward)
             if array.size == 1 and array.dtype.kind in "fiub":
                 return float(array.reshape(()))
-        raise self._wrong(f"the reward {_shown(reward)}, it must be one real number, such as 1.0.")
+        several = (
+            " Other objectives can be signals beside it: metadata = {'signals': {'objectives': "
+            f"{np.shape(reward)}}}}} in the class, info['objectives'] in step."
+        )
+        raise self._wrong(
+            f"the reward {_shown(reward)}, it must be one real number, such as 1.0."
+            + (several if isinstance(reward, np.ndarray) and reward.size > 1 else "")
+        )
 
     def _flag(self, value: Any, name: str) -> bool:
         array = np.asarray(value)

@@ -10,6 +10,8 @@ import json
 import os
 import re
 import signal
+import sys
+from collections.abc import Callable
 from typing import Any
 
 import gymnasium
@@ -53,6 +55,9 @@ def make_hosted(name: str, num_envs: int, *, goals: bool = False, **make_kwargs:
         rendering.choose_renderer()
     if name.startswith("async/") and not goals:
         return Hosted(_asynchronous(name.removeprefix("async/"), num_envs, make_kwargs), name)
+    if not goals and envs.split(name).rest == name and _is_vector_only(name):
+        make_vec = functools.partial(gymnasium.make_vec, num_envs=num_envs)
+        return Hosted(_registered(make_vec, name, make_kwargs), name)
     environments = _make_all(name, num_envs, make_kwargs)
     return Hosted(Serial(with_goals(environments, name) if goals else environments, name), name)
 
@@ -64,6 +69,10 @@ def hosted_names() -> list[str]:
 
 def _asynchronous(name: str, num_envs: int, make_kwargs: dict[str, Any]) -> AsyncVectorEnv:
     """Environments in processes. A fork would copy JAX's threads with their locks."""
+    # A process imports the script again, and a script without a guard comes to here once more
+    main = sys.modules.get("__mp_main__")
+    if main is not None and main is not sys.modules["__main__"]:
+        raise SystemExit(1)  # the first process says why
     first = _make(name, make_kwargs)  # so that errors are raised here, and not in a process
     Spaces(first.observation_space, first.action_space, name)
     spec = first.spec
@@ -72,7 +81,14 @@ def _asynchronous(name: str, num_envs: int, make_kwargs: dict[str, Any]) -> Asyn
         functools.partial(_make_in_process, name, index, make_kwargs, os.getpid())
         for index in range(num_envs)
     ]
-    vector_env = AsyncVectorEnv(makers, context="forkserver", autoreset_mode=AutoresetMode.DISABLED)
+    try:
+        mode = AutoresetMode.DISABLED
+        vector_env = AsyncVectorEnv(makers, context="forkserver", autoreset_mode=mode)
+    except (ConnectionError, EOFError):
+        raise EnvironmentFailed(
+            f"the processes of 'async/{name}' ended while they began. Each of them imports the "
+            'script: train below a line if __name__ == "__main__": in it.'
+        ) from None
     vector_env.spec = spec
     return vector_env
 
@@ -105,9 +121,28 @@ def _make(name: str, make_kwargs: dict[str, Any]) -> Any:
     if parts.hidden:
         return WithoutPart(_make(parts.rest, make_kwargs), parts.hidden, parts.rest)
     bare, arguments = parsed(name)
-    module, _, within = bare.rpartition(":")
-    if module.endswith(".py"):
+    if bare.rpartition(":")[0].endswith(".py"):
         return _made_of_class(bare, make_kwargs | arguments)
+    if _is_vector_only(name):
+        raise ValueError(
+            f"'{name}' is registered as a vector environment alone: remove 'async/', 'goals/', "
+            "'signals-.../' and 'without-.../' from its name."
+        )
+    return _registered(gymnasium.make, name, make_kwargs)
+
+
+def _is_vector_only(name: str) -> bool:
+    bare = parsed(name)[0]
+    if bare.rpartition(":")[0].endswith(".py"):
+        return False
+    spec = gymnasium.registry.get(_imported(name))
+    return spec is not None and spec.entry_point is None and spec.vector_entry_point is not None
+
+
+def _imported(name: str) -> str:
+    """The name in Gymnasium's registry, once the module in front of it is imported."""
+    bare, _ = parsed(name)
+    module, _, within = bare.rpartition(":")
     if name.startswith("ALE/"):
         try:
             importlib.import_module("ale_py")  # registers them
@@ -130,9 +165,16 @@ def _make(name: str, make_kwargs: dict[str, Any]) -> Any:
         except (Exception, SystemExit) as error:
             who = f"the module '{module}' of '{name}'"
             raise failure(who, "when it was imported", error) from error
+    return within
+
+
+def _registered(make: Callable[..., Any], name: str, make_kwargs: dict[str, Any]) -> Any:
+    """What `make` returns for a registered environment."""
+    bare, arguments = parsed(name)
+    within, module = _imported(name), bare.rpartition(":")[0]
     try:
         with silent_mujoco() if _uses_mujoco(within) else contextlib.nullcontext():
-            return gymnasium.make(within, **(make_kwargs | arguments))
+            return make(within, **(make_kwargs | arguments))
     except gymnasium.error.DependencyNotInstalled as error:
         raise ValueError(f"'{name}' needs a package that is not installed. {error}") from error
     except ImportError as error:
@@ -141,7 +183,13 @@ def _make(name: str, make_kwargs: dict[str, Any]) -> Any:
         if within in gymnasium.registry:
             raise ValueError(f"'{name}' cannot be made. {error}") from error
         family = f"Gymnasium with '{module}'" if module else "Gymnasium"
-        raise unknown(within, family, hosted_names()) from error
+        error = unknown(within, family, hosted_names())
+        if module:
+            raise error from None
+        raise ValueError(
+            f"{error}. Where your own code registers it, name its module (my_module:{within}), or "
+            "go on from Python: register it, and call rljax.resume, rljax.load or rljax.train."
+        ) from None
     except Exception as error:
         if arguments:
             raise ValueError(

@@ -6,8 +6,7 @@ Reference: Towers et al., Gymnasium, arXiv:2407.17032.
 from __future__ import annotations
 
 import dataclasses
-import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -19,10 +18,12 @@ from rljax.envs import last_step, signals
 from rljax.envs.environment import EnvironmentFailed
 from rljax.envs.goals import WithGoal
 from rljax.envs.host import saved_simulators
+from rljax.envs.host.actions import Actions
 from rljax.envs.host.serial import SUCCESS, Serial
 from rljax.envs.host.spaces import Spaces
 from rljax.envs.host.vector_calls import VectorCalls
 from rljax.envs.timed import share_of_time, spec_with_time
+from rljax.trust import note
 
 
 class Hosted:
@@ -38,13 +39,14 @@ class Hosted:
             "is_success" in its last `info`, NaN without these.
         save_failure: why the last `save` returned None; None if it did not.
         num_tasks: how many tasks the environments play in turn.
+        at_end: called before environments whose episodes have ended are reset.
         tolerant: whether numbers that are not finite are accepted, where others share the batch.
     """
 
     def __init__(self, vector_env: VectorEnv, name: str) -> None:
         """Wrap `vector_env`, which error messages and `spec` call `name`.
 
-        Warns where agents see changed observations. If actions are discrete, resets the first
+        Notes where agents see changed observations. If actions are discrete, resets the first
         environment to see whether its `info` has a mask. Raises what `Spaces` and
         `signals.declared` raise.
         """
@@ -54,10 +56,11 @@ class Hosted:
         self._environments = self._calls.environments
         both = (vector_env.single_observation_space, vector_env.single_action_space)
         self.spaces = Spaces(*both, name)
-        if self.spaces.discrete and not self.spaces.parts and self._calls.has_masks():
+        has_choices = self.spaces.discrete or bool(self.spaces.choices)
+        if has_choices and not self.spaces.spec().masked and self._calls.has_masks():
             self.spaces = Spaces(*both, name, masked=True)
         if self.spaces.note is not None:
-            warnings.warn(self.spaces.note, stacklevel=3)  # the caller of `make_hosted`
+            note(self.spaces.note)
         self.action_bounds = self.spaces.bounds
         first = self._environments[0] if self._environments else None
         made = vector_env.spec or (None if first is None else first.spec)
@@ -68,6 +71,7 @@ class Hosted:
         self.num_tasks = first.num_tasks if isinstance(first, WithGoal) else 1
         self.save_failure: str | None = None
         self.tolerant = False
+        self.at_end: Callable[[], None] = lambda: None
         self._observes_time = False
         self._bare_spec: EnvSpec | None = None  # without the last step, where agents observe that
         self._observation: Any = None
@@ -118,15 +122,15 @@ class Hosted:
         """
         environment_action = self._denormalised(np.asarray(action))
         raw, reward, terminated, truncated, info = self._calls.step(environment_action)
-        next_observation = observation = self._seen(raw, info)
         terminated, truncated = np.array(terminated, np.bool_), np.array(truncated, np.bool_)
+        ended = terminated | truncated
+        next_observation = observation = self._seen(raw, info, ended)
         with np.errstate(over="ignore"):
             single = np.array(reward, np.float32)
         self._require_finite(single, "reward")
         self._return += reward
         self._length += 1
         episode_return, episode_length = self._return.astype(np.float32), self._length.copy()
-        ended = terminated | truncated
         step_signals, sums = self._count_signals(info, ended)
         if ended.any():
             self._return[ended] = 0
@@ -137,6 +141,7 @@ class Hosted:
                 self._note_success(info.get("final_info", {}), ended)
             else:
                 self._note_success(info, ended)
+                self.at_end()
                 observation = self._begin_again(next_observation, ended)
             self._require_finite(observation, "observation")
         self._require_finite(next_observation, "observation")
@@ -232,12 +237,14 @@ class Hosted:
                 action = np.nan_to_num(action, nan=0.0, posinf=0.0, neginf=0.0)
         return self.spaces.act(action)
 
-    def _seen(self, observation: Any, info: dict[str, Any]) -> Any:
-        """The batch as agents see it, in new arrays."""
-        if self.spaces.masked and MASK in info:
-            self._masks = _rows_of_masks(info, self._masks)
+    def _seen(self, observation: Any, info: dict[str, Any], last: Any = False) -> Any:
+        """The batch as agents see it, in new arrays; `last` is that of `Actions.mask`."""
         try:
-            return self.spaces.observe(observation, (self.num_envs,), self._masks)
+            if MASK in info and self.spaces.discrete and not self.spec.masked:
+                raise ValueError(f"an {MASK} in info that the first reset lacked.")
+            if self.spaces.masked and MASK in info:
+                self._masks = _rows_of_masks(info, self._masks, self.spaces.actions)
+            return self.spaces.observe(observation, (self.num_envs,), self._masks, last)
         except ValueError as error:
             raise EnvironmentFailed(f"'{self.name}' returned {error}") from None
 
@@ -348,10 +355,13 @@ class Hosted:
         return f"{type(self.vector_env).__name__} keeps the state of its environments out of reach"
 
 
-def _rows_of_masks(info: dict[str, Any], before: np.ndarray | None) -> np.ndarray:
+def _rows_of_masks(info: dict[str, Any], before: np.ndarray | None, actions: Actions) -> np.ndarray:
     """The masks [N, A]: those in `info`, and those `before` for environments without one."""
     new, known = info[MASK], info.get(f"_{MASK}")
-    rows = [np.asarray(row) for row in new] if np.asarray(new).dtype == object else np.asarray(new)
+    if getattr(new, "dtype", np.dtype(bool)).kind == "O":
+        rows = [actions.joined(row) for row in new]
+    else:
+        rows = actions.joined(new, (len(new),))
     if known is None or before is None or np.all(known):
         return np.array(rows)
     masks = before.copy()

@@ -79,6 +79,13 @@ class Serial(VectorEnv):
                 infos = self._add_info(infos, success, index)
         return self._gathered(), reward, terminated, truncated, self._masked(infos) | step_signals
 
+    def masks(self) -> str:
+        """Where the environments' masks are, see `Checks.masks`; resets the first environment."""
+        self._checks[0].reset()
+        for checks in self._checks:
+            checks.masks = self._checks[0].masks
+        return self._checks[0].masks
+
     def continue_episodes(self, lengths: Sequence[int]) -> None:
         """Set the number of steps of the running episodes, for error messages."""
         for checks, length in zip(self._checks, lengths, strict=True):
@@ -116,9 +123,9 @@ class Serial(VectorEnv):
         return {**infos, MASK: self._masks}
 
     def _put(self, index: int, observation: Any, info: dict[str, Any]) -> None:
-        if MASK in info:
+        if MASK in info and self._checks[index].masks in ("info", "method"):
             self._masks = self._masks or [None] * self.num_envs
-            self._masks[index] = np.asarray(info[MASK])
+            self._masks[index] = info[MASK]
         if self._is_box:
             self._observations[index, ...] = observation
         else:

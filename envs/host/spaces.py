@@ -17,6 +17,7 @@ from rljax.agent import MASK, EnvSpec, Part, difference
 from rljax.envs.host.actions import CORRECT, MOST_CHOICES, Actions, items
 from rljax.envs.host.space_descriptions import described, is_text, read
 from rljax.envs.host.space_values import Path, as_array, flattened, keys_of
+from rljax.spec import PICTURES
 
 LEAST_PIXELS = 16  # height and width from which a Box of floats counts as a picture
 Channels = Literal["first", "last", "unclear"]
@@ -45,8 +46,10 @@ class Spaces:
         Raises `TypeError` for spaces that are not in docs/spaces.md, and `ValueError` for actions
         without finite bounds and for spaces that hold no number.
         """
-        self.observation, self.action, self.name, self.masked = observation, action, name, masked
+        self.observation, self.action, self.name = observation, action, name
         self.actions = Actions(action, name)
+        unread = masked and not self.actions.discrete
+        self.masked = masked = masked and not unread
         self.discrete, self.action_size = self.actions.discrete, self.actions.size
         self.choices, self.bounds = self.actions.choices, self.actions.bounds
         self.parts: tuple[Part, ...] = ()
@@ -62,6 +65,9 @@ class Spaces:
             if len(self.observation_shape) == 3 and observation.dtype == np.uint8:
                 self.observation_dtype = "uint8"
         self._names, self._dtype = named, self.observation_dtype
+        if unread:
+            note = f"The masks of '{name}' are not read, since its actions have numbers too."
+            self.note = note if self.note is None else f"{self.note} {note}"
         if masked:
             parts = self.parts or (Part(ONLY, self.observation_shape, self.observation_dtype),)
             mask = Part(MASK, (self.action_size,), "bool")
@@ -81,17 +87,22 @@ class Spaces:
             choices=self.choices,
         )
 
-    def observe(self, observation: Any, leading: tuple[int, ...], mask: Any = None) -> Any:
+    def observe(
+        self, observation: Any, leading: tuple[int, ...], mask: Any = None, last: Any = False
+    ) -> Any:
         """The environment's own observations with these leading axes, as new arrays [*leading,
         O...].
 
-        `mask` [*leading, A] marks allowed actions. Raises `ValueError` for values outside the
+        `mask` and `last` are those of `Actions.mask`. Raises `ValueError` for values outside the
         space; the message continues "'NAME' returned".
         """
         result = self._observed(observation, leading)
         if not self.masked:
             return result
-        return {**(result if self._names else {ONLY: result}), MASK: self._mask(mask, leading)}
+        return {
+            **(result if self._names else {ONLY: result}),
+            MASK: self._mask(mask, leading, last),
+        }
 
     def _observed(self, observation: Any, leading: tuple[int, ...]) -> Any:
         if self._names:
@@ -112,16 +123,10 @@ class Spaces:
         array = as_array(self.observation, observation, leading)
         return _copied(array, self._channels, self._dtype)
 
-    def _mask(self, mask: Any, leading: tuple[int, ...]) -> np.ndarray:
+    def _mask(self, mask: Any, leading: tuple[int, ...], last: Any) -> np.ndarray:
         if mask is None:
             raise ValueError(f"an info without {MASK!r}, which the first reset had. {CORRECT}")
-        array = np.asarray(mask)
-        if array.shape != (*leading, self.action_size) or array.dtype.kind not in "biuf":
-            raise ValueError(
-                f"info[{MASK!r}] of shape {array.shape} and dtype {array.dtype}, it must hold a "
-                f"truth value for each of the {self.action_size} actions."
-            )
-        return array != 0
+        return self.actions.mask(mask, leading, last)
 
     def leading(self, observation: Any) -> tuple[int, ...]:
         """The leading axes of the environment's own observations: (N,) for N; () for one, or if
@@ -325,6 +330,9 @@ def _flat_size(space: spaces.Space, name: str) -> int:
             )
         return choices
     if isinstance(space, (spaces.Box, spaces.MultiBinary)):
+        pixels = sorted(space.shape)[-2:]
+        if space.dtype == np.uint8 and len(space.shape) > 3 and pixels[0] >= LEAST_PIXELS:
+            raise TypeError(f"'{name}' observes {space}: pictures in {space.shape}. {PICTURES}")
         return math.prod(space.shape)
     if is_text(space):
         return 0

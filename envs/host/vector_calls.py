@@ -58,6 +58,8 @@ class VectorCalls:
         """Whether the `info` of the first environment, which is reset, has a mask."""
         first: Any = self.environments[0] if self.environments else self.vector_env
         try:
+            if isinstance(self.vector_env, Serial):
+                return self.vector_env.masks() in ("info", "method", "unread")
             return MASK in first.reset()[1]
         except Exception:  # the first reset of the training says what is wrong
             return False

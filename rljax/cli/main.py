@@ -8,6 +8,7 @@ from __future__ import annotations
 import difflib
 import gc
 import os
+import re
 import sys
 from collections.abc import Callable, Sequence
 
@@ -44,6 +45,7 @@ changing an agent
 of an agent.
 """
 
+LONGEST = 500  # characters of a word in a message, such as a path
 EXIT_USER, EXIT_RUN, EXIT_INTERRUPT = 2, 1, 130
 # Imports and tracing make many lasting objects: collecting garbage would take a fifth of the start.
 COLLECT_AFTER = (100_000, 20, 100)
@@ -67,6 +69,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
         near = difflib.get_close_matches(arguments[0], commands, n=1)
         nearest = f"Nearest: {near[0]!r}. " if near else ""
         _fail(f"no command '{arguments[0]}'. {nearest}All of them: rljax --help")
+    if is_program:
+        import warnings
+
+        from rljax.trust import show_warning
+
+        warnings.showwarning = show_warning
     try:
         _run(commands[arguments[0]], arguments[1:])
     except SystemExit as end:
@@ -137,6 +145,7 @@ def _run(command: Callable[[list[str]], None], arguments: list[str]) -> None:
 def _fail(message: str, code: int = EXIT_USER) -> None:
     from rljax.trust import LINES, printable
 
+    message = re.sub(rf"\S{{{LONGEST},}}", lambda word: f"{word[0][: LONGEST - 3]}...", message)
     print(f"error: {printable(message, keep=LINES)}", file=sys.stderr)
     raise SystemExit(code)
 

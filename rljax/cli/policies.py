@@ -34,7 +34,8 @@ class PlayOptions(shared.Trust, shared.LearnerOptions):
 
     run: shared.Folder  # folder of the run
     seed: int = 0  # seed of the episode
-    max_steps: int = 1_000  # steps at most
+    max_steps: int = 1_000  # steps of an episode at most
+    episodes: int = 1  # one after another, each from its first to its last state
     output: Annotated[Path | None, shared.OUTPUT] = None  # file to write; default DIR/play.mp4
     terminal: bool = False  # print the episode as text instead: environments on grids
 
@@ -64,7 +65,7 @@ def play(arguments: list[str]) -> None:
     options = shared.parse(PlayOptions, arguments, "play")
     from rljax.runs.policies import videos
 
-    names = ("learner", "best", "seed", "max_steps")
+    names = ("learner", "best", "seed", "max_steps", "episodes")
     episode: dict[str, Any] = {name: getattr(options, name) for name in names}
     folder = options.folder(options.run)
     if options.terminal:

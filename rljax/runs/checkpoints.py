@@ -19,6 +19,8 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import jax.numpy as jnp
+import numpy as np
 
 from rljax import trust
 from rljax.distributed import processes
@@ -253,7 +255,19 @@ def restore(path: Path, name: str, template: Any) -> Any:
                 f"checkpoint '{path}' holds an array {saved.dtype}{list(saved.shape)} where this "
                 f"run needs {expected.dtype}{list(expected.shape)}. {_RESUMED_WITH}"
             )
-    return tree
+    leaves, structure = jax.tree.flatten(tree)
+    del tree  # so that only one array at a time is held twice
+    for index, leaf in enumerate(leaves):
+        leaves[index] = _uncommitted(leaf)
+    return structure.unflatten(leaves)
+
+
+def _uncommitted(x: jax.Array) -> jax.Array:
+    """A copy that is not bound to its device, as fresh arrays are: bound ones compile anew."""
+    if jnp.issubdtype(x.dtype, jax.dtypes.prng_key):
+        data = jax.device_put(np.asarray(jax.random.key_data(x)))
+        return jax.random.wrap_key_data(data, impl=jax.random.key_impl(x))
+    return jax.device_put(np.asarray(x))
 
 
 @contextlib.contextmanager

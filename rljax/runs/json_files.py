@@ -35,8 +35,11 @@ def write_json(path: Path, value: Any) -> None:
             file.flush()
             os.fsync(file.fileno())
         os.replace(temporary, path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
+    except BaseException as error:
+        with contextlib.suppress(OSError):
+            temporary.unlink()
+        if isinstance(error, OSError) and error.filename == str(temporary):
+            error.filename = str(path.parent)  # which cannot be written
         raise
     with contextlib.suppress(OSError):  # some file systems do not sync folders
         folder = os.open(path.parent, os.O_RDONLY)

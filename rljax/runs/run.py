@@ -126,6 +126,7 @@ class Run:
     def __init__(self, experiment: Experiment, folder: Path, view: console.View) -> None:
         """Nothing is written or compiled yet."""
         self.experiment, self.folder, self.view = experiment, folder, view
+        self.made = time.perf_counter()  # from here on compiling is counted, and all time
         self.training = Training(experiment, on_compile=lambda: view.status("compiling"))
         self.wall = 0.0
         self.saver = saving.Saver(self.training, folder, view)
@@ -280,7 +281,7 @@ class Run:
 
     def execute(self) -> Path:
         """Train to the end or an interruption."""
-        self.began = time.perf_counter() - self.wall
+        self.began = self.made - self.wall
         self.saver.start()
         training, interrupted = self.training, False
         try:

@@ -8,6 +8,7 @@ from rljax.trust.arguments import unsafe_argument, unsafe_argument_in
 from rljax.trust.files import SMALL, RefusedFileError, links, regular, safe
 from rljax.trust.folder import Folder, require_no_code
 from rljax.trust.keys import seals, state_seal
+from rljax.trust.notes import note, show_warning
 from rljax.trust.states import PICKLED, TrustedState, is_pickle, require_no_pickle
 from rljax.trust.text import LINES, printable, show
 
@@ -20,6 +21,7 @@ __all__ = [
     "TrustedState",
     "is_pickle",
     "links",
+    "note",
     "printable",
     "regular",
     "require_no_code",
@@ -27,6 +29,7 @@ __all__ = [
     "safe",
     "seals",
     "show",
+    "show_warning",
     "state_seal",
     "unsafe_argument",
     "unsafe_argument_in",

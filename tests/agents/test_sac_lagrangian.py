@@ -225,7 +225,8 @@ def test_costs_without_discount_are_refused() -> None:
 
 def test_environments_without_costs_or_time_limits_are_refused(tmp_path: Path) -> None:
     with pytest.raises(
-        ValueError, match=r"learns from the signal 'cost', and 'rljax/Pendulum' gives none"
+        ValueError,
+        match=r"signal 'cost', and 'rljax/Pendulum' gives none. If .*: --env signals-cost/rljax",
     ):
         run.train("sac_lagrangian", "rljax/Pendulum", 100, out=tmp_path / "run")
     with pytest.raises(

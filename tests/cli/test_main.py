@@ -66,6 +66,7 @@ def test_an_unknown_command_names_the_nearest(capsys: pytest.CaptureFixture[str]
             "error: no checkpoint is whole.\n",
         ),
         (processes.ProcessError("the others are gone."), 1, "error: the others are gone.\n"),
+        (ValueError("no 'a" + 3_000 * "x" + "' here."), 2, f"error: no 'a{495 * 'x'}... here.\n"),
         (KeyboardInterrupt(), 130, "error: stopped at once; the last checkpoint is safe.\n"),
     ],
 )

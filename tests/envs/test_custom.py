@@ -87,6 +87,34 @@ def test_its_spec_is_read(tmp_path: Path) -> None:
     assert np.ndim(environment.environment.params or 0.0) == 0
 
 
+def test_a_state_keeps_its_dtypes(tmp_path: Path) -> None:
+    def clock(first: str, later: str) -> Any:
+        source = RECIPE.replace("jnp.clip(state +", "jnp.clip(")
+        for before, value in (("position\n", first), ("position, ", later)):
+            state = f"return position, {{'t': {value}}}{before.removeprefix('position')}"
+            source = source.replace(f"return position, {before}", state)
+        return envs.make(written(tmp_path, source))
+
+    for first, later in (
+        ("jnp.array(0)", "state['t'] + 0.1"),
+        ("jnp.array(False)", "state['t'] + 1"),
+        ("jnp.array(0, jnp.uint8)", "state['t'] + jnp.arange(3)[0]"),
+        ("jnp.array(0, jnp.bfloat16)", "state['t'] + jnp.ones(())"),
+    ):
+        with pytest.raises(
+            ValueError, match=r"the state\['t'\] of .* is .* in reset and .* in step"
+        ):
+            clock(first, later)
+    for first, later in (
+        ("0.0", "state['t'] + 0.1"),
+        ("0", "state['t'] + 1"),
+        ("jnp.array(0.0)", "0"),
+        ("jnp.array(0, jnp.uint8)", "state['t'] + 1"),
+        ("jnp.array(0.0)", "jnp.arange(3)[0]"),
+    ):
+        clock(first, later)
+
+
 @pytest.mark.parametrize(
     ("before", "after", "message"),
     [

@@ -217,8 +217,8 @@ def test_a_saved_state_holds_the_sums() -> None:
         (
             {"cost": None},
             (
-                "environment 1 of 'Paying' returned an info without 'cost', the signal that "
-                "it declares"
+                "environment 1 of 'Paying' returned an info without the signal 'cost'. The info "
+                "of every step must have it"
             ),
         ),
         (
@@ -374,13 +374,27 @@ def test_numbers_of_any_adapter_become_signals(name: str, expected: tuple[str, .
         ),
         (
             "signals-discount,first/gymnax/CartPole-v1",
-            r"'first', and the info of its steps has discount",
+            r"'first', and the info of its first step has discount\. Every",
         ),
     ],
 )
 def test_numbers_that_an_environment_does_not_give_are_refused(name: str, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         envs.make(name) if envs.is_compiled(name) else envs.make_hosted(name, 1)
+
+
+@pytest.mark.parametrize(
+    ("name", "remedy"),
+    [
+        ("my:Env-v0", r"--env signals-cost/my:Env-v0\. .* metadata = {'signals': \['cost'\]}"),
+        ("timed/signals-a/without-1/./a.py:A", "--env timed/signals-a,cost/without-1/./a.py:A"),
+    ],
+)
+def test_an_agent_that_lacks_a_signal_says_how_to_name_it(name: str, remedy: str) -> None:
+    with pytest.raises(ValueError, match=remedy):
+        signals.require(("cost",), (), "ppo_lagrangian", name)
+    with pytest.raises(ValueError, match="Columns of data sets are called signals/cost"):
+        signals.require(("cost",), (), "ppo_lagrangian", "file.npz", data=True)
 
 
 def test_a_full_stop_stands_for_a_slash() -> None:

@@ -21,3 +21,10 @@ def test_pipes_and_links_are_not_read(make: Callable[[Path], Any], tmp_path: Pat
     for read in (json_files.read_json, lambda path: list(records.read(path.parent, "metrics"))):
         with pytest.raises(ValueError, match=r"metrics.jsonl' is a "):
             read(tmp_path / "metrics.jsonl")
+
+
+def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(OSError, match="Not a directory") as raised:
+        json_files.write_json(tmp_path / "file" / "config.json", {})
+    assert raised.value.filename == str(tmp_path / "file")

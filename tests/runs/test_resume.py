@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import jax
 import pytest
 
 from rljax.runs import checkpoints, records, run
@@ -84,6 +85,28 @@ def test_longer_run_continues_a_finished_one(tmp_path: Path) -> None:
     small_runs.trained("td3", "rljax/Pendulum", 200, tmp_path / "half")
     run.resume(tmp_path / "half", 400)
     small_runs.assert_same(tmp_path / "whole", tmp_path / "half")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("env", ["rljax/Pendulum", "Pendulum-v1"])
+def test_a_resumed_run_uses_the_programs_of_the_first(env: str, tmp_path: Path) -> None:
+    small_runs.train("td3", env, 200, tmp_path / "run", {"hidden": (18, 16)})
+    compiled = set()
+
+    def heard(event: str, seconds: float, **details: Any) -> None:
+        del seconds
+        if event.endswith("backend_compile_duration"):
+            compiled.add(details["fun_name"])
+
+    jax.monitoring.register_event_duration_secs_listener(heard)
+    try:
+        run.resume(tmp_path / "run", 400)
+    finally:
+        jax.monitoring.unregister_event_duration_listener(heard)
+    # Single operations, of a millisecond each, may compile; before, training compiled twice.
+    assert compiled <= {
+        f"jit({name})" for name in ("convert_element_type", "stage", "broadcast_in_dim")
+    }
 
 
 @pytest.mark.learn

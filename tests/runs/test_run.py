@@ -60,6 +60,7 @@ def test_run_folder_holds_what_the_guide_says(tmp_path: Path) -> None:
     assert summary["final"]["interval"] is None, "two learners"
     for name in ("wall_seconds", "compile_seconds", "steps_per_second", "peak_memory_bytes"):
         assert summary[name] > 0, name
+    assert summary["compile_seconds"] < summary["wall_seconds"]
 
 
 @pytest.mark.slow

@@ -7,7 +7,6 @@ file.
 from __future__ import annotations
 
 import sys
-import warnings
 from collections.abc import Collection, Mapping
 from typing import Any
 
@@ -16,7 +15,8 @@ import numpy as np
 from rljax.agent import Part
 from rljax.datasets.formats.text import listed, shortened
 from rljax.envs.signals import check as check_signals
-from rljax.trust import RefusedFileError
+from rljax.spec import PICTURES
+from rljax.trust import RefusedFileError, note
 
 INT32 = np.iinfo(np.int32)
 SIGNALS = "signals/"  # before the name of a signal, in the key of its column
@@ -80,12 +80,10 @@ def vectors(array: Any, file: str, key: str) -> np.ndarray:
     if numbers(array, file, key).ndim > 2:
         if array.dtype == np.uint8:
             raise ValueError(
-                f"'{file}': '{key}' holds images {array.shape[1:]} of uint8, where vectors are "
-                "expected. Choose the variant of the dataset with states."
+                f"'{file}': '{key}' holds images {array.shape[1:]} of uint8. {PICTURES} Or choose "
+                "the variant of the dataset with states."
             )
-        warnings.warn(
-            f"'{file}': '{key}' of shape {array.shape[1:]} is flattened to vectors.", stacklevel=2
-        )
+        note(f"'{file}': '{key}' of shape {array.shape[1:]} is flattened to vectors.")
     with np.errstate(over="ignore"):  # values too large for float32 are reported as not finite
         return _flat(stored(array, np.float32))
 

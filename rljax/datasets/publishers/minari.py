@@ -12,7 +12,6 @@ from __future__ import annotations
 import math
 import os
 import re
-import warnings
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +26,7 @@ from rljax.datasets.formats.assembly import Rows
 from rljax.datasets.formats.fingerprints import fingerprint
 from rljax.datasets.publishers import download as files
 from rljax.datasets.publishers import minari_environments as environments
-from rljax.trust import RefusedFileError
+from rljax.trust import RefusedFileError, note
 
 REMOTE = "https://huggingface.co/datasets/farama-minari"
 MAIN, METADATA = "data/main_data.hdf5", "data/metadata.json"
@@ -218,9 +217,9 @@ def _rows(name: str, file: Any, observation_space: Any, action_space: Any) -> Ro
         if length:
             truncated[rows.stop - 1] |= not terminated[rows.stop - 1]
         offset += length
-    note = observations.note(sum(math.prod(column.shape) for column in columns))
-    if note is not None:
-        warnings.warn(note, stacklevel=4)
+    message = observations.note(sum(math.prod(column.shape) for column in columns))
+    if message is not None:
+        note(message)
     observation, successor = (
         structure.unflatten(side) for side in zip(*(c.finished() for c in columns), strict=True)
     )

@@ -11,7 +11,7 @@ import jax
 import numpy as np
 
 from rljax import envs
-from rljax.agent import EnvSpec, choose, first_memory
+from rljax.agent import MASK, EnvSpec, choose, first_memory
 from rljax.buffers import Experience
 from rljax.envs.timed import share_of_time
 from rljax.networks.noise import Lasting
@@ -200,6 +200,8 @@ class Policy:
             )
         try:
             inputs = spaces.observe(observation, leading, mask)
+            if self.spec.masked:
+                spaces.actions.mask(inputs[MASK], leading)
         except ValueError as error:
             problem = str(error).replace(f" {CORRECT}", "")
             raise ValueError(

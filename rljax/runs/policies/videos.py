@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
@@ -31,28 +32,35 @@ def play(
     best: bool = False,
     seed: int = 0,
     max_steps: int = 1_000,
+    episodes: int = 1,
     output: Path | None = None,
 ) -> Sequence[Path]:
-    """Film one episode, and return the written files: MP4, and for brax/ environments HTML too.
+    """Film episodes of up to `max_steps` each, from their first to their last state, and return
+    the written files: MP4, and for brax/ environments HTML too.
 
     Raises `ValueError` for an environment that cannot be rendered.
     """
     rendering.choose_renderer()
     folder = arguments.run_folder(out)
-    name, observed_name, policy, start = _player(folder, learner, best, seed)
+    name, observed_name, policy, starts = _player(folder, learner, best, seed, episodes)
     output = output or folder.path / "play.mp4"
     if envs.is_compiled(name):
         filmed, environment = brax if name.startswith("brax/") else drawn, envs.make(observed_name)
-        return filmed(environment, episode(environment, policy, start, max_steps), output)
+        each = (episode(environment, policy, start, max_steps) for start in starts)
+        return filmed(environment, itertools.chain.from_iterable(each), output)
     hosted = envs.make_hosted(envs.evaluated(observed_name), 1, render_mode="rgb_array")
-    frames = []
-    observation = hosted.reset([start])
-    for time in range(max_steps):
-        frames.append(hosted.render())
-        step: Any = hosted.step(policy(observation, normalised=True, step=time))
-        if step.terminated[0] or step.truncated[0]:
-            break
-        observation = step.observation
+    frames: list[np.ndarray] = []
+    hosted.at_end = lambda: frames.append(hosted.render())
+    for start in starts:
+        observation = hosted.reset([start])
+        for time in range(max_steps):
+            frames.append(hosted.render())
+            step: Any = hosted.step(policy(observation, normalised=True, step=time))
+            if step.terminated[0] or step.truncated[0]:
+                break
+            observation = step.observation
+        else:
+            frames.append(hosted.render())
     close(hosted)
     return [write(frames, output, hosted.frames_per_second)]
 
@@ -65,24 +73,30 @@ def tell(
     seed: int = 0,
     max_steps: int = 1_000,
     colours: bool = False,
+    episodes: int = 1,
 ) -> Iterator[str]:
-    """One episode as text, state by state. Raises `ValueError` for those without a `text`."""
+    """Episodes as text, state by state. Raises `ValueError` for those without a `text`."""
     folder = arguments.run_folder(out)
-    name, observed_name, policy, start = _player(folder, learner, best, seed)
+    name, observed_name, policy, starts = _player(folder, learner, best, seed, episodes)
     if not envs.is_compiled(name):
         raise ValueError(f"'{name}' cannot be shown as text. As a video: rljax play {folder.path}")
     environment = envs.make(observed_name)
-    return told(environment, episode(environment, policy, start, max_steps), colours)
+    each = (episode(environment, policy, start, max_steps) for start in starts)
+    return itertools.chain.from_iterable(told(environment, states, colours) for states in each)
 
 
-def _player(folder: Folder, learner: int, best: bool, seed: int) -> tuple[str, str, Policy, int]:
+def _player(
+    folder: Folder, learner: int, best: bool, seed: int, episodes: int
+) -> tuple[str, str, Policy, list[int]]:
     policies = load_all(folder, best=best, parts=PARTS)
     policy = Policy(policies, learner)
     name = policies.settings.evaluated_in
     if name == "none":
         raise ValueError(f"the run in '{folder.path}' has no environment to play in.")
-    (start,) = environment_seeds(seed, EVALUATE, number=1)
-    return name, envs.observed(name, policies.experience.observes), policy, start
+    if episodes < 1:
+        raise ValueError(f"--episodes is {episodes}, there must be at least 1.")
+    starts = environment_seeds(seed, EVALUATE, number=episodes)
+    return name, envs.observed(name, policies.experience.observes), policy, starts
 
 
 def write(frames: Sequence[np.ndarray], path: Path, frames_per_second: float) -> Path:

@@ -39,7 +39,7 @@ def require_source(experiment: Experiment, experience: Experience) -> None:
     )
     experience.require_data(supply)
     if dataset is not None:
-        signals.require(experience.signals, dataset.spec.signals, agent, dataset.name)
+        signals.require(experience.signals, dataset.spec.signals, agent, dataset.name, True)
         datasets.require_labels(dataset, experience.labels, agent)
     experience.require_supply(supply)
     if settings.offline_share != Settings.offline_share:

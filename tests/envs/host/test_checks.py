@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import multiprocessing
 import re
+import subprocess
+import sys
 import warnings
 from pathlib import Path
 from typing import Any
@@ -11,12 +13,17 @@ from typing import Any
 import gymnasium
 import numpy as np
 import pytest
+from gymnasium import spaces
+from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 from rljax import envs
 from rljax.envs.environment import EnvironmentFailed
+from rljax.envs.host.hosted import Hosted
+from rljax.envs.host.serial import Serial
 from tests.envs.host.walk import Walk
 
 ZERO = np.zeros((2, 2), np.float32)
+ONE = spaces.Box(-1, 1, (1,))
 SOURCE = """
 import gymnasium, numpy, os, sys
 
@@ -174,6 +181,23 @@ def test_what_environments_raise_in_processes(
     assert not multiprocessing.active_children()
 
 
+@pytest.mark.slow
+def test_a_script_without_a_guard_is_one_error(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    made = "envs.make_hosted('async/Pendulum-v1', 1).close()"
+    script.write_text(f"from rljax import envs\n{made}\nprint('made')\n")
+
+    def run() -> subprocess.CompletedProcess[str]:
+        return subprocess.run([sys.executable, script], capture_output=True, text=True, check=False)
+
+    failure = run()
+    assert failure.returncode == 1
+    assert failure.stderr.count("Traceback") == 1
+    assert 'train below a line if __name__ == "__main__": in it.' in failure.stderr
+    script.write_text(f"from rljax import envs\nif __name__ == '__main__':\n    {made}\n")
+    assert run().returncode == 0
+
+
 def test_pictures_that_fail(file: Path) -> None:
     hosted = envs.make_hosted(f"{file}:Unpicturable", 1, render_mode="rgb_array")
     hosted.reset([0])
@@ -195,7 +219,11 @@ def test_pictures_that_fail(file: Path) -> None:
         (1, None, "the reward None, it must be one real number"),
         (1, "1.5", "the reward '1.5', it must be one real number"),
         (1, 1j, "the reward 1j, it must be one real number"),
-        (1, np.zeros(2), r"the reward array\(\[0., 0.\]\), it must be one real number"),
+        (
+            1,
+            np.zeros(2),
+            r"the reward array\(\[0., 0.\]\), it must be one real number.*'objectives': \(2,\)",
+        ),
         (1, [1.0], "the reward .1.0., it must be one real number"),
         (2, 1, True),
         (2, np.bool_(False), False),
@@ -281,3 +309,133 @@ def test_the_length_of_an_episode_survives_a_restore(file: Path) -> None:
         third.step(ZERO[:1])
     assert issubclass(EnvironmentFailed, ValueError), "the command line ends with 2"
     assert gymnasium.Env in type(third.vector_env.envs[0].unwrapped).__mro__
+
+
+class Choosing(gymnasium.Env):
+    """Two choices, of 2 and of 4. `masks` are of the reset and of each step; None is without."""
+
+    observation_space: Any = spaces.Box(-1, 1, (1,))
+    action_space: Any = spaces.MultiDiscrete([2, 4])
+
+    def __init__(self, masks: list[Any], last: int = 9) -> None:
+        self.masks, self.last, self.steps = masks, last, 0
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
+        self.steps = 0
+        return self._observed(), self._info()
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        self.steps += 1
+        return self._observed(), 0.0, self.steps == self.last, False, self._info()
+
+    def _observed(self) -> Any:
+        return np.zeros(1, np.float32)
+
+    def _info(self) -> dict[str, Any]:
+        mask = self.masks[min(self.steps, len(self.masks) - 1)]
+        return {} if mask is None else {"action_mask": mask}
+
+
+class WithMethod(Choosing):
+    def _info(self) -> dict[str, Any]:
+        return {}
+
+    def action_masks(self) -> Any:
+        return self.masks[min(self.steps, len(self.masks) - 1)]
+
+
+class WithPicture(Choosing):
+    observation_space: Any = spaces.Dict(
+        camera=spaces.Box(0, 255, (8, 8, 3), np.uint8), joint=spaces.Box(-1, 1, (1,))
+    )
+
+    def _observed(self) -> Any:
+        return {"camera": np.zeros((8, 8, 3), np.uint8), "joint": np.zeros(1, np.float32)}
+
+
+class WithPart(Choosing):
+    observation_space: Any = spaces.Dict(action_mask=spaces.MultiBinary(6), joint=ONE)
+
+    def _observed(self) -> Any:
+        return {"action_mask": np.array(self.masks[self.steps]), "joint": np.zeros(1, np.float32)}
+
+    def _info(self) -> dict[str, Any]:
+        return {}
+
+
+MASK = [1, 0, 0, 1, 1, 0]
+PARTS = (np.array([1, 0], np.int8), np.array([0, 1, 1, 0], np.int8))
+NOTHING = [1, 0, 0, 0, 0, 0]
+
+
+def serial(*environments: gymnasium.Env) -> Hosted:
+    return Hosted(Serial(environments, "Choosing"), "Choosing")
+
+
+@pytest.mark.filterwarnings("ignore:'Choosing' observes a Dict")
+@pytest.mark.parametrize(
+    "mask", [MASK, PARTS, np.array(MASK, np.int8)], ids=["list", "tuple", "array"]
+)
+@pytest.mark.parametrize("kind", [Choosing, WithMethod, WithPicture])
+def test_masks_are_read_wherever_they_are(kind: Any, mask: Any) -> None:
+    hosted = serial(kind([mask]), kind([mask]))
+    seen = [hosted.reset([0, 1])]
+    seen.append(hosted.step(np.zeros((2, 2), np.int32)).next_observation)
+    for observation in seen:
+        np.testing.assert_array_equal(observation["action_mask"], [np.array(MASK) == 1] * 2)
+
+
+@pytest.mark.filterwarnings("ignore:'Choosing' observes a Dict")
+@pytest.mark.parametrize(
+    ("environment", "message"),
+    [
+        (Choosing([None, MASK]), "'action_mask' in the info of step 1 of its episode, and none"),
+        (Choosing([MASK, MASK, None]), "no 'action_mask' in the info of step 2 of its episode"),
+        (Choosing([MASK, MASK, NOTHING]), "in step 2 .* that allows nothing of choice 1"),
+        (WithMethod([MASK, NOTHING]), "in step 1 .* that allows nothing of choice 1"),
+        (WithPart([MASK, NOTHING]), "in step 1 .* that allows nothing of choice 1"),
+        (Choosing([MASK, MASK[:4]]), r"\(4,\) .* for each of the 6 actions, those of all choices"),
+        (Choosing([MASK, PARTS[:1]]), r"\(2,\) .* for each of the 6 actions"),
+    ],
+)
+def test_masks_are_never_dropped_in_silence(environment: Any, message: str) -> None:
+    hosted = serial(environment)
+    hosted.reset([0])
+
+    def play() -> None:
+        for _ in range(3):
+            hosted.step(np.zeros((1, 2), np.int32))
+
+    with pytest.raises(
+        EnvironmentFailed, match=f"environment 0 of 'Choosing' returned .*{message}"
+    ):
+        play()
+
+
+@pytest.mark.parametrize("masks", [[MASK, NOTHING], [MASK, None]], ids=["nothing", "missing"])
+def test_the_end_of_an_episode_needs_no_mask(masks: list[Any]) -> None:
+    hosted = serial(Choosing(masks, last=1))
+    hosted.reset([0])
+    step = hosted.step(np.zeros((1, 2), np.int32))
+    assert step.next_observation["action_mask"].all()
+    np.testing.assert_array_equal(step.observation["action_mask"][0], np.array(MASK) == 1)
+
+
+def test_a_vector_environment_gives_masks_from_its_first_reset_on() -> None:
+    made = SyncVectorEnv([lambda: Choosing([None, MASK])], autoreset_mode=AutoresetMode.DISABLED)
+    hosted = Hosted(made, "Choosing")
+    hosted.reset([0])
+    with pytest.raises(EnvironmentFailed, match="an action_mask in info that the first reset lack"):
+        hosted.step(np.zeros((1, 2), np.int32))
+    made = SyncVectorEnv([lambda: Choosing([PARTS])] * 2, autoreset_mode=AutoresetMode.DISABLED)
+    np.testing.assert_array_equal(Hosted(made, "C").reset([0, 1])["action_mask"], [MASK] * 2)
+
+
+def test_masks_beside_numbers_are_not_read_and_a_note_says_so() -> None:
+    class Aimed(Choosing):
+        action_space = spaces.Tuple((spaces.Discrete(2), ONE))
+
+    with pytest.warns(UserWarning, match="The masks of 'Choosing' are not read, since its actions"):
+        hosted = serial(Aimed([[1, 0]]))
+    hosted.reset([0])
+    assert hosted.step(np.zeros((1, 2), np.float32)).reward == 0

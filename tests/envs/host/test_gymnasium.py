@@ -7,10 +7,13 @@ import warnings
 from typing import Any
 
 import gymnasium
+import numpy as np
 import pytest
+from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 from rljax.envs.host import gymnasium as adapter
 from rljax.envs.host.gymnasium import make_hosted
+from tests.envs.host.walk import Walk
 
 mujoco: Any = importlib.import_module("mujoco")
 register: Any = gymnasium.register
@@ -26,6 +29,10 @@ pytestmark = pytest.mark.usefixtures("walk_is_registered")
                 r"no environment 'Hoper-v5' in Gymnasium. Nearest: 'Hopper-v5', "
                 r"'Hopper-v4'.* rljax list"
             ),
+        ),
+        (
+            "Note-v0",
+            r"Where your own code registers it, name its module \(my_module:Note-v0\)",
         ),
         ("hopper-v5", "no environment 'hopper-v5' in Gymnasium. Nearest: 'Hopper-v5'"),
         ("Hopper-v77", "no environment 'Hopper-v77' in Gymnasium. Nearest: 'Hopper-v"),
@@ -55,6 +62,21 @@ def test_names_of_modules(monkeypatch):
     hosted = make_hosted("my_walks:Walk-v0", 2)
     assert hosted.spec.name == "my_walks:Walk-v0"
     assert hosted.reset([0, 1]).shape == (2, 2)
+
+
+def test_vector_environments_alone(monkeypatch):
+    def made(num_envs, steps=9):
+        one = lambda: gymnasium.wrappers.TimeLimit(Walk(), steps)  # noqa: E731
+        return SyncVectorEnv([one] * num_envs, autoreset_mode=AutoresetMode.DISABLED)
+
+    spec = gymnasium.envs.registration.EnvSpec("Flock-v0", vector_entry_point=made)
+    monkeypatch.setitem(gymnasium.registry, "Flock-v0", spec)
+    hosted = make_hosted('Flock-v0?{"steps": 2}', 3)
+    hosted.reset([0, 1, 2])
+    hosted.step(np.zeros((3, 2), np.float32))
+    assert hosted.step(np.zeros((3, 2), np.float32)).truncated.all()
+    with pytest.raises(ValueError, match="a vector environment alone: remove 'async/'"):
+        make_hosted("async/Flock-v0", 1)
 
 
 def test_hosted_names():

@@ -152,6 +152,12 @@ def test_actions_are_the_environments_own(space: spaces.Space, given: Any, own: 
             "'Odd-v0' observes Discrete.* more than 100,000",
         ),
         (spaces.Text(5), ACTION, ValueError, "'Odd-v0' observes Text.* holds no number"),
+        (
+            spaces.Box(0, 255, (4, 16, 16, 3), np.uint8),
+            ACTION,
+            TypeError,
+            r"'Odd-v0' observes Box.*: pictures in \(4, 16, 16, 3\).* side by side in their chann",
+        ),
         (spaces.Graph(VECTOR, VECTOR), ACTION, TypeError, "'Odd-v0' observes Graph"),
         (spaces.OneOf([VECTOR, VECTOR]), ACTION, TypeError, "'Odd-v0' observes OneOf"),
         (VECTOR, spaces.Box(-1, 1, (0,)), ValueError, "'Odd-v0' acts in Box.* nothing to choose"),
@@ -295,6 +301,8 @@ def test_masks_are_parts_of_the_observation() -> None:
     )
     with pytest.raises(ValueError, match=r"of shape .* truth value for each of the 3 actions"):
         of_info.observe(np.ones(3, np.float32), (), mask[:2])
+    with pytest.raises(ValueError, match="allows nothing: it must allow an action"):
+        of_info.observe(np.ones(3, np.float32), (), np.zeros(3))
     # Three bits for four actions: no mask.
     other = made(spaces.Dict(action_mask=BITS, seen=VECTOR), spaces.Discrete(4))
     assert (other.parts, other.observation_shape) == ((), (6,))

@@ -88,6 +88,44 @@ def test_episodes_end_where_the_environment_says_so() -> None:
     assert len(list(videos.episode(alone, lambda observation, step: np.int32(0), 0, 7))) == 8
 
 
+DRAWN = """
+import gymnasium, numpy
+
+class Drawn(gymnasium.Env):
+    observation_space = gymnasium.spaces.Box(0, 9, (1,))
+    action_space = gymnasium.spaces.Discrete(2)
+    metadata = {"render_modes": ["rgb_array"], "render_fps": 9}
+
+    def __init__(self, render_mode=None):
+        self.render_mode = render_mode
+
+    def reset(self, *, seed=None, options=None):
+        self.steps = 0
+        return numpy.zeros(1, numpy.float32), {}
+
+    def step(self, action):
+        self.steps += 1
+        return numpy.zeros(1, numpy.float32), 0.0, self.steps == 3, False, {}
+
+    def render(self):
+        return numpy.full((2, 2, 3), self.steps, numpy.uint8)
+"""
+
+
+@pytest.mark.parametrize(("most", "expected"), [(9, [0, 1, 2, 3] * 2), (2, [0, 1, 2] * 2)])
+def test_films_on_the_host_show_last_states_of_all_episodes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, most: int, expected: list[int]
+) -> None:
+    (tmp_path / "drawn.py").write_text(DRAWN)
+    name = f"{tmp_path}/drawn.py:Drawn"
+    policy = lambda observation, normalised, step: np.zeros(1, np.int32)  # noqa: E731
+    monkeypatch.setattr(videos, "_player", lambda *_: (name, name, policy, [0, 1]))
+    monkeypatch.setattr(videos, "write", lambda frames, path, rate: frames)
+    monkeypatch.setattr(videos.arguments, "run_folder", lambda out: out)
+    (frames,) = videos.play(tmp_path, episodes=2, max_steps=most, output=tmp_path / "play.mp4")
+    assert [frame[0, 0, 0] for frame in frames] == expected  # type: ignore[index]
+
+
 def test_text_is_told_state_by_state() -> None:
     environment = envs.make("rljax/LightsOut-2x2")
     states = videos.episode(environment, press_first, 0, 2)
