@@ -40,7 +40,8 @@ OPTIONS = {
     "extract": "learners required, out None, trust False",
     "eval": "episodes 10, env None, best False, seed 0, hold, trust False",
     "play": (
-        "learner 0, best False, seed 0, max-steps 1000, episodes 1, output None, terminal False, trust False"
+        "learner 0, best False, seed 0, max-steps 1000, episodes 1, output None, terminal False, "
+        "trust False"
     ),
     "plot": "output None, signal None",
     "report": "output report.html, at None",

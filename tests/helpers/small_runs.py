@@ -32,6 +32,8 @@ ON_POLICY: dict[str, Any] = {
     "batch_size": 25,
 }
 STREAM: dict[str, Any] = {"hidden": (16, 16)}
+# A number of steps: a share of the run would differ in a run that is killed and then ends earlier.
+EXPLORING: dict[str, Any] = STREAM | {"epsilon_steps": 200.0}
 SEQUENCES: dict[str, Any] = SMALL | {
     "batch_size": 8,
     "num_envs": 2,
@@ -51,6 +53,8 @@ def small(agent: str) -> dict[str, Any]:
     """Hyperparameters for a run of seconds."""
     if agent == "r2d2":
         return SEQUENCES
+    if agent in ("stream_q", "stream_sarsa"):
+        return EXPLORING
     return (
         ON_POLICY if agent.startswith("ppo") else STREAM if agent.startswith("stream_") else SMALL
     )
