@@ -61,7 +61,7 @@ class Config(buffers.ReplaySettings, temperatures.WithTemperature, multipliers.W
     cost_limit: Real = 25.0  # d, sum per episode; [1]
     cost_discount: Share = 0.99  # gamma_k of costs, below 1; [1]
     cost_lr: NonNegative = 3e-4  # of Adam; own choice
-    init_multiplier: NonNegative = 0.0  # nu, or I (pid), at first; OmniSafe
+    init_multiplier: NonNegative = 0.001  # nu, or I (pid), at first; OmniSafe
     multiplier_rate: NonNegative = 1e-3  # of Adam (gradient); [1]
     gain_i: NonNegative = 1e-5  # K_I, of its sum (pid); own choice
     # Policy

@@ -513,5 +513,18 @@ SOURCES = (
             "optimism": only_with(False),
         },
     ),
-    Source("recoil", "ReCOIL", "offline/configs/*.py, README.md", recoil_tasks, RECOIL),
+    Source(
+        "recoil",
+        "ReCOIL",
+        "offline/configs/*.py, README.md",
+        recoil_tasks,
+        RECOIL,
+        (
+            Intended(
+                "temperature inverse_temperature dropout value_layer_norm",
+                "d4rl/*",
+                "There are no presets here, as the data are joined by hand",
+            ),
+        ),
+    ),
 )
