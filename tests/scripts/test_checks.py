@@ -21,7 +21,6 @@ from rljax.agents import famo2o, recoil
 from rljax.analysis.comparison import mean_difference
 from rljax.training import registry
 from scripts.checks import (
-    authors_pairs,
     compare_early_bc,
     compare_famo2o,
     compare_hindsight,
@@ -34,6 +33,7 @@ from scripts.checks import (
     run_d3rlpy,
     watch_authors_file,
 )
+from scripts.checks.authors_settings import pairs
 from tests.helpers import run_folders
 
 ROOT = Path(__file__).parents[2]
@@ -107,7 +107,7 @@ def test_updates_draw_given_numbers_in_place_of_random_ones():
         rng.normal(size=shape).astype(np.float32) for shape in shapes
     ]
     uniform = rng.uniform(size=(5, 2, 4, 3)).astype(np.float32)
-    noise = authors_pairs.cql_noise({"normal": normal, "uniform": [uniform]})
+    noise = pairs.cql_noise({"normal": normal, "uniform": [uniform]})
 
     @jax.jit
     def drawn(noise):
@@ -151,7 +151,7 @@ def test_diffusion_draws_its_chains_at_once():
         "integer": [np.zeros((5, 2)), np.ones((5, 2))],
         "uniform": [np.linspace(0, 1, 5)],
     }
-    noise = authors_pairs.diffusion_noise(drawn)
+    noise = pairs.diffusion_noise(drawn)
     target, noisy, policy = (each[4] for each in noise["normal"])  # of the last update
     np.testing.assert_array_equal(target, [each[4] for each in normal[:3]])
     np.testing.assert_array_equal(noisy, normal[3][4])
@@ -181,10 +181,8 @@ def test_an_actor_of_several_networks_takes_the_parameters_of_one():
 def test_our_updates_are_compared_with_arrays(monkeypatch, data):
     monkeypatch.setattr(compare_updates, "UPDATES", 3)
     module, rows = registry.load_agent("td3_bc"), datasets.load(str(data)).transitions
-    pair = authors_pairs.PAIRS["td3_bc"]._replace(
-        config={"hidden": (4,), "normalise_observations": False}
-    )
-    monkeypatch.setitem(authors_pairs.PAIRS, "td3_bc", pair)
+    pair = pairs.PAIRS["td3_bc"]._replace(config={"hidden": (4,), "normalise_observations": False})
+    monkeypatch.setitem(pairs.PAIRS, "td3_bc", pair)
     state = module.init(jax.random.key(1), EnvSpec("data", (3,), 1), module.Config(**pair.config))
     arrays = {f"loss/{name}": np.ones(3) for name in pair.losses}
     for name in pair.networks:

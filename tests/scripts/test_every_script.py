@@ -13,7 +13,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 FILES = sorted((ROOT / "scripts").glob("*/*.py"))
-SHARED = {"__init__", "measuring", "shared", "authors_pairs"}  # imported by the others
+SHARED = {"__init__", "measuring", "shared"}  # imported by the others
 SCRIPTS = [path for path in FILES if path.stem not in SHARED]
 TEXTS = ("agents", "docs", "envs", "results", "rljax", "scripts", "tests")
 MOST = 16  # files of a folder

@@ -13,7 +13,8 @@ import numpy as np
 import pytest
 
 from rljax import datasets
-from scripts.checks import authors_pairs, run_authors_file, watch_authors_file
+from scripts.checks import run_authors_file, watch_authors_file
+from scripts.checks.authors_settings import pairs
 from tests.helpers.counting import ROWS, recorded
 
 FILE = """
@@ -147,8 +148,8 @@ def test_what_a_file_does_is_kept_as_arrays(
     (tmp_path / "project").mkdir()
     (tmp_path / "project" / "other.py").write_text("class Learner: ...\n")
     losses = {"critic_loss": ("critic/loss", 1.0), "one+other": ("actor/loss", 1.0)}
-    pair = authors_pairs.Pair("project/other.py", "Learner", {}, losses, "--updates {updates}", {})
-    monkeypatch.setitem(authors_pairs.PAIRS, "td3_bc", pair)
+    pair = pairs.Pair("project/other.py", "Learner", {}, losses, "--updates {updates}", {})
+    monkeypatch.setitem(pairs.PAIRS, "td3_bc", pair)
 
     def watch(module: Any, pair: Any, rows: Any) -> watch_authors_file.Watched:
         assert module.Learner

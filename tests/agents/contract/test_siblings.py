@@ -80,7 +80,7 @@ PAIRS: dict[tuple[str, str], Pair] = {
         },
     ),
     ("sac", "moorl"): Pair(
-        lines=121,
+        lines=122,
         own={
             "Config",
             "State",
