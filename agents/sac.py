@@ -59,7 +59,7 @@ class Config(
     discount: Share = 0.99  # gamma; [1]
     target_rate: Share = 0.005  # rho; [1]
     reward_scale: Positive = 1.0  # factor on rewards; Brax: 5 to 30
-    reward_shift: Real = 0.0  # then added to them; -1 in RLPD on AntMaze
+    reward_shift: Real | None = None  # then added to them; -1 in RLPD on AntMaze
     entropy_backup: bool = True  # entropy in the target; False in SERL
     num_next_actions: Count = 1  # the best one counts; 10 in WSRL on AntMaze
     # Policy
@@ -163,8 +163,10 @@ def critic_loss(
     if config.entropy_backup:
         next_q -= jnp.exp(state.log_temperature.parameters) * next_log_prob
     bootstrap = config.discount * (1.0 - batch.terminated)  # [B]
-    next_v = next_q.reshape(-1, *bootstrap.shape).max(axis=0)  # [B], of the best action
-    target = config.reward_scale * batch.reward + (bootstrap * next_v + config.reward_shift)
+    next_v = next_q.max(axis=0) if shape else next_q  # [B], of the best action
+    target = config.reward_scale * batch.reward + bootstrap * next_v
+    if config.reward_shift is not None:
+        target += config.reward_shift
     q = critic(batch.observation, batch.action)  # [C, B]
     error = q - jax.lax.stop_gradient(target)
     loss = buffers.weighted(jnp.square(error), batch).mean(axis=-1).sum()

@@ -163,7 +163,7 @@ WSRL: dict[str, Rule] = {
     "critic_hidden": other_widths,
     "num_next_actions": lambda theirs: 10 if theirs.get("max_target_backup") else 1,
     "reward_scale": "reward_scale",
-    "reward_shift": "reward_bias",
+    "reward_shift": lambda theirs: theirs["reward_bias"] or None,
     "log_std_min": log_of("std_min"),
     "log_std_max": log_of("std_max"),
 }
@@ -209,7 +209,7 @@ RLPD: dict[str, Rule] = {
     "entropy_backup": "backup_entropy",
     "init_temperature": "init_temperature",
     "target_entropy_share": "target_entropy_share",
-    "reward_shift": "shift",
+    "reward_shift": lambda theirs: theirs["shift"] or None,
 }
 
 

@@ -46,7 +46,7 @@ WSRL: dict[str, Any] = LIMITS | {
     "warmup_steps": 5_000,
 }
 FROM_STATES = {"state_dependent_std": True, "num_next_actions": 1}
-PLAIN_REWARDS = {"reward_scale": 1.0, "reward_shift": 0.0}
+PLAIN_REWARDS = {"reward_scale": 1.0, "reward_shift": None}
 # train_config.py, and the rewards of scripts/*/launch_wsrl_finetune.sh
 ANTMAZE_WSRL = WSRL | {
     "state_dependent_std": False,  # std_parameterization="uniform"

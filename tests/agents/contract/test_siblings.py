@@ -42,7 +42,7 @@ class Pair(NamedTuple):
 # is 15 to 40. The falling penalty of rebrac is 18.
 PAIRS: dict[tuple[str, str], Pair] = {
     ("sac", "td3"): Pair(
-        lines=138,
+        lines=140,
         own={"Config", "State", "check", "init", "act", "critic_loss", "actor_loss", "update"},
     ),
     ("sac", "sac_discrete"): Pair(
@@ -50,7 +50,7 @@ PAIRS: dict[tuple[str, str], Pair] = {
         own={"Config", "State", "check", "init", "act", "critic_loss", "actor_loss", "update"},
     ),
     ("sac", "dsact"): Pair(
-        lines=155, own={"Config", "State", "check", "init", "critic_loss", "actor_loss", "update"}
+        lines=157, own={"Config", "State", "check", "init", "critic_loss", "actor_loss", "update"}
     ),
     ("sac", "sac_lagrangian"): Pair(
         lines=153,
@@ -80,7 +80,7 @@ PAIRS: dict[tuple[str, str], Pair] = {
         },
     ),
     ("sac", "moorl"): Pair(
-        lines=122,
+        lines=124,
         own={
             "Config",
             "State",
@@ -95,7 +95,7 @@ PAIRS: dict[tuple[str, str], Pair] = {
         },
     ),
     ("sac", "sequence_rl"): Pair(
-        lines=175,
+        lines=177,
         own={
             "Config",
             "State",
@@ -159,7 +159,7 @@ PAIRS: dict[tuple[str, str], Pair] = {
         },
     ),
     ("sac", "cql"): Pair(
-        lines=211,
+        lines=212,
         own={
             "Config",
             "State",
@@ -175,7 +175,7 @@ PAIRS: dict[tuple[str, str], Pair] = {
     ),
     ("cql", "calql"): Pair(lines=77, own={"init", "Config", "experience", "check", "critic_loss"}),
     ("sac", "edac"): Pair(
-        lines=159,
+        lines=161,
         own={"Config", "experience", "check", "init", "act", "critic_loss", "actor_loss", "update"},
         moved=frozenset({"Config.normalise_observations"}),
     ),
