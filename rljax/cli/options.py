@@ -253,9 +253,12 @@ def value_of(arguments: list[str], flag: str) -> str | None:
 
 
 def require_new(path: Path) -> None:
-    """Raise `ValueError` if there is such a file already."""
+    """Raise `ValueError` if there is such a file already, or if it cannot be a data set's."""
     if path.exists():
         raise ValueError(f"'{path}' exists. Choose another name, or delete it.")
+    from rljax.datasets.formats import dataset_writing
+
+    dataset_writing.with_suffix(path)
 
 
 def _with_name_here(argument: str, config: Any) -> str:

@@ -59,6 +59,20 @@ def test_no_file_is_overwritten(foreign: Path, command: list[str]) -> None:
 
 
 @pytest.mark.parametrize(
+    "command",
+    [
+        ["convert", "absent.npz", "new.html"],
+        ["correct", "absent.npz", "absent.npz", "new.html"],
+        ["record", "rljax/CombinationLock-10", "new.html"],
+    ],
+    ids=lambda command: command[0],
+)
+def test_another_suffix_is_refused_before_any_work(command: list[str]) -> None:
+    with pytest.raises(ValueError, match=r"the file is 'new.html', its suffix must be"):
+        data.main(command)
+
+
+@pytest.mark.parametrize(
     ("other", "options", "message"),
     [
         (arrays([5], "t", size=4), {}, r"differ: they have 3 and 4 observation dimensions\.$"),

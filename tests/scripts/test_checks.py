@@ -29,6 +29,7 @@ from scripts.checks import (
     compare_updates,
     hostile_files,
     kill_runs,
+    random_commands,
     revisions,
     run_d3rlpy,
     watch_authors_file,
@@ -345,3 +346,40 @@ def test_every_case_of_hostile_files_has_its_commands():
     cases = [case for make in (hostile_files.of_tests, hostile_files.of_code) for case in make()]
     assert all(case.commands and callable(case.make) for case in cases)
     assert {"archives", "runs"} <= {case.kind for case in cases}
+
+
+def test_random_commands_end_as_they_may(command, tmp_path):
+    output = tmp_path / "random.json"
+    command(random_commands, "--number", 8, "--seed", 0, "--output", output)
+    kinds = json.loads(output.read_text())["kinds"].values()
+    assert sum(row["commands"] for row in kinds) == 8
+    assert sum(row["accepted"] + row["refused"] for row in kinds) == 8
+
+
+@pytest.mark.parametrize(
+    ("end", "wrong"),
+    [
+        (SystemExit(1), "exit code 1"),
+        (SystemExit(2), "0 messages"),
+        (KeyError("x"), "KeyError in"),
+        (random_commands.Begun(), ""),
+    ],
+    ids=["another code", "no message", "an error", "the work"],
+)
+def test_a_random_command_that_ends_otherwise_fails(end, wrong, monkeypatch, tmp_path):
+    monkeypatch.setattr(random_commands, "command_line", mock.Mock(side_effect=end))
+    (tmp_path / "here").mkdir()
+    outcome = random_commands.attempt(["list"], tmp_path / "here")
+    assert outcome.wrong.startswith(wrong)
+    assert outcome.kind == ("failed" if wrong else "accepted")
+
+
+def test_a_refusal_that_leaves_a_file_fails(monkeypatch, tmp_path):
+    def refuse(_):
+        Path("new").touch()
+        print("error: no.")
+        raise SystemExit(2)
+
+    monkeypatch.setattr(random_commands, "command_line", refuse)
+    (tmp_path / "here").mkdir()
+    assert random_commands.attempt([], tmp_path / "here").wrong == "changed here/new"

@@ -24,13 +24,13 @@ from rljax.datasets.formats.dataset_files import FORMAT, FORMAT_OF_ALL, LASTING,
 
 def write(dataset: OfflineDataset, path: Path) -> Path:
     """Write `dataset` by the suffix of `path`, and return that."""
-    path = _with_suffix(path, SUFFIXES)
+    path = with_suffix(path)
     return (write_hdf5 if is_hdf5(path) else write_archive)(dataset, path)
 
 
 def write_archive(dataset: OfflineDataset, path: Path) -> Path:
     """Write `dataset` as a compressed .npz file. Return the path."""
-    path = _with_suffix(path, (".npz",))
+    path = with_suffix(path, (".npz",))
     with atomic(path) as temporary, temporary.open("wb") as file:
         arrays: Any = _arrays(dataset) | {"metadata": np.array(_description(dataset))}
         np.savez_compressed(file, **arrays)
@@ -44,7 +44,7 @@ def write_hdf5(dataset: OfflineDataset, path: Path, infos: Mapping[str, Any] | N
     """
     import h5py
 
-    path = _with_suffix(path, SUFFIXES[1:])
+    path = with_suffix(path, SUFFIXES[1:])
     arrays = _arrays(dataset)
     for key, value in (infos or {}).items():
         if len(value) != dataset.num:
@@ -108,7 +108,8 @@ def _json_able(value: Any) -> Any:
     return value.name if isinstance(value, Path) else value.tolist()
 
 
-def _with_suffix(path: Path, suffixes: tuple[str, ...]) -> Path:
+def with_suffix(path: Path, suffixes: tuple[str, ...] = SUFFIXES) -> Path:
+    """The path. Raises `ValueError` if it has none of the suffixes."""
     path = Path(path)
     if path.suffix.lower() not in suffixes:
         raise ValueError(f"the file is '{path.name}', its suffix must be {' or '.join(suffixes)}.")

@@ -133,9 +133,9 @@ def curve_over_learners(
     learner's steps are interpolated linearly. The arrays are empty without such a range. `low` and
     `high` are NaN where those of `estimators.interval` are.
     """
-    if not learners:
-        return np.empty(0), np.empty(0), np.empty(0), np.empty(0)
     curves = [(floats(steps), floats(values)) for steps, values in learners]
+    if not curves or not all(len(axis) for axis, _ in curves):
+        return np.empty(0), np.empty(0), np.empty(0), np.empty(0)
     first = max(axis[0] for axis, _ in curves)
     last = min(axis[-1] for axis, _ in curves)
     steps = np.unique(np.concatenate([axis for axis, _ in curves]))

@@ -13,7 +13,7 @@ import pytest
 
 from rljax import cli
 from rljax.analysis import report
-from scripts.checks import screenshot_report
+from scripts.results import screenshot_report
 from tests.helpers import run_folders
 
 VOID = {"meta", "br", "line", "use", "path", "rect", "link", "input", "img"}

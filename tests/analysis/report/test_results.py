@@ -40,6 +40,13 @@ def test_curves_end_at_the_step_of_comparison(tmp_path):
     assert len(row.curve.learners) == 3
 
 
+def test_before_the_first_evaluation_there_is_no_curve(tmp_path):
+    run_folders.write(tmp_path / "a")
+    (row,) = result(tmp_path, at=5_000).rows
+    assert not row.row.complete
+    assert not len(row.curve.steps)
+
+
 def test_single_learners_are_left_out_where_there_are_many(tmp_path):
     run_folders.write(tmp_path / "a", seeds=range(21))
     found = result(tmp_path)

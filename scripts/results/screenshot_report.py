@@ -1,7 +1,7 @@
 """Screenshots of a report in a browser: narrow and wide, light and dark. Needs Chromium.
 
   rljax report runs/ --output report.html
-  python scripts/checks/screenshot_report.py report.html --out pictures
+  python scripts/results/screenshot_report.py report.html --out pictures
 
 The script fails if a page is wider than the window.
 """
