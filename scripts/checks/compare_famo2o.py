@@ -24,74 +24,42 @@ import numpy as np
 from rljax.agent import EnvSpec, Transition
 from rljax.agents import famo2o
 from scripts.benchmarks.measuring import use_code
+from scripts.checks.authors import learners
+from scripts.checks.authors.learners import ACTIONS, BATCH, HIDDEN, OBSERVATIONS
 
-OBSERVATIONS, ACTIONS, BATCH, HIDDEN = 5, 3, 64, (32, 32)
 RANGE, EXPECTILE = (8.0, 14.0), 0.9
-SAME = 1e-5  # below it, parameters are equal: one step of Adam moves them by 3e-4
 # The authors' code interleaves sines and cosines; ours has all sines first.
 ORDER = np.array([*range(OBSERVATIONS), *(OBSERVATIONS + i for i in (0, 2, 4, 1, 3, 5))])
 
 
-def layers(params: Any) -> dict[str, Any]:
-    """The authors' parameters of one MLP under our names."""
-    body = params["MLP_0"]
-    return {
-        "hidden_0": body["Dense_0"],
-        "hidden_1": body["Dense_1"],
-        "output": params.get("Dense_0", body.get("Dense_2")),
-    }
-
-
 def of_authors(learner: Any) -> dict[str, Any]:
     """All that the authors' learner learns, in the form of ours."""
-    actor = layers(learner.actor.params)
+    actor = learners.layers(learner.actor.params)
     actor["hidden_0"] = {**actor["hidden_0"], "kernel": actor["hidden_0"]["kernel"][ORDER]}
-    critics = [
-        [layers(model.params[f"Critic_{i}"]) for i in range(2)]
-        for model in (learner.critic, learner.target_critic)
-    ]
-    critic, target = ({"members": jax.tree.map(lambda *x: jnp.stack(x), *pair)} for pair in critics)
+    balance = learner.hierarchical_actor.params
     return {
-        "value": layers(learner.value.params),
-        "critic": critic,
-        "target_critic": target,
+        "value": learners.layers(learner.value.params),
+        **learners.critics_of(learner),
         "log_temperature": learner.hierarchical_temp.params["log_temp"],
-        "balance": (
-            layers(learner.hierarchical_actor.params),
-            learner.hierarchical_actor.params["log_stds"],
-        ),
+        "balance": (learners.layers(balance), balance["log_stds"]),
         "actor": (actor, learner.actor.params["log_stds"]),
     }
 
 
 def of_ours(state: famo2o.State) -> dict[str, Any]:
     """The same of our State."""
-    networks = {name: getattr(state, name).parameters.params for name in ("value", "critic")}
-    networks["target_critic"] = state.target_critic.params
-    actors = {name: getattr(state, name).parameters for name in ("balance", "actor")}
-    policies = {name: (actor.mean.params, actor.log_std) for name, actor in actors.items()}
-    return networks | policies | {"log_temperature": state.log_temperature.parameters}
+    balance = state.balance.parameters
+    return learners.of_ours(state) | {
+        "balance": (balance.mean.params, balance.log_std),
+        "log_temperature": state.log_temperature.parameters,
+    }
 
 
 def with_parameters(state: famo2o.State, known: dict[str, Any]) -> famo2o.State:
     """Our State with the parameters of `of_authors`."""
-
-    def trained(name: str, parameters: Any) -> Any:
-        return getattr(state, name).replace(parameters=parameters)
-
-    changes = {}
-    for name in ("value", "critic"):
-        network = getattr(state, name).parameters
-        changes[name] = trained(name, network.replace(params=known[name]))
-    for name in ("balance", "actor"):
-        actor, (params, log_std) = getattr(state, name).parameters, known[name]
-        actor = actor.replace(mean=actor.mean.replace(params=params), log_std=log_std)
-        changes[name] = trained(name, actor)
-    return state.replace(
-        **changes,
-        target_critic=state.target_critic.replace(params=known["target_critic"]),
-        log_temperature=trained("log_temperature", known["log_temperature"]),
-    )
+    state = learners.with_parameters(state, known, actors=("balance", "actor"))
+    log_temperature = state.log_temperature.replace(parameters=known["log_temperature"])
+    return state.replace(log_temperature=log_temperature)
 
 
 def main() -> None:
@@ -101,15 +69,11 @@ def main() -> None:
     )
     parser.add_argument("code", help="the folder jax_iql of the authors' code")
     use_code(parser.parse_args().code)
-    jax.tree_map = jax.tree.map  # pyright: ignore[reportAttributeAccessIssue]  # an older JAX has it
+    learners.use_old_tree_map()
     from common import Batch  # pyright: ignore[reportMissingImports]
     from family_learner import FamilyLearner  # pyright: ignore[reportMissingImports]
 
-    generator = np.random.default_rng(0)
-
-    def normal(*shape: int) -> np.ndarray:
-        return generator.normal(size=shape).astype(np.float32)
-
+    generator, normal = learners.normals()
     known: dict[str, Any] = {
         "hidden_dims": HIDDEN,
         "family_coefficient_range": RANGE,
@@ -118,13 +82,12 @@ def main() -> None:
     learner = FamilyLearner(
         0, normal(1, OBSERVATIONS), normal(1, ACTIONS), opt_decay_schedule=None, **known
     )
-    # No target equals its critic.
-    for name in ("actor", "hierarchical_actor", "value", "critic", "target_critic"):
+    names = ("actor", "hierarchical_actor", "value", "critic", "target_critic")
+    learners.spread(learner, names, normal)
+    for name in names[:2]:
         model = getattr(learner, name)
-        params = jax.tree.map(lambda x: x + 0.2 * normal(*x.shape), model.params)
-        if "log_stds" in params:
-            params["log_stds"] = jnp.full_like(params["log_stds"], -12.0)
-        setattr(learner, name, model.replace(params=params))
+        log_stds = jnp.full_like(model.params["log_stds"], -12.0)
+        setattr(learner, name, model.replace(params={**model.params, "log_stds": log_stds}))
     low, high = RANGE
     config = famo2o.Config(
         hidden=HIDDEN,
@@ -154,13 +117,7 @@ def main() -> None:
             f"{name}: actor's loss {metrics['actor/loss']:.3f}, the "
             f"authors' {told['actor_loss']:.3f}"
         )
-        for part, ours in of_ours(new).items():
-            pairs = zip(*map(jax.tree.leaves, (ours, after[part])), strict=True)
-            gap = np.concatenate([np.abs(np.ravel(x - y)) for x, y in pairs])
-            print(
-                f"  {part:<16} largest difference {gap.max():.1e}, "
-                f"equal {100 * (gap < SAME).mean():.1f} %"
-            )
+        learners.show(of_ours(new), after)
 
 
 if __name__ == "__main__":

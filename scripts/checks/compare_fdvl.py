@@ -26,11 +26,14 @@ import numpy as np
 from rljax.agent import EnvSpec, Transition
 from rljax.agents import fdvl
 from scripts.benchmarks.measuring import use_code
-from scripts.checks import compare_recoil as parts
+from scripts.checks.authors import learners
+from scripts.checks.authors.learners import ACTIONS, BATCH, HIDDEN, OBSERVATIONS
 
-OBSERVATIONS, ACTIONS, BATCH, HIDDEN = parts.OBSERVATIONS, parts.ACTIONS, parts.BATCH, parts.HIDDEN
-NAMES = {"total_variation": "total-variation", "chi_square": "chi-square"}
-NAMES["reverse_kl"] = "reverse-kl"  # the README's reverse-KL is no name in their critic.py
+NAMES = {
+    "total_variation": "total-variation",
+    "chi_square": "chi-square",
+    "reverse_kl": "reverse-kl",  # the README's reverse-KL is no name in their critic.py
+}
 
 
 def main() -> None:
@@ -44,15 +47,11 @@ def main() -> None:
     parser.add_argument("--temp", type=float, default=0.8, help="their --temp: our lambda or T")
     options = parser.parse_args()
     use_code(options.code)
-    jax.tree_map = jax.tree.map  # pyright: ignore[reportAttributeAccessIssue]  # an older JAX has it
+    learners.use_old_tree_map()
     from common import Batch  # pyright: ignore[reportMissingImports]
     from learner import Learner  # pyright: ignore[reportMissingImports]
 
-    generator = np.random.default_rng(0)
-
-    def normal(*shape: int) -> np.ndarray:
-        return generator.normal(size=shape).astype(np.float32)
-
+    generator, normal = learners.normals()
     learner = Learner(
         0,
         normal(1, OBSERVATIONS),
@@ -64,19 +63,15 @@ def main() -> None:
         max_steps=1_000_000,
         loss_temp=options.temp,
         vanilla=False,
-        args=parts.arguments(**parts.FLAGS, f=NAMES[options.divergence]),
+        args=learners.arguments(**learners.FLAGS, f=NAMES[options.divergence]),
     )
-    # No target equals its critic, and values are spread.
-    for name in ("value", "critic", "target_critic", "actor"):
-        model = getattr(learner, name)
-        params = jax.tree.map(lambda x: x + 0.2 * normal(*x.shape), model.params)
-        setattr(learner, name, model.replace(params=params))
+    learners.spread(learner, ("value", "critic", "target_critic", "actor"), normal)
     name = "temperature" if options.divergence == "reverse_kl" else "optimism"
     config = fdvl.Config(
         hidden=HIDDEN, divergence=options.divergence, decay_steps=1e6, **{name: options.temp}
     )
     state = fdvl.init(jax.random.key(0), EnvSpec("Example-v0", (OBSERVATIONS,), ACTIONS), config)
-    state = parts.with_parameters(state, parts.of_authors(learner))
+    state = learners.with_parameters(state, learners.of_authors(learner))
     update = jax.jit(fdvl.update)
 
     for step in range(options.updates):
@@ -88,7 +83,8 @@ def main() -> None:
         rows = (observation, action, reward, ends, np.zeros(BATCH, bool), successor)
         batch = Transition(*map(jnp.asarray, rows), extras={})
         state, _ = update(state, batch, jax.random.key(step), jnp.int32(step), config)
-    parts.show(options.updates, parts.of_ours(state), parts.of_authors(learner))
+    print(f"after {options.updates} updates:")
+    learners.show(learners.of_ours(state), learners.of_authors(learner))
 
 
 if __name__ == "__main__":

@@ -5,7 +5,7 @@
   python scripts/checks/compare_presets.py --checkouts AUTHORS --agents iql cql --write
 
 Their files are read as text, and nothing of theirs runs. Ours are the defaults of an agent with the
-presets that a run takes for the task. What differs on purpose is listed in authors_settings/ with
+presets that a run takes for the task. What differs on purpose is listed in authors/ with
 words that the preset, the agent's page or its file must hold. The exit code is 1 where another
 setting differs, or where a checkout lacks a file. `--write` writes results/checks/presets.
 """
@@ -25,7 +25,7 @@ from typing import Any, NamedTuple
 
 from rljax.runs import experiments
 from rljax.training import configuration, registry
-from scripts.checks.authors_settings import (
+from scripts.checks.authors import (
     constrained,
     data,
     generative,
@@ -33,8 +33,8 @@ from scripts.checks.authors_settings import (
     online,
     streams,
 )
-from scripts.checks.authors_settings.readers import squeezed
-from scripts.checks.authors_settings.shared import DoesNotApply, Logarithm, Settings, Source
+from scripts.checks.authors.readers import squeezed
+from scripts.checks.authors.shared import DoesNotApply, Logarithm, Settings, Source
 from scripts.results.shared import RESULTS
 
 ROOT = Path(__file__).parents[2]
@@ -229,7 +229,7 @@ python scripts/checks/compare_presets.py --checkouts AUTHORS --write
 
 A setting counts where both sides have it. What their files leave to the defaults of another library
 is not compared, and neither is what their code does without a setting, but for the rules that
-[scripts/checks/authors_settings](../../../scripts/checks/authors_settings) quote. Sections that
+[scripts/checks/authors](../../../scripts/checks/authors) quote. Sections that
 name a paper's table, logs of NeoRL-2 or code of others (Tianshou) are not here. All differences are
 in [presets.json](presets.json), with the settings of theirs that have no counterpart.
 

@@ -39,7 +39,7 @@ import numpy as np
 from rljax.analysis.comparison import mean_difference, mean_interval
 from rljax.runs import records, run
 from rljax.system.hardware import provenance
-from scripts.checks.authors_settings.pairs import (
+from scripts.checks.authors.pairs import (
     CALQL,
     CQL,
     CQL_ARGUMENTS,

@@ -34,7 +34,7 @@ from unittest import mock
 import numpy as np
 
 from scripts.benchmarks import measuring
-from scripts.checks.authors_settings.pairs import PAIRS, UPDATES
+from scripts.checks.authors.pairs import PAIRS, UPDATES
 
 # Equal at the beginning.
 TARGETS = {"target_critic": "critic", "target_actor": "actor", "average_actor": "actor"}

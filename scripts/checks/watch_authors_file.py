@@ -27,7 +27,7 @@ import numpy as np
 
 from scripts.benchmarks.measuring import use_code
 from scripts.checks import run_authors_file
-from scripts.checks.authors_settings.pairs import PAIRS, UPDATES, Drawn, Pair
+from scripts.checks.authors.pairs import PAIRS, UPDATES, Drawn, Pair
 
 
 class Watched(NamedTuple):

@@ -24,7 +24,6 @@ from scripts.checks import (
     compare_early_bc,
     compare_famo2o,
     compare_hindsight,
-    compare_recoil,
     compare_returns,
     compare_updates,
     hostile_files,
@@ -34,7 +33,7 @@ from scripts.checks import (
     run_d3rlpy,
     watch_authors_file,
 )
-from scripts.checks.authors_settings import pairs
+from scripts.checks.authors import learners, pairs
 from tests.helpers import run_folders
 
 ROOT = Path(__file__).parents[2]
@@ -236,12 +235,12 @@ def test_early_returns_are_compared(command, tmp_path):
 
 @pytest.mark.parametrize(
     ("agent", "script"),
-    [(famo2o, compare_famo2o), (recoil, compare_recoil)],
+    [(famo2o, compare_famo2o), (recoil, learners)],
     ids=["famo2o", "recoil"],
 )
 def test_an_agent_takes_its_authors_parameters(agent, script):
     config = agent.Config(hidden=(8, 8))
-    spec = EnvSpec("Example-v0", (script.OBSERVATIONS,), script.ACTIONS)
+    spec = EnvSpec("Example-v0", (learners.OBSERVATIONS,), learners.ACTIONS)
     states = [agent.init(jax.random.key(seed), spec, config) for seed in range(2)]
     parameters = script.of_ours(states[0])
     state = script.with_parameters(states[1], parameters)

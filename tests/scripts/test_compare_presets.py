@@ -13,8 +13,8 @@ import pytest
 
 from rljax.training import registry
 from scripts.checks import compare_presets
-from scripts.checks.authors_settings import readers
-from scripts.checks.authors_settings.shared import (
+from scripts.checks.authors import readers
+from scripts.checks.authors.shared import (
     DoesNotApply,
     Intended,
     Settings,

@@ -14,7 +14,7 @@ import pytest
 
 from rljax import datasets
 from scripts.checks import run_authors_file, watch_authors_file
-from scripts.checks.authors_settings import pairs
+from scripts.checks.authors import pairs
 from tests.helpers.counting import ROWS, recorded
 
 FILE = """

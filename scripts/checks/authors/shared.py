@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from rljax.datasets.tools.preprocess import CONSTANT
-from scripts.checks.authors_settings import readers
+from scripts.checks.authors import readers
 
 NEVER = 1e12  # updates after which a learning rate is 0, in presets that say: it does not fall
 LOCOMOTION = ("halfcheetah", "hopper", "walker2d")
@@ -85,6 +85,17 @@ class Source(NamedTuple):
 def per_task(tasks: Iterable[str], values: Mapping[str, Any]) -> Tasks:
     """The same settings for several tasks."""
     return dict.fromkeys(tasks, values)
+
+
+def only_where(switch: str, name: str) -> Callable[[Settings], Any]:
+    """A setting that has an effect only where their `switch` is on."""
+
+    def rule(theirs: Settings) -> Any:
+        if not theirs[switch]:
+            raise DoesNotApply
+        return theirs[name]
+
+    return rule
 
 
 def number_of(name: str) -> Callable[[Settings], int]:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from scripts.checks.authors_settings import readers
-from scripts.checks.authors_settings.shared import Rule, Source, Tasks
+from scripts.checks.authors import readers
+from scripts.checks.authors.shared import Rule, Source, Tasks
 
 STREAM: dict[str, Rule] = {
     "learning_rate": "lr",

@@ -6,9 +6,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from scripts.checks.authors_settings import readers
-from scripts.checks.authors_settings.data import CQL, corl_cql_tasks, cql_backup, gap_of_lagrange
-from scripts.checks.authors_settings.shared import (
+from scripts.checks.authors import readers
+from scripts.checks.authors.data import CQL, corl_cql_tasks, cql_backup
+from scripts.checks.authors.shared import (
     ADROIT,
     DoesNotApply,
     Intended,
@@ -20,6 +20,7 @@ from scripts.checks.authors_settings.shared import (
     architecture,
     in_words,
     log_of,
+    only_where,
     per_task,
     unless_infinite,
 )
@@ -131,13 +132,6 @@ def other_widths(theirs: Settings) -> Any:
     return None if critic == actor else critic
 
 
-def multiplier(theirs: Settings) -> float:
-    """The multiplier at first, which only a learnt one has."""
-    if not theirs["cql_autotune_alpha"]:
-        raise DoesNotApply
-    return theirs["cql_alpha_lagrange_init"]
-
-
 WSRL_NETWORKS: dict[str, Rule] = {
     "actor_lr": "actor_optimizer_kwargs.learning_rate",
     "critic_lr": "critic_optimizer_kwargs.learning_rate",
@@ -178,10 +172,8 @@ WSRL_CQL: dict[str, Rule] = {
     "gap_min": unless_infinite("cql_clip_diff_min"),
     "gap_max": unless_infinite("cql_clip_diff_max"),
     "lagrange": "cql_autotune_alpha",
-    "init_multiplier": multiplier,
-    "target_gap": lambda theirs: gap_of_lagrange(
-        Settings({**theirs, "cql_lagrange": theirs["cql_autotune_alpha"]})
-    ),
+    "init_multiplier": only_where("cql_autotune_alpha", "cql_alpha_lagrange_init"),
+    "target_gap": only_where("cql_autotune_alpha", "cql_target_action_gap"),
     "backup": cql_backup,
     "hidden": "policy_network_kwargs.hidden_dims",
     "critic_hidden": "critic_network_kwargs.hidden_dims",

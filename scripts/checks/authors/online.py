@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from scripts.checks.authors_settings import readers
-from scripts.checks.authors_settings.shared import (
+from scripts.checks.authors import readers
+from scripts.checks.authors.shared import (
     Intended,
     Rule,
     Settings,

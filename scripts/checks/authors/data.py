@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from scripts.checks.authors_settings import readers
-from scripts.checks.authors_settings.shared import (
+from scripts.checks.authors import readers
+from scripts.checks.authors.shared import (
     ADROIT_SETS,
     ANTMAZE_SETS,
     KITCHEN_SETS,
@@ -23,6 +23,7 @@ from scripts.checks.authors_settings.shared import (
     decay,
     in_words,
     layers,
+    only_where,
     per_task,
     rate_or_none,
     unless_infinite,
@@ -191,13 +192,6 @@ def cql_backup(theirs: Settings) -> str:
     return "max_of_min" if theirs["cql_max_target_backup"] else "deterministic"
 
 
-def gap_of_lagrange(theirs: Settings) -> float:
-    """The gap aimed at, which is read only where its multiplier is learnt."""
-    if not theirs["cql_lagrange"]:
-        raise DoesNotApply
-    return theirs["cql_target_action_gap"]
-
-
 CQL: dict[str, Rule] = {
     "batch_size": "batch_size",
     "actor_lr": "policy_lr",
@@ -212,7 +206,7 @@ CQL: dict[str, Rule] = {
     "gap_min": unless_infinite("cql_clip_diff_min"),
     "gap_max": unless_infinite("cql_clip_diff_max"),
     "lagrange": "cql_lagrange",
-    "target_gap": gap_of_lagrange,
+    "target_gap": only_where("cql_lagrange", "cql_target_action_gap"),
     "backup": cql_backup,
     "bc_steps": "bc_steps",
     "normalise_observations": "normalize",

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from scripts.checks.authors_settings import readers
-from scripts.checks.authors_settings.shared import Rule, Source, Tasks, in_words, layers
+from scripts.checks.authors import readers
+from scripts.checks.authors.shared import Rule, Source, Tasks, in_words, layers
 
 DQL: dict[str, Rule] = {
     "batch_size": "batch_size",

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from scripts.checks.authors_settings import readers
-from scripts.checks.authors_settings.shared import Intended, Rule, Source, Tasks
+from scripts.checks.authors import readers
+from scripts.checks.authors.shared import Intended, Rule, Source, Tasks
 
 
 def omnisafe_tasks(file: str) -> Callable[[Path], Tasks]:
