@@ -13,7 +13,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from rljax.agent import Array, EnvSpec
-from rljax.spec import nearest
+from rljax.trust import nearest
 
 # observation, state, reward, terminated, truncated, info: see `Environment.step`
 StepResult = tuple[Any, Any, Array, Array, Array, dict[str, Any]]

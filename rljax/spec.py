@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-import difflib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import jax
@@ -131,13 +130,6 @@ def difference(one: EnvSpec, other: EnvSpec) -> str | None:
 def mask_of(observation: Any) -> jax.Array | None:
     """The mask [..., A] in observations, or None."""
     return observation.get(MASK) if isinstance(observation, dict) else None
-
-
-def nearest(name: str, names: Sequence[str], most: int = 3) -> str:
-    """ " Nearest: 'a', 'b'.", or "" if no name is near."""
-    spellings = {known.lower(): repr(known) for known in names}
-    matches = difflib.get_close_matches(name.lower(), spellings, n=most, cutoff=0.5)
-    return f" Nearest: {', '.join(spellings[match] for match in matches)}." if matches else ""
 
 
 def shown(spec: EnvSpec) -> str:

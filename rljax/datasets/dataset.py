@@ -15,7 +15,7 @@ import numpy as np
 from rljax.agent import EnvSpec, Part, Transition
 from rljax.buffers import PART, frames
 from rljax.envs.signals import numbers
-from rljax.spec import nearest
+from rljax.trust import nearest
 
 # Prefixes of names, and the modules of `publishers` that read them.
 FAMILIES = ("d4rl", "minari", "ogbench", "neorl2")

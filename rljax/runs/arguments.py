@@ -12,7 +12,7 @@ from typing import Any
 
 from rljax.training import configuration
 from rljax.training.settings import LARGEST, Settings, seeds_of
-from rljax.trust import Folder
+from rljax.trust import Folder, nearest
 
 
 def folder(out: Any) -> Path:
@@ -34,8 +34,6 @@ def checked(values: Mapping[str, Any]) -> dict[str, Any]:
     for name, value in values.items():
         if name not in hints:
             known = [x for x in hints if x not in ("agent", "env", "steps", "seeds", "data")]
-            from rljax.spec import nearest  # imports JAX
-
             raise TypeError(
                 f"there is no argument '{name}'.{nearest(name, known)} All "
                 f"settings: {', '.join(known)}"

@@ -14,6 +14,8 @@ from decimal import Decimal, InvalidOperation
 from numbers import Real
 from typing import Any
 
+from rljax.trust import nearest
+
 INT32 = 2**31 - 1  # the largest integer: compiled programs count in int32
 MOST_DIGITS = 18  # of a number with an exponent: 1e999999999 would fill the memory
 
@@ -114,8 +116,6 @@ def replace(config: Any, values: Mapping[str, Any], origin: str) -> Any:
     changes = {}
     for name, value in values.items():
         if name not in fields:
-            from rljax.spec import nearest
-
             raise ValueError(
                 f"{origin}: no setting '{name}'.{nearest(name, fields)} All of "
                 f"them: {', '.join(fields)}"

@@ -16,6 +16,7 @@ from typing import Any
 
 from rljax import agents, envs
 from rljax.training.configuration import replace
+from rljax.trust import nearest
 
 AGENTS = Path(agents.__file__).parent
 PRESETS = AGENTS / "presets"
@@ -55,8 +56,6 @@ def load_agent(name: str) -> types.ModuleType:
     if name.endswith(".py"):
         return _load_file(Path(name))
     if name not in names():
-        from rljax.spec import nearest  # imports JAX
-
         raise ValueError(
             f"no agent '{name}'.{nearest(name, names())} All of them: rljax list. "
             "A file of your own is given by its path, for example ./mine.py"
@@ -73,8 +72,6 @@ def file_of(name: str) -> str | None:
 def source(name: str) -> str:
     """The text of an agent of rljax. Raises `ValueError` for an unknown name."""
     if name not in names():
-        from rljax.spec import nearest  # imports JAX
-
         raise ValueError(
             f"no agent '{name}' to start from.{nearest(name, names())} All of them: rljax "
             "list agents"

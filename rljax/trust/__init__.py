@@ -10,7 +10,7 @@ from rljax.trust.folder import Folder, require_no_code
 from rljax.trust.keys import seals, state_seal
 from rljax.trust.notes import note, show_warning
 from rljax.trust.states import PICKLED, TrustedState, is_pickle, require_no_pickle
-from rljax.trust.text import LINES, printable, show
+from rljax.trust.text import LINES, nearest, printable, show
 
 __all__ = [
     "LINES",
@@ -21,6 +21,7 @@ __all__ = [
     "TrustedState",
     "is_pickle",
     "links",
+    "nearest",
     "note",
     "printable",
     "regular",

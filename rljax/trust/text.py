@@ -1,6 +1,9 @@
-"""Text from files that is safe to show in a terminal."""
+"""Text of messages: what is safe to show in a terminal, and known names that are near."""
 
 from __future__ import annotations
+
+import difflib
+from collections.abc import Sequence
 
 LINES = "\n\t"  # control characters that belong to text of several lines
 
@@ -24,3 +27,10 @@ def printable(text: object, keep: str = "", most: int | None = None) -> str:
 def show(text: object) -> None:
     """Print text that is safe but for its line breaks."""
     print(printable(text, keep=LINES))
+
+
+def nearest(name: str, names: Sequence[str], most: int = 3) -> str:
+    """ " Nearest: 'a', 'b'.", or "" if no name is near."""
+    spellings = {known.lower(): repr(known) for known in names}
+    matches = difflib.get_close_matches(name.lower(), spellings, n=most, cutoff=0.5)
+    return f" Nearest: {', '.join(spellings[match] for match in matches)}." if matches else ""

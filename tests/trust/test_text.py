@@ -1,4 +1,4 @@
-"""Text from files that is shown in a terminal."""
+"""Text from files that is shown in a terminal, and names that are near."""
 
 from __future__ import annotations
 
@@ -38,3 +38,16 @@ def test_importing_it_imports_nothing_heavy(module: str) -> None:
     code = f"import sys, {module}; print([x for x in ('jax', 'numpy', 'rich') if x in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "[]\n"
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("Hoper-v5", " Nearest: 'Hopper-v5', 'Hopper-v4'."),
+        ("hopper-v4", " Nearest: 'Hopper-v4', 'Hopper-v5'."),
+        ("xyz", ""),
+        ("", ""),
+    ],
+)
+def test_nearest(name: str, expected: str) -> None:
+    assert trust.nearest(name, ["Ant-v5", "Hopper-v4", "Hopper-v5"]) == expected

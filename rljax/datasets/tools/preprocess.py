@@ -24,7 +24,7 @@ import numpy as np
 from rljax.agent import Transition, difference, shown
 from rljax.buffers import PART, RewardTransform, frames
 from rljax.datasets.dataset import FIELDS, OfflineDataset, cut
-from rljax.spec import nearest
+from rljax.trust import nearest
 
 # Scale and shift of the transforms that are the same for all data.
 CONSTANT: dict[str, tuple[float, float]] = {
