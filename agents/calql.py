@@ -171,8 +171,7 @@ def critic_loss(
     """Error of the critics to the target, plus the penalty."""
     key_target, key_gap = jax.random.split(key)
     batch, samples = part[0], part[1].actions_first()
-    sources = (state.target_critic, batch, samples)
-    next_q = conservatism.next_values(*sources, key_target, config)  # [B]
+    next_q = conservatism.next_values(state.target_critic, batch, samples, key_target, config)
     if config.backup == "entropy":
         alpha = jnp.exp(state.log_temperature.parameters)
         next_q -= alpha * samples.next_log_prob[0]
@@ -226,9 +225,10 @@ def update(
     """One update of the networks, alpha and m."""
     key_critic, key_actor = jax.random.split(key)
     whole = (batch, candidates(state, batch, key_critic, config))
-    inputs = (config.num_parts, state, jax.random.fold_in(key_critic, 1), config)
     adam = optax.adam(config.critic_lr)
-    critic, metrics = state.critic.step_in_parts(adam, critic_loss, whole, *inputs)
+    critic, metrics = state.critic.step_in_parts(
+        adam, critic_loss, whole, config.num_parts, state, jax.random.fold_in(key_critic, 1), config
+    )
     target_critic = networks.polyak(critic, state.target_critic, config.target_rate)
     teacher = state
     if config.update_order == "critic_first":

@@ -58,6 +58,7 @@ class Actions:
         self.discrete, self.size = not boxes, self._low.size + int(numbers.sum())
         self._single = isinstance(space, spaces.Discrete)
         self.choices: tuple[int, ...] = () if self._single else tuple(numbers.tolist())
+        self._first_choices = np.cumsum([0, *self.choices[:-1]])  # of each action, in a mask
         self.bounds = None if len(numbers) else (self._low, self._high)
         self._order = self._places() if boxes and len(numbers) else None
 
@@ -96,8 +97,7 @@ class Actions:
                 "actions, those of all choices side by side."
             )
         allowed = array != 0
-        begins = np.cumsum([0, *self.choices[:-1]]) if self.choices else [0]
-        possible = np.logical_or.reduceat(allowed, begins, axis=-1)
+        possible = np.logical_or.reduceat(allowed, self._first_choices, axis=-1)
         wrong = ~possible & ~np.asarray(last, np.bool_)[..., None]
         if wrong.any():
             which = f" of choice {np.argwhere(wrong)[0][-1]}" if self.choices else ""
