@@ -118,7 +118,7 @@ def test_a_line_holds_the_values_in_the_unit_of_learning() -> None:
         made.terminal = made.terminal if watched else None
         made.start()
         lines.append(made.chunk())
-        states.append(jax.tree.map(np.asarray, made.driver.agent_state))
+        states.append(jax.tree.map(np.asarray, made.driver.agent_state.state))
         made.close()
     jax.tree.map(np.testing.assert_array_equal, *states)
     assert lines[0].keys() - lines[1].keys() == {"terminal/value", "terminal/reward"}
