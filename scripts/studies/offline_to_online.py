@@ -9,10 +9,11 @@
   wsrl-0  the same without a warm-up
 
 All ways make one update per environment step and have two critics, far fewer than their papers:
-`wsrl` and `rlpd` have the ideas of WSRL and RLPD and not their settings (--preset wsrl, --preset
-rlpd), and say nothing of these methods as published. On two cores, three
-learners of Cal-QL make 3 updates a second, those of TD3+BC a hundred. With `--small` those of
-Cal-QL made 28 on one busy core.
+`wsrl` and `rlpd` have the ideas of WSRL and RLPD and not their settings, and say nothing of these
+methods as published. With `--presets` they have their settings (10 critics, 4 and 20 updates per
+step, WSRL's learning from data by CQL) and Cal-QL those of its authors, all in networks of 64 units
+with batches of 128. On two cores, three learners of Cal-QL make 3 updates a second, those of TD3+BC
+a hundred. With `--small` those of Cal-QL made 28 on one busy core.
 
   rljax train sac --env HalfCheetah-v5 --steps 70000 --config.actor-lr 1e-3 \
       --config.critic-lr 1e-3 --config.temperature-lr 1e-3 --config.warmup-steps 5000 \
@@ -48,6 +49,12 @@ WAYS = {
     "wsrl": "{then} from {first}, with a warm-up",
     "wsrl-0": "{then} from {first}, without one",
 }
+PUBLISHED = {  # with --presets
+    "rlpd": "RLPD",
+    "mixed": "Cal-QL, then online with the data",
+    "wsrl": "WSRL: SAC from CQL, with its warm-up",
+    "wsrl-0": "WSRL without a warm-up",
+}
 FIRST = "first"  # the folder of what learns from the data alone
 COLOURS = dict(
     zip(WAYS, ("#999999", "#009E73", "#0072B2", "#CC79A7", "#D55E00", "#E69F00"), strict=True)
@@ -76,39 +83,68 @@ SMALL_AGENTS: dict[str, dict[str, Any]] = {
 }
 
 
-def train(way: str, options: argparse.Namespace) -> Path:
-    """The folder of a way's complete run."""
-    out, total = options.runs / way, options.online
-    settings: dict[str, Any] = {"config": CRITICS, "data": None}
+# With --presets: WSRL and RLPD with all their settings but the networks and the batch. WSRL learns
+# locomotion from the data with CQL, and Cal-QL has the settings of its authors.
+SMALLER: dict[str, Any] = {"hidden": (64, 64), "batch_size": 128}
+SMALLER_CRITICS: dict[str, Any] = {"critic_hidden": (64, 64)}
+
+
+def reduced(way: str, options: argparse.Namespace) -> tuple[str, dict[str, Any]]:
+    """The agent of a way and its settings: one update per step and two critics."""
     agent = "sac"
+    settings: dict[str, Any] = {"config": CRITICS, "data": None}
     if way == "none":
         settings["config"] = CRITICS | {"warmup_steps": options.warmup}
     elif way == "rlpd":
-        settings |= {
-            "config": CRITICS | {"warmup_steps": options.warmup, "target_entropy_share": 0.5}
+        settings["config"] = CRITICS | {
+            "warmup_steps": options.warmup,
+            "target_entropy_share": 0.5,
         }
         settings["data"] = options.data
     elif way in ("iql", "mixed"):
-        agent, total = "iql" if way == "iql" else options.first, options.updates + options.online
-        settings |= {"config": SETTINGS.get(agent, {"layer_norm": True}), "data": options.data}
-        settings |= {"then_online": options.online}
+        agent = "iql" if way == "iql" else options.first
+        settings = {"config": SETTINGS.get(agent, {"layer_norm": True}), "data": options.data}
+        settings["then_online"] = options.online
     elif way == FIRST:
-        agent, total = options.first, options.updates
+        agent = options.first
         settings = {"config": SETTINGS[agent], "data": options.data}
     else:
         agent, warmup = AGENTS[options.first], options.warmup if way == "wsrl" else 0
-        settings |= {
-            "config": SETTINGS[agent] | {"warmup_steps": warmup},
-            "from_run": str(train(FIRST, options)),
-        }
+        settings["config"] = SETTINGS[agent] | {"warmup_steps": warmup}
+        settings["from_run"] = str(train(FIRST, options))
     if options.small:
         settings["config"] = settings["config"] | SMALL | SMALL_AGENTS.get(agent, {})
-    steps = total if settings.get("then_online") is None else options.updates
+    return agent, settings
+
+
+def published(way: str, options: argparse.Namespace) -> tuple[str, dict[str, Any]]:
+    """The agent of a way and its settings: those of the presets, in smaller networks."""
+    warmup = 0 if way == "wsrl-0" else options.warmup
+    alone = SMALLER | {"warmup_steps": warmup}
+    if way == "none":
+        return "sac", {"config": alone}
+    if way == "rlpd":
+        return "sac", {"preset": "rlpd", "config": alone, "data": options.data}
+    if way == FIRST:
+        config = SMALLER | SMALLER_CRITICS
+        return "cql", {"preset": "wsrl", "config": config, "data": options.data}
+    if way in ("iql", "mixed"):
+        agent = "iql" if way == "iql" else "calql"
+        config = SMALLER | (SMALLER_CRITICS if way == "mixed" else {})
+        return agent, {"config": config, "data": options.data, "then_online": options.online}
+    return "sac", {"preset": "wsrl", "config": alone, "from_run": str(train(FIRST, options))}
+
+
+def train(way: str, options: argparse.Namespace) -> Path:
+    """The folder of a way's complete run."""
+    out = options.runs / way
+    agent, settings = (published if options.presets else reduced)(way, options)
+    from_data = way == FIRST or "then_online" in settings
     begin = functools.partial(
         run.train,
         agent,
         options.env,
-        steps,
+        options.updates if from_data else options.online,
         seeds=options.seeds,
         out=out,
         eval_every=options.eval_every,
@@ -117,7 +153,8 @@ def train(way: str, options: argparse.Namespace) -> Path:
         quiet=False,
         **settings,
     )
-    return shared.trained(out, total, begin, settings["data"])
+    total = from_data * options.updates + (way != FIRST) * options.online
+    return shared.trained(out, total, begin, settings.get("data"))
 
 
 def table(study: Mapping[str, Any]) -> str:
@@ -188,18 +225,22 @@ def main() -> None:
     parser.add_argument(
         "--small", action="store_true", help="64 units, batches of 128, 4 candidates, rates of 1e-3"
     )
+    parser.add_argument(
+        "--presets", action="store_true", help="RLPD's, WSRL's and Cal-QL's settings, 64 units"
+    )
     parser.add_argument("--runs", type=Path, default=Path("runs/offline_to_online"))
     parser.add_argument("--output", type=Path, default=Path("results/studies/offline_to_online"))
     options = parser.parse_args()
     handovers = {way: handover.handovers(train(way, options)) for way in options.ways}
     described = json.loads((options.runs / options.ways[0] / "config.json").read_text())
     names = {"first": NAMES[options.first], "then": NAMES[AGENTS[options.first]]}
+    ways = WAYS | PUBLISHED if options.presets else WAYS
     study = {
         "env": described["env"],
-        "names": {way: WAYS[way].format(**names) for way in handovers},
+        "names": {way: ways[way].format(**names) for way in handovers},
         **{
             name: getattr(options, name)
-            for name in ("updates", "online", "warmup", "seeds", "small")
+            for name in ("updates", "online", "warmup", "seeds", "small", "presets")
         },
         **provenance(),
         "curves": {
@@ -210,7 +251,8 @@ def main() -> None:
             for way, learners in handovers.items()
         },
     }
-    name = options.env.lower().partition("-")[0] + "-small" * options.small
+    name = options.env.lower().partition("-")[0]
+    name += "-small" * options.small + "-presets" * options.presets
     shared.write(study, options.output / name, table, draw)
 
 

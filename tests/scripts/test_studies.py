@@ -263,7 +263,8 @@ def test_memory(study):
     assert set(chains["variants"]) == set(memory.VARIANTS)
 
 
-def test_offline_to_online(study, data):
+@pytest.mark.parametrize("settings", ["small", "presets"])
+def test_offline_to_online(study, data, settings):
     words = (
         "--data",
         data,
@@ -277,8 +278,10 @@ def test_offline_to_online(study, data):
         "--seeds",
         2,
     )
-    sizes = ("--updates", 20, "--online", 40, "--warmup", 10, "--eval-every", 10, "--small")
-    assert len(study(offline_to_online, "pendulum-small", *words, *sizes)["curves"]) == 4
+    sizes = ("--updates", 20, "--online", 40, "--warmup", 10, "--eval-every", 10)
+    written = study(offline_to_online, f"pendulum-{settings}", f"--{settings}", *words, *sizes)
+    assert len(written["curves"]) == 4
+    assert written["presets"] == (settings == "presets")
 
 
 def test_reward_scales(untrained, command, tmp_path):
