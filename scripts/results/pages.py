@@ -506,6 +506,7 @@ def frequencies(task: str) -> list[str]:
         (RESULTS / "studies" / "decision_frequencies" / f"{task}.json").read_text()
     )["agents"]
     names = {"sac": "SAC", "td3": "TD3", "ppo": "PPO", "sequence_rl": "Sequence RL, J ="}
+    names["sac_held"] = "SAC, trained with frame skip"
     rows = []
     for key, entry in agents.items():
         agent, _, length = key.partition(" ")

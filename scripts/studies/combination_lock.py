@@ -1,9 +1,10 @@
 """What data are worth to an on-policy learner: combination locks of two horizons,
 whose optimum is known.
 
-PPO, HNPG without data and HNPG with data learn for the same number of environment steps; BC learns
-from the same data alone. The data are episodes by those who know the combination, of whose actions
-1 in H is uniform. All seeds of a cell are learners of one program.
+PPO, HNPG without data and HNPG with data learn for the same number of environment steps; SAC and
+DQN with half of each batch from the same data for an eighth of these, with one update in each; BC
+learns from the data alone. The data are episodes by those who know the combination, of whose
+actions 1 in H is uniform. All seeds of a cell are learners of one program.
 
   python scripts/studies/combination_lock.py
 
@@ -35,14 +36,33 @@ from scripts.studies import shared
 
 STEPS = {10: 163_840, 20: 327_680}  # environment steps by horizon: whole rollouts of 2,048
 UPDATES = 2_000  # of BC
-AGENTS = {"ppo": "PPO", "none": "HNPG without data", "data": "HNPG with data"}
-COLOURS = {"ppo": "#222222", "none": "#D55E00", "data": "#0072B2"}
+OFF_POLICY = 8  # SAC and DQN have this part of the steps
+FIRST_SEED = 100  # HNPG's kl_limit was chosen on seeds 0 to 3
+AGENTS = {
+    "ppo": "PPO",
+    "none": "HNPG without data",
+    "data": "HNPG with data",
+    "sac": "SAC with data",
+    "dqn": "DQN with data",
+}
+COLOURS = {
+    "ppo": "#222222",
+    "none": "#D55E00",
+    "data": "#0072B2",
+    "sac": "#CC79A7",
+    "dqn": "#56B4E9",
+}
+SMALL: dict[str, Any] = {"discount": 1.0, "hidden": (64, 64), "batch_size": 128}
+SMALL |= {"warmup_steps": 1_000, "replay_size": 100_000}
 SETTINGS: dict[str, tuple[str, dict[str, Any]]] = {
     "ppo": ("ppo", {"discount": 1.0}),
     "none": ("hnpg", {"data_size": 0}),
     "data": ("hnpg", {}),
+    "sac": ("sac_discrete", SMALL),
+    "dqn": ("dqn", SMALL | {"num_steps": 1}),
     "bc": ("bc", {}),
 }
+FROM_DATA = ("data", "sac", "dqn", "bc")
 EVALUATIONS = 16  # of each run
 
 
@@ -63,15 +83,22 @@ def recorded(horizon: int, options: argparse.Namespace) -> str:
     return str(path)
 
 
+def steps_of(label: str, horizon: int) -> int:
+    """Environment steps of a run; updates of BC."""
+    if label == "bc":
+        return UPDATES
+    return STEPS[horizon] // (OFF_POLICY if label in ("sac", "dqn") else 1)
+
+
 def trained(label: str, horizon: int, options: argparse.Namespace) -> Path:
     """The folder of a complete run."""
     agent, config = SETTINGS[label]
-    steps = UPDATES if label == "bc" else STEPS[horizon]
-    data = recorded(horizon, options) if label in ("data", "bc") else None
+    steps = steps_of(label, horizon)
+    data = recorded(horizon, options) if label in FROM_DATA else None
     out = options.runs / f"{label}-{horizon}"
     every = steps // (1 if label == "bc" else EVALUATIONS)
     settings: dict[str, Any] = {
-        "seeds": options.seeds,
+        "seeds": range(FIRST_SEED, FIRST_SEED + options.seeds),
         "data": data,
         "config": config,
         "eval_every": every,
@@ -118,7 +145,7 @@ def table(study: Mapping[str, Any]) -> str:
             number = f"{len(steps)} of {len(cell['opened'][label])}"
             result = shared.with_interval(cell["intervals"][label], 2)
             lines.append(
-                f"| {horizon} | {cell['steps']:,} | {name} | {result} | {number} | {after} |"
+                f"| {horizon} | {cell['steps'][label]:,} | {name} | {result} | {number} | {after} |"
             )
         lines.append(f"| {horizon} | | BC from the data alone | {cell['bc']:.2f} | | |")
         lines.append(f"| {horizon} | | the data | {cell['data']:.2f} | | |")
@@ -164,7 +191,8 @@ def result(horizon: int, options: argparse.Namespace) -> dict[str, Any]:
     return {
         "env": task(horizon),
         "optimum": lock.optimum,
-        "steps": STEPS[horizon],
+        "steps": {label: steps_of(label, horizon) for label in AGENTS},
+        "seeds": [FIRST_SEED + i for i in range(options.seeds)],
         "episodes": options.episodes,
         "dataset": described["dataset"],
         "data": float(np.mean(datasets.load(recorded(horizon, options)).returns())),

@@ -1,7 +1,8 @@
 """Frequency-averaged scores: returns of policies that decide in every 1 to 30 steps,
 and see nothing in between.
 
-SAC, TD3 and PPO hold their action, Sequence RL plays its sequence. The score of Patel and
+SAC, TD3 and PPO hold their action, Sequence RL plays its sequence. `sac_held 8` learns with actions
+that are held for 8 steps (a frame skip), from as many decisions as `sac`. The score of Patel and
 Siegelmann, arXiv:2410.08979, is the area under returns over these lengths, by trapezoids, divided
 by 30 times the largest return; what they add to returns and the largest return are those of their
 notebook.
@@ -34,15 +35,26 @@ class Task(NamedTuple):
     """An environment, budgets, and what makes a score of returns."""
 
     env: str
+    gymnasium: str  # the environment on the host, whose actions can be held
     steps: dict[str, int]
     added: float  # to returns
     largest: float  # return after that
 
 
 TASKS = {
-    "pendulum": Task("rljax/Pendulum", {"ppo": 100_000, "others": 12_000}, 1_550.0, 1_350.0),
+    "pendulum": Task(
+        "rljax/Pendulum",
+        "Pendulum-v1",
+        {"ppo": 100_000, "others": 12_000},
+        1_550.0,
+        1_350.0,
+    ),
     "inverted_pendulum": Task(
-        "InvertedPendulum-v5", {"ppo": 100_000, "td3": 60_000, "others": 20_000}, 0.0, 1_000.0
+        "InvertedPendulum-v5",
+        "InvertedPendulum-v5",
+        {"ppo": 100_000, "td3": 60_000, "others": 20_000},
+        0.0,
+        1_000.0,
     ),
 }
 OFF_POLICY: dict[str, Any] = {
@@ -57,12 +69,24 @@ SOFT = OFF_POLICY | {"temperature_lr": 1e-3}
 SEQUENCE = SOFT | {"model_lr": 1e-3, "memory_hidden": (32,), "policy_delay": 2}
 AGENTS: dict[str, tuple[str, dict[str, Any]]] = {
     "sac": ("sac", SOFT),
+    "sac_held 4": ("sac", SOFT),
+    "sac_held 8": ("sac", SOFT),
+    "sac_held 16": ("sac", SOFT),
     "td3": ("td3", OFF_POLICY),
     "ppo": ("ppo", {}),
     "sequence_rl 4": ("sequence_rl", SEQUENCE | {"sequence_length": 4}),
     "sequence_rl 8": ("sequence_rl", SEQUENCE | {"sequence_length": 8}),
     "sequence_rl 16": ("sequence_rl", SEQUENCE | {"sequence_length": 16}),
 }
+
+
+def environment(name: str, task: Task) -> str:
+    """The environment in which an agent of the table learns."""
+    label, _, length = name.partition(" ")
+    if label != "sac_held":
+        return task.env
+    arguments = json.dumps({"name": task.gymnasium, "length": int(length)})
+    return f"{Path(__file__).with_name('held.py')}:Held?{arguments}"
 
 
 def trained(name: str, task: Task, seeds: int, folder: Path) -> Path:
@@ -72,7 +96,9 @@ def trained(name: str, task: Task, seeds: int, folder: Path) -> Path:
     settings: dict[str, Any] = {"seeds": seeds, "config": config, "out": out, "quiet": False}
     settings |= {"eval_every": steps // 4, "checkpoint_every": steps // 4}
     return shared.trained(
-        out, steps, functools.partial(run.train, agent, task.env, steps, **settings)
+        out,
+        steps,
+        functools.partial(run.train, agent, environment(name, task), steps, **settings),
     )
 
 
@@ -104,7 +130,8 @@ def main() -> None:
     for name in options.agents:
         out = trained(name, task, options.seeds, options.runs / options.task)
         played = [
-            evaluate.evaluate_run(out, episodes=options.episodes, hold=length) for length in LENGTHS
+            evaluate.evaluate_run(out, env=task.env, episodes=options.episodes, hold=length)
+            for length in LENGTHS
         ]
         returns = [
             [float(np.mean(entry["returns"])) for entry in result["episodes"]] for result in played
