@@ -1,4 +1,4 @@
-"""CPO [constrained]: steps of the policy improve rewards and keep a limit of costs.
+"""CPO [constrained]: steps of the policy within a trust region and a limit of costs.
 
 gamma discount, lambda trace decay, V critic
 theta parameters of the actor pi, pi_old the rollout's actor

@@ -15,7 +15,8 @@ Departs from the paper: first and last layers begin a little differently
 than in the authors' code [2], see the page.
 
 [1] An et al., Offline RL with Diversified Q-Ensemble, arXiv:2110.01548
-[2] github.com/snu-mllab/EDAC, [3] github.com/corl-team/CORL
+[2] github.com/snu-mllab/EDAC
+[3] github.com/corl-team/CORL
 
   rljax train edac --data d4rl/hopper-medium-v2
 """

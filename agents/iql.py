@@ -69,7 +69,8 @@ class Config(buffers.DatasetSettings, heads.WithHead, policies.WithImitation):
     hidden: Widths = (256, 256)  # of all networks; [2]
     num_critics: Count = 2  # C; the smallest counts; [2]
     activation: networks.Activation = "relu"  # of hidden layers; [2]
-    layer_norm: bool = False  # of the critics; own choice
+    layer_norm: networks.Norm = False  # of the critics; "last" in FQL
+    value_layer_norm: networks.Norm = False  # of V; "last" in FQL
     initialisation: networks.Initialisation = "orthogonal"  # gain sqrt 2; [2]
 
 
@@ -119,7 +120,7 @@ def init(key: Array, spec: EnvSpec, config: Config) -> State:
     net = encoders.encoded(spec, encoding, net)
     head = HeadSettings.of(config)
     critic = networks.create_critic(net, head, spec, key_critic, spec.example(), action)
-    net = networks.MLP(config.hidden, 1, **style)
+    net = networks.MLP(config.hidden, 1, layer_norm=config.value_layer_norm, **style)
     value = encoders.create(spec, encoding, net, key_value)
     return State(
         actor=networks.Trained.create(actor, optax.adam(config.actor_lr)),

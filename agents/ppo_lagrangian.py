@@ -1,4 +1,4 @@
-"""PPO-Lagrangian [constrained]: PPO that keeps a cost per episode below a limit.
+"""PPO-Lagrangian [constrained]: PPO with a limit on the cost of an episode.
 
 gamma discount, lambda trace decay, epsilon clip range, V critic
 pi actor, pi_old the rollout's actor, ended: terminated or truncated

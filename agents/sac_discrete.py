@@ -57,6 +57,7 @@ class Config(buffers.ReplaySettings, buffers.PrioritySettings):
     replay_size: int = 1_000_000  # newest transitions; [1]
     warmup_steps: int = 10_000  # uniform actions, no update; SAC
     shift: int = 0  # pixels, at most; 4 in DrQ-v2
+    clip_rewards: bool = False  # to [-1, 1]; CleanRL, for Atari
     # Targets
     discount: Share = 0.99  # gamma; [1]
     target_rate: Share = 0.005  # rho; SAC

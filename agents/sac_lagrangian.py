@@ -1,4 +1,4 @@
-"""SAC-Lagrangian [constrained]: SAC that keeps a cost per episode below a limit.
+"""SAC-Lagrangian [constrained]: SAC with a limit on the cost of an episode.
 
 alpha temperature, Q_c critics, pi actor as in agents/sac.py [2]
 k cost, d cost limit of an episode of T steps

@@ -15,6 +15,7 @@ import pytest
 from rljax import networks
 from rljax.agent import EnvSpec, Transition
 from rljax.agents import bc, iql
+from rljax.training import registry
 from tests.agents import reference
 
 SPEC = EnvSpec("test/Example-v0", (3,), 2)
@@ -328,3 +329,29 @@ def test_refuses_to_drop_all_units(dropout: float) -> None:
         ValueError, match=r"^--config\.dropout is .*, it must be finite and in \[0, 0\.99\]\.$"
     ):
         iql.check(SPEC, dataclasses.replace(CONFIG, dropout=dropout))
+
+
+def test_ogbenchs_preset_normalises_v_and_critics_as_fqls_code() -> None:
+    """seohongpark/fql 719d044, utils/networks.py: a LayerNorm behind each GELU, of `value_def` and
+    `critic_def` (agents/iql.py: layer_norm=True) and not of the actor (actor_layer_norm=False).
+    """
+    config = dataclasses.replace(
+        registry.preset("iql", iql, "ogbench/cube-single-play-singletask-v0"), hidden=(8, 8, 8)
+    )
+    state: Any = iql.init(KEY, SPEC, config)
+    assert not [name for name in state.actor.parameters.mean.params if name.startswith("norm")]
+    seen, action = np.random.default_rng(0).normal(size=(2, 5, 3))
+
+    def fqls(params: Any, x: np.ndarray) -> np.ndarray:
+        for i in range(3):
+            x = x @ params[f"hidden_{i}"]["kernel"] + params[f"hidden_{i}"]["bias"]
+            x = 0.5 * x * (1.0 + np.tanh(np.sqrt(2.0 / np.pi) * (x + 0.044715 * x**3)))
+            x = (x - x.mean(axis=1, keepdims=True)) / np.sqrt(x.var(axis=1, keepdims=True) + 1e-6)
+        return (x @ params["output"]["kernel"] + params["output"]["bias"])[:, 0]
+
+    value = fqls(state.value.parameters.params, seen)
+    np.testing.assert_allclose(state.value(seen)[:, 0], value, rtol=1e-4, atol=1e-5)
+    both = np.concatenate([seen, action[:, :2]], axis=1)
+    for i, q in enumerate(state.critic(seen, action[:, :2])):
+        member = jax.tree.map(lambda x, i=i: x[i], state.critic.parameters.params["members"])
+        np.testing.assert_allclose(q, fqls(member, both), rtol=1e-4, atol=1e-5)

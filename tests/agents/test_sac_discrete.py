@@ -5,6 +5,7 @@ and what they promise of its parts.
 from __future__ import annotations
 
 import dataclasses
+import types
 from typing import Any
 
 import jax
@@ -387,3 +388,14 @@ def test_entropies_of_old_actions_are_needed_for_their_penalty() -> None:
         sac_discrete.update(
             fresh(config), transitions().replace(extras={}), KEY, jnp.zeros((), jnp.int32), config
         )
+
+
+def test_rewards_can_be_clipped_as_in_cleanrls_games() -> None:
+    """cleanrl fe8d8a03, sac_atari.py: env = ClipRewardEnv(env), the sign of a game's score."""
+    declared = sac_discrete.experience(dataclasses.replace(CONFIG, clip_rewards=True))
+    step: Any = types.SimpleNamespace(
+        reward=jnp.array([-7.0, 0.0, 200.0]),
+        **dict.fromkeys(("terminated", "truncated", "next_observation"), jnp.zeros(3)),
+    )
+    stored = declared.transition(jnp.zeros(3), jnp.zeros(3, jnp.int32), {}, step)
+    np.testing.assert_array_equal(stored.reward, [-1.0, 0.0, 1.0])

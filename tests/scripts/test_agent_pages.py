@@ -230,3 +230,16 @@ def test_check_fails_and_changes_nothing(
     agent_pages.main()
     assert "actor_lr" in page.read_text()
     assert capsys.readouterr().out == "docs/agents/a.md\n" * 2
+
+
+@pages
+def test_numbered_references_are_those_of_the_agents_file(page: Path) -> None:
+    """Comments of `Config`, which the page repeats, cite by the file's numbers."""
+    listed = dict(re.findall(r"^\[(\d+)\] (.+)$", source(page).split('"""')[1], re.MULTILINE))
+    entries = re.split(r"^- ", section(page.read_text(), "References"), flags=re.MULTILINE)
+    shown = {match[1]: entry for entry in entries if (match := re.match(r"\[(\d+)\]", entry))}
+    for number, reference in listed.items():
+        assert number in shown, f"[{number}] {reference}"
+        kind = r"arXiv:[\d.]+" if "arXiv:" in reference else r"github\.com/\S+?(?=[,)\s]|$)"
+        for name in re.findall(kind, reference) or [reference.split()[0]]:
+            assert name.removeprefix("github.com/") in shown[number], f"[{number}] {name}"

@@ -121,7 +121,14 @@ SOURCES = (
         "fql",
         "README.md, agents/iql.py",
         fql_tasks("iql"),
-        {**FLOW, "value_lr": "lr", "expectile": "expectile", "inverse_temperature": "alpha"},
+        {
+            **FLOW,
+            "value_lr": "lr",
+            "expectile": "expectile",
+            "inverse_temperature": "alpha",
+            "layer_norm": in_words("layer_norm", {True: "last"}),
+            "value_layer_norm": in_words("layer_norm", {True: "last"}),
+        },
     ),
     Source("dql", "Diffusion-Policies-for-Offline-RL", "main.py", dql_tasks, DQL),
     Source(
