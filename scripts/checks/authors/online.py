@@ -111,7 +111,14 @@ CARTPOLE = {name: "CartPole-v1" for name in ("CartPole-v1", "gymnax/CartPole-v1"
 
 def cleanrl_tasks(file: str, task: str) -> Callable[[Path], Tasks]:
     """The defaults of one of CleanRL's files."""
-    return lambda checkout: {task: readers.dataclass(checkout / "cleanrl" / f"{file}.py", "Args")}
+
+    def read(checkout: Path) -> Tasks:
+        path = checkout / "cleanrl" / f"{file}.py"
+        if file.startswith("dqn"):
+            readers.says(path, "optimizer.zero_grad() loss.backward() optimizer.step()")
+        return {task: readers.dataclass(path, "Args")}
+
+    return read
 
 
 CLEANRL_PPO: dict[str, Rule] = {
@@ -145,6 +152,7 @@ CLEANRL_DQN: dict[str, Rule] = {
     "epsilon_steps": "exploration_fraction",
     "warmup_steps": "learning_starts",
     "num_steps": "train_frequency",
+    "max_grad_norm": lambda theirs: 0.0,  # by `cleanrl_tasks`
 }
 
 
@@ -281,7 +289,10 @@ PPO: dict[str, Rule] = {
 SAC: dict[str, Rule] = {
     "actor_lr": "learning_rate",
     "critic_lr": "learning_rate",
-    "temperature_lr": "learning_rate",
+    "temperature_lr": lambda theirs: 3e-4,  # these four: `BRAX_SAC`
+    "temperature_loss": lambda theirs: "alpha",
+    "target_entropy_share": lambda theirs: 0.5,
+    "initialisation": lambda theirs: "lecun_uniform",
     "discount": "discounting",
     "reward_scale": "reward_scaling",
     "num_envs": "num_envs",
@@ -296,11 +307,22 @@ SAC: dict[str, Rule] = {
 }
 
 
+BRAX_SAC = {
+    "train.py": "alpha_optimizer = optax.adam(learning_rate=3e-4)",
+    "losses.py": "target_entropy = -0.5 * action_size",
+    "networks.py": "networks.Initializer = jax.nn.initializers.lecun_uniform",
+}
+
+
 def brax_defaults(checkout: Path, algorithm: str) -> dict[str, Any]:
     """What Brax's training and its networks have where nothing else is said."""
     folder = checkout / "brax" / "training" / "agents" / algorithm
     networks = f"make_{algorithm}_networks"
     readers.says(folder / "train.py", f"{algorithm}_networks.{networks}")
+    if algorithm == "sac":
+        readers.says(folder / "losses.py", "alpha_loss = alpha * jax.lax.stop_gradient(")
+        for name, text in BRAX_SAC.items():
+            readers.says(folder / name, text)
     return {
         **readers.parameters(folder / "networks.py", networks),
         **readers.parameters(folder / "train.py", "train"),

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from rljax.agent import EnvSpec
-from rljax.agents import calql, cql, rebrac, sac
+from rljax.agents import calql, cql, dqn, rebrac, sac
 from rljax.training import registry
 
 KEY = jax.random.key(0)
@@ -334,3 +334,26 @@ def test_rebrac_goes_on_online_as_corls_finetuning(name: str) -> None:
     assert changes["critic_penalty"] == 0.0
     assert changes["exploration_noise"] == 0.0
     assert changes["penalty_end"] == 0.5
+
+
+def test_brax_fixes_the_temperature_of_its_sac() -> None:
+    """brax 0b96d05, training/agents/sac: train.py has optax.adam(learning_rate=3e-4) for it,
+    whatever the other rates; losses.py has -0.5 * action_size and alpha * (...); networks.py has
+    lecun_uniform.
+    """
+    config: Any = registry.preset("sac", sac, "brax/hopper")
+    assert (config.actor_lr, config.temperature_lr) == (6e-4, 3e-4)
+    assert config.target_entropy is None
+    assert (config.target_entropy_share, config.temperature_loss) == (0.5, "alpha")
+    assert config.initialisation == "lecun_uniform"
+
+
+@pytest.mark.parametrize("game", ["atari/Pong", "envpool-lives/Pong-v5"])
+def test_dqn_on_atari_is_cleanrls(game: str) -> None:
+    """cleanrl fe8d8a03, dqn_atari.py. Its gradients had a limit of 0.5 until May 2022 (04d2c47)."""
+    config: Any = registry.preset("dqn", dqn, game)
+    assert (config.learning_rate, config.batch_size, config.max_grad_norm) == (1e-4, 32, 0.0)
+    assert (config.replay_size, config.warmup_steps, config.num_steps) == (1_000_000, 80_000, 4)
+    assert config.target_every * config.num_steps == 1_000  # target_network_frequency
+    assert (config.epsilon_end, config.epsilon_steps) == (0.01, 0.1)
+    assert config.clip_rewards  # ClipRewardEnv
