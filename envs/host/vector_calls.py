@@ -64,6 +64,8 @@ class VectorCalls:
 
     def has_masks(self) -> bool:
         """Whether the `info` of the first environment, which is reset, has a mask."""
+        if isinstance(self.vector_env.unwrapped, AsyncVectorEnv):  # reset only once if that fails
+            return MASK in self._call("reset", self.vector_env.reset)[1]
         first: Any = self.environments[0] if self.environments else self.vector_env
         try:
             if isinstance(self.vector_env, Serial):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import multiprocessing
 import re
 import subprocess
@@ -14,10 +15,11 @@ import gymnasium
 import numpy as np
 import pytest
 from gymnasium import spaces
-from gymnasium.vector import AutoresetMode, SyncVectorEnv
+from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 
 from rljax import envs
 from rljax.envs.environment import EnvironmentFailed
+from rljax.envs.host.checks import Checked
 from rljax.envs.host.hosted import Hosted
 from rljax.envs.host.serial import Serial
 from tests.envs.host.walk import Walk
@@ -511,3 +513,11 @@ def test_columns_of_vector_environments_are_read() -> None:
     step = hosted.step(np.zeros((2, 2), np.int32))
     assert (step.reward.tolist(), step.terminated.tolist()) == ([1, 2], [True, True])
     assert hosted.success.tolist() == [1, 1]
+
+
+def test_a_wrong_first_mask_in_a_process_is_one_error() -> None:
+    checked = functools.partial(Checked, Choosing([[2, 0] * 3]), "Choosing", 0)
+    made = AsyncVectorEnv([checked], autoreset_mode=AutoresetMode.DISABLED)
+    with pytest.raises(EnvironmentFailed, match="with the value 2: it must be 1 where an action"):
+        Hosted(made, "Choosing")
+    made.close(terminate=True)
