@@ -6,6 +6,7 @@ import functools
 import importlib.util
 import sys
 import traceback
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from rljax.agent import EnvSpec
+from rljax.agent import MASK, EnvSpec, Part
 from rljax.envs import signals
 from rljax.envs.environment import Environment, EnvironmentFailed, syntax
 
@@ -111,6 +112,7 @@ def _check(environment: Any, name: str) -> None:
         raise ValueError(
             f"the spec of '{name}' is a {type(spec).__name__}, it must be a rljax.agent.EnvSpec."
         )
+    _check_spec(spec, name)
     observation, state = _traced(name, "reset", environment.reset, key, params)
     state = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), state)
     action = jnp.zeros(spec.action_shape, spec.action_dtype)
@@ -128,12 +130,20 @@ def _check(environment: Any, name: str) -> None:
                 f"{origin} of '{name}' returns an observation of shape {_shapes(value)}, its spec "
                 f"promises {expected}."
             )
+        pairs = zip(jax.tree.leaves(value), jax.tree.leaves(spec.observation), strict=True)
+        for array, promised in pairs:
+            if promised.dtype == np.uint8 and array.dtype not in (np.uint8, np.bool_):
+                raise ValueError(
+                    f"{origin} of '{name}' returns an observation of {array.dtype}, its spec "
+                    "promises uint8: return .astype(jnp.uint8)."
+                )
     for part, value in zip(("reward", "terminated", "truncated"), scalars, strict=True):
-        if jnp.shape(value) != ():
+        if jnp.shape(value) != () or value.dtype.kind == "c":
             raise ValueError(
-                f"step of '{name}' returns a {part} of shape {jnp.shape(value)}, it must be "
-                "a scalar."
+                f"step of '{name}' returns a {part} of shape {jnp.shape(value)}, it must be a real "
+                f"scalar, and is {value.dtype}."
             )
+    _check_info(info, name)
     signals.check(spec.signals, name)
     jax.eval_shape(lambda info: signals.of_info(info, spec.signals, name), info)
     if _shapes(state) != _shapes(later):
@@ -148,6 +158,29 @@ def _check(environment: Any, name: str) -> None:
                 f"{new.dtype} in step, which would be cut to {leaf.dtype}: begin with one dtype in "
                 "reset, such as jnp.array(0.0)."
             )
+
+
+def _check_spec(spec: EnvSpec, name: str) -> None:
+    limit = spec.max_episode_steps
+    if limit is not None and (not isinstance(limit, int) or limit < 1):
+        raise ValueError(
+            f"max_episode_steps of '{name}' is {limit!r}, it must be 1, 2, ... or None."
+        )
+    mask = Part(MASK, (spec.action_size,), "bool")
+    if spec.masked and (mask not in spec.parts or not (spec.discrete or spec.choices)):
+        raise ValueError(
+            f"the part {MASK!r} of '{name}' must be the mask of discrete actions, bool "
+            f"{mask.shape}. Make it one, or name it otherwise."
+        )
+
+
+def _check_info(info: Any, name: str) -> None:
+    if not isinstance(info, Mapping) or jnp.shape(info.get("success", 0)) != ():
+        raise ValueError(
+            f"step of '{name}' must return a dictionary as info, and 'success' in it as a scalar."
+        )
+    if MASK in info:
+        raise ValueError(f"'{name}' has {MASK!r} in info: make it a part of the observation.")
 
 
 def _holds(dtype: Any, new: Any) -> bool:

@@ -36,6 +36,8 @@ Signals = tuple[Part, ...]
 def declared(metadata: Any, name: str) -> Signals:
     """The signals in `metadata["signals"]` of the environment called `name`, checked by `check`."""
     try:
+        if isinstance(metadata, str):
+            raise TypeError
         shapes = dict(metadata) if isinstance(metadata, Mapping) else dict.fromkeys(metadata, ())
         signals = _sorted(Part(name, tuple(map(int, shape))) for name, shape in shapes.items())
     except (TypeError, ValueError):
@@ -127,7 +129,8 @@ def of_step(info: Mapping[str, Any], part: Part, environment: str) -> Any:
     if type(value) is float and part.shape == ():
         return value
     try:
-        array = np.asarray(value, np.float64)
+        array = np.asarray(value)
+        array = array.astype(np.float64) if array.dtype.kind in "fiub" else None
     except (TypeError, ValueError):
         array = None
     if array is None or array.shape != part.shape:

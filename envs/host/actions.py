@@ -86,8 +86,8 @@ class Actions:
         takes them: a tuple or dictionary with one for each choice.
 
         `last` [*leading] marks ends of episodes, where everything is allowed if nothing is. Raises
-        `ValueError` for another shape, and where a choice has no allowed action elsewhere; the
-        message continues "NAME returned".
+        `ValueError` for another shape or other values, and where a choice has no allowed action
+        elsewhere; the message continues "NAME returned".
         """
         array = self.joined(mask, leading)
         if array.shape != (*leading, self.size) or array.dtype.kind not in "biuf":
@@ -95,6 +95,12 @@ class Actions:
             raise ValueError(
                 f"info[{MASK!r}]{shown}, it must hold a truth value for each of the {self.size} "
                 "actions, those of all choices side by side."
+            )
+        if array.dtype.kind != "b" and not ((array == 0) | (array == 1)).all():
+            wrong = array[(array != 0) & (array != 1)].flat[0]
+            raise ValueError(
+                f"info[{MASK!r}] with the value {wrong}: it must be 1 where an action is allowed, "
+                "and 0 where it is not."
             )
         allowed = array != 0
         possible = np.logical_or.reduceat(allowed, self._first_choices, axis=-1)
@@ -168,6 +174,11 @@ def box_bounds(space: spaces.Space, name: str) -> tuple[np.ndarray, np.ndarray]:
             f"is above the upper one. {CORRECT}"
         )
     return low, high
+
+
+def sounds_like_mask(name: Any) -> bool:
+    """Whether something of this name may say which actions are allowed."""
+    return any(word in str(name).lower() for word in ("mask", "legal", "avail", "valid_act"))
 
 
 def items(space: Any) -> list[tuple[Any, Any]]:

@@ -16,8 +16,9 @@ from gymnasium import spaces
 
 from rljax.agent import MASK
 from rljax.envs.environment import EnvironmentFailed
-from rljax.envs.host.actions import Actions
+from rljax.envs.host.actions import Actions, sounds_like_mask
 from rljax.envs.host.space_values import as_array, flattened
+from rljax.trust import note
 
 _GYMNASIUM = Path(gymnasium.__file__).parent
 _IMPORTLIB = Path(importlib.__file__).parent
@@ -26,7 +27,7 @@ _INTERFACE = (
     "(observation, reward, terminated, truncated, info). Gym before 0.26 had another interface."
 )
 
-
+SUCCESS = ("success", "is_success")  # keys of `info` by which environments report success
 METHOD = "action_masks"  # by which environments for SB3 give their masks
 _ALL_MASKS = "Masks must be in the info of reset and of every step."
 
@@ -63,11 +64,14 @@ class Checks:
         observation, reward, terminated, truncated, info = returned
         self._check(observation, info)
         if type(reward) is not float:
-            reward = self._number(reward)
+            reward = self._number(reward, "reward")
         if terminated is not True and terminated is not False:
             terminated = self._flag(terminated, "terminated")
         if truncated is not True and truncated is not False:
             truncated = self._flag(truncated, "truncated")
+        for key in SUCCESS:
+            if info.get(key) is not None:
+                info = {**info, key: self._number(info[key], key)}
         if self.masks != "none" or MASK in info:
             place = f"step {self.length + 1} of its episode"
             info = self._with_mask(observation, info, place, terminated or truncated)
@@ -102,8 +106,14 @@ class Checks:
         part = self._space.spaces.get(MASK) if isinstance(self._space, spaces.Dict) else None
         has_method = self.environment.has_wrapper_attr(METHOD)
         if part is None and MASK not in info and not has_method:
+            size = self._actions.size if self._actions.discrete else 0
+            for key, value in info.items():
+                if sounds_like_mask(key) and np.size(value) == size:
+                    note(f"'{self.name}' gives info[{key!r}], and masks are read from {MASK!r}.")
             return "none"
         if not self._actions.discrete:
+            if not self._actions.choices:
+                note(f"The masks of '{self.name}' are not read: its actions are numbers.")
             return "unread"
         if part is not None and math.prod(part.shape or ()) == self._actions.size:
             return "part"
@@ -119,7 +129,9 @@ class Checks:
                 return info
             raise self._wrong(f"{MASK!r} in the info of {place}, and none before. {_ALL_MASKS}")
         if self.masks == "part":
-            mask = np.ravel(observation[MASK])
+            shown, mask = mask, np.ravel(observation[MASK])
+            if shown is not None and not np.array_equal(self._actions.joined(shown), mask):
+                raise self._wrong(f"two masks in {place}: {MASK!r} in info differs from that part.")
         elif self.masks == "method":
             mask = self._call(METHOD, self.environment.get_wrapper_attr(METHOD))
         elif mask is None:
@@ -132,18 +144,18 @@ class Checks:
             raise self._wrong(f"in {place} {error}") from None
         return info if self.masks == "part" else {**info, MASK: allowed}
 
-    def _number(self, reward: Any) -> float:
-        if isinstance(reward, (int, float)) or hasattr(reward, "__array__"):
-            array = np.asarray(reward)
+    def _number(self, value: Any, name: str) -> float:
+        if isinstance(value, (int, float)) or hasattr(value, "__array__"):
+            array = np.asarray(value)
             if array.size == 1 and array.dtype.kind in "fiub":
                 return float(array.reshape(()))
         several = (
             " Other objectives can be signals beside it: metadata = {'signals': {'objectives': "
-            f"{np.shape(reward)}}}}} in the class, info['objectives'] in step."
+            f"{np.shape(value)}}}}} in the class, info['objectives'] in step."
         )
         raise self._wrong(
-            f"the reward {_shown(reward)}, it must be one real number, such as 1.0."
-            + (several if isinstance(reward, np.ndarray) and reward.size > 1 else "")
+            f"the {name} {_shown(value)}, it must be one real number, such as 1.0."
+            + (several if isinstance(value, np.ndarray) and value.size > 1 else "")
         )
 
     def _flag(self, value: Any, name: str) -> bool:

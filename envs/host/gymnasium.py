@@ -173,6 +173,8 @@ def _registered(make: Callable[..., Any], name: str, make_kwargs: dict[str, Any]
     bare, arguments = parsed(name)
     within, module = _imported(name), bare.rpartition(":")[0]
     try:
+        if within not in gymnasium.registry:  # Gymnasium would take the latest version
+            raise gymnasium.error.NameNotFound(within)
         with silent_mujoco() if _uses_mujoco(within) else contextlib.nullcontext():
             return make(within, **(make_kwargs | arguments))
     except gymnasium.error.DependencyNotInstalled as error:

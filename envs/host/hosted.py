@@ -19,9 +19,10 @@ from rljax.envs.environment import EnvironmentFailed
 from rljax.envs.goals import WithGoal
 from rljax.envs.host import saved_simulators
 from rljax.envs.host.actions import Actions
-from rljax.envs.host.serial import SUCCESS, Serial
+from rljax.envs.host.checks import SUCCESS
+from rljax.envs.host.serial import Serial
 from rljax.envs.host.spaces import Spaces
-from rljax.envs.host.vector_calls import VectorCalls
+from rljax.envs.host.vector_calls import FINAL, VectorCalls
 from rljax.envs.timed import share_of_time, spec_with_time
 from rljax.trust import note
 
@@ -135,9 +136,10 @@ class Hosted:
         if ended.any():
             self._return[ended] = 0
             self._length[ended] = 0
-            mode = self._calls.autoreset_mode
-            if mode == AutoresetMode.SAME_STEP or (mode is None and "final_obs" in info):
-                next_observation = self._final_observation(observation, ended, info)
+            mode, final = self._calls.autoreset_mode, next((x for x in FINAL if x in info), None)
+            if mode == AutoresetMode.SAME_STEP or (mode is None and final is not None):
+                last = None if final is None else info[final]
+                next_observation = self._final_observation(observation, ended, last)
                 self._note_success(info.get("final_info", {}), ended)
             else:
                 self._note_success(info, ended)
@@ -275,8 +277,8 @@ class Hosted:
 
         return jax.tree.map(row, self._first(observation), after)
 
-    def _final_observation(self, observation: Any, ended: np.ndarray, info: dict[str, Any]) -> Any:
-        if "final_obs" not in info:
+    def _final_observation(self, observation: Any, ended: np.ndarray, last: Any) -> Any:
+        if last is None:
             raise ValueError(
                 f"'{self.name}' resets itself in the same step without info['final_obs'], so the "
                 "last observation of its episodes is lost. Use autoreset_mode=DISABLED "
@@ -285,8 +287,8 @@ class Hosted:
         final = jax.tree.map(np.copy, observation)
         everything = np.ones(self.spec.action_size, np.bool_) if self.spaces.masked else None
         for index in np.flatnonzero(ended):
-            last = self.spaces.observe(info["final_obs"][index], (), everything)
-            jax.tree.map(lambda rows, row, index=index: rows.__setitem__(index, row), final, last)
+            row = self.spaces.observe(last[index], (), everything)
+            jax.tree.map(lambda rows, new, index=index: rows.__setitem__(index, new), final, row)
         return final
 
     def _begin_again(self, last: Any, ended: np.ndarray) -> Any:
@@ -324,7 +326,13 @@ class Hosted:
         for key in SUCCESS:
             if key in info:
                 known = ended & np.asarray(info.get(f"_{key}", True))
-                self.success[known] = np.asarray(info[key])[known].astype(np.float64)
+                try:
+                    self.success[known] = np.ravel(info[key])[known].astype(np.float64)
+                except (IndexError, TypeError, ValueError):
+                    raise EnvironmentFailed(
+                        f"'{self.name}' returned info[{key!r}] = {info[key]!r}, it must be one "
+                        "number for each environment."
+                    ) from None
 
     def _require_finite(self, values: Any, kind: str) -> None:
         if self.tolerant:

@@ -14,10 +14,8 @@ from gymnasium.vector.utils import batch_space, concatenate, create_empty_array,
 from rljax.agent import MASK
 from rljax.envs import signals
 from rljax.envs.environment import EnvironmentFailed
-from rljax.envs.host.checks import Checks
+from rljax.envs.host.checks import SUCCESS, Checks
 from rljax.envs.host.space_values import cast
-
-SUCCESS = ("success", "is_success")  # keys of `info` by which environments report success
 
 
 class Serial(VectorEnv):

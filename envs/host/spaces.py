@@ -14,7 +14,7 @@ import numpy as np
 from gymnasium import spaces
 
 from rljax.agent import MASK, EnvSpec, Part, difference
-from rljax.envs.host.actions import CORRECT, MOST_CHOICES, Actions, items
+from rljax.envs.host.actions import CORRECT, MOST_CHOICES, Actions, items, sounds_like_mask
 from rljax.envs.host.space_descriptions import described, is_text, read
 from rljax.envs.host.space_values import Path, as_array, flattened, keys_of
 from rljax.spec import PICTURES
@@ -55,7 +55,7 @@ class Spaces:
         self.parts: tuple[Part, ...] = ()
         self.observation_dtype = "float32"
         self._channels: Channels | None = None
-        named = _named(observation, self.action_size if self.discrete else 0)
+        named = _named(observation, name, self.action_size if self.discrete else 0)
         if named:
             self.observation_shape: tuple[int, ...] = ()
             self._rest = _free(REST, named)
@@ -65,6 +65,12 @@ class Spaces:
             if len(self.observation_shape) == 3 and observation.dtype == np.uint8:
                 self.observation_dtype = "uint8"
         self._names, self._dtype = named, self.observation_dtype
+        for path, leaf in _walk(observation) if self.discrete and not masked else ():
+            is_like = path not in ((), (MASK,)) and sounds_like_mask(path[-1])
+            if is_like and math.prod(leaf.shape or ()) == self.action_size:
+                self.note = (
+                    f"{self.note} {_shown(path)} is not read as a mask: its name is {MASK!r}."
+                )
         if unread:
             note = f"The masks of '{name}' are not read, since its actions have numbers too."
             self.note = note if self.note is None else f"{self.note} {note}"
@@ -183,19 +189,28 @@ def _walk(space: spaces.Space, path: Path = ()) -> Iterator[tuple[Path, Any]]:
         yield path, space
 
 
-def _named(space: spaces.Space, num_actions: int) -> dict[Path, tuple[str, Channels | None]]:
+def _named(
+    space: spaces.Space, name: str, num_actions: int
+) -> dict[Path, tuple[str, Channels | None]]:
     """The names of the pictures and of the mask in a dictionary or tuple, by path.
 
-    A mask is called `MASK` and has `num_actions` numbers.
+    A mask is called `MASK` and has `num_actions` numbers. Raises `ValueError` for anything else of
+    that name.
     """
     if not isinstance(space, (spaces.Dict, spaces.Tuple)):
         return {}
     names: dict[Path, tuple[str, Channels | None]] = {}
     for path, leaf in _walk(space):
-        holds_bits = isinstance(leaf, (spaces.Box, spaces.MultiBinary))
-        if path == (MASK,) and num_actions and holds_bits and math.prod(leaf.shape) == num_actions:
+        channels = None if is_text(leaf) else _place_of_channels(leaf)
+        is_mask = path == (MASK,) and isinstance(leaf, (spaces.Box, spaces.MultiBinary))
+        if is_mask and 0 < num_actions == math.prod(leaf.shape):
             names[path] = (MASK, None)
-        elif not is_text(leaf) and (channels := _place_of_channels(leaf)) is not None:
+        elif path[0] == MASK and (num_actions or channels):
+            raise ValueError(
+                f"'{name}' observes {leaf} under {_shown(path)}: this is the name of a mask, a "
+                f"MultiBinary({num_actions}). Make it one, or name it otherwise."
+            )
+        elif channels is not None:
             names[path] = ("/".join(map(str, path)), channels)
     return names
 

@@ -15,6 +15,9 @@ from rljax.envs.environment import EnvironmentFailed
 from rljax.envs.host import rendering, saved_simulators
 from rljax.envs.host.checks import failure
 from rljax.envs.host.serial import Serial
+from rljax.trust import note
+
+FINAL = ("final_obs", "final_observation")  # in `info`: now, and before Gymnasium 1.0
 
 
 class VectorCalls:
@@ -52,10 +55,17 @@ class VectorCalls:
 
     def step(self, action: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
         """Apply the environments' own actions. Returns what their `step` returns."""
-        return self._call("step", self.vector_env.step, action)
+        returned = self._call("step", self.vector_env.step, action)
+        if isinstance(self.vector_env, Serial):  # has checked them
+            return returned
+        observation, reward, *ends, info = returned
+        terminated, truncated = map(self._column, ends, ("terminated", "truncated"))
+        return observation, self._column(reward, "reward"), terminated, truncated, info
 
     def has_masks(self) -> bool:
         """Whether the `info` of the first environment, which is reset, has a mask."""
+        if isinstance(self.vector_env.unwrapped, AsyncVectorEnv):  # reset only once if that fails
+            return MASK in self._call("reset", self.vector_env.reset)[1]
         first: Any = self.environments[0] if self.environments else self.vector_env
         try:
             if isinstance(self.vector_env, Serial):
@@ -133,6 +143,18 @@ class VectorCalls:
             if asynchronous:
                 gymnasium.logger.min_level = level
 
+    def _column(self, values: Any, name: str) -> np.ndarray:
+        """Rewards [N] float64, or the marks of ends [N] bool."""
+        array, number = np.asarray(values), self.vector_env.num_envs
+        array = array.reshape(number) if array.shape == (number, 1) else array
+        is_end, right = name != "reward", array.shape == (number,) and array.dtype.kind in "fiub"
+        if not right or (is_end and not ((array == 0) | (array == 1)).all()):
+            kind = "True or False" if is_end else "a real number"
+            raise EnvironmentFailed(
+                f"'{self.name}' returned the {name} {array.tolist()}, it must be {number} x {kind}."
+            )
+        return array.astype(np.bool_ if is_end else np.float64)
+
     def _has_mujoco(self) -> bool:
         values = vars(self.environments[0].unwrapped).values() if self.environments else ()
         return any(saved_simulators.is_native(value, "MjData") for value in values)
@@ -142,6 +164,11 @@ def _autoreset_mode(vector_env: VectorEnv, name: str) -> AutoresetMode | None:
     mode = (vector_env.metadata or {}).get("autoreset_mode")
     mode = None if mode is None else AutoresetMode(mode)
     base = vector_env.unwrapped
+    if mode is None:
+        note(
+            f"'{name}' does not say how it resets itself: without info['{FINAL[0]}'], not in the "
+            "same step. Its metadata should have an 'autoreset_mode'."
+        )
     copies = isinstance(base, AsyncVectorEnv) and not base.shared_memory
     if copies and mode == AutoresetMode.NEXT_STEP:
         raise ValueError(

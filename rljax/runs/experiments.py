@@ -18,7 +18,7 @@ from rljax.training.loop import prefer_devices
 from rljax.training.named_code import environment_code, named_code
 from rljax.training.plan import Experiment
 from rljax.training.settings import LARGEST, Settings, settings_of
-from rljax.trust import Folder, require_no_code
+from rljax.trust import Folder, note, require_no_code
 
 
 def prepare(
@@ -43,6 +43,9 @@ def prepare(
     )
     module = registry.load_agent(agent)
     dataset = None if data is None else datasets.load(data)
+    if dataset is not None and dataset.provenance.get("unread"):
+        names = ", ".join(dataset.provenance["unread"][:5])
+        note(f"arrays of '{data}' are not read: {names}. All of them: rljax data check")
     if settings.get("then_online") and settings.get("online") is None:
         settings["online"] = preset_online(agent, env, data)
     run_settings = Settings(

@@ -95,5 +95,9 @@ def continued(training: Training, folder: Path, path: Path, steps: int | None) -
             f"'{folder}' is complete at {notes['step']} steps. To go on: "
             f"rljax resume {folder} --steps {2 * notes['step']}"
         )
+    if steps is not None and notes["step"] > training.total:
+        raise ValueError(
+            f"'{folder}' has made {notes['step']} steps: give --steps more than {steps}."
+        )
     require_structure(folder, notes["structure"], checkpoint_state.structure(training))
     return notes

@@ -292,3 +292,32 @@ def test_a_run_in_a_gymnasium_class_is_resumed(gymnasium_file: Path, tmp_path: P
     np.testing.assert_allclose(
         policy(np.zeros(2), normalised=True), (action - [-1, 1.25]) / [2, 0.75], rtol=1e-5
     )
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("max_episode_steps=50", "max_episode_steps=0", "max_episode_steps of .* is 0, it must"),
+        (
+            "max_episode_steps=50",
+            "observation_dtype='uint8'",
+            "of float32, its spec promises",
+        ),
+        (
+            "max_episode_steps=50",
+            "parts=(Part('action_mask', (1,), 'bool'),)",
+            "must be the mask of discrete",
+        ),
+        ("position[0] - 1.0", "1j", "it must be a real scalar, and is complex64"),
+        ("False, {}", "False, None", "must return a dictionary as info"),
+        ("False, {}", "False, {'action_mask': position}", "'action_mask' in info: make it a part"),
+        ("False, {}", "False, {'success': position}", "'success' in it as a scalar"),
+    ],
+)
+def test_what_would_be_cut_or_dropped_is_refused(
+    tmp_path: Path, old: str, new: str, message: str
+) -> None:
+    source = RECIPE.replace("import EnvSpec", "import EnvSpec, Part")
+    assert old in source
+    with pytest.raises(ValueError, match=message):
+        envs.make(written(tmp_path, source.replace(old, new)))

@@ -411,3 +411,10 @@ def test_names_with_signals_are_those_of_the_task() -> None:
     assert envs.task(name) == "Hopper-v5"
     assert envs.evaluated("signals-cost/async/Hopper-v5") == "signals-cost/Hopper-v5"
     assert envs.code_of("signals-cost/./mine.py:Mine") == "./mine.py"
+
+
+def test_names_and_values_of_signals_are_no_text() -> None:
+    with pytest.raises(ValueError, match="is 'cost', it must be a list of names"):
+        signals.declared("cost", "Odd")
+    with pytest.raises(EnvironmentFailed, match="'cost' = '1', it must be one real number"):
+        signals.of_step({"cost": "1"}, Part("cost", ()), "environment 0")

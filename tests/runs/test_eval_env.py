@@ -6,14 +6,16 @@ import json
 from pathlib import Path
 from typing import Any
 
+import gymnasium
 import numpy as np
 import pytest
 
 from rljax import cli
 from rljax.analysis import folders
-from rljax.runs import records
+from rljax.runs import experiments, records
 from rljax.runs.policies import evaluate, loading
 from rljax.training import evaluation
+from rljax.training.loop.training import Training
 from tests.helpers import small_runs
 
 # Inside the program, and on the host.
@@ -116,3 +118,13 @@ def test_code_in_its_name_is_refused_from_others(tmp_path: Path) -> None:
     file.write_text(json.dumps(json.loads(file.read_text()) | {"eval_env": "evil_module:Evil-v0"}))
     with pytest.raises(ValueError, match="names code as its eval_env, 'module evil_module'"):
         evaluate.evaluate_run(run)
+
+
+def test_other_bounds_of_actions_are_noted() -> None:
+    def unit(**options: Any) -> Any:
+        return gymnasium.wrappers.RescaleAction(gymnasium.make("Pendulum-v1", **options), -1, 1)
+
+    gymnasium.register("UnitPendulum-v0", entry_point=unit, max_episode_steps=200)
+    experiment = experiments.prepare("td3", "Pendulum-v1", 100, eval_env="UnitPendulum-v0")
+    with pytest.warns(UserWarning, match="the bounds of actions in --eval-env 'UnitPendulum-v0'"):
+        Training(experiment).close()

@@ -278,3 +278,11 @@ def test_nothing_left_to_do(tmp_path: Path) -> None:
 def test_not_a_run(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="is not a run"):
         run.resume(tmp_path)
+
+
+@pytest.mark.parametrize(("steps", "message"), [(50, "made 100 steps: give --s"), (0, "than 0")])
+def test_fewer_steps_than_were_made_are_refused(steps: int, message: str, tmp_path: Path) -> None:
+    out = small_runs.trained("td3", "rljax/Pendulum", 100, tmp_path / "run")
+    (out / "summary.json").unlink()  # as if the run had not come to its end
+    with pytest.raises(ValueError, match=message):
+        run.resume(out, steps)

@@ -41,12 +41,13 @@ and write all steps but those with is_last, whose action is none, with np.savez:
 of the step behind it as next_observations, action, reward; and where that step has is_last, its \
 is_terminal as terminals, else 1 as timeouts.\
 """
+OTHER = "'{name}' is in a format that is not read. Write its arrays "
 ARRAY = "'{name}' holds one array. Write all arrays of a data set to one file "
 MINARI = "'{name}' is a folder of Minari's: name it minari/NAME, NAME below $MINARI_DATASETS_PATH."
 
 
 def advice(path: Path) -> str | None:
-    """How to convert `path`; None for unknown formats."""
+    """How to convert `path`; None for unknown folders, and where there is nothing."""
     if not path.exists():
         return None
     text = _text(path)
@@ -72,4 +73,4 @@ def _text(path: Path) -> str | None:
         return PICKLE
     if ".tfrecord" in path.name:
         return RLDS
-    return {".parquet": PARQUET + SAVE, ".npy": ARRAY + SAVE}.get(suffix)
+    return {".parquet": PARQUET, ".npy": ARRAY}.get(suffix, OTHER) + SAVE

@@ -8,9 +8,10 @@ K...]; a cost may also be `costs` or `cost`. Several discrete actions are [N, K]
 `choices` in the metadata.
 
 Other files may use the names in `ALIASES`; the first that is there counts. `done` and `dones` are
-terminals, less any time limits. Beside `masks` [N], which is 0 in terminal rows, they and
-`terminals` are ends of both kinds, as are `dones_float` and `episode_terminals` [N],
-`episode_starts` [N] and `episode_lengths` [episodes]. Ends that are not terminal are truncated.
+terminals, less any time limits; beside `terminals`, ends of both kinds. Beside `masks` [N], which
+is 0 in terminal rows, they and `terminals` are ends of both kinds, as are `dones_float` and
+`episode_terminals` [N], `episode_starts` [N] and `episode_lengths` [episodes]. Ends that are not
+terminal are truncated.
 """
 
 from __future__ import annotations
@@ -228,6 +229,7 @@ def _ends(
         terminated, keys["terminated"] = ~marks(MASKS), MASKS
     elif "terminated" in keys:
         terminated = marks(keys["terminated"])
+        ends |= marks(keys["done"]) if "done" in keys else none
     elif "done" in keys:
         terminated, keys["terminated"] = marks(keys["done"]) & ~timeouts, keys["done"]
         if "truncated" not in keys:

@@ -290,8 +290,8 @@ def signals(file: Mapping[str, Any], name: str) -> dict[str, np.ndarray]:
     inside = [f"{SIGNALS}{key}" for key in group] if hasattr(group, "keys") else []
     keys = {key.removeprefix(SIGNALS): key for key in [*inside, *file] if key.startswith(SIGNALS)}
     for key in ("costs", "cost"):
-        if key in file and not hasattr(file[key], "keys"):
-            keys.setdefault("cost", key)
+        if "cost" not in keys and key in file and not hasattr(file[key], "keys"):
+            keys["cost"] = key
     with np.errstate(over="ignore"):  # values too large for float32 are reported as not finite
         columns = {
             signal: stored(numbers(file[key], name, key), np.float32)

@@ -342,10 +342,8 @@ class Training:
         """Let the whole run have `steps` steps; shares of the run follow."""
         last, before = self.stages[-1], self.stages[-2].end if len(self.stages) > 1 else 0
         if steps <= before:
-            raise ValueError(
-                f"--steps is {steps}, the run has {before} updates from its data set before "
-                "it goes on."
-            )
+            first = ", the updates from its data set" if before else ""
+            raise ValueError(f"--steps is {steps}, it must be more than {before}{first}.")
         self.total = before + round_up(steps - before, last.iteration)
         index = self.stages.index(self.stage)
         self.stages[-1] = dataclasses.replace(last, end=self.total)

@@ -7,6 +7,7 @@ import math
 from typing import Any, NamedTuple
 
 import jax
+import numpy as np
 
 from rljax import agent as contract
 from rljax import datasets, envs
@@ -32,6 +33,7 @@ from rljax.training.plan.experiment import (
 )
 from rljax.training.settings import WEIGHTS, share_of
 from rljax.training.terminal_values import TerminalValues, terminal_values
+from rljax.trust import note
 
 
 @dataclasses.dataclass(frozen=True)
@@ -264,6 +266,13 @@ def _places(experiment: Experiment, name: str, inside: AutoReset | None) -> Plac
             f"--eval-env '{settings.evaluated_in}' has {field} = {getattr(evaluator.spec, field)}, "
             f"and '{settings.env}', where the agent learns, has {getattr(spec, field)}. Name "
             "one that fits."
+        )
+    both = (hosted, getattr(evaluator, "hosted", None))
+    here, there = (getattr(each, "action_bounds", None) for each in both)
+    if here is not None and there is not None and not np.allclose(here, there):
+        note(
+            f"the bounds of actions in --eval-env '{settings.evaluated_in}' are others than in "
+            f"'{settings.env}': in both, [-1, 1] is rescaled to them."
         )
     return Places(evaluator, spec, inside, hosted)
 

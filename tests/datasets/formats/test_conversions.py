@@ -62,6 +62,7 @@ def test_a_pickle_is_told_how_to_become_a_file(
         ("", "x-train.tfrecord-00000-of-00001", "is in RLDS"),
         ("", "policy.PT", "is a pickle"),
         ("", "rows.npy", "holds one array"),
+        ("", "rows.jsonl", "in a format that is not read. Write its arrays with np.savez"),
     ],
 )
 def test_other_formats_are_named(tmp_path: Path, folder: str, file: str, words: str) -> None:

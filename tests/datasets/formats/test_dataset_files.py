@@ -474,3 +474,15 @@ def test_columns_that_are_no_signals_are_refused(
     path = npz(tmp_path / "a.npz", arrays([3, 4], "to") | changes)
     with pytest.raises(ValueError, match=message):
         datasets.load(str(path))
+
+
+def test_done_beside_terminals_marks_other_ends_and_a_second_cost_is_not_read(
+    tmp_path: Path,
+) -> None:
+    values = without(arrays([3, 4], "to"), "timeouts")
+    done = np.isin(np.arange(7), [2, 6])
+    values |= {"done": done, "costs": np.ones(7), "cost": np.zeros(7)}
+    dataset = datasets.load(str(npz(tmp_path / "a.npz", values)))
+    ends = dataset.transitions.terminated | dataset.transitions.truncated
+    assert ends.tolist() == done.tolist()
+    assert (dataset.provenance["unread"], dataset.transitions.extras["cost"][0]) == (["cost"], 1)

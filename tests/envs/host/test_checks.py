@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import multiprocessing
 import re
 import subprocess
@@ -14,10 +15,11 @@ import gymnasium
 import numpy as np
 import pytest
 from gymnasium import spaces
-from gymnasium.vector import AutoresetMode, SyncVectorEnv
+from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 
 from rljax import envs
 from rljax.envs.environment import EnvironmentFailed
+from rljax.envs.host.checks import Checked
 from rljax.envs.host.hosted import Hosted
 from rljax.envs.host.serial import Serial
 from tests.envs.host.walk import Walk
@@ -439,3 +441,83 @@ def test_masks_beside_numbers_are_not_read_and_a_note_says_so() -> None:
         hosted = serial(Aimed([[1, 0]]))
     hosted.reset([0])
     assert hosted.step(np.zeros((1, 2), np.float32)).reward == 0
+
+
+def test_other_names_of_masks_are_noted_and_two_masks_must_agree() -> None:
+    class Elsewhere(Choosing):
+        def _info(self) -> dict[str, Any]:
+            return {"valid_actions": MASK, "mask": [1]}
+
+    class Twice(WithPart):
+        def _info(self) -> dict[str, Any]:
+            return {"action_mask": np.ones(6)}
+
+    with pytest.warns(UserWarning, match="gives info\\['valid_actions'\\], and masks"):
+        serial(Elsewhere([])).reset([0])
+    hosted = Serial([Twice([MASK])], "Twice")
+    with pytest.raises(EnvironmentFailed, match="two masks in reset: 'action_mask' in info differ"):
+        hosted.reset()
+
+
+@pytest.mark.parametrize(("value", "success"), [(np.ones((1, 1)), 1.0), (None, np.nan)])
+def test_success_is_one_number_or_missing(value: Any, success: float) -> None:
+    class Reports(Choosing):
+        def _info(self) -> dict[str, Any]:
+            return {"is_success": value}
+
+    hosted = serial(Reports([], last=1))
+    hosted.reset([0])
+    hosted.step(np.zeros((1, 2), np.int32))
+    np.testing.assert_array_equal(hosted.success, [success])
+    value = "yes"
+    with pytest.raises(EnvironmentFailed, match="the is_success 'yes', it must be one"):
+        hosted.step(np.zeros((1, 2), np.int32))
+
+
+class Returns(SyncVectorEnv):
+    """Two environments whose steps are changed by a function."""
+
+    def __init__(self, change: Any) -> None:
+        super().__init__(
+            [lambda: Choosing([None], last=1)] * 2, autoreset_mode=AutoresetMode.DISABLED
+        )
+        self.change = change
+
+    def step(self, actions: Any) -> Any:
+        return self.change(*super().step(actions))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda o, r, *e: (o, np.ones((2, 2)), *e), "the reward .* 2 x a real number"),
+        (lambda o, r, *e: (o, r + 1j, *e), "the reward .* a real number"),
+        (lambda o, r, t, *e: (o, r, t * 0.5, *e), "the terminated .* 2 x True or False"),
+        (lambda o, r, t, *e: (o, r, True, *e), "the terminated True"),
+        (lambda *e: (*e[:4], {"success": ["a", "b"]}), "success.*one number for each"),
+    ],
+)
+def test_vector_environments_return_one_number_for_each(change: Any, message: str) -> None:
+    hosted = Hosted(Returns(change), "Batch")
+    hosted.reset([0, 1])
+    with pytest.raises(EnvironmentFailed, match=message):
+        hosted.step(np.zeros((2, 2), np.int32))
+
+
+def test_columns_of_vector_environments_are_read() -> None:
+    def change(o: Any, r: Any, t: Any, u: Any, i: Any) -> Any:
+        return o, np.array([[1], [2]]), t[:, None], u.astype(int), {"success": t[:, None]}
+
+    hosted = Hosted(Returns(change), "Batch")
+    hosted.reset([0, 1])
+    step = hosted.step(np.zeros((2, 2), np.int32))
+    assert (step.reward.tolist(), step.terminated.tolist()) == ([1, 2], [True, True])
+    assert hosted.success.tolist() == [1, 1]
+
+
+def test_a_wrong_first_mask_in_a_process_is_one_error() -> None:
+    checked = functools.partial(Checked, Choosing([[2, 0] * 3]), "Choosing", 0)
+    made = AsyncVectorEnv([checked], autoreset_mode=AutoresetMode.DISABLED)
+    with pytest.raises(EnvironmentFailed, match="with the value 2: it must be 1 where an action"):
+        Hosted(made, "Choosing")
+    made.close(terminate=True)

@@ -28,7 +28,10 @@ from tests.envs.host.walk import (
     roll,
 )
 
-pytestmark = pytest.mark.usefixtures("walk_is_registered")
+pytestmark = [
+    pytest.mark.usefixtures("walk_is_registered"),
+    pytest.mark.filterwarnings("ignore:.*does not say how it resets itself"),
+]
 
 # Steps.
 
@@ -457,3 +460,19 @@ def test_several_actions_reach_their_environments():
     shown = seen["vector"].argmax(axis=1).astype(np.int32)
     action = np.stack([shown, np.array([1, 0, 1], np.int32), np.zeros(3, np.int32)], axis=1)
     np.testing.assert_array_equal(hosted.step(action).reward, [2, 1, 2])
+
+
+def test_the_last_observation_has_an_older_name_too():
+    class Older(Batch):
+        def step(self, actions):
+            *others, info = super().step(actions)
+            if "final_obs" in info:
+                info["final_observation"] = info.pop("final_obs")
+            return *others, info
+
+    with pytest.warns(UserWarning, match="'Walk' does not say how it resets itself"):
+        older = Hosted(Older(None, AutoresetMode.SAME_STEP), "Walk")
+    ours = Hosted(Batch(AutoresetMode.SAME_STEP, AutoresetMode.SAME_STEP), "Walk")
+    actions = actions_for(ours, 30)
+    older.reset([0, 1, 2]), ours.reset([0, 1, 2])
+    assert_same(roll(older, actions), roll(ours, actions))

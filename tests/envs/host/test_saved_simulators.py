@@ -271,6 +271,7 @@ class Extra:
     """A class that a later version of the code no longer has."""
 
 
+@pytest.mark.filterwarnings("ignore:.*does not say how it resets itself")
 def test_states_that_do_not_fit(monkeypatch):
     hosted = make_hosted("Hopper-v5", 2)
     hosted.reset([0, 1])

@@ -303,9 +303,6 @@ def test_masks_are_parts_of_the_observation() -> None:
         of_info.observe(np.ones(3, np.float32), (), mask[:2])
     with pytest.raises(ValueError, match="allows nothing: it must allow an action"):
         of_info.observe(np.ones(3, np.float32), (), np.zeros(3))
-    # Three bits for four actions: no mask.
-    other = made(spaces.Dict(action_mask=BITS, seen=VECTOR), spaces.Discrete(4))
-    assert (other.parts, other.observation_shape) == ((), (6,))
 
 
 def test_text_is_left_out() -> None:
@@ -394,3 +391,28 @@ def test_a_data_set_without_an_environment_is_described(
         again = Spaces.read(found, "made")
         assert difference(again.spec(), spec) is None
         np.testing.assert_allclose(again.act(np.array([1.0, 0.0], np.float32)), [2.0, 0.5])
+
+
+@pytest.mark.parametrize(
+    "part",
+    [BITS, spaces.Tuple([BITS]), spaces.MultiDiscrete([2] * 4), PICTURE],
+    ids=["three bits", "tuple", "choices", "picture"],
+)
+def test_a_part_with_the_name_of_a_mask_is_one_or_refused(part: spaces.Space) -> None:
+    space = spaces.Dict(action_mask=part, seen=VECTOR)
+    with pytest.raises(ValueError, match=r"\['action_mask'\].*: this is the name of a mask"):
+        Spaces(space, spaces.Discrete(4), "Odd-v0")
+
+
+def test_a_note_names_parts_that_may_be_masks() -> None:
+    space = spaces.Dict(a=spaces.Dict(legal_moves=spaces.MultiBinary(4)), seen=VECTOR)
+    note = Spaces(space, spaces.Discrete(4), "Odd-v0").note
+    assert "['a']['legal_moves'] is not read as a mask" in str(note)
+    assert "not read" not in str(Spaces(space, spaces.Discrete(3), "Odd-v0").note)
+
+
+@pytest.mark.parametrize("mask", [[0, -np.inf, 0], [0.0, np.nan, 1], [0, 1, 2]])
+def test_masks_hold_truth_values(mask: Any) -> None:
+    masked = Spaces(VECTOR, spaces.Discrete(3), "Odd-v0", masked=True)
+    with pytest.raises(ValueError, match=r"with the value .*: it must be 1 where an action is"):
+        masked.observe(np.ones(3, np.float32), (), np.array(mask))
