@@ -31,6 +31,7 @@ CONFIG = {
     "checkpoint_every": NUMBER | NULL,
     "offline_share": NUMBER | NAME,
     "weights": NAME,
+    "without_updates": FLAG,
     **dict.fromkeys(("weights_alpha", "weights_share"), NUMBER),
     "seeds": list_of(WHOLE, least=1),
     "config": SETTINGS,
@@ -51,7 +52,7 @@ CONFIG = {
     "devices": list_of(TEXT) | NULL,
     "devices_used": list_of(WHOLE),
 }
-NEEDED = tuple(name for name in CONFIG if name != "resumed")
+NEEDED = tuple(name for name in CONFIG if name not in ("resumed", "without_updates"))
 LINES = {
     "metrics": {"step": WHOLE, "wall_seconds": NUMBER | NULL, "steps_per_second": NUMBER | NULL},
     "evaluations": {
