@@ -270,10 +270,10 @@ class Run:
         training, entry = self.training, {"step": step, "command": command}
         if changed_records:
             entry["changed_records"] = changed_records
+        self.recorder = processes.on_all(self._record)  # refuses damaged records
         training.warnings += processes.on_first(
             lambda: resumption.note_resumption(self.folder, training, entry, self._conditions())
         )
-        self.recorder = processes.on_all(self._record)
         self.recorder.truncate(step, marks)
         needed = read_config(self.folder)["state_bytes"]
         self.view.start(self.folder, training.total, training.settings, needed)

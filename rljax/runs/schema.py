@@ -12,6 +12,7 @@ from rljax.runs.json_files import (
     OBJECT,
     SETTINGS,
     TEXT,
+    TEXTS,
     WHOLE,
     list_of,
     object_of,
@@ -48,7 +49,7 @@ CONFIG = {
     "state_bytes": WHOLE,
     **dict.fromkeys(("base_digest", "command", "processor", "git_revision"), TEXT | NULL),
     "resumed": list_of(object_of(step=WHOLE, command=TEXT)) | NULL,
-    "versions": SETTINGS | NULL,
+    "versions": TEXTS | NULL,
     "devices": list_of(TEXT) | NULL,
     "devices_used": list_of(WHOLE),
 }

@@ -192,6 +192,15 @@ def test_changed_records_are_refused(half: Path, damage: Any, file: str, message
     assert (half / "config.json").read_bytes() == before
 
 
+def test_damaged_records_are_refused_before_anything_is_written(half: Path) -> None:
+    with (half / "metrics.jsonl").open("ab") as file:
+        file.write(b"\0\xff\n{")  # behind what the checkpoint knows
+    before = (half / "config.json").read_bytes()
+    with pytest.raises(ValueError, match=r"metrics\.jsonl' is damaged: line 3 is not a J"):
+        run.resume(half, 200)
+    assert (half / "config.json").read_bytes() == before
+
+
 @pytest.mark.slow
 def test_changed_records_are_accepted_on_demand_and_it_is_kept(
     half: Path, capsys: pytest.CaptureFixture[str]
