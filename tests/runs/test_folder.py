@@ -19,6 +19,7 @@ from rljax import cli
 from rljax.runs import checkpoints, failures, folders, records, run, saving
 from rljax.system import lock
 from rljax.system.lock import FolderInUse, Lock
+from rljax.training.loop import Training
 from tests.helpers import small_runs
 
 TASK = ("td3", "rljax/Pendulum")
@@ -227,6 +228,28 @@ def test_marks_are_those_of_the_whole_file(tmp_path: Path) -> None:
         recorder.truncate(3, marks)
         assert recorder.marks() == marks
     assert records.read(tmp_path, "metrics") == [{"step": step} for step in (1, 2, 3)]
+
+
+# Elsewhere
+
+
+def test_a_working_directory_that_changes_moves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An environment may call `os.chdir`."""
+    chunk = Training.chunk
+    (tmp_path / "elsewhere").mkdir()
+
+    def move(training: Training) -> Any:
+        monkeypatch.chdir(tmp_path / "elsewhere")
+        return chunk(training)
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(Training, "chunk", move)
+    assert small_runs.train(*TASK, 100, Path("run")) == Path("run")
+    assert not list((tmp_path / "elsewhere").iterdir())
+    assert records.read_summary(tmp_path / "run")["complete"]
+    assert checkpoints.steps(tmp_path / "run" / "checkpoints") == [100]
 
 
 # Conditions
