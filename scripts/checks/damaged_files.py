@@ -473,7 +473,8 @@ def main() -> None:
     )
     parser.add_argument("--number", type=int, default=300, help="cases")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--only", type=int, help="this case alone, with what it prints")
+    parser.add_argument("--first", type=int, default=0, help="number of the first case")
+    parser.add_argument("--show", action="store_true", help="what every case prints")
     parser.add_argument(
         "--output", type=Path, default=Path("results/checks/faults/damaged_files.json")
     )
@@ -486,13 +487,13 @@ def main() -> None:
         home.mkdir()
         prepare(harmless)
         sound = undamaged(harmless, around)
-        for i in range(options.number) if options.only is None else [options.only]:
+        for i in range(options.first, options.first + options.number):
             renew(harmless, around)
             rng = np.random.default_rng((options.seed, i))
             kind, path, done = damage(rng, around / "here")
             verdict = judge(kind, path, done, around / "here", sound)
             counts.setdefault(kind, Counter()).update(["cases", verdict.outcome])
-            if verdict.outcome in ("failed", "undetectable") or options.only is not None:
+            if verdict.outcome in ("failed", "undetectable") or options.show:
                 where = path.relative_to(around / "here")
                 print(f"case {i}, {where}: {verdict.damage}: {verdict.outcome}", flush=True)
                 print(f"  rljax {verdict.command}: {verdict.wrong}")
@@ -500,12 +501,11 @@ def main() -> None:
             if i % 50 == 49:
                 jax.clear_caches()
                 total = sum(counts.values(), Counter())
-                print(f"{i + 1} of {options.number}: {total['failed']} failed", flush=True)
+                print(f"{total['cases']} of {options.number}: {total['failed']} failed", flush=True)
     columns = ("cases", *OUTCOMES)
     table = {kind: {name: counts[kind][name] for name in columns} for kind in sorted(counts)}
-    described = {"seed": options.seed, **provenance(), "kinds": table}
-    if options.only is None:
-        options.output.write_text(json.dumps(described, indent=1) + "\n")
+    described = {"seed": options.seed, "first": options.first, **provenance(), "kinds": table}
+    options.output.write_text(json.dumps(described, indent=1) + "\n")
     print({name: sum(row[name] for row in table.values()) for name in columns})
     if any(row["failed"] for row in table.values()):
         raise SystemExit(1)
