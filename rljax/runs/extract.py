@@ -102,6 +102,7 @@ def _write(source: run.Run, folder: trust.Folder, target: run.Run, learners: Seq
     diverged = of_part(notes["diverged"])
     notes |= {
         "structure": checkpoint_state.structure(part),
+        "protocol": checkpoint_state.protocol(part),
         "values": None,
         "diverged": diverged,
         "best_return": _entries(notes["best_return"], learners),

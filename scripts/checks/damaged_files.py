@@ -366,7 +366,8 @@ def attempt(command: str, folder: Path) -> tuple[random_commands.Outcome, Any]:
     if name == "plot":
         return outcome, (folder / "curve.png").read_bytes()
     if name == "report":
-        return outcome, (folder / "report" / "tables.md").read_text()
+        lines = (folder / "report" / "tables.md").read_text().splitlines()
+        return outcome, [line for line in lines if line.startswith("|")]
     if name in ("resume", "train"):
         out = folder / ("run" if name == "resume" else "cloned")
         made = {place: x.tobytes() for place, x in small_runs.arrays(out).items()}

@@ -193,6 +193,25 @@ def test_changed_records_are_refused(half: Path, damage: Any, file: str, message
     assert (half / "config.json").read_bytes() == before
 
 
+@pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [
+        (
+            "config",
+            {"actor_lr": 0.5},
+            r"config\.actor_lr = 0\.5, the checkpoint was made",
+        ),
+        ("eval_episodes", 3, r"eval_episodes = 3, the checkpoint was made with 2"),
+    ],
+)
+def test_changed_settings_are_refused(half: Path, name: str, value: Any, message: str) -> None:
+    described = records.read_config(half)
+    changed = described[name] | value if isinstance(value, dict) else value
+    records.write_json(half / "config.json", described | {name: changed})
+    with pytest.raises(ValueError, match=message):
+        run.resume(half, 200)
+
+
 def test_damaged_records_are_refused_before_anything_is_written(half: Path) -> None:
     with (half / "metrics.jsonl").open("ab") as file:
         file.write(b"\0\xff\n{")  # behind what the checkpoint knows

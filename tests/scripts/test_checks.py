@@ -448,7 +448,7 @@ def test_hostile_environments_end_with_their_message(command, tmp_path):
         (2, "error: environment 0 of 'x' raised E in step 10 of its episode: y.", [], []),
         (2, "error: another.", [], ["another message"]),
         (0, "", [], ["exit code 0 in place of 2", "0 messages"]),
-        (None, "error: E", [3], ["over 300 s", "1 processes left behind", "another message"]),
+        (None, "error: E", [3], ["over 900 s", "1 processes left behind", "another message"]),
         (2, "Traceback\nerror: E in step", [], ["a traceback that is not the environment's"]),
     ],
 )
