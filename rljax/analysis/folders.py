@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
@@ -10,7 +11,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from rljax.analysis import formatting
-from rljax.runs import json_files, records
+from rljax.runs import checkpoints, json_files, records
 from rljax.runs.statistics import estimators
 from rljax.training.settings import WEIGHTS
 
@@ -106,7 +107,7 @@ def _sweep_of_search(folder: Path, paths: Sequence[Path]) -> Path | None:
 
 
 def read(folder: Path) -> RunRecord:
-    """Read the run in `folder`.
+    """Read the run in `folder`. Warns of records that are not those of its last checkpoint.
 
     Raises `ValueError` without evaluations or for damaged files, and `OSError`.
     """
@@ -115,6 +116,11 @@ def read(folder: Path) -> RunRecord:
     summary = records.read_summary(folder)
     if not evaluations:
         raise ValueError(_why_unevaluated(config, summary))
+    if changed := _changed(folder):
+        warnings.warn(
+            f"the records of '{folder}' are not those of its last checkpoint: {'; '.join(changed)}",
+            stacklevel=2,
+        )
     run = RunRecord(folder, config, summary, {len(record["returns"]) for record in evaluations})
     by_learner: dict[int, dict[int, dict[str, Any]]] = {}
     for record in evaluations:
@@ -122,6 +128,17 @@ def read(folder: Path) -> RunRecord:
     for number, by_step in sorted(by_learner.items()):
         run.learners.append(_learner(run, number, [by_step[step] for step in sorted(by_step)]))
     return run
+
+
+def _changed(folder: Path) -> list[str]:
+    """What has changed in the records since the last checkpoint, as far as that says."""
+    saved = folder / checkpoints.FOLDER
+    try:
+        steps = checkpoints.steps(saved)
+        notes = checkpoints.notes(saved / f"{steps[-1]:012d}") if steps else {}
+        return records.differences(folder, notes.get("records", {}))
+    except (checkpoints.CheckpointError, AttributeError, TypeError, ValueError, OSError, KeyError):
+        return []  # a damaged checkpoint says nothing
 
 
 def _why_unevaluated(config: Mapping[str, Any], summary: Mapping[str, Any]) -> str:
@@ -170,7 +187,7 @@ def _settings(config: Mapping[str, Any], number: int) -> dict[str, Any]:
     if config["environment"] != config["env"]:  # it learnt elsewhere
         settings["env"] = config["env"]
     learners = config.get("learners", [])
-    if learners and number >= len(learners):
+    if learners and not 0 <= number < len(learners):
         raise ValueError(
             f"its config.json describes {len(learners)} learners, and no learner {number}."
         )

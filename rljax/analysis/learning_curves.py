@@ -14,6 +14,7 @@ from numpy.typing import ArrayLike
 from rljax.analysis import figures, folders, formatting, labels
 from rljax.runs import records
 from rljax.runs.statistics import estimators, summaries
+from rljax.system import outputs
 from rljax.training import registry
 
 SUFFIXES = (".png", ".svg", ".pdf")
@@ -56,6 +57,7 @@ def plot(
     output = Path(output) if output is not None else Path(paths[0]) / file
     distinct = {Path(path).resolve(): Path(path) for path in paths}
     runs = [_read(path) for path in distinct.values()]
+    outputs.require_makeable(output)
     names = labels.task_names(dict.fromkeys(run.task for run in runs))
     label = labels.row_labels(runs)
     curves = [

@@ -13,6 +13,7 @@ from typing import Annotated, Any
 
 import tyro
 
+from rljax.system import outputs
 from rljax.training.configuration import whole_number
 from rljax.training.settings import Settings
 
@@ -156,7 +157,8 @@ def _integer(
 def parse(options: Any, arguments: list[str], command: str) -> Any:
     """Parse the options of a command. tyro raises `SystemExit` after help or an error.
 
-    Raises `ValueError` for both names of the output option: tyro would take the last.
+    Raises `ValueError` for both names of the output option: tyro would take the last; `OSError` for
+    an output that cannot be made.
     """
     parsed = tyro.cli(
         options,
@@ -167,7 +169,16 @@ def parse(options: Any, arguments: list[str], command: str) -> Any:
     )
     if all(value_of(arguments, flag) is not None for flag in ("--out", "--output")):
         raise ValueError("--out and --output are two names of one option: give one of them.")
+    _require_outputs(parsed)
     return parsed
+
+
+def _require_outputs(parsed: Any) -> None:
+    options = vars(getattr(parsed, "options", parsed))  # beside an agent's Config
+    for name, is_folder in (("out", True), ("output", False), ("file", False)):
+        path = options.get(name)
+        if isinstance(path, Path):
+            outputs.require_makeable(path, is_folder)
 
 
 def parse_with_agent(options: Any, arguments: list[str], command: str) -> tuple[Any, Any]:
@@ -253,12 +264,15 @@ def value_of(arguments: list[str], flag: str) -> str | None:
 
 
 def require_new(path: Path) -> None:
-    """Raise `ValueError` if there is such a file already, or if it cannot be a data set's."""
+    """Raise `ValueError` if there is such a file already, or if it cannot be a data set's, and
+    `OSError` if it cannot be made.
+    """
     if path.exists():
         raise ValueError(f"'{path}' exists. Choose another name, or delete it.")
     from rljax.datasets.formats import dataset_writing
 
     dataset_writing.with_suffix(path)
+    outputs.require_makeable(path)
 
 
 def _with_name_here(argument: str, config: Any) -> str:

@@ -41,6 +41,8 @@ class Learners:
     from_run: Annotated[str | None, tyro.conf.arg(name="from")] = None
     # what they take from it, such as actor; default: all that both have
     from_parts: tuple[str, ...] = ()
+    # train although the run ends before its first update, as for data of uniform actions
+    without_updates: bool = Settings.without_updates
     # keep a data set too large for the device in the host's memory: slower
     data_on_host: bool = Settings.data_on_host
 

@@ -13,6 +13,7 @@ import jax
 from rljax import trust
 from rljax.runs import arguments, checkpoints, console, records, resumption, run
 from rljax.runs.statistics import summaries
+from rljax.system import outputs
 from rljax.training import configuration, population
 from rljax.training.drivers.driver import environment_rows
 from rljax.training.loop import checkpoint_state
@@ -44,6 +45,7 @@ def extract(
     target = Path(out or folder.with_name(f"{folder.name}-{'-'.join(map(str, learners))}"))
     if target.exists():
         raise FileExistsError(f"'{target}' exists. Choose another --out.")
+    outputs.require_makeable(target, folder=True)
     settings, config = source.experiment.settings, source.experiment.config
     seeds = tuple(settings.seeds[p] for p in learners)
     settings = dataclasses.replace(settings, seeds=seeds, schedule=None)
@@ -100,6 +102,7 @@ def _write(source: run.Run, folder: trust.Folder, target: run.Run, learners: Seq
     diverged = of_part(notes["diverged"])
     notes |= {
         "structure": checkpoint_state.structure(part),
+        "protocol": checkpoint_state.protocol(part),
         "values": None,
         "diverged": diverged,
         "best_return": _entries(notes["best_return"], learners),

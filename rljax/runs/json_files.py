@@ -129,6 +129,7 @@ NAME = Kind(
 )
 OBJECT = object_of()
 SETTINGS = Kind("an object of settings", _has_names)
+TEXTS = Kind("an object of texts", lambda x: _has_names(x) and all(map(TEXT.fits, x.values())))
 LISTS = Kind(
     "an object of lists of numbers",
     lambda x: _has_names(x) and all(map(NUMBERS.fits, x.values())),

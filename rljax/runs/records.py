@@ -54,9 +54,13 @@ class Recorder:
             self._loggers.append(TensorBoard(out / "tensorboard"))
         if wandb is not None:
             self._loggers.append(WandB(out, wandb))
-        for name, file in FILES.items():
-            if name not in RARE or (out / file).exists():
-                self._files[name] = _Lines(out / file, name)
+        try:
+            for name, file in FILES.items():
+                if name not in RARE or (out / file).exists():
+                    self._files[name] = _Lines(out / file, name)
+        except BaseException:
+            self.close()
+            raise
 
     def metrics(self, record: Mapping[str, Any]) -> None:
         """Append one chunk's metrics: `step`, numbers, and lists with one value per learner."""
@@ -282,7 +286,11 @@ class _Lines:
     def __init__(self, path: Path, name: str) -> None:
         self._path, self._name = path, name
         self._file = safe(path).open("ab", buffering=0)
-        self.truncate(math.inf)
+        try:
+            self.truncate(math.inf)
+        except BaseException:
+            self.close()
+            raise
 
     @property
     def mark(self) -> list[int]:

@@ -8,6 +8,7 @@ from typing import Any
 
 from rljax import trust
 from rljax.runs import checkpoints, records
+from rljax.runs.json_files import dumps
 from rljax.system import hardware
 from rljax.training.loop import Training, checkpoint_state
 from rljax.training.named_code import named_code
@@ -63,6 +64,17 @@ def require_structure(folder: Path, saved: Mapping[str, Any], structure: Mapping
             )
 
 
+def require_protocol(folder: Path, saved: Mapping[str, Any], protocol: Mapping[str, Any]) -> None:
+    """Raise `ValueError` where settings are not those `saved` with a checkpoint."""
+    for name, value in protocol.items():
+        if name in saved and dumps(saved[name]) != dumps(value):
+            raise ValueError(
+                f"'{folder / 'config.json'}' says {name} = {value}, the checkpoint was made with "
+                f"{saved[name]}. A run goes on with the settings that it began with: restore the "
+                "value, or start a new run."
+            )
+
+
 def notes_of(training: Training, path: Path) -> dict[str, Any]:
     """The notes of checkpoint `path`, whose stage `training` enters.
 
@@ -100,4 +112,5 @@ def continued(training: Training, folder: Path, path: Path, steps: int | None) -
             f"'{folder}' has made {notes['step']} steps: give --steps more than {steps}."
         )
     require_structure(folder, notes["structure"], checkpoint_state.structure(training))
+    require_protocol(folder, notes.get("protocol", {}), checkpoint_state.protocol(training))
     return notes

@@ -129,7 +129,8 @@ class Run:
         self.made = time.perf_counter()  # from here on compiling is counted, and all time
         self.training = Training(experiment, on_compile=lambda: view.status("compiling"))
         self.wall = 0.0
-        self.saver = saving.Saver(self.training, folder, view)
+        self._place = folder.absolute()  # an environment may change the working directory
+        self.saver = saving.Saver(self.training, self._place, view)
         self.lock: Lock | None = None  # in the first process of a run that writes
         self.recorder = records.Recorder(None)
 
@@ -270,10 +271,10 @@ class Run:
         training, entry = self.training, {"step": step, "command": command}
         if changed_records:
             entry["changed_records"] = changed_records
+        self.recorder = processes.on_all(self._record)  # refuses damaged records
         training.warnings += processes.on_first(
             lambda: resumption.note_resumption(self.folder, training, entry, self._conditions())
         )
-        self.recorder = processes.on_all(self._record)
         self.recorder.truncate(step, marks)
         needed = read_config(self.folder)["state_bytes"]
         self.view.start(self.folder, training.total, training.settings, needed)
@@ -289,7 +290,7 @@ class Run:
             if (
                 (training.complete or inherits)
                 and training.evaluator is not None
-                and not processes.on_first(lambda: records.is_evaluated(self.folder, training.step))
+                and not processes.on_first(lambda: records.is_evaluated(self._place, training.step))
             ):
                 self._evaluate()
                 self._save()
@@ -374,7 +375,7 @@ class Run:
 
     def _summarise(self) -> dict[str, Any]:
         training = self.training
-        evaluations = records.read(self.folder, "evaluations")
+        evaluations = records.read(self._place, "evaluations")
         summary = {
             **entries.summary(training),
             **summaries.results(
@@ -385,7 +386,7 @@ class Run:
             "processes": processes.process_count(),
             "peak_memory_bytes": hardware.peak_memory(),
         }
-        estimate = summaries.estimate(records.read(self.folder, "metrics"))
+        estimate = summaries.estimate(records.read(self._place, "metrics"))
         if estimate is not None:
             summary["estimate"] = estimate
         self.recorder.summary(summary)
@@ -393,5 +394,5 @@ class Run:
 
     def _record(self) -> records.Recorder:
         settings = self.training.settings
-        out = self.folder if processes.is_first() else None
+        out = self._place if processes.is_first() else None
         return records.Recorder(out, tensorboard=settings.tensorboard, wandb=settings.wandb)

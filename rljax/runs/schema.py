@@ -12,6 +12,7 @@ from rljax.runs.json_files import (
     OBJECT,
     SETTINGS,
     TEXT,
+    TEXTS,
     WHOLE,
     list_of,
     object_of,
@@ -31,6 +32,7 @@ CONFIG = {
     "checkpoint_every": NUMBER | NULL,
     "offline_share": NUMBER | NAME,
     "weights": NAME,
+    "without_updates": FLAG,
     **dict.fromkeys(("weights_alpha", "weights_share"), NUMBER),
     "seeds": list_of(WHOLE, least=1),
     "config": SETTINGS,
@@ -47,11 +49,11 @@ CONFIG = {
     "state_bytes": WHOLE,
     **dict.fromkeys(("base_digest", "command", "processor", "git_revision"), TEXT | NULL),
     "resumed": list_of(object_of(step=WHOLE, command=TEXT)) | NULL,
-    "versions": SETTINGS | NULL,
+    "versions": TEXTS | NULL,
     "devices": list_of(TEXT) | NULL,
     "devices_used": list_of(WHOLE),
 }
-NEEDED = tuple(name for name in CONFIG if name != "resumed")
+NEEDED = tuple(name for name in CONFIG if name not in ("resumed", "without_updates"))
 LINES = {
     "metrics": {"step": WHOLE, "wall_seconds": NUMBER | NULL, "steps_per_second": NUMBER | NULL},
     "evaluations": {

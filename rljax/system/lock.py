@@ -59,7 +59,7 @@ class Lock:
 
     def __init__(self, folder: Path, wait: float = 0.0) -> None:
         """Waits up to `wait` seconds if a process on another host may be dead."""
-        self.folder, self.path = Path(folder), Path(folder) / FILE
+        self.folder, self.path = Path(folder), Path(folder).absolute() / FILE
         self._this = _this_process()
         self._descriptor = self._acquire(time.monotonic() + wait)
         self._released = threading.Event()

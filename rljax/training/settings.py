@@ -40,6 +40,7 @@ class Settings:
     weights_alpha: float = 0.1  # temperature of "return" and "advantage"; scores lie in [0, 1]
     weights_share: float = 0.1  # of the trajectories, which "top" keeps
     preset: str | None = None  # variant whose presets come after those of the environment
+    without_updates: bool = False  # train although the run ends before its first update
     data_on_host: bool = False  # keep a data set that the device cannot hold in the host's memory
     log_every: int = 1_000  # steps between lines of metrics, and where Ctrl-C takes effect
     eval_every: int = 10_000  # steps between evaluations

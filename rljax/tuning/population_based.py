@@ -45,6 +45,11 @@ class PopulationBasedSearch:
         )
 
     @property
+    def fewest_steps(self) -> int:
+        """The steps of the shortest trials: all are as long."""
+        return self.task.experiment.settings.steps
+
+    @property
     def steps(self) -> int:
         """The steps of all learners."""
         return self.task.protocol.population * self.task.experiment.settings.steps

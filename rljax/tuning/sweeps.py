@@ -64,7 +64,12 @@ def begin(
     task = SearchTask(folder, experiment, protocol, space, command, quiet, workers, most)
     method = _method(task)
     shapes = [name.replace("_", "-") for name in space.entries if not space.is_traced(name)]
-    (first, *_) = grids.plan(experiment, [space.corner(0), space.corner(-1)], most).launches
+    shortest = dataclasses.replace(settings, steps=method.fewest_steps)
+    (first, *_) = grids.plan(
+        dataclasses.replace(experiment, settings=shortest),
+        [space.corner(0), space.corner(-1)],
+        most,
+    ).launches
     programs = f"A program for each value of {', '.join(shapes)}"
     task.say(
         f"{method.plan()}: {method.steps:,} steps in all. Then the best, and the settings as they "

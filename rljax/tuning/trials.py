@@ -114,6 +114,11 @@ class Trials:
                 size = max(1, size // protocol.eta)
         return total
 
+    @property
+    def fewest_steps(self) -> int:
+        """The steps of the shortest trials."""
+        return min(rungs[0] for _, rungs in self.generations())
+
     def generations(self) -> list[tuple[int, list[int]]]:
         """Each generation's number of trials, and steps after which only the better continue."""
         protocol, settings = self.task.protocol, self.task.experiment.settings

@@ -50,6 +50,7 @@ def prepared(
         eval_episodes=1,
         eval_every=10**9,
         checkpoint_every=10**9,
+        without_updates=True,  # some measure what comes before the first one, or an update alone
     )
     experiment = Experiment(settings, module, module.Config(**changes), None)
     with tempfile.TemporaryDirectory() as folder:

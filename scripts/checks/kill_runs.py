@@ -1,4 +1,4 @@
-"""Kill runs of eight kinds at random moments, resume them,
+"""Kill runs of fourteen kinds at random moments, resume them,
 and compare them with runs that were never stopped.
 
   python scripts/checks/kill_runs.py --trials 100
@@ -55,6 +55,25 @@ KINDS = {
         "train r2d2 --env CartPole-v1 --steps 2000 --config.hidden 16 --config.memory-hidden 16 "
         "--config.batch-size 8 --config.num-envs 2 --config.length 4 --config.burn-in 2 "
         "--config.overlap 2 --config.warmup-steps 100 --config.replay-size 2000"
+    ),
+    "a recurrent rollout": (
+        f"train ppo --env CartPole-v1 --steps 4000 --seeds 2 {ON_POLICY} --config.memory gru "
+        "--config.memory-hidden 16"
+    ),
+    "a rollout beside data": (
+        f"train hnpg --data data.npz --env Pendulum-v1 --steps 4000 {ON_POLICY} "
+        "--config.critic-hidden 16 --config.data-size 100"
+    ),
+    "a replay beside data": (
+        f"train sac --preset rlpd --data data.npz --env Pendulum-v1 --steps 2000 {REPLAY} "
+        "--config.hidden 16 16 --config.num-updates 4 --config.policy-delay 4"
+    ),
+    "costs, PPO-Lagrangian": (
+        f"train ppo_lagrangian --env velocity/Hopper-v5 --steps 4000 {ON_POLICY}"
+    ),
+    "costs, CPO": f"train cpo --env rljax/PointHazards --steps 4000 --seeds 2 {ON_POLICY}",
+    "costs, SAC-Lagrangian": (
+        f"train sac_lagrangian --env velocity/Hopper-v5 --steps 2000 --config.hidden 16 16 {REPLAY}"
     ),
 }
 SIGNALS = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT)

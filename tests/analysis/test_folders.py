@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import json
+import warnings
+import zlib
 from pathlib import Path
+
+import pytest
 
 from rljax.analysis import folders
 from rljax.runs.records import Recorder
@@ -124,3 +128,33 @@ def test_an_evaluation_counts_until_the_next_one_is_due(tmp_path):
     (learner, *_) = folders.read(run_folders.write(tmp_path / "a")).learners
     steps = (None, 9_999, 10_000, 29_999, 30_000, 39_999, 40_000)
     assert [learner.index_at(step) for step in steps] == [2, None, 0, 1, 2, 2, None]
+
+
+def test_records_that_changed_since_the_last_checkpoint_are_warned_of(tmp_path):
+    path = run_folders.write(tmp_path / "a", seeds=(0,))
+    file, notes = path / "evaluations.jsonl", path / "checkpoints" / f"{100:012d}" / "run.json"
+    notes.parent.mkdir(parents=True)
+    content = file.read_bytes()
+    marks = {"evaluations": [len(content), zlib.crc32(content)]}
+    notes.write_text(json.dumps({"records": marks, "values": None}))
+    file.write_bytes(content + content.splitlines(keepends=True)[-1])  # a run that goes on
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        folders.read(path)
+    file.write_bytes(content.replace(b'"seed": 0', b'"seed": 5'))
+    with pytest.warns(UserWarning, match=r"'.*a' are not those .*evaluations\.jsonl has been chan"):
+        folders.read(path)
+    notes.write_text("{")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        folders.read(path)
+
+
+def test_a_learner_that_the_run_does_not_have_is_refused(tmp_path):
+    path = run_folders.write(tmp_path / "a", seeds=(0,))
+    file = path / "evaluations.jsonl"
+    for number in (-1, 1):
+        file.write_text(file.read_text().replace('"learner": 0', f'"learner": {number}'))
+        with pytest.raises(ValueError, match=f"describes 1 learners, and no learner {number}"):
+            folders.read(path)
+        file.write_text(file.read_text().replace(f'"learner": {number}', '"learner": 0'))

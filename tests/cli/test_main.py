@@ -112,3 +112,35 @@ def test_an_agent_file_is_a_program(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.argv", ["agents/sac.py", "--env", "rljax/Pendulum"])
     cli.train_file("agents/sac.py")
     assert called == ["agents/sac.py", "rljax/Pendulum"]
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "train sac --env Pendulum-v1 --out {}",
+        "sweep sac --env Pendulum-v1 --out {}",
+        "extract missing --learners 0 --out {}",
+        "play missing --output {}.mp4",
+        "plot missing --output {}.png",
+        "report missing --output {}.html",
+        "new {}.py --from sac",
+        "data info missing.npz --output {}.png",
+        "data convert missing.npz {}.npz",
+        "data join {}.npz missing.npz",
+        "data corrupt missing.npz {}.npz --what reward",
+        "data correct missing.npz missing.npz {}.npz",
+        "data record missing {}.npz",
+    ],
+)
+def test_an_output_that_cannot_be_made_is_refused_first(
+    command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Before the command finds that its input is missing."""
+    (tmp_path / "file").touch()
+    with pytest.raises(SystemExit) as end:
+        cli.main(command.format(tmp_path / "file" / "new").split())
+    assert end.value.code == EXIT_USER
+    assert capsys.readouterr().err == (
+        f"error: '{tmp_path / 'file'}': there is a file where a folder should be: move it away "
+        "(Not a directory).\n"
+    )

@@ -19,9 +19,9 @@ OPTIONS = {
     "train": """
         env None, steps 1000000, data None, preset None, then-online 0, offline-share 0.5,
         online repeatable, base None, weights uniform, weights-alpha 0.1, weights-share 0.1,
-        from None, from-parts, data-on-host False, seed 0, seeds 1, grid repeatable,
-        learners-per-launch None, dry-run False, ray None, ray-cpus 1, out None, log-every 1000,
-        eval-every 10000, eval-episodes 10, eval-env None, checkpoint-every None,
+        from None, from-parts, without-updates False, data-on-host False, seed 0, seeds 1,
+        grid repeatable, learners-per-launch None, dry-run False, ray None, ray-cpus 1, out None,
+        log-every 1000, eval-every 10000, eval-episodes 10, eval-env None, checkpoint-every None,
         keep-checkpoints 2, tensorboard False, wandb None, quiet False, coordinator None,
         num-processes None, process-id None, join-timeout 300, trust False
     """,

@@ -60,15 +60,10 @@ def test_the_command_of_the_page_learns(tmp_path: Path, monkeypatch: pytest.Monk
     assert not made.warnings
     made.close()
     short, config = options.parse_with_agent(training.Train, words[1:-2], "train")
-    made = Training(
-        experiments.prepare(**(options.run_settings(short) | {"online": None}), config=config)
-    )
-    (warning,) = made.warnings
-    assert re.match(
-        r"nothing will be learnt: the first update comes after 10,000 .* with --steps, or lower",
-        warning,
-    )
-    made.close()
+    with pytest.raises(ValueError, match="nothing will be learnt: the first update comes after 10"):
+        Training(
+            experiments.prepare(**(options.run_settings(short) | {"online": None}), config=config)
+        )
 
 
 @pytest.mark.learn

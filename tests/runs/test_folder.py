@@ -19,6 +19,7 @@ from rljax import cli
 from rljax.runs import checkpoints, failures, folders, records, run, saving
 from rljax.system import lock
 from rljax.system.lock import FolderInUse, Lock
+from rljax.training.loop import Training
 from tests.helpers import small_runs
 
 TASK = ("td3", "rljax/Pendulum")
@@ -192,6 +193,34 @@ def test_changed_records_are_refused(half: Path, damage: Any, file: str, message
     assert (half / "config.json").read_bytes() == before
 
 
+@pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [
+        (
+            "config",
+            {"actor_lr": 0.5},
+            r"config\.actor_lr = 0\.5, the checkpoint was made",
+        ),
+        ("eval_episodes", 3, r"eval_episodes = 3, the checkpoint was made with 2"),
+    ],
+)
+def test_changed_settings_are_refused(half: Path, name: str, value: Any, message: str) -> None:
+    described = records.read_config(half)
+    changed = described[name] | value if isinstance(value, dict) else value
+    records.write_json(half / "config.json", described | {name: changed})
+    with pytest.raises(ValueError, match=message):
+        run.resume(half, 200)
+
+
+def test_damaged_records_are_refused_before_anything_is_written(half: Path) -> None:
+    with (half / "metrics.jsonl").open("ab") as file:
+        file.write(b"\0\xff\n{")  # behind what the checkpoint knows
+    before = (half / "config.json").read_bytes()
+    with pytest.raises(ValueError, match=r"metrics\.jsonl' is damaged: line 3 is not a J"):
+        run.resume(half, 200)
+    assert (half / "config.json").read_bytes() == before
+
+
 @pytest.mark.slow
 def test_changed_records_are_accepted_on_demand_and_it_is_kept(
     half: Path, capsys: pytest.CaptureFixture[str]
@@ -218,6 +247,28 @@ def test_marks_are_those_of_the_whole_file(tmp_path: Path) -> None:
         recorder.truncate(3, marks)
         assert recorder.marks() == marks
     assert records.read(tmp_path, "metrics") == [{"step": step} for step in (1, 2, 3)]
+
+
+# Elsewhere
+
+
+def test_a_working_directory_that_changes_moves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An environment may call `os.chdir`."""
+    chunk = Training.chunk
+    (tmp_path / "elsewhere").mkdir()
+
+    def move(training: Training) -> Any:
+        monkeypatch.chdir(tmp_path / "elsewhere")
+        return chunk(training)
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(Training, "chunk", move)
+    assert small_runs.train(*TASK, 100, Path("run")) == Path("run")
+    assert not list((tmp_path / "elsewhere").iterdir())
+    assert records.read_summary(tmp_path / "run")["complete"]
+    assert checkpoints.steps(tmp_path / "run" / "checkpoints") == [100]
 
 
 # Conditions

@@ -126,6 +126,7 @@ FOLDERS: dict[str, Callable[[Path], Any]] = {
     "a file as agent": described(agent="/tmp/evil.py"),
     "a module of rljax as agent": described(agent="presets"),
     "no seeds": described(seeds=None),
+    "versions that are no text": described(versions={"jax": {}}),
     "text as seeds": described(seeds="ab"),
     "texts as seeds": described(seeds=["a"]),
     "seeds below 0": described(seeds=[-1]),

@@ -26,6 +26,8 @@ from scripts.checks import (
     compare_hindsight,
     compare_returns,
     compare_updates,
+    damaged_files,
+    hostile_environments,
     hostile_files,
     kill_runs,
     random_commands,
@@ -382,3 +384,80 @@ def test_a_refusal_that_leaves_a_file_fails(monkeypatch, tmp_path):
     monkeypatch.setattr(random_commands, "command_line", refuse)
     (tmp_path / "here").mkdir()
     assert random_commands.attempt([], tmp_path / "here").wrong == "changed here/new"
+
+
+@pytest.mark.slow
+def test_damaged_files_are_refused_or_read_as_they_were(command, tmp_path):
+    output = tmp_path / "damaged.json"
+    command(damaged_files, "--number", 12, "--seed", 0, "--output", output)
+    kinds = json.loads(output.read_text())["kinds"].values()
+    assert sum(row["cases"] for row in kinds) == 12
+    assert sum(row["failed"] for row in kinds) == 0
+
+
+def verdict(monkeypatch, outcome, numbers, name="data.npz", damage="bit 1 of byte 2 of 3"):
+    """How a case ends whose commands have this outcome and these numbers."""
+    monkeypatch.setattr(damaged_files, "attempt", lambda *_: (outcome, numbers))
+    path = Path(name)
+    kind = "run: records" if name.startswith("run") else "data"
+    sound = {each: damaged_files.Result("", "sound") for each in damaged_files.commands(kind, path)}
+    return damaged_files.judge(kind, path, damage, Path(), sound).outcome
+
+
+@pytest.mark.parametrize(
+    ("said", "numbers", "name", "outcome"),
+    [
+        ("", "sound", "data.npz", "the same"),
+        ("", "others", "data.npz", "failed"),
+        ("warning: a bit has changed", "others", "data.npz", "warned of"),
+        ("", "others", "data.hdf5", "undetectable"),
+        ("", "others", "run/metrics.jsonl", "failed"),
+    ],
+)
+def test_other_numbers_need_a_word(said, numbers, name, outcome, monkeypatch):
+    accepted = random_commands.Outcome("accepted", said=said)
+    assert verdict(monkeypatch, accepted, numbers, name) == outcome
+
+
+@pytest.mark.parametrize(
+    ("said", "outcome"),
+    [
+        ("error: 'data.npz' has no rewards.", "refused"),
+        ("error: no rewards.", "failed"),
+        ("error: 'data.npz': 'NoneType' object is not iterable", "failed"),
+    ],
+)
+def test_a_refusal_names_the_file_and_the_fault(said, outcome, monkeypatch):
+    refused = random_commands.Outcome("refused", said=said)
+    assert verdict(monkeypatch, refused, None) == outcome
+
+
+@pytest.mark.slow
+def test_hostile_environments_end_with_their_message(command, tmp_path):
+    output = tmp_path / "environments.json"
+    kinds = ("raises in a step", "its process dies")
+    drivers = ("within the program", "in processes")
+    command(hostile_environments, "--kinds", *kinds, "--drivers", *drivers, "--output", output)
+    counts = json.loads(output.read_text())["kinds"]
+    assert [counts[driver]["refused"] for driver in drivers] == [1, 2]
+
+
+@pytest.mark.parametrize(
+    ("code", "said", "left", "wrong"),
+    [
+        (2, "error: environment 0 of 'x' raised E in step 10 of its episode: y.", [], []),
+        (2, "error: another.", [], ["another message"]),
+        (0, "", [], ["exit code 0 in place of 2", "0 messages"]),
+        (None, "error: E", [3], ["over 900 s", "1 processes left behind", "another message"]),
+        (2, "Traceback\nerror: E in step", [], ["a traceback that is not the environment's"]),
+    ],
+)
+def test_what_is_wrong_with_an_environments_end(code, said, left, wrong, tmp_path):
+    kind = hostile_environments.Kind("", "E in step")
+    assert hostile_environments.problems(kind, code, said, left, tmp_path, None) == wrong
+
+
+def test_every_hostile_environment_is_a_class():
+    for kind in hostile_environments.KINDS.values():
+        compile(hostile_environments.source(kind), "hostile.py", "exec")
+    assert len(hostile_environments.KINDS) >= 26

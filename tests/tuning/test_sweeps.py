@@ -403,3 +403,15 @@ def test_trials_that_were_damaged_are_refused(text: str, tmp_path: Path) -> None
         ValueError, match=r"trials.json' does not hold the trials of its generation .* from a copy"
     ):
         trials_of_search.Trials(task)._ask(None, tmp_path, 0, 1)  # pyright: ignore[reportArgumentType]
+
+
+def test_a_sweep_whose_shortest_trials_learn_nothing_is_refused(tmp_path: Path) -> None:
+    often = small_runs.EVERY | {"eval_every": 10}
+    task = experiments.prepare("td3", "rljax/Pendulum", 200, config=small_runs.SMALL, **often)
+    protocol = search_spaces.Protocol(
+        method="hyperband", min_steps=10, tuning_seeds=(0, 1), test_seeds=(5,)
+    )
+    space = search_spaces.Space(FLOATS, task.config)
+    with pytest.raises(ValueError, match=r"after 64 environment steps .* there are 30\."):
+        sweeps.begin(task, protocol, space, out=tmp_path / "sweep")
+    assert not (tmp_path / "sweep").exists()

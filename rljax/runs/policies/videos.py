@@ -20,6 +20,7 @@ from rljax.runs import arguments
 from rljax.runs.policies.evaluate import close
 from rljax.runs.policies.loading import load_all
 from rljax.runs.policies.policy import Policy
+from rljax.system import outputs
 from rljax.training.drivers.driver import EVALUATE, environment_seeds
 from rljax.training.named_code import PARTS
 from rljax.trust import Folder
@@ -38,12 +39,14 @@ def play(
     """Film episodes of up to `max_steps` each, from their first to their last state, and return
     the written files: MP4, and for brax/ environments HTML too.
 
-    Raises `ValueError` for an environment that cannot be rendered.
+    Raises `ValueError` for an environment that cannot be rendered and for an output that is no
+    video's name, `OSError` for one that cannot be written.
     """
     rendering.choose_renderer()
     folder = arguments.run_folder(out)
     name, observed_name, policy, starts = _player(folder, learner, best, seed, episodes)
-    output = output or folder.path / "play.mp4"
+    output = _video(output or folder.path / "play.mp4")
+    outputs.require_makeable(output)
     if envs.is_compiled(name):
         filmed, environment = brax if name.startswith("brax/") else drawn, envs.make(observed_name)
         each = (episode(environment, policy, start, max_steps) for start in starts)
@@ -103,8 +106,7 @@ def write(frames: Sequence[np.ndarray], path: Path, frames_per_second: float) ->
     """Write frames [H, W, 3] uint8 as a video. Raises `ValueError` for another suffix than .mp4 or
     .gif.
     """
-    if path.suffix not in (".mp4", ".gif"):
-        raise ValueError(f"'{path}' is not the name of a video: it must end in .mp4 or .gif.")
+    _video(path)
     try:
         import imageio.v3 as imageio
         import imageio_ffmpeg  # noqa: F401
@@ -123,6 +125,12 @@ def write(frames: Sequence[np.ndarray], path: Path, frames_per_second: float) ->
         # Ffmpeg is a separate program and shares no lock.
         warnings.filterwarnings("ignore", "os.fork", RuntimeWarning)
         imageio.imwrite(path, even, **options)
+    return path
+
+
+def _video(path: Path) -> Path:
+    if path.suffix not in (".mp4", ".gif"):
+        raise ValueError(f"'{path}' is not the name of a video: it must end in .mp4 or .gif.")
     return path
 
 

@@ -11,6 +11,10 @@ from rljax.agent import float_fields
 from rljax.training import configuration, population
 from rljax.training.loop.training import Training
 
+# Settings of a run that stay as they are; `rljax resume` can change others.
+LASTING = ("log_every", "eval_every", "eval_episodes", "eval_env")
+LASTING += ("weights", "weights_alpha", "weights_share")
+
 
 def structure(training: Training) -> dict[str, Any]:
     """The settings that determine the arrays' structure, ready for JSON."""
@@ -26,6 +30,15 @@ def structure(training: Training) -> dict[str, Any]:
         "observation_shape": list(training.spec.observation_shape),
         "action_size": training.spec.action_size,
     }
+
+
+def protocol(training: Training) -> dict[str, Any]:
+    """The other settings that decide a run's numbers, ready for JSON."""
+    numbers: dict[str, Any] = {}
+    for prefix, stage in zip(("config", "online"), training.stages, strict=False):
+        settings = configuration.as_json(stage.config)
+        numbers |= {f"{prefix}.{name}": settings[name] for name in float_fields(type(stage.config))}
+    return numbers | {name: getattr(training.settings, name) for name in LASTING}
 
 
 def arrays(training: Training) -> dict[str, Any]:
@@ -49,6 +62,7 @@ def notes(training: Training, environments: bytes | None) -> dict[str, Any]:
         "diverged": list(training.frozen.records.values()),
         "values": None if training.schedule is None else configuration.varied(training.config),
         "structure": structure(training),
+        "protocol": protocol(training),
         "environments": "saved"
         if environments is not None
         else training.driver.without_environments,

@@ -137,7 +137,8 @@ def warnings(
 ) -> Iterator[str]:
     """Warnings about unusual numbers.
 
-    `rows` is the size of the data set, if any; `on_host` says that the environments are.
+    `rows` is the size of the data set, if any; `on_host` says that the environments are. Raises
+    `ValueError` for a stage that ends before its first update, unless the settings allow it.
     """
     before = 0
     declared = [stage.driver.hyper.experience for stage in stages]
@@ -145,6 +146,8 @@ def warnings(
         flag = "--then-online" if settings.then_online else "--steps"
         steps, before = stage.end - before, stage.end
         warning = experience.idle(steps, stage.iteration, on_host, flag)
+        if warning is not None and not settings.without_updates:
+            raise ValueError(f"{warning} `rljax train --without-updates` trains all the same.")
         yield from [] if warning is None else [warning]
     yield from oddities(settings, declared, spec, rows, on_host)
 

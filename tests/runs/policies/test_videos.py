@@ -50,6 +50,18 @@ def test_other_suffixes_are_refused(tmp_path: Path) -> None:
         videos.write([np.zeros((8, 8, 3), np.uint8)], tmp_path / "play.avi", 30.0)
 
 
+def test_a_film_that_cannot_be_written_is_refused_before_the_episode(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(videos, "_player", lambda *_: ("Some-v0", "Some-v0", None, [0]))
+    monkeypatch.setattr(videos, "envs", None)  # nothing can be played
+    with pytest.raises(ValueError, match=r"it must end in \.mp4 or \.gif"):
+        videos.play(tmp_path, output=tmp_path / "play.avi")
+    (tmp_path / "play.mp4").mkdir()
+    with pytest.raises(IsADirectoryError, match=r"play\.mp4"):
+        videos.play(tmp_path)
+
+
 def press_first(observation: np.ndarray, step: int) -> np.ndarray:
     """A policy for lights out."""
     del observation, step

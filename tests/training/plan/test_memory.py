@@ -5,6 +5,7 @@ Numbers that make no sense are warned of.
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import jax.numpy as jnp
@@ -151,6 +152,19 @@ def test_a_run_without_an_update_is_announced(
     else:
         with pytest.raises(AssertionError, match=message):
             raise AssertionError(warning)
+
+
+def test_a_run_without_an_update_is_refused_unless_it_is_meant() -> None:
+    spec = EnvSpec("Some", (2,), 1, max_episode_steps=200)
+    hyper = SimpleNamespace(experience=REPLAY)
+    stages = [SimpleNamespace(driver=SimpleNamespace(hyper=hyper), iteration=1, end=99)]
+    meant = Settings("sac", "Some", 99, without_updates=True)
+    (warning,) = refusals.warnings(stages, meant, spec, None, False)
+    with pytest.raises(ValueError, match=r"there are 99.*--without-updates` trains all the same"):
+        list(refusals.warnings(stages, Settings("sac", "Some", 99), spec, None, False))
+    stages[0].end = 100
+    assert not list(refusals.warnings(stages, Settings("sac", "Some"), spec, None, False))
+    assert warning.startswith("nothing will be learnt")
 
 
 def test_numbers_that_hardly_mean_what_they_say_are_announced() -> None:
