@@ -5,6 +5,7 @@ and what the paper promises of the bound.
 from __future__ import annotations
 
 import dataclasses
+import functools
 from pathlib import Path
 from typing import Any
 
@@ -22,27 +23,13 @@ from tests.agents import reference, test_cql
 from tests.helpers import counting, small_runs
 
 SPEC = EnvSpec("test/Example-v0", (3,), 2)
-CONFIG = calql.Config(
-    hidden=(8, 8),
-    critic_hidden=(8, 8),
-    batch_size=5,
-    num_parts=1,
-    num_actions=3,
-    bc_steps=2,
-    backup="deterministic",
-    actor_lr=1e-2,
-    critic_lr=2e-2,
-    temperature_lr=3e-2,
-    target_rate=0.1,
-)
+CONFIG = calql.Config(**test_cql.SIZES, backup="deterministic")
 KEY = jax.random.key(0)
 HAS = np.array([True, False, True, True, True])
-# Critics are not held low.
-PROBE: dict[str, Any] = {"penalty_weight": 0.0, "critic_hidden": (32, 32)}
+PROBE = test_cql.PROBE
 
 
 def example() -> tuple[EnvSpec, calql.Config, Transition]:
-    """What the contract's tests run on."""
     return SPEC, dataclasses.replace(CONFIG, lagrange=True), transitions()
 
 
@@ -59,15 +46,19 @@ class Reference(test_cql.Reference):
     def bounded(self, q: np.ndarray, batch: Transition) -> tuple[np.ndarray, np.ndarray]:
         """The values [C, 1 + 3 N, B] that the gaps see, and where they move with the critics."""
         raised, free = q.copy(), np.ones_like(q)
-        returns, has = (
-            np.asarray(batch.extras[name]) for name in ("return_to_go", "has_return_to_go")
-        )
+        returns, has = (batch.extras[name] for name in ("return_to_go", "has_return_to_go"))
+        first = 1 + self.config.num_actions
         for c, k, b in np.ndindex(q.shape):
-            is_policys = k >= 1 + self.config.num_actions
-            if is_policys and has[b] and q[c, k, b] < returns[b]:
+            if k >= first and has[b] and q[c, k, b] < returns[b]:
                 raised[c, k, b], free[c, k, b] = returns[b], 0.0
-        self.below = 1.0 - free[:, 1 + self.config.num_actions :].mean()
+        self.below = 1.0 - free[:, first:].mean()
         return raised, free
+
+    def update(self, batch: Transition, key: Any, step: int) -> dict[str, float]:
+        """CQL's, and the share of candidates below the bound."""
+        metrics = super().update(batch, key, step)
+        assert 0.0 < self.below < 1.0, "some candidates are below the bound, some are not"
+        return metrics | {"critic/bounded": self.below}
 
 
 CASES: dict[str, dict[str, Any]] = {
@@ -79,47 +70,21 @@ CASES: dict[str, dict[str, Any]] = {
     },
 }
 
-# Compiled once for all tests: a Config's floats are traced.
 update = jax.jit(calql.update)
-
-
-def fresh(config: calql.Config) -> calql.State:
-    """A State to start from."""
-    starts = {"log_temperature": config.init_temperature, "log_multiplier": config.init_multiplier}
-    return reference.state(
-        calql, SPEC, config, **{name: jnp.log(jnp.float32(x)) for name, x in starts.items()}
-    )
+fresh = functools.partial(reference.state, calql, SPEC)
 
 
 @reference.cases(CASES)
 def test_updates_equal_the_papers(changes: dict[str, Any]) -> None:
     config = dataclasses.replace(CONFIG, **changes)
-    state = fresh(config)
-    theirs: Any = (state, config)
-    expected = Reference(*theirs)
-    for step in range(4):
-        batch, key = transitions(step), jax.random.key(step)
-        state, metrics = update(state, batch, key, step, config)
-        papers = expected.update(batch, key, step)
-        reference.assert_metrics(metrics, papers | {"critic/bounded": expected.below})
-        assert 0.0 < expected.below < 1.0, "some candidates are below the bound, some are not"
-    reference.assert_same(reference.critics(state.critic), expected.critics, "critic")
-    reference.assert_same(reference.critics(state.target_critic), expected.targets, "target_critic")
-    reference.assert_same(reference.mlp(state.actor), expected.actor, "actor")
-    reference.assert_same(
-        state.log_temperature.parameters, expected.log_temperature, "log_temperature"
-    )
-    reference.assert_same(
-        state.log_multiplier.parameters, expected.log_multiplier, "log_multiplier"
-    )
+    reference.assert_updates(update, fresh(config), config, Reference, transitions)
 
 
-@jax.jit
-def critic_loss(state: calql.State, batch: Transition, config: calql.Config) -> tuple[Any, Any]:
+@functools.partial(jax.jit, static_argnames="agent")
+def critic_loss(state: Any, batch: Transition, config: Any, agent: Any = calql) -> Any:
     """The critics' loss with its metrics, and its gradient."""
-    part = (batch, calql.candidates(state, batch, KEY, config))
-    loss = jax.value_and_grad(calql.critic_loss, has_aux=True)
-    return loss(state.critic.parameters, part, state, jax.random.fold_in(KEY, 1), config)
+    loss = jax.value_and_grad(test_cql.critic_loss, has_aux=True)
+    return loss(state.critic.parameters, state, batch, config, agent)
 
 
 def with_returns(low: float, high: float, known: bool = True) -> Transition:
@@ -133,21 +98,18 @@ def test_without_a_bound_it_is_cql() -> None:
     state = fresh(CONFIG)
     shared = [field.name for field in dataclasses.fields(cql.Config) if hasattr(CONFIG, field.name)]
     plain_config = cql.Config(**{name: getattr(CONFIG, name) for name in shared})
-    theirs: Any = (state, with_returns(5.0, 6.0), plain_config)
-    (_, plain), expected = test_cql.critic_loss(*theirs)
+    batch = with_returns(5.0, 6.0)
+    (_, plain), expected = critic_loss(state, batch, plain_config, cql)
     off = dataclasses.replace(CONFIG, calibrate=False)
     cases = [
-        (with_returns(5.0, 6.0), off),
+        (batch, off),
         (with_returns(5.0, 6.0, False), CONFIG),
         (with_returns(-99, -98), CONFIG),
     ]
     for batch, config in cases:
         (_, metrics), gradient = critic_loss(state, batch, config)
         assert metrics.pop("critic/bounded", None) == (None if config is off else 0.0)
-        for left, right in zip(
-            *map(jax.tree.leaves, ((metrics, gradient), (plain, expected[0]))), strict=True
-        ):
-            np.testing.assert_allclose(left, right, rtol=1e-5, atol=1e-6)
+        reference.assert_close((metrics, gradient), (plain, expected))
 
 
 def test_candidates_of_the_policy_are_not_pushed_below_the_bound() -> None:
@@ -167,10 +129,8 @@ def test_candidates_of_the_policy_are_not_pushed_below_the_bound() -> None:
         return (jnp.square(q - target) - CONFIG.penalty_weight * q).mean(axis=-1).sum()
 
     samples = jax.jit(calql.candidates)(state, transitions(), KEY, CONFIG)
-    for left, right in zip(
-        *map(jax.tree.leaves, (gradient, jax.grad(expected)(state.critic.parameters))), strict=True
-    ):
-        np.testing.assert_allclose(left, right, rtol=1e-4, atol=1e-5)
+    of_data = jax.grad(expected)(state.critic.parameters)
+    reference.assert_close(gradient, of_data, rtol=1e-4, atol=1e-5)
 
 
 def test_both_sources_have_returns_to_go_unless_it_is_turned_off() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
 from pathlib import Path
 from typing import Any
@@ -12,14 +13,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from rljax import agent, networks
+from rljax import agent
 from rljax.agent import MASK, MEMORY, EnvSpec, Part, Transition
 from rljax.agents import r2d2
 from rljax.networks import memories
 from rljax.runs import run
 from rljax.training import registry
-from tests.agents import reference
-from tests.agents.features.test_memory import sigmoid
+from tests.agents import actor_critic, reference
 from tests.helpers import small_runs
 
 ACTIONS, STEPS, BURN_IN, SIZE, WIDTH = 4, 7, 2, 3, 4
@@ -41,9 +41,9 @@ CONFIG = r2d2.Config(
 )
 KEY = jax.random.key(0)
 
-# Compiled once for all tests: a Config's floats are traced.
 update = jax.jit(r2d2.update)
 act = jax.jit(r2d2.act, static_argnames="explore")
+fresh = functools.partial(reference.state, r2d2, SPEC)
 
 
 def sequences(seed: int = 0) -> Transition:
@@ -67,47 +67,24 @@ def sequences(seed: int = 0) -> Transition:
 
 
 def example() -> tuple[EnvSpec, r2d2.Config, Transition]:
-    """What the contract's tests run on."""
     batch = sequences()
-    return (
-        SPEC,
-        CONFIG,
-        batch.replace(extras={name: x for name, x in batch.extras.items() if name != "row"}),
-    )
+    del batch.extras["row"]
+    return SPEC, CONFIG, batch
 
 
-def fresh(config: r2d2.Config) -> r2d2.State:
-    """A State to start from, whose parameters are drawn by NumPy."""
-    return reference.state(r2d2, SPEC, config)
-
-
-NAMES = ("input", "memory", "bias", "inner")  # of a GRU
-
-
-class Reference:
+class Reference(actor_critic.ActorCritic):
     """R2D2 in float64, one step of one sequence at a time; gradients by differences."""
 
     def __init__(self, state: r2d2.State, config: r2d2.Config) -> None:
-        self.config, self.adam = config, reference.Adam(config.learning_rate, config.adam_epsilon)
-        self.critic, self.target = (self.parameters(x) for x in (state.critic, state.target_critic))
-
-    def parameters(self, network: Any) -> list[np.ndarray]:
-        """All of a network's, in an order of this class."""
-        parts = networks.parameters_of(network).params
-        (core,) = (part for name, part in parts.items() if name not in ("body", "head"))
-        arrays = [parts["body"]["hidden_0"][name] for name in ("kernel", "bias")]
-        arrays += [core[f"{name}_0"] for name in NAMES]
-        arrays += [parts["head"]["output"][name] for name in ("kernel", "bias")]
-        return [np.asarray(x, np.float64) for x in arrays]
+        super().__init__(state, config)
+        self.adams["critic"] = reference.Adam(config.learning_rate, config.adam_epsilon)
 
     def step(
         self, p: list[np.ndarray], observation: np.ndarray, h: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray]:
         """h(Q) of all actions, and the next memory."""
         x = np.tanh(observation @ p[0] + p[1])
-        w, u, b = np.split(p[2], 3, axis=1), np.split(p[3], 3, axis=1), np.split(p[4], 3)
-        r, z = (sigmoid(x @ w[i] + b[i] + h @ u[i]) for i in (0, 1))
-        h = (1.0 - z) * np.tanh(x @ w[2] + b[2] + r * (h @ u[2] + p[5])) + z * h
+        h = reference.gru(p[2:6], x, h)
         q = h @ p[6] + p[7]
         return (q[:1] + q[1:] - q[1:].mean() if self.config.dueling else q), h
 
@@ -143,7 +120,7 @@ class Reference:
 
     def begins(self, batch: Any, b: int) -> np.ndarray:
         """The memory before a sequence."""
-        return batch.extras[MEMORY][0][b] if self.config.stored_memory else np.zeros(WIDTH)
+        return batch.extras[MEMORY][0][b] if MEMORY in batch.extras else np.zeros(WIDTH)
 
     def targets(self, batch: Any) -> np.ndarray:
         """h(R^n_t) of the steps after the burn-in, [T, B]."""
@@ -151,16 +128,14 @@ class Reference:
         found = np.zeros((STEPS - config.burn_in, SIZE))
         for b in range(SIZE):
             after = {}
-            for name, p in (("critic", self.critic), ("target", self.target)):
+            for name, p in (("critic", self.critic), ("target", self.target_critic)):
                 h = self.unrolled(p, batch, b, self.begins(batch, b), 0, config.burn_in)[2]
                 after[name] = self.unrolled(p, batch, b, h, config.burn_in, STEPS)[1]
             for t in range(config.burn_in, STEPS):
                 total, factor = 0.0, 1.0
                 for later in range(t, min(t + config.n_step, STEPS)):
-                    total, factor = (
-                        total + factor * batch.reward[later, b],
-                        factor * config.discount,
-                    )
+                    total += factor * batch.reward[later, b]
+                    factor *= config.discount
                     if batch.terminated[later, b] or batch.truncated[later, b]:
                         break
                 row = later - config.burn_in
@@ -170,24 +145,19 @@ class Reference:
                 found[t - config.burn_in, b] = self.squash(total)
         return found
 
-    def update(self, batch: Any) -> dict[str, Any]:
+    def update(self, batch: Any, key: Any, step: int) -> dict[str, Any]:
         """One update, and its metrics."""
-        batch = jax.tree.map(
-            lambda x: np.asarray(x, np.float64 if x.dtype == np.float32 else None), batch
-        )
         config, target = self.config, self.targets(batch)
         begin = config.burn_in
-        kept = [
+        memories = [
             self.unrolled(self.critic, batch, b, self.begins(batch, b), 0, begin)[2]
             for b in range(SIZE)
         ]
 
         def values(p: Any) -> np.ndarray:
-            # The memory is given.
-            each = [self.unrolled(p, batch, b, kept[b], begin, STEPS)[0] for b in range(SIZE)]
-            return np.stack(
-                [q[np.arange(len(q)), batch.action[begin:, b]] for b, q in enumerate(each)], axis=1
-            )
+            each = [self.unrolled(p, batch, b, memories[b], begin, STEPS)[0] for b in range(SIZE)]
+            action = batch.action[begin:].T[..., None]
+            return np.take_along_axis(np.stack(each), action, axis=-1)[..., 0].T
 
         def loss(p: Any) -> float:
             # Acme, agents/jax/r2d2/learning.py: 0.5 * square(td).sum(axis=0), then the weights
@@ -203,13 +173,8 @@ class Reference:
         eta = config.priority_max
         metrics |= {"priorities": eta * error.max(axis=0) + (1 - eta) * error.mean(axis=0)}
         gradient = reference.differences(loss, self.critic)
-        if config.max_grad_norm:
-            gradient = reference.limited(gradient, config.max_grad_norm)
-        self.critic = self.adam.step(self.critic, gradient)
-        rate = config.target_rate
-        self.target = [
-            (1 - rate) * old + rate * new for old, new in zip(self.target, self.critic, strict=True)
-        ]
+        self.move("critic", reference.limited(gradient, config.max_grad_norm or None))
+        self.follow("critic")
         return metrics
 
 
@@ -225,26 +190,14 @@ CASES: dict[str, dict[str, Any]] = {
 @reference.cases(CASES)
 def test_updates_equal_the_paper(changes: dict[str, Any]) -> None:
     config = dataclasses.replace(CONFIG, **changes)
-    state = fresh(config)
-    expected = Reference(state, config)
-    for seed in range(2):
+
+    def drawn(seed: int) -> Transition:
         batch = sequences(seed)
-        drawn = batch
         if not config.stored_memory:
-            drawn = batch.replace(
-                extras={name: x for name, x in batch.extras.items() if name != MEMORY}
-            )
-        state, metrics = update(state, drawn, KEY, seed, config)
-        values = expected.update(batch)
-        assert metrics.keys() == values.keys()
-        for name, value in values.items():
-            np.testing.assert_allclose(metrics[name], value, rtol=2e-4, atol=1e-5, err_msg=name)
-        for network, parameters in (
-            (state.critic, expected.critic),
-            (state.target_critic, expected.target),
-        ):
-            for actual, exact in zip(expected.parameters(network), parameters, strict=True):
-                np.testing.assert_allclose(actual, exact, rtol=2e-3, atol=2e-5)
+            batch.extras.pop(MEMORY)
+        return batch
+
+    reference.assert_updates(update, fresh(config), config, Reference, drawn, range(2))
 
 
 def test_each_environment_explores_by_its_rank() -> None:
@@ -268,27 +221,20 @@ def test_the_share_of_uniform_actions_can_fall() -> None:
         state = fresh(config).replace(steps=jnp.asarray(steps, jnp.int32))
         np.testing.assert_allclose(r2d2.epsilon(state, (4,), config), expected, rtol=1e-5)
     assert r2d2.schedule(config, 2_000.0).epsilon_steps == 640.0
-    assert (
-        r2d2.schedule(dataclasses.replace(config, epsilon_steps=0.25), 2_000.0).epsilon_steps
-        == 500.0
-    )
+    share = dataclasses.replace(config, epsilon_steps=0.25)
+    assert r2d2.schedule(share, 2_000.0).epsilon_steps == 500.0
 
 
 def test_acting_step_by_step_is_the_sequence() -> None:
     state, batch = fresh(CONFIG), sequences()
-    memory, actions = batch.extras[MEMORY], []
-    for t in range(STEPS):
-        memory = jax.tree.map(
-            lambda x, t=t: jnp.where(batch.extras["first"][t][:, None], 0.0, x), memory
-        )
-        action, _, memory = act(
-            state, batch.observation[t], KEY, CONFIG, explore=False, memory=memory
-        )
+    (memory,), actions = batch.extras[MEMORY], []
+    for first, observation in zip(batch.extras["first"], batch.observation, strict=True):
+        memory = (jnp.where(first[:, None], 0.0, memory),)
+        action, _, (memory,) = act(state, observation, KEY, CONFIG, explore=False, memory=memory)
         actions.append(action)
     outputs = memories.embedded(state.critic.parameters, batch)
-    np.testing.assert_array_equal(
-        jnp.stack(actions), r2d2.of_actions(outputs, CONFIG).argmax(axis=-1)
-    )
+    expected = r2d2.of_actions(outputs, CONFIG).argmax(axis=-1)
+    np.testing.assert_array_equal(jnp.stack(actions), expected)
 
 
 def test_targets_look_at_allowed_actions_alone() -> None:
@@ -301,11 +247,9 @@ def test_targets_look_at_allowed_actions_alone() -> None:
     state, compiled, targets = reference.state(r2d2, spec, config), jax.jit(r2d2.critic_loss), []
     critic = state.critic.parameters
     for value in (0.0, 50.0):  # of the forbidden actions, in critic and target
-        output = {
-            **critic.params["head"]["output"],
-            "bias": jnp.asarray([value, 0.3, value, value]),
-        }
-        other = critic.replace(params={**critic.params, "head": {"output": output}})
+        bias = {"bias": jnp.asarray([value, 0.3, value, value])}
+        head = {"output": critic.params["head"]["output"] | bias}
+        other = critic.replace(params=critic.params | {"head": head})
         whole = state.replace(target_critic=other)
         targets.append(compiled(other, whole, batch, batch, config)[1]["critic/target"])
     np.testing.assert_array_equal(*targets)
@@ -368,16 +312,10 @@ def test_continuous_actions_are_refused() -> None:
 def test_a_replay_that_holds_no_sequence_is_refused_before_anything_compiles(
     tmp_path: Path,
 ) -> None:
-    with pytest.raises(
-        ValueError, match=r"sequences of 30 steps in --config.num-envs 16 environments need"
-    ):
-        small_runs.train(
-            "r2d2",
-            "rljax/Memory-discrete",
-            100,
-            tmp_path / "run",
-            {"num_envs": 16, "length": 24, "burn_in": 6, "replay_size": 100},
-        )
+    message = r"sequences of 30 steps in --config.num-envs 16 environments need"
+    config = {"num_envs": 16, "length": 24, "burn_in": 6, "replay_size": 100}
+    with pytest.raises(ValueError, match=message):
+        small_runs.train("r2d2", "rljax/Memory-discrete", 100, tmp_path / "run", config)
 
 
 @pytest.mark.learn
