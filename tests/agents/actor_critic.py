@@ -12,9 +12,11 @@ from typing import Any
 import jax
 import numpy as np
 
+from rljax import networks
 from rljax.agent import Transition
 from tests.agents import reference
 
+NO_ENTROPY = networks.Trained(np.float32(-np.inf), None)  # a temperature of 0
 # Settings that not all agents have.
 DEFAULTS: dict[str, Any] = {
     "reward_scale": 1.0,
@@ -74,6 +76,10 @@ class ActorCritic:
         self.move("critic", gradient)
         return {"critic/loss": loss, "critic/q": q.mean(), "critic/target": y.mean()}
 
+    def update(self, batch: Transition, key: Any, step: int) -> dict[str, float]:
+        """One update; the metrics of the parts that moved."""
+        raise NotImplementedError
+
     def is_due(self, step: int) -> bool:
         """Whether the actor moves."""
         return (step + 1) % self.config.policy_delay == 0
@@ -83,7 +89,6 @@ class TD3(ActorCritic):
     """Algorithm 1 of arXiv:1802.09477."""
 
     def update(self, batch: Transition, key: Any, step: int) -> dict[str, float]:
-        """One update; the metrics of the parts that moved."""
         config, limit = self.config, self.config.target_noise_clip
         noise = reference.noise(key, batch.action.shape)
         output = reference.forward(self.target_actor, batch.next_observation)[0]
@@ -122,7 +127,7 @@ def log_density(u: np.ndarray, mean: np.ndarray, log_std: np.ndarray) -> np.ndar
 
 
 class SAC(ActorCritic):
-    """Soft actor-critic of arXiv:1812.05905, with the settings that agents/sac.py adds."""
+    """arXiv:1812.05905, with the settings that agents/sac.py adds."""
 
     def __init__(self, state: Any, config: Any) -> None:
         super().__init__(state, config)
@@ -209,7 +214,6 @@ class SAC(ActorCritic):
         }
 
     def update(self, batch: Transition, key: Any, step: int) -> dict[str, float]:
-        """One update; the metrics of the parts that moved."""
         metrics = self.learn(batch, *jax.random.split(key), step)
         self.follow("critic")
         return metrics
@@ -227,8 +231,8 @@ class SAC(ActorCritic):
 def assert_acts_by_a_squashed_gaussian(
     act: Any, state: Any, config: Any, explore: bool
 ) -> tuple[Any, ...]:
-    """Draws a = tanh(mean + std noise) for a State whose log std is within its limits, or takes
-    tanh(mean); returns what else `act` puts out.
+    """a = tanh(mean + std noise), or tanh(mean), of a State whose log std is within its limits.
+    Returns what else `act` puts out.
     """
     observation, key = reference.observed()[:6], jax.random.key(0)
     output = reference.forward(reference.exact(state.actor), observation)[0]
@@ -239,9 +243,7 @@ def assert_acts_by_a_squashed_gaussian(
 
 
 def assert_acts_with_noise(act: Any, state: Any, config: Any, explore: bool) -> tuple[Any, ...]:
-    """Adds noise to tanh of the actor's outputs within the bounds; returns what else `act` puts
-    out.
-    """
+    """tanh of the actor's outputs plus noise, clipped. Returns what else `act` puts out."""
     observation, key = reference.observed()[:6], jax.random.key(0)
     action = np.tanh(reference.forward(reference.exact(state.actor), observation)[0])
     noise = explore * config.exploration_noise * reference.noise(key, (6, 2))

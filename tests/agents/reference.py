@@ -8,6 +8,7 @@ agents draw it. An MLP is a list of arrays [W_0, b_0, W_1, b_1, ...]; critics ar
 from __future__ import annotations
 
 import dataclasses
+import functools
 import importlib
 from collections.abc import Callable, Sequence
 from dataclasses import fields
@@ -19,15 +20,13 @@ import numpy as np
 import pytest
 
 from rljax import networks
-from rljax.agent import EnvSpec, Transition, Weighted
+from rljax.agent import MASK, EnvSpec, Part, Transition, Weighted
 
 MLP = list[np.ndarray]
 
 
 def cases(changes: dict[str, Any], quick: int = 1) -> pytest.MarkDecorator:
-    """Parameters `changes` by the names of their cases. Each compiles a program, which takes long:
-    all but the first are no quick tests.
-    """
+    """Parameters `changes`, named. Each compiles a program: all but the first take long."""
     values = [
         pytest.param(x, id=name, marks=[pytest.mark.learn] if i >= quick else [])
         for i, (name, x) in enumerate(changes.items())
@@ -59,6 +58,19 @@ def choices(number: int, seed: int = 0, size: int = 5) -> Transition:
     """The batch of `transitions` with discrete actions, of so many."""
     action = np.random.default_rng(seed).integers(number, size=size)
     return transitions(seed, size).replace(action=jnp.asarray(action, jnp.int32))
+
+
+def masked_spec(number: int) -> EnvSpec:
+    """Vectors, and masks of so many discrete actions."""
+    parts = (Part(MASK, (number,), "bool"), Part("vector", (3,)))
+    return EnvSpec("test/Masked-v0", (), number, discrete=True, parts=parts)
+
+
+def masked(batch: Transition, now: Any, later: Any) -> Transition:
+    """A batch whose observations hold masks."""
+    observation = {"vector": batch.observation, MASK: jnp.asarray(now)}
+    following = {"vector": batch.next_observation, MASK: jnp.asarray(later)}
+    return batch.replace(observation=observation, next_observation=following)
 
 
 def two_sources(seed: int = 0, offline: Any = ()) -> Transition:
@@ -128,11 +140,6 @@ def state(agent: Any, spec: EnvSpec, config: Any, **known: Any) -> Any:
     return shapes.replace(**{name: part(name, x) for name, x in parts.items() if x is not None})
 
 
-def mlp(network: networks.AnyNetwork) -> MLP:
-    """The parameters of an MLP, in float64."""
-    return layers(networks.parameters_of(network).params)
-
-
 def layers(params: Any) -> MLP:
     """The parameters of an MLP by their names, in float64."""
     hidden = sum(name.startswith("hidden_") for name in params)
@@ -163,7 +170,12 @@ def exact(part: Any) -> Any:
         return [*hidden, *map(float64, cell), *layers({"output": output})]
     if list(params) == ["body"]:  # behind an encoder without parameters
         params = params["body"]
-    return members(params["members"]) if "members" in params else layers(params)
+    if "members" in params:
+        return [list(arrays) for arrays in zip(*layers(params["members"]), strict=True)]
+    return layers(params)
+
+
+mlp = critics = exact  # of one network, of an ensemble
 
 
 def gru(cell: list[np.ndarray], x: np.ndarray, h: np.ndarray) -> np.ndarray:
@@ -203,9 +215,7 @@ def forward_norms(layers: list[MLP], x: np.ndarray) -> np.ndarray:
 
 
 def field(network: networks.AnyNetwork) -> list[MLP]:
-    """The parameters of a `generative.Field`: its body, and what embeds each time,
-    if anything does.
-    """
+    """The parameters of a `generative.Field`: its body, and what embeds each time, if any."""
     params = networks.parameters_of(network).params
     return [layers(params[name]) for name in ("body", "time_0", "time_1") if name in params]
 
@@ -221,9 +231,8 @@ def of_field(
         if embeddings:
             half = len(embeddings[i][0]) // 2
             angle = features * 10_000.0 ** (-np.arange(half) / (half - 1))
-            features = forward(
-                embeddings[i], np.concatenate([np.sin(angle), np.cos(angle)], axis=1)
-            )[0]
+            waves = np.concatenate([np.sin(angle), np.cos(angle)], axis=1)
+            features = forward(embeddings[i], waves)[0]
         inputs.append(features)
     return forward(body, np.concatenate([*inputs, observation], axis=1))[0]
 
@@ -251,17 +260,6 @@ def limited(gradient: Any, limit: float | None) -> Any:
     norm = np.sqrt(sum(np.square(array).sum() for array in jax.tree.leaves(gradient)))
     factor = 1.0 if limit is None else min(1.0, limit / norm)
     return zip_map(lambda x: factor * x, gradient)
-
-
-def critics(network: networks.AnyNetwork) -> list[MLP]:
-    """The parameters of each member of an ensemble."""
-    return members(networks.parameters_of(network).params["members"])
-
-
-def members(params: Any) -> list[MLP]:
-    """The parameters of each member of an ensemble, by the layers' names."""
-    stacked = layers(params)
-    return [[array[c] for array in stacked] for c in range(len(stacked[0]))]
 
 
 def forward(
@@ -303,6 +301,11 @@ def value(
     """Q(s, a) [B] and its gradient in the action [B, A], each row's own."""
     q, inputs = forward(critic, np.concatenate([observation, action], axis=-1))
     return q[:, 0], backward(critic, inputs, np.ones_like(q))[1][:, observation.shape[1] :]
+
+
+def values(critics: Sequence[MLP], observation: np.ndarray, action: np.ndarray) -> np.ndarray:
+    """Q_c(s, a) [C, B]."""
+    return np.stack([value(critic, observation, action)[0] for critic in critics])
 
 
 def smallest(
@@ -359,10 +362,9 @@ def imitation(
     size, kept = len(observation), []
     if config.dropout is not None:
         for i, bias in enumerate(actor[0][1:-1:2]):
-            units = jax.random.bernoulli(
-                jax.random.fold_in(key, i), 1.0 - config.dropout, (size, len(bias))
-            )
-            kept.append(np.asarray(units, np.float64) / (1.0 - config.dropout))
+            share, key_units = 1.0 - config.dropout, jax.random.fold_in(key, i)
+            units = jax.random.bernoulli(key_units, share, (size, len(bias)))
+            kept.append(np.asarray(units, np.float64) / share)
     output, inputs = forward(actor[0], observation, kept)
     mean = np.tanh(output) if squashed else output
     each = np.asarray(weight, np.float64).reshape(-1, 1) * np.ones((size, 1)) / size  # [B, 1]
@@ -378,15 +380,12 @@ def imitation(
     return distance, [backward(actor[0], inputs, each * change * slope, kept)[0], *rest]
 
 
-# Of an actor's parameters: the imitation's loss, and the actions that critics are to judge if not
-# `sampled` ones.
+# Of an actor's parameters: the imitation's loss, and actions to judge instead of `sampled` ones.
 Imitation = Callable[[Any], tuple[float, np.ndarray | None]]
 
 
 class Guided:
-    """What Diffusion-QL and OFQL have in common, in float64:
-    equations 3 and 4 of arXiv:2208.06193 and its code.
-    """
+    """What Diffusion-QL and OFQL share: equations 3 and 4 of arXiv:2208.06193, and its code."""
 
     def __init__(self, state: Any, config: Any) -> None:
         self.config = config
@@ -411,9 +410,6 @@ class Guided:
         batch, config, size = float64(batch), self.config, len(batch.reward)
         observation, number = batch.observation, config.max_q_backup
         key_critic, key_actor = jax.random.split(key)
-
-        def values(critics: Sequence[MLP], *inputs: np.ndarray) -> np.ndarray:
-            return np.stack([value(critic, *inputs)[0] for critic in critics])  # [C, B]
 
         successor = np.repeat(batch.next_observation, number, axis=0)
         next_action = self.sampled(self.average, successor, self.noise(key_critic, size, number))
@@ -456,9 +452,7 @@ def actor(parts: Any) -> list[Any]:
 
 
 def cosine(rate: float, step: int, steps: float | None) -> float:
-    """A learning rate that falls to 0 as half a cosine, Loshchilov and Hutter, arXiv:1608.03983,
-    eq. 5.
-    """
+    """A learning rate that falls to 0 as half a cosine, arXiv:1608.03983, eq. 5."""
     return rate if steps is None else rate * 0.5 * (1.0 + np.cos(np.pi * min(step / steps, 1.0)))
 
 
@@ -577,6 +571,15 @@ def assert_teaches_the_critic_alone(loss: Callable[[Any, Any], Any], state: Any)
     assert not any(np.any(x) for x in jax.tree.leaves(rest) if x.dtype != jax.dtypes.float0)
 
 
+@functools.partial(jax.jit, static_argnums=0)
+def learnt(agent: Any, state: Any, batch: Transition, config: Any) -> Any:
+    """The State after a hundred updates on one batch."""
+    key = jax.random.key(0)
+    return jax.lax.fori_loop(
+        0, 100, lambda i, state: agent.update(state, batch, key, i, config)[0], state
+    )
+
+
 def moved(old: Any, new: Any) -> bool:
     """Whether any number differs."""
     pairs = zip(*map(jax.tree.leaves, (old, new)), strict=True)
@@ -603,7 +606,5 @@ def assert_close(actual: Any, expected: Any, rtol: float = 1e-5, atol: float = 1
 
 
 def own_constant(agent: str, name: str, default: Any) -> Any:
-    """A constant in an agent's own test module by which it tells the tests that all agents share
-    what they need.
-    """
+    """A constant of an agent's test module, which tests that all agents share look up."""
     return getattr(importlib.import_module(f"tests.agents.test_{agent}"), name, default)

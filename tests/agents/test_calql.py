@@ -1,6 +1,4 @@
-"""Cal-QL against the reference of CQL in float64 with bounded candidates,
-and what the paper promises of the bound.
-"""
+"""Cal-QL against the reference of CQL in float64 with bounded candidates."""
 
 from __future__ import annotations
 
@@ -25,7 +23,7 @@ from tests.helpers import counting, small_runs
 SPEC = EnvSpec("test/Example-v0", (3,), 2)
 CONFIG = calql.Config(**test_cql.SIZES, backup="deterministic")
 KEY = jax.random.key(0)
-HAS = np.array([True, False, True, True, True])
+HAS, ALL = np.array([True, False, True, True, True]), np.ones(5, bool)
 PROBE = test_cql.PROBE
 
 
@@ -33,10 +31,12 @@ def example() -> tuple[EnvSpec, calql.Config, Transition]:
     return SPEC, dataclasses.replace(CONFIG, lagrange=True), transitions()
 
 
-def transitions(seed: int = 0, low: float = -1.0, high: float = 1.0) -> Transition:
-    """A batch in which all rows but one have a return to go."""
+def transitions(
+    seed: int = 0, low: float = -1.0, high: float = 1.0, has: np.ndarray = HAS
+) -> Transition:
+    """A batch with returns to go between two numbers, in some rows."""
     returns = np.random.default_rng(seed + 50).uniform(low, high, 5).astype(np.float32)
-    extras = {"return_to_go": jnp.asarray(returns), "has_return_to_go": jnp.asarray(HAS)}
+    extras = {"return_to_go": jnp.asarray(returns), "has_return_to_go": jnp.asarray(has)}
     return reference.transitions(seed).replace(extras=extras)
 
 
@@ -87,24 +87,18 @@ def critic_loss(state: Any, batch: Transition, config: Any, agent: Any = calql) 
     return loss(state.critic.parameters, state, batch, config, agent)
 
 
-def with_returns(low: float, high: float, known: bool = True) -> Transition:
-    """A batch with returns to go between two numbers, in all rows or in none."""
-    batch = transitions(0, low, high)
-    return batch.replace(extras=batch.extras | {"has_return_to_go": jnp.full(5, known)})
-
-
 def test_without_a_bound_it_is_cql() -> None:
     """Where no return is known, where all are low, and where it is turned off."""
     state = fresh(CONFIG)
-    shared = [field.name for field in dataclasses.fields(cql.Config) if hasattr(CONFIG, field.name)]
-    plain_config = cql.Config(**{name: getattr(CONFIG, name) for name in shared})
-    batch = with_returns(5.0, 6.0)
+    fields = {field.name for field in dataclasses.fields(cql.Config)}
+    plain_config = cql.Config(**{name: x for name, x in vars(CONFIG).items() if name in fields})
+    batch = transitions(0, 5.0, 6.0, ALL)
     (_, plain), expected = critic_loss(state, batch, plain_config, cql)
     off = dataclasses.replace(CONFIG, calibrate=False)
     cases = [
         (batch, off),
-        (with_returns(5.0, 6.0, False), CONFIG),
-        (with_returns(-99, -98), CONFIG),
+        (transitions(0, 5.0, 6.0, ~ALL), CONFIG),
+        (transitions(0, -99, -98, ALL), CONFIG),
     ]
     for batch, config in cases:
         (_, metrics), gradient = critic_loss(state, batch, config)
@@ -117,7 +111,7 @@ def test_candidates_of_the_policy_are_not_pushed_below_the_bound() -> None:
     and only the data's action is pushed: up.
     """
     state = fresh(CONFIG)
-    (_, metrics), gradient = critic_loss(state, with_returns(500.0, 600.0), CONFIG)
+    (_, metrics), gradient = critic_loss(state, transitions(0, 500.0, 600.0, ALL), CONFIG)
     assert metrics["critic/bounded"] == 1.0
 
     @jax.jit
@@ -162,12 +156,11 @@ def test_every_row_of_a_batch_is_bounded_from_the_hand_over_on(ended: int) -> No
     assert batch.extras["has_return_to_go"].all()
     is_new = ~np.isin(np.asarray(batch.reward[0, 0]), data.reward)
     assert is_new.sum() == (8 if ended else 0), "half of the batch, once an episode has ended"
-    known = {}  # the discounted sums of the authors' `calc_return_to_go`
-    for begin in range(0, 4 * ended, 4):
-        prev_return = 0.0
-        for i in reversed(range(begin, begin + 4)):
-            prev_return = float(rows.reward[i]) + config.discount * prev_return
-            known[float(rows.reward[i])] = prev_return
+    # As the authors' `calc_return_to_go` sums them.
+    known = {
+        float(x): sum(r * config.discount**k for k, r in enumerate(rows.reward[i : i - i % 4 + 4]))
+        for i, x in enumerate(rows.reward[: 4 * ended])
+    }
     rewards = np.asarray(batch.reward[0, 0])[is_new]
     returns = np.asarray(batch.extras["return_to_go"][0, 0])[is_new]
     np.testing.assert_allclose(returns, [known[float(x)] for x in rewards], rtol=1e-5)

@@ -1,6 +1,4 @@
-"""CQL for discrete actions against float64 NumPy written from the paper,
-and what it promises of its parts.
-"""
+"""CQL for discrete actions against float64 NumPy written from the paper."""
 
 from __future__ import annotations
 
@@ -12,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from scipy.special import logsumexp, softmax
 
 from rljax.agent import EnvSpec, Transition
 from rljax.agents import cql_discrete
@@ -50,16 +49,14 @@ class Reference(actor_critic.ActorCritic):
         for critic in self.critic:
             each, inputs = reference.forward(critic, batch.observation)
             q = each[row, action]
-            power = np.exp(each - each.max(axis=1, keepdims=True))
-            total = power.sum(axis=1)
-            gaps.append((np.log(total) + each.max(axis=1) - q).mean())
+            gaps.append((logsumexp(each, axis=1) - q).mean())
             error = q - y
             errors.append(
                 np.where(np.abs(error) <= 1.0, 0.5 * error**2, np.abs(error) - 0.5).mean()
             )
             one_hot = np.eye(ACTIONS)[action]
             change = one_hot * np.clip(error, -1.0, 1.0)[:, None]
-            change += config.penalty_weight * (power / total[:, None] - one_hot)
+            change += config.penalty_weight * (softmax(each, axis=1) - one_hot)
             gradients.append(reference.backward(critic, inputs, change / size)[0])
             taken.append(q)
         self.move("critic", gradients)
@@ -117,9 +114,8 @@ def test_the_penalty_lowers_what_the_data_lack() -> None:
     batch = batch.replace(
         action=np.zeros(5, np.int32), terminated=np.ones(5, bool), reward=np.zeros(5, np.float32)
     )
-    state = fresh(config)
-    for step in range(100):
-        state, metrics = update(state, batch, KEY, step, config)
+    state = reference.learnt(cql_discrete, fresh(config), batch, config)
+    metrics = update(state, batch, KEY, 100, config)[1]
     q = np.asarray(state.critic(batch.observation))[0]
     assert (q[:, 1:] < q[:, :1] - 1.0).all()
     assert metrics["critic/gap"] < np.log(ACTIONS) / 2

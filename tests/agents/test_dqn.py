@@ -1,4 +1,4 @@
-"""DQN against float64 NumPy written from the papers, and what they promise of its parts."""
+"""DQN against float64 NumPy written from the papers."""
 
 from __future__ import annotations
 
@@ -12,8 +12,9 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from scipy.special import softmax
 
-from rljax.agent import MASK, EnvSpec, Part, Transition
+from rljax.agent import EnvSpec, Transition
 from rljax.agents import dqn
 from rljax.networks import torsos
 from tests.agents import actor_critic, reference
@@ -21,9 +22,14 @@ from tests.helpers import small_runs
 
 ACTIONS = 4
 SPEC = EnvSpec("test/Example-v0", (3,), ACTIONS, discrete=True)
-CLIPPED: dict[str, Any] = {"loss": "huber", "max_grad_norm": 10.0}
 CONFIG = dqn.Config(
-    hidden=(8, 8), batch_size=5, learning_rate=1e-2, target_rate=0.1, target_every=1, **CLIPPED
+    hidden=(8, 8),
+    batch_size=5,
+    learning_rate=1e-2,
+    target_rate=0.1,
+    target_every=1,
+    loss="huber",
+    max_grad_norm=10.0,
 )
 SOFTMAX: dict[str, Any] = {
     "exploration": "softmax",
@@ -35,11 +41,10 @@ KEY = jax.random.key(0)
 
 def transitions(seed: int = 0, n_step: int = 1) -> Transition:
     """A batch of every kind, as a replay with `NStep` draws it."""
-    batch, generator = reference.transitions(seed), np.random.default_rng(seed)
-    batch = batch.replace(action=jnp.asarray(generator.integers(ACTIONS, size=5), jnp.int32))
+    batch = reference.choices(ACTIONS, seed)
     if n_step == 1:
         return batch
-    steps = generator.integers(1, n_step + 1, size=5)
+    steps = np.random.default_rng(seed).integers(1, n_step + 1, size=5)
     return batch.replace(extras={"discount": jnp.asarray(CONFIG.discount**steps, jnp.float32)})
 
 
@@ -79,7 +84,6 @@ class Reference(actor_critic.ActorCritic):
         return q.mean(axis=0) if self.config.reduction == "mean" else q.min(axis=0)
 
     def update(self, batch: Transition, key: Any, step: int) -> dict[str, float]:
-        """One update, and its metrics."""
         config, size, row = self.config, len(batch.reward), np.arange(len(batch.reward))
         observation, action = batch.observation, batch.action
         next_q = self.reduced(self.target_critic, batch.next_observation)
@@ -119,8 +123,7 @@ class Reference(actor_critic.ActorCritic):
         config = self.config
         target = np.log(ACTIONS / 2) if config.target_entropy is None else config.target_entropy
         logits = q / np.exp(self.log_temperature)
-        p = np.exp(logits - logits.max(axis=1, keepdims=True))
-        p /= p.sum(axis=1, keepdims=True)
+        p = softmax(logits, axis=1)
         entropy = -(p * np.log(p)).sum(axis=1)
         variance = (p * logits**2).sum(axis=1) - (p * logits).sum(axis=1) ** 2
         metrics = {
@@ -235,28 +238,23 @@ def test_softmax_draws_by_the_values() -> None:
     config = dataclasses.replace(CONFIG, num_critics=2, **SOFTMAX)
     state = fresh(config)
     observation = jnp.ones((40_000, 3))
-    q = np.asarray(dqn.values(state.critic, observation[0], state, config)) / 0.5
-    expected = np.exp(q - q.max()) / np.exp(q - q.max()).sum()
+    q = np.asarray(dqn.values(state.critic, observation[0], state, config))
     action = act(state, observation, KEY, config, explore=True)[0]
     drawn = np.bincount(action, minlength=ACTIONS) / 40_000
-    np.testing.assert_allclose(drawn, expected, atol=0.01)
+    np.testing.assert_allclose(drawn, softmax(q / 0.5), atol=0.01)
     assert act(state, observation, KEY, config, explore=False)[0].tolist() == [q.argmax()] * 40_000
 
 
 def test_the_target_of_a_softmax_is_that_of_the_allowed_actions() -> None:
     """L(alpha) with log(n / 2) for n allowed actions, and the entropy over these."""
-    parts = (Part(MASK, (ACTIONS,), "bool"), Part("state", (3,)))
-    spec = EnvSpec("test/Masked-v0", (), ACTIONS, discrete=True, parts=parts)
     config, batch = dataclasses.replace(CONFIG, exploration="softmax"), transitions()
-    mask = jnp.arange(ACTIONS) < 3
-    masks = jnp.broadcast_to(mask, (len(batch.reward), ACTIONS))
-    now, later = ({"state": x, MASK: masks} for x in (batch.observation, batch.next_observation))
-    state = reference.state(dqn, spec, config)
-    batch = batch.replace(observation=now, next_observation=later)
+    mask = jnp.broadcast_to(jnp.arange(ACTIONS) < 3, (5, ACTIONS))
+    state = reference.state(dqn, reference.masked_spec(ACTIONS), config)
+    batch = reference.masked(batch, mask, mask)
     metrics = update(state, batch, KEY, 0, config)[1]
-    q = np.asarray(dqn.values(state.critic, now, state, config), np.float64)[:, :3]
+    q = np.asarray(dqn.values(state.critic, batch.observation, state, config), np.float64)[:, :3]
     alpha = np.exp(float(state.log_temperature.parameters))
-    p = np.exp(q / alpha) / np.exp(q / alpha).sum(axis=1, keepdims=True)
+    p = softmax(q / alpha, axis=1)
     entropy = -(p * np.log(p)).sum(axis=1)
     expected = np.square(entropy - np.log(3 / 2)).mean()
     np.testing.assert_allclose(metrics["temperature/loss"], expected, rtol=1e-4)

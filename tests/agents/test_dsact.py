@@ -1,4 +1,4 @@
-"""DSAC-T against float64 NumPy written from the paper, and each of its refinements on its own."""
+"""DSAC-T against float64 NumPy written from the paper."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 from flax import struct
 
-from rljax import networks
 from rljax.agent import EnvSpec, Transition
 from rljax.agents import dsact
 from tests.agents import actor_critic, reference
@@ -74,7 +73,6 @@ class Reference(actor_critic.SAC):
         return slope * q + slope_std * std, slope, slope_std
 
     def update(self, batch: Transition, key: Any, step: int) -> dict[str, float]:
-        """One update; the metrics of the parts that moved."""
         config, rows = self.config, np.arange(len(batch.reward))
         key_critic, key_actor = jax.random.split(key)
         key_action, key_return = jax.random.split(key_critic)
@@ -174,9 +172,7 @@ def gradients(
     return of_mean, of_raw / jax.nn.sigmoid(critic.output[..., 1]), moved, metrics
 
 
-WITHOUT_ENTROPY: Any = fresh(CONFIG).replace(
-    actor=None, log_temperature=networks.Trained(np.float32(-np.inf), None)
-)
+WITHOUT_ENTROPY: Any = fresh(CONFIG).replace(actor=None, log_temperature=actor_critic.NO_ENTROPY)
 ROWS = reference.two_rows()
 HALF = dataclasses.replace(CONFIG, discount=0.5)
 
@@ -205,25 +201,6 @@ def test_expected_target_takes_the_noise_out_of_the_means_gradient() -> None:
     np.testing.assert_array_equal(slopes["paper"][0][0], slopes["paper"][1][0])
     assert np.any(slopes["paper"][0][1] != slopes["paper"][1][1]), "sigma learns from the sample"
     assert np.any(slopes["v1"][0][0] != slopes["v1"][1][0])
-
-
-def test_gradient_of_the_mean_by_hand() -> None:
-    target = fixed([[3.0, 1.0]] * 2, [[2.0, 1.0]] * 2)
-    critic = fixed([[0.5, 0.0]] * 2, [[1.0, 2.0]] * 2)
-    slope, _, moved, _ = gradients(critic, target, jnp.array([1.0, 3.0]), ROWS, KEY, HALF)
-    # b: 0.7 (1, 3) + 0.3 mean(1, 2) = (1.15, 2.55);  y = (2.5, 2);
-    # -(b^2 + 0.1) (y - Q) / (sigma^2 + 0.1) / 2
-    np.testing.assert_allclose(moved, [1.15, 2.55], rtol=1e-5)
-    expected = [
-        [-(b**2 + 0.1) * 2.0 / (sigma**2 + 0.1) / 2 for sigma in (1, 2)] for b in (1.15, 2.55)
-    ]
-    np.testing.assert_allclose(slope, expected, rtol=1e-5)
-
-
-def test_moving_std_begins_at_the_first_batchs() -> None:
-    critic = fixed(np.zeros((2, 2)), [[1.0, 2.0], [3.0, 5.0]])
-    moved = gradients(critic, critic, jnp.zeros(2), ROWS, KEY, HALF)[2]
-    np.testing.assert_allclose(moved, [1.5, 4.0], rtol=1e-5)
 
 
 @pytest.mark.parametrize("reward", [1e4, -1e4])

@@ -1,10 +1,9 @@
-"""EDAC against float64 NumPy written from the paper, and what the paper promises of its parts."""
+"""EDAC against float64 NumPy written from the paper."""
 
 from __future__ import annotations
 
 import dataclasses
 import functools
-import itertools
 from typing import Any
 
 import jax
@@ -56,7 +55,11 @@ class Reference(actor_critic.SAC):
         error, q, gradient = reference.squared_errors(self.critic, observation, action, y)
         loss = error
         if weight is not None:
-            cost, slope = diversity(self.critic, observation, action)
+
+            def similarity(critics: Any) -> float:
+                return diversity(critics, observation, action)
+
+            cost, slope = similarity(self.critic), reference.differences(similarity, self.critic)
             gradient = reference.zip_map(lambda g, d: g + weight * d, gradient, slope)
             loss = error + weight * cost
             metrics["critic/similarity"] = cost / len(self.critic)
@@ -66,48 +69,12 @@ class Reference(actor_critic.SAC):
         return metrics | {"critic/q": q.mean(), "critic/target": y.mean()}
 
 
-def diversity(
-    critics: list[reference.MLP], observation: np.ndarray, action: np.ndarray
-) -> tuple[float, list[Any]]:
-    """D = mean_B sum_{c != k} <n_c, n_k> / (C - 1), n = g / (|g| + 1e-10), g = dQ/da,
-    and each critic's gradient.
-
-    Between kinks of the relus g is a product of matrices: with m the masks, v_L = m_L w_L^T,
-    v_i = m_i (v_{i+1} W_i^T) and g the last of (v_1 W_0^T). Of dL/dg = t_0, carried forward as
-    t_{i+1} = m_{i+1} (t_i W_i), the gradient of W_i is t_i^T v_{i+1}; biases have none.
-    """
-    x = np.concatenate([observation, action], axis=1)
-    rows, number = observation.shape[1], len(critics)
-    slopes, backwards, masks = [], [], []
-    for critic in critics:
-        _, inputs = reference.forward(critic, x)
-        mask = [layer > 0.0 for layer in inputs[1:]]
-        v = [np.ones((len(x), 1))]
-        for i in reversed(range(len(inputs))):
-            v.insert(0, v[0] @ critic[2 * i].T * (mask[i - 1] if i else 1.0))
-        slopes.append(v[0][:, rows:])
-        backwards.append(v)
-        masks.append(mask)
-    g = np.stack(slopes)  # [C, B, A]
-    length = np.linalg.norm(g, axis=-1, keepdims=True)
-    n = g / (length + 1e-10)
-    pairs = sum((n[c] * n[k]).sum(axis=-1) for c, k in itertools.permutations(range(number), 2))
-    # dD/dn_c = 2 sum_{k != c} n_k / (C - 1) / B, and n moves by dg / r - g (g . dg) / (|g| r^2)
-    # where r = |g| + 1e-10.
-    change = 2.0 * (n.sum(axis=0) - n) / (number - 1) / len(x)
-    r = length + 1e-10
-    change = change / r - g * (g * change).sum(axis=-1, keepdims=True) / (
-        np.maximum(length, 1e-300) * r**2
-    )
-    gradients = []
-    for critic, v, mask, dg in zip(critics, backwards, masks, change, strict=True):
-        t, gradient = np.concatenate([np.zeros_like(observation), dg], axis=1), []
-        for i in range(len(critic) // 2):
-            gradient += [t.T @ v[i + 1], np.zeros_like(critic[2 * i + 1])]
-            if i < len(mask):
-                t = t @ critic[2 * i] * mask[i]
-        gradients.append(gradient)
-    return float(np.mean(pairs) / (number - 1)), gradients
+def diversity(critics: list[reference.MLP], observation: np.ndarray, action: np.ndarray) -> float:
+    """D = mean_B sum_{c != k} <n_c, n_k> / (C - 1), n = g / (|g| + 1e-10), g = dQ/da."""
+    g = np.stack([reference.value(critic, observation, action)[1] for critic in critics])
+    n = g / (np.linalg.norm(g, axis=-1, keepdims=True) + 1e-10)
+    cosines = np.einsum("cba,kba->bck", n, n) * (1.0 - np.eye(len(critics)))
+    return float(cosines.sum(axis=(1, 2)).mean() / (len(critics) - 1))
 
 
 CASES: dict[str, dict[str, Any]] = {
@@ -145,30 +112,19 @@ def test_updates_equal_the_papers(changes: dict[str, Any]) -> None:
 
 
 def test_diversity_gradient_equals_finite_differences() -> None:
-    """The derivation above, of which no part is taken from here."""
-    critics, batch = reference.critics(fresh(CONFIG).critic), reference.transitions()
-    observation, action = map(reference.float64, (batch.observation, batch.action))
+    state, batch = fresh(CONFIG), reference.float64(reference.transitions())
 
-    def cost() -> float:
-        n = []
-        for critic in critics:
-            _, slope = reference.value(critic, observation, action)
-            n.append(slope / (np.sqrt((slope**2).sum(axis=-1, keepdims=True)) + 1e-10))
-        cosines = np.einsum("cba,kba->bck", np.stack(n), np.stack(n)) * (1.0 - np.eye(len(critics)))
-        return float(cosines.sum(axis=(1, 2)).mean() / (len(critics) - 1))
+    @jax.jit
+    @jax.grad
+    def gradient(critic: Any) -> Any:
+        slope = networks.values_and_slopes(critic, batch.observation, batch.action)[1]
+        return len(slope) * edac.likeness(slope).mean()
 
-    value, gradients = diversity(critics, observation, action)
-    np.testing.assert_allclose(value, cost(), rtol=1e-12)
-    generator = np.random.default_rng(0)
-    for critic, gradient in zip(critics, gradients, strict=True):
-        for array, slope in zip(critic, gradient, strict=True):
-            index = tuple(generator.integers(array.shape))
-            array[index] += 1e-6
-            above = cost()
-            array[index] -= 2e-6
-            below = cost()
-            array[index] += 1e-6
-            np.testing.assert_allclose(slope[index], (above - below) / 2e-6, rtol=1e-5, atol=1e-8)
+    expected = reference.differences(
+        lambda critics: diversity(critics, batch.observation, batch.action),
+        reference.exact(state.critic),
+    )
+    reference.assert_same(reference.exact(gradient(state.critic.parameters)), expected)
 
 
 def test_the_cases_clip_some_and_not_all() -> None:
@@ -187,7 +143,7 @@ def test_critic_loss_by_hand() -> None:
     state = fresh(SAC_N).replace(
         actor=lambda observation: jnp.zeros((*observation.shape[:-1], 4)),
         target_critic=lambda observation, action: jnp.array([[3.0, 1.0], [2.0, 5.0], [4.0, 9.0]]),
-        log_temperature=networks.Trained(np.float32(-np.inf), None),  # no entropy: plain arithmetic
+        log_temperature=actor_critic.NO_ENTROPY,
     )
     critic: Any = lambda observation, action: jnp.array([[1.0, 0.0], [3.0, 3.0], [2.0, 4.0]])  # noqa: E731
     loss, metrics = edac.critic_loss(critic, state, reference.two_rows(), KEY, config)
@@ -234,18 +190,13 @@ def test_no_weight_is_sac_n() -> None:
 def test_weight_turns_the_critics_apart() -> None:
     batch = reference.transitions()
 
-    @jax.jit
-    def learnt(state: edac.State, config: edac.Config) -> Any:
-        state = jax.lax.fori_loop(
-            0, 100, lambda i, state: edac.update(state, batch, KEY, i, config)[0], state
-        )
-        return edac.likeness(
-            networks.values_and_slopes(state.critic, batch.observation, batch.action)[1]
-        ).mean()
+    def likeness(weight: float) -> Any:
+        config = dataclasses.replace(CONFIG, diversity_weight=weight)
+        critic = reference.learnt(edac, fresh(CONFIG), batch, config).critic
+        slope = networks.values_and_slopes(critic, batch.observation, batch.action)[1]
+        return edac.likeness(slope).mean()
 
-    plain, diverse = (
-        learnt(fresh(CONFIG), dataclasses.replace(CONFIG, diversity_weight=x)) for x in (0.0, 20.0)
-    )
+    plain, diverse = map(likeness, (0.0, 20.0))
     assert diverse < plain - 0.3
     assert -1.0 / (CONFIG.num_critics - 1) - 1e-5 <= diverse
 

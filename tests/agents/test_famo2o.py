@@ -1,6 +1,4 @@
-"""FamO2O against float64 NumPy written from its authors' code,
-and what it promises of its two policies.
-"""
+"""FamO2O against float64 NumPy written from its authors' code."""
 
 from __future__ import annotations
 
@@ -26,14 +24,16 @@ from tests.environments import reach
 from tests.helpers import counting, small_runs
 
 SPEC = EnvSpec("test/Example-v0", (3,), 2)
-RATES: dict[str, Any] = {
-    "actor_lr": 1e-2,
-    "critic_lr": 2e-2,
-    "value_lr": 3e-2,
-    "balance_lr": 4e-2,
-    "temperature_lr": 5e-2,
-}
-CONFIG = famo2o.Config(hidden=(6, 6), batch_size=5, target_rate=0.1, **RATES)
+CONFIG = famo2o.Config(
+    hidden=(6, 6),
+    batch_size=5,
+    target_rate=0.1,
+    actor_lr=1e-2,
+    critic_lr=2e-2,
+    value_lr=3e-2,
+    balance_lr=4e-2,
+    temperature_lr=5e-2,
+)
 KEY = jax.random.key(0)
 # With biases of 0, an observation of 0 moves the last layer alone.
 PROBE: dict[str, Any] = {"initialisation": "torch"}
@@ -84,7 +84,6 @@ class Reference(actor_critic.ActorCritic):
         return np.tanh(reference.forward(actor[0], inputs)[0]), np.exp(log_std)
 
     def update(self, batch: Transition, key: jax.Array, step: int) -> dict[str, float]:
-        """One update; its metrics."""
         config, s, a = self.config, batch.observation, batch.action
         key_balance, key_uniform, key_position = jax.random.split(key, 3)
 
@@ -170,9 +169,7 @@ def test_updates_equal_the_authors(changes: dict[str, Any]) -> None:
 
 
 def test_new_experience_is_remembered() -> None:
-    """The data's rows alone are no sign that the run is not online:
-    a pooled batch may hold nothing else.
-    """
+    """A pooled batch of the data's rows alone is no sign that the run is not online."""
     state, online = fresh(CONFIG), []
     for offline in SOURCES:
         state = update(state, transitions(offline=offline), KEY, 0, CONFIG)[0]
@@ -234,13 +231,6 @@ def test_acts_with_the_balance_policys_mean(explore: bool) -> None:
         assert extras == {}
 
 
-@pytest.mark.parametrize("end", [-1.0, 1.0])
-def test_beta_reaches_the_ends_of_its_range(end: float) -> None:
-    config = dataclasses.replace(CONFIG, inverse_temperature_max=14.0)
-    beta = famo2o.inverse_temperature(jnp.asarray(end), config)
-    assert beta == (1.0 if end < 0.0 else 14.0)
-
-
 @pytest.mark.parametrize(("log_std", "expected"), [(-20.0, -10.0), (5.0, 2.0)])
 def test_the_balance_policys_std_is_bounded(log_std: float, expected: float) -> None:
     mean: Any = lambda observation: jnp.zeros((5, 1))  # noqa: E731
@@ -257,9 +247,7 @@ def test_only_termination_cuts_the_bootstrap() -> None:
 
 @pytest.mark.learn
 def test_balance_policy_finds_the_beta_of_the_best_action() -> None:
-    """With critics that want a larger beta in one half of the states and a smaller one in the
-    other.
-    """
+    """With critics that want a larger beta in one half of the states, else a smaller one."""
     config = dataclasses.replace(CONFIG, init_temperature=1e-3)
     state, batch = fresh(config), reference.transitions(0, 64)
     actor = state.actor.parameters.replace(log_std=jnp.full(2, -9.0))
@@ -336,19 +324,14 @@ def test_begins_orthogonal_and_in_the_middle_of_its_range() -> None:
 
 
 def test_refuses_a_range_that_is_upside_down() -> None:
-    message = (
-        r"^--config\.inverse-temperature-min is 6\.0, it must not be above "
-        r"--config\.inverse-temperature-max 5\.0\.$"
-    )
+    message = r"^--config\.inverse-temperature-min is 6\.0, it must not be above --config\.inv"
     with pytest.raises(ValueError, match=message):
         famo2o.check(SPEC, dataclasses.replace(CONFIG, inverse_temperature_min=6.0))
 
 
 @pytest.mark.learn
 def test_it_goes_on_online_and_is_resumed_there(tmp_path: Path) -> None:
-    """Two learners with ranges of their own; both learn that they are online,
-    and a resumed run still knows it.
-    """
+    """Two learners with ranges of their own know that they are online, and do when resumed."""
     data = str(datasets.write(counting.recorded("Pendulum-v1"), tmp_path / "data.npz"))
     config = {
         "hidden": (16,),

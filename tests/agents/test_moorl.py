@@ -1,6 +1,4 @@
-"""MOORL against float64 NumPy: SAC's reference on one source's rows,
-and Reptile's step around it.
-"""
+"""MOORL against float64 NumPy: SAC on one source's rows, and Reptile's step around it."""
 
 from __future__ import annotations
 
@@ -21,14 +19,16 @@ from tests.agents import actor_critic, reference
 from tests.environments import reach
 
 SPEC = EnvSpec("test/Example-v0", (3,), 2)
-RATES = {
-    "actor_lr": 1e-2,
-    "critic_lr": 2e-2,
-    "temperature_lr": 3e-2,
-    "target_rate": 0.1,
-    "meta_rate": 0.3,
-}
-CONFIG = moorl.Config(hidden=(8, 8), batch_size=8, inner_steps=1, **RATES)
+CONFIG = moorl.Config(
+    hidden=(8, 8),
+    batch_size=8,
+    inner_steps=1,
+    actor_lr=1e-2,
+    critic_lr=2e-2,
+    temperature_lr=3e-2,
+    target_rate=0.1,
+    meta_rate=0.3,
+)
 AVERAGES = ("meta_actor", "meta_critic")
 OFFLINE = np.array([True, False, True, False, False, True, False, False])
 
@@ -42,9 +42,7 @@ transitions = functools.partial(reference.two_sources, offline=OFFLINE)
 
 
 def rows_of_source(offline: np.ndarray, source: bool) -> list[int]:
-    """The rows of a source, from the first one on and again,
-    until half as many as the batch has are there.
-    """
+    """The rows of a source, over and over, until they are half of the batch."""
     mine = [row for row, value in enumerate(offline) if value == source]
     return [mine[i % len(mine)] for i in range(len(offline) // 2)]
 
@@ -58,7 +56,6 @@ class Reference(actor_critic.SAC):
         self.source, self.sources = bool(state.source), set()
 
     def update(self, batch: Transition, key: Any, step: int) -> dict[str, float]:
-        """One update; the metrics of the parts that moved."""
         config, source = self.config, self.source
         self.sources.add(source)
         rows = np.array(rows_of_source(OFFLINE, source))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import json
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +13,10 @@ import numpy as np
 import pytest
 
 from rljax import agent
-from rljax.agent import MASK, MEMORY, EnvSpec, Part, Transition
+from rljax.agent import MEMORY, EnvSpec, Transition
 from rljax.agents import r2d2
 from rljax.networks import memories
-from rljax.runs import run
+from rljax.runs import records, run
 from rljax.training import registry
 from tests.agents import actor_critic, reference
 from tests.helpers import small_runs
@@ -54,16 +53,16 @@ def sequences(seed: int = 0) -> Transition:
         reference.choices(ACTIONS, seed, STEPS * SIZE),
     )
     kinds = generator.permutation(STEPS * SIZE).reshape(STEPS, SIZE)
-    terminated, truncated = (kinds == 0) | (kinds == 1), (kinds == 1) | (kinds == 2) | (kinds == 3)
+    terminated, truncated = kinds <= 1, (kinds >= 1) & (kinds <= 3)
     first = np.concatenate([np.zeros((1, SIZE), bool), (terminated | truncated)[:-1]])
     extras = {
         MEMORY: (jnp.asarray(generator.normal(size=(SIZE, WIDTH)), jnp.float32),),
-        "first": jnp.asarray(first),
+        "first": first,
         "weight": jnp.asarray(generator.uniform(0.2, 1.0, SIZE), jnp.float32),
         "row": jnp.arange(SIZE, dtype=jnp.int32),
     }
-    ends = {"terminated": jnp.asarray(terminated), "truncated": jnp.asarray(truncated)}
-    return batch.replace(**ends, extras=extras)
+    batch = batch.replace(terminated=terminated, truncated=truncated, extras=extras)
+    return jax.tree.map(jnp.asarray, batch)
 
 
 def example() -> tuple[EnvSpec, r2d2.Config, Transition]:
@@ -118,9 +117,10 @@ class Reference(actor_critic.ActorCritic):
             low, high = (middle, high) if self.squash(middle) < y else (low, middle)
         return low
 
-    def begins(self, batch: Any, b: int) -> np.ndarray:
-        """The memory before a sequence."""
-        return batch.extras[MEMORY][0][b] if MEMORY in batch.extras else np.zeros(WIDTH)
+    def burnt_in(self, p: Any, batch: Any, b: int) -> np.ndarray:
+        """The memory after the burn-in of sequence b."""
+        h = batch.extras[MEMORY][0][b] if MEMORY in batch.extras else np.zeros(WIDTH)
+        return self.unrolled(p, batch, b, h, 0, self.config.burn_in)[2]
 
     def targets(self, batch: Any) -> np.ndarray:
         """h(R^n_t) of the steps after the burn-in, [T, B]."""
@@ -129,7 +129,7 @@ class Reference(actor_critic.ActorCritic):
         for b in range(SIZE):
             after = {}
             for name, p in (("critic", self.critic), ("target", self.target_critic)):
-                h = self.unrolled(p, batch, b, self.begins(batch, b), 0, config.burn_in)[2]
+                h = self.burnt_in(p, batch, b)
                 after[name] = self.unrolled(p, batch, b, h, config.burn_in, STEPS)[1]
             for t in range(config.burn_in, STEPS):
                 total, factor = 0.0, 1.0
@@ -146,13 +146,9 @@ class Reference(actor_critic.ActorCritic):
         return found
 
     def update(self, batch: Any, key: Any, step: int) -> dict[str, Any]:
-        """One update, and its metrics."""
         config, target = self.config, self.targets(batch)
         begin = config.burn_in
-        memories = [
-            self.unrolled(self.critic, batch, b, self.begins(batch, b), 0, begin)[2]
-            for b in range(SIZE)
-        ]
+        memories = [self.burnt_in(self.critic, batch, b) for b in range(SIZE)]
 
         def values(p: Any) -> np.ndarray:
             each = [self.unrolled(p, batch, b, memories[b], begin, STEPS)[0] for b in range(SIZE)]
@@ -203,9 +199,8 @@ def test_updates_equal_the_paper(changes: dict[str, Any]) -> None:
 def test_each_environment_explores_by_its_rank() -> None:
     state = fresh(CONFIG)
     expected = [0.4 ** (1.0 + 7.0 * i / 4) for i in range(5)]
-    np.testing.assert_allclose(r2d2.epsilon(state, (5,), CONFIG), expected, rtol=1e-5)
-    np.testing.assert_allclose(r2d2.epsilon(state, (1,), CONFIG), [0.4**4.5], rtol=1e-5)
-    np.testing.assert_allclose(r2d2.epsilon(state, (), CONFIG), 0.4**4.5, rtol=1e-5)
+    for shape, values in (((5,), expected), ((1,), [0.4**4.5]), ((), 0.4**4.5)):
+        np.testing.assert_allclose(r2d2.epsilon(state, shape, CONFIG), values, rtol=1e-5)
     observation = jnp.broadcast_to(jnp.ones(3), (3000, 5, 3))
     explored, _, _ = act(state, observation, KEY, CONFIG, explore=True)
     greedy, _, _ = act(state, observation, KEY, CONFIG, explore=False)
@@ -238,12 +233,9 @@ def test_acting_step_by_step_is_the_sequence() -> None:
 
 
 def test_targets_look_at_allowed_actions_alone() -> None:
-    parts = (Part(MASK, (ACTIONS,), "bool"), Part("state", (3,)))
-    spec = EnvSpec("test/Masked-v0", (), ACTIONS, discrete=True, parts=parts)
-    config, batch = dataclasses.replace(CONFIG, dueling=False), sequences()
+    config, spec = dataclasses.replace(CONFIG, dueling=False), reference.masked_spec(ACTIONS)
     allowed = jnp.zeros((STEPS, SIZE, ACTIONS), bool).at[..., 1].set(True)
-    now, later = ({"state": x, MASK: allowed} for x in (batch.observation, batch.next_observation))
-    batch = batch.replace(observation=now, next_observation=later)
+    batch = reference.masked(sequences(), allowed, allowed)
     state, compiled, targets = reference.state(r2d2, spec, config), jax.jit(r2d2.critic_loss), []
     critic = state.critic.parameters
     for value in (0.0, 50.0):  # of the forbidden actions, in critic and target
@@ -338,12 +330,8 @@ def test_a_resumed_run_is_the_same_bit_for_bit(
     env: str, changes: dict[str, Any], seeds: int, tmp_path: Path
 ) -> None:
     config = {"hidden": (4,), "memory_hidden": (4,), "warmup_steps": 20} | changes
-    settings: dict[str, Any] = {
-        "seeds": seeds,
-        "log_every": 40,
-        "eval_every": 200,
-        "checkpoint_every": 200,
-    }
+    settings: dict[str, Any] = {"seeds": seeds, "log_every": 40}
+    settings |= {"eval_every": 200, "checkpoint_every": 200}
     small_runs.train("r2d2", env, 400, tmp_path / "whole", config, **settings)
     small_runs.train("r2d2", env, 200, tmp_path / "half", config, **settings)
     run.resume(tmp_path / "half", 400)
@@ -354,17 +342,10 @@ def test_a_resumed_run_is_the_same_bit_for_bit(
 def test_learns_what_an_agent_without_memory_cannot(tmp_path: Path) -> None:
     """MemoryChain: the first observation says which last action is right."""
     returns = {}
+    settings: dict[str, Any] = {"seeds": 3, "eval_every": 20_480, "eval_episodes": 100}
     for name in ("r2d2", "dqn"):
         out = tmp_path / name
-        run.train(
-            name,
-            "gymnax/MemoryChain-bsuite",
-            20_480,
-            seeds=3,
-            out=out,
-            eval_every=20_480,
-            eval_episodes=100,
-        )
-        returns[name] = json.loads((out / "summary.json").read_text())["final"]["mean"]
+        run.train(name, "gymnax/MemoryChain-bsuite", 20_480, out=out, **settings)
+        returns[name] = records.read_summary(out)["final"]["mean"]
     assert returns["r2d2"] >= 0.9
     assert abs(returns["dqn"]) <= 0.3

@@ -1,6 +1,4 @@
-"""RO2O against float64 NumPy written from the paper and its authors' code,
-and what the paper promises of its parts.
-"""
+"""RO2O against float64 NumPy written from the paper and its authors' code."""
 
 from __future__ import annotations
 
@@ -25,7 +23,6 @@ from tests.agents import actor_critic, reference
 from tests.environments import reach
 
 SPEC = EnvSpec("test/Example-v0", (3,), 2)
-RATES = {"actor_lr": 1e-2, "critic_lr": 2e-2, "temperature_lr": 3e-2, "target_rate": 0.1}
 WEIGHTS = {"value_weight": 5.0, "policy_weight": 2.0, "ood_weight": 0.7}
 RADII = {"value_radius": 0.3, "policy_radius": 0.2, "ood_radius": 0.4}
 CONFIG = ro2o.Config(
@@ -35,7 +32,10 @@ CONFIG = ro2o.Config(
     num_perturbed=3,
     ood_steps=4.0,
     normalise_observations=False,
-    **RATES,
+    actor_lr=1e-2,
+    critic_lr=2e-2,
+    temperature_lr=3e-2,
+    target_rate=0.1,
 )
 STRONG = dataclasses.replace(CONFIG, **WEIGHTS, **RADII)
 KEY = jax.random.key(0)
@@ -56,10 +56,6 @@ class Reference(actor_critic.SAC):
     gradients are differences of its losses.
     """
 
-    def values(self, critics: Any, observation: np.ndarray, action: np.ndarray) -> np.ndarray:
-        """Q_c [C, B]."""
-        return np.array([reference.value(critic, observation, action)[0] for critic in critics])
-
     def near(self, key: Any, observation: np.ndarray, radius: float) -> np.ndarray:
         """n observations [n, B, O] around each one."""
         shape = (self.config.num_perturbed, 1, observation.shape[1])
@@ -67,8 +63,8 @@ class Reference(actor_critic.SAC):
 
     def smoothness(self, critics: Any, near: np.ndarray, s: np.ndarray, a: np.ndarray) -> float:
         """S."""
-        tau, here = self.config.value_asymmetry, self.values(critics, s, a)
-        change = np.stack([self.values(critics, sample, a) - here for sample in near])
+        tau, here = self.config.value_asymmetry, reference.values(critics, s, a)
+        change = np.stack([reference.values(critics, sample, a) - here for sample in near])
         cost = (1 - tau) * np.maximum(change, 0) ** 2 + tau * np.minimum(change, 0) ** 2
         return float(cost.mean(axis=1).max(axis=0).mean())
 
@@ -84,7 +80,6 @@ class Reference(actor_critic.SAC):
         return float(np.mean(np.max([kl(*here, *x) + kl(*x, *here) for x in there], axis=0)))
 
     def update(self, batch: Transition, key: Any, step: int) -> dict[str, float]:
-        """One update; its metrics."""
         config, s, a = self.config, batch.observation, batch.action
         key_critic, key_actor = jax.random.split(key)
         key_action, key_near = jax.random.split(key_actor)
@@ -116,13 +111,14 @@ class Reference(actor_critic.SAC):
 
         def values_nearby(critics: Any) -> np.ndarray:
             pairs = zip(far, actions, strict=True)
-            return np.stack([self.values(critics, x, u) for x, u in pairs], axis=1)  # [C, n, B]
+            each = [reference.values(critics, x, u) for x, u in pairs]
+            return np.stack(each, axis=1)  # [C, n, B]
 
         before = values_nearby(self.critic)
         deviation = np.sqrt(((before - before.mean(axis=0)) ** 2).sum(axis=0) / (len(before) - 1))
 
         def losses(critics: Any) -> tuple[float, float, float]:
-            error = ((self.values(critics, s, a) - y) ** 2).mean(axis=1).sum()
+            error = ((reference.values(critics, s, a) - y) ** 2).mean(axis=1).sum()
             uncertainty = ((values_nearby(critics) - (before - kappa * deviation)) ** 2).mean()
             return error, self.smoothness(critics, near, s, a), uncertainty
 
@@ -133,7 +129,8 @@ class Reference(actor_critic.SAC):
         error, smoothness, _ = losses(self.critic)
         metrics |= {"critic/loss": whole(self.critic), "critic/error": error}
         metrics |= {"critic/smoothness": smoothness, "critic/deviation": deviation.mean()}
-        metrics |= {"critic/q": self.values(self.critic, s, a).mean(), "critic/target": y.mean()}
+        q = reference.values(self.critic, s, a).mean()
+        metrics |= {"critic/q": q, "critic/target": y.mean()}
         self.move("critic", reference.differences(whole, self.critic))
         self.follow("critic")
         return metrics
@@ -191,16 +188,12 @@ def test_weights_smooth(weight: str, metric: str) -> None:
     """A hundred updates on one batch: what a weight is for becomes smaller than without it."""
     batch = reference.transitions()
 
-    @jax.jit
-    def learnt(state: ro2o.State, config: ro2o.Config) -> Any:
-        state = jax.lax.fori_loop(
-            0, 100, lambda i, state: ro2o.update(state, batch, KEY, i, config)[0], state
-        )
-        return ro2o.update(state, batch, KEY, 100, config)[1]
+    def learnt(value: float) -> Any:
+        config = dataclasses.replace(STRONG, **{weight: value})
+        state = reference.learnt(ro2o, fresh(STRONG), batch, config)
+        return update(state, batch, KEY, 100, config)[1]
 
-    plain, smooth = (
-        learnt(fresh(STRONG), dataclasses.replace(STRONG, **{weight: x})) for x in (0.0, 20.0)
-    )
+    plain, smooth = map(learnt, (0.0, 20.0))
     assert smooth[metric] < 0.5 * plain[metric]
 
 

@@ -1,4 +1,4 @@
-"""SAC against float64 NumPy written from the paper, and what the paper promises of its parts."""
+"""SAC against float64 NumPy written from the paper."""
 
 from __future__ import annotations
 
@@ -22,10 +22,8 @@ CONFIG = sac.Config(
     hidden=(8, 8), batch_size=5, actor_lr=1e-2, critic_lr=2e-2, temperature_lr=3e-2, target_rate=0.1
 )
 KEY = jax.random.key(0)
-PROBE: dict[str, Any] = {
-    "init_temperature": 1e-3,
-    "learn_temperature": False,
-}  # so entropy hardly weighs
+# So that entropy hardly weighs.
+PROBE: dict[str, Any] = {"init_temperature": 1e-3, "learn_temperature": False}
 
 
 def example() -> tuple[EnvSpec, sac.Config, Transition]:
@@ -77,7 +75,7 @@ def test_critic_loss_by_hand() -> None:
     state = fresh(CONFIG).replace(
         actor=lambda observation: jnp.zeros((*observation.shape[:-1], 4)),
         target_critic=lambda observation, action: jnp.array([[3.0, 1.0], [2.0, 5.0]]),
-        log_temperature=networks.Trained(np.float32(-np.inf), None),  # no entropy: plain arithmetic
+        log_temperature=actor_critic.NO_ENTROPY,
     )
     critic: Any = lambda observation, action: jnp.array([[10.0, 20.0], [12.0, 23.0]])  # noqa: E731
     loss, metrics = sac.critic_loss(critic, state, reference.two_rows(), KEY, config)
@@ -106,10 +104,8 @@ def test_the_actor_climbs_the_smallest_value_or_the_mean(
     many make the target.
     """
     config = dataclasses.replace(CONFIG, actor_value=actor_value, min_critics=min_critics)
-    batch, expected = (
-        reference.float64(reference.transitions()),
-        actor_critic.SAC(fresh(CONFIG), CONFIG),
-    )
+    expected = actor_critic.SAC(fresh(CONFIG), CONFIG)
+    batch = reference.float64(reference.transitions())
     noise = reference.noise(KEY, batch.action.shape)
     action, log_prob = expected.sample(expected.actor, batch.observation, noise)
     value = axis_mean(action @ np.asarray(CRITICS, np.float64).T, axis=1)
@@ -152,12 +148,6 @@ def test_delayed_actor_and_temperature_rest() -> None:
     reference.assert_delayed(update, fresh(config), config, ("actor", "log_temperature"))
 
 
-@jax.jit
-def sampled(output: jax.Array, key: jax.Array) -> Any:
-    """Actions with their log-probabilities, of a policy whose network puts out `output`."""
-    return distributions.squashed(output, CONFIG).sample_and_log_prob(seed=key)
-
-
 def test_density_integrates_to_one() -> None:
     action = np.tanh(np.linspace(-7.0, 7.0, 4_001))
     output = jnp.asarray([0.3, np.log(0.8)], jnp.float32)
@@ -168,7 +158,9 @@ def test_density_integrates_to_one() -> None:
 
 @pytest.mark.parametrize("mean", [-30.0, -9.0, 0.0, 9.0, 30.0])
 def test_log_prob_is_exact_far_out(mean: float) -> None:
-    action, log_prob = sampled(np.full((4, 2), [mean, np.log(0.5)], np.float32), KEY)
+    output = jnp.full((4, 2), jnp.asarray([mean, np.log(0.5)]))
+    pi = distributions.squashed(output, CONFIG)
+    action, log_prob = jax.jit(lambda key: pi.sample_and_log_prob(seed=key))(KEY)
     noise = reference.noise(KEY, (4, 1))[:, 0]
     u = mean + 0.5 * noise
     # 1 - tanh(u)^2 = 4 e^-2|u| / (1 + e^-2|u|)^2, the same on either side
@@ -202,9 +194,6 @@ def test_the_policys_network_can_be_wsrls() -> None:
     mean, log_std = np.split(np.asarray(state.actor(observation)), 2, axis=-1)
     assert np.ptp(mean, axis=0).min() > 0.0
     np.testing.assert_array_equal(log_std, 0.0 * mean)
-    first = observation @ np.asarray(params["mean"]["hidden_0"]["kernel"], np.float64)
-    normed = (first - first.mean(axis=-1, keepdims=True)) / first.std(axis=-1, keepdims=True)
-    x = np.maximum(normed, 0.0) @ np.asarray(params["mean"]["hidden_1"]["kernel"], np.float64)
-    x = np.maximum((x - x.mean(axis=-1, keepdims=True)) / x.std(axis=-1, keepdims=True), 0.0)
-    expected = x @ np.asarray(params["mean"]["output"]["kernel"], np.float64)
+    body = networks.Network(params["mean"], None)
+    expected = reference.forward_norms(reference.norms(body), observation)
     np.testing.assert_allclose(mean, expected, atol=1e-4)

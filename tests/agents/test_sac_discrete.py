@@ -1,6 +1,4 @@
-"""SAC for discrete actions against float64 NumPy written from the papers,
-and what they promise of its parts.
-"""
+"""SAC for discrete actions against float64 NumPy written from the papers."""
 
 from __future__ import annotations
 
@@ -12,21 +10,16 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from scipy.special import softmax
 
 from rljax import networks
-from rljax.agent import MASK, EnvSpec, Part, Transition
+from rljax.agent import MASK, EnvSpec, Transition
 from rljax.agents import sac_discrete
 from tests.agents import actor_critic, reference
 
 ACTIONS = 4
 SPEC = EnvSpec("test/Example-v0", (3,), ACTIONS, discrete=True)
-MASKED = EnvSpec(
-    "test/Masked-v0",
-    (),
-    ACTIONS,
-    discrete=True,
-    parts=(Part(MASK, (ACTIONS,), "bool"), Part("vector", (3,))),
-)
+MASKED = reference.masked_spec(ACTIONS)
 CONFIG = sac_discrete.Config(
     hidden=(8, 8), batch_size=5, actor_lr=1e-2, critic_lr=2e-2, temperature_lr=3e-2, target_rate=0.1
 )
@@ -44,19 +37,14 @@ def transitions(seed: int = 0, spec: EnvSpec = SPEC) -> Transition:
 
     Masks allow each row's own action.
     """
-    batch, generator = reference.transitions(seed), np.random.default_rng(seed)
-    action = generator.integers(ACTIONS, size=5)
+    batch, generator = reference.choices(ACTIONS, seed), np.random.default_rng(seed)
     lack = jnp.asarray(generator.uniform(0.0, 0.3, 5), jnp.float32)
-    batch = batch.replace(action=jnp.asarray(action, jnp.int32), extras={sac_discrete.LACK: lack})
+    batch = batch.replace(extras={sac_discrete.LACK: lack})
     if not spec.masked:
         return batch
     masks = generator.random((2, 5, ACTIONS)) < 0.5
-    masks[:, np.arange(5), action] = True
-    observation, next_observation = (
-        {MASK: jnp.asarray(mask), "vector": x}
-        for mask, x in zip(masks, (batch.observation, batch.next_observation), strict=True)
-    )
-    return batch.replace(observation=observation, next_observation=next_observation)
+    masks[:, np.arange(5), batch.action] = True
+    return reference.masked(batch, *masks)
 
 
 def example() -> tuple[EnvSpec, sac_discrete.Config, Transition]:
@@ -84,14 +72,12 @@ class Reference(actor_critic.SAC):
         q = each.min(axis=0) if self.config.reduction == "min" else each.mean(axis=0)
         values, entropies = [], []
         for row, mask in enumerate(allowed):
-            x = np.exp(logits[row, mask] - logits[row, mask].max())
-            p = x / x.sum()
+            p = softmax(logits[row, mask])
             entropies.append(-(p * np.log(p)).sum())
             values.append((p * q[row, mask]).sum() + self.temperature * entropies[-1])
         return np.array(values), np.array(entropies)
 
     def update(self, batch: Transition, key: Any, step: int) -> dict[str, float]:
-        """One update; the metrics of the parts that moved."""
         config, rows, action = self.config, np.arange(len(batch.reward)), batch.action
         next_v = self.soft_value(self.actor, self.target_critic, batch.next_observation)[0]
         y = self.bootstrapped(batch, next_v)
@@ -127,7 +113,7 @@ class Reference(actor_critic.SAC):
             entropy = self.soft_value(self.actor, self.critic, batch.observation)[1].mean()
             metrics["actor/loss"] = actor_loss(self.actor)
             self.move("actor", reference.differences(actor_loss, self.actor))
-            # The target is a share of the largest entropy, where a continuous one is minus a share.
+            # Of a continuous policy the target is minus a share.
             metrics |= self.cool(entropy, -config.entropy_share * most.mean())
         self.follow("critic")
         return metrics
@@ -209,14 +195,8 @@ def test_critic_loss_teaches_the_critic_alone() -> None:
     )
 
 
-@jax.jit
-def gradients(state: sac_discrete.State, batch: Transition) -> Any:
-    """Of both losses, in the networks that they teach."""
-    parts = (sac_discrete.critic_loss, state.critic), (sac_discrete.actor_loss, state.actor)
-    return [
-        jax.grad(loss, has_aux=True)(network.parameters, state, batch, CONFIG)[0]
-        for loss, network in parts
-    ]
+def assert_finite(tree: Any) -> None:
+    assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(tree))
 
 
 def test_forbidden_actions_are_never_taken_and_teach_nothing() -> None:
@@ -228,19 +208,19 @@ def test_forbidden_actions_are_never_taken_and_teach_nothing() -> None:
     assert len(np.unique(action)) > 1
     assert not np.asarray(batch.observation[MASK]).all()
 
-    # One allowed action in some states, and none in others, as it may be where an episode has
-    # ended.
+    # One allowed action in some states, and none in others, as where an episode has ended.
     mask = np.zeros((5, ACTIONS), bool)
     mask[:3, 2] = True
     batch = batch.replace(next_observation=batch.next_observation | {MASK: mask})
-    for leaf in jax.tree.leaves(gradients(state, batch)):
-        assert np.isfinite(leaf).all()
+    assert_finite(update(state, batch, KEY, 0, CONFIG)[0])
     mask[:, 2] = True
     alone = batch.replace(observation=batch.observation | {MASK: mask})
-    bias = gradients(state, alone)[1].params["body"]["output"]["bias"]
+    gradient = jax.grad(sac_discrete.actor_loss, has_aux=True)
+    slope = gradient(state.actor.parameters, state, alone, CONFIG)[0]
+    bias = slope.params["body"]["output"]["bias"]
     np.testing.assert_array_equal(bias, 0.0)  # nothing is to be chosen
     new, metrics = update(state, alone, KEY, 0, CONFIG)
-    assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(new))
+    assert_finite(new)
     values = [metrics["actor/entropy"], metrics["temperature/loss"]]
     np.testing.assert_allclose(values, 0.0, atol=1e-6)
 
@@ -249,11 +229,11 @@ def test_forbidden_actions_are_never_taken_and_teach_nothing() -> None:
 def test_act_samples_the_policy_or_takes_its_mode(explore: bool) -> None:
     config = dataclasses.replace(CONFIG, entropy_penalty=0.5)
     state, observation = fresh(config), reference.observed()[:6]
-    logits = reference.forward(reference.mlp(state.actor), np.asarray(observation, np.float64))[0]
+    logits = reference.forward(reference.mlp(state.actor), observation)[0]
     several = np.broadcast_to(observation, (4_000, 6, 3))
     action, extras = act(state, several, KEY, config, explore=explore)
     share = np.stack([(np.asarray(action) == a).mean(axis=0) for a in range(ACTIONS)], axis=1)
-    p = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
+    p = softmax(logits, axis=1)
     expected = p if explore else np.eye(ACTIONS)[logits.argmax(axis=1)]
     np.testing.assert_allclose(share, expected, atol=0.04)
     assert extras.keys() == ({sac_discrete.LACK} if explore else set())

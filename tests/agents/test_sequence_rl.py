@@ -1,6 +1,4 @@
-"""Sequence RL against float64 NumPy: whole updates, what acting plays,
-and what evaluation at other rates does.
-"""
+"""Sequence RL against float64 NumPy: updates, acting, and evaluation at other rates."""
 
 from __future__ import annotations
 
@@ -90,7 +88,6 @@ class Reference(actor_critic.SAC):
         return np.stack(actions), np.stack(log_probs), np.stack(means)
 
     def update(self, batch: Transition, key: Any, step: int) -> dict[str, float]:
-        """One update; the metrics of the parts that moved."""
         size = batch.action.shape
         key_critic, key_actor = jax.random.split(key)
         next_noise, noise = (

@@ -1,4 +1,4 @@
-"""TD3 against float64 NumPy written from the paper, and what the paper promises of its parts."""
+"""TD3 against float64 NumPy written from the paper."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""TD3+BC against float64 NumPy written from the paper, and what the paper promises of its parts."""
+"""TD3+BC against float64 NumPy written from the paper."""
 
 from __future__ import annotations
 
@@ -101,8 +101,7 @@ def test_size_of_the_values_does_not_matter(factor: float) -> None:
 
 
 def test_scale_of_the_values_has_no_gradient() -> None:
-    # Without the data's pull, lambda's mean |q| and the mean q would cancel where all q are
-    # positive.
+    # Else lambda's mean |q| and the mean q would cancel where all q are positive.
     state = fresh(CONFIG)
     positive = jax.tree.map(lambda x: x, state.critic)
     positive.parameters.params["members"]["output"]["bias"] += 5.0
