@@ -78,11 +78,11 @@ def two_sources(seed: int = 0, offline: Any = ()) -> Transition:
     return transitions(seed, len(offline)).replace(extras={"offline": jnp.asarray(offline)})
 
 
-def two_rows(batch: Transition | None = None, **changes: Any) -> Transition:
+def two_rows(**changes: Any) -> Transition:
     """Two rows for sums by hand: rewards 1 and 2, and the second ends its episode."""
-    rows = jax.tree.map(lambda x: x[:2], transitions() if batch is None else batch)
     rewards, ends = jnp.asarray([1.0, 2.0]), jnp.asarray([False, True])
-    return rows.replace(reward=rewards, terminated=ends).replace(**changes)
+    rows = jax.tree.map(lambda x: x[:2], transitions())
+    return rows.replace(reward=rewards, terminated=ends, **changes)
 
 
 def observed() -> np.ndarray:
@@ -164,10 +164,9 @@ def exact(part: Any) -> Any:
     params = part.params
     if "head" in params:
         (core,) = (layer for name, layer in params.items() if name not in ("body", "head"))
-        cell = [np.asarray(core[f"{name}_0"]) for name in ("input", "memory", "bias", "inner")]
-        output = params["head"]["output"]
-        *hidden, _, _ = layers({**params["body"], "output": output})
-        return [*hidden, *map(float64, cell), *layers({"output": output})]
+        names = [f"{name}_0" for name in ("input", "memory", "bias", "inner")]
+        *body, kernel, bias = layers({**params["body"], **params["head"]})
+        return [*body, *(np.asarray(core[name], np.float64) for name in names), kernel, bias]
     if list(params) == ["body"]:  # behind an encoder without parameters
         params = params["body"]
     if "members" in params:
@@ -569,6 +568,23 @@ def assert_teaches_the_critic_alone(loss: Callable[[Any, Any], Any], state: Any)
     critic, rest = gradient(state.critic.parameters, state)
     assert all(np.any(leaf) for leaf in jax.tree.leaves(critic))
     assert not any(np.any(x) for x in jax.tree.leaves(rest) if x.dtype != jax.dtypes.float0)
+
+
+def assert_takes_pictures(agent: Any, spec: EnvSpec, config: Any, batch: Transition) -> None:
+    """It learns from pictures [10, 10, 4], which are too small for another encoder."""
+    agent.check(spec, config)
+    picture = np.zeros((5, 10, 10, 4), np.uint8)
+    batch = batch.replace(observation=picture, next_observation=picture)
+    key = jax.random.key(0)
+    state = jax.eval_shape(lambda: agent.init(key, spec, config))
+    new = jax.eval_shape(agent.update, state, batch, key, 0, config)[0]
+    assert jax.tree.structure(new) == jax.tree.structure(state)
+    for network in (state.actor, state.critic):
+        encoder = network.parameters.params["encoder"]
+        assert encoder["pictures"]["dense"]["bias"].shape == (128,)
+    message = r"^--config\.encoder nature needs pictures of at least 36 x 36"
+    with pytest.raises(ValueError, match=message):
+        agent.check(spec, dataclasses.replace(config, encoder="nature"))
 
 
 @functools.partial(jax.jit, static_argnums=0)

@@ -44,7 +44,6 @@ class Reference(test_cql.Reference):
     """CQL's, with the policy's candidates worth at least the return to go."""
 
     def bounded(self, q: np.ndarray, batch: Transition) -> tuple[np.ndarray, np.ndarray]:
-        """The values [C, 1 + 3 N, B] that the gaps see, and where they move with the critics."""
         raised, free = q.copy(), np.ones_like(q)
         returns, has = (batch.extras[name] for name in ("return_to_go", "has_return_to_go"))
         first = 1 + self.config.num_actions
@@ -55,7 +54,6 @@ class Reference(test_cql.Reference):
         return raised, free
 
     def update(self, batch: Transition, key: Any, step: int) -> dict[str, float]:
-        """CQL's, and the share of candidates below the bound."""
         metrics = super().update(batch, key, step)
         assert 0.0 < self.below < 1.0, "some candidates are below the bound, some are not"
         return metrics | {"critic/bounded": self.below}

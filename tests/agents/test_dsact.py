@@ -240,3 +240,8 @@ def test_defaults_are_the_papers() -> None:
     assert (config.activation, config.hidden, config.policy_delay) == ("gelu", (256, 256, 256), 2)
     np.testing.assert_allclose(np.log(config.init_temperature), 1.0, rtol=1e-6)
     dsact.check(SPEC, config)
+
+
+def test_takes_pictures() -> None:
+    spec = EnvSpec("test/Pictures-v0", (10, 10, 4), 2, observation_dtype="uint8")
+    reference.assert_takes_pictures(dsact, spec, CONFIG, reference.transitions())

@@ -243,19 +243,9 @@ def test_act_samples_the_policy_or_takes_its_mode(explore: bool) -> None:
 
 
 def test_takes_pictures() -> None:
-    spec = EnvSpec(
-        "test/Pictures-v0", (10, 10, 4), ACTIONS, discrete=True, observation_dtype="uint8"
-    )
-    sac_discrete.check(spec, CONFIG)
-    picture = np.zeros((5, 10, 10, 4), np.uint8)
-    batch = transitions().replace(observation=picture, next_observation=picture)
-    state = jax.eval_shape(lambda key: sac_discrete.init(key, spec, CONFIG), KEY)
-    new = jax.eval_shape(sac_discrete.update, state, batch, KEY, 0, CONFIG)[0]
-    assert jax.tree.structure(new) == jax.tree.structure(state)
-    assert state.actor.parameters.params["encoder"]["pictures"]["dense"]["bias"].shape == (128,)
-    message = r"^--config\.encoder nature needs pictures of at least 36 x 36"
-    with pytest.raises(ValueError, match=message):
-        sac_discrete.check(spec, dataclasses.replace(CONFIG, encoder="nature"))
+    shape, dtype = (10, 10, 4), "uint8"
+    spec = EnvSpec("test/Pictures-v0", shape, ACTIONS, discrete=True, observation_dtype=dtype)
+    reference.assert_takes_pictures(sac_discrete, spec, CONFIG, transitions())
 
 
 @pytest.mark.parametrize(
