@@ -10,7 +10,6 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 import pytest
 from scipy.special import softmax
 
@@ -284,8 +283,8 @@ def test_progressive_loss_learns_from_a_part_of_the_steps(torso: Any) -> None:
 
     span = jax.jit(lambda key: torsos.spans(jax.random.fold_in(key, 1), config.compute))(KEY)
     part, whole = (gradient(critic, x) for x in (span, torsos.Span(jnp.asarray(0), jnp.asarray(4))))
-    difference = jax.tree.map(jnp.subtract, part, whole)
-    assert optax.global_norm(difference) > 1e-4, "another gradient"
+    leaves = jax.tree.leaves(jax.tree.map(jnp.subtract, part, whole))
+    assert sum(np.square(x).sum() for x in leaves) > 1e-8, "another gradient"
     stepped, _ = update(state, batch, KEY, 0, config)
     by_hand, _ = jax.jit(dqn.optimiser(config).update)(part, state.critic.optimiser_state)
     expected = jax.tree.map(lambda x, y: np.asarray(x) + y, critic, by_hand)
