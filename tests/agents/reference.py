@@ -1,5 +1,5 @@
 """Float64 NumPy that agents are checked against: multilayer perceptrons with gradients by hand,
-and Adam.
+and Adam; and how agents are compared with it.
 
 Nothing here comes from JAX but the parameters to start from and the noise, which is drawn as the
 agents draw it. An MLP is a list of arrays [W_0, b_0, W_1, b_1, ...]; critics are a list of MLPs.
@@ -8,6 +8,7 @@ agents draw it. An MLP is a list of arrays [W_0, b_0, W_1, b_1, ...]; critics ar
 from __future__ import annotations
 
 import dataclasses
+import functools
 import importlib
 from collections.abc import Callable, Sequence
 from dataclasses import fields
@@ -19,20 +20,16 @@ import numpy as np
 import pytest
 
 from rljax import networks
-from rljax.agent import EnvSpec, Transition, Weighted
+from rljax.agent import MASK, EnvSpec, Part, Transition, Weighted
 
 MLP = list[np.ndarray]
 
 
 def cases(changes: dict[str, Any], quick: int = 1) -> pytest.MarkDecorator:
-    """Parameters `changes` by the names of their cases.
-
-    Each compiles a program: all but the first take long.
-    """
-    marks = [[]] * quick + [[pytest.mark.learn]] * len(changes)
+    """Parameters `changes`, named. Each compiles a program: all but the first take long."""
     values = [
-        pytest.param(x, id=name, marks=mark)
-        for (name, x), mark in zip(changes.items(), marks, strict=False)
+        pytest.param(x, id=name, marks=[pytest.mark.learn] if i >= quick else [])
+        for i, (name, x) in enumerate(changes.items())
     ]
     return pytest.mark.parametrize("changes", values)
 
@@ -63,68 +60,130 @@ def choices(number: int, seed: int = 0, size: int = 5) -> Transition:
     return transitions(seed, size).replace(action=jnp.asarray(action, jnp.int32))
 
 
-def observed(seed: int = 1, size: int = 12, observations: int = 3) -> np.ndarray:
-    """Observations so close together that those of `transitions` lie beyond the limit of +-10 here
-    and there.
-    """
-    return (
-        np.random.default_rng(seed).normal(0.3, 0.1, size=(size, observations)).astype(np.float32)
+def masked_spec(number: int) -> EnvSpec:
+    """Vectors, and masks of so many discrete actions."""
+    parts = (Part(MASK, (number,), "bool"), Part("vector", (3,)))
+    return EnvSpec("test/Masked-v0", (), number, discrete=True, parts=parts)
+
+
+def masked(batch: Transition, now: Any, later: Any) -> Transition:
+    """A batch whose observations hold masks."""
+    observation = {"vector": batch.observation, MASK: jnp.asarray(now)}
+    following = {"vector": batch.next_observation, MASK: jnp.asarray(later)}
+    return batch.replace(observation=observation, next_observation=following)
+
+
+def two_sources(seed: int = 0, offline: Any = ()) -> Transition:
+    """A batch whose rows are of a data set, or of new experience."""
+    return transitions(seed, len(offline)).replace(extras={"offline": jnp.asarray(offline)})
+
+
+def two_rows(**changes: Any) -> Transition:
+    """Two rows for sums by hand: rewards 1 and 2, and the second ends its episode."""
+    rewards, ends = jnp.asarray([1.0, 2.0]), jnp.asarray([False, True])
+    rows = jax.tree.map(lambda x: x[:2], transitions())
+    return rows.replace(reward=rewards, terminated=ends, **changes)
+
+
+def observed() -> np.ndarray:
+    """Observations [12, 3]."""
+    return np.random.default_rng(1).normal(0.3, 0.1, size=(12, 3)).astype(np.float32)
+
+
+def float64(tree: Any) -> Any:
+    """A batch in NumPy, with its float32 numbers in float64."""
+    return jax.tree.map(
+        lambda x: np.asarray(x, np.float64 if x.dtype == np.float32 else None), tree
     )
 
 
 def noise(key: jax.Array, shape: tuple[int, ...]) -> np.ndarray:
-    """Standard normal noise in float64, as distributions draw a single sample of it."""
-    return np.asarray(jax.random.normal(key, (1, *shape)), np.float64)[0]
+    """Standard normal noise in float64."""
+    return np.asarray(jax.random.normal(key, shape), np.float64)
+
+
+def uniform(key: jax.Array, shape: tuple[int, ...]) -> np.ndarray:
+    """Uniform noise from -1 to 1 in float64."""
+    return np.asarray(jax.random.uniform(key, shape, minval=-1.0, maxval=1.0), np.float64)
 
 
 def state(agent: Any, spec: EnvSpec, config: Any, **known: Any) -> Any:
-    """A State as `agent.init` makes it, but for its networks:
-    all are drawn by NumPy, the targets too.
+    """A State as `agent.init` makes it, but for its networks: NumPy draws them, and targets apart
+    from what they follow, so that no two can be confused. JAX takes seconds to compile that.
 
-    Drawing them in JAX takes seconds to compile, and targets equal to the online networks would
-    hide a confusion.
+    `known` are the values of other fields, which are 0 but for a temperature and a multiplier.
     """
     generator = np.random.default_rng(0)
+    for name in ("temperature", "multiplier"):
+        if hasattr(config, f"init_{name}"):
+            start = getattr(config, f"init_{name}")
+            known = {f"log_{name}": jnp.log(jnp.float32(start)), **known}
 
     def draw(x: Any) -> jax.Array:
         return jnp.asarray(generator.normal(0.0, 0.3, size=x.shape), x.dtype)
 
+    def zeros(shapes: Any) -> Any:
+        return jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
+
     def part(name: str, shapes: Any) -> Any:
         if isinstance(shapes, networks.Trained):
-            zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes.optimiser_state)
             parameters = known[name] if name in known else jax.tree.map(draw, shapes.parameters)
-            return networks.Trained(parameters, zeros)
-        # Which may be more than a network.
+            return networks.Trained(parameters, zeros(shapes.optimiser_state))
+        # An actor may be more than a network.
         if isinstance(shapes, networks.Network | networks.Actor) or name == "actor":
             return jax.tree.map(draw, shapes)
-        return (
-            known[name]
-            if name in known
-            else jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
-        )
+        return known[name] if name in known else zeros(shapes)
 
     shapes = jax.eval_shape(lambda key: agent.init(key, spec, config), jax.random.key(0))
     names = [field.name for field in fields(shapes) if field.metadata.get("pytree_node", True)]
-    return shapes.replace(**{name: part(name, getattr(shapes, name)) for name in names})
-
-
-def mlp(network: networks.AnyNetwork) -> MLP:
-    """The parameters of a network with two hidden layers, in float64."""
-    params = networks.parameters_of(network).params
-    layers = [params[name] for name in ("hidden_0", "hidden_1", "output")]
-    return [np.asarray(layer[part], np.float64) for layer in layers for part in ("kernel", "bias")]
+    parts = {name: getattr(shapes, name) for name in names}
+    return shapes.replace(**{name: part(name, x) for name, x in parts.items() if x is not None})
 
 
 def layers(params: Any) -> MLP:
-    """The parameters of an MLP with any number of hidden layers, in float64."""
-    names = [
-        f"hidden_{i}" for i in range(len([name for name in params if name.startswith("hidden_")]))
-    ]
+    """The parameters of an MLP by their names, in float64."""
+    hidden = sum(name.startswith("hidden_") for name in params)
     return [
         np.asarray(params[name][part], np.float64)
-        for name in [*names, "output"]
+        for name in [*(f"hidden_{i}" for i in range(hidden)), "output"]
         for part in ("kernel", "bias")
     ]
+
+
+def exact(part: Any) -> Any:
+    """A part of a State in float64: nested lists of its arrays, an ensemble's member by member; of
+    one with a memory the body's, the GRU's four and the head's.
+    """
+    part = networks.parameters_of(part)
+    if isinstance(part, networks.Actor):
+        return actor(part)
+    if isinstance(part, dict):
+        return [exact(each) for each in part.values()]
+    if not isinstance(part, networks.Network):
+        return np.asarray(part, np.float64)
+    params = part.params
+    if "head" in params:
+        (core,) = (layer for name, layer in params.items() if name not in ("body", "head"))
+        names = [f"{name}_0" for name in ("input", "memory", "bias", "inner")]
+        *body, kernel, bias = layers({**params["body"], **params["head"]})
+        return [*body, *(np.asarray(core[name], np.float64) for name in names), kernel, bias]
+    if list(params) == ["body"]:  # behind an encoder without parameters
+        params = params["body"]
+    if "members" in params:
+        return [list(arrays) for arrays in zip(*layers(params["members"]), strict=True)]
+    return layers(params)
+
+
+mlp = critics = exact  # of one network, of an ensemble
+
+
+def gru(cell: list[np.ndarray], x: np.ndarray, h: np.ndarray) -> np.ndarray:
+    """The next memory: r and z = sigmoid(x W + b + h U), n = tanh(x W + b + r (h U + c)),
+    (1 - z) n + z h.
+    """
+    w, u, b = (np.split(part, 3, axis=-1) for part in cell[:3])
+    r, z = (1.0 / (1.0 + np.exp(-(x @ w[i] + b[i] + h @ u[i]))) for i in (0, 1))
+    return (1.0 - z) * np.tanh(x @ w[2] + b[2] + r * (h @ u[2] + cell[3])) + z * h
 
 
 def norms(network: networks.AnyNetwork) -> list[MLP]:
@@ -155,9 +214,7 @@ def forward_norms(layers: list[MLP], x: np.ndarray) -> np.ndarray:
 
 
 def field(network: networks.AnyNetwork) -> list[MLP]:
-    """The parameters of a `generative.Field`: its body, and what embeds each time,
-    if anything does.
-    """
+    """The parameters of a `generative.Field`: its body, and what embeds each time, if any."""
     params = networks.parameters_of(network).params
     return [layers(params[name]) for name in ("body", "time_0", "time_1") if name in params]
 
@@ -173,26 +230,21 @@ def of_field(
         if embeddings:
             half = len(embeddings[i][0]) // 2
             angle = features * 10_000.0 ** (-np.arange(half) / (half - 1))
-            features = forward(
-                embeddings[i], np.concatenate([np.sin(angle), np.cos(angle)], axis=1)
-            )[0]
+            waves = np.concatenate([np.sin(angle), np.cos(angle)], axis=1)
+            features = forward(embeddings[i], waves)[0]
         inputs.append(features)
     return forward(body, np.concatenate([*inputs, observation], axis=1))[0]
 
 
 def differences(loss: Any, parameters: Any, width: float = 1e-6) -> Any:
-    """The gradient of `loss(parameters)`, nested lists of arrays,
-    by central differences in float64.
-    """
+    """The gradient of `loss(parameters)`, nested lists of arrays, by central differences."""
     if isinstance(parameters, list):
 
-        def with_part(i: int, part: Any) -> Any:
-            return loss([*parameters[:i], part, *parameters[i + 1 :]])
+        def of_part(i: int) -> Any:
+            before, after = parameters[:i], parameters[i + 1 :]
+            return differences(lambda x: loss([*before, x, *after]), parameters[i], width)
 
-        return [
-            differences(lambda part, i=i: with_part(i, part), part, width)
-            for i, part in enumerate(parameters)
-        ]
+        return [of_part(i) for i in range(len(parameters))]
     gradient = np.zeros_like(parameters)
     for index in np.ndindex(parameters.shape):
         up, down = parameters.copy(), parameters.copy()
@@ -205,18 +257,8 @@ def differences(loss: Any, parameters: Any, width: float = 1e-6) -> Any:
 def limited(gradient: Any, limit: float | None) -> Any:
     """A gradient scaled down to a norm over all its arrays of at most `limit`."""
     norm = np.sqrt(sum(np.square(array).sum() for array in jax.tree.leaves(gradient)))
-    return (
-        gradient
-        if limit is None or norm <= limit
-        else zip_map(lambda x: x * limit / norm, gradient)
-    )
-
-
-def critics(network: networks.AnyNetwork) -> list[MLP]:
-    """The parameters of each member of an ensemble."""
-    parameters = networks.parameters_of(network)
-    stacked = mlp(networks.Network(parameters.params["members"], parameters.module))
-    return [[array[c] for array in stacked] for c in range(len(stacked[0]))]
+    factor = 1.0 if limit is None else min(1.0, limit / norm)
+    return zip_map(lambda x: factor * x, gradient)
 
 
 def forward(
@@ -260,15 +302,18 @@ def value(
     return q[:, 0], backward(critic, inputs, np.ones_like(q))[1][:, observation.shape[1] :]
 
 
+def values(critics: Sequence[MLP], observation: np.ndarray, action: np.ndarray) -> np.ndarray:
+    """Q_c(s, a) [C, B]."""
+    return np.stack([value(critic, observation, action)[0] for critic in critics])
+
+
 def smallest(
     critics: Sequence[MLP], observation: np.ndarray, action: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
     """min_c Q_c(s, a) [B], and the gradient of the smallest one in the action [B, A]."""
-    q, slope = map(
-        np.stack, zip(*[value(critic, observation, action) for critic in critics], strict=True)
-    )
-    row = np.arange(len(observation))
-    return q.min(axis=0), slope[q.argmin(axis=0), row]
+    pairs = [value(critic, observation, action) for critic in critics]
+    q, slope = (np.stack(parts) for parts in zip(*pairs, strict=True))
+    return q.min(axis=0), slope[q.argmin(axis=0), np.arange(len(observation))]
 
 
 def squared_errors(
@@ -316,10 +361,9 @@ def imitation(
     size, kept = len(observation), []
     if config.dropout is not None:
         for i, bias in enumerate(actor[0][1:-1:2]):
-            units = jax.random.bernoulli(
-                jax.random.fold_in(key, i), 1.0 - config.dropout, (size, len(bias))
-            )
-            kept.append(np.asarray(units, np.float64) / (1.0 - config.dropout))
+            share, key_units = 1.0 - config.dropout, jax.random.fold_in(key, i)
+            units = jax.random.bernoulli(key_units, share, (size, len(bias)))
+            kept.append(np.asarray(units, np.float64) / share)
     output, inputs = forward(actor[0], observation, kept)
     mean = np.tanh(output) if squashed else output
     each = np.asarray(weight, np.float64).reshape(-1, 1) * np.ones((size, 1)) / size  # [B, 1]
@@ -335,15 +379,12 @@ def imitation(
     return distance, [backward(actor[0], inputs, each * change * slope, kept)[0], *rest]
 
 
-# Of an actor's parameters: the imitation's loss, and the actions that critics are to judge if not
-# `sampled` ones.
+# Of an actor's parameters: the imitation's loss, and actions to judge instead of `sampled` ones.
 Imitation = Callable[[Any], tuple[float, np.ndarray | None]]
 
 
 class Guided:
-    """What Diffusion-QL and OFQL have in common, in float64:
-    equations 3 and 4 of arXiv:2208.06193 and its code.
-    """
+    """What Diffusion-QL and OFQL share: equations 3 and 4 of arXiv:2208.06193, and its code."""
 
     def __init__(self, state: Any, config: Any) -> None:
         self.config = config
@@ -352,9 +393,7 @@ class Guided:
         self.actor_adam, self.critic_adam = Adam(config.actor_lr), Adam(config.critic_lr)
 
     def noise(self, key: jax.Array, *rows: int) -> np.ndarray:
-        """What `sampled` makes actions of, for so many rows in one axis,
-        drawn as the agent draws it.
-        """
+        """What `sampled` makes actions of, for so many rows."""
         raise NotImplementedError
 
     def sampled(self, actor: Any, observation: np.ndarray, noise: np.ndarray) -> np.ndarray:
@@ -367,48 +406,30 @@ class Guided:
 
     def update(self, batch: Transition, key: jax.Array, step: int) -> dict[str, float]:
         """One update, and its metrics."""
-        config, size = self.config, len(batch.reward)
-        observation = np.asarray(batch.observation, np.float64)
-        successor = np.asarray(batch.next_observation, np.float64)
-        action = np.asarray(batch.action, np.float64)
+        batch, config, size = float64(batch), self.config, len(batch.reward)
+        observation, number = batch.observation, config.max_q_backup
         key_critic, key_actor = jax.random.split(key)
 
-        def judged(
-            critics: Sequence[MLP], observation: np.ndarray, action: np.ndarray
-        ) -> np.ndarray:
-            return np.stack([value(critic, observation, action)[0] for critic in critics])  # [C, B]
-
-        number = config.max_q_backup
-        successor = np.repeat(successor, number, axis=0)
+        successor = np.repeat(batch.next_observation, number, axis=0)
         next_action = self.sampled(self.average, successor, self.noise(key_critic, size, number))
-        q = (
-            judged(self.targets, successor, next_action)
-            .reshape(2, size, number)
-            .max(axis=2)
-            .min(axis=0)
-        )
-        y = np.asarray(batch.reward) + config.discount * (1.0 - np.asarray(batch.terminated)) * q
-        loss, q, gradient = squared_errors(self.critics, observation, action, y)
-        self.critics = self.critic_adam.step(
-            self.critics, limited(gradient, config.max_gradient_norm)
-        )
+        q = values(self.targets, successor, next_action).reshape(2, size, number)
+        alive = 1.0 - batch.terminated
+        y = batch.reward + config.discount * alive * q.max(axis=2).min(axis=0)
+        loss, q, gradient = squared_errors(self.critics, observation, batch.action, y)
+        gradient = limited(gradient, config.max_gradient_norm)
+        self.critics = self.critic_adam.step(self.critics, gradient)
         metrics = {"critic/loss": loss, "critic/q": q.mean(), "critic/target": y.mean()}
 
         key_imitation, key_policy, key_coin = jax.random.split(key_actor, 3)
-        noise, imitation = (
-            self.noise(key_policy, size),
-            self.imitation(observation, action, key_imitation),
-        )
+        noise = self.noise(key_policy, size)
+        imitation = self.imitation(observation, batch.action, key_imitation)
         followed = 0 if jax.random.bernoulli(key_coin) else 1
         sizes: list[float] = []  # of the other critic's values, at the actor as it is
 
         def parts(actor: Any) -> dict[str, float]:
-            distance, chosen = imitation(actor)
-            q = judged(
-                self.critics,
-                observation,
-                self.sampled(actor, observation, noise) if chosen is None else chosen,
-            )
+            distance, action = imitation(actor)
+            action = self.sampled(actor, observation, noise) if action is None else action
+            q = values(self.critics, observation, action)
             sizes.append(np.abs(q[1 - followed]).mean())
             loss = distance - config.value_weight * q[followed].mean() / sizes[0]
             return {"actor/loss": loss, "actor/imitation": distance, "actor/q": q[followed].mean()}
@@ -425,15 +446,12 @@ class Guided:
 def actor(parts: Any) -> list[Any]:
     """The parameters of an actor with a mean and maybe a log std, in float64."""
     parts = networks.parameters_of(parts)
-    return [mlp(parts.mean)] + (
-        [] if parts.log_std is None else [np.asarray(parts.log_std, np.float64)]
-    )
+    log_std = [] if parts.log_std is None else [np.asarray(parts.log_std, np.float64)]
+    return [mlp(parts.mean), *log_std]
 
 
 def cosine(rate: float, step: int, steps: float | None) -> float:
-    """A learning rate that falls to 0 as half a cosine, Loshchilov and Hutter, arXiv:1608.03983,
-    eq. 5.
-    """
+    """A learning rate that falls to 0 as half a cosine, arXiv:1608.03983, eq. 5."""
     return rate if steps is None else rate * 0.5 * (1.0 + np.cos(np.pi * min(step / steps, 1.0)))
 
 
@@ -475,28 +493,6 @@ def towards(online: Any, target: Any, rate: float) -> Any:
     return zip_map(lambda new, old: (1.0 - rate) * old + rate * new, online, target)
 
 
-def normalised(seen: np.ndarray | None, observation: Any) -> np.ndarray:
-    """Observations in float64, shifted and scaled by what was seen (if anything was),
-    within +-10.
-    """
-    observation = np.asarray(observation, np.float64)
-    if seen is None:
-        return observation
-    return np.clip(
-        (observation - seen.mean(axis=0)) / np.sqrt(seen.var(axis=0) + 1e-8), -10.0, 10.0
-    )
-
-
-def standardised(seen: np.ndarray | None, observation: Any) -> np.ndarray:
-    """Observations in float64, shifted and scaled by the mean and std (plus 1e-3) of a data set's,
-    if given.
-    """
-    observation = np.asarray(observation, np.float64)
-    if seen is None:
-        return observation
-    return (observation - seen.mean(axis=0)) / (seen.std(axis=0) + 1e-3)
-
-
 def assert_same(actual: Any, expected: Any, name: str = "") -> None:
     """Parameters (nested lists) agree to float32, far closer than one step of Adam moves them."""
     if isinstance(expected, list):
@@ -524,8 +520,107 @@ def assert_metrics(actual: dict[str, Any], expected: dict[str, float]) -> None:
         )
 
 
-def own_constant(agent: str, name: str, default: Any) -> Any:
-    """A constant in an agent's own test module by which it tells the tests that all agents share
-    what they need.
+def assert_updates(
+    update: Any,
+    state: Any,
+    config: Any,
+    reference: Callable[[Any, Any], Any],
+    batches: Callable[[int], Transition] = transitions,
+    steps: Sequence[int] = range(4),
+) -> tuple[Any, Any]:
+    """An agent's updates equal those of `reference(state, config)` in their metrics, and then in
+    the State: networks and targets equal attributes of the same names. Returns both.
+
+    `update` is compiled once for a file of tests: a Config's floats are traced.
     """
+    expected = reference(state, config)
+    for step in steps:
+        batch, key = batches(step), jax.random.key(step)
+        state, metrics = update(state, batch, key, step, config)
+        assert_metrics(metrics, expected.update(float64(batch), key, step))
+    for name in (field.name for field in fields(state)):
+        part = getattr(state, name)
+        if isinstance(part, networks.Trained | networks.Network | networks.Actor):
+            assert_same(exact(part), getattr(expected, name), name)
+    return state, expected
+
+
+def assert_only_termination_cuts_the_bootstrap(
+    update: Any, state: Any, config: Any, batch: Transition | None = None
+) -> None:
+    """A truncated step's target looks beyond it; that of a terminated one is its reward."""
+    batch = transitions() if batch is None else batch
+    never, always = np.zeros(batch.reward.shape, bool), np.ones(batch.reward.shape, bool)
+
+    def target(terminated: np.ndarray, truncated: np.ndarray) -> Any:
+        rows = batch.replace(terminated=terminated, truncated=truncated)
+        return update(state, rows, jax.random.key(0), 0, config)[1]["critic/target"]
+
+    assert target(never, always) == target(never, never)
+    np.testing.assert_allclose(target(always, never), batch.reward.mean(), rtol=1e-6)
+
+
+def assert_teaches_the_critic_alone(loss: Callable[[Any, Any], Any], state: Any) -> None:
+    """`loss(critic, state)` has gradients in all parameters of the critic, and nowhere else in a
+    State.
+    """
+    gradient = jax.jit(jax.grad(loss, argnums=(0, 1), allow_int=True))
+    critic, rest = gradient(state.critic.parameters, state)
+    assert all(np.any(leaf) for leaf in jax.tree.leaves(critic))
+    assert not any(np.any(x) for x in jax.tree.leaves(rest) if x.dtype != jax.dtypes.float0)
+
+
+def assert_takes_pictures(agent: Any, spec: EnvSpec, config: Any, batch: Transition) -> None:
+    """It learns from pictures [10, 10, 4], which are too small for another encoder."""
+    agent.check(spec, config)
+    picture = np.zeros((5, 10, 10, 4), np.uint8)
+    batch = batch.replace(observation=picture, next_observation=picture)
+    key = jax.random.key(0)
+    state = jax.eval_shape(lambda: agent.init(key, spec, config))
+    new = jax.eval_shape(agent.update, state, batch, key, 0, config)[0]
+    assert jax.tree.structure(new) == jax.tree.structure(state)
+    for network in (state.actor, state.critic):
+        encoder = network.parameters.params["encoder"]
+        assert encoder["pictures"]["dense"]["bias"].shape == (128,)
+    message = r"^--config\.encoder nature needs pictures of at least 36 x 36"
+    with pytest.raises(ValueError, match=message):
+        agent.check(spec, dataclasses.replace(config, encoder="nature"))
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def learnt(agent: Any, state: Any, batch: Transition, config: Any) -> Any:
+    """The State after a hundred updates on one batch."""
+    key = jax.random.key(0)
+    return jax.lax.fori_loop(
+        0, 100, lambda i, state: agent.update(state, batch, key, i, config)[0], state
+    )
+
+
+def moved(old: Any, new: Any) -> bool:
+    """Whether any number differs."""
+    pairs = zip(*map(jax.tree.leaves, (old, new)), strict=True)
+    return any(np.any(np.asarray(x) != np.asarray(y)) for x, y in pairs)
+
+
+def assert_delayed(update: Any, state: Any, config: Any, delayed: Sequence[str]) -> None:
+    """With a delay of 2, the critic moves in each update and the parts `delayed` in every second;
+    only there do the actor's metrics count.
+    """
+    for step in range(4):
+        new, metrics = update(state, transitions(), jax.random.key(0), step, config)
+        for part in ("critic", *delayed):
+            is_due = part == "critic" or step % 2 == 1
+            assert moved(getattr(state, part), getattr(new, part)) == is_due, part
+        assert isinstance(metrics["actor/loss"], Weighted)
+        assert metrics["actor/loss"].weight == step % 2
+
+
+def assert_close(actual: Any, expected: Any, rtol: float = 1e-5, atol: float = 1e-6) -> None:
+    """The leaves of two trees agree one by one."""
+    for left, right in zip(*map(jax.tree.leaves, (actual, expected)), strict=True):
+        np.testing.assert_allclose(left, right, rtol=rtol, atol=atol)
+
+
+def own_constant(agent: str, name: str, default: Any) -> Any:
+    """A constant of an agent's test module, which tests that all agents share look up."""
     return getattr(importlib.import_module(f"tests.agents.test_{agent}"), name, default)

@@ -1,10 +1,9 @@
-"""Cal-QL against the reference of CQL in float64 with bounded candidates,
-and what the paper promises of the bound.
-"""
+"""Cal-QL against the reference of CQL in float64 with bounded candidates."""
 
 from __future__ import annotations
 
 import dataclasses
+import functools
 from pathlib import Path
 from typing import Any
 
@@ -22,34 +21,22 @@ from tests.agents import reference, test_cql
 from tests.helpers import counting, small_runs
 
 SPEC = EnvSpec("test/Example-v0", (3,), 2)
-CONFIG = calql.Config(
-    hidden=(8, 8),
-    critic_hidden=(8, 8),
-    batch_size=5,
-    num_parts=1,
-    num_actions=3,
-    bc_steps=2,
-    backup="deterministic",
-    actor_lr=1e-2,
-    critic_lr=2e-2,
-    temperature_lr=3e-2,
-    target_rate=0.1,
-)
+CONFIG = calql.Config(**test_cql.SIZES, backup="deterministic")
 KEY = jax.random.key(0)
-HAS = np.array([True, False, True, True, True])
-# Critics are not held low.
-PROBE: dict[str, Any] = {"penalty_weight": 0.0, "critic_hidden": (32, 32)}
+HAS, ALL = np.array([True, False, True, True, True]), np.ones(5, bool)
+PROBE = test_cql.PROBE
 
 
 def example() -> tuple[EnvSpec, calql.Config, Transition]:
-    """What the contract's tests run on."""
     return SPEC, dataclasses.replace(CONFIG, lagrange=True), transitions()
 
 
-def transitions(seed: int = 0, low: float = -1.0, high: float = 1.0) -> Transition:
-    """A batch in which all rows but one have a return to go."""
+def transitions(
+    seed: int = 0, low: float = -1.0, high: float = 1.0, has: np.ndarray = HAS
+) -> Transition:
+    """A batch with returns to go between two numbers, in some rows."""
     returns = np.random.default_rng(seed + 50).uniform(low, high, 5).astype(np.float32)
-    extras = {"return_to_go": jnp.asarray(returns), "has_return_to_go": jnp.asarray(HAS)}
+    extras = {"return_to_go": jnp.asarray(returns), "has_return_to_go": jnp.asarray(has)}
     return reference.transitions(seed).replace(extras=extras)
 
 
@@ -57,17 +44,19 @@ class Reference(test_cql.Reference):
     """CQL's, with the policy's candidates worth at least the return to go."""
 
     def bounded(self, q: np.ndarray, batch: Transition) -> tuple[np.ndarray, np.ndarray]:
-        """The values [C, 1 + 3 N, B] that the gaps see, and where they move with the critics."""
         raised, free = q.copy(), np.ones_like(q)
-        returns, has = (
-            np.asarray(batch.extras[name]) for name in ("return_to_go", "has_return_to_go")
-        )
+        returns, has = (batch.extras[name] for name in ("return_to_go", "has_return_to_go"))
+        first = 1 + self.config.num_actions
         for c, k, b in np.ndindex(q.shape):
-            is_policys = k >= 1 + self.config.num_actions
-            if is_policys and has[b] and q[c, k, b] < returns[b]:
+            if k >= first and has[b] and q[c, k, b] < returns[b]:
                 raised[c, k, b], free[c, k, b] = returns[b], 0.0
-        self.below = 1.0 - free[:, 1 + self.config.num_actions :].mean()
+        self.below = 1.0 - free[:, first:].mean()
         return raised, free
+
+    def update(self, batch: Transition, key: Any, step: int) -> dict[str, float]:
+        metrics = super().update(batch, key, step)
+        assert 0.0 < self.below < 1.0, "some candidates are below the bound, some are not"
+        return metrics | {"critic/bounded": self.below}
 
 
 CASES: dict[str, dict[str, Any]] = {
@@ -79,75 +68,40 @@ CASES: dict[str, dict[str, Any]] = {
     },
 }
 
-# Compiled once for all tests: a Config's floats are traced.
 update = jax.jit(calql.update)
-
-
-def fresh(config: calql.Config) -> calql.State:
-    """A State to start from."""
-    starts = {"log_temperature": config.init_temperature, "log_multiplier": config.init_multiplier}
-    return reference.state(
-        calql, SPEC, config, **{name: jnp.log(jnp.float32(x)) for name, x in starts.items()}
-    )
+fresh = functools.partial(reference.state, calql, SPEC)
 
 
 @reference.cases(CASES)
 def test_updates_equal_the_papers(changes: dict[str, Any]) -> None:
     config = dataclasses.replace(CONFIG, **changes)
-    state = fresh(config)
-    theirs: Any = (state, config)
-    expected = Reference(*theirs)
-    for step in range(4):
-        batch, key = transitions(step), jax.random.key(step)
-        state, metrics = update(state, batch, key, step, config)
-        papers = expected.update(batch, key, step)
-        reference.assert_metrics(metrics, papers | {"critic/bounded": expected.below})
-        assert 0.0 < expected.below < 1.0, "some candidates are below the bound, some are not"
-    reference.assert_same(reference.critics(state.critic), expected.critics, "critic")
-    reference.assert_same(reference.critics(state.target_critic), expected.targets, "target_critic")
-    reference.assert_same(reference.mlp(state.actor), expected.actor, "actor")
-    reference.assert_same(
-        state.log_temperature.parameters, expected.log_temperature, "log_temperature"
-    )
-    reference.assert_same(
-        state.log_multiplier.parameters, expected.log_multiplier, "log_multiplier"
-    )
+    reference.assert_updates(update, fresh(config), config, Reference, transitions)
 
 
-@jax.jit
-def critic_loss(state: calql.State, batch: Transition, config: calql.Config) -> tuple[Any, Any]:
+@functools.partial(jax.jit, static_argnames="agent")
+def critic_loss(state: Any, batch: Transition, config: Any, agent: Any = calql) -> Any:
     """The critics' loss with its metrics, and its gradient."""
-    part = (batch, calql.candidates(state, batch, KEY, config))
-    loss = jax.value_and_grad(calql.critic_loss, has_aux=True)
-    return loss(state.critic.parameters, part, state, jax.random.fold_in(KEY, 1), config)
-
-
-def with_returns(low: float, high: float, known: bool = True) -> Transition:
-    """A batch with returns to go between two numbers, in all rows or in none."""
-    batch = transitions(0, low, high)
-    return batch.replace(extras=batch.extras | {"has_return_to_go": jnp.full(5, known)})
+    loss = jax.value_and_grad(test_cql.critic_loss, has_aux=True)
+    return loss(state.critic.parameters, state, batch, config, agent)
 
 
 def test_without_a_bound_it_is_cql() -> None:
     """Where no return is known, where all are low, and where it is turned off."""
     state = fresh(CONFIG)
-    shared = [field.name for field in dataclasses.fields(cql.Config) if hasattr(CONFIG, field.name)]
-    plain_config = cql.Config(**{name: getattr(CONFIG, name) for name in shared})
-    theirs: Any = (state, with_returns(5.0, 6.0), plain_config)
-    (_, plain), expected = test_cql.critic_loss(*theirs)
+    fields = {field.name for field in dataclasses.fields(cql.Config)}
+    plain_config = cql.Config(**{name: x for name, x in vars(CONFIG).items() if name in fields})
+    batch = transitions(0, 5.0, 6.0, ALL)
+    (_, plain), expected = critic_loss(state, batch, plain_config, cql)
     off = dataclasses.replace(CONFIG, calibrate=False)
     cases = [
-        (with_returns(5.0, 6.0), off),
-        (with_returns(5.0, 6.0, False), CONFIG),
-        (with_returns(-99, -98), CONFIG),
+        (batch, off),
+        (transitions(0, 5.0, 6.0, ~ALL), CONFIG),
+        (transitions(0, -99, -98, ALL), CONFIG),
     ]
     for batch, config in cases:
         (_, metrics), gradient = critic_loss(state, batch, config)
         assert metrics.pop("critic/bounded", None) == (None if config is off else 0.0)
-        for left, right in zip(
-            *map(jax.tree.leaves, ((metrics, gradient), (plain, expected[0]))), strict=True
-        ):
-            np.testing.assert_allclose(left, right, rtol=1e-5, atol=1e-6)
+        reference.assert_close((metrics, gradient), (plain, expected))
 
 
 def test_candidates_of_the_policy_are_not_pushed_below_the_bound() -> None:
@@ -155,7 +109,7 @@ def test_candidates_of_the_policy_are_not_pushed_below_the_bound() -> None:
     and only the data's action is pushed: up.
     """
     state = fresh(CONFIG)
-    (_, metrics), gradient = critic_loss(state, with_returns(500.0, 600.0), CONFIG)
+    (_, metrics), gradient = critic_loss(state, transitions(0, 500.0, 600.0, ALL), CONFIG)
     assert metrics["critic/bounded"] == 1.0
 
     @jax.jit
@@ -167,10 +121,8 @@ def test_candidates_of_the_policy_are_not_pushed_below_the_bound() -> None:
         return (jnp.square(q - target) - CONFIG.penalty_weight * q).mean(axis=-1).sum()
 
     samples = jax.jit(calql.candidates)(state, transitions(), KEY, CONFIG)
-    for left, right in zip(
-        *map(jax.tree.leaves, (gradient, jax.grad(expected)(state.critic.parameters))), strict=True
-    ):
-        np.testing.assert_allclose(left, right, rtol=1e-4, atol=1e-5)
+    of_data = jax.grad(expected)(state.critic.parameters)
+    reference.assert_close(gradient, of_data, rtol=1e-4, atol=1e-5)
 
 
 def test_both_sources_have_returns_to_go_unless_it_is_turned_off() -> None:
@@ -202,12 +154,11 @@ def test_every_row_of_a_batch_is_bounded_from_the_hand_over_on(ended: int) -> No
     assert batch.extras["has_return_to_go"].all()
     is_new = ~np.isin(np.asarray(batch.reward[0, 0]), data.reward)
     assert is_new.sum() == (8 if ended else 0), "half of the batch, once an episode has ended"
-    known = {}  # the discounted sums of the authors' `calc_return_to_go`
-    for begin in range(0, 4 * ended, 4):
-        prev_return = 0.0
-        for i in reversed(range(begin, begin + 4)):
-            prev_return = float(rows.reward[i]) + config.discount * prev_return
-            known[float(rows.reward[i])] = prev_return
+    # As the authors' `calc_return_to_go` sums them.
+    known = {
+        float(x): sum(r * config.discount**k for k, r in enumerate(rows.reward[i : i - i % 4 + 4]))
+        for i, x in enumerate(rows.reward[: 4 * ended])
+    }
     rewards = np.asarray(batch.reward[0, 0])[is_new]
     returns = np.asarray(batch.extras["return_to_go"][0, 0])[is_new]
     np.testing.assert_allclose(returns, [known[float(x)] for x in rewards], rtol=1e-5)

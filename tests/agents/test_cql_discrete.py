@@ -1,20 +1,20 @@
-"""CQL for discrete actions against float64 NumPy written from the paper,
-and what it promises of its parts.
-"""
+"""CQL for discrete actions against float64 NumPy written from the paper."""
 
 from __future__ import annotations
 
 import dataclasses
+import functools
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from scipy.special import logsumexp, softmax
 
 from rljax.agent import EnvSpec, Transition
 from rljax.agents import cql_discrete
-from tests.agents import reference
+from tests.agents import actor_critic, reference
 
 ACTIONS = 4
 SPEC = EnvSpec("test/Example-v0", (3,), ACTIONS, discrete=True)
@@ -25,58 +25,43 @@ KEY = jax.random.key(0)
 
 
 def example() -> tuple[EnvSpec, cql_discrete.Config, Transition]:
-    """What the contract's tests run on."""
     return SPEC, CONFIG, reference.choices(ACTIONS)
 
 
-class Reference:
+class Reference(actor_critic.ActorCritic):
     """Discrete CQL in float64, from equation 4 of arXiv:2006.04779 with a double target."""
 
-    def __init__(self, state: cql_discrete.State, config: cql_discrete.Config) -> None:
-        self.config = config
-        self.critics, self.targets = (
-            reference.critics(state.critic),
-            reference.critics(state.target_critic),
-        )
-        self.adam = reference.Adam(config.critic_lr)
-
-    def update(self, batch: Transition, step: int) -> dict[str, Any]:
+    def update(self, batch: Transition, key: Any, step: int) -> dict[str, Any]:
         """One update, and its metrics.
 
         dG / dQ(s, .) = softmax - onehot(a); Huber's slope is the clipped error.
         """
         config, size, row = self.config, len(batch.reward), np.arange(len(batch.reward))
-        observation = np.asarray(batch.observation, np.float64)
-        successor = np.asarray(batch.next_observation, np.float64)
-        action = np.asarray(batch.action)
-        best = np.mean(
-            [reference.forward(critic, successor)[0] for critic in self.critics], axis=0
-        ).argmax(axis=1)
-        next_q = np.min(
-            [reference.forward(critic, successor)[0][row, best] for critic in self.targets], axis=0
+        action = batch.action
+        online, target = (
+            [reference.forward(critic, batch.next_observation)[0] for critic in critics]
+            for critics in (self.critic, self.target_critic)
         )
-        alive = 1.0 - np.asarray(batch.terminated, np.float64)
-        y = np.asarray(batch.reward, np.float64) + config.discount * alive * next_q
+        best = np.mean(online, axis=0).argmax(axis=1)
+        y = self.bootstrapped(batch, np.min(target, axis=0)[row, best])
 
         errors, gaps, taken, gradients = [], [], [], []
-        for critic in self.critics:
-            each, inputs = reference.forward(critic, observation)
+        for critic in self.critic:
+            each, inputs = reference.forward(critic, batch.observation)
             q = each[row, action]
-            power = np.exp(each - each.max(axis=1, keepdims=True))
-            total = power.sum(axis=1)
-            gaps.append((np.log(total) + each.max(axis=1) - q).mean())
+            gaps.append((logsumexp(each, axis=1) - q).mean())
             error = q - y
             errors.append(
                 np.where(np.abs(error) <= 1.0, 0.5 * error**2, np.abs(error) - 0.5).mean()
             )
             one_hot = np.eye(ACTIONS)[action]
             change = one_hot * np.clip(error, -1.0, 1.0)[:, None]
-            change += config.penalty_weight * (power / total[:, None] - one_hot)
+            change += config.penalty_weight * (softmax(each, axis=1) - one_hot)
             gradients.append(reference.backward(critic, inputs, change / size)[0])
             taken.append(q)
-        self.critics = self.adam.step(self.critics, gradients)
+        self.move("critic", gradients)
         if (step + 1) % config.target_every == 0:
-            self.targets = reference.towards(self.critics, self.targets, config.target_rate)
+            self.follow("critic")
         return {
             "critic/loss": sum(errors) + config.penalty_weight * sum(gaps),
             "critic/error": sum(errors),
@@ -92,36 +77,20 @@ CASES: dict[str, dict[str, Any]] = {
     "copies": {"target_rate": 1.0, "target_every": 2},
 }
 
-# Compiled once for all tests: a Config's floats are traced.
 update = jax.jit(cql_discrete.update)
 act = jax.jit(cql_discrete.act, static_argnames="explore")
-
-
-def fresh(config: cql_discrete.Config) -> cql_discrete.State:
-    """A State to start from."""
-    return reference.state(cql_discrete, SPEC, config)
+fresh = functools.partial(reference.state, cql_discrete, SPEC)
 
 
 @pytest.mark.parametrize("changes", CASES.values(), ids=CASES)
 def test_updates_equal_the_papers(changes: dict[str, Any]) -> None:
     config = dataclasses.replace(CONFIG, **changes)
-    state = fresh(config)
-    expected = Reference(state, config)
-    for step in range(4):
-        batch = reference.choices(ACTIONS, step)
-        state, metrics = update(state, batch, KEY, step, config)
-        reference.assert_metrics(metrics, expected.update(batch, step))
-    reference.assert_same(reference.critics(state.critic), expected.critics, "critic")
-    reference.assert_same(reference.critics(state.target_critic), expected.targets, "target_critic")
+    batches = functools.partial(reference.choices, ACTIONS)
+    reference.assert_updates(update, fresh(config), config, Reference, batches)
 
 
 def test_loss_by_hand() -> None:
-    batch = jax.tree.map(lambda x: x[:2], reference.choices(ACTIONS))
-    batch = batch.replace(
-        reward=np.asarray([1.0, 2.0], np.float32),
-        terminated=np.array([False, True]),
-        action=np.array([1, 0], np.int32),
-    )
+    batch = reference.two_rows(action=jnp.array([1, 0]))
     config = dataclasses.replace(CONFIG, discount=0.5, penalty_weight=2.0)
     each = jnp.array([[[0.0, 3.0], [1.5, 1.5]]])
     state: Any = fresh(CONFIG).replace(
@@ -145,26 +114,16 @@ def test_the_penalty_lowers_what_the_data_lack() -> None:
     batch = batch.replace(
         action=np.zeros(5, np.int32), terminated=np.ones(5, bool), reward=np.zeros(5, np.float32)
     )
-    state = fresh(config)
-    for step in range(100):
-        state, metrics = update(state, batch, KEY, step, config)
+    state = reference.learnt(cql_discrete, fresh(config), batch, config)
+    metrics = update(state, batch, KEY, 100, config)[1]
     q = np.asarray(state.critic(batch.observation))[0]
     assert (q[:, 1:] < q[:, :1] - 1.0).all()
     assert metrics["critic/gap"] < np.log(ACTIONS) / 2
 
 
 def test_only_termination_cuts_the_bootstrap() -> None:
-    state, batch = fresh(CONFIG), reference.choices(ACTIONS)
-    never, always = np.zeros(5, bool), np.ones(5, bool)
-
-    def target(**flags: np.ndarray) -> Any:
-        changed = batch.replace(**flags)
-        loss = cql_discrete.critic_loss(state.critic.parameters, state, changed, CONFIG)
-        return loss[1]["critic/target"]
-
-    assert target(terminated=never, truncated=always) == target(terminated=never, truncated=never)
-    np.testing.assert_allclose(
-        target(terminated=always, truncated=never), batch.reward.mean(), rtol=1e-6
+    reference.assert_only_termination_cuts_the_bootstrap(
+        update, fresh(CONFIG), CONFIG, reference.choices(ACTIONS)
     )
 
 

@@ -1,10 +1,9 @@
-"""FamO2O against float64 NumPy written from its authors' code,
-and what it promises of its two policies.
-"""
+"""FamO2O against float64 NumPy written from its authors' code."""
 
 from __future__ import annotations
 
 import dataclasses
+import functools
 from pathlib import Path
 from typing import Any
 
@@ -20,55 +19,43 @@ from rljax.agents import famo2o, iql
 from rljax.networks import Actor, Network
 from rljax.runs import records, run
 from rljax.runs.policies import loading
-from tests.agents import reference
+from tests.agents import actor_critic, reference
 from tests.environments import reach
 from tests.helpers import counting, small_runs
 
 SPEC = EnvSpec("test/Example-v0", (3,), 2)
-RATES: dict[str, Any] = {
-    "actor_lr": 1e-2,
-    "critic_lr": 2e-2,
-    "value_lr": 3e-2,
-    "balance_lr": 4e-2,
-    "temperature_lr": 5e-2,
-}
-CONFIG = famo2o.Config(hidden=(6, 6), batch_size=5, target_rate=0.1, **RATES)
+CONFIG = famo2o.Config(
+    hidden=(6, 6),
+    batch_size=5,
+    target_rate=0.1,
+    actor_lr=1e-2,
+    critic_lr=2e-2,
+    value_lr=3e-2,
+    balance_lr=4e-2,
+    temperature_lr=5e-2,
+)
 KEY = jax.random.key(0)
 # With biases of 0, an observation of 0 moves the last layer alone.
 PROBE: dict[str, Any] = {"initialisation": "torch"}
 
 
+SOURCES = ([True] * 5, [True, False, True, True, False], [True] * 5)  # of the rows of three batches
+transitions = functools.partial(reference.two_sources, offline=SOURCES[0])
+
+
 def example() -> tuple[EnvSpec, famo2o.Config, Transition]:
-    """What the contract's tests run on."""
-    return SPEC, CONFIG, transitions(0, [True, False, True, True, False])
+    return SPEC, CONFIG, transitions(offline=SOURCES[1])
 
 
-def transitions(seed: int = 0, offline: Any = (True,) * 5) -> Transition:
-    """A batch with rows of the data set, or of both sources."""
-    return reference.transitions(seed, len(offline)).replace(
-        extras={"offline": jnp.asarray(offline)}
-    )
-
-
-class Reference:
+class Reference(actor_critic.ActorCritic):
     """FamO2O on IQL in float64, in the order of its authors' code;
     gradients of both policies are differences.
     """
 
     def __init__(self, state: famo2o.State, config: famo2o.Config) -> None:
-        self.config, self.online = config, False
-        self.actor, self.balance = reference.actor(state.actor), reference.actor(state.balance)
-        self.value, self.log_temperature = (
-            reference.mlp(state.value),
-            np.log(config.init_temperature),
-        )
-        self.critics, self.targets = (
-            reference.critics(state.critic),
-            reference.critics(state.target_critic),
-        )
-        self.adams = {
-            name.removesuffix("_lr"): reference.Adam(getattr(config, name)) for name in RATES
-        }
+        super().__init__(state, config)
+        self.balance, self.value = reference.exact(state.balance), reference.exact(state.value)
+        self.log_temperature, self.online = np.log(config.init_temperature), False
 
     def beta(self, x: np.ndarray) -> np.ndarray:
         """Between both ends, [B]."""
@@ -79,10 +66,8 @@ class Reference:
         self, balance: Any, observation: np.ndarray, key: jax.Array
     ) -> tuple[np.ndarray, np.ndarray]:
         """x [B] of the balance policy, and log b(x|s) [B]: the Gaussian's, minus log(1 - x^2)."""
-        noise, log_std = (
-            reference.noise(key, (len(observation), 1))[:, 0],
-            np.clip(balance[1], -10.0, 2.0)[0],
-        )
+        noise = reference.noise(key, (len(observation),))
+        log_std = np.clip(balance[1], -10.0, 2.0)[0]
         x = np.tanh(reference.forward(balance[0], observation)[0][:, 0] + np.exp(log_std) * noise)
         return x, -0.5 * noise**2 - log_std - 0.5 * np.log(2.0 * np.pi) - np.log(1.0 - x**2)
 
@@ -98,32 +83,24 @@ class Reference:
         log_std = np.clip(actor[1], self.config.log_std_min, self.config.log_std_max)
         return np.tanh(reference.forward(actor[0], inputs)[0]), np.exp(log_std)
 
-    def update(self, batch: Transition, key: jax.Array) -> dict[str, float]:
-        """One update; its metrics."""
-        config = self.config
-        s = np.asarray(batch.observation, np.float64)
-        following = np.asarray(batch.next_observation, np.float64)
-        a, reward = (np.asarray(x, np.float64) for x in (batch.action, batch.reward))
-        alive = 1.0 - np.asarray(batch.terminated, np.float64)
+    def update(self, batch: Transition, key: jax.Array, step: int) -> dict[str, float]:
+        config, s, a = self.config, batch.observation, batch.action
         key_balance, key_uniform, key_position = jax.random.split(key, 3)
 
-        q = reference.smallest(self.targets, s, a)[0]
+        q = reference.smallest(self.target_critic, s, a)[0]
         value_loss, old_v, gradient = reference.expectile(self.value, s, q, config.expectile)
-        self.value = self.adams["value"].step(self.value, gradient)
-        v, next_v = (reference.forward(self.value, x)[0][:, 0] for x in (s, following))
+        self.move("value", gradient)
+        v, next_v = (reference.forward(self.value, x)[0][:, 0] for x in (s, batch.next_observation))
 
         alpha, balance, actor = np.exp(self.log_temperature), self.balance, self.actor
         key_x, key_action = jax.random.split(key_balance)
-        noise = np.asarray(jax.random.normal(key_action, a.shape), np.float64)
+        noise = reference.noise(key_action, a.shape)
 
         def climbed(balance: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
             x, log_prob = self.position(balance, s, key_x)
             mean, std = self.gaussian(actor, s, self.beta(x))
-            return (
-                reference.smallest(self.targets, s, mean + std * noise)[0],
-                log_prob,
-                self.beta(x),
-            )
+            climbed_q = reference.smallest(self.target_critic, s, mean + std * noise)[0]
+            return climbed_q, log_prob, self.beta(x)
 
         def balance_loss(balance: Any) -> float:
             value, log_prob, _ = climbed(balance)
@@ -131,19 +108,15 @@ class Reference:
 
         q_climbed, log_prob, beta = climbed(balance)
         metrics = {"balance/loss": balance_loss(balance), "balance/q": q_climbed.mean()}
-        metrics |= {"balance/beta": beta.mean()}
-        metrics |= {"balance/entropy": -log_prob.mean(), "balance/beta_std": beta.std()}
-        self.balance = self.adams["balance"].step(
-            balance, reference.differences(balance_loss, balance)
-        )
+        metrics |= {"balance/beta": beta.mean(), "balance/beta_std": beta.std()}
+        metrics["balance/entropy"] = -log_prob.mean()
+        self.move("balance", reference.differences(balance_loss, balance))
         gap = -log_prob.mean() - config.target_entropy
         metrics |= {"temperature/loss": alpha * gap, "temperature/value": alpha}
         self.log_temperature = self.adams["temperature"].step(self.log_temperature, alpha * gap)
 
-        self.online = self.online or not np.asarray(batch.extras["offline"]).all()
-        x = np.asarray(
-            jax.random.uniform(key_uniform, reward.shape, minval=-1.0, maxval=1.0), np.float64
-        )
+        self.online = self.online or not batch.extras["offline"].all()
+        x = reference.uniform(key_uniform, q.shape)
         beta = self.beta(self.position(balance, s, key_position)[0] if self.online else x)
         weight = np.minimum(np.exp(beta * (q - v)), config.max_weight)
         if config.shared_weights:  # family_actor.py: [B] times [B, 1]
@@ -159,17 +132,12 @@ class Reference:
             "actor/advantage": (q - v).mean(),
             "actor/weight": weight.mean(),
         }
-        self.actor = self.adams["actor"].step(actor, reference.differences(actor_loss, actor))
-
-        y = reward + config.discount * alive * next_v
-        loss, values, gradient = reference.squared_errors(self.critics, s, a, y)
-        self.critics = self.adams["critic"].step(self.critics, gradient)
-        self.targets = reference.towards(self.critics, self.targets, config.target_rate)
-        metrics |= {"critic/loss": loss, "critic/q": values.mean(), "critic/target": y.mean()}
+        self.move("actor", reference.differences(actor_loss, actor))
+        metrics |= self.teach_critics(batch, self.bootstrapped(batch, next_v))
+        self.follow("critic")
         return metrics | {"value/loss": value_loss, "value/v": old_v.mean()}
 
 
-SOURCES = ([True] * 5, [True, False, True, True, False], [True] * 5)  # of the rows of three batches
 CASES: dict[str, dict[str, Any]] = {
     "default": {},
     "antmaze": {"inverse_temperature_min": 8.0, "inverse_temperature_max": 14.0, "expectile": 0.9},
@@ -182,16 +150,13 @@ CASES: dict[str, dict[str, Any]] = {
     | {"log_std_max": 0.0, "target_entropy": 0.3, "init_temperature": 0.2},
 }
 
-# Compiled once for all tests: a Config's floats are traced.
 update = jax.jit(famo2o.update)
 act = jax.jit(famo2o.act, static_argnames="explore")
 
 
 def fresh(config: famo2o.Config) -> famo2o.State:
     """A State to start from, whose values lie among the critics'."""
-    state = reference.state(
-        famo2o, SPEC, config, log_temperature=jnp.log(jnp.float32(config.init_temperature))
-    )
+    state = reference.state(famo2o, SPEC, config)
     state.value.parameters.params["output"]["bias"] -= 0.2
     return state
 
@@ -199,30 +164,15 @@ def fresh(config: famo2o.Config) -> famo2o.State:
 @reference.cases(CASES)
 def test_updates_equal_the_authors(changes: dict[str, Any]) -> None:
     config = dataclasses.replace(CONFIG, **changes)
-    state = fresh(config)
-    expected = Reference(state, config)
-    for step, offline in enumerate(SOURCES):
-        batch, key = transitions(step, offline), jax.random.key(step)
-        state, metrics = update(state, batch, key, step, config)
-        reference.assert_metrics(metrics, expected.update(batch, key))
-        assert state.online == expected.online
-    reference.assert_same(reference.mlp(state.value), expected.value, "value")
-    reference.assert_same(reference.actor(state.actor), expected.actor, "actor")
-    reference.assert_same(reference.actor(state.balance), expected.balance, "balance")
-    reference.assert_same(reference.critics(state.critic), expected.critics, "critic")
-    reference.assert_same(reference.critics(state.target_critic), expected.targets, "target_critic")
-    reference.assert_same(
-        state.log_temperature.parameters, expected.log_temperature, "log_temperature"
-    )
+    batches = lambda step: transitions(step, offline=SOURCES[step])  # noqa: E731
+    reference.assert_updates(update, fresh(config), config, Reference, batches, range(3))
 
 
 def test_new_experience_is_remembered() -> None:
-    """The data's rows alone are no sign that the run is not online:
-    a pooled batch may hold nothing else.
-    """
+    """A pooled batch of the data's rows alone is no sign that the run is not online."""
     state, online = fresh(CONFIG), []
     for offline in SOURCES:
-        state = update(state, transitions(0, offline), KEY, 0, CONFIG)[0]
+        state = update(state, transitions(offline=offline), KEY, 0, CONFIG)[0]
         online.append(bool(state.online))
     assert online == [False, True, True]
 
@@ -230,49 +180,38 @@ def test_new_experience_is_remembered() -> None:
 def test_what_the_actor_learns_with_changes_online() -> None:
     """On data its beta does not depend on the balance policy; from then on it does."""
     state = fresh(CONFIG)
-    balance = jax.tree.map(lambda x: x + 1.0, state.balance.parameters)
-    other = state.replace(balance=state.balance.replace(parameters=balance))
+    other = state.replace(balance=jax.tree.map(lambda x: x + 1, state.balance))
     for offline, depends in zip(SOURCES[:2], (False, True), strict=True):
         one, two = (
-            update(x, transitions(0, offline), KEY, 0, CONFIG)[1]["actor/weight"]
+            update(x, transitions(offline=offline), KEY, 0, CONFIG)[1]["actor/weight"]
             for x in (state, other)
         )
         assert (one != two) == depends
 
 
 def test_critics_do_not_depend_on_either_policy() -> None:
-    state, batch = fresh(CONFIG), transitions(0, SOURCES[1])
-    policies = {name: getattr(state, name) for name in ("actor", "balance")}
+    state, batch = fresh(CONFIG), transitions(offline=SOURCES[1])
     moved = {
-        name: x.replace(parameters=jax.tree.map(lambda leaf: leaf + 1.0, x.parameters))
-        for name, x in policies.items()
+        name: jax.tree.map(lambda x: x + 1, getattr(state, name)) for name in ("actor", "balance")
     }
+    new, other = (update(x, batch, KEY, 0, CONFIG)[0] for x in (state, state.replace(**moved)))
     for part in ("critic", "value", "target_critic"):
-        new, other = (
-            getattr(update(x, batch, KEY, 0, CONFIG)[0], part)
-            for x in (state, state.replace(**moved))
-        )
-        for left, right in zip(*map(jax.tree.leaves, (new, other)), strict=True):
-            np.testing.assert_array_equal(left, right)
+        assert not reference.moved(getattr(new, part), getattr(other, part))
 
 
 def test_at_one_beta_the_actor_learns_as_iqls() -> None:
     """An actor that does not read its sines has IQL's loss."""
     actor, batch = fresh(CONFIG).actor.parameters, transitions()
     advantage = jnp.linspace(-1.0, 1.0, 5)
-    params = dict(actor.mean.params)
-    kernel = params["hidden_0"]["kernel"].at[3:].set(0.0)
-    of_iql = Network(
-        params | {"hidden_0": params["hidden_0"] | {"kernel": kernel[:3]}}, actor.mean.module
-    )
-    blind = Actor(
-        actor.mean.replace(params=params | {"hidden_0": params["hidden_0"] | {"kernel": kernel}}),
-        actor.log_std,
-    )
+    first = actor.mean.params["hidden_0"]
+
+    def with_kernel(kernel: Any) -> Actor:
+        params = actor.mean.params | {"hidden_0": first | {"kernel": kernel}}
+        return Actor(Network(params, actor.mean.module), actor.log_std)
+
+    of_iql, blind = with_kernel(first["kernel"][:3]), with_kernel(first["kernel"].at[3:].set(0.0))
     config = iql.Config(inverse_temperature=2.0)
-    expected = jax.jit(iql.actor_loss)(Actor(of_iql, actor.log_std), advantage, batch, KEY, config)[
-        0
-    ]
+    expected = jax.jit(iql.actor_loss)(of_iql, advantage, batch, KEY, config)[0]
     loss = jax.jit(famo2o.actor_loss)(blind, advantage, jnp.full(5, 2.0), batch, CONFIG)[0]
     np.testing.assert_allclose(loss, expected, rtol=1e-6)
 
@@ -284,21 +223,12 @@ def test_acts_with_the_balance_policys_mean(explore: bool) -> None:
     observation = np.asarray(rows, np.float64)
     x = np.tanh(reference.forward(numbers.balance[0], observation)[0][:, 0])
     mean, std = numbers.gaussian(numbers.actor, observation, numbers.beta(x))
-    noise = std * np.asarray(jax.random.normal(KEY, (6, 2))) if explore else 0.0
+    noise = explore * std * reference.noise(KEY, (6, 2))
     for online in (False, True):
-        actual, extras = act(
-            state.replace(online=jnp.asarray(online)), rows, KEY, CONFIG, explore=explore
-        )
+        state = state.replace(online=jnp.asarray(online))
+        actual, extras = act(state, rows, KEY, CONFIG, explore=explore)
         np.testing.assert_allclose(actual, np.clip(mean + noise, -1.0, 1.0), rtol=1e-4, atol=1e-5)
         assert extras == {}
-
-
-@pytest.mark.parametrize("end", [-1.0, 1.0])
-def test_beta_reaches_the_ends_of_its_range(end: float) -> None:
-    beta = famo2o.inverse_temperature(
-        jnp.asarray(end), dataclasses.replace(CONFIG, inverse_temperature_max=14.0)
-    )
-    assert beta == (1.0 if end < 0.0 else 14.0)
 
 
 @pytest.mark.parametrize(("log_std", "expected"), [(-20.0, -10.0), (5.0, 2.0)])
@@ -306,29 +236,18 @@ def test_the_balance_policys_std_is_bounded(log_std: float, expected: float) -> 
     mean: Any = lambda observation: jnp.zeros((5, 1))  # noqa: E731
     balance = Actor(mean, jnp.full(1, log_std))
     pi: Any = famo2o.balance_policy(balance, transitions().observation)
-    np.testing.assert_allclose(
-        np.log(pi.distribution.stddev()), np.full((5, 1), expected), rtol=1e-5
-    )
+    np.testing.assert_allclose(np.log(pi.distribution.stddev()), expected, rtol=1e-5)
 
 
 def test_only_termination_cuts_the_bootstrap() -> None:
-    state, batch = fresh(CONFIG), transitions()
-    never, always = np.zeros(5, bool), np.ones(5, bool)
-
-    def target(**flags: np.ndarray) -> Any:
-        return update(state, batch.replace(**flags), KEY, 0, CONFIG)[1]["critic/target"]
-
-    assert target(terminated=never, truncated=always) == target(terminated=never, truncated=never)
-    np.testing.assert_allclose(
-        target(terminated=always, truncated=never), batch.reward.mean(), rtol=1e-6
+    reference.assert_only_termination_cuts_the_bootstrap(
+        update, fresh(CONFIG), CONFIG, transitions()
     )
 
 
 @pytest.mark.learn
 def test_balance_policy_finds_the_beta_of_the_best_action() -> None:
-    """With critics that want a larger beta in one half of the states and a smaller one in the
-    other.
-    """
+    """With critics that want a larger beta in one half of the states, else a smaller one."""
     config = dataclasses.replace(CONFIG, init_temperature=1e-3)
     state, batch = fresh(config), reference.transitions(0, 64)
     actor = state.actor.parameters.replace(log_std=jnp.full(2, -9.0))
@@ -405,19 +324,14 @@ def test_begins_orthogonal_and_in_the_middle_of_its_range() -> None:
 
 
 def test_refuses_a_range_that_is_upside_down() -> None:
-    message = (
-        r"^--config\.inverse-temperature-min is 6\.0, it must not be above "
-        r"--config\.inverse-temperature-max 5\.0\.$"
-    )
+    message = r"^--config\.inverse-temperature-min is 6\.0, it must not be above --config\.inv"
     with pytest.raises(ValueError, match=message):
         famo2o.check(SPEC, dataclasses.replace(CONFIG, inverse_temperature_min=6.0))
 
 
 @pytest.mark.learn
 def test_it_goes_on_online_and_is_resumed_there(tmp_path: Path) -> None:
-    """Two learners with ranges of their own; both learn that they are online,
-    and a resumed run still knows it.
-    """
+    """Two learners with ranges of their own know that they are online, and do when resumed."""
     data = str(datasets.write(counting.recorded("Pendulum-v1"), tmp_path / "data.npz"))
     config = {
         "hidden": (16,),

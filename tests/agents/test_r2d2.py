@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-import json
+import functools
 from pathlib import Path
 from typing import Any
 
@@ -12,14 +12,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from rljax import agent, networks
-from rljax.agent import MASK, MEMORY, EnvSpec, Part, Transition
+from rljax import agent
+from rljax.agent import MEMORY, EnvSpec, Transition
 from rljax.agents import r2d2
 from rljax.networks import memories
-from rljax.runs import run
+from rljax.runs import records, run
 from rljax.training import registry
-from tests.agents import reference
-from tests.agents.features.test_memory import sigmoid
+from tests.agents import actor_critic, reference
 from tests.helpers import small_runs
 
 ACTIONS, STEPS, BURN_IN, SIZE, WIDTH = 4, 7, 2, 3, 4
@@ -41,9 +40,9 @@ CONFIG = r2d2.Config(
 )
 KEY = jax.random.key(0)
 
-# Compiled once for all tests: a Config's floats are traced.
 update = jax.jit(r2d2.update)
 act = jax.jit(r2d2.act, static_argnames="explore")
+fresh = functools.partial(reference.state, r2d2, SPEC)
 
 
 def sequences(seed: int = 0) -> Transition:
@@ -54,60 +53,37 @@ def sequences(seed: int = 0) -> Transition:
         reference.choices(ACTIONS, seed, STEPS * SIZE),
     )
     kinds = generator.permutation(STEPS * SIZE).reshape(STEPS, SIZE)
-    terminated, truncated = (kinds == 0) | (kinds == 1), (kinds == 1) | (kinds == 2) | (kinds == 3)
+    terminated, truncated = kinds <= 1, (kinds >= 1) & (kinds <= 3)
     first = np.concatenate([np.zeros((1, SIZE), bool), (terminated | truncated)[:-1]])
     extras = {
         MEMORY: (jnp.asarray(generator.normal(size=(SIZE, WIDTH)), jnp.float32),),
-        "first": jnp.asarray(first),
+        "first": first,
         "weight": jnp.asarray(generator.uniform(0.2, 1.0, SIZE), jnp.float32),
         "row": jnp.arange(SIZE, dtype=jnp.int32),
     }
-    ends = {"terminated": jnp.asarray(terminated), "truncated": jnp.asarray(truncated)}
-    return batch.replace(**ends, extras=extras)
+    batch = batch.replace(terminated=terminated, truncated=truncated, extras=extras)
+    return jax.tree.map(jnp.asarray, batch)
 
 
 def example() -> tuple[EnvSpec, r2d2.Config, Transition]:
-    """What the contract's tests run on."""
     batch = sequences()
-    return (
-        SPEC,
-        CONFIG,
-        batch.replace(extras={name: x for name, x in batch.extras.items() if name != "row"}),
-    )
+    del batch.extras["row"]
+    return SPEC, CONFIG, batch
 
 
-def fresh(config: r2d2.Config) -> r2d2.State:
-    """A State to start from, whose parameters are drawn by NumPy."""
-    return reference.state(r2d2, SPEC, config)
-
-
-NAMES = ("input", "memory", "bias", "inner")  # of a GRU
-
-
-class Reference:
+class Reference(actor_critic.ActorCritic):
     """R2D2 in float64, one step of one sequence at a time; gradients by differences."""
 
     def __init__(self, state: r2d2.State, config: r2d2.Config) -> None:
-        self.config, self.adam = config, reference.Adam(config.learning_rate, config.adam_epsilon)
-        self.critic, self.target = (self.parameters(x) for x in (state.critic, state.target_critic))
-
-    def parameters(self, network: Any) -> list[np.ndarray]:
-        """All of a network's, in an order of this class."""
-        parts = networks.parameters_of(network).params
-        (core,) = (part for name, part in parts.items() if name not in ("body", "head"))
-        arrays = [parts["body"]["hidden_0"][name] for name in ("kernel", "bias")]
-        arrays += [core[f"{name}_0"] for name in NAMES]
-        arrays += [parts["head"]["output"][name] for name in ("kernel", "bias")]
-        return [np.asarray(x, np.float64) for x in arrays]
+        super().__init__(state, config)
+        self.adams["critic"] = reference.Adam(config.learning_rate, config.adam_epsilon)
 
     def step(
         self, p: list[np.ndarray], observation: np.ndarray, h: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray]:
         """h(Q) of all actions, and the next memory."""
         x = np.tanh(observation @ p[0] + p[1])
-        w, u, b = np.split(p[2], 3, axis=1), np.split(p[3], 3, axis=1), np.split(p[4], 3)
-        r, z = (sigmoid(x @ w[i] + b[i] + h @ u[i]) for i in (0, 1))
-        h = (1.0 - z) * np.tanh(x @ w[2] + b[2] + r * (h @ u[2] + p[5])) + z * h
+        h = reference.gru(p[2:6], x, h)
         q = h @ p[6] + p[7]
         return (q[:1] + q[1:] - q[1:].mean() if self.config.dueling else q), h
 
@@ -141,9 +117,10 @@ class Reference:
             low, high = (middle, high) if self.squash(middle) < y else (low, middle)
         return low
 
-    def begins(self, batch: Any, b: int) -> np.ndarray:
-        """The memory before a sequence."""
-        return batch.extras[MEMORY][0][b] if self.config.stored_memory else np.zeros(WIDTH)
+    def burnt_in(self, p: Any, batch: Any, b: int) -> np.ndarray:
+        """The memory after the burn-in of sequence b."""
+        h = batch.extras[MEMORY][0][b] if MEMORY in batch.extras else np.zeros(WIDTH)
+        return self.unrolled(p, batch, b, h, 0, self.config.burn_in)[2]
 
     def targets(self, batch: Any) -> np.ndarray:
         """h(R^n_t) of the steps after the burn-in, [T, B]."""
@@ -151,16 +128,14 @@ class Reference:
         found = np.zeros((STEPS - config.burn_in, SIZE))
         for b in range(SIZE):
             after = {}
-            for name, p in (("critic", self.critic), ("target", self.target)):
-                h = self.unrolled(p, batch, b, self.begins(batch, b), 0, config.burn_in)[2]
+            for name, p in (("critic", self.critic), ("target", self.target_critic)):
+                h = self.burnt_in(p, batch, b)
                 after[name] = self.unrolled(p, batch, b, h, config.burn_in, STEPS)[1]
             for t in range(config.burn_in, STEPS):
                 total, factor = 0.0, 1.0
                 for later in range(t, min(t + config.n_step, STEPS)):
-                    total, factor = (
-                        total + factor * batch.reward[later, b],
-                        factor * config.discount,
-                    )
+                    total += factor * batch.reward[later, b]
+                    factor *= config.discount
                     if batch.terminated[later, b] or batch.truncated[later, b]:
                         break
                 row = later - config.burn_in
@@ -170,24 +145,15 @@ class Reference:
                 found[t - config.burn_in, b] = self.squash(total)
         return found
 
-    def update(self, batch: Any) -> dict[str, Any]:
-        """One update, and its metrics."""
-        batch = jax.tree.map(
-            lambda x: np.asarray(x, np.float64 if x.dtype == np.float32 else None), batch
-        )
+    def update(self, batch: Any, key: Any, step: int) -> dict[str, Any]:
         config, target = self.config, self.targets(batch)
         begin = config.burn_in
-        kept = [
-            self.unrolled(self.critic, batch, b, self.begins(batch, b), 0, begin)[2]
-            for b in range(SIZE)
-        ]
+        memories = [self.burnt_in(self.critic, batch, b) for b in range(SIZE)]
 
         def values(p: Any) -> np.ndarray:
-            # The memory is given.
-            each = [self.unrolled(p, batch, b, kept[b], begin, STEPS)[0] for b in range(SIZE)]
-            return np.stack(
-                [q[np.arange(len(q)), batch.action[begin:, b]] for b, q in enumerate(each)], axis=1
-            )
+            each = [self.unrolled(p, batch, b, memories[b], begin, STEPS)[0] for b in range(SIZE)]
+            action = batch.action[begin:].T[..., None]
+            return np.take_along_axis(np.stack(each), action, axis=-1)[..., 0].T
 
         def loss(p: Any) -> float:
             # Acme, agents/jax/r2d2/learning.py: 0.5 * square(td).sum(axis=0), then the weights
@@ -203,13 +169,8 @@ class Reference:
         eta = config.priority_max
         metrics |= {"priorities": eta * error.max(axis=0) + (1 - eta) * error.mean(axis=0)}
         gradient = reference.differences(loss, self.critic)
-        if config.max_grad_norm:
-            gradient = reference.limited(gradient, config.max_grad_norm)
-        self.critic = self.adam.step(self.critic, gradient)
-        rate = config.target_rate
-        self.target = [
-            (1 - rate) * old + rate * new for old, new in zip(self.target, self.critic, strict=True)
-        ]
+        self.move("critic", reference.limited(gradient, config.max_grad_norm or None))
+        self.follow("critic")
         return metrics
 
 
@@ -225,34 +186,21 @@ CASES: dict[str, dict[str, Any]] = {
 @reference.cases(CASES)
 def test_updates_equal_the_paper(changes: dict[str, Any]) -> None:
     config = dataclasses.replace(CONFIG, **changes)
-    state = fresh(config)
-    expected = Reference(state, config)
-    for seed in range(2):
+
+    def drawn(seed: int) -> Transition:
         batch = sequences(seed)
-        drawn = batch
         if not config.stored_memory:
-            drawn = batch.replace(
-                extras={name: x for name, x in batch.extras.items() if name != MEMORY}
-            )
-        state, metrics = update(state, drawn, KEY, seed, config)
-        values = expected.update(batch)
-        assert metrics.keys() == values.keys()
-        for name, value in values.items():
-            np.testing.assert_allclose(metrics[name], value, rtol=2e-4, atol=1e-5, err_msg=name)
-        for network, parameters in (
-            (state.critic, expected.critic),
-            (state.target_critic, expected.target),
-        ):
-            for actual, exact in zip(expected.parameters(network), parameters, strict=True):
-                np.testing.assert_allclose(actual, exact, rtol=2e-3, atol=2e-5)
+            batch.extras.pop(MEMORY)
+        return batch
+
+    reference.assert_updates(update, fresh(config), config, Reference, drawn, range(2))
 
 
 def test_each_environment_explores_by_its_rank() -> None:
     state = fresh(CONFIG)
     expected = [0.4 ** (1.0 + 7.0 * i / 4) for i in range(5)]
-    np.testing.assert_allclose(r2d2.epsilon(state, (5,), CONFIG), expected, rtol=1e-5)
-    np.testing.assert_allclose(r2d2.epsilon(state, (1,), CONFIG), [0.4**4.5], rtol=1e-5)
-    np.testing.assert_allclose(r2d2.epsilon(state, (), CONFIG), 0.4**4.5, rtol=1e-5)
+    for shape, values in (((5,), expected), ((1,), [0.4**4.5]), ((), 0.4**4.5)):
+        np.testing.assert_allclose(r2d2.epsilon(state, shape, CONFIG), values, rtol=1e-5)
     observation = jnp.broadcast_to(jnp.ones(3), (3000, 5, 3))
     explored, _, _ = act(state, observation, KEY, CONFIG, explore=True)
     greedy, _, _ = act(state, observation, KEY, CONFIG, explore=False)
@@ -268,44 +216,32 @@ def test_the_share_of_uniform_actions_can_fall() -> None:
         state = fresh(config).replace(steps=jnp.asarray(steps, jnp.int32))
         np.testing.assert_allclose(r2d2.epsilon(state, (4,), config), expected, rtol=1e-5)
     assert r2d2.schedule(config, 2_000.0).epsilon_steps == 640.0
-    assert (
-        r2d2.schedule(dataclasses.replace(config, epsilon_steps=0.25), 2_000.0).epsilon_steps
-        == 500.0
-    )
+    share = dataclasses.replace(config, epsilon_steps=0.25)
+    assert r2d2.schedule(share, 2_000.0).epsilon_steps == 500.0
 
 
 def test_acting_step_by_step_is_the_sequence() -> None:
     state, batch = fresh(CONFIG), sequences()
-    memory, actions = batch.extras[MEMORY], []
-    for t in range(STEPS):
-        memory = jax.tree.map(
-            lambda x, t=t: jnp.where(batch.extras["first"][t][:, None], 0.0, x), memory
-        )
-        action, _, memory = act(
-            state, batch.observation[t], KEY, CONFIG, explore=False, memory=memory
-        )
+    (memory,), actions = batch.extras[MEMORY], []
+    for first, observation in zip(batch.extras["first"], batch.observation, strict=True):
+        memory = (jnp.where(first[:, None], 0.0, memory),)
+        action, _, (memory,) = act(state, observation, KEY, CONFIG, explore=False, memory=memory)
         actions.append(action)
     outputs = memories.embedded(state.critic.parameters, batch)
-    np.testing.assert_array_equal(
-        jnp.stack(actions), r2d2.of_actions(outputs, CONFIG).argmax(axis=-1)
-    )
+    expected = r2d2.of_actions(outputs, CONFIG).argmax(axis=-1)
+    np.testing.assert_array_equal(jnp.stack(actions), expected)
 
 
 def test_targets_look_at_allowed_actions_alone() -> None:
-    parts = (Part(MASK, (ACTIONS,), "bool"), Part("state", (3,)))
-    spec = EnvSpec("test/Masked-v0", (), ACTIONS, discrete=True, parts=parts)
-    config, batch = dataclasses.replace(CONFIG, dueling=False), sequences()
+    config, spec = dataclasses.replace(CONFIG, dueling=False), reference.masked_spec(ACTIONS)
     allowed = jnp.zeros((STEPS, SIZE, ACTIONS), bool).at[..., 1].set(True)
-    now, later = ({"state": x, MASK: allowed} for x in (batch.observation, batch.next_observation))
-    batch = batch.replace(observation=now, next_observation=later)
+    batch = reference.masked(sequences(), allowed, allowed)
     state, compiled, targets = reference.state(r2d2, spec, config), jax.jit(r2d2.critic_loss), []
     critic = state.critic.parameters
     for value in (0.0, 50.0):  # of the forbidden actions, in critic and target
-        output = {
-            **critic.params["head"]["output"],
-            "bias": jnp.asarray([value, 0.3, value, value]),
-        }
-        other = critic.replace(params={**critic.params, "head": {"output": output}})
+        bias = {"bias": jnp.asarray([value, 0.3, value, value])}
+        head = {"output": critic.params["head"]["output"] | bias}
+        other = critic.replace(params=critic.params | {"head": head})
         whole = state.replace(target_critic=other)
         targets.append(compiled(other, whole, batch, batch, config)[1]["critic/target"])
     np.testing.assert_array_equal(*targets)
@@ -368,16 +304,10 @@ def test_continuous_actions_are_refused() -> None:
 def test_a_replay_that_holds_no_sequence_is_refused_before_anything_compiles(
     tmp_path: Path,
 ) -> None:
-    with pytest.raises(
-        ValueError, match=r"sequences of 30 steps in --config.num-envs 16 environments need"
-    ):
-        small_runs.train(
-            "r2d2",
-            "rljax/Memory-discrete",
-            100,
-            tmp_path / "run",
-            {"num_envs": 16, "length": 24, "burn_in": 6, "replay_size": 100},
-        )
+    message = r"sequences of 30 steps in --config.num-envs 16 environments need"
+    config = {"num_envs": 16, "length": 24, "burn_in": 6, "replay_size": 100}
+    with pytest.raises(ValueError, match=message):
+        small_runs.train("r2d2", "rljax/Memory-discrete", 100, tmp_path / "run", config)
 
 
 @pytest.mark.learn
@@ -400,12 +330,8 @@ def test_a_resumed_run_is_the_same_bit_for_bit(
     env: str, changes: dict[str, Any], seeds: int, tmp_path: Path
 ) -> None:
     config = {"hidden": (4,), "memory_hidden": (4,), "warmup_steps": 20} | changes
-    settings: dict[str, Any] = {
-        "seeds": seeds,
-        "log_every": 40,
-        "eval_every": 200,
-        "checkpoint_every": 200,
-    }
+    settings: dict[str, Any] = {"seeds": seeds, "log_every": 40}
+    settings |= {"eval_every": 200, "checkpoint_every": 200}
     small_runs.train("r2d2", env, 400, tmp_path / "whole", config, **settings)
     small_runs.train("r2d2", env, 200, tmp_path / "half", config, **settings)
     run.resume(tmp_path / "half", 400)
@@ -416,17 +342,10 @@ def test_a_resumed_run_is_the_same_bit_for_bit(
 def test_learns_what_an_agent_without_memory_cannot(tmp_path: Path) -> None:
     """MemoryChain: the first observation says which last action is right."""
     returns = {}
+    settings: dict[str, Any] = {"seeds": 3, "eval_every": 20_480, "eval_episodes": 100}
     for name in ("r2d2", "dqn"):
         out = tmp_path / name
-        run.train(
-            name,
-            "gymnax/MemoryChain-bsuite",
-            20_480,
-            seeds=3,
-            out=out,
-            eval_every=20_480,
-            eval_episodes=100,
-        )
-        returns[name] = json.loads((out / "summary.json").read_text())["final"]["mean"]
+        run.train(name, "gymnax/MemoryChain-bsuite", 20_480, out=out, **settings)
+        returns[name] = records.read_summary(out)["final"]["mean"]
     assert returns["r2d2"] >= 0.9
     assert abs(returns["dqn"]) <= 0.3

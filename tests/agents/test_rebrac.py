@@ -1,8 +1,9 @@
-"""ReBRAC against float64 NumPy written from the paper, and what the paper promises of its parts."""
+"""ReBRAC against float64 NumPy written from the paper."""
 
 from __future__ import annotations
 
 import dataclasses
+import functools
 from typing import Any
 
 import jax
@@ -14,103 +15,57 @@ from rljax import buffers
 from rljax.agent import EnvSpec, Transition
 from rljax.agents import rebrac
 from rljax.training import registry
-from tests.agents import reference
+from tests.agents import actor_critic, reference
 
 SPEC = EnvSpec("test/Example-v0", (3,), 2)
-SIZES: dict[str, Any] = {
-    "hidden": (8, 8),
-    "batch_size": 5,
-    "actor_lr": 1e-2,
-    "critic_lr": 2e-2,
-    "target_rate": 0.1,
-}
-CONFIG = rebrac.Config(**SIZES, actor_penalty=0.6, critic_penalty=0.7)
+CONFIG = rebrac.Config(
+    hidden=(8, 8),
+    batch_size=5,
+    actor_lr=1e-2,
+    critic_lr=2e-2,
+    target_rate=0.1,
+    actor_penalty=0.6,
+    critic_penalty=0.7,
+)
 PLAIN = dataclasses.replace(CONFIG, layer_norm=False)  # as the reference's networks
 KEY = jax.random.key(0)
-HAS = np.array([True, False, True, True, False])
 
 
 def example() -> tuple[EnvSpec, rebrac.Config, Transition]:
-    """What the contract's tests run on."""
     return SPEC, CONFIG, transitions()
 
 
 def transitions(seed: int = 0, size: int = 5) -> Transition:
     """A batch in which some rows have a next action."""
     known = np.random.default_rng(seed + 100).uniform(-1, 1, (size, 2)).astype(np.float32)
-    extras = {
-        "next_action": jnp.asarray(known),
-        "has_next_action": jnp.asarray(np.resize(HAS, size)),
-    }
+    has = np.resize([True, False, True, True, False], size)
+    extras = {"next_action": jnp.asarray(known), "has_next_action": jnp.asarray(has)}
     return reference.transitions(seed, size).replace(extras=extras)
 
 
-class Reference:
-    """ReBRAC in float64, from equations 5 and 6 of arXiv:2305.09836 and algorithm 1 of
-    arXiv:1802.09477.
-    """
+class Reference(actor_critic.TD3):
+    """TD3's, with equations 5 and 6 of arXiv:2305.09836."""
 
-    def __init__(self, state: rebrac.State, config: rebrac.Config) -> None:
-        self.config = config
-        self.actor, self.target_actor = (
-            reference.mlp(state.actor),
-            reference.mlp(state.target_actor),
-        )
-        self.critics, self.targets = (
-            reference.critics(state.critic),
-            reference.critics(state.target_critic),
-        )
-        self.actor_adam, self.critic_adam = (
-            reference.Adam(config.actor_lr),
-            reference.Adam(config.critic_lr),
-        )
+    def penalty(self, batch: Transition, action: np.ndarray) -> tuple[Any, dict[str, float]]:
+        """beta_2 |a' - a'_data|^2 [B], where that is known."""
+        apart = np.square(action - batch.extras["next_action"]).sum(axis=1)
+        penalty = self.config.critic_penalty * apart * batch.extras["has_next_action"]
+        return penalty, {"critic/penalty": penalty.mean()}
 
-    def target(self, batch: Transition, noise: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """y [B] and the penalties [B] in it."""
+    def actor_loss(
+        self, batch: Transition, action: np.ndarray, step: int
+    ) -> tuple[dict[str, float], np.ndarray]:
+        """dL/da = 2 beta_1 (a - a_data) - lambda dq/da, q the smallest value."""
         config = self.config
-        following = np.asarray(batch.next_observation, np.float64)
-        limit = config.target_noise_clip
-        action = np.tanh(reference.forward(self.target_actor, following)[0])
-        action = np.clip(action + np.clip(config.target_noise * noise, -limit, limit), -1.0, 1.0)
-        next_q = reference.smallest(self.targets, following, action)[0]
-        apart = np.square(action - np.asarray(batch.extras["next_action"], np.float64)).sum(axis=1)
-        penalty = config.critic_penalty * apart * np.asarray(batch.extras["has_next_action"])
-        alive = 1.0 - np.asarray(batch.terminated, np.float64)
-        return np.asarray(batch.reward, np.float64) + config.discount * alive * (
-            next_q - penalty
-        ), penalty
-
-    def update(self, batch: Transition, noise: np.ndarray, step: int) -> dict[str, float]:
-        """One update; the metrics of the parts that moved."""
-        config, observation = self.config, np.asarray(batch.observation, np.float64)
-        y, penalty = self.target(batch, noise)
-        data = np.asarray(batch.action, np.float64)
-        loss, q, gradient = reference.squared_errors(self.critics, observation, data, y)
-        self.critics = self.critic_adam.step(self.critics, gradient)
-        metrics = {"critic/loss": loss, "critic/q": q.mean(), "critic/target": y.mean()}
-        metrics["critic/penalty"] = penalty.mean()
-
-        if (step + 1) % config.policy_delay == 0:
-            # m = tanh(u), dm/du = 1 - m^2:  dL/dm = (2 beta_1 (m - a) - lambda dq/dm) / B, q the
-            # smallest value
-            output, inputs = reference.forward(self.actor, observation)
-            action = np.tanh(output)
-            q, slope = reference.smallest(self.critics, observation, action)
-            scale = 1.0 / np.abs(q).mean()
-            fallen = np.interp(step, (config.decay_begin, config.decay_end), (0.0, 1.0))
-            beta = config.actor_penalty * (1.0 - fallen * (1.0 - config.penalty_end))
-            change = (
-                (1.0 - action**2) * (2.0 * beta * (action - data) - scale * slope) / len(action)
-            )
-            self.actor = self.actor_adam.step(
-                self.actor, reference.backward(self.actor, inputs, change)[0]
-            )
-            self.target_actor = reference.towards(self.actor, self.target_actor, config.target_rate)
-            self.targets = reference.towards(self.critics, self.targets, config.target_rate)
-            imitation = np.square(action - data).sum(axis=1).mean()
-            metrics |= {"actor/loss": beta * imitation - scale * q.mean()}
-            metrics |= {"actor/imitation": imitation, "actor/value_scale": scale}
-        return metrics
+        q, slope = reference.smallest(self.critic, batch.observation, action)
+        scale = 1.0 / np.abs(q).mean()
+        fallen = np.interp(step, (config.decay_begin, config.decay_end), (0.0, 1.0))
+        beta = config.actor_penalty * (1.0 - fallen * (1.0 - config.penalty_end))
+        apart = action - batch.action
+        imitation = np.square(apart).sum(axis=1).mean()
+        metrics = {"actor/loss": beta * imitation - scale * q.mean()}
+        metrics |= {"actor/imitation": imitation, "actor/value_scale": scale}
+        return metrics, 2.0 * beta * apart - scale * slope
 
 
 CASES: dict[str, dict[str, Any]] = {
@@ -125,29 +80,14 @@ CASES: dict[str, dict[str, Any]] = {
     "noise that clips": {"target_noise": 0.8, "target_noise_clip": 0.3, "discount": 0.5},
 }
 
-# Compiled once for all tests: a Config's floats are traced.
 update = jax.jit(rebrac.update)
-
-
-def fresh(config: rebrac.Config) -> rebrac.State:
-    """A State to start from."""
-    return reference.state(rebrac, SPEC, config)
+fresh = functools.partial(reference.state, rebrac, SPEC)
 
 
 @reference.cases(CASES)
 def test_updates_equal_the_papers(changes: dict[str, Any]) -> None:
     config = dataclasses.replace(PLAIN, **changes)
-    state = fresh(config)
-    expected = Reference(state, config)
-    for step in range(4):
-        batch, key = transitions(step), jax.random.key(step)
-        noise = np.asarray(jax.random.normal(key, batch.action.shape), np.float64)
-        state, metrics = update(state, batch, key, step, config)
-        reference.assert_metrics(metrics, expected.update(batch, noise, step))
-    reference.assert_same(reference.critics(state.critic), expected.critics, "critic")
-    reference.assert_same(reference.critics(state.target_critic), expected.targets, "target_critic")
-    reference.assert_same(reference.mlp(state.actor), expected.actor, "actor")
-    reference.assert_same(reference.mlp(state.target_actor), expected.target_actor, "target_actor")
+    reference.assert_updates(update, fresh(config), config, Reference, transitions)
 
 
 def metrics(batch: Transition, **changes: Any) -> Any:
@@ -171,18 +111,16 @@ def test_the_penalty_is_of_known_next_actions_and_of_what_goes_on() -> None:
 
 def test_the_actor_follows_the_smallest_critic() -> None:
     batch, state = transitions(), fresh(PLAIN)
-    actor_loss = jax.jit(rebrac.actor_loss)
-    step = jnp.zeros((), jnp.int32)
     raised = []
     for member in range(2):
         other = jax.tree.map(lambda x: np.asarray(x).copy(), state.critic)
         other.parameters.params["members"]["output"]["bias"][member] += 100.0
         changed = state.replace(critic=other)
-        metrics = actor_loss(state.actor.parameters, changed, batch, step, PLAIN)[1]
+        parameters, step = state.actor.parameters, jnp.int32(0)
+        metrics = rebrac.actor_loss(parameters, changed, batch, step, PLAIN)[1]
         raised.append(metrics["actor/value_scale"])
-    values = np.asarray(
-        state.critic(batch.observation, rebrac.policy(state.actor, batch.observation))
-    )
+    action = rebrac.policy(state.actor, batch.observation)
+    values = np.asarray(state.critic(batch.observation, action))
     np.testing.assert_allclose(raised, 1.0 / np.abs(values[::-1]).mean(axis=1), rtol=1e-5)
 
 

@@ -1,10 +1,9 @@
-"""RO2O against float64 NumPy written from the paper and its authors' code,
-and what the paper promises of its parts.
-"""
+"""RO2O against float64 NumPy written from the paper and its authors' code."""
 
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
 import re
 from pathlib import Path
@@ -20,11 +19,10 @@ from rljax.agents import ro2o
 from rljax.networks import distributions, encoders
 from rljax.runs import records, run
 from rljax.training import configuration, registry
-from tests.agents import reference
+from tests.agents import actor_critic, reference
 from tests.environments import reach
 
 SPEC = EnvSpec("test/Example-v0", (3,), 2)
-RATES = {"actor_lr": 1e-2, "critic_lr": 2e-2, "temperature_lr": 3e-2, "target_rate": 0.1}
 WEIGHTS = {"value_weight": 5.0, "policy_weight": 2.0, "ood_weight": 0.7}
 RADII = {"value_radius": 0.3, "policy_radius": 0.2, "ood_radius": 0.4}
 CONFIG = ro2o.Config(
@@ -34,7 +32,10 @@ CONFIG = ro2o.Config(
     num_perturbed=3,
     ood_steps=4.0,
     normalise_observations=False,
-    **RATES,
+    actor_lr=1e-2,
+    critic_lr=2e-2,
+    temperature_lr=3e-2,
+    target_rate=0.1,
 )
 STRONG = dataclasses.replace(CONFIG, **WEIGHTS, **RADII)
 KEY = jax.random.key(0)
@@ -47,135 +48,77 @@ PROBE: dict[str, Any] = {
 
 
 def example() -> tuple[EnvSpec, ro2o.Config, Transition]:
-    """What the contract's tests run on."""
     return SPEC, CONFIG, reference.transitions()
 
 
-class Reference:
+class Reference(actor_critic.SAC):
     """RO2O in float64, from arXiv:2309.16973 and its authors' code;
     gradients are differences of its losses.
     """
 
-    def __init__(self, state: ro2o.State, config: ro2o.Config) -> None:
-        self.config = config
-        self.actor = reference.mlp(state.actor)
-        self.critics, self.targets = (
-            reference.critics(state.critic),
-            reference.critics(state.target_critic),
-        )
-        self.log_temperature = np.log(config.init_temperature)
-        self.adams = [
-            reference.Adam(rate)
-            for rate in (config.actor_lr, config.critic_lr, config.temperature_lr)
-        ]
-
-    def gaussian(self, actor: Any, observation: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Mean and standard deviation, before the tanh."""
-        mean, raw = np.split(reference.forward(actor, observation)[0], 2, axis=1)
-        return mean, np.exp(np.clip(raw, self.config.log_std_min, self.config.log_std_max))
-
-    def sample(
-        self, actor: Any, observation: np.ndarray, noise: np.ndarray
-    ) -> tuple[np.ndarray, np.ndarray]:
-        """Actions and their log-probabilities."""
-        mean, std = self.gaussian(actor, observation)
-        u = mean + std * noise
-        normal = -0.5 * noise**2 - np.log(std) - 0.5 * np.log(2 * np.pi)
-        return np.tanh(u), (normal - 2.0 * (np.log(2.0) - u - np.logaddexp(0.0, -2.0 * u))).sum(
-            axis=1
-        )
-
-    def values(self, critics: Any, observation: np.ndarray, action: np.ndarray) -> np.ndarray:
-        """Q_c [C, B]."""
-        return np.array([reference.value(critic, observation, action)[0] for critic in critics])
-
     def near(self, key: Any, observation: np.ndarray, radius: float) -> np.ndarray:
         """n observations [n, B, O] around each one."""
         shape = (self.config.num_perturbed, 1, observation.shape[1])
-        return observation + radius * np.asarray(
-            jax.random.uniform(key, shape, minval=-1.0, maxval=1.0), np.float64
-        )
+        return observation + radius * reference.uniform(key, shape)
 
     def smoothness(self, critics: Any, near: np.ndarray, s: np.ndarray, a: np.ndarray) -> float:
         """S."""
-        tau, here = self.config.value_asymmetry, self.values(critics, s, a)
-        changes = [self.values(critics, sample, a) - here for sample in near]
-        costs = [
-            ((1 - tau) * np.maximum(d, 0) ** 2 + tau * np.minimum(d, 0) ** 2).mean(axis=0)
-            for d in changes
-        ]
-        return float(np.max(costs, axis=0).mean())
+        tau, here = self.config.value_asymmetry, reference.values(critics, s, a)
+        change = np.stack([reference.values(critics, sample, a) - here for sample in near])
+        cost = (1 - tau) * np.maximum(change, 0) ** 2 + tau * np.minimum(change, 0) ** 2
+        return float(cost.mean(axis=1).max(axis=0).mean())
 
     def change_of_policy(self, actor: Any, near: np.ndarray, s: np.ndarray) -> float:
         """P, by the textbook's KL of two Gaussians."""
 
         def kl(mean: Any, std: Any, other: Any, wide: Any) -> Any:
-            return (np.log(wide / std) + (std**2 + (mean - other) ** 2) / (2 * wide**2) - 0.5).sum(
-                axis=1
-            )
+            each = np.log(wide / std) + (std**2 + (mean - other) ** 2) / (2 * wide**2) - 0.5
+            return each.sum(axis=1)
 
-        here = self.gaussian(actor, s)
-        there = [self.gaussian(actor, sample) for sample in near]
+        heads = (self.heads(actor, x)[:2] for x in (s, *near))
+        here, *there = [(mean, np.exp(log_std)) for mean, log_std in heads]
         return float(np.mean(np.max([kl(*here, *x) + kl(*x, *here) for x in there], axis=0)))
 
     def update(self, batch: Transition, key: Any, step: int) -> dict[str, float]:
-        """One update; its metrics."""
-        config = self.config
-        s = np.asarray(batch.observation, np.float64)
-        following = np.asarray(batch.next_observation, np.float64)
-        a, reward = np.asarray(batch.action, np.float64), np.asarray(batch.reward, np.float64)
-        alive = 1.0 - np.asarray(batch.terminated, np.float64)
+        config, s, a = self.config, batch.observation, batch.action
         key_critic, key_actor = jax.random.split(key)
-
         key_action, key_near = jax.random.split(key_actor)
-        temperature, noise = np.exp(self.log_temperature), reference.noise(key_action, a.shape)
+        noise = reference.noise(key_action, a.shape)
         near = self.near(key_near, s, config.policy_radius)
 
         def actor_loss(actor: Any) -> float:
             action, log_prob = self.sample(actor, s, noise)
-            plain = (temperature * log_prob - reference.smallest(self.critics, s, action)[0]).mean()
-            return plain + config.policy_weight * self.change_of_policy(actor, near, s)
+            q = reference.smallest(self.critic, s, action)[0]
+            change = self.change_of_policy(actor, near, s)
+            return (self.temperature * log_prob - q).mean() + config.policy_weight * change
 
         entropy = -self.sample(self.actor, s, noise)[1].mean()
-        target = -a.shape[1] if config.target_entropy is None else config.target_entropy
-        metrics = {
-            "actor/loss": actor_loss(self.actor),
-            "actor/entropy": entropy,
-            "temperature/value": temperature,
-        }
+        metrics = {"actor/loss": actor_loss(self.actor)}
         metrics |= {"actor/smoothness": self.change_of_policy(self.actor, near, s)}
-        metrics |= {"temperature/loss": self.log_temperature * (entropy - target)}
-        self.actor = self.adams[0].step(self.actor, reference.differences(actor_loss, self.actor))
-        self.log_temperature = self.adams[2].step(self.log_temperature, entropy - target)
+        self.move("actor", reference.differences(actor_loss, self.actor))
+        metrics |= self.cool(entropy, a.shape[1])
 
         keys = jax.random.split(key_critic, 4)
-        next_action, next_log_prob = self.sample(
-            self.actor, following, reference.noise(keys[0], a.shape)
-        )
-        soft = reference.smallest(self.targets, following, next_action)[0]
-        y = reward + config.discount * alive * (soft - np.exp(self.log_temperature) * next_log_prob)
+        y = self.target(batch, keys[0])
         near, far = (
             self.near(k, s, x)
             for k, x in zip(keys[1:3], (config.value_radius, config.ood_radius), strict=True)
         )
         noises = reference.noise(keys[3], (len(far), *a.shape))
         actions = [self.sample(self.actor, x, n)[0] for x, n in zip(far, noises, strict=True)]
-        kappa = config.ood_penalty_end
-        if step < config.ood_steps:
-            kappa = (
-                config.ood_penalty
-                - (config.ood_penalty - config.ood_penalty_end) * step / config.ood_steps
-            )
+        fallen = min(step / config.ood_steps, 1.0)
+        kappa = (1.0 - fallen) * config.ood_penalty + fallen * config.ood_penalty_end
 
         def values_nearby(critics: Any) -> np.ndarray:
             pairs = zip(far, actions, strict=True)
-            return np.stack([self.values(critics, x, u) for x, u in pairs], axis=1)  # [C, n, B]
+            each = [reference.values(critics, x, u) for x, u in pairs]
+            return np.stack(each, axis=1)  # [C, n, B]
 
-        before = values_nearby(self.critics)
+        before = values_nearby(self.critic)
         deviation = np.sqrt(((before - before.mean(axis=0)) ** 2).sum(axis=0) / (len(before) - 1))
 
         def losses(critics: Any) -> tuple[float, float, float]:
-            error = ((self.values(critics, s, a) - y) ** 2).mean(axis=1).sum()
+            error = ((reference.values(critics, s, a) - y) ** 2).mean(axis=1).sum()
             uncertainty = ((values_nearby(critics) - (before - kappa * deviation)) ** 2).mean()
             return error, self.smoothness(critics, near, s, a), uncertainty
 
@@ -183,16 +126,13 @@ class Reference:
             error, smoothness, uncertainty = losses(critics)
             return error + config.value_weight * smoothness + config.ood_weight * uncertainty
 
-        error, smoothness, _ = losses(self.critics)
-        metrics |= {
-            "critic/loss": whole(self.critics),
-            "critic/error": error,
-            "critic/smoothness": smoothness,
-        }
-        metrics |= {"critic/q": self.values(self.critics, s, a).mean(), "critic/target": y.mean()}
-        metrics |= {"critic/deviation": deviation.mean()}
-        self.critics = self.adams[1].step(self.critics, reference.differences(whole, self.critics))
-        self.targets = reference.towards(self.critics, self.targets, config.target_rate)
+        error, smoothness, _ = losses(self.critic)
+        metrics |= {"critic/loss": whole(self.critic), "critic/error": error}
+        metrics |= {"critic/smoothness": smoothness, "critic/deviation": deviation.mean()}
+        q = reference.values(self.critic, s, a).mean()
+        metrics |= {"critic/q": q, "critic/target": y.mean()}
+        self.move("critic", reference.differences(whole, self.critic))
+        self.follow("critic")
         return metrics
 
 
@@ -204,47 +144,19 @@ CASES: dict[str, dict[str, Any]] = {
     | {"log_std_min": -0.6, "log_std_max": 0.1, "target_entropy": -0.7, "value_asymmetry": 0.9},
 }
 
-# Compiled once for all tests: a Config's floats are traced.
 update = jax.jit(ro2o.update)
+fresh = functools.partial(reference.state, ro2o, SPEC)
 
 
-def fresh(config: ro2o.Config) -> ro2o.State:
-    """A State to start from."""
-    return reference.state(
-        ro2o, SPEC, config, log_temperature=jnp.log(jnp.float32(config.init_temperature))
-    )
-
-
-@jax.jit
-def critic_loss(state: ro2o.State, batch: Transition, config: ro2o.Config) -> tuple[Any, Any]:
-    """The loss with its metrics, and its gradients in the critics,
-    their targets and the temperature.
-    """
-
-    def loss(critic: Any, target_critic: Any, log_temperature: Any) -> Any:
-        temperature = state.log_temperature.replace(parameters=log_temperature)
-        whole = state.replace(target_critic=target_critic, log_temperature=temperature)
-        return ro2o.critic_loss(critic, whole, batch, KEY, jnp.int32(0), config)
-
-    parts = (state.critic.parameters, state.target_critic, state.log_temperature.parameters)
-    return jax.value_and_grad(loss, argnums=(0, 1, 2), has_aux=True)(*parts)
+def critic_loss(critic: Any, state: ro2o.State, config: ro2o.Config) -> Any:
+    """The loss of the examples' batch."""
+    return ro2o.critic_loss(critic, state, reference.transitions(), KEY, jnp.int32(0), config)[0]
 
 
 @reference.cases(CASES)
 def test_updates_equal_the_papers(changes: dict[str, Any]) -> None:
     config = dataclasses.replace(CONFIG, **changes)
-    state = fresh(config)
-    expected = Reference(state, config)
-    for step in (0, 5):
-        batch, key = reference.transitions(step), jax.random.key(step)
-        state, metrics = update(state, batch, key, step, config)
-        reference.assert_metrics(metrics, expected.update(batch, key, step))
-    reference.assert_same(reference.critics(state.critic), expected.critics, "critic")
-    reference.assert_same(reference.critics(state.target_critic), expected.targets, "target_critic")
-    reference.assert_same(reference.mlp(state.actor), expected.actor, "actor")
-    reference.assert_same(
-        state.log_temperature.parameters, expected.log_temperature, "log_temperature"
-    )
+    reference.assert_updates(update, fresh(config), config, Reference, steps=(0, 5))
 
 
 def test_the_uncertain_are_lowered_as_far_as_kappa_says() -> None:
@@ -254,17 +166,16 @@ def test_the_uncertain_are_lowered_as_far_as_kappa_says() -> None:
     config = dataclasses.replace(STRONG, ood_weight=1.0, value_weight=0.0)
     without = dataclasses.replace(config, ood_weight=0.0)
     state, batch = fresh(config), reference.transitions()
-    parts = [critic_loss(state, batch, x)[1][0] for x in (config, without)]
+    gradient = jax.jit(jax.grad(critic_loss))
+    parts = [gradient(state.critic.parameters, state, x) for x in (config, without)]
     of_uncertainty = jax.tree.map(lambda x, y: x - y, *parts)
     keys = jax.random.split(KEY, 4)
     near = encoders.perturbed(keys[2], batch.observation, config.ood_radius, config.num_perturbed)
     action = distributions.squashed(state.actor(near), config).sample(seed=keys[3])
     q = state.critic(near, action)
     slope = 2.0 * config.ood_penalty * q.std(axis=0, ddof=1) / q.size
-    gradient = jax.grad(lambda critic: (critic(near, action) * slope).sum())
-    expected = gradient(state.critic.parameters)
-    for pair in zip(*map(jax.tree.leaves, (of_uncertainty, expected)), strict=True):
-        np.testing.assert_allclose(*pair, rtol=1e-3, atol=1e-6)
+    expected = jax.grad(lambda critic: (critic(near, action) * slope).sum())
+    reference.assert_close(of_uncertainty, expected(state.critic.parameters), rtol=1e-3)
     assert (slope > 0).all(), "values fall"
 
 
@@ -277,16 +188,12 @@ def test_weights_smooth(weight: str, metric: str) -> None:
     """A hundred updates on one batch: what a weight is for becomes smaller than without it."""
     batch = reference.transitions()
 
-    @jax.jit
-    def learnt(state: ro2o.State, config: ro2o.Config) -> Any:
-        state = jax.lax.fori_loop(
-            0, 100, lambda i, state: ro2o.update(state, batch, KEY, i, config)[0], state
-        )
-        return ro2o.update(state, batch, KEY, 100, config)[1]
+    def learnt(value: float) -> Any:
+        config = dataclasses.replace(STRONG, **{weight: value})
+        state = reference.learnt(ro2o, fresh(STRONG), batch, config)
+        return update(state, batch, KEY, 100, config)[1]
 
-    plain, smooth = (
-        learnt(fresh(STRONG), dataclasses.replace(STRONG, **{weight: x})) for x in (0.0, 20.0)
-    )
+    plain, smooth = map(learnt, (0.0, 20.0))
     assert smooth[metric] < 0.5 * plain[metric]
 
 
@@ -324,22 +231,14 @@ def test_the_command_on_the_page_drops_what_the_authors_code_drops_online() -> N
 
 
 def test_only_termination_cuts_the_bootstrap() -> None:
-    state, batch = fresh(CONFIG), reference.transitions()
-    never, always = np.zeros(5, bool), np.ones(5, bool)
-
-    def target(**flags: np.ndarray) -> Any:
-        return critic_loss(state, batch.replace(**flags), CONFIG)[0][1]["critic/target"]
-
-    assert target(terminated=never, truncated=always) == target(terminated=never, truncated=never)
-    np.testing.assert_allclose(
-        target(terminated=always, truncated=never), batch.reward.mean(), rtol=1e-6
-    )
+    reference.assert_only_termination_cuts_the_bootstrap(update, fresh(CONFIG), CONFIG)
 
 
 def test_critic_loss_teaches_no_targets() -> None:
-    of_critic, *others = critic_loss(fresh(STRONG), reference.transitions(), STRONG)[1]
-    assert all(np.any(leaf) for leaf in jax.tree.leaves(of_critic))
-    assert not any(np.any(leaf) for leaf in jax.tree.leaves(others))
+    begin = fresh(STRONG)
+    reference.assert_teaches_the_critic_alone(
+        lambda critic, state: critic_loss(critic, state.replace(actor=begin.actor), STRONG), begin
+    )
 
 
 def test_refuses_a_single_critic() -> None:

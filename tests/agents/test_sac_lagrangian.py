@@ -1,11 +1,8 @@
-"""SAC-Lagrangian against float64 NumPy written from its sources, its limit,
-and what it learns under it.
-"""
+"""SAC-Lagrangian against float64 NumPy written from its sources."""
 
 from __future__ import annotations
 
 import dataclasses
-import json
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +15,8 @@ from rljax.agent import EnvSpec, Part, Transition
 from rljax.agents import sac_lagrangian
 from rljax.networks.optimisation import multipliers
 from rljax.networks.optimisation.multipliers import MultiplierSettings
-from rljax.runs import run
-from tests.agents import reference, test_ppo_lagrangian, test_sac
+from rljax.runs import records, run
+from tests.agents import actor_critic, reference, test_ppo_lagrangian
 
 STEPS = 20  # of an episode
 SPEC = EnvSpec("test/Example-v0", (3,), 2, max_episode_steps=STEPS, signals=(Part("cost", ()),))
@@ -52,44 +49,34 @@ def batch_of(seed: int = 0) -> Transition:
 
 
 def example() -> tuple[EnvSpec, sac_lagrangian.Config, Transition]:
-    """What the contract's tests run on."""
     return SPEC, CONFIG, batch_of()
 
 
 def fresh(config: sac_lagrangian.Config) -> sac_lagrangian.State:
     """A State to start from."""
-    return reference.state(
-        sac_lagrangian,
-        SPEC,
-        config,
-        log_temperature=jnp.log(jnp.float32(config.init_temperature)),
-        multiplier=multipliers.create(config.init_multiplier, MultiplierSettings.of(config, 0.0)),
-    )
+    multiplier = multipliers.create(config.init_multiplier, MultiplierSettings.of(config, 0.0))
+    return reference.state(sac_lagrangian, SPEC, config, multiplier=multiplier)
 
 
-class Reference(test_sac.Reference):
+class Reference(actor_critic.SAC):
     """SAC in float64 with a critic of costs and a multiplier,
     from Ray et al. and arXiv:2007.03964.
     """
 
-    def __init__(self, state: sac_lagrangian.State, config: Any) -> None:
-        super().__init__(state, config)  # pyright: ignore[reportArgumentType]
-        self.cost, self.cost_target = (
-            reference.critics(state.cost_critic),
-            reference.critics(state.target_cost_critic),
-        )
-        self.cost_adam, self.multiplier_adam = (
-            reference.Adam(config.cost_lr),
-            reference.Adam(config.multiplier_rate),
-        )
+    def __init__(self, state: Any, config: Any) -> None:
+        super().__init__(state, config)
+        self.cost_critic = reference.exact(state.cost_critic)
+        self.target_cost_critic = reference.exact(state.target_cost_critic)
+        self.adams["cost_critic"] = reference.Adam(config.cost_lr)
+        self.multiplier_adam = reference.Adam(config.multiplier_rate)
         self.multiplier = config.init_multiplier if config.multiplier == "gradient" else 0.0
         self.controller = test_ppo_lagrangian.Controller(config)
 
-    def move(self, cost: float) -> None:
+    def weigh(self, cost: float) -> None:
         """The limit of an episode, spread over its steps, as the sum of a series without end,
         and the multiplier's next value.
         """
-        config: Any = self.config
+        config = self.config
         limit = sum(config.cost_limit / STEPS * config.cost_discount**t for t in range(1_000))
         if config.multiplier == "pid":
             self.multiplier = self.controller.move(cost, limit)
@@ -97,72 +84,35 @@ class Reference(test_sac.Reference):
         value = self.multiplier_adam.step(np.array(self.multiplier), np.array(limit - cost))
         self.multiplier = max(0.0, float(value))
 
-    def learn(self, batch: Transition, *noises: np.ndarray) -> dict[str, float]:
-        """One update, with the noise of the next actions for the critics, of the actions,
-        and of costs' next ones.
-        """
-        config: Any = self.config
-        next_noise, noise, cost_noise = noises
-        observation, size = np.asarray(batch.observation, np.float64), len(noise)
-        following, action = (
-            np.asarray(x, np.float64) for x in (batch.next_observation, batch.action)
-        )
-        alive, temperature = (
-            1.0 - np.asarray(batch.terminated, np.float64),
-            np.exp(self.log_temperature),
-        )
+    def update(self, batch: Transition, key: Any, step: int) -> dict[str, float]:
+        config, weight = self.config, self.multiplier
+        key_critic, key_actor, key_cost = jax.random.split(key, 3)
+        metrics = self.teach_critics(batch, self.target(batch, key_critic))
 
-        next_action, next_log_prob = self.sample(following, next_noise)[:2]
-        soft = (
-            reference.smallest(self.targets, following, next_action)[0]
-            - temperature * next_log_prob
-        )
-        y = np.asarray(batch.reward, np.float64) + config.discount * alive * soft
-        loss, q, gradient = reference.squared_errors(self.critics, observation, action, y)
-        self.critics = self.adams[1].step(self.critics, gradient)
-        metrics = {"critic/loss": loss, "critic/q": q.mean(), "critic/target": y.mean()}
-
-        next_cost = reference.smallest(
-            self.cost_target, following, self.sample(following, cost_noise)[0]
-        )[0]
-        y = np.asarray(batch.extras["cost"], np.float64) + config.cost_discount * alive * next_cost
-        loss, _, gradient = reference.squared_errors(self.cost, observation, action, y)
-        self.cost = self.cost_adam.step(self.cost, gradient)
+        next_action = self.next_sample(batch, key_cost)[0]
+        following = batch.next_observation
+        next_cost = reference.smallest(self.target_cost_critic, following, next_action)[0]
+        alive = 1.0 - batch.terminated
+        y = batch.extras["cost"] + config.cost_discount * alive * next_cost
+        observation, action = batch.observation, batch.action
+        loss, _, gradient = reference.squared_errors(self.cost_critic, observation, action, y)
+        self.move("cost_critic", gradient)
         metrics |= {"cost/loss": loss, "cost/target": y.mean()}
 
         # L(pi) (1 + nu) = mean [alpha log pi - q + nu C]: as for SAC, with the slope of q - nu C in
         # the action.
-        weight = self.multiplier
-        action, log_prob, inputs, log_std, inside = self.sample(observation, noise)
+        noise = reference.noise(key_actor, batch.action.shape)
+        action, log_prob = self.sample(self.actor, observation, noise)
         (q, slope), (cost, rise) = (
-            reference.smallest(x, observation, action) for x in (self.critics, self.cost)
+            reference.smallest(x, observation, action) for x in (self.critic, self.cost_critic)
         )
-        change = (
-            (temperature * 2.0 * action - (1.0 - action**2) * (slope - weight * rise))
-            / size
-            / (1.0 + weight)
-        )
-        change_log_std = (
-            change * np.exp(log_std) * noise - temperature / size / (1.0 + weight)
-        ) * inside
-        gradient = reference.backward(
-            self.actor, inputs, np.concatenate([change, change_log_std], axis=1)
-        )[0]
-        self.actor = self.adams[0].step(self.actor, gradient)
-        metrics["actor/loss"] = (temperature * log_prob - q + weight * cost).mean() / (1.0 + weight)
-        metrics |= {"actor/entropy": -log_prob.mean(), "cost/value": cost.mean()}
-        error = -log_prob.mean() + action.shape[1]
-        metrics |= {
-            "temperature/loss": self.log_temperature * error,
-            "temperature/value": temperature,
-        }
-        self.log_temperature = self.adams[2].step(self.log_temperature, error)
-        self.move(float(cost.mean()))
-        metrics["cost/multiplier"] = self.multiplier
-
-        self.targets = reference.towards(self.critics, self.targets, config.target_rate)
-        self.cost_target = reference.towards(self.cost, self.cost_target, config.target_rate)
-        return metrics
+        loss = (self.temperature * log_prob - q + weight * cost).mean() / (1.0 + weight)
+        self.climb(batch, noise, slope - weight * rise, share=1.0 / (1.0 + weight))
+        metrics |= {"actor/loss": loss, "cost/value": cost.mean()}
+        metrics |= self.cool(-log_prob.mean(), action.shape[1])
+        self.weigh(float(cost.mean()))
+        self.follow("critic", "cost_critic")
+        return metrics | {"cost/multiplier": self.multiplier}
 
 
 update = jax.jit(sac_lagrangian.update)
@@ -171,24 +121,9 @@ update = jax.jit(sac_lagrangian.update)
 @pytest.mark.parametrize("multiplier", ["gradient", "pid"])
 def test_updates_equal_the_sources(multiplier: Any) -> None:
     config = dataclasses.replace(CONFIG, multiplier=multiplier)
-    state = fresh(config)
-    expected = Reference(state, config)
-    values = []
-    for step in range(4):
-        batch, key = batch_of(step), jax.random.key(step)
-        noises = [reference.noise(each, batch.action.shape) for each in jax.random.split(key, 3)]
-        state, metrics = update(state, batch, key, step, config)
-        reference.assert_metrics(metrics, expected.learn(batch, *noises))
-        values.append(float(state.multiplier.value))
-    assert len(set(values)) > 1
-    for critics, mlps in (
-        (state.critic, expected.critics),
-        (state.target_critic, expected.targets),
-        (state.cost_critic, expected.cost),
-        (state.target_cost_critic, expected.cost_target),
-    ):
-        reference.assert_same(reference.critics(critics), mlps, "critics")
-    reference.assert_same(reference.mlp(state.actor), expected.actor, "actor")
+    begin = fresh(config)
+    state, _ = reference.assert_updates(update, begin, config, Reference, batch_of)
+    assert state.multiplier.value != begin.multiplier.value
 
 
 @pytest.mark.parametrize("steps", [20, 200, 1_000])
@@ -224,14 +159,11 @@ def test_costs_without_discount_are_refused() -> None:
 
 
 def test_environments_without_costs_or_time_limits_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(
-        ValueError,
-        match=r"signal 'cost', and 'rljax/Pendulum' gives none. If .*: --env signals-cost/rljax",
-    ):
+    message = r"signal 'cost', and 'rljax/Pendulum' gives none. If .*: --env signals-cost/rljax"
+    with pytest.raises(ValueError, match=message):
         run.train("sac_lagrangian", "rljax/Pendulum", 100, out=tmp_path / "run")
-    with pytest.raises(
-        ValueError, match=r"spreads the cost limit .*: 'test/Example-v0' has no time limit"
-    ):
+    message = r"spreads the cost limit .*: 'test/Example-v0' has no time limit"
+    with pytest.raises(ValueError, match=message):
         sac_lagrangian.check(dataclasses.replace(SPEC, max_episode_steps=None), CONFIG)
 
 
@@ -244,21 +176,10 @@ def test_it_keeps_the_limit_that_sac_breaks(tmp_path: Path) -> None:
         "num_envs": 4,
         "num_updates": 4,
     }
-    free = run.train(
-        "sac", "rljax/PointHazards", 30_000, config=changes, out=tmp_path / "sac", **how
-    )
-    limited = changes | {"cost_limit": 10.0}
-    bound = run.train(
-        "sac_lagrangian",
-        "rljax/PointHazards",
-        30_000,
-        config=limited,
-        out=tmp_path / "bound",
-        **how,
-    )
-    costs = [
-        json.loads((out / "summary.json").read_text())["final"]["signals"]["cost"]
-        for out in (free, bound)
-    ]
+    costs = []
+    for agent, limit in (("sac", {}), ("sac_lagrangian", {"cost_limit": 10.0})):
+        config, out = changes | limit, tmp_path / agent
+        run.train(agent, "rljax/PointHazards", 30_000, config=config, out=out, **how)
+        costs.append(records.read_summary(out)["final"]["signals"]["cost"])
     assert costs[0] > 15.0
     assert costs[1] < 0.7 * costs[0]
