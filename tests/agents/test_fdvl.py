@@ -15,13 +15,10 @@ import pytest
 from rljax.agent import EnvSpec, Transition, check
 from rljax.agents import fdvl
 from rljax.training import registry
-from tests.agents import reference
+from tests.agents import reference, value_learning
+from tests.agents.value_learning import KEY, SPEC
 
-SPEC = EnvSpec("test/Example-v0", (3,), 2)
-CONFIG = fdvl.Config(
-    hidden=(8, 8), batch_size=5, actor_lr=1e-2, critic_lr=2e-2, value_lr=3e-2, target_rate=0.1
-)
-KEY = jax.random.key(0)
+CONFIG = fdvl.Config(**value_learning.SIZES, value_lr=3e-2)
 # With biases of 0, an observation of 0 moves the last layer alone.
 PROBE: dict[str, Any] = {"initialisation": "torch"}
 
@@ -31,23 +28,11 @@ def example() -> tuple[EnvSpec, fdvl.Config, Transition]:
     return SPEC, dataclasses.replace(CONFIG, decay_steps=10.0, dropout=0.1), reference.transitions()
 
 
-class Reference:
-    """f-DVL in float64, in the order of hari-sikchi/DVL,
-    with the losses of arXiv:2302.08560 and arXiv:2301.02328.
-    """
+class Reference(value_learning.Networks):
+    """The order of hari-sikchi/DVL, with the losses of arXiv:2302.08560 and arXiv:2301.02328."""
 
     def __init__(self, state: fdvl.State, config: fdvl.Config) -> None:
-        self.config = config
-        self.actor, self.value = reference.actor(state.actor), reference.norms(state.value)
-        self.critics, self.targets = (
-            reference.critics(state.critic),
-            reference.critics(state.target_critic),
-        )
-        self.actor_adam, self.critic_adam = (
-            reference.Adam(config.actor_lr),
-            reference.Adam(config.critic_lr),
-        )
-        self.value_adam = reference.Adam(config.value_lr)
+        super().__init__(state, config, value=reference.norms)
 
     def value_loss(self, u: np.ndarray, largest: float) -> float:
         """L(V) for surpluses [K, B], critic.py; `largest` is its `max_z`, which is detached."""
@@ -62,17 +47,12 @@ class Reference:
 
     def update(self, batch: Transition, key: jax.Array, step: int) -> dict[str, float]:
         """One update; its metrics."""
-        config, size = self.config, len(batch.reward)
-        key, key_uniform = jax.random.split(key)
+        config, (key, key_uniform) = self.config, jax.random.split(key)
         shape = (config.uniform_actions, *batch.action.shape)
         uniform = np.asarray(
             jax.random.uniform(key_uniform, shape, minval=-1.0, maxval=1.0), np.float64
         )
-        observation = np.asarray(batch.observation, np.float64)
-        next_observation = np.asarray(batch.next_observation, np.float64)
-        action, reward = (np.asarray(x, np.float64) for x in (batch.action, batch.reward))
-        alive = 1.0 - np.asarray(batch.terminated, np.float64)
-
+        observation, action, successor, reward, alive = value_learning.arrays(batch)
         q = np.stack(
             [reference.smallest(self.targets, observation, x)[0] for x in (action, *uniform)]
         )
@@ -90,15 +70,8 @@ class Reference:
 
         value_loss, gradient = loss(self.value), reference.differences(loss, self.value)
         self.value = self.value_adam.step(self.value, gradient)
-        v, next_v = (values(self.value, x) for x in (observation, next_observation))
-
-        weight = np.minimum(np.exp(config.inverse_temperature * (q[0] - v)), config.max_weight)
-        distance, gradient = reference.imitation(
-            self.actor, observation, action, weight, config, key
-        )
-        self.actor_adam.rate = reference.cosine(config.actor_lr, step, config.decay_steps)
-        self.actor = self.actor_adam.step(self.actor, gradient)
-
+        v, next_v = (values(self.value, x) for x in (observation, successor))
+        metrics = self.imitate(observation, action, q[0] - v, key, step)
         y = reward + config.discount * alive * next_v
         inputs = np.concatenate([observation, action], axis=1)
         passes = [reference.forward(critic, inputs) for critic in self.critics]
@@ -106,21 +79,17 @@ class Reference:
         error = q_data - y
         linear = np.abs(error) > config.huber
         losses = np.where(linear, config.huber * (2 * np.abs(error) - config.huber), error**2)
-        change = 2.0 * np.clip(error, -config.huber, config.huber) / size
+        change = 2.0 * np.clip(error, -config.huber, config.huber) / len(y)
         gradients = [
             reference.backward(critic, rows, slope[:, None])[0]
             for critic, (_, rows), slope in zip(self.critics, passes, change, strict=True)
         ]
         self.linear = linear.mean()
-        self.critics = self.critic_adam.step(self.critics, gradients)
-        self.targets = reference.towards(self.critics, self.targets, config.target_rate)
-        return {
+        self.move_critics(gradients)
+        return metrics | {
             "value/loss": value_loss,
             "value/v": old_v.mean(),
             "value/above": (surplus > 0).mean(),
-            "actor/loss": (weight * distance).mean(),
-            "actor/advantage": (q[0] - v).mean(),
-            "actor/weight": weight.mean(),
             "critic/loss": losses.mean(axis=1).sum(),
             "critic/q": q_data.mean(),
             "critic/target": y.mean(),

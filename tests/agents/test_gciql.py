@@ -17,20 +17,11 @@ from rljax.agents import gciql
 from rljax.training import configuration
 from rljax.training.drivers.offline import OfflineDriver
 from rljax.training.learner import Learner
-from tests.agents import reference
+from tests.agents import reference, trees, value_learning
+from tests.agents.value_learning import KEY, SIZES
 
 SPEC = EnvSpec("test/Example-v0", (6,), 2)
-PLAIN: dict[str, Any] = {"activation": "relu", "layer_norm": False}
-CONFIG = gciql.Config(
-    hidden=(8, 8),
-    batch_size=5,
-    actor_lr=1e-2,
-    critic_lr=2e-2,
-    value_lr=3e-2,
-    target_rate=0.1,
-    **PLAIN,
-)
-KEY = jax.random.key(0)
+CONFIG = gciql.Config(**SIZES, value_lr=3e-2, activation="relu", layer_norm=False)
 
 
 def transitions(seed: int = 0) -> Transition:
@@ -47,52 +38,23 @@ def example() -> tuple[EnvSpec, gciql.Config, Transition]:
     return SPEC, CONFIG, transitions()
 
 
-class Reference:
-    """GCIQL in float64: every loss is of the networks before the update,
-    as in the authors' gciql.py.
-    """
+class Reference(value_learning.Networks):
+    """Every loss is of the networks before the update, as in the authors' gciql.py."""
 
     def __init__(self, state: gciql.State, config: gciql.Config) -> None:
-        self.config = config
-        self.actor, self.value = reference.mlp(state.actor), reference.mlp(state.value)
-        self.critics, self.targets = (
-            reference.critics(state.critic),
-            reference.critics(state.target_critic),
-        )
-        self.actor_adam, self.critic_adam = (
-            reference.Adam(config.actor_lr),
-            reference.Adam(config.critic_lr),
-        )
-        self.value_adam = reference.Adam(config.value_lr)
+        super().__init__(state, config, actor=reference.mlp)
 
-    def update(self, batch: Transition) -> dict[str, float]:
+    def update(self, batch: Transition, key: jax.Array, step: int) -> dict[str, float]:
         """One update; its metrics."""
-        config = self.config
-        observed = (batch.observation, batch.next_observation, batch.extras["actor_observation"])
-        observation, successor, actor_observation = (np.asarray(x, np.float64) for x in observed)
-        action, reward = (np.asarray(x, np.float64) for x in (batch.action, batch.reward))
-        alive = 1.0 - np.asarray(batch.terminated, np.float64)
-
-        y = reward + config.discount * alive * reference.forward(self.value, successor)[0][:, 0]
+        observation, action, successor, reward, alive = value_learning.arrays(batch)
+        next_v = value_learning.state_values(self.value, successor)
         q = reference.smallest(self.targets, observation, action)[0]
-        value_loss, v, value_gradient = reference.expectile(
-            self.value, observation, q, config.expectile
-        )
-        critic_loss, values, critic_gradient = reference.squared_errors(
-            self.critics, observation, action, y
-        )
-        metrics, actor_gradient = self.policy(actor_observation, action)
-
-        self.value = self.value_adam.step(self.value, value_gradient)
-        self.actor = self.actor_adam.step(self.actor, actor_gradient)
-        self.critics = self.critic_adam.step(self.critics, critic_gradient)
-        self.targets = reference.towards(self.critics, self.targets, config.target_rate)
-        metrics |= {
-            "critic/loss": critic_loss,
-            "critic/q": values.mean(),
-            "critic/target": y.mean(),
-        }
-        return metrics | {"value/loss": value_loss, "value/v": v.mean()}
+        actor_observation = np.asarray(batch.extras["actor_observation"], np.float64)
+        metrics, gradient = self.policy(actor_observation, action)
+        self.actor = self.actor_adam.step(self.actor, gradient)
+        metrics |= self.fit_value(observation, q)
+        y = reward + self.config.discount * alive * next_v
+        return metrics | self.fit_critics(observation, action, y)
 
     def policy(self, observation: np.ndarray, action: np.ndarray) -> tuple[dict[str, float], Any]:
         """The actor's metrics and its gradient.
@@ -107,7 +69,7 @@ class Reference:
             0.5 * np.square(mean - action).sum(axis=1) + 0.5 * np.log(2.0 * np.pi) * action.shape[1]
         )
         if config.policy_loss == "awr":
-            v = reference.forward(self.value, observation)[0][:, 0]
+            v = value_learning.state_values(self.value, observation)
             advantage = reference.smallest(self.critics, observation, action)[0] - v
             weight = np.minimum(np.exp(config.inverse_temperature * advantage), config.max_weight)
             change = weight[:, None] * (mean - action) / size
@@ -150,15 +112,15 @@ def fresh(config: gciql.Config) -> gciql.State:
 def test_updates_equal_the_papers(changes: dict[str, Any]) -> None:
     config = dataclasses.replace(CONFIG, **changes)
     state = fresh(config)
-    expected = Reference(state, config)
-    for step in range(4):
-        batch = transitions(step)
-        state, metrics = update(state, batch, KEY, step, config)
-        reference.assert_metrics(metrics, expected.update(batch))
-        reference.assert_same(reference.mlp(state.actor), expected.actor, "actor")
-        reference.assert_same(reference.mlp(state.value), expected.value, "value")
-        reference.assert_same(reference.critics(state.critic), expected.critics, "critics")
-        reference.assert_same(reference.critics(state.target_critic), expected.targets, "targets")
+    value_learning.assert_updates_equal(
+        update,
+        state,
+        config,
+        Reference(state, config),
+        batches=transitions,
+        value=reference.mlp,
+        actor=reference.mlp,
+    )
 
 
 def test_only_the_actor_sees_its_own_goals() -> None:
@@ -166,8 +128,7 @@ def test_only_the_actor_sees_its_own_goals() -> None:
     other = batch.replace(extras={"actor_observation": batch.observation})
     one, two = (update(state, x, KEY, 0, CONFIG)[0] for x in (batch, other))
     for part, same in (("critic", True), ("value", True), ("actor", False)):
-        pairs = zip(*map(jax.tree.leaves, (getattr(one, part), getattr(two, part))), strict=True)
-        assert all(np.array_equal(x, y) for x, y in pairs) == same, part
+        assert trees.equal(getattr(one, part), getattr(two, part)) == same, part
 
 
 def test_begins_as_the_authors_do() -> None:
@@ -193,9 +154,8 @@ def test_every_torso_learns(torso: Any) -> None:
     new, metrics = update(state, transitions(), KEY, 0, config)
     assert all(np.isfinite(value) for value in metrics.values())
     for part in ("actor", "critic", "value"):
-        both = (getattr(state, part).parameters, getattr(new, part).parameters)
-        pairs = zip(*map(jax.tree.leaves, both), strict=True)
-        assert all(np.any(np.asarray(x) != np.asarray(y)) for x, y in pairs), part
+        both = (getattr(x, part).parameters for x in (state, new))
+        assert trees.all_differ(*both), part
 
 
 @pytest.mark.learn
@@ -207,28 +167,16 @@ def test_progressive_losses_are_of_a_part_of_the_steps_in_every_network() -> Non
         for alpha in (None, 0.0, 1.0)
     )
     for name in ("actor", "critic", "value"):
-        first, second, third = (
-            jax.tree.leaves(getattr(x, name).optimiser_state[0].mu) for x in (whole, none, part)
-        )
-        assert all(np.allclose(*pair, atol=1e-7) for pair in zip(first, second, strict=True)), name
-        assert not all(np.allclose(*pair, atol=1e-4) for pair in zip(first, third, strict=True)), (
-            name
-        )
+        first, second, third = (getattr(x, name).optimiser_state[0].mu for x in (whole, none, part))
+        trees.assert_close(first, second, rtol=1e-5, atol=1e-7)
+        with pytest.raises(AssertionError):
+            trees.assert_close(first, third, rtol=1e-5, atol=1e-4)
 
 
 def test_act_explores_around_the_mean_within_bounds() -> None:
     state, observation = fresh(CONFIG), transitions(9).observation
     mean = reference.forward(reference.mlp(state.actor), np.asarray(observation, np.float64))[0]
-    np.testing.assert_allclose(
-        act(state, observation, KEY, CONFIG, explore=False)[0],
-        np.clip(mean, -1.0, 1.0),
-        rtol=1e-4,
-        atol=1e-5,
-    )
-    noise = np.asarray(jax.random.normal(KEY, (5, 2)))
-    actual, extras = act(state, observation, KEY, CONFIG, explore=True)
-    np.testing.assert_allclose(actual, np.clip(mean + noise, -1.0, 1.0), rtol=1e-4, atol=1e-5)
-    assert extras == {}
+    value_learning.assert_explores_around(mean, 1.0, act, state, observation, CONFIG)
 
 
 @pytest.mark.parametrize("name", ["value", "actor"])

@@ -16,39 +16,24 @@ import pytest
 from rljax.agent import EnvSpec, Transition, check
 from rljax.agents import recoil
 from rljax.runs import records, run
-from tests.agents import reference
+from tests.agents import reference, value_learning
+from tests.agents.value_learning import KEY, SPEC
 from tests.environments import reach
 
-SPEC = EnvSpec("test/Example-v0", (3,), 2)
-CONFIG = recoil.Config(
-    hidden=(8, 8), batch_size=5, actor_lr=1e-2, critic_lr=2e-2, value_lr=3e-2, target_rate=0.1
-)
+CONFIG = recoil.Config(**value_learning.SIZES, value_lr=3e-2)
 
 
 def example() -> tuple[EnvSpec, recoil.Config, Transition]:
     """What the contract's tests run on: 4 rows of the mixture and 4 of the expert."""
-    return (
-        SPEC,
-        dataclasses.replace(CONFIG, decay_steps=10.0, dropout=0.1),
-        reference.transitions(size=8),
-    )
+    config = dataclasses.replace(CONFIG, decay_steps=10.0, dropout=0.1)
+    return SPEC, config, reference.transitions(size=8)
 
 
-class Reference:
-    """ReCOIL in float64, in the order of the authors' code: the value, the actor, the critics."""
+class Reference(value_learning.Networks):
+    """The order of the authors' code: the value, the actor, the critics."""
 
     def __init__(self, state: recoil.State, config: recoil.Config) -> None:
-        self.config = config
-        self.actor, self.value = reference.actor(state.actor), reference.norms(state.value)
-        self.critics, self.targets = (
-            reference.critics(state.critic),
-            reference.critics(state.target_critic),
-        )
-        self.actor_adam, self.critic_adam = (
-            reference.Adam(config.actor_lr),
-            reference.Adam(config.critic_lr),
-        )
-        self.value_adam = reference.Adam(config.value_lr)
+        super().__init__(state, config, value=reference.norms)
 
     def value_loss(self, q: np.ndarray, v: np.ndarray, max_z: float) -> float:
         """L(V) for values [2 B]; `max_z` is detached."""
@@ -64,11 +49,8 @@ class Reference:
     def update(self, batch: Transition, key: jax.Array, step: int) -> dict[str, float]:
         """One update; its metrics."""
         config, size = self.config, len(batch.reward) // 2
-        observation = np.asarray(batch.observation, np.float64)
-        following = np.asarray(batch.next_observation, np.float64)[:size]
-        action = np.asarray(batch.action, np.float64)
-        ended = np.asarray(batch.terminated)[:size]
-        mixture, done = observation[:size], action[:size]
+        observation, action, successor, _, alive = value_learning.arrays(batch)
+        mixture, following, alive = observation[:size], successor[:size], alive[:size]
 
         def values(layers: Any, x: np.ndarray) -> np.ndarray:
             return reference.forward_norms(layers, x)[:, 0]
@@ -86,27 +68,19 @@ class Reference:
         new_v, next_v = (values(self.value, x) for x in (mixture, following))
 
         q = both[:size]
-        weight = np.minimum(np.exp(config.inverse_temperature * (q - new_v)), config.max_weight)
-        distance, gradient = reference.imitation(self.actor, mixture, done, weight, config, key)
-        self.actor_adam.rate = reference.cosine(config.actor_lr, step, config.decay_steps)
-        self.actor = self.actor_adam.step(self.actor, gradient)
-
+        metrics = self.imitate(mixture, action[:size], q - new_v, key, step)
         largest = config.expert_reward / (1 - config.discount)
-        y = -config.expert_reward + config.discount * np.where(ended, -largest, next_v)
+        y = -config.expert_reward + config.discount * np.where(alive, next_v, -largest)
         # Of all 2 B rows: a mean over them is half of L(Q)'s sum.
         goal = np.concatenate([y, np.full(size, largest)])
         critic_loss, outputs, gradients = reference.squared_errors(
             self.critics, observation, action, goal
         )
-        self.critics = self.critic_adam.step(self.critics, gradients)
-        self.targets = reference.towards(self.critics, self.targets, config.target_rate)
-        return {
+        self.move_critics(gradients)
+        return metrics | {
             "value/loss": value_loss,
             "value/v": v[:size].mean(),
             "value/expert_v": v[size:].mean(),
-            "actor/loss": (weight * distance).mean(),
-            "actor/advantage": (q - new_v).mean(),
-            "actor/weight": weight.mean(),
             "critic/loss": critic_loss,
             "critic/q": outputs[:, :size].mean(),
             "critic/expert_q": outputs[:, size:].mean(),
@@ -137,15 +111,15 @@ update = jax.jit(recoil.update)
 def test_updates_equal_the_authors(changes: dict[str, Any]) -> None:
     config = dataclasses.replace(CONFIG, **changes)
     state = reference.state(recoil, SPEC, config)
-    expected = Reference(state, config)
-    for step in range(4):
-        batch, key = reference.transitions(step, 10), jax.random.key(step)
-        state, metrics = update(state, batch, key, step, config)
-        reference.assert_metrics(metrics, expected.update(batch, key, step))
-    reference.assert_same(reference.critics(state.critic), expected.critics, "critic")
-    reference.assert_same(reference.critics(state.target_critic), expected.targets, "target_critic")
-    reference.assert_same(reference.norms(state.value), expected.value, "value")
-    reference.assert_same(reference.actor(state.actor), expected.actor, "actor")
+    value_learning.assert_updates_equal(
+        update,
+        state,
+        config,
+        Reference(state, config),
+        batches=lambda step: reference.transitions(step, 10),
+        value=reference.norms,
+        actor=reference.actor,
+    )
 
 
 def test_defaults_are_the_flags_and_the_mujoco_config_of_the_authors() -> None:
@@ -176,7 +150,7 @@ def test_the_expert_is_the_second_half_and_its_rewards_do_not_matter() -> None:
         reward=batch.reward + 1.0, next_observation=batch.next_observation.at[5:].set(7.0)
     )
     state = reference.state(recoil, SPEC, CONFIG)
-    results = [update(state, x, jax.random.key(0), 0, CONFIG) for x in (batch, other)]
+    results = [update(state, x, KEY, 0, CONFIG) for x in (batch, other)]
     jax.tree.map(np.testing.assert_array_equal, *results)
 
 
