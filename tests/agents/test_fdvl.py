@@ -28,20 +28,15 @@ def example() -> tuple[EnvSpec, fdvl.Config, Transition]:
     return SPEC, dataclasses.replace(CONFIG, decay_steps=10.0, dropout=0.1), reference.transitions()
 
 
-class Reference(value_learning.Networks):
+class Reference(value_learning.NormalisedNetworks):
     """The order of hari-sikchi/DVL, with the losses of arXiv:2302.08560 and arXiv:2301.02328."""
 
-    def __init__(self, state: fdvl.State, config: fdvl.Config) -> None:
-        super().__init__(state, config, value=reference.norms)
-
     def value_loss(self, u: np.ndarray, largest: float) -> float:
-        """L(V) for surpluses [K, B], critic.py; `largest` is its `max_z`, which is detached."""
-        config = self.config
-        if config.divergence == "reverse_kl":
-            z = np.minimum(u / config.temperature, config.max_exponent)
-            return (np.exp(z - largest) - z * np.exp(-largest) - np.exp(-largest)).mean()
-        alpha = config.optimism  # --temp
-        if config.divergence == "chi_square":
+        """L(V) for surpluses [K, B], critic.py."""
+        if self.config.divergence == "reverse_kl":
+            return self.reverse_kl(u, largest).mean()
+        alpha = self.config.optimism  # --temp
+        if self.config.divergence == "chi_square":
             return (alpha * np.maximum(u + u**2 / 4, 0) - (1 - alpha) * u).mean()
         return (alpha * np.maximum(u, 0) - (1 - alpha) * u).mean()
 
@@ -49,49 +44,26 @@ class Reference(value_learning.Networks):
         """One update; its metrics."""
         config, (key, key_uniform) = self.config, jax.random.split(key)
         shape = (config.uniform_actions, *batch.action.shape)
-        uniform = np.asarray(
-            jax.random.uniform(key_uniform, shape, minval=-1.0, maxval=1.0), np.float64
-        )
+        uniform = jax.random.uniform(key_uniform, shape, minval=-1.0, maxval=1.0)
         observation, action, successor, reward, alive = value_learning.arrays(batch)
-        q = np.stack(
-            [reference.smallest(self.targets, observation, x)[0] for x in (action, *uniform)]
-        )
-
-        def values(layers: Any, x: np.ndarray) -> np.ndarray:
-            return reference.forward_norms(layers, x)[:, 0]
-
-        old_v = values(self.value, observation)
-        surplus = q - old_v
-        z = np.minimum(surplus / config.temperature, config.max_exponent)
-        largest = max(z.max(), -1.0)
-
-        def loss(layers: Any) -> float:
-            return self.value_loss(q - values(layers, observation), largest)
-
-        value_loss, gradient = loss(self.value), reference.differences(loss, self.value)
-        self.value = self.value_adam.step(self.value, gradient)
-        v, next_v = (values(self.value, x) for x in (observation, successor))
+        actions = (action, *np.asarray(uniform, np.float64))
+        q = np.stack([reference.smallest(self.targets, observation, x)[0] for x in actions])
+        surplus = q - (old_v := value_learning.state_values(self.value, observation))
+        largest = max(self.exponent(surplus).max(), -1.0)
+        value_loss = self.move_value(lambda v: self.value_loss(q - v, largest), observation)
+        v, next_v = (value_learning.state_values(self.value, x) for x in (observation, successor))
         metrics = self.imitate(observation, action, q[0] - v, key, step)
         y = reward + config.discount * alive * next_v
-        inputs = np.concatenate([observation, action], axis=1)
-        passes = [reference.forward(critic, inputs) for critic in self.critics]
-        q_data = np.stack([x[0][:, 0] for x in passes])
-        error = q_data - y
-        linear = np.abs(error) > config.huber
-        losses = np.where(linear, config.huber * (2 * np.abs(error) - config.huber), error**2)
-        change = 2.0 * np.clip(error, -config.huber, config.huber) / len(y)
-        gradients = [
-            reference.backward(critic, rows, slope[:, None])[0]
-            for critic, (_, rows), slope in zip(self.critics, passes, change, strict=True)
-        ]
-        self.linear = linear.mean()
+        losses, values, self.linear, gradients = value_learning.linear_errors(
+            self.critics, observation, action, y, config.huber
+        )
         self.move_critics(gradients)
         return metrics | {
             "value/loss": value_loss,
             "value/v": old_v.mean(),
             "value/above": (surplus > 0).mean(),
             "critic/loss": losses.mean(axis=1).sum(),
-            "critic/q": q_data.mean(),
+            "critic/q": values.mean(),
             "critic/target": y.mean(),
         }
 
@@ -115,7 +87,6 @@ CASES: dict[str, dict[str, Any]] = {
 
 # Compiled once for all tests: a Config's floats are traced.
 update = jax.jit(fdvl.update)
-value_loss = jax.jit(fdvl.value_loss)
 
 
 def fresh(config: fdvl.Config, above: float = -0.2) -> fdvl.State:

@@ -13,20 +13,12 @@ import pytest
 
 from rljax.agent import EnvSpec, Transition
 from rljax.agents import dql, ofql
-from tests.agents import reference
+from tests.agents import reference, value_learning
+from tests.agents.value_learning import KEY, SIZES, SPEC
 
-SPEC = EnvSpec("test/Example-v0", (3,), 2)
-SIZES: dict[str, Any] = {
-    "hidden": (8, 8),
-    "batch_size": 5,
-    "actor_lr": 1e-2,
-    "critic_lr": 2e-2,
-    "target_rate": 0.1,
-}
 CONFIG = ofql.Config(
     **SIZES, activation="relu", embedding=4, num_candidates=4, average_every=1, average_from=0
 )
-KEY = jax.random.key(0)
 PROBE: dict[str, Any] = {"average_rate": 0.05}
 POLICY_IS_A_DRAW = True  # also without exploring
 AVERAGES = ("average_actor",)  # of the actor
@@ -102,15 +94,14 @@ def fresh(config: ofql.Config) -> ofql.State:
 def test_updates_equal_the_papers(changes: dict[str, Any]) -> None:
     config = dataclasses.replace(CONFIG, **changes)
     state = fresh(config)
-    expected = Reference(state, config)
-    for step in range(4):
-        batch, key = reference.transitions(step), jax.random.key(step)
-        state, metrics = update(state, batch, key, step, config)
-        reference.assert_metrics(metrics, expected.update(batch, key, step))
-    reference.assert_same(reference.critics(state.critic), expected.critics, "critic")
-    reference.assert_same(reference.critics(state.target_critic), expected.targets, "target_critic")
-    reference.assert_same(reference.field(state.actor), expected.actor, "actor")
-    reference.assert_same(reference.field(state.average_actor), expected.average, "average_actor")
+    value_learning.assert_updates_equal(
+        update,
+        state,
+        config,
+        Reference(state, config),
+        actor=reference.field,
+        average_actor=reference.field,
+    )
 
 
 def test_times_are_sorted_and_equal_in_the_share_that_is_asked_for() -> None:
@@ -137,16 +128,7 @@ def test_critics_learn_as_diffusion_ql_does() -> None:
 
 
 def test_only_termination_cuts_the_bootstrap() -> None:
-    state, batch = fresh(CONFIG), reference.transitions()
-    never, always = np.zeros(5, bool), np.ones(5, bool)
-
-    def target(**flags: np.ndarray) -> Any:
-        return update(state, batch.replace(**flags), KEY, 0, CONFIG)[1]["critic/target"]
-
-    assert target(terminated=never, truncated=always) == target(terminated=never, truncated=never)
-    np.testing.assert_allclose(
-        target(terminated=always, truncated=never), batch.reward.mean(), rtol=1e-6
-    )
+    value_learning.assert_only_termination_cuts_the_bootstrap(update, fresh(CONFIG), CONFIG)
 
 
 def test_acts_in_one_step() -> None:

@@ -29,44 +29,28 @@ def example() -> tuple[EnvSpec, recoil.Config, Transition]:
     return SPEC, config, reference.transitions(size=8)
 
 
-class Reference(value_learning.Networks):
+class Reference(value_learning.NormalisedNetworks):
     """The order of the authors' code: the value, the actor, the critics."""
 
-    def __init__(self, state: recoil.State, config: recoil.Config) -> None:
-        super().__init__(state, config, value=reference.norms)
-
     def value_loss(self, q: np.ndarray, v: np.ndarray, max_z: float) -> float:
-        """L(V) for values [2 B]; `max_z` is detached."""
-        config, half, diff = self.config, len(v) // 2, q - v
+        """L(V) for values [2 B]."""
+        config, half = self.config, len(v) // 2
         if config.value_loss == "expectile":
-            weight = np.where(diff > 0, config.expectile, 1 - config.expectile)
-            return (weight * diff**2)[:half].mean() + config.value_gap * (
-                v[:half] - v[half:]
-            ).mean()
-        z = np.minimum(diff / config.temperature, config.max_exponent)
-        return (np.exp(z - max_z) - z * np.exp(-max_z) - np.exp(-max_z))[:half].mean()
+            weight = np.where(q > v, config.expectile, 1 - config.expectile)
+            gap = (v[:half] - v[half:]).mean()
+            return (weight * (q - v) ** 2)[:half].mean() + config.value_gap * gap
+        return self.reverse_kl(q - v, max_z)[:half].mean()
 
     def update(self, batch: Transition, key: jax.Array, step: int) -> dict[str, float]:
         """One update; its metrics."""
         config, size = self.config, len(batch.reward) // 2
         observation, action, successor, _, alive = value_learning.arrays(batch)
         mixture, following, alive = observation[:size], successor[:size], alive[:size]
-
-        def values(layers: Any, x: np.ndarray) -> np.ndarray:
-            return reference.forward_norms(layers, x)[:, 0]
-
         both = reference.smallest(self.targets, observation, action)[0]
-        v = values(self.value, observation)
-        # Of all rows, the expert's too.
-        max_z = max(np.minimum((both - v) / config.temperature, config.max_exponent).max(), -1.0)
-
-        def loss(layers: Any) -> float:
-            return self.value_loss(both, values(layers, observation), max_z)
-
-        value_loss, gradient = loss(self.value), reference.differences(loss, self.value)
-        self.value = self.value_adam.step(self.value, gradient)
-        new_v, next_v = (values(self.value, x) for x in (mixture, following))
-
+        v = value_learning.state_values(self.value, observation)
+        max_z = max(self.exponent(both - v).max(), -1.0)  # of all rows, the expert's too
+        value_loss = self.move_value(lambda v: self.value_loss(both, v, max_z), observation)
+        new_v, next_v = (value_learning.state_values(self.value, x) for x in (mixture, following))
         q = both[:size]
         metrics = self.imitate(mixture, action[:size], q - new_v, key, step)
         largest = config.expert_reward / (1 - config.discount)

@@ -42,27 +42,17 @@ class Reference(value_learning.Networks):
         y = np.clip(reward + config.discount * alive * next_v, config.target_min, config.target_max)
         metrics = self.fit_value(observation, q)
         metrics |= self.imitate(observation, action, q - v, key, step, squashed)
-        return metrics | self.fit_robustly(observation, action, y)
-
-    def fit_robustly(
-        self, observation: np.ndarray, action: np.ndarray, y: np.ndarray
-    ) -> dict[str, float]:
-        """By Huber's loss h, linear beyond t = 1 / sigma^2: dh/dQ = clip((Q - y) / t, +-1)."""
-        threshold, gradients, values = 1.0 / self.config.huber_sigma**2, [], []
-        for critic in self.critics:
-            q, inputs = reference.forward(critic, np.concatenate([observation, action], axis=-1))
-            values.append(q[:, 0])
-            change = np.clip((q - y[:, None]) / threshold, -1.0, 1.0) / (len(y) * len(self.critics))
-            gradients.append(reference.backward(critic, inputs, change)[0])
-        self.move_critics(gradients)
-        error = np.abs(np.stack(values) - y)
-        inside = error < threshold
-        loss = np.where(inside, error**2 / (2.0 * threshold), error - threshold / 2.0)
-        return {
-            "critic/loss": loss.mean(),
-            "critic/q": np.mean(values),
+        threshold = 1.0 / config.huber_sigma**2
+        losses, values, linear, gradients = value_learning.linear_errors(
+            self.critics, observation, action, y, threshold
+        )
+        scale = 2.0 * threshold * len(self.critics)  # h is a mean over critics, with slopes of +-1
+        self.move_critics(reference.zip_map(lambda x: x / scale, gradients))
+        return metrics | {
+            "critic/loss": losses.mean() / (2.0 * threshold),
+            "critic/q": values.mean(),
             "critic/target": y.mean(),
-            "critic/linear": 1.0 - inside.mean(),
+            "critic/linear": linear,
         }
 
 

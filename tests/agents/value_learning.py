@@ -32,9 +32,29 @@ def arrays(batch: Transition) -> tuple[np.ndarray, ...]:
     return tuple(np.asarray(x, np.float64) for x in (*parts, ~np.asarray(batch.terminated)))
 
 
-def state_values(value: reference.MLP, observation: np.ndarray) -> np.ndarray:
-    """V(s) [B]."""
+def state_values(value: Any, observation: np.ndarray) -> np.ndarray:
+    """V(s) [B] of the layers of `reference.mlp`, or of `reference.norms`."""
+    if isinstance(value[0], list):
+        return reference.forward_norms(value, observation)[:, 0]
     return reference.forward(value, observation)[0][:, 0]
+
+
+def linear_errors(
+    critics: Any, observation: np.ndarray, action: np.ndarray, y: np.ndarray, limit: float
+) -> tuple[np.ndarray, np.ndarray, float, Any]:
+    """Errors e^2, or t (2 |e| - t) beyond a limit t, and all values [C, B]; the share beyond;
+    each critic's gradient, where dQ = 2 clip(e, +-t) / B.
+    """
+    inputs, values, gradients = np.concatenate([observation, action], axis=-1), [], []
+    for critic in critics:
+        q, rows = reference.forward(critic, inputs)
+        values.append(q[:, 0])
+        change = 2.0 * np.clip(q - y[:, None], -limit, limit) / len(y)
+        gradients.append(reference.backward(critic, rows, change)[0])
+    error = np.abs(np.stack(values) - y)
+    linear = error > limit
+    losses = np.where(linear, limit * (2.0 * error - limit), error**2)
+    return losses, np.stack(values), float(linear.mean()), gradients
 
 
 class Networks:
@@ -94,6 +114,32 @@ class Networks:
             "actor/advantage": advantage.mean(),
             "actor/weight": weight.mean(),
         }
+
+
+class NormalisedNetworks(Networks):
+    """Those of hari-sikchi/DVL: V may be normalised, and its gradient is by differences."""
+
+    def __init__(self, state: Any, config: Any) -> None:
+        super().__init__(state, config, value=reference.norms)
+
+    def exponent(self, surplus: np.ndarray) -> np.ndarray:
+        """Bounded z of q - V."""
+        return np.minimum(surplus / self.config.temperature, self.config.max_exponent)
+
+    def reverse_kl(self, surplus: np.ndarray, largest: float) -> np.ndarray:
+        """The loss of each surplus; `largest` is their `max_z`, which is detached."""
+        z = self.exponent(surplus)
+        return np.exp(z - largest) - z * np.exp(-largest) - np.exp(-largest)
+
+    def move_value(self, loss: Callable[[np.ndarray], float], observation: np.ndarray) -> float:
+        """Move V down a loss of its values; the loss before."""
+
+        def of(layers: Any) -> float:
+            return loss(state_values(layers, observation))
+
+        before, gradient = of(self.value), reference.differences(of, self.value)
+        self.value = self.value_adam.step(self.value, gradient)
+        return before
 
 
 # The names of a State's networks in a reference, where they differ.
