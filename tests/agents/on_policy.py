@@ -50,6 +50,13 @@ def rollout(seed: int, spec: EnvSpec) -> Transition:
     return batch.replace(action=action, extras=jax.tree.map(jnp.asarray, extras))
 
 
+def continued(batch: Transition) -> Transition:
+    """The rollout with each step beginning where the one before it ended, but for new episodes."""
+    ended = (batch.terminated | batch.truncated)[:-1, :, None]
+    following = jnp.where(ended, batch.next_observation[:-1], batch.observation[1:])
+    return batch.replace(next_observation=batch.next_observation.at[:-1].set(following))
+
+
 def along(batch: Transition, terms: np.ndarray, decay: float) -> np.ndarray:
     """Discounted sums of terms [T, E] from each step to the end of its episode, or to the last."""
     ended, result = np.asarray(batch.terminated | batch.truncated), np.zeros(terms.shape)

@@ -11,7 +11,7 @@ import jax
 import numpy as np
 import pytest
 
-from rljax.agent import EnvSpec, Transition, check
+from rljax.agent import EnvSpec, Transition
 from rljax.agents import dql
 from tests.agents import reference, value_learning
 from tests.agents.value_learning import KEY, SIZES, SPEC
@@ -225,19 +225,3 @@ def test_acts_by_the_policy_itself_or_by_its_average() -> None:
 
 def test_only_termination_cuts_the_bootstrap() -> None:
     value_learning.assert_only_termination_cuts_the_bootstrap(update, fresh(CONFIG), CONFIG)
-
-
-@pytest.mark.parametrize(
-    ("name", "least"),
-    [
-        ("denoising_steps", 1),
-        ("num_candidates", 1),
-        ("max_q_backup", 1),
-        ("average_every", 1),
-        ("embedding", 4),
-    ],
-)
-def test_refuses_counts_that_are_too_small(name: str, least: int) -> None:
-    message = rf"^--config\.{name.replace('_', '-')} is {least - 1}, it must be at least {least}\.$"
-    with pytest.raises(ValueError, match=message):
-        check(dql, SPEC, dataclasses.replace(CONFIG, **{name: least - 1}))

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from rljax.agent import EnvSpec, Transition, check
+from rljax.agent import EnvSpec, Transition
 from rljax.agents import fdvl
 from rljax.training import registry
 from tests.agents import reference, value_learning
@@ -181,25 +181,6 @@ def test_v_is_normalised_and_the_critics_are_not() -> None:
     assert {"norm_0", "norm_1"} <= set(state.value.parameters.params)
     assert not [x for x in state.critic.parameters.params["members"] if x.startswith("norm")]
     assert not [x for x in state.actor.parameters.mean.params if x.startswith("norm")]
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        (
-            {"optimism": 0.4},
-            r"^--config\.optimism is 0\.4, it must be finite and in \[0\.5, 1\]\.$",
-        ),
-        (
-            {"temperature": 0.0},
-            r"^--config\.temperature is 0, it must be finite and at least 1e-08\.$",
-        ),
-        ({"uniform_actions": -1}, r"^--config\.uniform-actions is -1, it must be at least 0\.$"),
-    ],
-)
-def test_refuses_numbers_out_of_range(changes: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        check(fdvl, SPEC, dataclasses.replace(CONFIG, **changes))
 
 
 def test_uniform_actions_of_discrete_spaces_are_refused() -> None:

@@ -213,11 +213,3 @@ def test_act_explores_around_the_mean_within_bounds(policy: Any) -> None:
     mean = np.tanh(reference.forward(mean, np.asarray(seen, np.float64))[0])
     std = np.exp(log_std[0]) if log_std else 0.7
     value_learning.assert_explores_around(mean, std, act, state, seen, config)
-
-
-@pytest.mark.parametrize("dropout", [1.0, -0.1])
-def test_refuses_to_drop_all_units(dropout: float) -> None:
-    with pytest.raises(
-        ValueError, match=r"^--config\.dropout is .*, it must be finite and in \[0, 0\.99\]\.$"
-    ):
-        iql.check(SPEC, dataclasses.replace(CONFIG, dropout=dropout))

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from rljax.agent import EnvSpec, Transition, check
+from rljax.agent import EnvSpec, Transition
 from rljax.agents import recoil
 from rljax.runs import records, run
 from tests.agents import reference, value_learning
@@ -136,25 +136,6 @@ def test_the_expert_is_the_second_half_and_its_rewards_do_not_matter() -> None:
     state = reference.state(recoil, SPEC, CONFIG)
     results = [update(state, x, KEY, 0, CONFIG) for x in (batch, other)]
     jax.tree.map(np.testing.assert_array_equal, *results)
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        (
-            {"discount": 1.0},
-            r"^--config\.discount is 1, it must be finite and in \[0, 0\.9999\]\.$",
-        ),
-        (
-            {"expectile": 0.4},
-            r"^--config\.expectile is 0\.4, it must be finite and in \[0\.5, 0\.9999\]\.$",
-        ),
-        ({"expert_part": -1}, r"^--config\.expert-part is -1, it must be at least 0\.$"),
-    ],
-)
-def test_refuses_numbers_out_of_range(changes: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        check(recoil, SPEC, dataclasses.replace(CONFIG, **changes))
 
 
 @pytest.mark.learn

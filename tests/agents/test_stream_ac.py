@@ -162,19 +162,7 @@ def test_actions_are_clipped_and_densities_are_not() -> None:
     np.testing.assert_allclose(action, np.clip(extras["raw"], -1.0, 1.0), atol=1e-6)
 
 
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        (
-            {"second_moment_decay": 1.0},
-            r"^--config\.second-moment-decay is 1, it must be below 1\.$",
-        ),
-        (
-            {"convolutions": ((16, 3, 1),)},
-            r"^observations have shape \(3,\), --config\.convolutions are for pictures",
-        ),
-    ],
-)
-def test_refuses(change: dict[str, Any], message: str) -> None:
+def test_convolutions_are_for_pictures() -> None:
+    message = r"^observations have shape \(3,\), --config\.convolutions are for pictures"
     with pytest.raises(ValueError, match=message):
-        stream_ac.check(SPEC, dataclasses.replace(CONFIG, **change))
+        stream_ac.check(SPEC, dataclasses.replace(CONFIG, convolutions=((16, 3, 1),)))

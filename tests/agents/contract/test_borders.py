@@ -1,13 +1,12 @@
 """Hyperparameters at the borders of their ranges: each is refused before anything compiles,
-or learns finite numbers.
-
-All floats of an agent are inputs of one compiled program, so that each try costs two calls of it.
+or learns finite numbers. All floats of an agent are inputs of one compiled program.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import functools
+import re
 import typing
 from typing import Any
 
@@ -19,22 +18,10 @@ import pytest
 from rljax import agent as contract
 from rljax.agent import float_fields
 from tests.agents.contract.representatives import quick
-from tests.agents.contract.test_contract import AGENTS, KEY, last_step, scalars, subject
+from tests.agents.contract.test_contract import AGENTS, KEY, example, last_step, scalars, subject
 
-FLOATS = (
-    -100.0,
-    -1.0,
-    -1e-6,
-    0.0,
-    1e-30,
-    1.0 - 1e-9,
-    1.0,
-    1.0 + 1e-6,
-    1e39,
-    np.nan,
-    np.inf,
-    -np.inf,
-)
+SMALLEST = (-100.0, -1.0, -1e-6, 0.0, 1e-30)
+FLOATS = (*SMALLEST, 1.0 - 1e-9, 1.0, 1.0 + 1e-6, 1e39, np.nan, np.inf, -np.inf)
 INTEGERS = (-1, 0)
 # Settings under which a part of an agent computes that rests by default.
 VARIANTS: dict[str, list[dict[str, Any]]] = {
@@ -56,27 +43,19 @@ VARIANTS: dict[str, list[dict[str, Any]]] = {
         {"temperature_loss": "alpha", "reduction": "mean"},
         {"clip_q": 0.5, "entropy_penalty": 0.5},
     ],
-    **{
-        name: [{"adaptive": True}]
-        for name in ("stream_ac", "stream_q", "stream_sarsa", "stream_td")
-    },
+    **{f"stream_{name}": [{"adaptive": True}] for name in ("ac", "q", "sarsa", "td")},
 }
 CASES = [
-    pytest.param(
-        name,
-        changes,
-        id=f"{name}-{number}",
-        marks=pytest.mark.learn if name != "td3" else pytest.mark.slow,
-    )
+    pytest.param(name, changes, id=f"{name}-{number}", marks=marks)
     for name in AGENTS
+    for marks in [pytest.mark.slow if name == "td3" else pytest.mark.learn]
     for number, changes in enumerate([{}, *VARIANTS.get(name, [])])
 ]
 
 
 def configured(name: str, changes: dict[str, Any]) -> Any:
-    """The Config of an agent's example, with those changes that it knows."""
-    config = subject(name).config
-    return dataclasses.replace(config, **changes)
+    """The Config of an agent's example, with changes."""
+    return dataclasses.replace(subject(name).config, **changes)
 
 
 @functools.cache
@@ -103,10 +82,8 @@ def followed(name: str, config: Any) -> Any:
     module = subject(name).module
     config = module.schedule(config, 10.0) if hasattr(module, "schedule") else config
     given = {field: getattr(config, field) for field in float_fields(type(config))}
-    return dataclasses.replace(
-        config,
-        **{field: None if x is None else jnp.asarray(x, jnp.float32) for field, x in given.items()},
-    )
+    floats = {x: None if y is None else jnp.asarray(y, jnp.float32) for x, y in given.items()}
+    return dataclasses.replace(config, **floats)
 
 
 def assert_finite(name: str, config: Any) -> None:
@@ -157,10 +134,9 @@ def test_rewards_are_neither_turned_round_nor_lost(name: str, value: float) -> N
 
 def integers(config: Any) -> list[str]:
     """The names of integer settings, and of those that are lists of integers."""
-    hints = typing.get_type_hints(type(config))
     return [
         name
-        for name, hint in hints.items()
+        for name, hint in typing.get_type_hints(type(config)).items()
         if hint in (int, tuple[int, ...]) or int in typing.get_args(hint)
     ]
 
@@ -202,3 +178,29 @@ def misfit(name: str, config: Any) -> str:
 @pytest.mark.parametrize("name", quick(AGENTS, ["sac"]))
 def test_integers_at_their_borders_are_refused_or_fit(name: str) -> None:
     assert wrong_integers(name) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "field", "value", "rule"),
+    [
+        ("dql", "denoising_steps", 0, "at least 1"),
+        ("dql", "num_candidates", 0, "at least 1"),
+        ("dql", "max_q_backup", 0, "at least 1"),
+        ("dql", "average_every", 0, "at least 1"),
+        ("dql", "embedding", 3, "at least 4"),
+        ("fdvl", "optimism", 0.4, "finite and in [0.5, 1]"),
+        ("fdvl", "temperature", 0.0, "finite and at least 1e-08"),
+        ("fdvl", "uniform_actions", -1, "at least 0"),
+        ("iql", "dropout", 1.0, "finite and in [0, 0.99]"),
+        ("iql", "dropout", -0.1, "finite and in [0, 0.99]"),
+        ("recoil", "discount", 1.0, "finite and in [0, 0.9999]"),
+        ("recoil", "expectile", 0.4, "finite and in [0.5, 0.9999]"),
+        ("recoil", "expert_part", -1, "at least 0"),
+        ("stream_ac", "second_moment_decay", 1.0, "below 1"),
+    ],
+)
+def test_numbers_out_of_range_are_refused(name: str, field: str, value: float, rule: str) -> None:
+    module, spec, config, _ = example(name)
+    message = f"--config.{field.replace('_', '-')} is {value:g}, it must be {rule}."
+    with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
+        contract.check(module, spec, dataclasses.replace(config, **{field: value}))

@@ -1,7 +1,5 @@
 """What every agent promises to the rest of rljax: `rljax/agent.py` in tests.
 
-A new agents/*.py is found by itself.
-
 Each agent's own test module exports `example()`: a spec, a small Config and a batch.
 """
 
@@ -11,6 +9,7 @@ import dataclasses
 import functools
 import importlib
 import inspect
+import itertools
 import types
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -30,6 +29,7 @@ from rljax.networks import Network, Trained, parameters_of
 from rljax.networks.inputs import Raw
 from rljax.training import configuration, registry
 from rljax.training.learner import Learner
+from tests.agents import trees
 from tests.agents.contract.representatives import REPRESENTATIVES, quick
 from tests.agents.reference import own_constant
 
@@ -52,7 +52,8 @@ OPTIONAL = {
     "acting": ["config"],
 }
 DECLARATIONS = {"replay": Replay, "rollout": Rollout, "stream": Stream, "dataset": Dataset}
-FOLLOWING = {  # fields of a declaration that are the Config's, where that has them
+# Fields of a declaration that are the Config's, where that has them.
+FOLLOWING = {
     Replay: {"replay_size", "batch_size", "warmup_steps", "num_envs", "num_steps", "num_updates"},
     Rollout: {"batch_size", "num_envs", "num_steps"},
     Stream: {"num_envs", "num_steps", "num_updates", "time_feature"},
@@ -100,14 +101,14 @@ class Subject(NamedTuple):
 
 @functools.cache
 def example(name: str) -> tuple[types.ModuleType, EnvSpec, Any, Transition]:
-    """An agent's module, with the spec, Config and batch on which it is tried."""
+    """An agent's module, and what its tests export."""
     module = importlib.import_module(f"rljax.agents.{name}")
     return module, *importlib.import_module(f"tests.agents.test_{name}").example()
 
 
 @functools.cache
 def subject(name: str) -> Subject:
-    """An agent, by its file's name, with programs that all tests of this file share.
+    """An agent, with programs that all tests of this file share.
 
     A Config's floats are float32 to `update`, as in a population: its trace serves both.
     """
@@ -120,9 +121,8 @@ def subject(name: str) -> Subject:
         return module.update(*arguments)
 
     def update(state: Any, batch: Any, key: Any, step: Any, config: Any) -> Any:
-        return compiled(
-            state, batch, key, step, jax.tree.map(lambda x: jnp.asarray(x, jnp.float32), config)
-        )
+        config = jax.tree.map(lambda x: jnp.asarray(x, jnp.float32), config)
+        return compiled(state, batch, key, step, config)
 
     act = jax.jit(functools.partial(acted, module, spec), static_argnames="explore")
     return Subject(module, spec, config, batch, init(KEY, spec, config), update, act, init, traces)
@@ -167,19 +167,9 @@ def scalars(metrics: Metrics) -> dict[str, Any]:
 
 
 def described(tree: Any) -> Any:
-    """A pytree's structure, and shape and dtype of each leaf;
-    weak types too, which would compile anew.
-    """
+    """A pytree's structure, and shape and type of each leaf; weak types would compile anew."""
     leaves, structure = jax.tree.flatten(tree)
-    return structure, [
-        (leaf.shape, leaf.dtype, getattr(leaf, "weak_type", False)) for leaf in leaves
-    ]
-
-
-def assert_close(actual: Any, expected: Any) -> None:
-    """Equal but for rounding, leaf by leaf."""
-    for left, right in zip(*map(jax.tree.leaves, (actual, expected)), strict=True):
-        np.testing.assert_allclose(left, right, rtol=1e-4, atol=1e-5)
+    return structure, [(x.shape, x.dtype, getattr(x, "weak_type", False)) for x in leaves]
 
 
 @every_agent
@@ -188,9 +178,8 @@ def test_has_the_names_of_the_contract(name: str) -> None:
     found = {part: list(inspect.signature(getattr(module, part)).parameters) for part in SIGNATURES}
     remembers = ["memory"] if hasattr(module, "remember") else []
     assert found == SIGNATURES | {"act": [*SIGNATURES["act"], *remembers]}
-    for part, parameters in OPTIONAL.items():
-        if hasattr(module, part):
-            assert list(inspect.signature(getattr(module, part)).parameters) == parameters
+    for part in filter(functools.partial(hasattr, module), OPTIONAL):
+        assert list(inspect.signature(getattr(module, part)).parameters) == OPTIONAL[part]
     assert type(module.experience(module.Config())) in DECLARATIONS.values()
 
 
@@ -201,12 +190,8 @@ def test_representatives_have_every_kind_of_experience() -> None:
 def declared(name: str) -> list[tuple[Any, Experience]]:
     """An agent's Configs, with what it declares that it learns from."""
     module, _, config, _ = example(name)
-    configs = [
-        module.Config(),
-        config,
-        *(dataclasses.replace(config, **changes) for changes in DRAWS.get(name, [])),
-    ]
-    return [(config, module.experience(config)) for config in configs]
+    variants = [dataclasses.replace(config, **changes) for changes in DRAWS.get(name, [])]
+    return [(config, module.experience(config)) for config in (module.Config(), config, *variants)]
 
 
 def another(value: Any) -> Any:
@@ -236,21 +221,15 @@ def test_declaration_is_a_frozen_pytree_of_its_floats(name: str) -> None:
         with pytest.raises(dataclasses.FrozenInstanceError):
             experience.num_envs = 2  # pyright: ignore[reportAttributeAccessIssue]
         stacked = example(name)[0].experience(configuration.stack(config, 2))
-        assert jax.tree.structure(stacked) == structure, (
-            "the learners' values are leaves, and nothing else differs"
-        )
-        assert [leaf.shape for leaf in jax.tree.leaves(stacked)] == [(2,)] * len(leaves)
-        np.testing.assert_allclose(
-            [leaf[1] for leaf in jax.tree.leaves(stacked)], leaves, rtol=1e-6
-        )
+        # The learners' values are leaves, and nothing else differs.
+        assert jax.tree.structure(stacked) == structure
+        each = jax.tree.leaves(stacked)
+        assert [leaf.shape for leaf in each] == [(2,)] * len(leaves)
+        np.testing.assert_allclose([leaf[1] for leaf in each], leaves, rtol=1e-6)
 
 
 def test_declarations_with_floats_are_tried() -> None:
-    having = {
-        name
-        for name in AGENTS
-        if any(jax.tree.leaves(experience) for _, experience in declared(name))
-    }
+    having = {name for name in AGENTS if any(jax.tree.leaves(x) for _, x in declared(name))}
     assert having >= {"bc", "calql", "dqn", "fdvl", "gciql", "iql", "r2d2", "recoil", "riql"}
 
 
@@ -262,9 +241,8 @@ def test_declaration_follows_the_config(name: str) -> None:
         halved = module.experience(jax.tree.map(lambda x: 0.5 * x, config))
         assert jax.tree.leaves(halved) == [0.5 * leaf for leaf in jax.tree.leaves(experience)]
         kinds = [type(part) for part in (experience, experience.online) if part is not None]
-        for field in {
-            field for kind in kinds for field in FOLLOWING[kind] if hasattr(config, field)
-        }:
+        fields = set().union(*(FOLLOWING[kind] for kind in kinds))
+        for field in filter(functools.partial(hasattr, config), fields):
             other = another(getattr(config, field))
             changed = module.experience(dataclasses.replace(config, **{field: other}))
             for kind, part in zip(kinds, (changed, changed.online), strict=False):
@@ -276,11 +254,9 @@ def test_declares_normalised_observations_where_it_is_asked_to(name: str) -> Non
     module, _, config, _ = example(name)
     if own_constant(name, "NORMALISES_ITSELF", False):
         return
-    declared = [
-        module.experience(dataclasses.replace(config, normalise_observations=x)).inputs
-        for x in (False, True)
-    ]
-    assert [type(inputs) is Raw for inputs in declared] == [True, False]
+    for normalises in (False, True):
+        changed = dataclasses.replace(config, normalise_observations=normalises)
+        assert (type(module.experience(changed).inputs) is Raw) != normalises
 
 
 @pytest.mark.parametrize("name", quick(VALUED))
@@ -298,12 +274,6 @@ def test_value_is_the_critics_mean(name: str) -> None:
     np.testing.assert_allclose(mean, each.sum(axis=0) / each.shape[0], rtol=1e-5, atol=1e-6)
 
 
-@every_agent
-def test_accepts_its_defaults(name: str) -> None:
-    module, spec, *_ = example(name)
-    contract.check(module, spec, module.Config())
-
-
 @pytest.mark.parametrize(
     "name", [name for name in AGENTS if "agent.require_continuous(" in source(name)]
 )
@@ -311,12 +281,12 @@ def test_refuses_discrete_actions(name: str) -> None:
     spec = EnvSpec("CartPole-v1", (4,), 2, discrete=True)
     sibling = {"sac": "sac_discrete", "cql": "cql_discrete", "calql": "cql_discrete"}.get(name)
     advice = rf"Use agent {sibling}" if sibling else r"Choose another agent \(rljax list agents\)"
-    with pytest.raises(
-        ValueError,
-        match=rf"^agent '{name}' acts in a continuous space, 'CartPole-v1' has 2 discrete "
-        rf"actions\. {advice}\. Or choose an environment, or data, whose actions are continuous "
-        r"\(a Box\), such as .*\.$",
-    ):
+    message = (
+        rf"^agent '{name}' acts in a continuous space, 'CartPole-v1' has 2 discrete actions\. "
+        rf"{advice}\. Or choose an environment, or data, whose actions are continuous \(a Box\), "
+        r"such as .*\.$"
+    )
+    with pytest.raises(ValueError, match=message):
         example(name)[0].check(spec, example(name)[2])
 
 
@@ -337,6 +307,7 @@ def test_config_is_a_frozen_pytree_of_its_floats(name: str) -> None:
         setattr(config, given[0], 0.0)
     assert jax.tree.unflatten(jax.tree.structure(config), jax.tree.leaves(config)) == config
     contract.check(module, spec, config)
+    contract.check(module, spec, module.Config())
 
 
 def test_no_two_agents_define_equal_pytrees() -> None:
@@ -349,18 +320,14 @@ def test_no_two_agents_define_equal_pytrees() -> None:
     for name in AGENTS:
         module = importlib.import_module(f"rljax.agents.{name}")
         for part, kind in vars(module).items():
-            if (
-                not isinstance(kind, type)
-                or issubclass(kind, nn.Module)
-                or part in ("Config", "State")
-            ):
+            if not isinstance(kind, type) or not dataclasses.is_dataclass(kind):
                 continue
-            if dataclasses.is_dataclass(kind) and kind.__module__ == module.__name__:
-                fields = tuple(
-                    (field.name, field.metadata.get("pytree_node"))
-                    for field in dataclasses.fields(kind)
-                )
-                assert found.setdefault(fields, f"{name}.{part}") == f"{name}.{part}", (
+            if issubclass(kind, nn.Module) or part in ("Config", "State"):
+                continue
+            if kind.__module__ == module.__name__:
+                fields = dataclasses.fields(kind)
+                key = tuple((x.name, x.metadata.get("pytree_node")) for x in fields)
+                assert found.setdefault(key, f"{name}.{part}") == f"{name}.{part}", (
                     "share it, as `networks.Actor`"
                 )
 
@@ -371,21 +338,15 @@ def counts_equals(program: Any) -> bool:
     """
     program, equal = getattr(program, "jaxpr", program), set()
     for equation in program.eqns:
-        name, floats = (
-            equation.primitive.name,
-            [jnp.issubdtype(x.aval.dtype, jnp.floating) for x in equation.invars],
-        )
-        if (name == "eq" and all(floats)) or (
-            name == "convert_element_type" and equation.invars[0] in equal
-        ):
+        name, inputs = equation.primitive.name, equation.invars
+        floats = [jnp.issubdtype(x.aval.dtype, jnp.floating) for x in inputs]
+        converts = name == "convert_element_type" and inputs[0] in equal
+        if (name == "eq" and all(floats)) or converts:
             equal.update(equation.outvars)
-        if name == "reduce_sum" and floats[0] and equation.invars[0] in equal:
+        if name == "reduce_sum" and floats[0] and inputs[0] in equal:
             return True
-        inner = [
-            x
-            for value in equation.params.values()
-            for x in (value if isinstance(value, tuple) else (value,))
-        ]
+        values = (x if isinstance(x, tuple) else (x,) for x in equation.params.values())
+        inner = itertools.chain.from_iterable(values)
         if any(counts_equals(x) for x in inner if hasattr(x, "eqns")):
             return True
     return False
@@ -427,13 +388,13 @@ def test_act_hands_out_actions(name: str) -> None:
 @agents
 def test_only_exploring_is_random(name: str) -> None:
     _, _, config, batch, state, _, act, *_ = subject(name)
-    one, other = jax.random.split(KEY)
-    chosen = [act(state, several(batch), key, config, explore=False)[0] for key in (one, other)]
-    assert np.any(np.asarray(chosen[0]) != np.asarray(chosen[1])) == own_constant(
-        name, "POLICY_IS_A_DRAW", False
-    )
-    explored = [act(state, several(batch), key, config, explore=True)[0] for key in (one, other)]
-    assert np.any(np.asarray(explored[0]) != np.asarray(explored[1]))
+    for explore in (False, True):
+        actions = (
+            act(state, several(batch), key, config, explore=explore)[0]
+            for key in jax.random.split(KEY)
+        )
+        random = explore or own_constant(name, "POLICY_IS_A_DRAW", False)
+        assert np.array_equal(*actions) != random
 
 
 @agents
@@ -442,9 +403,8 @@ def test_new_floats_are_not_compiled_anew(name: str) -> None:
     moved, metrics = update(state, batch, KEY, 0, config)
     before = len(traces)
     after = update(moved, batch, KEY, 1, jax.tree.map(lambda x: 0.5 * x, config))[1]
-    assert len(traces) == before > 0, (
-        "a float of the Config, the step or the State's own result is static"
-    )
+    # The Config's floats, the step and the State's own result are not static.
+    assert len(traces) == before > 0
     assert metrics.keys() == after.keys()
 
 
@@ -460,7 +420,7 @@ def test_settings_that_shape_the_program_are_compiled_anew() -> None:
 def test_acting_does_not_depend_on_being_compiled(name: str) -> None:
     module, spec, config, batch, state, _, act, *_ = subject(name)
     plain = acted(module, spec, state, several(batch), KEY, config, explore=False)
-    assert_close(plain, act(state, several(batch), KEY, config, explore=False))
+    trees.assert_close(plain, act(state, several(batch), KEY, config, explore=False))
 
 
 @pytest.mark.learn  # it does not, but takes as long: hundreds of operations, each compiled alone
@@ -470,7 +430,7 @@ def test_updating_does_not_depend_on_being_compiled(name: str) -> None:
     step = last_step(config)
     with jax.disable_jit():
         plain = module.update(state, batch, KEY, jnp.asarray(step), config)
-    assert_close(plain, update(state, batch, KEY, step, config))
+    trees.assert_close(plain, update(state, batch, KEY, step, config))
 
 
 @agents
@@ -493,7 +453,7 @@ def test_a_population_learns_as_each_learner_alone(name: str) -> None:
     result = together(stacked[0], stacked[1], keys, step, stacked[2])
     for i in range(2):
         alone = update(states[i], batches[i], keys[i], step, configs[i])
-        assert_close(jax.tree.map(lambda x, i=i: np.asarray(x)[i], result), alone)
+        trees.assert_close(jax.tree.map(lambda x, i=i: np.asarray(x)[i], result), alone)
 
 
 @agents
@@ -504,19 +464,18 @@ def test_update_teaches_every_parameter(name: str) -> None:
         new, metrics = update(new, batch, KEY, step, config)
     assert all(np.isfinite(value) for value in scalars(metrics).values())
     for old, changed in zip(trained(state), trained(new), strict=True):
-        pairs = zip(*map(jax.tree.leaves, (old.parameters, changed.parameters)), strict=True)
-        assert all(np.any(np.asarray(x) != np.asarray(y)) for x, y in pairs)
+        assert trees.all_differ(old.parameters, changed.parameters)
 
 
 @agents
 def test_every_network_is_trained_or_a_target(name: str) -> None:
     state = subject(name).state
-    fields = [
-        x.name for x in dataclasses.fields(state) if isinstance(getattr(state, x.name), Network)
-    ]
+    fields = [field.name for field in dataclasses.fields(state)]
     # Networks that follow others by a rule of their own.
     averages = own_constant(name, "AVERAGES", ())
-    assert all(field.startswith("target_") or field in averages for field in fields)
+    for field in fields:
+        if isinstance(getattr(state, field), Network):
+            assert field.startswith("target_") or field in averages
 
 
 @pytest.mark.parametrize("name", quick(PRIORITISED))
@@ -526,100 +485,67 @@ def test_weights_and_priorities_are_those_of_the_rows(name: str) -> None:
     """
     _, spec, config, batch, state, update, *_ = subject(name)
     batch, rows = batch.replace(terminated=np.ones_like(batch.terminated)), len(batch.reward)
-    extras = {**batch.extras, "row": np.arange(rows, dtype=np.int32)}
-    plain = update(state, batch, KEY, last_step(config), config)[0]
-    given = {"ones": np.ones(rows, np.float32), "zeros": np.zeros(rows, np.float32)}
-    weighted = {
-        weights: update(
-            state, batch.replace(extras=extras | {"weight": weight}), KEY, last_step(config), config
-        )
-        for weights, weight in given.items()
-    }
-    assert_close(weighted["ones"][0], plain)
-    assert_close(weighted["zeros"][0].critic.parameters, state.critic.parameters)
+
+    def updated(**extras: np.ndarray) -> Any:
+        weighted = batch.replace(extras={**batch.extras, **extras})
+        return update(state, weighted, KEY, last_step(config), config)
+
+    row = np.arange(rows, dtype=np.int32)
+    ones, metrics = updated(row=row, weight=np.ones(rows, np.float32))
+    zeros, _ = updated(row=row, weight=np.zeros(rows, np.float32))
+    trees.assert_close(ones, updated()[0])
+    trees.assert_close(zeros.critic.parameters, state.critic.parameters)
     inputs = (batch.observation,) if spec.discrete else (batch.observation, batch.action)
     # [C, B], or [C, B, A], or [C, B, 2]: mean and std
     q = np.asarray(applied(state.critic, *inputs))
     if q.ndim == 3:
         q = q[:, np.arange(rows), batch.action] if spec.discrete else q[..., 0]
     error = np.abs(q - np.asarray(batch.reward)).max(axis=0)
-    np.testing.assert_allclose(weighted["ones"][1]["priorities"], error, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(metrics["priorities"], error, rtol=1e-4, atol=1e-5)
 
 
 @agents
 def test_targets_follow_at_their_rate(name: str) -> None:
     _, _, config, batch, state, update, *_ = subject(name)
     new, _ = update(state, batch, KEY, last_step(config), config)
+    rate = config.target_rate
     for target, online in targets(state):
         expected = jax.tree.map(
-            lambda old, towards: (
-                np.asarray(old) + config.target_rate * (np.asarray(towards) - np.asarray(old))
-            ),
+            lambda old, towards: (1.0 - rate) * np.asarray(old) + rate * np.asarray(towards),
             getattr(state, target),
             parameters_of(getattr(new, online)),
         )
-        for left, right in zip(
-            *map(jax.tree.leaves, (getattr(new, target), expected)), strict=True
-        ):
-            np.testing.assert_allclose(left, right, rtol=1e-6, atol=1e-7)
+        trees.assert_close(getattr(new, target), expected, rtol=1e-6, atol=1e-7)
 
 
 @agents
 def test_targets_begin_equal_in_memory_of_their_own(name: str) -> None:
     _, spec, config, _, state, *_, init, _ = subject(name)
     for target, online in targets(state):
-        for left, right in zip(
-            *map(jax.tree.leaves, (getattr(state, target), parameters_of(getattr(state, online)))),
-            strict=True,
-        ):
-            np.testing.assert_array_equal(left, right)
+        assert trees.equal(getattr(state, target), parameters_of(getattr(state, online)))
     leaves = init.trace(KEY, spec, config).jaxpr.jaxpr.outvars
-    assert len(set(map(id, leaves))) == len(leaves), (
-        "two leaves in one buffer cannot both be donated"
-    )
+    # Two leaves in one buffer cannot both be donated.
+    assert len(set(map(id, leaves))) == len(leaves)
 
 
 @pytest.mark.slow_after(1)
 @pytest.mark.parametrize(
     ("name", "changes"),
     [
-        (
-            "ppo",
-            {
-                "actor_hidden": (4,),
-                "critic_hidden": (4,),
-                "num_envs": 2,
-                "num_steps": 4,
-                "batch_size": 4,
-            },
-        ),
-        (
-            "ppo",
-            {
-                "actor_hidden": (4,),
-                "num_envs": 2,
-                "num_steps": 4,
-                "batch_size": 4,
-                "shared": True,
-                "compute": 2,
-            },
-        ),
-        (
-            "dqn",
-            {"hidden": (4,), "num_envs": 2, "batch_size": 4, "replay_size": 8, "dueling": True},
-        ),
+        ("ppo", {"actor_hidden": (4,), "critic_hidden": (4,), "num_steps": 4}),
+        ("ppo", {"actor_hidden": (4,), "num_steps": 4, "shared": True, "compute": 2}),
+        ("dqn", {"hidden": (4,), "replay_size": 8, "dueling": True}),
     ],
 )
 def test_a_torso_for_pictures_sees_pictures(name: str, changes: dict[str, Any]) -> None:
     module, spec = registry.load_agent(name), EnvSpec("Pictures", (5, 6, 3), 4, discrete=True)
-    config = dataclasses.replace(module.Config(), **changes, torso="drc")
+    config = dataclasses.replace(module.Config(), **changes, num_envs=2, batch_size=4, torso="drc")
     module.check(spec, config)
     learners = Learner(module, spec, 1)
     hyper = learners.hyperparameters(configuration.stack(config, 1))
-    state = jax.eval_shape(lambda: learners.init(jax.random.split(jax.random.key(0), 1), hyper))
+    state = jax.eval_shape(lambda: learners.init(jax.random.split(KEY, 1), hyper))
     new = jax.eval_shape(lambda state: learners.update(state, hyper), state)
     assert jax.tree.structure(new) == jax.tree.structure(state)
-    action, _ = jax.eval_shape(
-        lambda state: learners.act(state, jnp.zeros((1, 2, 5, 6, 3)), hyper), state
-    )
+    seen = jnp.zeros((1, 2, 5, 6, 3))
+    action, _ = jax.eval_shape(lambda state: learners.act(state, seen, hyper), state)
     assert action.shape == (1, 2)

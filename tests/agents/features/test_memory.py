@@ -14,10 +14,11 @@ from rljax import buffers
 from rljax.agent import EnvSpec, Transition
 from rljax.agents import ppo, pqn
 from rljax.networks import distributions, memories
-from tests.agents import reference
+from tests.agents import on_policy, reference
+from tests.agents.on_policy import ENVS, KEY, STEPS
 
 SPEC = EnvSpec("test/Example-v0", (3,), 2)
-STEPS, ENVS, WIDTH = 4, 3, 4
+WIDTH = 4
 CONFIG = ppo.Config(
     num_steps=STEPS,
     num_envs=ENVS,
@@ -31,40 +32,15 @@ CONFIG = ppo.Config(
     normalise_observations=False,
     normalise_rewards=False,
 )
-KEY = jax.random.key(0)
 
 
 def rollout() -> Transition:
-    """A rollout [T, E] with every kind of end, and the memories before it.
-
-    Elsewhere, a step begins where one ended.
-    """
-    generator = np.random.default_rng(0)
-    batch = jax.tree.map(
-        lambda x: x.reshape(STEPS, ENVS, *x.shape[1:]), reference.transitions(0, STEPS * ENVS)
-    )
+    """A rollout [T, E] with every kind of end, and the memories before it."""
+    batch = on_policy.continued(on_policy.rollout(0, SPEC))
+    memory = np.random.default_rng(1).normal(size=(ENVS, WIDTH)).astype(np.float32)
     ended = batch.terminated | batch.truncated
-    following = jnp.where(ended[:-1, :, None], batch.next_observation[:-1], batch.observation[1:])
-    batch = batch.replace(next_observation=batch.next_observation.at[:-1].set(following))
-    raw: Any = 0.5 * generator.normal(size=(STEPS, ENVS, 2)).astype(np.float32)
-    extras = {
-        "raw": jnp.asarray(raw),
-        "log_prob": jnp.asarray(generator.normal(-2.0, 0.3, size=(STEPS, ENVS)).astype(np.float32)),
-        "memory": (jnp.asarray(generator.normal(size=(ENVS, WIDTH)).astype(np.float32)),),
-        "first": jnp.concatenate([jnp.zeros((1, ENVS), bool), ended[:-1]]),
-    }
-    return batch.replace(action=jnp.asarray(np.clip(raw, -1, 1)), extras=extras)
-
-
-def fresh(config: ppo.Config) -> ppo.State:
-    """A State to start from, whose parameters are drawn by NumPy."""
-    generator = np.random.default_rng(3)
-    shapes = jax.eval_shape(lambda key: ppo.init(key, SPEC, config), KEY)
-    drawn = jax.tree.map(
-        lambda x: jnp.asarray(generator.normal(0, 0.5, x.shape), x.dtype),
-        shapes.actor_critic.parameters,
-    )
-    return reference.state(ppo, SPEC, config, actor_critic=drawn)
+    first = jnp.concatenate([jnp.zeros((1, ENVS), bool), ended[:-1]])
+    return batch.replace(extras={**batch.extras, "memory": (jnp.asarray(memory),), "first": first})
 
 
 def sigmoid(x: np.ndarray) -> np.ndarray:
@@ -137,25 +113,16 @@ def named(parameters: ppo.ActorCritic) -> dict[str, np.ndarray]:
 
 
 def test_updates_equal_the_papers() -> None:
-    state, batch = fresh(CONFIG), rollout()
+    state, batch = reference.state(ppo, SPEC, CONFIG), rollout()
     exact: Any = jax.tree.map(
         lambda x: np.asarray(x, np.float64 if x.dtype == np.float32 else None), batch
     )
     before = named(state.actor_critic.parameters)
     features, successors = unrolled(before, exact)
     now = value(before, features)
-    error = (
-        exact.reward + CONFIG.discount * (1.0 - exact.terminated) * value(before, successors) - now
-    )
-    advantage = np.zeros((STEPS, ENVS))
-    for t in range(STEPS):
-        for e in range(ENVS):
-            for later in range(t, STEPS):
-                advantage[t, e] += (CONFIG.discount * CONFIG.trace_decay) ** (later - t) * error[
-                    later, e
-                ]
-                if exact.terminated[later, e] or exact.truncated[later, e]:
-                    break
+    error = exact.reward - now
+    error += CONFIG.discount * (1.0 - exact.terminated) * value(before, successors)
+    advantage = on_policy.along(batch, error, CONFIG.discount * CONFIG.trace_decay)
     target = advantage + now
 
     names = list(before)
@@ -212,28 +179,20 @@ def test_a_memory_has_one_torso() -> None:
 @pytest.mark.learn
 def test_pqn_remembers_along_rollouts() -> None:
     spec = EnvSpec("test/Discrete-v0", (3,), 2, discrete=True)
-    sizes: dict[str, Any] = {
-        "num_steps": STEPS,
-        "num_envs": ENVS,
-        "batch_size": STEPS * ENVS,
-        "num_epochs": 1,
-    }
     config = pqn.Config(
-        **sizes,
+        num_steps=STEPS,
+        num_envs=ENVS,
+        batch_size=STEPS * ENVS,
+        num_epochs=1,
         hidden=(5,),
         memory="gru",
         memory_hidden=(WIDTH,),
         layer_norm=False,
         trace_decay=0.5,
     )
-    generator = np.random.default_rng(3)
-    shapes = jax.eval_shape(lambda key: pqn.init(key, spec, config), KEY)
-    critic = jax.tree.map(
-        lambda x: jnp.asarray(generator.normal(0, 0.5, x.shape), x.dtype), shapes.critic.parameters
-    )
-    batch = rollout().replace(
-        action=jnp.asarray(generator.integers(0, 2, (STEPS, ENVS)), jnp.int32)
-    )
+    critic = reference.state(pqn, spec, config).critic.parameters
+    action = np.random.default_rng(3).integers(0, 2, (STEPS, ENVS))
+    batch = rollout().replace(action=jnp.asarray(action, jnp.int32))
 
     def values(observation: Any, memory: Any) -> tuple[np.ndarray, Any]:
         q, memory = memories.step(critic, observation, memory)
